@@ -1,0 +1,31 @@
+//! One deadline over everything a delivery does.
+//!
+//! Postfix kills a command that outlives `command_time_limit` (1000 s by default) and *bounces* its message
+//! (`src/global/pipe_command.c`: "Command time limit exceeded", 5.3.0). So every wait on a socket, a lock or a query
+//! fits into what is left of a deadline of our own, which lies far below that limit.
+
+use std::time::{Duration, Instant};
+
+/// The instant by which a delivery has ended, whatever happens.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline(Instant);
+
+impl Deadline {
+    /// A deadline that lies `span` ahead.
+    #[must_use]
+    pub fn after(span: Duration) -> Self {
+        Self(Instant::now() + span)
+    }
+
+    /// What is left of it; zero once it has passed.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
+
+    /// Whether it has passed.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.remaining().is_zero()
+    }
+}

@@ -1,0 +1,79 @@
+//! The name of a lock: the same on every machine, in every release and in every language.
+
+use sha2::{Digest, Sha256};
+use std::fmt;
+
+/// The namespace where none is configured.
+pub const DEFAULT_NAMESPACE: &str = "maildrop";
+
+/// SHA-256 over a length-prefixed namespace and Message-ID:
+/// `u32 big-endian length · namespace · u32 big-endian length · Message-ID`.
+///
+/// The length prefixes keep `a`+`bc` and `ab`+`c` apart. Test vectors in `tests/` and the SQL functions
+/// `maildrop_lock_key()` and `maildrop_lock_name()` pin the encoding.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LockName([u8; 32]);
+
+impl LockName {
+    /// The name for `message_id` in `namespace`. White space around the id, its angle brackets and what follows them
+    /// do not count: `<123@example.com>` and `123@example.com` are one name. Case does (RFC 5322 section 3.6.4 gives
+    /// no leave to fold it).
+    #[must_use]
+    pub fn new(namespace: &str, message_id: &[u8]) -> Self {
+        let id = bare_message_id(message_id);
+        let mut hash = Sha256::new();
+        for part in [namespace.as_bytes(), id] {
+            // A Message-ID beyond 4 GiB cannot arrive; saturating keeps this total all the same.
+            hash.update(u32::try_from(part.len()).unwrap_or(u32::MAX).to_be_bytes());
+            hash.update(part);
+        }
+        Self(hash.finalize().into())
+    }
+
+    /// The key of the PostgreSQL advisory lock: the first 8 bytes, big-endian, as a signed bigint.
+    #[must_use]
+    pub fn postgres_key(&self) -> i64 {
+        let mut first = [0; 8];
+        first.copy_from_slice(&self.0[..8]);
+        i64::from_be_bytes(first)
+    }
+
+    /// The name of the MySQL lock: `maildrop:` and 48 lower-case hexadecimal digits, 57 ASCII characters.
+    /// MySQL takes at most 64 and ignores case, MariaDB takes more and does not; this form is the same to both.
+    #[must_use]
+    pub fn mysql_name(&self) -> String {
+        format!("maildrop:{}", hex(&self.0[..24]))
+    }
+
+    /// The whole digest.
+    #[must_use]
+    pub fn digest(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LockName({})", hex(&self.0))
+    }
+}
+
+/// The id between its angle brackets, or the trimmed text where it has none.
+fn bare_message_id(id: &[u8]) -> &[u8] {
+    let id = id.trim_ascii();
+    match id.strip_prefix(b"<") {
+        Some(rest) => rest.iter().position(|&b| b == b'>').map_or(rest, |end| &rest[..end]),
+        None => id,
+    }
+}
+
+/// Lower-case hexadecimal.
+#[must_use]
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    use fmt::Write;
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
