@@ -1,0 +1,154 @@
+//! A whole mail site for one test: two mail hosts with a Postfix each, one fresh database, one Dovecot; the program and
+//! its configuration file where both hosts see them.
+
+use crate::support::database::{ADMINISTRATOR, Database, Engine};
+use crate::support::imap::{Imap, InMailbox};
+use crate::support::postfix::{self, OPT, Postfix};
+use crate::support::{env, server};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Who writes: she has an address elsewhere, and a Sent mailbox here.
+pub const LISA: &str = "lisa@gmail.com";
+
+/// What tests vary.
+#[derive(Clone, Copy)]
+pub struct Options {
+    /// Letters and digits, short: it becomes part of names.
+    pub name: &'static str,
+    pub engine: Engine,
+    /// How many recipients live here.
+    pub recipients: usize,
+    /// The program, in `$MAILDROP_TEST_OPT/bin`.
+    pub command: &'static str,
+    /// In place of the shipped `--lock-wait`.
+    pub lock_wait: Option<&'static str>,
+}
+
+impl Options {
+    pub fn new(name: &'static str, engine: Engine, recipients: usize) -> Self {
+        Self { name, engine, recipients, command: "maildrop_command", lock_wait: None }
+    }
+}
+
+/// The site. Dropped, everything of it is removed, unless the test failed.
+pub struct Site {
+    /// Names this run of the test, and nothing else on the servers.
+    pub run: String,
+    /// `user0@mail.axial.net` and so on.
+    pub recipients: Vec<String>,
+    /// mx1 and mx2.
+    pub hosts: [Postfix; 2],
+    pub database: Database,
+    folder: Folder,
+}
+
+impl Site {
+    pub fn set_up(options: &Options) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let run = format!("{}{}{:x}", options.name, options.engine.short(), now.as_millis() & 0xffff_ffff);
+        let folder = Folder::make(&run);
+        let mut database = Database::create(options.engine, &format!("maildrop_{run}"));
+
+        folder.copy(&PathBuf::from(env("MAILDROP_TEST_CA")), "ca.pem");
+        folder.write("config.toml", &config(options.engine, &run));
+        let config = format!("{OPT}/{run}/config.toml");
+        let command = format!("{OPT}/bin/{}", options.command);
+        if std::env::var_os("DEVHACK").is_some() {
+            database
+                .execute("CREATE TABLE addresses (address varchar(320) PRIMARY KEY, imap_user varchar(255) NOT NULL)");
+        } else {
+            postfix::on("mx1", &[&command, "--config", &config, "migrate"]);
+        }
+
+        let recipients: Vec<String> = (0..options.recipients).map(|n| format!("user{n}@mail.axial.net")).collect();
+        for address in recipients.iter().map(String::as_str).chain([LISA]) {
+            database.add_address(address, &imap_user(&run, address));
+        }
+        let reader = format!("reader_{run}");
+        database.create_reader_of_addresses(&reader, "reader-secret");
+
+        let site = postfix::Site {
+            run: &run,
+            command: &command,
+            config: &config,
+            lock_wait: options.lock_wait,
+            map_type: if options.engine.is_postgres() { "pgsql" } else { "mysql" },
+            recipients_map: &recipients_map(&database, &run, &reader),
+        };
+        let hosts = ["mx1", "mx2"].map(|host| Postfix::start(host, &site));
+        Self { run, recipients, hosts, database, folder }
+    }
+
+    /// Every message of one of this site's mailboxes.
+    pub fn mailbox(&self, address: &str, mailbox: &str) -> Vec<InMailbox> {
+        Imap::login(&server("DOVECOT"), &imap_user(&self.run, address), "secret").messages(mailbox)
+    }
+
+    /// Puts an executable script where the mail hosts see it; its path there.
+    pub fn script(&self, name: &str, text: &str) -> String {
+        self.folder.write(name, text);
+        self.folder.mode(name, 0o755);
+        format!("{OPT}/{}/{name}", self.run)
+    }
+}
+
+/// The user that Dovecot knows.
+fn imap_user(run: &str, address: &str) -> String {
+    format!("{run}-{}", address.split('@').next().unwrap_or_default())
+}
+
+/// The fragment of `postfix/` with the site's own values in it.
+fn recipients_map(database: &Database, run: &str, reader: &str) -> String {
+    let (host, port) = database.engine.address();
+    let fragment = if database.engine.is_postgres() {
+        include_str!("../../postfix/pgsql-recipients.cf")
+    } else {
+        include_str!("../../postfix/mysql-recipients.cf")
+    };
+    fragment
+        .replace("postfix_maps", reader)
+        .replace("PASSWORD", "reader-secret")
+        .replace("/maildrop?", &format!("/{}?", database.name))
+        .replace("dbname = maildrop", &format!("dbname = {}", database.name))
+        .replace("db.axial.net", &format!("{host}:{port}"))
+        .replace("/etc/ssl/certs/ca-certificates.crt", &format!("{OPT}/{run}/ca.pem"))
+}
+
+fn config(engine: Engine, run: &str) -> String {
+    format!("{engine:?} {run} {ADMINISTRATOR:?}")
+}
+
+/// A folder of this run below the one that the mail hosts see as `/opt/maildrop`.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn make(run: &str) -> Self {
+        let path = PathBuf::from(env("MAILDROP_TEST_OPT")).join(run);
+        std::fs::create_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Self(path)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.0.join(name), text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        self.mode(name, 0o644);
+    }
+
+    fn copy(&self, from: &std::path::Path, name: &str) {
+        std::fs::copy(from, self.0.join(name)).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+        self.mode(name, 0o644);
+    }
+
+    fn mode(&self, name: &str, mode: u32) {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(self.0.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}
