@@ -1,6 +1,6 @@
 //! A fresh database for one test, on any of the engines, and questions to it that every engine answers alike.
 
-use crate::support::{env, server};
+use crate::support::{env, host_and_port, server};
 use mysql::prelude::Queryable;
 use std::path::PathBuf;
 
@@ -40,11 +40,7 @@ impl Engine {
 
     /// Its host and port.
     pub fn address(self) -> (String, u16) {
-        let server = server(self.variable());
-        match server.rsplit_once(':') {
-            Some((host, port)) => (host.to_owned(), port.parse().expect("a port")),
-            None => (server, if self.is_postgres() { 5432 } else { 3306 }),
-        }
+        host_and_port(server(self.variable()), if self.is_postgres() { 5432 } else { 3306 })
     }
 }
 
@@ -118,17 +114,6 @@ impl Database {
         }
     }
 
-    /// The first column of every row, as text.
-    pub fn texts(&mut self, sql: &str) -> Vec<String> {
-        match self.connection.as_mut().unwrap() {
-            Connection::Postgres(client) => {
-                let rows = client.query(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
-                rows.iter().map(|row| row.get(0)).collect()
-            }
-            Connection::Mysql(connection) => connection.query(sql).unwrap_or_else(|error| panic!("{sql}: {error}")),
-        }
-    }
-
     /// Lets a user of the mailbox store have this address.
     pub fn add_address(&mut self, address: &str, imap_user: &str) {
         let values = format!("'{}', '{imap_user}'", address.replace('\'', "''"));
@@ -137,15 +122,36 @@ impl Database {
 
     /// A role that may read the table `addresses` and nothing else, as the recipients' map of Postfix wants it.
     pub fn create_reader_of_addresses(&mut self, role: &str, password: &str) {
-        let host = if self.engine.is_postgres() { "" } else { "@'%'" };
-        self.roles.push(format!("{role}{host}"));
-        if self.engine.is_postgres() {
-            self.execute(&format!("CREATE ROLE {role} LOGIN PASSWORD '{password}'"));
-            self.execute(&format!("GRANT SELECT ON addresses TO {role}"));
+        let role = self.create_role(role, password);
+        self.execute(&format!("GRANT SELECT ON addresses TO {role}"));
+    }
+
+    /// A role with what `sql/*/grants.sql` gives.
+    pub fn create_role_of_grants_file(&mut self, role: &str, password: &str) {
+        let role = self.create_role(role, password);
+        let grants = if self.engine.is_postgres() {
+            include_str!("../../sql/postgres/grants.sql").replace(":\"role\"", &role)
         } else {
-            self.execute(&format!("CREATE USER '{role}'@'%' IDENTIFIED BY '{password}'"));
-            self.execute(&format!("GRANT SELECT ON {}.addresses TO '{role}'@'%'", self.name));
+            let grants = include_str!("../../sql/mysql/grants.sql");
+            grants.replace("'maildrop'@'%'", &role).replace("maildrop.", &format!("{}.", self.name))
+        };
+        let lines: Vec<&str> = grants.lines().filter(|line| !line.starts_with("--")).collect();
+        for statement in lines.join("\n").split(';').filter(|statement| !statement.trim().is_empty()) {
+            self.execute(statement);
         }
+    }
+
+    fn create_role(&mut self, name: &str, password: &str) -> String {
+        let role = if self.engine.is_postgres() {
+            self.execute(&format!("CREATE ROLE {name} LOGIN PASSWORD '{password}'"));
+            name.to_owned()
+        } else {
+            let role = format!("'{name}'@'%'");
+            self.execute(&format!("CREATE USER {role} IDENTIFIED BY '{password}'"));
+            role
+        };
+        self.roles.push(role.clone());
+        role
     }
 }
 

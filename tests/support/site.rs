@@ -4,7 +4,7 @@
 use crate::support::database::{ADMINISTRATOR, Database, Engine};
 use crate::support::imap::{Imap, InMailbox};
 use crate::support::postfix::{self, OPT, Postfix};
-use crate::support::{env, server};
+use crate::support::{env, host_and_port, server};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -115,8 +115,38 @@ fn recipients_map(database: &Database, run: &str, reader: &str) -> String {
         .replace("/etc/ssl/certs/ca-certificates.crt", &format!("{OPT}/{run}/ca.pem"))
 }
 
-fn config(engine: Engine, run: &str) -> String {
-    format!("{engine:?} {run} {ADMINISTRATOR:?}")
+/// The configuration file for a role of the database.
+fn configuration(database: &Database, run: &str, role: &str, password_file: &str) -> String {
+    let engine = if database.engine.is_postgres() { "postgresql" } else { "mysql" };
+    let (host, port) = database.engine.address();
+    let (imap_host, imap_port) = host_and_port(server("DOVECOT"), 143);
+    let here = format!("{OPT}/{run}");
+    format!(
+        r#"
+[database]
+engine = "{engine}"
+host = "{host}"
+port = {port}
+database = "{name}"
+user = "{role}"
+password_file = "{here}/{password_file}"
+tls = "verify"
+ca_file = "{here}/ca.pem"
+
+[imap]
+host = "{imap_host}"
+port = {imap_port}
+encryption = "starttls"
+ca_file = "{here}/ca.pem"
+user = "service"
+password_file = "{here}/imap-password"
+
+[log]
+to = "file"
+file = "{here}/log"
+"#,
+        name = database.name
+    )
 }
 
 /// A folder of this run below the one that the mail hosts see as `/opt/maildrop`.
@@ -147,7 +177,14 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.0.join("log")).unwrap_or_default();
+            eprintln!(
+                "{} is left for you to look at; the program's log ends:\n{}",
+                self.0.display(),
+                postfix::tail(&log, 20)
+            );
+        } else {
             let _ = std::fs::remove_dir_all(&self.0);
         }
     }
