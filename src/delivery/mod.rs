@@ -1,1 +1,5 @@
 //! The story of one delivery.
+
+pub(crate) mod verdict;
+
+pub use verdict::{StatusDetail, Verdict, report};
