@@ -26,6 +26,7 @@
 
 mod copy;
 mod outcome;
+pub mod verdict;
 
 pub use outcome::{CopyReport, Deferral, Delivered, Manner, Refusal, Stages};
 

@@ -2,6 +2,10 @@
 //!
 //! One value of [`Mailbox`] is one mailbox of one user, opened and authenticated.
 
+mod maildir;
+
+pub use maildir::MaildirMailbox;
+
 use crate::message::Identity;
 use thiserror::Error;
 use time::OffsetDateTime;
