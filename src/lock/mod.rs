@@ -4,6 +4,7 @@
 //! once the lock is held.
 
 mod name;
+mod postgres;
 
 pub(crate) use name::hex;
 pub use name::{DEFAULT_NAMESPACE, LockName};
