@@ -26,9 +26,10 @@
 
 mod copy;
 mod outcome;
-pub mod verdict;
+mod verdict;
 
 pub use outcome::{CopyReport, Deferral, Delivered, Manner, Refusal, Stages};
+pub use verdict::Verdict;
 
 use crate::ledger::{CopyKey, EndedAttempt, Journal, JournalCopy, Ledger, MessageRecord, Record};
 use crate::lock::{Acquired, LockName, NamedLock};

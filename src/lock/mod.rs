@@ -5,6 +5,7 @@
 
 mod file;
 mod name;
+mod postgres;
 
 pub use file::FileLocks;
 pub(crate) use name::hex;
