@@ -88,6 +88,12 @@ pub trait Inspect {
     /// # Errors
     /// [`DatabaseError`]
     fn inspect(&mut self) -> Result<Vec<Finding>, DatabaseError>;
+
+    /// Some address of the table `addresses` that is no `@domain`, to try a login with; `None` if it has none.
+    ///
+    /// # Errors
+    /// [`DatabaseError`]
+    fn any_address(&mut self) -> Result<Option<String>, DatabaseError>;
 }
 
 /// One thing that was looked at.
