@@ -137,12 +137,13 @@ fn filled_in(template: &str, address: &Address) -> String {
     user
 }
 
-/// Whether a template for a user is one: it names `{address}` or `{local}`, so that people are kept apart, and no other
-/// placeholder.
+/// Whether a template for a user names no placeholder that there is not. One without any stands for one user, who gets
+/// the mail of the whole domain.
 #[must_use]
 pub fn is_user_template(template: &str) -> bool {
-    let bare = template.replace("{address}", "").replace("{local}", "");
-    bare.len() != template.len() && !bare.replace("{domain}", "").contains(['{', '}'])
+    let placeholders = ["{address}", "{local}", "{domain}"];
+    let bare = placeholders.iter().fold(template.to_owned(), |bare, placeholder| bare.replace(placeholder, ""));
+    !template.is_empty() && !bare.contains(['{', '}'])
 }
 
 #[cfg(test)]
@@ -221,11 +222,11 @@ mod tests {
     }
 
     #[test]
-    fn a_template_keeps_people_apart() {
-        for good in ["{address}", "{local}", "mail-{local}.{domain}"] {
+    fn a_template_names_no_other_placeholder() {
+        for good in ["{address}", "{local}", "mail-{local}.{domain}", "postbox"] {
             assert!(is_user_template(good), "{good}");
         }
-        for bad in ["", "shared", "{domain}", "{user}", "{local", "{local}{x}"] {
+        for bad in ["", "{user}", "{local", "{local}{x}", "{Local}"] {
             assert!(!is_user_template(bad), "{bad}");
         }
     }
