@@ -3,6 +3,10 @@
 //! A connection is opened for one delivery, is never pooled away, and is never reconnected: the lock would not come
 //! along.
 
+pub(crate) mod mysql;
+
+pub use mysql::MysqlDatabase;
+
 use crate::config::Secret;
 use crate::ledger::Ledger;
 use crate::lock::NamedLock;

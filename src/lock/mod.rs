@@ -3,6 +3,7 @@
 //! The lock says *who goes on now*. It does not say what was done: that is the [`ledger`](crate::ledger), read again
 //! once the lock is held.
 
+mod mysql;
 mod name;
 
 pub(crate) use name::hex;
