@@ -34,6 +34,7 @@ impl Metadata {
     pub fn of(message: &[u8]) -> Self {
         let mut known = Self::default();
         let mut from_fields = 0_usize;
+        let mut dated = false;
         let first = |slot: &mut Option<String>, field: &Field<'_>| {
             if slot.is_none() {
                 *slot = Some(text(field));
@@ -50,7 +51,8 @@ impl Metadata {
                 first(&mut known.cc, &field);
             } else if field.is("subject") {
                 first(&mut known.subject, &field);
-            } else if field.is("date") && known.date.is_none() {
+            } else if field.is("date") && !dated {
+                dated = true;
                 known.date = date(&field);
             }
         }
@@ -169,4 +171,15 @@ fn with_parsed<T>(value: &[u8], read: impl FnOnce(&mailparse::MailHeader<'_>) ->
 /// `None` where mailparse panics: a panic there must not cost the delivery.
 fn guarded<T>(read: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(read)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_in_the_decoder_costs_metadata_only() {
+        assert_eq!(guarded(|| -> u8 { panic!("as mailparse might") }), None);
+        assert_eq!(with_parsed(b"value", |_| -> u8 { panic!("as mailparse might") }), None);
+    }
 }

@@ -257,6 +257,7 @@ fn a_date_that_cannot_be_read_is_none() {
     for none in ["", "garbage", "yesterday, 3 o'clock", "Thu, 1 Jan 1970 00:00:00 +0000", "31 Dec 99999 00:00:00 GMT"] {
         assert_eq!(date(none), None, "{none}");
     }
+    assert_eq!(date("garbage\nDate: 20 Nov 2026 12:00:00 GMT"), None, "only the first field counts");
     assert_eq!(date(&format!("1 Jan {} 00:00:00 GMT", u32::MAX)), None);
 }
 
