@@ -116,15 +116,14 @@ pub(super) fn json(message: &[u8]) -> String {
 }
 
 /// The one mailbox that this field names; `None` where it names none or several, a group, or anything odd. An address
-/// out of an encoded word is none (RFC 2047 section 5): it must stand in the field as it is.
+/// out of an encoded word is none (RFC 2047 section 5), which mailparse sees to.
 fn only_mailbox(field: &Field<'_>) -> Option<Address> {
     let (value, cut) = bounded_value(field);
     if cut {
         return None;
     }
     let mailbox = with_parsed(&value, |header| mailparse::addrparse_header(header).ok()?.extract_single_info())??;
-    let literal = memchr::memmem::find(&value, mailbox.addr.as_bytes()).is_some();
-    let address = if literal { Address::parse(&mailbox.addr).ok()? } else { return None };
+    let address = Address::parse(&mailbox.addr).ok()?;
     let odd = |c: char| c.is_whitespace() || matches!(c, '<' | '>' | '(' | ')' | ',' | ';' | ':' | '"' | '\\');
     (!address.local().contains(odd) && !address.domain().contains(odd)).then_some(address)
 }

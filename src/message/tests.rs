@@ -233,6 +233,8 @@ fn the_authors_address_is_one_mailbox_or_none() {
         "From: =?utf-8?Q?lisa=40gmail.com?=",
         "From: =?utf-8?Q?lisa=40gmail.com?= lisa",
         "From: =?utf-8?Q?=3Clisa=40gmail.com=3E?=",
+        "From: <=?utf-8?Q?lisa=40gmail.com?=>",
+        "From: lisa =?utf-8?Q?=40gmail.com?=",
         "From: friends: lisa@gmail.com;",
         "From: <lisa@gmail.com> <doug@x>",
         "From: lisa@gmail.com doug@x",
@@ -240,7 +242,11 @@ fn the_authors_address_is_one_mailbox_or_none() {
     ] {
         assert_eq!(author(field), None, "{field}");
     }
-    assert_eq!(author(&format!("From: {} <lisa@gmail.com>", "x".repeat(FIELD_LIMIT))), None);
+    // What is cut away could be another mailbox.
+    let lisa = " <lisa@gmail.com>";
+    let full = format!("{}{lisa}", "x".repeat(FIELD_LIMIT - lisa.len()));
+    assert_eq!(author(&format!("From: {full}")).as_deref(), Some("lisa@gmail.com"));
+    assert_eq!(author(&format!("From: {full}, doug@x")), None);
 }
 
 #[test]
