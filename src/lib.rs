@@ -38,5 +38,6 @@ pub mod mailbox;
 pub mod message;
 pub mod routing;
 pub mod schema;
+pub mod site;
 pub mod tls;
 pub mod watchdog;

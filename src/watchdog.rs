@@ -6,8 +6,10 @@
 use crate::delivery::Verdict;
 use crate::delivery::verdict::{claim, write_line};
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::thread;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 /// How long the line may take. A stdout that nobody reads may block for ever.
@@ -15,24 +17,53 @@ const LINE_LIMIT: Duration = Duration::from_millis(200);
 /// How long exit(3) may take: it runs what was registered with atexit(3), and waits for another thread that is in it.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
-/// Starts a thread that, when `deadline` has passed from now, reports `verdict` and ends the process with its exit code
-/// (a [deferral](Verdict::deferred): 75). If a verdict was reported before that, the process ends with that one's code:
-/// the delivery is over then, and only its end hangs.
-///
-/// The thread waits for nothing that another could hold: it takes no lock, does not log, and gives stdout 200 ms and
-/// exit(3) one second; then it aborts, which Postfix takes for a deferral too (killed by a signal: 4.3.0).
-///
-/// # Errors
-/// The system gives us no thread. The delivery must then not begin: nothing would bound it.
-pub fn start(deadline: Duration, verdict: Verdict) -> io::Result<()> {
-    let begun = Instant::now();
-    thread::Builder::new().name("watchdog".into()).spawn(move || {
-        while let Some(left) = deadline.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
-            thread::sleep(left);
-        }
-        end(verdict);
-    })?;
-    Ok(())
+/// The thread that has the last word.
+#[derive(Debug)]
+pub struct Watchdog {
+    begun: Instant,
+    /// When it ends the process, in milliseconds since `begun`.
+    deadline: Arc<AtomicU64>,
+    thread: Thread,
+}
+
+impl Watchdog {
+    /// Starts a thread that, when `deadline` has passed from now, reports `verdict` and ends the process with its exit
+    /// code (a [deferral](Verdict::deferred): 75). If a verdict was reported before that, the process ends with that
+    /// one's code: the delivery is over then, and only its end hangs.
+    ///
+    /// The thread waits for nothing that another could hold: it takes no lock, does not log, and gives stdout 200 ms and
+    /// exit(3) one second; then it aborts, which Postfix takes for a deferral too (killed by a signal: 4.3.0).
+    ///
+    /// # Errors
+    /// The system gives us no thread. The delivery must then not begin: nothing would bound it.
+    pub fn start(deadline: Duration, verdict: Verdict) -> io::Result<Self> {
+        let begun = Instant::now();
+        let milliseconds = Arc::new(AtomicU64::new(whole_milliseconds(deadline)));
+        let handle = thread::Builder::new().name("watchdog".into()).spawn({
+            let milliseconds = Arc::clone(&milliseconds);
+            move || {
+                loop {
+                    let deadline = Duration::from_millis(milliseconds.load(Ordering::Acquire));
+                    match deadline.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
+                        Some(left) => thread::park_timeout(left),
+                        None => end(verdict),
+                    }
+                }
+            }
+        })?;
+        Ok(Self { begun, deadline: milliseconds, thread: handle.thread().clone() })
+    }
+
+    /// Moves the deadline to `left` from now: once the configuration is read, which has to be watched over, too.
+    pub fn move_to(&self, left: Duration) {
+        let deadline = whole_milliseconds(self.begun.elapsed().saturating_add(left));
+        self.deadline.store(deadline, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+fn whole_milliseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn end(verdict: Verdict) -> ! {

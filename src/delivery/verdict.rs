@@ -4,6 +4,9 @@
 //! decides, whatever the exit code is (`src/global/pipe_command.c`). So `5.1.1` with exit 75 bounces, and `2.0.0` with exit
 //! 75 bounces too. Here, both come from one constructor and cannot disagree.
 
+use super::outcome::{CopyReport, Deferral, Delivered, Manner, Refusal};
+use crate::database::DatabaseFailure;
+use crate::mailbox::MailboxFailure;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
@@ -101,6 +104,83 @@ impl Verdict {
         line.truncate(line.trim_ascii_end().len());
         line.push('\n');
         line
+    }
+}
+
+impl From<&Delivered> for Verdict {
+    /// `INBOX appended (uid 17), Sent already there`: Postfix logs the first 100 characters of it.
+    fn from(delivered: &Delivered) -> Self {
+        let told: Vec<String> = delivered.copies.iter().map(told).collect();
+        Self::delivered(told.join(", "))
+    }
+}
+
+/// A copy, for the line.
+fn told(copy: &CopyReport) -> String {
+    let CopyReport { mailbox, manner, .. } = copy;
+    match manner {
+        Manner::Appended(Some(placement)) | Manner::Adopted(Some(placement)) => {
+            format!("{mailbox} {} (uid {})", manner.as_str(), placement.uid)
+        }
+        _ => format!("{mailbox} {}", manner.as_str()),
+    }
+}
+
+impl From<&Refusal> for Verdict {
+    /// The line may reach the sender: it says what kind of thing failed, and nothing of hosts, accounts or causes. Those
+    /// are in the log.
+    fn from(refusal: &Refusal) -> Self {
+        let deferral = match refusal {
+            Refusal::UnknownRecipient => return Self::unknown_recipient("no such recipient here"),
+            Refusal::OverQuota(_) => return Self::over_quota("the recipient's mailbox is full"),
+            Refusal::Deferred(deferral) => deferral,
+        };
+        let (detail, text) = match deferral {
+            Deferral::Busy(holder) => {
+                let held_for = holder.as_ref().and_then(|holder| holder.held_for);
+                let text = "another delivery of this message holds its lock";
+                return Self::deferred(
+                    StatusDetail::SYSTEM,
+                    held_for.map_or(text.into(), |held_for| format!("{text}, {} s", held_for.as_secs())),
+                );
+            }
+            Deferral::Unsettled(_) => {
+                (StatusDetail::SYSTEM, "an earlier delivery of this message was cut short; waiting for what it sent")
+            }
+            Deferral::NobodyKnown => (StatusDetail::SYSTEM_CONFIGURATION, "no recipient addresses are configured"),
+            Deferral::LockLost => (StatusDetail::BAD_CONNECTION, "the lock on this message was lost"),
+            Deferral::JournalForgotten => (StatusDetail::SYSTEM, "the database forgot what was written to it"),
+            Deferral::Unknown(_) => (StatusDetail::BAD_CONNECTION, "the mailbox store did not answer"),
+            Deferral::Database(error) => match error.failure {
+                DatabaseFailure::Unreachable | DatabaseFailure::TimedOut => {
+                    (StatusDetail::NO_ANSWER, "the database cannot be reached")
+                }
+                DatabaseFailure::ConnectionLost => {
+                    (StatusDetail::BAD_CONNECTION, "the connection to the database was lost")
+                }
+                DatabaseFailure::AccessDenied | DatabaseFailure::Schema | DatabaseFailure::Local => {
+                    (StatusDetail::SYSTEM_CONFIGURATION, "the database is not set up for deliveries")
+                }
+                DatabaseFailure::ReadOnly => (StatusDetail::SYSTEM, "the database takes no writes"),
+                DatabaseFailure::Contention | DatabaseFailure::Other => (StatusDetail::SYSTEM, "the database failed"),
+            },
+            Deferral::Mailbox(error) => match error.failure {
+                MailboxFailure::Unreachable | MailboxFailure::TimedOut => {
+                    (StatusDetail::NO_ANSWER, "the mailbox store cannot be reached")
+                }
+                MailboxFailure::ConnectionLost => {
+                    (StatusDetail::BAD_CONNECTION, "the connection to the mailbox store was lost")
+                }
+                MailboxFailure::OverQuota => (StatusDetail::MAILBOX_FULL, "the mailbox is full"),
+                MailboxFailure::AccessDenied | MailboxFailure::NoSuchMailbox | MailboxFailure::Local => {
+                    (StatusDetail::SYSTEM_CONFIGURATION, "the mailbox store is not set up for this recipient")
+                }
+                MailboxFailure::Refused | MailboxFailure::RefusedForGood | MailboxFailure::Protocol => {
+                    (StatusDetail::SYSTEM, "the mailbox store did not take the message")
+                }
+            },
+        };
+        Self::deferred(detail, text)
     }
 }
 

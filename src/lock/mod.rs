@@ -4,7 +4,9 @@
 //! once the lock is held.
 
 mod file;
+mod mysql;
 mod name;
+mod postgres;
 
 pub use file::FileLocks;
 pub(crate) use name::hex;

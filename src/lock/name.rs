@@ -1,5 +1,6 @@
 //! The name of a lock: the same on every machine, in every release and in every language.
 
+use crate::message::Message;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
@@ -28,6 +29,15 @@ impl LockName {
             hash.update(part);
         }
         Self(hash.finalize().into())
+    }
+
+    /// The name for a message: its Message-ID's, or, where it has none, one made up from its content.
+    #[must_use]
+    pub fn of_message(namespace: &str, message: &Message) -> Self {
+        // The negative control of the two-host test: with a name of its own, every process gets its lock at once.
+        #[cfg(feature = "test-without-lock")]
+        let namespace = &format!("{namespace} {}", uuid::Uuid::now_v7());
+        Self::new(namespace, message.lock_subject())
     }
 
     /// The key of the PostgreSQL advisory lock: the first 8 bytes, big-endian, as a signed bigint.

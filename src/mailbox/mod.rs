@@ -2,6 +2,7 @@
 //!
 //! One value of [`Mailbox`] is one mailbox of one user, opened and authenticated.
 
+pub mod imap;
 mod maildir;
 
 pub use maildir::MaildirMailbox;
@@ -135,7 +136,7 @@ pub enum Removal {
     NotThere,
     /// It was left: UIDVALIDITY has changed since.
     Renumbered,
-    /// It was left: the server cannot expunge a single UID (no UIDPLUS).
+    /// It was left: the server cannot expunge a single UID (no UIDPLUS), or refuses to.
     Unsupported,
     /// It was left: `go_ahead` said no.
     Withheld,

@@ -1,20 +1,93 @@
 //! What makes two byte strings the same message.
+//!
+//! Every recipient's copy of one message must get the same identity, whether it comes from Postfix or, years later, from
+//! an IMAP server; and two messages must not, even if a stranger has copied the Message-ID. So the identity covers what
+//! the author wrote, and nothing that is added, or changed, on the way:
+//!
+//! * not covered: Received, Return-Path, Delivered-To, X-Original-To, Authentication-Results, DKIM-Signature, ARC-*,
+//!   spam marks, and all else that is not in [`AUTHOR_FIELDS`];
+//! * not told apart: CRLF and LF (a CR counts for nothing anywhere), NUL and 0x80, folding and runs of white space in
+//!   fields, the order of fields with different names, empty lines at the end of the body, an mbox `From ` line.
+//!
+//! The encoding is for ever: what is in the ledger was computed by it. The tests pin it.
+
+use super::fields::{Field, Fields, relaxed};
+use memchr::memchr2;
+use sha2::{Digest, Sha256};
+use std::fmt;
+
+/// The fields that the author writes, in lower case, in order.
+///
+/// Content-Length is not among them: it counts the bytes of one copy, and mail stores add and drop it. Neither are Bcc
+/// and Resent-Bcc, which a recipient's copy does not bear.
+const AUTHOR_FIELDS: [&str; 29] = [
+    "cc",
+    "content-alternative",
+    "content-base",
+    "content-description",
+    "content-disposition",
+    "content-duration",
+    "content-features",
+    "content-id",
+    "content-language",
+    "content-location",
+    "content-md5",
+    "content-transfer-encoding",
+    "content-type",
+    "date",
+    "from",
+    "in-reply-to",
+    "message-id",
+    "mime-version",
+    "references",
+    "reply-to",
+    "resent-cc",
+    "resent-date",
+    "resent-from",
+    "resent-message-id",
+    "resent-sender",
+    "resent-to",
+    "sender",
+    "subject",
+    "to",
+];
 
 /// The digest of what the author wrote: SHA-256 over the author's fields and the body.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+///
+/// For each name of [`AUTHOR_FIELDS`] that occurs: `u32 big-endian length · name · SHA-256 of its values in order, each
+/// relaxed and ended by LF`; then a zero `u32`; then the body without CR, NUL read as 0x80, without line ends at its end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentDigest([u8; 32]);
 
-/// The identity of a message: (Message-ID, digest of what the author wrote), as one SHA-256.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+impl ContentDigest {
+    /// Its 32 bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for ContentDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ContentDigest({})", crate::lock::hex(&self.0))
+    }
+}
+
+/// The identity of a message: (Message-ID, digest of what the author wrote), as one SHA-256, both length-prefixed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity([u8; 32]);
 
 impl Identity {
-    /// Temporary, until the real one is merged: SHA-256 over the bytes without CR.
+    /// The identity of any bytes: of a message as it came, or as a mailbox gives it back. Linear in their length.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
-        use sha2::{Digest, Sha256};
-        let kept: Vec<u8> = bytes.iter().copied().filter(|&b| b != b'\r').collect();
-        Self(Sha256::digest(kept).into())
+        Essence::of(bytes).identity
+    }
+
+    /// The identity as read back from the ledger.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
     }
 
     /// Its 32 bytes.
@@ -22,4 +95,97 @@ impl Identity {
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Identity({})", crate::lock::hex(&self.0))
+    }
+}
+
+/// What one walk through a message tells of its identity.
+pub(super) struct Essence {
+    /// The value of the first Message-ID field, relaxed; `None` where there is none, or nothing in it.
+    pub message_id: Option<Vec<u8>>,
+    pub content_digest: ContentDigest,
+    pub identity: Identity,
+}
+
+impl Essence {
+    pub fn of(bytes: &[u8]) -> Self {
+        let mut message_id = None;
+        // A hasher per name, so that the order of names does not count and that nothing need be kept to be sorted.
+        let mut hashers: [Option<Sha256>; AUTHOR_FIELDS.len()] = [const { None }; AUTHOR_FIELDS.len()];
+        let mut fields = Fields::of(bytes);
+        for field in fields.by_ref() {
+            let slot = AUTHOR_FIELDS.iter().position(|name| field.is(name)).and_then(|at| hashers.get_mut(at));
+            if let Some(hasher) = slot {
+                hash_value(hasher.get_or_insert_default(), &field);
+            }
+            if message_id.is_none() && field.is("message-id") {
+                message_id = Some(field.relaxed_value());
+            }
+        }
+        let mut hash = Sha256::new();
+        for (name, hasher) in AUTHOR_FIELDS.iter().zip(hashers) {
+            if let Some(hasher) = hasher {
+                hash_length(&mut hash, name.len());
+                hash.update(name);
+                hash.update(hasher.finalize());
+            }
+        }
+        hash_length(&mut hash, 0);
+        hash_body(&mut hash, fields.body());
+        let content_digest = ContentDigest(hash.finalize().into());
+
+        let message_id = message_id.filter(|id| !says_nothing(id));
+        let mut hash = Sha256::new();
+        let id = message_id.as_deref().unwrap_or_default();
+        hash_length(&mut hash, id.len());
+        hash.update(id);
+        hash_length(&mut hash, content_digest.0.len());
+        hash.update(content_digest.0);
+        Self { message_id, content_digest, identity: Identity(hash.finalize().into()) }
+    }
+}
+
+/// Whether a Message-ID is as good as missing: one lock for all messages with an empty id would make them queue up.
+fn says_nothing(id: &[u8]) -> bool {
+    id.is_empty() || matches!(id.strip_prefix(b"<").map(<[u8]>::trim_ascii_start), Some([] | [b'>', ..]))
+}
+
+fn hash_length(hash: &mut Sha256, length: usize) {
+    hash.update(u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+}
+
+/// The value in relaxed form, then LF, which no relaxed value holds. In small pieces: one field may be the whole
+/// message.
+fn hash_value(hash: &mut Sha256, field: &Field<'_>) {
+    let mut piece = Vec::with_capacity(1024);
+    for byte in relaxed(field.value) {
+        piece.push(byte);
+        if piece.len() == 1024 {
+            hash.update(&piece);
+            piece.clear();
+        }
+    }
+    piece.push(b'\n');
+    hash.update(&piece);
+}
+
+/// The body without CR, NUL read as 0x80, without the line ends at its end (pipe(8) flag B adds one).
+fn hash_body(hash: &mut Sha256, body: &[u8]) {
+    let mut rest = body;
+    while let [shorter @ .., b'\r' | b'\n'] = rest {
+        rest = shorter;
+    }
+    while let Some(at) = memchr2(b'\r', 0, rest) {
+        let (before, after) = rest.split_at_checked(at).unwrap_or((rest, &[]));
+        hash.update(before);
+        if after.first() == Some(&0) {
+            hash.update([0x80]);
+        }
+        rest = after.get(1..).unwrap_or_default();
+    }
+    hash.update(rest);
 }

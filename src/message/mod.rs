@@ -1,5 +1,292 @@
 //! A message: its bytes, what can be read in them, and its identity.
+//!
+//! Nothing here refuses a message, except one without a single byte. Its header is located by ourselves ([`fields`]);
+//! what can be decoded is metadata ([`decode`]); what makes it the same message as another is in [`identity`]. All of it
+//! takes time that grows with the length of the message and no faster.
 
+pub mod address;
+pub mod authentication_results;
+mod decode;
+mod fields;
 mod identity;
 
+pub use address::{Address, AddressError, EnvelopeSender};
 pub use identity::{ContentDigest, Identity};
+
+use decode::{FIELD_LIMIT, Metadata};
+use fields::{Fields, without_mbox_line};
+use identity::Essence;
+use memchr::{memchr, memchr_iter};
+use std::borrow::Cow;
+use thiserror::Error;
+
+/// A message as it was received, ready to be appended.
+#[derive(Clone)]
+pub struct Message {
+    /// With CRLF line ends and no NUL.
+    bytes: Vec<u8>,
+    /// How many bytes of it pipe(8) prepended for one recipient.
+    prepended: usize,
+    nul_bytes_replaced: usize,
+    message_id: Option<Vec<u8>>,
+    message_id_for_people: String,
+    content_digest: ContentDigest,
+    identity: Identity,
+    metadata: Metadata,
+}
+
+/// Why there is no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum MessageError {
+    /// Nothing came on standard input, or nothing but an mbox `From ` line.
+    #[error("the message is empty")]
+    Empty,
+}
+
+impl Message {
+    /// Takes a message as pipe(8) hands it over.
+    ///
+    /// An mbox `From ` line at the very top is dropped, line ends become CRLF, the last line gets one if it has none, and
+    /// NUL, which an IMAP literal cannot carry (RFC 3501 section 4.3), becomes 0x80, as it does in Dovecot. All other
+    /// bytes stay as they are, a bare CR among them.
+    ///
+    /// # Errors
+    /// [`MessageError::Empty`]. Nothing else is refused, however odd.
+    pub fn receive(raw: Vec<u8>) -> Result<Self, MessageError> {
+        let (bytes, nul_bytes_replaced) = as_imap_wants_it(raw);
+        if bytes.is_empty() {
+            return Err(MessageError::Empty);
+        }
+        let prepended = end_of_prepended_lines(&bytes);
+        let Essence { message_id, content_digest, identity } = Essence::of(&bytes);
+        let message_id_for_people = match &message_id {
+            Some(id) => decode::tidy(&String::from_utf8_lossy(id), MESSAGE_ID_LIMIT, false),
+            None => made_up_message_id(&content_digest),
+        };
+        let metadata = Metadata::of(bytes.get(prepended..).unwrap_or_default());
+        Ok(Self {
+            bytes,
+            prepended,
+            nul_bytes_replaced,
+            message_id,
+            message_id_for_people,
+            content_digest,
+            identity,
+            metadata,
+        })
+    }
+
+    /// The recipient's copy: everything that was received.
+    #[must_use]
+    pub fn as_received(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The Sent copy: without the lines Return-Path, X-Original-To and Delivered-To that pipe(8) prepended for one
+    /// recipient.
+    #[must_use]
+    pub fn without_prepended_lines(&self) -> &[u8] {
+        self.bytes.get(self.prepended..).unwrap_or_default()
+    }
+
+    /// How many NUL bytes became 0x80.
+    #[must_use]
+    pub fn nul_bytes_replaced(&self) -> usize {
+        self.nul_bytes_replaced
+    }
+
+    /// The size as appended for the recipient, in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// The identity: see [`identity`](self).
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The digest of what the author wrote.
+    #[must_use]
+    pub fn content_digest(&self) -> &ContentDigest {
+        &self.content_digest
+    }
+
+    /// The Message-ID as text, angle brackets included, for people: without control characters, at most 998 bytes. `None`
+    /// where the message has none.
+    #[must_use]
+    pub fn message_id(&self) -> Option<&str> {
+        self.message_id.as_ref().map(|_| self.message_id_for_people.as_str())
+    }
+
+    /// The same, made up from the content where the message has none.
+    #[must_use]
+    pub fn message_id_for_people(&self) -> &str {
+        &self.message_id_for_people
+    }
+
+    /// The Message-ID for IMAP SEARCH HEADER: without its angle brackets. `None` where there is none, or where it holds
+    /// anything that servers could read differently (white space, bytes beyond ASCII, quotes, an uncommon length): a
+    /// search by it could miss the message, so everything has to be looked at.
+    #[must_use]
+    pub fn message_id_for_search(&self) -> Option<&str> {
+        let id = std::str::from_utf8(self.message_id.as_deref()?).ok()?;
+        let bare = match id.strip_prefix('<') {
+            Some(rest) => rest.split_once('>')?.0,
+            None => id,
+        };
+        let plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'<' | b'>' | b'(' | b')');
+        (!bare.is_empty() && bare.len() <= MESSAGE_ID_LIMIT && bare.bytes().all(plain)).then_some(bare)
+    }
+
+    /// The bytes of the first Message-ID field, unfolded and trimmed, nothing lost. `None` where the message has none.
+    #[must_use]
+    pub fn message_id_bytes(&self) -> Option<&[u8]> {
+        self.message_id.as_deref()
+    }
+
+    /// What the lock is named after: the Message-ID, or what is made up from the content where there is none. The same
+    /// for every recipient's copy.
+    #[must_use]
+    pub fn lock_subject(&self) -> &[u8] {
+        self.message_id.as_deref().unwrap_or(self.message_id_for_people.as_bytes())
+    }
+
+    /// The author's address: the one mailbox of the one From field. `None` where there are several or none, or where it
+    /// is anything odd.
+    #[must_use]
+    pub fn from_address(&self) -> Option<&Address> {
+        self.metadata.from_address.as_ref()
+    }
+
+    /// The first From, decoded, without control characters, at most 8 kB.
+    #[must_use]
+    pub fn from(&self) -> Option<&str> {
+        self.metadata.from.as_deref()
+    }
+
+    /// The first To, likewise.
+    #[must_use]
+    pub fn to(&self) -> Option<&str> {
+        self.metadata.to.as_deref()
+    }
+
+    /// The first Cc, likewise.
+    #[must_use]
+    pub fn cc(&self) -> Option<&str> {
+        self.metadata.cc.as_deref()
+    }
+
+    /// The first Subject, likewise.
+    #[must_use]
+    pub fn subject(&self) -> Option<&str> {
+        self.metadata.subject.as_deref()
+    }
+
+    /// The Date in seconds since 1970, where it can be read and lies between 1970 and 9999.
+    #[must_use]
+    pub fn date(&self) -> Option<i64> {
+        self.metadata.date
+    }
+
+    /// The header fields in order, decoded, as a JSON array of `[name, value]`: at most 1000 fields and 256 kB, and a
+    /// last entry with an empty name where it was cut short. Without the lines that pipe(8) prepended: the ledger keeps
+    /// one row for all recipients, and none of them shall learn of a blind copy to another. Computed anew at each call.
+    #[must_use]
+    pub fn headers_json(&self) -> String {
+        decode::json(self.without_prepended_lines())
+    }
+
+    /// The topmost field of this name, prepended lines included: unfolded, nothing decoded. `None` where there is none,
+    /// and where its value is empty or beyond 8 kB.
+    #[must_use]
+    pub fn topmost(&self, name: &str) -> Option<String> {
+        let value = Fields::of(&self.bytes).find(|field| field.is(name))?.relaxed_value();
+        let value = if value.len() > FIELD_LIMIT { return None } else { String::from_utf8_lossy(&value) };
+        Some(decode::tidy(&value, usize::MAX, false)).filter(|value| !value.is_empty())
+    }
+
+    /// Whether the topmost Authentication-Results of ours vouches for the domain of [`Message::from_address`]. Only what
+    /// a filter of ours put there counts: the border has to delete forged ones (RFC 8601 section 5).
+    #[must_use]
+    pub fn authentication_results(&self, authserv_id: &str) -> authentication_results::Vouched {
+        use authentication_results::{Vouched, dmarc};
+        let Some(from) = self.from_address() else {
+            return Vouched::No(Cow::Borrowed("there is not exactly one From address"));
+        };
+        let fields = Fields::of(&self.bytes).filter(|field| field.is("Authentication-Results"));
+        dmarc(fields.map(|field| field.relaxed_value()), authserv_id, from.domain())
+    }
+}
+
+/// What a Message-ID is cut to where it is text: the longest line of RFC 5322 section 2.1.1.
+const MESSAGE_ID_LIMIT: usize = 998;
+
+impl std::fmt::Debug for Message {
+    /// Its names and sizes, not what it says.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Message")
+            .field("message_id", &self.message_id_for_people)
+            .field("identity", &self.identity)
+            .field("size", &self.bytes.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn made_up_message_id(content: &ContentDigest) -> String {
+    format!("<{}@missing.message-id>", crate::lock::hex(content.as_bytes()))
+}
+
+/// Line ends and NUL as [`Message::receive`] says; and how many NULs there were. Copies at most once.
+fn as_imap_wants_it(raw: Vec<u8>) -> (Vec<u8>, usize) {
+    let message = without_mbox_line(&raw);
+    let preceded_by_cr = |at: usize| at.checked_sub(1).and_then(|before| message.get(before)) == Some(&b'\r');
+    let bare_line_feeds = memchr_iter(b'\n', message).filter(|&at| !preceded_by_cr(at)).count();
+    let unended = !message.is_empty() && message.last() != Some(&b'\n');
+    let mut bytes = if bare_line_feeds == 0 && message.len() == raw.len() {
+        raw
+    } else {
+        let mut bytes = Vec::with_capacity(message.len() + bare_line_feeds + 2);
+        let mut copied = 0;
+        for at in memchr_iter(b'\n', message).filter(|&at| !preceded_by_cr(at)) {
+            bytes.extend_from_slice(message.get(copied..at).unwrap_or_default());
+            bytes.extend_from_slice(b"\r\n");
+            copied = at + 1;
+        }
+        bytes.extend_from_slice(message.get(copied..).unwrap_or_default());
+        bytes
+    };
+    if unended {
+        bytes.extend_from_slice(b"\r\n");
+    }
+    let mut nul_bytes = 0;
+    let mut rest = bytes.as_mut_slice();
+    while let Some(at) = memchr(0, rest) {
+        let (_, from_nul) = rest.split_at_mut(at);
+        let Some((nul, after)) = from_nul.split_first_mut() else { break };
+        *nul = 0x80;
+        nul_bytes += 1;
+        rest = after;
+    }
+    (bytes, nul_bytes)
+}
+
+/// Where the lines end that pipe(8) prepended with its flags R, O and D: at the very top, each at most once, in this
+/// order (`src/global/mail_copy.c`). What stands below belongs to the message, whatever its name.
+fn end_of_prepended_lines(bytes: &[u8]) -> usize {
+    let mut fields = Fields::of(bytes);
+    let mut end = 0;
+    let mut names = ["Return-Path", "X-Original-To", "Delivered-To"].into_iter();
+    while let Some(field) = fields.next() {
+        if !names.any(|name| field.is(name)) {
+            break;
+        }
+        end = bytes.len() - fields.rest().len();
+    }
+    // Nothing but such lines is a message all the same: a Sent copy is never empty.
+    if end == bytes.len() { 0 } else { end }
+}
+
+#[cfg(test)]
+mod tests;

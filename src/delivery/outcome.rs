@@ -1,0 +1,137 @@
+//! What came of a delivery.
+
+use crate::database::DatabaseError;
+use crate::lock::Holder;
+use crate::mailbox::{MailboxError, Placement, Role};
+use std::time::Duration;
+use thiserror::Error;
+
+/// Everything that is owed is in its mailbox and in the ledger, durably, or is recorded as owed.
+#[derive(Debug)]
+pub struct Delivered {
+    /// The copies, the recipient's first.
+    pub copies: Vec<CopyReport>,
+}
+
+/// One copy, and how it came to be where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyReport {
+    /// Why the mailbox gets it.
+    pub role: Role,
+    /// The mailbox's user.
+    pub user: String,
+    /// The mailbox.
+    pub mailbox: String,
+    /// How it came there.
+    pub manner: Manner,
+}
+
+/// How a copy came to be where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// We appended it now; where, if the server told.
+    Appended(Option<Placement>),
+    /// An attempt that never ended had appended it, or the member's own mail program had: we found it, and did not
+    /// append it again.
+    Adopted(Option<Placement>),
+    /// The ledger had it as delivered before we came.
+    AlreadyThere,
+    /// The sender's copy could not be appended, and is recorded as owed; why.
+    Owed(String),
+}
+
+impl Manner {
+    /// The word for the ledger and the log.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Appended(_) => "appended",
+            Self::Adopted(_) => "adopted",
+            Self::AlreadyThere => "already there",
+            Self::Owed(_) => "owed",
+        }
+    }
+}
+
+/// A delivery that did not happen.
+#[derive(Debug, Error)]
+pub enum Refusal {
+    /// For now: the message stays with whoever sent it here, who tries again.
+    #[error(transparent)]
+    Deferred(#[from] Deferral),
+    /// For good: nobody here bears the recipient's address.
+    #[error("unknown recipient")]
+    UnknownRecipient,
+    /// For good, because the operator chose so: the recipient's mailbox is over quota.
+    #[error("over quota: {0}")]
+    OverQuota(MailboxError),
+}
+
+/// Why a delivery is put off.
+#[derive(Debug, Error)]
+pub enum Deferral {
+    /// Another delivery of this message holds its lock. Never success: that other one may still fail.
+    #[error("another delivery of this message holds its lock")]
+    Busy(Option<Holder>),
+    /// An earlier attempt for this very recipient never ended, and is too young: its APPEND may still land.
+    #[error("an earlier attempt never ended, and began only {0:?} ago: its copy may still arrive")]
+    Unsettled(Duration),
+    /// No address is known at all: a table not yet filled, or the wrong database. No reason to refuse mail.
+    #[error("the table of addresses is empty")]
+    NobodyKnown,
+    /// The lock was lost before the append: its connection ended, or its server forgot it.
+    #[error("the lock was lost on the way")]
+    LockLost,
+    /// What we wrote into the journal cannot be read under the lock: a server that forgot a commit (fail-over), or one
+    /// that reads elsewhere than it writes (a read/write split).
+    #[error("the journal does not show what was just written to it")]
+    JournalForgotten,
+    /// The message was sent to the mailbox store, and the answer is missing.
+    #[error("the outcome of an append is unknown: {0}")]
+    Unknown(MailboxError),
+    /// The database failed.
+    #[error("the database: {0}")]
+    Database(DatabaseError),
+    /// The mailbox store failed.
+    #[error("the mailbox store: {0}")]
+    Mailbox(MailboxError),
+}
+
+impl Deferral {
+    /// The short line for the ledger's attempt.
+    pub(super) fn outcome(&self) -> &'static str {
+        match self {
+            Self::Busy(_) => "busy",
+            Self::Unsettled(_) => "deferred: an earlier attempt may still land",
+            Self::NobodyKnown => "deferred: the table of addresses is empty",
+            Self::LockLost => "deferred: the lock was lost",
+            Self::JournalForgotten => "deferred: the journal was forgotten",
+            Self::Unknown(_) => "unknown",
+            Self::Database(_) => "deferred: the database failed",
+            Self::Mailbox(_) => "deferred: the mailbox store failed",
+        }
+    }
+}
+
+/// How long each stage of a delivery took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stages {
+    /// Connecting to the database, the IMAP server's greeting beside it.
+    pub connect: Duration,
+    /// Asking the database whose addresses these are.
+    pub route: Duration,
+    /// Logging in to the mailboxes.
+    pub authenticate: Duration,
+    /// Asking where the mailboxes stand.
+    pub position: Duration,
+    /// Writing the journal.
+    pub journal: Duration,
+    /// Getting the lock, waiting for it included.
+    pub lock: Duration,
+    /// Reading the ledger under the lock.
+    pub look: Duration,
+    /// Searching and appending.
+    pub append: Duration,
+    /// Recording, up to the COMMIT.
+    pub record: Duration,
+}

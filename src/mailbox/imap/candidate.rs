@@ -1,0 +1,86 @@
+//! Which messages of a mailbox may be the one that is wanted, by their Message-ID alone.
+
+use crate::mailbox::{Matching, Wanted};
+use crate::message::Message;
+
+/// How long a Message-ID may be to be searched by: command lines have their bounds.
+const MAX_SEARCHED: usize = 500;
+
+/// Whether the message with this header (its Message-ID fields are enough) may be the one.
+///
+/// For [`Matching::Identity`], which looks at all bytes afterwards, the doubtful pass: what a server takes for the header
+/// of an odd message need not be what we take for it.
+pub(super) fn may_be(header: &[u8], wanted: &Wanted<'_>) -> bool {
+    let message = Message::receive(header.to_vec()).ok();
+    let id = message.as_ref().and_then(Message::message_id);
+    match (wanted.message_id, id) {
+        (Some(wanted), Some(id)) => bare(wanted) == bare(id),
+        _ => wanted.matching == Matching::Identity,
+    }
+}
+
+/// What a server can be asked to search the Message-ID for: nothing that it could read in another way than we do.
+pub(super) fn searchable<'a>(wanted: &Wanted<'a>) -> Option<&'a str> {
+    let id = bare(wanted.message_id?);
+    let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'(' | b')');
+    // An encoded word (RFC 2047) would be decoded before it is compared.
+    let fits = !id.is_empty() && id.len() <= MAX_SEARCHED && id.bytes().all(plain) && !id.contains("=?");
+    fits.then_some(id)
+}
+
+/// Without its angle brackets.
+fn bare(id: &str) -> &str {
+    let id = id.trim();
+    id.strip_prefix('<').and_then(|id| id.strip_suffix('>')).unwrap_or(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mailbox::Role;
+    use crate::message::Identity;
+    use time::macros::datetime;
+
+    fn wanted<'a>(message_id: Option<&'a str>, matching: Matching, identity: &'a Identity) -> Wanted<'a> {
+        let not_before = datetime!(2026-01-01 0:00 UTC);
+        Wanted { message_id, identity, role: Role::Recipient, matching, since: None, not_before }
+    }
+
+    #[test]
+    fn the_doubtful_pass_where_all_bytes_are_looked_at_afterwards() {
+        let identity = Identity::of(b"");
+        let may_be = |header: &str, id, matching| may_be(header.as_bytes(), &wanted(id, matching, &identity));
+        for matching in [Matching::Identity, Matching::MessageId] {
+            assert!(may_be("Message-ID: <a@b>\r\n\r\n", Some("a@b"), matching));
+            assert!(may_be("message-id:\r\n <a@b>\r\n\r\n", Some("<a@b>"), matching));
+            assert!(!may_be("Message-ID: <A@b>\r\n\r\n", Some("a@b"), matching));
+            assert!(!may_be("Message-ID: <xa@b>\r\n\r\n", Some("a@b"), matching));
+            assert!(may_be("Message-ID: <ü@b>\r\n\r\n", Some("ü@b"), matching));
+        }
+        assert!(may_be("\r\n", Some("a@b"), Matching::Identity));
+        assert!(may_be("\r\n", None, Matching::Identity));
+        assert!(may_be("Message-ID: <a@b>\r\n\r\n", None, Matching::Identity));
+        assert!(!may_be("\r\n", Some("a@b"), Matching::MessageId));
+        assert!(!may_be("\r\n", None, Matching::MessageId));
+    }
+
+    #[test]
+    fn an_eight_bit_id_matches_itself() {
+        let header = b"Message-ID: <a\xff\xfeb@c>\r\n\r\n";
+        let message = Message::receive(header.to_vec()).unwrap();
+        let identity = *message.identity();
+        assert!(super::may_be(header, &wanted(message.message_id(), Matching::MessageId, &identity)));
+    }
+
+    #[test]
+    fn a_server_is_only_asked_for_what_it_cannot_misread() {
+        let identity = Identity::of(b"");
+        let searchable = |id| super::searchable(&wanted(Some(id), Matching::Identity, &identity));
+        assert_eq!(searchable("<123-abc@mail.google.com>"), Some("123-abc@mail.google.com"));
+        assert_eq!(searchable("a$b%c@d"), Some("a$b%c@d"));
+        let long = "x".repeat(501);
+        for odd in ["", "<>", "a b@c", "ü@c", "a\"b", "a\\b", "=?utf-8?q?a?=@b", "<a@b> (c)", &long] {
+            assert_eq!(searchable(odd), None, "{odd}");
+        }
+    }
+}

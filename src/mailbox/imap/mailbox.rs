@@ -1,0 +1,402 @@
+//! One mailbox of one user on an IMAP server.
+
+use super::argument::{Command, date, date_time};
+use super::candidate;
+use super::conversation::{Conversation, Progress, Untagged};
+use super::fetch::{self, Fetched};
+use super::session;
+use super::wire::{Answer, MAX_LITERALS};
+use crate::mailbox::{
+    Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
+    Wanted,
+};
+use crate::message::Identity;
+use std::collections::BTreeMap;
+
+/// How many UIDs one FETCH asks for: a command line has its bounds.
+const UIDS_PER_FETCH: usize = 200;
+
+/// One mailbox of one user, authenticated; not selected until something is looked for.
+pub struct ImapMailbox {
+    conversation: Conversation,
+    user: String,
+    mailbox: String,
+    greeting: String,
+    /// Whether we have tried to create it: once is enough.
+    created: bool,
+}
+
+/// What selecting a mailbox tells.
+struct Selected {
+    uid_validity: u32,
+    empty: bool,
+}
+
+/// What may be the copy that is looked for.
+struct Candidate {
+    uid: u32,
+    deleted: bool,
+    size: u64,
+}
+
+/// A message of which all bytes were looked at.
+struct Whole {
+    identity: Identity,
+    deleted: bool,
+}
+
+/// What came of one APPEND command.
+enum Attempt {
+    Over(Appended),
+    /// The server refused; or, against all sense, agreed before it had the message.
+    Answered(Answer),
+}
+
+impl ImapMailbox {
+    pub(super) fn new(conversation: Conversation, user: String, mailbox: String, greeting: String) -> Self {
+        Self { conversation, user, mailbox, greeting, created: false }
+    }
+
+    /// What the server says of itself, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        session::describe(&self.greeting, &self.conversation)
+    }
+
+    /// Whether the server can expunge a single UID and tells where an appended message went (RFC 4315).
+    #[must_use]
+    pub fn has_uidplus(&self) -> bool {
+        self.conversation.can("UIDPLUS")
+    }
+
+    /// Says good-bye, if the connection is still there. Nobody waits for the answer: everything that matters is done.
+    pub fn logout(mut self) {
+        if let Err(e) = self.conversation.part("LOGOUT") {
+            tracing::debug!(reason = e.detail, "IMAP LOGOUT was not sent");
+        }
+    }
+
+    fn doing(&self, what: &str) -> String {
+        format!("{what} {:?} of {}", self.mailbox, self.user)
+    }
+
+    /// Runs a command that must succeed.
+    fn must(
+        &mut self,
+        doing: &str,
+        command: &Command<'_>,
+        on_untagged: &mut dyn FnMut(&Untagged<'_>),
+    ) -> Result<Answer, MailboxError> {
+        let answer = self.conversation.run(command, on_untagged).map_err(|broken| broken.while_doing(doing))?;
+        if answer.is_ok() { Ok(answer) } else { Err(answer.refusal(doing)) }
+    }
+
+    /// A command about this mailbox.
+    fn command(&self, name: &str, doing: &str) -> Result<Command<'static>, MailboxError> {
+        Command::new(name).mailbox(&self.mailbox).map_err(|broken| broken.while_doing(doing))
+    }
+
+    /// STATUS, never SELECT: it resets nobody's `\Recent`, and builds no view of the mailbox. A refusal is a value.
+    fn status(&mut self, doing: &str) -> Result<Result<Position, Answer>, MailboxError> {
+        let mut position = None;
+        let command = self.command("STATUS", doing)?.word("(UIDVALIDITY UIDNEXT)");
+        let answer = self
+            .conversation
+            .run(&command, &mut |untagged| position = fetch::position(untagged.data()).or(position))
+            .map_err(|broken| broken.while_doing(doing))?;
+        match position {
+            _ if !answer.is_ok() => Ok(Err(answer)),
+            Some(position) => Ok(Ok(position)),
+            None => Err(MailboxError::new(MailboxFailure::Protocol, doing, "told no UIDVALIDITY and UIDNEXT")),
+        }
+    }
+
+    /// Creates the mailbox, and subscribes its user to it, or mail programs would not show it.
+    fn create(&mut self) -> Result<(), MailboxError> {
+        self.created = true;
+        let doing = self.doing("creating the mailbox");
+        self.must(&doing, &self.command("CREATE", &doing)?, &mut |_| {})?;
+        tracing::info!(user = self.user, mailbox = self.mailbox, "created the mailbox");
+        let doing = self.doing("subscribing to the mailbox");
+        if let Err(error) = self.must(&doing, &self.command("SUBSCRIBE", &doing)?, &mut |_| {}) {
+            if !self.conversation.is_usable() {
+                return Err(error);
+            }
+            tracing::warn!(%error, "the mailbox is there, but its user is not subscribed to it");
+        }
+        Ok(())
+    }
+
+    /// EXAMINE or SELECT, anew each time: a session that selected a mailbox earlier need not see what another has appended
+    /// since (RFC 3501 section 7).
+    fn select(&mut self, verb: &str, doing: &str) -> Result<Selected, MailboxError> {
+        let command = self.command(verb, doing)?;
+        let (mut uid_validity, mut empty) = (None, false);
+        self.must(doing, &command, &mut |untagged| {
+            if let Some(told) = untagged.code("UIDVALIDITY") {
+                uid_validity = told.parse().ok();
+            }
+            if let Some(exists) = fetch::exists(untagged.data()) {
+                empty = exists == 0;
+            }
+        })?;
+        match uid_validity {
+            Some(uid_validity) => Ok(Selected { uid_validity, empty }),
+            None => Err(MailboxError::new(MailboxFailure::Protocol, doing, "told no UIDVALIDITY")),
+        }
+    }
+
+    /// UID FETCH, for the UIDs at or above `lowest`.
+    fn fetch(
+        &mut self,
+        doing: &str,
+        uids: &str,
+        lowest: u32,
+        items: &str,
+        take: &mut dyn FnMut(Fetched),
+    ) -> Result<(), MailboxError> {
+        let command = Command::new("UID FETCH").word(uids).word(items);
+        self.must(doing, &command, &mut |untagged| {
+            // `n:*` means the last message too where all are below n (RFC 3501 section 6.4.8). And a server may tell at
+            // any time of flags that others change, which is no answer of ours.
+            if let Some(fetched) = fetch::fetched(untagged.data()).filter(|fetched| fetched.uid >= lowest) {
+                take(fetched);
+            }
+        })?;
+        Ok(())
+    }
+
+    /// One message with its flags and its bytes, if it is there. One that is larger than any that we would deliver is none
+    /// of ours.
+    fn fetch_whole(&mut self, doing: &str, uid: u32) -> Result<Option<Whole>, MailboxError> {
+        let mut found = None;
+        self.fetch(doing, &uid.to_string(), uid, "(FLAGS BODY.PEEK[])", &mut |fetched| {
+            if let (true, Some(bytes), Some(deleted)) = (fetched.uid == uid, fetched.body, fetched.deleted) {
+                found = Some(Whole { identity: Identity::of(&bytes), deleted });
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// The messages that may be what is wanted, by their Message-ID.
+    ///
+    /// Where the search begins at a UID, each message from there on is looked at: there are few, and a SEARCH by header
+    /// may be answered from an index that has not seen the newest ones. Only a whole mailbox is searched by the server.
+    fn candidates(
+        &mut self,
+        doing: &str,
+        wanted: &Wanted<'_>,
+        since: Option<Position>,
+    ) -> Result<Vec<Candidate>, MailboxError> {
+        let (lowest, sets) = match since {
+            Some(since) => (since.uid_next, vec![format!("{}:*", since.uid_next)]),
+            None => {
+                let uids = self.search(doing, wanted)?;
+                let set = |uids: &[u32]| uids.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+                (1, uids.chunks(UIDS_PER_FETCH).map(set).collect())
+            }
+        };
+        let mut candidates = BTreeMap::new();
+        for set in sets {
+            let items = "(FLAGS RFC822.SIZE BODY.PEEK[HEADER.FIELDS (MESSAGE-ID)])";
+            self.fetch(doing, &set, lowest, items, &mut |fetched| {
+                let Some(header) = fetched.body else { return };
+                if candidate::may_be(&header, wanted) {
+                    let (deleted, size) = (fetched.deleted.unwrap_or(false), fetched.size.unwrap_or(0));
+                    candidates.insert(fetched.uid, Candidate { uid: fetched.uid, deleted, size });
+                }
+            })?;
+        }
+        Ok(candidates.into_values().collect())
+    }
+
+    /// Searches the whole mailbox for what arrived since a day earlier than told, to be safe about time zones.
+    fn search(&mut self, doing: &str, wanted: &Wanted<'_>) -> Result<Vec<u32>, MailboxError> {
+        let day = wanted.not_before.date();
+        let since = date(day.previous_day().unwrap_or(day));
+        let mut command = Command::new("UID SEARCH").word("SINCE").word(&since);
+        if let Some(id) = candidate::searchable(wanted) {
+            command =
+                command.word("HEADER").word("Message-ID").string(id).map_err(|broken| broken.while_doing(doing))?;
+        }
+        let mut uids = Vec::new();
+        self.must(doing, &command, &mut |untagged| uids.extend(fetch::search(untagged.data()).unwrap_or_default()))?;
+        Ok(uids)
+    }
+
+    /// Marks one message \\Deleted and expunges it alone (RFC 4315 section 2.1).
+    ///
+    /// Both commands are under way before either answer is: a connection lost between them leaves a copy that is marked
+    /// and still there, which the next attempt finds and takes out. The mailbox is never closed by CLOSE, which would
+    /// expunge what the user has marked.
+    fn expunge(&mut self, doing: &str, uid: u32) -> Result<Removal, MailboxError> {
+        let uid = uid.to_string();
+        let mark = Command::new("UID STORE").word(&uid).word("+FLAGS.SILENT").word("(\\Deleted)");
+        let expunge = Command::new("UID EXPUNGE").word(&uid);
+        let answers = self.conversation.run_both(&mark, &expunge).map_err(|broken| broken.while_doing(doing))?;
+        for answer in answers {
+            if !answer.is_ok() {
+                // A right that is missing (RFC 4314: t, e) will be missing tomorrow, too: no reason to defer.
+                tracing::warn!(refusal = answer.quote(), "{doing}");
+                return Ok(Removal::Unsupported);
+            }
+        }
+        Ok(Removal::Removed)
+    }
+
+    fn try_append(&mut self, doing: &str, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Attempt {
+        let command = match self.command("APPEND", doing) {
+            Ok(command) if copy.seen => command.word("(\\Seen)"),
+            Ok(command) => command,
+            Err(error) => return Attempt::Over(Appended::NotSent(error)),
+        };
+        let command = command.word(&date_time(copy.arrived)).message(copy.bytes);
+        let tag = match self.conversation.begin(&command) {
+            Ok((tag, Progress::Sent)) => tag,
+            Ok((_, Progress::Answered(answer))) => return Attempt::Answered(answer),
+            Err(broken) => return Attempt::Over(Appended::NotSent(broken.while_doing(doing))),
+        };
+        if !go_ahead() {
+            // Not even a LOGOUT: whatever is sent now would end the command.
+            self.conversation.give_up();
+            return Attempt::Over(Appended::Withheld);
+        }
+        let answer = match self.conversation.end(&tag) {
+            Ok(Progress::Sent) => self.conversation.answer(&tag, &mut |_| {}),
+            Ok(Progress::Answered(answer)) => Ok(answer),
+            Err(broken) => Err(broken),
+        };
+        match answer {
+            Ok(answer) if answer.is_ok() => Attempt::Over(Appended::Stored(fetch::append_uid(&answer))),
+            Ok(answer) => Attempt::Answered(answer),
+            Err(broken) => Attempt::Over(Appended::Unknown(broken.while_doing(doing))),
+        }
+    }
+}
+
+impl Mailbox for ImapMailbox {
+    fn position(&mut self) -> Result<Option<Position>, MailboxError> {
+        let doing = self.doing("asking for the position of");
+        let refusal = match self.status(&doing)? {
+            Ok(position) => return Ok(Some(position)),
+            Err(refusal) => refusal,
+        };
+        // RFC 5530 says NONEXISTENT; older servers say NO, and no more.
+        let may_be_missing = is_missing(&refusal) || refusal.code.is_none();
+        if self.created || !may_be_missing {
+            return Err(refusal.refusal(&doing));
+        }
+        // Somebody else may create it at the same moment: whether it is there now is what counts.
+        let created = self.create();
+        match (created, self.status(&doing)) {
+            (_, Ok(Ok(position))) => Ok(Some(position)),
+            (Err(error), _) => Err(MailboxError { failure: missing_unless_broken(&error), ..error }),
+            (Ok(()), Ok(Err(refusal))) => Err(refusal.refusal(&doing)),
+            (Ok(()), Err(error)) => Err(error),
+        }
+    }
+
+    fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
+        let doing = self.doing("appending to");
+        if copy.bytes.contains(&0) {
+            let detail = "a NUL cannot be sent (RFC 3501 section 4.3)";
+            return Appended::NotSent(MailboxError::new(MailboxFailure::Local, doing, detail));
+        }
+        loop {
+            let refusal = match self.try_append(&doing, copy, go_ahead) {
+                Attempt::Over(appended) => return appended,
+                Attempt::Answered(answer) => answer,
+            };
+            if refusal.is_ok() {
+                // It cannot have stored what it did not have.
+                self.conversation.give_up();
+                let detail = "the server said OK before it had the message";
+                return Appended::NotSent(MailboxError::new(MailboxFailure::Protocol, doing, detail));
+            }
+            if !is_missing(&refusal) || self.created || !self.conversation.is_usable() {
+                return Appended::Refused(refusal.refusal(&doing));
+            }
+            // RFC 3501 section 6.3.11: TRYCREATE. It was there a moment ago; somebody has removed it.
+            if let Err(error) = self.create() {
+                return Appended::Refused(error);
+            }
+        }
+    }
+
+    fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
+        let doing = self.doing("looking for a copy in");
+        let selected = self.select("EXAMINE", &doing)?;
+        let since = wanted.since.filter(|since| since.uid_validity == selected.uid_validity);
+        let mut found = Found { in_range: since.is_some(), copies: Vec::new() };
+        if selected.empty {
+            return Ok(found);
+        }
+        for candidate in self.candidates(&doing, wanted, since)? {
+            let deleted = match wanted.matching {
+                Matching::MessageId => candidate.deleted,
+                Matching::Identity if candidate.size > MAX_LITERALS as u64 => {
+                    tracing::warn!(
+                        uid = candidate.uid,
+                        size = candidate.size,
+                        "too large to be looked at: passed over"
+                    );
+                    continue;
+                }
+                Matching::Identity => match self.fetch_whole(&doing, candidate.uid)? {
+                    Some(whole) if whole.identity == *wanted.identity => whole.deleted,
+                    _ => continue,
+                },
+            };
+            let placement = Placement { uid_validity: selected.uid_validity, uid: candidate.uid };
+            found.copies.push(FoundCopy { placement: Some(placement), deleted });
+        }
+        Ok(found)
+    }
+
+    fn remove(
+        &mut self,
+        extra: Placement,
+        keep: Placement,
+        wanted: &Wanted<'_>,
+        go_ahead: &mut dyn FnMut() -> bool,
+    ) -> Result<Removal, MailboxError> {
+        let doing = self.doing("taking a copy out of");
+        if extra.uid == keep.uid {
+            return Err(MailboxError::new(MailboxFailure::Local, doing, "the copy to keep is the one to take out"));
+        }
+        // A plain EXPUNGE would also remove what the user has marked \Deleted, and may want back.
+        if !self.has_uidplus() {
+            return Ok(Removal::Unsupported);
+        }
+        let selected = self.select("SELECT", &doing)?;
+        if [extra, keep].iter().any(|placement| placement.uid_validity != selected.uid_validity) {
+            return Ok(Removal::Renumbered);
+        }
+        match self.fetch_whole(&doing, extra.uid)? {
+            Some(extra) if extra.identity == *wanted.identity => {}
+            _ => return Ok(Removal::NotThere),
+        }
+        // The one to keep last: the less time for its owner to move it.
+        match self.fetch_whole(&doing, keep.uid)? {
+            Some(keep) if keep.identity == *wanted.identity && !keep.deleted => {}
+            _ => return Ok(Removal::KeeperGone),
+        }
+        if !go_ahead() {
+            return Ok(Removal::Withheld);
+        }
+        self.expunge(&doing, extra.uid)
+    }
+}
+
+/// Whether a refusal says that the mailbox is not there.
+fn is_missing(refusal: &Answer) -> bool {
+    refusal.has_code(&["TRYCREATE", "NONEXISTENT"])
+}
+
+/// What a failure to create a mailbox is about: a refusal means that the mailbox stays missing.
+fn missing_unless_broken(error: &MailboxError) -> MailboxFailure {
+    match error.failure {
+        MailboxFailure::Refused | MailboxFailure::RefusedForGood => MailboxFailure::NoSuchMailbox,
+        failure => failure,
+    }
+}

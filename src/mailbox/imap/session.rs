@@ -1,0 +1,221 @@
+//! From nothing to a user's session: connect, TLS, greeting, login.
+
+use super::argument::Command;
+use super::conversation::{Conversation, Progress, farewell};
+use super::mailbox::ImapMailbox;
+use super::stream::Stream;
+use super::wire::{Answer, Status};
+use super::{Broken, Encryption, Mechanism, Settings};
+use crate::database::Address;
+use crate::deadline::Deadline;
+use crate::mailbox::{MailboxError, MailboxFailure};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+/// A server that has greeted us, and does not know yet for whom we come.
+pub struct Connection {
+    conversation: Conversation,
+    settings: Settings,
+    greeting: String,
+    /// Where it is, for the log.
+    place: String,
+}
+
+/// One user of the server.
+pub struct Session {
+    conversation: Conversation,
+    user: String,
+    greeting: String,
+}
+
+/// Connects and does everything that needs no user: TCP, TLS, the greeting, what the server can do. No wait outlives the
+/// deadline, from now on until the mailbox is closed.
+///
+/// # Errors
+/// `Unreachable`, `TimedOut`, `ConnectionLost` or `Protocol` as the server has it, `Local` where TLS cannot be set up,
+/// `AccessDenied` where the server takes us for somebody before we said who we are.
+pub fn connect(settings: &Settings, deadline: Deadline) -> Result<Connection, MailboxError> {
+    let place = match &settings.address {
+        Address::Tcp { host, port } => format!("{host}:{port}"),
+        Address::Socket(path) => path.display().to_string(),
+    };
+    let doing = format!("connecting to the IMAP server {place}");
+    let (conversation, greeting) = reach(settings, deadline).map_err(|broken| broken.while_doing(&doing))?;
+    Ok(Connection { conversation, settings: settings.clone(), greeting, place })
+}
+
+fn reach(settings: &Settings, deadline: Deadline) -> Result<(Conversation, String), Broken> {
+    // A unix socket needs no encryption, and has no host name to verify.
+    let host = match (&settings.address, settings.encryption) {
+        (Address::Tcp { host, .. }, Encryption::StartTls | Encryption::Implicit) => Some(host),
+        _ => None,
+    };
+    let mut stream = Stream::connect(&settings.address, deadline)?;
+    if let Some(host) = host.filter(|_| settings.encryption == Encryption::Implicit) {
+        stream.start_tls(tls_config(settings)?, host)?;
+    }
+    let mut conversation = Conversation::new(stream);
+    let greeting = conversation.greeting()?;
+    match greeting.status {
+        Status::Ok => {}
+        Status::Bye => return Err(Broken::new(MailboxFailure::Unreachable, farewell(&greeting).detail)),
+        Status::PreAuth => {
+            // RFC 3501 section 7.1.4. Whose mailboxes these would be is anybody's guess.
+            return Err(Broken::new(
+                MailboxFailure::AccessDenied,
+                format!("the server has logged us in before we said as whom: {}", greeting.quote()),
+            ));
+        }
+        Status::No | Status::Bad => return Err(Broken::protocol(greeting.quote())),
+    }
+    if let Some(host) = host.filter(|_| settings.encryption == Encryption::StartTls) {
+        let answer = conversation.run(&Command::new("STARTTLS"), &mut |_| {})?;
+        if !answer.is_ok() {
+            return Err(Broken::new(MailboxFailure::Unreachable, format!("STARTTLS: {}", answer.quote())));
+        }
+        let config = tls_config(settings)?;
+        conversation.bare_stream()?.start_tls(config, host)?;
+        conversation.forget_capabilities();
+    }
+    learn_capabilities(&mut conversation)?;
+    Ok((conversation, greeting.text))
+}
+
+fn tls_config(settings: &Settings) -> Result<std::sync::Arc<rustls::ClientConfig>, Broken> {
+    crate::tls::client_config(settings.ca_file.as_deref())
+        .map_err(|e| Broken::new(MailboxFailure::Local, format!("TLS: {e}")))
+}
+
+/// Asks what the server can do, if it has not told by itself.
+fn learn_capabilities(conversation: &mut Conversation) -> Result<(), Broken> {
+    if conversation.capabilities().is_empty() {
+        let answer = conversation.run(&Command::new("CAPABILITY"), &mut |_| {})?;
+        if !answer.is_ok() {
+            return Err(Broken::protocol(format!("CAPABILITY: {}", answer.quote())));
+        }
+    }
+    Ok(())
+}
+
+impl Connection {
+    /// Logs in, to act for this user.
+    ///
+    /// # Errors
+    /// `AccessDenied` where the server refuses, or offers no way in that the settings allow; else as [`connect`].
+    pub fn authenticate(mut self, user: &str) -> Result<Session, MailboxError> {
+        let doing = format!("logging in at {} for {user:?}", self.place);
+        let answer = self.log_in(user).map_err(|broken| broken.while_doing(&doing))?;
+        if !answer.is_ok() {
+            // RFC 5530: the server's own trouble says nothing about our password.
+            let failure = if answer.has_code(&["UNAVAILABLE", "SERVERBUG", "INUSE", "LIMIT", "CONTACTADMIN"]) {
+                MailboxFailure::Refused
+            } else {
+                MailboxFailure::AccessDenied
+            };
+            return Err(MailboxError::new(failure, doing, self.without_secrets(&answer.quote())));
+        }
+        learn_capabilities(&mut self.conversation).map_err(|broken| broken.while_doing(&doing))?;
+        Ok(Session { conversation: self.conversation, user: user.to_owned(), greeting: self.greeting })
+    }
+
+    fn log_in(&mut self, user: &str) -> Result<Answer, Broken> {
+        let refused = |detail: &str| Err(Broken::new(MailboxFailure::AccessDenied, detail));
+        let settings = &self.settings;
+        let password = settings.password.expose();
+        let login = match (&settings.login_user, settings.act_for_user) {
+            (Some(pattern), false) => pattern.replace("{user}", user),
+            _ => settings.user.clone(),
+        };
+        if [user, &login, password].iter().any(|text| text.contains(['\0', '\r', '\n'])) {
+            return Err(Broken::new(
+                MailboxFailure::Local,
+                "a name or password with a line end or a NUL is never sent",
+            ));
+        }
+        if user.is_empty() || login.is_empty() {
+            return Err(Broken::new(MailboxFailure::Local, "no name to log in with"));
+        }
+        let conversation = &mut self.conversation;
+        match settings.login {
+            Mechanism::Login if settings.act_for_user => Err(Broken::new(
+                MailboxFailure::Local,
+                "LOGIN cannot act for another user: use PLAIN, or name a login_user",
+            )),
+            Mechanism::Login if conversation.can("LOGINDISABLED") => {
+                refused("the server offers no LOGIN here (LOGINDISABLED): is encryption missing?")
+            }
+            Mechanism::Login => {
+                let command = Command::new("LOGIN").string(&login)?.secret(password)?;
+                forgetting(conversation, |conversation| conversation.run(&command, &mut |_| {}))
+            }
+            Mechanism::Plain if !conversation.can("AUTH=PLAIN") => {
+                refused("the server offers no AUTH=PLAIN here: is encryption missing?")
+            }
+            Mechanism::Plain => {
+                let acting_for = if settings.act_for_user { user } else { "" };
+                let response = STANDARD.encode(format!("{acting_for}\0{login}\0{password}"));
+                forgetting(conversation, |conversation| authenticate_plain(conversation, &response))
+            }
+        }
+    }
+
+    /// Some servers say back what they did not like.
+    fn without_secrets(&self, text: &str) -> String {
+        let password = self.settings.password.expose();
+        if password.is_empty() { text.to_owned() } else { text.replace(password, "…") }
+    }
+
+    /// What the server says of itself, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        describe(&self.greeting, &self.conversation)
+    }
+}
+
+/// What a server can do before the login says nothing about what it can do after.
+fn forgetting(
+    conversation: &mut Conversation,
+    log_in: impl FnOnce(&mut Conversation) -> Result<Answer, Broken>,
+) -> Result<Answer, Broken> {
+    // Kept until the command is out: LITERAL+ and SASL-IR are needed for it.
+    let before = conversation.capabilities().to_vec();
+    let answer = log_in(conversation)?;
+    if conversation.capabilities() == before && !answer.has_code(&["CAPABILITY"]) {
+        conversation.forget_capabilities();
+    }
+    Ok(answer)
+}
+
+/// RFC 3501 section 6.2.2, with the initial response of RFC 4959 where the server takes one.
+fn authenticate_plain(conversation: &mut Conversation, response: &str) -> Result<Answer, Broken> {
+    let command = Command::new("AUTHENTICATE").word("PLAIN");
+    if conversation.can("SASL-IR") {
+        return conversation.run(&command.secret_word(response), &mut |_| {});
+    }
+    let (tag, progress) = conversation.begin(&command)?;
+    for step in [progress, conversation.end(&tag)?, conversation.invitation(&tag)?] {
+        if let Progress::Answered(answer) = step {
+            return Ok(answer);
+        }
+    }
+    conversation.say(response)?;
+    conversation.answer(&tag, &mut |_| {})
+}
+
+impl Session {
+    /// One of the user's mailboxes. Nothing is asked of the server yet.
+    #[must_use]
+    pub fn open(self, mailbox: &str) -> ImapMailbox {
+        ImapMailbox::new(self.conversation, self.user, mailbox.to_owned(), self.greeting)
+    }
+
+    /// What the server says of itself, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        describe(&self.greeting, &self.conversation)
+    }
+}
+
+pub(super) fn describe(greeting: &str, conversation: &Conversation) -> String {
+    format!("{greeting} ({})", conversation.capabilities().join(" "))
+}

@@ -1,0 +1,290 @@
+//! Bytes to and from the server: TCP or a unix socket, in the clear or under TLS, every wait bounded by the deadline.
+
+use super::Broken;
+use crate::database::Address;
+use crate::deadline::Deadline;
+use crate::mailbox::MailboxFailure;
+use rustls::{ClientConfig, ClientConnection};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// A connection to the server.
+pub(super) struct Stream {
+    socket: Socket,
+    tls: Option<Box<ClientConnection>>,
+}
+
+impl Stream {
+    /// Connects to the server.
+    pub(super) fn connect(address: &Address, deadline: Deadline) -> Result<Self, Broken> {
+        let transport = match address {
+            Address::Tcp { host, port } => Transport::Tcp(connect_tcp(host, *port, deadline)?),
+            Address::Socket(path) => Transport::Unix(connect_unix(path, deadline)?),
+        };
+        Ok(Self { socket: Socket { transport, deadline }, tls: None })
+    }
+
+    /// Goes on under TLS. The server's certificate must be for `host`.
+    pub(super) fn start_tls(&mut self, config: Arc<ClientConfig>, host: &str) -> Result<(), Broken> {
+        let unreachable = |detail: String| Broken::new(MailboxFailure::Unreachable, detail);
+        let name = rustls::pki_types::ServerName::try_from(host.to_owned())
+            .map_err(|_| unreachable(format!("no certificate can be for the host name {host:?}")))?;
+        let mut tls = ClientConnection::new(config, name).map_err(|e| unreachable(format!("TLS: {e}")))?;
+        while tls.is_handshaking() {
+            while tls.wants_write() {
+                tls.write_tls(&mut self.socket.bounded(None)).map_err(|e| self.socket.explain(&e))?;
+            }
+            if !tls.is_handshaking() {
+                break;
+            }
+            if tls.read_tls(&mut self.socket.bounded(None)).map_err(|e| self.socket.explain(&e))? == 0 {
+                return Err(Broken::lost("the server closed the connection during the TLS handshake"));
+            }
+            if let Err(e) = tls.process_new_packets() {
+                // The alert tells the server's log why; that it may not get there changes nothing.
+                let _ = tls.write_tls(&mut self.socket.bounded(None));
+                return Err(unreachable(format!("TLS: {e}")));
+            }
+        }
+        self.tls = Some(Box::new(tls));
+        Ok(())
+    }
+
+    /// Reads what there is, waiting for it no longer than `patience` (or the deadline). `None`: nothing came within
+    /// `patience`; 0: the server has closed the connection.
+    pub(super) fn read(&mut self, buffer: &mut [u8], patience: Option<Duration>) -> Result<Option<usize>, Broken> {
+        let Some(tls) = &mut self.tls else {
+            let read = self.socket.bounded(patience).read(buffer);
+            return self.socket.outcome(read);
+        };
+        loop {
+            match tls.reader().read(buffer) {
+                Ok(read) => return Ok(Some(read)),
+                // A server that closes without a TLS farewell is as gone as any other: IMAP says itself where a reply
+                // ends, so nothing cut short can be taken for whole.
+                Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(Some(0)),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) => return Err(Broken::lost(format!("TLS: {e}"))),
+            }
+            // TLS itself may have something to say: an answer to a key update.
+            while tls.wants_write() {
+                let written = tls.write_tls(&mut self.socket.bounded(patience));
+                if self.socket.outcome(written)?.is_none() {
+                    return Ok(None);
+                }
+            }
+            let read = tls.read_tls(&mut self.socket.bounded(patience));
+            if self.socket.outcome(read)?.is_none() {
+                return Ok(None);
+            }
+            tls.process_new_packets().map_err(|e| Broken::lost(format!("TLS: {e}")))?;
+        }
+    }
+
+    /// Hands over as much of `bytes` as goes, waiting no longer than `patience`. `None`: nothing went.
+    pub(super) fn write(&mut self, bytes: &[u8], patience: Duration) -> Result<Option<usize>, Broken> {
+        let Some(tls) = &mut self.tls else {
+            let written = self.socket.bounded(Some(patience)).write(bytes);
+            return match self.socket.outcome(written)? {
+                Some(0) => Err(Broken::lost("the connection takes no more bytes")),
+                written => Ok(written),
+            };
+        };
+        while tls.wants_write() {
+            let written = tls.write_tls(&mut self.socket.bounded(Some(patience)));
+            if self.socket.outcome(written)?.is_none() {
+                return Ok(None);
+            }
+        }
+        let accepted = tls.writer().write(bytes).map_err(|e| Broken::lost(format!("TLS: {e}")))?;
+        Ok(Some(accepted))
+    }
+
+    /// Sends what TLS still keeps. `false`: not all of it went within `patience`.
+    pub(super) fn flush(&mut self, patience: Duration) -> Result<bool, Broken> {
+        let Some(tls) = &mut self.tls else { return Ok(true) };
+        while tls.wants_write() {
+            let written = tls.write_tls(&mut self.socket.bounded(Some(patience)));
+            if self.socket.outcome(written)?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Connects to one of the host's addresses, giving each its share of the time that is left.
+fn connect_tcp(host: &str, port: u16, deadline: Deadline) -> Result<TcpStream, Broken> {
+    let addresses = resolve(host, port, deadline)?;
+    let mut failures = Vec::new();
+    for (tried, address) in addresses.iter().enumerate() {
+        let left = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
+        let share = deadline.remaining() / left;
+        if share.is_zero() {
+            return Err(Broken::new(MailboxFailure::TimedOut, format!("no time was left to reach {host}")));
+        }
+        match TcpStream::connect_timeout(address, share) {
+            Ok(stream) => {
+                // The last CRLF of an APPEND is a packet of its own: Nagle's algorithm would hold it back until the
+                // server's delayed acknowledgement, some 40 ms.
+                stream.set_nodelay(true).map_err(|e| Broken::new(MailboxFailure::Local, e.to_string()))?;
+                return Ok(stream);
+            }
+            Err(e) => failures.push(format!("{address}: {e}")),
+        }
+    }
+    let failure = if deadline.passed() { MailboxFailure::TimedOut } else { MailboxFailure::Unreachable };
+    Err(Broken::new(failure, failures.join("; ")))
+}
+
+/// The host's addresses, in the system's order of preference.
+fn resolve(host: &str, port: u16, deadline: Deadline) -> Result<Vec<SocketAddr>, Broken> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let name = host.to_owned();
+    let found = bounded(deadline, &format!("looking up {host}"), move || {
+        (name.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>)
+    })?;
+    if found.is_empty() {
+        return Err(Broken::new(MailboxFailure::Unreachable, format!("{host} has no address")));
+    }
+    Ok(found)
+}
+
+fn connect_unix(path: &Path, deadline: Deadline) -> Result<UnixStream, Broken> {
+    let socket = path.to_owned();
+    bounded(deadline, &path.display().to_string(), move || UnixStream::connect(socket))
+}
+
+/// What the system calls do that know no time limit: looking up a name, and connecting to a unix socket whose queue is
+/// full. They run in a thread of their own; one that never comes back is left behind.
+fn bounded<T: Send + 'static>(
+    deadline: Deadline,
+    what: &str,
+    call: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, Broken> {
+    let (tell, hear) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("imap-connect".into())
+        // Nobody hears it any more once the deadline has passed.
+        .spawn(move || drop(tell.send(call())))
+        .map_err(|e| Broken::new(MailboxFailure::Local, format!("{what}: no thread could be started: {e}")))?;
+    match hear.recv_timeout(deadline.remaining()) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(e)) => Err(Broken::new(MailboxFailure::Unreachable, format!("{what}: {e}"))),
+        Err(mpsc::RecvTimeoutError::Timeout) => {
+            Err(Broken::new(MailboxFailure::TimedOut, format!("{what}: no answer in time")))
+        }
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            Err(Broken::new(MailboxFailure::Local, format!("{what}: its thread died")))
+        }
+    }
+}
+
+/// A socket and the deadline that bounds each wait on it.
+struct Socket {
+    transport: Transport,
+    deadline: Deadline,
+}
+
+enum Transport {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    fn bounded(&mut self, patience: Option<Duration>) -> Bounded<'_> {
+        Bounded { socket: self, patience }
+    }
+
+    /// `None` where patience ended before the deadline did.
+    fn outcome(&self, result: io::Result<usize>) -> Result<Option<usize>, Broken> {
+        match result {
+            Ok(moved) => Ok(Some(moved)),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
+            Err(e) => Err(self.explain(&e)),
+        }
+    }
+
+    fn explain(&self, error: &io::Error) -> Broken {
+        match error.kind() {
+            ErrorKind::TimedOut if self.deadline.passed() => {
+                Broken::new(MailboxFailure::TimedOut, "no answer within the time that was left")
+            }
+            _ => Broken::lost(error.to_string()),
+        }
+    }
+}
+
+/// A socket for one read or write. `ErrorKind::WouldBlock` means that patience ended, `ErrorKind::TimedOut` that the
+/// deadline did.
+struct Bounded<'a> {
+    socket: &'a mut Socket,
+    patience: Option<Duration>,
+}
+
+impl Bounded<'_> {
+    fn wait<T>(
+        &mut self,
+        set: impl Fn(&Transport, Duration) -> io::Result<()>,
+        mut call: impl FnMut(&mut Transport) -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            let left = self.socket.deadline.remaining();
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            // Set anew each time: a peer that sends a byte a second gets no new time for each of them.
+            set(&self.socket.transport, self.patience.map_or(left, |patience| patience.min(left)))?;
+            match call(&mut self.socket.transport) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                // A socket's time limit shows itself as EAGAIN, which is WouldBlock.
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    if self.patience.is_some() && !self.socket.deadline.passed() {
+                        return Err(e);
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+impl Read for Bounded<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.wait(
+            |transport, limit| match transport {
+                Transport::Tcp(stream) => stream.set_read_timeout(Some(limit)),
+                Transport::Unix(stream) => stream.set_read_timeout(Some(limit)),
+            },
+            |transport| match transport {
+                Transport::Tcp(stream) => stream.read(buffer),
+                Transport::Unix(stream) => stream.read(buffer),
+            },
+        )
+    }
+}
+
+impl Write for Bounded<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.wait(
+            |transport, limit| match transport {
+                Transport::Tcp(stream) => stream.set_write_timeout(Some(limit)),
+                Transport::Unix(stream) => stream.set_write_timeout(Some(limit)),
+            },
+            |transport| match transport {
+                Transport::Tcp(stream) => stream.write(bytes),
+                Transport::Unix(stream) => stream.write(bytes),
+            },
+        )
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! Envelope addresses, as pipe(8) hands them over: the internal, unquoted form (without its flag q), `odd "name@x`.
+
+use std::fmt;
+use thiserror::Error;
+
+/// `local@domain`. The last `@` divides: a local part may hold one, a domain may not.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Address {
+    local: String,
+    domain: String,
+}
+
+/// What keeps a text from being an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum AddressError {
+    /// It is empty, or all white space.
+    #[error("it is empty")]
+    Empty,
+    /// There is no `@`.
+    #[error("it has no @domain")]
+    NoDomain,
+    /// Nothing stands before, or after, the last `@`.
+    #[error("its local part or its domain is empty")]
+    EmptyPart,
+    /// It holds a control character; none can be part of an SMTP address (RFC 5321 section 4.1.2).
+    #[error("it holds a control character")]
+    ControlCharacter,
+}
+
+impl Address {
+    /// Reads an address; `<` and `>` around it may be there.
+    ///
+    /// # Errors
+    /// [`AddressError`] where the text is none. It does not repeat the text, which may be anything.
+    pub fn parse(text: &str) -> Result<Self, AddressError> {
+        let text = without_brackets(text);
+        if text.trim().is_empty() {
+            return Err(AddressError::Empty);
+        }
+        if text.chars().any(char::is_control) {
+            return Err(AddressError::ControlCharacter);
+        }
+        let (local, domain) = text.rsplit_once('@').ok_or(AddressError::NoDomain)?;
+        if local.is_empty() || domain.is_empty() {
+            return Err(AddressError::EmptyPart);
+        }
+        Ok(Self { local: local.into(), domain: domain.into() })
+    }
+
+    /// What stands before the last `@`.
+    #[must_use]
+    pub fn local(&self) -> &str {
+        &self.local
+    }
+
+    /// What stands after it.
+    #[must_use]
+    pub fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// The address as it is looked up: all lower case. RFC 5321 section 2.4 leaves the case of local parts to the host
+    /// that they belong to: that is us.
+    #[must_use]
+    pub fn folded(&self) -> Self {
+        Self { local: self.local.to_lowercase(), domain: self.domain.to_ascii_lowercase() }
+    }
+
+    /// The address without its extension, `doug+lists@x` → `doug@x`, if it has one. `delimiters` is Postfix's
+    /// `recipient_delimiter`: a set of characters, the first of which found in the local part divides
+    /// (`src/global/split_addr.c`: never at its beginning, never `owner-list` and `list-request` where `-` is
+    /// one of them, never MAILER-DAEMON, double-bounce and postmaster).
+    #[must_use]
+    pub fn without_extension(&self, delimiters: &str) -> Option<Self> {
+        let at = self.local.find(|c| delimiters.contains(c))?;
+        let folded = self.local.to_ascii_lowercase();
+        let list_role = delimiters.contains('-') && (folded.starts_with("owner-") || folded.ends_with("-request"));
+        if list_role || matches!(folded.as_str(), "mailer-daemon" | "double-bounce" | "postmaster") {
+            return None;
+        }
+        let local = self.local.get(..at).filter(|local| !local.is_empty())?;
+        Some(Self { local: local.into(), domain: self.domain.clone() })
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.local, self.domain)
+    }
+}
+
+/// The envelope sender.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EnvelopeSender {
+    /// The null sender of bounces and other notifications (RFC 5321 section 4.5.5).
+    Null,
+    /// Somebody.
+    Address(Address),
+}
+
+impl EnvelopeSender {
+    /// Reads what pipe(8) says for `${sender}`: an address; nothing (with `null_sender=`), `<>` or a bare
+    /// `MAILER-DAEMON` (without it) for the null sender.
+    ///
+    /// # Errors
+    /// [`AddressError`]
+    pub fn parse(text: &str) -> Result<Self, AddressError> {
+        let bare = without_brackets(text).trim();
+        if bare.is_empty() || bare.eq_ignore_ascii_case("MAILER-DAEMON") {
+            return Ok(Self::Null);
+        }
+        Address::parse(text).map(Self::Address)
+    }
+
+    /// The sender's address, if there is one.
+    #[must_use]
+    pub fn address(&self) -> Option<&Address> {
+        match self {
+            Self::Null => None,
+            Self::Address(address) => Some(address),
+        }
+    }
+}
+
+impl fmt::Display for EnvelopeSender {
+    /// The address; nothing for the null sender.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address().map_or(Ok(()), |address| address.fmt(f))
+    }
+}
+
+fn without_brackets(text: &str) -> &str {
+    let text = text.trim_matches([' ', '\t', '\r', '\n']);
+    text.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> Address {
+        Address::parse(text).unwrap()
+    }
+
+    #[test]
+    fn the_last_at_sign_divides() {
+        for (text, local, domain) in [
+            ("doug@mail.axial.net", "doug", "mail.axial.net"),
+            ("<doug@mail.axial.net>", "doug", "mail.axial.net"),
+            ("odd \"name@sender.test", "odd \"name", "sender.test"),
+            ("a@b@c", "a@b", "c"),
+            ("jörg@müller.example", "jörg", "müller.example"),
+            ("x@[192.0.2.1]", "x", "[192.0.2.1]"),
+        ] {
+            assert_eq!((address(text).local(), address(text).domain()), (local, domain));
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for (text, why) in [
+            ("", AddressError::Empty),
+            (" ", AddressError::Empty),
+            ("<>", AddressError::Empty),
+            ("doug", AddressError::NoDomain),
+            ("@x", AddressError::EmptyPart),
+            ("doug@", AddressError::EmptyPart),
+            ("do\nug@x", AddressError::ControlCharacter),
+            ("do\0ug@x", AddressError::ControlCharacter),
+        ] {
+            assert_eq!(Address::parse(text), Err(why), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_null_sender_has_three_spellings() {
+        for text in ["", "<>", "MAILER-DAEMON", "mailer-daemon"] {
+            assert_eq!(EnvelopeSender::parse(text), Ok(EnvelopeSender::Null), "{text:?}");
+        }
+        let somebody = EnvelopeSender::parse("MAILER-DAEMON@x").unwrap();
+        assert_eq!(somebody.to_string(), "MAILER-DAEMON@x");
+        assert_eq!(EnvelopeSender::Null.to_string(), "");
+    }
+
+    #[test]
+    fn folding_is_lower_case() {
+        assert_eq!(address("JÖRG+X@Mail.Axial.NET").folded().to_string(), "jörg+x@mail.axial.net");
+    }
+
+    #[test]
+    fn the_extension_goes_as_postfix_takes_it() {
+        let bare = |text: &str, delimiters: &str| address(text).without_extension(delimiters).map(|a| a.to_string());
+        assert_eq!(bare("doug+lists@x", "+").as_deref(), Some("doug@x"));
+        assert_eq!(bare("doug+a+b@x", "+").as_deref(), Some("doug@x"));
+        assert_eq!(bare("doug-a+b@x", "+-").as_deref(), Some("doug@x"));
+        assert_eq!(bare("doug+@x", "+").as_deref(), Some("doug@x"));
+        assert_eq!(bare("doug+lists@x", ""), None);
+        assert_eq!(bare("doug@x", "+"), None);
+        assert_eq!(bare("+doug@x", "+"), None);
+        assert_eq!(bare("owner-list@x", "+-"), None);
+        assert_eq!(bare("list-request@x", "+-"), None);
+        assert_eq!(bare("double-bounce@x", "-"), None);
+        assert_eq!(bare("owner+list@x", "+-").as_deref(), Some("owner@x"));
+    }
+}

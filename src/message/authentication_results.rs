@@ -1,0 +1,263 @@
+//! Authentication-Results (RFC 8601): does a filter of ours vouch for the From address?
+//!
+//! Whatever is in doubt is no: the cost is a Sent copy that is not made, and no stranger can put mail into anybody's
+//! Sent mailbox.
+
+use std::borrow::Cow;
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Vouched {
+    /// DMARC passed for the very domain of the From address.
+    Yes,
+    /// It did not, or nobody looked; why, for the log.
+    No(Cow<'static, str>),
+}
+
+/// The verdict of the topmost field that bears our `authserv_id` and a DMARC result. Fields of others are passed over,
+/// wherever they stand; fields below that one are never looked at.
+pub(super) fn dmarc(fields: impl Iterator<Item = Vec<u8>>, authserv_id: &str, from_domain: &str) -> Vouched {
+    let no = |why: &'static str| Vouched::No(Cow::Borrowed(why));
+    for field in fields {
+        let mut reader = Reader { rest: &field };
+        let ours = reader.comments_and_space().and_then(|()| reader.value(b";"));
+        if !ours.is_some_and(|id| id.eq_ignore_ascii_case(authserv_id.as_bytes())) {
+            continue;
+        }
+        let Some(results) = dmarc_results(&mut reader) else {
+            return no("the topmost Authentication-Results of ours cannot be read");
+        };
+        let Some(first) = results.first() else { continue };
+        // More than one in a single field is odd: they all have to agree.
+        if let Some(bad) = results.iter().find(|r| !r.result.eq_ignore_ascii_case(b"pass")) {
+            return Vouched::No(Cow::Owned(format!("dmarc={}", word_for_log(&bad.result))));
+        }
+        let of_author = |r: &DmarcResult| {
+            r.header_from.as_ref().is_some_and(|domain| domain.eq_ignore_ascii_case(from_domain.as_bytes()))
+        };
+        if results.iter().all(of_author) {
+            return Vouched::Yes;
+        }
+        return match &first.header_from {
+            None => no("dmarc=pass, but it names no header.from"),
+            Some(other) => Vouched::No(Cow::Owned(format!("dmarc=pass, but for {}", word_for_log(other)))),
+        };
+    }
+    no("no Authentication-Results of ours bears a dmarc result")
+}
+
+struct DmarcResult {
+    result: Vec<u8>,
+    header_from: Option<Vec<u8>>,
+}
+
+/// What follows the authserv-id; `None` where it is not of the form of RFC 8601 section 2.2, or of another version.
+fn dmarc_results(reader: &mut Reader<'_>) -> Option<Vec<DmarcResult>> {
+    let mut results = Vec::new();
+    reader.comments_and_space()?;
+    if !matches!(reader.rest.first(), None | Some(b';')) {
+        // RFC 8601 section 2.2: an unknown version is not to be interpreted.
+        if reader.value(b";")? != b"1" {
+            return None;
+        }
+        reader.comments_and_space()?;
+    }
+    while reader.take(b';') {
+        reader.comments_and_space()?;
+        if reader.rest.is_empty() {
+            break;
+        }
+        let method = reader.value(b";=")?;
+        reader.comments_and_space()?;
+        if method.eq_ignore_ascii_case(b"none") && reader.rest.is_empty() {
+            break;
+        }
+        let method = method.split(|&b| b == b'/').next().unwrap_or_default().to_ascii_lowercase();
+        let result = reader.equals_value()?;
+        let mut header_from = None;
+        while !matches!(reader.rest.first(), None | Some(b';')) {
+            let property = reader.value(b";=")?;
+            reader.comments_and_space()?;
+            let value = reader.equals_value()?;
+            if property.eq_ignore_ascii_case(b"header.from") {
+                if header_from.is_some() {
+                    return None;
+                }
+                header_from = Some(value);
+            }
+        }
+        if method == b"dmarc" {
+            results.push(DmarcResult { result, header_from });
+        }
+    }
+    reader.rest.is_empty().then_some(results)
+}
+
+/// Reads a field from left to right, each byte once, without recursion.
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl Reader<'_> {
+    fn next(&mut self) -> Option<u8> {
+        let (&first, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(first)
+    }
+
+    fn take(&mut self, byte: u8) -> bool {
+        let there = self.rest.first() == Some(&byte);
+        if there {
+            self.next();
+        }
+        there
+    }
+
+    /// Passes over white space and comments, which nest (RFC 5322 section 3.2.2). `None`: a comment does not end.
+    fn comments_and_space(&mut self) -> Option<()> {
+        loop {
+            match self.rest.first() {
+                Some(b' ' | b'\t') => {
+                    self.next();
+                }
+                Some(b'(') => {
+                    let mut depth = 0_usize;
+                    loop {
+                        match self.next()? {
+                            b'(' => depth += 1,
+                            b')' => depth -= 1,
+                            b'\\' => {
+                                self.next()?;
+                            }
+                            _ => {}
+                        }
+                        if depth == 0 {
+                            break;
+                        }
+                    }
+                }
+                _ => return Some(()),
+            }
+        }
+    }
+
+    /// `=`, a value, and what may surround them. An empty value, which filters write for the null sender, is one.
+    fn equals_value(&mut self) -> Option<Vec<u8>> {
+        if !self.take(b'=') {
+            return None;
+        }
+        self.comments_and_space()?;
+        let empty = matches!(self.rest.first(), None | Some(b';'));
+        let value = if empty { Vec::new() } else { self.value(b";")? };
+        self.comments_and_space()?;
+        Some(value)
+    }
+
+    /// A word, a quoted string, or both in one (`"odd one"@x`), up to white space, a comment or one of `ends`. `None`
+    /// where there is nothing, or a quoted string does not end.
+    fn value(&mut self, ends: &[u8]) -> Option<Vec<u8>> {
+        let mut value = Vec::new();
+        let mut quoted = false;
+        while let Some(&byte) = self.rest.first() {
+            if matches!(byte, b' ' | b'\t' | b'(' | b')') || ends.contains(&byte) {
+                break;
+            }
+            self.next();
+            if byte != b'"' {
+                value.push(byte);
+                continue;
+            }
+            quoted = true;
+            loop {
+                match self.next()? {
+                    b'"' => break,
+                    b'\\' => value.push(self.next()?),
+                    byte => value.push(byte),
+                }
+            }
+        }
+        (quoted || !value.is_empty()).then_some(value)
+    }
+}
+
+/// A word out of a stranger's message, made fit for a log line.
+fn word_for_log(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes.get(..80).unwrap_or(bytes)).chars().filter(|c| !c.is_control()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(fields: &[&str]) -> Vouched {
+        dmarc(fields.iter().map(|f| f.as_bytes().to_vec()), "mx.axial.net", "gmail.com")
+    }
+
+    #[track_caller]
+    fn yes(fields: &[&str]) {
+        assert_eq!(verdict(fields), Vouched::Yes);
+    }
+
+    #[track_caller]
+    fn no(fields: &[&str], why: &str) {
+        assert_eq!(verdict(fields), Vouched::No(why.to_owned().into()));
+    }
+
+    const UNREADABLE: &str = "the topmost Authentication-Results of ours cannot be read";
+    const NOTHING: &str = "no Authentication-Results of ours bears a dmarc result";
+
+    #[test]
+    fn what_filters_write() {
+        yes(&["mx.axial.net; dmarc=pass (p=none dis=none) header.from=gmail.com"]);
+        yes(&["MX.Axial.net; dkim=pass header.i=@gmail.com header.s=20161025 header.b=AbC+/d=; \
+              spf=pass (google.com: domain of a=b@gmail.com designates 192.0.2.1) smtp.mailfrom=a=b@gmail.com; \
+              dmarc=pass (p=NONE sp=QUARANTINE dis=NONE) header.from=Gmail.COM"]);
+        yes(&["mx.axial.net 1; dmarc = pass reason=\"all; is (well\" header.from = \"gmail.com\";"]);
+        yes(&["mx.axial.net; spf=pass smtp.mailfrom=; dmarc=pass header.from=gmail.com"]);
+        yes(&["(us) mx.axial.net (version) 1 ; dmarc/1=pass header.from=gmail.com policy.x=y"]);
+    }
+
+    #[test]
+    fn the_result_has_to_be_pass_for_the_authors_domain() {
+        no(&["mx.axial.net; dmarc=fail header.from=gmail.com"], "dmarc=fail");
+        no(&["mx.axial.net; dmarc=none header.from=gmail.com"], "dmarc=none");
+        no(&["mx.axial.net; dmarc=pass header.from=evil.example"], "dmarc=pass, but for evil.example");
+        no(&["mx.axial.net; dmarc=pass header.from=mail.gmail.com"], "dmarc=pass, but for mail.gmail.com");
+        no(&["mx.axial.net; dmarc=pass"], "dmarc=pass, but it names no header.from");
+        no(&["mx.axial.net; dmarc=pass header.from=gmail.com; dmarc=fail"], "dmarc=fail");
+    }
+
+    #[test]
+    fn only_the_topmost_of_ours_with_a_result_counts() {
+        let good = "mx.axial.net; dmarc=pass header.from=gmail.com";
+        yes(&["other.example; dmarc=fail header.from=gmail.com", good]);
+        yes(&["mx.axial.net; spf=pass smtp.mailfrom=x", "mx.axial.net; none", good]);
+        no(&["mx.axial.net; dmarc=fail header.from=gmail.com", good], "dmarc=fail");
+        no(&["evil.example; dmarc=pass header.from=gmail.com"], NOTHING);
+        no(&["mx.axial.net.evil.example; dmarc=pass header.from=gmail.com"], NOTHING);
+        no(&["mx.axial.net; none"], NOTHING);
+        no(&["mx.axial.net"], NOTHING);
+        no(&[], NOTHING);
+    }
+
+    #[test]
+    fn a_result_in_a_comment_or_a_string_is_none() {
+        no(&["mx.axial.net; spf=pass (; dmarc=pass header.from=gmail.com)"], NOTHING);
+        no(&["mx.axial.net; spf=pass smtp.mailfrom=\"x; dmarc=pass header.from=gmail.com\""], NOTHING);
+        no(&["mx.axial.net; spf=pass ((\\)); dmarc=pass header.from=gmail.com)"], NOTHING);
+        no(&["(mx.axial.net; dmarc=pass header.from=gmail.com)"], NOTHING);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_no() {
+        no(&["mx.axial.net; dmarc=pass (header.from=gmail.com"], UNREADABLE);
+        no(&["mx.axial.net; dmarc=pass header.from=\"gmail.com"], UNREADABLE);
+        no(&["mx.axial.net 2; dmarc=pass header.from=gmail.com"], UNREADABLE);
+        no(&["mx.axial.net; dmarc pass"], UNREADABLE);
+        no(&["mx.axial.net; dmarc=pass header.from=gmail.com header.from=evil.example"], UNREADABLE);
+        no(&["mx.axial.net; dmarc=pass) header.from=gmail.com"], UNREADABLE);
+        let deep = format!("mx.axial.net; {}", "(".repeat(8000));
+        no(&[&deep], UNREADABLE);
+        no(&["", ";", "=", "\"", "(", ")"], NOTHING);
+    }
+}

@@ -1,0 +1,172 @@
+//! Header fields as text, for the ledger and for people. Whatever cannot be decoded costs metadata, never the message.
+//!
+//! mailparse's header functions do it, within bounds: decoding takes it time that grows with the square of a field's
+//! length where `=?` abounds (seconds for 100 kB), and its history knows panics. It never sees the body.
+
+use super::address::Address;
+use super::fields::{Field, Fields};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A field is cut here before it is decoded, and again afterwards, in bytes.
+pub(super) const FIELD_LIMIT: usize = 8 * 1024;
+/// With more encoded words than this, a field is left undecoded. (8 kB hold fewer than that which encode anything.)
+const WORDS_LIMIT: usize = 256;
+/// At most so many fields go into the JSON,
+pub(super) const JSON_FIELDS_LIMIT: usize = 1000;
+/// and so many bytes, read or written; the marker that ends a shortened list comes on top.
+pub(super) const JSON_LIMIT: usize = 256 * 1024;
+/// A date beyond the year 9999 is none; no database would take it.
+const LAST_SECOND: i64 = 253_402_300_799;
+
+/// What is known of a message from its header.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Metadata {
+    pub from: Option<String>,
+    pub from_address: Option<Address>,
+    pub to: Option<String>,
+    pub cc: Option<String>,
+    pub subject: Option<String>,
+    pub date: Option<i64>,
+}
+
+impl Metadata {
+    /// Reads the first field of each name, and whether there is exactly one From.
+    pub fn of(message: &[u8]) -> Self {
+        let mut known = Self::default();
+        let mut from_fields = 0_usize;
+        let first = |slot: &mut Option<String>, field: &Field<'_>| {
+            if slot.is_none() {
+                *slot = Some(text(field));
+            }
+        };
+        for field in Fields::of(message) {
+            if field.is("from") {
+                from_fields += 1;
+                known.from_address = if from_fields == 1 { only_mailbox(&field) } else { None };
+                first(&mut known.from, &field);
+            } else if field.is("to") {
+                first(&mut known.to, &field);
+            } else if field.is("cc") {
+                first(&mut known.cc, &field);
+            } else if field.is("subject") {
+                first(&mut known.subject, &field);
+            } else if field.is("date") && known.date.is_none() {
+                known.date = date(&field);
+            }
+        }
+        known
+    }
+}
+
+/// A field's value unfolded, decoded, without control characters (an encoded word may decode to NUL, which PostgreSQL
+/// refuses), and of at most [`FIELD_LIMIT`] bytes.
+pub(super) fn text(field: &Field<'_>) -> String {
+    let (value, cut) = bounded_value(field);
+    let words = value.windows(2).filter(|pair| pair == b"=?").count();
+    let decoded = if words > WORDS_LIMIT { None } else { with_parsed(&value, |header| header.get_value()) };
+    let decoded = decoded.unwrap_or_else(|| String::from_utf8_lossy(&value).into_owned());
+    tidy(&decoded, FIELD_LIMIT, cut)
+}
+
+/// The text without control characters and surrounding white space, cut at a character's boundary. `…` says that it was
+/// cut, here or before.
+pub(super) fn tidy(text: &str, limit: usize, already_cut: bool) -> String {
+    let mut tidy: String = text.chars().filter(|c| !c.is_control()).collect();
+    let trimmed = tidy.trim();
+    if trimmed.len() != tidy.len() {
+        tidy = trimmed.to_owned();
+    }
+    if tidy.len() > limit || already_cut {
+        const MARK: char = '…';
+        tidy.truncate(tidy.floor_char_boundary(limit.saturating_sub(MARK.len_utf8())));
+        tidy.push(MARK);
+    }
+    tidy
+}
+
+/// The fields from the top, in order, as a JSON array of `[name, value]`. Where it is cut short, the last entry has an
+/// empty name and says so.
+pub(super) fn json(message: &[u8]) -> String {
+    let mut json = String::from("[");
+    let mut read = 0_usize;
+    for (count, field) in Fields::of(message).enumerate() {
+        read = read.saturating_add(field.value.len().min(FIELD_LIMIT));
+        let name = tidy(&String::from_utf8_lossy(field.name.get(..FIELD_LIMIT).unwrap_or(field.name)), 256, false);
+        let entry = if count < JSON_FIELDS_LIMIT && read <= JSON_LIMIT {
+            // Strings always serialize.
+            serde_json::to_string(&[name, text(&field)]).ok()
+        } else {
+            None
+        };
+        if count > 0 {
+            json.push(',');
+        }
+        match entry {
+            Some(entry) if json.len() + entry.len() <= JSON_LIMIT => json.push_str(&entry),
+            _ => {
+                json.push_str(r#"["","(the fields that follow are left out: too many, or too long)"]"#);
+                break;
+            }
+        }
+    }
+    json.push(']');
+    json
+}
+
+/// The one mailbox that this field names; `None` where it names none or several, a group, or anything odd. An address
+/// out of an encoded word is none (RFC 2047 section 5): it must stand in the field as it is.
+fn only_mailbox(field: &Field<'_>) -> Option<Address> {
+    let (value, cut) = bounded_value(field);
+    if cut {
+        return None;
+    }
+    let mailbox = with_parsed(&value, |header| mailparse::addrparse_header(header).ok()?.extract_single_info())??;
+    let literal = memchr::memmem::find(&value, mailbox.addr.as_bytes()).is_some();
+    let address = if literal { Address::parse(&mailbox.addr).ok()? } else { return None };
+    let odd = |c: char| c.is_whitespace() || matches!(c, '<' | '>' | '(' | ')' | ',' | ';' | ':' | '"' | '\\');
+    (!address.local().contains(odd) && !address.domain().contains(odd)).then_some(address)
+}
+
+/// The date in seconds since 1970, if it can be read. mailparse calls any text without a date 0, so 0 is no date; and
+/// it wants seconds, which RFC 5322 section 3.3 lets one leave out.
+fn date(field: &Field<'_>) -> Option<i64> {
+    let (value, _) = bounded_value(field);
+    let text = String::from_utf8_lossy(&value).replace(',', ", ");
+    let words: Vec<String> = text.split_ascii_whitespace().map(with_seconds).collect();
+    let seconds = guarded(|| mailparse::dateparse(&words.join(" ")).ok())??;
+    (1..=LAST_SECOND).contains(&seconds).then_some(seconds)
+}
+
+fn with_seconds(word: &str) -> String {
+    let digits = |part: &str| matches!(part.len(), 1 | 2) && part.bytes().all(|b| b.is_ascii_digit());
+    match word.split_once(':') {
+        Some((hour, minute)) if digits(hour) && digits(minute) => format!("{word}:00"),
+        _ => word.to_owned(),
+    }
+}
+
+/// The value unfolded, and whether it was longer than [`FIELD_LIMIT`] and is cut. A cut never leaves half a UTF-8
+/// character behind, or mailparse would take the whole field for Latin-1.
+fn bounded_value(field: &Field<'_>) -> (Vec<u8>, bool) {
+    let mut relaxed = super::fields::relaxed(field.value);
+    let mut value: Vec<u8> = relaxed.by_ref().take(FIELD_LIMIT).collect();
+    let cut = relaxed.next().is_some();
+    if cut
+        && let Err(error) = std::str::from_utf8(&value)
+        && error.error_len().is_none()
+    {
+        value.truncate(error.valid_up_to());
+    }
+    (value, cut)
+}
+
+/// Hands a value of at most [`FIELD_LIMIT`] bytes to mailparse as a header field.
+fn with_parsed<T>(value: &[u8], read: impl FnOnce(&mailparse::MailHeader<'_>) -> T) -> Option<T> {
+    let line = [b"x: ", value].concat();
+    guarded(|| mailparse::parse_header(&line).ok().map(|(header, _)| read(&header)))?
+}
+
+/// `None` where mailparse panics: a panic there must not cost the delivery.
+fn guarded<T>(read: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(read)).ok()
+}

@@ -1,0 +1,361 @@
+use super::*;
+
+const LISA: &str = "From: Lisa <lisa@gmail.com>\n\
+    To: scuba@mail.axial.net, doug@mail.axial.net\n\
+    Subject: =?utf-8?Q?Gr=C3=BC=C3=9Fe?=\n\
+    Date: Fri, 20 Nov 2026 13:00:00 +0100\n\
+    Message-ID: <123-abc@mail.google.com>\n\
+    \n\
+    Hello\n";
+
+fn received(raw: impl Into<Vec<u8>>) -> Message {
+    Message::receive(raw.into()).unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+// --- the bytes
+
+#[test]
+fn only_a_message_without_a_byte_is_refused() {
+    for empty in ["", "From lisa@gmail.com Fri Nov 20 13:00:00 2026\n", "From "] {
+        assert_eq!(Message::receive(empty.into()).unwrap_err(), MessageError::Empty);
+    }
+    for odd in ["\n", "\r", "\0", " ", ":", "x", "From: x", " \n \n", "Return-Path: <>\n"] {
+        let message = received(odd);
+        assert!(message.as_received().ends_with(b"\r\n"), "{odd:?}");
+        assert!(!message.without_prepended_lines().is_empty(), "{odd:?}");
+        assert_eq!(*message.identity(), Identity::of(message.as_received()), "{odd:?}");
+    }
+}
+
+#[test]
+fn line_ends_become_crlf_and_nothing_else_changes() {
+    for (raw, imap) in [
+        ("a\nb\n", "a\r\nb\r\n"),
+        ("a\r\nb\r\n", "a\r\nb\r\n"),
+        ("a\nb\r\nc", "a\r\nb\r\nc\r\n"),
+        ("a\rb\n", "a\rb\r\n"),
+        ("a\r\r\n\n\n", "a\r\r\n\r\n\r\n"),
+        ("\n\n", "\r\n\r\n"),
+        ("a\n.\n\u{e9}\n", "a\r\n.\r\n\u{e9}\r\n"),
+        ("From x\nA: b\n", "A: b\r\n"),
+        ("From : x\n", "From : x\r\n"),
+    ] {
+        assert_eq!(text(received(raw).as_received()), imap, "{raw:?}");
+    }
+}
+
+#[test]
+fn nul_becomes_0x80_and_is_counted() {
+    let message = received(&b"A: \0\n\nx\0\0y\0"[..]);
+    assert_eq!(message.as_received(), b"A: \x80\r\n\r\nx\x80\x80y\x80\r\n");
+    assert_eq!(message.nul_bytes_replaced(), 4);
+    assert_eq!(received(LISA).nul_bytes_replaced(), 0);
+}
+
+#[test]
+fn the_sent_copy_is_without_what_pipe_prepended_and_no_more() {
+    for (prepended, rest) in [
+        ("Return-Path: <lisa@gmail.com>\nX-Original-To: doug@x\nDelivered-To: doug@y\n", "Received: z\n"),
+        ("Delivered-To: doug@y\n", "Received: z\n"),
+        ("Return-Path: <>\nDelivered-To: a\n\tb\n", "A: b\n"),
+        ("", "Received: z\nDelivered-To: doug@y\n"),
+        ("Delivered-To: doug@y\n", "Delivered-To: mailing list's own\n"),
+        ("Delivered-To: doug@y\n", "Return-Path: <>\n"),
+        ("Return-Path: <>\n", "Subject: x\nX-Original-To: doug@x\n"),
+        ("X-Original-To: doug@x\n", "\nDelivered-To: in the body\n"),
+        ("", "Return-Path: <>\n"),
+    ] {
+        let message = received(format!("{prepended}{rest}"));
+        assert_eq!(text(message.without_prepended_lines()), rest.replace('\n', "\r\n"));
+        assert_eq!(message.as_received().len(), message.size() as usize);
+    }
+}
+
+// --- identity
+
+/// The encoding is for ever. These values were computed by another program, in another language, from the
+/// description in the doc comments.
+#[test]
+fn the_identity_is_pinned() {
+    let lisa = received(LISA);
+    assert_eq!(
+        crate::lock::hex(lisa.content_digest().as_bytes()),
+        "6906d520d6e3e3a69443b5df5d55a2e46e9a5f0c4978235462946a2c849eb932"
+    );
+    assert_eq!(
+        crate::lock::hex(lisa.identity().as_bytes()),
+        "4f4a94a6c69c71ef44c0bd4194530157167874095834fca5a26f657ea1340934"
+    );
+    let nothing = Identity::of(b"");
+    assert_eq!(
+        crate::lock::hex(nothing.as_bytes()),
+        "edba21fabd98163f5ad13a304a3b4ee0f19deb50a4a323d59d834039f07fe511"
+    );
+}
+
+#[test]
+fn every_recipients_copy_has_the_same_identity() {
+    let identity = *received(LISA).identity();
+    let crlf = LISA.replace('\n', "\r\n");
+    let copies = [
+        crlf.clone(),
+        format!("From lisa@gmail.com Fri Nov 20 13:00:00 2026\n{LISA}"),
+        format!("From a b\nFrom c d\n{LISA}"),
+        format!("Return-Path: <lisa@gmail.com>\nX-Original-To: doug@x\nDelivered-To: doug@y\n{LISA}"),
+        format!("Received: from a by b\n\tfor <doug@y>; now\n{LISA}"),
+        format!("Authentication-Results: mx; dmarc=pass\nDKIM-Signature: v=1; b=x\nARC-Seal: i=1\n{LISA}"),
+        LISA.replace("\n\n", "\nX-Spam-Status: No\nX-Spam-Level:\nContent-Length: 6\nStatus: RO\nBcc: doug\n\n"),
+        LISA.trim_end().to_owned(),
+        format!("{LISA}\n\n\n"),
+        format!("{crlf}\r\n"),
+        LISA.replace("Subject: ", "SUBJECT:\n\t  "),
+        LISA.replace("scuba@mail.axial.net, doug", "scuba@mail.axial.net,\r\n doug"),
+        LISA.replace("Hello\n", "Hello\r\r\n"),
+        LISA.replace("From: ", "From : "),
+    ];
+    for copy in copies {
+        assert_eq!(Identity::of(copy.as_bytes()), identity, "{copy}");
+        assert_eq!(*received(copy.clone()).identity(), identity, "{copy}");
+    }
+    assert_eq!(Identity::of(b"To: x\0\n\n\0\r\0"), Identity::of(b"To: x\x80\n\n\x80\x80"));
+    assert_eq!(Identity::of(b"To: x\nCc: y\nTo: z\n"), Identity::of(b"Cc: y\nTo: x\nTo: z\n"));
+}
+
+#[test]
+fn another_message_has_another_identity() {
+    let identity = *received(LISA).identity();
+    for other in [
+        LISA.replace("123-abc", "123-abd"),
+        LISA.replace("Hello", "hello"),
+        LISA.replace("Hello", "Hello "),
+        LISA.replace("Hello", "\nHello"),
+        LISA.replace("Lisa", "lisa"),
+        LISA.replace("13:00:00", "13:00:01"),
+        LISA.replace("Subject", "X-Subject"),
+        LISA.replace("\n\n", "\nSubject:\n\n"),
+        LISA.replace("\n\n", "\nContent-Type: text/plain\n\n"),
+        LISA.replace("\n\n", "\nResent-To: x\n\n"),
+        LISA.replace("Message-ID: <123-abc@mail.google.com>\n", ""),
+    ] {
+        assert_ne!(Identity::of(other.as_bytes()), identity, "{other}");
+    }
+    // What is in one field cannot pass for two, nor a name for a value.
+    assert_ne!(Identity::of(b"To: a\nTo: b\n"), Identity::of(b"To: a To: b\n"));
+    assert_ne!(Identity::of(b"To: a\nTo: b\n"), Identity::of(b"To: b\nTo: a\n"));
+    assert_ne!(Identity::of(b"To: a\nCc: b\n"), Identity::of(b"To: b\nCc: a\n"));
+    assert_ne!(Identity::of(b"To: a\n\nb"), Identity::of(b"To: ab\n"));
+}
+
+#[test]
+fn the_message_id_names_the_lock() {
+    let message = received(LISA);
+    assert_eq!(message.message_id(), Some("<123-abc@mail.google.com>"));
+    assert_eq!(message.message_id_bytes(), Some(&b"<123-abc@mail.google.com>"[..]));
+    assert_eq!(message.message_id_for_search(), Some("123-abc@mail.google.com"));
+    assert_eq!(message.lock_subject(), b"<123-abc@mail.google.com>");
+    let folded = received("Message-Id:\r\n <a@b>  \r\nMessage-ID: <second@b>\r\n\r\n");
+    assert_eq!(folded.message_id(), Some("<a@b>"));
+    let odd = received(&b"Message-ID: <a\xff\x07\0b@c>\n\n"[..]);
+    assert_eq!(odd.message_id_bytes(), Some(&b"<a\xff\x07\x80b@c>"[..]));
+    assert_eq!(odd.message_id(), Some("<a\u{fffd}\u{fffd}b@c>"));
+    assert_eq!(odd.message_id_for_search(), None);
+    assert_eq!(received("Message-ID: <a b@c>\n\n").message_id_for_search(), None);
+    let long = received(format!("Message-ID: <{}>\n\n", "x".repeat(100_000)));
+    assert_eq!(long.message_id().map(str::len), Some(998));
+    assert_eq!(long.lock_subject().len(), 100_002);
+    assert_eq!(long.message_id_for_search(), None);
+}
+
+#[test]
+fn a_missing_message_id_still_names_the_lock_the_same_for_every_recipient() {
+    for missing in ["", "Message-ID:\n", "Message-ID: <>\n", "Message-ID: < >\n"] {
+        let doug = received(format!("Delivered-To: doug@x\n{missing}Subject: a\n\nb\n"));
+        let scuba = received(format!("Delivered-To: scuba@x\n{missing}Subject: a\n\nb\n"));
+        assert_eq!(doug.lock_subject(), scuba.lock_subject());
+        assert_eq!(doug.identity(), scuba.identity());
+        assert_eq!((doug.message_id(), doug.message_id_bytes(), doug.message_id_for_search()), (None, None, None));
+        assert_eq!(doug.lock_subject(), doug.message_id_for_people().as_bytes());
+        assert!(doug.message_id_for_people().ends_with("@missing.message-id>"));
+        let other = received(format!("Delivered-To: doug@x\n{missing}Subject: a\n\nc\n"));
+        assert_ne!(doug.lock_subject(), other.lock_subject());
+    }
+}
+
+// --- metadata
+
+#[test]
+fn the_fields_are_decoded_for_people() {
+    let message = received(LISA);
+    assert_eq!(message.from(), Some("Lisa <lisa@gmail.com>"));
+    assert_eq!(message.to(), Some("scuba@mail.axial.net, doug@mail.axial.net"));
+    assert_eq!(message.cc(), None);
+    assert_eq!(message.subject(), Some("Grüße"));
+    assert_eq!(message.date(), Some(1_795_176_000));
+    let subject = |raw: &[u8]| received([b"Subject: ", raw, b"\n\n"].concat()).subject().unwrap().to_owned();
+    assert_eq!(subject(b"J\xf6rg"), "Jörg");
+    assert_eq!(subject("Jörg".as_bytes()), "Jörg");
+    assert_eq!(subject(b"=?utf-8?B?YQBi?=\n =?utf-8?B?Y2Q=?="), "abcd");
+    assert_eq!(subject(b"=?utf-8?Q?a=00=0D=0Ab?="), "ab");
+    assert_eq!(subject(b"=?utf-8?Q?never ends"), "=?utf-8?Q?never ends");
+    assert_eq!(subject(b"a\x07\x1b[0mb"), "a[0mb");
+    assert_eq!(received("A: b\n\nSubject: in the body\n").subject(), None);
+    assert_eq!(received("Subject : old\n\n").subject(), Some("old"));
+}
+
+#[test]
+fn the_authors_address_is_one_mailbox_or_none() {
+    let author = |field: &str| received(format!("{field}\n\n")).from_address().map(ToString::to_string);
+    for field in [
+        "From: lisa@gmail.com",
+        "From: <lisa@gmail.com>",
+        "From: Lisa <lisa@gmail.com>",
+        "From: \"Lisa, of \\\"G\\\"\" <lisa@gmail.com>",
+        "From: =?utf-8?Q?Lisa=2C?= <lisa@gmail.com>",
+        "From: lisa@gmail.com (Lisa)",
+        "from:\n lisa@gmail.com",
+    ] {
+        assert_eq!(author(field).as_deref(), Some("lisa@gmail.com"), "{field}");
+    }
+    assert_eq!(author("From: \"doug@x\" <lisa@gmail.com>").as_deref(), Some("lisa@gmail.com"));
+    for field in [
+        "X: y",
+        "From:",
+        "From: <>",
+        "From: lisa",
+        "From: <MAILER-DAEMON>",
+        "From: lisa@gmail.com, doug@x",
+        "From: lisa@gmail.com\nFrom: lisa@gmail.com",
+        "From: lisa@gmail.com\nFrom: doug@x\nFrom: scuba@x",
+        "From: =?utf-8?Q?lisa=40gmail.com?=",
+        "From: =?utf-8?Q?lisa=40gmail.com?= lisa",
+        "From: =?utf-8?Q?=3Clisa=40gmail.com=3E?=",
+        "From: friends: lisa@gmail.com;",
+        "From: <lisa@gmail.com> <doug@x>",
+        "From: lisa@gmail.com doug@x",
+        "From: <lisa@gmail.com",
+    ] {
+        assert_eq!(author(field), None, "{field}");
+    }
+    assert_eq!(author(&format!("From: {} <lisa@gmail.com>", "x".repeat(FIELD_LIMIT))), None);
+}
+
+#[test]
+fn a_date_that_cannot_be_read_is_none() {
+    let date = |text: &str| received(format!("Date: {text}\n\n")).date();
+    for same in [
+        "Fri, 20 Nov 2026 13:00:00 +0100",
+        "Fri,20 Nov 2026 13:00:00 +0100 (CET)",
+        "20 Nov 2026 13:00 +0100",
+        "Fri, 20 Nov 26\n\t12:00:00 GMT",
+    ] {
+        assert_eq!(date(same), Some(1_795_176_000), "{same}");
+    }
+    for none in ["", "garbage", "yesterday, 3 o'clock", "Thu, 1 Jan 1970 00:00:00 +0000", "31 Dec 99999 00:00:00 GMT"] {
+        assert_eq!(date(none), None, "{none}");
+    }
+    assert_eq!(date(&format!("1 Jan {} 00:00:00 GMT", u32::MAX)), None);
+}
+
+#[test]
+fn the_headers_as_json() {
+    let message = received(
+        "Delivered-To: blind@x\nReceived: a\n\tb\nSubject: =?utf-8?Q?=22=00?= \"\\\nX:\nSubject: two\nno header\nY: z\n",
+    );
+    assert_eq!(message.headers_json(), r#"[["Received","a b"],["Subject","\" \"\\"],["X",""],["Subject","two"]]"#);
+    assert_eq!(received("x").headers_json(), "[]");
+    assert_eq!(received(" odd\nA: b\n").headers_json(), r#"[["","odd"],["A","b"]]"#);
+}
+
+#[test]
+fn the_topmost_field() {
+    let message = received("Delivered-To: <a@x>\nReceived: y\nDelivered-To: b@x\nEmpty:\n\nBody: z\n");
+    assert_eq!(message.topmost("delivered-to").as_deref(), Some("<a@x>"));
+    assert_eq!(message.topmost("Empty"), None);
+    assert_eq!(message.topmost("Body"), None);
+    assert_eq!(message.topmost(""), None);
+    assert_eq!(received(format!("A: {}\n", "x".repeat(FIELD_LIMIT + 1))).topmost("A"), None);
+}
+
+#[test]
+fn authentication_results_need_an_author() {
+    use authentication_results::Vouched;
+    let with = |from: &str| {
+        let results = "Authentication-Results: mx; spf=pass;\n dmarc=pass header.from=gmail.com\n";
+        received(format!("Delivered-To: doug@x\n{results}{from}\n\n")).authentication_results("mx")
+    };
+    assert_eq!(with("From: lisa@gmail.com"), Vouched::Yes);
+    assert!(matches!(with("From: lisa@gmail.com, a@b"), Vouched::No(_)));
+    assert!(matches!(with("X: y"), Vouched::No(_)));
+}
+
+// --- hostile messages: what is bounded stays bounded
+
+#[test]
+fn a_field_is_cut_before_and_after_it_is_decoded() {
+    let subject = |raw: String| received(format!("Subject: {raw}\n\n")).subject().unwrap().to_owned();
+    assert_eq!(subject("x".repeat(FIELD_LIMIT)).len(), FIELD_LIMIT);
+    let long = subject("x".repeat(1_000_000));
+    assert_eq!(long.len(), FIELD_LIMIT);
+    assert!(long.ends_with('…'));
+    // Cut in the midst of a character, it is still UTF-8.
+    let umlauts = subject(format!("x{}", "ö".repeat(FIELD_LIMIT)));
+    assert!(umlauts.starts_with("xöö") && umlauts.ends_with("öö…") && umlauts.len() <= FIELD_LIMIT);
+    // Latin-1 doubles when it is decoded.
+    let latin = received([b"Subject: ".to_vec(), vec![0xf6; FIELD_LIMIT], b"\n\n".to_vec()].concat());
+    assert!(latin.subject().unwrap().len() <= FIELD_LIMIT);
+}
+
+#[test]
+fn a_field_full_of_encoded_words_is_left_as_it_is() {
+    let raw = "=?a?q?x?= ".repeat(700);
+    let message = received(format!("Subject: {raw}\n\n"));
+    assert_eq!(message.subject(), Some(raw.trim()));
+}
+
+#[test]
+fn the_json_is_bounded_and_says_so() {
+    for many in [
+        "a:\n".repeat(100_000),
+        format!("a: {}\n", "x".repeat(10_000)).repeat(100),
+        format!("a: {}\n", "\\".repeat(8_000)).repeat(100),
+        format!("{}: x\n", "n".repeat(100_000)).repeat(20),
+        format!("s: {}\n", "=?utf-8?q?x?=\n ".repeat(200)).repeat(500),
+    ] {
+        let json = received(many).headers_json();
+        assert!(json.len() < decode::JSON_LIMIT + 200, "{}", json.len());
+        let fields: Vec<[String; 2]> = serde_json::from_str(&json).unwrap();
+        assert!(fields.len() <= decode::JSON_FIELDS_LIMIT + 1);
+    }
+    let fields: Vec<[String; 2]> = serde_json::from_str(&received("a:\n".repeat(1001)).headers_json()).unwrap();
+    assert_eq!(fields.len(), 1001);
+    assert_eq!(fields[1000], ["", "(the fields that follow are left out: too many, or too long)"]);
+    let fields: Vec<[String; 2]> = serde_json::from_str(&received("a:\n".repeat(1000)).headers_json()).unwrap();
+    assert_eq!(fields[999], ["a", ""]);
+}
+
+#[test]
+fn hostile_messages_are_delivered() {
+    let boundary = |depth: usize| format!("Content-Type: multipart/mixed; boundary=b{depth}\n\n--b{depth}\n");
+    for hostile in [
+        format!("A: {}", "x".repeat(1_000_000)),
+        "From: a@b\n".repeat(100_000),
+        " \n".repeat(100_000),
+        "\r".repeat(100_000),
+        "\0".repeat(100_000),
+        "=?".repeat(100_000),
+        format!("Subject: {}\n", "=?".repeat(500_000)),
+        format!("From: {}\n", "(".repeat(8_000)),
+        format!("From: {}\n", "a:".repeat(4_000)),
+        format!("From: {}\n", "<".repeat(8_000)),
+        format!("Date: {}\n", "1 ".repeat(4_000)),
+        (0..1000).map(boundary).collect(),
+    ] {
+        let message = received(hostile);
+        assert_eq!(*message.identity(), Identity::of(message.as_received()));
+        assert!(message.headers_json().ends_with("]"));
+    }
+}

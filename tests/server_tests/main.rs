@@ -1,0 +1,16 @@
+//! Scenarios against real servers: `cargo test --features server-tests`, with the test servers up.
+
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../support/mysql.rs"]
+mod support_mysql;
+
+mod mysql_connecting;
+mod mysql_contention;
+mod mysql_hostile_text;
+mod mysql_indexes;
+mod mysql_inspection;
+mod mysql_ledger;
+mod mysql_lock;
+mod mysql_schema;
+mod mysql_source;
