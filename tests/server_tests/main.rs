@@ -5,6 +5,12 @@ mod support;
 #[path = "../support/mysql.rs"]
 mod support_mysql;
 
+mod imap_append_stores_one_copy;
+mod imap_finds_what_arrived_since;
+mod imap_over_quota;
+mod imap_round_trips;
+mod imap_takes_out_one_by_its_uid;
+mod imap_ways_in;
 mod mysql_connecting;
 mod mysql_contention;
 mod mysql_hostile_text;
