@@ -38,6 +38,12 @@ impl Embedded {
         Self { directory }
     }
 
+    /// The directory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// Where mail for `address` goes: every address has a mailbox here, made when the first message arrives.
     #[must_use]
     pub fn recipient(&self, address: &str) -> Destination {

@@ -6,6 +6,7 @@
 //! escaped, and a value that could be taken for another field is quoted. (tracing-subscriber escapes ESC, but not the
 //! newline in a `%` field or in the message.)
 
+use serde::Deserialize;
 use std::ffi::CStr;
 use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
@@ -56,13 +57,15 @@ pub enum Target {
 }
 
 /// How much a record weighs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Level {
     /// A promise is in danger, or somebody has to do something.
     Error,
     /// It went well, and something is not as it should be.
     Warn,
     /// What happened to a message.
+    #[default]
     Info,
     /// How it happened.
     Debug,
@@ -71,9 +74,11 @@ pub enum Level {
 }
 
 /// The form of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Format {
     /// `INFO delivered queue_id=4bXyz recipient=doug@mail.axial.net`
+    #[default]
     Text,
     /// A JSON object.
     Json,
@@ -113,22 +118,6 @@ pub enum LogError {
     Twice,
 }
 
-impl FromStr for Target {
-    type Err = LogError;
-
-    fn from_str(text: &str) -> Result<Self, LogError> {
-        match text {
-            "syslog" => Ok(Self::Syslog),
-            "journald" => Ok(Self::Journald),
-            "stderr" => Ok(Self::Stderr),
-            _ => match text.strip_prefix("file:") {
-                Some(path) if Path::new(path).is_absolute() => Ok(Self::File(path.into())),
-                _ => Err(unknown("target", text, "syslog, journald, stderr, file:/an/absolute/path")),
-            },
-        }
-    }
-}
-
 impl FromStr for Level {
     type Err = LogError;
 
@@ -140,18 +129,6 @@ impl FromStr for Level {
             "debug" => Ok(Self::Debug),
             "trace" => Ok(Self::Trace),
             _ => Err(unknown("level", text, "error, warn, info, debug, trace")),
-        }
-    }
-}
-
-impl FromStr for Format {
-    type Err = LogError;
-
-    fn from_str(text: &str) -> Result<Self, LogError> {
-        match text {
-            "text" => Ok(Self::Text),
-            "json" => Ok(Self::Json),
-            _ => Err(unknown("format", text, "text, json")),
         }
     }
 }
@@ -466,10 +443,7 @@ mod tests {
 
     #[test]
     fn the_words_of_the_settings() {
-        assert_eq!("file:/var/log/maildrop".parse::<Target>().unwrap(), Target::File("/var/log/maildrop".into()));
-        assert!("file:relative".parse::<Target>().is_err());
         assert!("INFO".parse::<Level>().is_err());
-        assert_eq!("json".parse::<Format>().unwrap(), Format::Json);
         let error = "loud".parse::<Level>().err().unwrap().to_string();
         assert_eq!(error, "the log level \"loud\" is none of error, warn, info, debug, trace");
     }

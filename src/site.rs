@@ -9,7 +9,7 @@ use crate::database::{Client, Database, DatabaseError, MysqlDatabase, PostgresDa
 use crate::deadline::Deadline;
 use crate::delivery::{self, Deferral, Delivered, Delivery, OwedCopy, Policy, Refusal, Stages};
 use crate::embedded::Embedded;
-use crate::ledger::{self, CopyHistory, CopyKey, Ledger};
+use crate::ledger::{self, CopyHistory, CopyKey};
 use crate::lock::LockName;
 use crate::mailbox::imap::{self, ImapMailbox};
 use crate::mailbox::{Mailbox, MailboxError, MailboxFailure, Role};
@@ -161,8 +161,7 @@ impl Site {
             })),
             Kind::Embedded(_) => None,
         };
-        let mut database =
-            self.open_database(envelope.queue_id.as_deref(), deadline).map_err(Deferral::Database)?;
+        let mut database = self.open_database(envelope.queue_id.as_deref(), deadline).map_err(Deferral::Database)?;
         stages.connect = began.elapsed();
 
         let began = Instant::now();
@@ -219,11 +218,7 @@ impl Site {
     ///
     /// # Errors
     /// [`DatabaseError`]
-    pub fn recipient(
-        &self,
-        named: Option<Address>,
-        database: &mut dyn Database,
-    ) -> Result<Recipient, DatabaseError> {
+    pub fn recipient(&self, named: Option<Address>, database: &mut dyn Database) -> Result<Recipient, DatabaseError> {
         let Kind::Configured(site) = &self.kind else { return Ok(Recipient::Nobody) };
         let address = match named {
             Some(address) => address,
@@ -261,12 +256,7 @@ impl Site {
     }
 
     /// Where the recipient's copy goes, and whether one is owed to the author.
-    fn route(
-        &self,
-        message: &Message,
-        envelope: &Envelope,
-        database: &mut dyn Database,
-    ) -> Result<Routes, Refusal> {
+    fn route(&self, message: &Message, envelope: &Envelope, database: &mut dyn Database) -> Result<Routes, Refusal> {
         let site = match &self.kind {
             Kind::Embedded(embedded) => {
                 let recipient = embedded.recipient(&envelope.recipient.to_string());

@@ -68,10 +68,10 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
             None
         }
     };
-    if let Some(database) = database.as_deref_mut() {
-        look_at_database(database, &mut findings);
+    if let Some(database) = &mut database {
+        look_at_database(database.as_mut(), &mut findings);
     }
-    look_at_mailboxes(&site, database.as_deref_mut(), recipient, deadline, &mut findings);
+    look_at_mailboxes(&site, database.as_mut(), recipient, deadline, &mut findings);
     if arguments.self_test && database.is_some() {
         match self_test(&site, deadline) {
             Ok(finding) => findings.push(finding),
@@ -107,9 +107,15 @@ fn settings(config: &Config) -> Vec<Finding> {
     } else {
         findings.push(finding("lock wait", State::Good, span(config.lock.wait), None));
     }
-    findings.extend(config.warnings().into_iter().map(|warning| finding("configuration", State::Warning, warning, None)));
+    findings
+        .extend(config.warnings().into_iter().map(|warning| finding("configuration", State::Warning, warning, None)));
     if let Err(error) = crate::log::start(&config.log_settings()) {
-        findings.push(finding("log", State::Bad, error.to_string(), Some("mend [log]: until then every delivery is 75")));
+        findings.push(finding(
+            "log",
+            State::Bad,
+            error.to_string(),
+            Some("mend [log]: until then every delivery is 75"),
+        ));
     }
     findings
 }
@@ -137,12 +143,12 @@ fn look_at_database(database: &mut dyn Database, findings: &mut Vec<Finding>) {
 
 fn look_at_mailboxes(
     site: &Site,
-    database: Option<&mut dyn Database>,
+    database: Option<&mut Box<dyn Database>>,
     recipient: Option<Address>,
     deadline: Deadline,
     findings: &mut Vec<Finding>,
 ) {
-    let recipient = match database.map(|database| site.recipient(recipient, database)) {
+    let recipient = match database.map(|database| site.recipient(recipient, database.as_mut())) {
         None => return findings.extend(greeting(site, deadline)),
         Some(Err(error)) => {
             findings.push(database_failed("recipient", &error));

@@ -93,7 +93,9 @@ fn tell(standings: &[MigrationStatus], json: bool) {
     if json {
         let all: Vec<_> = standings
             .iter()
-            .map(|s| serde_json::json!({ "number": s.number, "name": s.name, "state": word(s), "optional": s.optional }))
+            .map(
+                |s| serde_json::json!({ "number": s.number, "name": s.name, "state": word(s), "optional": s.optional }),
+            )
             .collect();
         return say(&serde_json::Value::from(all).to_string());
     }

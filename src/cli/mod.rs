@@ -139,7 +139,7 @@ fn duration(text: &str) -> Result<Duration, String> {
 /// A table for people, as wide as the terminal.
 fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let mut table = comfy_table::Table::new();
-    table.load_preset(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    table.load_style(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
     table.set_header(header);
     for row in rows {
         // What servers say comes from outside: nothing of it may move the terminal's cursor.
@@ -172,5 +172,16 @@ impl Slow {
 impl Drop for Slow {
     fn drop(&mut self) {
         self.0.take();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
     }
 }

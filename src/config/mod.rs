@@ -14,6 +14,7 @@ pub use source::ConfigError;
 
 use crate::database::{Address, Server, Tls};
 use crate::delivery::Policy;
+use crate::log::{self, Format, Level};
 use crate::routing::{DomainRule, Router, is_user_template};
 use serde::Deserialize;
 use servers::{DatabaseSection, ImapSection, NOT_ABSOLUTE, is_on_this_machine};
@@ -199,8 +200,6 @@ pub struct Log {
     pub level: Level,
     /// How a record in a file is written.
     pub format: Format,
-    /// Syslog's facility.
-    pub facility: Facility,
 }
 
 /// Where log records go.
@@ -214,49 +213,6 @@ pub enum LogTo {
     Journald,
     /// A file.
     File,
-}
-
-/// The least that is logged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "the words are tracing's")]
-pub enum Level {
-    Error,
-    Warn,
-    #[default]
-    Info,
-    Debug,
-    Trace,
-}
-
-/// How a record in a file is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Format {
-    /// A line for people.
-    #[default]
-    Text,
-    /// A JSON object per line.
-    Json,
-}
-
-/// Syslog's facility, as syslog(3) names it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "the words are syslog(3)'s")]
-pub enum Facility {
-    #[default]
-    Mail,
-    Daemon,
-    User,
-    Local0,
-    Local1,
-    Local2,
-    Local3,
-    Local4,
-    Local5,
-    Local6,
-    Local7,
 }
 
 /// The file as it is written.
@@ -403,6 +359,18 @@ impl Config {
             look_in_sent: self.sent.look == Look::Mailbox,
             keep_source_up_to: if self.record.raw { self.record.raw_limit } else { 0 },
         }
+    }
+
+    /// Where the log goes.
+    #[must_use]
+    pub fn log_settings(&self) -> log::Settings {
+        let target = match (self.log.to, &self.log.file) {
+            (LogTo::File, Some(file)) => log::Target::File(file.clone()),
+            (LogTo::Journald, _) => log::Target::Journald,
+            // A file without a name was refused when the file was read.
+            (LogTo::Syslog | LogTo::File, _) => log::Target::Syslog,
+        };
+        log::Settings { target, level: self.log.level, format: self.log.format }
     }
 
     /// What addresses are routed by.

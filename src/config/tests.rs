@@ -59,7 +59,7 @@ fn what_is_left_out_has_its_default() {
         }
     );
     assert_eq!(config.log, Log::default());
-    assert_eq!((config.log.to, config.log.level, config.log.facility), (LogTo::Syslog, Level::Info, Facility::Mail));
+    assert_eq!((config.log.to, config.log.level), (LogTo::Syslog, Level::Info));
 }
 
 #[test]
@@ -186,7 +186,6 @@ fn everything_can_be_said() {
         file = "/var/log/m.log"
         level = "debug"
         format = "json"
-        facility = "local3"
         "#,
     );
     assert_eq!(config.database.engine, Engine::Mysql);

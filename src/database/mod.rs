@@ -3,9 +3,11 @@
 //! A connection is opened for one delivery, is never pooled away, and is never reconnected: the lock would not come
 //! along.
 
+pub(crate) mod mysql;
 pub(crate) mod postgres;
 pub(crate) mod sqlite;
 
+pub use self::mysql::MysqlDatabase;
 pub use self::postgres::PostgresDatabase;
 pub use self::sqlite::SqliteDatabase;
 

@@ -133,8 +133,8 @@ impl SqliteDatabase {
     /// Runs `work`, and again as long as SQLite says that another connection is in the way and time is left. So `work`
     /// must be one transaction, or change nothing: what failed has been rolled back.
     ///
-    /// The busy handler does most of the waiting. It is not asked where waiting could be a deadlock, at the switch to
-    /// WAL and while another process recovers or removes the WAL (<https://sqlite.org/c3ref/busy_handler.html>).
+    /// The busy handler does the waiting nearly always. SQLite does not ask it where waiting could be a deadlock
+    /// (<https://sqlite.org/c3ref/busy_handler.html>), and says SQLITE_BUSY at once.
     pub(crate) fn patiently<T>(
         &mut self,
         doing: &str,
@@ -280,6 +280,11 @@ impl Inspect for SqliteDatabase {
         Ok(format!("SQLite {}", rusqlite::version()))
     }
 
+    /// Any address has a mailbox here, so none is special.
+    fn any_address(&mut self) -> Result<Option<String>, DatabaseError> {
+        Ok(None)
+    }
+
     fn inspect(&mut self) -> Result<Vec<Finding>, DatabaseError> {
         let journal_mode = self.pragma("journal_mode")?;
         let synchronous = self.pragma("synchronous")?;
@@ -401,8 +406,8 @@ fn error(doing: &str, error: &rusqlite::Error) -> DatabaseError {
 
 #[cfg(test)]
 mod tests {
-    use super::file_system;
-    use std::path::Path;
+    use super::*;
+    use rusqlite::ffi;
 
     const MOUNTS: &str = "\
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
@@ -417,5 +422,49 @@ mod tests {
         assert_eq!(kind("/home/lisa/mail").as_deref(), Some("nfs4"));
         assert_eq!(kind("/home/my mail/x").as_deref(), Some("tmpfs"));
         assert_eq!(kind("/homes").as_deref(), Some("ext4"));
+    }
+    fn database(directory: &Path, deadline: Duration) -> SqliteDatabase {
+        let client = Client { host: "mx1.example".into(), pid: 1, queue_id: None };
+        SqliteDatabase::open(directory, &client, Deadline::after(deadline)).unwrap()
+    }
+
+    fn busy<T>() -> rusqlite::Result<T> {
+        Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None))
+    }
+
+    #[test]
+    fn what_is_busy_is_tried_again_and_nothing_else_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut database = database(directory.path(), Duration::from_secs(30));
+        let mut tries = 0;
+        let result = database.writing("testing", |_| {
+            tries += 1;
+            if tries < 3 { busy() } else { Ok(tries) }
+        });
+        assert_eq!(result.unwrap(), 3);
+        let error = database.writing("testing", |t| t.execute("nonsense", [])).unwrap_err();
+        assert_eq!(error.failure, DatabaseFailure::Other);
+    }
+
+    #[test]
+    fn what_stays_busy_is_given_up_at_the_deadline() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut database = database(directory.path(), Duration::from_secs(1));
+        let error = database.patiently("testing", |_| busy::<()>()).unwrap_err();
+        assert_eq!(error.failure, DatabaseFailure::TimedOut);
+        assert!(error.detail.contains("locked"), "{error}");
+    }
+
+    /// Another process in a long write: the wait ends at our deadline, not after SQLite's own idea of one.
+    #[test]
+    fn a_write_lock_held_elsewhere_is_waited_for_until_the_deadline() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut ours = database(directory.path(), Duration::from_secs(1));
+        let other = Connection::open(directory.path().join(LEDGER)).unwrap();
+        other.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let begun = std::time::Instant::now();
+        let error = ours.writing("testing", |_| Ok(())).unwrap_err();
+        assert_eq!(error.failure, DatabaseFailure::TimedOut);
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     }
 }

@@ -3,6 +3,7 @@
 //! Three tables (`sql/<engine>/`): `attempts` is the journal, a row per copy that a process set out to deliver;
 //! `messages` is what is known of a message; `copies` says for each copy where it is, or that it is still owed.
 
+mod mysql;
 mod postgres;
 mod sqlite;
 

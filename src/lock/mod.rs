@@ -4,6 +4,7 @@
 //! once the lock is held.
 
 mod file;
+mod mysql;
 mod name;
 mod postgres;
 

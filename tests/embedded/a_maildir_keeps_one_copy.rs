@@ -5,6 +5,7 @@ use maildrop_command::mailbox::{Appended, Found, Mailbox, MaildirMailbox, Matchi
 use maildrop_command::message::Identity;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use time::OffsetDateTime;
 
 const MESSAGE: &[u8] = b"From: lisa@gmail.com\r\nMessage-ID: <1@x>\r\n\r\nHello\rthere\r\n\r\nbye\r\n";
@@ -167,11 +168,13 @@ fn a_copy_is_found_while_its_reader_renames_it() {
         fs::write(scene.path("cur").join(format!("neighbour{n}:2,S")), b"x").unwrap();
     }
     fs::rename(new, &names[0]).unwrap();
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        // Also where an assertion fails, or the scope would wait for the reader for ever.
+        let _stop = StopWhenDropped(&stop);
         scope.spawn(|| {
             for n in 0.. {
-                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                if stop.load(Ordering::Relaxed) {
                     break;
                 }
                 fs::rename(&names[n % 4], &names[(n + 1) % 4]).unwrap();
@@ -193,8 +196,15 @@ fn a_copy_is_found_while_its_reader_renames_it() {
                 assert_eq!(found.copies.len(), 1);
             }
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
+}
+
+struct StopWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for StopWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use maildrop_command::schema::Schema;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 use uuid::Uuid;
 
 fn key() -> CopyKey {
@@ -74,4 +75,19 @@ fn all_of_them_get_a_working_database() {
         }
         assert_eq!(std::fs::read_dir(directory.join("locks")).unwrap().count(), 0);
     }
+}
+
+/// The switch to WAL wants the database for itself.
+#[test]
+fn the_switch_to_wal_waits_for_a_reader() {
+    let directory = tempfile::tempdir().unwrap();
+    let reader = rusqlite::Connection::open(directory.path().join("ledger.sqlite")).unwrap();
+    reader.execute_batch("CREATE TABLE x (y); BEGIN; SELECT * FROM x").unwrap();
+    let reading = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        reader.execute_batch("COMMIT").unwrap();
+    });
+    let mut database = open(directory.path());
+    assert_eq!(database.applied().unwrap().len(), database.known().len());
+    reading.join().unwrap();
 }

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 #[ignore = "a process that other tests start"]
 fn hanger() {
     let Some(subject) = subject() else { return };
-    let _watchdog = Watchdog::start(Duration::from_millis(500), Verdict::deferred(StatusDetail::SYSTEM, "out of time")).unwrap();
+    let _watchdog =
+        Watchdog::start(Duration::from_millis(500), Verdict::deferred(StatusDetail::SYSTEM, "out of time")).unwrap();
     match subject.as_str() {
         "asleep" => {}
         // Holds stdout's lock and hangs in a write to it: nobody reads.

@@ -1,9 +1,12 @@
 //! What every test of real servers needs to know: where they are. `tests/run` starts them.
 #![allow(dead_code, reason = "every test target uses a part of it")]
 
+pub mod counting_proxy;
 pub mod database;
 pub mod imap;
+pub mod imap_server;
 pub mod postfix;
+pub mod postgres;
 pub mod site;
 pub mod smtp;
 

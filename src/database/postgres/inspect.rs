@@ -55,6 +55,13 @@ impl Inspect for PostgresDatabase {
         Ok(format!("PostgreSQL {}", version.split(' ').next().unwrap_or_default()))
     }
 
+    fn any_address(&mut self) -> Result<Option<String>, DatabaseError> {
+        let doing = "looking for an address";
+        let sql = "SELECT address FROM addresses WHERE address NOT LIKE '@%' LIMIT 1";
+        let rows = self.query(doing, sql, &[])?;
+        rows.first().map(|row| column(doing, row, 0)).transpose()
+    }
+
     fn inspect(&mut self) -> Result<Vec<Finding>, DatabaseError> {
         let mut findings = vec![self.standby()?];
         findings.extend(self.settings()?);

@@ -181,7 +181,8 @@ impl ImapMailbox {
     /// The messages that may be what is wanted, by their Message-ID.
     ///
     /// Where the search begins at a UID, each message from there on is looked at: there are few, and a SEARCH by header
-    /// may be answered from an index that has not seen the newest ones. Only a whole mailbox is searched by the server.
+    /// may be answered from an index that has not seen the newest ones. Of a whole mailbox the server names those to look
+    /// at.
     fn candidates(
         &mut self,
         doing: &str,
