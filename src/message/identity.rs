@@ -9,6 +9,12 @@ pub struct ContentDigest([u8; 32]);
 pub struct Identity([u8; 32]);
 
 impl Identity {
+    /// The identity as read back from the ledger.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     /// Its 32 bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {

@@ -1,0 +1,41 @@
+//! What every test of real servers needs to know: where they are. `tests/run` starts them.
+
+pub mod counting_proxy;
+pub mod postgres;
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// A variable of the test servers: from the environment, else from the file that `tests/servers/up` wrote
+/// (`$MAILDROP_TEST_SERVERS`, or `target/tests/servers.env`).
+pub fn env(name: &str) -> String {
+    env_if_there(name).unwrap_or_else(|| {
+        panic!(
+            "{name} is neither in the environment nor in {}: start the servers with `tests/servers/up`",
+            file().display()
+        )
+    })
+}
+
+/// The same, where the test can do without it.
+pub fn env_if_there(name: &str) -> Option<String> {
+    static FILE: OnceLock<Vec<(String, String)>> = OnceLock::new();
+    let lines = FILE.get_or_init(|| {
+        let text = std::fs::read_to_string(file()).unwrap_or_default();
+        text.lines()
+            .filter_map(|line| line.strip_prefix("export ")?.split_once('='))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
+    });
+    std::env::var(name).ok().or_else(|| lines.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()))
+}
+
+/// The address of a test server: `server("POSTGRES17")`.
+pub fn server(name: &str) -> String {
+    env(&format!("MAILDROP_TEST_{name}"))
+}
+
+fn file() -> PathBuf {
+    std::env::var_os("MAILDROP_TEST_SERVERS")
+        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/target/tests/servers.env")), PathBuf::from)
+}
