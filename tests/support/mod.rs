@@ -1,7 +1,9 @@
 //! What every test of real servers needs to know: where they are. `tests/run` starts them.
 
+pub mod counting_proxy;
 pub mod imap;
 pub mod imap_server;
+pub mod postgres;
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
