@@ -24,6 +24,7 @@ use tracing::{info, warn};
 const DEADLINE: Duration = Duration::from_mins(4);
 
 #[derive(Debug, Args)]
+#[group(skip)]
 pub(super) struct Arguments {
     /// The configuration file
     #[arg(long, value_name = "FILE", conflicts_with = "embedded")]

@@ -5,7 +5,7 @@
 //! the author wrote, and nothing that is added, or changed, on the way:
 //!
 //! * not covered: Received, Return-Path, Delivered-To, X-Original-To, Authentication-Results, DKIM-Signature, ARC-*,
-//!   spam marks, and all else that is not in [`AUTHOR_FIELDS`];
+//!   spam marks, and all else that is not in `AUTHOR_FIELDS`;
 //! * not told apart: CRLF and LF (a CR counts for nothing anywhere), NUL and 0x80, folding and runs of white space in
 //!   fields, the order of fields with different names, empty lines at the end of the body, an mbox `From ` line.
 //!
@@ -54,7 +54,7 @@ const AUTHOR_FIELDS: [&str; 29] = [
 
 /// The digest of what the author wrote: SHA-256 over the author's fields and the body.
 ///
-/// For each name of [`AUTHOR_FIELDS`] that occurs: `u32 big-endian length · name · SHA-256 of its values in order, each
+/// For each name of the author's fields (`AUTHOR_FIELDS`) that occurs: `u32 big-endian length · name · SHA-256 of its values in order, each
 /// relaxed and ended by LF`; then a zero `u32`; then the body without CR, NUL read as 0x80, without line ends at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentDigest([u8; 32]);

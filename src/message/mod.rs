@@ -1,7 +1,7 @@
 //! A message: its bytes, what can be read in them, and its identity.
 //!
-//! Nothing here refuses a message, except one without a single byte. Its header is located by ourselves ([`fields`]);
-//! what can be decoded is metadata ([`decode`]); what makes it the same message as another is in [`identity`]. All of it
+//! Nothing here refuses a message, except one without a single byte. Its header is located by ourselves (`fields`);
+//! what can be decoded is metadata (`decode`); what makes it the same message as another is in `identity`. All of it
 //! takes time that grows with the length of the message and no faster.
 
 pub mod address;
@@ -101,7 +101,7 @@ impl Message {
         self.bytes.len() as u64
     }
 
-    /// The identity: see [`identity`](self).
+    /// The identity: the same for every recipient's copy, and for the copy that a mailbox gives back.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity

@@ -233,6 +233,8 @@ fn the_authors_address_is_one_mailbox_or_none() {
         "From: =?utf-8?Q?lisa=40gmail.com?=",
         "From: =?utf-8?Q?lisa=40gmail.com?= lisa",
         "From: =?utf-8?Q?=3Clisa=40gmail.com=3E?=",
+        "From: <=?utf-8?Q?lisa=40gmail.com?=>",
+        "From: lisa =?utf-8?Q?=40gmail.com?=",
         "From: friends: lisa@gmail.com;",
         "From: <lisa@gmail.com> <doug@x>",
         "From: lisa@gmail.com doug@x",
@@ -240,7 +242,11 @@ fn the_authors_address_is_one_mailbox_or_none() {
     ] {
         assert_eq!(author(field), None, "{field}");
     }
-    assert_eq!(author(&format!("From: {} <lisa@gmail.com>", "x".repeat(FIELD_LIMIT))), None);
+    // What is cut away could be another mailbox.
+    let lisa = " <lisa@gmail.com>";
+    let full = format!("{}{lisa}", "x".repeat(FIELD_LIMIT - lisa.len()));
+    assert_eq!(author(&format!("From: {full}")).as_deref(), Some("lisa@gmail.com"));
+    assert_eq!(author(&format!("From: {full}, doug@x")), None);
 }
 
 #[test]
@@ -257,6 +263,7 @@ fn a_date_that_cannot_be_read_is_none() {
     for none in ["", "garbage", "yesterday, 3 o'clock", "Thu, 1 Jan 1970 00:00:00 +0000", "31 Dec 99999 00:00:00 GMT"] {
         assert_eq!(date(none), None, "{none}");
     }
+    assert_eq!(date("garbage\nDate: 20 Nov 2026 12:00:00 GMT"), None, "only the first field counts");
     assert_eq!(date(&format!("1 Jan {} 00:00:00 GMT", u32::MAX)), None);
 }
 
