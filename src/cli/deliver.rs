@@ -101,7 +101,7 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
                 level: log::Level::Info,
                 format: log::Format::Text,
             };
-            if let Err(error) = std::fs::create_dir_all(directory) {
+            if let Err(error) = crate::embedded::create_directory(directory) {
                 return misconfigured(&format!("{}: {error}", directory.display()));
             }
             (Site::embedded(Embedded::new(directory.clone())), log, arguments.deadline.unwrap_or(DEADLINE), None)

@@ -51,15 +51,23 @@ impl Site {
         let mut database = Database::create(options.engine, &format!("maildrop_{run}"));
 
         folder.copy(&PathBuf::from(env("MAILDROP_TEST_CA")), "ca.pem");
-        folder.write("config.toml", &config(options.engine, &run));
+        folder.write("imap-password", "service-secret\n");
+        // Both hosts append to it, each as a user of its own.
+        folder.write("log", "");
+        folder.mode("log", 0o666);
         let config = format!("{OPT}/{run}/config.toml");
         let command = format!("{OPT}/bin/{}", options.command);
-        if std::env::var_os("DEVHACK").is_some() {
-            database
-                .execute("CREATE TABLE addresses (address varchar(320) PRIMARY KEY, imap_user varchar(255) NOT NULL)");
-        } else {
-            postfix::on("mx1", &[&command, "--config", &config, "migrate"]);
-        }
+
+        // The schema is an administrator's to make; deliveries have a role with what grants.sql gives, and no more.
+        let (administrator, password) = ADMINISTRATOR;
+        folder.write("administrator.toml", &configuration(&database, &run, administrator, "administrator-password"));
+        folder.write("administrator-password", password);
+        let administrators = format!("{OPT}/{run}/administrator.toml");
+        postfix::on("mx1", &[&format!("{OPT}/bin/maildrop_command"), "migrate", "--config", &administrators]);
+        let role = format!("deliver_{run}");
+        database.create_role_of_grants_file(&role, "deliver-secret");
+        folder.write("config.toml", &configuration(&database, &run, &role, "database-password"));
+        folder.write("database-password", "deliver-secret\n");
 
         let recipients: Vec<String> = (0..options.recipients).map(|n| format!("user{n}@mail.axial.net")).collect();
         for address in recipients.iter().map(String::as_str).chain([LISA]) {
