@@ -102,7 +102,7 @@ fn while_commissioning_nothing_bounces_and_then_what_must_does() {
     mx1.run("postconf", &["-e", "maildrop_time_limit=2s"]);
     mx1.run("postfix", &["reload"]);
     send(mx1, &site.recipients);
-    let log = wait_for_log(mx1, "time limit exceeded", 1);
+    let log = wait_for_log(mx1, "SOFTBOUNCE (Command time limit exceeded", 1);
     assert_eq!(log.matches("status=bounced").count(), 0, "{log}");
     for refusal in ["dsn=4.1.1, status=SOFTBOUNCE (nobody here", "status 101", "Command time limit exceeded"] {
         assert!(log.contains(refusal), "{refusal}: {log}");
