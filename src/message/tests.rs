@@ -164,6 +164,12 @@ fn the_message_id_names_the_lock() {
     assert_eq!(odd.message_id(), Some("<a\u{fffd}\u{fffd}b@c>"));
     assert_eq!(odd.message_id_for_search(), None);
     assert_eq!(received("Message-ID: <a b@c>\n\n").message_id_for_search(), None);
+    // What is searched for is what the text says between its brackets, whole: else a candidate would be passed over.
+    for odd in ["<a@b> (junk)", "<a@b>junk", "<a@b", "a@b>", "<a@b><c@d>"] {
+        assert_eq!(received(format!("Message-ID: {odd}\n\n")).message_id_for_search(), None, "{odd}");
+    }
+    assert_eq!(received("Message-ID: a@b\n\n").message_id_for_search(), Some("a@b"));
+    assert_eq!(received(format!("Message-ID: <{}>\n\n", "x".repeat(997))).message_id_for_search(), None);
     let long = received(format!("Message-ID: <{}>\n\n", "x".repeat(100_000)));
     assert_eq!(long.message_id().map(str::len), Some(998));
     assert_eq!(long.lock_subject().len(), 100_002);

@@ -1,10 +1,12 @@
 //! Logging in: the password goes to the server and nowhere else, and only where it belongs.
 
-use crate::imap_peer::{BARE, PASSWORD, Peer, mailbox, peer};
+use crate::imap_peer::{BARE, PASSWORD, Peer, copy, mailbox, peer};
 use base64::Engine;
 use maildrop_command::deadline::Deadline;
 use maildrop_command::mailbox::imap::{Encryption, Mechanism, Session, Settings, connect};
-use maildrop_command::mailbox::{Mailbox, MailboxError, MailboxFailure};
+use maildrop_command::mailbox::{Appended, Mailbox, MailboxError, MailboxFailure};
+use maildrop_command::message::Identity;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn log_in(settings: &Settings) -> Result<Session, MailboxError> {
@@ -170,6 +172,44 @@ fn no_encryption_no_password() {
         let expected = if answer.starts_with("OK") { MailboxFailure::Protocol } else { MailboxFailure::Unreachable };
         refused(&settings, expected);
         assert_eq!(thread.join().unwrap(), b"");
+    }
+}
+
+#[test]
+fn no_log_shows_the_password_or_the_message() {
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber =
+        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone()).finish();
+    let (settings, thread) = peer(|peer| {
+        peer.say(&format!("* OK [CAPABILITY {BARE}] Peer ready.\n"));
+        let response = peer.command();
+        peer.answer(&format!("OK [CAPABILITY {BARE} LITERAL+] Logged in"));
+        let length = peer.append();
+        peer.take(length + 2);
+        peer.answer("OK");
+        response.strip_prefix("AUTHENTICATE PLAIN ").unwrap().to_owned()
+    });
+    let appended = tracing::subscriber::with_default(subscriber, || {
+        let identity = Identity::of(b"");
+        mailbox(&settings).append(&copy(b"Subject: confidential\r\n", &identity), &mut || true)
+    });
+    assert!(matches!(appended, Appended::Stored(None)), "{appended:?}");
+    let response = thread.join().unwrap();
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(log.contains("AUTHENTICATE PLAIN …") && log.contains("APPEND"), "{log}");
+    for hidden in [PASSWORD, &response, "confidential"] {
+        assert!(!log.contains(hidden), "{log}");
     }
 }
 

@@ -214,20 +214,30 @@ fn a_deadlock_is_tried_again_and_the_lock_stays(server: &str) {
         let recording = scope.spawn(|| {
             first.record(&mail.record(attempt, CopyState::Delivered(None), CopyState::Delivered(None))).unwrap();
         });
-        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'maildrop FIRST %' \
-                       AND wait_event_type = 'Lock'";
-        while test.value(waiting).as_deref() != Some("1") {
-            thread::sleep(Duration::from_millis(10));
-        }
+        until_the_record_waits(&test);
         admin.batch_execute(&touch("recipient")).unwrap();
         // The record has lost, and waits again: the lock is as it was.
-        assert!(matches!(second.acquire(&mail.lock, Duration::ZERO).unwrap(), Acquired::Busy(Some(_))));
+        until_the_record_waits(&test);
+        let acquired = second.acquire(&mail.lock, Duration::ZERO);
         admin.batch_execute("COMMIT").unwrap();
         recording.join().unwrap();
+        assert!(matches!(acquired.unwrap(), Acquired::Busy(Some(_))));
     });
-    let deadlocks = "SELECT count(*) FROM attempts WHERE ended_at IS NOT NULL";
-    assert_eq!(test.value(deadlocks).as_deref(), Some("2"));
+    let ended = "SELECT count(*) FROM attempts WHERE ended_at IS NOT NULL";
+    assert_eq!(test.value(ended).as_deref(), Some("2"));
     assert!(second.look(&mail.keys()).unwrap().iter().all(|copy| copy.delivered.is_some()));
+}
+
+fn until_the_record_waits(test: &TestDatabase) {
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+                   AND application_name LIKE 'maildrop FIRST %' AND wait_event_type = 'Lock'";
+    for _ in 0..500 {
+        if test.value(waiting).as_deref() == Some("1") {
+            return;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("the record does not wait");
 }
 
 fn a_record_that_fails_leaves_nothing_behind(server: &str) {

@@ -9,7 +9,7 @@ use maildrop_command::mailbox::imap::{Encryption, ImapMailbox, Mechanism, Sessio
 use maildrop_command::mailbox::{
     Appended, Mailbox, MailboxError, Matching, NewCopy, Placement, Position, Role, Wanted,
 };
-use maildrop_command::message::{Identity, Message};
+use maildrop_command::message::Message;
 use std::time::Duration;
 use time::OffsetDateTime;
 use time::macros::datetime;
@@ -133,9 +133,4 @@ pub fn wanted(message: &Message, since: Option<Position>) -> Wanted<'_> {
 /// Where the mailbox stands.
 pub fn position(mailbox: &mut ImapMailbox) -> Position {
     mailbox.position().unwrap_or_else(|error| panic!("{error}")).expect("IMAP has UIDs")
-}
-
-/// Whether it is the identity of these bytes.
-pub fn is(identity: &Identity, bytes: &[u8]) -> bool {
-    Identity::of(bytes) == *identity
 }
