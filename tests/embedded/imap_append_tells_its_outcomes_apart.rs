@@ -309,14 +309,14 @@ fn a_nul_is_never_sent() {
 }
 
 #[test]
-fn the_last_crlf_is_not_held_back_until_the_literal_is_acknowledged() {
+fn nothing_is_held_back_until_what_went_before_is_acknowledged() {
     let (settings, thread) = peer(|peer| {
         peer.welcome("IMAP4rev1 SASL-IR AUTH=PLAIN LITERAL+");
         let mut waits: Vec<Duration> = (0..41)
             .map(|_| {
                 let length = peer.append();
-                peer.take(length);
                 let begun = Instant::now();
+                peer.take(length);
                 assert_eq!(peer.line(), "");
                 let wait = begun.elapsed();
                 peer.answer("OK");
