@@ -1,4 +1,10 @@
 //! Routing: which mailboxes an address has.
+//!
+//! The table `addresses` is asked first, then the rules of the configuration file, which name whole domains. For a
+//! recipient the order within the table is Postfix's (`virtual(5)`, `canonical(5)`): the address as it stands, the
+//! address without its extension, then `@domain`, the row for everybody else there.
+
+use crate::message::Address;
 
 /// Where mail for an address goes, and where its owner's sent mail is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,4 +24,210 @@ pub struct AddressBook {
     pub entries: Vec<(String, Destination)>,
     /// Whether the table has no row at all: an unknown recipient is then deferred, never refused.
     pub empty: bool,
+}
+
+impl AddressBook {
+    fn get(&self, address: &str) -> Option<&Destination> {
+        self.entries.iter().find(|(known, _)| known == address).map(|(_, destination)| destination)
+    }
+}
+
+/// A rule for all addresses of one domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainRule {
+    /// The domain; case does not count.
+    pub domain: String,
+    /// The user, made from `{address}`, `{local}` and `{domain}`: of the address in lower case, without its extension.
+    pub user: String,
+    /// The mailbox for arriving mail.
+    pub inbox: String,
+    /// The mailbox for sent mail.
+    pub sent: String,
+}
+
+/// In which capacity an address is routed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Party {
+    /// As the envelope recipient.
+    Recipient,
+    /// As the author, who gets a Sent copy. Rows for `@domain` do not count: they would make a member of every local
+    /// part that somebody makes up.
+    Sender,
+}
+
+/// Where an address leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// To the mailboxes of somebody who lives here.
+    To(Destination),
+    /// Nobody here bears this address.
+    Unknown,
+    /// Nobody is known at all: the table `addresses` has no row, and no rule names the domain. That is a database not yet
+    /// filled, or the wrong one, and no reason to refuse mail.
+    TableEmpty,
+}
+
+/// The rules that addresses are routed by.
+#[derive(Clone, Debug, Default)]
+pub struct Router {
+    rules: Vec<DomainRule>,
+    delimiters: String,
+}
+
+impl Router {
+    /// `delimiters` is Postfix's `recipient_delimiter`: a set of characters, none if empty.
+    #[must_use]
+    pub fn new(rules: Vec<DomainRule>, delimiters: impl Into<String>) -> Self {
+        Self { rules, delimiters: delimiters.into() }
+    }
+
+    /// What to ask the table `addresses` for, in the order that counts, in lower case.
+    #[must_use]
+    pub fn lookups(&self, address: &Address, party: Party) -> Vec<String> {
+        let address = address.folded();
+        let bare = address.without_extension(&self.delimiters);
+        let mut lookups = vec![address.to_string()];
+        lookups.extend(bare.map(|bare| bare.to_string()));
+        if party == Party::Recipient {
+            lookups.push(format!("@{}", address.domain()));
+        }
+        lookups
+    }
+
+    /// Where the address leads, given what the table says of its [`lookups`](Self::lookups).
+    #[must_use]
+    pub fn route(&self, address: &Address, party: Party, book: &AddressBook) -> Route {
+        if let Some(destination) = self.lookups(address, party).iter().find_map(|address| book.get(address)) {
+            return Route::To(destination.clone());
+        }
+        let address = address.folded();
+        let address = address.without_extension(&self.delimiters).unwrap_or(address);
+        match self.rules.iter().find(|rule| rule.domain.eq_ignore_ascii_case(address.domain())) {
+            Some(rule) => Route::To(Destination {
+                user: filled_in(&rule.user, &address),
+                inbox: rule.inbox.clone(),
+                sent: rule.sent.clone(),
+            }),
+            None if book.empty => Route::TableEmpty,
+            None => Route::Unknown,
+        }
+    }
+}
+
+/// The template with its placeholders filled in, in one pass: what an address brings along is never read as a
+/// placeholder.
+fn filled_in(template: &str, address: &Address) -> String {
+    let mut user = String::new();
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('{') {
+        user.push_str(before);
+        let (value, after) = if let Some(after) = after.strip_prefix("address}") {
+            (address.to_string(), after)
+        } else if let Some(after) = after.strip_prefix("local}") {
+            (address.local().to_owned(), after)
+        } else if let Some(after) = after.strip_prefix("domain}") {
+            (address.domain().to_owned(), after)
+        } else {
+            ("{".to_owned(), after)
+        };
+        user.push_str(&value);
+        rest = after;
+    }
+    user.push_str(rest);
+    user
+}
+
+/// Whether a template for a user names no placeholder that there is not. One without any stands for one user, who gets
+/// the mail of the whole domain.
+#[must_use]
+pub fn is_user_template(template: &str) -> bool {
+    let placeholders = ["{address}", "{local}", "{domain}"];
+    let bare = placeholders.iter().fold(template.to_owned(), |bare, placeholder| bare.replace(placeholder, ""));
+    !template.is_empty() && !bare.contains(['{', '}'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> Address {
+        Address::parse(text).unwrap()
+    }
+
+    fn to(user: &str) -> Route {
+        Route::To(destination(user))
+    }
+
+    fn destination(user: &str) -> Destination {
+        Destination { user: user.into(), inbox: "INBOX".into(), sent: "Sent".into() }
+    }
+
+    fn book(addresses: &[&str]) -> AddressBook {
+        let entries = addresses.iter().map(|&a| (a.to_owned(), destination(&format!("owner of {a}")))).collect();
+        AddressBook { entries, empty: false }
+    }
+
+    fn rule(domain: &str, user: &str) -> DomainRule {
+        DomainRule { domain: domain.into(), user: user.into(), inbox: "INBOX".into(), sent: "Sent".into() }
+    }
+
+    #[test]
+    fn what_is_asked_for() {
+        let router = Router::new(Vec::new(), "+-");
+        let lookups = |text: &str, party| router.lookups(&address(text), party);
+        assert_eq!(lookups("Doug@Axial.NET", Party::Recipient), ["doug@axial.net", "@axial.net"]);
+        assert_eq!(
+            lookups("doug-a+b@axial.net", Party::Recipient),
+            ["doug-a+b@axial.net", "doug@axial.net", "@axial.net"]
+        );
+        assert_eq!(lookups("doug+a@axial.net", Party::Sender), ["doug+a@axial.net", "doug@axial.net"]);
+        let router = Router::default();
+        assert_eq!(router.lookups(&address("doug+a@x"), Party::Recipient), ["doug+a@x", "@x"]);
+    }
+
+    #[test]
+    fn the_most_exact_row_wins_whatever_order_the_table_answers_in() {
+        let router = Router::new(vec![rule("axial.net", "{local}")], "+");
+        let route = |text: &str, rows: &[&str]| router.route(&address(text), Party::Recipient, &book(rows));
+        let all = ["@axial.net", "doug@axial.net", "doug+a@axial.net"];
+        assert_eq!(route("Doug+A@axial.net", &all), to("owner of doug+a@axial.net"));
+        assert_eq!(route("doug+b@axial.net", &all), to("owner of doug@axial.net"));
+        assert_eq!(route("scuba@axial.net", &all), to("owner of @axial.net"));
+        assert_eq!(route("scuba+x@axial.net", &["doug@axial.net"]), to("scuba"));
+        assert_eq!(route("doug@other.example", &all), Route::Unknown);
+    }
+
+    #[test]
+    fn a_row_for_everybody_else_makes_nobody_a_member() {
+        let router = Router::new(Vec::new(), "+");
+        let rows = book(&["@axial.net", "lisa@axial.net"]);
+        assert_eq!(router.route(&address("forged@axial.net"), Party::Sender, &rows), Route::Unknown);
+        assert_eq!(router.route(&address("lisa+news@axial.net"), Party::Sender, &rows), to("owner of lisa@axial.net"));
+        let by_rule = Router::new(vec![rule("axial.net", "{address}")], "+");
+        assert_eq!(by_rule.route(&address("Lisa+x@Axial.net"), Party::Sender, &book(&[])), to("lisa@axial.net"));
+    }
+
+    #[test]
+    fn while_the_table_is_empty_nobody_is_unknown() {
+        let router = Router::new(vec![rule("Axial.net", "{address}")], "");
+        let empty = AddressBook { entries: Vec::new(), empty: true };
+        assert_eq!(router.route(&address("doug@other.example"), Party::Recipient, &empty), Route::TableEmpty);
+        assert_eq!(router.route(&address("doug@axial.net"), Party::Recipient, &empty), to("doug@axial.net"));
+    }
+
+    #[test]
+    fn an_address_is_never_read_as_a_placeholder() {
+        let router = Router::new(vec![rule("x", "{domain}/{local}{")], "");
+        assert_eq!(router.route(&address("{domain}@x"), Party::Recipient, &book(&[])), to("x/{domain}{"));
+    }
+
+    #[test]
+    fn a_template_names_no_other_placeholder() {
+        for good in ["{address}", "{local}", "mail-{local}.{domain}", "postbox"] {
+            assert!(is_user_template(good), "{good}");
+        }
+        for bad in ["", "{user}", "{local", "{local}{x}", "{Local}"] {
+            assert!(!is_user_template(bad), "{bad}");
+        }
+    }
 }

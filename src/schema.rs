@@ -2,11 +2,14 @@
 //!
 //! Migrations are additive, so that release N runs on the schema of N+1 while machines are upgraded one by one.
 
+mod postgres;
+
 use crate::database::DatabaseError;
 use sha2::{Digest, Sha256};
+use thiserror::Error;
 
 /// One file of `sql/<engine>/`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migration {
     /// Its number: the leading digits of its file's name.
     pub number: u32,
@@ -75,4 +78,308 @@ pub trait Schema {
     /// # Errors
     /// [`DatabaseError`]
     fn unlock_schema(&mut self) -> Result<(), DatabaseError>;
+}
+
+/// How a migration stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MigrationState {
+    /// It is applied, as this release knows it.
+    Applied,
+    /// This release knows it; it is not applied (yet, or an optional one that the server refused).
+    Pending,
+    /// It is applied, but its text was another one than this release's.
+    Edited,
+    /// It is applied, and this release, which knows newer ones, does not know it.
+    Unknown,
+    /// It is applied, and newer than all that this release knows: a newer release was here. Deliveries go on, since
+    /// migrations are additive.
+    Newer,
+}
+
+/// One migration, known or applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MigrationStatus {
+    /// Its number.
+    pub number: u32,
+    /// Its name; as it was applied, where this release does not know it.
+    pub name: String,
+    /// Whether the schema works without it. `false` where this release does not know it.
+    pub optional: bool,
+    /// How it stands.
+    pub state: MigrationState,
+}
+
+/// What [`migrate`] has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Migrated {
+    /// What became of each migration that was pending, in order. Empty where none was.
+    pub steps: Vec<(Migration, Application)>,
+    /// Migrations that a newer release has applied. Where there are any, this release is the older one: say so.
+    pub newer: Vec<MigrationStatus>,
+}
+
+/// The schema was not brought up to date.
+#[derive(Debug, Error)]
+pub enum MigrateError {
+    /// The database failed.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// An applied migration is not the one that this release knows by its number.
+    #[error(
+        "migration {number:04}_{name} was edited after it was applied, or was applied by another program: \
+         restore its text, and put the change into a new migration"
+    )]
+    Edited {
+        /// Its number.
+        number: u32,
+        /// Its name.
+        name: String,
+    },
+    /// The database has a migration among this release's own that it does not know.
+    #[error("migration {number:04}_{name} is applied, and this release, which knows newer ones, does not know it")]
+    Unknown {
+        /// Its number.
+        number: u32,
+        /// Its name.
+        name: String,
+    },
+    /// A migration is missing below one that is applied.
+    #[error(
+        "migration {number:04}_{name} is not applied, but {newest:04} is: the table maildrop_migrations was changed"
+    )]
+    Skipped {
+        /// Its number.
+        number: u32,
+        /// Its name.
+        name: String,
+        /// The newest one that is applied.
+        newest: u32,
+    },
+}
+
+/// How each migration stands that this release knows or that was applied, in order of their numbers. Takes no lock.
+///
+/// # Errors
+/// [`DatabaseError`]
+pub fn status(database: &mut dyn Schema) -> Result<Vec<MigrationStatus>, DatabaseError> {
+    let applied = database.applied()?;
+    Ok(compare(database.known(), &applied))
+}
+
+/// Applies the migrations that are pending, in order. Any number of machines may do so at once: one does the work, under
+/// the schema's lock, and the others find it done.
+///
+/// `progress` is told of each migration as soon as it is applied. Where the engine can take back all of them together
+/// (PostgreSQL), they are final when this returns `Ok`.
+///
+/// A schema that a newer release has migrated is left alone, and [`Migrated::newer`] says so.
+///
+/// # Errors
+/// [`MigrateError`]: nothing is applied where a migration was edited, is unknown, or was skipped.
+pub fn migrate(
+    database: &mut dyn Schema,
+    progress: &mut dyn FnMut(&Migration, &Application),
+) -> Result<Migrated, MigrateError> {
+    // First without the lock: it may need rights that a role without any pending migration need not have.
+    let before = sound(status(database)?)?;
+    if pending(&before).is_empty() {
+        return Ok(Migrated { steps: Vec::new(), newer: newer(before) });
+    }
+    database.lock_schema()?;
+    let migrated = apply_pending(database, progress);
+    let unlocked = database.unlock_schema();
+    // What failed first is what to tell.
+    let migrated = migrated?;
+    unlocked?;
+    Ok(migrated)
+}
+
+/// Applies what is pending. Under the lock, so what was read before it does not count.
+fn apply_pending(
+    database: &mut dyn Schema,
+    progress: &mut dyn FnMut(&Migration, &Application),
+) -> Result<Migrated, MigrateError> {
+    let now = sound(status(database)?)?;
+    let pending = pending(&now);
+    let mut steps = Vec::with_capacity(pending.len());
+    for migration in database.known().iter().filter(|migration| pending.contains(&migration.number)) {
+        let application = database.apply(migration)?;
+        progress(migration, &application);
+        steps.push((*migration, application));
+    }
+    Ok(Migrated { steps, newer: newer(now) })
+}
+
+/// Puts what this release knows and what was applied side by side.
+fn compare(known: &[Migration], applied: &[Applied]) -> Vec<MigrationStatus> {
+    let newest_known = known.iter().map(|migration| migration.number).max();
+    let of_known = known.iter().map(|migration| MigrationStatus {
+        number: migration.number,
+        name: migration.name.to_owned(),
+        optional: migration.optional,
+        state: match applied.iter().find(|applied| applied.number == migration.number) {
+            None => MigrationState::Pending,
+            // The name is for people; the text is what counts.
+            Some(applied) if applied.checksum == migration.checksum() => MigrationState::Applied,
+            Some(_) => MigrationState::Edited,
+        },
+    });
+    let of_others = applied
+        .iter()
+        .filter(|applied| known.iter().all(|migration| migration.number != applied.number))
+        .map(|applied| MigrationStatus {
+            number: applied.number,
+            name: applied.name.clone(),
+            optional: false,
+            state: if Some(applied.number) > newest_known { MigrationState::Newer } else { MigrationState::Unknown },
+        });
+    let mut all: Vec<MigrationStatus> = of_known.chain(of_others).collect();
+    all.sort_by_key(|migration| migration.number);
+    all
+}
+
+/// Passes on a state of the schema that migrations may be applied to.
+fn sound(all: Vec<MigrationStatus>) -> Result<Vec<MigrationStatus>, MigrateError> {
+    let newest =
+        all.iter().filter(|migration| migration.state != MigrationState::Pending).map(|m| m.number).max().unwrap_or(0);
+    for MigrationStatus { number, name, optional, state } in &all {
+        let (number, name) = (*number, name.clone());
+        match state {
+            MigrationState::Edited => return Err(MigrateError::Edited { number, name }),
+            MigrationState::Unknown => return Err(MigrateError::Unknown { number, name }),
+            // What depends on it is applied already. An optional one has nothing that depends on it.
+            MigrationState::Pending if number < newest && !optional => {
+                return Err(MigrateError::Skipped { number, name, newest });
+            }
+            MigrationState::Applied | MigrationState::Pending | MigrationState::Newer => {}
+        }
+    }
+    Ok(all)
+}
+
+/// The numbers of those that are pending.
+fn pending(all: &[MigrationStatus]) -> Vec<u32> {
+    all.iter().filter(|migration| migration.state == MigrationState::Pending).map(|m| m.number).collect()
+}
+
+/// Those that a newer release has applied.
+fn newer(all: Vec<MigrationStatus>) -> Vec<MigrationStatus> {
+    all.into_iter().filter(|migration| migration.state == MigrationState::Newer).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::database::DatabaseFailure;
+
+    const fn known(number: u32, optional: bool) -> Migration {
+        Migration { number, name: "some", sql: "some", optional }
+    }
+
+    fn applied(number: u32, sql: &'static str) -> Applied {
+        Applied { number, name: "some".into(), checksum: Migration { sql, ..known(number, false) }.checksum() }
+    }
+
+    /// An engine that remembers, and whose lock lets another machine go first.
+    #[derive(Default)]
+    struct Engine {
+        applied: Vec<Applied>,
+        /// What another machine applies while we wait for the lock.
+        meanwhile: Vec<Applied>,
+        fails_at: Option<u32>,
+        locked: bool,
+        locks: usize,
+    }
+
+    impl Schema for Engine {
+        fn known(&self) -> &'static [Migration] {
+            const { &[known(1, false), known(2, true), known(3, false)] }
+        }
+
+        fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError> {
+            Ok(self.applied.clone())
+        }
+
+        fn lock_schema(&mut self) -> Result<(), DatabaseError> {
+            self.applied.append(&mut self.meanwhile);
+            self.locked = true;
+            self.locks += 1;
+            Ok(())
+        }
+
+        fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError> {
+            assert!(self.locked);
+            if self.fails_at == Some(migration.number) {
+                return Err(DatabaseError::new(DatabaseFailure::Other, "applying", "no"));
+            }
+            if migration.optional {
+                return Ok(Application::LeftOut("no".into()));
+            }
+            self.applied.push(applied(migration.number, migration.sql));
+            Ok(Application::Done)
+        }
+
+        fn unlock_schema(&mut self) -> Result<(), DatabaseError> {
+            self.locked = false;
+            Ok(())
+        }
+    }
+
+    fn steps(engine: &mut Engine) -> Vec<u32> {
+        let migrated = migrate(engine, &mut |_, _| {}).unwrap();
+        migrated.steps.iter().map(|(migration, _)| migration.number).collect()
+    }
+
+    #[test]
+    fn what_is_pending_is_applied_in_order_and_what_was_left_out_is_tried_again() {
+        let mut engine = Engine::default();
+        assert_eq!(steps(&mut engine), [1, 2, 3]);
+        assert_eq!(steps(&mut engine), [2]);
+        assert!(!engine.locked);
+    }
+
+    #[test]
+    fn what_another_machine_applied_while_we_waited_is_not_applied_again() {
+        let mut engine = Engine { meanwhile: vec![applied(1, "some"), applied(3, "some")], ..Engine::default() };
+        assert_eq!(steps(&mut engine), [2]);
+    }
+
+    #[test]
+    fn what_another_machine_edited_while_we_waited_is_refused() {
+        let mut engine = Engine { meanwhile: vec![applied(1, "other")], ..Engine::default() };
+        let error = migrate(&mut engine, &mut |_, _| {}).unwrap_err();
+        assert!(matches!(error, MigrateError::Edited { number: 1, .. }), "{error}");
+        assert!(!engine.locked && engine.applied.len() == 1);
+    }
+
+    #[test]
+    fn a_failure_lets_go_of_the_lock_and_goes_no_further() {
+        let mut engine = Engine { fails_at: Some(1), ..Engine::default() };
+        assert!(matches!(migrate(&mut engine, &mut |_, _| {}).unwrap_err(), MigrateError::Database(_)));
+        assert!(!engine.locked && engine.applied.is_empty());
+    }
+
+    #[test]
+    fn where_nothing_is_pending_no_lock_is_taken() {
+        let all = vec![applied(1, "some"), applied(2, "some"), applied(3, "some"), applied(4, "new")];
+        let mut engine = Engine { applied: all, ..Engine::default() };
+        let migrated = migrate(&mut engine, &mut |_, _| {}).unwrap();
+        assert_eq!((migrated.steps.len(), migrated.newer.len(), engine.locks), (0, 1, 0));
+    }
+
+    #[test]
+    fn what_is_not_ours_is_told_apart() {
+        let known = [known(1, false), known(2, false), known(4, false)];
+        let applied = [applied(1, "some"), applied(2, "other"), applied(3, "x"), applied(5, "x")];
+        let states: Vec<_> = compare(&known, &applied).iter().map(|m| (m.number, m.state)).collect();
+        use MigrationState::{Applied, Edited, Newer, Pending, Unknown};
+        assert_eq!(states, [(1, Applied), (2, Edited), (3, Unknown), (4, Pending), (5, Newer)]);
+    }
+
+    #[test]
+    fn a_gap_is_refused_unless_it_is_optional() {
+        let mut engine = Engine { applied: vec![applied(3, "some")], ..Engine::default() };
+        let error = migrate(&mut engine, &mut |_, _| {}).unwrap_err();
+        assert!(matches!(error, MigrateError::Skipped { number: 1, newest: 3, .. }), "{error}");
+    }
 }

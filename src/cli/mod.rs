@@ -1,1 +1,189 @@
-//! (to be written)
+//! The command line: a file per subcommand.
+//!
+//! No subcommand means `deliver`: that is what `master.cf` runs. A delivery prints one line and exits 0, 65, 67, 75 or
+//! 77, whatever happens, panics and unreadable arguments included; the other subcommands use the exit statuses of
+//! sysexits(3) as they are meant.
+
+mod check;
+mod deliver;
+mod lock;
+mod migrate;
+
+use crate::delivery::verdict::{self, StatusDetail, Verdict};
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+use comfy_table::ContentArrangement;
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+use sysexits::ExitCode;
+
+/// Deliver one message for Postfix: exactly once into the recipient's INBOX and the sender's Sent.
+///
+/// Postfix runs this once per recipient, with the message on standard input. It takes a named lock on the Message-ID in
+/// the database that all machines share, records the message, and appends it over IMAP. Exit 75 means: try again later.
+#[derive(Debug, Parser)]
+#[command(
+    name = "maildrop_command",
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
+Examples:
+  Try it out, with no database and no mail server:
+    maildrop_command --embedded /tmp/mail --sender lisa@gmail.com --recipient scuba@mail.axial.net < message.eml
+
+  In Postfix's master.cf (the whole entry is in postfix/master.cf.maildrop):
+    argv=/usr/bin/maildrop_command --config /etc/maildrop_command/config.toml
+      --sender ${sender} --recipient ${recipient} --queue-id ${queue_id}
+
+  Before going live:
+    maildrop_command migrate --config /etc/maildrop_command/config.toml
+    maildrop_command check --self-test --config /etc/maildrop_command/config.toml
+
+Exit status of a delivery: 0 delivered, 67 unknown recipient, 65 or 77 refused by a rule of yours, 75 try again later."
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    deliver: deliver::Arguments,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Deliver the message on standard input to one recipient (what happens without a subcommand, too)
+    Deliver(deliver::Arguments),
+    /// Bring the database's schema up to date, or tell how it stands
+    Migrate(migrate::Arguments),
+    /// Look whether database and mailbox store keep what a delivery relies on
+    Check(check::Arguments),
+    /// The named lock
+    #[command(subcommand)]
+    Lock(lock::Command),
+}
+
+/// The subcommands by which a command line is told apart from a delivery, even where the rest of it cannot be read.
+const OTHER_SUBCOMMANDS: [&str; 4] = ["migrate", "check", "lock", "help"];
+
+/// Runs a command line, and returns the status to exit with. Never panics.
+#[must_use]
+pub fn run(arguments: &[OsString]) -> u8 {
+    crate::log::panic_hook();
+    let other = arguments.get(1).and_then(|a| a.to_str()).is_some_and(|a| OTHER_SUBCOMMANDS.contains(&a));
+    let outcome = catch_unwind(AssertUnwindSafe(|| dispatch(arguments, other)));
+    u8::from(outcome.unwrap_or_else(|_| {
+        if other {
+            complain("an internal error; the log has the details");
+            ExitCode::Software
+        } else {
+            verdict::report(&Verdict::deferred(StatusDetail::SYSTEM, "an internal error"))
+        }
+    }))
+}
+
+fn dispatch(arguments: &[OsString], other: bool) -> ExitCode {
+    let parsed = match Arguments::try_parse_from(arguments) {
+        Ok(parsed) => parsed,
+        Err(error) => return unreadable(&error, arguments, other),
+    };
+    match parsed.command {
+        None => deliver::run(&parsed.deliver),
+        Some(Command::Deliver(arguments)) => deliver::run(&arguments),
+        Some(Command::Migrate(arguments)) => migrate::run(&arguments),
+        Some(Command::Check(arguments)) => check::run(&arguments),
+        Some(Command::Lock(command)) => lock::run(&command),
+    }
+}
+
+/// A command line that asks for help, or cannot be read.
+fn unreadable(error: &clap::Error, arguments: &[OsString], other: bool) -> ExitCode {
+    let asks = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+    // A stray `--help` among the options of a delivery must not end in exit 0: Postfix takes that for delivered, though
+    // nobody has read the message.
+    let alone = arguments.len() <= 2 || (arguments.len() == 3 && arguments.get(1).is_some_and(|a| a == "deliver"));
+    if asks && (other || alone) {
+        // Nobody is left to tell if help cannot be printed.
+        let _ = error.print();
+        return ExitCode::Ok;
+    }
+    if other {
+        let _ = error.print();
+        return ExitCode::Usage;
+    }
+    let text = error.render().to_string();
+    let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+    verdict::report(&Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, format!("bad arguments: {first}")))
+}
+
+/// Prints an error of a subcommand other than `deliver`, with what mends it.
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "maildrop_command: {text}");
+}
+
+/// Prints what a subcommand other than `deliver` has to say.
+fn say(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Reads `30s`, `5m`, `1h 30m`, or a bare number of seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    if let Ok(seconds) = text.parse::<u32>() {
+        return Ok(Duration::from_secs(u64::from(seconds)));
+    }
+    humantime::parse_duration(text).map_err(|e| format!("{e}: write it like 30s, 5m or 1h"))
+}
+
+/// A table for people, as wide as the terminal.
+fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    // Where nobody's terminal says how wide it is, a page is.
+    table.set_width(terminal_size::terminal_size().map_or(120, |(width, _)| width.0));
+    table.set_header(header);
+    for row in rows {
+        // What servers say comes from outside: nothing of it may move the terminal's cursor.
+        table.add_row(row.map(|cell| cell.replace(|c: char| c.is_control() && c != '\n', "?")));
+    }
+    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// Tells a person at a terminal what takes longer than two seconds. Dropped when it is done.
+struct Slow(Option<std::sync::mpsc::Sender<()>>);
+
+impl Slow {
+    fn watch(what: &'static str) -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self(None);
+        }
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let watch = move || {
+            let mut waited = 0;
+            while wait.recv_timeout(Duration::from_secs(2)) == Err(RecvTimeoutError::Timeout) {
+                waited += 2;
+                complain(&format!("{what} … {waited} s"));
+            }
+        };
+        // Without a thread to tell it, it merely goes untold.
+        Self(std::thread::Builder::new().spawn(watch).ok().map(|_| done))
+    }
+}
+
+impl Drop for Slow {
+    fn drop(&mut self) {
+        self.0.take();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -3,6 +3,14 @@
 //! A connection is opened for one delivery, is never pooled away, and is never reconnected: the lock would not come
 //! along.
 
+pub(crate) mod mysql;
+pub(crate) mod postgres;
+pub(crate) mod sqlite;
+
+pub use self::mysql::MysqlDatabase;
+pub use self::postgres::PostgresDatabase;
+pub use self::sqlite::SqliteDatabase;
+
 use crate::config::Secret;
 use crate::ledger::Ledger;
 use crate::lock::NamedLock;
@@ -82,6 +90,12 @@ pub trait Inspect {
     /// # Errors
     /// [`DatabaseError`]
     fn inspect(&mut self) -> Result<Vec<Finding>, DatabaseError>;
+
+    /// Some address of the table `addresses` that is no `@domain`, to try a login with; `None` if it has none.
+    ///
+    /// # Errors
+    /// [`DatabaseError`]
+    fn any_address(&mut self) -> Result<Option<String>, DatabaseError>;
 }
 
 /// One thing that was looked at.

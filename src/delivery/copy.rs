@@ -275,7 +275,7 @@ where
     };
     let message = delivery.message;
     let wanted = Wanted {
-        message_id: message.message_id(),
+        message_id: message.message_id_for_search(),
         identity: message.identity(),
         role: copy.role,
         matching: Matching::Identity,

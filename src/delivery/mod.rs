@@ -26,8 +26,10 @@
 
 mod copy;
 mod outcome;
+pub(crate) mod verdict;
 
 pub use outcome::{CopyReport, Deferral, Delivered, Manner, Refusal, Stages};
+pub use verdict::{StatusDetail, Verdict, report};
 
 use crate::ledger::{CopyKey, EndedAttempt, Journal, JournalCopy, Ledger, MessageRecord, Record};
 use crate::lock::{Acquired, LockName, NamedLock};
@@ -80,6 +82,21 @@ pub struct Policy {
     pub look_in_sent: bool,
     /// Keep the raw source of messages of at most this size, in bytes; zero keeps none.
     pub keep_source_up_to: u64,
+}
+
+impl Policy {
+    /// For one machine without a configuration.
+    #[must_use]
+    pub fn embedded() -> Self {
+        Self {
+            lock_wait: Duration::ZERO,
+            settle: Duration::from_mins(5),
+            sent_retry_for: Duration::from_hours(24),
+            over_quota_refuses: false,
+            look_in_sent: false,
+            keep_source_up_to: 0,
+        }
+    }
 }
 
 /// A copy owed by this delivery, and the mailbox it belongs in.

@@ -59,6 +59,9 @@ pub enum Refusal {
     /// For now: the message stays with whoever sent it here, who tries again.
     #[error(transparent)]
     Deferred(#[from] Deferral),
+    /// For good: nobody here bears the recipient's address.
+    #[error("unknown recipient")]
+    UnknownRecipient,
     /// For good, because the operator chose so: the recipient's mailbox is over quota.
     #[error("over quota: {0}")]
     OverQuota(MailboxError),
@@ -73,6 +76,9 @@ pub enum Deferral {
     /// An earlier attempt for this very recipient never ended, and is too young: its APPEND may still land.
     #[error("an earlier attempt never ended, and began only {0:?} ago: its copy may still arrive")]
     Unsettled(Duration),
+    /// No address is known at all: a table not yet filled, or the wrong database. No reason to refuse mail.
+    #[error("the table of addresses is empty")]
+    NobodyKnown,
     /// The lock was lost before the append: its connection ended, or its server forgot it.
     #[error("the lock was lost on the way")]
     LockLost,
@@ -97,6 +103,7 @@ impl Deferral {
         match self {
             Self::Busy(_) => "busy",
             Self::Unsettled(_) => "deferred: an earlier attempt may still land",
+            Self::NobodyKnown => "deferred: the table of addresses is empty",
             Self::LockLost => "deferred: the lock was lost",
             Self::JournalForgotten => "deferred: the journal was forgotten",
             Self::Unknown(_) => "unknown",
@@ -109,6 +116,12 @@ impl Deferral {
 /// How long each stage of a delivery took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stages {
+    /// Connecting to the database, the IMAP server's greeting beside it.
+    pub connect: Duration,
+    /// Asking the database whose addresses these are.
+    pub route: Duration,
+    /// Logging in to the mailboxes.
+    pub authenticate: Duration,
     /// Asking where the mailboxes stand.
     pub position: Duration,
     /// Writing the journal.

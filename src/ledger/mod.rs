@@ -3,6 +3,10 @@
 //! Three tables (`sql/<engine>/`): `attempts` is the journal, a row per copy that a process set out to deliver;
 //! `messages` is what is known of a message; `copies` says for each copy where it is, or that it is still owed.
 
+mod mysql;
+mod postgres;
+mod sqlite;
+
 use crate::database::DatabaseError;
 use crate::lock::LockName;
 use crate::mailbox::{Placement, Position, Role};

@@ -3,8 +3,12 @@
 //! The lock says *who goes on now*. It does not say what was done: that is the [`ledger`](crate::ledger), read again
 //! once the lock is held.
 
+mod file;
+mod mysql;
 mod name;
+mod postgres;
 
+pub use file::FileLocks;
 pub(crate) use name::hex;
 pub use name::{DEFAULT_NAMESPACE, LockName};
 

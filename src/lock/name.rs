@@ -1,5 +1,6 @@
 //! The name of a lock: the same on every machine, in every release and in every language.
 
+use crate::message::Message;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
@@ -28,6 +29,15 @@ impl LockName {
             hash.update(part);
         }
         Self(hash.finalize().into())
+    }
+
+    /// The name for a message: its Message-ID's, or, where it has none, one made up from its content.
+    #[must_use]
+    pub fn of_message(namespace: &str, message: &Message) -> Self {
+        // The negative control of the two-host test: with a name of its own, every process gets its lock at once.
+        #[cfg(feature = "test-without-lock")]
+        let namespace = &format!("{namespace} {}", uuid::Uuid::now_v7());
+        Self::new(namespace, message.lock_subject())
     }
 
     /// The key of the PostgreSQL advisory lock: the first 8 bytes, big-endian, as a signed bigint.
@@ -76,4 +86,29 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Computed by another program (Python's hashlib): namespace, Message-ID, PostgreSQL's key, MySQL's name. The SQL
+    /// functions are held to the same list.
+    const VECTORS: &str = include_str!("../../tests/lock_names.json");
+
+    #[test]
+    fn every_release_and_every_language_says_the_same_name() {
+        let vectors: Vec<(String, String, i64, String)> = serde_json::from_str(VECTORS).unwrap();
+        assert!(vectors.len() >= 15);
+        for (namespace, message_id, key, name) in vectors {
+            let lock = LockName::new(&namespace, message_id.as_bytes());
+            assert_eq!((lock.postgres_key(), lock.mysql_name()), (key, name), "{namespace:?} {message_id:?}");
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_no_text_has_a_name_too() {
+        let lock = LockName::new(DEFAULT_NAMESPACE, b"<\xff\xfe@example.com>");
+        assert_eq!(lock.postgres_key(), -6_433_812_475_294_849_147);
+    }
 }

@@ -3,6 +3,9 @@
 //! One value of [`Mailbox`] is one mailbox of one user, opened and authenticated.
 
 pub mod imap;
+mod maildir;
+
+pub use maildir::MaildirMailbox;
 
 use crate::message::Identity;
 use thiserror::Error;

@@ -34,6 +34,7 @@ impl Metadata {
     pub fn of(message: &[u8]) -> Self {
         let mut known = Self::default();
         let mut from_fields = 0_usize;
+        let mut dated = false;
         let first = |slot: &mut Option<String>, field: &Field<'_>| {
             if slot.is_none() {
                 *slot = Some(text(field));
@@ -50,7 +51,8 @@ impl Metadata {
                 first(&mut known.cc, &field);
             } else if field.is("subject") {
                 first(&mut known.subject, &field);
-            } else if field.is("date") && known.date.is_none() {
+            } else if field.is("date") && !dated {
+                dated = true;
                 known.date = date(&field);
             }
         }
@@ -114,15 +116,14 @@ pub(super) fn json(message: &[u8]) -> String {
 }
 
 /// The one mailbox that this field names; `None` where it names none or several, a group, or anything odd. An address
-/// out of an encoded word is none (RFC 2047 section 5): it must stand in the field as it is.
+/// out of an encoded word is none (RFC 2047 section 5), which mailparse sees to.
 fn only_mailbox(field: &Field<'_>) -> Option<Address> {
     let (value, cut) = bounded_value(field);
     if cut {
         return None;
     }
     let mailbox = with_parsed(&value, |header| mailparse::addrparse_header(header).ok()?.extract_single_info())??;
-    let literal = memchr::memmem::find(&value, mailbox.addr.as_bytes()).is_some();
-    let address = if literal { Address::parse(&mailbox.addr).ok()? } else { return None };
+    let address = Address::parse(&mailbox.addr).ok()?;
     let odd = |c: char| c.is_whitespace() || matches!(c, '<' | '>' | '(' | ')' | ',' | ';' | ':' | '"' | '\\');
     (!address.local().contains(odd) && !address.domain().contains(odd)).then_some(address)
 }
@@ -169,4 +170,15 @@ fn with_parsed<T>(value: &[u8], read: impl FnOnce(&mailparse::MailHeader<'_>) ->
 /// `None` where mailparse panics: a panic there must not cost the delivery.
 fn guarded<T>(read: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(read)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_in_the_decoder_costs_metadata_only() {
+        assert_eq!(guarded(|| -> u8 { panic!("as mailparse might") }), None);
+        assert_eq!(with_parsed(b"value", |_| -> u8 { panic!("as mailparse might") }), None);
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! Our own, since no message may be refused: mailparse gives up on a message whose first line begins with a space, and
 //! takes a whole body for header fields where the blank line is missing. The rule for a line that is no header field is
-//! Postfix's (`src/global/is_header.c`, `src/global/mime_state.c`): the body begins there.
+//! Postfix's (`src/global/is_header.c`, `src/global/mime_state.c`): the body begins there. But an mbox `From ` line is passed over.
 
 use memchr::memchr;
 
@@ -10,7 +10,8 @@ use memchr::memchr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Field<'a> {
     /// Its name as it stands, without the white space that the obsolete syntax allows before the colon (RFC 5322
-    /// section 4.5). Empty for continuation lines at the very top, which continue nothing.
+    /// section 4.5). Empty for what is no field, and not the beginning of the body either: continuation lines at the
+    /// very top, which continue nothing, and an mbox `From ` line, wherever it stands.
     pub name: &'a [u8],
     /// What follows the colon, line ends and folding included.
     pub value: &'a [u8],
@@ -65,7 +66,8 @@ impl<'a> Iterator for Fields<'a> {
         let all = self.rest;
         let (line, after) = split_line(all);
         let text = without_line_end(line);
-        let colon = if self.at_top && begins_with_white_space(line) { Some((0, 0)) } else { name_and_colon(text) };
+        let nameless = self.at_top && begins_with_white_space(line) || is_mbox_line(line);
+        let colon = if nameless { Some((0, 0)) } else { name_and_colon(text) };
         self.at_top = false;
         let Some((name_end, value_start)) = colon else {
             self.body = Some(if text.is_empty() { after } else { all });
@@ -111,10 +113,11 @@ pub(super) fn relaxed(value: &[u8]) -> impl Iterator<Item = u8> {
 /// `bytes` without the mbox line that it may begin with: `From sender date` (pipe(8) flag F, local(8)). The header
 /// field `From :`, which the obsolete syntax allows, is none.
 pub(super) fn without_mbox_line(bytes: &[u8]) -> &[u8] {
-    let Some(rest) = bytes.strip_prefix(b"From ") else {
-        return bytes;
-    };
-    if rest.trim_ascii_start().first() == Some(&b':') { bytes } else { split_line(bytes).1 }
+    if is_mbox_line(bytes) { split_line(bytes).1 } else { bytes }
+}
+
+fn is_mbox_line(line: &[u8]) -> bool {
+    line.strip_prefix(b"From ").is_some_and(|rest| rest.trim_ascii_start().first() != Some(&b':'))
 }
 
 /// The first line with its line end, and what follows it.
@@ -187,6 +190,16 @@ mod tests {
     fn a_first_line_that_begins_with_a_space_continues_nothing() {
         check(b" odd\n too\nA: b\n\nx", &[("", "odd too"), ("A", "b")], "x");
         check(b"Delivered-To: doug\n odd\nA: b\n\nx", &[("Delivered-To", "doug odd"), ("A", "b")], "x");
+    }
+
+    #[test]
+    fn an_mbox_line_is_nothing_wherever_it_stands() {
+        check(b"From a b\nA: b\n\nx", &[("", "From a b"), ("A", "b")], "x");
+        check(
+            b"Delivered-To: doug\nFrom a b\nA: b\n\nx",
+            &[("Delivered-To", "doug"), ("", "From a b"), ("A", "b")],
+            "x",
+        );
     }
 
     #[test]

@@ -5,13 +5,13 @@
 //! the author wrote, and nothing that is added, or changed, on the way:
 //!
 //! * not covered: Received, Return-Path, Delivered-To, X-Original-To, Authentication-Results, DKIM-Signature, ARC-*,
-//!   spam marks, and all else that is not in [`AUTHOR_FIELDS`];
+//!   spam marks, and all else that is not in `AUTHOR_FIELDS`;
 //! * not told apart: CRLF and LF (a CR counts for nothing anywhere), NUL and 0x80, folding and runs of white space in
-//!   fields, the order of fields with different names, empty lines at the end of the body, a `From ` line at the top.
+//!   fields, the order of fields with different names, empty lines at the end of the body, an mbox `From ` line.
 //!
 //! The encoding is for ever: what is in the ledger was computed by it. The tests pin it.
 
-use super::fields::{Field, Fields, relaxed, without_mbox_line};
+use super::fields::{Field, Fields, relaxed};
 use memchr::memchr2;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -54,7 +54,7 @@ const AUTHOR_FIELDS: [&str; 29] = [
 
 /// The digest of what the author wrote: SHA-256 over the author's fields and the body.
 ///
-/// For each name of [`AUTHOR_FIELDS`] that occurs: `u32 big-endian length · name · SHA-256 of its values in order, each
+/// For each name of the author's fields (`AUTHOR_FIELDS`) that occurs: `u32 big-endian length · name · SHA-256 of its values in order, each
 /// relaxed and ended by LF`; then a zero `u32`; then the body without CR, NUL read as 0x80, without line ends at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentDigest([u8; 32]);
@@ -113,19 +113,10 @@ pub(super) struct Essence {
 
 impl Essence {
     pub fn of(bytes: &[u8]) -> Self {
-        let mut message = bytes;
-        // All of them, so that a message that had two, and lost one when it was received, keeps its identity.
-        loop {
-            let shorter = without_mbox_line(message);
-            if shorter.len() == message.len() {
-                break;
-            }
-            message = shorter;
-        }
         let mut message_id = None;
         // A hasher per name, so that the order of names does not count and that nothing need be kept to be sorted.
         let mut hashers: [Option<Sha256>; AUTHOR_FIELDS.len()] = [const { None }; AUTHOR_FIELDS.len()];
-        let mut fields = Fields::of(message);
+        let mut fields = Fields::of(bytes);
         for field in fields.by_ref() {
             let slot = AUTHOR_FIELDS.iter().position(|name| field.is(name)).and_then(|at| hashers.get_mut(at));
             if let Some(hasher) = slot {

@@ -1,7 +1,7 @@
 //! A message: its bytes, what can be read in them, and its identity.
 //!
-//! Nothing here refuses a message, except one without a single byte. Its header is located by ourselves ([`fields`]);
-//! what can be decoded is metadata ([`decode`]); what makes it the same message as another is in [`identity`]. All of it
+//! Nothing here refuses a message, except one without a single byte. Its header is located by ourselves (`fields`);
+//! what can be decoded is metadata (`decode`); what makes it the same message as another is in `identity`. All of it
 //! takes time that grows with the length of the message and no faster.
 
 pub mod address;
@@ -101,7 +101,7 @@ impl Message {
         self.bytes.len() as u64
     }
 
-    /// The identity: see [`identity`](self).
+    /// The identity: the same for every recipient's copy, and for the copy that a mailbox gives back.
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
@@ -127,17 +127,15 @@ impl Message {
     }
 
     /// The Message-ID for IMAP SEARCH HEADER: without its angle brackets. `None` where there is none, or where it holds
-    /// anything that servers could read differently (white space, bytes beyond ASCII, quotes, an uncommon length): a
+    /// anything that servers could read differently (text beside the angle brackets, white space, bytes beyond ASCII,
+    /// quotes, an uncommon length): a
     /// search by it could miss the message, so everything has to be looked at.
     #[must_use]
     pub fn message_id_for_search(&self) -> Option<&str> {
         let id = std::str::from_utf8(self.message_id.as_deref()?).ok()?;
-        let bare = match id.strip_prefix('<') {
-            Some(rest) => rest.split_once('>')?.0,
-            None => id,
-        };
+        let bare = id.strip_prefix('<').and_then(|id| id.strip_suffix('>')).unwrap_or(id);
         let plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'<' | b'>' | b'(' | b')');
-        (!bare.is_empty() && bare.len() <= MESSAGE_ID_LIMIT && bare.bytes().all(plain)).then_some(bare)
+        (!bare.is_empty() && id.len() <= MESSAGE_ID_LIMIT && bare.bytes().all(plain)).then_some(bare)
     }
 
     /// The bytes of the first Message-ID field, unfolded and trimmed, nothing lost. `None` where the message has none.
@@ -216,9 +214,7 @@ impl Message {
             return Vouched::No(Cow::Borrowed("there is not exactly one From address"));
         };
         let fields = Fields::of(&self.bytes).filter(|field| field.is("Authentication-Results"));
-        // What is longer than any real one is no result: cut, it could say something else.
-        let short = |value: Vec<u8>| (value.len() <= FIELD_LIMIT).then_some(value).unwrap_or_default();
-        dmarc(fields.map(|field| short(field.relaxed_value())), authserv_id, from.domain())
+        dmarc(fields.map(|field| field.relaxed_value()), authserv_id, from.domain())
     }
 }
 

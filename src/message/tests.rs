@@ -164,6 +164,12 @@ fn the_message_id_names_the_lock() {
     assert_eq!(odd.message_id(), Some("<a\u{fffd}\u{fffd}b@c>"));
     assert_eq!(odd.message_id_for_search(), None);
     assert_eq!(received("Message-ID: <a b@c>\n\n").message_id_for_search(), None);
+    // What is searched for is what the text says between its brackets, whole: else a candidate would be passed over.
+    for odd in ["<a@b> (junk)", "<a@b>junk", "<a@b", "a@b>", "<a@b><c@d>"] {
+        assert_eq!(received(format!("Message-ID: {odd}\n\n")).message_id_for_search(), None, "{odd}");
+    }
+    assert_eq!(received("Message-ID: a@b\n\n").message_id_for_search(), Some("a@b"));
+    assert_eq!(received(format!("Message-ID: <{}>\n\n", "x".repeat(997))).message_id_for_search(), None);
     let long = received(format!("Message-ID: <{}>\n\n", "x".repeat(100_000)));
     assert_eq!(long.message_id().map(str::len), Some(998));
     assert_eq!(long.lock_subject().len(), 100_002);
@@ -233,6 +239,8 @@ fn the_authors_address_is_one_mailbox_or_none() {
         "From: =?utf-8?Q?lisa=40gmail.com?=",
         "From: =?utf-8?Q?lisa=40gmail.com?= lisa",
         "From: =?utf-8?Q?=3Clisa=40gmail.com=3E?=",
+        "From: <=?utf-8?Q?lisa=40gmail.com?=>",
+        "From: lisa =?utf-8?Q?=40gmail.com?=",
         "From: friends: lisa@gmail.com;",
         "From: <lisa@gmail.com> <doug@x>",
         "From: lisa@gmail.com doug@x",
@@ -240,7 +248,11 @@ fn the_authors_address_is_one_mailbox_or_none() {
     ] {
         assert_eq!(author(field), None, "{field}");
     }
-    assert_eq!(author(&format!("From: {} <lisa@gmail.com>", "x".repeat(FIELD_LIMIT))), None);
+    // What is cut away could be another mailbox.
+    let lisa = " <lisa@gmail.com>";
+    let full = format!("{}{lisa}", "x".repeat(FIELD_LIMIT - lisa.len()));
+    assert_eq!(author(&format!("From: {full}")).as_deref(), Some("lisa@gmail.com"));
+    assert_eq!(author(&format!("From: {full}, doug@x")), None);
 }
 
 #[test]
@@ -257,6 +269,7 @@ fn a_date_that_cannot_be_read_is_none() {
     for none in ["", "garbage", "yesterday, 3 o'clock", "Thu, 1 Jan 1970 00:00:00 +0000", "31 Dec 99999 00:00:00 GMT"] {
         assert_eq!(date(none), None, "{none}");
     }
+    assert_eq!(date("garbage\nDate: 20 Nov 2026 12:00:00 GMT"), None, "only the first field counts");
     assert_eq!(date(&format!("1 Jan {} 00:00:00 GMT", u32::MAX)), None);
 }
 

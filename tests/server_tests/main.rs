@@ -1,4 +1,9 @@
-//! Scenarios with the real servers of `tests/servers`.
+//! Scenarios against real servers: `cargo test --features server-tests`, with the test servers up.
+
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../support/mysql.rs"]
+mod support_mysql;
 
 mod imap_append_stores_one_copy;
 mod imap_finds_what_arrived_since;
@@ -6,6 +11,22 @@ mod imap_over_quota;
 mod imap_round_trips;
 mod imap_takes_out_one_by_its_uid;
 mod imap_ways_in;
-
-#[path = "../support/mod.rs"]
-mod support;
+mod mysql_connecting;
+mod mysql_contention;
+mod mysql_hostile_text;
+mod mysql_indexes;
+mod mysql_inspection;
+mod mysql_ledger;
+mod mysql_lock;
+mod mysql_schema;
+mod mysql_source;
+mod postfix_fragments;
+mod postgres_connection;
+mod postgres_inspection;
+mod postgres_ledger;
+mod postgres_lock;
+mod postgres_migrations;
+mod postgres_pgbouncer;
+mod postgres_record;
+mod postgres_round_trips;
+mod two_hosts;

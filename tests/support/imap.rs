@@ -20,6 +20,17 @@ pub struct InMailbox {
     pub content: Vec<u8>,
 }
 
+impl InMailbox {
+    /// The value of the topmost field of this name, not unfolded; empty without one.
+    pub fn field(&self, name: &str) -> String {
+        let text = String::from_utf8_lossy(&self.content).into_owned();
+        let header = text.split("\r\n\r\n").next().unwrap_or_default();
+        let wanted = format!("{name}:").to_ascii_lowercase();
+        let line = header.lines().find(|line| line.to_ascii_lowercase().starts_with(&wanted));
+        line.map(|line| line[wanted.len()..].trim().to_owned()).unwrap_or_default()
+    }
+}
+
 impl Imap {
     /// `address` with or without a port; 143 if without.
     pub fn login(address: &str, user: &str, password: &str) -> Self {

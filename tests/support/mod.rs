@@ -1,7 +1,14 @@
 //! What every test of real servers needs to know: where they are. `tests/run` starts them.
+#![allow(dead_code, reason = "every test target uses a part of it")]
 
+pub mod counting_proxy;
+pub mod database;
 pub mod imap;
 pub mod imap_server;
+pub mod postfix;
+pub mod postgres;
+pub mod site;
+pub mod smtp;
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -33,6 +40,14 @@ pub fn env_if_there(name: &str) -> Option<String> {
 /// The address of a test server: `server("POSTGRES17")`.
 pub fn server(name: &str) -> String {
     env(&format!("MAILDROP_TEST_{name}"))
+}
+
+/// An address of the form `host` or `host:port`, divided.
+pub fn host_and_port(address: String, default_port: u16) -> (String, u16) {
+    match address.rsplit_once(':') {
+        Some((host, port)) => (host.to_owned(), port.parse().expect("a port")),
+        None => (address, default_port),
+    }
 }
 
 fn file() -> PathBuf {

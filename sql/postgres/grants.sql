@@ -1,0 +1,19 @@
+-- The least rights that a delivery needs. Not a migration: run it once as the owner of the tables, naming the role in
+-- the configuration file (and again after an upgrade whose notes say so):
+--
+--     psql --set=role=maildrop --file=grants.sql DATABASE
+--
+-- `migrate` is run by the tables' owner, not by this role. `check`, run as this role, says what is missing.
+
+GRANT SELECT ON addresses, maildrop_migrations TO :"role";
+
+GRANT SELECT, INSERT ON attempts, messages, copies TO :"role";
+GRANT UPDATE (ended_at, outcome) ON attempts TO :"role";
+GRANT UPDATE (recipient, state, uid_validity, uid, reason, delivered_at, updated_at) ON copies TO :"role";
+
+-- With record.raw only: keep the source of messages. Reading it back is for whoever replays deliveries.
+GRANT INSERT, SELECT (message_id) ON message_sources TO :"role";
+
+-- Nothing is ever deleted by a delivery. The lock needs no right at all, and who holds one is found in pg_locks and
+-- pg_stat_activity, where every role sees the name that a session of any role gave itself; for how long it has been
+-- held shows only between sessions of one role (or of pg_read_all_stats).

@@ -1,0 +1,104 @@
+//! `migrate`: the schema in `sql/<engine>/`, applied in order.
+
+use super::{complain, say, table};
+use crate::config::Config;
+use crate::deadline::Deadline;
+use crate::schema::{self, Application, MigrateError, Migration, MigrationState, MigrationStatus};
+use crate::site::Site;
+use clap::Args;
+use std::path::PathBuf;
+use std::time::Duration;
+use sysexits::ExitCode;
+
+/// How long a migration may take, the wait for another machine's included. Far longer than a delivery: an index on a
+/// large table takes its time, and nobody but an administrator waits.
+const PATIENCE: Duration = Duration::from_hours(24);
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  maildrop_command migrate --config /etc/maildrop_command/config.toml
+  maildrop_command migrate --status --config /etc/maildrop_command/config.toml
+
+Safe to run from many machines at once, and to run again. A release runs on the schema of the next one, so upgrade the
+schema first, then the machines one by one.")]
+pub(super) struct Arguments {
+    /// The configuration file
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Tell how the schema stands, and change nothing
+    #[arg(long)]
+    status: bool,
+    /// For programs
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> ExitCode {
+    let site = match Config::load(&arguments.config).and_then(Site::configured) {
+        Ok(site) => site,
+        Err(error) => {
+            complain(&error.to_string());
+            return ExitCode::Config;
+        }
+    };
+    match bring_up_to_date(&site, arguments) {
+        Ok(()) => ExitCode::Ok,
+        Err(error) => {
+            complain(&format!("{error}\n`maildrop_command check` shows what is in the way"));
+            ExitCode::Unavailable
+        }
+    }
+}
+
+fn bring_up_to_date(site: &Site, arguments: &Arguments) -> Result<(), MigrateError> {
+    let slow = super::Slow::watch("migrating, or waiting for another machine that does");
+    let mut database = site.open_database(None, Deadline::after(PATIENCE))?;
+    if !arguments.status {
+        let mut progress = |migration: &Migration, application: &Application| {
+            if !arguments.json {
+                say(&told(migration, application));
+            }
+        };
+        let migrated = schema::migrate(database.as_mut(), &mut progress)?;
+        if !migrated.newer.is_empty() {
+            complain("a newer release has migrated this database; this one delivers on it, and adds nothing");
+        }
+    }
+    let standings = schema::status(database.as_mut())?;
+    drop(slow);
+    tell(&standings, arguments.json);
+    Ok(())
+}
+
+fn told(migration: &Migration, application: &Application) -> String {
+    let Migration { number, name, .. } = migration;
+    match application {
+        Application::Done => format!("applied {number:04}_{name}"),
+        Application::LeftOut(why) => {
+            format!("left out {number:04}_{name}, an extra that no delivery needs; the server said: {why}")
+        }
+    }
+}
+
+fn tell(standings: &[MigrationStatus], json: bool) {
+    let word = |standing: &MigrationStatus| match (standing.state, standing.optional) {
+        (MigrationState::Applied, _) => "applied",
+        (MigrationState::Pending, false) => "pending",
+        (MigrationState::Pending, true) => "left out (an extra)",
+        (MigrationState::Edited, _) => "EDITED since it was applied",
+        (MigrationState::Unknown, _) => "UNKNOWN to this release",
+        (MigrationState::Newer, _) => "applied by a newer release",
+    };
+    if json {
+        let all: Vec<_> = standings
+            .iter()
+            .map(
+                |s| serde_json::json!({ "number": s.number, "name": s.name, "state": word(s), "optional": s.optional }),
+            )
+            .collect();
+        return say(&serde_json::Value::from(all).to_string());
+    }
+    let rows = standings.iter().map(|s| [format!("{:04}", s.number), s.name.clone(), word(s).to_owned()]);
+    say(&table(["migration", "name", "state"], rows));
+}

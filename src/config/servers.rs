@@ -1,0 +1,344 @@
+//! The sections that say where a server is and who we are to it: `[database]` and `[imap]`.
+
+use super::secret::PasswordFile;
+use super::source::{ConfigError, Source};
+use super::values;
+use crate::database::{Address, Tls};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// `[database]`: the database that every machine shares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Database {
+    /// Which product it is.
+    pub engine: Engine,
+    /// How to reach it.
+    pub address: Address,
+    /// The database (PostgreSQL) or schema (MySQL).
+    pub database: String,
+    /// Our role there.
+    pub user: String,
+    /// Where its password is, if it has one.
+    pub password: Option<PasswordFile>,
+    /// Whether the connection is encrypted.
+    pub tls: Tls,
+}
+
+/// A database product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// PostgreSQL.
+    Postgresql,
+    /// MySQL or MariaDB.
+    Mysql,
+}
+
+/// `[imap]`: the server that the mailboxes are on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imap {
+    /// How to reach it.
+    pub address: Address,
+    /// How a TCP connection is encrypted; a unix socket never is.
+    pub encryption: Encryption,
+    /// The CA certificates to trust, PEM; the system's where none is named.
+    pub ca_file: Option<PathBuf>,
+    /// The service account.
+    pub user: String,
+    /// Where its password is.
+    pub password: PasswordFile,
+    /// Whether the service account acts for the mailbox's user: the authorization identity of SASL PLAIN.
+    pub act_for_user: bool,
+    /// How to log in.
+    pub mechanism: Mechanism,
+    /// The login name where `act_for_user` is off; `{user}` in it stands for the mailbox's user. `None`: the service
+    /// account's own.
+    pub login_user: Option<String>,
+    /// How long after its beginning an attempt that never ended may still land its APPEND. Longer than
+    /// `delivery.deadline`.
+    pub settle: Duration,
+    /// What becomes of a message for a mailbox that is over quota.
+    pub over_quota: OverQuota,
+}
+
+/// How a TCP connection to the IMAP server is encrypted. There is no form that encrypts without verifying the
+/// certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Encryption {
+    /// It is not.
+    None,
+    /// By STARTTLS, on port 143.
+    Starttls,
+    /// From the first byte on, on port 993.
+    Tls,
+}
+
+/// How to log in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mechanism {
+    /// AUTHENTICATE PLAIN (RFC 4616), which can act for another user.
+    #[default]
+    Plain,
+    /// LOGIN (RFC 3501 section 6.2.3), which cannot.
+    Login,
+}
+
+/// What becomes of a message for a mailbox that is over quota.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OverQuota {
+    /// It waits with Postfix (4.2.2).
+    #[default]
+    Defer,
+    /// It goes back to its sender (5.2.2).
+    Reject,
+}
+
+/// `[database]` as it is in the file.
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct DatabaseSection {
+    engine: Option<Engine>,
+    host: Option<String>,
+    port: Option<u16>,
+    socket: Option<PathBuf>,
+    database: Option<String>,
+    user: Option<String>,
+    password_file: Option<PathBuf>,
+    password_credential: Option<String>,
+    tls: Option<TlsKey>,
+    ca_file: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum TlsKey {
+    Off,
+    Verify,
+}
+
+/// `[imap]` as it is in the file.
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ImapSection {
+    host: Option<String>,
+    port: Option<u16>,
+    socket: Option<PathBuf>,
+    encryption: Option<Encryption>,
+    ca_file: Option<PathBuf>,
+    user: Option<String>,
+    password_file: Option<PathBuf>,
+    password_credential: Option<String>,
+    act_for_user: Option<bool>,
+    mechanism: Mechanism,
+    login_user: Option<String>,
+    #[serde(deserialize_with = "values::duration")]
+    settle: Duration,
+    over_quota: OverQuota,
+}
+
+impl Default for ImapSection {
+    fn default() -> Self {
+        Self {
+            host: None,
+            port: None,
+            socket: None,
+            encryption: None,
+            ca_file: None,
+            user: None,
+            password_file: None,
+            password_credential: None,
+            act_for_user: None,
+            mechanism: Mechanism::default(),
+            login_user: None,
+            settle: Duration::from_secs(300),
+            over_quota: OverQuota::default(),
+        }
+    }
+}
+
+impl DatabaseSection {
+    pub(super) fn check(self, source: &Source<'_>, credentials: Option<&Path>) -> Result<Database, ConfigError> {
+        let section = Section { source, name: "database", credentials };
+        let engine =
+            section.required("engine", self.engine, "say \"postgresql\" or \"mysql\" (which MariaDB is, too)")?;
+        let port = match engine {
+            Engine::Postgresql => 5432,
+            Engine::Mysql => 3306,
+        };
+        let address = section.address(self.host, self.port, self.socket, port)?;
+        let tls = match (self.tls, &address) {
+            (Some(TlsKey::Verify), Address::Socket(_)) => {
+                return Err(section.error("tls", "a unix socket is never encrypted: leave it out"));
+            }
+            (Some(tls), _) => tls,
+            (None, address) if is_on_this_machine(address) => TlsKey::Off,
+            (None, _) => TlsKey::Verify,
+        };
+        let ca_file = section.path("ca_file", self.ca_file)?;
+        let tls = match (tls, ca_file) {
+            (TlsKey::Verify, ca_file) => Tls::Verify { ca_file },
+            (TlsKey::Off, None) => Tls::Off,
+            (TlsKey::Off, Some(_)) => {
+                return Err(
+                    section.error("ca_file", "the connection is not encrypted: say tls = \"verify\", or leave it out")
+                );
+            }
+        };
+        Ok(Database {
+            engine,
+            address,
+            database: section.text("database", self.database, "name the database that the tables are in")?,
+            user: section.text("user", self.user, "name our role in the database")?,
+            password: section.password(self.password_file, self.password_credential)?,
+            tls,
+        })
+    }
+}
+
+impl ImapSection {
+    pub(super) fn check(self, source: &Source<'_>, credentials: Option<&Path>) -> Result<Imap, ConfigError> {
+        let section = Section { source, name: "imap", credentials };
+        // The port depends on the encryption, and the encryption on where the server is.
+        let address = section.address(self.host, self.port, self.socket, 0)?;
+        let encryption = match (self.encryption, &address) {
+            (Some(Encryption::Starttls | Encryption::Tls), Address::Socket(_)) => {
+                return Err(section.error("encryption", "a unix socket is never encrypted: leave it out"));
+            }
+            (Some(encryption), _) => encryption,
+            (None, address) if is_on_this_machine(address) => Encryption::None,
+            (None, _) => Encryption::Tls,
+        };
+        let address = match address {
+            Address::Tcp { host, port: 0 } => {
+                Address::Tcp { host, port: if encryption == Encryption::Tls { 993 } else { 143 } }
+            }
+            address => address,
+        };
+        let ca_file = section.path("ca_file", self.ca_file)?;
+        if ca_file.is_some() && encryption == Encryption::None {
+            return Err(section.error(
+                "ca_file",
+                "the connection is not encrypted: say encryption = \"tls\" or \"starttls\", or leave it out",
+            ));
+        }
+        if self.mechanism == Mechanism::Login && self.act_for_user == Some(true) {
+            return Err(
+                section.error("mechanism", "LOGIN cannot act for another user: say \"plain\", or act_for_user = false")
+            );
+        }
+        // Whoever says how else to log in has said that it is not by acting for the user.
+        let otherwise = self.mechanism == Mechanism::Login || self.login_user.is_some();
+        let act_for_user = self.act_for_user.unwrap_or(!otherwise);
+        if act_for_user && self.login_user.is_some() {
+            return Err(section.error("login_user", "it is used only with act_for_user = false: leave out one of them"));
+        }
+        if let Some(login_user) = &self.login_user
+            && (login_user.is_empty() || login_user.replace("{user}", "").contains(['{', '}']))
+        {
+            return Err(section.error("login_user", "only {user} can stand in it, as in \"{user}*service\""));
+        }
+        let user = section.text("user", self.user, "name the service account that appends for everybody")?;
+        let password = section.password(self.password_file, self.password_credential)?;
+        let mend = "name the file that the service account's password is in, or say password_credential";
+        let password = section.required("password_file", password, mend)?;
+        Ok(Imap {
+            address,
+            encryption,
+            ca_file,
+            user,
+            password,
+            act_for_user,
+            mechanism: self.mechanism,
+            login_user: self.login_user,
+            settle: self.settle,
+            over_quota: self.over_quota,
+        })
+    }
+}
+
+/// Whether what is sent there never leaves this machine. Only then is not encrypting it the default.
+pub(super) fn is_on_this_machine(address: &Address) -> bool {
+    match address {
+        Address::Socket(_) => true,
+        Address::Tcp { host, .. } => {
+            host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+        }
+    }
+}
+
+/// A section being checked.
+struct Section<'a> {
+    source: &'a Source<'a>,
+    name: &'static str,
+    credentials: Option<&'a Path>,
+}
+
+impl Section<'_> {
+    fn error(&self, key: &str, problem: &str) -> ConfigError {
+        self.source.error(&[self.name, key], problem)
+    }
+
+    fn required<T>(&self, key: &str, value: Option<T>, mend: &str) -> Result<T, ConfigError> {
+        value.ok_or_else(|| self.error(key, &format!("it is missing: {mend}")))
+    }
+
+    fn text(&self, key: &str, value: Option<String>, mend: &str) -> Result<String, ConfigError> {
+        self.required(key, value.filter(|text| !text.trim().is_empty()), mend)
+    }
+
+    /// pipe(8) runs us in Postfix's queue directory: a relative path would lead nowhere.
+    fn path(&self, key: &str, path: Option<PathBuf>) -> Result<Option<PathBuf>, ConfigError> {
+        match path {
+            Some(path) if !path.is_absolute() => Err(self.error(key, NOT_ABSOLUTE)),
+            path => Ok(path),
+        }
+    }
+
+    fn address(
+        &self,
+        host: Option<String>,
+        port: Option<u16>,
+        socket: Option<PathBuf>,
+        default_port: u16,
+    ) -> Result<Address, ConfigError> {
+        match (host.filter(|host| !host.trim().is_empty()), self.path("socket", socket)?) {
+            (Some(_), Some(_)) => Err(self.error("socket", "there is a host, too: leave out one of them")),
+            (None, None) => {
+                Err(self.error("host", "it is missing: name the server's host, or its unix socket as socket"))
+            }
+            (None, Some(_)) if port.is_some() => Err(self.error("port", "a unix socket has none: leave it out")),
+            (None, Some(socket)) => Ok(Address::Socket(socket)),
+            (Some(_), None) if port == Some(0) => Err(self.error("port", "0 is no port")),
+            (Some(host), None) => Ok(Address::Tcp { host, port: port.unwrap_or(default_port) }),
+        }
+    }
+
+    fn password(&self, file: Option<PathBuf>, credential: Option<String>) -> Result<Option<PasswordFile>, ConfigError> {
+        let key = |key: &str| format!("{}.{key}", self.name);
+        match (self.path("password_file", file)?, credential) {
+            (Some(_), Some(_)) => {
+                Err(self.error("password_credential", "there is a password_file, too: leave out one of them"))
+            }
+            (Some(path), None) => Ok(Some(PasswordFile { path, key: key("password_file") })),
+            (None, Some(name)) => {
+                if name.is_empty() || name.starts_with('.') || name.contains('/') {
+                    return Err(
+                        self.error("password_credential", "it is a name, not a path: for a path, say password_file")
+                    );
+                }
+                let mend = "under pipe(8) there is no $CREDENTIALS_DIRECTORY: say credentials_directory = \"/run/…\" at the \
+                    top of this file, or use password_file";
+                let folder = self.credentials.ok_or_else(|| self.error("password_credential", mend))?;
+                Ok(Some(PasswordFile { path: folder.join(name), key: key("password_credential") }))
+            }
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+/// What is said of a relative path.
+pub(super) const NOT_ABSOLUTE: &str = "the path has to begin with /: pipe(8) runs us in Postfix's queue directory";

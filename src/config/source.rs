@@ -1,0 +1,103 @@
+//! Where in the file something stands: an error names the line and the key, in one line of text.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+use toml::de::{DeTable, DeValue};
+
+/// What is wrong with the configuration, and what mends it, in one line without a secret.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{}{}: {problem}", file.display(), line.map(|line| format!(", line {line}")).unwrap_or_default())]
+pub struct ConfigError {
+    /// The file.
+    pub file: PathBuf,
+    /// The line, counted from 1, if it is about one.
+    pub line: Option<usize>,
+    /// The key, what is wrong with it and what to write.
+    pub problem: String,
+}
+
+/// The text of a configuration file.
+pub(super) struct Source<'a> {
+    pub file: &'a Path,
+    pub text: &'a str,
+}
+
+impl Source<'_> {
+    /// An error about the key of this path (`["imap", "settle"]`), whether or not it is in the file.
+    pub fn error(&self, path: &[&str], problem: &str) -> ConfigError {
+        let tables = self.tables();
+        let line = tables.as_ref().and_then(|table| key_span(table.get_ref(), path)).map(|span| self.line(span.start));
+        self.at(line, format!("{}: {problem}", path.join(".")))
+    }
+
+    /// What toml says, with the key that it is about.
+    pub fn toml_error(&self, error: &toml::de::Error) -> ConfigError {
+        let start = error.span().map(|span| span.start);
+        let line = start.map(|start| self.line(start));
+        let tables = self.tables();
+        let path = start.zip(tables.as_ref()).and_then(|(start, table)| path_at(table.get_ref(), start));
+        let said = error.message().lines().collect::<Vec<_>>().join(" ");
+        let Some(path) = path.filter(|path| !path.is_empty()) else {
+            return self.at(line, said);
+        };
+        let unknown = said.strip_prefix("unknown field `").and_then(|rest| rest.split_once("`, "));
+        let problem = match unknown {
+            Some(("password", _)) => {
+                "a password does not belong into this file: write it into a file of its own, that \
+                nobody else can read, and name that as password_file"
+                    .to_owned()
+            }
+            Some((_, expected)) => format!("there is no such key here: {expected}"),
+            None => said,
+        };
+        self.at(line, format!("{}: {problem}", path.join(".")))
+    }
+
+    fn at(&self, line: Option<usize>, problem: String) -> ConfigError {
+        ConfigError { file: self.file.to_owned(), line, problem }
+    }
+
+    /// `None` where the text is not TOML.
+    fn tables(&self) -> Option<toml::Spanned<DeTable<'_>>> {
+        DeTable::parse(self.text).ok()
+    }
+
+    fn line(&self, offset: usize) -> usize {
+        let before = self.text.as_bytes().get(..offset).unwrap_or(self.text.as_bytes());
+        1 + before.iter().filter(|&&b| b == b'\n').count()
+    }
+}
+
+/// Where the key stands; where it is missing, the table that it belongs into.
+fn key_span(table: &DeTable<'_>, path: &[&str]) -> Option<Range<usize>> {
+    let (first, rest) = path.split_first()?;
+    let (key, value) = table.iter().find(|(key, _)| key.get_ref() == first)?;
+    let deeper = match value.get_ref() {
+        DeValue::Table(table) => key_span(table, rest),
+        _ => None,
+    };
+    Some(deeper.unwrap_or(key.span()))
+}
+
+/// The path of the key, or value, that stands at this offset.
+fn path_at(table: &DeTable<'_>, offset: usize) -> Option<Vec<String>> {
+    for (key, value) in table {
+        let mut deeper = None;
+        match value.get_ref() {
+            DeValue::Table(table) => deeper = path_at(table, offset),
+            DeValue::Array(array) => {
+                let mut tables = array.iter().filter_map(|item| item.get_ref().as_table());
+                deeper = tables.find_map(|table| path_at(table, offset));
+            }
+            _ => {}
+        }
+        if deeper.is_none() && (key.span().contains(&offset) || value.span().contains(&offset)) {
+            deeper = Some(Vec::new());
+        }
+        if let Some(deeper) = deeper {
+            return Some(std::iter::once(key.get_ref().to_string()).chain(deeper).collect());
+        }
+    }
+    None
+}

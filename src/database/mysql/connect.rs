@@ -1,0 +1,237 @@
+//! Opening the connection: which address, which certificate, how long.
+
+use super::super::{Address, Client, DatabaseError, DatabaseFailure, Server, Tls};
+use super::error;
+use crate::deadline::Deadline;
+use mysql::{Conn, Opts, OptsBuilder, SslOpts};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tracing::debug;
+
+/// How long one address may take to answer to a connect: three retransmissions of the SYN. Another may be better.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The largest packet that the protocol has. The server's own limit, which is lower, is asked for once the session stands.
+const LARGEST_PACKET: usize = 1 << 30;
+
+/// Where systems keep the certificates that they trust, in one file: Debian and its kin, Red Hat and its kin, OpenSUSE,
+/// FreeBSD, Alpine and OpenBSD.
+const SYSTEM_CERTIFICATES: [&str; 5] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/usr/local/etc/ssl/cert.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// Whether what is sent to this server can be read on its way: over TCP, without TLS, to what is not this host.
+pub(super) fn in_clear(server: &Server) -> bool {
+    match (&server.address, &server.tls) {
+        (Address::Tcp { host, .. }, Tls::Off) => {
+            let address = host.parse::<IpAddr>();
+            !(host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback()))
+        }
+        _ => false,
+    }
+}
+
+/// Opens the connection and authenticates.
+pub(super) fn open(server: &Server, client: &Client, deadline: Deadline) -> Result<Conn, DatabaseError> {
+    let options = options(server, client, deadline)?;
+    match &server.address {
+        Address::Socket(path) => {
+            let doing = format!("connecting to the database at {}", path.display());
+            let path = path.to_str().ok_or_else(|| {
+                DatabaseError::new(DatabaseFailure::Local, doing.as_str(), "the socket's path is not UTF-8")
+            })?;
+            Conn::new(options.socket(Some(path))).map_err(|error| error::connecting(&doing, &error))
+        }
+        Address::Tcp { host, port } => {
+            let doing = format!("connecting to the database at {host}, port {port}");
+            let addresses = resolve(host, *port, &doing)?;
+            try_each(&addresses, host, options, &server.tls, deadline, &doing)
+        }
+    }
+}
+
+fn options(server: &Server, client: &Client, deadline: Deadline) -> Result<OptsBuilder, DatabaseError> {
+    let left = deadline.remaining();
+    if left.is_zero() {
+        return Err(DatabaseError::new(DatabaseFailure::TimedOut, "connecting to the database", "no time is left"));
+    }
+    // The crate sets these once, on the socket. Above what is left, since a wait for the lock may use it up; whoever needs
+    // the deadline kept to the second has a watchdog.
+    let patience = left + Duration::from_secs(2);
+    let mut attributes = HashMap::from([
+        ("program_name".to_owned(), env!("CARGO_PKG_NAME").to_owned()),
+        ("host".to_owned(), client.host.clone()),
+        ("pid".to_owned(), client.pid.to_string()),
+    ]);
+    if let Some(queue_id) = &client.queue_id {
+        attributes.insert("queue_id".to_owned(), queue_id.clone());
+    }
+    Ok(OptsBuilder::new()
+        .user(Some(server.user.as_str()))
+        .pass(server.password.as_ref().map(|password| password.expose()))
+        .db_name(Some(server.database.as_str()))
+        // It would connect a second time, over a socket that the server names, whenever the host is this one.
+        .prefer_socket(false)
+        // Saves the round trip that asks for it.
+        .max_allowed_packet(Some(LARGEST_PACKET))
+        .stmt_cache_size(0)
+        .read_timeout(Some(patience))
+        .write_timeout(Some(patience))
+        // A server that vanished is noticed within half a minute, also while the session is idle under IMAP.
+        .tcp_keepalive_time_ms(Some(15_000))
+        .tcp_keepalive_probe_interval_secs(Some(5))
+        .tcp_keepalive_probe_count(Some(3))
+        .tcp_user_timeout_ms(Some(30_000))
+        .ssl_opts(tls_options(&server.address, &server.tls)?)
+        // Shown by performance_schema.session_connect_attrs, to whoever looks for the holder of a lock.
+        .connect_attrs(Some(attributes)))
+}
+
+fn tls_options(address: &Address, tls: &Tls) -> Result<Option<SslOpts>, DatabaseError> {
+    let (Tls::Verify { ca_file }, Address::Tcp { .. }) = (tls, address) else {
+        return Ok(None);
+    };
+    let local = |detail: String| DatabaseError::new(DatabaseFailure::Local, "setting TLS up", detail);
+    // The crate builds its own rustls configuration from the process's default provider, and panics where two are
+    // compiled in and none is chosen. An error means that one has been installed already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let file = match ca_file {
+        Some(file) => {
+            // Read once more by the crate, whose errors do not name the file.
+            crate::tls::client_config(Some(file)).map_err(|error| local(error.to_string()))?;
+            file.clone()
+        }
+        None => SYSTEM_CERTIFICATES.iter().map(Path::new).find(|file| file.exists()).map(PathBuf::from).ok_or_else(
+            || local("the system has no CA certificates: install ca-certificates, or name a ca_file".into()),
+        )?,
+    };
+    Ok(Some(SslOpts::default().with_root_cert_path(Some(file))))
+}
+
+fn resolve(host: &str, port: u16, doing: &str) -> Result<Vec<SocketAddr>, DatabaseError> {
+    let unreachable = |detail: String| DatabaseError::new(DatabaseFailure::Unreachable, doing, detail);
+    let mut addresses: Vec<SocketAddr> =
+        (bare(host), port).to_socket_addrs().map_err(|error| unreachable(error.to_string()))?.collect();
+    addresses.dedup();
+    if addresses.is_empty() {
+        return Err(unreachable("the name has no address".into()));
+    }
+    Ok(addresses)
+}
+
+/// Tries one address after the other: the crate gives up at the first that does not answer, and a name like `localhost`
+/// may well stand for `::1` first, where nobody listens.
+fn try_each(
+    addresses: &[SocketAddr],
+    host: &str,
+    options: OptsBuilder,
+    tls: &Tls,
+    deadline: Deadline,
+    doing: &str,
+) -> Result<Conn, DatabaseError> {
+    let mut failures = Vec::new();
+    for (address, options) in ways(addresses, host, &options, tls) {
+        let left = deadline.remaining();
+        if left.is_zero() {
+            return Err(DatabaseError::new(DatabaseFailure::TimedOut, doing, failures.join("; ")));
+        }
+        let options = options.tcp_port(address.port()).tcp_connect_timeout(Some(CONNECT_TIMEOUT.min(left)));
+        match Conn::new(Opts::from(options)) {
+            Ok(connection) => return Ok(connection),
+            Err(error) if error::another_address_may_do(&error) => {
+                debug!(%address, %error, "this address of the database does not answer");
+                failures.push(error.to_string());
+            }
+            Err(error) => return Err(error::connecting(doing, &error)),
+        }
+    }
+    Err(DatabaseError::new(DatabaseFailure::Unreachable, doing, failures.join("; ")))
+}
+
+/// The ways to the server, each by the first address that it leads to.
+///
+/// Without TLS a way is an address. With TLS, the certificate must be for the host's *name*, and the crate takes the name
+/// to verify from the very option that says where to connect to. But if it is given an address of our own to bind to, it
+/// does try every address of that family before any of the other: so a name with several addresses is tried once for each
+/// family, bound to that family's unspecified address, which binds to nothing in particular. (The failure that comes
+/// back from such a way may speak of the other family, on which the bind cannot succeed.)
+fn ways(addresses: &[SocketAddr], host: &str, options: &OptsBuilder, tls: &Tls) -> Vec<(SocketAddr, OptsBuilder)> {
+    let at = |host: &str| options.clone().ip_or_hostname(Some(bracketed(host)));
+    match (tls, addresses) {
+        (Tls::Verify { .. }, [address]) => vec![(*address, at(host))],
+        (Tls::Verify { .. }, addresses) => {
+            let mut ways: Vec<(SocketAddr, OptsBuilder)> = Vec::new();
+            for address in addresses {
+                if ways.iter().all(|(first, _)| first.is_ipv4() != address.is_ipv4()) {
+                    let any: IpAddr = match address {
+                        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+                    };
+                    ways.push((*address, at(host).bind_address(Some(SocketAddr::new(any, 0)))));
+                }
+            }
+            ways
+        }
+        (Tls::Off, addresses) => addresses.iter().map(|address| (*address, at(&address.ip().to_string()))).collect(),
+    }
+}
+
+/// An IPv6 address without the brackets that some write around it: what the resolver takes.
+fn bare(host: &str) -> &str {
+    host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host)
+}
+
+/// The same with brackets: what the crate takes.
+fn bracketed(host: &str) -> String {
+    match bare(host).parse::<Ipv6Addr>() {
+        Ok(address) => format!("[{address}]"),
+        Err(_) => host.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn without_tls_each_address_is_a_way() {
+        let two = addresses(&["[::1]:3306", "127.0.0.1:3306"]);
+        let ways = ways(&two, "localhost", &OptsBuilder::new(), &Tls::Off);
+        let hosts: Vec<_> =
+            ways.into_iter().map(|(_, options)| Opts::from(options).get_ip_or_hostname().into_owned()).collect();
+        assert_eq!(hosts, ["[::1]", "127.0.0.1"]);
+    }
+
+    #[test]
+    fn with_tls_each_family_is_a_way_and_the_name_stays() {
+        let three = addresses(&["[::1]:3306", "[fd00::1]:3306", "127.0.0.1:3306"]);
+        let ways = ways(&three, "db.example.com", &OptsBuilder::new(), &Tls::Verify { ca_file: None });
+        let seen: Vec<_> = ways
+            .into_iter()
+            .map(|(_, options)| {
+                let options = Opts::from(options);
+                (options.get_ip_or_hostname().into_owned(), options.bind_address().map(ToString::to_string))
+            })
+            .collect();
+        let name = "db.example.com".to_owned();
+        assert_eq!(seen, [(name.clone(), Some("[::]:0".into())), (name, Some("0.0.0.0:0".into()))]);
+    }
+
+    #[test]
+    fn one_address_is_connected_to_without_a_bind() {
+        let one = addresses(&["192.0.2.1:3306"]);
+        let ways = ways(&one, "db.example.com", &OptsBuilder::new(), &Tls::Verify { ca_file: None });
+        let seen: Vec<_> = ways.into_iter().map(|(_, options)| Opts::from(options).bind_address().copied()).collect();
+        assert_eq!(seen, [None]);
+    }
+}

@@ -1,0 +1,121 @@
+//! What a failure of the server, the connection or the crate means to a delivery.
+
+use super::super::{DatabaseError, DatabaseFailure};
+use mysql::error::{DriverError, Error};
+use std::io::{self, ErrorKind};
+
+/// What a number of the server's is about.
+///
+/// MySQL: "Server Error Message Reference", "Client ..." likewise; MariaDB: "MariaDB Error Codes". A number stands for the
+/// same on both, or exists on only one of them.
+pub(super) fn failure(code: u16) -> DatabaseFailure {
+    match code {
+        // Deadlock; lock wait timeout; "record has changed since last read" (MariaDB's snapshot isolation); deadlock
+        // among user-level locks (MySQL; MariaDB says 1213); NOWAIT.
+        1213 | 1205 | 1020 | 3058 | 3572 => DatabaseFailure::Contention,
+        // Too many connections, of all or of this user, per hour or at once; a Galera node that is not in sync.
+        1040 | 1203 | 1226 | 1047 => DatabaseFailure::Unreachable,
+        // Host not allowed or blocked; database, account, table, column, SUPER or the like, routine; plugin; password
+        // expired; account locked (MySQL, MariaDB); TLS required of the account; functions that binary logging lets only
+        // SUPER create.
+        1129 | 1130 | 1044 | 1045 | 1698 | 1142 | 1143 | 1227 | 1370 | 1524 | 1820 | 1862 | 3118 | 4151 | 3159
+        | 1418 | 1419 => DatabaseFailure::AccessDenied,
+        // Shutdown; aborted; the network, seen from the server; killed; idle for longer than wait_timeout.
+        1053 | 1152 | 1153 | 1158..=1161 | 1184 | 1927 | 3169 | 4031 => DatabaseFailure::ConnectionLost,
+        // max_statement_time (MariaDB), max_execution_time (MySQL).
+        1969 | 3024 => DatabaseFailure::TimedOut,
+        // No such database, table, column, function; a column that must be given and is not.
+        1049 | 1146 | 1054 | 1305 | 1364 => DatabaseFailure::Schema,
+        // --read-only and --super-read-only; innodb_read_only; a transaction that is read only.
+        1290 | 1836 | 1792 | 1015 => DatabaseFailure::ReadOnly,
+        _ => DatabaseFailure::Other,
+    }
+}
+
+/// A failure while a connection stands, and whether the connection is of any further use.
+pub(super) fn standing(doing: &str, error: &Error) -> (DatabaseError, Standing) {
+    let (kind, standing) = match error {
+        Error::MySqlError(error) => {
+            let kind = failure(error.code);
+            let standing = if kind == DatabaseFailure::ConnectionLost { Standing::Lost } else { Standing::StillThere };
+            (kind, standing)
+        }
+        Error::IoError(_) | Error::CodecError(_) if out_of_time(error) => (DatabaseFailure::TimedOut, Standing::Lost),
+        Error::IoError(_) | Error::CodecError(_) | Error::DriverError(_) | Error::TlsError(_) => {
+            (DatabaseFailure::ConnectionLost, Standing::Lost)
+        }
+        Error::UrlError(_) | Error::FromValueError(_) | Error::FromRowError(_) => {
+            (DatabaseFailure::Other, Standing::StillThere)
+        }
+    };
+    (DatabaseError::new(kind, doing, error.to_string()), standing)
+}
+
+/// Whether a connection is of any further use after a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// The server said no, and stands by for the next statement.
+    StillThere,
+    /// It ended, or an answer may still be on its way that the next statement would take for its own.
+    Lost,
+}
+
+/// A failure while connecting.
+pub(super) fn connecting(doing: &str, error: &Error) -> DatabaseError {
+    let kind = match error {
+        Error::MySqlError(error) => match failure(error.code) {
+            DatabaseFailure::ConnectionLost => DatabaseFailure::Unreachable,
+            other => other,
+        },
+        Error::DriverError(
+            DriverError::UnknownAuthPlugin(_)
+            | DriverError::CleartextPluginDisabled
+            | DriverError::OldMysqlPasswordDisabled,
+        ) => DatabaseFailure::AccessDenied,
+        Error::IoError(_) | Error::CodecError(_) if out_of_time(error) => DatabaseFailure::TimedOut,
+        // Whatever else: the network, or TLS, whose verdict on a certificate comes as an I/O error.
+        _ => DatabaseFailure::Unreachable,
+    };
+    DatabaseError::new(kind, doing, error.to_string())
+}
+
+/// Whether another address of the same server may do better: no TCP connection came about.
+pub(super) fn another_address_may_do(error: &Error) -> bool {
+    matches!(error, Error::DriverError(DriverError::CouldNotConnect(_) | DriverError::ConnectTimeout))
+}
+
+/// Whether a read or write on the socket took longer than it may: SO_RCVTIMEO and SO_SNDTIMEO then make it fail with
+/// EAGAIN, which is WouldBlock. The crate hands it on bare, or as the source of its codec's error.
+fn out_of_time(error: &Error) -> bool {
+    let io_error = match error {
+        Error::IoError(error) => Some(error),
+        Error::CodecError(error) => std::error::Error::source(error).and_then(|source| source.downcast_ref()),
+        _ => None,
+    };
+    io_error.is_some_and(|error: &io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadlock_may_be_tried_again_and_leaves_the_connection_standing() {
+        let deadlock = Error::MySqlError(mysql::MySqlError {
+            state: "40001".into(),
+            message: "Deadlock found when trying to get lock".into(),
+            code: 1213,
+        });
+        let (error, standing) = standing("recording the delivery", &deadlock);
+        assert!(error.trying_again_at_once_can_help());
+        assert_eq!(standing, Standing::StillThere);
+        assert!(error.to_string().contains("1213"), "{error}");
+    }
+
+    #[test]
+    fn an_answer_that_does_not_come_in_time_loses_the_connection() {
+        let silence = Error::IoError(std::io::Error::from(ErrorKind::WouldBlock));
+        let (error, standing) = standing("looking", &silence);
+        assert_eq!((error.failure, standing), (DatabaseFailure::TimedOut, Standing::Lost));
+    }
+}

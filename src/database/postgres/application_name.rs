@@ -1,0 +1,103 @@
+//! What the server's list of sessions says of us: `maildrop QUEUEID pid@host`. Whoever finds a lock taken reads it there.
+
+use crate::database::Client;
+use std::fmt;
+
+/// The name's first word.
+const PROGRAM: &str = "maildrop";
+/// Stands where there is no queue id.
+const NONE: &str = "-";
+/// The server cuts a longer name (NAMEDATALEN - 1).
+const MAX_LENGTH: usize = 63;
+/// Postfix's own are shorter (long queue ids have some 15 characters); what is beyond makes room for pid and host.
+const MAX_QUEUE_ID: usize = 24;
+
+/// A delivery's process, as its session's name tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) queue_id: Option<String>,
+    pub(crate) pid: u32,
+    /// Last in the name, so that it is what is cut where the name is too long.
+    pub(crate) host: String,
+}
+
+impl Process {
+    /// What this process tells.
+    pub(crate) fn of(client: &Client) -> Self {
+        let queue_id = client.queue_id.as_deref().map(|id| plain(id).chars().take(MAX_QUEUE_ID).collect());
+        Self { queue_id, pid: client.pid, host: plain(&client.host) }
+    }
+
+    /// Reads another session's name; `None` where it is no delivery of ours.
+    pub(crate) fn from_application_name(name: &str) -> Option<Self> {
+        let mut words = name.split(' ');
+        if words.next() != Some(PROGRAM) {
+            return None;
+        }
+        let queue_id = words.next().filter(|id| !id.is_empty())?;
+        let (pid, host) = words.next()?.split_once('@')?;
+        if words.next().is_some() {
+            return None;
+        }
+        let queue_id = (queue_id != NONE).then(|| queue_id.to_owned());
+        Some(Self { queue_id, pid: pid.parse().ok()?, host: host.to_owned() })
+    }
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let queue_id = self.queue_id.as_deref().filter(|id| !id.is_empty()).unwrap_or(NONE);
+        let name = format!("{PROGRAM} {queue_id} {}@{}", self.pid, self.host);
+        // All ASCII, so any place is a character's end.
+        f.write_str(name.get(..MAX_LENGTH).unwrap_or(&name))
+    }
+}
+
+/// Printable ASCII without the space: the server would replace anything else.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(queue_id: Option<&str>, host: &str) -> Client {
+        Client { host: host.into(), pid: 4711, queue_id: queue_id.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_session_tells_queue_id_pid_and_host_and_is_understood() {
+        for (queue_id, name) in [
+            (Some("4XyZ12abcdz3Fq"), "maildrop 4XyZ12abcdz3Fq 4711@mx2.example.com"),
+            (None, "maildrop - 4711@mx2.example.com"),
+        ] {
+            let process = Process::of(&client(queue_id, "mx2.example.com"));
+            assert_eq!(process.to_string(), name);
+            assert_eq!(Process::from_application_name(name), Some(process));
+        }
+    }
+
+    #[test]
+    fn a_long_name_loses_the_end_of_the_host_and_nothing_else() {
+        let process = Process::of(&client(Some(&"Q".repeat(100)), &"h".repeat(100)));
+        let name = process.to_string();
+        assert_eq!(name.len(), 63);
+        let read = Process::from_application_name(&name).unwrap();
+        assert_eq!((read.pid, read.queue_id), (4711, Some("Q".repeat(24))));
+        assert!(read.host.len() > 20 && process.host.starts_with(&read.host));
+    }
+
+    #[test]
+    fn odd_characters_do_not_move_the_words() {
+        let process = Process::of(&client(Some("a b\nc"), "hö st\0"));
+        assert_eq!(process.to_string(), "maildrop a?b?c 4711@h??st?");
+    }
+
+    #[test]
+    fn other_programs_sessions_tell_nothing() {
+        for name in ["", "psql", "maildrop", "maildrop x", "maildrop x y", "maildrop x y@z", "maildrop x 1@y z"] {
+            assert_eq!(Process::from_application_name(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What a failure of PostgreSQL is about, by its SQLSTATE.
+
+use crate::database::{DatabaseError, DatabaseFailure};
+use postgres::error::{DbError, SqlState};
+use std::error::Error;
+
+/// What mends a schema that is missing or too old.
+const MIGRATE: &str = "run `maildrop_command migrate`";
+
+/// The error for what went wrong on an open connection.
+pub(crate) fn failed(doing: &str, error: &postgres::Error) -> DatabaseError {
+    let failure = match error.as_db_error() {
+        Some(said) => by_state(said.code()),
+        // Every other error of the crate on an open connection is the connection's: closed, reset, not the protocol.
+        // Where it is our own (a value that cannot be sent, a column that cannot be read) it says so in its text.
+        None if error.is_closed() || caused_by::<std::io::Error>(error) => DatabaseFailure::ConnectionLost,
+        None => DatabaseFailure::Other,
+    };
+    DatabaseError::new(failure, doing, detail(error))
+}
+
+/// The error for a connection that did not come about.
+pub(crate) fn not_connected(doing: &str, error: &postgres::Error, deadline_passed: bool) -> DatabaseError {
+    let failure = match error.as_db_error().map(|said| (by_state(said.code()), said.code())) {
+        // Starting up, shutting down, full: it may be reached later.
+        Some((DatabaseFailure::ConnectionLost, _)) => DatabaseFailure::Unreachable,
+        Some((_, code)) if *code == SqlState::TOO_MANY_CONNECTIONS || *code == SqlState::INVALID_CATALOG_NAME => {
+            DatabaseFailure::Unreachable
+        }
+        Some((failure, _)) => failure,
+        None if deadline_passed => DatabaseFailure::TimedOut,
+        // The crate keeps its kinds to itself; its words for them are all it shows (tokio-postgres, error/mod.rs).
+        None if error.to_string().starts_with("invalid configuration") => DatabaseFailure::Local,
+        None if error.to_string().starts_with("authentication error") => DatabaseFailure::AccessDenied,
+        None => DatabaseFailure::Unreachable,
+    };
+    DatabaseError::new(failure, doing, detail(error))
+}
+
+/// What a SQLSTATE is about (PostgreSQL manual, appendix A).
+fn by_state(state: &SqlState) -> DatabaseFailure {
+    match state.code() {
+        "40P01" | "40001" | "55P03" => DatabaseFailure::Contention,
+        "57014" => DatabaseFailure::TimedOut,
+        "25006" => DatabaseFailure::ReadOnly,
+        // A table, a column, a schema or a function is missing; no unique index for an ON CONFLICT.
+        "42P01" | "42703" | "3F000" | "42883" | "42P10" => DatabaseFailure::Schema,
+        "42501" => DatabaseFailure::AccessDenied,
+        // The server ended the session: an administrator, a crash, a time limit for idle sessions or transactions.
+        "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25P04" => DatabaseFailure::ConnectionLost,
+        code if code.starts_with("08") => DatabaseFailure::ConnectionLost,
+        code if code.starts_with("28") => DatabaseFailure::AccessDenied,
+        _ => DatabaseFailure::Other,
+    }
+}
+
+/// What the server or the system said. The crate's own text is only "db error": the rest is in its causes.
+fn detail(error: &postgres::Error) -> String {
+    if let Some(said) = error.as_db_error() {
+        return said_in_full(said);
+    }
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let words = inner.to_string();
+        // Some causes repeat the words of the one they caused.
+        if !text.ends_with(&words) {
+            text = format!("{text}: {words}");
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+/// The server's message, with its code, and what it adds.
+fn said_in_full(said: &DbError) -> String {
+    let mut text = format!("{} (SQLSTATE {}", said.message(), said.code().code());
+    for more in [said.detail(), said.hint()].into_iter().flatten() {
+        text.push_str("; ");
+        text.push_str(more);
+    }
+    text.push(')');
+    if by_state(said.code()) == DatabaseFailure::Schema {
+        text.push_str(": ");
+        text.push_str(MIGRATE);
+    }
+    text
+}
+
+/// Whether an error of this type is among the causes.
+fn caused_by<T: Error + 'static>(error: &postgres::Error) -> bool {
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        if inner.is::<T>() {
+            return true;
+        }
+        cause = inner.source();
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_says_what_it_is_about() {
+        for (code, failure) in [
+            ("40P01", DatabaseFailure::Contention),
+            ("40001", DatabaseFailure::Contention),
+            ("57014", DatabaseFailure::TimedOut),
+            ("25006", DatabaseFailure::ReadOnly),
+            ("42P01", DatabaseFailure::Schema),
+            ("42501", DatabaseFailure::AccessDenied),
+            ("28P01", DatabaseFailure::AccessDenied),
+            ("57P01", DatabaseFailure::ConnectionLost),
+            ("08006", DatabaseFailure::ConnectionLost),
+            ("25P03", DatabaseFailure::ConnectionLost),
+            ("53100", DatabaseFailure::Other),
+        ] {
+            assert_eq!(by_state(&SqlState::from_code(code)), failure, "{code}");
+        }
+    }
+}

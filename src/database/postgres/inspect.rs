@@ -1,0 +1,208 @@
+//! What `check` asks of PostgreSQL.
+
+use super::{PostgresDatabase, column};
+use crate::database::{DatabaseError, Finding, Inspect, State};
+use crate::lock::{Acquired, LockName, NamedLock};
+use crate::schema::{self, MigrationState};
+use postgres::types::Type;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Every right that a delivery needs, as `sql/postgres/grants.sql` gives it.
+const RIGHTS: [(&str, &str); 12] = [
+    ("addresses", "SELECT"),
+    ("attempts", "SELECT"),
+    ("attempts", "INSERT"),
+    ("attempts", "UPDATE"),
+    ("messages", "SELECT"),
+    ("messages", "INSERT"),
+    ("copies", "SELECT"),
+    ("copies", "INSERT"),
+    ("copies", "UPDATE"),
+    ("maildrop_migrations", "SELECT"),
+    ("message_sources", "SELECT"),
+    ("message_sources", "INSERT"),
+];
+
+/// A right on some columns is enough: that is how `grants.sql` gives UPDATE. NULL where there is no such table.
+const RIGHT: &str = "SELECT n, has_any_column_privilege(to_regclass(t), r) \
+    FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS asked (t, r, n) ORDER BY n";
+
+const SETTINGS: [&str; 9] = [
+    "default_transaction_read_only",
+    "synchronous_commit",
+    "fsync",
+    "full_page_writes",
+    "server_encoding",
+    "client_encoding",
+    "statement_timeout",
+    "idle_session_timeout",
+    "max_connections",
+];
+
+/// Where the setting is a time, in milliseconds. A setting that the server does not know (it is older) has no row.
+const SETTING: &str = "SELECT name, setting FROM pg_settings WHERE name = ANY ($1)";
+
+impl Inspect for PostgresDatabase {
+    fn describe(&mut self) -> Result<String, DatabaseError> {
+        let doing = "asking for the server's version";
+        let rows = self.query(doing, "SELECT current_setting('server_version')", &[])?;
+        let version: String = match rows.first() {
+            Some(row) => column(doing, row, 0)?,
+            None => String::new(),
+        };
+        // Debian's reads "17.11 (Debian 17.11-0+deb13u1)".
+        Ok(format!("PostgreSQL {}", version.split(' ').next().unwrap_or_default()))
+    }
+
+    fn any_address(&mut self) -> Result<Option<String>, DatabaseError> {
+        let doing = "looking for an address";
+        let sql = "SELECT address FROM addresses WHERE address NOT LIKE '@%' LIMIT 1";
+        let rows = self.query(doing, sql, &[])?;
+        rows.first().map(|row| column(doing, row, 0)).transpose()
+    }
+
+    fn inspect(&mut self) -> Result<Vec<Finding>, DatabaseError> {
+        let standby = self.standby()?;
+        // A standby refuses the lock's transaction, which may write; that it is one says it all.
+        let is_primary = standby.state == State::Good;
+        let mut findings = vec![standby];
+        findings.extend(self.settings()?);
+        if is_primary {
+            findings.push(self.excludes()?);
+        }
+        findings.extend(self.schema()?);
+        findings.extend(self.rights()?);
+        Ok(findings)
+    }
+}
+
+impl PostgresDatabase {
+    fn standby(&mut self) -> Result<Finding, DatabaseError> {
+        let doing = "asking whether the server is a standby";
+        let rows = self.query(doing, "SELECT pg_is_in_recovery()", &[])?;
+        let standby = match rows.first() {
+            Some(row) => column(doing, row, 0)?,
+            None => false,
+        };
+        Ok(if standby {
+            bad("role of the server", "standby", "name the primary: a lock on a standby excludes nobody")
+        } else {
+            good("role of the server", "primary")
+        })
+    }
+
+    fn settings(&mut self) -> Result<Vec<Finding>, DatabaseError> {
+        let doing = "reading the server's settings";
+        let mut findings = Vec::new();
+        for row in &self.query(doing, SETTING, &[(&&SETTINGS[..], Type::TEXT_ARRAY)])? {
+            let (name, value): (String, String) = (column(doing, row, 0)?, column(doing, row, 1)?);
+            findings.push(setting(&name, &value, self.deadline.remaining()));
+        }
+        // The order of the list, whatever the server's.
+        findings.sort_by_key(|finding| SETTINGS.iter().position(|name| *name == finding.what));
+        Ok(findings)
+    }
+
+    /// Takes a lock that nobody else has, asks whether it is held, and lets go: a pooler that gives each statement another
+    /// server process shows here.
+    fn excludes(&mut self) -> Result<Finding, DatabaseError> {
+        let what = "named lock";
+        let name = LockName::new("maildrop check", Uuid::now_v7().as_bytes());
+        let held = match self.acquire(&name, Duration::ZERO)? {
+            Acquired::Held => self.still_held(&name),
+            Acquired::Busy(_) => Ok(false),
+        };
+        self.release(&name)?;
+        Ok(if held? {
+            good(what, "taken, still held, let go")
+        } else {
+            bad(what, "it did not stay with the connection", "a pooler must be in transaction or session mode")
+        })
+    }
+
+    fn schema(&mut self) -> Result<Vec<Finding>, DatabaseError> {
+        let all = schema::status(self)?;
+        Ok(all
+            .iter()
+            .map(|migration| {
+                let what = format!("migration {:04}_{}", migration.number, migration.name);
+                let run = "run `maildrop_command migrate`";
+                match migration.state {
+                    MigrationState::Applied => good(&what, "applied"),
+                    MigrationState::Newer => good(&what, "applied by a newer release"),
+                    MigrationState::Pending if migration.optional => warning(&what, "left out", run),
+                    MigrationState::Pending => bad(&what, "not applied", run),
+                    MigrationState::Edited => bad(&what, "edited since it was applied", "restore its text"),
+                    MigrationState::Unknown => {
+                        bad(&what, "not known to this release", "find out which program has applied it")
+                    }
+                }
+            })
+            .collect())
+    }
+
+    fn rights(&mut self) -> Result<Vec<Finding>, DatabaseError> {
+        let doing = "asking for the role's rights";
+        let tables: Vec<&str> = RIGHTS.iter().map(|(table, _)| *table).collect();
+        let rights: Vec<&str> = RIGHTS.iter().map(|(_, right)| *right).collect();
+        let rows = self.query(doing, RIGHT, &[(&tables, Type::TEXT_ARRAY), (&rights, Type::TEXT_ARRAY)])?;
+        let mut findings = Vec::new();
+        for ((table, right), row) in RIGHTS.iter().zip(&rows) {
+            let what = format!("{right} on {table}");
+            let mend = "see sql/postgres/grants.sql";
+            findings.push(match column::<Option<bool>>(doing, row, 1)? {
+                Some(true) => good(&what, "granted"),
+                // There is no such table: its migration is told.
+                None => continue,
+                Some(false) if *table == "message_sources" => {
+                    warning(&what, "not granted; needed only with record.raw", mend)
+                }
+                Some(false) => bad(&what, "not granted", mend),
+            });
+        }
+        Ok(findings)
+    }
+}
+
+/// What a setting's value means to a delivery.
+fn setting(name: &str, value: &str, deadline: Duration) -> Finding {
+    // Times are in milliseconds, 0 is "no limit".
+    let shorter_than_a_delivery =
+        || value.parse().is_ok_and(|limit| limit > 0 && Duration::from_millis(limit) < deadline);
+    match (name, value) {
+        ("default_transaction_read_only", "on") => {
+            bad(name, value, "ALTER ROLE ... SET default_transaction_read_only = off, or name the primary")
+        }
+        // The commit is answered before it is on disk. `local`, `remote_write` and the rest all wait for the disk.
+        ("synchronous_commit", "off") => {
+            bad(name, value, "ALTER ROLE ... SET synchronous_commit = on: a crash forgets what was delivered")
+        }
+        ("fsync" | "full_page_writes", "off") => bad(name, value, "turn it on: a crash destroys the database"),
+        ("server_encoding", "UTF8") | ("client_encoding", "UTF8") => good(name, value),
+        ("server_encoding", _) => {
+            bad(name, value, "make a database with ENCODING 'UTF8': this one refuses some characters of some subjects")
+        }
+        ("client_encoding", _) => bad(name, value, "a pooler must not set it"),
+        ("statement_timeout" | "idle_session_timeout", _) if shorter_than_a_delivery() => warning(
+            name,
+            &format!("{value} ms"),
+            "ALTER ROLE ... SET it to 0: it is shorter than a delivery may take, which then defers",
+        ),
+        ("statement_timeout" | "idle_session_timeout", "0") => good(name, "none"),
+        ("statement_timeout" | "idle_session_timeout", _) => good(name, &format!("{value} ms")),
+        _ => good(name, value),
+    }
+}
+
+fn good(what: &str, found: &str) -> Finding {
+    Finding { what: what.into(), state: State::Good, found: found.into(), mend: None }
+}
+
+fn warning(what: &str, found: &str, mend: &str) -> Finding {
+    Finding { what: what.into(), state: State::Warning, found: found.into(), mend: Some(mend.into()) }
+}
+
+fn bad(what: &str, found: &str, mend: &str) -> Finding {
+    Finding { what: what.into(), state: State::Bad, found: found.into(), mend: Some(mend.into()) }
+}

@@ -1,0 +1,345 @@
+//! The ledger in MySQL and MariaDB: `sql/mysql/`.
+//!
+//! The lock is in the session, so the order that matters is the delivery's: COMMIT here first, RELEASE_LOCK after. The
+//! look and the journal are autocommit statements: a transaction opened before the lock would keep the read view that it
+//! had then, and not see what was committed a moment ago.
+
+use super::{
+    CopyHistory, CopyKey, CopyRecord, CopyState, Delivered, EndedAttempt, Journal, Ledger, MessageRecord, OpenAttempt,
+    Record,
+};
+use crate::database::mysql::{Answer, bytes_column, column, only_row, sql};
+use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
+use crate::mailbox::{Placement, Position};
+use crate::routing::{AddressBook, Destination};
+use mysql::Row;
+use std::collections::HashMap;
+use std::time::Duration;
+use time::OffsetDateTime;
+use time::macros::format_description;
+use tracing::warn;
+use uuid::Uuid;
+
+/// A source of up to this size, in bytes, crosses within the batch, twice as long in hexadecimal digits. A larger one is
+/// worth the round trips of a prepared statement, which takes it as it is.
+const SOURCE_IN_BATCH: usize = 1 << 20;
+
+/// What of `max_allowed_packet` is left to everything but the source, in bytes. The texts of a record are bounded by
+/// whoever makes it, far below.
+const ROOM_BESIDE_SOURCE: usize = 1 << 20;
+
+/// The age of a row's `started_at` by the database's clock, in microseconds. UTC on both sides: no time zone, no summer
+/// time, no 2038.
+const AGE: &str = "TIMESTAMPDIFF(MICROSECOND, started_at, UTC_TIMESTAMP(6))";
+
+impl Ledger for MysqlDatabase {
+    fn addresses(&mut self, addresses: &[&str]) -> Result<AddressBook, DatabaseError> {
+        let doing = "looking the addresses up";
+        let folded: Vec<String> = addresses.iter().map(|address| address.to_lowercase()).collect();
+        // An IN list may not be empty.
+        let wanted =
+            if folded.is_empty() { "NULL".into() } else { sql::list(folded.iter().map(|address| sql::text(address))) };
+        let batch = format!(
+            "SELECT address, imap_user, inbox, sent FROM addresses WHERE address IN ({wanted}); \
+             SELECT NOT EXISTS (SELECT 1 FROM addresses)"
+        );
+        let answers = self.run(doing, &batch, 2)?;
+        let mut entries = Vec::new();
+        for row in answers.first().into_iter().flatten() {
+            let address: String = column(row, 0, doing)?;
+            let (user, inbox, sent) = (column(row, 1, doing)?, column(row, 2, doing)?, column(row, 3, doing)?);
+            // The collation pads with spaces: "a@example.com " finds the row of "a@example.com". It is not the same.
+            if folded.contains(&address) {
+                entries.push((address, Destination { user, inbox, sent }));
+            }
+        }
+        Ok(AddressBook { entries, empty: column(only_row(&answers, doing)?, 0, doing)? })
+    }
+
+    fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
+        if journal.copies.is_empty() {
+            return Ok(());
+        }
+        let attempt = sql::bytes(journal.attempt.as_bytes());
+        let identity = sql::bytes(journal.identity.as_bytes());
+        let lock_digest = sql::bytes(journal.lock.digest());
+        let message_id = sql::text(journal.message_id);
+        let recipient = sql::text(journal.recipient);
+        let queue_id = sql::optional_text(journal.queue_id);
+        let host = sql::text(journal.host);
+        let pid = journal.pid;
+        let rows = journal.copies.iter().map(|copy| {
+            format!(
+                "({attempt}, {key}, {role}, {user}, {mailbox}, {identity}, {lock_digest}, {message_id}, {recipient}, \
+                 {queue_id}, {host}, {pid}, CONNECTION_ID(), {uid_validity}, {uid_next}, UTC_TIMESTAMP(6))",
+                key = sql::bytes(copy.key.as_bytes()),
+                role = sql::text(copy.role.as_str()),
+                user = sql::text(copy.user),
+                mailbox = sql::text(copy.mailbox),
+                uid_validity = sql::optional_number(copy.position.map(|position| position.uid_validity)),
+                uid_next = sql::optional_number(copy.position.map(|position| position.uid_next)),
+            )
+        });
+        let insert = format!(
+            "INSERT INTO attempts (attempt, copy_key, role, imap_user, mailbox, identity, lock_digest, message_id, \
+             recipient, queue_id, host, pid, session, uid_validity, uid_next, started_at) VALUES {}",
+            sql::list(rows)
+        );
+        self.retrying(|database| database.run("writing the journal", &insert, 1))?;
+        self.remember_journalled(journal.copies.iter().map(|copy| copy.key).collect());
+        Ok(())
+    }
+
+    fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {
+        let doing = "looking at what the ledger knows";
+        if copies.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys = sql::list(copies.iter().map(|key| sql::bytes(key.as_bytes())));
+        // Two statements, two snapshots, and the attempts first: whoever ends an attempt commits the copy along with it,
+        // so that an attempt seen as ended has its copy seen as delivered. The other way round, a commit between the two
+        // would show a copy that nobody delivered and nobody is delivering.
+        let batch = format!(
+            "SELECT copy_key, attempt, recipient, {AGE}, uid_validity, uid_next FROM attempts \
+             WHERE copy_key IN ({keys}) AND ended_at IS NULL ORDER BY started_at, attempt; \
+             SELECT copy_key, uid_validity, uid FROM copies WHERE copy_key IN ({keys}) AND state = 'delivered'"
+        );
+        let answers = self.run(doing, &batch, 2)?;
+        let [attempts, delivered] = answers.as_slice() else {
+            return Err(DatabaseError::new(DatabaseFailure::Other, doing, "two answers were to come"));
+        };
+        let mut open: HashMap<CopyKey, Vec<OpenAttempt>> = HashMap::new();
+        for row in attempts {
+            let key = CopyKey::from_bytes(bytes_column(row, 0, doing)?);
+            open.entry(key).or_default().push(open_attempt(row, doing)?);
+        }
+        let mut done: HashMap<CopyKey, Delivered> = HashMap::new();
+        for row in delivered {
+            let key = CopyKey::from_bytes(bytes_column(row, 0, doing)?);
+            let placement = match (column(row, 1, doing)?, column(row, 2, doing)?) {
+                (Some(uid_validity), Some(uid)) => Some(Placement { uid_validity, uid }),
+                _ => None,
+            };
+            done.insert(key, Delivered { placement });
+        }
+        Ok(copies
+            .iter()
+            .map(|key| CopyHistory {
+                key: *key,
+                delivered: done.get(key).copied(),
+                open_attempts: open.get(key).cloned().unwrap_or_default(),
+            })
+            .collect())
+    }
+
+    fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
+        if record.message.is_none() && !record.copies.is_empty() {
+            return Err(DatabaseError::new(
+                DatabaseFailure::Other,
+                "recording the delivery",
+                "copies without their message: a mistake in this program",
+            ));
+        }
+        if record.message.is_none() && record.ended.is_empty() {
+            return Ok(());
+        }
+        let source = record.message.as_ref().and_then(|message| self.source_that_fits(message));
+        self.retrying(|database| database.try_to_record(record, source))
+    }
+
+    fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError> {
+        let doing = "asking when the first attempt began";
+        if copies.is_empty() {
+            return Ok(Duration::ZERO);
+        }
+        let keys = sql::list(copies.iter().map(|key| sql::bytes(key.as_bytes())));
+        let ask = format!("SELECT MAX({AGE}) FROM attempts WHERE copy_key IN ({keys})");
+        let answers = self.run(doing, &ask, 1)?;
+        let age: Option<i64> = column(only_row(&answers, doing)?, 0, doing)?;
+        // Negative if the server's clock was set back.
+        Ok(age.and_then(|age| u64::try_from(age).ok()).map_or(Duration::ZERO, Duration::from_micros))
+    }
+}
+
+impl MysqlDatabase {
+    /// The source, unless the server could not take it. `max_allowed_packet` (16 MiB on MariaDB, 64 MiB on MySQL unless
+    /// set otherwise) bounds every value, however it is sent, and a packet above it costs the connection and the lock. A
+    /// message too large for that must not be deferred for ever: it is delivered, its source is not kept, and the log
+    /// says so.
+    fn source_that_fits<'a>(&self, message: &MessageRecord<'a>) -> Option<&'a [u8]> {
+        let source = message.raw?;
+        let most = self.max_allowed_packet().saturating_sub(ROOM_BESIDE_SOURCE);
+        if source.len() <= most {
+            return Some(source);
+        }
+        warn!(
+            message_id = message.message_id,
+            bytes = source.len(),
+            max_allowed_packet = self.max_allowed_packet(),
+            "the source of this message is not kept: the database server's max_allowed_packet is too small for it"
+        );
+        None
+    }
+
+    fn goes_in_batch(&self, source: &[u8]) -> bool {
+        source.len() <= SOURCE_IN_BATCH && source.len() * 2 + ROOM_BESIDE_SOURCE <= self.max_allowed_packet()
+    }
+
+    /// One transaction, from START to COMMIT, in one round trip; in four if there is a large source. Whoever calls it rolls
+    /// back if it fails. A lost answer to COMMIT is an error like any other, and no reason to try again.
+    fn try_to_record(&mut self, record: &Record<'_>, source: Option<&[u8]>) -> Result<(), DatabaseError> {
+        let doing = "recording the delivery";
+        let mut statements = vec!["START TRANSACTION".to_owned()];
+        if let Some(message) = &record.message {
+            statements.push(insert_message(message));
+            statements.push("SET @maildrop_message = LAST_INSERT_ID()".into());
+        }
+        match source {
+            Some(source) if self.goes_in_batch(source) => statements.push(insert_source(&sql::bytes(source))),
+            Some(source) => {
+                statements
+                    .push("SELECT EXISTS (SELECT 1 FROM message_sources WHERE message_id = @maildrop_message)".into());
+                let answers = self.run_all(doing, &mut statements)?;
+                let kept_already: bool = column(only_row(&answers, doing)?, 0, doing)?;
+                if !kept_already {
+                    self.run_with_bytes("keeping the source of the message", &insert_source("?"), source)?;
+                }
+            }
+            None => {}
+        }
+        statements.extend(record.copies.iter().map(upsert_copy));
+        statements.extend(record.ended.iter().map(end_attempt));
+        statements.push("COMMIT".into());
+        self.run_all(doing, &mut statements)?;
+        Ok(())
+    }
+
+    fn run_all(&mut self, doing: &str, statements: &mut Vec<String>) -> Result<Vec<Answer>, DatabaseError> {
+        let count = statements.len();
+        let batch = std::mem::take(statements).join("; ");
+        self.run(doing, &batch, count)
+    }
+}
+
+fn open_attempt(row: &Row, doing: &str) -> Result<OpenAttempt, DatabaseError> {
+    let age: i64 = column(row, 3, doing)?;
+    let position = match (column(row, 4, doing)?, column(row, 5, doing)?) {
+        (Some(uid_validity), Some(uid_next)) => Some(Position { uid_validity, uid_next }),
+        _ => None,
+    };
+    Ok(OpenAttempt {
+        attempt: Uuid::from_bytes(bytes_column(row, 1, doing)?),
+        recipient: column(row, 2, doing)?,
+        age: age as f64 / 1_000_000.0,
+        position,
+    })
+}
+
+/// The message, unless it is there. Either way LAST_INSERT_ID() is then its id: that is what the assignment to `id` is
+/// for (MySQL manual 15.2.7.2), which changes nothing.
+fn insert_message(message: &MessageRecord<'_>) -> String {
+    format!(
+        "INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, header_from, header_to, \
+         header_cc, subject, sent_at, headers, size, recorded_at) \
+         VALUES ({identity}, {lock}, {message_id}, {content}, {sender}, {from}, {to}, {cc}, {subject}, {sent_at}, \
+         {headers}, {size}, UTC_TIMESTAMP(6)) \
+         ON DUPLICATE KEY UPDATE id = LAST_INSERT_ID(id)",
+        identity = sql::bytes(message.identity.as_bytes()),
+        lock = sql::bytes(message.lock.digest()),
+        message_id = sql::text(message.message_id),
+        content = sql::bytes(message.content_digest),
+        sender = sql::text(message.sender),
+        from = sql::optional_text(message.from),
+        to = sql::optional_text(message.to),
+        cc = sql::optional_text(message.cc),
+        subject = sql::optional_text(message.subject),
+        sent_at = sql::optional_text(message.date.and_then(date).as_deref()),
+        headers = sql::text(message.headers),
+        size = message.size,
+    )
+}
+
+/// The source, unless it is there: the rights of a delivery do not include changing one. `source` is a literal or `?`.
+fn insert_source(source: &str) -> String {
+    format!(
+        "INSERT INTO message_sources (message_id, source) SELECT @maildrop_message, {source} FROM DUAL \
+         WHERE NOT EXISTS (SELECT 1 FROM message_sources WHERE message_id = @maildrop_message)"
+    )
+}
+
+/// The copy's row, new or changed: delivered never becomes owed. Assignments happen from left to right, so `state` comes
+/// last. The values are written out again, since what names the row to be inserted differs (`VALUES()` is deprecated in
+/// MySQL; MariaDB knows no alias).
+fn upsert_copy(copy: &CopyRecord<'_>) -> String {
+    let recipient = sql::text(copy.recipient);
+    let (state, placement, reason) = match copy.state {
+        CopyState::Delivered(placement) => ("'delivered'", placement, None),
+        CopyState::Owed(reason) => ("'owed'", None, Some(reason)),
+    };
+    let uid_validity = sql::optional_number(placement.map(|placement| placement.uid_validity));
+    let uid = sql::optional_number(placement.map(|placement| placement.uid));
+    let reason = sql::optional_text(reason);
+    let (delivered_at, change) = match copy.state {
+        CopyState::Delivered(_) => (
+            "UTC_TIMESTAMP(6)",
+            format!(
+                "recipient = {recipient}, uid_validity = {uid_validity}, uid = {uid}, reason = NULL, \
+                 delivered_at = COALESCE(delivered_at, UTC_TIMESTAMP(6)), updated_at = UTC_TIMESTAMP(6), \
+                 state = 'delivered'"
+            ),
+        ),
+        CopyState::Owed(_) => (
+            "NULL",
+            format!(
+                "recipient = IF(state = 'delivered', recipient, {recipient}), \
+                 reason = IF(state = 'delivered', reason, {reason}), \
+                 updated_at = IF(state = 'delivered', updated_at, UTC_TIMESTAMP(6))"
+            ),
+        ),
+    };
+    format!(
+        "INSERT INTO copies (copy_key, message, role, imap_user, mailbox, recipient, state, uid_validity, uid, reason, \
+         delivered_at, updated_at) \
+         VALUES ({key}, @maildrop_message, {role}, {user}, {mailbox}, {recipient}, {state}, {uid_validity}, {uid}, \
+         {reason}, {delivered_at}, UTC_TIMESTAMP(6)) \
+         ON DUPLICATE KEY UPDATE {change}",
+        key = sql::bytes(copy.key.as_bytes()),
+        role = sql::text(copy.role.as_str()),
+        user = sql::text(copy.user),
+        mailbox = sql::text(copy.mailbox),
+    )
+}
+
+/// The first word on how an attempt ended stands.
+fn end_attempt(ended: &EndedAttempt<'_>) -> String {
+    format!(
+        "UPDATE attempts SET ended_at = UTC_TIMESTAMP(6), outcome = {} \
+         WHERE attempt = {} AND copy_key = {} AND ended_at IS NULL",
+        sql::text(ended.outcome),
+        sql::bytes(ended.attempt.as_bytes()),
+        sql::bytes(ended.key.as_bytes()),
+    )
+}
+
+/// A Date field's seconds since 1970 as the server takes them: `None` outside of the years 1000 to 9999, which is what
+/// DATETIME is documented to hold. The field is the sender's to choose, and strict mode would refuse the row.
+fn date(seconds: i64) -> Option<String> {
+    let date = OffsetDateTime::from_unix_timestamp(seconds).ok()?;
+    if !(1000..=9999).contains(&date.year()) {
+        return None;
+    }
+    date.format(format_description!("[year]-[month]-[day] [hour]:[minute]:[second]")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_that_the_server_cannot_hold_is_left_out() {
+        assert_eq!(date(0).as_deref(), Some("1970-01-01 00:00:00"));
+        assert_eq!(date(4_102_444_800).as_deref(), Some("2100-01-01 00:00:00"));
+        assert_eq!(date(i64::MAX), None);
+        assert_eq!(date(-62_000_000_000), None);
+    }
+}

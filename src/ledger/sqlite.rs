@@ -1,0 +1,214 @@
+//! The ledger in SQLite (`sql/sqlite/`).
+
+use super::{
+    CopyHistory, CopyKey, CopyRecord, CopyState, Delivered, Journal, Ledger, MessageRecord, OpenAttempt, Record,
+};
+use crate::database::sqlite::now;
+use crate::database::{DatabaseError, DatabaseFailure, SqliteDatabase};
+use crate::embedded::Embedded;
+use crate::mailbox::{Placement, Position};
+use crate::routing::AddressBook;
+use rusqlite::{Connection, OptionalExtension, Transaction, named_params, params};
+use std::time::Duration;
+use uuid::Uuid;
+
+impl Ledger for SqliteDatabase {
+    /// Embedded, there is no table of addresses: every recipient has a Maildir, made when it is first needed
+    /// ([`Embedded::recipient`]). So this names those who have one by now, and never gives ground to refuse the others:
+    /// the book says that it is empty.
+    fn addresses(&mut self, addresses: &[&str]) -> Result<AddressBook, DatabaseError> {
+        let embedded = Embedded::new(self.directory().to_owned());
+        let entries = addresses
+            .iter()
+            .filter_map(|address| embedded.sender(address).map(|destination| (destination.user.clone(), destination)))
+            .collect();
+        Ok(AddressBook { entries, empty: true })
+    }
+
+    fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
+        self.writing("writing the journal", |transaction| {
+            let mut insert = transaction.prepare(
+                "INSERT INTO attempts (attempt, copy_key, role, imap_user, mailbox, identity, lock_digest, message_id,
+                     recipient, queue_id, host, pid, uid_validity, uid_next, started_at)
+                 VALUES (:attempt, :copy_key, :role, :user, :mailbox, :identity, :lock, :message_id,
+                     :recipient, :queue_id, :host, :pid, :uid_validity, :uid_next, :now)",
+            )?;
+            for copy in &journal.copies {
+                insert.execute(named_params! {
+                    ":attempt": journal.attempt.as_bytes(),
+                    ":copy_key": copy.key.as_bytes(),
+                    ":role": copy.role.as_str(),
+                    ":user": copy.user,
+                    ":mailbox": copy.mailbox,
+                    ":identity": journal.identity.as_bytes(),
+                    ":lock": journal.lock.digest(),
+                    ":message_id": journal.message_id,
+                    ":recipient": journal.recipient,
+                    ":queue_id": journal.queue_id,
+                    ":host": journal.host,
+                    ":pid": journal.pid,
+                    ":uid_validity": copy.position.map(|p| p.uid_validity),
+                    ":uid_next": copy.position.map(|p| p.uid_next),
+                    ":now": now(),
+                })?;
+            }
+            Ok(())
+        })
+    }
+
+    fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {
+        self.patiently("looking at what is known of the copies", |connection| {
+            // One transaction that only reads: one snapshot for all of it, taken at its first SELECT, so now.
+            let transaction = connection.transaction()?;
+            let histories = copies.iter().map(|key| history(&transaction, *key)).collect::<rusqlite::Result<_>>()?;
+            transaction.commit()?;
+            Ok(histories)
+        })
+    }
+
+    fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
+        const DOING: &str = "recording the delivery";
+        if record.message.is_none() && !record.copies.is_empty() {
+            return Err(DatabaseError::new(DatabaseFailure::Local, DOING, "copies of no message: a bug of our own"));
+        }
+        self.writing(DOING, |transaction| {
+            let now = now();
+            if let Some(message) = &record.message {
+                let id = write_message(transaction, message, now)?;
+                for copy in &record.copies {
+                    write_copy(transaction, id, copy, now)?;
+                }
+            }
+            for ended in &record.ended {
+                transaction.execute(
+                    "UPDATE attempts SET ended_at = ?, outcome = ?
+                     WHERE attempt = ? AND copy_key = ? AND ended_at IS NULL",
+                    params![now, ended.outcome, ended.attempt.as_bytes(), ended.key.as_bytes()],
+                )?;
+            }
+            Ok(())
+        })
+    }
+
+    fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError> {
+        let first = self.patiently("looking for the first attempt", |connection| {
+            let mut first: Option<i64> = None;
+            let mut select = connection.prepare("SELECT min(started_at) FROM attempts WHERE copy_key = ?")?;
+            for key in copies {
+                let started: Option<i64> = select.query_row([key.as_bytes()], |row| row.get(0))?;
+                first = [first, started].into_iter().flatten().min();
+            }
+            Ok(first)
+        })?;
+        Ok(first.map_or(Duration::ZERO, |started| {
+            Duration::from_micros(u64::try_from(now().saturating_sub(started)).unwrap_or(0))
+        }))
+    }
+}
+
+/// What is known of one copy.
+fn history(connection: &Connection, key: CopyKey) -> rusqlite::Result<CopyHistory> {
+    let delivered = connection
+        .query_row(
+            "SELECT uid_validity, uid FROM copies WHERE copy_key = ? AND state = 'delivered'",
+            [key.as_bytes()],
+            |row| {
+                let both = row.get::<_, Option<u32>>(0)?.zip(row.get::<_, Option<u32>>(1)?);
+                Ok(Delivered { placement: both.map(|(uid_validity, uid)| Placement { uid_validity, uid }) })
+            },
+        )
+        .optional()?;
+    let now = now();
+    let open_attempts = connection
+        .prepare(
+            "SELECT attempt, recipient, started_at, uid_validity, uid_next FROM attempts
+             WHERE copy_key = ? AND ended_at IS NULL ORDER BY started_at, attempt",
+        )?
+        .query_map([key.as_bytes()], |row| {
+            let position = row.get::<_, Option<u32>>(3)?.zip(row.get::<_, Option<u32>>(4)?);
+            Ok(OpenAttempt {
+                attempt: Uuid::from_bytes(row.get(0)?),
+                recipient: row.get(1)?,
+                age: seconds(now.saturating_sub(row.get(2)?)),
+                position: position.map(|(uid_validity, uid_next)| Position { uid_validity, uid_next }),
+            })
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    Ok(CopyHistory { key, delivered, open_attempts })
+}
+
+/// Microseconds as seconds; negative where the clock was set back.
+fn seconds(microseconds: i64) -> f64 {
+    let span = Duration::from_micros(microseconds.unsigned_abs()).as_secs_f64();
+    if microseconds < 0 { -span } else { span }
+}
+
+/// Writes the message if it is not there yet, and says which row it is.
+fn write_message(transaction: &Transaction<'_>, message: &MessageRecord<'_>, now: i64) -> rusqlite::Result<i64> {
+    transaction.execute(
+        "INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, header_from, header_to,
+             header_cc, subject, sent_at, headers, size, recorded_at)
+         VALUES (:identity, :lock, :message_id, :content_digest, :sender, :from, :to, :cc, :subject, :sent_at, :headers,
+             :size, :now)
+         ON CONFLICT (identity) DO NOTHING",
+        named_params! {
+            ":identity": message.identity.as_bytes(),
+            ":lock": message.lock.digest(),
+            ":message_id": message.message_id,
+            ":content_digest": message.content_digest,
+            ":sender": message.sender,
+            ":from": message.from,
+            ":to": message.to,
+            ":cc": message.cc,
+            ":subject": message.subject,
+            // A Date in the year 300,000 is its author's fancy, and no reason to fail.
+            ":sent_at": message.date.map(|seconds| seconds.saturating_mul(1_000_000)),
+            ":headers": message.headers,
+            ":size": i64::try_from(message.size).unwrap_or(i64::MAX),
+            ":now": now,
+        },
+    )?;
+    let id =
+        transaction
+            .query_row("SELECT id FROM messages WHERE identity = ?", [message.identity.as_bytes()], |row| row.get(0))?;
+    if let Some(source) = message.raw {
+        transaction.execute(
+            "INSERT INTO message_sources (message_id, source) VALUES (?, ?) ON CONFLICT (message_id) DO NOTHING",
+            params![id, source],
+        )?;
+    }
+    Ok(id)
+}
+
+/// Writes a copy's row. One that is delivered stays so, whatever is said later; only a newer delivery moves it.
+fn write_copy(transaction: &Transaction<'_>, message: i64, copy: &CopyRecord<'_>, now: i64) -> rusqlite::Result<usize> {
+    let (state, placement, reason) = match copy.state {
+        CopyState::Delivered(placement) => ("delivered", placement, None),
+        CopyState::Owed(reason) => ("owed", None, Some(reason)),
+    };
+    transaction.execute(
+        "INSERT INTO copies (copy_key, message, role, imap_user, mailbox, recipient, state, uid_validity, uid, reason,
+             delivered_at, updated_at)
+         VALUES (:copy_key, :message, :role, :user, :mailbox, :recipient, :state, :uid_validity, :uid, :reason,
+             :delivered_at, :now)
+         ON CONFLICT (copy_key) DO UPDATE SET
+             recipient = excluded.recipient, state = excluded.state, uid_validity = excluded.uid_validity,
+             uid = excluded.uid, reason = excluded.reason,
+             delivered_at = coalesce(copies.delivered_at, excluded.delivered_at), updated_at = excluded.updated_at
+         WHERE copies.state = 'owed' OR excluded.state = 'delivered'",
+        named_params! {
+            ":copy_key": copy.key.as_bytes(),
+            ":message": message,
+            ":role": copy.role.as_str(),
+            ":user": copy.user,
+            ":mailbox": copy.mailbox,
+            ":recipient": copy.recipient,
+            ":state": state,
+            ":uid_validity": placement.map(|p| p.uid_validity),
+            ":uid": placement.map(|p| p.uid),
+            ":reason": reason,
+            ":delivered_at": (state == "delivered").then_some(now),
+            ":now": now,
+        },
+    )
+}

@@ -1,0 +1,193 @@
+//! The file lock of `--embedded`: flock(2) on one file per name.
+//!
+//! The kernel drops the lock when the last descriptor of its open file goes, so it dies with its process, SIGKILL
+//! included; nothing has to expire. It excludes processes of *one machine*: flock over a network file system may or may
+//! not reach other machines, and SQLite beside it does not at all.
+
+use super::{Acquired, Holder, LockName, NamedLock, hex};
+use crate::database::{Client, DatabaseError, DatabaseFailure};
+use crate::deadline::Deadline;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The longest pause between two tries of a wait. There is no flock with a time limit, so a wait is a poll; 20 ms is
+/// shorter than what one delivery takes.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// A holder's note is read up to here. Ours has some 150 bytes.
+const NOTE_LIMIT: u64 = 4096;
+
+/// The locks of one directory, as one process sees them.
+#[derive(Debug)]
+pub struct FileLocks {
+    directory: PathBuf,
+    client: Client,
+    deadline: Deadline,
+    held: Vec<HeldLock>,
+}
+
+/// A lock that is ours as long as `file` is open.
+#[derive(Debug)]
+struct HeldLock {
+    name: LockName,
+    path: PathBuf,
+    file: File,
+}
+
+/// What the holder writes into its file: for people and for the log. The lock does not depend on it.
+#[derive(Serialize, Deserialize)]
+struct Note {
+    host: String,
+    pid: u32,
+    queue_id: Option<String>,
+    /// Microseconds since 1970.
+    since: u64,
+}
+
+impl FileLocks {
+    /// The locks in `directory`, which must be there. No wait of theirs passes `deadline`; `client` is what another
+    /// process reads as the holder.
+    #[must_use]
+    pub fn new(directory: PathBuf, client: Client, deadline: Deadline) -> Self {
+        Self { directory, client, deadline, held: Vec::new() }
+    }
+
+    fn path(&self, name: &LockName) -> PathBuf {
+        self.directory.join(hex(name.digest()))
+    }
+
+    /// One try, without waiting.
+    fn try_once(&mut self, name: &LockName) -> Result<Acquired, DatabaseError> {
+        let path = self.path(name);
+        let doing = || format!("taking the file lock {}", path.display());
+        loop {
+            let mut file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&path)
+                .map_err(|e| local(doing(), &e))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(Acquired::Busy(read_note(&mut file))),
+                Err(TryLockError::Error(e)) => return Err(local(doing(), &e)),
+            }
+            // Between our open and our lock, the holder may have unlinked this file and let go: then we hold a lock on a
+            // file that nobody else will ever open. Only the file that the path names now counts.
+            if !is_at(&file, &path).map_err(|e| local(doing(), &e))? {
+                if self.deadline.passed() {
+                    return Err(DatabaseError::new(
+                        DatabaseFailure::TimedOut,
+                        doing(),
+                        "its file changed at every look",
+                    ));
+                }
+                continue;
+            }
+            if let Err(e) = self.write_note(&mut file) {
+                tracing::warn!(file = %path.display(), error = %e, "cannot note in the lock file who holds it");
+            }
+            self.held.push(HeldLock { name: *name, path, file });
+            return Ok(Acquired::Held);
+        }
+    }
+
+    fn write_note(&self, file: &mut File) -> io::Result<()> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+        let note = Note {
+            host: self.client.host.clone(),
+            pid: self.client.pid,
+            queue_id: self.client.queue_id.clone(),
+            since: u64::try_from(since).unwrap_or(u64::MAX),
+        };
+        let text = serde_json::to_vec(&note)?;
+        // A holder that died may have left its own note.
+        file.set_len(0)?;
+        file.rewind()?;
+        file.write_all(&text)
+    }
+}
+
+impl NamedLock for FileLocks {
+    /// Asked again for a lock that this very value holds, it says [`Acquired::Held`], as the database servers do.
+    fn acquire(&mut self, name: &LockName, wait: Duration) -> Result<Acquired, DatabaseError> {
+        if self.held.iter().any(|held| held.name == *name) {
+            return Ok(Acquired::Held);
+        }
+        let begun = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        loop {
+            let acquired = self.try_once(name)?;
+            let left = wait.saturating_sub(begun.elapsed()).min(self.deadline.remaining());
+            if matches!(acquired, Acquired::Held) || left.is_zero() {
+                return Ok(acquired);
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// It is, unless somebody took away the lock's file by hand: then the next one to come would lock another file.
+    fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
+        let Some(held) = self.held.iter().find(|held| held.name == *name) else { return Ok(false) };
+        is_at(&held.file, &held.path)
+            .map_err(|e| local(format!("looking whether the file lock {} is still ours", held.path.display()), &e))
+    }
+
+    fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
+        if let Some(position) = self.held.iter().position(|held| held.name == *name) {
+            drop(self.held.swap_remove(position));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for HeldLock {
+    /// Unlinks the file while the lock on it is still held, then lets go by closing it. Whoever had opened it meanwhile
+    /// gets a lock on a file without a name, sees that, and opens anew.
+    fn drop(&mut self) {
+        let unlinked =
+            is_at(&self.file, &self.path).and_then(|ours| if ours { fs::remove_file(&self.path) } else { Ok(()) });
+        if let Err(e) = unlinked {
+            // The lock is free all the same; an empty file stays, and the next holder takes it.
+            tracing::warn!(file = %self.path.display(), error = %e, "cannot remove the file of a lock that was let go");
+        }
+    }
+}
+
+/// Whether `path` names this very file.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let ours = file.metadata()?;
+    match fs::symlink_metadata(path) {
+        Ok(there) => Ok((ours.dev(), ours.ino()) == (there.dev(), there.ino())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Who says to hold the lock of this file. A file caught between being locked and being written names nobody, or the
+/// one before.
+fn read_note(file: &mut File) -> Option<Holder> {
+    let mut text = Vec::new();
+    file.take(NOTE_LIMIT).read_to_end(&mut text).ok()?;
+    let note: Note = serde_json::from_slice(&text).ok()?;
+    let since = UNIX_EPOCH.checked_add(Duration::from_micros(note.since))?;
+    Some(Holder {
+        host: Some(note.host),
+        pid: Some(note.pid),
+        queue_id: note.queue_id,
+        session: None,
+        // None where the clock was set back meanwhile.
+        held_for: SystemTime::now().duration_since(since).ok(),
+    })
+}
+
+fn local(doing: String, error: &io::Error) -> DatabaseError {
+    DatabaseError::new(DatabaseFailure::Local, doing, error.to_string())
+}

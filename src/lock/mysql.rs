@@ -1,0 +1,168 @@
+//! The named lock of MySQL and MariaDB: `GET_LOCK`, `RELEASE_LOCK`, `IS_USED_LOCK` (MySQL 9 manual 14.14, "Locking
+//! Functions"; MariaDB, "Miscellaneous Functions").
+//!
+//! It lives in the session: COMMIT and ROLLBACK keep it, the end of the connection frees it. What the two servers do
+//! differently, or not as one would think:
+//!
+//! - `GET_LOCK` has *three* answers: 1 is held, 0 is busy, and NULL is neither. MariaDB gives NULL to a killed query and
+//!   to an argument it does not like; MySQL raises an error (1317, 3057, 4163).
+//! - A timeout is rounded to whole seconds by MySQL, so that 0.4 would be "do not wait" and 0.6 a second; MariaDB takes
+//!   fractions. A negative one waits for ever on MySQL and is NULL on MariaDB. Neither ever gets one.
+//! - Both count: a session that takes a lock twice has to release it twice. Here that is a mistake, and an error.
+//! - Names: MySQL takes 64 characters and ignores case, MariaDB takes 192 bytes and does not. Ours are the same to both
+//!   ([`LockName::mysql_name`]).
+//! - The name space is the server's, not the database's: sites that share a server choose different namespaces.
+//! - The lock is that one server's. On Galera, on Group Replication with several primaries and on a replica it excludes
+//!   nobody who asks another node: `check` says so.
+
+use super::{Acquired, Holder, LockName, NamedLock};
+use crate::database::mysql::{Product, column, only_row, sql};
+use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
+use std::time::Duration;
+use tracing::warn;
+
+/// The answer, beside those of `GET_LOCK`, where this very session holds the lock already.
+const OURS_ALREADY: i64 = 2;
+
+impl NamedLock for MysqlDatabase {
+    fn acquire(&mut self, name: &LockName, wait: Duration) -> Result<Acquired, DatabaseError> {
+        let doing = "asking for the lock";
+        let seconds = timeout(self.product(), wait, self.remaining());
+        let lock = sql::text(&name.mysql_name());
+        // CASE evaluates GET_LOCK only where its turn comes (a test holds the servers to it).
+        let ask = format!(
+            "SELECT CASE WHEN IS_USED_LOCK({lock}) <=> CONNECTION_ID() THEN {OURS_ALREADY} \
+             ELSE GET_LOCK({lock}, {seconds}) END"
+        );
+        let answers = self.run(doing, &ask, 1)?;
+        match column::<Option<i64>>(only_row(&answers, doing)?, 0, doing)? {
+            Some(1) => Ok(Acquired::Held),
+            Some(0) => {
+                // Who it is, is for the log: a failure to find out changes nothing about "busy", unless the connection is
+                // gone, which the next statement will tell.
+                let holder = self.holder(name).unwrap_or_else(|error| {
+                    warn!(%error, "who holds the lock cannot be told");
+                    None
+                });
+                Ok(Acquired::Busy(holder))
+            }
+            Some(OURS_ALREADY) => Err(DatabaseError::new(
+                DatabaseFailure::Other,
+                doing,
+                "this session holds it already: a mistake in this program",
+            )),
+            Some(other) => Err(DatabaseError::new(DatabaseFailure::Other, doing, format!("GET_LOCK answered {other}"))),
+            None => Err(DatabaseError::new(
+                DatabaseFailure::Other,
+                doing,
+                "GET_LOCK answered NULL: the query was killed, or the server could not",
+            )),
+        }
+    }
+
+    fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
+        let doing = "making sure of the lock";
+        let ask = format!("SELECT IS_USED_LOCK({}) <=> CONNECTION_ID()", sql::text(&name.mysql_name()));
+        let answers = self.run(doing, &ask, 1)?;
+        column(only_row(&answers, doing)?, 0, doing)
+    }
+
+    fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
+        let doing = "releasing the lock";
+        let ask = format!("SELECT RELEASE_LOCK({})", sql::text(&name.mysql_name()));
+        let answers = self.run(doing, &ask, 1)?;
+        match column::<Option<i64>>(only_row(&answers, doing)?, 0, doing)? {
+            Some(1) => {}
+            Some(_) => warn!(lock = ?name, "the lock to be released is held by another session"),
+            None => warn!(lock = ?name, "the lock to be released was not held by anybody"),
+        }
+        Ok(())
+    }
+}
+
+impl MysqlDatabase {
+    /// Who holds the lock: the session that the server names, and, if that session journalled an attempt at one of the
+    /// copies that we journalled too, what it wrote down of itself.
+    ///
+    /// The journal is found by copy and not by lock: the index by copy is there already, and one by lock would cost every
+    /// delivery for the sake of a log line. The price: the holder of another message under the same Message-ID, or
+    /// one that owes none of our copies (no sender's copy between two recipients), shows as a session only.
+    fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError> {
+        let doing = "asking who holds the lock";
+        let lock = sql::text(&name.mysql_name());
+        let mut batch = format!("SELECT IS_USED_LOCK({lock})");
+        if !self.journalled().is_empty() {
+            let copies = sql::list(self.journalled().iter().map(|key| sql::bytes(key.as_bytes())));
+            batch.push_str(&format!(
+                "; SELECT session, host, pid, queue_id, TIMESTAMPDIFF(MICROSECOND, started_at, UTC_TIMESTAMP(6)) \
+                 FROM attempts \
+                 WHERE copy_key IN ({copies}) AND ended_at IS NULL AND lock_digest = {digest} \
+                 AND session = IS_USED_LOCK({lock}) AND session <> CONNECTION_ID() \
+                 ORDER BY started_at DESC LIMIT 1",
+                digest = sql::bytes(name.digest()),
+            ));
+        }
+        let statements = if self.journalled().is_empty() { 1 } else { 2 };
+        let answers = self.run(doing, &batch, statements)?;
+        if let Some(row) = answers.get(1).and_then(|rows| rows.first()) {
+            let age: i64 = column(row, 4, doing)?;
+            return Ok(Some(Holder {
+                session: column(row, 0, doing)?,
+                host: Some(column(row, 1, doing)?),
+                pid: Some(column(row, 2, doing)?),
+                queue_id: column(row, 3, doing)?,
+                // Negative if the server's clock was set back.
+                held_for: u64::try_from(age).ok().map(Duration::from_micros),
+            }));
+        }
+        let Some(row) = answers.first().and_then(|rows| rows.first()) else {
+            return Ok(None);
+        };
+        // NULL: it was let go in the meantime.
+        let session: Option<u64> = column(row, 0, doing)?;
+        Ok(session.map(|session| Holder { session: Some(session), ..Holder::default() }))
+    }
+}
+
+/// The timeout as the server takes it, in seconds: at most what is left until the deadline.
+fn timeout(product: Product, wait: Duration, left: Duration) -> String {
+    let wait = wait.min(left);
+    match product {
+        Product::Mariadb => format!("{}.{:06}", wait.as_secs(), wait.subsec_micros()),
+        Product::Mysql => {
+            let up = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+            // Rounded up to what the operator wished for at least; down where that would pass the deadline.
+            let seconds = if Duration::from_secs(up) <= left { up } else { wait.as_secs() };
+            seconds.to_string()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_wait_stays_no_wait() {
+        for product in [Product::Mysql, Product::Mariadb] {
+            let zero: f64 = timeout(product, Duration::ZERO, Duration::from_secs(240)).parse().unwrap();
+            assert_eq!(zero, 0.0);
+        }
+    }
+
+    #[test]
+    fn mysql_waits_whole_seconds_and_never_past_the_deadline() {
+        let ms = Duration::from_millis;
+        assert_eq!(timeout(Product::Mysql, ms(400), ms(60_000)), "1");
+        assert_eq!(timeout(Product::Mysql, ms(10_000), ms(60_000)), "10");
+        assert_eq!(timeout(Product::Mysql, ms(30_000), ms(2_700)), "2");
+        assert_eq!(timeout(Product::Mysql, ms(30_000), ms(700)), "0");
+    }
+
+    #[test]
+    fn mariadb_waits_fractions_and_never_past_the_deadline() {
+        let ms = Duration::from_millis;
+        assert_eq!(timeout(Product::Mariadb, ms(400), ms(60_000)), "0.400000");
+        assert_eq!(timeout(Product::Mariadb, ms(30_000), ms(2_700)), "2.700000");
+    }
+}

@@ -1,0 +1,125 @@
+//! The lock on PostgreSQL: `pg_try_advisory_xact_lock`. It lives in a transaction, so it cannot be forgotten: it ends
+//! with COMMIT, ROLLBACK, or the connection.
+//!
+//! The transaction writes nothing before the record, so it has no xid, and as it is READ COMMITTED it has no snapshot
+//! either while IMAP works: it holds back no VACUUM. (While it *waits* for a lock held elsewhere, the waiting statement
+//! has a snapshot, as every SELECT has.)
+
+use super::{Acquired, Holder, LockName, NamedLock};
+use crate::database::postgres::{PostgresDatabase, Process, TextRow, Transaction, milliseconds};
+use crate::database::{DatabaseError, DatabaseFailure};
+use std::time::Duration;
+
+/// The server ends the lock's session this long after the delivery's deadline. By then the process is gone for sure;
+/// what is left is the session of a machine that vanished, and the lock it would hold until TCP gives up.
+const AFTER_THE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// What identifies the row of an advisory lock with a bigint key in `pg_locks` (PostgreSQL manual, `pg_locks`): the key's
+/// halves in `classid` and `objid`, `objsubid` 1, in this database.
+const LOCKED_BY_KEY: &str = "l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted \
+     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+     AND (l.classid::bigint << 32) | l.objid::bigint =";
+
+impl NamedLock for PostgresDatabase {
+    fn acquire(&mut self, name: &LockName, wait: Duration) -> Result<Acquired, DatabaseError> {
+        let doing = "taking the lock";
+        if self.transaction != Transaction::None {
+            // A second BEGIN would only be a warning, and the ROLLBACK on "busy" would free the first lock.
+            return Err(DatabaseError::new(DatabaseFailure::Other, doing, "this connection holds a lock already"));
+        }
+        let key = name.postgres_key();
+        let remaining = self.deadline().remaining();
+        let begin = begin(remaining);
+        if wait.is_zero() {
+            let trying = format!("{begin}; SELECT pg_try_advisory_xact_lock({key})");
+            return match self.batch(doing, &trying).and_then(|answers| answers.truth(doing)) {
+                Ok(true) => Ok(self.held(key)),
+                Ok(false) => self.busy(key),
+                Err(error) => Err(self.roll_back_after(error)),
+            };
+        }
+        // The function that waits returns nothing: the batch's success is the lock.
+        let limit = milliseconds(wait.min(remaining));
+        let waiting = format!(
+            "{begin}; SELECT set_config('lock_timeout', '{limit}', true); SELECT pg_advisory_xact_lock({key}); \
+             SELECT set_config('lock_timeout', '0', true)"
+        );
+        match self.batch(doing, &waiting) {
+            Ok(_) => Ok(self.held(key)),
+            // 55P03, the lock_timeout. The lock may have been granted in that very moment; the rollback settles it.
+            Err(error) if error.failure == DatabaseFailure::Contention => self.busy(key),
+            Err(error) => Err(self.roll_back_after(error)),
+        }
+    }
+
+    fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
+        let doing = "asking whether the lock is still held";
+        let key = name.postgres_key();
+        if self.transaction != Transaction::Lock(key) {
+            return Ok(false);
+        }
+        // The server's own list of locks, for the very process that answers: right even if a pooler had given us
+        // another one. (0.1 ms more than an empty statement, 0.2 ms with 200 locks held.) In an aborted transaction the
+        // statement fails, and the lock is gone: no answer is as good as "no".
+        let sql =
+            format!("SELECT EXISTS (SELECT FROM pg_locks l WHERE l.pid = pg_backend_pid() AND {LOCKED_BY_KEY} {key})");
+        self.batch(doing, &sql)?.truth(doing)
+    }
+
+    fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
+        if self.transaction == Transaction::Lock(name.postgres_key()) {
+            // Nothing was written in it that is to stay: the record commits by itself.
+            self.roll_back()?;
+        }
+        Ok(())
+    }
+}
+
+impl PostgresDatabase {
+    fn held(&mut self, key: i64) -> Acquired {
+        self.transaction = Transaction::Lock(key);
+        Acquired::Held
+    }
+
+    /// Gives up the transaction, so that the connection can end the attempt, and asks who has the lock: one round trip.
+    fn busy(&mut self, key: i64) -> Result<Acquired, DatabaseError> {
+        let asked = format!(
+            "ROLLBACK; SELECT l.pid, a.application_name, extract(epoch FROM clock_timestamp() - a.xact_start) \
+             FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE {LOCKED_BY_KEY} {key} LIMIT 1"
+        );
+        let doing = "asking who holds the lock";
+        let answers = self.batch(doing, &asked)?;
+        // No row: whoever had it has let go since.
+        Ok(Acquired::Busy(answers.rows().next().map(|row| holder(doing, &row)).transpose()?))
+    }
+}
+
+/// Begins the lock's transaction with time limits of its own, whatever the role's or the server's are: a limit shorter
+/// than an IMAP exchange would end the session in the middle of it, and the lock with it.
+///
+/// `transaction_timeout` (17 and later; naming it to an older server fails) can only be put off, not moved: the server
+/// lets a timer run that is set to another time (`assign_transaction_timeout`, seen on 17 and 18).
+fn begin(remaining: Duration) -> String {
+    let idle = milliseconds(remaining + AFTER_THE_DEADLINE);
+    let statement = milliseconds(remaining);
+    format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
+         SELECT set_config('idle_in_transaction_session_timeout', '{idle}', true), \
+                set_config('statement_timeout', '{statement}', true), \
+                set_config('lock_timeout', '0', true), \
+                CASE WHEN current_setting('server_version_num')::int >= 170000 \
+                     THEN set_config('transaction_timeout', '0', true) END"
+    )
+}
+
+/// Reads the row of the session that holds a lock. Of other programs' sessions only the server's process id is known,
+/// and for how long another role's has held it is hidden.
+fn holder(doing: &str, row: &TextRow<'_>) -> Result<Holder, DatabaseError> {
+    let (host, pid, queue_id) = match row.text(doing, 1)?.and_then(Process::from_application_name) {
+        Some(process) => (Some(process.host), Some(process.pid), process.queue_id),
+        None => (None, None, None),
+    };
+    // Since its transaction began: its own waiting for the lock counts as well. Negative if a clock was set back.
+    let held_for = row.value(doing, 2)?.map(|age| Duration::try_from_secs_f64(age).unwrap_or_default());
+    Ok(Holder { host, pid, queue_id, session: row.value(doing, 0)?, held_for })
+}

@@ -1,0 +1,319 @@
+//! Maildir: a message is a file, and it is there once its name is (<https://cr.yp.to/proto/maildir.html>).
+//!
+//! A copy is written to `tmp/`, synced, linked into `new/` (a seen one into `cur/`) and the directory is synced. The name
+//! is made from the copy's identity and role, not from time and chance: an append that is repeated, since nobody knows
+//! what became of the first, finds the name taken and stores nothing twice.
+//!
+//! Files have LF line ends, as programs that read Maildirs expect: each CRLF becomes LF. The file's mtime is the time of
+//! arrival, which Dovecot shows as INTERNALDATE.
+//!
+//! What is not promised here, and is over IMAP:
+//!
+//! * One machine, and a local disk: link(2) and rename(2) over NFS can fail and have happened all the same.
+//! * A power loss is survived as far as file system and disk keep what fsync(2) says.
+//! * A copy is looked for in its own mailbox only: one that the user moved to another folder, or deleted, in the very
+//!   seconds between a crash and the next attempt is delivered again.
+//! * A reader that renames files at a different base name (none that we know) hides copies from the search.
+//! * There are no UIDs. A copy has no placement and there is never one too many to take out.
+//! * Nothing is subscribed: whether a reader shows `.Sent` is its own setting.
+//! * The file of an append that was killed stays in `tmp/`; readers remove what is older than 36 hours there.
+
+use super::{
+    Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
+    Role, Wanted,
+};
+use crate::embedded::{create_directory, sync_directory};
+use crate::lock::hex;
+use crate::message::Identity;
+use std::fs::{self, File, FileTimes, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use uuid::Uuid;
+
+/// How often a search begins anew because the directory changed under it.
+const LOOKS: usize = 5;
+/// How many files may bear a copy's name and be something else.
+const NAMES: usize = 8;
+
+/// One mailbox: a Maildir, or a Maildir++ folder inside one.
+#[derive(Clone, Debug)]
+pub struct MaildirMailbox {
+    /// The user's Maildir.
+    maildir: PathBuf,
+    /// The mailbox's own directory: the same for INBOX.
+    directory: PathBuf,
+}
+
+/// Where an append failed: whether the copy may be there is what the caller must know.
+struct Failed {
+    doing: String,
+    error: io::Error,
+}
+
+impl MaildirMailbox {
+    /// The INBOX in `maildir`.
+    #[must_use]
+    pub fn inbox(maildir: PathBuf) -> Self {
+        Self { directory: maildir.clone(), maildir }
+    }
+
+    /// The folder in `directory`, which lies in `maildir`.
+    #[must_use]
+    pub fn folder(maildir: PathBuf, directory: PathBuf) -> Self {
+        Self { maildir, directory }
+    }
+
+    /// Makes the mailbox if it is missing.
+    ///
+    /// `tmp` comes last, once all the rest is on the disk: so whoever finds `tmp` need not sync anything above `new` and
+    /// `cur` again, and a delivery costs no more than it must.
+    fn create(&self) -> Result<(), Failed> {
+        make_maildir(&self.maildir, false)?;
+        if self.directory != self.maildir {
+            make_maildir(&self.directory, true)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the copy to `tmp/` and syncs it.
+    fn write(&self, copy: &NewCopy<'_>) -> Result<Temporary, Failed> {
+        let path = self.directory.join("tmp").join(format!("{}.maildrop", Uuid::now_v7()));
+        let mut file = match create_new(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                self.create()?;
+                create_new(&path)
+            }
+            opened => opened,
+        }
+        .map_err(at("creating", &path))?;
+        let temporary = Temporary { path };
+        file.write_all(&with_lf(copy.bytes)).map_err(at("writing", &temporary.path))?;
+        file.set_times(FileTimes::new().set_modified(SystemTime::from(copy.arrived)))
+            .map_err(at("setting the time of", &temporary.path))?;
+        file.sync_all().map_err(at("syncing", &temporary.path))?;
+        Ok(temporary)
+    }
+
+    /// Links the copy to its name in `place`. Finding the copy there already is as good.
+    fn link(&self, temporary: &Temporary, place: &Path, copy: &NewCopy<'_>) -> Result<(), Failed> {
+        let base = base_name(copy.identity, copy.role);
+        // A copy that holds a replaced NUL, or the like, counts as the same too.
+        let ours = Identity::of(copy.bytes);
+        let is_copy = |identity: &Identity| *identity == ours || identity == copy.identity;
+        let flags = if copy.seen { ":2,S" } else { "" };
+        for number in 0..NAMES {
+            let suffix = if number == 0 { String::new() } else { format!(".{number}") };
+            let path = place.join(format!("{base}{suffix}{flags}"));
+            match fs::hard_link(&temporary.path, &path) {
+                Ok(()) => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                    // Its reader may move it to `cur` just now, so all of the mailbox is looked at.
+                    if self.search(&base, &is_copy)?.is_some() {
+                        return Ok(());
+                    }
+                    tracing::warn!(file = %path.display(), "the name of a copy is taken by something else");
+                }
+                Err(error) => return Err(at("linking to", &path)(error)),
+            }
+        }
+        let error = io::Error::new(io::ErrorKind::AlreadyExists, "all its names are taken by something else");
+        Err(at("linking a copy into", place)(error))
+    }
+
+    /// Looks for a copy by its base name in `new` and `cur`; whether it is marked for deletion, if it is there.
+    ///
+    /// A directory that is read while a file in it is renamed may show that file under neither name, so a search that
+    /// found nothing in a directory that changed meanwhile begins anew.
+    fn search(&self, base: &str, is_copy: &dyn Fn(&Identity) -> bool) -> Result<Option<FoundCopy>, Failed> {
+        let places = ["new", "cur"].map(|place| self.directory.join(place));
+        for _ in 0..LOOKS {
+            let before = places.each_ref().map(|place| changed(place));
+            for place in &places {
+                if let Some(found) = search_directory(place, base, is_copy)? {
+                    return Ok(Some(found));
+                }
+            }
+            let after = places.each_ref().map(|place| changed(place));
+            let mut same = true;
+            for (before, after) in before.into_iter().zip(after) {
+                same &= before? == after?;
+            }
+            if same {
+                return Ok(None);
+            }
+        }
+        Err(at("searching", &self.directory)(io::Error::new(io::ErrorKind::ResourceBusy, "it changed at every look")))
+    }
+}
+
+impl Mailbox for MaildirMailbox {
+    fn position(&mut self) -> Result<Option<Position>, MailboxError> {
+        let tmp = self.directory.join("tmp");
+        if !tmp.try_exists().map_err(at("looking for", &tmp))? {
+            self.create()?;
+        }
+        Ok(None)
+    }
+
+    fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
+        let place = self.directory.join(if copy.seen { "cur" } else { "new" });
+        let temporary = match self.write(copy) {
+            Ok(temporary) => temporary,
+            Err(failed) => return not_stored(failed),
+        };
+        if !go_ahead() {
+            return Appended::Withheld;
+        }
+        if let Err(failed) = self.link(&temporary, &place, copy) {
+            return not_stored(failed);
+        }
+        drop(temporary);
+        // Not before: a copy that was found there may be from a process that died before it came to this.
+        match sync_directory(&place) {
+            Ok(()) => Appended::Stored(None),
+            Err(error) => Appended::Unknown(at("syncing", &place)(error).into()),
+        }
+    }
+
+    fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
+        if wanted.matching == Matching::MessageId {
+            // Every file would have to be read. Only a configuration asks for it, and embedded there is none.
+            return Err(MailboxError::new(
+                MailboxFailure::Local,
+                format!("searching {}", self.directory.display()),
+                "a Maildir cannot be searched by Message-ID alone",
+            ));
+        }
+        self.position()?;
+        let base = base_name(wanted.identity, wanted.role);
+        let found = self.search(&base, &|identity| identity == wanted.identity)?;
+        // Names say it all: where to begin does not matter, and without UIDs nothing is in range.
+        Ok(Found { in_range: false, copies: found.into_iter().collect() })
+    }
+
+    /// There is never one too many: two copies would have one name.
+    fn remove(
+        &mut self,
+        _extra: Placement,
+        _keep: Placement,
+        _wanted: &Wanted<'_>,
+        _go_ahead: &mut dyn FnMut() -> bool,
+    ) -> Result<Removal, MailboxError> {
+        Ok(Removal::NotThere)
+    }
+}
+
+/// What every attempt at one copy calls its file. (The custom is to begin with the time; a second attempt would then not
+/// meet the first.)
+fn base_name(identity: &Identity, role: Role) -> String {
+    format!("{}.maildrop-{}", hex(identity.as_bytes()), role.as_str())
+}
+
+/// Makes one Maildir; see [`MaildirMailbox::create`] about the order.
+fn make_maildir(directory: &Path, is_folder: bool) -> Result<(), Failed> {
+    let make = |path: &Path| create_directory(path).map_err(at("creating", path));
+    make(directory)?;
+    make(&directory.join("new"))?;
+    make(&directory.join("cur"))?;
+    if is_folder {
+        // Maildir++: this empty file tells a folder from a Maildir.
+        let marker = directory.join("maildirfolder");
+        match create_new(&marker) {
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(at("creating", &marker)(e)),
+        }
+    }
+    make(&directory.join("tmp"))
+}
+
+fn create_new(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// The bytes with LF line ends.
+fn with_lf(bytes: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(bytes.len());
+    for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+        match line.strip_suffix(b"\r\n") {
+            Some(line) => {
+                text.extend_from_slice(line);
+                text.push(b'\n');
+            }
+            None => text.extend_from_slice(line),
+        }
+    }
+    text
+}
+
+/// When something was last added to, removed from or renamed in a directory.
+fn changed(directory: &Path) -> Result<(i64, i64), Failed> {
+    let metadata = fs::metadata(directory).map_err(at("looking at", directory))?;
+    Ok((metadata.mtime(), metadata.mtime_nsec()))
+}
+
+/// A file of this base name whose content is the copy, in one directory.
+fn search_directory(
+    place: &Path,
+    base: &str,
+    is_copy: &dyn Fn(&Identity) -> bool,
+) -> Result<Option<FoundCopy>, Failed> {
+    for entry in fs::read_dir(place).map_err(at("reading", place))? {
+        let entry = entry.map_err(at("reading", place))?;
+        let name = entry.file_name();
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(base)) else { continue };
+        let path = entry.path();
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            // Renamed or removed since it was listed: the directory has changed, and the search begins anew.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(at("reading", &path)(e)),
+        };
+        if is_copy(&Identity::of(&bytes)) {
+            let deleted = rest.rsplit_once(":2,").is_some_and(|(_, flags)| flags.contains('T'));
+            return Ok(Some(FoundCopy { placement: None, deleted }));
+        }
+    }
+    Ok(None)
+}
+
+/// A file in `tmp/`. It goes when this is dropped; linked elsewhere by then, only its name here goes.
+struct Temporary {
+    path: PathBuf,
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if let Err(e) = fs::remove_file(&self.path) {
+            tracing::warn!(file = %self.path.display(), error = %e, "cannot remove a temporary file of a Maildir");
+        }
+    }
+}
+
+/// Says at what an operation failed.
+fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Failed {
+    let doing = format!("{doing} {}", path.display());
+    move |error| Failed { doing, error }
+}
+
+/// A failure at a time when the copy had no name yet.
+fn not_stored(failed: Failed) -> Appended {
+    let error = MailboxError::from(failed);
+    match error.failure {
+        MailboxFailure::OverQuota => Appended::Refused(error),
+        _ => Appended::NotSent(error),
+    }
+}
+
+impl From<Failed> for MailboxError {
+    fn from(failed: Failed) -> Self {
+        let failure = match failed.error.kind() {
+            // EDQUOT is this user's, and passes when the user tidies up. ENOSPC is everybody's.
+            io::ErrorKind::QuotaExceeded => MailboxFailure::OverQuota,
+            _ => MailboxFailure::Local,
+        };
+        Self::new(failure, failed.doing, failed.error.to_string())
+    }
+}

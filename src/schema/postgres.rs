@@ -1,0 +1,160 @@
+//! Migrations on PostgreSQL, whose DDL is transactional: all that are pending are applied in one transaction, which
+//! holds the schema's lock. Any failure takes back all of them.
+
+use super::{Application, Applied, Migration, Schema};
+use crate::database::postgres::{PostgresDatabase, Transaction, column, milliseconds};
+use crate::database::{DatabaseError, DatabaseFailure};
+use crate::lock::LockName;
+use postgres::types::Type;
+use std::time::Duration;
+
+const MIGRATIONS: &[Migration] = &[
+    Migration { number: 1, name: "ledger", sql: include_str!("../../sql/postgres/0001_ledger.sql"), optional: false },
+    Migration {
+        number: 2,
+        name: "lock_functions",
+        sql: include_str!("../../sql/postgres/0002_lock_functions.sql"),
+        optional: true,
+    },
+];
+
+/// For how long a migration waits for a table that is in use. Whoever comes after it waits as long: a delivery holds its
+/// tables (for reading) until its lock ends, and new deliveries would queue behind the migration.
+const TABLE_WAIT: Duration = Duration::from_secs(10);
+
+const MIGRATIONS_TABLE: &str = "\
+    CREATE TABLE IF NOT EXISTS maildrop_migrations (\
+        number int PRIMARY KEY, name text NOT NULL, checksum text NOT NULL, applied_at timestamptz NOT NULL)";
+
+impl Schema for PostgresDatabase {
+    fn known(&self) -> &'static [Migration] {
+        MIGRATIONS
+    }
+
+    fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError> {
+        let doing = "reading which migrations are applied";
+        let there = "SELECT to_regclass('maildrop_migrations') IS NOT NULL";
+        let there = match self.query(doing, there, &[])?.first() {
+            Some(row) => column(doing, row, 0)?,
+            None => false,
+        };
+        if !there {
+            return Ok(Vec::new());
+        }
+        let rows = self.query(doing, "SELECT number, name, checksum FROM maildrop_migrations ORDER BY number", &[])?;
+        rows.iter()
+            .map(|row| {
+                let number: i32 = column(doing, row, 0)?;
+                let number = u32::try_from(number).map_err(|_| {
+                    DatabaseError::new(DatabaseFailure::Schema, doing, format!("it has a migration number {number}"))
+                })?;
+                Ok(Applied { number, name: column(doing, row, 1)?, checksum: column(doing, row, 2)? })
+            })
+            .collect()
+    }
+
+    fn lock_schema(&mut self) -> Result<(), DatabaseError> {
+        let doing = "taking the schema's lock";
+        if self.transaction != Transaction::None {
+            return Err(DatabaseError::new(DatabaseFailure::Other, doing, "this connection holds a lock already"));
+        }
+        let key = LockName::new("maildrop schema", b"migrations").postgres_key();
+        let wait = milliseconds(self.deadline().remaining());
+        let table_wait = milliseconds(TABLE_WAIT);
+        // The lock first, and CREATE TABLE in a statement after it: two at once would trip over each other in the
+        // catalogue, IF NOT EXISTS or not.
+        let batch = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
+             SELECT set_config('idle_in_transaction_session_timeout', '0', true), \
+                    set_config('statement_timeout', '0', true), \
+                    set_config('lock_timeout', '{wait}', true), \
+                    CASE WHEN current_setting('server_version_num')::int >= 170000 \
+                         THEN set_config('transaction_timeout', '0', true) END; \
+             SELECT pg_advisory_xact_lock({key}); \
+             SELECT set_config('lock_timeout', '{table_wait}', true); \
+             {MIGRATIONS_TABLE}"
+        );
+        match self.batch(doing, &batch) {
+            Ok(_) => {
+                self.transaction = Transaction::Schema;
+                Ok(())
+            }
+            Err(error) => Err(self.roll_back_after(error)),
+        }
+    }
+
+    fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError> {
+        let doing = format!("applying migration {:04}_{}", migration.number, migration.name);
+        if self.transaction != Transaction::Schema {
+            return Err(DatabaseError::new(DatabaseFailure::Other, doing, "the schema's lock is not held"));
+        }
+        match self.try_apply(&doing, migration) {
+            Ok(()) => Ok(Application::Done),
+            // What the server refused is taken back, and nothing before it. A server that is gone refused nothing, and
+            // one where a table was in use may take it later.
+            Err(error) if migration.optional && refused(error.failure) => {
+                match self.batch(&doing, "ROLLBACK TO SAVEPOINT maildrop_migration") {
+                    Ok(_) => Ok(Application::LeftOut(error.detail)),
+                    Err(error) => Err(self.roll_back_after(error)),
+                }
+            }
+            Err(error) => Err(self.roll_back_after(error)),
+        }
+    }
+
+    fn unlock_schema(&mut self) -> Result<(), DatabaseError> {
+        if self.transaction != Transaction::Schema {
+            return Ok(());
+        }
+        self.transaction = Transaction::None;
+        self.batch("committing the migrations", "COMMIT").map(|_| ())
+    }
+}
+
+impl PostgresDatabase {
+    fn try_apply(&mut self, doing: &str, migration: &Migration) -> Result<(), DatabaseError> {
+        self.batch(doing, &format!("SAVEPOINT maildrop_migration; {}", migration.sql))?;
+        let number = i32::try_from(migration.number)
+            .map_err(|_| DatabaseError::new(DatabaseFailure::Local, doing, "its number is too large"))?;
+        self.execute(
+            doing,
+            "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) VALUES ($1, $2, $3, clock_timestamp())",
+            &[(&number, Type::INT4), (&migration.name, Type::TEXT), (&migration.checksum(), Type::TEXT)],
+        )?;
+        Ok(())
+    }
+}
+
+/// Whether a failure is the server's refusal of what it was asked to do.
+fn refused(failure: DatabaseFailure) -> bool {
+    match failure {
+        DatabaseFailure::AccessDenied | DatabaseFailure::Schema | DatabaseFailure::Other => true,
+        DatabaseFailure::Unreachable
+        | DatabaseFailure::ConnectionLost
+        | DatabaseFailure::Contention
+        | DatabaseFailure::TimedOut
+        | DatabaseFailure::ReadOnly
+        | DatabaseFailure::Local => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn every_file_is_a_migration_by_its_own_number_and_name() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("sql/postgres");
+        let mut files: Vec<String> =
+            directory.read_dir().unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        files.retain(|file| file.starts_with(|c: char| c.is_ascii_digit()));
+        files.sort();
+        let known: Vec<String> = MIGRATIONS.iter().map(|m| format!("{:04}_{}.sql", m.number, m.name)).collect();
+        assert_eq!(known, files);
+        for migration in MIGRATIONS {
+            let file = directory.join(format!("{:04}_{}.sql", migration.number, migration.name));
+            assert_eq!(std::fs::read_to_string(file).unwrap(), migration.sql);
+        }
+    }
+}

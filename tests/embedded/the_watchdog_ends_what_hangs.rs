@@ -1,0 +1,62 @@
+//! At the deadline the process ends with 75, whatever it hangs in.
+
+use crate::support::{HARNESS, child, subject};
+use maildrop_command::delivery::{StatusDetail, Verdict, report};
+use maildrop_command::watchdog::Watchdog;
+use std::io::{Read, Write};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Starts a watchdog of half a second and hangs.
+#[test]
+#[ignore = "a process that other tests start"]
+fn hanger() {
+    let Some(subject) = subject() else { return };
+    let _watchdog =
+        Watchdog::start(Duration::from_millis(500), Verdict::deferred(StatusDetail::SYSTEM, "out of time")).unwrap();
+    match subject.as_str() {
+        "asleep" => {}
+        // Holds stdout's lock and hangs in a write to it: nobody reads.
+        "in-a-write" => loop {
+            std::io::stdout().lock().write_all(&[b'x'; 1024]).unwrap();
+            std::io::stdout().lock().flush().unwrap();
+        },
+        // Delivered, said so, and hangs on the way out.
+        "after-its-report" => drop(report(&Verdict::delivered("delivered"))),
+        other => panic!("{other}"),
+    }
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+const HANGER: &str = "the_watchdog_ends_what_hangs::hanger";
+
+#[test]
+fn a_delivery_that_hangs_is_deferred_with_its_line() {
+    let begun = Instant::now();
+    let output = child(HANGER, "asleep").output().unwrap();
+    assert_eq!(output.status.code(), Some(75));
+    assert_eq!(String::from_utf8(output.stdout).unwrap().strip_prefix(HARNESS), Some("4.3.0 out of time\n"));
+    assert!((Duration::from_millis(500)..Duration::from_secs(10)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_stdout_that_blocks_does_not_hold_it_up() {
+    let begun = Instant::now();
+    let mut hanger = child(HANGER, "in-a-write").stdout(Stdio::piped()).spawn().unwrap();
+    let status = hanger.wait().unwrap();
+    let elapsed = begun.elapsed();
+    assert_eq!(status.code(), Some(75), "{status}");
+    assert!(elapsed < Duration::from_secs(10), "{elapsed:?}");
+    // It was full indeed, and no line came through.
+    let mut text = String::new();
+    hanger.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(text.len() > 60_000 && text.ends_with('x'), "{} bytes", text.len());
+}
+
+/// `2.0.0` with exit 75 would bounce a message that was delivered.
+#[test]
+fn a_delivery_that_reported_ends_with_its_own_exit_code() {
+    let output = child(HANGER, "after-its-report").output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8(output.stdout).unwrap().strip_prefix(HARNESS), Some("2.0.0 delivered\n"));
+}

@@ -1,0 +1,174 @@
+//! MySQL and MariaDB: reaching the server, being sure that it is the one, and giving up in time.
+
+use crate::support;
+use crate::support_mysql::{Mail, PASSWORD, Site, Tap, client, lock_of_its_own, on_each_server};
+use maildrop_command::config::Secret;
+use maildrop_command::database::{Address, DatabaseError, DatabaseFailure, Inspect, MysqlDatabase, Server, Tls};
+use maildrop_command::deadline::Deadline;
+use maildrop_command::ledger::Ledger;
+use maildrop_command::lock::{Acquired, NamedLock};
+use maildrop_command::schema::Schema;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+on_each_server!(
+    tls_with_a_private_ca_is_verified,
+    a_certificate_for_another_name_is_refused,
+    a_certificate_of_another_ca_is_refused,
+    a_name_with_two_addresses_is_tried_at_both,
+    a_wrong_password_and_a_missing_database_are_told_apart,
+    a_silent_server_costs_no_more_than_the_deadline,
+    a_late_answer_is_never_taken_for_another,
+    a_password_in_the_clear_is_warned_about,
+);
+
+fn connect(server: &Server) -> Result<MysqlDatabase, DatabaseError> {
+    MysqlDatabase::connect(server, &client(), Deadline::after(Duration::from_secs(20)))
+}
+
+fn tcp(host: &str, port: u16) -> Address {
+    Address::Tcp { host: host.into(), port }
+}
+
+fn test_ca() -> Tls {
+    Tls::Verify { ca_file: Some(PathBuf::from(support::env("MAILDROP_TEST_CA"))) }
+}
+
+fn tls_with_a_private_ca_is_verified(server: &str) {
+    let site = Site::empty(server);
+    let in_clear = site.user(&["GRANT SELECT ON DB.* TO USER".into()], "REQUIRE SSL");
+    assert_eq!(connect(&in_clear).unwrap_err().failure, DatabaseFailure::AccessDenied);
+    let encrypted = Server { tls: test_ca(), ..in_clear };
+    let name = lock_of_its_own();
+    let mut database = connect(&encrypted).unwrap();
+    assert!(matches!(database.acquire(&name, Duration::ZERO).unwrap(), Acquired::Held));
+    let findings = database.inspect().unwrap();
+    assert!(findings.iter().any(|finding| finding.what == "encryption" && finding.mend.is_none()), "{findings:?}");
+}
+
+/// The certificates name 127.0.0.1, and not 127.0.0.2.
+fn a_certificate_for_another_name_is_refused(server: &str) {
+    let site = Site::empty(server);
+    for (listen, good) in [("127.0.0.1:0", true), ("127.0.0.2:0", false)] {
+        let tap = Tap::on(&site.host, listen);
+        let address = tcp(&tap.address.ip().to_string(), tap.address.port());
+        match connect(&Server { address, tls: test_ca(), ..site.server() }) {
+            Ok(_) => assert!(good, "{listen}"),
+            Err(error) => {
+                assert!(!good, "{listen}: {error}");
+                assert_eq!(error.failure, DatabaseFailure::Unreachable, "{error}");
+                assert!(error.detail.to_lowercase().contains("certificate"), "{error}");
+            }
+        }
+    }
+}
+
+fn a_certificate_of_another_ca_is_refused(server: &str) {
+    let site = Site::empty(server);
+    let error = connect(&Server { tls: Tls::Verify { ca_file: None }, ..site.server() }).unwrap_err();
+    assert_eq!(error.failure, DatabaseFailure::Unreachable, "{error}");
+    let missing = Tls::Verify { ca_file: Some("/nowhere/ca.pem".into()) };
+    let error = connect(&Server { tls: missing, ..site.server() }).unwrap_err();
+    assert_eq!(error.failure, DatabaseFailure::Local, "{error}");
+    assert!(error.detail.contains("/nowhere/ca.pem"), "{error}");
+}
+
+/// In a mount namespace of its own, where /etc/hosts gives a name two addresses: `::1`, where nobody listens, and the
+/// server's. Once in the clear and once by TLS, which must still be for the *name*.
+fn a_name_with_two_addresses_is_tried_at_both(server: &str) {
+    const INSIDE: &str = "MAILDROP_TEST_TWO_ADDRESSES";
+    // The certificates bear the server's name in small letters.
+    let name = server.to_lowercase();
+    if std::env::var_os(INSIDE).is_some() {
+        let site = Site::empty(server);
+        for tls in [Tls::Off, test_ca()] {
+            let mut database = connect(&Server { address: tcp(&name, 3306), tls, ..site.server() }).unwrap();
+            assert!(database.applied().unwrap().is_empty());
+        }
+        // Nobody listens at either.
+        let error = connect(&Server { address: tcp(&name, 1), tls: test_ca(), ..site.server() }).unwrap_err();
+        assert_eq!(error.failure, DatabaseFailure::Unreachable, "{error}");
+        return;
+    }
+    let hosts = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(hosts.path(), format!("::1 {name}\n{} {name}\n", support::server(server))).unwrap();
+    let test = format!("mysql_connecting::{name}::a_name_with_two_addresses_is_tried_at_both");
+    let script = "mount --bind \"$1\" /etc/hosts && exec \"$2\" --exact \"$3\" --nocapture";
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"])
+        .arg(hosts.path())
+        .arg(std::env::current_exe().unwrap())
+        .arg(test)
+        .env(INSIDE, "1")
+        .output()
+        .expect("unshare(1), to give a name two addresses");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+}
+
+fn a_wrong_password_and_a_missing_database_are_told_apart(server: &str) {
+    let site = Site::empty(server);
+    let wrong = Server { password: Some(Secret::new("wrong".into())), ..site.server() };
+    let error = connect(&wrong).unwrap_err();
+    assert_eq!(error.failure, DatabaseFailure::AccessDenied, "{error}");
+    let missing = Server { database: "maildrop_test_nowhere".into(), ..site.server() };
+    assert_eq!(connect(&missing).unwrap_err().failure, DatabaseFailure::Schema);
+    let elsewhere = Server { address: tcp(&site.host, 1), ..site.server() };
+    let error = connect(&elsewhere).unwrap_err();
+    assert_eq!(error.failure, DatabaseFailure::Unreachable, "{error}");
+    for error in [connect(&wrong).unwrap_err(), connect(&missing).unwrap_err()] {
+        assert!(!error.to_string().contains(PASSWORD), "{error}");
+    }
+    let shown = format!("{:?}", site.connect());
+    assert!(!shown.contains(PASSWORD), "{shown}");
+    let passed = MysqlDatabase::connect(&site.server(), &client(), Deadline::after(Duration::ZERO)).unwrap_err();
+    assert_eq!(passed.failure, DatabaseFailure::TimedOut, "{passed}");
+}
+
+fn a_silent_server_costs_no_more_than_the_deadline(server: &str) {
+    let site = Site::empty(server);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = tcp("127.0.0.1", silent.local_addr().unwrap().port());
+    let began = Instant::now();
+    let deadline = Deadline::after(Duration::from_secs(1));
+    let error = MysqlDatabase::connect(&Server { address, ..site.server() }, &client(), deadline).unwrap_err();
+    assert_eq!(error.failure, DatabaseFailure::TimedOut, "{error}");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+/// "You hold the lock" said late must not be heard as the answer to a later question.
+fn a_late_answer_is_never_taken_for_another(server: &str) {
+    let site = Site::new(server);
+    let tap = Tap::on(&site.host, "127.0.0.1:0");
+    let behind = Server { address: tcp("127.0.0.1", tap.address.port()), ..site.server() };
+    let mut database = MysqlDatabase::connect(&behind, &client(), Deadline::after(Duration::from_secs(1))).unwrap();
+    let name = lock_of_its_own();
+    tap.hush(true);
+    let error = database.acquire(&name, Duration::ZERO).unwrap_err();
+    assert_eq!(error.failure, DatabaseFailure::TimedOut, "{error}");
+    tap.hush(false);
+    std::thread::sleep(Duration::from_millis(300));
+    tap.queries();
+    assert_eq!(database.still_held(&name).unwrap_err().failure, DatabaseFailure::ConnectionLost);
+    assert_eq!(database.look(&Mail::to("scuba").keys()).unwrap_err().failure, DatabaseFailure::ConnectionLost);
+    assert!(tap.queries().is_empty(), "nothing more is said on it");
+}
+
+fn a_password_in_the_clear_is_warned_about(server: &str) {
+    let site = Site::empty(server);
+    let findings = site.connect().inspect().unwrap();
+    let encryption = findings.iter().find(|finding| finding.what == "encryption").unwrap();
+    assert!(encryption.mend.is_some(), "{encryption:?}");
+}
+
+#[test]
+fn a_unix_socket_is_connected_to() {
+    let site = Site::new("MARIADB118");
+    let path = PathBuf::from(support::env("MAILDROP_TEST_MARIADB118_SOCKET"));
+    let server = Server { address: Address::Socket(path), tls: test_ca(), ..site.server() };
+    connect(&server).unwrap().look(&Mail::to("scuba").keys()).unwrap();
+    let server = Server { address: Address::Socket("/nowhere/mysql.sock".into()), ..site.server() };
+    assert_eq!(connect(&server).unwrap_err().failure, DatabaseFailure::Unreachable);
+}

@@ -1,0 +1,102 @@
+//! MySQL and MariaDB: a delivery that the server aborts for another's sake is written down all the same.
+
+use crate::support_mysql::{Mail, Site, on_each_server};
+use maildrop_command::database::DatabaseFailure;
+use maildrop_command::ledger::{CopyState, Ledger};
+use maildrop_command::lock::{Acquired, NamedLock};
+use mysql::prelude::Queryable;
+use std::time::{Duration, Instant};
+
+on_each_server!(
+    a_deadlock_is_tried_again_and_the_lock_stays,
+    a_row_that_is_locked_for_a_while_is_waited_for,
+    a_row_that_stays_locked_ends_by_the_deadline,
+);
+
+/// The two write the same two rows in opposite orders. InnoDB aborts the one that has changed less, so the other changes
+/// a great many rows first.
+fn a_deadlock_is_tried_again_and_the_lock_stays(server: &str) {
+    let site = Site::new(server);
+    let mut database = site.connect();
+    let mail = Mail::to("scuba");
+    database.record(&mail.record(CopyState::Owed("x"), CopyState::Owed("x"))).unwrap();
+    database.journal(&mail.journal()).unwrap();
+    assert!(matches!(database.acquire(&mail.lock, Duration::ZERO).unwrap(), Acquired::Held));
+
+    let mut other = site.admin();
+    other.query_drop("CREATE TABLE ballast (n INT PRIMARY KEY, v INT)").unwrap();
+    other.query_drop("START TRANSACTION").unwrap();
+    for n in 0..20 {
+        let rows: Vec<String> = (0..200).map(|i| format!("({}, 0)", n * 200 + i)).collect();
+        other.query_drop(format!("INSERT INTO ballast VALUES {}", rows.join(","))).unwrap();
+    }
+    let touch = |key: maildrop_command::ledger::CopyKey| {
+        let hex: String = key.as_bytes().iter().map(|b| format!("{b:02x}")).collect();
+        format!("UPDATE copies SET updated_at = updated_at + INTERVAL 1 SECOND WHERE copy_key = X'{hex}'")
+    };
+    other.query_drop(touch(mail.sent())).unwrap();
+    let (inbox, lock) = (mail.inbox(), mail.lock);
+    let recording = std::thread::spawn(move || {
+        let record = mail.record(CopyState::Delivered(None), CopyState::Delivered(None));
+        let result = database.record(&record);
+        let held = database.still_held(&lock);
+        let histories = database.look(&mail.keys());
+        (result, held, histories)
+    });
+    // Until it has locked the first row and waits for the second.
+    let mut watch = site.admin();
+    let waits = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
+    // The server refreshes this table only for who has not asked for a tenth of a second.
+    let waiting = (0..40).any(|_| {
+        std::thread::sleep(Duration::from_millis(250));
+        watch.query_first::<u64, _>(waits).unwrap() > Some(0)
+    });
+    assert!(waiting, "the record does not wait for the locked row");
+    // No deadlock here means that it hit the other one.
+    other.query_drop(touch(inbox)).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    other.query_drop("COMMIT").unwrap();
+    let (result, held, histories) = recording.join().unwrap();
+    result.unwrap();
+    assert!(held.unwrap());
+    for history in histories.unwrap() {
+        assert!(history.delivered.is_some() && history.open_attempts.is_empty(), "{history:?}");
+    }
+    let deadlocks: Vec<mysql::Row> = watch.query("SHOW ENGINE INNODB STATUS").unwrap();
+    let status: String = deadlocks[0].get(2).unwrap();
+    let since = status.find("LATEST DETECTED DEADLOCK").expect("there was no deadlock");
+    assert!(status[since..].contains(&site.database), "it was not this one");
+}
+
+fn a_row_that_is_locked_for_a_while_is_waited_for(server: &str) {
+    let site = Site::new(server);
+    let mut database = site.connect();
+    let mail = Mail::to("scuba");
+    database.journal(&mail.journal()).unwrap();
+    let mut other = site.admin();
+    other.query_drop("START TRANSACTION; UPDATE attempts SET outcome = 'x'").unwrap();
+    let recording = std::thread::spawn(move || {
+        database.record(&mail.record(CopyState::Delivered(None), CopyState::Delivered(None)))
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    other.query_drop("ROLLBACK").unwrap();
+    recording.join().unwrap().unwrap();
+}
+
+fn a_row_that_stays_locked_ends_by_the_deadline(server: &str) {
+    let site = Site::new(server);
+    let began = Instant::now();
+    let mut database = site.connect_for(Duration::from_secs(3));
+    let mail = Mail::to("scuba");
+    database.journal(&mail.journal()).unwrap();
+    let mut other = site.admin();
+    other.query_drop("START TRANSACTION; UPDATE attempts SET outcome = 'x'").unwrap();
+    let error = database.record(&mail.record(CopyState::Delivered(None), CopyState::Delivered(None))).unwrap_err();
+    assert_eq!(error.failure, DatabaseFailure::Contention, "{error}");
+    assert!(error.detail.contains("1205"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(7), "{:?}", began.elapsed());
+    other.query_drop("ROLLBACK").unwrap();
+    // The message, which went in before the lock wait, was taken back with the rest.
+    let messages: Option<u64> = site.admin().query_first("SELECT COUNT(*) FROM messages").unwrap();
+    assert_eq!(messages, Some(0));
+}

@@ -1,0 +1,126 @@
+//! Every interleaving: the real delivery on simulated servers, under a scheduler that decides who goes on and what fails.
+//!
+//! `SIMULATION_SCHEDULES` sets how many random schedules each scenario runs (default 3,000), `SIMULATION_PREEMPTIONS` how
+//! often a process may be interrupted in the exhaustive run (default 1). The long run:
+//! `SIMULATION_SCHEDULES=1000000 SIMULATION_PREEMPTIONS=3 cargo test --release --test simulation`.
+
+mod choice;
+mod run;
+mod world;
+
+use choice::{Choice, Every, Random};
+use run::{Job, Scenario, Trace, run};
+use world::Engine;
+
+fn to(recipient: &'static str) -> Job {
+    Job { recipient, message: 0, sent: true, retried: true }
+}
+
+fn two_recipients(engine: Engine) -> Scenario {
+    Scenario {
+        name: "two recipients of one message",
+        engine,
+        uid_plus: true,
+        jobs: vec![to("scuba"), to("doug")],
+        faults: 4,
+        preemptions: usize::MAX,
+        hasty_retries: 2,
+        user_deletes: 0,
+        renumberings: 0,
+        refusals: false,
+    }
+}
+
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is no number")))
+}
+
+fn random(scenario: &Scenario) {
+    for seed in 0..setting("SIMULATION_SCHEDULES").unwrap_or(3000) {
+        let mut trace = Trace::default();
+        let mut choice = Choice::Random(Random::new(seed));
+        if let Err(broken) = run(scenario, &mut choice, &mut trace) {
+            panic!("{} ({:?}), seed {seed}: {broken}\n{}", scenario.name, scenario.engine, trace.0.join("\n"));
+        }
+    }
+}
+
+fn every(scenario: &Scenario) -> u64 {
+    let mut choice = Choice::Every(Every::default());
+    let mut schedules = 0;
+    loop {
+        let mut trace = Trace::default();
+        if let Err(broken) = run(scenario, &mut choice, &mut trace) {
+            panic!("{} ({:?}), schedule {schedules}: {broken}\n{}", scenario.name, scenario.engine, trace.0.join("\n"));
+        }
+        schedules += 1;
+        let Choice::Every(every) = &mut choice else { unreachable!("it was made as such") };
+        if !every.advance() {
+            return schedules;
+        }
+    }
+}
+
+#[test]
+fn random_schedules_of_two_recipients() {
+    random(&two_recipients(Engine::Postgresql));
+    random(&two_recipients(Engine::Mysql));
+}
+
+#[test]
+fn random_schedules_of_three_recipients() {
+    let three = |engine| Scenario {
+        name: "three recipients",
+        jobs: vec![to("scuba"), to("doug"), to("lisa")],
+        ..two_recipients(engine)
+    };
+    random(&three(Engine::Postgresql));
+    random(&three(Engine::Mysql));
+}
+
+#[test]
+fn random_schedules_with_refusals() {
+    random(&Scenario { name: "refusals", refusals: true, ..two_recipients(Engine::Mysql) });
+}
+
+#[test]
+fn random_schedules_where_owners_delete_and_mailboxes_are_renumbered() {
+    random(&Scenario { name: "owners", user_deletes: 1, ..two_recipients(Engine::Postgresql) });
+    random(&Scenario { name: "renumbered", renumberings: 1, ..two_recipients(Engine::Postgresql) });
+}
+
+#[test]
+fn random_schedules_without_uidplus() {
+    random(&Scenario { name: "no UIDPLUS", uid_plus: false, ..two_recipients(Engine::Postgresql) });
+}
+
+#[test]
+fn random_schedules_of_two_messages_with_one_message_id() {
+    let other = Job { message: 1, ..to("scuba") };
+    random(&Scenario {
+        name: "two messages, one Message-ID",
+        jobs: vec![to("scuba"), other, to("doug")],
+        ..two_recipients(Engine::Mysql)
+    });
+}
+
+#[test]
+fn random_schedules_with_a_replay_that_nobody_retries() {
+    let replay = Job { retried: false, ..to("doug") };
+    random(&Scenario { name: "replay", jobs: vec![to("scuba"), replay], ..two_recipients(Engine::Postgresql) });
+}
+
+#[test]
+fn random_schedules_of_two_aliases_of_one_recipient() {
+    random(&Scenario { name: "aliases", jobs: vec![to("scuba"), to("scuba")], ..two_recipients(Engine::Mysql) });
+}
+
+#[test]
+fn every_schedule_of_two_recipients_with_one_fault() {
+    for engine in [Engine::Postgresql, Engine::Mysql] {
+        let preemptions = usize::try_from(setting("SIMULATION_PREEMPTIONS").unwrap_or(1)).expect("a small number");
+        let small = Scenario { faults: 1, preemptions, hasty_retries: 0, ..two_recipients(engine) };
+        let schedules = every(&small);
+        assert!(schedules > 1000, "only {schedules}");
+    }
+}
