@@ -174,7 +174,8 @@ fn look_at_mailboxes(
             let found = format!("{address}: {} of {}; {said}", destination.inbox, destination.user);
             findings.push(finding("mailbox login", State::Good, found, None));
             if !uid_plus {
-                let mend = "a copy too many, which a lost lock can leave, cannot be taken out: choose a server with UIDPLUS";
+                let mend =
+                    "a copy too many, which a lost lock can leave, cannot be taken out: choose a server with UIDPLUS";
                 findings.push(finding("UIDPLUS", State::Warning, "not offered", Some(mend)));
             }
         }
