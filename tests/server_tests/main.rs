@@ -7,6 +7,7 @@ mod support_mysql;
 
 mod imap_append_stores_one_copy;
 mod imap_finds_what_arrived_since;
+mod imap_mailbox_in_the_making;
 mod imap_over_quota;
 mod imap_round_trips;
 mod imap_takes_out_one_by_its_uid;

@@ -1,7 +1,7 @@
 //! The fragments of `postfix/`, loaded by a real Postfix, do what postfix/README.md says of them.
 
 use crate::support::database::Engine;
-use crate::support::postfix::{Postfix, wait_until_delivered};
+use crate::support::postfix::{Postfix, on, wait_until_delivered};
 use crate::support::site::{LISA, Options, Site};
 use std::time::{Duration, Instant};
 
@@ -102,7 +102,7 @@ fn while_commissioning_nothing_bounces_and_then_what_must_does() {
     mx1.run("postconf", &["-e", "maildrop_time_limit=2s"]);
     mx1.run("postfix", &["reload"]);
     send(mx1, &site.recipients);
-    let log = wait_for_log(mx1, "time limit exceeded", 1);
+    let log = wait_for_log(mx1, "SOFTBOUNCE (Command time limit exceeded", 1);
     assert_eq!(log.matches("status=bounced").count(), 0, "{log}");
     for refusal in ["dsn=4.1.1, status=SOFTBOUNCE (nobody here", "status 101", "Command time limit exceeded"] {
         assert!(log.contains(refusal), "{refusal}: {log}");
@@ -123,7 +123,7 @@ fn a_forgotten_recipient_limit_is_found_out_before_anything_is_delivered() {
     let mx1 = &site.hosts[0];
     mx1.run("postconf", &["-X", "maildrop_destination_recipient_limit"]);
     mx1.run("postfix", &["reload"]);
-    send(mx1, &site.recipients);
+    let id = send(mx1, &site.recipients);
     let log = wait_for_log(mx1, "dsn=4.3.5, status=deferred (mail system configuration error)", 2);
     assert!(log.contains("maildrop_destination_recipient_limit = 1"), "the log says what to mend: {log}");
     assert!(site.mailbox(&site.recipients[0], "INBOX").is_empty());
@@ -131,12 +131,35 @@ fn a_forgotten_recipient_limit_is_found_out_before_anything_is_delivered() {
     // Mended, what was deferred is delivered.
     mx1.run("postconf", &["-e", "maildrop_destination_recipient_limit=1"]);
     mx1.run("postfix", &["reload"]);
-    let id = log.split(": to=<user0@").next().and_then(|before| before.rsplit(' ').next()).unwrap().to_owned();
     wait_until_delivered(&[(mx1, vec![id])], LIMIT);
     for recipient in &site.recipients {
         assert_eq!(site.mailbox(recipient, "INBOX").len(), 1);
     }
     assert_eq!(site.mailbox(LISA, "Sent").len(), 1);
+}
+
+#[test]
+fn one_person_on_one_machine_by_way_of_local() {
+    let site = Site::set_up(&Options::new("local", Engine::Postgres17, 0));
+    let mx1 = &site.hosts[0];
+    let person = format!("p{}", site.run);
+    on("mx1", &["flock", "/srv/maildrop-test-user", "useradd", "--create-home", &person]);
+    let fragment = include_str!("../../postfix/main.cf.local");
+    mx1.append_to_main_cf(&fragment.replace("/usr/bin/maildrop_command", "/opt/maildrop/bin/maildrop_command"));
+    let recipients = [format!("{person}+lists@localhost")];
+    mx1.run("postconf", &["-e", "recipient_delimiter=+"]);
+    mx1.run("postfix", &["reload"]);
+    let id = send(mx1, &recipients);
+    wait_until_delivered(&[(mx1, vec![id])], LIMIT);
+
+    let home = format!("/home/{person}/maildrop");
+    let arrived = on("mx1", &["find", &home, "-path", "*/new/*", "-type", "f", "-user", &person]);
+    let arrived: Vec<&str> = arrived.lines().collect();
+    assert_eq!(arrived.len(), 1, "{arrived:?}");
+    let copy = on("mx1", &["cat", arrived[0]]);
+    assert!(copy.starts_with("Return-Path: <lisa@gmail.com>"), "no mbox line on top: {copy}");
+    assert!(copy.contains("Subject: Dive!"), "{copy}");
+    on("mx1", &["flock", "/srv/maildrop-test-user", "userdel", "--remove", &person]);
 }
 
 /// Puts another command into the transport's entry.
@@ -150,10 +173,10 @@ fn use_command(postfix: &Postfix, command: &str) {
     postfix.run("postconf", &["-M", &format!("maildrop/unix={}", entry.join(" "))]);
 }
 
-fn send(postfix: &Postfix, recipients: &[String]) {
+fn send(postfix: &Postfix, recipients: &[String]) -> String {
     let mut smtp = postfix.smtp();
     smtp.give(LISA, recipients, b"From: lisa@gmail.com\r\nSubject: Dive!\r\n\r\nAt nine.\r\n");
-    smtp.end();
+    smtp.end()
 }
 
 /// The log, once it holds the text this many times.

@@ -97,6 +97,7 @@ fn everybody_has_one_copy(engine: Engine, lock_wait: Option<&'static str>) {
 
     let logs = site.hosts.each_ref().map(Postfix::log).join("\n");
     let deferred = logs.matches("status=deferred").count();
+    println!("{deferred} tries were deferred");
     if lock_wait.is_some() {
         assert!(deferred > 0, "nobody ever met a lock that was held: these rounds prove nothing");
     } else {

@@ -98,6 +98,12 @@ impl Postfix {
         format!("{}/etc/{file}", self.directory)
     }
 
+    /// Appends to its main.cf, and has it read.
+    pub fn append_to_main_cf(&self, text: &str) {
+        append(self.host, &self.etc("main.cf"), text);
+        self.run("postfix", &["reload"]);
+    }
+
     /// Its log, from the start.
     pub fn log(&self) -> String {
         on(self.host, &["cat", &format!("{}/log", self.directory)])
