@@ -1,6 +1,8 @@
 //! Without any server: messages as they come; SQLite, file locks and Maildirs under one directory; what the process says
 //! at its end.
 
+#[path = "../support/program.rs"]
+mod program;
 mod support;
 
 mod a_file_lock_excludes_and_dies_with_its_process;
@@ -9,6 +11,8 @@ mod any_address_has_a_maildir;
 mod any_bytes_are_delivered;
 mod real_messages_are_delivered_as_they_came;
 mod ten_at_once_on_a_fresh_directory;
+mod the_command_line;
+mod the_envelope;
 mod the_first_verdict_is_the_last_word;
 mod the_ledger_remembers;
 mod the_watchdog_ends_what_hangs;

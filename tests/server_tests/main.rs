@@ -1,10 +1,12 @@
-//! Scenarios against real servers: `cargo test --features server-tests`, with the test servers up.
+//! Scenarios on real servers. `tests/run` starts the servers and runs these; see tests/servers/up for the servers alone.
 
+#[macro_use]
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../support/mysql.rs"]
 mod support_mysql;
 
+mod bad_input;
 mod mysql_connecting;
 mod mysql_contention;
 mod mysql_hostile_text;
@@ -14,3 +16,6 @@ mod mysql_ledger;
 mod mysql_lock;
 mod mysql_schema;
 mod mysql_source;
+mod routing;
+mod sent_copies;
+mod the_lock_held_elsewhere;

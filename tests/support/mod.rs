@@ -1,20 +1,38 @@
-//! Where the test servers are.
+//! What every test of real servers needs to know: where they are. `tests/run` starts them.
+#![allow(dead_code, reason = "every test target uses a part of it")]
 
-use std::collections::HashMap;
+pub mod database;
+pub mod imap;
+pub mod program;
+#[macro_use]
+pub mod scene;
+pub mod wire;
+
 use std::path::PathBuf;
-use std::sync::LazyLock;
+use std::sync::OnceLock;
 
-/// The value of a variable: from the real environment, else from the file of test servers that `$MAILDROP_TEST_SERVERS`
-/// names (`target/tests/servers.env` where it is not set).
+/// A variable of the test servers: from the environment, else from the file that `tests/servers/up` wrote
+/// (`$MAILDROP_TEST_SERVERS`, or `target/tests/servers.env`).
 pub fn env(name: &str) -> String {
-    static FILE: LazyLock<HashMap<String, String>> = LazyLock::new(|| {
-        let text = std::fs::read_to_string(servers_file()).unwrap_or_default();
-        let lines = text.lines().filter_map(|line| line.trim().strip_prefix("export ")?.split_once('='));
-        lines.map(|(name, value)| (name.to_owned(), value.trim_matches(['"', '\'']).to_owned())).collect()
-    });
-    std::env::var(name).ok().or_else(|| FILE.get(name).cloned()).unwrap_or_else(|| {
-        panic!("{name} is neither in the environment nor in {}: start the test servers", servers_file().display())
+    env_if_there(name).unwrap_or_else(|| {
+        panic!(
+            "{name} is neither in the environment nor in {}: start the servers with `tests/servers/up`",
+            file().display()
+        )
     })
+}
+
+/// The same, where the test can do without it.
+pub fn env_if_there(name: &str) -> Option<String> {
+    static FILE: OnceLock<Vec<(String, String)>> = OnceLock::new();
+    let lines = FILE.get_or_init(|| {
+        let text = std::fs::read_to_string(file()).unwrap_or_default();
+        text.lines()
+            .filter_map(|line| line.strip_prefix("export ")?.split_once('='))
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
+    });
+    std::env::var(name).ok().or_else(|| lines.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone()))
 }
 
 /// The address of a test server: `server("POSTGRES17")`.
@@ -22,7 +40,15 @@ pub fn server(name: &str) -> String {
     env(&format!("MAILDROP_TEST_{name}"))
 }
 
-fn servers_file() -> PathBuf {
+/// An address of the form `host` or `host:port`, divided.
+pub fn host_and_port(address: String, default_port: u16) -> (String, u16) {
+    match address.rsplit_once(':') {
+        Some((host, port)) => (host.to_owned(), port.parse().expect("a port")),
+        None => (address, default_port),
+    }
+}
+
+fn file() -> PathBuf {
     std::env::var_os("MAILDROP_TEST_SERVERS")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target/tests/servers.env"), PathBuf::from)
+        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/target/tests/servers.env")), PathBuf::from)
 }

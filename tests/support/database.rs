@@ -1,0 +1,194 @@
+//! A fresh database for one test, on any of the engines, and questions to it that every engine answers alike.
+
+use crate::support::{env, host_and_port, server};
+use mysql::prelude::Queryable;
+use std::path::PathBuf;
+
+/// The administrator of every test server.
+pub const ADMINISTRATOR: (&str, &str) = ("tester", "tester-secret");
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    Postgres17,
+    Mysql9,
+    Mariadb118,
+}
+
+impl Engine {
+    fn variable(self) -> &'static str {
+        match self {
+            Self::Postgres17 => "POSTGRES17",
+            Self::Mysql9 => "MYSQL9",
+            Self::Mariadb118 => "MARIADB118",
+        }
+    }
+
+    /// A word for names.
+    pub fn short(self) -> &'static str {
+        match self {
+            Self::Postgres17 => "pg",
+            Self::Mysql9 => "my",
+            Self::Mariadb118 => "ma",
+        }
+    }
+
+    /// PostgreSQL, or one of the other two.
+    pub fn is_postgres(self) -> bool {
+        self == Self::Postgres17
+    }
+
+    /// Its host and port.
+    pub fn address(self) -> (String, u16) {
+        host_and_port(server(self.variable()), if self.is_postgres() { 5432 } else { 3306 })
+    }
+}
+
+/// A connection as administrator.
+pub enum Connection {
+    Postgres(Box<postgres::Client>),
+    Mysql(Box<mysql::Conn>),
+}
+
+impl Connection {
+    /// `database` is the one to be in, where there is one.
+    pub fn open(engine: Engine, database: Option<&str>) -> Self {
+        let (host, port) = engine.address();
+        let (user, password) = ADMINISTRATOR;
+        if engine.is_postgres() {
+            let mut options = postgres::Config::new();
+            options.host(&host).port(port).user(user).password(password).dbname(database.unwrap_or("postgres"));
+            Self::Postgres(Box::new(options.connect(postgres::NoTls).expect("PostgreSQL answers")))
+        } else {
+            // MySQL's caching_sha2_password sends a password in full over TLS only.
+            let tls = mysql::SslOpts::default().with_root_cert_path(Some(PathBuf::from(env("MAILDROP_TEST_CA"))));
+            let options = mysql::OptsBuilder::new()
+                .ip_or_hostname(Some(host))
+                .tcp_port(port)
+                .user(Some(user))
+                .pass(Some(password))
+                .db_name(database)
+                .ssl_opts(Some(tls));
+            Self::Mysql(Box::new(mysql::Conn::new(options).expect("MySQL answers")))
+        }
+    }
+
+    /// The answer to a question that has one column of texts, NULL left out.
+    pub fn texts(&mut self, sql: &str) -> Vec<String> {
+        match self {
+            Self::Postgres(client) => {
+                let rows = client.query(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+                rows.iter().filter_map(|row| row.get(0)).collect()
+            }
+            Self::Mysql(connection) => {
+                let rows: Vec<Option<String>> = connection.query(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+                rows.into_iter().flatten().collect()
+            }
+        }
+    }
+
+    /// Runs one statement.
+    pub fn execute(&mut self, sql: &str) {
+        match self {
+            Self::Postgres(client) => client.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}")),
+            Self::Mysql(connection) => connection.query_drop(sql).unwrap_or_else(|error| panic!("{sql}: {error}")),
+        }
+    }
+}
+
+/// A database of its own. Dropped, it is removed, unless the test failed.
+pub struct Database {
+    pub engine: Engine,
+    pub name: String,
+    /// Only ever absent while it is dropped.
+    connection: Option<Connection>,
+    roles: Vec<String>,
+}
+
+impl Database {
+    /// Makes one. Give each run of a test another name.
+    pub fn create(engine: Engine, name: &str) -> Self {
+        Connection::open(engine, None).execute(&format!("CREATE DATABASE {name}"));
+        let connection = Some(Connection::open(engine, Some(name)));
+        Self { engine, name: name.to_owned(), connection, roles: Vec::new() }
+    }
+
+    /// Runs one statement.
+    pub fn execute(&mut self, sql: &str) {
+        self.connection.as_mut().unwrap().execute(sql);
+    }
+
+    /// The answer to a question that has one number.
+    pub fn count(&mut self, sql: &str) -> i64 {
+        match self.connection.as_mut().unwrap() {
+            Connection::Postgres(client) => {
+                client.query_one(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
+            }
+            Connection::Mysql(connection) => {
+                connection.query_first(sql).unwrap_or_else(|error| panic!("{sql}: {error}")).expect("a row")
+            }
+        }
+    }
+
+    /// The answer to a question that has one column of texts, NULL left out.
+    pub fn texts(&mut self, sql: &str) -> Vec<String> {
+        self.connection.as_mut().unwrap().texts(sql)
+    }
+
+    /// Lets a user of the mailbox store have this address.
+    pub fn add_address(&mut self, address: &str, imap_user: &str) {
+        let values = format!("'{}', '{imap_user}'", address.replace('\'', "''"));
+        self.execute(&format!("INSERT INTO addresses (address, imap_user) VALUES ({values})"));
+    }
+
+    /// A role that may read the table `addresses` and nothing else, as the recipients' map of Postfix wants it.
+    pub fn create_reader_of_addresses(&mut self, role: &str, password: &str) {
+        let role = self.create_role(role, password);
+        self.execute(&format!("GRANT SELECT ON addresses TO {role}"));
+    }
+
+    /// A role with what `sql/*/grants.sql` gives.
+    pub fn create_role_of_grants_file(&mut self, role: &str, password: &str) {
+        let role = self.create_role(role, password);
+        let grants = if self.engine.is_postgres() {
+            include_str!("../../sql/postgres/grants.sql").replace(":\"role\"", &role)
+        } else {
+            let grants = include_str!("../../sql/mysql/grants.sql");
+            grants.replace("'maildrop'@'%'", &role).replace("maildrop.", &format!("{}.", self.name))
+        };
+        let lines: Vec<&str> = grants.lines().filter(|line| !line.starts_with("--")).collect();
+        for statement in lines.join("\n").split(';').filter(|statement| !statement.trim().is_empty()) {
+            self.execute(statement);
+        }
+    }
+
+    fn create_role(&mut self, name: &str, password: &str) -> String {
+        let role = if self.engine.is_postgres() {
+            self.execute(&format!("CREATE ROLE {name} LOGIN PASSWORD '{password}'"));
+            name.to_owned()
+        } else {
+            let role = format!("'{name}'@'%'");
+            self.execute(&format!("CREATE USER {role} IDENTIFIED BY '{password}'"));
+            role
+        };
+        self.roles.push(role.clone());
+        role
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the database {} on {:?} is left for you to look at", self.name, self.engine);
+            return;
+        }
+        self.connection = None;
+        let force = if self.engine.is_postgres() { " WITH (FORCE)" } else { "" };
+        let mut connection = Connection::open(self.engine, None);
+        connection.execute(&format!("DROP DATABASE {}{force}", self.name));
+        for role in &self.roles {
+            let what = if self.engine.is_postgres() { "ROLE" } else { "USER" };
+            connection.execute(&format!("DROP {what} {role}"));
+        }
+    }
+}
