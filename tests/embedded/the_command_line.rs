@@ -181,7 +181,7 @@ fn a_directory_that_cannot_be_made_is_put_off() {
     let file = message(directory.path());
     feed(program(&envelope(&file)), MESSAGE.as_bytes()).deferred("4.3.5 ");
     feed(program(&envelope(&file.join("below"))), MESSAGE.as_bytes()).deferred("4.3.5 ");
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o000)).unwrap();
 }
 
 /// The kill comes at any moment; afterwards the message is there once.

@@ -6,7 +6,10 @@ mod support;
 #[path = "../support/mysql.rs"]
 mod support_mysql;
 
+mod administration;
 mod bad_input;
+mod cut_short;
+mod failing_surroundings;
 mod mysql_connecting;
 mod mysql_contention;
 mod mysql_hostile_text;
@@ -19,3 +22,4 @@ mod mysql_source;
 mod routing;
 mod sent_copies;
 mod the_lock_held_elsewhere;
+mod what_is_recorded;
