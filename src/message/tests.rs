@@ -372,3 +372,12 @@ fn hostile_messages_are_delivered() {
         assert!(message.headers_json().ends_with("]"));
     }
 }
+
+#[test]
+fn what_cyrus_makes_of_a_byte_beyond_ascii_in_a_field_is_the_same_message() {
+    let sent = "Message-ID: <gr\u{fc}n@b>\r\nSubject: f\u{fc}r\r\n\r\nf\u{fc}r\r\n";
+    let (header, body) = sent.split_once("\r\n\r\n").unwrap();
+    let stored = format!("{}\r\n\r\n{body}", header.replace('\u{fc}', "XX"));
+    assert_eq!(Identity::of(sent.as_bytes()), Identity::of(stored.as_bytes()));
+    assert_ne!(Identity::of(sent.as_bytes()), Identity::of(sent.replace('\u{fc}', "XX").as_bytes()), "not in the body");
+}

@@ -307,3 +307,30 @@ fn a_nul_is_never_sent() {
     }
     assert_eq!(thread.join().unwrap(), b"");
 }
+
+#[test]
+fn nothing_is_held_back_until_what_went_before_is_acknowledged() {
+    let (settings, thread) = peer(|peer| {
+        peer.welcome("IMAP4rev1 SASL-IR AUTH=PLAIN LITERAL+");
+        let mut waits: Vec<Duration> = (0..41)
+            .map(|_| {
+                let length = peer.append();
+                let begun = Instant::now();
+                peer.take(length);
+                assert_eq!(peer.line(), "");
+                let wait = begun.elapsed();
+                peer.answer("OK");
+                wait
+            })
+            .collect();
+        waits.sort();
+        waits[waits.len() / 2]
+    });
+    let mut mailbox = mailbox(&settings);
+    for _ in 0..41 {
+        assert!(matches!(append(&mut mailbox, MESSAGE), Appended::Stored(None)));
+    }
+    // Nagle's algorithm and delayed acknowledgements make it 40 ms.
+    let median = thread.join().unwrap();
+    assert!(median < Duration::from_millis(20), "{median:?}");
+}

@@ -54,7 +54,7 @@ fn without_sasl_ir_the_password_waits_for_the_servers_plus() {
         peer.answer("OK");
         response
     });
-    assert!(log_in(&settings).unwrap().open("INBOX").has_uidplus());
+    assert!(log_in(&settings).unwrap().has_uid_plus());
     assert!(String::from_utf8(thread.join().unwrap()).unwrap().ends_with(PASSWORD));
 }
 
@@ -68,7 +68,7 @@ fn what_the_server_could_do_before_the_login_says_nothing_about_after() {
         peer.say("* CAPABILITY IMAP4rev1\n");
         peer.answer("OK");
     });
-    assert!(!log_in(&settings).unwrap().open("INBOX").has_uidplus());
+    assert!(!log_in(&settings).unwrap().has_uid_plus());
     thread.join().unwrap();
 }
 

@@ -3,6 +3,8 @@
 
 #[path = "../support/imap_peer.rs"]
 mod imap_peer;
+#[path = "../support/program.rs"]
+mod program;
 
 mod a_file_lock_excludes_and_dies_with_its_process;
 mod a_maildir_keeps_one_copy;
@@ -15,6 +17,8 @@ mod imap_never_outlives_the_deadline;
 mod real_messages_are_delivered_as_they_came;
 mod support;
 mod ten_at_once_on_a_fresh_directory;
+mod the_command_line;
+mod the_envelope;
 mod the_first_verdict_is_the_last_word;
 mod the_ledger_remembers;
 mod the_watchdog_ends_what_hangs;

@@ -5,8 +5,12 @@ use crate::support::env;
 use crate::support::imap_server::{ALL, Server, log_in, position, somebody};
 use maildrop_command::config::Secret;
 use maildrop_command::database::Address;
+use maildrop_command::deadline::Deadline;
 use maildrop_command::mailbox::MailboxFailure;
-use maildrop_command::mailbox::imap::{Encryption, Mechanism, Settings};
+use maildrop_command::mailbox::imap::{Encryption, Mechanism, Settings, connect};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
 
 fn under_tls(server: Server) -> Settings {
     let (host, port) = server.address();
@@ -16,7 +20,7 @@ fn under_tls(server: Server) -> Settings {
 fn leads_in(settings: &Settings) {
     let user = somebody("waysin");
     let session = log_in(settings, &user).unwrap_or_else(|error| panic!("{settings:?}: {error}"));
-    assert!(session.describe().contains("IMAP4REV1"), "{}", session.describe());
+    assert!(session.describe().contains(" ready"), "{}", session.describe());
     let mut mailbox = session.open("INBOX");
     assert_eq!(position(&mut mailbox).uid_next, 1);
     mailbox.logout();
@@ -35,6 +39,33 @@ fn in_the_clear_by_starttls_and_under_tls() {
         leads_in(&Settings { encryption: Encryption::StartTls, ..server.settings() });
         leads_in(&under_tls(server));
     }
+}
+
+#[test]
+fn what_was_said_in_the_clear_is_forgotten_under_tls() {
+    let (host, port) = Server::Dovecot.address();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let here = listener.local_addr().unwrap().port();
+    // Somebody on the way who adds to what the server says, as long as he can.
+    std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let mut server = TcpStream::connect((host, port)).unwrap();
+        let mut chunk = [0; 4096];
+        let read = server.read(&mut chunk).unwrap();
+        let greeting = String::from_utf8_lossy(&chunk[..read]).replace("IMAP4rev1", "IMAP4rev1 LITERAL-");
+        client.write_all(greeting.as_bytes()).unwrap();
+        let (mut to_server, mut from_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut from_client, &mut to_server));
+        std::io::copy(&mut server, &mut client)
+    });
+    let settings = Settings {
+        address: Address::Tcp { host: "127.0.0.1".into(), port: here },
+        encryption: Encryption::StartTls,
+        ..Server::Dovecot.settings()
+    };
+    let connection = connect(&settings, Deadline::after(Duration::from_secs(20))).unwrap();
+    let described = connection.describe();
+    assert!(described.contains("LITERAL+") && !described.contains("LITERAL-"), "{described}");
 }
 
 #[test]

@@ -1,10 +1,15 @@
-//! Scenarios against real servers: `cargo test --features server-tests`, with the test servers up.
+//! Scenarios on real servers. `tests/run` starts the servers and runs these; see tests/servers/up for the servers alone.
 
+#[macro_use]
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../support/mysql.rs"]
 mod support_mysql;
 
+mod administration;
+mod bad_input;
+mod cut_short;
+mod failing_surroundings;
 mod imap_append_stores_one_copy;
 mod imap_finds_what_arrived_since;
 mod imap_mailbox_in_the_making;
@@ -30,4 +35,8 @@ mod postgres_migrations;
 mod postgres_pgbouncer;
 mod postgres_record;
 mod postgres_round_trips;
+mod routing;
+mod sent_copies;
+mod the_lock_held_elsewhere;
 mod two_hosts;
+mod what_is_recorded;

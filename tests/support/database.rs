@@ -45,13 +45,14 @@ impl Engine {
 }
 
 /// A connection as administrator.
-enum Connection {
+pub enum Connection {
     Postgres(Box<postgres::Client>),
     Mysql(Box<mysql::Conn>),
 }
 
 impl Connection {
-    fn open(engine: Engine, database: Option<&str>) -> Self {
+    /// `database` is the one to be in, where there is one.
+    pub fn open(engine: Engine, database: Option<&str>) -> Self {
         let (host, port) = engine.address();
         let (user, password) = ADMINISTRATOR;
         if engine.is_postgres() {
@@ -72,7 +73,22 @@ impl Connection {
         }
     }
 
-    fn execute(&mut self, sql: &str) {
+    /// The answer to a question that has one column of texts, NULL left out.
+    pub fn texts(&mut self, sql: &str) -> Vec<String> {
+        match self {
+            Self::Postgres(client) => {
+                let rows = client.query(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+                rows.iter().filter_map(|row| row.get(0)).collect()
+            }
+            Self::Mysql(connection) => {
+                let rows: Vec<Option<String>> = connection.query(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+                rows.into_iter().flatten().collect()
+            }
+        }
+    }
+
+    /// Runs one statement.
+    pub fn execute(&mut self, sql: &str) {
         match self {
             Self::Postgres(client) => client.batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}")),
             Self::Mysql(connection) => connection.query_drop(sql).unwrap_or_else(|error| panic!("{sql}: {error}")),
@@ -112,6 +128,11 @@ impl Database {
                 connection.query_first(sql).unwrap_or_else(|error| panic!("{sql}: {error}")).expect("a row")
             }
         }
+    }
+
+    /// The answer to a question that has one column of texts, NULL left out.
+    pub fn texts(&mut self, sql: &str) -> Vec<String> {
+        self.connection.as_mut().unwrap().texts(sql)
     }
 
     /// Lets a user of the mailbox store have this address.

@@ -78,7 +78,7 @@ impl ImapMailbox {
 
     /// Whether the server can expunge a single UID and tells where an appended message went (RFC 4315).
     #[must_use]
-    pub fn has_uidplus(&self) -> bool {
+    pub fn has_uid_plus(&self) -> bool {
         self.conversation.can("UIDPLUS")
     }
 
@@ -393,7 +393,7 @@ impl Mailbox for ImapMailbox {
             return Err(MailboxError::new(MailboxFailure::Local, doing, "the copy to keep is the one to take out"));
         }
         // A plain EXPUNGE would also remove what the user has marked \Deleted, and may want back.
-        if !self.has_uidplus() {
+        if !self.has_uid_plus() {
             return Ok(Removal::Unsupported);
         }
         let selected = self.select("SELECT", &doing)?;

@@ -226,5 +226,5 @@ impl Session {
 pub(super) fn describe(greeting: &str, conversation: &Conversation) -> String {
     const USED: [&str; 5] = ["UIDPLUS", "LITERAL+", "LITERAL-", "SASL-IR", "STARTTLS"];
     let used: Vec<&str> = USED.into_iter().filter(|capability| conversation.can(capability)).collect();
-    format!("{greeting} ({})", used.join(" "))
+    if used.is_empty() { greeting.to_owned() } else { format!("{greeting} ({})", used.join(" ")) }
 }

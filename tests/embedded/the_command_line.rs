@@ -1,0 +1,213 @@
+//! What the command line does where nothing else is needed: it never turns a mistake into a lost or bounced message.
+
+use crate::program::{Running, as_delivered, feed, program, wait_until};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+const MESSAGE: &str = "From: lisa@gmail.com\nMessage-ID: <123-abc@mail.google.com>\nSubject: Hello\n\nHello\n";
+
+fn envelope(directory: &Path) -> Vec<&str> {
+    vec!["--embedded", directory.to_str().unwrap(), "--sender", "lisa@gmail.com", "--recipient", "doug@x"]
+}
+
+fn copies(directory: &Path) -> usize {
+    std::fs::read_dir(directory.join("doug@x/new")).map_or(0, Iterator::count)
+}
+
+fn output(arguments: &[&str]) -> Output {
+    program(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn without_a_place_to_deliver_to_the_message_stays_with_postfix() {
+    let outcome = feed(program(&["--sender", "", "--recipient", "doug@x"]), MESSAGE.as_bytes());
+    outcome.deferred("4.3.5 neither --config FILE nor --embedded DIR is given");
+    feed(program(&[]), MESSAGE.as_bytes()).deferred("4.3.5 neither");
+    feed(program(&["deliver"]), MESSAGE.as_bytes()).deferred("4.3.5 neither");
+}
+
+#[test]
+fn a_command_line_that_cannot_be_read_is_put_off() {
+    let directory = tempfile::tempdir().unwrap();
+    for wrong in [
+        &["--no-such-option"][..],
+        &["--recipient"],
+        &["stray"],
+        &["--deadline", "soon"],
+        &["--deadline", "-1s"],
+        &["--log-level", "loud"],
+        &["--config", "/etc/x", "--embedded", "/tmp/x"],
+        &["--recipient", "a@b", "--recipient", "c@d"],
+        &["--help"],
+        &["--version"],
+        &["-h"],
+        &["deliver", "--no-such-option"],
+    ] {
+        let mut arguments = if wrong[0] == "deliver" { Vec::new() } else { envelope(directory.path()) };
+        arguments.extend(wrong);
+        let outcome = feed(program(&arguments), MESSAGE.as_bytes());
+        outcome.deferred("4.3.5 bad arguments: ");
+    }
+    assert_eq!(copies(directory.path()), 0);
+}
+
+#[test]
+fn help_and_version_are_for_people() {
+    for (arguments, said) in [
+        (&["--help"][..], "Exit status of a delivery"),
+        (&["deliver", "--help"], "--recipient-header"),
+        (&["migrate", "--help"], "Examples:"),
+        (&["check", "--help"], "Examples:"),
+        (&["lock", "--help"], "key"),
+        (&["lock", "key", "--help"], "Example:"),
+        (&["--version"], "maildrop_command "),
+    ] {
+        let output = output(arguments);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}");
+        assert!(text.contains(said), "{arguments:?}: {text}");
+    }
+    // The others mean what sysexits(3) says: a mistake in them is no delivery.
+    for arguments in [&["migrate"][..], &["check", "--no-such-option"], &["lock"], &["lock", "key"]] {
+        assert_eq!(output(arguments).status.code(), Some(64), "{arguments:?}");
+    }
+    for arguments in [&["migrate", "--config", "/no/such/file"][..], &["check", "--config", "/no/such/file"]] {
+        let output = output(arguments);
+        assert_eq!(output.status.code(), Some(78), "{arguments:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("/no/such/file") && said.lines().count() == 1, "{said}");
+    }
+}
+
+#[test]
+fn the_lock_of_a_message_has_a_name_that_others_can_take() {
+    let text = String::from_utf8(output(&["lock", "key", "<123-abc@mail.google.com>"]).stdout).unwrap();
+    let json = output(&["lock", "key", "--json", "123-abc@mail.google.com"]).stdout;
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let (postgresql, mysql) = (json["postgresql"].as_str().unwrap(), json["mysql"].as_str().unwrap());
+    assert_eq!(text, format!("postgresql  {postgresql}\nmysql       {mysql}\n"));
+    postgresql.parse::<i64>().unwrap();
+    assert!(mysql.len() <= 64 && mysql.starts_with("maildrop:"));
+    let other = output(&["lock", "key", "--json", "--namespace", "other", "123-abc@mail.google.com"]).stdout;
+    assert_ne!(serde_json::from_slice::<serde_json::Value>(&other).unwrap(), json);
+}
+
+#[test]
+fn a_dry_run_does_nothing_and_is_no_delivery() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut arguments = envelope(directory.path());
+    arguments.push("--dry-run");
+    let outcome = feed(program(&arguments), MESSAGE.as_bytes());
+    let said = outcome.deferred("4.0.0 dry run, nothing done: ");
+    assert!(said.contains("INBOX of doug@x (recipient): to be appended"), "{said}");
+    assert_eq!(copies(directory.path()), 0);
+    feed(program(&envelope(directory.path())), MESSAGE.as_bytes()).delivered();
+    let outcome = feed(program(&arguments), MESSAGE.as_bytes());
+    assert!(outcome.deferred("4.0.0 dry run").contains("there already"), "{outcome:?}");
+    assert_eq!(copies(directory.path()), 1);
+}
+
+#[test]
+fn a_stdout_that_takes_nothing_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = |text: &str| {
+        let mut command = std::process::Command::new("/bin/sh");
+        command.args(["-c", text, env!("CARGO_BIN_EXE_maildrop_command")]).args(envelope(directory.path())).env_clear();
+        feed(command, MESSAGE.as_bytes())
+    };
+    assert_eq!(script("exec \"$0\" \"$@\" >&-").exit, Some(0));
+    assert_eq!(script("exec \"$0\" \"$@\" >&- 2>&-").exit, Some(0));
+    assert_eq!(script("exec \"$0\" \"$@\" >/dev/full").exit, Some(0));
+    // A verdict that is not success, too.
+    assert_eq!(script("exec \"$0\" \"$@\" --no-such-option >&-").exit, Some(75));
+    assert_eq!(copies(directory.path()), 1);
+}
+
+#[test]
+fn a_pipe_that_is_full_changes_nothing() {
+    for blocking in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let (_ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut &theirs, &[b'x'; 4096]).is_ok() {}
+        theirs.set_nonblocking(!blocking).unwrap();
+        let mut command = program(&envelope(directory.path()));
+        command.args(["--deadline", "3s"]).stdin(std::fs::File::open(message(directory.path())).unwrap());
+        let mut child = command.stdout(OwnedFd::from(theirs)).spawn().unwrap();
+        wait_until("it ends", || child.try_wait().unwrap().is_some());
+        assert_eq!(child.wait().unwrap().code(), Some(0), "blocking: {blocking}");
+        assert_eq!(copies(directory.path()), 1);
+    }
+}
+
+fn message(directory: &Path) -> std::path::PathBuf {
+    let path = directory.join("message");
+    std::fs::write(&path, MESSAGE).unwrap();
+    path
+}
+
+#[test]
+fn a_message_that_does_not_end_is_put_off_at_the_deadline() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = program(&envelope(directory.path()));
+    let (_ours, theirs) = UnixStream::pair().unwrap();
+    command.args(["--deadline", "1s"]).stdin(OwnedFd::from(theirs)).stdout(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(75));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "4.4.5 the delivery took too long\n");
+}
+
+#[test]
+fn a_log_that_cannot_be_opened_is_put_off_and_one_that_is_full_holds_nothing_up() {
+    let directory = tempfile::tempdir().unwrap();
+    symlink("/dev/full", directory.path().join("delivery.log")).unwrap();
+    feed(program(&envelope(directory.path())), MESSAGE.as_bytes()).delivered();
+    assert_eq!(copies(directory.path()), 1);
+
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::create_dir(directory.path().join("delivery.log")).unwrap();
+    feed(program(&envelope(directory.path())), MESSAGE.as_bytes()).deferred("4.3.5 the log: ");
+    assert_eq!(copies(directory.path()), 0);
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_is_put_off() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = message(directory.path());
+    feed(program(&envelope(&file)), MESSAGE.as_bytes()).deferred("4.3.5 ");
+    feed(program(&envelope(&file.join("below"))), MESSAGE.as_bytes()).deferred("4.3.5 ");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o000)).unwrap();
+}
+
+/// The kill comes at any moment; afterwards the message is there once.
+#[test]
+fn killed_at_any_moment_and_tried_again_it_is_there_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let body = format!("{MESSAGE}{}", "x".repeat(200_000));
+    for milliseconds in [1, 3, 6, 10, 15, 20, 30] {
+        let running = Running::start(program(&envelope(directory.path())), body.as_bytes());
+        std::thread::sleep(Duration::from_millis(milliseconds));
+        running.kill();
+    }
+    // What the ledger has of those that died is settled after 5 minutes.
+    let ledger = directory.path().join("ledger.sqlite");
+    let age = || {
+        if let Ok(ledger) = rusqlite::Connection::open(&ledger) {
+            // A table that no attempt has come to make holds nothing up either.
+            let _ = ledger.execute("UPDATE attempts SET started_at = started_at - 600000000", ());
+        }
+    };
+    wait_until("it is delivered", || {
+        age();
+        feed(program(&envelope(directory.path())), body.as_bytes()).exit == Some(0)
+    });
+    assert_eq!(copies(directory.path()), 1);
+    let file = std::fs::read_dir(directory.path().join("doug@x/new")).unwrap().next().unwrap().unwrap().path();
+    let with_crlf = std::fs::read_to_string(file).unwrap().replace('\n', "\r\n");
+    assert_eq!(with_crlf.as_bytes(), as_delivered(body.as_bytes()));
+}

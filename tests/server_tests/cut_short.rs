@@ -1,0 +1,234 @@
+//! Deliveries that are cut short: killed, or left by a server, at the worst moments. Afterwards the message is there once.
+
+use crate::support::database::Engine;
+use crate::support::program::wait_until;
+use crate::support::scene::Scene;
+use crate::support::wire::{Fate, Speaker, Wire, says};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+const PG: Engine = Engine::Postgres17;
+const CUT_SHORT: &str = "4.3.0 an earlier delivery of this message was cut short";
+
+on_each_engine!(
+    killed_right_after_the_append_the_copy_is_adopted,
+    an_append_whose_answer_is_lost_is_looked_for,
+    a_lock_lost_during_the_append_stores_nothing,
+    a_database_that_goes_away_before_the_record_does_not_double_the_copy,
+    a_commit_whose_answer_is_lost_is_a_commit,
+);
+
+/// Once: from the first time that the ear hears it.
+#[derive(Clone, Default)]
+struct Once(Arc<AtomicBool>);
+
+impl Once {
+    fn now(&self) -> bool {
+        !self.0.swap(true, Ordering::SeqCst)
+    }
+
+    fn has_been(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Puts a wire before Dovecot.
+fn on_the_way_to_dovecot(
+    scene: &mut Scene,
+    ear: impl Fn(Speaker, &mut Vec<u8>) -> Fate + Send + Sync + 'static,
+) -> (String, u16) {
+    let wire = Wire::to(scene.settings.imap.clone(), ear);
+    let before = scene.settings.imap.clone();
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), wire.address.port()));
+    before
+}
+
+/// Puts a wire before the database.
+fn on_the_way_to_the_database(scene: &mut Scene, ear: impl Fn(Speaker, &mut Vec<u8>) -> Fate + Send + Sync + 'static) {
+    let wire = Wire::to(scene.settings.database.clone(), ear);
+    scene.configure(|settings| settings.database = ("127.0.0.1".into(), wire.address.port()));
+}
+
+fn counts(scene: &Scene) -> (usize, usize) {
+    (scene.inbox("doug").len(), scene.sent("lisa").len())
+}
+
+/// After an attempt that never ended: first nothing happens, as its APPEND may still land; then it is settled.
+fn settled_at_the_next_attempt(scene: &mut Scene, message: &str, line: &str) {
+    scene.deliver("doug", message).deferred(CUT_SHORT);
+    scene.ten_minutes_pass();
+    assert_eq!(scene.deliver("doug", message).delivered(), line);
+    assert_eq!(counts(scene), (1, 1));
+    assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+    assert_eq!(scene.deliver("doug", message).delivered(), "INBOX already there, Sent already there");
+    assert_eq!(counts(scene), (1, 1));
+}
+
+fn killed_right_after_the_append_the_copy_is_adopted(engine: Engine) {
+    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    let message = scene.message("killed");
+    let dovecot = on_the_way_to_dovecot(&mut scene, |speaker, piece| match speaker {
+        Speaker::Server if says(piece, "APPENDUID") => Fate::Hold,
+        _ => Fate::Pass,
+    });
+    let delivery = scene.start("doug", &[], &message);
+    wait_until("it has appended", || scene.inbox("doug").len() == 1);
+    delivery.kill();
+    assert_eq!(counts(&scene), (1, 0));
+    scene.configure(|settings| settings.imap = dovecot);
+    // The database lets go of the lock when it has heard of the death.
+    wait_until("the lock is free", || !scene.deliver("doug", &message).line.contains("holds its lock"));
+    settled_at_the_next_attempt(&mut scene, &message, "INBOX adopted (uid 1), Sent appended (uid 1)");
+}
+
+fn an_append_whose_answer_is_lost_is_looked_for(engine: Engine) {
+    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    let message = scene.message("lost-answer");
+    let once = Once::default();
+    on_the_way_to_dovecot(&mut scene, move |speaker, piece| match speaker {
+        Speaker::Server if says(piece, "APPENDUID") && once.now() => Fate::Cut,
+        _ => Fate::Pass,
+    });
+    scene.deliver("doug", &message).deferred("4.4.2 the mailbox store did not answer");
+    assert_eq!(counts(&scene), (1, 0));
+    settled_at_the_next_attempt(&mut scene, &message, "INBOX adopted (uid 1), Sent appended (uid 1)");
+}
+
+/// The connection that holds the lock dies while the message is on its way: the last CRLF, without which the server
+/// stores nothing, is never sent.
+fn a_lock_lost_during_the_append_stores_nothing(engine: Engine) {
+    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    let message = scene.message("lost-lock");
+    let (once, appending) = (Once::default(), AtomicBool::new(false));
+    let break_connections = scene.breaker();
+    // Without LITERAL+ the program waits to be asked for the message. That is when it happens.
+    on_the_way_to_dovecot(&mut scene, move |speaker, piece| {
+        match speaker {
+            Speaker::Program if says(piece, " APPEND ") => appending.store(true, Ordering::SeqCst),
+            Speaker::Server if appending.load(Ordering::SeqCst) && piece.starts_with(b"+ ") && once.now() => {
+                break_connections();
+            }
+            _ => {}
+        }
+        if let Some(at) = piece.windows(8).position(|window| window == b"LITERAL+") {
+            piece[at + 7] = b'x';
+        }
+        Fate::Pass
+    });
+    scene.deliver("doug", &message).deferred("4.4.2 the lock on this message was lost");
+    assert_eq!(counts(&scene), (0, 0));
+    settled_at_the_next_attempt(&mut scene, &message, "INBOX appended (uid 1), Sent appended (uid 1)");
+}
+
+fn a_database_that_goes_away_before_the_record_does_not_double_the_copy(engine: Engine) {
+    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    let message = scene.message("no-record");
+    let once = Once::default();
+    on_the_way_to_the_database(&mut scene, move |speaker, piece| match speaker {
+        Speaker::Program if says(piece, "INTO messages") && once.now() => Fate::Cut,
+        _ => Fate::Pass,
+    });
+    scene.deliver("doug", &message).deferred("4.4.2 the connection to the database was lost");
+    assert_eq!(counts(&scene), (1, 1));
+    assert_eq!(scene.database.count("SELECT count(*) FROM copies"), 0);
+    settled_at_the_next_attempt(&mut scene, &message, "INBOX adopted (uid 1), Sent adopted (uid 1)");
+}
+
+/// It was recorded, and nobody told us.
+fn a_commit_whose_answer_is_lost_is_a_commit(engine: Engine) {
+    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    let message = scene.message("no-answer");
+    let (committing, cut) = (Once::default(), Once::default());
+    on_the_way_to_the_database(&mut scene, {
+        let committing = committing.clone();
+        move |speaker, piece| match speaker {
+            // PostgreSQL has it all in one batch; to MySQL it is a query by itself (COM_QUERY is 3).
+            Speaker::Program if says(piece, if engine == PG { "INTO messages" } else { "\u{3}COMMIT" }) => {
+                committing.now();
+                Fate::Pass
+            }
+            Speaker::Server if committing.has_been() && cut.now() => Fate::Cut,
+            _ => Fate::Pass,
+        }
+    });
+    scene.deliver("doug", &message).deferred("4.4.2 the connection to the database was lost");
+    assert!(committing.has_been());
+    assert_eq!(scene.database.count("SELECT count(*) FROM copies WHERE state = 'delivered'"), 2);
+    assert_eq!(scene.deliver("doug", &message).delivered(), "INBOX already there, Sent already there");
+    assert_eq!(counts(&scene), (1, 1));
+}
+
+/// Time alone settles it, too: nothing else has to happen.
+#[test]
+fn after_the_time_to_settle_the_next_attempt_goes_on() {
+    let mut scene = Scene::with(PG, &["lisa", "doug"]);
+    scene.configure(|settings| {
+        settings.imap_more = "settle = \"4s\"\n".into();
+        settings.more = "[delivery]\ndeadline = \"3s\"\n".into();
+    });
+    let message = scene.message("settle");
+    let heard = Arc::new(AtomicU32::new(0));
+    let dovecot = on_the_way_to_dovecot(&mut scene, {
+        let heard = heard.clone();
+        move |speaker, piece| match speaker {
+            Speaker::Server if says(piece, "APPENDUID") => {
+                heard.fetch_add(1, Ordering::SeqCst);
+                Fate::Hold
+            }
+            _ => Fate::Pass,
+        }
+    });
+    // Its answer does not come: at the deadline it ends by itself. (On a busy machine it may not have come so far.)
+    wait_until("it has appended", || {
+        let outcome = scene.deliver("doug", &message);
+        outcome.deferred("4.");
+        assert!(outcome.took < Duration::from_secs(6), "{outcome:?}");
+        heard.load(Ordering::SeqCst) == 1
+    });
+    scene.configure(|settings| settings.imap = dovecot);
+    wait_until("it is settled", || {
+        let outcome = scene.deliver("doug", &message);
+        if outcome.exit == Some(0) {
+            assert!(outcome.delivered().starts_with("INBOX adopted (uid 1)"), "{outcome:?}");
+            return true;
+        }
+        outcome.deferred("4.");
+        std::thread::sleep(Duration::from_millis(200));
+        false
+    });
+    assert_eq!(counts(&scene), (1, 1));
+}
+
+/// The lock is lost in the only moment when that can double a copy: after the last CRLF. Another delivery of the message
+/// appends Sent as well; this recipient's next attempt takes one out.
+#[test]
+fn a_copy_too_many_is_taken_out_again() {
+    let mut scene = Scene::with(PG, &["lisa", "doug", "scuba"]);
+    let message = scene.message("twice");
+    // A died after it had appended both, and its APPEND to Sent landed late, when B had looked already: as if so.
+    let once = Once::default();
+    let database = scene.settings.database.clone();
+    on_the_way_to_the_database(&mut scene, move |speaker, piece| match speaker {
+        Speaker::Program if says(piece, "INTO messages") && once.now() => Fate::Cut,
+        _ => Fate::Pass,
+    });
+    let mut lisa = scene.look("lisa");
+    scene.deliver("doug", &message).deferred("4.4.2 ");
+    scene.configure(|settings| settings.database = database);
+    lisa.run("SELECT Sent").unwrap();
+    let late = scene.sent("lisa").remove(0).content;
+    lisa.run("UID STORE 1 +FLAGS (\\Deleted)").unwrap();
+    lisa.run("UID EXPUNGE 1").unwrap();
+    scene.deliver("scuba", &message).delivered();
+    let literal = String::from_utf8(late).unwrap();
+    lisa.run(&format!("APPEND Sent (\\Seen) {{{}+}}\r\n{literal}", literal.len())).unwrap();
+    assert_eq!(scene.sent("lisa").len(), 2);
+
+    scene.ten_minutes_pass();
+    assert_eq!(scene.deliver("doug", &message).delivered(), "INBOX adopted (uid 1), Sent already there");
+    let sent = scene.sent("lisa");
+    assert_eq!(sent.len(), 1);
+    assert_eq!(scene.database.count("SELECT uid FROM copies WHERE role = 'sender'"), i64::from(sent[0].uid));
+    assert_eq!((scene.inbox("doug").len(), scene.inbox("scuba").len()), (1, 1));
+}
