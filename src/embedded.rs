@@ -4,6 +4,7 @@
 //! ```text
 //! DIR/ledger.sqlite            the ledger
 //! DIR/locks/                   a file per lock that is held right now
+//! DIR/delivery.log             the log
 //! DIR/doug@mail.axial.net/     a Maildir: tmp/ new/ cur/ is his INBOX, .Sent/ his sent mail (Maildir++)
 //! ```
 //!
@@ -103,7 +104,7 @@ fn folded(address: &str) -> String {
 /// digits of upper-case hexadecimal.
 fn safe_name(text: &str) -> String {
     use std::fmt::Write;
-    let reserved = text == "locks" || text.starts_with("ledger.sqlite");
+    let reserved = matches!(text, "locks" | "delivery.log") || text.starts_with("ledger.sqlite");
     let mut name = String::with_capacity(text.len());
     for (position, byte) in text.bytes().enumerate() {
         let plain = byte.is_ascii_alphanumeric() || matches!(byte, b'@' | b'.' | b'_' | b'-' | b'+' | b'=');
@@ -196,6 +197,7 @@ mod tests {
             ".ssh",
             "%2Essh",
             "locks",
+            "delivery.log",
             "%6Cocks",
             "ledger.sqlite",
             "ledger.sqlite-wal",
@@ -218,7 +220,7 @@ mod tests {
             assert!(!name.is_empty() && name.len() <= LONGEST_NAME, "{text:?} {name}");
             assert!(!name.starts_with('.') && !name.contains('/'), "{text:?} {name}");
             assert!(name.bytes().all(|b| b.is_ascii_graphic()), "{text:?} {name}");
-            assert!(name != "locks" && !name.starts_with("ledger.sqlite"), "{text:?} {name}");
+            assert!(name != "locks" && name != "delivery.log" && !name.starts_with("ledger.sqlite"), "{text:?} {name}");
             assert!(seen.insert(name), "{text:?} shares its directory");
         }
     }

@@ -266,3 +266,120 @@ fn pending(all: &[MigrationStatus]) -> Vec<u32> {
 fn newer(all: Vec<MigrationStatus>) -> Vec<MigrationStatus> {
     all.into_iter().filter(|migration| migration.state == MigrationState::Newer).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::database::DatabaseFailure;
+
+    const fn known(number: u32, optional: bool) -> Migration {
+        Migration { number, name: "some", sql: "some", optional }
+    }
+
+    fn applied(number: u32, sql: &'static str) -> Applied {
+        Applied { number, name: "some".into(), checksum: Migration { sql, ..known(number, false) }.checksum() }
+    }
+
+    /// An engine that remembers, and whose lock lets another machine go first.
+    #[derive(Default)]
+    struct Engine {
+        applied: Vec<Applied>,
+        /// What another machine applies while we wait for the lock.
+        meanwhile: Vec<Applied>,
+        fails_at: Option<u32>,
+        locked: bool,
+        locks: usize,
+    }
+
+    impl Schema for Engine {
+        fn known(&self) -> &'static [Migration] {
+            const { &[known(1, false), known(2, true), known(3, false)] }
+        }
+
+        fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError> {
+            Ok(self.applied.clone())
+        }
+
+        fn lock_schema(&mut self) -> Result<(), DatabaseError> {
+            self.applied.append(&mut self.meanwhile);
+            self.locked = true;
+            self.locks += 1;
+            Ok(())
+        }
+
+        fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError> {
+            assert!(self.locked);
+            if self.fails_at == Some(migration.number) {
+                return Err(DatabaseError::new(DatabaseFailure::Other, "applying", "no"));
+            }
+            if migration.optional {
+                return Ok(Application::LeftOut("no".into()));
+            }
+            self.applied.push(applied(migration.number, migration.sql));
+            Ok(Application::Done)
+        }
+
+        fn unlock_schema(&mut self) -> Result<(), DatabaseError> {
+            self.locked = false;
+            Ok(())
+        }
+    }
+
+    fn steps(engine: &mut Engine) -> Vec<u32> {
+        let migrated = migrate(engine, &mut |_, _| {}).unwrap();
+        migrated.steps.iter().map(|(migration, _)| migration.number).collect()
+    }
+
+    #[test]
+    fn what_is_pending_is_applied_in_order_and_what_was_left_out_is_tried_again() {
+        let mut engine = Engine::default();
+        assert_eq!(steps(&mut engine), [1, 2, 3]);
+        assert_eq!(steps(&mut engine), [2]);
+        assert!(!engine.locked);
+    }
+
+    #[test]
+    fn what_another_machine_applied_while_we_waited_is_not_applied_again() {
+        let mut engine = Engine { meanwhile: vec![applied(1, "some"), applied(3, "some")], ..Engine::default() };
+        assert_eq!(steps(&mut engine), [2]);
+    }
+
+    #[test]
+    fn what_another_machine_edited_while_we_waited_is_refused() {
+        let mut engine = Engine { meanwhile: vec![applied(1, "other")], ..Engine::default() };
+        let error = migrate(&mut engine, &mut |_, _| {}).unwrap_err();
+        assert!(matches!(error, MigrateError::Edited { number: 1, .. }), "{error}");
+        assert!(!engine.locked && engine.applied.len() == 1);
+    }
+
+    #[test]
+    fn a_failure_lets_go_of_the_lock_and_goes_no_further() {
+        let mut engine = Engine { fails_at: Some(1), ..Engine::default() };
+        assert!(matches!(migrate(&mut engine, &mut |_, _| {}).unwrap_err(), MigrateError::Database(_)));
+        assert!(!engine.locked && engine.applied.is_empty());
+    }
+
+    #[test]
+    fn where_nothing_is_pending_no_lock_is_taken() {
+        let all = vec![applied(1, "some"), applied(2, "some"), applied(3, "some"), applied(4, "new")];
+        let mut engine = Engine { applied: all, ..Engine::default() };
+        let migrated = migrate(&mut engine, &mut |_, _| {}).unwrap();
+        assert_eq!((migrated.steps.len(), migrated.newer.len(), engine.locks), (0, 1, 0));
+    }
+
+    #[test]
+    fn what_is_not_ours_is_told_apart() {
+        let known = [known(1, false), known(2, false), known(4, false)];
+        let applied = [applied(1, "some"), applied(2, "other"), applied(3, "x"), applied(5, "x")];
+        let states: Vec<_> = compare(&known, &applied).iter().map(|m| (m.number, m.state)).collect();
+        use MigrationState::{Applied, Edited, Newer, Pending, Unknown};
+        assert_eq!(states, [(1, Applied), (2, Edited), (3, Unknown), (4, Pending), (5, Newer)]);
+    }
+
+    #[test]
+    fn a_gap_is_refused_unless_it_is_optional() {
+        let mut engine = Engine { applied: vec![applied(3, "some")], ..Engine::default() };
+        let error = migrate(&mut engine, &mut |_, _| {}).unwrap_err();
+        assert!(matches!(error, MigrateError::Skipped { number: 1, newest: 3, .. }), "{error}");
+    }
+}

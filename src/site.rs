@@ -236,14 +236,14 @@ impl Site {
         })
     }
 
-    /// Logs in to a mailbox, and says what the server says of itself. Looks, and creates nothing.
+    /// Logs in to a mailbox, and says what the server says of itself, and whether it has UIDPLUS. Creates nothing.
     ///
     /// # Errors
     /// [`MailboxError`]
-    pub fn try_mailbox(&self, destination: &Destination, deadline: Deadline) -> Result<String, MailboxError> {
-        let Kind::Configured(site) = &self.kind else { return Ok("Maildir".into()) };
+    pub fn try_mailbox(&self, destination: &Destination, deadline: Deadline) -> Result<(String, bool), MailboxError> {
+        let Kind::Configured(site) = &self.kind else { return Ok(("Maildir".into(), true)) };
         let session = imap::connect(&site.imap, deadline)?.authenticate(&destination.user)?;
-        Ok(session.describe())
+        Ok((session.describe(), session.has_uid_plus()))
     }
 
     /// Hears the greeting of the mailbox store.

@@ -23,9 +23,6 @@ GRANT SELECT, INSERT, UPDATE ON maildrop.copies TO 'maildrop'@'%';
 -- be read by everybody.
 GRANT SELECT ON maildrop.maildrop_migrations TO 'maildrop'@'%';
 
--- Only on MySQL with Group Replication, for `check` to count its members; it says so where it cannot.
--- GRANT SELECT ON performance_schema.replication_group_members TO 'maildrop'@'%';
-
 -- Only where `migrate` has made the lock's functions, for people and programs that call them; a delivery does not.
 -- GRANT EXECUTE ON FUNCTION maildrop.maildrop_lock_digest TO 'maildrop'@'%';
 -- GRANT EXECUTE ON FUNCTION maildrop.maildrop_lock_name TO 'maildrop'@'%';

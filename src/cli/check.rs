@@ -170,12 +170,15 @@ fn look_at_mailboxes(
         }
     };
     match site.try_mailbox(&destination, deadline) {
-        Ok(said) => findings.push(finding(
-            "mailbox login",
-            State::Good,
-            format!("{address}: {} of {}; {said}", destination.inbox, destination.user),
-            None,
-        )),
+        Ok((said, uid_plus)) => {
+            let found = format!("{address}: {} of {}; {said}", destination.inbox, destination.user);
+            findings.push(finding("mailbox login", State::Good, found, None));
+            if !uid_plus {
+                let mend =
+                    "a copy too many, which a lost lock can leave, cannot be taken out: choose a server with UIDPLUS";
+                findings.push(finding("UIDPLUS", State::Warning, "not offered", Some(mend)));
+            }
+        }
         Err(error) => findings.push(mailbox_failed(&error)),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Every path through here ends in one [`Verdict`]. In doubt that is 75.
 
-use super::duration;
+use super::{complain, duration};
 use crate::config::Config;
 use crate::deadline::Deadline;
 use crate::delivery::verdict::{self, StatusDetail, Verdict};
@@ -14,7 +14,7 @@ use crate::site::{Envelope, Site};
 use crate::watchdog::Watchdog;
 use clap::Args;
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
+use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use sysexits::ExitCode;
@@ -101,7 +101,7 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
                 level: log::Level::Info,
                 format: log::Format::Text,
             };
-            if let Err(error) = std::fs::create_dir_all(directory) {
+            if let Err(error) = crate::embedded::create_directory(directory) {
                 return misconfigured(&format!("{}: {error}", directory.display()));
             }
             (Site::embedded(Embedded::new(directory.clone())), log, arguments.deadline.unwrap_or(DEADLINE), None)
@@ -159,6 +159,10 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
 
 /// Reads the message from standard input.
 fn receive(size_limit: Option<u64>) -> Result<Message, Verdict> {
+    if std::io::stdin().is_terminal() {
+        // No pipe of Postfix's: somebody tries it by hand, and waits.
+        complain("reading the message from the terminal; end it with Ctrl-D, or give a file: … < message.eml");
+    }
     let mut raw = Vec::new();
     let limit = size_limit.unwrap_or(u64::MAX);
     let read = std::io::stdin().lock().take(limit.saturating_add(1)).read_to_end(&mut raw);

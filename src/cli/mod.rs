@@ -140,6 +140,8 @@ fn duration(text: &str) -> Result<Duration, String> {
 fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
+    // Where nobody's terminal says how wide it is, a page is.
+    table.set_width(terminal_size::terminal_size().map_or(120, |(width, _)| width.0));
     table.set_header(header);
     for row in rows {
         // What servers say comes from outside: nothing of it may move the terminal's cursor.

@@ -31,6 +31,7 @@ use crate::ledger::CopyKey;
 use error::Standing;
 use mysql::prelude::{FromValue, Queryable};
 use mysql::{Conn, Row};
+use std::fmt;
 use std::time::Duration;
 use tracing::{debug, warn};
 
@@ -44,7 +45,6 @@ pub(crate) enum Product {
 }
 
 /// A connection to MySQL or MariaDB.
-#[derive(Debug)]
 pub struct MysqlDatabase {
     connection: Conn,
     /// Why the connection is of no further use, once it is.
@@ -59,6 +59,17 @@ pub struct MysqlDatabase {
     in_clear: bool,
     /// The copies last journalled: whoever holds the lock has most likely journalled one of them too.
     journalled: Vec<CopyKey>,
+}
+
+/// Without the connection, whose own form shows the password.
+impl fmt::Debug for MysqlDatabase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MysqlDatabase")
+            .field("version", &self.version)
+            .field("session", &self.connection.connection_id())
+            .field("lost", &self.lost)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What one statement answered: its rows, and none for a statement that gives none.

@@ -13,8 +13,9 @@ use super::{Address, Client, DatabaseError, DatabaseFailure, Server, Tls};
 use crate::deadline::Deadline;
 use postgres::config::SslMode;
 use postgres::types::{ToSql, Type};
-use postgres::{Config, NoTls, Row, SimpleQueryMessage};
+use postgres::{Config, NoTls, Row, SimpleQueryMessage, SimpleQueryRow};
 use std::path::Path;
+use std::str::FromStr;
 use std::thread;
 use std::time::Duration;
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -104,6 +105,9 @@ impl PostgresDatabase {
     }
 
     /// Runs one statement with parameters and brings its rows: one round trip, no named statement.
+    ///
+    /// Not for the lock's transaction: the client library does not close its portal, which keeps its snapshot until the
+    /// next statement, and so holds back VACUUM while IMAP works. A [`batch`](Self::batch) leaves nothing behind.
     pub(crate) fn query(
         &mut self,
         doing: &str,
@@ -165,26 +169,53 @@ impl PostgresDatabase {
 pub(crate) struct Batch(Vec<SimpleQueryMessage>);
 
 impl Batch {
-    /// The columns of the last row that any of its statements brought, as text.
-    pub(crate) fn last_row(&self) -> Option<Vec<Option<&str>>> {
-        self.0.iter().rev().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => Some((0..row.len()).map(|n| row.try_get(n).ok().flatten()).collect()),
+    /// The rows that its statements brought, in order.
+    pub(crate) fn rows(&self) -> impl DoubleEndedIterator<Item = TextRow<'_>> {
+        self.0.iter().filter_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(TextRow(row)),
             _ => None,
         })
     }
 
-    /// The last row's only column as a truth value.
+    /// The first column of the last row as a truth value.
     pub(crate) fn truth(&self, doing: &str) -> Result<bool, DatabaseError> {
-        match self.last_row().as_deref() {
-            Some([Some("t")]) => Ok(true),
-            Some([Some("f")]) => Ok(false),
-            other => Err(DatabaseError::new(
-                DatabaseFailure::Other,
-                doing,
-                format!("the server answered {other:?}, which is neither yes nor no"),
-            )),
+        match self.rows().next_back() {
+            Some(row) => row.truth(doing, 0),
+            None => Err(DatabaseError::new(DatabaseFailure::Other, doing, "the server answered without a row")),
         }
     }
+}
+
+/// A row of a batch's answers, whose values come as text.
+#[derive(Clone, Copy)]
+pub(crate) struct TextRow<'a>(&'a SimpleQueryRow);
+
+impl<'a> TextRow<'a> {
+    /// A column as text; `None` for NULL.
+    pub(crate) fn text(&self, doing: &str, index: usize) -> Result<Option<&'a str>, DatabaseError> {
+        self.0.try_get(index).map_err(|error| error::failed(doing, &error))
+    }
+
+    /// A column that can be read as a `T`; `None` for NULL.
+    pub(crate) fn value<T: FromStr>(&self, doing: &str, index: usize) -> Result<Option<T>, DatabaseError> {
+        match self.text(doing, index)? {
+            None => Ok(None),
+            Some(text) => text.parse().map(Some).map_err(|_| unreadable(doing, text)),
+        }
+    }
+
+    /// A column that is not NULL.
+    pub(crate) fn truth(&self, doing: &str, index: usize) -> Result<bool, DatabaseError> {
+        match self.text(doing, index)? {
+            Some("t") => Ok(true),
+            Some("f") => Ok(false),
+            other => Err(unreadable(doing, other.unwrap_or("NULL"))),
+        }
+    }
+}
+
+fn unreadable(doing: &str, text: &str) -> DatabaseError {
+    DatabaseError::new(DatabaseFailure::Other, doing, format!("the server answered {text:?}, which is no such value"))
 }
 
 /// A column of a row. Never panics, unlike the row's own `get`.

@@ -120,6 +120,13 @@ impl OtherAttempts {
         pairs.filter(move |(other, same)| **same && other.age >= settle.as_secs_f64()).map(|(other, _)| other)
     }
 
+    /// When the first of them began: no copy of theirs arrived before that. By the database's clock, as a span before
+    /// `now`.
+    fn first_began(&self, now: OffsetDateTime) -> OffsetDateTime {
+        let oldest = self.others.iter().map(|other| other.age).fold(0.0, f64::max);
+        now.checked_sub(time::Duration::saturating_seconds_f64(oldest)).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+    }
+
     /// Where a search begins: at the lowest UIDNEXT of the attempts that never ended. `None`, the whole mailbox, where
     /// one of them saw another UIDVALIDITY than `today`'s, or none at all.
     fn search_from(&self, today: Option<Position>) -> Option<Position> {
@@ -280,7 +287,7 @@ where
         role: copy.role,
         matching: Matching::Identity,
         since: others.search_from(copy.position),
-        not_before: delivery.arrived,
+        not_before: others.first_began(delivery.arrived),
     };
     if let Some(recorded) = others.delivered {
         return tidy(delivery, database, mailbox, &wanted, recorded);

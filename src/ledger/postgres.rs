@@ -1,18 +1,17 @@
 //! The ledger on PostgreSQL.
 //!
-//! Each method is one round trip. Reading and the journal are single statements with parameters. The record is a batch
-//! of statements that ends in COMMIT; a batch has no parameters, so every value in it is written as hexadecimal digits
-//! ([`literal`]), which nothing can break out of.
+//! Each method is one round trip. Before the lock they are single statements with parameters. Under it they are batches
+//! of the simple query protocol: the record's, so that its statements and its COMMIT travel together; the look's, since a
+//! statement with parameters keeps its snapshot until the next one (see [`PostgresDatabase`]). A batch has no
+//! parameters, so every value in it is written as hexadecimal digits ([`literal`]), which nothing can break out of.
 
 use super::{CopyHistory, CopyKey, Delivered, Journal, Ledger, OpenAttempt, Record};
-use crate::database::postgres::{PostgresDatabase, Transaction, column};
+use crate::database::postgres::{PostgresDatabase, TextRow, Transaction, column};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::mailbox::{Placement, Position};
 use crate::routing::{AddressBook, Destination};
-use postgres::Row;
 use postgres::types::Type;
 use std::time::Duration;
-use uuid::Uuid;
 
 mod literal;
 mod statements;
@@ -30,17 +29,6 @@ const JOURNAL: &str = "\
                           copy_key, role, imap_user, mailbox, uid_validity, uid_next, started_at) \
     SELECT $1::uuid, $2, $3, $4, $5, $6, $7, $8, pg_backend_pid(), c.*, clock_timestamp() \
     FROM unnest($9::bytea[], $10::text[], $11::text[], $12::text[], $13::bigint[], $14::bigint[]) c";
-
-const LOOK: &str = "\
-    SELECT k.place, c.copy_key IS NOT NULL, c.uid_validity, c.uid, a.attempt::text, a.recipient, \
-           extract(epoch FROM clock_timestamp() - a.started_at)::float8, a.uid_validity, a.uid_next \
-    FROM unnest($1::bytea[]) WITH ORDINALITY k (copy_key, place) \
-    LEFT JOIN copies c ON c.copy_key = k.copy_key AND c.state = 'delivered' \
-    LEFT JOIN attempts a ON a.copy_key = k.copy_key AND a.ended_at IS NULL \
-    ORDER BY k.place, a.started_at, a.attempt";
-
-const FIRST_ATTEMPT_AGE: &str = "\
-    SELECT extract(epoch FROM clock_timestamp() - min(started_at))::float8 FROM attempts WHERE copy_key = ANY ($1)";
 
 impl Ledger for PostgresDatabase {
     fn addresses(&mut self, addresses: &[&str]) -> Result<AddressBook, DatabaseError> {
@@ -109,20 +97,21 @@ impl Ledger for PostgresDatabase {
         let doing = "looking at what was done";
         let mut histories: Vec<CopyHistory> =
             copies.iter().map(|key| CopyHistory { key: *key, delivered: None, open_attempts: Vec::new() }).collect();
-        for row in &self.query(doing, LOOK, &[(&keys(copies), Type::BYTEA_ARRAY)])? {
-            let place: i64 = column(doing, row, 0)?;
-            let history = usize::try_from(place - 1).ok().and_then(|place| histories.get_mut(place));
+        for row in self.batch(doing, &statements::look(copies))?.rows() {
+            // Counted from 1.
+            let place = row.value::<usize>(doing, 0)?.and_then(|place| place.checked_sub(1));
+            let history = place.and_then(|place| histories.get_mut(place));
             let history = history.ok_or_else(|| odd(doing, "a copy that was not asked for"))?;
-            if column(doing, row, 1)? {
-                let placement = pair(doing, row, 2, 3)?.map(|(uid_validity, uid)| Placement { uid_validity, uid });
+            if row.truth(doing, 1)? {
+                let placement = pair(doing, &row, 2, 3)?.map(|(uid_validity, uid)| Placement { uid_validity, uid });
                 history.delivered = Some(Delivered { placement });
             }
-            if let Some(attempt) = column::<Option<&str>>(doing, row, 4)? {
+            if let Some(attempt) = row.value(doing, 4)? {
                 history.open_attempts.push(OpenAttempt {
-                    attempt: Uuid::parse_str(attempt).map_err(|error| odd(doing, &error.to_string()))?,
-                    recipient: column(doing, row, 5)?,
-                    age: column(doing, row, 6)?,
-                    position: pair(doing, row, 7, 8)?
+                    attempt,
+                    recipient: row.text(doing, 5)?.unwrap_or_default().to_owned(),
+                    age: row.value(doing, 6)?.ok_or_else(|| odd(doing, "an attempt without a beginning"))?,
+                    position: pair(doing, &row, 7, 8)?
                         .map(|(uid_validity, uid_next)| Position { uid_validity, uid_next }),
                 });
             }
@@ -156,9 +145,8 @@ impl Ledger for PostgresDatabase {
 
     fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError> {
         let doing = "looking for the first attempt";
-        let rows = self.query(doing, FIRST_ATTEMPT_AGE, &[(&keys(copies), Type::BYTEA_ARRAY)])?;
-        let age: Option<f64> = match rows.first() {
-            Some(row) => column(doing, row, 0)?,
+        let age = match self.batch(doing, &statements::first_attempt_age(copies))?.rows().next() {
+            Some(row) => row.value(doing, 0)?,
             None => None,
         };
         // Negative where the server's clock was set back: as good as just now.
@@ -198,16 +186,11 @@ impl PostgresDatabase {
     }
 }
 
-/// The keys as an array of bytea.
-fn keys(copies: &[CopyKey]) -> Vec<&[u8]> {
-    copies.iter().map(|key| &key.as_bytes()[..]).collect()
-}
-
 /// Two unsigned numbers that are known together or not at all. A number that IMAP cannot have counts as not known,
 /// which only ever means a longer search.
-fn pair(doing: &str, row: &Row, first: usize, second: usize) -> Result<Option<(u32, u32)>, DatabaseError> {
-    let number = |n| -> Result<Option<u32>, DatabaseError> {
-        Ok(column::<Option<i64>>(doing, row, n)?.and_then(|value| u32::try_from(value).ok()))
+fn pair(doing: &str, row: &TextRow<'_>, first: usize, second: usize) -> Result<Option<(u32, u32)>, DatabaseError> {
+    let number = |index| -> Result<Option<u32>, DatabaseError> {
+        Ok(row.value::<i64>(doing, index)?.and_then(|value| u32::try_from(value).ok()))
     };
     Ok(number(first)?.zip(number(second)?))
 }

@@ -87,3 +87,28 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
         text
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Computed by another program (Python's hashlib): namespace, Message-ID, PostgreSQL's key, MySQL's name. The SQL
+    /// functions are held to the same list.
+    const VECTORS: &str = include_str!("../../tests/lock_names.json");
+
+    #[test]
+    fn every_release_and_every_language_says_the_same_name() {
+        let vectors: Vec<(String, String, i64, String)> = serde_json::from_str(VECTORS).unwrap();
+        assert!(vectors.len() >= 15);
+        for (namespace, message_id, key, name) in vectors {
+            let lock = LockName::new(&namespace, message_id.as_bytes());
+            assert_eq!((lock.postgres_key(), lock.mysql_name()), (key, name), "{namespace:?} {message_id:?}");
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_no_text_has_a_name_too() {
+        let lock = LockName::new(DEFAULT_NAMESPACE, b"<\xff\xfe@example.com>");
+        assert_eq!(lock.postgres_key(), -6_433_812_475_294_849_147);
+    }
+}

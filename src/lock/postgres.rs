@@ -6,9 +6,8 @@
 //! has a snapshot, as every SELECT has.)
 
 use super::{Acquired, Holder, LockName, NamedLock};
-use crate::database::postgres::{PostgresDatabase, Process, Transaction, milliseconds};
+use crate::database::postgres::{PostgresDatabase, Process, TextRow, Transaction, milliseconds};
 use crate::database::{DatabaseError, DatabaseFailure};
-use postgres::types::Type;
 use std::time::Duration;
 
 /// The server ends the lock's session this long after the delivery's deadline. By then the process is gone for sure;
@@ -63,12 +62,8 @@ impl NamedLock for PostgresDatabase {
         // another one. (0.1 ms more than an empty statement, 0.2 ms with 200 locks held.) In an aborted transaction the
         // statement fails, and the lock is gone: no answer is as good as "no".
         let sql =
-            format!("SELECT EXISTS (SELECT FROM pg_locks l WHERE l.pid = pg_backend_pid() AND {LOCKED_BY_KEY} $1)");
-        let rows = self.query(doing, &sql, &[(&key, Type::INT8)])?;
-        match rows.first() {
-            Some(row) => crate::database::postgres::column(doing, row, 0),
-            None => Ok(false),
-        }
+            format!("SELECT EXISTS (SELECT FROM pg_locks l WHERE l.pid = pg_backend_pid() AND {LOCKED_BY_KEY} {key})");
+        self.batch(doing, &sql)?.truth(doing)
     }
 
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
@@ -92,14 +87,18 @@ impl PostgresDatabase {
             "ROLLBACK; SELECT l.pid, a.application_name, extract(epoch FROM clock_timestamp() - a.xact_start) \
              FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE {LOCKED_BY_KEY} {key} LIMIT 1"
         );
-        let answers = self.batch("asking who holds the lock", &asked)?;
+        let doing = "asking who holds the lock";
+        let answers = self.batch(doing, &asked)?;
         // No row: whoever had it has let go since.
-        Ok(Acquired::Busy(answers.last_row().map(|row| holder(&row))))
+        Ok(Acquired::Busy(answers.rows().next().map(|row| holder(doing, &row)).transpose()?))
     }
 }
 
 /// Begins the lock's transaction with time limits of its own, whatever the role's or the server's are: a limit shorter
 /// than an IMAP exchange would end the session in the middle of it, and the lock with it.
+///
+/// `transaction_timeout` (17 and later; naming it to an older server fails) can only be put off, not moved: the server
+/// lets a timer run that is set to another time (`assign_transaction_timeout`, seen on 17 and 18).
 fn begin(remaining: Duration) -> String {
     let idle = milliseconds(remaining + AFTER_THE_DEADLINE);
     let statement = milliseconds(remaining);
@@ -109,25 +108,18 @@ fn begin(remaining: Duration) -> String {
                 set_config('statement_timeout', '{statement}', true), \
                 set_config('lock_timeout', '0', true), \
                 CASE WHEN current_setting('server_version_num')::int >= 170000 \
-                     THEN set_config('transaction_timeout', '{idle}', true) END"
+                     THEN set_config('transaction_timeout', '0', true) END"
     )
 }
 
 /// Reads the row of the session that holds a lock. Of other programs' sessions only the server's process id is known,
 /// and for how long another role's has held it is hidden.
-fn holder(row: &[Option<&str>]) -> Holder {
-    let text = |n: usize| row.get(n).copied().flatten();
-    let process = text(1).and_then(Process::from_application_name);
-    let (host, pid, queue_id) = match process {
+fn holder(doing: &str, row: &TextRow<'_>) -> Result<Holder, DatabaseError> {
+    let (host, pid, queue_id) = match row.text(doing, 1)?.and_then(Process::from_application_name) {
         Some(process) => (Some(process.host), Some(process.pid), process.queue_id),
         None => (None, None, None),
     };
-    Holder {
-        host,
-        pid,
-        queue_id,
-        session: text(0).and_then(|pid| pid.parse().ok()),
-        // Since its transaction began: its own waiting for the lock counts as well.
-        held_for: text(2).and_then(|age| age.parse().ok()).and_then(|age| Duration::try_from_secs_f64(age).ok()),
-    }
+    // Since its transaction began: its own waiting for the lock counts as well. Negative if a clock was set back.
+    let held_for = row.value(doing, 2)?.map(|age| Duration::try_from_secs_f64(age).unwrap_or_default());
+    Ok(Holder { host, pid, queue_id, session: row.value(doing, 0)?, held_for })
 }

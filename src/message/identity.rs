@@ -7,7 +7,9 @@
 //! * not covered: Received, Return-Path, Delivered-To, X-Original-To, Authentication-Results, DKIM-Signature, ARC-*,
 //!   spam marks, and all else that is not in `AUTHOR_FIELDS`;
 //! * not told apart: CRLF and LF (a CR counts for nothing anywhere), NUL and 0x80, folding and runs of white space in
-//!   fields, the order of fields with different names, empty lines at the end of the body, an mbox `From ` line.
+//!   fields, the order of fields with different names, empty lines at the end of the body, an mbox `From ` line; and,
+//!   in fields, a byte beyond ASCII and `X`, because Cyrus stores the one as the other (imapd.conf(5): `munge8bit`, on by
+//!   default; seen on 3.10).
 //!
 //! The encoding is for ever: what is in the ledger was computed by it. The tests pin it.
 
@@ -55,7 +57,7 @@ const AUTHOR_FIELDS: [&str; 29] = [
 /// The digest of what the author wrote: SHA-256 over the author's fields and the body.
 ///
 /// For each name of the author's fields (`AUTHOR_FIELDS`) that occurs: `u32 big-endian length · name · SHA-256 of its values in order, each
-/// relaxed and ended by LF`; then a zero `u32`; then the body without CR, NUL read as 0x80, without line ends at its end.
+/// relaxed, bytes beyond ASCII read as X, and ended by LF`; then a zero `u32`; then the body without CR, NUL read as 0x80, without line ends at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentDigest([u8; 32]);
 
@@ -73,7 +75,8 @@ impl fmt::Debug for ContentDigest {
     }
 }
 
-/// The identity of a message: (Message-ID, digest of what the author wrote), as one SHA-256, both length-prefixed.
+/// The identity of a message: (Message-ID with X for each byte beyond ASCII, digest of what the author wrote), as one
+/// SHA-256, both length-prefixed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity([u8; 32]);
 
@@ -82,12 +85,6 @@ impl Identity {
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Essence::of(bytes).identity
-    }
-
-    /// The identity as read back from the ledger.
-    #[must_use]
-    pub fn from_bytes(bytes: [u8; 32]) -> Self {
-        Self(bytes)
     }
 
     /// Its 32 bytes.
@@ -142,7 +139,7 @@ impl Essence {
         let mut hash = Sha256::new();
         let id = message_id.as_deref().unwrap_or_default();
         hash_length(&mut hash, id.len());
-        hash.update(id);
+        hash.update(id.iter().copied().map(as_stored).collect::<Vec<u8>>());
         hash_length(&mut hash, content_digest.0.len());
         hash.update(content_digest.0);
         Self { message_id, content_digest, identity: Identity(hash.finalize().into()) }
@@ -154,6 +151,11 @@ fn says_nothing(id: &[u8]) -> bool {
     id.is_empty() || matches!(id.strip_prefix(b"<").map(<[u8]>::trim_ascii_start), Some([] | [b'>', ..]))
 }
 
+/// A byte of a field as every store has it: Cyrus writes `X` for one beyond ASCII.
+fn as_stored(byte: u8) -> u8 {
+    if byte.is_ascii() { byte } else { b'X' }
+}
+
 fn hash_length(hash: &mut Sha256, length: usize) {
     hash.update(u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
 }
@@ -163,7 +165,7 @@ fn hash_length(hash: &mut Sha256, length: usize) {
 fn hash_value(hash: &mut Sha256, field: &Field<'_>) {
     let mut piece = Vec::with_capacity(1024);
     for byte in relaxed(field.value) {
-        piece.push(byte);
+        piece.push(as_stored(byte));
         if piece.len() == 1024 {
             hash.update(&piece);
             piece.clear();

@@ -127,17 +127,15 @@ impl Message {
     }
 
     /// The Message-ID for IMAP SEARCH HEADER: without its angle brackets. `None` where there is none, or where it holds
-    /// anything that servers could read differently (white space, bytes beyond ASCII, quotes, an uncommon length): a
+    /// anything that servers could read differently (text beside the angle brackets, white space, bytes beyond ASCII,
+    /// quotes, an uncommon length): a
     /// search by it could miss the message, so everything has to be looked at.
     #[must_use]
     pub fn message_id_for_search(&self) -> Option<&str> {
         let id = std::str::from_utf8(self.message_id.as_deref()?).ok()?;
-        let bare = match id.strip_prefix('<') {
-            Some(rest) => rest.split_once('>')?.0,
-            None => id,
-        };
+        let bare = id.strip_prefix('<').and_then(|id| id.strip_suffix('>')).unwrap_or(id);
         let plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'<' | b'>' | b'(' | b')');
-        (!bare.is_empty() && bare.len() <= MESSAGE_ID_LIMIT && bare.bytes().all(plain)).then_some(bare)
+        (!bare.is_empty() && id.len() <= MESSAGE_ID_LIMIT && bare.bytes().all(plain)).then_some(bare)
     }
 
     /// The bytes of the first Message-ID field, unfolded and trimmed, nothing lost. `None` where the message has none.

@@ -164,6 +164,12 @@ fn the_message_id_names_the_lock() {
     assert_eq!(odd.message_id(), Some("<a\u{fffd}\u{fffd}b@c>"));
     assert_eq!(odd.message_id_for_search(), None);
     assert_eq!(received("Message-ID: <a b@c>\n\n").message_id_for_search(), None);
+    // What is searched for is what the text says between its brackets, whole: else a candidate would be passed over.
+    for odd in ["<a@b> (junk)", "<a@b>junk", "<a@b", "a@b>", "<a@b><c@d>"] {
+        assert_eq!(received(format!("Message-ID: {odd}\n\n")).message_id_for_search(), None, "{odd}");
+    }
+    assert_eq!(received("Message-ID: a@b\n\n").message_id_for_search(), Some("a@b"));
+    assert_eq!(received(format!("Message-ID: <{}>\n\n", "x".repeat(997))).message_id_for_search(), None);
     let long = received(format!("Message-ID: <{}>\n\n", "x".repeat(100_000)));
     assert_eq!(long.message_id().map(str::len), Some(998));
     assert_eq!(long.lock_subject().len(), 100_002);
@@ -365,4 +371,13 @@ fn hostile_messages_are_delivered() {
         assert_eq!(*message.identity(), Identity::of(message.as_received()));
         assert!(message.headers_json().ends_with("]"));
     }
+}
+
+#[test]
+fn what_cyrus_makes_of_a_byte_beyond_ascii_in_a_field_is_the_same_message() {
+    let sent = "Message-ID: <gr\u{fc}n@b>\r\nSubject: f\u{fc}r\r\n\r\nf\u{fc}r\r\n";
+    let (header, body) = sent.split_once("\r\n\r\n").unwrap();
+    let stored = format!("{}\r\n\r\n{body}", header.replace('\u{fc}', "XX"));
+    assert_eq!(Identity::of(sent.as_bytes()), Identity::of(stored.as_bytes()));
+    assert_ne!(Identity::of(sent.as_bytes()), Identity::of(sent.replace('\u{fc}', "XX").as_bytes()), "not in the body");
 }

@@ -137,3 +137,24 @@ fn refused(failure: DatabaseFailure) -> bool {
         | DatabaseFailure::Local => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn every_file_is_a_migration_by_its_own_number_and_name() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("sql/postgres");
+        let mut files: Vec<String> =
+            directory.read_dir().unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        files.retain(|file| file.starts_with(|c: char| c.is_ascii_digit()));
+        files.sort();
+        let known: Vec<String> = MIGRATIONS.iter().map(|m| format!("{:04}_{}.sql", m.number, m.name)).collect();
+        assert_eq!(known, files);
+        for migration in MIGRATIONS {
+            let file = directory.join(format!("{:04}_{}.sql", migration.number, migration.name));
+            assert_eq!(std::fs::read_to_string(file).unwrap(), migration.sql);
+        }
+    }
+}

@@ -15,7 +15,6 @@ fn name() -> LockName {
 
 /// Takes the lock, says so, and waits to be killed.
 #[test]
-#[ignore = "a process that other tests start"]
 fn holder() {
     let Some(directory) = subject() else { return };
     let mut database = open(Path::new(&directory));

@@ -26,17 +26,17 @@ pub fn identity(text: &str) -> Identity {
     Identity::of(text.as_bytes())
 }
 
-/// A process that runs one `#[ignore]`d test function of this binary, named by its path, on `subject`.
+/// A process that runs one test function of this binary, named by its path, on `subject`. Without a subject it does nothing.
 pub fn child(function: &str, subject: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", function, "--ignored", "--nocapture", "--quiet", "--test-threads=1"])
+        .args(["--exact", function, "--nocapture", "--quiet", "--test-threads=1"])
         .env(CHILD, subject)
         .stdin(Stdio::null());
     command
 }
 
-/// What this process is to work on; `None` where it is no child of a test (`cargo test -- --ignored`).
+/// What this process is to work on; `None` where it is no child of a test.
 pub fn subject() -> Option<String> {
     std::env::var(CHILD).ok()
 }

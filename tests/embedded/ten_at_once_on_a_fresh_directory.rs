@@ -19,7 +19,6 @@ fn key() -> CopyKey {
 
 /// Opens the directory and journals an attempt.
 #[test]
-#[ignore = "a process that other tests start"]
 fn opener() {
     let Some(directory) = subject() else { return };
     let mut database = open(Path::new(&directory));

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 /// Starts a watchdog of half a second and hangs.
 #[test]
-#[ignore = "a process that other tests start"]
 fn hanger() {
     let Some(subject) = subject() else { return };
     let _watchdog =

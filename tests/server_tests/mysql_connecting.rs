@@ -7,6 +7,7 @@ use maildrop_command::database::{Address, DatabaseError, DatabaseFailure, Inspec
 use maildrop_command::deadline::Deadline;
 use maildrop_command::ledger::Ledger;
 use maildrop_command::lock::{Acquired, NamedLock};
+use maildrop_command::schema::Schema;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
@@ -84,7 +85,7 @@ fn a_name_with_two_addresses_is_tried_at_both(server: &str) {
         let site = Site::empty(server);
         for tls in [Tls::Off, test_ca()] {
             let mut database = connect(&Server { address: tcp(&name, 3306), tls, ..site.server() }).unwrap();
-            database.applied_nothing();
+            assert!(database.applied().unwrap().is_empty());
         }
         // Nobody listens at either.
         let error = connect(&Server { address: tcp(&name, 1), tls: test_ca(), ..site.server() }).unwrap_err();
@@ -107,18 +108,6 @@ fn a_name_with_two_addresses_is_tried_at_both(server: &str) {
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
-/// Something that asks the server.
-trait AppliedNothing {
-    fn applied_nothing(&mut self);
-}
-
-impl AppliedNothing for MysqlDatabase {
-    fn applied_nothing(&mut self) {
-        use maildrop_command::schema::Schema;
-        assert!(self.applied().unwrap().is_empty());
-    }
-}
-
 fn a_wrong_password_and_a_missing_database_are_told_apart(server: &str) {
     let site = Site::empty(server);
     let wrong = Server { password: Some(Secret::new("wrong".into())), ..site.server() };
@@ -132,6 +121,8 @@ fn a_wrong_password_and_a_missing_database_are_told_apart(server: &str) {
     for error in [connect(&wrong).unwrap_err(), connect(&missing).unwrap_err()] {
         assert!(!error.to_string().contains(PASSWORD), "{error}");
     }
+    let shown = format!("{:?}", site.connect());
+    assert!(!shown.contains(PASSWORD), "{shown}");
     let passed = MysqlDatabase::connect(&site.server(), &client(), Deadline::after(Duration::ZERO)).unwrap_err();
     assert_eq!(passed.failure, DatabaseFailure::TimedOut, "{passed}");
 }

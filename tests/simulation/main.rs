@@ -1,6 +1,8 @@
 //! Every interleaving: the real delivery on simulated servers, under a scheduler that decides who goes on and what fails.
 //!
-//! `SIMULATION_SCHEDULES` sets how many random schedules each scenario runs (default 20,000).
+//! `SIMULATION_SCHEDULES` sets how many random schedules each scenario runs (default 3,000), `SIMULATION_PREEMPTIONS` how
+//! often a process may be interrupted in the exhaustive run (default 1). The long run:
+//! `SIMULATION_SCHEDULES=1000000 SIMULATION_PREEMPTIONS=3 cargo test --release --test simulation`.
 
 mod choice;
 mod run;
@@ -29,9 +31,12 @@ fn two_recipients(engine: Engine) -> Scenario {
     }
 }
 
+fn setting(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is no number")))
+}
+
 fn random(scenario: &Scenario) {
-    let schedules = std::env::var("SIMULATION_SCHEDULES").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
-    for seed in 0..schedules {
+    for seed in 0..setting("SIMULATION_SCHEDULES").unwrap_or(3000) {
         let mut trace = Trace::default();
         let mut choice = Choice::Random(Random::new(seed));
         if let Err(broken) = run(scenario, &mut choice, &mut trace) {
@@ -113,7 +118,8 @@ fn random_schedules_of_two_aliases_of_one_recipient() {
 #[test]
 fn every_schedule_of_two_recipients_with_one_fault() {
     for engine in [Engine::Postgresql, Engine::Mysql] {
-        let small = Scenario { faults: 1, preemptions: 2, hasty_retries: 0, ..two_recipients(engine) };
+        let preemptions = usize::try_from(setting("SIMULATION_PREEMPTIONS").unwrap_or(1)).expect("a small number");
+        let small = Scenario { faults: 1, preemptions, hasty_retries: 0, ..two_recipients(engine) };
         let schedules = every(&small);
         assert!(schedules > 1000, "only {schedules}");
     }

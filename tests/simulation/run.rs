@@ -61,7 +61,14 @@ struct Running {
 pub struct Trace(pub Vec<String>);
 
 /// Two messages that bear one Message-ID, for whoever needs the second.
-pub fn messages() -> [Message; 2] {
+fn messages() -> Rc<[Message; 2]> {
+    thread_local! {
+        static MESSAGES: Rc<[Message; 2]> = Rc::new(make_messages());
+    }
+    MESSAGES.with(Rc::clone)
+}
+
+fn make_messages() -> [Message; 2] {
     let message = |body: &str| {
         let raw = format!(
             "Delivered-To: someone\nFrom: lisa@gmail.com\nTo: scuba@mail.axial.net, doug@mail.axial.net\n\
@@ -75,7 +82,7 @@ pub fn messages() -> [Message; 2] {
 /// Runs one schedule to its end; `Err` says which promise was broken.
 pub fn run(scenario: &Scenario, choice: &mut Choice, trace: &mut Trace) -> Result<(), String> {
     let world = Rc::new(RefCell::new(World::new(scenario.engine, scenario.uid_plus)));
-    let messages = Rc::new(messages());
+    let messages = messages();
     let mut running: Vec<Running> = Vec::new();
     let mut waiting: Vec<usize> = Vec::new();
     let mut done = vec![false; scenario.jobs.len()];

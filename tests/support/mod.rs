@@ -1,13 +1,20 @@
 //! What every test of real servers needs to know: where they are. `tests/run` starts them.
 #![allow(dead_code, reason = "every test target uses a part of it")]
 
+pub mod counting_proxy;
 pub mod database;
 pub mod imap;
+pub mod imap_server;
+pub mod postfix;
+pub mod postgres;
 pub mod program;
 #[macro_use]
 pub mod scene;
+pub mod site;
+pub mod smtp;
 pub mod wire;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -36,8 +43,22 @@ pub fn env_if_there(name: &str) -> Option<String> {
 }
 
 /// The address of a test server: `server("POSTGRES17")`.
+///
+/// Where this machine cannot have that server (`tests/run` in plain mode), the test ends here, and is listed as one that
+/// did not run, which is a failure in CI.
 pub fn server(name: &str) -> String {
-    env(&format!("MAILDROP_TEST_{name}"))
+    let variable = format!("MAILDROP_TEST_{name}");
+    if let (None, Some(list), Some(_)) =
+        (env_if_there(&variable), std::env::var_os("MAILDROP_TEST_NOT_RUN"), std::env::var_os("NEXTEST"))
+    {
+        let test = std::thread::current().name().unwrap_or("a test").to_owned();
+        let mut list =
+            std::fs::OpenOptions::new().append(true).create(true).open(list).expect("the list can be written");
+        writeln!(list, "test {test}: it needs {name}").expect("the list can be written");
+        // nextest gives each test a process of its own.
+        std::process::exit(0);
+    }
+    env(&variable)
 }
 
 /// An address of the form `host` or `host:port`, divided.

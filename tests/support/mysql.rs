@@ -150,7 +150,7 @@ impl Mail {
         let mut digest = [0x27; 32];
         digest[..16].copy_from_slice(Uuid::now_v7().as_bytes());
         Self {
-            identity: Identity::from_bytes(digest),
+            identity: Identity::of(&digest),
             lock: lock_of_its_own(),
             message_id: "123-abc@mail.example.com".into(),
             attempt: Uuid::now_v7(),

@@ -20,6 +20,8 @@ pub enum Fate {
     Hold,
     /// It is lost, and the connection with it.
     Cut,
+    /// It arrives, and is the last thing that does.
+    PassAndCut,
 }
 
 type Ear = dyn Fn(Speaker, &mut Vec<u8>) -> Fate + Send + Sync;
@@ -80,15 +82,20 @@ fn pump(speaker: Speaker, mut from: TcpStream, mut to: TcpStream, ear: &Ear) {
         if held {
             continue;
         }
-        match ear(speaker, &mut piece) {
-            Fate::Pass if to.write_all(&piece).is_ok() => {}
-            Fate::Hold => held = true,
-            Fate::Pass | Fate::Cut => {
-                let _ = from.shutdown(Shutdown::Both);
-                break;
+        let (write, cut) = match ear(speaker, &mut piece) {
+            Fate::Pass => (true, false),
+            Fate::Hold => {
+                held = true;
+                (false, false)
             }
+            Fate::Cut => (false, true),
+            Fate::PassAndCut => (true, true),
+        };
+        if write && to.write_all(&piece).is_err() || cut {
+            break;
         }
     }
+    let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
 }
 

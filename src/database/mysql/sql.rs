@@ -40,7 +40,7 @@ fn null() -> String {
 ///
 /// A statement ends where a line ends with the delimiter; `DELIMITER x` on a line of its own changes it, as in the
 /// servers' own command-line clients. This is less than those clients do (a delimiter inside a quoted text or a comment
-/// must not end a line), and all that the files in `sql/mysql` need; a test holds them to it.
+/// must not end a line), and all that the files in `sql/mysql` need.
 pub(crate) fn statements(file: &str) -> Vec<String> {
     let mut statements = Vec::new();
     let mut delimiter = ";";

@@ -63,9 +63,14 @@ impl Inspect for PostgresDatabase {
     }
 
     fn inspect(&mut self) -> Result<Vec<Finding>, DatabaseError> {
-        let mut findings = vec![self.standby()?];
+        let standby = self.standby()?;
+        // A standby refuses the lock's transaction, which may write; that it is one says it all.
+        let is_primary = standby.state == State::Good;
+        let mut findings = vec![standby];
         findings.extend(self.settings()?);
-        findings.push(self.excludes()?);
+        if is_primary {
+            findings.push(self.excludes()?);
+        }
         findings.extend(self.schema()?);
         findings.extend(self.rights()?);
         Ok(findings)

@@ -1,9 +1,9 @@
-//! The statements of the record, each ending in a semicolon.
+//! The statements that are sent in batches. Those of the record end in a semicolon.
 //!
 //! Times are `clock_timestamp()`: `now()` is when the lock's transaction began, before anything was appended.
 
 use super::literal;
-use crate::ledger::{CopyRecord, CopyState, EndedAttempt, MessageRecord};
+use crate::ledger::{CopyKey, CopyRecord, CopyState, EndedAttempt, MessageRecord};
 
 pub(super) const DOING: &str = "recording the delivery";
 
@@ -11,6 +11,32 @@ pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 pub(super) const BEGIN_AGAIN: &str = "ROLLBACK; BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;";
 pub(super) const SAVEPOINT: &str = "SAVEPOINT maildrop_record;";
 pub(super) const SAVEPOINT_AGAIN: &str = "ROLLBACK TO SAVEPOINT maildrop_record;";
+
+/// A row for each pair of a copy asked for and an open attempt at it.
+pub(super) fn look(copies: &[CopyKey]) -> String {
+    format!(
+        "SELECT k.place, c.copy_key IS NOT NULL, c.uid_validity, c.uid, a.attempt, a.recipient, \
+         extract(epoch FROM clock_timestamp() - a.started_at), a.uid_validity, a.uid_next \
+         FROM unnest({}) WITH ORDINALITY k (copy_key, place) \
+         LEFT JOIN copies c ON c.copy_key = k.copy_key AND c.state = 'delivered' \
+         LEFT JOIN attempts a ON a.copy_key = k.copy_key AND a.ended_at IS NULL \
+         ORDER BY k.place, a.started_at, a.attempt",
+        keys(copies)
+    )
+}
+
+/// The age in seconds of the first attempt at any of these copies, ended or not; NULL where there was none.
+pub(super) fn first_attempt_age(copies: &[CopyKey]) -> String {
+    format!(
+        "SELECT extract(epoch FROM clock_timestamp() - min(started_at)) FROM attempts WHERE copy_key = ANY ({})",
+        keys(copies)
+    )
+}
+
+fn keys(copies: &[CopyKey]) -> String {
+    let keys: Vec<String> = copies.iter().map(|key| literal::bytes(key.as_bytes())).collect();
+    format!("ARRAY[{}]::bytea[]", keys.join(","))
+}
 
 /// The message's source, once for all its recipients.
 pub(super) const SOURCE: &str = "INSERT INTO message_sources (message_id, source) \

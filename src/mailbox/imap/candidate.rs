@@ -9,19 +9,22 @@ const MAX_SEARCHED: usize = 500;
 /// Whether the message with this header (its Message-ID fields are enough) may be the one.
 ///
 /// For [`Matching::Identity`], which looks at all bytes afterwards, the doubtful pass: what a server takes for the header
-/// of an odd message need not be what we take for it.
+/// of an odd message need not be what we take for it, and what is beyond ASCII need not be left as it was (Cyrus writes an X
+/// for each such byte: munge8bit).
 pub(super) fn may_be(header: &[u8], wanted: &Wanted<'_>) -> bool {
     let message = Message::receive(header.to_vec()).ok();
     let id = message.as_ref().and_then(Message::message_id);
     match (wanted.message_id, id) {
-        (Some(wanted), Some(id)) => bare(wanted) == bare(id),
+        (Some(wanted), Some(id)) if bare(wanted) == bare(id) => true,
+        (Some(wanted), Some(_)) if wanted.is_ascii() => false,
         _ => wanted.matching == Matching::Identity,
     }
 }
 
-/// What a server can be asked to search the Message-ID for: nothing that it could read in another way than we do.
+/// What the server can be asked to search a whole mailbox for: a Message-ID that it cannot read in another way than we do,
+/// and only where no more than the Message-ID counts. (Of a message with two Message-ID fields, Cyrus knows the last.)
 pub(super) fn searchable<'a>(wanted: &Wanted<'a>) -> Option<&'a str> {
-    let id = bare(wanted.message_id?);
+    let id = bare(wanted.message_id.filter(|_| wanted.matching == Matching::MessageId)?);
     let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'(' | b')');
     // An encoded word (RFC 2047) would be decoded before it is compared.
     let fits = !id.is_empty() && id.len() <= MAX_SEARCHED && id.bytes().all(plain) && !id.contains("=?");
@@ -57,6 +60,8 @@ mod tests {
             assert!(!may_be("Message-ID: <xa@b>\r\n\r\n", Some("a@b"), matching));
             assert!(may_be("Message-ID: <ü@b>\r\n\r\n", Some("ü@b"), matching));
         }
+        assert!(may_be("Message-ID: <XX@b>\r\n\r\n", Some("ü@b"), Matching::Identity));
+        assert!(!may_be("Message-ID: <XX@b>\r\n\r\n", Some("ü@b"), Matching::MessageId));
         assert!(may_be("\r\n", Some("a@b"), Matching::Identity));
         assert!(may_be("\r\n", None, Matching::Identity));
         assert!(may_be("Message-ID: <a@b>\r\n\r\n", None, Matching::Identity));
@@ -75,12 +80,13 @@ mod tests {
     #[test]
     fn a_server_is_only_asked_for_what_it_cannot_misread() {
         let identity = Identity::of(b"");
-        let searchable = |id| super::searchable(&wanted(Some(id), Matching::Identity, &identity));
+        let searchable = |id| super::searchable(&wanted(Some(id), Matching::MessageId, &identity));
         assert_eq!(searchable("<123-abc@mail.google.com>"), Some("123-abc@mail.google.com"));
         assert_eq!(searchable("a$b%c@d"), Some("a$b%c@d"));
         let long = "x".repeat(501);
         for odd in ["", "<>", "a b@c", "ü@c", "a\"b", "a\\b", "=?utf-8?q?a?=@b", "<a@b> (c)", &long] {
             assert_eq!(searchable(odd), None, "{odd}");
         }
+        assert_eq!(super::searchable(&wanted(Some("<a@b>"), Matching::Identity, &identity)), None);
     }
 }

@@ -223,7 +223,7 @@ impl Conversation {
 
     /// Hears what has already come in: a `+` sent before the command cannot be an answer to it.
     fn forget_old_invitations(&mut self, tag: &str) -> Result<(), Broken> {
-        while let Some(reply) = self.reader.next()? {
+        while let Some(reply) = self.reader.next().inspect_err(|_| self.stream = None)? {
             match reply {
                 Reply::Continue => {}
                 Reply::Data(data) => self.data(&data, &mut |_| {}),

@@ -12,6 +12,19 @@ use crate::mailbox::{
 };
 use crate::message::Identity;
 use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+/// The pauses before STATUS is asked again about a mailbox that another session is just creating: a few milliseconds, and
+/// far more on a busy disk.
+const BEING_CREATED: [Duration; 6] = [
+    Duration::from_millis(5),
+    Duration::from_millis(20),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(300),
+    Duration::from_millis(1000),
+];
 
 /// How many UIDs one FETCH asks for: a command line has its bounds.
 const UIDS_PER_FETCH: usize = 200;
@@ -65,7 +78,7 @@ impl ImapMailbox {
 
     /// Whether the server can expunge a single UID and tells where an appended message went (RFC 4315).
     #[must_use]
-    pub fn has_uidplus(&self) -> bool {
+    pub fn has_uid_plus(&self) -> bool {
         self.conversation.can("UIDPLUS")
     }
 
@@ -97,18 +110,32 @@ impl ImapMailbox {
     }
 
     /// STATUS, never SELECT: it resets nobody's `\Recent`, and builds no view of the mailbox. A refusal is a value.
+    ///
+    /// While another session creates the mailbox, Dovecot answers `UIDVALIDITY 0` (2.4.1: one STATUS in 25 that met a
+    /// CREATE). The twenty deliveries of one message that all find no Sent do meet it: it is asked for again.
     fn status(&mut self, doing: &str) -> Result<Result<Position, Answer>, MailboxError> {
+        let mut again = BEING_CREATED.iter();
+        loop {
+            match (self.status_once(doing)?, again.next()) {
+                (Ok(None), Some(pause)) => thread::sleep(*pause),
+                (Ok(None), None) => {
+                    let detail = "told no UIDVALIDITY and UIDNEXT";
+                    return Err(MailboxError::new(MailboxFailure::Protocol, doing, detail));
+                }
+                (Ok(Some(position)), _) => return Ok(Ok(position)),
+                (Err(refusal), _) => return Ok(Err(refusal)),
+            }
+        }
+    }
+
+    fn status_once(&mut self, doing: &str) -> Result<Result<Option<Position>, Answer>, MailboxError> {
         let mut position = None;
         let command = self.command("STATUS", doing)?.word("(UIDVALIDITY UIDNEXT)");
         let answer = self
             .conversation
             .run(&command, &mut |untagged| position = fetch::position(untagged.data()).or(position))
             .map_err(|broken| broken.while_doing(doing))?;
-        match position {
-            _ if !answer.is_ok() => Ok(Err(answer)),
-            Some(position) => Ok(Ok(position)),
-            None => Err(MailboxError::new(MailboxFailure::Protocol, doing, "told no UIDVALIDITY and UIDNEXT")),
-        }
+        Ok(if answer.is_ok() { Ok(position) } else { Err(answer) })
     }
 
     /// Creates the mailbox, and subscribes its user to it, or mail programs would not show it.
@@ -181,7 +208,8 @@ impl ImapMailbox {
     /// The messages that may be what is wanted, by their Message-ID.
     ///
     /// Where the search begins at a UID, each message from there on is looked at: there are few, and a SEARCH by header
-    /// may be answered from an index that has not seen the newest ones. Only a whole mailbox is searched by the server.
+    /// may be answered from an index that has not seen the newest ones. Of a whole mailbox the server names those to look
+    /// at.
     fn candidates(
         &mut self,
         doing: &str,
@@ -365,7 +393,7 @@ impl Mailbox for ImapMailbox {
             return Err(MailboxError::new(MailboxFailure::Local, doing, "the copy to keep is the one to take out"));
         }
         // A plain EXPUNGE would also remove what the user has marked \Deleted, and may want back.
-        if !self.has_uidplus() {
+        if !self.has_uid_plus() {
             return Ok(Removal::Unsupported);
         }
         let selected = self.select("SELECT", &doing)?;

@@ -13,6 +13,8 @@ mod candidate;
 mod conversation;
 mod fetch;
 mod mailbox;
+#[cfg(test)]
+mod oracle_test;
 mod session;
 mod stream;
 mod token;

@@ -214,8 +214,17 @@ impl Session {
     pub fn describe(&self) -> String {
         describe(&self.greeting, &self.conversation)
     }
+
+    /// Whether the server tells the UID of what it stored, and can expunge one message by it (RFC 4315).
+    #[must_use]
+    pub fn has_uid_plus(&self) -> bool {
+        self.conversation.can("UIDPLUS")
+    }
 }
 
+/// The greeting, and those of the capabilities that a delivery makes use of.
 pub(super) fn describe(greeting: &str, conversation: &Conversation) -> String {
-    format!("{greeting} ({})", conversation.capabilities().join(" "))
+    const USED: [&str; 5] = ["UIDPLUS", "LITERAL+", "LITERAL-", "SASL-IR", "STARTTLS"];
+    let used: Vec<&str> = USED.into_iter().filter(|capability| conversation.can(capability)).collect();
+    if used.is_empty() { greeting.to_owned() } else { format!("{greeting} ({})", used.join(" ")) }
 }

@@ -1,0 +1,233 @@
+//! The named lock on PostgreSQL: who has it, who waits, and what becomes of it when things end badly.
+
+use crate::support::postgres::{Mail, TestDatabase, on_each_postgres};
+use maildrop_command::database::{DatabaseFailure, PostgresDatabase};
+use maildrop_command::ledger::{CopyState, Ledger, Record};
+use maildrop_command::lock::{Acquired, Holder, LockName, NamedLock};
+use std::thread;
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+const NOT_AT_ALL: Duration = Duration::ZERO;
+
+on_each_postgres!(
+    the_second_delivery_is_told_who_holds_the_lock,
+    a_delivery_that_waits_gets_the_lock_when_it_is_free,
+    a_wait_that_ends_in_vain_is_busy_and_leaves_the_connection_usable,
+    a_killed_holder_frees_the_lock_and_learns_that_it_is_lost,
+    an_aborted_transaction_is_no_lock,
+    short_time_limits_of_the_role_do_not_end_the_lock,
+    a_held_lock_holds_back_no_vacuum,
+    letting_go_frees_the_lock_and_may_be_repeated,
+    the_record_frees_the_lock,
+    one_connection_holds_one_lock,
+    a_look_under_the_lock_sees_what_was_just_committed,
+);
+
+fn lock() -> LockName {
+    LockName::new("maildrop", b"<123-abc@mail.google.com>")
+}
+
+fn is_held(acquired: &Acquired) -> bool {
+    matches!(acquired, Acquired::Held)
+}
+
+fn holder(acquired: Acquired) -> Holder {
+    match acquired {
+        Acquired::Busy(Some(holder)) => holder,
+        other => panic!("expected a holder, got {other:?}"),
+    }
+}
+
+fn backend(test: &TestDatabase, queue_id: &str) -> String {
+    test.value(&format!("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'maildrop {queue_id} %'"))
+        .unwrap()
+}
+
+fn kill(test: &TestDatabase, queue_id: &str) {
+    test.value(&format!("SELECT pg_terminate_backend({}, 5000)", backend(test, queue_id)));
+}
+
+fn the_second_delivery_is_told_who_holds_the_lock(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let (mut first, mut second) = (test.connect("FIRST"), test.connect("SECOND"));
+    assert!(is_held(&first.acquire(&lock(), NOT_AT_ALL).unwrap()));
+    thread::sleep(Duration::from_millis(50));
+
+    let holder = holder(second.acquire(&lock(), NOT_AT_ALL).unwrap());
+    assert_eq!(holder.host.as_deref(), Some("mx1.example.com"));
+    assert_eq!(holder.pid, Some(std::process::id()));
+    assert_eq!(holder.queue_id.as_deref(), Some("FIRST"));
+    assert_eq!(holder.session.unwrap().to_string(), backend(&test, "FIRST"));
+    let held_for = holder.held_for.unwrap();
+    assert!(held_for >= Duration::from_millis(50) && held_for < Duration::from_secs(20), "{held_for:?}");
+
+    assert!(first.still_held(&lock()).unwrap());
+    assert!(!second.still_held(&lock()).unwrap());
+    // Another message's lock is another lock.
+    assert!(is_held(&second.acquire(&LockName::new("maildrop", b"<another@example.com>"), NOT_AT_ALL).unwrap()));
+}
+
+fn a_delivery_that_waits_gets_the_lock_when_it_is_free(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let (mut first, mut second) = (test.connect("FIRST"), test.connect("SECOND"));
+    assert!(is_held(&first.acquire(&lock(), NOT_AT_ALL).unwrap()));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(400));
+            first.release(&lock()).unwrap();
+        });
+        let began = Instant::now();
+        assert!(is_held(&second.acquire(&lock(), Duration::from_secs(20)).unwrap()));
+        let waited = began.elapsed();
+        assert!(waited >= Duration::from_millis(300) && waited < Duration::from_secs(10), "{waited:?}");
+    });
+    assert!(second.still_held(&lock()).unwrap());
+}
+
+fn a_wait_that_ends_in_vain_is_busy_and_leaves_the_connection_usable(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let (mut first, mut second) = (test.connect("FIRST"), test.connect("SECOND"));
+    let mail = Mail::new("<123-abc@mail.google.com>");
+    let attempt = Uuid::now_v7();
+    second.journal(&mail.journal(attempt, None)).unwrap();
+    assert!(is_held(&first.acquire(&mail.lock, NOT_AT_ALL).unwrap()));
+
+    let began = Instant::now();
+    let busy = second.acquire(&mail.lock, Duration::from_millis(300)).unwrap();
+    assert!(began.elapsed() >= Duration::from_millis(300));
+    assert_eq!(holder(busy).queue_id.as_deref(), Some("FIRST"));
+
+    let ended = mail.record(attempt, CopyState::Delivered(None), CopyState::Delivered(None)).ended;
+    second.record(&Record { ended, ..Record::default() }).unwrap();
+    assert_eq!(test.value("SELECT count(*) FROM attempts WHERE ended_at IS NULL").as_deref(), Some("0"));
+    assert!(first.still_held(&mail.lock).unwrap());
+}
+
+fn a_killed_holder_frees_the_lock_and_learns_that_it_is_lost(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let (mut first, mut second) = (test.connect("FIRST"), test.connect("SECOND"));
+    assert!(is_held(&first.acquire(&lock(), NOT_AT_ALL).unwrap()));
+    kill(&test, "FIRST");
+    assert!(is_held(&second.acquire(&lock(), NOT_AT_ALL).unwrap()));
+    assert_eq!(first.still_held(&lock()).unwrap_err().failure, DatabaseFailure::ConnectionLost);
+    let mail = Mail::new("<123-abc@mail.google.com>");
+    let record = mail.record(Uuid::now_v7(), CopyState::Delivered(None), CopyState::Delivered(None));
+    assert_eq!(first.record(&record).unwrap_err().failure, DatabaseFailure::ConnectionLost);
+    assert!(!first.still_held(&lock()).unwrap_or(false));
+    assert_eq!(test.value("SELECT count(*) FROM copies").as_deref(), Some("0"));
+}
+
+fn an_aborted_transaction_is_no_lock(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let (mut first, mut second) = (test.connect("FIRST"), test.connect("SECOND"));
+    assert!(is_held(&first.acquire(&lock(), NOT_AT_ALL).unwrap()));
+    // A failing statement: the transaction is aborted, and the server has freed the lock.
+    test.admin().batch_execute("ALTER TABLE copies RENAME TO elsewhere").unwrap();
+    assert_eq!(first.look(&Mail::new("x").keys()).unwrap_err().failure, DatabaseFailure::Schema);
+    test.admin().batch_execute("ALTER TABLE elsewhere RENAME TO copies").unwrap();
+    assert!(is_held(&second.acquire(&lock(), NOT_AT_ALL).unwrap()));
+    assert!(!first.still_held(&lock()).unwrap_or(false));
+    let record = Record::default();
+    first.record(&record).unwrap_err();
+}
+
+fn short_time_limits_of_the_role_do_not_end_the_lock(server: &str) {
+    let test = TestDatabase::migrated(server);
+    for limit in ["idle_in_transaction_session_timeout", "statement_timeout", "lock_timeout"] {
+        test.role_setting(&format!("{limit} = '300ms'"));
+    }
+    if server != "POSTGRES15" {
+        test.role_setting("transaction_timeout = '300ms'");
+    }
+    let (mut first, mut second) = (test.connect("FIRST"), test.connect("SECOND"));
+    assert!(is_held(&first.acquire(&lock(), NOT_AT_ALL).unwrap()));
+    let began = Instant::now();
+    holder(second.acquire(&lock(), Duration::from_secs(1)).unwrap());
+    assert!(began.elapsed() >= Duration::from_secs(1));
+    assert!(first.still_held(&lock()).unwrap());
+}
+
+fn a_held_lock_holds_back_no_vacuum(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let mail = Mail::new("<123-abc@mail.google.com>");
+    // The worst that a role can come with.
+    test.role_setting("default_transaction_isolation = 'serializable'");
+    let mut first = test.connect("FIRST");
+    first.journal(&mail.journal(Uuid::now_v7(), None)).unwrap();
+    assert!(is_held(&first.acquire(&mail.lock, NOT_AT_ALL).unwrap()));
+    first.look(&mail.keys()).unwrap();
+    assert!(first.still_held(&mail.lock).unwrap());
+    let held = "SELECT state || ' ' || coalesce(backend_xid::text, '-') || ' ' || coalesce(backend_xmin::text, '-') \
+                FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'maildrop FIRST %'";
+    assert_eq!(test.value(held).as_deref(), Some("idle in transaction - -"));
+}
+
+fn letting_go_frees_the_lock_and_may_be_repeated(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let (mut first, mut second) = (test.connect("FIRST"), test.connect("SECOND"));
+    assert!(is_held(&first.acquire(&lock(), NOT_AT_ALL).unwrap()));
+    first.release(&lock()).unwrap();
+    first.release(&lock()).unwrap();
+    assert!(!first.still_held(&lock()).unwrap());
+    assert!(is_held(&second.acquire(&lock(), NOT_AT_ALL).unwrap()));
+}
+
+fn the_record_frees_the_lock(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let (mut first, mut second) = (test.connect("FIRST"), test.connect("SECOND"));
+    let mail = Mail::new("<123-abc@mail.google.com>");
+    assert!(is_held(&first.acquire(&mail.lock, NOT_AT_ALL).unwrap()));
+    first.record(&mail.record(Uuid::now_v7(), CopyState::Delivered(None), CopyState::Delivered(None))).unwrap();
+    assert!(!first.still_held(&mail.lock).unwrap());
+    assert!(is_held(&second.acquire(&mail.lock, NOT_AT_ALL).unwrap()));
+    assert!(second.look(&mail.keys()).unwrap().iter().all(|copy| copy.delivered.is_some()));
+}
+
+fn one_connection_holds_one_lock(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let mut first = test.connect("FIRST");
+    assert!(is_held(&first.acquire(&lock(), NOT_AT_ALL).unwrap()));
+    first.acquire(&LockName::new("maildrop", b"<another@example.com>"), NOT_AT_ALL).unwrap_err();
+    assert!(first.still_held(&lock()).unwrap());
+}
+
+/// The bug of the best-known program of this shape: B waits for A's lock, gets it, and looks at a snapshot that is older
+/// than A's commit.
+fn a_look_under_the_lock_sees_what_was_just_committed(server: &str) {
+    for isolation in ["repeatable read", "serializable"] {
+        let test = TestDatabase::migrated(server);
+        test.role_setting(&format!("default_transaction_isolation = '{isolation}'"));
+        let (mut first, mut second) = (test.connect("FIRST"), test.connect("SECOND"));
+        let mail = Mail::new("<123-abc@mail.google.com>");
+        let attempt = Uuid::now_v7();
+        first.journal(&mail.journal(attempt, None)).unwrap();
+        assert!(is_held(&first.acquire(&mail.lock, NOT_AT_ALL).unwrap()));
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                assert!(is_held(&second.acquire(&mail.lock, Duration::from_secs(20)).unwrap()));
+                second.look(&mail.keys()).unwrap()
+            });
+            until_somebody_waits(&test);
+            record_delivered(&mut first, &mail, attempt);
+            let seen = waiting.join().unwrap();
+            assert!(seen.iter().all(|copy| copy.delivered.is_some() && copy.open_attempts.is_empty()), "{seen:?}");
+        });
+    }
+}
+
+fn record_delivered(database: &mut PostgresDatabase, mail: &Mail, attempt: Uuid) {
+    database.record(&mail.record(attempt, CopyState::Delivered(None), CopyState::Delivered(None))).unwrap();
+}
+
+fn until_somebody_waits(test: &TestDatabase) {
+    let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted \
+                   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    for _ in 0..200 {
+        if test.value(waiting).as_deref() == Some("1") {
+            return;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    panic!("nobody waits for the lock");
+}

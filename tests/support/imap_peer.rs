@@ -1,0 +1,144 @@
+//! An IMAP server that does as a test tells it: what real servers do not do on command.
+
+use maildrop_command::config::Secret;
+use maildrop_command::database::Address;
+use maildrop_command::deadline::Deadline;
+use maildrop_command::mailbox::imap::{Encryption, ImapMailbox, Mechanism, Settings, connect};
+use maildrop_command::mailbox::{NewCopy, Role};
+use maildrop_command::message::Identity;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use time::macros::datetime;
+
+/// The password that no error may show.
+pub const PASSWORD: &str = "correct horse battery staple";
+
+/// What the peer can do unless a test says otherwise: as little as possible.
+pub const BARE: &str = "IMAP4rev1 SASL-IR AUTH=PLAIN";
+
+/// The server's end of one connection.
+pub struct Peer {
+    stream: TcpStream,
+    /// The tag of the last command.
+    pub tag: String,
+}
+
+impl Peer {
+    /// Says these lines, as they are, in one packet.
+    pub fn say(&mut self, lines: &str) {
+        self.stream.write_all(lines.replace('\n', "\r\n").as_bytes()).expect("the client listens");
+    }
+
+    /// Answers the last command.
+    pub fn answer(&mut self, answer: &str) {
+        let line = format!("{} {answer}\n", self.tag);
+        self.say(&line);
+    }
+
+    /// The next command, without its tag.
+    pub fn command(&mut self) -> String {
+        let line = self.line();
+        let (tag, command) = line.split_once(' ').unwrap_or_else(|| panic!("no command: {line:?}"));
+        self.tag = tag.to_owned();
+        command.to_owned()
+    }
+
+    /// The next line.
+    pub fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            let byte = self.take(1);
+            assert_eq!(byte.len(), 1, "the client went away after {:?}", String::from_utf8_lossy(&line));
+            line.extend(byte);
+        }
+        line.truncate(line.len() - 2);
+        String::from_utf8(line).expect("a line in ASCII")
+    }
+
+    /// So many bytes, or fewer if the client goes away.
+    pub fn take(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        Read::by_ref(&mut self.stream).take(length as u64).read_to_end(&mut bytes).expect("bytes or an end");
+        bytes
+    }
+
+    /// Everything that still comes until the client goes away.
+    pub fn rest(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        // A reset is an end as well.
+        let _ = self.stream.read_to_end(&mut bytes);
+        bytes
+    }
+
+    /// Whether nothing comes for a while, and the client is still there.
+    pub fn silence(&mut self) -> bool {
+        self.stream.set_read_timeout(Some(Duration::from_millis(150))).unwrap();
+        let quiet = self.stream.read(&mut [0]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock);
+        self.stream.set_read_timeout(None).unwrap();
+        quiet
+    }
+
+    /// Says no more, and goes on listening.
+    pub fn hang_up(&mut self) {
+        self.stream.shutdown(Shutdown::Write).unwrap();
+    }
+
+    /// Greets, lets the client in, and says what it can do.
+    pub fn welcome(&mut self, capabilities: &str) {
+        self.say(&format!("* OK [CAPABILITY {capabilities}] Peer ready.\n"));
+        assert!(self.command().starts_with("AUTHENTICATE PLAIN "));
+        self.answer(&format!("OK [CAPABILITY {capabilities}] Logged in"));
+    }
+
+    /// The APPEND command up to its literal, which the client may have announced in either form: its length.
+    pub fn append(&mut self) -> usize {
+        let command = self.command();
+        assert!(command.starts_with("APPEND "), "{command}");
+        let announced = command.rsplit_once('{').and_then(|(_, rest)| rest.strip_suffix('}')).expect("a literal");
+        announced.trim_end_matches('+').parse().expect("its length")
+    }
+}
+
+/// Lets a peer run beside the test: where it is, and itself, to be joined at the end.
+pub fn peer<T: Send + 'static>(script: impl FnOnce(&mut Peer) -> T + Send + 'static) -> (Settings, JoinHandle<T>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let thread = std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_nodelay(true).unwrap();
+        script(&mut Peer { stream, tag: String::new() })
+    });
+    (settings(port), thread)
+}
+
+/// How to reach a peer.
+pub fn settings(port: u16) -> Settings {
+    Settings {
+        address: Address::Tcp { host: "127.0.0.1".into(), port },
+        encryption: Encryption::None,
+        ca_file: None,
+        user: "service".into(),
+        password: Secret::new(PASSWORD.into()),
+        act_for_user: true,
+        login: Mechanism::Plain,
+        login_user: None,
+    }
+}
+
+/// lisa's mailbox there, with so much time for everything.
+pub fn mailbox_within(settings: &Settings, time: Duration) -> ImapMailbox {
+    let connection = connect(settings, Deadline::after(time)).expect("the peer greets");
+    connection.authenticate("lisa").expect("the peer lets us in").open("INBOX")
+}
+
+/// lisa's mailbox there.
+pub fn mailbox(settings: &Settings) -> ImapMailbox {
+    mailbox_within(settings, Duration::from_secs(20))
+}
+
+/// A copy of a message.
+pub fn copy<'a>(bytes: &'a [u8], identity: &'a Identity) -> NewCopy<'a> {
+    NewCopy { bytes, identity, role: Role::Recipient, seen: false, arrived: datetime!(2026-02-03 04:05:06 +01:00) }
+}

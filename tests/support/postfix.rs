@@ -1,0 +1,233 @@
+//! A Postfix of one test's own on one of the two mail hosts: its own queue, log and port, made of the host's stock
+//! main.cf and master.cf with the fragments of `postfix/` appended, as an administrator would.
+
+use crate::support::smtp::Smtp;
+use crate::support::{env_if_there, server};
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The folder that both mail hosts see as `/opt/maildrop`: programs and configuration files for them.
+pub const OPT: &str = "/opt/maildrop";
+
+/// What an administrator fills in.
+pub struct Site<'a> {
+    /// Names this test's instances; letters and digits.
+    pub run: &'a str,
+    /// The command, as the mail hosts see it.
+    pub command: &'a str,
+    /// Its configuration file, as the mail hosts see it.
+    pub config: &'a str,
+    /// In place of the shipped `--lock-wait`.
+    pub lock_wait: Option<&'a str>,
+    /// `pgsql` or `mysql`.
+    pub map_type: &'a str,
+    /// The text of /etc/postfix/maildrop-recipients.cf.
+    pub recipients_map: &'a str,
+}
+
+/// A running Postfix. Dropped, it is stopped; it is also removed, unless the test failed.
+pub struct Postfix {
+    host: &'static str,
+    directory: String,
+    address: String,
+}
+
+impl Postfix {
+    /// Starts one on `host` (`mx1` or `mx2`).
+    pub fn start(host: &'static str, site: &Site<'_>) -> Self {
+        let directory = format!("/srv/maildrop-test-{}", site.run);
+        let etc = format!("{directory}/etc");
+        let ip = server(&host.to_uppercase());
+        // Not a name server's, not an ephemeral port (from 32768 on), and another for each run.
+        let port = 10_000 + fnv(site.run) % 20_000;
+
+        let mut master = include_str!("../../postfix/master.cf.maildrop").to_owned();
+        replace(&mut master, "/usr/bin/maildrop_command", site.command);
+        replace(&mut master, "/etc/maildrop_command/config.toml", site.config);
+        if let Some(wait) = site.lock_wait {
+            replace(&mut master, "--lock-wait=30s", &format!("--lock-wait={wait}"));
+        }
+        on(host, &["sh", "-ec", MAKE_INSTANCE, "sh", &directory]);
+        append(host, &format!("{etc}/main.cf"), include_str!("../../postfix/main.cf.maildrop"));
+        append(host, &format!("{etc}/master.cf"), &master);
+        append(host, &format!("{etc}/maildrop-recipients.cf"), site.recipients_map);
+        append(host, &format!("{etc}/maildrop-header-checks"), include_str!("../../postfix/header-checks.maildrop"));
+
+        let settings = [
+            // What makes it an instance of its own.
+            format!("queue_directory={directory}/queue"),
+            format!("data_directory={directory}/data"),
+            format!("maillog_file={directory}/log"),
+            "maillog_file_prefixes=/srv".to_owned(),
+            format!("myhostname={host}-{}.test", site.run),
+            // What the administrator fills in.
+            format!("virtual_mailbox_maps=proxy:{}:{etc}/maildrop-recipients.cf", site.map_type),
+            format!("header_checks=regexp:{etc}/maildrop-header-checks"),
+            // Postfix's own retries, in seconds rather than minutes.
+            "minimal_backoff_time=1s".to_owned(),
+            "maximal_backoff_time=1s".to_owned(),
+            "queue_run_delay=1s".to_owned(),
+        ];
+        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+        on(host, &[&["postconf", "-c", &etc, "-e"], settings.as_slice()].concat());
+        on(host, &["postconf", "-c", &etc, "-MX", "smtp/inet"]);
+        on(host, &["postconf", "-c", &etc, "-M", &format!("{port}/inet={port} inet n - n - - smtpd")]);
+        let postfix = Self { host, directory, address: format!("{ip}:{port}") };
+        on(host, &["postfix", "-c", &etc, "start"]);
+        postfix
+    }
+
+    /// A session with it, as a sending MTA has.
+    pub fn smtp(&self) -> Smtp {
+        Smtp::connect(&self.address)
+    }
+
+    /// Runs one of Postfix's commands for this instance: the arguments follow `-c`.
+    pub fn run(&self, command: &str, arguments: &[&str]) -> String {
+        on(self.host, &[&[command, "-c", &format!("{}/etc", self.directory)], arguments].concat())
+    }
+
+    /// The same, where it may fail: what it said.
+    pub fn try_run(&self, command: &str, arguments: &[&str]) -> Result<String, String> {
+        try_on(self.host, &[&[command, "-c", &format!("{}/etc", self.directory)], arguments].concat(), "")
+    }
+
+    /// A file in its configuration directory.
+    pub fn etc(&self, file: &str) -> String {
+        format!("{}/etc/{file}", self.directory)
+    }
+
+    /// Appends to its main.cf, and has it read.
+    pub fn append_to_main_cf(&self, text: &str) {
+        append(self.host, &self.etc("main.cf"), text);
+        self.run("postfix", &["reload"]);
+    }
+
+    /// Its log, from the start.
+    pub fn log(&self) -> String {
+        on(self.host, &["cat", &format!("{}/log", self.directory)])
+    }
+
+    /// Those of these queue ids whose messages are still in the queue.
+    ///
+    /// From the log: a message on its way from one queue to another can escape `postqueue -p`.
+    pub fn unfinished(&self, ids: &[String]) -> Vec<String> {
+        let log = self.log();
+        ids.iter().filter(|id| !log.contains(&format!(" {id}: removed"))).cloned().collect()
+    }
+
+    /// Tries everything deferred again, now.
+    pub fn flush(&self) {
+        self.run("postqueue", &["-f"]);
+    }
+}
+
+impl Drop for Postfix {
+    fn drop(&mut self) {
+        let etc = format!("{}/etc", self.directory);
+        let _ = try_on(self.host, &["postfix", "-c", &etc, "abort"], "");
+        if std::thread::panicking() {
+            eprintln!("{} on {} is stopped, and left for you to look at: {}", self.address, self.host, self.directory);
+        } else {
+            let _ = try_on(self.host, &["rm", "-rf", &self.directory], "");
+        }
+    }
+}
+
+/// Waits until none of these messages is in any queue, trying deferred ones again whenever there are any.
+pub fn wait_until_delivered(sent: &[(&Postfix, Vec<String>)], limit: Duration) {
+    let began = Instant::now();
+    loop {
+        let left: Vec<_> = sent
+            .iter()
+            .map(|(postfix, ids)| (postfix, postfix.unfinished(ids)))
+            .filter(|(_, ids)| !ids.is_empty())
+            .collect();
+        if left.is_empty() {
+            break;
+        }
+        if began.elapsed() > limit {
+            for (postfix, ids) in &left {
+                eprintln!("{} still has {ids:?}; its log ends:\n{}", postfix.address, tail(&postfix.log(), 40));
+            }
+            panic!("after {limit:?} there is still mail in a queue");
+        }
+        for (postfix, _) in &left {
+            postfix.flush();
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    for (postfix, _) in sent {
+        let queue = postfix.run("postqueue", &["-j"]);
+        assert_eq!(queue, "", "the queue is not empty");
+    }
+}
+
+/// The last lines of a log.
+pub fn tail(log: &str, lines: usize) -> String {
+    let all: Vec<&str> = log.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+/// Runs a command on one of the test servers' hosts; what it said.
+pub fn on(host: &str, command: &[&str]) -> String {
+    try_on(host, command, "").unwrap_or_else(|said| panic!("on {host}: {command:?}: {said}"))
+}
+
+fn append(host: &str, file: &str, text: &str) {
+    try_on(host, &["sh", "-ec", "cat >>\"$1\"", "sh", file], text).unwrap_or_else(|said| panic!("{file}: {said}"));
+}
+
+fn try_on(host: &str, command: &[&str], input: &str) -> Result<String, String> {
+    let container = env_if_there(&format!("MAILDROP_TEST_{}_CONTAINER", host.to_uppercase()));
+    let mut program = match container {
+        Some(container) => {
+            let mut docker = Command::new("docker");
+            docker.args(["exec", "--interactive", &container]);
+            docker
+        }
+        None => {
+            let mut script = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/servers/on"));
+            script.args([host, "--"]);
+            script
+        }
+    };
+    let mut child = program
+        .args(command)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    // Small enough for the pipe; and a command that does not read it is none the worse.
+    let _ = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output().map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        Ok(said)
+    } else {
+        Err(format!("{}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr)))
+    }
+}
+
+fn replace(text: &mut String, from: &str, to: &str) {
+    assert_eq!(text.matches(from).count(), 1, "the fragment has `{from}` once");
+    *text = text.replace(from, to);
+}
+
+fn fnv(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// An instance of its own: the host's main.cf and master.cf, an empty queue, and the user of postfix/README.md.
+const MAKE_INSTANCE: &str = r#"
+    mkdir -p "$1/etc" "$1/queue" "$1/data"
+    chown postfix "$1/data"
+    cp -a /etc/postfix/. "$1/etc"
+    # One test at a time.
+    exec 9>/srv/maildrop-test-user
+    flock 9
+    id -u maildrop >/dev/null 2>&1 ||
+        useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin maildrop
+"#;
