@@ -20,8 +20,6 @@ pub enum Fate {
     Hold,
     /// It is lost, and the connection with it.
     Cut,
-    /// It arrives, and is the last thing that does.
-    PassAndCut,
 }
 
 type Ear = dyn Fn(Speaker, &mut Vec<u8>) -> Fate + Send + Sync;
@@ -82,17 +80,10 @@ fn pump(speaker: Speaker, mut from: TcpStream, mut to: TcpStream, ear: &Ear) {
         if held {
             continue;
         }
-        let (write, cut) = match ear(speaker, &mut piece) {
-            Fate::Pass => (true, false),
-            Fate::Hold => {
-                held = true;
-                (false, false)
-            }
-            Fate::Cut => (false, true),
-            Fate::PassAndCut => (true, true),
-        };
-        if write && to.write_all(&piece).is_err() || cut {
-            break;
+        match ear(speaker, &mut piece) {
+            Fate::Pass if to.write_all(&piece).is_ok() => {}
+            Fate::Hold => held = true,
+            Fate::Pass | Fate::Cut => break,
         }
     }
     let _ = from.shutdown(Shutdown::Both);
