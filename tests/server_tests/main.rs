@@ -41,4 +41,5 @@ mod routing;
 mod sent_copies;
 mod the_lock_held_elsewhere;
 mod two_hosts;
+mod ways_to_connect;
 mod what_is_recorded;
