@@ -233,7 +233,10 @@ where
         return Ok(End::Failed { refusal, outcome, open: false });
     }
     // The recipient's copy decides the exit: the sender's is tried for a while, and then stays owed in the ledger.
-    let for_good = !error.trying_again_can_help() || over_quota_refuses;
+    // The same account has just logged in for the recipient, so a login that is refused is about this author: by a rule for
+    // a whole domain everybody there lives here, whatever somebody writes into From.
+    let not_let_in = error.failure == MailboxFailure::AccessDenied;
+    let for_good = !error.trying_again_can_help() || over_quota_refuses || not_let_in;
     if !for_good && !past_retrying(delivery, database, keys) {
         return Ok(End::Failed { refusal: Deferral::Mailbox(error).into(), outcome, open: false });
     }

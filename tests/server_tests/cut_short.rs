@@ -1,6 +1,6 @@
 //! Deliveries that are cut short: killed, or left by a server, at the worst moments. Afterwards the message is there once.
 
-use crate::support::database::Engine;
+use crate::support::database::{Connection, Engine};
 use crate::support::program::wait_until;
 use crate::support::scene::Scene;
 use crate::support::wire::{Fate, Speaker, Wire, says};
@@ -140,15 +140,21 @@ fn a_commit_whose_answer_is_lost_is_a_commit(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     let message = scene.message("no-answer");
     let (committing, cut) = (Once::default(), Once::default());
+    let name = scene.database.name.clone();
     on_the_way_to_the_database(&mut scene, {
         let committing = committing.clone();
         move |speaker, piece| match speaker {
-            // PostgreSQL has it all in one batch; to MySQL it is a query by itself (COM_QUERY is 3).
-            Speaker::Program if says(piece, if engine == PG { "INTO messages" } else { "\u{3}COMMIT" }) => {
+            // All of the record is one batch, its COMMIT included.
+            Speaker::Program if says(piece, "INTO messages") => {
                 committing.now();
                 Fate::Pass
             }
-            Speaker::Server if committing.has_been() && cut.now() => Fate::Cut,
+            Speaker::Server if committing.has_been() && cut.now() => {
+                let mut session = Connection::open(engine, Some(&name));
+                let copies = "SELECT state FROM copies WHERE state = 'delivered'";
+                wait_until("it is committed", || session.texts(copies).len() == 2);
+                Fate::Cut
+            }
             _ => Fate::Pass,
         }
     });

@@ -7,7 +7,9 @@ mod support;
 mod support_mysql;
 
 mod administration;
+mod all_at_once;
 mod bad_input;
+mod cut_at_every_point;
 mod cut_short;
 mod failing_surroundings;
 mod imap_append_stores_one_copy;
@@ -39,4 +41,5 @@ mod routing;
 mod sent_copies;
 mod the_lock_held_elsewhere;
 mod two_hosts;
+mod ways_to_connect;
 mod what_is_recorded;

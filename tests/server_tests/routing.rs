@@ -159,3 +159,17 @@ fn the_sender_is_who_from_says() {
     let from_nobody = scene.message("d").replace("From: ", "X-From: ");
     assert!(!scene.deliver("doug", from_nobody).delivered().contains("Sent"));
 }
+
+/// By a rule for a domain everybody there lives here, also whom the mailbox store does not know: whatever somebody writes
+/// into From must not keep a message in the queue for a day.
+#[test]
+fn an_author_whom_the_mailbox_store_does_not_know_holds_nothing_up() {
+    let mut scene = Scene::with(PG, &["doug"]);
+    scene.configure(|settings| {
+        settings.more = "[[routing.domain]]\nname = \"one.example\"\nuser = \"{local}\"\n".into();
+    });
+    // Dovecot takes no such name for a user.
+    let message = scene.message("nobody").replace(LISA, "no!body/x@one.example");
+    let outcome = scene.deliver("doug", &message);
+    assert_eq!(outcome.delivered(), "INBOX appended (uid 1), Sent owed");
+}

@@ -83,12 +83,10 @@ fn pump(speaker: Speaker, mut from: TcpStream, mut to: TcpStream, ear: &Ear) {
         match ear(speaker, &mut piece) {
             Fate::Pass if to.write_all(&piece).is_ok() => {}
             Fate::Hold => held = true,
-            Fate::Pass | Fate::Cut => {
-                let _ = from.shutdown(Shutdown::Both);
-                break;
-            }
+            Fate::Pass | Fate::Cut => break,
         }
     }
+    let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);
 }
 
