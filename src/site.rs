@@ -284,7 +284,7 @@ impl Site {
         Ok(Routes { recipient, sender })
     }
 
-    /// Opens the mailboxes that copies are owed to, side by side.
+    /// Opens the mailboxes that copies are owed to, and asks where they stand, side by side.
     fn open_mailboxes(
         &self,
         routes: Routes,
@@ -303,7 +303,10 @@ impl Site {
                 let senders = sender.as_ref().map(|sender| {
                     let (settings, sender) = (site.imap.clone(), sender.clone());
                     Beside::start("imap-sender", move || {
-                        Ok(imap::connect(&settings, deadline)?.authenticate(&sender.user)?.open(&sender.sent))
+                        imap::connect(&settings, deadline)?
+                            .authenticate(&sender.user)?
+                            .open(&sender.sent)
+                            .ask_position()
                     })
                 });
                 let doing = "opening the recipient's mailbox";
@@ -313,9 +316,10 @@ impl Site {
                 };
                 let recipients = greeted
                     .and_then(|connection| connection.authenticate(&recipient.user))
-                    .map(|session| Box::new(session.open(&recipient.inbox)) as Box<dyn Mailbox>);
+                    .and_then(|session| session.open(&recipient.inbox).ask_position());
+                let senders = senders.map(|senders| senders.finish("opening the sender's mailbox"));
                 let boxed = |mailbox: ImapMailbox| Box::new(mailbox) as Box<dyn Mailbox>;
-                (recipients, senders.map(|senders| senders.finish("opening the sender's mailbox").map(boxed)))
+                (recipients.map(boxed), senders.map(|senders| senders.map(boxed)))
             }
         };
         let mut owed = vec![OwedCopy {

@@ -4,7 +4,7 @@
 //! hangs, a bug. Past Postfix's own limit the message would *bounce*.
 
 use crate::delivery::Verdict;
-use crate::delivery::verdict::{claim, write_line};
+use crate::delivery::verdict::{LINE_LIMIT, claim, write_line};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +12,6 @@ use std::sync::mpsc;
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// How long the line may take. A stdout that nobody reads may block for ever.
-const LINE_LIMIT: Duration = Duration::from_millis(200);
 /// How long exit(3) may take: it runs what was registered with atexit(3), and waits for another thread that is in it.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
@@ -31,7 +29,7 @@ impl Watchdog {
     /// code (a [deferral](Verdict::deferred): 75). If a verdict was reported before that, the process ends with that
     /// one's code: the delivery is over then, and only its end hangs.
     ///
-    /// The thread waits for nothing that another could hold: it takes no lock, does not log, and gives stdout 200 ms and
+    /// The thread waits for nothing that another could hold: it takes no lock, does not log, and gives stdout half a second and
     /// exit(3) one second; then it aborts, which Postfix takes for a deferral too (killed by a signal: 4.3.0).
     ///
     /// # Errors

@@ -218,7 +218,8 @@ fn tell(
     stages: &Stages,
     began: Instant,
 ) {
-    let milliseconds = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    // To the hundredth: most stages take less than one.
+    let milliseconds = |span: Duration| (span.as_secs_f64() * 100_000.0).round() / 100.0;
     macro_rules! record {
         ($level:ident, $text:literal, $($field:tt)*) => {
             $level!(

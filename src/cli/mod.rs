@@ -136,12 +136,13 @@ fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|e| format!("{e}: write it like 30s, 5m or 1h"))
 }
 
-/// A table for people, as wide as the terminal.
+/// A table for people: as wide as their terminal; elsewhere a line for each row, which a search can find.
 fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let mut table = comfy_table::Table::new();
-    table.load_style(comfy_table::presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
-    // Where nobody's terminal says how wide it is, a page is.
-    table.set_width(terminal_size::terminal_size().map_or(120, |(width, _)| width.0));
+    table.load_style(comfy_table::presets::NOTHING);
+    if let (true, Some((width, _))) = (std::io::stdout().is_terminal(), terminal_size::terminal_size()) {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width.0);
+    }
     table.set_header(header);
     for row in rows {
         // What servers say comes from outside: nothing of it may move the terminal's cursor.

@@ -120,9 +120,9 @@ pub struct Stages {
     pub connect: Duration,
     /// Asking the database whose addresses these are.
     pub route: Duration,
-    /// Logging in to the mailboxes.
+    /// Logging in to the mailboxes, and asking an IMAP server where they stand: side by side.
     pub authenticate: Duration,
-    /// Asking where the mailboxes stand.
+    /// Asking where the mailboxes stand, if that was not asked with the login.
     pub position: Duration,
     /// Writing the journal.
     pub journal: Duration,

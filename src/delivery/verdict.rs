@@ -11,7 +11,8 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
 use sysexits::ExitCode;
 
 /// The longest line, its newline included. It may reach the sender, and the mail log.
@@ -200,6 +201,12 @@ const NONE: u8 = u8::MAX;
 /// The exit code of the verdict that this process has reported.
 static REPORTED: AtomicU8 = AtomicU8::new(NONE);
 
+/// Whether its line was written, or could not be.
+static WRITTEN: AtomicBool = AtomicBool::new(false);
+
+/// How long a line may take. A stdout that nobody reads may block for ever.
+pub(crate) const LINE_LIMIT: Duration = Duration::from_millis(500);
+
 /// Reports the verdict on stdout, if it is the first of this process, and returns the code to exit with: that of the
 /// *first* verdict. The delivery and the [watchdog](crate::watchdog) may race, and a line and an exit code of two different
 /// verdicts would bounce the message (`2.0.0` with exit 75).
@@ -214,7 +221,15 @@ pub fn report(verdict: &Verdict) -> ExitCode {
             write_line(verdict);
             verdict.exit
         }
-        Err(first) => first,
+        Err(first) => {
+            // The watchdog has the word, and the process must not end before its line is out: a deferral without a
+            // reason helps nobody.
+            let begun = Instant::now();
+            while !WRITTEN.load(Ordering::Acquire) && begun.elapsed() < LINE_LIMIT {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            first
+        }
     }
 }
 
@@ -231,6 +246,7 @@ pub(crate) fn claim(verdict: &Verdict) -> Result<(), ExitCode> {
 pub(crate) fn write_line(verdict: &Verdict) {
     // A failure is ordinary (see `report`), changes nothing, and there is nobody left to tell: a log could block.
     let _ = write_once(verdict.line().as_bytes());
+    WRITTEN.store(true, Ordering::Release);
 }
 
 /// The codes that a verdict can have. Any other number cannot come here; 75 is right for it all the same.

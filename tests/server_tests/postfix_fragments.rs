@@ -112,7 +112,7 @@ fn while_commissioning_nothing_bounces_and_then_what_must_does() {
     mx1.run("postconf", &["-PX", "maildrop/unix/soft_bounce"]);
     mx1.run("postfix", &["reload"]);
     send(mx1, &site.recipients);
-    let log = wait_for_log(mx1, "status=bounced", 3);
+    let log = wait_for_log(mx1, "dsn=5.3.0, status=bounced (Command time limit exceeded", 1);
     assert!(log.contains("dsn=5.1.1, status=bounced (nobody here"), "{log}");
     assert!(log.contains("dsn=5.3.0, status=bounced (Command time limit exceeded"), "{log}");
 }

@@ -66,14 +66,16 @@ fn a_message_given_to_both_hosts_for_everybody() {
 /// nothing.
 #[test]
 fn without_the_lock_lisa_has_it_twice() {
-    let options = Options { command: "maildrop_command-without-lock", ..Options::new("nolock", Engine::Postgres17, 7) };
+    let options =
+        Options { command: "maildrop_command-without-lock", ..Options::new("nolock", Engine::Postgres17, 20) };
     let site = Site::set_up(&options);
     for round in 0..60 {
-        let message = message(&site, round, 7);
-        let (here, there) = site.recipients[..7].split_at(4);
+        let message = message(&site, round, 20);
+        let (here, there) = site.recipients.split_at(10);
         let ids = inject_at_once(&site.hosts, [here, there], &message.content);
         wait(&site, ids);
         if of(&site.mailbox(LISA, "Sent"), &message).len() > 1 {
+            println!("in round {round}");
             return;
         }
     }

@@ -2,7 +2,7 @@
 //! main.cf and master.cf with the fragments of `postfix/` appended, as an administrator would.
 
 use crate::support::smtp::Smtp;
-use crate::support::{env_if_there, server};
+use crate::support::{env_if_there, host_and_port, server};
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -36,9 +36,10 @@ pub struct Postfix {
 impl Postfix {
     /// Starts one on `host` (`mx1` or `mx2`).
     pub fn start(host: &'static str, site: &Site<'_>) -> Self {
-        let directory = format!("/srv/maildrop-test-{}", site.run);
+        // Two hosts may be one machine (tests/servers/plain).
+        let directory = format!("/srv/maildrop-test-{}-{host}", site.run);
         let etc = format!("{directory}/etc");
-        let ip = server(&host.to_uppercase());
+        let (ip, _) = host_and_port(server(&host.to_uppercase()), 25);
         // Not a name server's, not an ephemeral port (from 32768 on), and another for each run.
         let port = 10_000 + fnv(site.run) % 20_000;
 

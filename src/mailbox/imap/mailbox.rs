@@ -37,6 +37,8 @@ pub struct ImapMailbox {
     greeting: String,
     /// Whether we have tried to create it: once is enough.
     created: bool,
+    /// Where it stood when it was asked [ahead](Self::ask_position).
+    position: Option<Position>,
 }
 
 /// What selecting a mailbox tells.
@@ -67,7 +69,7 @@ enum Attempt {
 
 impl ImapMailbox {
     pub(super) fn new(conversation: Conversation, user: String, mailbox: String, greeting: String) -> Self {
-        Self { conversation, user, mailbox, greeting, created: false }
+        Self { conversation, user, mailbox, greeting, created: false, position: None }
     }
 
     /// What the server says of itself, for people.
@@ -80,6 +82,16 @@ impl ImapMailbox {
     #[must_use]
     pub fn has_uid_plus(&self) -> bool {
         self.conversation.can("UIDPLUS")
+    }
+
+    /// Asks where the mailbox stands now, so that [`Mailbox::position`] need not: several mailboxes can be asked side by
+    /// side.
+    ///
+    /// # Errors
+    /// Those of [`Mailbox::position`].
+    pub fn ask_position(mut self) -> Result<Self, MailboxError> {
+        self.position = self.position()?;
+        Ok(self)
     }
 
     /// Says good-bye, if the connection is still there. Nobody waits for the answer: everything that matters is done.
@@ -304,6 +316,9 @@ impl ImapMailbox {
 
 impl Mailbox for ImapMailbox {
     fn position(&mut self) -> Result<Option<Position>, MailboxError> {
+        if let Some(position) = self.position.take() {
+            return Ok(Some(position));
+        }
         let doing = self.doing("asking for the position of");
         let refusal = match self.status(&doing)? {
             Ok(position) => return Ok(Some(position)),

@@ -1,0 +1,251 @@
+//! A site to deliver to: a database of its own on PostgreSQL, users of its own on Dovecot, a configuration file, messages.
+
+use crate::floor::{Calls, STAGES, Servers};
+use crate::process::{self, Ended};
+use crate::support::imap::Imap;
+use crate::support::imap_server::somebody;
+use crate::support::postgres::{TestDatabase, tcp};
+use crate::support::{env, host_and_port, server};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The author who lives here, and has a Sent mailbox.
+pub const MEMBER: &str = "lisa@mail.example";
+/// The author who does not.
+pub const STRANGER: &str = "ann@elsewhere.example";
+
+/// Which way a delivery reaches the servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// In the clear.
+    Plain,
+    /// Both connections under TLS.
+    Tls,
+    /// By these ports of this machine: PostgreSQL's, Dovecot's.
+    Ports(u16, u16),
+}
+
+pub struct Site {
+    pub servers: Servers,
+    /// The users of two mailboxes: one with next to nothing in it, one with a lot.
+    pub user: String,
+    pub rich_user: String,
+    member: String,
+    directory: PathBuf,
+    database: TestDatabase,
+}
+
+/// One delivery by the program.
+pub struct Delivery {
+    pub ended: Ended,
+    /// In milliseconds, as its log says; [`STAGES`].
+    pub stages: [f64; STAGES.len()],
+    /// From the beginning of `main` to the verdict, likewise.
+    pub total: f64,
+}
+
+impl Site {
+    pub fn set_up() -> Self {
+        let database = TestDatabase::migrated("POSTGRES17");
+        let (user, rich_user, member) = (somebody("bench"), somebody("rich"), somebody("lisa"));
+        let mut admin = database.admin();
+        for (address, user) in [
+            (format!("{user}@mail.example"), &user),
+            (format!("{rich_user}@mail.example"), &rich_user),
+            (MEMBER.to_owned(), &member),
+        ] {
+            admin.execute("INSERT INTO addresses (address, imap_user) VALUES ($1, $2)", &[&address, user]).unwrap();
+        }
+        // Some more, so that an index is used as it would be.
+        admin
+            .batch_execute(
+                "INSERT INTO addresses SELECT 'user' || n || '@mail.example', 'user' || n FROM generate_series(1, 10000) n; \
+                 ANALYZE addresses",
+            )
+            .unwrap();
+        let directory = std::env::temp_dir().join(format!("maildrop-bench-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let described = database.server(tcp(&database.host, 5432), &database.name);
+        let password = described.password.map(|secret| secret.expose().to_owned()).unwrap();
+        let servers = Servers {
+            postgres: (database.host.clone(), 5432),
+            database: database.name.clone(),
+            role: database.name.clone(),
+            password,
+            imap: host_and_port(server("DOVECOT"), 143),
+        };
+        let site = Self { servers, user, rich_user, member, directory, database };
+        site.write("database-password", &site.servers.password);
+        site.write("imap-password", "service-secret");
+        site
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.directory.join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// A configuration file.
+    pub fn configuration(&self, way: Way) -> PathBuf {
+        let here = self.directory.display();
+        let (host, port) = &self.servers.postgres;
+        let (imap_host, imap_port) = &self.servers.imap;
+        let (host, port, imap_host, imap_port) = match way {
+            Way::Plain => (host.as_str(), *port, imap_host.as_str(), *imap_port),
+            Way::Tls => (host.as_str(), *port, imap_host.as_str(), imap_port + 850),
+            Way::Ports(postgres, imap) => ("127.0.0.1", postgres, "127.0.0.1", imap),
+        };
+        let ca = format!("ca_file = \"{}\"", env("MAILDROP_TEST_CA"));
+        let (tls, encryption, ca) = if way == Way::Tls { ("verify", "tls", ca.as_str()) } else { ("off", "none", "") };
+        let (database, role) = (&self.servers.database, &self.servers.role);
+        let text = format!(
+            "[database]\nengine = \"postgresql\"\nhost = \"{host}\"\nport = {port}\ndatabase = \"{database}\"\n\
+             user = \"{role}\"\npassword_file = \"{here}/database-password\"\ntls = \"{tls}\"\n{ca}\n\
+             [imap]\nhost = \"{imap_host}\"\nport = {imap_port}\nencryption = \"{encryption}\"\n{ca}\n\
+             user = \"service\"\npassword_file = \"{here}/imap-password\"\n\
+             [log]\nto = \"file\"\nfile = \"{here}/log\"\nformat = \"json\"\n"
+        );
+        let name = match way {
+            Way::Plain => "plain.toml",
+            Way::Tls => "tls.toml",
+            Way::Ports(..) => "ports.toml",
+        };
+        self.write(name, &text)
+    }
+
+    /// The program, as Postfix would run it.
+    pub fn command(&self, configuration: &Path, user: &str) -> Command {
+        let mut command = Command::new(program());
+        command.arg("--config").arg(configuration);
+        command.args(["--sender", STRANGER, "--queue-id", "4cBxyz1234z9rs", "--recipient"]);
+        command.arg(format!("{user}@mail.example"));
+        command
+    }
+
+    /// One delivery by the program.
+    pub fn deliver(&self, configuration: &Path, user: &str, message: &[u8]) -> Delivery {
+        let log = self.directory.join("log");
+        let _ = fs::remove_file(&log);
+        let ended = process::run(&mut self.command(configuration, user), message);
+        assert!(ended.output.starts_with("2."), "{}", ended.output);
+        let log = fs::read_to_string(&log).unwrap();
+        // The last record; before it may stand that a mailbox was created.
+        let record: serde_json::Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+        assert_eq!(record["message"], "delivered", "{record}");
+        let milliseconds =
+            |name: &str| record[format!("{name}_ms")].as_f64().unwrap_or_else(|| panic!("{name}: {record}"));
+        Delivery { ended, stages: STAGES.map(milliseconds), total: milliseconds("total") }
+    }
+
+    /// The floor in a process of its own.
+    pub fn floor(&self, calls: Calls, user: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let calls = match calls {
+            Calls::Same => "same",
+            Calls::Fewest => "fewest",
+            Calls::Append => "append",
+        };
+        command.args(["floor", calls, user]).args(self.servers.to_arguments());
+        command
+    }
+
+    /// Fills the rich user's INBOX with this many messages.
+    pub fn fill(&self, messages: usize) {
+        let mut imap = self.log_in(&self.rich_user);
+        let some = messages.min(30);
+        for _ in 0..some {
+            let message = with_crlf(&message(STRANGER, 2000));
+            imap.run(&format!("APPEND INBOX {{{}+}}\r\n{}", message.len(), String::from_utf8(message).unwrap()))
+                .unwrap();
+        }
+        imap.run("SELECT INBOX").unwrap();
+        let mut there = some;
+        while there < messages {
+            let more = there.min(messages - there);
+            imap.run(&format!("COPY 1:{more} INBOX")).unwrap();
+            imap.run("NOOP").unwrap();
+            there += more;
+        }
+        imap.run("STORE 1:* +FLAGS.SILENT (\\Seen)").unwrap();
+    }
+
+    fn log_in(&self, user: &str) -> Imap {
+        let (host, port) = &self.servers.imap;
+        Imap::login(&format!("{host}:{port}"), user, "secret")
+    }
+
+    /// What the servers say of themselves.
+    pub fn servers_describe_themselves(&self) -> String {
+        let postgres = self.database.value("SELECT current_setting('server_version')").unwrap_or_default();
+        let durable =
+            self.database.value("SELECT current_setting('fsync') || '/' || current_setting('synchronous_commit')");
+        format!("PostgreSQL {postgres} (fsync/synchronous_commit {})", durable.unwrap_or_default())
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for (user, mailbox) in [(&self.user, "INBOX"), (&self.rich_user, "INBOX"), (&self.member, "Sent")] {
+            let mut imap = self.log_in(user);
+            if imap.run(&format!("SELECT {mailbox}")).is_ok() {
+                let _ = imap.run("STORE 1:* +FLAGS.SILENT (\\Deleted)");
+                let _ = imap.run("EXPUNGE");
+            }
+        }
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// The program under test.
+pub fn program() -> &'static str {
+    env!("CARGO_BIN_EXE_maildrop_command")
+}
+
+/// A message that nobody has sent before, as Postfix's pipe(8) hands it over, of about this many bytes.
+pub fn message(author: &str, size: usize) -> Vec<u8> {
+    let id = uuid::Uuid::now_v7();
+    let mut text = format!(
+        "Return-Path: <{author}>\n\
+         Delivered-To: scuba@mail.example\n\
+         Received: from relay.elsewhere.example (relay.elsewhere.example [192.0.2.7])\n\
+         \t(using TLSv1.3 with cipher TLS_AES_256_GCM_SHA384 (256/256 bits))\n\
+         \tby mx1.mail.example (Postfix) with ESMTPS id 4cBxyz1234z9rs\n\
+         \tfor <scuba@mail.example>; Thu, 20 Nov 2025 16:00:00 +0000 (UTC)\n\
+         DKIM-Signature: v=1; a=rsa-sha256; c=relaxed/relaxed; d=elsewhere.example; s=2025;\n\
+         \th=from:to:subject:date:message-id; bh=47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=;\n\
+         \tb=dzdVyOfAKCdLXdJOc9G2q8LoXSlEniSbav+yuU4zGeeruD00lszZVoG4ZHRNiYzR\n\
+         Authentication-Results: mx1.mail.example; dkim=pass header.d=elsewhere.example; spf=pass\n\
+         \tsmtp.mailfrom={author}; dmarc=pass header.from=elsewhere.example\n\
+         From: =?utf-8?q?Some_B=C3=B6dy?= <{author}>\n\
+         To: Scuba <scuba@mail.example>, \"Doug\" <doug@mail.example>\n\
+         Subject: =?utf-8?b?V2llIHdhcidzIGJlaW0gVGF1Y2hlbj8=?= and some more words\n\
+         Date: Thu, 20 Nov 2025 17:00:00 +0100\n\
+         Message-ID: <{id}@elsewhere.example>\n\
+         MIME-Version: 1.0\n\
+         Content-Type: text/plain; charset=utf-8\n\
+         Content-Transfer-Encoding: 8bit\n\
+         User-Agent: A bench\n\
+         \n"
+    )
+    .into_bytes();
+    while text.len() < size {
+        text.extend_from_slice(
+            "All work and no play makes Jack a dull boy; nothing but Arbeit und kein Spaß. \n".as_bytes(),
+        );
+    }
+    text
+}
+
+/// With the line ends that IMAP wants.
+pub fn with_crlf(message: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(message.len() * 2);
+    for byte in message {
+        if *byte == b'\n' {
+            bytes.push(b'\r');
+        }
+        bytes.push(*byte);
+    }
+    bytes
+}
