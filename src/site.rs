@@ -454,6 +454,9 @@ mod tests {
             if line.contains(" AUTHENTICATE PLAIN bGlzYQ") {
                 continue;
             }
+            if line.contains(" STATUS ") {
+                out.write_all(b"* STATUS INBOX (UIDVALIDITY 1 UIDNEXT 1)\r\n").ok()?;
+            }
             out.write_all(format!("{tag} OK [CAPABILITY IMAP4rev1 UIDPLUS] done\r\n").as_bytes()).ok()?;
         }
         Some(())

@@ -62,8 +62,9 @@ const AUTHOR_FIELDS: [&str; 29] = [
 /// The digest of what the author wrote: SHA-256 over the author's fields and the body.
 ///
 /// For each name of the author's fields (`AUTHOR_FIELDS`) that occurs: `u32 big-endian length · name · SHA-256 of its
-/// values in order, each relaxed, bytes beyond ASCII read as X, and ended by LF`; where the message has no Message-ID, or no Date, likewise for
-/// `received`; then a zero `u32`; then the body without CR, NUL read as 0x80, without line ends at its end.
+/// values in order, each relaxed, bytes beyond ASCII read as X, and ended by LF`; where the message has no Message-ID, or
+/// no Date, likewise for `received`; then a zero `u32`; then the body without CR, NUL read as 0x80, without line ends at
+/// its end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentDigest([u8; 32]);
 
