@@ -23,6 +23,12 @@ impl Deadline {
         self.0.saturating_duration_since(Instant::now())
     }
 
+    /// A deadline of its own for what must not use up all of this one: when half of what is left has passed.
+    #[must_use]
+    pub fn half_way(&self) -> Self {
+        Self::after(self.remaining() / 2)
+    }
+
     /// Whether it has passed.
     #[must_use]
     pub fn passed(&self) -> bool {

@@ -28,7 +28,8 @@ pub struct AddressBook {
 
 impl AddressBook {
     fn get(&self, address: &str) -> Option<&Destination> {
-        self.entries.iter().find(|(known, _)| known == address).map(|(_, destination)| destination)
+        // Where a collation, or a view over the platform's own tables, does not tell case apart, neither do we.
+        self.entries.iter().find(|(known, _)| known.to_lowercase() == address).map(|(_, destination)| destination)
     }
 }
 
@@ -102,7 +103,7 @@ impl Router {
         }
         let address = address.folded();
         let address = address.without_extension(&self.delimiters).unwrap_or(address);
-        match self.rules.iter().find(|rule| rule.domain.eq_ignore_ascii_case(address.domain())) {
+        match self.rules.iter().find(|rule| rule.domain.to_lowercase() == address.domain()) {
             Some(rule) => Route::To(Destination {
                 user: filled_in(&rule.user, &address),
                 inbox: rule.inbox.clone(),
@@ -195,6 +196,18 @@ mod tests {
         assert_eq!(route("scuba@axial.net", &all), to("owner of @axial.net"));
         assert_eq!(route("scuba+x@axial.net", &["doug@axial.net"]), to("scuba"));
         assert_eq!(route("doug@other.example", &all), Route::Unknown);
+    }
+
+    /// What is not found is refused for good: an address must not get lost between two ways to fold it.
+    #[test]
+    fn case_keeps_nobody_from_being_found() {
+        let router = Router::new(vec![rule("MÜLLER.example", "{local}")], "+");
+        let rows = book(&["doug@bücher.example", "Scuba@Axial.net"]);
+        let route = |text: &str| router.route(&address(text), Party::Recipient, &rows);
+        assert_eq!(route("Doug@BÜCHER.Example"), to("owner of doug@bücher.example"));
+        assert_eq!(route("scuba@axial.net"), to("owner of Scuba@Axial.net"));
+        assert_eq!(route("lisa@Müller.example"), to("lisa"));
+        assert_eq!(router.lookups(&address("Doug@BÜCHER.Example"), Party::Sender), ["doug@bücher.example"]);
     }
 
     #[test]

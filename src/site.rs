@@ -300,10 +300,13 @@ impl Site {
                 sender.as_ref().map(|sender| Ok(Box::new(embedded.mailbox(&sender.user, &sender.sent)) as _)),
             ),
             Kind::Configured(site) => {
+                // A server that hangs for the sender's mailbox, and for no other, must leave the recipient's copy its time:
+                // at the whole deadline the delivery ends, and would end so at each retry, until Postfix bounces.
+                let senders_deadline = deadline.half_way();
                 let senders = sender.as_ref().map(|sender| {
                     let (settings, sender) = (site.imap.clone(), sender.clone());
                     Beside::start("imap-sender", move || {
-                        imap::connect(&settings, deadline)?
+                        imap::connect(&settings, senders_deadline)?
                             .authenticate(&sender.user)?
                             .open(&sender.sent)
                             .ask_position()
@@ -342,12 +345,18 @@ fn author_vouched_for(sent: &config::Sent, message: &Message, envelope: &Envelop
     }
     match sent.trust {
         Trust::Header => true,
-        // Who may send as whom is Postfix's to say (smtpd_sender_login_maps).
-        Trust::Authenticated if envelope.sasl_username.as_deref().is_some_and(|name| !name.is_empty()) => true,
+        // Who may send as whom is Postfix's to say (smtpd_sender_login_maps), and it says so of the envelope sender only:
+        // a member who has logged in can still write anybody's name into the From field.
+        Trust::Authenticated
+            if envelope.sasl_username.as_deref().is_some_and(|name| !name.is_empty())
+                && Address::parse(&envelope.sender).is_ok_and(|sender| sender.folded() == author.folded()) =>
+        {
+            true
+        }
         Trust::Authenticated => {
             let vouched = match &sent.authserv_id {
                 Some(ours) => message.authentication_results(ours),
-                None => Vouched::No("the client did not log in".into()),
+                None => Vouched::No("the client did not log in as the author".into()),
             };
             if let Vouched::No(why) = &vouched {
                 info!(%author, %why, "no Sent copy: nobody vouches for the author");
@@ -395,5 +404,87 @@ impl<T: Send + 'static> Beside<T> {
         let failed = |detail: String| MailboxError::new(MailboxFailure::Local, doing, detail);
         let handle = self.0.map_err(|error| failed(format!("no thread could be started: {error}")))?;
         handle.join().unwrap_or_else(|_| Err(failed("an internal error; the log has the details".into())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::Duration;
+
+    fn message(from: &str) -> Message {
+        Message::receive(format!("From: {from}\nSubject: x\n\nx\n").into_bytes()).unwrap()
+    }
+
+    fn envelope(sender: &str, sasl_username: &str) -> Envelope {
+        Envelope {
+            sender: sender.into(),
+            recipient: Address::parse("doug@axial.net").unwrap(),
+            original_recipient: None,
+            queue_id: None,
+            client_address: None,
+            sasl_username: Some(sasl_username.into()),
+        }
+    }
+
+    #[test]
+    fn a_member_who_logged_in_is_the_author_of_what_bears_the_members_own_name_only() {
+        let sent = config::Sent { trust: Trust::Authenticated, ..config::Sent::default() };
+        let vouched = |from: &str, sender: &str, sasl_username: &str| {
+            let message = message(from);
+            let author = message.from_address().unwrap();
+            author_vouched_for(&sent, &message, &envelope(sender, sasl_username), author)
+        };
+        assert!(vouched("Lisa <Lisa@axial.net>", "lisa@axial.net", "lisa"));
+        assert!(!vouched("The Boss <boss@axial.net>", "mallory@axial.net", "mallory"));
+        assert!(!vouched("lisa@axial.net", "lisa@axial.net", ""));
+        assert!(!vouched("lisa@axial.net", "", "lisa"));
+    }
+
+    /// Greets, lets doug in, and never answers a login for lisa: one backend of many behind one proxy that hangs.
+    fn hang_for_lisa(stream: TcpStream) -> Option<()> {
+        let mut out = stream.try_clone().ok()?;
+        out.write_all(b"* OK [CAPABILITY IMAP4rev1 SASL-IR AUTH=PLAIN UIDPLUS] ready\r\n").ok()?;
+        for line in BufReader::new(stream).lines() {
+            let line = line.ok()?;
+            let tag = line.split(' ').next()?;
+            // base64 of "lisa\0"
+            if line.contains(" AUTHENTICATE PLAIN bGlzYQ") {
+                continue;
+            }
+            out.write_all(format!("{tag} OK [CAPABILITY IMAP4rev1 UIDPLUS] done\r\n").as_bytes()).ok()?;
+        }
+        Some(())
+    }
+
+    #[test]
+    fn a_senders_mailbox_that_hangs_leaves_the_recipients_copy_its_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                thread::spawn(move || hang_for_lisa(stream));
+            }
+        });
+        let directory = tempfile::tempdir().unwrap();
+        let (file, password) = (directory.path().join("config.toml"), directory.path().join("password"));
+        std::fs::write(&password, "secret\n").unwrap();
+        let text = format!(
+            "[database]\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\ndatabase = \"x\"\nuser = \"x\"\n\
+             [imap]\nhost = \"127.0.0.1\"\nport = {port}\nuser = \"service\"\npassword_file = {password:?}\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        let site = Site::configured(Config::load(&file).unwrap()).unwrap();
+        let destination = |user: &str| Destination { user: user.into(), inbox: "INBOX".into(), sent: "Sent".into() };
+        let routes = Routes { recipient: destination("doug"), sender: Some(destination("lisa")) };
+
+        let deadline = Deadline::after(Duration::from_secs(2));
+        let owed = site.open_mailboxes(routes, None, deadline);
+        assert!(deadline.remaining() > Duration::from_millis(500), "the sender's mailbox has used up the time of both");
+        let [recipient, sender] = owed.as_slice() else { panic!("two copies are owed") };
+        assert!(recipient.mailbox.is_ok());
+        assert_eq!(sender.mailbox.as_ref().err().map(|error| error.failure), Some(MailboxFailure::TimedOut));
     }
 }

@@ -23,6 +23,9 @@ use tracing::{info, warn};
 /// The deadline where none is configured, in seconds: far below Postfix's limit of 1000 s, past which it bounces.
 const DEADLINE: Duration = Duration::from_mins(4);
 
+/// Postfix's limit where no configuration says otherwise (`command_time_limit`, `<transport>_time_limit`).
+const POSTFIX_TIME_LIMIT: Duration = Duration::from_secs(1000);
+
 #[derive(Debug, Args)]
 #[group(skip)]
 pub(super) struct Arguments {
@@ -84,13 +87,14 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     let misconfigured = |text: &str| Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, text);
 
     // Where to.
-    let (site, log_settings, deadline, size_limit) = match (&arguments.config, &arguments.embedded) {
+    let (site, log_settings, deadline, bounced_at, size_limit) = match (&arguments.config, &arguments.embedded) {
         (Some(file), _) => match Config::load(file) {
             Ok(config) => {
                 let deadline = arguments.deadline.unwrap_or(config.delivery.deadline);
                 let (log, size_limit) = (config.log_settings(), config.delivery.message_size_limit);
+                let bounced_at = config.delivery.postfix_time_limit;
                 match Site::configured(config) {
-                    Ok(site) => (site, log, deadline, size_limit),
+                    Ok(site) => (site, log, deadline, bounced_at, size_limit),
                     Err(error) => return misconfigured(&error.to_string()),
                 }
             }
@@ -105,7 +109,8 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
             if let Err(error) = crate::embedded::create_directory(directory) {
                 return misconfigured(&format!("{}: {error}", directory.display()));
             }
-            (Site::embedded(Embedded::new(directory.clone())), log, arguments.deadline.unwrap_or(DEADLINE), None)
+            let deadline = arguments.deadline.unwrap_or(DEADLINE);
+            (Site::embedded(Embedded::new(directory.clone())), log, deadline, POSTFIX_TIME_LIMIT, None)
         }
         // A forgotten option must not swallow mail into a folder.
         (None, None) => return misconfigured("neither --config FILE nor --embedded DIR is given"),
@@ -117,6 +122,11 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         let text =
             format!("--deadline is not below {settle} (imap.settle), by which an earlier attempt's APPEND has landed");
         return misconfigured(&text);
+    }
+    if deadline >= bounced_at {
+        return misconfigured(
+            "--deadline is not below Postfix's time limit, at which it kills the delivery and bounces",
+        );
     }
     watchdog.move_to(deadline.saturating_sub(began.elapsed()));
     let deadline = Deadline::after(deadline.saturating_sub(began.elapsed()));

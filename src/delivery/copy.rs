@@ -153,6 +153,9 @@ pub(super) enum End {
         /// Whether the attempt stays open: an APPEND was sent and its answer is missing.
         open: bool,
     },
+    /// The sender's copy was tried for long enough, and nobody knows whether the last APPEND came to anything: it is
+    /// recorded as owed, and our attempt stays open, so that whoever brings it later looks first.
+    GivenUp(String),
     /// The ledger has it as delivered; an earlier attempt died, and what it may have left could not be looked for.
     Unchecked,
     /// It was not tried, because the copy before it failed.
@@ -166,7 +169,7 @@ impl End {
             Self::Done(Manner::Appended(placement) | Manner::Adopted(placement)) => {
                 Some(CopyState::Delivered(*placement))
             }
-            Self::Done(Manner::Owed(reason)) => Some(CopyState::Owed(reason)),
+            Self::Done(Manner::Owed(reason)) | Self::GivenUp(reason) => Some(CopyState::Owed(reason)),
             Self::Done(Manner::AlreadyThere) | Self::Unchecked | Self::Failed { .. } | Self::NotTried => None,
         }
     }
@@ -175,6 +178,7 @@ impl End {
     pub fn outcome(&self) -> &str {
         match self {
             Self::Done(manner) => manner.as_str(),
+            Self::GivenUp(_) => "unknown",
             Self::Unchecked => "already there; not looked for",
             Self::Failed { outcome, .. } => outcome,
             Self::NotTried => "deferred: the recipient's copy failed",
@@ -183,7 +187,7 @@ impl End {
 
     /// Whether our attempt stays open, so that the next one looks.
     pub fn stays_open(&self) -> bool {
-        matches!(self, Self::Failed { open: true, .. })
+        matches!(self, Self::Failed { open: true, .. } | Self::GivenUp(_))
     }
 
     /// Whether the earlier attempts that never ended are settled with it: their copies were looked for.
@@ -220,6 +224,13 @@ where
         Err(Failure::LockLost) => return Err(LockLost),
         Err(Failure::Unknown(error)) => {
             warn!(%error, role = copy.role.as_str(), "the outcome of an append is unknown; the next attempt looks for it");
+            // The recipient has the message: a server that never says what came of the sender's copy must not make
+            // Postfix bounce it.
+            if copy.role == Role::Sender && past_retrying(delivery, database, keys) {
+                let reason = format!("the outcome of an append is unknown: {error}");
+                warn!(reason, user = copy.user, mailbox = copy.mailbox_name, "the Sent copy stays owed");
+                return Ok(End::GivenUp(reason));
+            }
             let refusal = Deferral::Unknown(error).into();
             return Ok(End::Failed { refusal, outcome: "unknown".into(), open: true });
         }

@@ -237,6 +237,7 @@ where
         match end {
             End::Failed { refusal, .. } => return Err(refusal),
             End::Done(manner) => reports.push(copy.report(manner)),
+            End::GivenUp(reason) => reports.push(copy.report(Manner::Owed(reason))),
             End::Unchecked => reports.push(copy.report(Manner::AlreadyThere)),
             End::NotTried => {}
         }

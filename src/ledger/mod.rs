@@ -7,7 +7,7 @@ mod mysql;
 mod postgres;
 mod sqlite;
 
-use crate::database::DatabaseError;
+use crate::database::{DatabaseError, DatabaseFailure};
 use crate::lock::LockName;
 use crate::mailbox::{Placement, Position, Role};
 use crate::message::Identity;
@@ -192,6 +192,18 @@ pub struct EndedAttempt<'a> {
     pub key: CopyKey,
     /// How, in one word or a short line: `delivered`, `adopted`, `already there`, `busy`, `deferred: …`.
     pub outcome: &'a str,
+}
+
+impl AddressBook {
+    /// The book, unless none of the addresses is in it and the server takes no writes: a standby that lags behind may not
+    /// have them *yet*, and whoever is not found is refused for good. A delivery could not go on there anyway.
+    fn unless_a_replica_knows_nobody(self, doing: &str, read_only: bool) -> Result<Self, DatabaseError> {
+        if read_only && self.entries.is_empty() {
+            let detail = "the server takes no writes (a standby?), so that an address it lacks may be known elsewhere";
+            return Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail));
+        }
+        Ok(self)
+    }
 }
 
 /// What happened to messages, attempts and copies.

@@ -20,8 +20,9 @@ use literal::stored;
 
 /// Casts make the answer the same for a view over the platform's own tables, whatever its types are.
 const ADDRESSES: &str = "\
-    SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty \
-    FROM (SELECT NOT EXISTS (SELECT FROM addresses) AS empty) t \
+    SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only \
+    FROM (SELECT NOT EXISTS (SELECT FROM addresses) AS empty, \
+                 current_setting('transaction_read_only')::bool AS read_only) t \
     LEFT JOIN addresses a ON a.address = ANY ($1)";
 
 const JOURNAL: &str = "\
@@ -35,8 +36,9 @@ impl Ledger for PostgresDatabase {
         let doing = "looking up addresses";
         let asked: Vec<String> = addresses.iter().map(|address| stored(&address.to_lowercase()).into_owned()).collect();
         let mut book = AddressBook::default();
+        let mut read_only = false;
         for row in &self.query(doing, ADDRESSES, &[(&asked, Type::TEXT_ARRAY)])? {
-            book.empty = column(doing, row, 4)?;
+            (book.empty, read_only) = (column(doing, row, 4)?, column(doing, row, 5)?);
             if let Some(address) = column(doing, row, 0)? {
                 let destination = Destination {
                     user: column(doing, row, 1)?,
@@ -46,7 +48,7 @@ impl Ledger for PostgresDatabase {
                 book.entries.push((address, destination));
             }
         }
-        Ok(book)
+        book.unless_a_replica_knows_nobody(doing, read_only)
     }
 
     fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {

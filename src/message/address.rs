@@ -63,7 +63,7 @@ impl Address {
     /// that they belong to: that is us.
     #[must_use]
     pub fn folded(&self) -> Self {
-        Self { local: self.local.to_lowercase(), domain: self.domain.to_ascii_lowercase() }
+        Self { local: self.local.to_lowercase(), domain: self.domain.to_lowercase() }
     }
 
     /// The address without its extension, `doug+lists@x` → `doug@x`, if it has one. `delimiters` is Postfix's
@@ -185,6 +185,7 @@ mod tests {
     #[test]
     fn folding_is_lower_case() {
         assert_eq!(address("JÖRG+X@Mail.Axial.NET").folded().to_string(), "jörg+x@mail.axial.net");
+        assert_eq!(address("JÖRG@MÜLLER.example").folded().to_string(), "jörg@müller.example");
     }
 
     #[test]

@@ -11,6 +11,11 @@
 //!   in fields, a byte beyond ASCII and `X`, because Cyrus stores the one as the other (imapd.conf(5): `munge8bit`, on by
 //!   default; seen on 3.10).
 //!
+//! A message that lacks its Message-ID or its Date need not differ from another one in anything that its author wrote:
+//! "Backup done", every night, from a printer or a power supply. Of such a message, and of no other, the Received fields
+//! are covered too: all recipients' copies of one queue file have the same, and two messages never have. Those who send
+//! one message in two transactions have then sent two: in doubt a second copy, never none.
+//!
 //! The encoding is for ever: what is in the ledger was computed by it. The tests pin it.
 
 use super::fields::{Field, Fields, relaxed};
@@ -56,8 +61,9 @@ const AUTHOR_FIELDS: [&str; 29] = [
 
 /// The digest of what the author wrote: SHA-256 over the author's fields and the body.
 ///
-/// For each name of the author's fields (`AUTHOR_FIELDS`) that occurs: `u32 big-endian length · name · SHA-256 of its values in order, each
-/// relaxed, bytes beyond ASCII read as X, and ended by LF`; then a zero `u32`; then the body without CR, NUL read as 0x80, without line ends at its end.
+/// For each name of the author's fields (`AUTHOR_FIELDS`) that occurs: `u32 big-endian length · name · SHA-256 of its
+/// values in order, each relaxed, bytes beyond ASCII read as X, and ended by LF`; where the message has no Message-ID, or no Date, likewise for
+/// `received`; then a zero `u32`; then the body without CR, NUL read as 0x80, without line ends at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentDigest([u8; 32]);
 
@@ -110,7 +116,9 @@ pub(super) struct Essence {
 
 impl Essence {
     pub fn of(bytes: &[u8]) -> Self {
-        let mut message_id = None;
+        let mut message_id: Option<Vec<u8>> = None;
+        let mut dated = false;
+        let mut received: Option<Sha256> = None;
         // A hasher per name, so that the order of names does not count and that nothing need be kept to be sorted.
         let mut hashers: [Option<Sha256>; AUTHOR_FIELDS.len()] = [const { None }; AUTHOR_FIELDS.len()];
         let mut fields = Fields::of(bytes);
@@ -122,9 +130,16 @@ impl Essence {
             if message_id.is_none() && field.is("message-id") {
                 message_id = Some(field.relaxed_value());
             }
+            dated |= field.is("date") && relaxed(field.value).next().is_some();
+            if field.is("received") {
+                hash_value(received.get_or_insert_default(), &field);
+            }
         }
+        let message_id = message_id.filter(|id| !says_nothing(id));
+        let received = received.filter(|_| message_id.is_none() || !dated);
         let mut hash = Sha256::new();
-        for (name, hasher) in AUTHOR_FIELDS.iter().zip(hashers) {
+        let names = AUTHOR_FIELDS.iter().chain(&["received"]);
+        for (name, hasher) in names.zip(hashers.into_iter().chain([received])) {
             if let Some(hasher) = hasher {
                 hash_length(&mut hash, name.len());
                 hash.update(name);
@@ -135,7 +150,6 @@ impl Essence {
         hash_body(&mut hash, fields.body());
         let content_digest = ContentDigest(hash.finalize().into());
 
-        let message_id = message_id.filter(|id| !says_nothing(id));
         let mut hash = Sha256::new();
         let id = message_id.as_deref().unwrap_or_default();
         hash_length(&mut hash, id.len());

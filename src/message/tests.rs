@@ -176,6 +176,30 @@ fn the_message_id_names_the_lock() {
     assert_eq!(long.message_id_for_search(), None);
 }
 
+/// A device that writes neither Message-ID nor Date says the same every night. Each night's message is another one, or it
+/// would be taken for delivered already and never be seen.
+#[test]
+fn two_messages_of_a_device_that_writes_neither_id_nor_date_are_two() {
+    let night = |queue_id: &str, header: &str| {
+        format!("Received: from ups by mx\n\tid {queue_id}; now\n{header}From: ups@x\nSubject: OK\n\nBackup done\n")
+    };
+    let id = "Message-ID: <1@ups>\n";
+    let date = "Date: Fri, 20 Nov 2026 13:00:00 +0100\n";
+    for lacking in ["", id, date, "Message-ID: <>\n", "Message-ID: <1@ups>\nDate:\n"] {
+        let first = received(night("4A", lacking));
+        assert_ne!(first.identity(), received(night("4B", lacking)).identity(), "{lacking}");
+        assert_ne!(first.content_digest(), received(night("4B", lacking)).content_digest(), "{lacking}");
+        // All recipients of one queue file, and what a mailbox gives back, are one.
+        for prepended in ["", "Delivered-To: doug@x\n", "Return-Path: <ups@x>\nDelivered-To: scuba@x\n"] {
+            let copy = received(format!("{prepended}{}", night("4A", lacking)));
+            assert_eq!((copy.identity(), copy.lock_subject()), (first.identity(), first.lock_subject()), "{lacking}");
+            assert_eq!(Identity::of(copy.without_prepended_lines()), *first.identity(), "{lacking}");
+        }
+    }
+    let both = format!("{id}{date}");
+    assert_eq!(received(night("4A", &both)).identity(), received(night("4B", &both)).identity());
+}
+
 #[test]
 fn a_missing_message_id_still_names_the_lock_the_same_for_every_recipient() {
     for missing in ["", "Message-ID:\n", "Message-ID: <>\n", "Message-ID: < >\n"] {

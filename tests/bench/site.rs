@@ -28,8 +28,9 @@ pub enum Way {
 
 pub struct Site {
     pub servers: Servers,
-    /// The users of two mailboxes: one with next to nothing in it, one with a lot.
+    /// Users, each with an INBOX: one that is used for everything, one that is empty, one with a lot in it.
     pub user: String,
+    pub poor_user: String,
     pub rich_user: String,
     member: String,
     directory: PathBuf,
@@ -48,13 +49,11 @@ pub struct Delivery {
 impl Site {
     pub fn set_up() -> Self {
         let database = TestDatabase::migrated("POSTGRES17");
-        let (user, rich_user, member) = (somebody("bench"), somebody("rich"), somebody("lisa"));
+        let [user, poor_user, rich_user, member] = ["bench", "poor", "rich", "lisa"].map(somebody);
         let mut admin = database.admin();
-        for (address, user) in [
-            (format!("{user}@mail.example"), &user),
-            (format!("{rich_user}@mail.example"), &rich_user),
-            (MEMBER.to_owned(), &member),
-        ] {
+        let address = |user: &String| format!("{user}@mail.example");
+        let members = [&user, &poor_user, &rich_user].map(|user| (address(user), user));
+        for (address, user) in members.into_iter().chain([(MEMBER.to_owned(), &member)]) {
             admin.execute("INSERT INTO addresses (address, imap_user) VALUES ($1, $2)", &[&address, user]).unwrap();
         }
         // Some more, so that an index is used as it would be.
@@ -75,7 +74,7 @@ impl Site {
             password,
             imap: host_and_port(server("DOVECOT"), 143),
         };
-        let site = Self { servers, user, rich_user, member, directory, database };
+        let site = Self { servers, user, poor_user, rich_user, member, directory, database };
         site.write("database-password", &site.servers.password);
         site.write("imap-password", "service-secret");
         site
@@ -187,7 +186,8 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        for (user, mailbox) in [(&self.user, "INBOX"), (&self.rich_user, "INBOX"), (&self.member, "Sent")] {
+        let inboxes = [&self.user, &self.poor_user, &self.rich_user].map(|user| (user, "INBOX"));
+        for (user, mailbox) in inboxes.into_iter().chain([(&self.member, "Sent")]) {
             let mut imap = self.log_in(user);
             if imap.run(&format!("SELECT {mailbox}")).is_ok() {
                 let _ = imap.run("STORE 1:* +FLAGS.SILENT (\\Deleted)");

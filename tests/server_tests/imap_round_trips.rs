@@ -54,3 +54,20 @@ fn login_position_and_append_cost_one_each() {
     stored(&mut mailbox, &message("<a@b>", "x"));
     assert_eq!(trips.swap(0, Ordering::SeqCst), 1, "APPEND");
 }
+
+/// Mailboxes are asked side by side; what one has said holds for one question.
+#[test]
+fn a_mailbox_that_was_asked_ahead_is_not_asked_again_at_once() {
+    let (settings, trips) = counting(Server::Dovecot);
+    let user = crate::support::imap_server::somebody("ahead");
+    let session = crate::support::imap_server::log_in(&settings, &user).unwrap();
+    trips.store(0, Ordering::SeqCst);
+    let mut mailbox = session.open("INBOX").ask_position().unwrap();
+    assert_eq!(trips.swap(0, Ordering::SeqCst), 1, "STATUS");
+    let first = position(&mut mailbox);
+    assert_eq!(trips.swap(0, Ordering::SeqCst), 0, "it was asked ahead");
+    stored(&mut mailbox, &message("<a@b>", "x"));
+    trips.store(0, Ordering::SeqCst);
+    assert_eq!(position(&mut mailbox).uid_next, first.uid_next + 1);
+    assert_eq!(trips.swap(0, Ordering::SeqCst), 1, "STATUS");
+}

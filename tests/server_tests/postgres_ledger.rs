@@ -13,6 +13,7 @@ on_each_postgres!(
     addresses_lead_to_mailboxes,
     an_address_that_no_delivery_would_find_cannot_be_stored,
     a_view_over_other_types_serves_as_addresses,
+    an_address_that_a_standby_lacks_is_not_unknown,
     the_journal_is_seen_by_everybody_at_once,
     a_copy_that_nobody_tried_has_no_history,
     the_first_attempt_counts,
@@ -71,6 +72,17 @@ fn a_view_over_other_types_serves_as_addresses(server: &str) {
     let book = test.connect("A").addresses(&["scuba@mail.example"]).unwrap();
     assert_eq!(book.entries.len(), 1);
     assert_eq!(book.entries[0].1.user, "scuba");
+}
+
+/// Whoever is not found is refused for good; a standby that lags behind may not have the newest addresses.
+fn an_address_that_a_standby_lacks_is_not_unknown(server: &str) {
+    let test = TestDatabase::migrated(server);
+    test.admin().batch_execute("INSERT INTO addresses VALUES ('scuba@mail.example', 'scuba')").unwrap();
+    test.role_setting("default_transaction_read_only = on");
+    let mut standby = test.connect("A");
+    let error = standby.addresses(&["doug@mail.example"]).unwrap_err();
+    assert_eq!(error.failure, DatabaseFailure::ReadOnly, "{error}");
+    assert_eq!(standby.addresses(&["scuba@mail.example"]).unwrap().entries.len(), 1);
 }
 
 fn the_journal_is_seen_by_everybody_at_once(server: &str) {

@@ -9,8 +9,9 @@ mod run;
 mod world;
 
 use choice::{Choice, Every, Random};
-use run::{Job, Scenario, Trace, run};
-use world::Engine;
+use run::{A_LONG_TIME, Job, Scenario, Trace, run};
+use std::time::Duration;
+use world::{Engine, SETTLE};
 
 fn to(recipient: &'static str) -> Job {
     Job { recipient, message: 0, sent: true, retried: true }
@@ -28,6 +29,10 @@ fn two_recipients(engine: Engine) -> Scenario {
         user_deletes: 0,
         renumberings: 0,
         refusals: false,
+        fail_overs: 0,
+        clocks_set_back: 0,
+        mailboxes_deleted: 0,
+        sent_retry_for: A_LONG_TIME,
     }
 }
 
@@ -113,6 +118,45 @@ fn random_schedules_with_a_replay_that_nobody_retries() {
 #[test]
 fn random_schedules_of_two_aliases_of_one_recipient() {
     random(&Scenario { name: "aliases", jobs: vec![to("scuba"), to("scuba")], ..two_recipients(Engine::Mysql) });
+}
+
+#[test]
+fn random_schedules_where_a_sent_copy_is_given_up_and_stays_owed() {
+    let sent_retry_for = Duration::from_secs_f64(1.5 * SETTLE);
+    for refusals in [false, true] {
+        random(&Scenario {
+            name: "given up",
+            refusals,
+            sent_retry_for,
+            faults: 6,
+            ..two_recipients(Engine::Postgresql)
+        });
+    }
+}
+
+#[test]
+fn random_schedules_where_the_database_fails_over_and_forgets() {
+    for engine in [Engine::Postgresql, Engine::Mysql] {
+        random(&Scenario { name: "fail-over", fail_overs: 2, ..two_recipients(engine) });
+    }
+}
+
+#[test]
+fn random_schedules_where_the_clock_is_set_back() {
+    random(&Scenario { name: "clock", clocks_set_back: 2, ..two_recipients(Engine::Mysql) });
+    let twins = vec![to("scuba"), to("scuba")];
+    random(&Scenario { name: "clock, twins", clocks_set_back: 1, jobs: twins, ..two_recipients(Engine::Postgresql) });
+}
+
+#[test]
+fn random_schedules_where_a_mailbox_is_deleted_and_made_anew() {
+    random(&Scenario { name: "made anew", mailboxes_deleted: 1, ..two_recipients(Engine::Postgresql) });
+}
+
+#[test]
+fn random_schedules_of_a_note_that_goes_to_others_too() {
+    let jobs = vec![to("lisa"), to("doug"), to("lisa")];
+    random(&Scenario { name: "note to oneself", jobs, ..two_recipients(Engine::Mysql) });
 }
 
 #[test]

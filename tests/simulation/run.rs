@@ -14,6 +14,9 @@ use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+/// Longer than any schedule.
+pub const A_LONG_TIME: Duration = Duration::from_secs(1 << 30);
+
 /// What a schedule may contain.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -35,6 +38,14 @@ pub struct Scenario {
     pub renumberings: usize,
     /// Whether the sender's mailbox may be out of reach, and appends may be refused.
     pub refusals: bool,
+    /// How often the database fails over and forgets its last commits.
+    pub fail_overs: usize,
+    /// How often the database's clock is set back.
+    pub clocks_set_back: usize,
+    /// How often somebody deletes a whole mailbox; it is made anew when it is next asked for.
+    pub mailboxes_deleted: usize,
+    /// For how long a Sent copy is tried before it stays owed.
+    pub sent_retry_for: Duration,
 }
 
 /// One message for one envelope recipient.
@@ -92,11 +103,14 @@ pub fn run(scenario: &Scenario, choice: &mut Choice, trace: &mut Trace) -> Resul
         hasty_retries: scenario.hasty_retries,
         user_deletes: scenario.user_deletes,
         renumberings: scenario.renumberings,
+        fail_overs: scenario.fail_overs,
+        clocks_set_back: scenario.clocks_set_back,
+        mailboxes_deleted: scenario.mailboxes_deleted,
     };
     let mut number = 0;
     let mut start = |job: usize, running: &mut Vec<Running>| {
         number += 1;
-        let mut routine = process(number, scenario.jobs[job].clone(), Rc::clone(&world), Rc::clone(&messages));
+        let mut routine = process(number, scenario, job, Rc::clone(&world), Rc::clone(&messages));
         match routine.resume(Fate::Go) {
             CoroutineResult::Yield(at) => running.push(Running { number, job, routine, at }),
             CoroutineResult::Return(_) => unreachable!("a delivery makes at least one call"),
@@ -131,7 +145,8 @@ pub fn run(scenario: &Scenario, choice: &mut Choice, trace: &mut Trace) -> Resul
             trace.0.push(format!("hasty retry of job {job}"));
             start(job, &mut running);
         }
-        disturb(scenario, &world, choice, &mut left, trace);
+        let alive: Vec<usize> = running.iter().map(|process| process.number).collect();
+        disturb(&alive, &world, choice, &mut left, trace);
         // Who goes on: the last one, or somebody else.
         let here = running.iter().position(|process| process.number == last);
         let which = match here {
@@ -192,6 +207,9 @@ struct Left {
     hasty_retries: usize,
     user_deletes: usize,
     renumberings: usize,
+    fail_overs: usize,
+    clocks_set_back: usize,
+    mailboxes_deleted: usize,
 }
 
 /// What happens to a process at a point; `None`: it dies there.
@@ -226,17 +244,51 @@ fn settle(world: &Rc<RefCell<World>>, choice: &mut Choice, trace: &mut Trace) {
 }
 
 /// What happens by itself: an APPEND of a dead process lands, an owner deletes a copy, a mailbox is renumbered.
-fn disturb(scenario: &Scenario, world: &Rc<RefCell<World>>, choice: &mut Choice, left: &mut Left, trace: &mut Trace) {
+fn disturb(alive: &[usize], world: &Rc<RefCell<World>>, choice: &mut Choice, left: &mut Left, trace: &mut Trace) {
     let mut world = world.borrow_mut();
     let dead = |world: &World, which: usize| world.late[which].process;
-    let late = (0..world.late.len()).find(|&which| world.dead.contains(&dead(&world, which)));
+    let late =
+        (0..world.late.len()).find(|&which| world.late[which].abandoned || world.dead.contains(&dead(&world, which)));
     if let Some(which) = late
         && choice.of(2) == 1
     {
         trace.0.push(format!("what process {} sent lands", dead(&world, which)));
         world.land(which);
     }
-    let _ = scenario;
+    // A lock that is lost while its holder is busy elsewhere: in the very moment between its last look and its APPEND.
+    let holders: Vec<usize> =
+        alive.iter().copied().filter(|process| world.locks.values().any(|h| h == process)).collect();
+    if left.faults > 0
+        && let Some(&holder) = holders.first()
+        && choice.of(2) == 1
+    {
+        left.faults -= 1;
+        trace.0.push(format!("the server ends the connection of process {holder}, and frees its lock"));
+        world.sever(holder);
+    }
+    if left.fail_overs > 0 {
+        let commits = choice.of(5);
+        if commits > 0 {
+            left.fail_overs -= 1;
+            trace.0.push(format!("the database fails over, and forgets {} commits", commits - 1));
+            world.fail_over(commits - 1, alive.iter().copied());
+        }
+    }
+    if left.clocks_set_back > 0 && choice.of(2) == 1 {
+        left.clocks_set_back -= 1;
+        trace.0.push("the database's clock is set back".into());
+        world.clock -= 2.5 * SETTLE;
+    }
+    if left.mailboxes_deleted > 0 {
+        let names: Vec<_> = world.boxes.keys().cloned().collect();
+        let picked = choice.of(names.len() + 1);
+        if picked > 0 {
+            left.mailboxes_deleted -= 1;
+            trace.0.push(format!("{:?} is deleted, and made anew", names[picked - 1]));
+            let mailbox: &mut Box_ = world.mailbox(&names[picked - 1]);
+            *mailbox = Box_ { uid_validity: mailbox.uid_validity + 1, uid_next: 1, touched: true, ..Box_::default() };
+        }
+    }
     if left.user_deletes > 0 {
         let names: Vec<_> =
             world.boxes.iter().filter(|(_, b)| !b.messages.is_empty()).map(|(n, _)| n.clone()).collect();
@@ -268,13 +320,20 @@ fn disturb(scenario: &Scenario, world: &Rc<RefCell<World>>, choice: &mut Choice,
 }
 
 /// One process: the real delivery, on simulated servers.
-fn process(number: usize, job: Job, world: Rc<RefCell<World>>, messages: Rc<[Message; 2]>) -> Routine {
+fn process(
+    number: usize,
+    scenario: &Scenario,
+    job: usize,
+    world: Rc<RefCell<World>>,
+    messages: Rc<[Message; 2]>,
+) -> Routine {
+    let (job, sent_retry_for) = (scenario.jobs[job].clone(), scenario.sent_retry_for);
     Coroutine::new(move |yielder, _| {
         let message = &messages[job.message];
         let policy = Policy {
             lock_wait: Duration::ZERO,
             settle: Duration::from_secs_f64(SETTLE),
-            sent_retry_for: Duration::from_secs(86400),
+            sent_retry_for,
             over_quota_refuses: false,
             look_in_sent: false,
             keep_source_up_to: 0,
@@ -330,13 +389,19 @@ fn owed(job: &Job, messages: &[Message; 2]) -> Vec<((String, String), CopyKey)> 
     owed
 }
 
+/// A sender's copy that could not be appended for long enough stays owed, and is no loss.
+fn may_stay_owed(scenario: &Scenario, name: &(String, String)) -> bool {
+    name.1 == "Sent" && scenario.sent_retry_for < A_LONG_TIME
+}
+
 /// Exit 0 was said: the copies are there, and recorded.
 fn delivered(scenario: &Scenario, job: &Job, messages: &[Message; 2], world: &World) -> Result<(), String> {
-    let _ = scenario;
     let identity = messages[job.message].identity();
     for (name, key) in owed(job, messages) {
         match world.copies.get(&key) {
             Some(Row::Delivered(_)) => {}
+            Some(Row::Owed) if may_stay_owed(scenario, &name) => continue,
+            None if world.forgot => {}
             other => return Err(format!("exit 0, but the ledger has {other:?} for {name:?}")),
         }
         let mailbox = world.boxes.get(&name);
@@ -361,15 +426,17 @@ fn ended(scenario: &Scenario, done: &[bool], messages: &[Message; 2], world: &Wo
             continue;
         }
         let identity = messages[job.message].identity();
-        for (name, _) in owed(job, messages) {
+        for (name, key) in owed(job, messages) {
+            let stays_owed = world.copies.get(&key) == Some(&Row::Owed) && may_stay_owed(scenario, &name);
             let Some(mailbox) = world.boxes.get(&name) else { return Err(format!("LOST: no {name:?}")) };
             let copies = mailbox.messages.iter().filter(|(_, what)| what == identity).count();
-            if copies == 0 && !mailbox.touched {
+            if copies == 0 && !mailbox.touched && !stays_owed {
                 return Err(format!("LOST: no copy in {name:?}"));
             }
             // In doubt a second copy, never none: where an owner or a renumbering had a hand in it, where a forgotten
-            // replay left one behind, or where the store cannot expunge.
-            let excused = mailbox.touched || !scenario.uid_plus || scenario.jobs.iter().any(|job| !job.retried);
+            // replay left one behind, where the database forgot, or where the store cannot expunge.
+            let excused =
+                mailbox.touched || world.forgot || !scenario.uid_plus || scenario.jobs.iter().any(|job| !job.retried);
             if copies > 1 && !excused {
                 return Err(format!("TWICE: {copies} copies in {name:?}"));
             }

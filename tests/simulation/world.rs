@@ -14,7 +14,7 @@ use maildrop_command::mailbox::{
 use maildrop_command::message::Identity;
 use maildrop_command::routing::AddressBook;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 use uuid::Uuid;
@@ -49,7 +49,7 @@ pub enum Engine {
     Mysql,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Attempt {
     pub attempt: Uuid,
     pub key: CopyKey,
@@ -80,6 +80,8 @@ pub struct InFlight {
     pub mailbox: (String, String),
     pub identity: Identity,
     pub process: usize,
+    /// Its process has lost the connection, and will not hear what comes of it.
+    pub abandoned: bool,
 }
 
 #[derive(Debug)]
@@ -93,6 +95,12 @@ pub struct World {
     pub late: Vec<InFlight>,
     /// The processes that have ended, one way or the other.
     pub dead: Vec<usize>,
+    /// The processes whose database connection has ended at the server, and which do not know yet.
+    pub severed: BTreeSet<usize>,
+    /// What the database held before each of its commits: what a server that fails over may go back to.
+    pub before: Vec<(Vec<Attempt>, BTreeMap<CopyKey, Row>)>,
+    /// Whether commits were ever forgotten.
+    pub forgot: bool,
     pub uid_plus: bool,
 }
 
@@ -107,6 +115,9 @@ impl World {
             boxes: BTreeMap::new(),
             late: Vec::new(),
             dead: Vec::new(),
+            severed: BTreeSet::new(),
+            before: Vec::new(),
+            forgot: false,
             uid_plus,
         }
     }
@@ -126,6 +137,25 @@ impl World {
     /// A process is gone: its connections end, and the server frees its locks.
     pub fn forget(&mut self, process: usize) {
         self.locks.retain(|_, holder| *holder != process);
+    }
+
+    /// The server ends a process's connection and frees its lock. The process hears of it when it next asks.
+    pub fn sever(&mut self, process: usize) {
+        self.forget(process);
+        self.severed.insert(process);
+    }
+
+    /// The database fails over to a server that lacks the last `commits`. Every connection ends with the old one.
+    pub fn fail_over(&mut self, commits: usize, processes: impl Iterator<Item = usize>) {
+        let kept = self.before.len().saturating_sub(commits);
+        if let Some((attempts, copies)) = self.before.drain(kept..).next() {
+            (self.attempts, self.copies, self.forgot) = (attempts, copies, true);
+        }
+        processes.for_each(|process| self.sever(process));
+    }
+
+    fn about_to_commit(&mut self) {
+        self.before.push((self.attempts.clone(), self.copies.clone()));
     }
 
     /// An APPEND of a process that died lands after all.
@@ -158,7 +188,7 @@ impl Process<'_> {
 
     /// A call to the database: lost before its effect, or after it.
     fn ask<T>(&mut self, call: &'static str, effect: impl FnOnce(&mut World, usize) -> T) -> Result<T, DatabaseError> {
-        if !self.database_alive || self.stop(call, false) != Fate::Go {
+        if !self.database_alive || self.stop(call, false) != Fate::Go || self.severed() {
             return Err(self.lost());
         }
         let result = effect(&mut self.world.borrow_mut(), self.number);
@@ -166,6 +196,10 @@ impl Process<'_> {
             return Err(self.lost());
         }
         Ok(result)
+    }
+
+    fn severed(&self) -> bool {
+        self.world.borrow().severed.contains(&self.number)
     }
 }
 
@@ -199,6 +233,7 @@ impl Ledger for Process<'_> {
 
     fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
         self.ask("journal", |world, _| {
+            world.about_to_commit();
             for copy in &journal.copies {
                 world.attempts.push(Attempt {
                     attempt: journal.attempt,
@@ -238,6 +273,7 @@ impl Ledger for Process<'_> {
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
         self.ask("record", |world, me| {
+            world.about_to_commit();
             for copy in &record.copies {
                 let row = match copy.state {
                     CopyState::Delivered(placement) => Row::Delivered(placement),
@@ -263,7 +299,7 @@ impl Ledger for Process<'_> {
         self.ask("first attempt", |world, _| {
             let first = world.attempts.iter().filter(|a| copies.contains(&a.key)).map(|a| a.started);
             let first = first.fold(world.clock, f64::min);
-            Duration::from_secs_f64(world.clock - first)
+            Duration::try_from_secs_f64(world.clock - first).unwrap_or_default()
         })
     }
 }
@@ -329,9 +365,12 @@ impl Mailbox for SimulatedMailbox<'_> {
         // The last CRLF is on its way: from here on others may run, the process may die, and the message lands all the
         // same, now, later, or never.
         let identity = *copy.identity;
-        let in_flight = InFlight { mailbox: self.name.clone(), identity, process: self.number };
+        let in_flight = InFlight { mailbox: self.name.clone(), identity, process: self.number, abandoned: false };
         self.world.borrow_mut().late.push(in_flight);
         if self.stop("append sent", false) != Fate::Go {
+            for flight in &mut self.world.borrow_mut().late {
+                flight.abandoned |= flight.process == self.number && flight.mailbox == self.name;
+            }
             return Appended::Unknown(self.error(MailboxFailure::ConnectionLost));
         }
         let placement = {
