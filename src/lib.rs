@@ -23,7 +23,9 @@
 //!
 //! [`message`] turns bytes into a message and gives it its identity; [`routing`] says which mailboxes an address has;
 //! [`config`] reads the TOML file; [`schema`] applies what lies in `sql/`; [`cli`] is the command line, a file per
-//! subcommand; [`log`] sends records to syslog, journald or a file; [`deadline`] bounds every wait.
+//! subcommand; [`site`] opens what one delivery needs, side by side, and [`embedded`] is the site without servers; [`tls`]
+//! is built only where a connection wants it; [`log`] sends records to syslog, journald or a file; [`deadline`] bounds every
+//! wait, and [`watchdog`] has the last word on it.
 
 pub mod cli;
 pub mod config;

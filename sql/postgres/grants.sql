@@ -1,6 +1,7 @@
 -- The least rights that a delivery needs. Not a migration: run it once as the owner of the tables, naming the role in
 -- the configuration file (and again after an upgrade whose notes say so):
 --
+--     CREATE ROLE maildrop LOGIN PASSWORD 'a long password';
 --     psql --set=role=maildrop --file=grants.sql DATABASE
 --
 -- `migrate` is run by the tables' owner, not by this role. `check`, run as this role, says what is missing.
@@ -11,7 +12,7 @@ GRANT SELECT, INSERT ON attempts, messages, copies TO :"role";
 GRANT UPDATE (ended_at, outcome) ON attempts TO :"role";
 GRANT UPDATE (recipient, state, uid_validity, uid, reason, delivered_at, updated_at) ON copies TO :"role";
 
--- With record.raw only: keep the source of messages. Reading it back is for whoever replays deliveries.
+-- With record.raw only: keep the source of messages. A delivery never reads it back.
 GRANT INSERT, SELECT (message_id) ON message_sources TO :"role";
 
 -- Nothing is ever deleted by a delivery. The lock needs no right at all, and who holds one is found in pg_locks and

@@ -20,7 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[command(after_help = "\
 Examples:
   maildrop_command check --config /etc/maildrop_command/config.toml
-  maildrop_command check --self-test --recipient scuba@mail.axial.net --config /etc/maildrop_command/config.toml
+  maildrop_command check --self-test --recipient scuba@mail.axial.net \\
+    --config /etc/maildrop_command/config.toml
 
 Run it as the user that Postfix runs deliveries as: what root may read, that user may not.
 
@@ -35,7 +36,7 @@ pub(super) struct Arguments {
     /// Log in to the mailbox of this address [default: some address of the table]
     #[arg(long, value_name = "ADDRESS")]
     recipient: Option<String>,
-    /// For programs
+    /// Print JSON, for programs
     #[arg(long)]
     json: bool,
 }
@@ -114,7 +115,7 @@ fn settings(config: &Config) -> Vec<Finding> {
             "log",
             State::Bad,
             error.to_string(),
-            Some("mend [log]: until then every delivery is 75"),
+            Some("start what it names, or choose another log in [log]: until then every delivery is 75"),
         ));
     }
     findings
@@ -225,7 +226,8 @@ fn self_test(site: &Site, deadline: Deadline) -> Result<Finding, DatabaseError> 
 fn database_failed(what: &str, error: &DatabaseError) -> Finding {
     let mend = match error.failure {
         DatabaseFailure::Unreachable | DatabaseFailure::TimedOut | DatabaseFailure::ConnectionLost => {
-            "see that it runs, that database.host and port (or socket) lead to it, and that no firewall is between"
+            "see that it runs, that database.host and port (or socket) lead to it, that the database is there, and that \
+             database.ca_file is of the CA that signed its certificate"
         }
         DatabaseFailure::AccessDenied => {
             "see database.user, its password, and its rights: sql/postgres/grants.sql, sql/mysql/grants.sql"
@@ -241,7 +243,8 @@ fn database_failed(what: &str, error: &DatabaseError) -> Finding {
 fn mailbox_failed(error: &MailboxError) -> Finding {
     let mend = match error.failure {
         MailboxFailure::Unreachable | MailboxFailure::TimedOut | MailboxFailure::ConnectionLost => {
-            "see that it runs, that imap.host, port and encryption fit it, and that its certificate is for that name"
+            "see that it runs, that imap.host, port and encryption fit it, that its certificate is for that name, and that \
+             imap.ca_file is of the CA that signed it"
         }
         MailboxFailure::AccessDenied => {
             "see imap.user, its password, and its right to act for every user (Dovecot: a master user; Cyrus: proxyservers)"

@@ -32,7 +32,8 @@ pub(super) struct Arguments {
     /// The configuration file
     #[arg(long, value_name = "FILE", conflicts_with = "embedded")]
     config: Option<PathBuf>,
-    /// Deliver on this one machine, into Maildirs and an SQLite ledger under DIR; no configuration
+    /// Deliver on this one machine, into Maildirs and an SQLite ledger under DIR, with no configuration; the log is
+    /// DIR/delivery.log
     #[arg(long, value_name = "DIR")]
     embedded: Option<PathBuf>,
     /// The envelope sender: ${sender}; empty, `<>` or MAILER-DAEMON for the null sender. Otherwise $SENDER (local(8))
@@ -66,7 +67,7 @@ pub(super) struct Arguments {
     /// What to log: error, warn, info, debug or trace [default: log.level of the configuration, otherwise info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<log::Level>,
-    /// Say what would be done, do nothing, and exit 75: nothing is delivered
+    /// Say what would be done, deliver nothing, and exit 75
     #[arg(long)]
     dry_run: bool,
 }
@@ -117,7 +118,10 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     let mut policy = site.policy();
     policy.lock_wait = arguments.lock_wait.unwrap_or(policy.lock_wait);
     if deadline >= policy.settle {
-        return misconfigured("--deadline is not below imap.settle, by which an earlier attempt's APPEND has landed");
+        let settle = humantime::format_duration(policy.settle);
+        let text =
+            format!("--deadline is not below {settle} (imap.settle), by which an earlier attempt's APPEND has landed");
+        return misconfigured(&text);
     }
     if deadline >= bounced_at {
         return misconfigured(

@@ -12,15 +12,15 @@ pub(super) enum Command {
 Example:
   maildrop_command lock key '<123-abc@mail.google.com>'
 
-The SQL functions maildrop_lock_key(message_id) on PostgreSQL and maildrop_lock_name(message_id, namespace) on MySQL give
-the same.")]
+The SQL functions maildrop_lock_key(message_id) on PostgreSQL and maildrop_lock_name(message_id, namespace) \
+on MySQL give the same.")]
     Key {
         /// The Message-ID, with or without its angle brackets
         message_id: String,
         /// The namespace: lock.namespace in the configuration
         #[arg(long, default_value = DEFAULT_NAMESPACE)]
         namespace: String,
-        /// For programs
+        /// Print JSON, for programs
         #[arg(long)]
         json: bool,
     },

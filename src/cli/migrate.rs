@@ -2,6 +2,7 @@
 
 use super::{complain, say, table};
 use crate::config::Config;
+use crate::database::DatabaseFailure;
 use crate::deadline::Deadline;
 use crate::schema::{self, Application, MigrateError, Migration, MigrationState, MigrationStatus};
 use crate::site::Site;
@@ -17,11 +18,13 @@ const PATIENCE: Duration = Duration::from_hours(24);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  maildrop_command migrate --config /etc/maildrop_command/config.toml
+  maildrop_command migrate --config /root/maildrop-migrate.toml
   maildrop_command migrate --status --config /etc/maildrop_command/config.toml
 
-Safe to run from many machines at once, and to run again. A release runs on the schema of the next one, so upgrade the
-schema first, then the machines one by one.")]
+FILE names a role that may create tables; deliveries have another one (sql/*/grants.sql).
+
+Safe to run from many machines at once, and to run again. A release runs on the schema of the next one, so \
+upgrade the schema first, then the machines one by one.")]
 pub(super) struct Arguments {
     /// The configuration file
     #[arg(long, value_name = "FILE")]
@@ -29,7 +32,7 @@ pub(super) struct Arguments {
     /// Tell how the schema stands, and change nothing
     #[arg(long)]
     status: bool,
-    /// For programs
+    /// Print JSON, for programs
     #[arg(long)]
     json: bool,
 }
@@ -45,7 +48,13 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
     match bring_up_to_date(&site, arguments) {
         Ok(()) => ExitCode::Ok,
         Err(error) => {
-            complain(&format!("{error}\n`maildrop_command check` shows what is in the way"));
+            let mend = match &error {
+                MigrateError::Database(error) if error.failure == DatabaseFailure::AccessDenied => {
+                    "the configuration file has to name the role that owns the tables, or may make them, and its password file"
+                }
+                _ => "`maildrop_command check` shows what is in the way",
+            };
+            complain(&format!("{error}\n{mend}"));
             ExitCode::Unavailable
         }
     }

@@ -33,14 +33,15 @@ use sysexits::ExitCode;
     after_help = "\
 Examples:
   Try it out, with no database and no mail server:
-    maildrop_command --embedded /tmp/mail --sender lisa@gmail.com --recipient scuba@mail.axial.net < message.eml
+    maildrop_command --embedded /tmp/mail --sender lisa@gmail.com \\
+      --recipient scuba@mail.axial.net < message.eml
 
   In Postfix's master.cf (the whole entry is in postfix/master.cf.maildrop):
-    argv=/usr/bin/maildrop_command --config /etc/maildrop_command/config.toml
-      --sender ${sender} --recipient ${recipient} --queue-id ${queue_id}
+    argv=/usr/bin/maildrop_command --config=/etc/maildrop_command/config.toml
+      --sender=${sender} --recipient=${recipient} --queue-id=${queue_id}
 
   Before going live:
-    maildrop_command migrate --config /etc/maildrop_command/config.toml
+    maildrop_command migrate --config /root/maildrop-migrate.toml
     maildrop_command check --self-test --config /etc/maildrop_command/config.toml
 
 Exit status of a delivery: 0 delivered, 67 unknown recipient, 65 or 77 refused by a rule of yours, 75 try again later."
@@ -60,7 +61,7 @@ enum Command {
     Migrate(migrate::Arguments),
     /// Look whether database and mailbox store keep what a delivery relies on
     Check(check::Arguments),
-    /// The named lock
+    /// The named lock: its name in SQL
     #[command(subcommand)]
     Lock(lock::Command),
 }
@@ -133,7 +134,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse::<u32>() {
         return Ok(Duration::from_secs(u64::from(seconds)));
     }
-    humantime::parse_duration(text).map_err(|e| format!("{e}: write it like 30s, 5m or 1h"))
+    humantime::parse_duration(text).map_err(|_| "write it like 30s, 5m or 1h".into())
 }
 
 /// A table for people: as wide as their terminal; elsewhere a line for each row, which a search can find.

@@ -1,7 +1,7 @@
 //! The story of one delivery, from top to bottom.
 //!
 //! Given a message, an envelope and open connections, [`deliver`] returns what came of it. It knows nothing of standard
-//! input, exit codes or the process it runs in: the pipe, the replay and whatever comes later call the same code.
+//! input, exit codes or the process it runs in: the pipe and whatever comes later call the same code.
 //!
 //! ```text
 //! 1  journal   one autocommit statement: for each copy owed, "attempt by host/pid/queue id, open", and where its
