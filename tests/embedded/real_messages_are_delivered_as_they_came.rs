@@ -73,6 +73,12 @@ fn every_copy_has_the_identity_of_the_original() {
             ("with another Received", [&received[..], bytes].concat()),
             ("with an mbox line", [b"From lisa@gmail.com Fri Nov 20 13:00:00 2026\n", bytes].concat()),
         ] {
+            // Without an id or a date, only the Received fields tell one night's message of a device from the next one's.
+            let told_apart_by_received = message.message_id().is_none() || message.topmost("Date").is_none();
+            if what == "with another Received" && told_apart_by_received {
+                assert_ne!(Identity::of(&copy), identity, "{} {what}", path.display());
+                continue;
+            }
             assert_eq!(Identity::of(&copy), identity, "{} {what}", path.display());
             let again = Message::receive(copy).unwrap();
             assert_eq!(*again.identity(), identity, "{} {what}, received", path.display());
