@@ -5,10 +5,12 @@
 //! `SIMULATION_SCHEDULES=1000000 SIMULATION_PREEMPTIONS=3 cargo test --release --test simulation`.
 
 mod choice;
+mod mistake;
 mod run;
 mod world;
 
 use choice::{Choice, Every, Random};
+use mistake::Mistake;
 use run::{A_LONG_TIME, Job, Scenario, Trace, run};
 use std::time::Duration;
 use world::{Engine, SETTLE};
@@ -33,6 +35,7 @@ fn two_recipients(engine: Engine) -> Scenario {
         clocks_set_back: 0,
         mailboxes_deleted: 0,
         sent_retry_for: A_LONG_TIME,
+        mistake: None,
     }
 }
 
@@ -167,4 +170,50 @@ fn every_schedule_of_two_recipients_with_one_fault() {
         let schedules = every(&small);
         assert!(schedules > 1000, "only {schedules}");
     }
+}
+
+/// Whether some random schedule shows the mistake.
+fn is_found(mistake: Mistake) {
+    let two = |engine| Scenario { mistake: Some(mistake), ..two_recipients(engine) };
+    let scenarios = [
+        two(Engine::Postgresql),
+        two(Engine::Mysql),
+        Scenario { user_deletes: 1, ..two(Engine::Postgresql) },
+        Scenario { jobs: vec![to("scuba"), to("doug"), to("lisa")], ..two(Engine::Mysql) },
+    ];
+    let schedules = setting("SIMULATION_MISTAKES").unwrap_or(10_000);
+    for seed in 0..schedules {
+        for scenario in &scenarios {
+            let broken = run(scenario, &mut Choice::Random(Random::new(seed)), &mut Trace::default());
+            if let Err(broken) = broken {
+                println!("{mistake:?}: found in schedule {seed}: {broken}");
+                return;
+            }
+        }
+    }
+    panic!("{mistake:?} was not found in {schedules} schedules of each kind");
+}
+
+macro_rules! each_mistake_is_found {
+    ($($name:ident: $mistake:ident,)*) => {
+        mod each_mistake_is_found {
+            $(#[test] fn $name() { super::is_found(super::Mistake::$mistake); })*
+        }
+    };
+}
+
+each_mistake_is_found! {
+    no_lock: NoLock,
+    a_lock_held_elsewhere_taken_for_delivered: BusyIsDone,
+    looking_before_the_lock: LookBeforeLock,
+    no_journal: NoJournal,
+    never_searching: NeverSearch,
+    not_looking_again_for_what_is_recorded: NoRecheck,
+    not_waiting_until_it_is_settled: NoSettle,
+    taking_out_without_a_keeper: NoKeeper,
+    letting_go_before_the_commit: ReleaseBeforeCommit,
+    recording_before_appending: RecordBeforeAppend,
+    exit_0_on_an_unknown_outcome: UnknownIsDone,
+    ending_an_attempt_of_unknown_outcome: UnknownEnds,
+    reading_the_journal_once: JournalReadOnce,
 }

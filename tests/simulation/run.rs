@@ -1,9 +1,10 @@
 //! One schedule: processes for one or two messages, in turns, with what goes wrong on the way, and Postfix's retries.
 
 use crate::choice::Choice;
+use crate::mistake::{self, Database, Mistake, MistakenMailbox, Pending};
 use crate::world::{Box_, Engine, Fate, Point, Process, Row, SETTLE, SimulatedMailbox, World};
 use corosensei::{Coroutine, CoroutineResult};
-use maildrop_command::delivery::{self, Deferral, Delivery, OwedCopy, Policy, Refusal, Stages};
+use maildrop_command::delivery::{self, Delivery, OwedCopy, Policy, Stages};
 use maildrop_command::ledger::CopyKey;
 use maildrop_command::lock::LockName;
 use maildrop_command::mailbox::{MailboxError, Role};
@@ -46,6 +47,8 @@ pub struct Scenario {
     pub mailboxes_deleted: usize,
     /// For how long a Sent copy is tried before it stays owed.
     pub sent_retry_for: Duration,
+    /// A mistake that every process makes.
+    pub mistake: Option<Mistake>,
 }
 
 /// One message for one envelope recipient.
@@ -327,7 +330,7 @@ fn process(
     world: Rc<RefCell<World>>,
     messages: Rc<[Message; 2]>,
 ) -> Routine {
-    let (job, sent_retry_for) = (scenario.jobs[job].clone(), scenario.sent_retry_for);
+    let (job, sent_retry_for, mistake) = (scenario.jobs[job].clone(), scenario.sent_retry_for, scenario.mistake);
     Coroutine::new(move |yielder, _| {
         let message = &messages[job.message];
         let policy = Policy {
@@ -350,27 +353,32 @@ fn process(
             arrived: OffsetDateTime::UNIX_EPOCH,
             policy: &policy,
         };
+        let pending = Pending::default();
         let open = |role: Role, user: &str, mailbox: &str| OwedCopy {
             role,
             user: user.into(),
             mailbox_name: mailbox.into(),
-            mailbox: Ok::<_, MailboxError>(Box::new(SimulatedMailbox {
-                name: (user.into(), mailbox.into()),
-                number,
-                world: Rc::clone(&world),
-                yielder,
-                alive: true,
+            mailbox: Ok::<_, MailboxError>(Box::new(MistakenMailbox {
+                mailbox: SimulatedMailbox {
+                    name: (user.into(), mailbox.into()),
+                    number,
+                    world: Rc::clone(&world),
+                    yielder,
+                    alive: true,
+                },
+                mistake,
+                pending: Rc::clone(&pending),
             })),
         };
         let mut owed = vec![open(Role::Recipient, job.recipient, "INBOX")];
         if job.sent {
             owed.push(open(Role::Sender, "lisa", "Sent"));
         }
-        let mut database = Process { number, world: Rc::clone(&world), yielder, database_alive: true };
+        let process = Process { number, world: Rc::clone(&world), yielder, database_alive: true };
+        let mut database = Database::new(process, mistake, Rc::clone(&pending));
         match delivery::deliver(&delivery, &mut database, owed, &mut Stages::default()) {
             Ok(_) => Ok(()),
-            Err(Refusal::Deferred(Deferral::Busy(_))) => Err("busy".into()),
-            Err(refusal) => Err(refusal.to_string()),
+            Err(refusal) => mistake::outcome(mistake, &refusal),
         }
     })
 }
@@ -415,6 +423,9 @@ fn delivered(scenario: &Scenario, job: &Job, messages: &[Message; 2], world: &Wo
 
 /// All processes have finished or died, and every retry has run.
 fn ended(scenario: &Scenario, done: &[bool], messages: &[Message; 2], world: &World) -> Result<(), String> {
+    if world.last_copy_removed {
+        return Err("LOST: the last copy was taken out".into());
+    }
     if !world.locks.is_empty() {
         return Err("a lock is still held".into());
     }

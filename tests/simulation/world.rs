@@ -101,6 +101,8 @@ pub struct World {
     pub before: Vec<(Vec<Attempt>, BTreeMap<CopyKey, Row>)>,
     /// Whether commits were ever forgotten.
     pub forgot: bool,
+    /// Whether a delivery has taken out the last copy of its message.
+    pub last_copy_removed: bool,
     pub uid_plus: bool,
 }
 
@@ -118,6 +120,7 @@ impl World {
             severed: BTreeSet::new(),
             before: Vec::new(),
             forgot: false,
+            last_copy_removed: false,
             uid_plus,
         }
     }
@@ -126,7 +129,7 @@ impl World {
         self.boxes.entry(name.clone()).or_insert_with(|| Box_ { uid_validity: 1, uid_next: 1, ..Box_::default() })
     }
 
-    fn take_in(&mut self, name: &(String, String), identity: Identity) -> Placement {
+    pub fn take_in(&mut self, name: &(String, String), identity: Identity) -> Placement {
         let mailbox = self.mailbox(name);
         let uid = mailbox.uid_next;
         mailbox.uid_next += 1;

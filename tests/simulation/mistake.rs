@@ -1,0 +1,230 @@
+//! Mistakes that a delivery could make, each made on purpose: a scheduler that does not find them proves nothing.
+//!
+//! The delivery itself is not touched. Each mistake stands between it and the world, and does to its calls what the
+//! mistaken program would do: skip one, make it too early or too late, or take its answer for another.
+
+use crate::world::{Process, Row, SETTLE, SimulatedMailbox};
+use maildrop_command::database::DatabaseError;
+use maildrop_command::delivery::{Deferral, Refusal};
+use maildrop_command::ledger::{CopyHistory, CopyKey, Journal, Ledger, Record};
+use maildrop_command::lock::{Acquired, LockName, NamedLock};
+use maildrop_command::mailbox::{
+    Appended, Found, FoundCopy, Mailbox, MailboxError, NewCopy, Placement, Position, Removal, Wanted,
+};
+use maildrop_command::message::Identity;
+use maildrop_command::routing::AddressBook;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// A mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// Everybody believes to have the lock.
+    NoLock,
+    /// Whoever finds the lock held says that the message is delivered.
+    BusyIsDone,
+    /// The ledger is read before the lock is taken, and not again.
+    LookBeforeLock,
+    /// The attempts of others are read before the lock is taken, and not again.
+    JournalReadOnce,
+    /// Nobody sees anybody else's attempt: no journal.
+    NoJournal,
+    /// What an attempt that never ended has left is not searched for.
+    NeverSearch,
+    /// A copy that is recorded is never looked for again.
+    NoRecheck,
+    /// An attempt for the same recipient is taken for settled at once.
+    NoSettle,
+    /// A copy too many is taken out without looking whether the one to keep is there.
+    NoKeeper,
+    /// The lock is let go before the record commits.
+    ReleaseBeforeCommit,
+    /// The copy is recorded before it is appended.
+    RecordBeforeAppend,
+    /// An APPEND whose answer is lost is taken for stored, and the delivery for done.
+    UnknownIsDone,
+    /// An attempt whose APPEND's answer is lost ends all the same.
+    UnknownEnds,
+}
+
+/// What becomes of an outcome.
+pub fn outcome(mistake: Option<Mistake>, refusal: &Refusal) -> Result<(), String> {
+    match (mistake, refusal) {
+        (Some(Mistake::BusyIsDone), Refusal::Deferred(Deferral::Busy(_)))
+        | (Some(Mistake::UnknownIsDone), Refusal::Deferred(Deferral::Unknown(_))) => Ok(()),
+        (_, Refusal::Deferred(Deferral::Busy(_))) => Err("busy".into()),
+        _ => Err(refusal.to_string()),
+    }
+}
+
+/// What two mailboxes and a database of one process share.
+pub type Pending = Rc<RefCell<Vec<((String, String), Identity)>>>;
+
+/// A database, with a mistake in front of it or none.
+pub struct Database<'y> {
+    pub process: Process<'y>,
+    pub mistake: Option<Mistake>,
+    pub pending: Pending,
+    /// What was read too early.
+    stale: Vec<CopyHistory>,
+    lock: Option<LockName>,
+    attempt: Uuid,
+    recipient: String,
+}
+
+impl<'y> Database<'y> {
+    pub fn new(process: Process<'y>, mistake: Option<Mistake>, pending: Pending) -> Self {
+        Self {
+            process,
+            mistake,
+            pending,
+            stale: Vec::new(),
+            lock: None,
+            attempt: Uuid::nil(),
+            recipient: String::new(),
+        }
+    }
+}
+
+impl NamedLock for Database<'_> {
+    fn acquire(&mut self, name: &LockName, wait: Duration) -> Result<Acquired, DatabaseError> {
+        self.lock = Some(*name);
+        if self.mistake == Some(Mistake::NoLock) {
+            return Ok(Acquired::Held);
+        }
+        self.process.acquire(name, wait)
+    }
+
+    fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
+        Ok(self.process.still_held(name)? || self.mistake == Some(Mistake::NoLock))
+    }
+
+    fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
+        self.process.release(name)
+    }
+}
+
+impl Ledger for Database<'_> {
+    fn addresses(&mut self, addresses: &[&str]) -> Result<AddressBook, DatabaseError> {
+        self.process.addresses(addresses)
+    }
+
+    fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
+        self.process.journal(journal)?;
+        (self.attempt, self.recipient) = (journal.attempt, journal.recipient.to_owned());
+        if matches!(self.mistake, Some(Mistake::LookBeforeLock | Mistake::JournalReadOnce)) {
+            let keys: Vec<CopyKey> = journal.copies.iter().map(|copy| copy.key).collect();
+            self.stale = self.process.look(&keys)?;
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {
+        let mut histories = self.process.look(copies)?;
+        for history in &mut histories {
+            let stale = self.stale.iter().find(|stale| stale.key == history.key);
+            match (self.mistake, stale) {
+                (Some(Mistake::LookBeforeLock), Some(stale)) => *history = stale.clone(),
+                (Some(Mistake::JournalReadOnce), Some(stale)) => {
+                    history.open_attempts.clone_from(&stale.open_attempts);
+                }
+                (Some(Mistake::NoJournal), _) => {
+                    history.open_attempts.retain(|open| open.attempt == self.attempt);
+                }
+                (Some(Mistake::NoRecheck), _) if history.delivered.is_some() => {
+                    let ours = |recipient: &str| recipient == self.recipient;
+                    history.open_attempts.retain(|open| open.attempt == self.attempt || !ours(&open.recipient));
+                }
+                (Some(Mistake::NoSettle), _) => {
+                    for open in history.open_attempts.iter_mut().filter(|open| open.attempt != self.attempt) {
+                        open.age += 2.0 * SETTLE;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(histories)
+    }
+
+    fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
+        if self.mistake == Some(Mistake::ReleaseBeforeCommit)
+            && let Some(lock) = self.lock
+        {
+            self.process.release(&lock)?;
+        }
+        self.process.record(record)?;
+        if self.mistake == Some(Mistake::UnknownEnds) {
+            for attempt in &mut self.process.world.borrow_mut().attempts {
+                attempt.ended |= attempt.attempt == self.attempt;
+            }
+        }
+        for (name, identity) in self.pending.borrow_mut().drain(..) {
+            self.process.world.borrow_mut().take_in(&name, identity);
+        }
+        Ok(())
+    }
+
+    fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError> {
+        self.process.first_attempt_age(copies)
+    }
+}
+
+/// A mailbox, with a mistake in front of it or none.
+pub struct MistakenMailbox<'y> {
+    pub mailbox: SimulatedMailbox<'y>,
+    pub mistake: Option<Mistake>,
+    pub pending: Pending,
+}
+
+impl Mailbox for MistakenMailbox<'_> {
+    fn position(&mut self) -> Result<Option<Position>, MailboxError> {
+        self.mailbox.position()
+    }
+
+    fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
+        if self.mistake == Some(Mistake::RecordBeforeAppend) && go_ahead() {
+            self.pending.borrow_mut().push((self.mailbox.name.clone(), *copy.identity));
+            return Appended::Stored(None);
+        }
+        self.mailbox.append(copy, go_ahead)
+    }
+
+    fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
+        let mut found = self.mailbox.find(wanted)?;
+        match self.mistake {
+            Some(Mistake::NeverSearch) => found.copies.clear(),
+            Some(Mistake::NoKeeper) => {
+                // It believes the ledger that the recorded copy is there.
+                let (user, name) = &self.mailbox.name;
+                let key = CopyKey::new(wanted.identity, wanted.role, user, name);
+                let world = self.mailbox.world.borrow();
+                if let Some(Row::Delivered(Some(recorded))) = world.copies.get(&key) {
+                    let recorded = FoundCopy { placement: Some(*recorded), deleted: false };
+                    found.copies.retain(|copy| copy.placement != recorded.placement);
+                    found.copies.insert(0, recorded);
+                }
+            }
+            _ => {}
+        }
+        Ok(found)
+    }
+
+    fn remove(
+        &mut self,
+        extra: Placement,
+        keep: Placement,
+        wanted: &Wanted<'_>,
+        go_ahead: &mut dyn FnMut() -> bool,
+    ) -> Result<Removal, MailboxError> {
+        if self.mistake != Some(Mistake::NoKeeper) {
+            return self.mailbox.remove(extra, keep, wanted, go_ahead);
+        }
+        let mut world = self.mailbox.world.borrow_mut();
+        let mailbox = world.mailbox(&self.mailbox.name);
+        mailbox.messages.retain(|(uid, _)| *uid != extra.uid);
+        world.last_copy_removed |= !mailbox.messages.iter().any(|(_, what)| what == wanted.identity);
+        Ok(Removal::Removed)
+    }
+}
