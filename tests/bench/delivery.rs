@@ -51,11 +51,7 @@ fn main() {
 }
 
 fn floor_in_a_process(arguments: &[String]) {
-    let calls = match arguments[0].as_str() {
-        "same" => Calls::Same,
-        "fewest" => Calls::Fewest,
-        _ => Calls::Append,
-    };
+    let calls = Calls::named(&arguments[0]);
     let mut message = Vec::new();
     std::io::stdin().read_to_end(&mut message).expect("a message");
     floor::deliver(&Servers::from_arguments(&arguments[2..]), &arguments[1], &message, calls);
@@ -202,18 +198,18 @@ fn rich_mailbox(report: &mut Report, site: &Site, runs: usize) {
     site.fill(RICH);
     let configuration = site.configuration(Way::Plain);
     let mut deliveries: [Vec<Delivery>; 2] = Default::default();
-    let mut appends: [Series; 2] = Default::default();
+    let mut appends: [Series; 4] = Default::default();
     let [poor, rich] = &mut deliveries;
-    let [append_poor, append_rich] = &mut appends;
+    let [append_poor, append_rich, status_poor, status_rich] = &mut appends;
     let deliver = |deliveries: &mut Vec<Delivery>, user, counts| {
         let delivery = site.deliver(&configuration, user, &message(STRANGER, SIZE));
         if counts {
             deliveries.push(delivery);
         }
     };
-    let append = |series: &mut Series, user: &str, counts| {
+    let append = |series: &mut Series, calls, user: &str, counts| {
         let message = with_crlf(&message(STRANGER, SIZE));
-        let took = process::run(&mut site.floor(Calls::Append, user), &message).took;
+        let took = process::run(&mut site.floor(calls, user), &message).took;
         if counts {
             series.push(milliseconds(took));
         }
@@ -223,11 +219,13 @@ fn rich_mailbox(report: &mut Report, site: &Site, runs: usize) {
         &mut [
             &mut |counts| deliver(poor, &site.poor_user, counts),
             &mut |counts| deliver(rich, &site.rich_user, counts),
-            &mut |counts| append(append_poor, &site.poor_user, counts),
-            &mut |counts| append(append_rich, &site.rich_user, counts),
+            &mut |counts| append(append_poor, Calls::Append, &site.poor_user, counts),
+            &mut |counts| append(append_rich, Calls::Append, &site.rich_user, counts),
+            &mut |counts| append(status_poor, Calls::StatusAppend, &site.poor_user, counts),
+            &mut |counts| append(status_rich, Calls::StatusAppend, &site.rich_user, counts),
         ],
     );
-    let [append_poor, append_rich] = &appends;
+    let [append_poor, append_rich, status_poor, status_rich] = &appends;
     let of = |what: fn(&Delivery) -> f64| deliveries.each_ref().map(|some| some.iter().map(what).collect::<Series>());
     let [poor, rich] = &of(|delivery| milliseconds(delivery.ended.took));
     let [poor_login, rich_login] = &of(|delivery| delivery.stages[2] + delivery.stages[3]);
@@ -242,14 +240,22 @@ fn rich_mailbox(report: &mut Report, site: &Site, runs: usize) {
             row("of it: authenticate, position", poor_login, rich_login),
             row("of it: append", poor_append, rich_append),
             row("a bare APPEND: connect, log in, append", append_poor, append_rich),
+            row("the same with a STATUS before it", status_poor, status_rich),
         ],
     );
-    let growth = append_rich.median() - append_poor.median();
-    report.line(format!(
-        "A bare APPEND grows by {growth:.2} ms; beyond that, the delivery into the full mailbox takes {:.2} × the other \
-         (target ≤ 1.2).",
-        (rich.median() - growth) / poor.median()
-    ));
+    for (what, small, large) in [
+        ("a bare APPEND (target ≤ 1.2)", append_poor, append_rich),
+        ("a bare STATUS and APPEND, which is the server's own part", status_poor, status_rich),
+    ] {
+        let growth = large.median() - small.median();
+        let beyond = (rich.median() - growth) / poor.median();
+        let rounds: Series = rich.beyond(large, small).zip(poor.values()).map(|(left, poor)| left / poor).collect();
+        let (low, high) = (rounds.quantile(0.25), rounds.quantile(0.75));
+        report.line(format!(
+            "- Beyond the {growth:.1} ms by which {what}, grows: {beyond:.2} × the delivery into the other; the quartiles \
+             of single rounds are {low:.2} and {high:.2}."
+        ));
+    }
 }
 
 /// What does not depend on how busy the machine is, or hardly.

@@ -15,6 +15,15 @@ impl Series {
         self.0.len()
     }
 
+    pub fn values(&self) -> impl Iterator<Item = f64> {
+        self.0.iter().copied()
+    }
+
+    /// What is left of each run without the growth from `small` to `large` in the same round.
+    pub fn beyond(&self, large: &Self, small: &Self) -> impl Iterator<Item = f64> {
+        self.0.iter().zip(&large.0).zip(&small.0).map(|((whole, large), small)| whole - (large - small))
+    }
+
     pub fn median(&self) -> f64 {
         self.quantile(0.5)
     }

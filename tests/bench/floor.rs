@@ -27,6 +27,26 @@ pub enum Calls {
     Fewest,
     /// A bare APPEND: connect, log in, append, and no database.
     Append,
+    /// The same with a STATUS before it, as a delivery has to ask.
+    StatusAppend,
+}
+
+impl Calls {
+    const NAMES: [(Self, &'static str); 4] = [
+        (Self::Same, "same"),
+        (Self::Fewest, "fewest"),
+        (Self::Append, "append"),
+        (Self::StatusAppend, "status-append"),
+    ];
+
+    /// As an argument of a process.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(calls, _)| *calls == self).expect("a name").1
+    }
+
+    pub fn named(name: &str) -> Self {
+        Self::NAMES.iter().find(|(_, known)| *known == name).expect("such calls").0
+    }
 }
 
 /// Where the servers are, and who we are to them.
@@ -79,7 +99,7 @@ pub fn deliver(servers: &Servers, user: &str, message: &[u8], calls: Calls) -> S
         let address = servers.imap.clone();
         move || Imap::connect(&address)
     });
-    let mut postgres = (calls != Calls::Append).then(|| connect(servers));
+    let mut postgres = matches!(calls, Calls::Same | Calls::Fewest).then(|| connect(servers));
     let mut imap;
     if calls == Calls::Same {
         stage(0);
@@ -98,11 +118,13 @@ pub fn deliver(servers: &Servers, user: &str, message: &[u8], calls: Calls) -> S
     imap.hear("A1 OK");
     stage(2);
 
-    if calls == Calls::Same {
-        let postgres = postgres.as_mut().expect("a connection");
+    if matches!(calls, Calls::Same | Calls::StatusAppend) {
         imap.say(b"A2 STATUS \"INBOX\" (UIDVALIDITY UIDNEXT)\r\n");
         imap.hear("A2 OK");
         stage(3);
+    }
+    if calls == Calls::Same {
+        let postgres = postgres.as_mut().expect("a connection");
         let journalled = postgres.execute_typed(
             JOURNAL,
             &[

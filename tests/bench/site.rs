@@ -141,12 +141,7 @@ impl Site {
     /// The floor in a process of its own.
     pub fn floor(&self, calls: Calls, user: &str) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        let calls = match calls {
-            Calls::Same => "same",
-            Calls::Fewest => "fewest",
-            Calls::Append => "append",
-        };
-        command.args(["floor", calls, user]).args(self.servers.to_arguments());
+        command.args(["floor", calls.name(), user]).args(self.servers.to_arguments());
         command
     }
 
