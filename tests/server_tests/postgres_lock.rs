@@ -137,7 +137,8 @@ fn short_time_limits_of_the_role_do_not_end_the_lock(server: &str) {
     for limit in ["idle_in_transaction_session_timeout", "statement_timeout", "lock_timeout"] {
         test.role_setting(&format!("{limit} = '300ms'"));
     }
-    if server != "POSTGRES15" {
+    let version = test.value("current_setting('server_version_num')").unwrap();
+    if version.parse::<u32>().unwrap() >= 170_000 {
         test.role_setting("transaction_timeout = '300ms'");
     }
     let (mut first, mut second) = (test.connect("FIRST"), test.connect("SECOND"));

@@ -15,7 +15,7 @@ pub mod smtp;
 pub mod wire;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// A variable of the test servers: from the environment, else from the file that `tests/servers/up` wrote
@@ -48,17 +48,30 @@ pub fn env_if_there(name: &str) -> Option<String> {
 /// did not run, which is a failure in CI.
 pub fn server(name: &str) -> String {
     let variable = format!("MAILDROP_TEST_{name}");
-    if let (None, Some(list), Some(_)) =
-        (env_if_there(&variable), std::env::var_os("MAILDROP_TEST_NOT_RUN"), std::env::var_os("NEXTEST"))
-    {
-        let test = std::thread::current().name().unwrap_or("a test").to_owned();
-        let mut list =
-            std::fs::OpenOptions::new().append(true).create(true).open(list).expect("the list can be written");
-        writeln!(list, "test {test}: it needs {name}").expect("the list can be written");
+    match std::env::var_os("MAILDROP_TEST_NOT_RUN") {
+        Some(list) if env_if_there(&variable).is_none() => did_not_run(name, Path::new(&list)),
+        _ => env(&variable),
+    }
+}
+
+/// Ends this test, and adds `SERVER TEST` to the list.
+fn did_not_run(server: &str, list: &Path) -> ! {
+    let test = std::env::var("NEXTEST_TEST_NAME").ok();
+    let test = test.or_else(|| std::thread::current().name().map(str::to_owned)).unwrap_or_else(|| "a test".to_owned());
+    let mut list = std::fs::OpenOptions::new().append(true).create(true).open(list).expect("the list can be opened");
+    // In one piece, since other tests write as well.
+    list.write_all(format!("{server} {test}\n").as_bytes()).expect("the list can be written");
+    if std::env::var_os("NEXTEST").is_some() {
         // nextest gives each test a process of its own.
         std::process::exit(0);
     }
-    env(&variable)
+    // Under `cargo test` all tests share one process; tests/run knows from the list what has not really failed.
+    panic!("it needs {server}, which this machine cannot have");
+}
+
+/// Whether a server may be of another version than its name says: in plain mode this machine's packages stand in.
+pub fn another_version_may_stand_in() -> bool {
+    env_if_there("MAILDROP_TEST_MODE").as_deref() == Some("plain")
 }
 
 /// An address of the form `host` or `host:port`, divided.
