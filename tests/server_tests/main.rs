@@ -43,3 +43,6 @@ mod the_lock_held_elsewhere;
 mod two_hosts;
 mod ways_to_connect;
 mod what_is_recorded;
+mod what_mysql_does;
+mod what_pgbouncer_does;
+mod what_postgresql_does;
