@@ -295,7 +295,7 @@ fn the_list_of_locks_has_the_key_in_two_halves(server: &str) {
     for key in [i64::MIN, -1, 0, 1, 0x7fff_ffff, 0x8000_0000, -0x8000_0000, i64::MAX] {
         client.batch_execute("BEGIN").unwrap();
         // As text: the digits of the smallest number alone are none that fits.
-        assert_eq!(value(&mut client, &format!("SELECT pg_try_advisory_xact_lock('{key}')")), "t");
+        assert_eq!(value(&mut client, &format!("SELECT pg_try_advisory_xact_lock_shared('{key}')")), "t");
         let listed = "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks \
                       WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND pid = pg_backend_pid()";
         assert_eq!(values(&mut client, listed), [key.to_string()]);
