@@ -29,6 +29,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod core_dumps;
 pub mod database;
 pub mod deadline;
 pub mod delivery;

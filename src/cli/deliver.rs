@@ -4,6 +4,7 @@
 
 use super::{complain, duration};
 use crate::config::Config;
+use crate::core_dumps;
 use crate::deadline::Deadline;
 use crate::delivery::verdict::{self, StatusDetail, Verdict};
 use crate::delivery::{Deferral, Delivered, Refusal, Stages};
@@ -133,6 +134,9 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     let log_settings = log::Settings { level: arguments.log_level.unwrap_or(log_settings.level), ..log_settings };
     if let Err(error) = log::start(&log_settings) {
         return misconfigured(&format!("the log: {error}"));
+    }
+    if core_dumps::are_possible() {
+        warn!("core dumps could not be switched off: one of this process would hold passwords");
     }
 
     // What. Read to its end, always: Postfix takes exit 0 for delivered, whether anybody has read the message or not.

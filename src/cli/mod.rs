@@ -72,6 +72,7 @@ const OTHER_SUBCOMMANDS: [&str; 4] = ["migrate", "check", "lock", "help"];
 /// Runs a command line, and returns the status to exit with. Never panics.
 #[must_use]
 pub fn run(arguments: &[OsString]) -> u8 {
+    crate::core_dumps::switch_off();
     crate::log::panic_hook();
     let other = arguments.get(1).and_then(|a| a.to_str()).is_some_and(|a| OTHER_SUBCOMMANDS.contains(&a));
     let outcome = catch_unwind(AssertUnwindSafe(|| dispatch(arguments, other)));

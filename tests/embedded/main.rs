@@ -22,3 +22,5 @@ mod the_envelope;
 mod the_first_verdict_is_the_last_word;
 mod the_ledger_remembers;
 mod the_watchdog_ends_what_hangs;
+mod what_others_see_of_it;
+mod what_we_are_made_of;

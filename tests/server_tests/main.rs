@@ -42,4 +42,8 @@ mod sent_copies;
 mod the_lock_held_elsewhere;
 mod two_hosts;
 mod ways_to_connect;
+mod what_imap_servers_do;
 mod what_is_recorded;
+mod what_mysql_does;
+mod what_pgbouncer_does;
+mod what_postgresql_does;

@@ -56,18 +56,49 @@ impl Imap {
 
     /// Runs a command: the untagged responses, each with the literals in it; or the line that refused it.
     pub fn run(&mut self, command: &str) -> Result<Vec<Response>, String> {
+        let tag = self.begin(command);
+        self.send(b"\r\n");
+        let mut responses = Vec::new();
+        let end = self.answer(&tag, &mut responses);
+        if end.starts_with("OK") { Ok(responses) } else { Err(end) }
+    }
+
+    /// Sends a command under a tag of its own, without the CRLF at its end.
+    pub fn begin(&mut self, command: &str) -> String {
         self.tag += 1;
         let tag = format!("t{} ", self.tag);
-        self.stream.get_mut().write_all(format!("{tag}{command}\r\n").as_bytes()).unwrap();
-        let mut responses = Vec::new();
+        self.send(format!("{tag}{command}").as_bytes());
+        tag
+    }
+
+    /// Sends bytes as they are.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.stream.get_mut().write_all(bytes).unwrap();
+    }
+
+    /// The answer to the command of this tag; what comes before it goes to `responses`.
+    pub fn answer(&mut self, tag: &str, responses: &mut Vec<Response>) -> String {
         loop {
             let response = self.response();
-            match response.text.strip_prefix(&tag) {
-                Some(end) if end.starts_with("OK") => return Ok(responses),
-                Some(end) => return Err(end.to_owned()),
+            match response.text.strip_prefix(tag) {
+                Some(end) => return end.to_owned(),
                 None => responses.push(response),
             }
         }
+    }
+
+    /// Says that nothing more will come, and hears the server out until it hangs up.
+    pub fn hang_up(mut self) -> String {
+        self.stream.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
+        let mut rest = Vec::new();
+        // A reset instead of a good-bye is an end, too.
+        let _ = self.stream.read_to_end(&mut rest);
+        String::from_utf8_lossy(&rest).into_owned()
+    }
+
+    /// The port at this end.
+    pub fn port(&self) -> u16 {
+        self.stream.get_ref().local_addr().unwrap().port()
     }
 
     fn response(&mut self) -> Response {

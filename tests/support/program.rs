@@ -92,9 +92,19 @@ impl Running {
         Self { child, began, stdout, stderr }
     }
 
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Whether it has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
+    }
+
+    /// How it has ended.
+    pub fn status(&mut self) -> std::process::ExitStatus {
+        self.child.wait().unwrap()
     }
 
     /// SIGKILL.

@@ -1,0 +1,29 @@
+//! No core dumps: a dump of this process would write the passwords of database and mailbox store to a disk, readable by
+//! whoever looks after crashes. And the process may well be aborted: by its [watchdog](crate::watchdog), to name one.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Switches them off for this process. Whether that worked is for [`are_possible`] to tell: at the start there is no log
+/// yet to say it in.
+///
+/// The soft limit counts (core(5)); the hard one stays, for programs that we might start. The kernel does not apply the
+/// limit to dumps that it pipes to a program (core(5), "Piping core dumps to a program"), although systemd-coredump and
+/// apport do; so on Linux the process is also made undumpable (PR_SET_DUMPABLE(2const)), which keeps other processes of
+/// the same user from reading its memory as well.
+pub fn switch_off() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Core);
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum });
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+}
+
+/// Whether this process may leave a core dump.
+#[must_use]
+pub fn are_possible() -> bool {
+    let limited = getrlimit(Resource::Core).current == Some(0);
+    #[cfg(target_os = "linux")]
+    let limited = limited
+        && rustix::process::dumpable_behavior()
+            .is_ok_and(|behavior| behavior == rustix::process::DumpableBehavior::NotDumpable);
+    !limited
+}
