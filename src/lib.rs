@@ -31,6 +31,8 @@ pub mod database;
 pub mod deadline;
 pub mod delivery;
 pub mod embedded;
+#[cfg(feature = "test-faults")]
+mod fault;
 pub mod ledger;
 pub mod lock;
 pub mod log;

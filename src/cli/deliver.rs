@@ -148,7 +148,11 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         return dry_run(&site, &message, &envelope, deadline);
     }
     let mut stages = Stages::default();
+    #[cfg(feature = "test-faults")]
+    crate::fault::at("before");
     let result = site.deliver(&message, &envelope, &policy, deadline, &mut stages);
+    #[cfg(feature = "test-faults")]
+    crate::fault::at("after");
     let verdict = match &result {
         Ok(delivered) => Verdict::from(delivered),
         Err(refusal) => Verdict::from(refusal),
