@@ -11,6 +11,7 @@ mod all_at_once;
 mod bad_input;
 mod cut_at_every_point;
 mod cut_short;
+mod exit_matrix;
 mod failing_surroundings;
 mod imap_append_stores_one_copy;
 mod imap_finds_what_arrived_since;
