@@ -38,6 +38,7 @@ mod postgres_migrations;
 mod postgres_pgbouncer;
 mod postgres_record;
 mod postgres_round_trips;
+mod real_kills;
 mod routing;
 mod sent_copies;
 mod the_lock_held_elsewhere;
