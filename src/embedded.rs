@@ -137,11 +137,12 @@ pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
         Ok(()) => true,
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => false,
         Err(e) if e.kind() == io::ErrorKind::NotFound => match path.parent().filter(|p| !p.as_os_str().is_empty()) {
-            Some(parent) => {
+            // What is there already cannot be what is missing: /proc says so of anything below it.
+            Some(parent) if !parent.is_dir() => {
                 create_directory(parent)?;
                 return create_directory(path);
             }
-            None => return Err(e),
+            _ => return Err(e),
         },
         Err(e) => return Err(e),
     };

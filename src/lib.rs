@@ -34,6 +34,8 @@ pub mod database;
 pub mod deadline;
 pub mod delivery;
 pub mod embedded;
+#[cfg(feature = "test-faults")]
+mod fault;
 pub mod ledger;
 pub mod lock;
 pub mod log;

@@ -1,5 +1,5 @@
-//! The log: to syslog, to journald or to a file; to stderr only where a person sits there. Never to stdout or stderr in a
-//! delivery: Postfix reads both, and sends what it reads to the message's sender.
+//! The log: to syslog, to journald or to a file. Never to stdout or stderr: Postfix reads both, and sends what it reads to
+//! the message's sender.
 //!
 //! Much of what is logged was written by strangers: a Message-ID, an address, what a server said. A record is one line
 //! whatever it holds: control characters (newline and ESC among them) and those that turn the direction of text are
@@ -52,8 +52,6 @@ pub enum Target {
     Journald,
     /// A file, made with mode 0640 if it is missing, appended to with one write(2) per record.
     File(PathBuf),
-    /// stderr: for all subcommands but the delivery.
-    Stderr,
 }
 
 /// How much a record weighs.
@@ -159,7 +157,6 @@ pub fn start(settings: &Settings) -> Result<(), LogError> {
         Target::Syslog => syslog_layer(format)?,
         Target::Journald => journald_layer()?,
         Target::File(path) => file_layer(path, format)?,
-        Target::Stderr => written(io::stderr, format, true),
     };
     let level = LevelFilter::from(settings.level);
     tracing::subscriber::set_global_default(Registry::default().with(layer.with_filter(level)))

@@ -397,6 +397,14 @@ struct Beside<T>(Result<thread::JoinHandle<Result<T, MailboxError>>, std::io::Er
 
 impl<T: Send + 'static> Beside<T> {
     fn start(name: &str, work: impl FnOnce() -> Result<T, MailboxError> + Send + 'static) -> Self {
+        #[cfg(feature = "test-faults")]
+        let work = {
+            let name = name.to_owned();
+            move || {
+                crate::fault::at(&name);
+                work()
+            }
+        };
         Self(thread::Builder::new().name(name.into()).spawn(work))
     }
 

@@ -101,6 +101,10 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
             }
             Err(error) => return misconfigured(&error.to_string()),
         },
+        // Under pipe(8) the working directory is Postfix's queue.
+        (None, Some(directory)) if !directory.is_absolute() => {
+            return misconfigured("--embedded wants the whole path of the directory, from / on");
+        }
         (None, Some(directory)) => {
             let log = log::Settings {
                 target: log::Target::File(directory.join("delivery.log")),
@@ -123,6 +127,9 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         let text =
             format!("--deadline is not below {settle} (imap.settle), by which an earlier attempt's APPEND has landed");
         return misconfigured(&text);
+    }
+    if policy.lock_wait >= deadline {
+        return misconfigured("--lock-wait is not below the deadline: nothing would be left for the delivery");
     }
     if deadline >= bounced_at {
         return misconfigured(
@@ -166,7 +173,11 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         return dry_run(&site, &message, &envelope, deadline);
     }
     let mut stages = Stages::default();
+    #[cfg(feature = "test-faults")]
+    crate::fault::at("before");
     let result = site.deliver(&message, &envelope, &policy, deadline, &mut stages);
+    #[cfg(feature = "test-faults")]
+    crate::fault::at("after");
     let verdict = match &result {
         Ok(delivered) => Verdict::from(delivered),
         Err(refusal) => Verdict::from(refusal),

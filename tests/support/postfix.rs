@@ -109,6 +109,12 @@ impl Postfix {
         self.run("postfix", &["reload"]);
     }
 
+    /// Appends to its master.cf, and has it read.
+    pub fn append_to_master_cf(&self, text: &str) {
+        append(self.host, &self.etc("master.cf"), text);
+        self.run("postfix", &["reload"]);
+    }
+
     /// Its log, from the start.
     pub fn log(&self) -> String {
         on(self.host, &["cat", &format!("{}/log", self.directory)])

@@ -107,6 +107,26 @@ impl Running {
         self.child.wait().unwrap()
     }
 
+    /// Sends SIGKILL, and does not wait for the end of it.
+    pub fn strike(&mut self) {
+        self.child.kill().unwrap();
+    }
+
+    /// SIGSTOP.
+    pub fn stop(&self) {
+        self.signal("STOP");
+    }
+
+    /// SIGCONT.
+    pub fn go_on(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let sent = Command::new("kill").args([&format!("-{name}"), &self.id().to_string()]).status().unwrap();
+        assert!(sent.success(), "kill -{name}");
+    }
+
     /// SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().unwrap();

@@ -93,11 +93,23 @@ impl Site {
         Imap::login(&server("DOVECOT"), &imap_user(&self.run, address), "secret").messages(mailbox)
     }
 
+    /// Puts a copy of the configuration file beside it, with `from` replaced by `to`; its path on the mail hosts.
+    pub fn other_configuration(&self, name: &str, from: &str, to: &str) -> String {
+        let text = std::fs::read_to_string(self.folder.0.join("config.toml")).unwrap();
+        assert_eq!(text.matches(from).count(), 1, "{from}: {text}");
+        self.file(name, &text.replace(from, to), 0o644)
+    }
+
+    /// Puts a file with these permissions where the mail hosts see it; its path there.
+    pub fn file(&self, name: &str, text: &str, mode: u32) -> String {
+        self.folder.write(name, text);
+        self.folder.mode(name, mode);
+        format!("{OPT}/{}/{name}", self.run)
+    }
+
     /// Puts an executable script where the mail hosts see it; its path there.
     pub fn script(&self, name: &str, text: &str) -> String {
-        self.folder.write(name, text);
-        self.folder.mode(name, 0o755);
-        format!("{OPT}/{}/{name}", self.run)
+        self.file(name, text, 0o755)
     }
 }
 
