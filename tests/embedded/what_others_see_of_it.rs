@@ -3,7 +3,7 @@
 
 use crate::program::{Running, program, wait_until};
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
@@ -40,20 +40,20 @@ impl Place {
         self.folder.path().join(name).to_str().unwrap().to_owned()
     }
 
-    /// A delivery that has read its configuration, and waits for the database.
-    fn delivery(&self, command: impl FnOnce(&str) -> Command) -> Running {
+    /// A delivery that has read its configuration, and waits for the database for as long as the connection is there.
+    fn delivery(&self, command: impl FnOnce(&str) -> Command) -> (Running, TcpStream) {
         let mut command = command(&self.path("config.toml"));
         command.args(["--sender", "lisa@mail.axial.net", "--recipient", "doug@mail.axial.net"]);
         let running = Running::start(command, b"Subject: hello\n\nHello.\n");
-        self.silent.accept().unwrap();
-        running
+        let (connection, _) = self.silent.accept().unwrap();
+        (running, connection)
     }
 }
 
 #[test]
 fn no_password_is_in_its_command_line_or_environment() {
     let place = Place::new();
-    let delivery = place.delivery(|config| program(&["--config", config]));
+    let (delivery, _connection) = place.delivery(|config| program(&["--config", config]));
     for file in ["cmdline", "environ", "comm", "status"] {
         let seen = fs::read(format!("/proc/{}/{file}", delivery.id()));
         // Of a process that cannot be dumped, the environment is root's alone to see.
@@ -92,7 +92,7 @@ fn it_leaves_no_core_dump() {
     };
 
     let program = env!("CARGO_BIN_EXE_maildrop_command");
-    let mut delivery = place.delivery(|config| allowed(&[program, "--config", config]));
+    let (mut delivery, _connection) = place.delivery(|config| allowed(&[program, "--config", config]));
     assert_eq!(limit(delivery.id()), "0");
     // Not even where the limit does not count, as for a dump that the kernel pipes to a program.
     let id = delivery.id().to_string();
