@@ -244,15 +244,15 @@ fn rich_mailbox(report: &mut Report, site: &Site, runs: usize) {
         ],
     );
     for (what, small, large) in [
-        ("a bare APPEND (target ≤ 1.2)", append_poor, append_rich),
-        ("a bare STATUS and APPEND, which is the server's own part", status_poor, status_rich),
+        ("a bare APPEND grows (target ≤ 1.2)", append_poor, append_rich),
+        ("a bare STATUS and APPEND grow", status_poor, status_rich),
     ] {
         let growth = large.median() - small.median();
         let beyond = (rich.median() - growth) / poor.median();
         let rounds: Series = rich.beyond(large, small).zip(poor.values()).map(|(left, poor)| left / poor).collect();
         let (low, high) = (rounds.quantile(0.25), rounds.quantile(0.75));
         report.line(format!(
-            "- Beyond the {growth:.1} ms by which {what}, grows: {beyond:.2} × the delivery into the other; the quartiles \
+            "- Beyond the {growth:.1} ms by which {what}: {beyond:.2} × the delivery into the other; the quartiles \
              of single rounds are {low:.2} and {high:.2}."
         ));
     }
