@@ -154,7 +154,7 @@ impl Default for ImapSection {
             act_for_user: None,
             mechanism: Mechanism::default(),
             login_user: None,
-            settle: Duration::from_secs(300),
+            settle: Duration::from_secs(600),
             over_quota: OverQuota::default(),
         }
     }

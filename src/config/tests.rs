@@ -51,7 +51,7 @@ fn what_is_left_out_has_its_default() {
         config.policy(),
         Policy {
             lock_wait: Duration::ZERO,
-            settle: Duration::from_secs(300),
+            settle: Duration::from_secs(600),
             sent_retry_for: Duration::from_secs(86400),
             over_quota_refuses: false,
             look_in_sent: false,
@@ -419,7 +419,7 @@ fn what_would_lose_or_double_mail() {
         ),
         (
             "[delivery]\ndeadline = \"600s\"",
-            ", line 7: imap.settle: 5m is not above delivery.deadline (10m): until that has passed, the APPEND of an earlier attempt may still land",
+            ", line 7: imap.settle: 10m is not above delivery.deadline (10m): until that has passed, the APPEND of an earlier attempt may still land",
         ),
         (
             "[lock]\nwait = \"4m\"",

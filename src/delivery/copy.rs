@@ -402,9 +402,10 @@ where
 {
     let Some(keep) = keep.filter(|_| found.in_range) else { return Ok(()) };
     for extra in found.copies.iter().filter_map(|copy| copy.placement).filter(|&placement| placement != keep) {
-        let removal = mailbox
-            .remove(extra, keep, wanted, &mut || still_held(delivery, database))
-            .map_err(Failure::NothingStored)?;
+        // Where the answer is missing, the expunge may still be carried out after we are gone (seen on Dovecot and Cyrus):
+        // our attempt stays open, so that nobody looks again, and relies on what he sees, before that is settled.
+        let removal =
+            mailbox.remove(extra, keep, wanted, &mut || still_held(delivery, database)).map_err(Failure::Unknown)?;
         match removal {
             Removal::Removed => info!(?extra, ?keep, "took out a copy that was there twice"),
             Removal::Withheld => return Err(Failure::LockLost),
