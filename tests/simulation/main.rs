@@ -211,7 +211,6 @@ each_mistake_is_found! {
     not_looking_again_for_what_is_recorded: NoRecheck,
     not_waiting_until_it_is_settled: NoSettle,
     taking_out_without_a_keeper: NoKeeper,
-    letting_go_before_the_commit: ReleaseBeforeCommit,
     recording_before_appending: RecordBeforeAppend,
     exit_0_on_an_unknown_outcome: UnknownIsDone,
     ending_an_attempt_of_unknown_outcome: UnknownEnds,

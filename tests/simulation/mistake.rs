@@ -2,6 +2,9 @@
 //!
 //! The delivery itself is not touched. Each mistake stands between it and the world, and does to its calls what the
 //! mistaken program would do: skip one, make it too early or too late, or take its answer for another.
+//!
+//! One well-known mistake is not among them: letting go of the lock before the record commits. No schedule shows it any
+//! more, because whoever gets the lock then finds the attempt open, searches, and adopts the copy.
 
 use crate::world::{Process, Row, SETTLE, SimulatedMailbox};
 use maildrop_command::database::DatabaseError;
@@ -39,8 +42,6 @@ pub enum Mistake {
     NoSettle,
     /// A copy too many is taken out without looking whether the one to keep is there.
     NoKeeper,
-    /// The lock is let go before the record commits.
-    ReleaseBeforeCommit,
     /// The copy is recorded before it is appended.
     RecordBeforeAppend,
     /// An APPEND whose answer is lost is taken for stored, and the delivery for done.
@@ -69,28 +70,18 @@ pub struct Database<'y> {
     pub pending: Pending,
     /// What was read too early.
     stale: Vec<CopyHistory>,
-    lock: Option<LockName>,
     attempt: Uuid,
     recipient: String,
 }
 
 impl<'y> Database<'y> {
     pub fn new(process: Process<'y>, mistake: Option<Mistake>, pending: Pending) -> Self {
-        Self {
-            process,
-            mistake,
-            pending,
-            stale: Vec::new(),
-            lock: None,
-            attempt: Uuid::nil(),
-            recipient: String::new(),
-        }
+        Self { process, mistake, pending, stale: Vec::new(), attempt: Uuid::nil(), recipient: String::new() }
     }
 }
 
 impl NamedLock for Database<'_> {
     fn acquire(&mut self, name: &LockName, wait: Duration) -> Result<Acquired, DatabaseError> {
-        self.lock = Some(*name);
         if self.mistake == Some(Mistake::NoLock) {
             return Ok(Acquired::Held);
         }
@@ -149,11 +140,6 @@ impl Ledger for Database<'_> {
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
-        if self.mistake == Some(Mistake::ReleaseBeforeCommit)
-            && let Some(lock) = self.lock
-        {
-            self.process.release(&lock)?;
-        }
         self.process.record(record)?;
         if self.mistake == Some(Mistake::UnknownEnds) {
             for attempt in &mut self.process.world.borrow_mut().attempts {
@@ -161,7 +147,7 @@ impl Ledger for Database<'_> {
             }
         }
         for (name, identity) in self.pending.borrow_mut().drain(..) {
-            self.process.world.borrow_mut().take_in(&name, identity);
+            self.process.world.borrow_mut().take_in(&name, identity, Some(self.process.number));
         }
         Ok(())
     }

@@ -423,6 +423,9 @@ fn delivered(scenario: &Scenario, job: &Job, messages: &[Message; 2], world: &Wo
 
 /// All processes have finished or died, and every retry has run.
 fn ended(scenario: &Scenario, done: &[bool], messages: &[Message; 2], world: &World) -> Result<(), String> {
+    if world.two_at_once {
+        return Err("TWICE: the holder of the lock appended a copy beside another one".into());
+    }
     if world.last_copy_removed {
         return Err("LOST: the last copy was taken out".into());
     }

@@ -72,6 +72,8 @@ pub struct Box_ {
     pub messages: Vec<(u32, Identity)>,
     /// Someone but us took a copy away, or the store renumbered it.
     pub touched: bool,
+    /// A copy has landed whose process had lost the lock.
+    pub stray: bool,
 }
 
 /// An APPEND that was sent and not yet taken in.
@@ -103,6 +105,8 @@ pub struct World {
     pub forgot: bool,
     /// Whether a delivery has taken out the last copy of its message.
     pub last_copy_removed: bool,
+    /// Whether a holder of the lock has appended what was there.
+    pub two_at_once: bool,
     pub uid_plus: bool,
 }
 
@@ -121,6 +125,7 @@ impl World {
             before: Vec::new(),
             forgot: false,
             last_copy_removed: false,
+            two_at_once: false,
             uid_plus,
         }
     }
@@ -129,7 +134,18 @@ impl World {
         self.boxes.entry(name.clone()).or_insert_with(|| Box_ { uid_validity: 1, uid_next: 1, ..Box_::default() })
     }
 
-    pub fn take_in(&mut self, name: &(String, String), identity: Identity) -> Placement {
+    /// A copy arrives. Where whoever sent it still holds the lock, it must be the only one: two at once come only of an
+    /// APPEND that lands when its process has lost the lock, or of what owners and fail-overs do.
+    pub fn take_in(&mut self, name: &(String, String), identity: Identity, sent_by: Option<usize>) -> Placement {
+        let holds = sent_by.is_some_and(|process| self.locks.values().any(|holder| *holder == process));
+        let forgot = self.forgot;
+        let mailbox = self.mailbox(name);
+        let there = mailbox.messages.iter().any(|(_, what)| *what == identity);
+        let excused = mailbox.touched || mailbox.stray || forgot;
+        mailbox.stray |= !holds;
+        if there && holds && !excused {
+            self.two_at_once = true;
+        }
         let mailbox = self.mailbox(name);
         let uid = mailbox.uid_next;
         mailbox.uid_next += 1;
@@ -164,7 +180,7 @@ impl World {
     /// An APPEND of a process that died lands after all.
     pub fn land(&mut self, which: usize) {
         let landed = self.late.remove(which);
-        self.take_in(&landed.mailbox, landed.identity);
+        self.take_in(&landed.mailbox, landed.identity, None);
     }
 }
 
@@ -384,7 +400,7 @@ impl Mailbox for SimulatedMailbox<'_> {
             match world.late.iter().position(mine) {
                 Some(which) => {
                     world.late.remove(which);
-                    world.take_in(&self.name, identity)
+                    world.take_in(&self.name, identity, Some(self.number))
                 }
                 None => unreachable!("what is in flight stays there while its process lives"),
             }
