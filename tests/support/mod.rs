@@ -66,7 +66,7 @@ fn did_not_run(server: &str, list: &Path) -> ! {
         std::process::exit(0);
     }
     // Under `cargo test` all tests share one process; tests/run knows from the list what has not really failed.
-    panic!("it needs {server}, which this machine cannot have");
+    panic!("it needs {server}, which is not here");
 }
 
 /// Whether a server may be of another version than its name says: in plain mode this machine's packages stand in.
