@@ -128,9 +128,6 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
             format!("--deadline is not below {settle} (imap.settle), by which an earlier attempt's APPEND has landed");
         return misconfigured(&text);
     }
-    if policy.lock_wait >= deadline {
-        return misconfigured("--lock-wait is not below the deadline: nothing would be left for the delivery");
-    }
     if deadline >= bounced_at {
         return misconfigured(
             "--deadline is not below Postfix's time limit, at which it kills the delivery and bounces",

@@ -68,10 +68,10 @@ fn every_statement_of_a_delivery_uses_an_index(server: &str) {
     let mut explained = Vec::new();
     for statement in statements {
         // What inserts literal rows finds duplicates by its unique keys, and EXPLAIN has nothing to say of it. The last
-        // asks for any one row of a table.
+        // asks whether a table has any row, and stops at the first.
         let plain = statement.starts_with("INSERT") && statement.contains(" VALUES ");
         let explainable = ["SELECT", "UPDATE", "INSERT"].iter().any(|verb| statement.starts_with(verb));
-        if plain || !explainable || statement == "SELECT NOT EXISTS (SELECT 1 FROM addresses)" {
+        if plain || !explainable || statement.starts_with("SELECT NOT EXISTS (SELECT 1 FROM addresses), ") {
             continue;
         }
         let rows: Vec<mysql::Row> = admin.query(format!("EXPLAIN {statement}")).unwrap();

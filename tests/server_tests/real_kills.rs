@@ -11,7 +11,7 @@ use crate::support::program::{Outcome, Running};
 use crate::support::scene::Scene;
 use maildrop_command::lock::{DEFAULT_NAMESPACE, LockName};
 use mysql::prelude::Queryable;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 on_each_engine!(
@@ -23,11 +23,11 @@ on_each_engine!(
 const RECIPIENTS: [&str; 3] = ["scuba", "doug", "maria"];
 
 /// How many messages are under way at once.
-const MESSAGES: usize = 3;
+const MESSAGES: usize = 6;
 
 /// Where Dovecot has done what a killed process had sent it. (In earnest that takes less than `imap.settle`; the ledger
 /// is told that ten minutes have passed.)
-const DONE_WITHIN: Duration = Duration::from_millis(500);
+const DONE_WITHIN: Duration = Duration::from_millis(300);
 
 /// xorshift64*.
 struct Random(u64);
@@ -74,7 +74,6 @@ struct Report {
 /// One message for one recipient, until it is delivered: what Postfix has in its queue.
 struct Queued {
     recipient: &'static str,
-    id: String,
     message: String,
     delivered: bool,
 }
@@ -108,7 +107,7 @@ impl Run {
             self.sent.push(id.clone());
             for recipient in RECIPIENTS {
                 let message = self.scene.message(&id);
-                queue.push(Queued { recipient, id: id.clone(), message, delivered: false });
+                queue.push(Queued { recipient, message, delivered: false });
             }
         }
         self.report.messages += messages;
@@ -118,14 +117,14 @@ impl Run {
 
     /// Starts everything that is not delivered; some wait for the lock, some do not.
     fn start(&mut self, queue: &[Queued]) -> BTreeMap<usize, Running> {
-        self.start_but(queue, &[])
+        self.start_but(queue, &BTreeMap::new())
     }
 
     /// The same, but for these.
-    fn start_but(&mut self, queue: &[Queued], but: &[usize]) -> BTreeMap<usize, Running> {
+    fn start_but(&mut self, queue: &[Queued], but: &BTreeMap<usize, Running>) -> BTreeMap<usize, Running> {
         let mut running = BTreeMap::new();
         for (number, queued) in queue.iter().enumerate() {
-            if queued.delivered || but.contains(&number) {
+            if queued.delivered || but.contains_key(&number) {
                 continue;
             }
             let wait = if self.random.one_in(3) { "0s" } else { "30s" };
@@ -135,22 +134,50 @@ impl Run {
         running
     }
 
-    /// How long a try takes with as many at once, to the last of them.
+    /// How long a try takes with as many at once, to the last of them. The first is slow, with everything still cold.
     fn span_of_a_try(&mut self) -> Duration {
-        let mut longest = Duration::ZERO;
+        let mut shortest = Duration::MAX;
         for _ in 0..2 {
             let mut queue = self.queue(MESSAGES);
             let running = self.start(&queue);
-            longest = self.finish(&mut queue, running, &[]);
+            shortest = shortest.min(self.finish(&mut queue, running, &[]));
             self.try_until_delivered(&mut queue);
         }
-        longest
+        shortest
     }
 
-    /// A random moment within `span` for one in so many of these.
-    fn moments(&mut self, numbers: impl Iterator<Item = usize>, one_in: u64, span: Duration) -> Moments {
-        let chosen: Vec<usize> = numbers.filter(|_| self.random.one_in(one_in)).collect();
-        let mut moments: Vec<_> = chosen.into_iter().map(|number| (self.random.below(span), number)).collect();
+    /// Lies in wait for whoever gets a lock, and strikes two in three of them a random moment later, within `span`; until
+    /// all have ended.
+    fn hunt(
+        &mut self,
+        running: &mut BTreeMap<usize, Running>,
+        span: Duration,
+        mut strike: impl FnMut(&mut Connection, &mut BTreeMap<usize, Running>, &str),
+    ) {
+        let mut administrator = self.scene.session();
+        let names = self.sent.iter().rev().take(MESSAGES).map(|id| self.scene.message_id(id));
+        let holders = holders_of(self.scene.database.engine, names);
+        let (mut seen, mut due) = (BTreeSet::new(), Vec::new());
+        while running.values_mut().any(|delivery| !delivery.has_ended()) {
+            for session in administrator.texts(&holders) {
+                if seen.insert(session.clone()) && !self.random.one_in(3) {
+                    due.push((Instant::now() + self.random.below(span), session));
+                }
+            }
+            due.retain(|(moment, session)| {
+                let later = *moment > Instant::now();
+                if !later {
+                    strike(&mut administrator, running, session);
+                }
+                later
+            });
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A random moment within `span` for each of these.
+    fn moments(&mut self, numbers: impl Iterator<Item = usize>, span: Duration) -> Moments {
+        let mut moments: Vec<_> = numbers.map(|number| (self.random.below(span), number)).collect();
         moments.sort();
         Moments(moments)
     }
@@ -249,19 +276,30 @@ fn faults(by_default: usize) -> usize {
         .map_or(by_default, |kills| kills.parse().expect("MAILDROP_TEST_KILLS is a number"))
 }
 
+/// The first try of each at any moment of it; the second while it holds the lock, where the worst moments are.
 fn processes_are_killed_at_random_moments(engine: Engine) {
     let mut run = Run::new(engine, |_| {});
-    let span = run.span_of_a_try();
+    let mut span = run.span_of_a_try();
     while run.report.faults < faults(50) {
         let mut queue = run.queue(MESSAGES);
-        // The first try of each is killed, and the second of some.
-        for one_in in [1, 2] {
-            let mut running = run.start(&queue);
-            let struck = run.moments(running.keys().copied(), one_in, span);
-            struck.each(|number| running.get_mut(&number).unwrap().strike());
-            run.finish(&mut queue, running, &struck.numbers());
-            run.settle();
-        }
+        let mut running = run.start(&queue);
+        let moments = run.moments(running.keys().copied(), span);
+        moments.each(|number| running.get_mut(&number).unwrap().strike());
+        let before = run.report.faults;
+        run.finish(&mut queue, running, &moments.numbers());
+        // The machine has become faster or slower: one in three may be done before its moment, no more.
+        let struck = run.report.faults - before;
+        span = if struck * 3 < queue.len() * 2 { span * 2 / 3 } else { span * 5 / 4 };
+        run.settle();
+
+        let (mut running, mut struck) = (run.start(&queue), Vec::new());
+        run.hunt(&mut running, span / 6, |administrator, running, session| {
+            if let Some(number) = process_of(administrator, running, session) {
+                running.get_mut(&number).unwrap().strike();
+                struck.push(number);
+            }
+        });
+        run.finish(&mut queue, running, &struck);
         run.try_until_delivered(&mut queue);
     }
     run.count("SIGKILL");
@@ -270,16 +308,15 @@ fn processes_are_killed_at_random_moments(engine: Engine) {
 fn the_locks_connection_is_ended_at_random_moments(engine: Engine) {
     let mut run = Run::new(engine, |_| {});
     let span = run.span_of_a_try();
-    let mut administrator = run.scene.session();
     while run.report.faults < faults(25) {
         let mut queue = run.queue(MESSAGES);
         for _ in 0..2 {
-            let running = run.start(&queue);
-            let ended = run.moments(running.keys().copied(), 1, span);
-            ended.each(|number| {
-                let ended = end_the_locks_connection(&mut administrator, &run.scene.message_id(&queue[number].id));
-                *(if ended { &mut run.report.faults } else { &mut run.report.untouched }) += 1;
+            let (mut running, mut ended) = (run.start(&queue), Vec::new());
+            run.hunt(&mut running, span / 6, |administrator, _, session| {
+                ended.push(end_session(administrator, session));
             });
+            run.report.faults += ended.iter().filter(|ended| **ended).count();
+            run.report.untouched += ended.iter().filter(|ended| !**ended).count();
             run.finish(&mut queue, running, &[]);
             run.settle();
         }
@@ -298,61 +335,67 @@ fn processes_are_stopped_until_after_their_deadline(engine: Engine) {
     });
     run.time_passes_as_it_does = true;
     let span = run.span_of_a_try();
-    let mut administrator = run.scene.session();
-    while run.report.faults < faults(12) {
+    while run.report.faults < faults(8) {
         let mut queue = run.queue(MESSAGES);
-        let running = run.start(&queue);
-        let stopped = run.moments(running.keys().copied(), 2, span);
-        stopped.each(|number| running[&number].stop());
-        // They are held up with whatever they hold, the lock perhaps. The server or a firewall takes it from some.
-        for queued in queue.iter().step_by(RECIPIENTS.len()) {
-            if run.random.one_in(2) {
-                end_the_locks_connection(&mut administrator, &run.scene.message_id(&queued.id));
+        let (mut running, mut held_up) = (run.start(&queue), BTreeMap::new());
+        let coins = run.random.next();
+        run.hunt(&mut running, span / 6, |administrator, running, session| {
+            let Some(number) = process_of(administrator, running, session) else { return };
+            let delivery = running.remove(&number).unwrap();
+            delivery.stop();
+            // It keeps the lock. Or the server, or a firewall, takes it away.
+            if coins >> number & 1 == 0 {
+                end_session(administrator, session);
             }
-        }
+            held_up.insert(number, delivery);
+        });
         // The others end, and are tried again, while those are stopped.
-        let (held_up, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            running.into_iter().partition(|(number, _)| stopped.numbers().contains(number));
-        run.finish(&mut queue, others, &[]);
+        run.finish(&mut queue, running, &[]);
         std::thread::sleep(Duration::from_secs(2));
-        let others = run.start_but(&queue, &stopped.numbers());
+        let others = run.start_but(&queue, &held_up);
         run.finish(&mut queue, others, &[]);
         for delivery in held_up.values() {
             delivery.go_on();
         }
-        for (number, delivery) in held_up {
-            let outcome = delivery.end();
-            *(if outcome.took > Duration::from_secs(2) {
-                &mut run.report.faults
-            } else {
-                &mut run.report.untouched
-            }) += 1;
-            run.ended(&mut queue[number], &outcome);
-        }
+        run.report.faults += held_up.len();
+        run.finish(&mut queue, held_up, &[]);
         run.try_until_delivered(&mut queue);
     }
     run.count("SIGSTOP");
 }
 
-/// Ends the connection that holds the lock of a message, if any does: whether one did.
-fn end_the_locks_connection(administrator: &mut Connection, message_id: &str) -> bool {
-    let name = LockName::new(DEFAULT_NAMESPACE, message_id.as_bytes());
+/// Which of these processes the database's session belongs to.
+fn process_of(administrator: &mut Connection, running: &BTreeMap<usize, Running>, session: &str) -> Option<usize> {
+    let pid = format!("SELECT concat(pid, '') FROM attempts WHERE session = {session} AND ended_at IS NULL");
+    let pid = administrator.texts(&pid).pop()?;
+    running.iter().find(|(_, delivery)| delivery.id().to_string() == pid).map(|(number, _)| *number)
+}
+
+/// Asks for the database's sessions that hold the locks of these messages.
+fn holders_of(engine: Engine, message_ids: impl Iterator<Item = String>) -> String {
+    let names = message_ids.map(|id| LockName::new(DEFAULT_NAMESPACE, id.as_bytes()));
+    if engine.is_postgres() {
+        let keys: Vec<String> = names.map(|name| name.postgres_key().to_string()).collect();
+        format!(
+            "SELECT pid::text FROM pg_locks WHERE locktype = 'advisory' AND granted \
+             AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+             AND (classid::bigint << 32) | objid::bigint IN ({})",
+            keys.join(", ")
+        )
+    } else {
+        let each: Vec<String> =
+            names.map(|name| format!("SELECT CAST(IS_USED_LOCK('{}') AS char)", name.mysql_name())).collect();
+        each.join(" UNION ALL ")
+    }
+}
+
+/// Ends a session; whether it was still there.
+fn end_session(administrator: &mut Connection, session: &str) -> bool {
     match administrator {
         Connection::Postgres(_) => {
-            let key = name.postgres_key();
-            let holder = format!(
-                "SELECT pg_terminate_backend(pid)::text FROM pg_locks WHERE locktype = 'advisory' AND granted \
-                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
-                 AND (classid::bigint << 32) | objid::bigint = {key}"
-            );
-            administrator.texts(&holder).contains(&"true".to_owned())
+            administrator.texts(&format!("SELECT pg_terminate_backend({session})::text")).contains(&"true".to_owned())
         }
-        Connection::Mysql(connection) => {
-            let holder: Option<Option<u64>> =
-                connection.query_first(format!("SELECT IS_USED_LOCK('{}')", name.mysql_name())).unwrap();
-            // It may be gone by now.
-            holder.flatten().is_some_and(|session| connection.query_drop(format!("KILL {session}")).is_ok())
-        }
+        Connection::Mysql(connection) => connection.query_drop(format!("KILL {session}")).is_ok(),
     }
 }
 
