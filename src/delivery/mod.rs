@@ -211,7 +211,7 @@ where
     // 5 record: what was appended is written down even where another copy failed, or each retry would deliver the INBOX
     // copy again to somebody who has already filed it.
     let began = Instant::now();
-    let headers = delivery.message.headers_json();
+    let headers;
     let mut record = Record::default();
     for ((copy, others), end) in copies.iter().zip(&others).zip(&ends) {
         record.copies.extend(end.state().map(|state| copy.record(delivery, state)));
@@ -227,6 +227,7 @@ where
         }
     }
     if !record.copies.is_empty() {
+        headers = delivery.message.headers_json();
         record.message = Some(message_record(delivery, &headers));
     }
     database.record(&record).map_err(Deferral::Database)?;

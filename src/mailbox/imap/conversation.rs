@@ -6,6 +6,7 @@ use super::stream::Stream;
 use super::wire::{Answer, Reader, Reply, Segment, Status, for_people};
 use super::{Broken, fetch};
 use crate::mailbox::{MailboxError, MailboxFailure};
+use std::thread;
 use std::time::Duration;
 
 /// How long a write may make no headway before we look whether the server has said something meanwhile.
@@ -61,6 +62,11 @@ pub(super) enum Progress {
 impl Conversation {
     pub(super) fn new(stream: Stream) -> Self {
         Self { stream: Some(stream), reader: Reader::default(), commands: 0, capabilities: Vec::new() }
+    }
+
+    /// Waits before the server is asked again; never past the deadline.
+    pub(super) fn pause(&self, span: Duration) {
+        thread::sleep(self.stream.as_ref().map_or(Duration::ZERO, |stream| span.min(stream.remaining())));
     }
 
     /// What the server has said that it can do, in capitals.

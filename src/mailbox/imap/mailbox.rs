@@ -12,7 +12,6 @@ use crate::mailbox::{
 };
 use crate::message::Identity;
 use std::collections::BTreeMap;
-use std::thread;
 use std::time::Duration;
 
 /// The pauses before STATUS is asked again about a mailbox that another session is just creating: a few milliseconds, and
@@ -129,7 +128,7 @@ impl ImapMailbox {
         let mut again = BEING_CREATED.iter();
         loop {
             match (self.status_once(doing)?, again.next()) {
-                (Ok(None), Some(pause)) => thread::sleep(*pause),
+                (Ok(None), Some(pause)) => self.conversation.pause(*pause),
                 (Ok(None), None) => {
                     let detail = "told no UIDVALIDITY and UIDNEXT";
                     return Err(MailboxError::new(MailboxFailure::Protocol, doing, detail));

@@ -28,6 +28,11 @@ impl Stream {
         Ok(Self { socket: Socket { transport, deadline }, tls: None })
     }
 
+    /// What is left of the deadline.
+    pub(super) fn remaining(&self) -> Duration {
+        self.socket.deadline.remaining()
+    }
+
     /// Goes on under TLS. The server's certificate must be for `host`.
     pub(super) fn start_tls(&mut self, config: Arc<ClientConfig>, host: &str) -> Result<(), Broken> {
         let unreachable = |detail: String| Broken::new(MailboxFailure::Unreachable, detail);
