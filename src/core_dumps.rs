@@ -2,6 +2,10 @@
 //! whoever looks after crashes. And the process may well be aborted: by its [watchdog](crate::watchdog), to name one.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::sync::OnceLock;
+
+/// The soft limit that the process was started with.
+static BEFORE: OnceLock<Option<u64>> = OnceLock::new();
 
 /// Switches them off for this process. Whether that worked is for [`are_possible`] to tell: at the start there is no log
 /// yet to say it in.
@@ -11,10 +15,19 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// apport do; so on Linux the process is also made undumpable (PR_SET_DUMPABLE(2const)), which keeps other processes of
 /// the same user from reading its memory as well.
 pub fn switch_off() {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Core);
+    let Rlimit { current, maximum } = getrlimit(Resource::Core);
+    let _ = BEFORE.set(current);
     let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum });
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+}
+
+/// Gives programs that this one starts the limit that it was started with. This process stays undumpable.
+pub fn leave_to_others() {
+    if let Some(&current) = BEFORE.get() {
+        let Rlimit { maximum, .. } = getrlimit(Resource::Core);
+        let _ = setrlimit(Resource::Core, Rlimit { current, maximum });
+    }
 }
 
 /// Whether this process may leave a core dump.

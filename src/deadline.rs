@@ -6,6 +6,9 @@
 
 use std::time::{Duration, Instant};
 
+/// How long a delivery may take where nobody says otherwise: far below those 1000 s.
+pub const OF_A_DELIVERY: Duration = Duration::from_mins(4);
+
 /// The instant by which a delivery has ended, whatever happens.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline(Instant);

@@ -133,18 +133,23 @@ fn safe_name(text: &str) -> String {
 /// # Errors
 /// What the system says.
 pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
-    let made = match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => true,
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => false,
+    let make = || match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(false),
+        Err(e) => Err(e),
+    };
+    let made = match make() {
         Err(e) if e.kind() == io::ErrorKind::NotFound => match path.parent().filter(|p| !p.as_os_str().is_empty()) {
-            // What is there already cannot be what is missing: /proc says so of anything below it.
             Some(parent) if !parent.is_dir() => {
                 create_directory(parent)?;
                 return create_directory(path);
             }
-            _ => return Err(e),
+            // Another process has made the directory above in this very moment. Tried once: what is there already need not
+            // be what is missing (/proc says so of anything below it).
+            Some(_) => make()?,
+            None => return Err(e),
         },
-        Err(e) => return Err(e),
+        made => made?,
     };
     let parent = match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),

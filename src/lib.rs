@@ -25,8 +25,9 @@
 //! [`config`] reads the TOML file; [`schema`] applies what lies in `sql/`; [`cli`] is the command line, a file per
 //! subcommand; [`site`] opens what one delivery needs, side by side, and [`embedded`] is the site without servers; [`tls`]
 //! is built only where a connection wants it; [`log`] sends records to syslog, journald or a file; [`deadline`] bounds every
-//! wait, and [`watchdog`] has the last word on it.
+//! wait, and [`watchdog`] has the last word on it. [`replay`] feeds the same delivery from files, mboxes and the ledger.
 
+pub mod audit;
 pub mod cli;
 pub mod config;
 pub mod core_dumps;
@@ -41,6 +42,8 @@ pub mod lock;
 pub mod log;
 pub mod mailbox;
 pub mod message;
+pub mod redelivery;
+pub mod replay;
 pub mod routing;
 pub mod schema;
 pub mod site;

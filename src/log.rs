@@ -1,10 +1,13 @@
-//! The log: to syslog, to journald or to a file. Never to stdout or stderr: Postfix reads both, and sends what it reads to
-//! the message's sender.
+//! The log: to syslog, to journald or to a file. A delivery's never goes to stdout or stderr: Postfix reads both, and sends
+//! what it reads to the message's sender. The subcommands for people tell what is amiss on stderr ([`to_stderr`]).
 //!
 //! Much of what is logged was written by strangers: a Message-ID, an address, what a server said. A record is one line
 //! whatever it holds: control characters (newline and ESC among them) and those that turn the direction of text are
 //! escaped, and a value that could be taken for another field is quoted. (tracing-subscriber escapes ESC, but not the
 //! newline in a `%` field or in the message.)
+
+#[cfg(any(test, feature = "test-properties"))]
+pub mod properties;
 
 use serde::Deserialize;
 use std::ffi::CStr;
@@ -161,6 +164,16 @@ pub fn start(settings: &Settings) -> Result<(), LogError> {
     let level = LevelFilter::from(settings.level);
     tracing::subscriber::set_global_default(Registry::default().with(layer.with_filter(level)))
         .map_err(|_| LogError::Twice)
+}
+
+/// Starts the log of a subcommand for people: lines on stderr, of this level and all that weigh more. No configuration can
+/// ask for it, so none can do it to a delivery.
+///
+/// # Errors
+/// [`LogError::Twice`]
+pub fn to_stderr(level: Level) -> Result<(), LogError> {
+    let layer = written(io::stderr, Format::Text, false).with_filter(LevelFilter::from(level));
+    tracing::subscriber::set_global_default(Registry::default().with(layer)).map_err(|_| LogError::Twice)
 }
 
 /// Makes a panic a record of the log. It prints nothing and ends nothing: it also runs for panics that are caught, and

@@ -17,6 +17,19 @@ pub struct Destination {
     pub sent: String,
 }
 
+/// The one name of a mailbox: INBOX has as many spellings as upper and lower case give it (RFC 9051 section 5.1), and a
+/// copy's name in the ledger is made of the mailbox's.
+#[must_use]
+pub fn one_name(mailbox: &str) -> &str {
+    if mailbox.eq_ignore_ascii_case("INBOX") { "INBOX" } else { mailbox }
+}
+
+impl Destination {
+    fn new(user: impl Into<String>, inbox: &str, sent: &str) -> Self {
+        Self { user: user.into(), inbox: one_name(inbox).into(), sent: one_name(sent).into() }
+    }
+}
+
 /// What the table `addresses` says of the addresses that were asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressBook {
@@ -83,6 +96,12 @@ impl Router {
     }
 
     /// What to ask the table `addresses` for, in the order that counts, in lower case.
+    ///
+    /// An author's extension is taken off wherever the address is, as Postfix does it for senders (`canonical(5)`,
+    /// `smtpd_sender_login_maps`): which domains are ours, only Postfix knows. It leads to nobody but those whose very
+    /// address without it is in the table or in a domain with a rule. What that costs: where a member's address elsewhere
+    /// is in the table (anna@example.org) and the delimiter is one that people bear in their names there
+    /// (anna-maria@example.org), the member gets the other's Sent copies. config.example.toml warns of it.
     #[must_use]
     pub fn lookups(&self, address: &Address, party: Party) -> Vec<String> {
         let address = address.folded();
@@ -99,16 +118,12 @@ impl Router {
     #[must_use]
     pub fn route(&self, address: &Address, party: Party, book: &AddressBook) -> Route {
         if let Some(destination) = self.lookups(address, party).iter().find_map(|address| book.get(address)) {
-            return Route::To(destination.clone());
+            return Route::To(Destination::new(&destination.user, &destination.inbox, &destination.sent));
         }
         let address = address.folded();
         let address = address.without_extension(&self.delimiters).unwrap_or(address);
         match self.rules.iter().find(|rule| rule.domain.to_lowercase() == address.domain()) {
-            Some(rule) => Route::To(Destination {
-                user: filled_in(&rule.user, &address),
-                inbox: rule.inbox.clone(),
-                sent: rule.sent.clone(),
-            }),
+            Some(rule) => Route::To(Destination::new(filled_in(&rule.user, &address), &rule.inbox, &rule.sent)),
             None if book.empty => Route::TableEmpty,
             None => Route::Unknown,
         }
@@ -226,6 +241,20 @@ mod tests {
         let empty = AddressBook { entries: Vec::new(), empty: true };
         assert_eq!(router.route(&address("doug@other.example"), Party::Recipient, &empty), Route::TableEmpty);
         assert_eq!(router.route(&address("doug@axial.net"), Party::Recipient, &empty), to("doug@axial.net"));
+    }
+
+    #[test]
+    fn inbox_has_one_name_however_it_is_spelt() {
+        let mut rows = book(&["doug@axial.net"]);
+        (rows.entries[0].1.inbox, rows.entries[0].1.sent) = ("Inbox".into(), "inbox".into());
+        let rule = DomainRule { inbox: "iNBOX".into(), sent: "inbox/Sent".into(), ..rule("rule.net", "{local}") };
+        let router = Router::new(vec![rule], "");
+        let names = |text: &str| match router.route(&address(text), Party::Recipient, &rows) {
+            Route::To(destination) => [destination.inbox, destination.sent],
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(names("doug@axial.net"), ["INBOX", "INBOX"]);
+        assert_eq!(names("doug@rule.net"), ["INBOX", "inbox/Sent"]);
     }
 
     #[test]

@@ -4,22 +4,30 @@
 //! parse ── connect: database ∥ IMAP (greeting) ── route ── authenticate: recipient ∥ sender ── deliver
 //! ```
 
-use crate::config::{self, Config, ConfigError, Engine, Trust};
+mod mailboxes;
+mod routes;
+mod tell;
+
+use mailboxes::Greeting;
+use routes::Routes;
+pub use tell::tell;
+
+use crate::config::{self, Config, ConfigError, Engine};
 use crate::database::{Client, Database, DatabaseError, MysqlDatabase, PostgresDatabase, Server, SqliteDatabase};
-use crate::deadline::Deadline;
-use crate::delivery::{self, Deferral, Delivered, Delivery, OwedCopy, Policy, Refusal, Stages};
+use crate::deadline::{self, Deadline};
+use crate::delivery::{self, Deferral, Delivered, Delivery, Manner, OwedCopy, Policy, Refusal, Stages};
 use crate::embedded::Embedded;
-use crate::ledger::{self, CopyHistory, CopyKey};
+use crate::ledger::recorded::RecordedCopy;
+use crate::ledger::{CopyHistory, CopyKey};
 use crate::lock::LockName;
-use crate::mailbox::imap::{self, ImapMailbox};
-use crate::mailbox::{Mailbox, MailboxError, MailboxFailure, Role};
-use crate::message::authentication_results::Vouched;
+use crate::mailbox::imap;
+use crate::mailbox::{Mailbox, MailboxError, Placement, Reading, Role};
 use crate::message::{Address, Message};
 use crate::routing::{Destination, Party, Route, Router};
-use std::thread;
-use std::time::Instant;
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use time::OffsetDateTime;
-use tracing::info;
 use uuid::Uuid;
 
 /// A site.
@@ -73,11 +81,41 @@ pub enum Recipient {
     Nobody,
 }
 
-/// What a delivery is owed where, before anything is opened.
-struct Routes {
-    recipient: Destination,
-    /// The author's, if a Sent copy is owed.
-    sender: Option<Destination>,
+/// A copy that a delivery owes, and what the ledger says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedCopy {
+    /// Why the mailbox gets it.
+    pub role: Role,
+    /// The mailbox's user.
+    pub user: String,
+    /// The mailbox.
+    pub mailbox: String,
+    /// How it stands.
+    pub standing: Standing,
+}
+
+/// How a copy stands before a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is delivered; where, if the server told.
+    ThereAlready(Option<Placement>),
+    /// Nobody has tried it, or all who did have ended without it.
+    ToBeAppended,
+    /// So many attempts at it have not ended: they run now, or have died.
+    ToBeLookedFor(usize),
+}
+
+impl fmt::Display for PlannedCopy {
+    /// `INBOX of doug (recipient): to be appended`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} ({}): ", self.mailbox, self.user, self.role.as_str())?;
+        match self.standing {
+            Standing::ThereAlready(Some(at)) => write!(f, "there already (uid {})", at.uid),
+            Standing::ThereAlready(None) => f.write_str("there already"),
+            Standing::ToBeAppended => f.write_str("to be appended"),
+            Standing::ToBeLookedFor(open) => write!(f, "to be looked for: {open} attempts at it have not ended"),
+        }
+    }
 }
 
 impl Site {
@@ -110,14 +148,49 @@ impl Site {
         }
     }
 
+    /// How long one delivery may take.
+    #[must_use]
+    pub fn deadline(&self) -> Duration {
+        match &self.kind {
+            Kind::Configured(site) => site.config.delivery.deadline,
+            Kind::Embedded(_) => deadline::OF_A_DELIVERY,
+        }
+    }
+
+    /// The namespace of its deliveries' locks.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        match &self.kind {
+            Kind::Configured(site) => &site.config.lock.namespace,
+            Kind::Embedded(_) => crate::lock::DEFAULT_NAMESPACE,
+        }
+    }
+
+    /// This host's name, as the ledger and the server's list of sessions have it.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
     /// The name of the lock that guards `message`.
     #[must_use]
     pub fn lock_name(&self, message: &Message) -> LockName {
-        let namespace = match &self.kind {
-            Kind::Configured(site) => &site.config.lock.namespace,
-            Kind::Embedded(_) => crate::lock::DEFAULT_NAMESPACE,
-        };
-        LockName::of_message(namespace, message)
+        LockName::of_message(self.namespace(), message)
+    }
+
+    /// The name of the lock that guards the messages of a Message-ID.
+    #[must_use]
+    pub fn lock_of_message_id(&self, message_id: &[u8]) -> LockName {
+        LockName::new(self.namespace(), message_id)
+    }
+
+    /// The configuration, if there is one.
+    #[must_use]
+    pub fn config(&self) -> Option<&Config> {
+        match &self.kind {
+            Kind::Configured(site) => Some(&site.config),
+            Kind::Embedded(_) => None,
+        }
     }
 
     /// Opens a connection to the database.
@@ -155,10 +228,7 @@ impl Site {
         let began = Instant::now();
         // The two handshakes run side by side: the IMAP server greets while the database looks at our password.
         let greeting = match &self.kind {
-            Kind::Configured(site) => Some(Beside::start("imap", {
-                let settings = site.imap.clone();
-                move || imap::connect(&settings, deadline)
-            })),
+            Kind::Configured(site) => Some(Greeting::awaited(&site.imap, deadline)),
             Kind::Embedded(_) => None,
         };
         let mut database = self.open_database(envelope.queue_id.as_deref(), deadline).map_err(Deferral::Database)?;
@@ -169,8 +239,10 @@ impl Site {
         stages.route = began.elapsed();
 
         let began = Instant::now();
-        let owed = self.open_mailboxes(routes, greeting, deadline);
+        let (owed, waited_for_imap) = self.open_mailboxes(routes, greeting, deadline);
         stages.authenticate = began.elapsed();
+        let attempt = Uuid::now_v7();
+        stages.attempt = Some(attempt);
 
         let recipient = envelope.recipient.folded().to_string();
         let delivery = Delivery {
@@ -179,39 +251,87 @@ impl Site {
             recipient: &recipient,
             queue_id: envelope.queue_id.as_deref(),
             lock: &self.lock_name(message),
-            attempt: Uuid::now_v7(),
+            attempt,
             host: &self.host,
             pid: std::process::id(),
             arrived: OffsetDateTime::now_utc(),
             policy,
+            restore: false,
         };
-        delivery::deliver(&delivery, database.as_mut(), owed, stages)
+        let result = delivery::deliver(&delivery, database.as_mut(), owed, stages);
+        stages.database_round_trips = database.round_trips();
+        stages.imap_round_trips = waited_for_imap.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        result
     }
 
-    /// What [`deliver`](Self::deliver) would do, a line for each copy. Nothing is written, created or locked.
+    /// Delivers one copy of the ledger again, to the mailbox that the ledger has: one that is owed, or with `restore` one that
+    /// its mailbox may have lost. Whether its author was vouched for has been settled when it was recorded.
+    ///
+    /// # Errors
+    /// [`Refusal`]
+    pub fn deliver_again(
+        &self,
+        copy: &RecordedCopy,
+        message: &Message,
+        restore: bool,
+        deadline: Deadline,
+    ) -> Result<Manner, Refusal> {
+        let mut database = self.open_database(None, deadline).map_err(Deferral::Database)?;
+        let mailbox = self.mailbox(&copy.user, &copy.mailbox, deadline);
+        let owed = OwedCopy {
+            role: copy.role,
+            user: copy.user.clone(),
+            mailbox_name: copy.mailbox.clone(),
+            mailbox: mailbox.map(|mailbox| mailbox as Box<dyn Mailbox>),
+        };
+        // Nobody but the operator tries this again: a failure is told, not recorded as owed once more.
+        let policy = Policy { sent_retry_for: Duration::MAX, keep_source_up_to: 0, ..self.policy() };
+        let delivery = Delivery {
+            message,
+            sender: &copy.sender,
+            recipient: &copy.recipient,
+            queue_id: None,
+            lock: &copy.lock,
+            attempt: Uuid::now_v7(),
+            host: &self.host,
+            pid: std::process::id(),
+            arrived: copy.arrived(),
+            policy: &policy,
+            restore,
+        };
+        let delivered = delivery::deliver(&delivery, database.as_mut(), vec![owed], &mut Stages::default())?;
+        Ok(delivered.copies.into_iter().next().map_or(Manner::AlreadyThere, |copy| copy.manner))
+    }
+
+    /// What [`deliver`](Self::deliver) would do with each copy, the recipient's first. Nothing is written, created or locked.
     ///
     /// # Errors
     /// [`Refusal`], as a delivery would end with.
-    pub fn plan(&self, message: &Message, envelope: &Envelope, deadline: Deadline) -> Result<Vec<String>, Refusal> {
-        let mut database = self.open_database(envelope.queue_id.as_deref(), deadline).map_err(Deferral::Database)?;
-        let Routes { recipient, sender } = self.route(message, envelope, database.as_mut())?;
-        let mut copies = vec![(Role::Recipient, recipient.user.as_str(), recipient.inbox.as_str())];
-        copies.extend(sender.iter().map(|sender| (Role::Sender, sender.user.as_str(), sender.sent.as_str())));
-        copies.dedup_by_key(|(_, user, mailbox)| (*user, *mailbox));
-        let key = |(role, user, mailbox): &(Role, &str, &str)| CopyKey::new(message.identity(), *role, user, mailbox);
+    pub fn plan(
+        &self,
+        message: &Message,
+        envelope: &Envelope,
+        database: &mut dyn Database,
+    ) -> Result<Vec<PlannedCopy>, Refusal> {
+        let Routes { recipient, sender } = self.route(message, envelope, database)?;
+        let mut copies = vec![(Role::Recipient, recipient.user, recipient.inbox)];
+        copies.extend(sender.map(|sender| (Role::Sender, sender.user, sender.sent)));
+        copies.dedup_by(|(_, a, inbox), (_, b, sent)| a == b && inbox == sent);
+        let key =
+            |(role, user, mailbox): &(Role, String, String)| CopyKey::new(message.identity(), *role, user, mailbox);
         let keys: Vec<CopyKey> = copies.iter().map(key).collect();
         let histories = database.look(&keys).map_err(Deferral::Database)?;
-        let line = |(copy, history): (&(Role, &str, &str), &CopyHistory)| {
-            let (role, user, mailbox) = copy;
-            let what = match (&history.delivered, history.open_attempts.len()) {
-                (Some(ledger::Delivered { placement: Some(at) }), 0) => format!("there already (uid {})", at.uid),
-                (Some(_), 0) => "there already".into(),
-                (None, 0) => "to be appended".into(),
-                (_, open) => format!("to be looked for: {open} attempts at it have not ended"),
-            };
-            format!("{mailbox} of {user} ({}): {what}", role.as_str())
+        let planned = |((role, user, mailbox), history): ((Role, String, String), &CopyHistory)| PlannedCopy {
+            role,
+            user,
+            mailbox,
+            standing: match (&history.delivered, history.open_attempts.len()) {
+                (Some(delivered), 0) => Standing::ThereAlready(delivered.placement),
+                (None, 0) => Standing::ToBeAppended,
+                (_, open) => Standing::ToBeLookedFor(open),
+            },
         };
-        Ok(copies.iter().zip(&histories).map(line).collect())
+        Ok(copies.into_iter().zip(&histories).map(planned).collect())
     }
 
     /// Whose mailbox `check` may log in to: the one that was named, or some address of the table.
@@ -246,6 +366,18 @@ impl Site {
         Ok((session.describe(), session.has_uid_plus()))
     }
 
+    /// A mailbox of a user of the mailbox store, logged in to as a delivery logs in. Creates nothing, and asks nothing of
+    /// the mailbox yet.
+    ///
+    /// # Errors
+    /// [`MailboxError`]
+    pub fn mailbox(&self, user: &str, mailbox: &str, deadline: Deadline) -> Result<Box<dyn Reading>, MailboxError> {
+        Ok(match &self.kind {
+            Kind::Embedded(embedded) => Box::new(embedded.mailbox(user, mailbox)),
+            Kind::Configured(site) => Box::new(imap::connect(&site.imap, deadline)?.authenticate(user)?.open(mailbox)),
+        })
+    }
+
     /// Hears the greeting of the mailbox store.
     ///
     /// # Errors
@@ -253,116 +385,6 @@ impl Site {
     pub fn try_greeting(&self, deadline: Deadline) -> Result<String, MailboxError> {
         let Kind::Configured(site) = &self.kind else { return Ok("Maildir".into()) };
         Ok(imap::connect(&site.imap, deadline)?.describe())
-    }
-
-    /// Where the recipient's copy goes, and whether one is owed to the author.
-    fn route(&self, message: &Message, envelope: &Envelope, database: &mut dyn Database) -> Result<Routes, Refusal> {
-        let site = match &self.kind {
-            Kind::Embedded(embedded) => {
-                let recipient = embedded.recipient(&envelope.recipient.to_string());
-                let sender = message.from_address().and_then(|from| embedded.sender(&from.to_string()));
-                return Ok(Routes { recipient, sender });
-            }
-            Kind::Configured(site) => site,
-        };
-        let sent = &site.config.sent;
-        let author = message.from_address().filter(|author| author_vouched_for(sent, message, envelope, author));
-        let router = &site.router;
-        let mut lookups = router.lookups(&envelope.recipient, Party::Recipient);
-        lookups.extend(author.iter().flat_map(|author| router.lookups(author, Party::Sender)));
-        let lookups: Vec<&str> = lookups.iter().map(String::as_str).collect();
-        let book = database.addresses(&lookups).map_err(Deferral::Database)?;
-        let recipient = match router.route(&envelope.recipient, Party::Recipient, &book) {
-            Route::To(destination) => destination,
-            Route::Unknown => return Err(Refusal::UnknownRecipient),
-            Route::TableEmpty => return Err(Deferral::NobodyKnown.into()),
-        };
-        let sender = match author.map(|author| router.route(author, Party::Sender, &book)) {
-            Some(Route::To(destination)) => Some(destination),
-            Some(Route::Unknown | Route::TableEmpty) | None => None,
-        };
-        Ok(Routes { recipient, sender })
-    }
-
-    /// Opens the mailboxes that copies are owed to, and asks where they stand, side by side.
-    fn open_mailboxes(
-        &self,
-        routes: Routes,
-        greeting: Option<Beside<imap::Connection>>,
-        deadline: Deadline,
-    ) -> Vec<OwedCopy<'static>> {
-        let Routes { recipient, sender } = routes;
-        // Where Sent is the very INBOX that the recipient's copy goes to, a note to oneself is there once.
-        let sender = sender.filter(|sender| (&sender.user, &sender.sent) != (&recipient.user, &recipient.inbox));
-        let (recipients_mailbox, senders_mailbox) = match &self.kind {
-            Kind::Embedded(embedded) => (
-                Ok(Box::new(embedded.mailbox(&recipient.user, &recipient.inbox)) as Box<dyn Mailbox>),
-                sender.as_ref().map(|sender| Ok(Box::new(embedded.mailbox(&sender.user, &sender.sent)) as _)),
-            ),
-            Kind::Configured(site) => {
-                // A server that hangs for the sender's mailbox, and for no other, must leave the recipient's copy its time:
-                // at the whole deadline the delivery ends, and would end so at each retry, until Postfix bounces.
-                let senders_deadline = deadline.half_way();
-                let senders = sender.as_ref().map(|sender| {
-                    let (settings, sender) = (site.imap.clone(), sender.clone());
-                    Beside::start("imap-sender", move || {
-                        imap::connect(&settings, senders_deadline)?
-                            .authenticate(&sender.user)?
-                            .open(&sender.sent)
-                            .ask_position()
-                    })
-                });
-                let doing = "opening the recipient's mailbox";
-                let greeted = match greeting {
-                    Some(greeting) => greeting.finish(doing),
-                    None => imap::connect(&site.imap, deadline),
-                };
-                let recipients = greeted
-                    .and_then(|connection| connection.authenticate(&recipient.user))
-                    .and_then(|session| session.open(&recipient.inbox).ask_position());
-                let senders = senders.map(|senders| senders.finish("opening the sender's mailbox"));
-                let boxed = |mailbox: ImapMailbox| Box::new(mailbox) as Box<dyn Mailbox>;
-                (recipients.map(boxed), senders.map(|senders| senders.map(boxed)))
-            }
-        };
-        let mut owed = vec![OwedCopy {
-            role: Role::Recipient,
-            user: recipient.user,
-            mailbox_name: recipient.inbox,
-            mailbox: recipients_mailbox,
-        }];
-        if let (Some(sender), Some(mailbox)) = (sender, senders_mailbox) {
-            owed.push(OwedCopy { role: Role::Sender, user: sender.user, mailbox_name: sender.sent, mailbox });
-        }
-        owed
-    }
-}
-
-/// Whether a Sent copy may be made for this author at all. A forged From must not write into a member's mailbox.
-fn author_vouched_for(sent: &config::Sent, message: &Message, envelope: &Envelope, author: &Address) -> bool {
-    if !sent.enabled {
-        return false;
-    }
-    match sent.trust {
-        Trust::Header => true,
-        // Who may send as whom is Postfix's to say (smtpd_sender_login_maps), and it says so of the envelope sender only:
-        // a member who has logged in can still write anybody's name into the From field.
-        Trust::Authenticated
-            if envelope.sasl_username.as_deref().is_some_and(|name| !name.is_empty())
-                && Address::parse(&envelope.sender).is_ok_and(|sender| sender.folded() == author.folded()) =>
-        {
-            true
-        }
-        Trust::Authenticated => {
-            let vouched = match &sent.authserv_id {
-                Some(ours) => message.authentication_results(ours),
-                None => Vouched::No("the client did not log in as the author".into()),
-            };
-            if let Vouched::No(why) = &vouched {
-                info!(%author, %why, "no Sent copy: nobody vouches for the author");
-            }
-            vouched == Vouched::Yes
-        }
     }
 }
 
@@ -390,112 +412,4 @@ fn imap_settings(imap: &config::Imap, password: config::Secret) -> imap::Setting
 /// This host's name, for whoever looks for the holder of a lock.
 fn host_name() -> String {
     gethostname::gethostname().to_string_lossy().into_owned()
-}
-
-/// A piece of work on a thread of its own, whose result is fetched later. A panic in it is a failure like any other.
-struct Beside<T>(Result<thread::JoinHandle<Result<T, MailboxError>>, std::io::Error>);
-
-impl<T: Send + 'static> Beside<T> {
-    fn start(name: &str, work: impl FnOnce() -> Result<T, MailboxError> + Send + 'static) -> Self {
-        #[cfg(feature = "test-faults")]
-        let work = {
-            let name = name.to_owned();
-            move || {
-                crate::fault::at(&name);
-                work()
-            }
-        };
-        Self(thread::Builder::new().name(name.into()).spawn(work))
-    }
-
-    fn finish(self, doing: &str) -> Result<T, MailboxError> {
-        let failed = |detail: String| MailboxError::new(MailboxFailure::Local, doing, detail);
-        let handle = self.0.map_err(|error| failed(format!("no thread could be started: {error}")))?;
-        handle.join().unwrap_or_else(|_| Err(failed("an internal error; the log has the details".into())))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::{BufRead, BufReader, Write};
-    use std::net::{TcpListener, TcpStream};
-    use std::time::Duration;
-
-    fn message(from: &str) -> Message {
-        Message::receive(format!("From: {from}\nSubject: x\n\nx\n").into_bytes()).unwrap()
-    }
-
-    fn envelope(sender: &str, sasl_username: &str) -> Envelope {
-        Envelope {
-            sender: sender.into(),
-            recipient: Address::parse("doug@axial.net").unwrap(),
-            original_recipient: None,
-            queue_id: None,
-            client_address: None,
-            sasl_username: Some(sasl_username.into()),
-        }
-    }
-
-    #[test]
-    fn a_member_who_logged_in_is_the_author_of_what_bears_the_members_own_name_only() {
-        let sent = config::Sent { trust: Trust::Authenticated, ..config::Sent::default() };
-        let vouched = |from: &str, sender: &str, sasl_username: &str| {
-            let message = message(from);
-            let author = message.from_address().unwrap();
-            author_vouched_for(&sent, &message, &envelope(sender, sasl_username), author)
-        };
-        assert!(vouched("Lisa <Lisa@axial.net>", "lisa@axial.net", "lisa"));
-        assert!(!vouched("The Boss <boss@axial.net>", "mallory@axial.net", "mallory"));
-        assert!(!vouched("lisa@axial.net", "lisa@axial.net", ""));
-        assert!(!vouched("lisa@axial.net", "", "lisa"));
-    }
-
-    /// Greets, lets doug in, and never answers a login for lisa: one backend of many behind one proxy that hangs.
-    fn hang_for_lisa(stream: TcpStream) -> Option<()> {
-        let mut out = stream.try_clone().ok()?;
-        out.write_all(b"* OK [CAPABILITY IMAP4rev1 SASL-IR AUTH=PLAIN UIDPLUS] ready\r\n").ok()?;
-        for line in BufReader::new(stream).lines() {
-            let line = line.ok()?;
-            let tag = line.split(' ').next()?;
-            // base64 of "lisa\0"
-            if line.contains(" AUTHENTICATE PLAIN bGlzYQ") {
-                continue;
-            }
-            if line.contains(" STATUS ") {
-                out.write_all(b"* STATUS INBOX (UIDVALIDITY 1 UIDNEXT 1)\r\n").ok()?;
-            }
-            out.write_all(format!("{tag} OK [CAPABILITY IMAP4rev1 UIDPLUS] done\r\n").as_bytes()).ok()?;
-        }
-        Some(())
-    }
-
-    #[test]
-    fn a_senders_mailbox_that_hangs_leaves_the_recipients_copy_its_time() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                thread::spawn(move || hang_for_lisa(stream));
-            }
-        });
-        let directory = tempfile::tempdir().unwrap();
-        let (file, password) = (directory.path().join("config.toml"), directory.path().join("password"));
-        std::fs::write(&password, "secret\n").unwrap();
-        let text = format!(
-            "[database]\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\ndatabase = \"x\"\nuser = \"x\"\n\
-             [imap]\nhost = \"127.0.0.1\"\nport = {port}\nuser = \"service\"\npassword_file = {password:?}\n"
-        );
-        std::fs::write(&file, text).unwrap();
-        let site = Site::configured(Config::load(&file).unwrap()).unwrap();
-        let destination = |user: &str| Destination { user: user.into(), inbox: "INBOX".into(), sent: "Sent".into() };
-        let routes = Routes { recipient: destination("doug"), sender: Some(destination("lisa")) };
-
-        let deadline = Deadline::after(Duration::from_secs(2));
-        let owed = site.open_mailboxes(routes, None, deadline);
-        assert!(deadline.remaining() > Duration::from_millis(500), "the sender's mailbox has used up the time of both");
-        let [recipient, sender] = owed.as_slice() else { panic!("two copies are owed") };
-        assert!(recipient.mailbox.is_ok());
-        assert_eq!(sender.mailbox.as_ref().err().map(|error| error.failure), Some(MailboxFailure::TimedOut));
-    }
 }

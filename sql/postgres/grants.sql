@@ -9,7 +9,7 @@
 GRANT SELECT ON addresses, maildrop_migrations TO :"role";
 
 GRANT SELECT, INSERT ON attempts, messages, copies TO :"role";
-GRANT UPDATE (ended_at, outcome) ON attempts TO :"role";
+GRANT UPDATE (ended_at, outcome, stages) ON attempts TO :"role";
 GRANT UPDATE (recipient, state, uid_validity, uid, reason, delivered_at, updated_at) ON copies TO :"role";
 
 -- With record.raw only: keep the source of messages. A delivery never reads it back.

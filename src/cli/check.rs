@@ -1,5 +1,6 @@
 //! `check`: does everything that a delivery relies on work, and does it keep the promises?
 
+use super::place::CONFIGURATION;
 use super::{complain, say, table};
 use crate::config::Config;
 use crate::database::{Database, DatabaseError, DatabaseFailure, Finding, State};
@@ -7,6 +8,7 @@ use crate::deadline::Deadline;
 use crate::lock::{Acquired, LockName};
 use crate::mailbox::{MailboxError, MailboxFailure};
 use crate::message::Address;
+use crate::schema::{self, MigrationState};
 use crate::site::{Recipient, Site};
 use clap::Args;
 use std::path::PathBuf;
@@ -19,16 +21,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  maildrop_command check --config /etc/maildrop_command/config.toml
-  maildrop_command check --self-test --recipient scuba@mail.axial.net \\
-    --config /etc/maildrop_command/config.toml
+  maildrop_command check
+  maildrop_command check --self-test --recipient scuba@mail.axial.net
 
 Run it as the user that Postfix runs deliveries as: what root may read, that user may not.
 
 Exit status: 0 if nothing breaks a promise, 69 if something does, 78 if the configuration cannot be read.")]
 pub(super) struct Arguments {
     /// The configuration file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", default_value = CONFIGURATION)]
     config: PathBuf,
     /// Prove on the live database that the lock excludes: one connection takes it, another must be refused
     #[arg(long)]
@@ -69,10 +70,12 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
             None
         }
     };
-    if let Some(database) = &mut database {
-        look_at_database(database.as_mut(), &mut findings);
-    }
-    look_at_mailboxes(&site, database.as_mut(), recipient, deadline, &mut findings);
+    // Without its tables nothing can be asked of a database that would say more than that.
+    let with_tables = match &mut database {
+        Some(database) => look_at_database(database.as_mut(), &mut findings).then_some(database),
+        None => None,
+    };
+    look_at_mailboxes(&site, with_tables, recipient, deadline, &mut findings);
     if arguments.self_test && database.is_some() {
         match self_test(&site, deadline) {
             Ok(finding) => findings.push(finding),
@@ -121,7 +124,8 @@ fn settings(config: &Config) -> Vec<Finding> {
     findings
 }
 
-fn look_at_database(database: &mut dyn Database, findings: &mut Vec<Finding>) {
+/// Looks at the database, and says whether its tables are there.
+fn look_at_database(database: &mut dyn Database, findings: &mut Vec<Finding>) -> bool {
     match database.describe() {
         Ok(described) => findings.push(finding("database", State::Good, described, None)),
         Err(error) => findings.push(database_failed("database", &error)),
@@ -129,6 +133,15 @@ fn look_at_database(database: &mut dyn Database, findings: &mut Vec<Finding>) {
     match database.inspect() {
         Ok(inspected) => findings.extend(inspected),
         Err(error) => findings.push(database_failed("database", &error)),
+    }
+    let missing = match schema::status(database) {
+        // The inspection has told it, in one line.
+        Ok(all) => all.iter().any(|migration| !migration.optional && migration.state == MigrationState::Pending),
+        // It has told this as well.
+        Err(_) => true,
+    };
+    if missing {
+        return false;
     }
     match database.addresses(&[]) {
         Ok(book) if book.empty => findings.push(finding(
@@ -140,6 +153,7 @@ fn look_at_database(database: &mut dyn Database, findings: &mut Vec<Finding>) {
         Ok(_) => findings.push(finding("addresses", State::Good, "there are some", None)),
         Err(error) => findings.push(database_failed("addresses", &error)),
     }
+    true
 }
 
 fn look_at_mailboxes(
@@ -235,7 +249,9 @@ fn database_failed(what: &str, error: &DatabaseError) -> Finding {
         DatabaseFailure::Schema => "maildrop_command migrate",
         DatabaseFailure::ReadOnly => "connect to the primary",
         DatabaseFailure::Local => "mend the file or setting that it names",
-        DatabaseFailure::Contention | DatabaseFailure::Other => "the server's own log says more",
+        DatabaseFailure::Contention | DatabaseFailure::Refused | DatabaseFailure::Other => {
+            "the server's own log says more"
+        }
     };
     finding(what, State::Bad, error.to_string(), Some(mend))
 }

@@ -5,24 +5,21 @@
 use super::{complain, duration};
 use crate::config::Config;
 use crate::core_dumps;
-use crate::deadline::Deadline;
+use crate::deadline::{self, Deadline};
 use crate::delivery::verdict::{self, StatusDetail, Verdict};
-use crate::delivery::{Deferral, Delivered, Refusal, Stages};
+use crate::delivery::{Deferral, Refusal, Stages};
 use crate::embedded::Embedded;
 use crate::log;
 use crate::message::{Address, EnvelopeSender, Message};
-use crate::site::{Envelope, Site};
+use crate::site::{self, Envelope, Site};
 use crate::watchdog::Watchdog;
 use clap::Args;
 use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use sysexits::ExitCode;
-use tracing::{info, warn};
-
-/// The deadline where none is configured, in seconds: far below Postfix's limit of 1000 s, past which it bounces.
-const DEADLINE: Duration = Duration::from_mins(4);
+use tracing::warn;
 
 /// Postfix's limit where no configuration says otherwise (`command_time_limit`, `<transport>_time_limit`).
 const POSTFIX_TIME_LIMIT: Duration = Duration::from_secs(1000);
@@ -73,11 +70,44 @@ pub(super) struct Arguments {
     dry_run: bool,
 }
 
+/// Where deliveries go, and what bounds each of them.
+pub(super) struct Setting {
+    pub(super) site: Site,
+    pub(super) log: log::Settings,
+    /// When Postfix gives up on one, and bounces.
+    bounced_at: Duration,
+    /// The largest message, in bytes.
+    pub(super) size_limit: Option<u64>,
+}
+
+impl Setting {
+    /// By a configuration file; or what is wrong with it.
+    pub(super) fn configured(file: &Path) -> Result<Self, String> {
+        let config = Config::load(file).map_err(|error| error.to_string())?;
+        let log = config.log_settings();
+        let (bounced_at, size_limit) = (config.delivery.postfix_time_limit, config.delivery.message_size_limit);
+        let site = Site::configured(config).map_err(|error| error.to_string())?;
+        Ok(Self { site, log, bounced_at, size_limit })
+    }
+
+    /// In one directory, which is made if it is missing; or what is wrong with it.
+    pub(super) fn embedded(directory: &Path) -> Result<Self, String> {
+        let log = log::Settings {
+            target: log::Target::File(directory.join("delivery.log")),
+            level: log::Level::Info,
+            format: log::Format::Text,
+        };
+        crate::embedded::create_directory(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        let site = Site::embedded(Embedded::new(directory.to_owned()));
+        Ok(Self { site, log, bounced_at: POSTFIX_TIME_LIMIT, size_limit: None })
+    }
+}
+
 /// Delivers, reports, and returns the status to exit with.
 pub(super) fn run(arguments: &Arguments) -> ExitCode {
     let began = Instant::now();
     let too_late = Verdict::deferred(StatusDetail::CONGESTION, "the delivery took too long");
-    let watchdog = match Watchdog::start(arguments.deadline.unwrap_or(DEADLINE), too_late) {
+    let watchdog = match Watchdog::start(arguments.deadline.unwrap_or(deadline::OF_A_DELIVERY), too_late) {
         Ok(watchdog) => watchdog,
         Err(_) => return verdict::report(&Verdict::deferred(StatusDetail::SYSTEM, "out of threads")),
     };
@@ -88,38 +118,21 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     let misconfigured = |text: &str| Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, text);
 
     // Where to.
-    let (site, log_settings, deadline, bounced_at, size_limit) = match (&arguments.config, &arguments.embedded) {
-        (Some(file), _) => match Config::load(file) {
-            Ok(config) => {
-                let deadline = arguments.deadline.unwrap_or(config.delivery.deadline);
-                let (log, size_limit) = (config.log_settings(), config.delivery.message_size_limit);
-                let bounced_at = config.delivery.postfix_time_limit;
-                match Site::configured(config) {
-                    Ok(site) => (site, log, deadline, bounced_at, size_limit),
-                    Err(error) => return misconfigured(&error.to_string()),
-                }
-            }
-            Err(error) => return misconfigured(&error.to_string()),
-        },
+    let setting = match (&arguments.config, &arguments.embedded) {
+        (Some(file), _) => Setting::configured(file),
         // Under pipe(8) the working directory is Postfix's queue.
         (None, Some(directory)) if !directory.is_absolute() => {
             return misconfigured("--embedded wants the whole path of the directory, from / on");
         }
-        (None, Some(directory)) => {
-            let log = log::Settings {
-                target: log::Target::File(directory.join("delivery.log")),
-                level: log::Level::Info,
-                format: log::Format::Text,
-            };
-            if let Err(error) = crate::embedded::create_directory(directory) {
-                return misconfigured(&format!("{}: {error}", directory.display()));
-            }
-            let deadline = arguments.deadline.unwrap_or(DEADLINE);
-            (Site::embedded(Embedded::new(directory.clone())), log, deadline, POSTFIX_TIME_LIMIT, None)
-        }
+        (None, Some(directory)) => Setting::embedded(directory),
         // A forgotten option must not swallow mail into a folder.
         (None, None) => return misconfigured("neither --config FILE nor --embedded DIR is given"),
     };
+    let Setting { site, log: log_settings, bounced_at, size_limit } = match setting {
+        Ok(setting) => setting,
+        Err(problem) => return misconfigured(&problem),
+    };
+    let deadline = arguments.deadline.unwrap_or(site.deadline());
     let mut policy = site.policy();
     policy.lock_wait = arguments.lock_wait.unwrap_or(policy.lock_wait);
     if deadline >= policy.settle {
@@ -179,7 +192,7 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         Ok(delivered) => Verdict::from(delivered),
         Err(refusal) => Verdict::from(refusal),
     };
-    tell(&message, &envelope, &result, &verdict, &stages, began);
+    site::tell(&message, &envelope, &site.lock_name(&message), &result, &verdict, &stages, began);
     verdict
 }
 
@@ -220,13 +233,8 @@ fn envelope(arguments: &Arguments, message: &Message) -> Result<Envelope, String
     let sender = sender
         .or_else(|| from_environment("SENDER"))
         .ok_or("no envelope sender: give --sender ${sender}, empty for the null sender")?;
-    // The sender is for the record only: one that cannot be read must not hold up a message.
-    let sender = match EnvelopeSender::parse(&sender) {
-        Ok(sender) => sender.to_string(),
-        Err(_) => sender.chars().filter(|c| !c.is_control()).take(320).collect(),
-    };
     Ok(Envelope {
-        sender,
+        sender: EnvelopeSender::for_the_record(&sender),
         recipient,
         original_recipient: text(&arguments.original_recipient),
         queue_id: text(&arguments.queue_id),
@@ -235,69 +243,18 @@ fn envelope(arguments: &Arguments, message: &Message) -> Result<Envelope, String
     })
 }
 
-/// One record for one delivery. With Postfix's queue id in it, one search crosses both logs.
-fn tell(
-    message: &Message,
-    envelope: &Envelope,
-    result: &Result<Delivered, Refusal>,
-    verdict: &Verdict,
-    stages: &Stages,
-    began: Instant,
-) {
-    // To the hundredth: most stages take less than one.
-    let milliseconds = |span: Duration| (span.as_secs_f64() * 100_000.0).round() / 100.0;
-    macro_rules! record {
-        ($level:ident, $text:literal, $($field:tt)*) => {
-            $level!(
-                queue_id = envelope.queue_id.as_deref().unwrap_or_default(),
-                message_id = message.message_id_for_people(),
-                recipient = %envelope.recipient,
-                original_recipient = envelope.original_recipient.as_deref().unwrap_or_default(),
-                sender = envelope.sender,
-                client_address = envelope.client_address.as_deref().unwrap_or_default(),
-                sasl_username = envelope.sasl_username.as_deref().unwrap_or_default(),
-                size = message.size(),
-                verdict = %verdict,
-                connect_ms = milliseconds(stages.connect),
-                route_ms = milliseconds(stages.route),
-                authenticate_ms = milliseconds(stages.authenticate),
-                position_ms = milliseconds(stages.position),
-                journal_ms = milliseconds(stages.journal),
-                lock_ms = milliseconds(stages.lock),
-                look_ms = milliseconds(stages.look),
-                append_ms = milliseconds(stages.append),
-                record_ms = milliseconds(stages.record),
-                total_ms = milliseconds(began.elapsed()),
-                $($field)*
-                $text
-            )
-        };
-    }
-    match result {
-        Ok(_) => record!(info, "delivered",),
-        Err(refusal @ Refusal::Deferred(Deferral::Busy(holder))) => {
-            let holder = holder.clone().unwrap_or_default();
-            record!(
-                info,
-                "deferred",
-                cause = %refusal,
-                holder_host = holder.host,
-                holder_pid = holder.pid,
-                holder_queue_id = holder.queue_id,
-                holder_session = holder.session,
-                held_for_s = holder.held_for.map(|held_for| held_for.as_secs()),
-            );
-        }
-        Err(refusal @ Refusal::Deferred(_)) => record!(warn, "deferred", cause = %refusal,),
-        Err(refusal) => record!(warn, "refused", cause = %refusal,),
-    }
-}
-
 /// Says what a delivery would do. It delivers nothing, so it exits 75, like any delivery that did not happen: in a
 /// master.cf by mistake, it must not lose mail.
 fn dry_run(site: &Site, message: &Message, envelope: &Envelope, deadline: Deadline) -> Verdict {
-    match site.plan(message, envelope, deadline) {
-        Ok(plan) => Verdict::deferred(StatusDetail::UNDEFINED, format!("dry run, nothing done: {}", plan.join("; "))),
+    let planned = site
+        .open_database(envelope.queue_id.as_deref(), deadline)
+        .map_err(|error| Refusal::from(Deferral::Database(error)))
+        .and_then(|mut database| site.plan(message, envelope, database.as_mut()));
+    match planned {
+        Ok(copies) => {
+            let copies: Vec<String> = copies.iter().map(ToString::to_string).collect();
+            Verdict::deferred(StatusDetail::UNDEFINED, format!("dry run, nothing done: {}", copies.join("; ")))
+        }
         Err(refusal) => Verdict::from(&refusal),
     }
 }

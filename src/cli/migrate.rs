@@ -1,5 +1,6 @@
 //! `migrate`: the schema in `sql/<engine>/`, applied in order.
 
+use super::place::CONFIGURATION;
 use super::{complain, say, table};
 use crate::config::Config;
 use crate::database::DatabaseFailure;
@@ -27,7 +28,7 @@ Safe to run from many machines at once, and to run again. A release runs on the 
 upgrade the schema first, then the machines one by one.")]
 pub(super) struct Arguments {
     /// The configuration file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", default_value = CONFIGURATION)]
     config: PathBuf,
     /// Tell how the schema stands, and change nothing
     #[arg(long)]

@@ -4,14 +4,23 @@
 //! 77, whatever happens, panics and unreadable arguments included; the other subcommands use the exit statuses of
 //! sysexits(3) as they are meant.
 
+mod audit;
 mod check;
 mod deliver;
+mod ending;
 mod lock;
 mod migrate;
+mod moment;
+mod pages;
+mod place;
+mod prune;
+mod replay;
+mod stats;
+mod trace;
 
 use crate::delivery::verdict::{self, StatusDetail, Verdict};
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use comfy_table::ContentArrangement;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -53,6 +62,15 @@ struct Arguments {
     deliver: deliver::Arguments,
 }
 
+/// The options of a delivery and nothing else: what Postfix writes can be read without making the definitions of all the
+/// subcommands first. Whatever this cannot read, [`Arguments`] reads, or says what is wrong with it.
+#[derive(Debug, Parser)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+struct PlainDelivery {
+    #[command(flatten)]
+    deliver: deliver::Arguments,
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Deliver the message on standard input to one recipient (what happens without a subcommand, too)
@@ -61,13 +79,29 @@ enum Command {
     Migrate(migrate::Arguments),
     /// Look whether database and mailbox store keep what a delivery relies on
     Check(check::Arguments),
-    /// The named lock: its name in SQL
+    /// One message's whole story, across all hosts: what was tried, where its copies are, who has its lock now
+    Trace(trace::Arguments),
+    /// How deliveries went: outcomes, causes of deferrals, contention, how long the stages took
+    Stats(stats::Arguments),
+    /// Forget what is older than it has to be remembered: attempts, sources, messages
+    Prune(prune::Arguments),
+    /// Compare the ledger with the mailboxes: copies gone, there twice or still owed, attempts that never ended
+    Audit(audit::Arguments),
+    /// Deliver again, or at last: from files, folders, mboxes, queue files, or what the ledger knows
+    Replay(replay::Arguments),
+    /// The named lock: run a command under it, see who holds it, its name in SQL
     #[command(subcommand)]
     Lock(lock::Command),
 }
 
 /// The subcommands by which a command line is told apart from a delivery, even where the rest of it cannot be read.
-const OTHER_SUBCOMMANDS: [&str; 4] = ["migrate", "check", "lock", "help"];
+const OTHER_SUBCOMMANDS: [&str; 9] = ["migrate", "check", "replay", "trace", "stats", "audit", "prune", "lock", "help"];
+
+/// The command line's definition, from which its manual pages and completions are made.
+#[must_use]
+pub fn definition() -> clap::Command {
+    Arguments::command()
+}
 
 /// Runs a command line, and returns the status to exit with. Never panics.
 #[must_use]
@@ -87,6 +121,9 @@ pub fn run(arguments: &[OsString]) -> u8 {
 }
 
 fn dispatch(arguments: &[OsString], other: bool) -> ExitCode {
+    if !other && let Ok(plain) = PlainDelivery::try_parse_from(arguments) {
+        return deliver::run(&plain.deliver);
+    }
     let parsed = match Arguments::try_parse_from(arguments) {
         Ok(parsed) => parsed,
         Err(error) => return unreadable(&error, arguments, other),
@@ -96,6 +133,11 @@ fn dispatch(arguments: &[OsString], other: bool) -> ExitCode {
         Some(Command::Deliver(arguments)) => deliver::run(&arguments),
         Some(Command::Migrate(arguments)) => migrate::run(&arguments),
         Some(Command::Check(arguments)) => check::run(&arguments),
+        Some(Command::Trace(arguments)) => trace::run(&arguments),
+        Some(Command::Stats(arguments)) => stats::run(&arguments),
+        Some(Command::Prune(arguments)) => prune::run(&arguments),
+        Some(Command::Audit(arguments)) => audit::run(&arguments),
+        Some(Command::Replay(arguments)) => replay::run(&arguments),
         Some(Command::Lock(command)) => lock::run(&command),
     }
 }
@@ -116,13 +158,17 @@ fn unreadable(error: &clap::Error, arguments: &[OsString], other: bool) -> ExitC
         return ExitCode::Usage;
     }
     let text = error.render().to_string();
-    let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-    verdict::report(&Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, format!("bad arguments: {first}")))
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or_default().trim_start_matches("error: ");
+    // A person who has mistyped a subcommand is told so by the same line.
+    let tip = lines.find_map(|line| line.trim_start().strip_prefix("tip: "));
+    let tip = tip.map(|tip| format!("; {tip}")).unwrap_or_default();
+    verdict::report(&Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, format!("bad arguments: {first}{tip}")))
 }
 
 /// Prints an error of a subcommand other than `deliver`, with what mends it.
 fn complain(text: &str) {
-    let _ = writeln!(std::io::stderr(), "maildrop_command: {text}");
+    let _ = writeln!(std::io::stderr(), "maildrop_command: {}", printable(text));
 }
 
 /// Prints what a subcommand other than `deliver` has to say.
@@ -147,10 +193,16 @@ fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; 
     }
     table.set_header(header);
     for row in rows {
-        // What servers say comes from outside: nothing of it may move the terminal's cursor.
-        table.add_row(row.map(|cell| cell.replace(|c: char| c.is_control() && c != '\n', "?")));
+        table.add_row(row.map(|cell| printable(&cell)));
     }
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// What servers and messages say comes from outside: nothing of it may move the terminal's cursor, or turn round what stands
+/// beside it (Unicode's explicit directions: UAX #9, section 2).
+fn printable(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}');
+    text.replace(|c: char| (c.is_control() && c != '\n') || turns(c), "?")
 }
 
 /// Tells a person at a terminal what takes longer than two seconds. Dropped when it is done.
@@ -183,10 +235,14 @@ impl Drop for Slow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+
+    #[test]
+    fn nothing_from_outside_turns_a_line_round() {
+        assert_eq!(printable("a\x1b[2J\u{202e}cod.exe\u{2066}\nb ü עב"), "a?[2J?cod.exe?\nb ü עב");
+    }
 
     #[test]
     fn the_command_line_is_sound() {
-        Arguments::command().debug_assert();
+        definition().debug_assert();
     }
 }

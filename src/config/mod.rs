@@ -15,7 +15,7 @@ pub use source::ConfigError;
 use crate::database::{Address, Server, Tls};
 use crate::delivery::Policy;
 use crate::log::{self, Format, Level};
-use crate::routing::{DomainRule, Router, is_user_template};
+use crate::routing::{DomainRule, Router, is_user_template, one_name};
 use serde::Deserialize;
 use servers::{DatabaseSection, ImapSection, NOT_ABSOLUTE, is_on_this_machine};
 use source::Source;
@@ -23,6 +23,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// For how long a mailbox store that was killed may heed the locks of its dead processes: Dovecot 2.4 on Maildir took in an
+/// APPEND 110 seconds late.
+const DEAD_LOCKS: Duration = Duration::from_mins(2);
 
 /// The whole configuration, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +47,8 @@ pub struct Config {
     pub record: Record,
     /// `[delivery]`
     pub delivery: Delivery,
+    /// `[retention]`
+    pub retention: Retention,
     /// `[log]`
     pub log: Log,
 }
@@ -70,14 +76,28 @@ impl Default for Lock {
 pub struct Routing {
     /// Postfix's `recipient_delimiter`: a set of characters, none if empty.
     pub recipient_delimiter: String,
+    /// What becomes of mail for an address that nobody here bears.
+    pub unknown: UnknownRecipient,
     /// `[[routing.domain]]`: rules for whole domains, asked after the table `addresses`.
     pub domain: Vec<Domain>,
 }
 
 impl Default for Routing {
     fn default() -> Self {
-        Self { recipient_delimiter: "+".into(), domain: Vec::new() }
+        Self { recipient_delimiter: "+".into(), unknown: UnknownRecipient::default(), domain: Vec::new() }
     }
+}
+
+/// What becomes of mail for an address that nobody here bears.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownRecipient {
+    /// It is refused for good: 5.1.1.
+    #[default]
+    Reject,
+    /// It stays with Postfix: 4.1.1. For as long as the table `addresses` is being filled, so that an address which is
+    /// not there yet costs no mail.
+    Defer,
 }
 
 /// `[[routing.domain]]`
@@ -173,6 +193,10 @@ pub struct Delivery {
     /// message.
     #[serde(deserialize_with = "values::duration")]
     pub postfix_time_limit: Duration,
+    /// What `maximal_queue_lifetime` is in Postfix's main.cf, or `bounce_queue_lifetime` if that is longer: until then it
+    /// may bring a message back.
+    #[serde(deserialize_with = "values::duration")]
+    pub postfix_queue_lifetime: Duration,
     /// Larger messages are refused for good (5.3.4), in bytes.
     #[serde(deserialize_with = "values::optional_bytes")]
     pub message_size_limit: Option<u64>,
@@ -181,10 +205,49 @@ pub struct Delivery {
 impl Default for Delivery {
     fn default() -> Self {
         Self {
-            deadline: Duration::from_secs(240),
+            deadline: crate::deadline::OF_A_DELIVERY,
             postfix_time_limit: Duration::from_secs(1000),
+            postfix_queue_lifetime: Duration::from_secs(5 * 24 * 60 * 60),
             message_size_limit: None,
         }
+    }
+}
+
+/// `[retention]`: what `prune` forgets. What is left out is kept for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Retention {
+    /// Attempts older than this.
+    #[serde(deserialize_with = "values::optional_duration")]
+    pub attempts_older_than: Option<Duration>,
+    /// Raw sources of messages older than this.
+    #[serde(deserialize_with = "values::optional_duration")]
+    pub sources_older_than: Option<Duration>,
+    /// Messages older than this, and all that belongs to them.
+    #[serde(deserialize_with = "values::optional_duration")]
+    pub messages_older_than: Option<Duration>,
+}
+
+impl Retention {
+    /// The first of these that forgets what has to be remembered for longer than `least`: its key, and why it has to be.
+    ///
+    /// What was delivered is known by the ledger alone. As long as a message may come back, from Postfix's queue or after
+    /// the end of an attempt that was cut short, a ledger that has forgotten it delivers it again.
+    #[must_use]
+    pub fn forgets_too_early(&self, least: Duration) -> Option<(&'static str, String)> {
+        let ages =
+            [("attempts_older_than", self.attempts_older_than), ("messages_older_than", self.messages_older_than)];
+        let (key, age) = ages.into_iter().find_map(|(key, age)| Some((key, age.filter(|age| *age <= least)?)))?;
+        let span = humantime::format_duration;
+        Some((
+            key,
+            format!(
+                "{} is too short: it has to be longer than {}, which is for how long Postfix may bring a message back \
+                 (delivery.postfix_queue_lifetime) and imap.settle; a message that is forgotten sooner would be delivered again",
+                span(age),
+                span(least)
+            ),
+        ))
     }
 }
 
@@ -227,6 +290,7 @@ struct File {
     sent: Sent,
     record: Record,
     delivery: Delivery,
+    retention: Retention,
     log: Log,
 }
 
@@ -248,8 +312,11 @@ impl Config {
         Self::parse(path, &text, credentials.as_deref())
     }
 
-    /// The same for a text; `credentials` is what $CREDENTIALS_DIRECTORY says.
-    fn parse(path: &Path, text: &str, credentials: Option<&Path>) -> Result<Self, ConfigError> {
+    /// The same for a text that was in the file `path`; `credentials` is what $CREDENTIALS_DIRECTORY says.
+    ///
+    /// # Errors
+    /// [`ConfigError`]
+    pub fn parse(path: &Path, text: &str, credentials: Option<&Path>) -> Result<Self, ConfigError> {
         let source = Source { file: path, text };
         let file: File = toml::from_str(text).map_err(|error| source.toml_error(&error))?;
         if file.credentials_directory.as_ref().is_some_and(|folder| !folder.is_absolute()) {
@@ -265,6 +332,7 @@ impl Config {
             sent: file.sent,
             record: file.record,
             delivery: file.delivery,
+            retention: file.retention,
             log: file.log,
         };
         config.check(&source)?;
@@ -274,7 +342,7 @@ impl Config {
     /// What no section can see for itself, and what no type says.
     fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let span = humantime::format_duration;
-        let Delivery { deadline, postfix_time_limit, .. } = self.delivery;
+        let Delivery { deadline, postfix_time_limit, postfix_queue_lifetime, .. } = self.delivery;
         if deadline.is_zero() {
             return Err(source.error(&["delivery", "deadline"], "a delivery needs time: the default is \"240s\""));
         }
@@ -294,6 +362,9 @@ impl Config {
             );
             return Err(source.error(&["imap", "settle"], &problem));
         }
+        if let Some((key, problem)) = self.retention.forgets_too_early(postfix_queue_lifetime + self.imap.settle) {
+            return Err(source.error(&["retention", key], &problem));
+        }
         if self.lock.wait >= deadline {
             let problem = format!(
                 "{} is not below delivery.deadline ({}): nothing would be left for the delivery",
@@ -304,6 +375,10 @@ impl Config {
         }
         if self.lock.namespace.is_empty() {
             return Err(source.error(&["lock", "namespace"], "it is empty: leave it out for \"maildrop\""));
+        }
+        if self.lock.namespace.ends_with(crate::lock::OF_PROGRAMS) {
+            let problem = "a namespace that ends in \" exec\" belongs to `lock exec`: give it another end";
+            return Err(source.error(&["lock", "namespace"], problem));
         }
         let delimits = |c: char| c.is_ascii_punctuation() && !matches!(c, '@' | '"' | '\\');
         if !self.routing.recipient_delimiter.chars().all(delimits) {
@@ -412,6 +487,15 @@ impl Config {
                 self.file.display()
             ));
         }
+        if self.imap.settle < self.delivery.deadline + DEAD_LOCKS {
+            warnings.push(format!(
+                "{}: imap.settle: {} is less than {} above delivery.deadline: for so long an IMAP server that was killed may \
+                 heed the locks of its dead, and take in an earlier attempt's APPEND only then",
+                self.file.display(),
+                humantime::format_duration(self.imap.settle),
+                humantime::format_duration(DEAD_LOCKS),
+            ));
+        }
         warnings
     }
 }
@@ -429,7 +513,7 @@ impl Domain {
                 rule.user, self.name
             ));
         }
-        if rule.inbox.is_empty() || rule.sent.is_empty() || rule.inbox == rule.sent {
+        if rule.inbox.is_empty() || rule.sent.is_empty() || one_name(&rule.inbox) == one_name(&rule.sent) {
             return error(format!("inbox and sent of {} have to be the names of two mailboxes", self.name));
         }
         Ok(())

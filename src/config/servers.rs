@@ -305,6 +305,14 @@ impl Section<'_> {
         socket: Option<PathBuf>,
         default_port: u16,
     ) -> Result<Address, ConfigError> {
+        // An IPv6 address has two colons at least.
+        if let Some(host) = &host
+            && (host.starts_with('[') || host.matches(':').count() == 1)
+        {
+            let problem = "it is a name or an address, and nothing else: the number goes into port, and an IPv6 address stands \
+                           without brackets";
+            return Err(self.error("host", problem));
+        }
         match (host.filter(|host| !host.trim().is_empty()), self.path("socket", socket)?) {
             (Some(_), Some(_)) => Err(self.error("socket", "there is a host, too: leave out one of them")),
             (None, None) => {

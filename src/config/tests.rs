@@ -85,7 +85,14 @@ fn the_example_is_good_and_what_it_calls_a_default_is_one() {
     let plain = good(EXAMPLE);
     // Lines that show a default can be put to work, and change nothing.
     let other = ["credentials_directory", "port", "socket", "password_credential", "ca_file", "login_user"];
-    let not_default = ["authserv_id", "message_size_limit", "file"];
+    let not_default = [
+        "authserv_id",
+        "message_size_limit",
+        "file",
+        "attempts_older_than",
+        "sources_older_than",
+        "messages_older_than",
+    ];
     let with_defaults: String = EXAMPLE
         .lines()
         .map(|line| match commented_key(line) {
@@ -108,6 +115,28 @@ fn commented_key(line: &str) -> Option<&str> {
 }
 
 #[test]
+fn what_may_still_come_back_has_to_be_remembered() {
+    let retention = |text: &str| and(&format!("[retention]\n{text}\n"));
+    assert_eq!(
+        retention("attempts_older_than = \"5d 10m\""),
+        "/etc/m.toml, line 12: retention.attempts_older_than: 5days 10m is too short: it has to be longer than 5days 10m, \
+         which is for how long Postfix may bring a message back (delivery.postfix_queue_lifetime) and imap.settle; a message \
+         that is forgotten sooner would be delivered again"
+    );
+    assert!(
+        retention("messages_older_than = \"1h\"").contains("line 12: retention.messages_older_than: 1h is too short")
+    );
+    assert!(retention("messages_older_than = \"9\"").contains("is no duration"));
+    let config = good(&format!(
+        "{LEAST}[retention]\nattempts_older_than = \"5d 11m\"\nsources_older_than = \"1s\"\nmessages_older_than = \"400d\"\n"
+    ));
+    assert_eq!(config.retention.sources_older_than, Some(Duration::from_secs(1)));
+    // Whoever has a shorter queue may forget sooner.
+    let shorter = "[delivery]\npostfix_queue_lifetime = \"1d\"\n[retention]\nmessages_older_than = \"2d\"\n";
+    assert_eq!(good(&format!("{LEAST}{shorter}")).retention.messages_older_than, Some(Duration::from_secs(172_800)));
+}
+
+#[test]
 fn the_example_shows_every_key() {
     let mut shown = std::collections::BTreeSet::new();
     let mut section = String::new();
@@ -120,7 +149,7 @@ fn the_example_shows_every_key() {
         }
     }
     // serde knows the keys: it lists them where it meets one that is none.
-    let sections = ["database", "lock", "imap", "routing", "sent", "record", "delivery", "log"];
+    let sections = ["database", "lock", "imap", "routing", "sent", "record", "delivery", "retention", "log"];
     let mut known = std::collections::BTreeSet::new();
     for (header, prefix) in [(String::new(), String::new()), ("[[routing.domain]]\n".into(), "routing.domain.".into())]
         .into_iter()
@@ -162,6 +191,7 @@ fn everything_can_be_said() {
         over_quota = "reject"
         [routing]
         recipient_delimiter = "+-"
+        unknown = "defer"
         [[routing.domain]]
         name = "Example.com"
         user = "{local}"
@@ -255,7 +285,7 @@ fn what_is_misspelt() {
     for (more, error) in [
         (
             "[imaps]",
-            "11: imaps: there is no such key here: expected one of `credentials_directory`, `database`, `lock`, `imap`, `routing`, `sent`, `record`, `delivery`, `log`",
+            "11: imaps: there is no such key here: expected one of `credentials_directory`, `database`, `lock`, `imap`, `routing`, `sent`, `record`, `delivery`, `retention`, `log`",
         ),
         ("[lock]\nwaits = \"1s\"", "12: lock.waits: there is no such key here: expected `namespace` or `wait`"),
         (
@@ -338,6 +368,16 @@ fn what_contradicts_itself() {
             "4: database.socket: the path has to begin with /: pipe(8) runs us in Postfix's queue directory",
         ),
         ("host = \"db.example.com\"", "host = \"a\"\nport = 0", "5: database.port: 0 is no port"),
+        (
+            "host = \"db.example.com\"",
+            "host = \"a:5433\"",
+            "4: database.host: it is a name or an address, and nothing else: the number goes into port, and an IPv6 address stands without brackets",
+        ),
+        (
+            "host = \"imap.example.com\"",
+            "host = \"[::1]:143\"",
+            "8: imap.host: it is a name or an address, and nothing else: the number goes into port, and an IPv6 address stands without brackets",
+        ),
         (
             "host = \"db.example.com\"",
             "host = \"localhost\"\nca_file = \"/a\"",
@@ -427,6 +467,10 @@ fn what_would_lose_or_double_mail() {
         ),
         ("[lock]\nnamespace = \"\"", ", line 12: lock.namespace: it is empty: leave it out for \"maildrop\""),
         (
+            "[lock]\nnamespace = \"maildrop exec\"",
+            ", line 12: lock.namespace: a namespace that ends in \" exec\" belongs to `lock exec`: give it another end",
+        ),
+        (
             "[routing]\nrecipient_delimiter = \"plus\"",
             ", line 12: routing.recipient_delimiter: write what Postfix's recipient_delimiter says, such as \"+\" or \"+-\"; \"\" for none",
         ),
@@ -441,6 +485,14 @@ fn what_would_lose_or_double_mail() {
         (
             "[[routing.domain]]\nname = \"x\"\nsent = \"INBOX\"",
             ", line 11: routing.domain: inbox and sent of x have to be the names of two mailboxes",
+        ),
+        (
+            "[[routing.domain]]\nname = \"x\"\nsent = \"Inbox\"",
+            ", line 11: routing.domain: inbox and sent of x have to be the names of two mailboxes",
+        ),
+        (
+            "[routing]\nunknown = \"bounce\"",
+            ", line 12: routing.unknown: unknown variant `bounce`, expected `reject` or `defer`",
         ),
         ("[sent]\nauthserv_id = \"\"", ", line 12: sent.authserv_id: it is empty: leave it out, or name your filter's"),
         ("[log]\nto = \"file\"", ", line 11: log.file: it is missing: name the file to log to"),
@@ -492,6 +544,16 @@ fn a_password_is_the_one_line_of_its_file() {
     let error = config.imap_password().unwrap_err().to_string();
     assert_eq!(error, format!("{prefix}No such file or directory (os error 2)"));
     assert!(!format!("{:?}", Secret::new("s3cret".into())).contains("s3cret"));
+}
+
+#[test]
+fn attempts_that_settle_before_a_killed_server_forgets_its_locks_are_warned_of() {
+    assert!(good(&LEAST.replace("[imap]", "[imap]\nsettle = \"6m\"")).warnings().is_empty());
+    let warnings = good(&LEAST.replace("[imap]", "[imap]\nsettle = \"5m\"")).warnings();
+    assert!(
+        matches!(&warnings[..], [warning] if warning.contains("imap.settle: 5m is less than 2m above")),
+        "{warnings:?}"
+    );
 }
 
 #[test]

@@ -21,6 +21,11 @@ pub(super) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Dur
     deserializer.deserialize_str(Text)
 }
 
+/// A duration that may be left out.
+pub(super) fn optional_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    duration(deserializer).map(Some)
+}
+
 /// A size in bytes: `1000000`, `"1MB"`, `"1MiB"`.
 pub(super) fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     struct Size;

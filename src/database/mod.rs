@@ -6,14 +6,16 @@
 pub(crate) mod mysql;
 pub(crate) mod postgres;
 pub(crate) mod sqlite;
+mod tables;
 
 pub use self::mysql::MysqlDatabase;
 pub use self::postgres::PostgresDatabase;
 pub use self::sqlite::SqliteDatabase;
+pub use self::tables::{Dialect, Row, Tables, Value};
 
 use crate::config::Secret;
 use crate::ledger::Ledger;
-use crate::lock::NamedLock;
+use crate::lock::{Holders, NamedLock};
 use crate::schema::Schema;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -72,9 +74,9 @@ pub struct Client {
 }
 
 /// Everything that a database is to this program.
-pub trait Database: NamedLock + Ledger + Schema + Inspect {}
+pub trait Database: NamedLock + Holders + Ledger + Schema + Inspect + Tables {}
 
-impl<T: NamedLock + Ledger + Schema + Inspect> Database for T {}
+impl<T: NamedLock + Holders + Ledger + Schema + Inspect + Tables> Database for T {}
 
 /// What `check` asks of a database: does it keep the promises that a delivery rests on?
 pub trait Inspect {
@@ -96,6 +98,9 @@ pub trait Inspect {
     /// # Errors
     /// [`DatabaseError`]
     fn any_address(&mut self) -> Result<Option<String>, DatabaseError>;
+
+    /// How often the server was waited for since the connection stands.
+    fn round_trips(&self) -> u32;
 }
 
 /// One thing that was looked at.
@@ -139,6 +144,9 @@ pub enum DatabaseFailure {
     Schema,
     /// The server takes no writes: a standby, or read-only.
     ReadOnly,
+    /// The server refuses a value: a constraint, a trigger, a type or an index will not have it. The same value will be
+    /// refused again.
+    Refused,
     /// Something on this machine: a file, a directory, a setting.
     Local,
     /// Anything else that the server said.

@@ -24,6 +24,7 @@ mod error;
 mod inspect;
 mod schema;
 pub(crate) mod sql;
+mod tables;
 
 use super::{Client, DatabaseError, DatabaseFailure, Server};
 use crate::deadline::Deadline;
@@ -59,6 +60,7 @@ pub struct MysqlDatabase {
     in_clear: bool,
     /// The copies last journalled: whoever holds the lock has most likely journalled one of them too.
     journalled: Vec<CopyKey>,
+    round_trips: u32,
 }
 
 /// Without the connection, whose own form shows the password.
@@ -93,6 +95,7 @@ impl MysqlDatabase {
             max_allowed_packet: 0,
             in_clear: connect::in_clear(server),
             journalled: Vec::new(),
+            round_trips: 0,
         };
         database.set_session_up()?;
         Ok(database)
@@ -158,6 +161,7 @@ impl MysqlDatabase {
     /// The first error of any of them; or that the server answered more or fewer than there are statements.
     pub(crate) fn run(&mut self, doing: &str, batch: &str, statements: usize) -> Result<Vec<Answer>, DatabaseError> {
         self.usable(doing)?;
+        self.round_trips += 1;
         let answers = read_every_result_set(&mut self.connection, batch).map_err(|error| self.failed(doing, &error))?;
         if answers.len() == statements {
             return Ok(answers);
@@ -173,6 +177,7 @@ impl MysqlDatabase {
     /// statement: two round trips.
     pub(crate) fn run_with_bytes(&mut self, doing: &str, statement: &str, value: &[u8]) -> Result<(), DatabaseError> {
         self.usable(doing)?;
+        self.round_trips += 2;
         // `exec_drop` drops the errors of later result sets; an INSERT has one, and its error is returned.
         self.connection.exec_drop(statement, (value,)).map_err(|error| self.failed(doing, &error))
     }

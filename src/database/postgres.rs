@@ -6,11 +6,13 @@
 mod application_name;
 mod error;
 mod inspect;
+mod tables;
 
 pub(crate) use application_name::Process;
 
 use super::{Address, Client, DatabaseError, DatabaseFailure, Server, Tls};
 use crate::deadline::Deadline;
+use crate::ledger::CopyKey;
 use postgres::config::SslMode;
 use postgres::types::{ToSql, Type};
 use postgres::{Config, NoTls, Row, SimpleQueryMessage, SimpleQueryRow};
@@ -33,6 +35,19 @@ pub struct PostgresDatabase {
     client: postgres::Client,
     deadline: Deadline,
     pub(crate) transaction: Transaction,
+    round_trips: u32,
+    /// The copies that were journalled, until the lock is asked for.
+    pub(crate) journalled: Vec<CopyKey>,
+    /// What the lock's batch saw of them, until it is looked at.
+    pub(crate) looked: Option<Looked>,
+}
+
+/// What the ledger has of some copies, by a statement of the lock's batch behind the one that took the lock.
+pub(crate) struct Looked {
+    pub(crate) copies: Vec<CopyKey>,
+    pub(crate) answers: Batch,
+    /// How many rows of the answers are those of the statements before it.
+    pub(crate) rows_before: usize,
 }
 
 /// The transaction that is open on the connection.
@@ -96,7 +111,14 @@ impl PostgresDatabase {
             }
         }
         .map_err(|error| error::not_connected(&doing, &error, deadline.passed()))?;
-        Ok(Self { client, deadline, transaction: Transaction::None })
+        Ok(Self {
+            client,
+            deadline,
+            transaction: Transaction::None,
+            round_trips: 0,
+            journalled: Vec::new(),
+            looked: None,
+        })
     }
 
     /// The deadline that the connection was opened with.
@@ -114,6 +136,7 @@ impl PostgresDatabase {
         sql: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, DatabaseError> {
+        self.round_trips += 1;
         self.client.query_typed(sql, parameters).map_err(|error| error::failed(doing, &error))
     }
 
@@ -124,12 +147,14 @@ impl PostgresDatabase {
         sql: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<u64, DatabaseError> {
+        self.round_trips += 1;
         self.client.execute_typed(sql, parameters).map_err(|error| error::failed(doing, &error))
     }
 
     /// Runs statements in one round trip, each with a snapshot of its own, up to the first that fails. They are text:
     /// nothing goes into it but constants, numbers and hexadecimal digits.
     pub(crate) fn batch(&mut self, doing: &str, sql: &str) -> Result<Batch, DatabaseError> {
+        self.round_trips += 1;
         match self.client.simple_query(sql) {
             Ok(answers) => Ok(Batch(answers)),
             Err(error) => Err(error::failed(doing, &error)),
@@ -139,6 +164,7 @@ impl PostgresDatabase {
     /// Ends whatever transaction is open and makes the connection usable again.
     pub(crate) fn roll_back(&mut self) -> Result<(), DatabaseError> {
         self.transaction = Transaction::None;
+        self.looked = None;
         // Outside a transaction this is a warning of the server's, no error.
         self.batch("rolling back", "ROLLBACK").map(|_| ())
     }

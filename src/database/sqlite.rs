@@ -7,10 +7,12 @@
 //! on a file system and a disk that do not lie. One machine only: WAL needs shared memory, and does not work over a
 //! network file system (<https://sqlite.org/wal.html>).
 
+mod tables;
+
 use super::{Client, DatabaseError, DatabaseFailure, Finding, Inspect, State};
 use crate::deadline::Deadline;
 use crate::embedded::create_directory;
-use crate::lock::{Acquired, FileLocks, LockName, NamedLock};
+use crate::lock::{Acquired, FileLocks, Holder, Holders, LockName, NamedLock};
 use crate::schema::{Application, Applied, Migration, Schema};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::fs::{self, DirBuilder, OpenOptions};
@@ -29,8 +31,16 @@ const PAUSE: Duration = Duration::from_millis(5);
 const SHARED_FILE_SYSTEMS: [&str; 11] =
     ["nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs", "gfs2", "ocfs2"];
 
-const MIGRATIONS: &[Migration] =
-    &[Migration { number: 1, name: "ledger", sql: include_str!("../../sql/sqlite/0001_ledger.sql"), optional: false }];
+const MIGRATIONS: &[Migration] = &[
+    Migration { number: 1, name: "ledger", sql: include_str!("../../sql/sqlite/0001_ledger.sql"), optional: false },
+    Migration {
+        number: 2,
+        name: "operation",
+        sql: include_str!("../../sql/sqlite/0002_operation.sql"),
+        optional: false,
+    },
+    Migration { number: 3, name: "programs", sql: include_str!("../../sql/sqlite/0003_programs.sql"), optional: false },
+];
 
 /// The ledger and the locks of one directory.
 #[derive(Debug)]
@@ -212,6 +222,12 @@ impl NamedLock for SqliteDatabase {
     }
 }
 
+impl Holders for SqliteDatabase {
+    fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError> {
+        self.locks.holder(name)
+    }
+}
+
 impl Schema for SqliteDatabase {
     fn known(&self) -> &'static [Migration] {
         MIGRATIONS
@@ -276,6 +292,11 @@ impl Schema for SqliteDatabase {
 }
 
 impl Inspect for SqliteDatabase {
+    /// There is no server.
+    fn round_trips(&self) -> u32 {
+        0
+    }
+
     fn describe(&mut self) -> Result<String, DatabaseError> {
         Ok(format!("SQLite {}", rusqlite::version()))
     }
@@ -399,6 +420,7 @@ fn error(doing: &str, error: &rusqlite::Error) -> DatabaseError {
         Some(
             ErrorCode::CannotOpen | ErrorCode::DiskFull | ErrorCode::SystemIoFailure | ErrorCode::PermissionDenied,
         ) => DatabaseFailure::Local,
+        Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch) => DatabaseFailure::Refused,
         _ => DatabaseFailure::Other,
     };
     DatabaseError::new(failure, doing, error.to_string())

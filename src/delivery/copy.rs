@@ -6,7 +6,7 @@ use crate::ledger::{CopyHistory, CopyKey, CopyRecord, CopyState, Ledger, OpenAtt
 use crate::lock::NamedLock;
 use crate::mailbox::{
     Appended, Found, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal, Role,
-    Wanted,
+    Wanted, look_everywhere,
 };
 use std::time::Duration;
 use time::OffsetDateTime;
@@ -237,7 +237,8 @@ where
         Err(Failure::NothingStored(error)) => error,
     };
     let over_quota_refuses = error.failure == MailboxFailure::OverQuota && delivery.policy.over_quota_refuses;
-    let outcome = format!("deferred: {error}");
+    let refused = over_quota_refuses && copy.role == Role::Recipient;
+    let outcome = format!("{}: {}: {error}", if refused { "refused" } else { "deferred" }, error.failure.as_str());
     if copy.role == Role::Recipient {
         let refusal =
             if over_quota_refuses { Refusal::OverQuota(error) } else { Refusal::Deferred(Deferral::Mailbox(error)) };
@@ -248,7 +249,8 @@ where
     // a whole domain everybody there lives here, whatever somebody writes into From.
     let not_let_in = error.failure == MailboxFailure::AccessDenied;
     let for_good = !error.trying_again_can_help() || over_quota_refuses || not_let_in;
-    if !for_good && !past_retrying(delivery, database, keys) {
+    // What people restore is recorded as delivered, and never becomes owed: they hear of the failure.
+    if delivery.restore || (!for_good && !past_retrying(delivery, database, keys)) {
         return Ok(End::Failed { refusal: Deferral::Mailbox(error).into(), outcome, open: false });
     }
     if others.delivered.is_some() {
@@ -284,7 +286,7 @@ where
     // A message with one recipient, which is nearly all of them, never searches. A copy that is delivered is looked for
     // only if an earlier run for this very recipient died: what it had sent may have landed since.
     let died_before = others.earlier_of_this_recipient(delivery.policy.settle).next().is_some();
-    if others.delivered.is_some() && !died_before {
+    if others.delivered.is_some() && !died_before && !delivery.restore {
         return Ok(Manner::AlreadyThere);
     }
     let mailbox = match &mut copy.mailbox {
@@ -304,15 +306,31 @@ where
         not_before: others.first_began(delivery.arrived),
     };
     if let Some(recorded) = others.delivered {
-        return tidy(delivery, database, mailbox, &wanted, recorded);
-    }
-    if !others.others.is_empty() {
+        if died_before {
+            let manner = tidy(delivery, database, mailbox, &wanted, recorded)?;
+            if !delivery.restore || manner != Manner::AlreadyThere {
+                return Ok(manner);
+            }
+        }
+    } else if !others.others.is_empty() {
         let found = mailbox.find(&wanted).map_err(Failure::NothingStored)?;
-        // The lowest that is not marked \Deleted; and if all are, it was delivered all the same, and its owner is done
-        // with it.
-        if let Some(keep) = found.copies.iter().find(|copy| !copy.deleted).or(found.copies.first()) {
+        // The lowest, marked \Deleted or not: so whoever looks has the same one to keep. Whoever passed over one that its
+        // owner has just marked would take that one out, while an expunge of the other may still be under way from a
+        // delivery that has lost its lock; and both would be gone. Beside a keeper that is marked nothing is removed.
+        if let Some(keep) = found.copies.first() {
             info!(role = copy.role.as_str(), placement = ?keep.placement, "found the copy of an attempt that never ended");
             take_out_all_but(delivery, database, mailbox, &wanted, &found, keep.placement)?;
+            return Ok(Manner::Adopted(keep.placement));
+        }
+    }
+    if delivery.restore {
+        let everywhere = Wanted { not_before: delivery.arrived, ..wanted };
+        let (recorded, has_uids) = (others.delivered.flatten(), copy.position.is_some());
+        let found = look_everywhere(mailbox, &everywhere, recorded, has_uids).map_err(Failure::NothingStored)?;
+        if found.iter().any(|copy| others.delivered == Some(copy.placement)) {
+            return Ok(Manner::AlreadyThere);
+        }
+        if let Some(keep) = found.iter().find(|copy| !copy.deleted).or(found.first()) {
             return Ok(Manner::Adopted(keep.placement));
         }
     }

@@ -28,7 +28,7 @@ mod copy;
 mod outcome;
 pub(crate) mod verdict;
 
-pub use outcome::{CopyReport, Deferral, Delivered, Manner, Refusal, Stages};
+pub use outcome::{CopyReport, Deferral, Delivered, Manner, Refusal, Stages, milliseconds};
 pub use verdict::{StatusDetail, Verdict, report};
 
 use crate::ledger::{CopyKey, EndedAttempt, Journal, JournalCopy, Ledger, MessageRecord, Record};
@@ -64,6 +64,9 @@ pub struct Delivery<'a> {
     pub arrived: OffsetDateTime,
     /// What the operator has chosen.
     pub policy: &'a Policy,
+    /// Whether the mailboxes may have lost what the ledger has as delivered: each copy is then looked for in all of its
+    /// mailbox, and appended if it is not there. Asked for by people, never by Postfix.
+    pub restore: bool,
 }
 
 /// What the operator has chosen about deliveries.
@@ -113,7 +116,8 @@ pub struct OwedCopy<'a> {
 
 /// Delivers one message to one envelope recipient: the recipient's copy, and the sender's if one is owed.
 ///
-/// `owed` holds the recipient's copy first; a copy for the sender, if any, second.
+/// `owed` holds the recipient's copy first; a copy for the sender, if any, second. (Or one copy alone, whichever it is, that
+/// people want delivered again.)
 ///
 /// # Errors
 /// [`Refusal`] says whether the message is to be tried again (nearly always) or refused for good, and why.
@@ -130,12 +134,8 @@ where
     // up the recipient's copy: it is remembered as such, and its copy stays owed.
     let began = Instant::now();
     let mut copies: Vec<Copy<'_>> = owed.into_iter().map(|owed| Copy::stand(delivery, owed)).collect();
-    for copy in &mut copies {
-        if copy.role == Role::Recipient
-            && let Some(error) = copy.take_trouble()
-        {
-            return Err(Deferral::Mailbox(error).into());
-        }
+    if let Some(error) = copies.first_mut().and_then(Copy::take_trouble) {
+        return Err(Deferral::Mailbox(error).into());
     }
     stages.position = began.elapsed();
 
@@ -151,11 +151,11 @@ where
     match acquired {
         Ok(Acquired::Held) => {}
         Ok(Acquired::Busy(holder)) => {
-            end_attempt(delivery, database, &copies, "busy");
+            end_attempt(delivery, database, &copies, "busy", stages);
             return Err(Deferral::Busy(holder).into());
         }
         Err(error) => {
-            end_attempt(delivery, database, &copies, "deferred: the lock could not be asked for");
+            end_attempt(delivery, database, &copies, "deferred: the lock could not be asked for", stages);
             return Err(Deferral::Database(error).into());
         }
     }
@@ -183,14 +183,14 @@ where
     let histories = match database.look(&keys) {
         Ok(histories) => histories,
         Err(error) => {
-            end_attempt(delivery, database, copies, "deferred: the ledger could not be read");
+            end_attempt(delivery, database, copies, "deferred: the ledger could not be read", stages);
             return Err(Deferral::Database(error).into());
         }
     };
     let others = match OtherAttempts::read(delivery, copies, &histories) {
         Ok(others) => others,
         Err(deferral) => {
-            end_attempt(delivery, database, copies, deferral.outcome());
+            end_attempt(delivery, database, copies, deferral.outcome(), stages);
             return Err(deferral.into());
         }
     };
@@ -212,17 +212,24 @@ where
     // copy again to somebody who has already filed it.
     let began = Instant::now();
     let headers;
+    let took = stages.as_json();
     let mut record = Record::default();
     for ((copy, others), end) in copies.iter().zip(&others).zip(&ends) {
         record.copies.extend(end.state().map(|state| copy.record(delivery, state)));
         if copy.journalled() && !end.stays_open() {
-            record.ended.push(EndedAttempt { attempt: delivery.attempt, key: copy.key, outcome: end.outcome() });
+            record.ended.push(EndedAttempt {
+                attempt: delivery.attempt,
+                key: copy.key,
+                outcome: end.outcome(),
+                stages: Some(&took),
+            });
         }
         if end.settles_earlier_attempts() {
             record.ended.extend(others.earlier_of_this_recipient(delivery.policy.settle).map(|earlier| EndedAttempt {
                 attempt: earlier.attempt,
                 key: copy.key,
                 outcome: "died; its copy was looked for",
+                stages: None,
             }));
         }
     }
@@ -273,12 +280,15 @@ fn journal<'a>(delivery: &Delivery<'a>, copies: &'a [Copy<'_>]) -> Journal<'a> {
 
 /// Ends an attempt that has sent no APPEND. Where even that fails the attempt stays open, and costs the next one a
 /// search: no more.
-fn end_attempt<D>(delivery: &Delivery<'_>, database: &mut D, copies: &[Copy<'_>], outcome: &str)
+fn end_attempt<D>(delivery: &Delivery<'_>, database: &mut D, copies: &[Copy<'_>], outcome: &str, stages: &Stages)
 where
     D: Ledger + ?Sized,
 {
     let journalled = copies.iter().filter(|copy| copy.journalled());
-    let ended = journalled.map(|copy| EndedAttempt { attempt: delivery.attempt, key: copy.key, outcome }).collect();
+    let took = stages.as_json();
+    let ended = journalled
+        .map(|copy| EndedAttempt { attempt: delivery.attempt, key: copy.key, outcome, stages: Some(&took) })
+        .collect();
     if let Err(error) = database.record(&Record { ended, ..Record::default() }) {
         warn!(%error, "this attempt could not be ended in the ledger; the next one will search the mailbox");
     }

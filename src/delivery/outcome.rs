@@ -5,6 +5,7 @@ use crate::lock::Holder;
 use crate::mailbox::{MailboxError, Placement, Role};
 use std::time::Duration;
 use thiserror::Error;
+use uuid::Uuid;
 
 /// Everything that is owed is in its mailbox and in the ledger, durably, or is recorded as owed.
 #[derive(Debug)]
@@ -76,6 +77,9 @@ pub enum Deferral {
     /// An earlier attempt for this very recipient never ended, and is too young: its APPEND may still land.
     #[error("an earlier attempt never ended, and began only {0:?} ago: its copy may still arrive")]
     Unsettled(Duration),
+    /// Nobody here bears the recipient's address, and the operator chose to wait until somebody does.
+    #[error("unknown recipient, which routing.unknown defers")]
+    UnknownRecipient,
     /// No address is known at all: a table not yet filled, or the wrong database. No reason to refuse mail.
     #[error("the table of addresses is empty")]
     NobodyKnown,
@@ -103,6 +107,7 @@ impl Deferral {
         match self {
             Self::Busy(_) => "busy",
             Self::Unsettled(_) => "deferred: an earlier attempt may still land",
+            Self::UnknownRecipient => "deferred: unknown recipient",
             Self::NobodyKnown => "deferred: the table of addresses is empty",
             Self::LockLost => "deferred: the lock was lost",
             Self::JournalForgotten => "deferred: the journal was forgotten",
@@ -134,4 +139,42 @@ pub struct Stages {
     pub append: Duration,
     /// Recording, up to the COMMIT.
     pub record: Duration,
+    /// The attempt under which the journal has it; `None` before there is one.
+    pub attempt: Option<Uuid>,
+    /// How often the database was waited for, once connected.
+    pub database_round_trips: u32,
+    /// How often the mailboxes' server was waited for, in all mailboxes that could be opened, TLS apart.
+    pub imap_round_trips: u32,
+}
+
+impl Stages {
+    /// The stages with their names, in their order.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, Duration); 9] {
+        [
+            ("connect", self.connect),
+            ("route", self.route),
+            ("authenticate", self.authenticate),
+            ("position", self.position),
+            ("journal", self.journal),
+            ("lock", self.lock),
+            ("look", self.look),
+            ("append", self.append),
+            ("record", self.record),
+        ]
+    }
+
+    /// The stages that took any time, in milliseconds to the hundredth, for the ledger: `{"connect":1.27,"lock":0.31}`.
+    #[must_use]
+    pub fn as_json(&self) -> String {
+        let took = self.named().into_iter().filter(|(_, span)| !span.is_zero());
+        let took: Vec<String> = took.map(|(name, span)| format!("\"{name}\":{}", milliseconds(span))).collect();
+        format!("{{{}}}", took.join(","))
+    }
+}
+
+/// Milliseconds to the hundredth: most stages take less than one.
+#[must_use]
+pub fn milliseconds(span: Duration) -> f64 {
+    (span.as_secs_f64() * 100_000.0).round() / 100.0
 }

@@ -26,6 +26,8 @@ pub struct StatusDetail(u16, u16);
 impl StatusDetail {
     /// X.0.0: nothing more is known.
     pub const UNDEFINED: Self = Self(0, 0);
+    /// X.1.1: bad destination mailbox address.
+    pub const UNKNOWN_ADDRESS: Self = Self(1, 1);
     /// X.2.2: mailbox full.
     pub const MAILBOX_FULL: Self = Self(2, 2);
     /// X.3.0: other or undefined mail system status.
@@ -65,7 +67,7 @@ impl Verdict {
     /// There is no such recipient: 5.1.1, exit 67. Postfix bounces the message.
     #[must_use]
     pub fn unknown_recipient(text: impl Into<String>) -> Self {
-        Self::new(5, StatusDetail(1, 1), text, ExitCode::NoUser)
+        Self::new(5, StatusDetail::UNKNOWN_ADDRESS, text, ExitCode::NoUser)
     }
 
     /// The message is larger than a rule of the operator's allows: 5.3.4, exit 65. Postfix bounces it.
@@ -148,6 +150,9 @@ impl From<&Refusal> for Verdict {
             Deferral::Unsettled(_) => {
                 (StatusDetail::SYSTEM, "an earlier delivery of this message was cut short; waiting for what it sent")
             }
+            Deferral::UnknownRecipient => {
+                (StatusDetail::UNKNOWN_ADDRESS, "no such recipient here; deferred by routing.unknown")
+            }
             Deferral::NobodyKnown => (StatusDetail::SYSTEM_CONFIGURATION, "no recipient addresses are configured"),
             Deferral::LockLost => (StatusDetail::BAD_CONNECTION, "the lock on this message was lost"),
             Deferral::JournalForgotten => (StatusDetail::SYSTEM, "the database forgot what was written to it"),
@@ -163,7 +168,9 @@ impl From<&Refusal> for Verdict {
                     (StatusDetail::SYSTEM_CONFIGURATION, "the database is not set up for deliveries")
                 }
                 DatabaseFailure::ReadOnly => (StatusDetail::SYSTEM, "the database takes no writes"),
-                DatabaseFailure::Contention | DatabaseFailure::Other => (StatusDetail::SYSTEM, "the database failed"),
+                DatabaseFailure::Contention | DatabaseFailure::Refused | DatabaseFailure::Other => {
+                    (StatusDetail::SYSTEM, "the database failed")
+                }
             },
             Deferral::Mailbox(error) => match error.failure {
                 MailboxFailure::Unreachable | MailboxFailure::TimedOut => {
@@ -179,6 +186,7 @@ impl From<&Refusal> for Verdict {
                 MailboxFailure::Refused | MailboxFailure::RefusedForGood | MailboxFailure::Protocol => {
                     (StatusDetail::SYSTEM, "the mailbox store did not take the message")
                 }
+                MailboxFailure::Internal => (StatusDetail::SYSTEM, "an internal error"),
             },
         };
         Self::deferred(detail, text)

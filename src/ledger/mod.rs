@@ -3,8 +3,12 @@
 //! Three tables (`sql/<engine>/`): `attempts` is the journal, a row per copy that a process set out to deliver;
 //! `messages` is what is known of a message; `copies` says for each copy where it is, or that it is still owed.
 
+mod bare;
 mod mysql;
-mod postgres;
+pub(crate) mod postgres;
+#[cfg(any(test, feature = "test-properties"))]
+pub mod properties;
+pub mod recorded;
 mod sqlite;
 
 use crate::database::{DatabaseError, DatabaseFailure};
@@ -190,8 +194,12 @@ pub struct EndedAttempt<'a> {
     pub attempt: Uuid,
     /// At which copy.
     pub key: CopyKey,
-    /// How, in one word or a short line: `delivered`, `adopted`, `already there`, `busy`, `deferred: …`.
+    /// How, in one word or a short line: `appended`, `adopted`, `already there`, `busy`, `deferred: …`,
+    /// `refused: …`.
     pub outcome: &'a str,
+    /// How long its stages took, as [`Stages::as_json`](crate::delivery::Stages::as_json) writes it; `None` for an attempt
+    /// of another process, which took that with it.
+    pub stages: Option<&'a str>,
 }
 
 impl AddressBook {
@@ -218,7 +226,15 @@ pub trait Ledger {
     ///
     /// # Errors
     /// [`DatabaseError`]
-    fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError>;
+    fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError>;
+
+    /// The same; where the server refuses it for what it says of the message, it is written without that.
+    ///
+    /// # Errors
+    /// [`DatabaseError`]
+    fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
+        bare::journal_or_bare(journal, |journal| self.try_journal(journal))
+    }
 
     /// What is known of these copies, in the order asked for, in a new statement and so a new snapshot: called under the
     /// lock.
@@ -230,6 +246,9 @@ pub trait Ledger {
     /// Writes down how it ended, and commits. On PostgreSQL this frees the lock, which lives in the same transaction;
     /// elsewhere the lock is still held afterwards. Called without the lock (an attempt that found it busy ends itself),
     /// it is a transaction of its own.
+    ///
+    /// Where the server refuses the record for what it says of the message, it is written without that, under the same
+    /// lock: the copies are in their mailboxes, and no header is worth deferring them for ever.
     ///
     /// # Errors
     /// [`DatabaseError`]; nothing, or (a lost reply to COMMIT) everything has then been written down.

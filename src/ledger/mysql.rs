@@ -6,7 +6,7 @@
 
 use super::{
     CopyHistory, CopyKey, CopyRecord, CopyState, Delivered, EndedAttempt, Journal, Ledger, MessageRecord, OpenAttempt,
-    Record,
+    Record, bare,
 };
 use crate::database::mysql::{Answer, bytes_column, column, only_row, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
@@ -59,7 +59,7 @@ impl Ledger for MysqlDatabase {
             .unless_a_replica_knows_nobody(doing, column(row, 1, doing)?)
     }
 
-    fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
+    fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
         if journal.copies.is_empty() {
             return Ok(());
         }
@@ -146,8 +146,10 @@ impl Ledger for MysqlDatabase {
         if record.message.is_none() && record.ended.is_empty() {
             return Ok(());
         }
-        let source = record.message.as_ref().and_then(|message| self.source_that_fits(message));
-        self.retrying(|database| database.try_to_record(record, source))
+        bare::or_bare(record, |record| {
+            let source = record.message.as_ref().and_then(|message| self.source_that_fits(message));
+            self.retrying(|database| database.try_to_record(record, source))
+        })
     }
 
     fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError> {
@@ -316,9 +318,10 @@ fn upsert_copy(copy: &CopyRecord<'_>) -> String {
 /// The first word on how an attempt ended stands.
 fn end_attempt(ended: &EndedAttempt<'_>) -> String {
     format!(
-        "UPDATE attempts SET ended_at = UTC_TIMESTAMP(6), outcome = {} \
+        "UPDATE attempts SET ended_at = UTC_TIMESTAMP(6), outcome = {}, stages = {} \
          WHERE attempt = {} AND copy_key = {} AND ended_at IS NULL",
         sql::text(ended.outcome),
+        sql::optional_text(ended.stages),
         sql::bytes(ended.attempt.as_bytes()),
         sql::bytes(ended.key.as_bytes()),
     )

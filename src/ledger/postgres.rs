@@ -1,11 +1,12 @@
 //! The ledger on PostgreSQL.
 //!
-//! Each method is one round trip. Before the lock they are single statements with parameters. Under it they are batches
-//! of the simple query protocol: the record's, so that its statements and its COMMIT travel together; the look's, since a
-//! statement with parameters keeps its snapshot until the next one (see [`PostgresDatabase`]). A batch has no
-//! parameters, so every value in it is written as hexadecimal digits ([`literal`]), which nothing can break out of.
+//! Each method is one round trip; the look is none, as it rides with the lock's statements. Before the lock they are single
+//! statements with parameters. Under it they are batches of the simple query protocol: the record's, so that its statements
+//! and its COMMIT travel together; the look's, since a statement with parameters keeps its snapshot until the next one (see
+//! [`PostgresDatabase`]). A batch has no parameters, so every value in it is written as hexadecimal digits ([`literal`]),
+//! which nothing can break out of.
 
-use super::{CopyHistory, CopyKey, Delivered, Journal, Ledger, OpenAttempt, Record};
+use super::{CopyHistory, CopyKey, Delivered, Journal, Ledger, OpenAttempt, Record, bare};
 use crate::database::postgres::{PostgresDatabase, TextRow, Transaction, column};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::mailbox::{Placement, Position};
@@ -13,8 +14,8 @@ use crate::routing::{AddressBook, Destination};
 use postgres::types::Type;
 use std::time::Duration;
 
-mod literal;
-mod statements;
+pub(crate) mod literal;
+pub(crate) mod statements;
 
 use literal::stored;
 
@@ -51,7 +52,7 @@ impl Ledger for PostgresDatabase {
         book.unless_a_replica_knows_nobody(doing, read_only)
     }
 
-    fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
+    fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
         let doing = "writing the journal";
         let attempt = journal.attempt.to_string();
         let message_id = stored(journal.message_id);
@@ -88,7 +89,10 @@ impl Ledger for PostgresDatabase {
                 ],
             );
             match written {
-                Ok(_) => return Ok(()),
+                Ok(_) => {
+                    self.journalled = copies.iter().map(|copy| copy.key).collect();
+                    return Ok(());
+                }
                 Err(error) if self.try_again(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -97,9 +101,14 @@ impl Ledger for PostgresDatabase {
 
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {
         let doing = "looking at what was done";
+        let looked = self.looked.take().filter(|looked| looked.copies == copies);
+        let (answers, rows_before) = match looked {
+            Some(looked) => (looked.answers, looked.rows_before),
+            None => (self.batch(doing, &statements::look(copies))?, 0),
+        };
         let mut histories: Vec<CopyHistory> =
             copies.iter().map(|key| CopyHistory { key: *key, delivered: None, open_attempts: Vec::new() }).collect();
-        for row in self.batch(doing, &statements::look(copies))?.rows() {
+        for row in answers.rows().skip(rows_before) {
             // Counted from 1.
             let place = row.value::<usize>(doing, 0)?.and_then(|place| place.checked_sub(1));
             let history = place.and_then(|place| histories.get_mut(place));
@@ -122,6 +131,7 @@ impl Ledger for PostgresDatabase {
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
+        self.looked = None;
         // In the lock's transaction a contended statement is taken back to a savepoint, which leaves the lock alone. The
         // savepoint also fails where there is no open and sound transaction (25P01, 25P02): a COMMIT alone would not,
         // and the statements would be recorded without the lock.
@@ -133,15 +143,22 @@ impl Ledger for PostgresDatabase {
             }
         };
         let mut begin = first;
-        loop {
-            match self.try_record(begin, record) {
-                Ok(()) => {
-                    self.transaction = Transaction::None;
-                    return Ok(());
+        let written = bare::or_bare(record, |record| {
+            loop {
+                let written = self.try_record(begin, record);
+                begin = again;
+                match written {
+                    Err(error) if self.try_again(&error) => {}
+                    written => return written,
                 }
-                Err(error) if self.try_again(&error) => begin = again,
-                Err(error) => return Err(self.roll_back_after(error)),
             }
+        });
+        match written {
+            Ok(()) => {
+                self.transaction = Transaction::None;
+                Ok(())
+            }
+            Err(error) => Err(self.roll_back_after(error)),
         }
     }
 

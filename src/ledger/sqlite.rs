@@ -1,7 +1,7 @@
 //! The ledger in SQLite (`sql/sqlite/`).
 
 use super::{
-    CopyHistory, CopyKey, CopyRecord, CopyState, Delivered, Journal, Ledger, MessageRecord, OpenAttempt, Record,
+    CopyHistory, CopyKey, CopyRecord, CopyState, Delivered, Journal, Ledger, MessageRecord, OpenAttempt, Record, bare,
 };
 use crate::database::sqlite::now;
 use crate::database::{DatabaseError, DatabaseFailure, SqliteDatabase};
@@ -25,7 +25,7 @@ impl Ledger for SqliteDatabase {
         Ok(AddressBook { entries, empty: true })
     }
 
-    fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
+    fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
         self.writing("writing the journal", |transaction| {
             let mut insert = transaction.prepare(
                 "INSERT INTO attempts (attempt, copy_key, role, imap_user, mailbox, identity, lock_digest, message_id,
@@ -71,22 +71,24 @@ impl Ledger for SqliteDatabase {
         if record.message.is_none() && !record.copies.is_empty() {
             return Err(DatabaseError::new(DatabaseFailure::Local, DOING, "copies of no message: a bug of our own"));
         }
-        self.writing(DOING, |transaction| {
-            let now = now();
-            if let Some(message) = &record.message {
-                let id = write_message(transaction, message, now)?;
-                for copy in &record.copies {
-                    write_copy(transaction, id, copy, now)?;
+        bare::or_bare(record, |record| {
+            self.writing(DOING, |transaction| {
+                let now = now();
+                if let Some(message) = &record.message {
+                    let id = write_message(transaction, message, now)?;
+                    for copy in &record.copies {
+                        write_copy(transaction, id, copy, now)?;
+                    }
                 }
-            }
-            for ended in &record.ended {
-                transaction.execute(
-                    "UPDATE attempts SET ended_at = ?, outcome = ?
-                     WHERE attempt = ? AND copy_key = ? AND ended_at IS NULL",
-                    params![now, ended.outcome, ended.attempt.as_bytes(), ended.key.as_bytes()],
-                )?;
-            }
-            Ok(())
+                for ended in &record.ended {
+                    transaction.execute(
+                        "UPDATE attempts SET ended_at = ?, outcome = ?, stages = ?
+                         WHERE attempt = ? AND copy_key = ? AND ended_at IS NULL",
+                        params![now, ended.outcome, ended.stages, ended.attempt.as_bytes(), ended.key.as_bytes()],
+                    )?;
+                }
+                Ok(())
+            })
         })
     }
 

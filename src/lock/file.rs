@@ -4,7 +4,7 @@
 //! included; nothing has to expire. It excludes processes of *one machine*: flock over a network file system may or may
 //! not reach other machines, and SQLite beside it does not at all.
 
-use super::{Acquired, Holder, LockName, NamedLock, hex};
+use super::{Acquired, Holder, Holders, LockName, NamedLock, hex};
 use crate::database::{Client, DatabaseError, DatabaseFailure};
 use crate::deadline::Deadline;
 use serde::{Deserialize, Serialize};
@@ -148,6 +148,37 @@ impl NamedLock for FileLocks {
     }
 }
 
+impl Holders for FileLocks {
+    /// The note in the lock's file, if the kernel lists a lock on that file (`/proc/locks`, proc_locks(5)): a file that a
+    /// killed holder left behind is locked by nobody. Trying the lock would tell as much, and put a delivery off that came
+    /// in that moment.
+    fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError> {
+        let path = self.path(name);
+        let doing = || format!("asking who holds the file lock {}", path.display());
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(local(doing(), &e)),
+        };
+        let inode = file.metadata().map_err(|e| local(doing(), &e))?.ino();
+        let locks = fs::read_to_string("/proc/locks").map_err(|e| local(doing(), &e))?;
+        let locked = is_locked(&locks, inode);
+        Ok(locked.then(|| read_note(&mut file).unwrap_or_default()))
+    }
+}
+
+/// Whether the text of /proc/locks has an flock on this inode. Its device is not compared: on btrfs and overlayfs the
+/// kernel's list and stat(2) do not say the same.
+fn is_locked(locks: &str, inode: u64) -> bool {
+    locks.lines().any(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let granted = words.next() == Some("FLOCK");
+        // ADVISORY WRITE pid major:minor:inode
+        let file = words.nth(3).and_then(|file| file.rsplit(':').next());
+        granted && file.and_then(|inode| inode.parse().ok()) == Some(inode)
+    })
+}
+
 impl Drop for HeldLock {
     /// Unlinks the file while the lock on it is still held, then lets go by closing it. Whoever had opened it meanwhile
     /// gets a lock on a file without a name, sees that, and opens anew.
@@ -173,7 +204,7 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 
 /// Who says to hold the lock of this file. A file caught between being locked and being written names nobody, or the
 /// one before.
-fn read_note(file: &mut File) -> Option<Holder> {
+pub(super) fn read_note(file: &mut File) -> Option<Holder> {
     let mut text = Vec::new();
     file.take(NOTE_LIMIT).read_to_end(&mut text).ok()?;
     let note: Note = serde_json::from_slice(&text).ok()?;
@@ -190,4 +221,21 @@ fn read_note(file: &mut File) -> Option<Holder> {
 
 fn local(doing: String, error: &io::Error) -> DatabaseError {
     DatabaseError::new(DatabaseFailure::Local, doing, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_in_the_kernels_list_is_found_by_its_file() {
+        let locks = "\
+1: POSIX  ADVISORY  WRITE 4711 fe:00:18 0 EOF
+2: FLOCK  ADVISORY  WRITE 4712 00:2b:1234 0 EOF
+2: -> FLOCK  ADVISORY  WRITE 4713 00:2b:77 0 EOF
+";
+        assert!(is_locked(locks, 1234));
+        // Of another kind; waited for; nobody's.
+        assert!(!is_locked(locks, 18) && !is_locked(locks, 77) && !is_locked(locks, 12));
+    }
 }

@@ -4,13 +4,19 @@
 //! once the lock is held.
 
 mod file;
+mod hold;
+mod list;
 mod mysql;
 mod name;
 mod postgres;
+mod program;
 
 pub use file::FileLocks;
-pub(crate) use name::hex;
+pub use hold::Wish;
+pub use list::{Entry, Hidden, Listing, Name, list};
 pub use name::{DEFAULT_NAMESPACE, LockName};
+pub(crate) use name::{OF_PROGRAMS, hex};
+pub use program::{Outcome, ProgramError, die_with, run_under_lock};
 
 use crate::database::DatabaseError;
 use std::time::Duration;
@@ -59,9 +65,30 @@ pub trait NamedLock {
     /// [`DatabaseError`] where the connection is gone, and the lock with it.
     fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError>;
 
+    /// For a lock that is held longer than a delivery lasts: from now on, the server frees it and ends the session once it
+    /// has heard nothing over this connection for `silence`, so that a machine that vanished does not hold it for ever.
+    /// Whoever holds it asks [`still_held`](Self::still_held) more often than that.
+    ///
+    /// # Errors
+    /// [`DatabaseError`] where the connection is gone, and the lock with it.
+    fn keep(&mut self, _silence: Duration) -> Result<(), DatabaseError> {
+        // A lock in a file dies with its process.
+        Ok(())
+    }
+
     /// Lets go of it. Letting go of a lock that is not held (any more) is no error.
     ///
     /// # Errors
     /// [`DatabaseError`] where the connection is gone; the server then frees the lock by itself.
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError>;
+}
+
+/// Who holds locks, for people who look on. Nothing here takes a lock, not even for a moment: a delivery that came in that
+/// moment would be put off.
+pub trait Holders {
+    /// Who holds this lock now, as far as the server tells; `None` if nobody does.
+    ///
+    /// # Errors
+    /// [`DatabaseError`]
+    fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError>;
 }

@@ -15,7 +15,7 @@
 //! - The lock is that one server's. On Galera, on Group Replication with several primaries and on a replica it excludes
 //!   nobody who asks another node: `check` says so.
 
-use super::{Acquired, Holder, LockName, NamedLock};
+use super::{Acquired, Holder, Holders, LockName, NamedLock};
 use crate::database::mysql::{Product, column, only_row, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
 use std::time::Duration;
@@ -67,6 +67,11 @@ impl NamedLock for MysqlDatabase {
         column(only_row(&answers, doing)?, 0, doing)
     }
 
+    fn keep(&mut self, silence: Duration) -> Result<(), DatabaseError> {
+        let seconds = silence.as_secs() + u64::from(silence.subsec_nanos() > 0);
+        self.run("keeping the lock", &format!("SET SESSION wait_timeout = {}", seconds.max(1)), 1).map(|_| ())
+    }
+
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
         let doing = "releasing the lock";
         let ask = format!("SELECT RELEASE_LOCK({})", sql::text(&name.mysql_name()));
@@ -80,30 +85,30 @@ impl NamedLock for MysqlDatabase {
     }
 }
 
-impl MysqlDatabase {
-    /// Who holds the lock: the session that the server names, and, if that session journalled an attempt at one of the
-    /// copies that we journalled too, what it wrote down of itself.
-    ///
-    /// The journal is found by copy and not by lock: the index by copy is there already, and one by lock would cost every
-    /// delivery for the sake of a log line. The price: the holder of another message under the same Message-ID, or
-    /// one that owes none of our copies (no sender's copy between two recipients), shows as a session only.
+impl Holders for MysqlDatabase {
+    /// Who holds the lock: the session that the server names, and what that session wrote down of itself if it journalled
+    /// an attempt. A delivery that asks has journalled too, and finds it among the attempts at its own copies (which
+    /// leaves a holder that owes none of them a mere session, in the log); whoever looks on, among all under this lock.
     fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError> {
         let doing = "asking who holds the lock";
         let lock = sql::text(&name.mysql_name());
-        let mut batch = format!("SELECT IS_USED_LOCK({lock})");
-        if !self.journalled().is_empty() {
-            let copies = sql::list(self.journalled().iter().map(|key| sql::bytes(key.as_bytes())));
-            batch.push_str(&format!(
-                "; SELECT session, host, pid, queue_id, TIMESTAMPDIFF(MICROSECOND, started_at, UTC_TIMESTAMP(6)) \
-                 FROM attempts \
-                 WHERE copy_key IN ({copies}) AND ended_at IS NULL AND lock_digest = {digest} \
-                 AND session = IS_USED_LOCK({lock}) AND session <> CONNECTION_ID() \
-                 ORDER BY started_at DESC LIMIT 1",
-                digest = sql::bytes(name.digest()),
-            ));
-        }
-        let statements = if self.journalled().is_empty() { 1 } else { 2 };
-        let answers = self.run(doing, &batch, statements)?;
+        let ours = match self.journalled() {
+            [] => String::new(),
+            copies => {
+                let copies = sql::list(copies.iter().map(|key| sql::bytes(key.as_bytes())));
+                format!("copy_key IN ({copies}) AND ")
+            }
+        };
+        let batch = format!(
+            "SELECT IS_USED_LOCK({lock}); \
+             SELECT session, host, pid, queue_id, TIMESTAMPDIFF(MICROSECOND, started_at, UTC_TIMESTAMP(6)) \
+             FROM attempts \
+             WHERE {ours}ended_at IS NULL AND lock_digest = {digest} \
+             AND session = IS_USED_LOCK({lock}) AND session <> CONNECTION_ID() \
+             ORDER BY started_at DESC LIMIT 1",
+            digest = sql::bytes(name.digest()),
+        );
+        let answers = self.run(doing, &batch, 2)?;
         if let Some(row) = answers.get(1).and_then(|rows| rows.first()) {
             let age: i64 = column(row, 4, doing)?;
             return Ok(Some(Holder {

@@ -7,6 +7,9 @@ use std::fmt;
 /// The namespace where none is configured.
 pub const DEFAULT_NAMESPACE: &str = "maildrop";
 
+/// What the namespace of `lock exec` has at its end, after that of the site's deliveries.
+pub(crate) const OF_PROGRAMS: &str = " exec";
+
 /// SHA-256 over a length-prefixed namespace and Message-ID:
 /// `u32 big-endian length · namespace · u32 big-endian length · Message-ID`.
 ///
@@ -31,6 +34,13 @@ impl LockName {
         Self(hash.finalize().into())
     }
 
+    /// The name for a program that `lock exec` runs: in a namespace of its own, that no configuration can choose for its
+    /// messages, so that a program and a delivery never meet. In SQL: `maildrop_lock_key(NAME, 'maildrop exec')`.
+    #[must_use]
+    pub fn of_program(namespace: &str, name: &str) -> Self {
+        Self::new(&format!("{namespace}{OF_PROGRAMS}"), name.as_bytes())
+    }
+
     /// The name for a message: its Message-ID's, or, where it has none, one made up from its content.
     #[must_use]
     pub fn of_message(namespace: &str, message: &Message) -> Self {
@@ -38,6 +48,12 @@ impl LockName {
         #[cfg(feature = "test-without-lock")]
         let namespace = &format!("{namespace} {}", uuid::Uuid::now_v7());
         Self::new(namespace, message.lock_subject())
+    }
+
+    /// The name as the ledger keeps it: `lock_digest`.
+    #[must_use]
+    pub fn from_digest(digest: [u8; 32]) -> Self {
+        Self(digest)
     }
 
     /// The key of the PostgreSQL advisory lock: the first 8 bytes, big-endian, as a signed bigint.

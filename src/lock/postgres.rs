@@ -5,9 +5,10 @@
 //! either while IMAP works: it holds back no VACUUM. (While it *waits* for a lock held elsewhere, the waiting statement
 //! has a snapshot, as every SELECT has.)
 
-use super::{Acquired, Holder, LockName, NamedLock};
-use crate::database::postgres::{PostgresDatabase, Process, TextRow, Transaction, milliseconds};
+use super::{Acquired, Holder, Holders, LockName, NamedLock};
+use crate::database::postgres::{Looked, PostgresDatabase, Process, TextRow, Transaction, milliseconds};
 use crate::database::{DatabaseError, DatabaseFailure};
+use crate::ledger::postgres::statements;
 use std::time::Duration;
 
 /// The server ends the lock's session this long after the delivery's deadline. By then the process is gone for sure;
@@ -27,14 +28,23 @@ impl NamedLock for PostgresDatabase {
             // A second BEGIN would only be a warning, and the ROLLBACK on "busy" would free the first lock.
             return Err(DatabaseError::new(DatabaseFailure::Other, doing, "this connection holds a lock already"));
         }
+        let copies = std::mem::take(&mut self.journalled);
+        // In a statement of its own behind the one that takes the lock, and so in a snapshot that is younger (pinned by
+        // the tests of what PostgreSQL does). Where the lock is held elsewhere, nobody reads what it saw.
+        let look = if copies.is_empty() { String::new() } else { format!("; {}", statements::look(&copies)) };
         let key = name.postgres_key();
         let remaining = self.deadline().remaining();
         let begin = begin(remaining);
         if wait.is_zero() {
-            let trying = format!("{begin}; SELECT pg_try_advisory_xact_lock({key})");
-            return match self.batch(doing, &trying).and_then(|answers| answers.truth(doing)) {
-                Ok(true) => Ok(self.held(key)),
-                Ok(false) => self.busy(key),
+            let trying = format!("{begin}; SELECT pg_try_advisory_xact_lock({key}){look}");
+            let answers = self.batch(doing, &trying).and_then(|answers| {
+                let taken = answers.rows().nth(ROWS_OF_BEGIN);
+                let taken = taken.ok_or_else(|| DatabaseError::new(DatabaseFailure::Other, doing, "no answer"))?;
+                Ok((taken.truth(doing, 0)?, answers))
+            });
+            return match answers {
+                Ok((true, answers)) => Ok(self.held(key, Looked { copies, answers, rows_before: ROWS_OF_BEGIN + 1 })),
+                Ok((false, _)) => self.busy(key),
                 Err(error) => Err(self.roll_back_after(error)),
             };
         }
@@ -42,10 +52,10 @@ impl NamedLock for PostgresDatabase {
         let limit = milliseconds(wait.min(remaining));
         let waiting = format!(
             "{begin}; SELECT set_config('lock_timeout', '{limit}', true); SELECT pg_advisory_xact_lock({key}); \
-             SELECT set_config('lock_timeout', '0', true)"
+             SELECT set_config('lock_timeout', '0', true){look}"
         );
         match self.batch(doing, &waiting) {
-            Ok(_) => Ok(self.held(key)),
+            Ok(answers) => Ok(self.held(key, Looked { copies, answers, rows_before: ROWS_OF_BEGIN + 3 })),
             // 55P03, the lock_timeout. The lock may have been granted in that very moment; the rollback settles it.
             Err(error) if error.failure == DatabaseFailure::Contention => self.busy(key),
             Err(error) => Err(self.roll_back_after(error)),
@@ -66,6 +76,13 @@ impl NamedLock for PostgresDatabase {
         self.batch(doing, &sql)?.truth(doing)
     }
 
+    fn keep(&mut self, silence: Duration) -> Result<(), DatabaseError> {
+        // In the lock's own transaction, and for it alone; the timer starts anew with each statement that ends.
+        let idle = milliseconds(silence);
+        let sql = format!("SELECT set_config('idle_in_transaction_session_timeout', '{idle}', true)");
+        self.batch("keeping the lock", &sql).map(|_| ())
+    }
+
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
         if self.transaction == Transaction::Lock(name.postgres_key()) {
             // Nothing was written in it that is to stay: the record commits by itself.
@@ -76,23 +93,36 @@ impl NamedLock for PostgresDatabase {
 }
 
 impl PostgresDatabase {
-    fn held(&mut self, key: i64) -> Acquired {
+    fn held(&mut self, key: i64, looked: Looked) -> Acquired {
         self.transaction = Transaction::Lock(key);
+        self.looked = Some(looked);
         Acquired::Held
     }
 
     /// Gives up the transaction, so that the connection can end the attempt, and asks who has the lock: one round trip.
     fn busy(&mut self, key: i64) -> Result<Acquired, DatabaseError> {
+        // No row: whoever had it has let go since.
+        self.ask_for_holder("ROLLBACK; ", key).map(Acquired::Busy)
+    }
+
+    fn ask_for_holder(&mut self, first: &str, key: i64) -> Result<Option<Holder>, DatabaseError> {
         let asked = format!(
-            "ROLLBACK; SELECT l.pid, a.application_name, extract(epoch FROM clock_timestamp() - a.xact_start) \
+            "{first}SELECT l.pid, a.application_name, extract(epoch FROM clock_timestamp() - a.xact_start) \
              FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid WHERE {LOCKED_BY_KEY} {key} LIMIT 1"
         );
         let doing = "asking who holds the lock";
-        let answers = self.batch(doing, &asked)?;
-        // No row: whoever had it has let go since.
-        Ok(Acquired::Busy(answers.rows().next().map(|row| holder(doing, &row)).transpose()?))
+        self.batch(doing, &asked)?.rows().next().map(|row| holder(doing, &row)).transpose()
     }
 }
+
+impl Holders for PostgresDatabase {
+    fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError> {
+        self.ask_for_holder("", name.postgres_key())
+    }
+}
+
+/// How many rows [`begin`] answers with.
+const ROWS_OF_BEGIN: usize = 1;
 
 /// Begins the lock's transaction with time limits of its own, whatever the role's or the server's are: a limit shorter
 /// than an IMAP exchange would end the session in the middle of it, and the lock with it.

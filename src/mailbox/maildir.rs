@@ -19,8 +19,8 @@
 //! * The file of an append that was killed stays in `tmp/`; readers remove what is older than 36 hours there.
 
 use super::{
-    Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
-    Role, Wanted,
+    Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position,
+    Presence, Reading, Recorded, Removal, Role, Seen, Wanted,
 };
 use crate::embedded::{create_directory, sync_directory};
 use crate::lock::hex;
@@ -44,6 +44,14 @@ pub struct MaildirMailbox {
     maildir: PathBuf,
     /// The mailbox's own directory: the same for INBOX.
     directory: PathBuf,
+}
+
+/// The file of a copy.
+struct CopyFile {
+    /// Whether it is marked for deletion.
+    deleted: bool,
+    /// As they lie on the disk.
+    bytes: Vec<u8>,
 }
 
 /// Where an append failed: whether the copy may be there is what the caller must know.
@@ -75,6 +83,12 @@ impl MaildirMailbox {
             make_maildir(&self.directory, true)?;
         }
         Ok(())
+    }
+
+    /// Whether the mailbox is there, whole.
+    fn is_there(&self) -> Result<bool, Failed> {
+        let tmp = self.directory.join("tmp");
+        tmp.try_exists().map_err(at("looking for", &tmp))
     }
 
     /// Writes the copy to `tmp/` and syncs it.
@@ -122,11 +136,11 @@ impl MaildirMailbox {
         Err(at("linking a copy into", place)(error))
     }
 
-    /// Looks for a copy by its base name in `new` and `cur`; whether it is marked for deletion, if it is there.
+    /// Looks for a copy by its base name in `new` and `cur`.
     ///
     /// A directory that is read while a file in it is renamed may show that file under neither name, so a search that
     /// found nothing in a directory that changed meanwhile begins anew.
-    fn search(&self, base: &str, is_copy: &dyn Fn(&Identity) -> bool) -> Result<Option<FoundCopy>, Failed> {
+    fn search(&self, base: &str, is_copy: &dyn Fn(&Identity) -> bool) -> Result<Option<CopyFile>, Failed> {
         let places = ["new", "cur"].map(|place| self.directory.join(place));
         for _ in 0..LOOKS {
             let before = places.each_ref().map(|place| changed(place));
@@ -150,8 +164,7 @@ impl MaildirMailbox {
 
 impl Mailbox for MaildirMailbox {
     fn position(&mut self) -> Result<Option<Position>, MailboxError> {
-        let tmp = self.directory.join("tmp");
-        if !tmp.try_exists().map_err(at("looking for", &tmp))? {
+        if !self.is_there()? {
             self.create()?;
         }
         Ok(None)
@@ -186,10 +199,13 @@ impl Mailbox for MaildirMailbox {
                 "a Maildir cannot be searched by Message-ID alone",
             ));
         }
-        self.position()?;
+        if !self.is_there()? {
+            return Ok(Found::default());
+        }
         let base = base_name(wanted.identity, wanted.role);
         let found = self.search(&base, &|identity| identity == wanted.identity)?;
         // Names say it all: where to begin does not matter, and without UIDs nothing is in range.
+        let found = found.map(|found| FoundCopy { placement: None, deleted: found.deleted });
         Ok(Found { in_range: false, copies: found.into_iter().collect() })
     }
 
@@ -202,6 +218,47 @@ impl Mailbox for MaildirMailbox {
         _go_ahead: &mut dyn FnMut() -> bool,
     ) -> Result<Removal, MailboxError> {
         Ok(Removal::NotThere)
+    }
+}
+
+impl Reading for MaildirMailbox {
+    /// By their names alone: one look into the directories, however many copies are asked about.
+    fn presence(&mut self, copies: &[Recorded<'_>]) -> Result<Seen, MailboxError> {
+        if !self.is_there()? {
+            let doing = format!("reading {}", self.directory.display());
+            return Err(MailboxError::new(MailboxFailure::NoSuchMailbox, doing, "it is not there"));
+        }
+        let mut names = Vec::new();
+        for place in ["new", "cur"].map(|place| self.directory.join(place)) {
+            for entry in fs::read_dir(&place).map_err(at("reading", &place))? {
+                let name = entry.map_err(at("reading", &place))?.file_name();
+                names.extend(name.into_string().ok().filter(|name| name.contains(".maildrop-")));
+            }
+        }
+        names.sort_unstable();
+        let presence = |copy: &Recorded<'_>| {
+            let base = base_name(copy.identity, copy.role);
+            let from = names.partition_point(|name| *name < base);
+            let mut named = names.iter().skip(from).map_while(|name| name.strip_prefix(&base)).peekable();
+            match (named.peek().is_some(), named.all(is_marked_deleted)) {
+                (false, _) => Presence::Gone,
+                (true, false) => Presence::There,
+                (true, true) => Presence::MarkedDeleted,
+            }
+        };
+        Ok(Seen { position: None, copies: copies.iter().map(presence).collect() })
+    }
+
+    fn read(&mut self, copy: &Recorded<'_>) -> Result<Option<Vec<u8>>, MailboxError> {
+        if !self.is_there()? {
+            return Ok(None);
+        }
+        let found = self.search(&base_name(copy.identity, copy.role), &|identity| identity == copy.identity)?;
+        Ok(found.map(|found| with_crlf(&found.bytes)))
+    }
+
+    fn list(&mut self, _since: Position, _take: &mut dyn FnMut(Listed)) -> Result<(), MailboxError> {
+        Ok(())
     }
 }
 
@@ -248,6 +305,26 @@ fn with_lf(bytes: &[u8]) -> Vec<u8> {
     text
 }
 
+/// The bytes with CRLF line ends: what [`with_lf`] took is put back.
+fn with_crlf(bytes: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(bytes.len() + bytes.len() / 32);
+    for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+        match line.strip_suffix(b"\n") {
+            Some(line) => {
+                text.extend_from_slice(line);
+                text.extend_from_slice(b"\r\n");
+            }
+            None => text.extend_from_slice(line),
+        }
+    }
+    text
+}
+
+/// Whether the end of a file's name says so: `:2,ST`.
+fn is_marked_deleted(name: &str) -> bool {
+    name.rsplit_once(":2,").is_some_and(|(_, flags)| flags.contains('T'))
+}
+
 /// When something was last added to, removed from or renamed in a directory.
 fn changed(directory: &Path) -> Result<(i64, i64), Failed> {
     let metadata = fs::metadata(directory).map_err(at("looking at", directory))?;
@@ -255,11 +332,7 @@ fn changed(directory: &Path) -> Result<(i64, i64), Failed> {
 }
 
 /// A file of this base name whose content is the copy, in one directory.
-fn search_directory(
-    place: &Path,
-    base: &str,
-    is_copy: &dyn Fn(&Identity) -> bool,
-) -> Result<Option<FoundCopy>, Failed> {
+fn search_directory(place: &Path, base: &str, is_copy: &dyn Fn(&Identity) -> bool) -> Result<Option<CopyFile>, Failed> {
     for entry in fs::read_dir(place).map_err(at("reading", place))? {
         let entry = entry.map_err(at("reading", place))?;
         let name = entry.file_name();
@@ -272,8 +345,7 @@ fn search_directory(
             Err(e) => return Err(at("reading", &path)(e)),
         };
         if is_copy(&Identity::of(&bytes)) {
-            let deleted = rest.rsplit_once(":2,").is_some_and(|(_, flags)| flags.contains('T'));
-            return Ok(Some(FoundCopy { placement: None, deleted }));
+            return Ok(Some(CopyFile { deleted: is_marked_deleted(rest), bytes }));
         }
     }
     Ok(None)

@@ -4,8 +4,12 @@
 
 pub mod imap;
 mod maildir;
+mod reading;
+mod whereabouts;
 
 pub use maildir::MaildirMailbox;
+pub use reading::{Listed, Presence, Reading, Recorded, Seen};
+pub use whereabouts::look_everywhere;
 
 use crate::message::Identity;
 use thiserror::Error;
@@ -46,6 +50,12 @@ impl Role {
             Self::Recipient => "recipient",
             Self::Sender => "sender",
         }
+    }
+
+    /// The role that the ledger's word says.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Recipient, Self::Sender].into_iter().find(|role| role.as_str() == word)
     }
 }
 
@@ -199,6 +209,43 @@ pub enum MailboxFailure {
     Protocol,
     /// Something on this machine: a file, a directory, a setting.
     Local,
+    /// This process itself: a panic in one of its threads, or no thread to be had. Says nothing of how it is set up.
+    Internal,
+}
+
+impl MailboxFailure {
+    /// The words that the ledger has for it; `stats` counts by them.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unreachable => "the mailbox store is out of reach",
+            Self::AccessDenied => "the mailbox store refuses our account",
+            Self::ConnectionLost => "the mailbox store's connection was lost",
+            Self::TimedOut => "the mailbox store did not answer in time",
+            Self::NoSuchMailbox => "no such mailbox",
+            Self::OverQuota => "over quota",
+            Self::Refused => "the mailbox store refused",
+            Self::RefusedForGood => "the mailbox store refused for good",
+            Self::Protocol => "the mailbox store's answer makes no sense",
+            Self::Local => "something on this machine",
+            Self::Internal => "an internal error",
+        }
+    }
+
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Unreachable,
+        Self::AccessDenied,
+        Self::ConnectionLost,
+        Self::TimedOut,
+        Self::NoSuchMailbox,
+        Self::OverQuota,
+        Self::Refused,
+        Self::RefusedForGood,
+        Self::Protocol,
+        Self::Local,
+        Self::Internal,
+    ];
 }
 
 /// A failure at a mailbox store.

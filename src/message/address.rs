@@ -112,6 +112,16 @@ impl EnvelopeSender {
         Address::parse(text).map(Self::Address)
     }
 
+    /// The sender as the ledger and the log have it: the address, nothing for the null sender. It is for the record only:
+    /// one that cannot be read must not hold up a message, and is cut to 320 characters.
+    #[must_use]
+    pub fn for_the_record(text: &str) -> String {
+        match Self::parse(text) {
+            Ok(sender) => sender.to_string(),
+            Err(_) => text.chars().filter(|c| !c.is_control()).take(320).collect(),
+        }
+    }
+
     /// The sender's address, if there is one.
     #[must_use]
     pub fn address(&self) -> Option<&Address> {
@@ -129,9 +139,16 @@ impl fmt::Display for EnvelopeSender {
     }
 }
 
-fn without_brackets(text: &str) -> &str {
-    let text = text.trim_matches([' ', '\t', '\r', '\n']);
-    text.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')).unwrap_or(text)
+/// To the innermost: what is left is the same however often it is read, or the address that the ledger keeps would be
+/// another one than that which came.
+fn without_brackets(mut text: &str) -> &str {
+    loop {
+        text = text.trim_matches([' ', '\t', '\r', '\n']);
+        match text.strip_prefix('<').and_then(|rest| rest.strip_suffix('>')) {
+            Some(inside) => text = inside,
+            None => return text,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -147,6 +164,9 @@ mod tests {
         for (text, local, domain) in [
             ("doug@mail.axial.net", "doug", "mail.axial.net"),
             ("<doug@mail.axial.net>", "doug", "mail.axial.net"),
+            (" < doug@mail.axial.net >", "doug", "mail.axial.net"),
+            ("<<doug@mail.axial.net>>", "doug", "mail.axial.net"),
+            ("<doug@mail.axial.net", "<doug", "mail.axial.net"),
             ("odd \"name@sender.test", "odd \"name", "sender.test"),
             ("a@b@c", "a@b", "c"),
             ("jörg@müller.example", "jörg", "müller.example"),

@@ -113,7 +113,8 @@ pub(super) fn relaxed(value: &[u8]) -> impl Iterator<Item = u8> {
 /// `bytes` without the mbox line that it may begin with: `From sender date` (pipe(8) flag F, local(8)). The header
 /// field `From :`, which the obsolete syntax allows, is none.
 pub(super) fn without_mbox_line(bytes: &[u8]) -> &[u8] {
-    if is_mbox_line(bytes) { split_line(bytes).1 } else { bytes }
+    let (line, rest) = split_line(bytes);
+    if is_mbox_line(line) { rest } else { bytes }
 }
 
 fn is_mbox_line(line: &[u8]) -> bool {
@@ -217,5 +218,7 @@ mod tests {
         assert_eq!(without_mbox_line(b"From : lisa\n"), b"From : lisa\n");
         assert_eq!(without_mbox_line(b"From: lisa\n"), b"From: lisa\n");
         assert_eq!(without_mbox_line(b"From "), b"");
+        // What follows the line is no part of it.
+        assert_eq!(without_mbox_line(b"From \n: x\n"), b": x\n");
     }
 }

@@ -94,6 +94,12 @@ impl Identity {
         Essence::of(bytes).identity
     }
 
+    /// The identity as read back from the ledger.
+    #[must_use]
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
     /// Its 32 bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
@@ -162,7 +168,7 @@ impl Essence {
 }
 
 /// Whether a Message-ID is as good as missing: one lock for all messages with an empty id would make them queue up.
-fn says_nothing(id: &[u8]) -> bool {
+pub(super) fn says_nothing(id: &[u8]) -> bool {
     id.is_empty() || matches!(id.strip_prefix(b"<").map(<[u8]>::trim_ascii_start), Some([] | [b'>', ..]))
 }
 

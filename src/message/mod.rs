@@ -89,6 +89,30 @@ impl Message {
         self.bytes.get(self.prepended..).unwrap_or_default()
     }
 
+    /// The value of a line that pipe(8) prepended: Return-Path, X-Original-To or Delivered-To. `None` where it did not: a
+    /// line of that name further down belongs to the message.
+    #[must_use]
+    pub fn prepended_line(&self, name: &str) -> Option<String> {
+        let prepended = self.bytes.get(..self.prepended).unwrap_or_default();
+        let value = Fields::of(prepended).find(|field| field.is(name))?.relaxed_value();
+        Some(decode::tidy(&String::from_utf8_lossy(&value), FIELD_LIMIT, false)).filter(|value| !value.is_empty())
+    }
+
+    /// The same message without the lines that pipe(8) prepended: for another recipient, whom they do not concern.
+    #[must_use]
+    pub fn for_another_recipient(&self) -> Self {
+        let mut other = self.clone();
+        other.bytes.drain(..other.prepended);
+        other.prepended = 0;
+        other
+    }
+
+    /// The same message, under the Message-ID that it had before a mailbox store changed bytes of it.
+    #[must_use]
+    pub fn with_message_id(self, message_id: &str) -> Self {
+        Self { message_id: Some(message_id.into()), message_id_for_people: message_id.into(), ..self }
+    }
+
     /// How many NUL bytes became 0x80.
     #[must_use]
     pub fn nul_bytes_replaced(&self) -> usize {
@@ -132,10 +156,7 @@ impl Message {
     /// search by it could miss the message, so everything has to be looked at.
     #[must_use]
     pub fn message_id_for_search(&self) -> Option<&str> {
-        let id = std::str::from_utf8(self.message_id.as_deref()?).ok()?;
-        let bare = id.strip_prefix('<').and_then(|id| id.strip_suffix('>')).unwrap_or(id);
-        let plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'<' | b'>' | b'(' | b')');
-        (!bare.is_empty() && id.len() <= MESSAGE_ID_LIMIT && bare.bytes().all(plain)).then_some(bare)
+        message_id_for_search(std::str::from_utf8(self.message_id.as_deref()?).ok()?)
     }
 
     /// The bytes of the first Message-ID field, unfolded and trimmed, nothing lost. `None` where the message has none.
@@ -221,6 +242,16 @@ impl Message {
 /// What a Message-ID is cut to where it is text: the longest line of RFC 5322 section 2.1.1.
 const MESSAGE_ID_LIMIT: usize = 998;
 
+/// The Message-ID of a message of which only the beginning is at hand, as [`Message::message_id_bytes`] has it of the whole.
+/// `None` where it cannot be known without the rest.
+#[must_use]
+pub fn message_id_at_the_beginning(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut fields = Fields::of(bytes);
+    let id = fields.by_ref().find(|field| field.is("message-id"))?.relaxed_value();
+    // With nothing behind it, it may go on.
+    (!fields.rest().is_empty()).then_some(id).filter(|id| !identity::says_nothing(id))
+}
+
 impl std::fmt::Debug for Message {
     /// Its names and sizes, not what it says.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -232,8 +263,20 @@ impl std::fmt::Debug for Message {
     }
 }
 
+/// A Message-ID for IMAP SEARCH HEADER, if it is fit for that: see [`Message::message_id_for_search`]. One that was made up
+/// is in no mailbox.
+pub(crate) fn message_id_for_search(id: &str) -> Option<&str> {
+    let bare = id.strip_prefix('<').and_then(|id| id.strip_suffix('>')).unwrap_or(id);
+    let plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'<' | b'>' | b'(' | b')');
+    let fits = !bare.is_empty() && id.len() <= MESSAGE_ID_LIMIT && bare.bytes().all(plain);
+    (fits && !bare.ends_with(MADE_UP)).then_some(bare)
+}
+
+/// How a Message-ID ends that was made up.
+const MADE_UP: &str = "@missing.message-id";
+
 fn made_up_message_id(content: &ContentDigest) -> String {
-    format!("<{}@missing.message-id>", crate::lock::hex(content.as_bytes()))
+    format!("<{}{MADE_UP}>", crate::lock::hex(content.as_bytes()))
 }
 
 /// Line ends and NUL as [`Message::receive`] says; and how many NULs there were. Copies at most once.

@@ -16,6 +16,18 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../sql/postgres/0002_lock_functions.sql"),
         optional: true,
     },
+    Migration {
+        number: 3,
+        name: "operation",
+        sql: include_str!("../../sql/postgres/0003_operation.sql"),
+        optional: false,
+    },
+    Migration {
+        number: 4,
+        name: "programs",
+        sql: include_str!("../../sql/postgres/0004_programs.sql"),
+        optional: false,
+    },
 ];
 
 /// For how long a migration waits for a table that is in use. Whoever comes after it waits as long: a delivery holds its
@@ -128,7 +140,9 @@ impl PostgresDatabase {
 /// Whether a failure is the server's refusal of what it was asked to do.
 fn refused(failure: DatabaseFailure) -> bool {
     match failure {
-        DatabaseFailure::AccessDenied | DatabaseFailure::Schema | DatabaseFailure::Other => true,
+        DatabaseFailure::AccessDenied | DatabaseFailure::Schema | DatabaseFailure::Refused | DatabaseFailure::Other => {
+            true
+        }
         DatabaseFailure::Unreachable
         | DatabaseFailure::ConnectionLost
         | DatabaseFailure::Contention

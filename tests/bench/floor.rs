@@ -136,16 +136,16 @@ pub fn deliver(servers: &Servers, user: &str, message: &[u8], calls: Calls) -> S
         );
         assert_eq!(journalled.expect("the journal"), 1);
         stage(4);
-        postgres.simple_query(&format!("{BEGIN}; SELECT pg_try_advisory_xact_lock({key})")).expect("the lock");
+        // The look rides with the lock.
+        let lock_and_look = format!(
+            "{BEGIN}; SELECT pg_try_advisory_xact_lock({key}); \
+             SELECT c.uid, a.attempt, a.recipient, extract(epoch FROM clock_timestamp() - a.started_at) \
+             FROM unnest(ARRAY[decode('{hex}','hex')]) k (copy_key) \
+             LEFT JOIN copies c ON c.copy_key = k.copy_key AND c.state = 'delivered' \
+             LEFT JOIN attempts a ON a.copy_key = k.copy_key AND a.ended_at IS NULL"
+        );
+        postgres.simple_query(&lock_and_look).expect("the lock");
         stage(5);
-        postgres
-            .simple_query(&format!(
-                "SELECT c.uid, a.attempt, a.recipient, extract(epoch FROM clock_timestamp() - a.started_at) \
-                 FROM unnest(ARRAY[decode('{hex}','hex')]) k (copy_key) \
-                 LEFT JOIN copies c ON c.copy_key = k.copy_key AND c.state = 'delivered' \
-                 LEFT JOIN attempts a ON a.copy_key = k.copy_key AND a.ended_at IS NULL"
-            ))
-            .expect("the look");
         stage(6);
     }
     let length = message.len();

@@ -5,11 +5,14 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use wait4::Wait4;
 
 /// What came of a process.
 pub struct Ended {
     /// From the call that started it until it had ended.
     pub took: Duration,
+    /// The processor time that it used, user and system, with all that it waited for.
+    pub processor: Duration,
     pub output: String,
 }
 
@@ -20,10 +23,10 @@ pub fn run(command: &mut Command, input: &[u8]) -> Ended {
     child.stdin.take().expect("a pipe").write_all(input).expect("a reader");
     let mut output = String::new();
     child.stdout.take().expect("a pipe").read_to_string(&mut output).expect("text");
-    let status = child.wait().expect("a child");
+    let used = child.wait4().expect("a child");
     let took = began.elapsed();
-    assert!(status.success(), "{command:?}: {status}: {output}");
-    Ended { took, output }
+    assert!(used.status.success(), "{command:?}: {}: {output}", used.status);
+    Ended { took, processor: used.rusage.utime + used.rusage.stime, output }
 }
 
 /// The most memory that a process ever had, in kB: the kernel's own high-water mark, asked for until the process is gone.
@@ -46,15 +49,6 @@ fn high_water_mark(status: &Path) -> Option<u64> {
     let text = fs::read_to_string(status).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix(" kB")?.parse().ok()
-}
-
-/// The processor time, in milliseconds, that all children of this process have used that were waited for (proc(5),
-/// `cutime` and `cstime`, in hundredths of a second).
-pub fn children_time() -> f64 {
-    let stat = fs::read_to_string("/proc/self/stat").expect("/proc");
-    let after_name = stat.rsplit_once(") ").expect("a name").1;
-    let ticks: f64 = after_name.split(' ').skip(13).take(2).map(|ticks| ticks.parse::<f64>().expect("a number")).sum();
-    ticks * 10.0
 }
 
 /// How many instructions valgrind counts; `None` where there is no valgrind. Immune to whatever else the machine does.

@@ -2,18 +2,26 @@
 
 use crate::floor::{Calls, STAGES, Servers};
 use crate::process::{self, Ended};
+use crate::support::database::{Connection, Engine};
 use crate::support::imap::Imap;
 use crate::support::imap_server::somebody;
 use crate::support::postgres::{TestDatabase, tcp};
-use crate::support::{env, host_and_port, server};
+use crate::support::{env, env_if_there, host_and_port, server};
 use std::fs;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// The author who lives here, and has a Sent mailbox.
 pub const MEMBER: &str = "lisa@mail.example";
 /// The author who does not.
 pub const STRANGER: &str = "ann@elsewhere.example";
+
+/// The size of an ordinary message, in bytes.
+pub const SIZE: usize = 8_000;
 
 /// Which way a delivery reaches the servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,10 +36,8 @@ pub enum Way {
 
 pub struct Site {
     pub servers: Servers,
-    /// Users, each with an INBOX: one that is used for everything, one that is empty, one with a lot in it.
+    /// Who has the INBOX that everything goes into.
     pub user: String,
-    pub poor_user: String,
-    pub rich_user: String,
     member: String,
     directory: PathBuf,
     database: TestDatabase,
@@ -49,11 +55,9 @@ pub struct Delivery {
 impl Site {
     pub fn set_up() -> Self {
         let database = TestDatabase::migrated("POSTGRES17");
-        let [user, poor_user, rich_user, member] = ["bench", "poor", "rich", "lisa"].map(somebody);
+        let [user, member] = ["bench", "lisa"].map(somebody);
         let mut admin = database.admin();
-        let address = |user: &String| format!("{user}@mail.example");
-        let members = [&user, &poor_user, &rich_user].map(|user| (address(user), user));
-        for (address, user) in members.into_iter().chain([(MEMBER.to_owned(), &member)]) {
+        for (address, user) in [(format!("{user}@mail.example"), &user), (MEMBER.to_owned(), &member)] {
             admin.execute("INSERT INTO addresses (address, imap_user) VALUES ($1, $2)", &[&address, user]).unwrap();
         }
         // Some more, so that an index is used as it would be.
@@ -65,6 +69,8 @@ impl Site {
             .unwrap();
         let directory = std::env::temp_dir().join(format!("maildrop-bench-{}", std::process::id()));
         fs::create_dir(&directory).unwrap();
+        // Deliveries write their log here as another user than ours.
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
         let described = database.server(tcp(&database.host, 5432), &database.name);
         let password = described.password.map(|secret| secret.expose().to_owned()).unwrap();
         let servers = Servers {
@@ -74,13 +80,34 @@ impl Site {
             password,
             imap: host_and_port(server("DOVECOT"), 143),
         };
-        let site = Self { servers, user, poor_user, rich_user, member, directory, database };
+        let site = Self { servers, user, member, directory, database };
         site.write("database-password", &site.servers.password);
         site.write("imap-password", "service-secret");
         site
     }
 
-    fn write(&self, name: &str, text: &str) -> PathBuf {
+    /// Lets a user of the mailbox store have the address `user@mail.example`.
+    pub fn add_user(&self, user: &str) {
+        let address = format!("{user}@mail.example");
+        let mut admin = self.database.admin();
+        admin.execute("INSERT INTO addresses (address, imap_user) VALUES ($1, $2)", &[&address, &user]).unwrap();
+    }
+
+    /// How many messages are in a mailbox, which is created if it is a new user's INBOX.
+    pub fn messages(&self, user: &str, mailbox: &str) -> usize {
+        let answer = self.log_in(user).run(&format!("STATUS {mailbox} (MESSAGES)")).unwrap();
+        let line = answer.iter().map(|response| response.text.as_str()).find(|text| text.contains("MESSAGES")).unwrap();
+        let number = line.rsplit_once("MESSAGES ").unwrap().1.trim_end().trim_end_matches(')');
+        number.parse().unwrap_or_else(|_| panic!("{line}"))
+    }
+
+    /// Runs statements as administrator.
+    pub fn execute(&self, sql: &str) {
+        self.database.admin().batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+    }
+
+    /// A file beside the configuration.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.directory.join(name);
         fs::write(&path, text).unwrap();
         path
@@ -101,17 +128,25 @@ impl Site {
         let (database, role) = (&self.servers.database, &self.servers.role);
         let text = format!(
             "[database]\nengine = \"postgresql\"\nhost = \"{host}\"\nport = {port}\ndatabase = \"{database}\"\n\
-             user = \"{role}\"\npassword_file = \"{here}/database-password\"\ntls = \"{tls}\"\n{ca}\n\
-             [imap]\nhost = \"{imap_host}\"\nport = {imap_port}\nencryption = \"{encryption}\"\n{ca}\n\
-             user = \"service\"\npassword_file = \"{here}/imap-password\"\n\
-             [log]\nto = \"file\"\nfile = \"{here}/log\"\nformat = \"json\"\n"
+             user = \"{role}\"\npassword_file = \"{here}/database-password\"\ntls = \"{tls}\"\n{ca}\n"
         );
+        let text = text + &self.beside_the_database(imap_host, imap_port, encryption, ca);
         let name = match way {
             Way::Plain => "plain.toml",
             Way::Tls => "tls.toml",
             Way::Ports(..) => "ports.toml",
         };
         self.write(name, &text)
+    }
+
+    /// What a configuration file says of all but the database.
+    pub fn beside_the_database(&self, host: &str, port: u16, encryption: &str, ca: &str) -> String {
+        let here = self.directory.display();
+        format!(
+            "[imap]\nhost = \"{host}\"\nport = {port}\nencryption = \"{encryption}\"\n{ca}\n\
+             user = \"service\"\npassword_file = \"{here}/imap-password\"\n\
+             [log]\nto = \"file\"\nfile = \"{here}/log\"\nformat = \"json\"\n"
+        )
     }
 
     /// The program, as Postfix would run it.
@@ -145,26 +180,6 @@ impl Site {
         command
     }
 
-    /// Fills the rich user's INBOX with this many messages.
-    pub fn fill(&self, messages: usize) {
-        let mut imap = self.log_in(&self.rich_user);
-        let some = messages.min(30);
-        for _ in 0..some {
-            let message = with_crlf(&message(STRANGER, 2000));
-            imap.run(&format!("APPEND INBOX {{{}+}}\r\n{}", message.len(), String::from_utf8(message).unwrap()))
-                .unwrap();
-        }
-        imap.run("SELECT INBOX").unwrap();
-        let mut there = some;
-        while there < messages {
-            let more = there.min(messages - there);
-            imap.run(&format!("COPY 1:{more} INBOX")).unwrap();
-            imap.run("NOOP").unwrap();
-            there += more;
-        }
-        imap.run("STORE 1:* +FLAGS.SILENT (\\Seen)").unwrap();
-    }
-
     fn log_in(&self, user: &str) -> Imap {
         let (host, port) = &self.servers.imap;
         Imap::login(&format!("{host}:{port}"), user, "secret")
@@ -181,8 +196,7 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        let inboxes = [&self.user, &self.poor_user, &self.rich_user].map(|user| (user, "INBOX"));
-        for (user, mailbox) in inboxes.into_iter().chain([(&self.member, "Sent")]) {
+        for (user, mailbox) in [(&self.user, "INBOX"), (&self.member, "Sent")] {
             let mut imap = self.log_in(user);
             if imap.run(&format!("SELECT {mailbox}")).is_ok() {
                 let _ = imap.run("STORE 1:* +FLAGS.SILENT (\\Deleted)");
@@ -190,6 +204,24 @@ impl Drop for Site {
             }
         }
         let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Waits until those that were told of do what they will be asked first: they may have been started just now.
+pub fn wait_for_servers() {
+    let patience = Instant::now() + Duration::from_secs(60);
+    let engines = [Engine::Postgres17, Engine::Mariadb118];
+    for engine in
+        engines.into_iter().filter(|engine| env_if_there(&format!("MAILDROP_TEST_{}", engine.variable())).is_some())
+    {
+        while let Err(error) = Connection::try_open_at(engine, &engine.address(), None) {
+            assert!(Instant::now() < patience, "{engine:?}: {error}");
+            sleep(Duration::from_millis(100));
+        }
+    }
+    while let Err(error) = TcpStream::connect(host_and_port(server("DOVECOT"), 143)) {
+        assert!(Instant::now() < patience, "Dovecot: {error}");
+        sleep(Duration::from_millis(100));
     }
 }
 

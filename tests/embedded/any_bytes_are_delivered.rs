@@ -1,6 +1,6 @@
 //! Whatever comes on standard input is a message, and the same message again when it comes back from a mailbox.
 
-use maildrop_command::message::{Identity, Message};
+use crate::properties;
 use proptest::prelude::*;
 
 /// Pieces that messages are made of, in any order.
@@ -14,6 +14,8 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
             b"To: ",
             b"Date: ",
             b"Return-Path: ",
+            b"X-Original-To: ",
+            b"Received: ",
             b"Delivered-To: ",
             b"Content-Type: ",
             b"\n",
@@ -43,35 +45,11 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 1..40).prop_map(|pieces| pieces.concat())
 }
 
-fn is_mbox_line_only(raw: &[u8]) -> bool {
-    raw.is_empty()
-        || raw.starts_with(b"From ") && raw.iter().position(|&b| b == b'\n').is_none_or(|at| at + 1 == raw.len())
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
 
     #[test]
     fn it_is_received_and_keeps_its_identity(raw in message()) {
-        let Ok(message) = Message::receive(raw.clone()) else {
-            prop_assert!(is_mbox_line_only(&raw));
-            return Ok(());
-        };
-        let bytes = message.as_received();
-        let identity = *message.identity();
-        prop_assert!(bytes.ends_with(b"\r\n"));
-        prop_assert!(!bytes.contains(&0));
-        prop_assert!(bytes.iter().enumerate().all(|(at, &b)| b != b'\n' || at > 0 && bytes[at - 1] == b'\r'));
-        prop_assert_eq!(Identity::of(&raw), identity);
-        prop_assert_eq!(Identity::of(bytes), identity);
-        prop_assert_eq!(Identity::of(message.without_prepended_lines()), identity);
-        prop_assert_eq!(Identity::of(&[&b"Delivered-To: doug@x\r\n"[..], bytes].concat()), identity);
-        // Appending what was received changes nothing more.
-        if !bytes.starts_with(b"From ") {
-            let again = Message::receive(bytes.to_vec()).unwrap();
-            prop_assert_eq!(again.as_received(), bytes);
-        }
-        let fields: Vec<[String; 2]> = serde_json::from_str(&message.headers_json()).unwrap();
-        prop_assert!(fields.iter().flatten().all(|text| !text.contains(char::is_control)));
+        properties::message::holds(&raw);
     }
 }

@@ -55,15 +55,30 @@ fn a_command_line_that_cannot_be_read_is_put_off() {
     assert_eq!(copies(directory.path()), 0);
 }
 
+/// A person has mistyped it, or Postfix has a wrong entry: for now, and with what helps the one who reads it.
+#[test]
+fn a_subcommand_that_is_mistyped_is_put_off_with_a_suggestion() {
+    let said = output(&["auditt", "--since", "1h"]);
+    assert_eq!(said.status.code(), Some(75));
+    let line = String::from_utf8(said.stdout).unwrap();
+    assert!(
+        line.starts_with("4.3.5 bad arguments: ") && line.ends_with("a similar subcommand exists: 'audit'\n"),
+        "{line}"
+    );
+}
+
 #[test]
 fn help_and_version_are_for_people() {
     for (arguments, said) in [
         (&["--help"][..], "Exit status of a delivery"),
         (&["deliver", "--help"], "--recipient-header"),
-        (&["migrate", "--help"], "Examples:"),
+        (&["migrate", "--help"], "[default: /etc/maildrop_command/config.toml]"),
         (&["check", "--help"], "Examples:"),
         (&["lock", "--help"], "key"),
-        (&["lock", "key", "--help"], "Example:"),
+        (&["lock", "exec", "--help"], "Exit status: the command's"),
+        (&["lock", "list", "--help"], "Examples:"),
+        (&["lock", "try", "--help"], "only a glimpse"),
+        (&["lock", "key", "--help"], "Examples:"),
         (&["--version"], "maildrop_command "),
     ] {
         let output = output(arguments);
@@ -72,7 +87,8 @@ fn help_and_version_are_for_people() {
         assert!(text.contains(said), "{arguments:?}: {text}");
     }
     // The others mean what sysexits(3) says: a mistake in them is no delivery.
-    for arguments in [&["migrate"][..], &["check", "--no-such-option"], &["lock"], &["lock", "key"]] {
+    for arguments in [&["migrate", "--no-such-option"][..], &["check", "--no-such-option"], &["lock"], &["lock", "key"]]
+    {
         assert_eq!(output(arguments).status.code(), Some(64), "{arguments:?}");
     }
     for arguments in [&["migrate", "--config", "/no/such/file"][..], &["check", "--config", "/no/such/file"]] {

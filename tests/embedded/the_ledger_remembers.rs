@@ -121,7 +121,7 @@ fn attempts_are_open_until_they_end_and_their_age_counts_from_the_first() {
     assert!((0.0..open_attempts[0].age).contains(&open_attempts[1].age), "{open_attempts:?}");
 
     // The one that found the lock busy ends itself, for one of its copies.
-    let ended = vec![EndedAttempt { attempt: first, key: scene.sent, outcome: "busy" }];
+    let ended = vec![EndedAttempt { attempt: first, key: scene.sent, outcome: "busy", stages: None }];
     one.record(&Record { message: None, copies: vec![], ended }).unwrap();
     assert_eq!(look(&mut two, scene.sent).open_attempts.iter().map(|a| a.attempt).collect::<Vec<_>>(), [second]);
     assert_eq!(look(&mut two, scene.inbox).open_attempts.len(), 2);
@@ -187,7 +187,7 @@ fn all_of_a_record_is_written_or_nothing() {
     let mut ledger = open(directory.path());
     let scene = scene();
     let attempt = scene.journal(&mut ledger, "doug@x", None);
-    let ended = vec![EndedAttempt { attempt, key: scene.inbox, outcome: "delivered" }];
+    let ended = vec![EndedAttempt { attempt, key: scene.inbox, outcome: "delivered", stages: None }];
     let copies = vec![scene.copy(scene.inbox, CopyState::Delivered(None))];
     // Copies of no message are refused, and the attempt is as open as before.
     ledger.record(&Record { message: None, copies: copies.clone(), ended: ended.clone() }).unwrap_err();
@@ -203,6 +203,29 @@ fn all_of_a_record_is_written_or_nothing() {
     ledger.record(&Record { message: Some(scene.message()), copies, ended }).unwrap();
     let history = look(&mut ledger, scene.inbox);
     assert!(history.delivered.is_some() && history.open_attempts.is_empty());
+}
+
+#[test]
+fn a_message_whose_header_is_refused_is_recorded_without_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut ledger = open(directory.path());
+    let scene = scene();
+    let attempt = scene.journal(&mut ledger, "doug@x", None);
+    let outside = rusqlite::Connection::open(directory.path().join("ledger.sqlite")).unwrap();
+    let trigger = "CREATE TRIGGER no BEFORE INSERT ON messages WHEN NEW.subject IS NOT NULL \
+                   BEGIN SELECT raise(ABORT, 'no'); END";
+    outside.execute_batch(trigger).unwrap();
+    let ended = vec![EndedAttempt { attempt, key: scene.inbox, outcome: "delivered", stages: None }];
+    let copies = vec![scene.copy(scene.inbox, CopyState::Delivered(None))];
+    ledger.record(&Record { message: Some(scene.message()), copies, ended }).unwrap();
+    let history = look(&mut ledger, scene.inbox);
+    assert!(history.delivered.is_some() && history.open_attempts.is_empty());
+    let kept: (String, String, Option<String>) = outside
+        .query_row("SELECT message_id, headers, header_from FROM messages", [], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })
+        .unwrap();
+    assert_eq!(kept, ("1@x".to_owned(), "[]".to_owned(), None));
 }
 
 #[test]

@@ -44,6 +44,10 @@ fn migrate_brings_an_empty_database_up_to_date(engine: Engine) {
     let check = scene.subcommand(&["check"]);
     ended(&check, 69);
     assert!(text(&check).contains("maildrop_command migrate"), "{}", text(&check));
+    // One cause, one finding.
+    let bad: Vec<Value> =
+        json(&scene.subcommand(&["check", "--json"])).into_iter().filter(|finding| finding["state"] == "bad").collect();
+    assert_eq!(bad.len(), 1, "{bad:?}");
 
     let migrated = scene.subcommand(&["migrate"]);
     ended(&migrated, 0);

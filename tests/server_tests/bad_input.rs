@@ -3,14 +3,6 @@
 use crate::support::database::Engine;
 use crate::support::program::as_delivered;
 use crate::support::scene::Scene;
-use maildrop_command::config::Secret;
-use maildrop_command::database::Address;
-use maildrop_command::deadline::Deadline;
-use maildrop_command::mailbox::imap;
-use maildrop_command::mailbox::{Appended, Mailbox, NewCopy, Role};
-use maildrop_command::message::{Identity, Message};
-use std::path::Path;
-use std::time::Duration;
 
 const PG: Engine = Engine::Postgres17;
 
@@ -31,7 +23,7 @@ fn delivered_as_they_came(messages: &[(&str, Vec<u8>)]) {
 }
 
 #[track_caller]
-fn same(what: &str, found: &[u8], wanted: &[u8]) {
+pub fn same(what: &str, found: &[u8], wanted: &[u8]) {
     if found != wanted {
         let at = found.iter().zip(wanted).take_while(|(a, b)| a == b).count();
         let around = |bytes: &[u8]| {
@@ -153,54 +145,4 @@ fn a_message_without_an_id_is_one_message_to_all_its_recipients() {
     // Another message without an id is another message.
     scene.deliver("scuba", message.replace("Hello", "Good-bye")).delivered();
     assert_eq!((scene.inbox("scuba").len(), scene.sent("lisa").len()), (2, 2));
-}
-
-/// Real, and really broken, messages. They lie beside the source tree; without them there is nothing to see.
-#[test]
-fn messages_that_others_have_collected() {
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/corpus")];
-    let mut messages: Vec<(String, Vec<u8>)> = Vec::new();
-    while let Some(folder) = folders.pop() {
-        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
-        for path in entries.map(|entry| entry.unwrap().path()) {
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "eml" || extension == "msg") {
-                messages.push((path.display().to_string(), std::fs::read(&path).unwrap()));
-            }
-        }
-    }
-    // One session for all of them: what is tried here is the message and the mailbox, not the way there.
-    let scene = Scene::with(PG, &["doug"]);
-    let (host, port) = scene.settings.imap.clone();
-    let settings = imap::Settings {
-        address: Address::Tcp { host, port },
-        encryption: imap::Encryption::None,
-        ca_file: None,
-        user: "service".into(),
-        password: Secret::new(scene.settings.imap_password.clone()),
-        act_for_user: true,
-        login: imap::Mechanism::Plain,
-        login_user: None,
-    };
-    let connection = imap::connect(&settings, Deadline::after(Duration::from_secs(60))).unwrap();
-    let mut mailbox = connection.authenticate(&scene.user("doug")).unwrap().open("INBOX");
-    for (path, raw) in &messages {
-        let message = Message::receive(raw.clone()).unwrap();
-        let copy = NewCopy {
-            bytes: message.as_received(),
-            identity: message.identity(),
-            role: Role::Recipient,
-            seen: false,
-            arrived: time::OffsetDateTime::now_utc(),
-        };
-        let appended = mailbox.append(&copy, &mut || true);
-        assert!(matches!(appended, Appended::Stored(Some(_))), "{path}: {appended:?}");
-    }
-    let inbox = scene.inbox("doug");
-    assert_eq!(inbox.len(), messages.len());
-    for ((path, raw), copy) in messages.iter().zip(inbox) {
-        same(path, &copy.content, &as_delivered(raw));
-        assert_eq!(Identity::of(&copy.content), Identity::of(raw), "{path}");
-    }
 }

@@ -1,5 +1,6 @@
-//! A connection that is cut before any piece of what goes over it. Whatever the delivery says then, in the end
-//! there is one copy in each mailbox, and exit 0 is never said too early.
+//! A connection that is cut before any piece of what goes over it; and the lock's connection, ended by the database's
+//! administrator before any piece of what the program says to the database, and to the mailbox store. Whatever the
+//! delivery says then, in the end there is one copy in each mailbox, and exit 0 is never said too early.
 
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
@@ -8,7 +9,11 @@ use crate::support::wire::{Fate, Wire};
 use std::sync::Arc;
 use std::sync::Mutex;
 
-on_each_engine!(between_the_program_and_the_database);
+on_each_engine!(
+    between_the_program_and_the_database,
+    ended_by_the_administrator_while_the_database_is_asked,
+    ended_by_the_administrator_while_the_mailbox_store_is_asked,
+);
 
 const PG: Engine = Engine::Postgres17;
 
@@ -17,6 +22,15 @@ type Countdown = Arc<Mutex<Option<usize>>>;
 
 /// A wire that is cut once.
 fn wire(server: (String, u16), countdown: &Countdown) -> Wire {
+    wire_where(server, countdown, || Fate::Cut)
+}
+
+/// A wire on which something happens once.
+fn wire_where(
+    server: (String, u16),
+    countdown: &Countdown,
+    happens: impl Fn() -> Fate + Send + Sync + 'static,
+) -> Wire {
     let countdown = countdown.clone();
     Wire::to(server, move |_, _| {
         let mut left = countdown.lock().unwrap();
@@ -24,7 +38,7 @@ fn wire(server: (String, u16), countdown: &Countdown) -> Wire {
             None => Fate::Pass,
             Some(0) => {
                 *left = None;
-                Fate::Cut
+                happens()
             }
             Some(pieces) => {
                 *pieces -= 1;
@@ -69,6 +83,28 @@ fn between_the_program_and_the_database(engine: Engine) {
     let countdown = Countdown::default();
     let wire = wire(scene.settings.database.clone(), &countdown);
     scene.configure(|settings| settings.database = ("127.0.0.1".into(), wire.address.port()));
+    cut_everywhere(scene, &countdown);
+}
+
+fn ended_by_the_administrator_while_the_database_is_asked(engine: Engine) {
+    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    let (countdown, end_it) = (Countdown::default(), scene.breaker());
+    let wire = wire_where(scene.settings.database.clone(), &countdown, move || {
+        end_it();
+        Fate::Pass
+    });
+    scene.configure(|settings| settings.database = ("127.0.0.1".into(), wire.address.port()));
+    cut_everywhere(scene, &countdown);
+}
+
+fn ended_by_the_administrator_while_the_mailbox_store_is_asked(engine: Engine) {
+    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    let (countdown, end_it) = (Countdown::default(), scene.breaker());
+    let wire = wire_where(scene.settings.imap.clone(), &countdown, move || {
+        end_it();
+        Fate::Pass
+    });
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), wire.address.port()));
     cut_everywhere(scene, &countdown);
 }
 

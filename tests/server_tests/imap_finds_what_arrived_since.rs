@@ -1,8 +1,10 @@
 //! Looking for a copy in real mailboxes: only from where it can be, and only what really is the same message.
 
+use crate::support::container;
 use crate::support::imap_server::{ALL, Server, message, new_copy, position, somebody, stored, wanted};
 use maildrop_command::mailbox::{Found, FoundCopy, Mailbox, Matching, NewCopy, Placement, Position, Wanted};
 use maildrop_command::message::{Identity, Message};
+use std::process::Command;
 use time::Duration;
 
 fn uids(found: &Found) -> Vec<u32> {
@@ -31,6 +33,31 @@ fn what_another_session_appended_since_is_found() {
             |uid| FoundCopy { placement: Some(Placement { uid_validity: since.uid_validity, uid }), deleted: false };
         assert_eq!(found, Found { in_range: true, copies: vec![at(3), at(5)] }, "{server:?}");
     }
+}
+
+/// A Dovecot that was killed in the midst of an APPEND gave its UID to the next message too: the first kept the file, and
+/// the second its fields in the cache (seen on 2.4.1).
+#[test]
+fn a_copy_is_found_whatever_the_server_has_cached_of_its_fields() {
+    let dovecot = container("DOVECOT");
+    let user = somebody("cached");
+    let (ours, next) = (message("<ours@mail.example>", "one"), message("<next@mail.example>", "one"));
+    let mut mailbox = Server::Dovecot.open(&user, "INBOX");
+    let since = position(&mut mailbox);
+    stored(&mut mailbox, &next);
+    let mut program = Server::Dovecot.mail_program(&user);
+    program.run("EXAMINE INBOX").unwrap();
+    let mut field = || {
+        let fetched = program.run("UID FETCH 1 (BODY.PEEK[HEADER.FIELDS (MESSAGE-ID)])").unwrap();
+        String::from_utf8(fetched[0].literals[0].clone()).unwrap()
+    };
+    assert!(field().contains("<next@"), "this is cached now");
+    let other_bytes = format!("sed -i 's/<next@/<ours@/' /srv/home/{user}/Maildir/new/*");
+    let sed = Command::new("docker").args(["exec", &dovecot, "sh", "-ec", &other_bytes]).status().unwrap();
+    assert!(sed.success());
+    assert!(field().contains("<next@"), "the cache has noticed: this test proves nothing");
+    assert_eq!(uids(&mailbox.find(&wanted(&ours, Some(since))).unwrap()), [1]);
+    assert_eq!(uids(&mailbox.find(&wanted(&next, Some(since))).unwrap()), [] as [u32; 0]);
 }
 
 #[test]

@@ -49,8 +49,11 @@ fn hostile_text_comes_back_as_it_was(server: &str) {
         for copy in &mut record.copies {
             (copy.user, copy.mailbox, copy.recipient) = (hostile, hostile, hostile);
         }
-        record.ended =
-            mail.keys().into_iter().map(|key| EndedAttempt { attempt: mail.attempt, key, outcome: hostile }).collect();
+        record.ended = mail
+            .keys()
+            .into_iter()
+            .map(|key| EndedAttempt { attempt: mail.attempt, key, outcome: hostile, stages: None })
+            .collect();
         database.record(&record).unwrap();
 
         let mut admin = site.admin();

@@ -85,7 +85,9 @@ fn every_statement_of_a_delivery_uses_an_index(server: &str) {
             if select_type == "INSERT" {
                 continue;
             }
-            let rows: Option<u64> = row.get("rows").unwrap();
+            // MariaDB adds how much of it a second index filters out: `3 (0%)`.
+            let rows: Option<String> = row.get("rows").unwrap();
+            let rows = rows.and_then(|rows| rows.split(' ').next()?.parse::<u64>().ok());
             assert!(
                 key.is_some() && !["ALL", "index"].contains(&kind.as_str()) && rows.unwrap_or(0) < 20,
                 "{table}: {kind} by {key:?}, {rows:?} rows: {statement}"

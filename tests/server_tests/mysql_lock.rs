@@ -15,6 +15,7 @@ on_each_server!(
     a_wait_ends_by_the_deadline,
     a_killed_holder_frees_the_lock_and_learns_of_it,
     a_commit_keeps_the_lock,
+    a_kept_lock_is_freed_when_its_machine_falls_silent,
     a_killed_wait_is_neither_held_nor_busy,
     taking_a_lock_twice_is_an_error_and_counts_once,
     letting_go_of_what_is_not_held_is_no_error,
@@ -193,4 +194,17 @@ fn two_messages_do_not_wait_for_each_other(server: &str) {
     let (mut first, mut second) = (site.connect(), site.connect());
     hold(&mut first, &lock_of_its_own());
     hold(&mut second, &lock_of_its_own());
+}
+
+/// The machine vanished: its connection stands, as far as the server knows, and nothing comes over it.
+fn a_kept_lock_is_freed_when_its_machine_falls_silent(server: &str) {
+    let site = Site::new(server);
+    let (mut vanished, mut next) = (site.connect(), site.connect());
+    let name = lock_of_its_own();
+    hold(&mut vanished, &name);
+    busy(&mut next, &name, NOT_AT_ALL);
+    vanished.keep(Duration::from_secs(2)).unwrap();
+    let acquired = next.acquire(&name, Duration::from_secs(20)).unwrap();
+    assert!(matches!(acquired, Acquired::Held), "{acquired:?}");
+    assert!(vanished.still_held(&name).is_err());
 }

@@ -49,7 +49,7 @@ fn a_migration_that_stopped_half_way_is_run_again(server: &str) {
     // As if it had died before it was recorded, and before its last tables.
     site.admin().query_drop("DELETE FROM maildrop_migrations").unwrap();
     site.admin().query_drop("DROP TABLE message_sources").unwrap();
-    assert_eq!(migrate(&mut database), [Application::Done, Application::Done]);
+    assert_eq!(migrate(&mut database), vec![Application::Done; database.known().len()]);
     database.look(&mail.keys()).unwrap();
     let sources: Option<u64> = site.admin().query_first("SELECT COUNT(*) FROM message_sources").unwrap();
     assert_eq!(sources, Some(0));
@@ -102,9 +102,11 @@ fn an_optional_migration_that_is_refused_is_left_out(server: &str) {
         let role = site.user(&[format!("GRANT {rights} ON DB.* TO USER")], "");
         let applications = migrate(&mut connect_as(&role).unwrap());
         match (why, logged) {
-            (Some(_), Some(false)) => assert_eq!(applications, [Application::Done, Application::Done]),
+            (Some(_), Some(false)) => assert!(applications.iter().all(|a| *a == Application::Done), "{applications:?}"),
             _ => {
-                let [Application::Done, Application::LeftOut(said)] = applications.as_slice() else {
+                let [Application::Done, Application::LeftOut(said), Application::Done, Application::Done] =
+                    applications.as_slice()
+                else {
                     panic!("{applications:?}")
                 };
                 assert!(said.contains(why.unwrap_or("denied")), "{said}");

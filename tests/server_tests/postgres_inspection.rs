@@ -67,7 +67,9 @@ fn a_database_of_another_encoding_is_found(server: &str) {
 
 fn a_missing_right_is_found(server: &str) {
     let test = TestDatabase::migrated(server);
-    test.admin().batch_execute(&format!("REVOKE UPDATE (ended_at, outcome) ON attempts FROM {}", test.name)).unwrap();
+    test.admin()
+        .batch_execute(&format!("REVOKE UPDATE (ended_at, outcome, stages) ON attempts FROM {}", test.name))
+        .unwrap();
     test.admin().batch_execute(&format!("REVOKE ALL ON message_sources FROM {}", test.name)).unwrap();
     let findings = findings(&test);
     assert_eq!(find(&findings, "UPDATE on attempts").state, State::Bad);

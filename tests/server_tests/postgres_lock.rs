@@ -15,6 +15,7 @@ on_each_postgres!(
     a_delivery_that_waits_gets_the_lock_when_it_is_free,
     a_wait_that_ends_in_vain_is_busy_and_leaves_the_connection_usable,
     a_killed_holder_frees_the_lock_and_learns_that_it_is_lost,
+    a_kept_lock_is_freed_when_its_machine_falls_silent,
     an_aborted_transaction_is_no_lock,
     short_time_limits_of_the_role_do_not_end_the_lock,
     a_held_lock_holds_back_no_vacuum,
@@ -22,6 +23,7 @@ on_each_postgres!(
     the_record_frees_the_lock,
     one_connection_holds_one_lock,
     a_look_under_the_lock_sees_what_was_just_committed,
+    a_look_after_the_lock_was_let_go_is_a_new_one,
 );
 
 fn lock() -> LockName {
@@ -196,25 +198,47 @@ fn one_connection_holds_one_lock(server: &str) {
 /// The bug of the best-known program of this shape: B waits for A's lock, gets it, and looks at a snapshot that is older
 /// than A's commit.
 fn a_look_under_the_lock_sees_what_was_just_committed(server: &str) {
-    for isolation in ["repeatable read", "serializable"] {
+    // The look at what this connection has journalled rides with the lock's statements.
+    for (isolation, rides) in
+        [("repeatable read", false), ("serializable", false), ("repeatable read", true), ("serializable", true)]
+    {
         let test = TestDatabase::migrated(server);
         test.role_setting(&format!("default_transaction_isolation = '{isolation}'"));
         let (mut first, mut second) = (test.connect("FIRST"), test.connect("SECOND"));
         let mail = Mail::new("<123-abc@mail.google.com>");
-        let attempt = Uuid::now_v7();
+        let (attempt, seconds_attempt) = (Uuid::now_v7(), Uuid::now_v7());
         first.journal(&mail.journal(attempt, None)).unwrap();
         assert!(is_held(&first.acquire(&mail.lock, NOT_AT_ALL).unwrap()));
         thread::scope(|scope| {
             let waiting = scope.spawn(|| {
+                if rides {
+                    second.journal(&mail.journal(seconds_attempt, None)).unwrap();
+                }
                 assert!(is_held(&second.acquire(&mail.lock, Duration::from_secs(20)).unwrap()));
                 second.look(&mail.keys()).unwrap()
             });
             until_somebody_waits(&test);
             record_delivered(&mut first, &mail, attempt);
-            let seen = waiting.join().unwrap();
-            assert!(seen.iter().all(|copy| copy.delivered.is_some() && copy.open_attempts.is_empty()), "{seen:?}");
+            for copy in waiting.join().unwrap() {
+                let open: Vec<Uuid> = copy.open_attempts.iter().map(|open| open.attempt).collect();
+                assert!(copy.delivered.is_some() && open.into_iter().eq(rides.then_some(seconds_attempt)), "{copy:?}");
+            }
         });
     }
+}
+
+fn a_look_after_the_lock_was_let_go_is_a_new_one(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let (mut first, mut second) = (test.connect("FIRST"), test.connect("SECOND"));
+    let mail = Mail::new("<123-abc@mail.google.com>");
+    first.journal(&mail.journal(Uuid::now_v7(), None)).unwrap();
+    assert!(is_held(&first.acquire(&mail.lock, NOT_AT_ALL).unwrap()));
+    first.release(&mail.lock).unwrap();
+    let attempt = Uuid::now_v7();
+    second.journal(&mail.journal(attempt, None)).unwrap();
+    assert!(is_held(&second.acquire(&mail.lock, NOT_AT_ALL).unwrap()));
+    record_delivered(&mut second, &mail, attempt);
+    assert!(first.look(&mail.keys()).unwrap().iter().all(|copy| copy.delivered.is_some()));
 }
 
 fn record_delivered(database: &mut PostgresDatabase, mail: &Mail, attempt: Uuid) {
@@ -231,4 +255,15 @@ fn until_somebody_waits(test: &TestDatabase) {
         thread::sleep(Duration::from_millis(20));
     }
     panic!("nobody waits for the lock");
+}
+
+/// The machine vanished: its connection stands, as far as the server knows, and nothing comes over it.
+fn a_kept_lock_is_freed_when_its_machine_falls_silent(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let (mut vanished, mut next) = (test.connect("VANISHED"), test.connect("NEXT"));
+    assert!(is_held(&vanished.acquire(&lock(), NOT_AT_ALL).unwrap()));
+    holder(next.acquire(&lock(), NOT_AT_ALL).unwrap());
+    vanished.keep(Duration::from_secs(2)).unwrap();
+    assert!(is_held(&next.acquire(&lock(), Duration::from_secs(20)).unwrap()));
+    assert!(vanished.still_held(&lock()).is_err());
 }

@@ -79,7 +79,7 @@ fn a_skipped_migration_is_refused(server: &str) {
     let test = TestDatabase::migrated(server);
     test.admin().batch_execute("DELETE FROM maildrop_migrations WHERE number = 1").unwrap();
     let error = migrate(&mut test.connect_as_owner()).unwrap_err();
-    assert!(matches!(error, MigrateError::Skipped { number: 1, newest: 2, .. }), "{error}");
+    assert!(matches!(error, MigrateError::Skipped { number: 1, newest: 4, .. }), "{error}");
 }
 
 fn a_newer_schema_is_left_alone(server: &str) {
@@ -107,7 +107,7 @@ fn a_failing_migration_takes_back_all(server: &str) {
     assert_eq!(test.value(tables).as_deref(), Some("copies"));
     // The lock is free, and the very same connection can go on.
     test.admin().batch_execute("DROP TABLE copies").unwrap();
-    assert_eq!(migrate(&mut database).unwrap().steps.len(), 2);
+    assert_eq!(migrate(&mut database).unwrap().steps.len(), database.known().len());
 }
 
 fn an_optional_migration_may_be_left_out_and_come_later(server: &str) {
@@ -124,15 +124,15 @@ fn an_optional_migration_may_be_left_out_and_come_later(server: &str) {
         told.push((migration.number, application.clone()));
     })
     .unwrap();
-    assert_eq!(told.len(), 2);
     assert_eq!(told[0], (1, Application::Done));
     assert!(matches!(&told[1], (2, Application::LeftOut(why)) if why.contains("permission denied for language")));
-    assert_eq!(migrated.steps.len(), 2);
-    assert_eq!(states(&mut database), [(1, MigrationState::Applied), (2, MigrationState::Pending)]);
+    assert!(told[2..].iter().all(|(_, application)| *application == Application::Done));
+    assert_eq!(migrated.steps.len(), database.known().len());
+    assert_eq!(states(&mut database)[..2], [(1, MigrationState::Applied), (2, MigrationState::Pending)]);
 
     test.admin().batch_execute("GRANT USAGE ON LANGUAGE sql TO PUBLIC").unwrap();
     assert_eq!(migrate(&mut database).unwrap().steps.len(), 1);
-    assert_eq!(states(&mut database), [(1, MigrationState::Applied), (2, MigrationState::Applied)]);
+    assert!(states(&mut database).iter().all(|(_, state)| *state == MigrationState::Applied));
     // The role owns tables in the database that is about to be dropped with it.
     drop(database);
 }

@@ -8,6 +8,7 @@ const PG: Engine = Engine::Postgres17;
 on_each_engine!(
     the_table_of_addresses_leads_to_the_mailbox,
     while_nobody_is_known_nobody_is_refused,
+    while_the_table_is_being_filled_nobody_need_be_refused,
     a_table_that_cannot_be_read_refuses_nobody,
 );
 
@@ -53,6 +54,20 @@ fn while_nobody_is_known_nobody_is_refused(engine: Engine) {
     scene.deliver("doug", &message).ended(67, "5.1.1 ");
     scene.member("doug");
     scene.deliver("doug", &message).delivered();
+}
+
+fn while_the_table_is_being_filled_nobody_need_be_refused(engine: Engine) {
+    let mut scene = Scene::with(engine, &["scuba"]);
+    scene.configure(|settings| settings.more = "[routing]\nunknown = \"defer\"\n".into());
+    let message = scene.message("early");
+    scene.deliver("doug", &message).deferred("4.1.1 no such recipient here; deferred by routing.unknown");
+    scene.deliver("scuba", &message).delivered();
+    scene.member("doug");
+    scene.deliver("doug", &message).delivered();
+    // The table is complete.
+    scene.configure(|settings| settings.more = "[routing]\nunknown = \"reject\"\n".into());
+    scene.deliver("nobody", &message).ended(67, "5.1.1 ");
+    assert_eq!((scene.inbox("doug").len(), scene.inbox("scuba").len()), (1, 1));
 }
 
 fn a_table_that_cannot_be_read_refuses_nobody(engine: Engine) {

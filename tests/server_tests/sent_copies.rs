@@ -43,6 +43,18 @@ fn a_note_to_oneself_is_in_both() {
     assert_eq!((scene.inbox("lisa").len(), scene.sent("lisa").len()), (1, 1));
 }
 
+/// Whoever keeps what is sent where everything is has one copy of it, however INBOX is spelt.
+#[test]
+fn a_note_to_oneself_is_there_once_where_sent_is_the_inbox() {
+    let mut scene = Scene::with(PG, &["lisa"]);
+    scene.database.execute("UPDATE addresses SET sent = 'Inbox'");
+    let message = scene.message("note");
+    assert_eq!(scene.deliver("lisa", &message).delivered(), "INBOX appended (uid 1)");
+    scene.database.execute("UPDATE addresses SET inbox = 'inbox', sent = 'INBOX'");
+    assert_eq!(scene.deliver("lisa", &message).delivered(), "INBOX already there");
+    assert_eq!(scene.inbox("lisa").len(), 1);
+}
+
 #[test]
 fn without_sent_copies_there_are_none() {
     let mut scene = Scene::with(PG, &["lisa", "doug"]);

@@ -1,7 +1,7 @@
 //! A lock that somebody else holds: 75 at once, or after a wait; never success.
 
-use crate::support::database::{Connection, Engine};
-use crate::support::program::{program, wait_until};
+use crate::support::database::Engine;
+use crate::support::program::wait_until;
 use crate::support::scene::Scene;
 use std::time::Duration;
 
@@ -11,24 +11,10 @@ on_each_engine!(
     the_holder_is_named_in_the_log,
 );
 
-/// Takes the lock of a message, as another program or a DBA would.
-fn hold(scene: &Scene, message_id: &str) -> Connection {
-    let json = program(&["lock", "key", "--json", message_id]).output().unwrap().stdout;
-    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
-    let mut session = scene.session();
-    let taken = if scene.database.engine.is_postgres() {
-        format!("SELECT pg_try_advisory_lock({})::text", json["postgresql"].as_str().unwrap())
-    } else {
-        format!("SELECT CASE GET_LOCK('{}', 0) WHEN 1 THEN 'true' END", json["mysql"].as_str().unwrap())
-    };
-    assert_eq!(session.texts(&taken), ["true"]);
-    session
-}
-
 fn a_lock_held_elsewhere_puts_the_message_off(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     let message = scene.message("held");
-    let holder = hold(&scene, &scene.message_id("held"));
+    let holder = scene.hold(&scene.message_id("held"));
     for _ in 0..2 {
         let outcome = scene.deliver("doug", &message);
         outcome.deferred("4.3.0 another delivery of this message holds its lock");
@@ -47,7 +33,7 @@ fn a_lock_held_elsewhere_puts_the_message_off(engine: Engine) {
 fn with_a_wait_it_goes_on_when_the_lock_is_let_go(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
     let message = scene.message("wait");
-    let holder = hold(&scene, &scene.message_id("wait"));
+    let holder = scene.hold(&scene.message_id("wait"));
     let outcome = scene.deliver_with("doug", &["--lock-wait", "1s"], &message);
     outcome.deferred("4.3.0 another delivery of this message holds its lock");
     assert!(outcome.took >= Duration::from_secs(1), "{outcome:?}");

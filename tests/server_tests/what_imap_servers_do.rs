@@ -97,7 +97,7 @@ fn processes(server: Server, user: &str) -> Vec<String> {
             } elsif ($command =~ m{master .*-C (\S+)/imapd.conf}) {
                 for my $process (glob "$1/config/proc/*") {
                     open(my $file, "<", $process) or next;
-                    my ($id) = $process =~ m{(\d+)$};
+                    my ($id) = $process =~ m{(\d+)$} or next;
                     print "$id\n" if kill(0, $id) && (<$file> // "") =~ /\t\Q$user\E\t/;
                 }
             }

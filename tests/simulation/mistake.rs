@@ -3,13 +3,17 @@
 //! The delivery itself is not touched. Each mistake stands between it and the world, and does to its calls what the
 //! mistaken program would do: skip one, make it too early or too late, or take its answer for another.
 //!
-//! One well-known mistake is not among them: letting go of the lock before the record commits. No schedule shows it any
-//! more, because whoever gets the lock then finds the attempt open, searches, and adopts the copy.
+//! Two of them leave the mailboxes right in the end, because a retry tidies up: reading the journal once, and not asking for
+//! the lock before the last CRLF. They only let two copies stand there for a while, and more often than need be. So these
+//! are held to promises about the moment: the holder of the lock never appends beside another copy, and whoever lost the
+//! lock while his message was on its way does not finish it.
 
-use crate::world::{Process, Row, SETTLE, SimulatedMailbox};
+use crate::database::Connection;
+use crate::mailbox::SimulatedMailbox;
+use crate::world::{Name, Row, SETTLE};
 use maildrop_command::database::DatabaseError;
 use maildrop_command::delivery::{Deferral, Refusal};
-use maildrop_command::ledger::{CopyHistory, CopyKey, Journal, Ledger, Record};
+use maildrop_command::ledger::{CopyHistory, CopyKey, EndedAttempt, Journal, Ledger, Record};
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use maildrop_command::mailbox::{
     Appended, Found, FoundCopy, Mailbox, MailboxError, NewCopy, Placement, Position, Removal, Wanted,
@@ -48,35 +52,61 @@ pub enum Mistake {
     UnknownIsDone,
     /// An attempt whose APPEND's answer is lost ends all the same.
     UnknownEnds,
+    /// Whether the lock is still held is not asked again: not before the last CRLF, and not before an expunge.
+    NeverAskAgain,
+    /// The lock is let go before the record commits.
+    LetGoBeforeRecord,
+    /// A search that the server refuses is taken for one that found nothing.
+    FailedSearchIsNothing,
+    /// A copy that failed does not keep the delivery from being done.
+    FailedCopyIsDone,
+    /// Where one copy failed, the other one is not recorded either.
+    PartialNotRecorded,
+    /// An expunge whose answer is lost is taken for done.
+    LostExpungeIsDone,
+    /// An expunge goes by the UID alone, and looks neither at UIDVALIDITY nor at what bears it.
+    ExpungeUnseen,
+    /// Of two copies the one to keep is the first that is not marked `\Deleted`, and not the first.
+    KeepsTheUnmarked,
 }
 
 /// What becomes of an outcome.
 pub fn outcome(mistake: Option<Mistake>, refusal: &Refusal) -> Result<(), String> {
     match (mistake, refusal) {
         (Some(Mistake::BusyIsDone), Refusal::Deferred(Deferral::Busy(_)))
-        | (Some(Mistake::UnknownIsDone), Refusal::Deferred(Deferral::Unknown(_))) => Ok(()),
+        | (Some(Mistake::UnknownIsDone), Refusal::Deferred(Deferral::Unknown(_)))
+        | (Some(Mistake::FailedCopyIsDone), Refusal::Deferred(Deferral::Mailbox(_))) => Ok(()),
         (_, Refusal::Deferred(Deferral::Busy(_))) => Err("busy".into()),
         _ => Err(refusal.to_string()),
     }
 }
 
 /// What two mailboxes and a database of one process share.
-pub type Pending = Rc<RefCell<Vec<((String, String), Identity)>>>;
+pub type Pending = Rc<RefCell<Vec<(Name, Identity)>>>;
 
 /// A database, with a mistake in front of it or none.
 pub struct Database<'y> {
-    pub process: Process<'y>,
+    pub process: Connection<'y>,
     pub mistake: Option<Mistake>,
     pub pending: Pending,
     /// What was read too early.
     stale: Vec<CopyHistory>,
     attempt: Uuid,
     recipient: String,
+    lock: Option<LockName>,
 }
 
 impl<'y> Database<'y> {
-    pub fn new(process: Process<'y>, mistake: Option<Mistake>, pending: Pending) -> Self {
-        Self { process, mistake, pending, stale: Vec::new(), attempt: Uuid::nil(), recipient: String::new() }
+    pub fn new(process: Connection<'y>, mistake: Option<Mistake>, pending: Pending) -> Self {
+        Self {
+            process,
+            mistake,
+            pending,
+            stale: Vec::new(),
+            attempt: Uuid::nil(),
+            recipient: String::new(),
+            lock: None,
+        }
     }
 }
 
@@ -85,10 +115,14 @@ impl NamedLock for Database<'_> {
         if self.mistake == Some(Mistake::NoLock) {
             return Ok(Acquired::Held);
         }
+        self.lock = Some(*name);
         self.process.acquire(name, wait)
     }
 
     fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
+        if self.mistake == Some(Mistake::NeverAskAgain) {
+            return Ok(true);
+        }
         Ok(self.process.still_held(name)? || self.mistake == Some(Mistake::NoLock))
     }
 
@@ -102,8 +136,8 @@ impl Ledger for Database<'_> {
         self.process.addresses(addresses)
     }
 
-    fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
-        self.process.journal(journal)?;
+    fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
+        self.process.try_journal(journal)?;
         (self.attempt, self.recipient) = (journal.attempt, journal.recipient.to_owned());
         if matches!(self.mistake, Some(Mistake::LookBeforeLock | Mistake::JournalReadOnce)) {
             let keys: Vec<CopyKey> = journal.copies.iter().map(|copy| copy.key).collect();
@@ -130,7 +164,7 @@ impl Ledger for Database<'_> {
                 }
                 (Some(Mistake::NoSettle), _) => {
                     for open in history.open_attempts.iter_mut().filter(|open| open.attempt != self.attempt) {
-                        open.age += 2.0 * SETTLE;
+                        open.age += 2.0 * Duration::from_millis(SETTLE.unsigned_abs()).as_secs_f64();
                     }
                 }
                 _ => {}
@@ -140,14 +174,24 @@ impl Ledger for Database<'_> {
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
-        self.process.record(record)?;
+        if self.mistake == Some(Mistake::LetGoBeforeRecord)
+            && let Some(lock) = &self.lock
+        {
+            self.process.release(lock)?;
+        }
+        let failed = |ended: &EndedAttempt<'_>| ended.outcome.starts_with("deferred");
+        if self.mistake == Some(Mistake::PartialNotRecorded) && record.ended.iter().any(failed) {
+            self.process.record(&Record { copies: Vec::new(), ..record.clone() })?;
+        } else {
+            self.process.record(record)?;
+        }
         if self.mistake == Some(Mistake::UnknownEnds) {
             for attempt in &mut self.process.world.borrow_mut().attempts {
                 attempt.ended |= attempt.attempt == self.attempt;
             }
         }
         for (name, identity) in self.pending.borrow_mut().drain(..) {
-            self.process.world.borrow_mut().take_in(&name, identity, Some(self.process.number));
+            self.process.world.borrow_mut().take_in(name, identity, Some(self.process.number));
         }
         Ok(())
     }
@@ -171,23 +215,28 @@ impl Mailbox for MistakenMailbox<'_> {
 
     fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
         if self.mistake == Some(Mistake::RecordBeforeAppend) && go_ahead() {
-            self.pending.borrow_mut().push((self.mailbox.name.clone(), *copy.identity));
+            self.pending.borrow_mut().push((self.mailbox.name, *copy.identity));
             return Appended::Stored(None);
         }
         self.mailbox.append(copy, go_ahead)
     }
 
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
-        let mut found = self.mailbox.find(wanted)?;
+        let mut found = match self.mailbox.find(wanted) {
+            Err(_) if self.mistake == Some(Mistake::FailedSearchIsNothing) => Found::default(),
+            found => found?,
+        };
         match self.mistake {
             Some(Mistake::NeverSearch) => found.copies.clear(),
+            Some(Mistake::KeepsTheUnmarked) => found.copies.sort_by_key(|copy| copy.deleted),
             Some(Mistake::NoKeeper) => {
                 // It believes the ledger that the recorded copy is there.
-                let (user, name) = &self.mailbox.name;
+                let (user, name) = self.mailbox.name;
                 let key = CopyKey::new(wanted.identity, wanted.role, user, name);
                 let world = self.mailbox.world.borrow();
-                if let Some(Row::Delivered(Some(recorded))) = world.copies.get(&key) {
-                    let recorded = FoundCopy { placement: Some(*recorded), deleted: false };
+                if let Some(&Row::Delivered(Some((uid_validity, uid)))) = world.copies.get(&key) {
+                    let placement = Some(Placement { uid_validity, uid });
+                    let recorded = FoundCopy { placement, deleted: false };
                     found.copies.retain(|copy| copy.placement != recorded.placement);
                     found.copies.insert(0, recorded);
                 }
@@ -204,13 +253,22 @@ impl Mailbox for MistakenMailbox<'_> {
         wanted: &Wanted<'_>,
         go_ahead: &mut dyn FnMut() -> bool,
     ) -> Result<Removal, MailboxError> {
-        if self.mistake != Some(Mistake::NoKeeper) {
-            return self.mailbox.remove(extra, keep, wanted, go_ahead);
+        let by_uid = |mailbox: &SimulatedMailbox<'_>| {
+            let mut world = mailbox.world.borrow_mut();
+            let there = world.mailbox(mailbox.name);
+            (Placement { uid_validity: there.uid_validity, ..extra }, there.owner_acted)
+        };
+        match self.mistake {
+            Some(Mistake::LostExpungeIsDone) => {
+                Ok(self.mailbox.remove(extra, keep, wanted, go_ahead).unwrap_or(Removal::Removed))
+            }
+            Some(Mistake::NoKeeper) => self.mailbox.expunge(extra, by_uid(&self.mailbox).1),
+            Some(Mistake::ExpungeUnseen) => {
+                // Whoever looks at nothing still takes the time to select the mailbox.
+                let (extra, owner_acted) = by_uid(&self.mailbox);
+                if go_ahead() { self.mailbox.expunge(extra, owner_acted) } else { Ok(Removal::Withheld) }
+            }
+            _ => self.mailbox.remove(extra, keep, wanted, go_ahead),
         }
-        let mut world = self.mailbox.world.borrow_mut();
-        let mailbox = world.mailbox(&self.mailbox.name);
-        mailbox.messages.retain(|(uid, _)| *uid != extra.uid);
-        world.last_copy_removed |= !mailbox.messages.iter().any(|(_, what)| what == wanted.identity);
-        Ok(Removal::Removed)
     }
 }

@@ -2,42 +2,46 @@
 //!
 //! Every call of a delivery stops before its effect and after it; whoever steers the world decides who goes on, and what
 //! goes wrong. The behaviour of the servers that is assumed here is pinned on the real ones in `tests/server_tests/`.
+//!
+//! A server that loses a client need not notice at once. What was sent to it may be carried out later, when the process has
+//! died or has been tried again: an APPEND, an expunge, a statement. A database session that goes on like that keeps its
+//! lock until it ends.
 
-use corosensei::Yielder;
-use maildrop_command::database::{DatabaseError, DatabaseFailure};
-use maildrop_command::ledger::{CopyHistory, CopyKey, CopyState, Delivered, Journal, Ledger, OpenAttempt, Record};
-use maildrop_command::lock::{Acquired, LockName, NamedLock};
-use maildrop_command::mailbox::{
-    Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
-    Wanted,
-};
+use crate::database::Statement;
+use maildrop_command::ledger::CopyKey;
+use maildrop_command::mailbox::{Placement, Position};
 use maildrop_command::message::Identity;
-use maildrop_command::routing::AddressBook;
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
-use std::time::Duration;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use uuid::Uuid;
 
-/// How long an APPEND of a dead process may take to land, in seconds.
-pub const SETTLE: f64 = 300.0;
+/// How long what a dead process has sent may take to be carried out, in milliseconds.
+pub const SETTLE: i64 = 300_000;
+
+/// A mailbox's user and name.
+pub type Name = (&'static str, &'static str);
 
 /// What a process is told when it goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fate {
     /// All is well.
     Go,
     /// The connection that the call uses ends here; the server frees a lock with it.
     Lose,
+    /// The same, but the database server does not notice: it may yet carry out what it was asked, and frees the lock when
+    /// it does notice.
+    LoseUnnoticed,
     /// The server says no. (Only where it can, before the effect.)
     Refuse,
 }
 
 /// Where a process stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Point {
     pub call: &'static str,
     pub after: bool,
+    /// Whether the call is one to the database.
+    pub database: bool,
 }
 
 /// How the database's lock behaves.
@@ -49,64 +53,147 @@ pub enum Engine {
     Mysql,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Attempt {
     pub attempt: Uuid,
     pub key: CopyKey,
     pub recipient: String,
-    pub started: f64,
+    pub started: i64,
     pub ended: bool,
-    pub position: Option<Position>,
+    pub position: Option<(u32, u32)>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Row {
-    Delivered(Option<Placement>),
+    /// With its UIDVALIDITY and UID, if they are known.
+    Delivered(Option<(u32, u32)>),
     Owed,
 }
 
-#[derive(Debug, Default)]
-pub struct Box_ {
+/// One message in a mailbox.
+#[derive(Clone, Copy, Debug, Hash)]
+pub struct Stored {
+    pub uid: u32,
+    /// Whose copy it is; `None`: somebody else's mail, which is none of ours.
+    pub identity: Option<Identity>,
+    /// Whether it is marked `\Deleted`.
+    pub deleted: bool,
+}
+
+#[derive(Clone, Debug, Hash)]
+pub struct SimulatedBox {
     pub uid_validity: u32,
     pub uid_next: u32,
-    pub messages: Vec<(u32, Identity)>,
-    /// Someone but us took a copy away, or the store renumbered it.
-    pub touched: bool,
+    pub messages: Vec<Stored>,
+    /// How often its owner has taken a copy away or marked one, or somebody has deleted it all.
+    pub owner_acted: u32,
+    /// Whether it was ever renumbered.
+    pub renumbered: bool,
     /// A copy has landed whose process had lost the lock.
     pub stray: bool,
 }
 
-/// An APPEND that was sent and not yet taken in.
-#[derive(Debug)]
-pub struct InFlight {
-    pub mailbox: (String, String),
-    pub identity: Identity,
+impl SimulatedBox {
+    /// With somebody else's mail in it.
+    pub fn new(uid_validity: u32) -> Self {
+        let stranger = Stored { uid: 1, identity: None, deleted: false };
+        Self { uid_validity, uid_next: 2, messages: vec![stranger], owner_acted: 0, renumbered: false, stray: false }
+    }
+
+    /// The copies that are there and not marked `\Deleted`.
+    pub fn sound(&self, identity: &Identity) -> usize {
+        self.messages.iter().filter(|there| there.identity.as_ref() == Some(identity) && !there.deleted).count()
+    }
+
+    pub fn all(&self, identity: &Identity) -> usize {
+        self.messages.iter().filter(|there| there.identity.as_ref() == Some(identity)).count()
+    }
+
+    /// It gets a new UIDVALIDITY, as one that is restored or rebuilt does, and its messages come in another order.
+    pub fn renumber(&mut self) {
+        self.messages.reverse();
+        for (uid, message) in (1..).zip(&mut self.messages) {
+            message.uid = uid;
+        }
+        self.uid_validity += 1;
+        self.uid_next = u32::try_from(self.messages.len()).expect("few") + 1;
+        self.renumbered = true;
+    }
+
+    pub fn at(&self, placement: Placement) -> Option<&Stored> {
+        let there = self.messages.iter().find(|there| there.uid == placement.uid);
+        there.filter(|_| self.uid_validity == placement.uid_validity)
+    }
+}
+
+/// What an IMAP server was sent and has not carried out yet.
+#[derive(Clone, Debug, Hash)]
+pub struct UnderWay {
+    pub mailbox: Name,
     pub process: usize,
-    /// Its process has lost the connection, and will not hear what comes of it.
+    /// Its process will not hear what comes of it.
     pub abandoned: bool,
+    pub what: Change,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    Append(Identity),
+    /// STORE `\Deleted`, then UID EXPUNGE.
+    Expunge {
+        uid_validity: u32,
+        uid: u32,
+        /// Whether the first half is done.
+        marked: bool,
+        /// How often the mailbox's owner had acted when the two copies were compared.
+        owner_acted: u32,
+    },
+}
+
+/// A database session whose client is gone, which the server has not noticed.
+#[derive(Clone, Debug, Hash)]
+pub struct Lingering {
+    pub process: usize,
+    /// What it is still going to carry out.
+    pub statement: Option<Statement>,
 }
 
 #[derive(Debug)]
 pub struct World {
     pub engine: Engine,
-    pub clock: f64,
+    /// In milliseconds. It goes on with each attempt that is journalled, and when everybody waits for a retry: all that
+    /// anybody can tell of the time is which attempt began first, and which are settled.
+    pub clock: i64,
+    /// How far it goes on with an attempt. Zero: all begin in one moment.
+    pub tick: i64,
     pub locks: BTreeMap<[u8; 32], usize>,
     pub attempts: Vec<Attempt>,
     pub copies: BTreeMap<CopyKey, Row>,
-    pub boxes: BTreeMap<(String, String), Box_>,
-    pub late: Vec<InFlight>,
-    /// The processes that have ended, one way or the other.
-    pub dead: Vec<usize>,
+    pub boxes: BTreeMap<Name, SimulatedBox>,
+    pub under_way: Vec<UnderWay>,
+    pub lingering: Vec<Lingering>,
     /// The processes whose database connection has ended at the server, and which do not know yet.
     pub severed: BTreeSet<usize>,
+    /// The running processes that had the lock and have lost it.
+    pub lost_lock: BTreeSet<usize>,
+    /// The running processes that were told that the lock is held elsewhere.
+    pub told_busy: BTreeSet<usize>,
+    /// The running processes that were told that it is theirs.
+    pub told_held: BTreeSet<usize>,
+    /// What each process has been told so far, as a hash: that and its start make it what it is.
+    pub told: BTreeMap<usize, u64>,
+    /// Whether anybody will ask for [`Self::told`].
+    pub keeps_told: bool,
     /// What the database held before each of its commits: what a server that fails over may go back to.
     pub before: Vec<(Vec<Attempt>, BTreeMap<CopyKey, Row>)>,
+    /// Whether it may fail over.
+    pub keeps_before: bool,
     /// Whether commits were ever forgotten.
     pub forgot: bool,
-    /// Whether a delivery has taken out the last copy of its message.
-    pub last_copy_removed: bool,
-    /// Whether a holder of the lock has appended what was there.
-    pub two_at_once: bool,
+    /// The first promise that was broken.
+    pub broken: Option<&'static str>,
+    /// Whether a mailbox ever held two copies.
+    pub was_there_twice: bool,
     pub uid_plus: bool,
 }
 
@@ -114,48 +201,117 @@ impl World {
     pub fn new(engine: Engine, uid_plus: bool) -> Self {
         Self {
             engine,
-            clock: 0.0,
+            clock: 0,
+            tick: 1,
             locks: BTreeMap::new(),
             attempts: Vec::new(),
             copies: BTreeMap::new(),
             boxes: BTreeMap::new(),
-            late: Vec::new(),
-            dead: Vec::new(),
+            under_way: Vec::new(),
+            lingering: Vec::new(),
             severed: BTreeSet::new(),
+            lost_lock: BTreeSet::new(),
+            told_busy: BTreeSet::new(),
+            told_held: BTreeSet::new(),
+            told: BTreeMap::new(),
+            keeps_told: false,
             before: Vec::new(),
+            keeps_before: false,
             forgot: false,
-            last_copy_removed: false,
-            two_at_once: false,
+            broken: None,
+            was_there_twice: false,
             uid_plus,
         }
     }
 
-    pub fn mailbox(&mut self, name: &(String, String)) -> &mut Box_ {
-        self.boxes.entry(name.clone()).or_insert_with(|| Box_ { uid_validity: 1, uid_next: 1, ..Box_::default() })
+    pub fn mailbox(&mut self, name: Name) -> &mut SimulatedBox {
+        self.boxes.entry(name).or_insert_with(|| SimulatedBox::new(1))
+    }
+
+    pub fn holds(&self, process: usize) -> bool {
+        self.locks.values().any(|holder| *holder == process)
+    }
+
+    pub fn breaks(&mut self, promise: &'static str) {
+        self.broken.get_or_insert(promise);
+    }
+
+    /// Notes what a process is told.
+    pub fn tell(&mut self, process: usize, what: &impl Hash) {
+        if self.keeps_told {
+            let so_far = self.told.entry(process).or_default();
+            let mut hash = DefaultHasher::new();
+            so_far.hash(&mut hash);
+            what.hash(&mut hash);
+            *so_far = hash.finish();
+        }
     }
 
     /// A copy arrives. Where whoever sent it still holds the lock, it must be the only one: two at once come only of an
     /// APPEND that lands when its process has lost the lock, or of what owners and fail-overs do.
-    pub fn take_in(&mut self, name: &(String, String), identity: Identity, sent_by: Option<usize>) -> Placement {
-        let holds = sent_by.is_some_and(|process| self.locks.values().any(|holder| *holder == process));
+    pub fn take_in(&mut self, name: Name, identity: Identity, sent_by: Option<usize>) -> Placement {
+        let holds = sent_by.is_some_and(|process| self.holds(process));
         let forgot = self.forgot;
         let mailbox = self.mailbox(name);
-        let there = mailbox.messages.iter().any(|(_, what)| *what == identity);
-        let excused = mailbox.touched || mailbox.stray || forgot;
+        let there = mailbox.all(&identity) > 0;
+        let excused = mailbox.owner_acted > 0 || mailbox.renumbered || mailbox.stray || forgot;
         mailbox.stray |= !holds;
-        if there && holds && !excused {
-            self.two_at_once = true;
-        }
-        let mailbox = self.mailbox(name);
         let uid = mailbox.uid_next;
         mailbox.uid_next += 1;
-        mailbox.messages.push((uid, identity));
-        Placement { uid_validity: mailbox.uid_validity, uid }
+        mailbox.messages.push(Stored { uid, identity: Some(identity), deleted: false });
+        let placement = Placement { uid_validity: mailbox.uid_validity, uid };
+        self.was_there_twice |= there;
+        if there && holds && !excused {
+            self.breaks("TWICE: the holder of the lock appended a copy beside another one");
+        }
+        placement
     }
 
-    /// A process is gone: its connections end, and the server frees its locks.
+    /// The next half of what a server was asked to take out. Says whether that was all.
+    pub fn go_on_expunging(&mut self, name: Name, change: &mut Change) -> bool {
+        let Change::Expunge { uid_validity, uid, marked, owner_acted } = change else { return true };
+        let mailbox = self.mailbox(name);
+        if mailbox.uid_validity != *uid_validity {
+            return true;
+        }
+        if !*marked {
+            mailbox.messages.iter_mut().filter(|there| there.uid == *uid).for_each(|there| there.deleted = true);
+            *marked = true;
+            return false;
+        }
+        let taken = mailbox.messages.iter().position(|there| there.uid == *uid && there.deleted);
+        let Some(taken) = taken.map(|place| mailbox.messages.remove(place)) else { return true };
+        match taken.identity {
+            None => self.breaks("LOST: somebody else's mail was taken out"),
+            Some(identity) if mailbox.sound(&identity) == 0 && mailbox.owner_acted == *owner_acted => {
+                self.breaks("LOST: the last copy was taken out");
+            }
+            Some(_) => {}
+        }
+        true
+    }
+
+    /// Somebody's connection to the database has ended, and the server frees his locks, if it has noticed.
     pub fn forget(&mut self, process: usize) {
-        self.locks.retain(|_, holder| *holder != process);
+        if self.lingering.iter().all(|lingering| lingering.process != process) {
+            if self.holds(process) {
+                self.lost_lock.insert(process);
+            }
+            self.locks.retain(|_, holder| *holder != process);
+        }
+    }
+
+    /// A process is gone: its connections end. What it had sent may still be carried out.
+    pub fn is_gone(&mut self, process: usize) {
+        self.forget(process);
+        for under_way in self.under_way.iter_mut().filter(|under_way| under_way.process == process) {
+            under_way.abandoned = true;
+        }
+        self.severed.remove(&process);
+        self.lost_lock.remove(&process);
+        self.told_busy.remove(&process);
+        self.told_held.remove(&process);
+        self.told.remove(&process);
     }
 
     /// The server ends a process's connection and frees its lock. The process hears of it when it next asks.
@@ -165,297 +321,81 @@ impl World {
     }
 
     /// The database fails over to a server that lacks the last `commits`. Every connection ends with the old one.
-    pub fn fail_over(&mut self, commits: usize, processes: impl Iterator<Item = usize>) {
+    pub fn fail_over(&mut self, commits: usize, processes: &[usize]) {
         let kept = self.before.len().saturating_sub(commits);
         if let Some((attempts, copies)) = self.before.drain(kept..).next() {
             (self.attempts, self.copies, self.forgot) = (attempts, copies, true);
         }
-        processes.for_each(|process| self.sever(process));
+        for lingering in std::mem::take(&mut self.lingering) {
+            self.forget(lingering.process);
+        }
+        processes.iter().for_each(|process| self.sever(*process));
     }
 
-    fn about_to_commit(&mut self) {
-        self.before.push((self.attempts.clone(), self.copies.clone()));
+    /// A session whose client is gone goes on: it carries out what it was asked, or, with nothing left to do, it ends.
+    pub fn linger_on(&mut self, which: usize) {
+        let Lingering { process, statement } = &mut self.lingering[which];
+        let process = *process;
+        if let Some(statement) = statement.take() {
+            statement.carry_out(self, process);
+            if self.holds(process) {
+                return;
+            }
+        }
+        self.end_lingering(which);
     }
 
-    /// An APPEND of a process that died lands after all.
+    /// The server notices that the client of a session is gone.
+    pub fn end_lingering(&mut self, which: usize) {
+        let gone = self.lingering.remove(which).process;
+        self.forget(gone);
+        self.lost_lock.remove(&gone);
+    }
+
+    pub fn about_to_commit(&mut self) {
+        if self.keeps_before {
+            self.before.push((self.attempts.clone(), self.copies.clone()));
+        }
+    }
+
+    /// What a dead process sent goes on: an APPEND lands, an expunge gets half done, or done.
     pub fn land(&mut self, which: usize) {
-        let landed = self.late.remove(which);
-        self.take_in(&landed.mailbox, landed.identity, None);
-    }
-}
-
-/// One process's sight of the world.
-pub struct Process<'y> {
-    pub number: usize,
-    pub world: Rc<RefCell<World>>,
-    pub yielder: &'y Yielder<Fate, Point>,
-    pub database_alive: bool,
-}
-
-impl Process<'_> {
-    fn stop(&self, call: &'static str, after: bool) -> Fate {
-        let fate = self.yielder.suspend(Point { call, after });
-        self.world.borrow_mut().clock += 0.001;
-        fate
-    }
-
-    fn lost(&mut self) -> DatabaseError {
-        self.database_alive = false;
-        self.world.borrow_mut().forget(self.number);
-        DatabaseError::new(DatabaseFailure::ConnectionLost, "asking", "the connection ended")
-    }
-
-    /// A call to the database: lost before its effect, or after it.
-    fn ask<T>(&mut self, call: &'static str, effect: impl FnOnce(&mut World, usize) -> T) -> Result<T, DatabaseError> {
-        if !self.database_alive || self.stop(call, false) != Fate::Go || self.severed() {
-            return Err(self.lost());
-        }
-        let result = effect(&mut self.world.borrow_mut(), self.number);
-        if self.stop(call, true) != Fate::Go {
-            return Err(self.lost());
-        }
-        Ok(result)
-    }
-
-    fn severed(&self) -> bool {
-        self.world.borrow().severed.contains(&self.number)
-    }
-}
-
-impl NamedLock for Process<'_> {
-    fn acquire(&mut self, name: &LockName, _wait: Duration) -> Result<Acquired, DatabaseError> {
-        let name = *name.digest();
-        self.ask("acquire", |world, me| {
-            if *world.locks.entry(name).or_insert(me) == me { Acquired::Held } else { Acquired::Busy(None) }
-        })
-    }
-
-    fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
-        let name = *name.digest();
-        self.ask("still held", |world, me| world.locks.get(&name) == Some(&me))
-    }
-
-    fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
-        let name = *name.digest();
-        self.ask("release", |world, me| {
-            if world.locks.get(&name) == Some(&me) {
-                world.locks.remove(&name);
+        let UnderWay { mailbox, mut what, .. } = self.under_way[which];
+        let done = match what {
+            Change::Append(identity) => {
+                self.take_in(mailbox, identity, None);
+                true
             }
-        })
-    }
-}
-
-impl Ledger for Process<'_> {
-    fn addresses(&mut self, _addresses: &[&str]) -> Result<AddressBook, DatabaseError> {
-        Ok(AddressBook::default())
-    }
-
-    fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
-        self.ask("journal", |world, _| {
-            world.about_to_commit();
-            for copy in &journal.copies {
-                world.attempts.push(Attempt {
-                    attempt: journal.attempt,
-                    key: copy.key,
-                    recipient: journal.recipient.to_owned(),
-                    started: world.clock,
-                    ended: false,
-                    position: copy.position,
-                });
-            }
-        })
-    }
-
-    fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {
-        self.ask("look", |world, _| {
-            let history = |key: &CopyKey| CopyHistory {
-                key: *key,
-                delivered: match world.copies.get(key) {
-                    Some(Row::Delivered(placement)) => Some(Delivered { placement: *placement }),
-                    Some(Row::Owed) | None => None,
-                },
-                open_attempts: world
-                    .attempts
-                    .iter()
-                    .filter(|attempt| attempt.key == *key && !attempt.ended)
-                    .map(|attempt| OpenAttempt {
-                        attempt: attempt.attempt,
-                        recipient: attempt.recipient.clone(),
-                        age: world.clock - attempt.started,
-                        position: attempt.position,
-                    })
-                    .collect(),
-            };
-            copies.iter().map(history).collect()
-        })
-    }
-
-    fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
-        self.ask("record", |world, me| {
-            world.about_to_commit();
-            for copy in &record.copies {
-                let row = match copy.state {
-                    CopyState::Delivered(placement) => Row::Delivered(placement),
-                    CopyState::Owed(_) => Row::Owed,
-                };
-                let delivered = matches!(world.copies.get(&copy.key), Some(Row::Delivered(_)));
-                if !(delivered && row == Row::Owed) {
-                    world.copies.insert(copy.key, row);
-                }
-            }
-            for ended in &record.ended {
-                for attempt in &mut world.attempts {
-                    attempt.ended |= attempt.attempt == ended.attempt && attempt.key == ended.key;
-                }
-            }
-            if world.engine == Engine::Postgresql {
-                world.forget(me);
-            }
-        })
-    }
-
-    fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError> {
-        self.ask("first attempt", |world, _| {
-            let first = world.attempts.iter().filter(|a| copies.contains(&a.key)).map(|a| a.started);
-            let first = first.fold(world.clock, f64::min);
-            Duration::try_from_secs_f64(world.clock - first).unwrap_or_default()
-        })
-    }
-}
-
-/// One process's session with one mailbox.
-pub struct SimulatedMailbox<'y> {
-    pub name: (String, String),
-    pub number: usize,
-    pub world: Rc<RefCell<World>>,
-    pub yielder: &'y Yielder<Fate, Point>,
-    pub alive: bool,
-}
-
-impl SimulatedMailbox<'_> {
-    fn stop(&self, call: &'static str, after: bool) -> Fate {
-        let fate = self.yielder.suspend(Point { call, after });
-        self.world.borrow_mut().clock += 0.001;
-        fate
-    }
-
-    fn error(&mut self, failure: MailboxFailure) -> MailboxError {
-        self.alive &= failure != MailboxFailure::ConnectionLost;
-        MailboxError::new(failure, "asking", "the simulation says so")
-    }
-
-    fn ask<T>(&mut self, call: &'static str, effect: impl FnOnce(&mut Box_) -> T) -> Result<T, MailboxError> {
-        if !self.alive {
-            return Err(self.error(MailboxFailure::ConnectionLost));
-        }
-        match self.stop(call, false) {
-            Fate::Go => {}
-            Fate::Lose => return Err(self.error(MailboxFailure::ConnectionLost)),
-            Fate::Refuse => return Err(self.error(MailboxFailure::Refused)),
-        }
-        let result = effect(self.world.borrow_mut().mailbox(&self.name));
-        match self.stop(call, true) {
-            Fate::Go => Ok(result),
-            Fate::Lose | Fate::Refuse => Err(self.error(MailboxFailure::ConnectionLost)),
-        }
-    }
-}
-
-impl Mailbox for SimulatedMailbox<'_> {
-    fn position(&mut self) -> Result<Option<Position>, MailboxError> {
-        self.ask("position", |mailbox| {
-            Some(Position { uid_validity: mailbox.uid_validity, uid_next: mailbox.uid_next })
-        })
-    }
-
-    fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
-        if !self.alive {
-            return Appended::NotSent(self.error(MailboxFailure::ConnectionLost));
-        }
-        match self.stop("append", false) {
-            Fate::Go => {}
-            Fate::Lose => return Appended::NotSent(self.error(MailboxFailure::ConnectionLost)),
-            Fate::Refuse => return Appended::Refused(self.error(MailboxFailure::OverQuota)),
-        }
-        if !go_ahead() {
-            self.alive = false;
-            return Appended::Withheld;
-        }
-        // The last CRLF is on its way: from here on others may run, the process may die, and the message lands all the
-        // same, now, later, or never.
-        let identity = *copy.identity;
-        let in_flight = InFlight { mailbox: self.name.clone(), identity, process: self.number, abandoned: false };
-        self.world.borrow_mut().late.push(in_flight);
-        if self.stop("append sent", false) != Fate::Go {
-            for flight in &mut self.world.borrow_mut().late {
-                flight.abandoned |= flight.process == self.number && flight.mailbox == self.name;
-            }
-            return Appended::Unknown(self.error(MailboxFailure::ConnectionLost));
-        }
-        let placement = {
-            let mut world = self.world.borrow_mut();
-            let mine = |flight: &InFlight| {
-                flight.process == self.number && flight.mailbox == self.name && flight.identity == identity
-            };
-            match world.late.iter().position(mine) {
-                Some(which) => {
-                    world.late.remove(which);
-                    world.take_in(&self.name, identity, Some(self.number))
-                }
-                None => unreachable!("what is in flight stays there while its process lives"),
-            }
+            Change::Expunge { .. } => self.go_on_expunging(mailbox, &mut what),
         };
-        if self.stop("append reply", true) != Fate::Go {
-            return Appended::Unknown(self.error(MailboxFailure::ConnectionLost));
+        if done {
+            self.under_way.remove(which);
+        } else {
+            self.under_way[which].what = what;
         }
-        Appended::Stored(self.world.borrow().uid_plus.then_some(placement))
     }
 
-    fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
-        let (identity, since) = (*wanted.identity, wanted.since);
-        assert_eq!(wanted.matching, Matching::Identity);
-        self.ask("find", |mailbox| {
-            let in_range = since.is_some_and(|since| since.uid_validity == mailbox.uid_validity);
-            let from = since.filter(|_| in_range).map_or(0, |since| since.uid_next);
-            let uid_validity = mailbox.uid_validity;
-            let copies = mailbox.messages.iter().filter(|(uid, what)| *uid >= from && *what == identity);
-            let placed = |&(uid, _): &(u32, Identity)| FoundCopy {
-                placement: Some(Placement { uid_validity, uid }),
-                deleted: false,
-            };
-            Found { in_range, copies: copies.map(placed).collect() }
-        })
+    /// Everything that what follows can depend on. Attempts that have ended are part of it only where they count: where
+    /// somebody asks for how long a copy has been tried. What a fail-over would go back to is not among it.
+    pub fn hash_state(&self, hash: &mut impl Hasher, ended_count: bool) {
+        self.locks.hash(hash);
+        for attempt in self.attempts.iter().filter(|attempt| ended_count || !attempt.ended) {
+            (attempt.attempt, attempt.key, attempt.ended, attempt.position).hash(hash);
+            (self.clock - attempt.started).hash(hash);
+        }
+        self.copies.hash(hash);
+        self.boxes.hash(hash);
+        self.under_way.hash(hash);
+        self.lingering.hash(hash);
+        (&self.severed, &self.lost_lock, &self.told_busy, &self.told_held, &self.told).hash(hash);
+        (self.forgot, self.broken, self.was_there_twice).hash(hash);
     }
+}
 
-    fn remove(
-        &mut self,
-        extra: Placement,
-        keep: Placement,
-        wanted: &Wanted<'_>,
-        go_ahead: &mut dyn FnMut() -> bool,
-    ) -> Result<Removal, MailboxError> {
-        if !self.world.borrow().uid_plus {
-            return Ok(Removal::Unsupported);
-        }
-        let identity = *wanted.identity;
-        let there = |mailbox: &Box_, placement: Placement| {
-            mailbox.uid_validity == placement.uid_validity && mailbox.messages.contains(&(placement.uid, identity))
-        };
-        let checked = self.ask("compare", |mailbox| (there(mailbox, extra), there(mailbox, keep)))?;
-        match checked {
-            (_, false) => return Ok(Removal::KeeperGone),
-            (false, _) => return Ok(Removal::NotThere),
-            (true, true) => {}
-        }
-        if !go_ahead() {
-            return Ok(Removal::Withheld);
-        }
-        self.ask("expunge", |mailbox| {
-            if mailbox.uid_validity != extra.uid_validity {
-                return Removal::Renumbered;
-            }
-            mailbox.messages.retain(|(uid, _)| *uid != extra.uid);
-            Removal::Removed
-        })
-    }
+pub fn placement_parts(placement: Option<Placement>) -> Option<(u32, u32)> {
+    placement.map(|placement| (placement.uid_validity, placement.uid))
+}
+
+pub fn position_parts(position: Option<Position>) -> Option<(u32, u32)> {
+    position.map(|position| (position.uid_validity, position.uid_next))
 }

@@ -3,6 +3,7 @@
 use crate::support::{env, host_and_port, server};
 use mysql::prelude::Queryable;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The administrator of every test server.
 pub const ADMINISTRATOR: (&str, &str) = ("tester", "tester-secret");
@@ -16,7 +17,8 @@ pub enum Engine {
 }
 
 impl Engine {
-    fn variable(self) -> &'static str {
+    /// Its name among the test servers.
+    pub fn variable(self) -> &'static str {
         match self {
             Self::Postgres17 => "POSTGRES17",
             Self::Mysql9 => "MYSQL9",
@@ -38,9 +40,13 @@ impl Engine {
         self == Self::Postgres17
     }
 
+    pub fn port(self) -> u16 {
+        if self.is_postgres() { 5432 } else { 3306 }
+    }
+
     /// Its host and port.
     pub fn address(self) -> (String, u16) {
-        host_and_port(server(self.variable()), if self.is_postgres() { 5432 } else { 3306 })
+        host_and_port(server(self.variable()), self.port())
     }
 }
 
@@ -53,12 +59,24 @@ pub enum Connection {
 impl Connection {
     /// `database` is the one to be in, where there is one.
     pub fn open(engine: Engine, database: Option<&str>) -> Self {
-        let (host, port) = engine.address();
+        Self::open_at(engine, &engine.address(), database)
+    }
+
+    /// The same, on a server elsewhere.
+    pub fn open_at(engine: Engine, address: &(String, u16), database: Option<&str>) -> Self {
+        Self::try_open_at(engine, address, database).unwrap_or_else(|error| panic!("{engine:?} answers: {error}"))
+    }
+
+    /// The same, where it may not answer yet.
+    pub fn try_open_at(engine: Engine, address: &(String, u16), database: Option<&str>) -> Result<Self, String> {
+        let (host, port) = address.clone();
         let (user, password) = ADMINISTRATOR;
         if engine.is_postgres() {
             let mut options = postgres::Config::new();
             options.host(&host).port(port).user(user).password(password).dbname(database.unwrap_or("postgres"));
-            Self::Postgres(Box::new(options.connect(postgres::NoTls).expect("PostgreSQL answers")))
+            options.connect_timeout(Duration::from_secs(10));
+            let client = options.connect(postgres::NoTls).map_err(|error| format!("{error:?}"))?;
+            Ok(Self::Postgres(Box::new(client)))
         } else {
             // MySQL's caching_sha2_password sends a password in full over TLS only.
             let tls = mysql::SslOpts::default().with_root_cert_path(Some(PathBuf::from(env("MAILDROP_TEST_CA"))));
@@ -69,7 +87,7 @@ impl Connection {
                 .pass(Some(password))
                 .db_name(database)
                 .ssl_opts(Some(tls));
-            Self::Mysql(Box::new(mysql::Conn::new(options).expect("MySQL answers")))
+            Ok(Self::Mysql(Box::new(mysql::Conn::new(options).map_err(|error| error.to_string())?)))
         }
     }
 
@@ -100,6 +118,7 @@ impl Connection {
 pub struct Database {
     pub engine: Engine,
     pub name: String,
+    address: (String, u16),
     /// Only ever absent while it is dropped.
     connection: Option<Connection>,
     roles: Vec<String>,
@@ -108,9 +127,24 @@ pub struct Database {
 impl Database {
     /// Makes one. Give each run of a test another name.
     pub fn create(engine: Engine, name: &str) -> Self {
-        Connection::open(engine, None).execute(&format!("CREATE DATABASE {name}"));
-        let connection = Some(Connection::open(engine, Some(name)));
-        Self { engine, name: name.to_owned(), connection, roles: Vec::new() }
+        Self::create_at(engine, engine.address(), name)
+    }
+
+    /// The same, on a server elsewhere.
+    pub fn create_at(engine: Engine, address: (String, u16), name: &str) -> Self {
+        Connection::open_at(engine, &address, None).execute(&format!("CREATE DATABASE {name}"));
+        let connection = Some(Connection::open_at(engine, &address, Some(name)));
+        Self { engine, name: name.to_owned(), address, connection, roles: Vec::new() }
+    }
+
+    /// Another connection as administrator.
+    pub fn session(&self) -> Connection {
+        Connection::open_at(self.engine, &self.address, Some(&self.name))
+    }
+
+    /// Connects anew: its server was killed, or cut off.
+    pub fn connect_again(&mut self) {
+        self.connection = Some(self.session());
     }
 
     /// Runs one statement.
@@ -150,11 +184,36 @@ impl Database {
     /// A role with what `sql/*/grants.sql` gives.
     pub fn create_role_of_grants_file(&mut self, role: &str, password: &str) {
         let role = self.create_role(role, password);
+        self.grant(&role, include_str!("../../sql/postgres/grants.sql"), include_str!("../../sql/mysql/grants.sql"));
+    }
+
+    /// A role with what `sql/*/grants-operator.sql` gives, and no more.
+    pub fn create_operator(&mut self, role: &str, password: &str) {
+        let role = self.create_role(role, password);
+        self.grant(
+            &role,
+            include_str!("../../sql/postgres/grants-operator.sql"),
+            include_str!("../../sql/mysql/grants-operator.sql"),
+        );
+    }
+
+    /// The same with the rights of deliveries: for `replay`.
+    pub fn create_operator_who_delivers(&mut self, role: &str, password: &str) {
+        let role = self.create_role(role, password);
+        self.grant(&role, include_str!("../../sql/postgres/grants.sql"), "");
+        self.grant(
+            &role,
+            include_str!("../../sql/postgres/grants-operator.sql"),
+            include_str!("../../sql/mysql/grants-operator.sql"),
+        );
+    }
+
+    fn grant(&mut self, role: &str, postgres: &str, mysql: &str) {
         let grants = if self.engine.is_postgres() {
-            include_str!("../../sql/postgres/grants.sql").replace(":\"role\"", &role)
+            postgres.replace(":\"role\"", role)
         } else {
-            let grants = include_str!("../../sql/mysql/grants.sql");
-            grants.replace("'maildrop'@'%'", &role).replace("maildrop.", &format!("{}.", self.name))
+            let mysql = mysql.replace("'maildrop_operator'@'%'", role).replace("'maildrop'@'%'", role);
+            mysql.replace("maildrop.", &format!("{}.", self.name))
         };
         let lines: Vec<&str> = grants.lines().filter(|line| !line.starts_with("--")).collect();
         for statement in lines.join("\n").split(';').filter(|statement| !statement.trim().is_empty()) {
@@ -184,7 +243,7 @@ impl Drop for Database {
         }
         self.connection = None;
         let force = if self.engine.is_postgres() { " WITH (FORCE)" } else { "" };
-        let mut connection = Connection::open(self.engine, None);
+        let mut connection = Connection::open_at(self.engine, &self.address, None);
         connection.execute(&format!("DROP DATABASE {}{force}", self.name));
         for role in &self.roles {
             let what = if self.engine.is_postgres() { "ROLE" } else { "USER" };

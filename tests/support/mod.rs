@@ -5,9 +5,13 @@ pub mod counting_proxy;
 pub mod database;
 pub mod imap;
 pub mod imap_server;
+pub mod own_server;
+pub mod past;
 pub mod postfix;
 pub mod postgres;
 pub mod program;
+pub mod replay;
+pub mod run;
 #[macro_use]
 pub mod scene;
 pub mod site;
@@ -51,6 +55,23 @@ pub fn server(name: &str) -> String {
     match std::env::var_os("MAILDROP_TEST_NOT_RUN") {
         Some(list) if env_if_there(&variable).is_none() => did_not_run(name, Path::new(&list)),
         _ => env(&variable),
+    }
+}
+
+/// Ends a test that this machine, or this user, has no `means` for (`ROOT`): it is listed as one that did not run.
+pub fn cannot_run(means: &str) -> ! {
+    let list = std::env::var_os("MAILDROP_TEST_NOT_RUN").unwrap_or_else(|| panic!("it needs {means}"));
+    did_not_run(means, Path::new(&list))
+}
+
+/// The container that a test server runs in, for a test that wants another of its kind. Where servers are plain
+/// processes, the test ends here, as if it had asked for a server `CONTAINERS`.
+pub fn container(name: &str) -> String {
+    server(name);
+    match (env_if_there(&format!("MAILDROP_TEST_{name}_CONTAINER")), std::env::var_os("MAILDROP_TEST_NOT_RUN")) {
+        (Some(container), _) => container,
+        (None, Some(list)) => did_not_run("CONTAINERS", Path::new(&list)),
+        (None, None) => panic!("{name} runs in no container: this test makes servers of its own, to kill them"),
     }
 }
 

@@ -246,7 +246,7 @@ impl Mail {
     }
 
     pub fn ended<'a>(&self, outcome: &'a str) -> Vec<EndedAttempt<'a>> {
-        self.keys().into_iter().map(|key| EndedAttempt { attempt: self.attempt, key, outcome }).collect()
+        self.keys().into_iter().map(|key| EndedAttempt { attempt: self.attempt, key, outcome, stages: None }).collect()
     }
 
     /// Both copies in the given states, attempts ended.

@@ -128,6 +128,11 @@ impl Postfix {
         ids.iter().filter(|id| !log.contains(&format!(" {id}: removed"))).cloned().collect()
     }
 
+    /// A command that runs on this Postfix's host.
+    pub fn command(&self, command: &[&str]) -> Command {
+        command_on(self.host, command)
+    }
+
     /// Tries everything deferred again, now.
     pub fn flush(&self) {
         self.run("postqueue", &["-f"]);
@@ -148,6 +153,15 @@ impl Drop for Postfix {
 
 /// Waits until none of these messages is in any queue, trying deferred ones again whenever there are any.
 pub fn wait_until_delivered(sent: &[(&Postfix, Vec<String>)], limit: Duration) {
+    wait_until_queues_are_empty(sent, limit, Postfix::flush);
+}
+
+/// The same, by Postfix's own retries.
+pub fn wait_for_retries(sent: &[(&Postfix, Vec<String>)], limit: Duration) {
+    wait_until_queues_are_empty(sent, limit, |_| std::thread::sleep(Duration::from_secs(1)));
+}
+
+fn wait_until_queues_are_empty(sent: &[(&Postfix, Vec<String>)], limit: Duration, while_not: impl Fn(&Postfix)) {
     let began = Instant::now();
     loop {
         let left: Vec<_> = sent
@@ -165,7 +179,7 @@ pub fn wait_until_delivered(sent: &[(&Postfix, Vec<String>)], limit: Duration) {
             panic!("after {limit:?} there is still mail in a queue");
         }
         for (postfix, _) in &left {
-            postfix.flush();
+            while_not(postfix);
         }
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -190,7 +204,8 @@ fn append(host: &str, file: &str, text: &str) {
     try_on(host, &["sh", "-ec", "cat >>\"$1\"", "sh", file], text).unwrap_or_else(|said| panic!("{file}: {said}"));
 }
 
-fn try_on(host: &str, command: &[&str], input: &str) -> Result<String, String> {
+/// A command that runs on one of the test servers' hosts.
+fn command_on(host: &str, command: &[&str]) -> Command {
     server(&host.to_uppercase());
     let container = env_if_there(&format!("MAILDROP_TEST_{}_CONTAINER", host.to_uppercase()));
     let mut program = match container {
@@ -205,8 +220,12 @@ fn try_on(host: &str, command: &[&str], input: &str) -> Result<String, String> {
             script
         }
     };
-    let mut child = program
-        .args(command)
+    program.args(command);
+    program
+}
+
+fn try_on(host: &str, command: &[&str], input: &str) -> Result<String, String> {
+    let mut child = command_on(host, command)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -215,7 +215,7 @@ impl Mail {
     /// A record of the recipient's copy in the first state, the sender's in the second, and the attempt's end.
     pub fn record<'a>(&'a self, attempt: Uuid, recipient: CopyState<'a>, sender: CopyState<'a>) -> Record<'a> {
         let keys = self.keys();
-        let ended = |key| EndedAttempt { attempt, key, outcome: "delivered" };
+        let ended = |key| EndedAttempt { attempt, key, outcome: "delivered", stages: Some("{\"lock\":0.25}") };
         Record {
             message: Some(self.message()),
             copies: vec![

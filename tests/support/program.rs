@@ -122,6 +122,17 @@ impl Running {
         self.signal("CONT");
     }
 
+    /// SIGINT: Ctrl-C.
+    pub fn interrupt(&self) {
+        self.signal("INT");
+    }
+
+    /// What it has written to stdout and to stderr, once it has ended.
+    pub fn said(&mut self) -> (String, String) {
+        let text = |reader: Option<JoinHandle<Vec<u8>>>| String::from_utf8(reader.unwrap().join().unwrap()).unwrap();
+        (text(self.stdout.take()), text(self.stderr.take()))
+    }
+
     fn signal(&self, name: &str) {
         let sent = Command::new("kill").args([&format!("-{name}"), &self.id().to_string()]).status().unwrap();
         assert!(sent.success(), "kill -{name}");
@@ -135,14 +146,19 @@ impl Running {
 
     /// Waits for its end. What it writes to stderr would reach the sender, too: nothing.
     #[track_caller]
-    pub fn end(mut self) -> Outcome {
-        wait_until("the delivery ends", || self.has_ended());
+    pub fn end(self) -> Outcome {
+        self.end_within(PATIENCE)
+    }
+
+    /// The same, where there is much to do.
+    #[track_caller]
+    pub fn end_within(mut self, patience: Duration) -> Outcome {
+        wait_for("the delivery ends", patience, || self.has_ended());
         let took = self.began.elapsed();
         let exit = self.child.wait().unwrap().code();
-        let text = |reader: Option<JoinHandle<Vec<u8>>>| String::from_utf8(reader.unwrap().join().unwrap()).unwrap();
-        let stderr = text(self.stderr.take());
+        let (line, stderr) = self.said();
         assert_eq!(stderr, "", "stderr");
-        Outcome { exit, line: text(self.stdout.take()), took }
+        Outcome { exit, line, took }
     }
 }
 
@@ -163,10 +179,16 @@ fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
 
 /// Waits, for a minute at most.
 #[track_caller]
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
+    wait_for(what, PATIENCE, condition);
+}
+
+/// Waits, for so long at most.
+#[track_caller]
+pub fn wait_for(what: &str, patience: Duration, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
     while !condition() {
-        assert!(began.elapsed() < PATIENCE, "in vain: {what}");
+        assert!(began.elapsed() < patience, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

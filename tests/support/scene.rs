@@ -3,12 +3,15 @@
 
 use crate::support::database::{ADMINISTRATOR, Connection, Database, Engine};
 use crate::support::imap::{Imap, InMailbox};
-use crate::support::program::{Outcome, Running, feed, program, wait_until};
-use crate::support::{host_and_port, server};
+use crate::support::own_server::OwnServer;
+use crate::support::program::{Outcome, Running, feed, program, wait_for, wait_until};
+use crate::support::{env_if_there, host_and_port, server};
+use maildrop_command::config::Config;
+use maildrop_command::site::Site;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Who writes, in all these scenarios.
 pub const LISA: &str = "lisa@mail.axial.net";
@@ -23,6 +26,7 @@ macro_rules! on_each_engine {
 }
 
 /// What the configuration file says.
+#[derive(Clone)]
 pub struct Settings {
     pub database: (String, u16),
     pub role: String,
@@ -42,12 +46,31 @@ pub struct Scene {
     pub database: Database,
     pub settings: Settings,
     pub folder: tempfile::TempDir,
+    /// Where the members' own mail programs look: the program may be sent there by another way.
+    dovecot: (String, u16),
+    /// What it runs in; `None` where it is a plain process.
+    dovecot_container: Option<String>,
 }
 
 impl Scene {
     /// A site whose schema is up to date, and where nobody lives.
     pub fn empty(engine: Engine) -> Self {
-        let scene = Self::bare(engine);
+        Self::bare(engine).migrated()
+    }
+
+    /// The same, with a database on this server.
+    pub fn with_database_on(engine: Engine, database: &OwnServer) -> Self {
+        let (dovecot, container) = shared_dovecot();
+        Self::bare_at(engine, database.address(), dovecot, container).migrated()
+    }
+
+    /// The same, with mailboxes on this server.
+    pub fn with_mailboxes_on(engine: Engine, dovecot: &OwnServer) -> Self {
+        Self::bare_at(engine, engine.address(), dovecot.address(), Some(dovecot.container.clone())).migrated()
+    }
+
+    fn migrated(self) -> Self {
+        let scene = self;
         let migrated = program(&["migrate", "--config", &scene.path("config.toml")]).output().unwrap();
         assert!(migrated.status.success(), "{migrated:?}");
         scene
@@ -64,21 +87,31 @@ impl Scene {
 
     /// A site with an empty database.
     pub fn bare(engine: Engine) -> Self {
+        let (dovecot, container) = shared_dovecot();
+        Self::bare_at(engine, engine.address(), dovecot, container)
+    }
+
+    fn bare_at(
+        engine: Engine,
+        database: (String, u16),
+        dovecot: (String, u16),
+        dovecot_container: Option<String>,
+    ) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() & 0xffff_ffff;
         let number = NUMBER.fetch_add(1, Ordering::SeqCst);
         let run = format!("s{now:x}x{:x}x{number}", std::process::id());
         let settings = Settings {
-            database: engine.address(),
+            database: database.clone(),
             role: ADMINISTRATOR.0.into(),
             database_password: ADMINISTRATOR.1.into(),
-            imap: host_and_port(server("DOVECOT"), 143),
+            imap: dovecot.clone(),
             imap_password: "service-secret".into(),
             imap_more: String::new(),
             more: String::new(),
         };
-        let database = Database::create(engine, &format!("maildrop_{run}"));
-        let scene = Self { database, run, settings, folder: tempfile::tempdir().unwrap() };
+        let database = Database::create_at(engine, database, &format!("maildrop_{run}"));
+        let scene = Self { database, run, settings, folder: tempfile::tempdir().unwrap(), dovecot, dovecot_container };
         scene.write_configuration();
         scene
     }
@@ -94,14 +127,26 @@ impl Scene {
         self.write_configuration();
     }
 
+    /// Writes another configuration file beside it, with a change, but for the passwords; the path.
+    pub fn other_configuration(&self, name: &str, change: impl FnOnce(&mut Settings)) -> String {
+        let mut settings = self.settings.clone();
+        change(&mut settings);
+        self.write(name, &settings);
+        self.path(name)
+    }
+
     fn write_configuration(&self) {
-        let Settings { database, role, database_password, imap, imap_password, imap_more, more } = &self.settings;
         let secret = |name: &str, password: &str| {
             std::fs::write(self.path(name), format!("{password}\n")).unwrap();
             std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(0o600)).unwrap();
         };
-        secret("database.password", database_password);
-        secret("imap.password", imap_password);
+        secret("database.password", &self.settings.database_password);
+        secret("imap.password", &self.settings.imap_password);
+        self.write("config.toml", &self.settings);
+    }
+
+    fn write(&self, file: &str, settings: &Settings) {
+        let Settings { database, role, imap, imap_more, more, .. } = settings;
         let postgres = self.database.engine.is_postgres();
         let engine = if postgres { "postgresql" } else { "mysql" };
         let log = if more.contains("[log]") {
@@ -131,7 +176,7 @@ password_file = "{here}/imap.password"
 {log}"#,
             database.0, database.1, self.database.name, imap.0, imap.1
         );
-        std::fs::write(self.path("config.toml"), text).unwrap();
+        std::fs::write(self.path(file), text).unwrap();
     }
 
     /// Lets somebody live here; the address.
@@ -161,9 +206,13 @@ password_file = "{here}/imap.password"
 
     /// The program, with the configuration, an envelope, and more.
     pub fn command(&self, recipient: &str, more: &[&str]) -> Command {
+        self.command_by(&self.path("config.toml"), recipient, more)
+    }
+
+    /// The same, with another configuration.
+    pub fn command_by(&self, config: &str, recipient: &str, more: &[&str]) -> Command {
         let recipient = if recipient.contains('@') { recipient.into() } else { format!("{recipient}@mail.axial.net") };
-        let config = self.path("config.toml");
-        let mut command = program(&["--config", &config, "--recipient", &recipient]);
+        let mut command = program(&["--config", config, "--recipient", &recipient]);
         if !more.contains(&"--sender") {
             command.args(["--sender", LISA]);
         }
@@ -186,6 +235,12 @@ password_file = "{here}/imap.password"
         Running::start(self.command(recipient, more), message.as_ref())
     }
 
+    /// The site, for code that is called and not run.
+    pub fn site(&self) -> Site {
+        let config = Config::load(self.path("config.toml").as_ref()).unwrap();
+        Site::configured(config).unwrap()
+    }
+
     /// Runs another subcommand.
     pub fn subcommand(&self, arguments: &[&str]) -> std::process::Output {
         program(arguments).args(["--config", &self.path("config.toml")]).output().unwrap()
@@ -205,7 +260,35 @@ password_file = "{here}/imap.password"
 
     /// The member's own mail program.
     pub fn look(&self, name: &str) -> Imap {
-        Imap::login(&server("DOVECOT"), &self.user(name), "secret")
+        let (host, port) = &self.dovecot;
+        Imap::login(&format!("{host}:{port}"), &self.user(name), "secret")
+    }
+
+    /// Waits until Dovecot has done what it was told by processes that are no more. It serves each session by a process of
+    /// its own, which first finishes what it has heard. After a crash that may take it two minutes: so long it believes in a
+    /// lock of the dead (seen: "APPEND … running for 109.635, 109.557 in locks").
+    pub fn wait_for_dovecot(&self) {
+        let Some(container) = &self.dovecot_container else {
+            std::thread::sleep(Duration::from_millis(300));
+            return;
+        };
+        let ours = format!("*-{}", self.run);
+        wait_for("no session is left", Duration::from_secs(240), || {
+            let mut doveadm = Command::new("docker");
+            doveadm.args(["exec", container, "doveadm", "-c", "/srv/dovecot.conf", "who", "-1", &ours]);
+            let said = doveadm.output().expect("docker runs");
+            assert!(said.status.success(), "{said:?}");
+            // One line is the heading.
+            said.stdout.iter().filter(|byte| **byte == b'\n').count() <= 1
+        });
+    }
+
+    /// The database, as the program opens it.
+    pub fn open_database(&self) -> Box<dyn maildrop_command::database::Database> {
+        use maildrop_command::{config::Config, deadline::Deadline, site::Site};
+        let config = Config::load(std::path::Path::new(&self.path("config.toml"))).unwrap();
+        let deadline = Deadline::after(std::time::Duration::from_secs(120));
+        Site::configured(config).unwrap().open_database(None, deadline).unwrap()
     }
 
     /// The program's log.
@@ -215,17 +298,36 @@ password_file = "{here}/imap.password"
 
     /// Another connection to the database, that knows nothing of this program.
     pub fn session(&self) -> Connection {
-        Connection::open(self.database.engine, Some(&self.database.name))
+        self.database.session()
+    }
+
+    /// Takes the lock of a message, as another program or a DBA would.
+    pub fn hold(&self, message_id: &str) -> Connection {
+        let json = program(&["lock", "key", "--json", message_id]).output().unwrap().stdout;
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        let mut session = self.session();
+        let taken = if self.database.engine.is_postgres() {
+            format!("SELECT pg_try_advisory_lock({})::text", json["postgresql"].as_str().unwrap())
+        } else {
+            format!("SELECT CASE GET_LOCK('{}', 0) WHEN 1 THEN 'true' END", json["mysql"].as_str().unwrap())
+        };
+        assert_eq!(session.texts(&taken), ["true"]);
+        session
     }
 
     /// Makes it ten minutes later for the ledger: attempts that never ended are settled.
     pub fn ten_minutes_pass(&mut self) {
+        self.minutes_pass(10);
+    }
+
+    /// Makes it so much later for the ledger.
+    pub fn minutes_pass(&mut self, minutes: u32) {
         let ago = if self.database.engine.is_postgres() {
-            "started_at - interval '10 minutes'"
+            format!("interval '{minutes} minutes'")
         } else {
-            "started_at - INTERVAL 10 MINUTE"
+            format!("INTERVAL {minutes} MINUTE")
         };
-        self.database.execute(&format!("UPDATE attempts SET started_at = {ago}"));
+        self.database.execute(&format!("UPDATE attempts SET started_at = started_at - {ago}"));
     }
 
     /// What ends every connection of the program to this database, as a failing server or a firewall would.
@@ -253,10 +355,17 @@ password_file = "{here}/imap.password"
     }
 }
 
+/// Where it is, and what it runs in.
+fn shared_dovecot() -> ((String, u16), Option<String>) {
+    (host_and_port(server("DOVECOT"), 143), env_if_there("MAILDROP_TEST_DOVECOT_CONTAINER"))
+}
+
 impl Drop for Scene {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let log = self.log();
+            self.folder.disable_cleanup(true);
+            eprintln!("{} is left for you to look at", self.folder.path().display());
             let from = log.len() - log.len().min(6000);
             eprintln!("the program's log ends:\n{}", String::from_utf8_lossy(&log.as_bytes()[from..]));
         }

@@ -4,7 +4,7 @@
 use crate::support::database::{ADMINISTRATOR, Database, Engine};
 use crate::support::imap::{Imap, InMailbox};
 use crate::support::postfix::{self, OPT, Postfix};
-use crate::support::{env, host_and_port, server};
+use crate::support::{env, env_if_there, host_and_port, server};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -56,14 +56,16 @@ impl Site {
         folder.write("log", "");
         folder.mode("log", 0o666);
         let config = format!("{OPT}/{run}/config.toml");
-        let command = format!("{OPT}/bin/{}", options.command);
+        // tests/package/check has it come out of the package.
+        let installed = env_if_there("MAILDROP_TEST_COMMAND").filter(|_| options.command == "maildrop_command");
+        let command = installed.unwrap_or_else(|| format!("{OPT}/bin/{}", options.command));
 
         // The schema is an administrator's to make; deliveries have a role with what grants.sql gives, and no more.
         let (administrator, password) = ADMINISTRATOR;
         folder.write("administrator.toml", &configuration(&database, &run, administrator, "administrator-password"));
         folder.write("administrator-password", password);
         let administrators = format!("{OPT}/{run}/administrator.toml");
-        postfix::on("mx1", &[&format!("{OPT}/bin/maildrop_command"), "migrate", "--config", &administrators]);
+        postfix::on("mx1", &[&command, "migrate", "--config", &administrators]);
         let role = format!("deliver_{run}");
         database.create_role_of_grants_file(&role, "deliver-secret");
         folder.write("config.toml", &configuration(&database, &run, &role, "database-password"));
@@ -98,6 +100,19 @@ impl Site {
         let text = std::fs::read_to_string(self.folder.0.join("config.toml")).unwrap();
         assert_eq!(text.matches(from).count(), 1, "{from}: {text}");
         self.file(name, &text.replace(from, to), 0o644)
+    }
+
+    /// The configuration file as this machine sees it; its path here.
+    pub fn configuration_here(&self) -> String {
+        let folder = self.folder.0.to_str().unwrap();
+        let text = std::fs::read_to_string(self.folder.0.join("config.toml")).unwrap();
+        self.folder.write("config-here.toml", &text.replace(&format!("{OPT}/{}", self.run), folder));
+        format!("{folder}/config-here.toml")
+    }
+
+    /// The program's log, of both hosts; empty before it has said anything.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.0.join("log")).unwrap_or_default()
     }
 
     /// Puts a file with these permissions where the mail hosts see it; its path there.

@@ -2,8 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 /// Who speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,8 +19,13 @@ pub enum Fate {
     Pass,
     /// It stays on the way, and so does everything after it; the connection stays.
     Hold,
+    /// It goes on at a byte a second, and so does everything after it.
+    Trickle,
     /// It is lost, and the connection with it.
     Cut,
+    /// It is lost, and so is everything after it, either way, on every connection of this wire, and on those that are
+    /// still to come: a network that drops packets. Neither end hears of the other's end.
+    Silence,
 }
 
 type Ear = dyn Fn(Speaker, &mut Vec<u8>) -> Fate + Send + Sync;
@@ -28,6 +34,25 @@ type Ear = dyn Fn(Speaker, &mut Vec<u8>) -> Fate + Send + Sync;
 pub struct Wire {
     pub address: SocketAddr,
     cut: Arc<AtomicBool>,
+    first_heard: Arc<OnceLock<Instant>>,
+}
+
+/// Whether the wire has fallen silent, and the connections that are kept open then.
+#[derive(Default)]
+struct Silence {
+    fell: AtomicBool,
+    kept: Mutex<Vec<TcpStream>>,
+}
+
+impl Silence {
+    fn has_fallen(&self) -> bool {
+        self.fell.load(Ordering::SeqCst)
+    }
+
+    /// Keeps these for as long as the test runs.
+    fn keep(&self, connections: impl IntoIterator<Item = TcpStream>) {
+        self.kept.lock().unwrap().extend(connections);
+    }
 }
 
 impl Wire {
@@ -37,23 +62,36 @@ impl Wire {
         let address = listener.local_addr().unwrap();
         let ear: Arc<Ear> = Arc::new(ear);
         let cut = Arc::new(AtomicBool::new(false));
+        let first_heard = Arc::new(OnceLock::new());
+        let silence = Arc::new(Silence::default());
         std::thread::spawn({
-            let cut = cut.clone();
+            let (cut, first_heard) = (cut.clone(), first_heard.clone());
             move || {
                 for here in listener.incoming() {
                     let Ok(here) = here else { return };
+                    first_heard.get_or_init(Instant::now);
                     if cut.load(Ordering::SeqCst) {
+                        continue;
+                    }
+                    if silence.has_fallen() {
+                        silence.keep([here]);
                         continue;
                     }
                     let there = TcpStream::connect((server.0.as_str(), server.1)).unwrap();
                     let (from, to) = (here.try_clone().unwrap(), there.try_clone().unwrap());
-                    let (for_program, for_server) = (ear.clone(), ear.clone());
-                    std::thread::spawn(move || pump(Speaker::Program, from, to, &*for_program));
-                    std::thread::spawn(move || pump(Speaker::Server, there, here, &*for_server));
+                    for (speaker, from, to) in [(Speaker::Program, from, to), (Speaker::Server, there, here)] {
+                        let (ear, silence) = (ear.clone(), silence.clone());
+                        std::thread::spawn(move || pump(speaker, from, to, &*ear, &silence));
+                    }
                 }
             }
         });
-        Self { address, cut }
+        Self { address, cut, first_heard }
+    }
+
+    /// When the program first connected, if it did.
+    pub fn first_heard(&self) -> Option<Instant> {
+        self.first_heard.get().copied()
     }
 
     /// From now on, whoever connects is hung up on.
@@ -72,19 +110,41 @@ pub fn silent_server() -> SocketAddr {
     address
 }
 
-fn pump(speaker: Speaker, mut from: TcpStream, mut to: TcpStream, ear: &Ear) {
+fn pump(speaker: Speaker, mut from: TcpStream, mut to: TcpStream, ear: &Ear, silence: &Silence) {
     let mut buffer = vec![0; 65536];
-    let mut held = false;
+    let (mut held, mut trickles) = (false, false);
     while let Ok(length @ 1..) = from.read(&mut buffer) {
         let mut piece = buffer[..length].to_vec();
-        if held {
+        if held || silence.has_fallen() {
             continue;
         }
-        match ear(speaker, &mut piece) {
-            Fate::Pass if to.write_all(&piece).is_ok() => {}
-            Fate::Hold => held = true,
-            Fate::Pass | Fate::Cut => break,
+        let fate = if trickles { Fate::Trickle } else { ear(speaker, &mut piece) };
+        let went_on = match fate {
+            Fate::Pass => to.write_all(&piece),
+            Fate::Hold => {
+                held = true;
+                Ok(())
+            }
+            Fate::Trickle => {
+                trickles = true;
+                piece.iter().try_for_each(|&byte| {
+                    std::thread::sleep(Duration::from_secs(1));
+                    to.write_all(&[byte])
+                })
+            }
+            Fate::Silence => {
+                silence.fell.store(true, Ordering::SeqCst);
+                Ok(())
+            }
+            Fate::Cut => break,
+        };
+        if went_on.is_err() {
+            break;
         }
+    }
+    if silence.has_fallen() {
+        silence.keep([from, to]);
+        return;
     }
     let _ = from.shutdown(Shutdown::Both);
     let _ = to.shutdown(Shutdown::Both);

@@ -28,6 +28,11 @@ pub(super) fn failure(code: u16) -> DatabaseFailure {
         1049 | 1146 | 1054 | 1305 | 1364 => DatabaseFailure::Schema,
         // --read-only and --super-read-only; innodb_read_only; a transaction that is read only.
         1290 | 1836 | 1792 | 1015 => DatabaseFailure::ReadOnly,
+        // NULL, a duplicate, out of range, cut, no such date, no such character, too long, foreign keys, a trigger's SIGNAL,
+        // no JSON (MySQL), a CHECK constraint (MySQL, MariaDB).
+        1048 | 1062 | 1264 | 1265 | 1292 | 1366 | 1406 | 1451 | 1452 | 1644 | 3140 | 3819 | 4025 => {
+            DatabaseFailure::Refused
+        }
         _ => DatabaseFailure::Other,
     }
 }

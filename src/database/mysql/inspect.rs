@@ -32,6 +32,10 @@ const VARIABLES: [&str; 14] = [
 type Variables = HashMap<String, String>;
 
 impl Inspect for MysqlDatabase {
+    fn round_trips(&self) -> u32 {
+        self.round_trips
+    }
+
     fn describe(&mut self) -> Result<String, DatabaseError> {
         Ok(match self.product() {
             Product::Mysql => format!("MySQL {}", self.version),
@@ -189,7 +193,7 @@ impl MysqlDatabase {
         }
         note(self.addresses(&[]).map(drop))?;
         note(self.look(&[nothing]).map(drop))?;
-        let ended = vec![EndedAttempt { attempt: Uuid::nil(), key: nothing, outcome: "" }];
+        let ended = vec![EndedAttempt { attempt: Uuid::nil(), key: nothing, outcome: "", stages: None }];
         note(self.record(&crate::ledger::Record { ended, ..Default::default() }))?;
         Ok(if refused.is_empty() {
             good(what, "enough for a delivery".into())

@@ -17,6 +17,18 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../../sql/mysql/0002_lock_functions.sql"),
         optional: true,
     },
+    Migration {
+        number: 3,
+        name: "operation",
+        sql: include_str!("../../../sql/mysql/0003_operation.sql"),
+        optional: false,
+    },
+    Migration {
+        number: 4,
+        name: "programs",
+        sql: include_str!("../../../sql/mysql/0004_programs.sql"),
+        optional: false,
+    },
 ];
 
 const MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS maildrop_migrations (\

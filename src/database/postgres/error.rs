@@ -48,6 +48,10 @@ fn by_state(state: &SqlState) -> DatabaseFailure {
         "42501" => DatabaseFailure::AccessDenied,
         // The server ended the session: an administrator, a crash, a time limit for idle sessions or transactions.
         "57P01" | "57P02" | "57P03" | "57P04" | "57P05" | "25P03" | "25P04" => DatabaseFailure::ConnectionLost,
+        // A trigger's RAISE; an index that takes no entry of that length.
+        "P0001" | "54000" => DatabaseFailure::Refused,
+        // Data exceptions; integrity constraints; WITH CHECK OPTION.
+        code if ["22", "23", "44"].iter().any(|class| code.starts_with(class)) => DatabaseFailure::Refused,
         code if code.starts_with("08") => DatabaseFailure::ConnectionLost,
         code if code.starts_with("28") => DatabaseFailure::AccessDenied,
         _ => DatabaseFailure::Other,
@@ -116,6 +120,9 @@ mod tests {
             ("57P01", DatabaseFailure::ConnectionLost),
             ("08006", DatabaseFailure::ConnectionLost),
             ("25P03", DatabaseFailure::ConnectionLost),
+            ("22P05", DatabaseFailure::Refused),
+            ("23514", DatabaseFailure::Refused),
+            ("P0001", DatabaseFailure::Refused),
             ("53100", DatabaseFailure::Other),
         ] {
             assert_eq!(by_state(&SqlState::from_code(code)), failure, "{code}");

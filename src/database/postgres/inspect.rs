@@ -44,6 +44,10 @@ const SETTINGS: [&str; 9] = [
 const SETTING: &str = "SELECT name, setting FROM pg_settings WHERE name = ANY ($1)";
 
 impl Inspect for PostgresDatabase {
+    fn round_trips(&self) -> u32 {
+        self.round_trips
+    }
+
     fn describe(&mut self) -> Result<String, DatabaseError> {
         let doing = "asking for the server's version";
         let rows = self.query(doing, "SELECT current_setting('server_version')", &[])?;
@@ -123,12 +127,19 @@ impl PostgresDatabase {
 
     fn schema(&mut self) -> Result<Vec<Finding>, DatabaseError> {
         let all = schema::status(self)?;
+        // `migrate` applies all that are missing: one cause, one finding.
+        let mut missing = false;
         Ok(all
             .iter()
-            .map(|migration| {
+            .filter_map(|migration| {
                 let what = format!("migration {:04}_{}", migration.number, migration.name);
                 let run = "run `maildrop_command migrate`";
-                match migration.state {
+                let pending = migration.state == MigrationState::Pending;
+                if pending && missing {
+                    return None;
+                }
+                missing |= pending && !migration.optional;
+                Some(match migration.state {
                     MigrationState::Applied => good(&what, "applied"),
                     MigrationState::Newer => good(&what, "applied by a newer release"),
                     MigrationState::Pending if migration.optional => warning(&what, "left out", run),
@@ -137,7 +148,7 @@ impl PostgresDatabase {
                     MigrationState::Unknown => {
                         bad(&what, "not known to this release", "find out which program has applied it")
                     }
-                }
+                })
             })
             .collect())
     }

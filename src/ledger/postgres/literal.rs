@@ -6,33 +6,33 @@ use std::borrow::Cow;
 use uuid::Uuid;
 
 /// Bytes.
-pub(super) fn bytes(bytes: &[u8]) -> String {
+pub(crate) fn bytes(bytes: &[u8]) -> String {
     format!("decode('{}','hex')", hex(bytes))
 }
 
 /// Text.
-pub(super) fn text(text: &str) -> String {
+pub(crate) fn text(text: &str) -> String {
     format!("convert_from({},'UTF8')", bytes(stored(text).as_bytes()))
 }
 
 /// Text, or NULL.
-pub(super) fn optional_text(value: Option<&str>) -> String {
+pub(crate) fn optional_text(value: Option<&str>) -> String {
     value.map_or_else(null, text)
 }
 
 /// A number, or NULL.
-pub(super) fn optional_number<N: Into<i64>>(value: Option<N>) -> String {
+pub(crate) fn optional_number<N: Into<i64>>(value: Option<N>) -> String {
     value.map_or_else(null, |number| number.into().to_string())
 }
 
 /// A UUID: 32 digits.
-pub(super) fn uuid(value: Uuid) -> String {
+pub(crate) fn uuid(value: Uuid) -> String {
     format!("'{}'::uuid", value.simple())
 }
 
 /// A moment, in seconds since 1970; NULL beyond the years 1 to 9999, which some of those who read the table (and the
 /// SQL standard) do not have. A Date field can claim any year.
-pub(super) fn moment(seconds: Option<i64>) -> String {
+pub(crate) fn moment(seconds: Option<i64>) -> String {
     const YEAR_1: i64 = -62_135_596_800;
     const YEAR_10000: i64 = 253_402_300_800;
     seconds
@@ -41,17 +41,18 @@ pub(super) fn moment(seconds: Option<i64>) -> String {
 }
 
 /// JSON. `jsonb` refuses `\u0000`, for there is no such character in its text; the replacement character stands in.
-pub(super) fn json(json: &str) -> String {
+pub(crate) fn json(json: &str) -> String {
     format!("{}::jsonb", text(&without_nul_escapes(json)))
 }
 
-fn null() -> String {
+/// NULL.
+pub(crate) fn null() -> String {
     "NULL".into()
 }
 
 /// Text as the server can store it: it has no NUL character (SQLSTATE 22021). None should come; the replacement
 /// character stands in, lest a message be deferred for good.
-pub(super) fn stored(text: &str) -> Cow<'_, str> {
+pub(crate) fn stored(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{FFFD}").into() } else { text.into() }
 }
 

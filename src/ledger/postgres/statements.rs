@@ -13,7 +13,7 @@ pub(super) const SAVEPOINT: &str = "SAVEPOINT maildrop_record;";
 pub(super) const SAVEPOINT_AGAIN: &str = "ROLLBACK TO SAVEPOINT maildrop_record;";
 
 /// A row for each pair of a copy asked for and an open attempt at it.
-pub(super) fn look(copies: &[CopyKey]) -> String {
+pub(crate) fn look(copies: &[CopyKey]) -> String {
     format!(
         "SELECT k.place, c.copy_key IS NOT NULL, c.uid_validity, c.uid, a.attempt, a.recipient, \
          extract(epoch FROM clock_timestamp() - a.started_at), a.uid_validity, a.uid_next \
@@ -97,9 +97,10 @@ pub(super) fn copy(message: &MessageRecord<'_>, copy: &CopyRecord<'_>) -> String
 /// An attempt's end. One that has ended stays as it ended.
 pub(super) fn ended(ended: &EndedAttempt<'_>) -> String {
     format!(
-        "UPDATE attempts SET ended_at = clock_timestamp(), outcome = {} \
+        "UPDATE attempts SET ended_at = clock_timestamp(), outcome = {}, stages = {} \
          WHERE copy_key = {} AND attempt = {} AND ended_at IS NULL;",
         literal::text(ended.outcome),
+        ended.stages.map_or_else(literal::null, literal::json),
         literal::bytes(ended.key.as_bytes()),
         literal::uuid(ended.attempt),
     )

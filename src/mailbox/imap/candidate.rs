@@ -6,7 +6,7 @@ use crate::message::Message;
 /// How long a Message-ID may be to be searched by: command lines have their bounds.
 const MAX_SEARCHED: usize = 500;
 
-/// Whether the message with this header (its Message-ID fields are enough) may be the one.
+/// Whether the message with this header may be the one.
 ///
 /// For [`Matching::Identity`], which looks at all bytes afterwards, the doubtful pass: what a server takes for the header
 /// of an odd message need not be what we take for it, and what is beyond ASCII need not be left as it was (Cyrus writes an X
@@ -29,6 +29,13 @@ pub(super) fn searchable<'a>(wanted: &Wanted<'a>) -> Option<&'a str> {
     // An encoded word (RFC 2047) would be decoded before it is compared.
     let fits = !id.is_empty() && id.len() <= MAX_SEARCHED && id.bytes().all(plain) && !id.contains("=?");
     fits.then_some(id)
+}
+
+/// The Message-ID of the message with this header, as every store has it: Cyrus writes an X for a byte beyond ASCII.
+pub(super) fn message_id(header: Vec<u8>) -> Option<Vec<u8>> {
+    let message = Message::receive(header).ok()?;
+    let id = message.message_id_bytes()?;
+    Some(id.iter().map(|&byte| if byte.is_ascii() { byte } else { b'X' }).collect())
 }
 
 /// Without its angle brackets.

@@ -6,6 +6,9 @@ use super::stream::Stream;
 use super::wire::{Answer, Reader, Reply, Segment, Status, for_people};
 use super::{Broken, fetch};
 use crate::mailbox::{MailboxError, MailboxFailure};
+use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -23,6 +26,9 @@ pub(super) struct Conversation {
     reader: Reader,
     commands: u64,
     capabilities: Vec<String>,
+    /// Whether anything was said since the server was last heard.
+    spoke: bool,
+    round_trips: Arc<AtomicU32>,
 }
 
 /// What the server says without a tag.
@@ -61,7 +67,19 @@ pub(super) enum Progress {
 
 impl Conversation {
     pub(super) fn new(stream: Stream) -> Self {
-        Self { stream: Some(stream), reader: Reader::default(), commands: 0, capabilities: Vec::new() }
+        Self {
+            stream: Some(stream),
+            reader: Reader::default(),
+            commands: 0,
+            capabilities: Vec::new(),
+            spoke: false,
+            round_trips: Arc::default(),
+        }
+    }
+
+    /// How often we said something and then heard the server; counts on while the connection is used.
+    pub(super) fn round_trips(&self) -> Arc<AtomicU32> {
+        Arc::clone(&self.round_trips)
     }
 
     /// Waits before the server is asked again; never past the deadline.
@@ -148,12 +166,12 @@ impl Conversation {
 
     /// Sends the last CRLF of a command that was begun.
     pub(super) fn end(&mut self, tag: &str) -> Result<Progress, Broken> {
-        self.write(b"\r\n", tag)
+        self.write(b"\r\n", &[], tag)
     }
 
     /// Sends a line and no more: for a farewell to which the answer does not matter, and for what answers a `+`.
     pub(super) fn say(&mut self, line: &str) -> Result<(), Broken> {
-        self.write(format!("{line}\r\n").as_bytes(), "").map(drop)
+        self.write(format!("{line}\r\n").as_bytes(), &[], "").map(drop)
     }
 
     /// Sends a command to which nobody waits for the answer.
@@ -207,24 +225,27 @@ impl Conversation {
                     if !at_once {
                         self.forget_old_invitations(tag)?;
                     }
-                    if let Progress::Answered(answer) = self.write(&pending, tag)? {
+                    // Not before the server asks for it: if it says NO instead, it would take the message for commands.
+                    if !at_once {
+                        if let Progress::Answered(answer) = self.write(&pending, &[], tag)? {
+                            return Ok(Progress::Answered(answer));
+                        }
+                        if let Progress::Answered(answer) = self.invitation(tag)? {
+                            return Ok(Progress::Answered(answer));
+                        }
+                        pending.clear();
+                    }
+                    if let Progress::Answered(answer) = self.write(&pending, bytes, tag)? {
                         return Ok(Progress::Answered(answer));
                     }
                     pending.clear();
-                    // Not before the server asks for it: if it says NO instead, it would take the message for commands.
-                    if !at_once && let Progress::Answered(answer) = self.invitation(tag)? {
-                        return Ok(Progress::Answered(answer));
-                    }
-                    if let Progress::Answered(answer) = self.write(bytes, tag)? {
-                        return Ok(Progress::Answered(answer));
-                    }
                 }
             }
         }
         if whole {
             pending.extend_from_slice(b"\r\n");
         }
-        self.write(&pending, tag)
+        self.write(&pending, &[], tag)
     }
 
     /// Hears what has already come in: a `+` sent before the command cannot be an answer to it.
@@ -240,11 +261,14 @@ impl Conversation {
         Ok(())
     }
 
-    /// Writes it all. A server that takes no more may have answered already, and may even wait for us to hear it: a
-    /// refused literal (RFC 7888 section 4). The command is then cut off in its midst, so the connection is of no further
-    /// use.
-    fn write(&mut self, bytes: &[u8], tag: &str) -> Result<Progress, Broken> {
-        let mut rest = bytes;
+    /// Writes it all, `bytes` and then `more`, in one packet where they fit. A server that takes no more may have answered
+    /// already, and may even wait for us to hear it: a refused literal (RFC 7888 section 4). The command is then cut off in
+    /// its midst, so the connection is of no further use.
+    fn write(&mut self, bytes: &[u8], more: &[u8], tag: &str) -> Result<Progress, Broken> {
+        let mut pieces = [IoSlice::new(bytes), IoSlice::new(more)];
+        let mut rest = pieces.as_mut_slice();
+        // What is empty is skipped.
+        IoSlice::advance_slices(&mut rest, 0);
         loop {
             let stream = self.stream.as_mut().ok_or_else(given_up)?;
             let outcome = if rest.is_empty() {
@@ -257,7 +281,8 @@ impl Conversation {
                     if rest.is_empty() {
                         return Ok(Progress::Sent);
                     }
-                    rest = rest.get(written..).unwrap_or_default();
+                    self.spoke = true;
+                    IoSlice::advance_slices(&mut rest, written);
                 }
                 Ok(None) => {
                     if let Some(answer) = self.early_answer(tag, Duration::from_millis(1))? {
@@ -318,7 +343,12 @@ impl Conversation {
             match stream.read(&mut chunk, patience)? {
                 None => return Ok(None),
                 Some(0) => return Err(Broken::lost("the server closed the connection")),
-                Some(read) => self.reader.feed(chunk.get(..read).unwrap_or_default()),
+                Some(read) => {
+                    if std::mem::take(&mut self.spoke) {
+                        self.round_trips.fetch_add(1, Ordering::Relaxed);
+                    }
+                    self.reader.feed(chunk.get(..read).unwrap_or_default());
+                }
             }
         }
     }

@@ -11,7 +11,7 @@ pub(super) fn position(data: &[Segment]) -> Option<Position> {
     tokens.next().filter(|token| token.is("*"))?;
     tokens.next().filter(|token| token.is("STATUS"))?;
     // The mailbox's name: an atom or a string, as the server likes. We ask for one at a time.
-    tokens.skip_value()?;
+    tokens.name().filter(|token| !matches!(token, Token::Open | Token::Close))?;
     tokens.next().filter(|token| *token == Token::Open)?;
     let (mut uid_validity, mut uid_next) = (None, None);
     loop {
@@ -32,6 +32,12 @@ pub(super) fn search(data: &[Segment]) -> Option<Vec<u32>> {
     tokens.next().filter(|token| token.is("SEARCH"))?;
     // What is no number there is an extension's: `(MODSEQ 917162500)`.
     Some(tokens.take_while(|token| *token != Token::Open).filter_map(|token| token.nonzero()).collect())
+}
+
+/// Whether it is a line of LIST: `* LIST (\HasNoChildren) "/" Sent` (RFC 3501 section 7.2.2).
+pub(super) fn is_list(data: &[Segment]) -> bool {
+    let mut tokens = Tokens::of(data);
+    tokens.next().is_some_and(|token| token.is("*")) && tokens.next().is_some_and(|token| token.is("LIST"))
 }
 
 /// `* CAPABILITY IMAP4rev1 UIDPLUS`, in capitals. `None`: it is something else.
@@ -85,7 +91,7 @@ pub(super) fn fetched(data: &[Segment]) -> Option<Fetched> {
                 tokens.next().filter(|token| *token == Token::Open)?;
                 let mut deleted = false;
                 loop {
-                    match tokens.next()? {
+                    match tokens.name()? {
                         Token::Close => break,
                         flag => deleted |= flag.is("\\Deleted"),
                     }
@@ -132,6 +138,7 @@ mod tests {
             Segment::Text(b" (UIDNEXT 17 UIDVALIDITY 3)".to_vec()),
         ];
         assert_eq!(position(&literal), both);
+        assert_eq!(position(&text("* STATUS BODY[x (UIDVALIDITY 3 UIDNEXT 17)")), both);
         for half in [
             "* STATUS INBOX (UIDNEXT 17)",
             "* STATUS INBOX (UIDNEXT 17 UIDVALIDITY 0)",
@@ -165,6 +172,8 @@ mod tests {
             body: Some(b"Message-ID: <) UID 9>\r\n\r\n".to_vec()),
         };
         assert_eq!(fetched(&data), Some(expected));
+        let keywords = fetched(&text("* 2 FETCH (FLAGS ($a[b \\Deleted BODY[) UID 4)")).unwrap();
+        assert_eq!((keywords.uid, keywords.deleted), (4, Some(true)));
         let flags = fetched(&text("* 2 FETCH (FLAGS (\\Seen) UID 4)")).unwrap();
         assert_eq!((flags.deleted, flags.body), (Some(false), None));
         assert_eq!(fetched(&text("* 2 FETCH (UID 4 BODY[] NIL)")).unwrap().body, None);

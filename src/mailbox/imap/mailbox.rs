@@ -1,5 +1,6 @@
 //! One mailbox of one user on an IMAP server.
 
+use super::Broken;
 use super::argument::{Command, date, date_time};
 use super::candidate;
 use super::conversation::{Conversation, Progress, Untagged};
@@ -12,6 +13,8 @@ use crate::mailbox::{
 };
 use crate::message::Identity;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// The pauses before STATUS is asked again about a mailbox that another session is just creating: a few milliseconds, and
@@ -41,9 +44,11 @@ pub struct ImapMailbox {
 }
 
 /// What selecting a mailbox tells.
-struct Selected {
-    uid_validity: u32,
-    empty: bool,
+pub(super) struct Selected {
+    pub(super) uid_validity: u32,
+    /// Where told: RFC 3501 section 6.3.1 wants it, and allows for servers that do not tell.
+    pub(super) uid_next: Option<u32>,
+    pub(super) empty: bool,
 }
 
 /// What may be the copy that is looked for.
@@ -69,6 +74,12 @@ enum Attempt {
 impl ImapMailbox {
     pub(super) fn new(conversation: Conversation, user: String, mailbox: String, greeting: String) -> Self {
         Self { conversation, user, mailbox, greeting, created: false, position: None }
+    }
+
+    /// How often the server was waited for so far, logging in included and TLS not; counts on while the mailbox is used.
+    #[must_use]
+    pub fn round_trips(&self) -> Arc<AtomicU32> {
+        self.conversation.round_trips()
     }
 
     /// What the server says of itself, for people.
@@ -100,7 +111,7 @@ impl ImapMailbox {
         }
     }
 
-    fn doing(&self, what: &str) -> String {
+    pub(super) fn doing(&self, what: &str) -> String {
         format!("{what} {:?} of {}", self.mailbox, self.user)
     }
 
@@ -167,25 +178,37 @@ impl ImapMailbox {
 
     /// EXAMINE or SELECT, anew each time: a session that selected a mailbox earlier need not see what another has appended
     /// since (RFC 3501 section 7).
-    fn select(&mut self, verb: &str, doing: &str) -> Result<Selected, MailboxError> {
+    pub(super) fn select(&mut self, verb: &str, doing: &str) -> Result<Selected, MailboxError> {
         let command = self.command(verb, doing)?;
-        let (mut uid_validity, mut empty) = (None, false);
+        let (mut uid_validity, mut uid_next, mut empty) = (None, None, false);
         self.must(doing, &command, &mut |untagged| {
             if let Some(told) = untagged.code("UIDVALIDITY") {
                 uid_validity = told.parse().ok();
+            }
+            if let Some(told) = untagged.code("UIDNEXT") {
+                uid_next = told.parse().ok();
             }
             if let Some(exists) = fetch::exists(untagged.data()) {
                 empty = exists == 0;
             }
         })?;
         match uid_validity {
-            Some(uid_validity) => Ok(Selected { uid_validity, empty }),
+            Some(uid_validity) => Ok(Selected { uid_validity, uid_next, empty }),
             None => Err(MailboxError::new(MailboxFailure::Protocol, doing, "told no UIDVALIDITY")),
         }
     }
 
+    /// Whether LIST knows the mailbox. Its name may hold a wildcard, and others match: no reason to say that it is missing.
+    pub(super) fn is_listed(&mut self, doing: &str) -> Result<bool, MailboxError> {
+        let broken = |broken: Broken| broken.while_doing(doing);
+        let command = Command::new("LIST").string("").and_then(|list| list.mailbox(&self.mailbox)).map_err(broken)?;
+        let mut listed = false;
+        self.must(doing, &command, &mut |untagged| listed |= fetch::is_list(untagged.data()))?;
+        Ok(listed)
+    }
+
     /// UID FETCH, for the UIDs at or above `lowest`.
-    fn fetch(
+    pub(super) fn fetch(
         &mut self,
         doing: &str,
         uids: &str,
@@ -221,6 +244,10 @@ impl ImapMailbox {
     /// Where the search begins at a UID, each message from there on is looked at: there are few, and a SEARCH by header
     /// may be answered from an index that has not seen the newest ones. Of a whole mailbox the server names those to look
     /// at.
+    ///
+    /// The whole header, and not the one field: that comes from a cache, which was wrong after a crash of the server in the
+    /// midst of an APPEND (seen on Dovecot 2.4.1 with Maildir: a UID that it had given twice kept the one message's file,
+    /// and the other's Message-ID).
     fn candidates(
         &mut self,
         doing: &str,
@@ -237,7 +264,7 @@ impl ImapMailbox {
         };
         let mut candidates = BTreeMap::new();
         for set in sets {
-            let items = "(FLAGS RFC822.SIZE BODY.PEEK[HEADER.FIELDS (MESSAGE-ID)])";
+            let items = "(FLAGS RFC822.SIZE BODY.PEEK[HEADER])";
             self.fetch(doing, &set, lowest, items, &mut |fetched| {
                 let Some(header) = fetched.body else { return };
                 if candidate::may_be(&header, wanted) {
@@ -258,8 +285,17 @@ impl ImapMailbox {
             command =
                 command.word("HEADER").word("Message-ID").string(id).map_err(|broken| broken.while_doing(doing))?;
         }
+        self.searched(doing, &command)
+    }
+
+    /// Which UIDs of a set are there.
+    pub(super) fn search_uids(&mut self, doing: &str, set: &str) -> Result<Vec<u32>, MailboxError> {
+        self.searched(doing, &Command::new("UID SEARCH").word("UID").word(set))
+    }
+
+    fn searched(&mut self, doing: &str, command: &Command<'_>) -> Result<Vec<u32>, MailboxError> {
         let mut uids = Vec::new();
-        self.must(doing, &command, &mut |untagged| uids.extend(fetch::search(untagged.data()).unwrap_or_default()))?;
+        self.must(doing, command, &mut |untagged| uids.extend(fetch::search(untagged.data()).unwrap_or_default()))?;
         Ok(uids)
     }
 

@@ -15,13 +15,16 @@ mod fetch;
 mod mailbox;
 #[cfg(test)]
 mod oracle_test;
+#[cfg(any(test, feature = "test-properties"))]
+pub mod properties;
+mod reading;
 mod session;
 mod stream;
 mod token;
 mod wire;
 
 pub use mailbox::ImapMailbox;
-pub use session::{Connection, Session, connect};
+pub use session::{Begun, Connection, Session, begin, connect};
 
 use crate::config::Secret;
 use crate::database::Address;

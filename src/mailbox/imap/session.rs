@@ -35,22 +35,59 @@ pub struct Session {
 /// `Unreachable`, `TimedOut`, `ConnectionLost` or `Protocol` as the server has it, `Local` where TLS cannot be set up,
 /// `AccessDenied` where the server takes us for somebody before we said who we are.
 pub fn connect(settings: &Settings, deadline: Deadline) -> Result<Connection, MailboxError> {
+    connect_by(settings, deadline, Stream::connect)
+}
+
+/// A connection that was begun.
+pub struct Begun {
+    stream: Stream,
+    deadline: Deadline,
+}
+
+/// Begins to connect, if the server speaks first on it (no TLS) and its address needs no looking up: it greets us while we
+/// do something else, and no thread has to wait for that.
+#[must_use]
+pub fn begin(settings: &Settings, deadline: Deadline) -> Option<Begun> {
+    let in_the_clear = settings.encryption == Encryption::None;
+    let stream = in_the_clear.then(|| Stream::begin(&settings.address, deadline)).flatten()?;
+    Some(Begun { stream, deadline })
+}
+
+impl Begun {
+    /// Does the rest.
+    ///
+    /// # Errors
+    /// As [`connect`].
+    pub fn finish(self, settings: &Settings) -> Result<Connection, MailboxError> {
+        connect_by(settings, self.deadline, |_, _| Ok(self.stream))
+    }
+}
+
+fn connect_by(
+    settings: &Settings,
+    deadline: Deadline,
+    stream: impl FnOnce(&Address, Deadline) -> Result<Stream, Broken>,
+) -> Result<Connection, MailboxError> {
     let place = match &settings.address {
         Address::Tcp { host, port } => format!("{host}:{port}"),
         Address::Socket(path) => path.display().to_string(),
     };
     let doing = format!("connecting to the IMAP server {place}");
-    let (conversation, greeting) = reach(settings, deadline).map_err(|broken| broken.while_doing(&doing))?;
+    let (conversation, greeting) =
+        reach(settings, || stream(&settings.address, deadline)).map_err(|broken| broken.while_doing(&doing))?;
     Ok(Connection { conversation, settings: settings.clone(), greeting, place })
 }
 
-fn reach(settings: &Settings, deadline: Deadline) -> Result<(Conversation, String), Broken> {
+fn reach(
+    settings: &Settings,
+    stream: impl FnOnce() -> Result<Stream, Broken>,
+) -> Result<(Conversation, String), Broken> {
     // A unix socket needs no encryption, and has no host name to verify.
     let host = match (&settings.address, settings.encryption) {
         (Address::Tcp { host, .. }, Encryption::StartTls | Encryption::Implicit) => Some(host),
         _ => None,
     };
-    let mut stream = Stream::connect(&settings.address, deadline)?;
+    let mut stream = stream()?;
     if let Some(host) = host.filter(|_| settings.encryption == Encryption::Implicit) {
         stream.start_tls(tls_config(settings)?, host)?;
     }

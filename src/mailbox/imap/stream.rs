@@ -5,7 +5,7 @@ use crate::database::Address;
 use crate::deadline::Deadline;
 use crate::mailbox::MailboxFailure;
 use rustls::{ClientConfig, ClientConnection};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -25,7 +25,20 @@ impl Stream {
             Address::Tcp { host, port } => Transport::Tcp(connect_tcp(host, *port, deadline)?),
             Address::Socket(path) => Transport::Unix(connect_unix(path, deadline)?),
         };
-        Ok(Self { socket: Socket { transport, deadline }, tls: None })
+        Ok(Self { socket: Socket { transport, deadline, begun: false }, tls: None })
+    }
+
+    /// Begins to connect where that needs neither a name server nor a word of ours before the server's first: the rest
+    /// happens in the kernel, and the first read waits for it. `None` where it is not so simple, or nothing came of it:
+    /// [`connect`](Self::connect) then does it, or says why not.
+    pub(super) fn begin(address: &Address, deadline: Deadline) -> Option<Self> {
+        let Address::Tcp { host, port } = address else { return None };
+        // Elsewhere a read from what is not yet connected fails (ENOTCONN).
+        if !cfg!(target_os = "linux") {
+            return None;
+        }
+        let stream = begin_tcp(SocketAddr::new(host.parse().ok()?, *port)).ok()?;
+        Some(Self { socket: Socket { transport: Transport::Tcp(stream), deadline, begun: true }, tls: None })
     }
 
     /// What is left of the deadline.
@@ -64,7 +77,9 @@ impl Stream {
     pub(super) fn read(&mut self, buffer: &mut [u8], patience: Option<Duration>) -> Result<Option<usize>, Broken> {
         let Some(tls) = &mut self.tls else {
             let read = self.socket.bounded(patience).read(buffer);
-            return self.socket.outcome(read);
+            let outcome = self.socket.outcome(read);
+            self.socket.begun &= !matches!(outcome, Ok(Some(_)));
+            return outcome;
         };
         loop {
             match tls.reader().read(buffer) {
@@ -90,10 +105,11 @@ impl Stream {
         }
     }
 
-    /// Hands over as much of `bytes` as goes, waiting no longer than `patience`. `None`: nothing went.
-    pub(super) fn write(&mut self, bytes: &[u8], patience: Duration) -> Result<Option<usize>, Broken> {
+    /// Hands over as much of `pieces`, one after the other, as goes, waiting no longer than `patience`. `None`: nothing
+    /// went. What fits into one packet is one, and no copy is made to put the pieces together.
+    pub(super) fn write(&mut self, pieces: &[IoSlice<'_>], patience: Duration) -> Result<Option<usize>, Broken> {
         let Some(tls) = &mut self.tls else {
-            let written = self.socket.bounded(Some(patience)).write(bytes);
+            let written = self.socket.bounded(Some(patience)).write_vectored(pieces);
             return match self.socket.outcome(written)? {
                 Some(0) => Err(Broken::lost("the connection takes no more bytes")),
                 written => Ok(written),
@@ -105,7 +121,7 @@ impl Stream {
                 return Ok(None);
             }
         }
-        let accepted = tls.writer().write(bytes).map_err(|e| Broken::lost(format!("TLS: {e}")))?;
+        let accepted = tls.writer().write_vectored(pieces).map_err(|e| Broken::lost(format!("TLS: {e}")))?;
         Ok(Some(accepted))
     }
 
@@ -120,6 +136,21 @@ impl Stream {
         }
         Ok(true)
     }
+}
+
+/// Sends the first packet of a connection, and does not wait for the answer (EINPROGRESS).
+fn begin_tcp(address: SocketAddr) -> io::Result<TcpStream> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    match connect(&socket, &address) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let stream = TcpStream::from(socket);
+    stream.set_nonblocking(false)?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 /// Connects to one of the host's addresses, giving each its share of the time that is left.
@@ -178,7 +209,7 @@ fn bounded<T: Send + 'static>(
         .name("imap-connect".into())
         // Nobody hears it any more once the deadline has passed.
         .spawn(move || drop(tell.send(call())))
-        .map_err(|e| Broken::new(MailboxFailure::Local, format!("{what}: no thread could be started: {e}")))?;
+        .map_err(|e| Broken::new(MailboxFailure::Internal, format!("{what}: no thread could be started: {e}")))?;
     match hear.recv_timeout(deadline.remaining()) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(e)) => Err(Broken::new(MailboxFailure::Unreachable, format!("{what}: {e}"))),
@@ -186,7 +217,7 @@ fn bounded<T: Send + 'static>(
             Err(Broken::new(MailboxFailure::TimedOut, format!("{what}: no answer in time")))
         }
         Err(mpsc::RecvTimeoutError::Disconnected) => {
-            Err(Broken::new(MailboxFailure::Local, format!("{what}: its thread died")))
+            Err(Broken::new(MailboxFailure::Internal, format!("{what}: its thread died")))
         }
     }
 }
@@ -195,6 +226,8 @@ fn bounded<T: Send + 'static>(
 struct Socket {
     transport: Transport,
     deadline: Deadline,
+    /// Whether the connection was begun, and nothing has been heard yet.
+    begun: bool,
 }
 
 enum Transport {
@@ -221,6 +254,8 @@ impl Socket {
             ErrorKind::TimedOut if self.deadline.passed() => {
                 Broken::new(MailboxFailure::TimedOut, "no answer within the time that was left")
             }
+            // The first read tells what became of the connecting.
+            _ if self.begun => Broken::new(MailboxFailure::Unreachable, error.to_string()),
             _ => Broken::lost(error.to_string()),
         }
     }
@@ -277,14 +312,18 @@ impl Read for Bounded<'_> {
 
 impl Write for Bounded<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         self.wait(
             |transport, limit| match transport {
                 Transport::Tcp(stream) => stream.set_write_timeout(Some(limit)),
                 Transport::Unix(stream) => stream.set_write_timeout(Some(limit)),
             },
             |transport| match transport {
-                Transport::Tcp(stream) => stream.write(bytes),
-                Transport::Unix(stream) => stream.write(bytes),
+                Transport::Tcp(stream) => stream.write_vectored(pieces),
+                Transport::Unix(stream) => stream.write_vectored(pieces),
             },
         )
     }

@@ -53,6 +53,12 @@ impl<'a> Tokens<'a> {
         Self { segments: segments.iter(), text: &[] }
     }
 
+    /// The next token, where it is a name that somebody gave (a flag, a mailbox): a bracket in it is a letter like any
+    /// other (RFC 3501 section 9: `ATOM-CHAR` takes `[`, and `ASTRING-CHAR` `]` as well).
+    pub(super) fn name(&mut self) -> Option<Token<'a>> {
+        self.token(|_| false)
+    }
+
     /// Passes over one value: a single token, or a list to its end. `None`: there was none.
     pub(super) fn skip_value(&mut self) -> Option<()> {
         let mut depth = 0_usize;
@@ -82,12 +88,14 @@ impl<'a> Tokens<'a> {
         Token::String(Cow::Owned(string))
     }
 
-    /// An atom goes to the next space or parenthesis; what stands in its brackets belongs to it.
-    fn atom(&mut self) -> Token<'a> {
+    /// An atom goes to the next space or parenthesis. If it is the name of a section, what stands in its brackets belongs
+    /// to it.
+    fn atom(&mut self, names_section: impl Fn(&[u8]) -> bool) -> Token<'a> {
+        let has_section = names_section(self.text);
         let mut brackets = 0_usize;
         let end = self.text.iter().position(|byte| {
             match byte {
-                b'[' => brackets += 1,
+                b'[' if has_section => brackets += 1,
                 b']' => brackets = brackets.saturating_sub(1),
                 b' ' | b'(' | b')' | b'"' => return brackets == 0,
                 _ => {}
@@ -100,10 +108,22 @@ impl<'a> Tokens<'a> {
     }
 }
 
+/// Whether an item of FETCH that has a section begins here: `BODY[]`, `BINARY[1]`, `BINARY.SIZE[1]` (RFC 3516).
+fn is_section(text: &[u8]) -> bool {
+    let name = text.split(|byte| *byte == b'[').next().unwrap_or_default();
+    ["BODY", "BINARY", "BINARY.SIZE"].iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
+}
+
 impl<'a> Iterator for Tokens<'a> {
     type Item = Token<'a>;
 
     fn next(&mut self) -> Option<Token<'a>> {
+        self.token(is_section)
+    }
+}
+
+impl<'a> Tokens<'a> {
+    fn token(&mut self, names_section: impl Fn(&[u8]) -> bool) -> Option<Token<'a>> {
         loop {
             let Some((first, rest)) = self.text.split_first() else {
                 match self.segments.next()? {
@@ -126,7 +146,7 @@ impl<'a> Iterator for Tokens<'a> {
                     self.text = rest;
                     return Some(self.quoted());
                 }
-                _ => return Some(self.atom()),
+                _ => return Some(self.atom(names_section)),
             }
         }
     }
@@ -159,6 +179,16 @@ mod tests {
                 Token::Close,
             ]
         );
+    }
+
+    /// RFC 3501 section 9: `[` may stand in any keyword. One that is never closed took the rest of the reply with it.
+    #[test]
+    fn a_bracket_in_a_name_is_a_letter() {
+        assert_eq!(tokens("a[b (c]").len(), 3);
+        let segments = [Segment::Text(b"BODY[x (y".to_vec())];
+        let mut tokens = Tokens::of(&segments);
+        assert_eq!(tokens.name(), Some(Token::Atom(b"BODY[x")));
+        assert_eq!(tokens.name(), Some(Token::Open));
     }
 
     #[test]

@@ -1,0 +1,31 @@
+-- The rights of people who look after deliveries: `trace`, `stats`, `audit`, `lock`, `replay` and `prune`. Run it as an
+-- administrator, for an account of their own, named in a configuration file of their own; put your own names in place of
+-- these:
+--
+--     the database    maildrop
+--     the account     'maildrop_operator'@'%'
+--
+-- `trace`, `stats` and `audit` need only the SELECTs; `audit --repair` writes into the journal, as a delivery does.
+
+-- CREATE USER 'maildrop_operator'@'%' IDENTIFIED BY 'another long password' REQUIRE SSL;
+
+GRANT SELECT ON maildrop.* TO 'maildrop_operator'@'%';
+
+-- `replay` delivers.
+GRANT INSERT, UPDATE ON maildrop.attempts TO 'maildrop_operator'@'%';
+GRANT INSERT, UPDATE ON maildrop.messages TO 'maildrop_operator'@'%';
+GRANT INSERT ON maildrop.message_sources TO 'maildrop_operator'@'%';
+GRANT INSERT, UPDATE ON maildrop.copies TO 'maildrop_operator'@'%';
+
+-- `lock exec` says which programs it runs.
+GRANT INSERT, DELETE ON maildrop.programs TO 'maildrop_operator'@'%';
+
+-- `lock list`: who waits for a lock under another account. It shows every account's statements; without it, only those
+-- who wait under this account are listed.
+GRANT PROCESS ON *.* TO 'maildrop_operator'@'%';
+
+-- `prune` only: nothing else ever deletes.
+GRANT DELETE ON maildrop.attempts TO 'maildrop_operator'@'%';
+GRANT DELETE ON maildrop.copies TO 'maildrop_operator'@'%';
+GRANT DELETE ON maildrop.messages TO 'maildrop_operator'@'%';
+GRANT DELETE ON maildrop.message_sources TO 'maildrop_operator'@'%';

@@ -1,0 +1,19 @@
+-- The rights of people who look after deliveries: `trace`, `stats`, `audit`, `lock`, `replay` and `prune`. Run it as the
+-- owner of the tables, after grants.sql, for a role of their own, named in a configuration file of their own:
+--
+--     CREATE ROLE maildrop_operator LOGIN PASSWORD 'another long password';
+--     psql --set=role=maildrop_operator --file=grants.sql --file=grants-operator.sql DATABASE
+--
+-- `trace`, `stats`, `audit` and `lock list` need only the SELECTs; `audit --repair` writes
+-- into the journal, as a delivery does.
+
+GRANT SELECT ON addresses, maildrop_migrations, attempts, messages, copies, message_sources TO :"role";
+
+-- `lock exec` says which programs it runs.
+GRANT SELECT, INSERT, DELETE ON programs TO :"role";
+
+-- `prune` only: nothing else ever deletes.
+GRANT DELETE ON attempts, copies, messages, message_sources TO :"role";
+
+-- `lock list`: since when a lock is held, and from where, also where another role holds it.
+GRANT pg_read_all_stats TO :"role";

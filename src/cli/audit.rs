@@ -1,0 +1,362 @@
+//! `audit`: do ledger and mailboxes still agree?
+
+use super::place::{self, Place};
+use super::{complain, moment, say, table};
+use crate::audit::{Audit, Gone, NeverEnded, NotTaken, Twice, audit, take_out};
+use crate::deadline::Deadline;
+use crate::ledger::recorded::{RecordedCopy, Selection};
+use crate::site::Site;
+use clap::Args;
+use serde_json::{Value, json};
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+use sysexits::ExitCode;
+
+/// How long all of it may take.
+const PATIENCE: Duration = Duration::from_hours(24);
+/// How many copies of one mailbox are listed, where all mailboxes are.
+const A_FEW: usize = 5;
+/// How long it may take to take out one copy.
+const PATIENCE_FOR_ONE: Duration = Duration::from_mins(2);
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  maildrop_command audit                                     the last seven days
+  maildrop_command audit --since 2h --mailbox scuba/INBOX
+  maildrop_command audit --repair                            say which copies would be taken out
+  maildrop_command audit --repair --yes                      take them out
+
+It looks for recorded copies that are gone, copies that are there twice, Sent copies that are still owed, and attempts \
+that never ended. Mailboxes are only read, and no flag changes. A copy that is gone from a mailbox that goes on has \
+most likely been deleted or filed by its owner; one that is gone because the mailbox was restored or made anew is LOST, \
+and `maildrop_command replay --restore` brings it back.
+
+--repair takes out a copy that is there twice only if it is the same, to the last byte, as the one that the ledger has, \
+which stays.
+
+Exit status: 0 if nothing needs anybody (what owners have deleted does not), 65 if something was found, 69 if the \
+database or a mailbox could not be read, 64 or 78 if the arguments or the configuration are wrong.")]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    place: Place,
+    /// Messages recorded since then: 2d or 90m (ago), 2026-11-20, 2026-11-20T03:00:00Z
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = moment::since)]
+    since: i64,
+    /// Only the mailboxes of this user of the mailbox store, or one of them: scuba, scuba/INBOX
+    #[arg(long, value_name = "USER[/MAILBOX]")]
+    mailbox: Option<String>,
+    /// Say which copies too many would be taken out; with --yes, take them out
+    #[arg(long)]
+    repair: bool,
+    /// Do what --repair says
+    #[arg(long, requires = "repair")]
+    yes: bool,
+    /// Print JSON, for programs
+    #[arg(long)]
+    json: bool,
+}
+
+/// What became of a copy that is there twice.
+enum Repair {
+    /// Nobody asked for it.
+    NotAsked,
+    /// It would be taken out.
+    Would,
+    /// It is out.
+    TakenOut,
+    /// It was left, and why.
+    Left(String),
+}
+
+pub(super) fn run(arguments: &Arguments) -> ExitCode {
+    let (site, mut database) = match arguments.place.open(PATIENCE) {
+        Ok(opened) => opened,
+        Err(status) => return status,
+    };
+    let selection = Selection { since: arguments.since, mailbox: arguments.mailbox.as_deref() };
+    let mut progress = Progress::new();
+    let found = match audit(&site, database.as_mut(), &selection, &mut |done, of| progress.tell(done, of)) {
+        Ok(found) => found,
+        Err(error) => return place::failed(&error),
+    };
+    drop(database);
+    let repairs: Vec<Repair> = found.twice.iter().map(|twice| repair(&site, twice, arguments)).collect();
+    if arguments.json {
+        say(&as_json(&found, &repairs, arguments).to_string());
+    } else {
+        tell(&found, &repairs, arguments);
+    }
+    let losses = found.gone.iter().filter(|(_, gone)| gone.is_loss()).count();
+    let twice = repairs.iter().filter(|repair| !matches!(repair, Repair::TakenOut)).count();
+    if losses + twice + found.owed.len() + found.never_ended.len() > 0 {
+        ExitCode::DataErr
+    } else if found.unseen.is_empty() {
+        ExitCode::Ok
+    } else {
+        ExitCode::Unavailable
+    }
+}
+
+fn repair(site: &Site, twice: &Twice, arguments: &Arguments) -> Repair {
+    if !arguments.repair {
+        return Repair::NotAsked;
+    }
+    if !twice.same_bytes {
+        return Repair::Left("the two differ: compare them, and delete one by hand".into());
+    }
+    if !arguments.yes {
+        return Repair::Would;
+    }
+    match take_out(site, twice, Deadline::after(PATIENCE_FOR_ONE)) {
+        Ok(()) => Repair::TakenOut,
+        Err(NotTaken::Mailbox(error)) => {
+            Repair::Left(format!("{error}: it may be out or not; run the audit again in some minutes"))
+        }
+        Err(error) => Repair::Left(error.to_string()),
+    }
+}
+
+/// What a person reads, the most important first.
+fn tell(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
+    let mut rows: Vec<[String; 4]> = Vec::new();
+    let gone = |wanted: fn(Gone) -> bool| {
+        let wanted = found.gone.iter().filter(move |(_, gone)| wanted(*gone));
+        wanted.map(|(copy, gone)| (copy, Some(*gone))).collect::<Vec<_>>()
+    };
+    rows.extend(rows_of("LOST", &gone(Gone::is_loss), arguments));
+    for (twice, repair) in found.twice.iter().zip(repairs) {
+        rows.push(row("TWICE", &twice.copy, told_twice(twice, repair)));
+    }
+    let mut owed: Vec<_> = found.owed.iter().map(|copy| (copy, None)).collect();
+    owed.sort_by_key(|(copy, _)| (&copy.user, &copy.mailbox));
+    rows.extend(rows_of("OWED", &owed, arguments));
+    rows.extend(found.never_ended.iter().map(|attempt| {
+        let place = format!("{} of {}", attempt.mailbox, attempt.user);
+        ["never ended".into(), place, attempt.message_id.clone(), told_attempt(attempt)]
+    }));
+    rows.extend(found.unseen.iter().map(|(user, mailbox, error)| {
+        ["not looked at".into(), format!("{mailbox} of {user}"), String::new(), error.to_string()]
+    }));
+    rows.extend(rows_of("moved", &gone(|gone| gone.now().is_some()), arguments));
+    // What owners do with their mail would bury the rest: it is counted, unless one mailbox was asked for.
+    if arguments.mailbox.is_some() {
+        rows.extend(rows_of("gone", &gone(|gone| gone == Gone::Removed), arguments));
+    }
+    if !rows.is_empty() {
+        say(&table(["found", "mailbox", "message", "what it is"], rows.into_iter()));
+        say("");
+    }
+    let since = moment::told(arguments.since);
+    let looked = match (&arguments.mailbox, found.mailboxes) {
+        (Some(mailbox), 0) => format!("No copy for {mailbox} has been recorded since {since}"),
+        (None, 0) => format!("No copy has been recorded since {since}"),
+        _ => format!(
+            "Looked for {} in {}, of messages recorded since {since}",
+            several(found.copies, "copy", "copies"),
+            several(found.mailboxes, "mailbox", "mailboxes")
+        ),
+    };
+    let count = |wanted: fn(Gone) -> bool| found.gone.iter().filter(|(_, gone)| wanted(*gone)).count();
+    let lost = count(Gone::is_loss);
+    let counts = [
+        (lost, "lost"),
+        (repairs.iter().filter(|repair| !matches!(repair, Repair::TakenOut)).count(), "there twice"),
+        (repairs.iter().filter(|repair| matches!(repair, Repair::TakenOut)).count(), "taken out"),
+        (found.owed.len(), "owed"),
+        (found.never_ended.len(), "never ended"),
+        (found.unseen.len(), "not looked at"),
+        (count(|gone| gone.now().is_some()), "moved"),
+        (count(|gone| gone == Gone::Removed), "gone, most likely deleted or filed by their owners"),
+    ];
+    let counts: Vec<String> =
+        counts.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+    if counts.is_empty() {
+        let well = match (&arguments.mailbox, found.mailboxes) {
+            (Some(_), 0) => "name a user as the mailbox store does, or one mailbox, as in scuba/INBOX",
+            (None, 0) => "there is nothing to look for, and no attempt is overdue",
+            _ => "all are there, once, and no attempt is overdue",
+        };
+        say(&format!("{looked}: {well}."));
+    } else {
+        say(&format!("{looked}: {}.", counts.join(", ")));
+    }
+    let would = repairs.iter().filter(|repair| matches!(repair, Repair::Would)).count();
+    if would > 0 {
+        say(&format!("Nothing was changed. With --yes, {} would be taken out.", several(would, "copy", "copies")));
+    } else if !arguments.repair && found.twice.iter().any(|twice| twice.same_bytes) {
+        say("`audit --repair` takes out copies that are there twice and the same to the last byte.");
+    }
+    if !found.owed.is_empty() {
+        say("`maildrop_command replay --owed` finishes what is owed.");
+    }
+    if lost > 0 {
+        // As an argument, the moment is in one word.
+        let since = since.replace(' ', "T");
+        say(&format!(
+            "`maildrop_command replay --restore --since {since}` shows what was lost; with --yes, delivers it again."
+        ));
+    }
+}
+
+/// A copy, and why it is gone; one that is owed never was there.
+type Missing<'a> = (&'a RecordedCopy, Option<Gone>);
+
+/// A row for each of these copies; of one mailbox no more than a few, unless it was asked for.
+fn rows_of(what: &str, wanted: &[Missing<'_>], arguments: &Arguments) -> Vec<[String; 4]> {
+    let same_mailbox = |a: &Missing<'_>, b: &Missing<'_>| (&a.0.user, &a.0.mailbox) == (&b.0.user, &b.0.mailbox);
+    let few = if arguments.mailbox.is_some() { usize::MAX } else { A_FEW };
+    let mut rows = Vec::new();
+    for of_mailbox in wanted.chunk_by(same_mailbox) {
+        rows.extend(of_mailbox.iter().take(few).map(|(copy, gone)| row(what, copy, told(copy, *gone))));
+        if let (Some((copy, _)), true) = (of_mailbox.first(), of_mailbox.len() > few) {
+            let more = format!("and {} more", of_mailbox.len() - few);
+            let mend = format!("--mailbox {}/{} lists them", copy.user, copy.mailbox);
+            rows.push([what.into(), format!("{} of {}", copy.mailbox, copy.user), more, mend]);
+        }
+    }
+    rows
+}
+
+fn row(what: &str, copy: &RecordedCopy, told: String) -> [String; 4] {
+    [what.into(), format!("{} of {}", copy.mailbox, copy.user), copy.message_id.clone(), told]
+}
+
+fn several(count: usize, one: &str, many: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
+}
+
+fn told(copy: &RecordedCopy, gone: Option<Gone>) -> String {
+    let Some(gone) = gone else { return copy.reason.clone().unwrap_or_default() };
+    let was = copy.placement.map_or_else(String::new, |at| format!("it was uid {}; ", at.uid));
+    match gone {
+        Gone::OlderMailbox => format!("{was}the mailbox has gone back to before that: restored from an old backup?"),
+        Gone::NewMailbox => format!("{was}the mailbox was made anew or restored (another UIDVALIDITY), without it"),
+        Gone::NoMailbox => format!("{was}the whole mailbox is gone"),
+        Gone::Renumbered(now) => {
+            format!("{was}it is uid {} now: the mailbox was made anew or restored (another UIDVALIDITY)", now.uid)
+        }
+        Gone::Elsewhere(now) => format!("{was}it is uid {} now: somebody took it out and put it back", now.uid),
+        Gone::Removed => format!("{was}most likely its owner has deleted it, or filed it in another mailbox"),
+    }
+}
+
+fn told_twice(twice: &Twice, repair: &Repair) -> String {
+    let (keep, extra) = (twice.keep.uid, twice.extra.uid);
+    match repair {
+        Repair::NotAsked if twice.same_bytes => {
+            format!("uid {extra} is the same, to the last byte, as uid {keep}, which the ledger has")
+        }
+        Repair::NotAsked => {
+            format!(
+                "uid {extra} is the same message as uid {keep}, which the ledger has, but for what was added on the way"
+            )
+        }
+        Repair::Would => format!("uid {extra} would be taken out; uid {keep}, the same to the last byte, stays"),
+        Repair::TakenOut => format!("uid {extra} was taken out; uid {keep}, the same to the last byte, stays"),
+        Repair::Left(why) => format!("uid {extra} was left, beside uid {keep}: {why}"),
+    }
+}
+
+fn told_attempt(attempt: &NeverEnded) -> String {
+    let ago = humantime::format_duration(Duration::from_secs(attempt.age.as_secs()));
+    let who = format!("process {} on {} began {ago} ago, and was cut short", attempt.pid, attempt.host);
+    if attempt.delivered {
+        return format!(
+            "{who}; another attempt has delivered the copy. A next delivery to {} looks",
+            attempt.recipient
+        );
+    }
+    let postfix = match &attempt.queue_id {
+        Some(queue_id) => format!("see Postfix's queue on {}: postcat -q {queue_id}", attempt.host),
+        None => format!("see Postfix's queue on {}", attempt.host),
+    };
+    format!(
+        "{who}; NOT delivered. The next delivery to {} looks whether its copy is there first; {postfix}",
+        attempt.recipient
+    )
+}
+
+fn as_json(found: &Audit, repairs: &[Repair], arguments: &Arguments) -> Value {
+    let copy = |copy: &RecordedCopy| {
+        json!({
+            "message_id": copy.message_id,
+            "subject": copy.subject,
+            "recorded_at": moment::exact(copy.recorded_at),
+            "role": copy.role.as_str(),
+            "user": copy.user,
+            "mailbox": copy.mailbox,
+            "recipient": copy.recipient,
+            "uid_validity": copy.placement.map(|at| at.uid_validity),
+            "uid": copy.placement.map(|at| at.uid),
+        })
+    };
+    let gone = found.gone.iter().map(|(of, gone)| {
+        let now = gone.now().map(|at| json!({ "uid_validity": at.uid_validity, "uid": at.uid }));
+        json!({ "copy": copy(of), "why": gone.as_str(), "lost": gone.is_loss(), "now": now })
+    });
+    let twice = found.twice.iter().zip(repairs).map(|(twice, repair)| {
+        let (done, why) = match repair {
+            Repair::NotAsked => ("nothing", None),
+            Repair::Would => ("would be taken out", None),
+            Repair::TakenOut => ("taken out", None),
+            Repair::Left(why) => ("left", Some(why)),
+        };
+        json!({
+            "copy": copy(&twice.copy),
+            "keep_uid": twice.keep.uid,
+            "extra_uid": twice.extra.uid,
+            "same_bytes": twice.same_bytes,
+            "repair": done,
+            "why": why,
+        })
+    });
+    let owed = found.owed.iter().map(|of| json!({ "copy": copy(of), "why": of.reason }));
+    let never_ended = found.never_ended.iter().map(|attempt| {
+        json!({
+            "message_id": attempt.message_id,
+            "recipient": attempt.recipient,
+            "user": attempt.user,
+            "mailbox": attempt.mailbox,
+            "host": attempt.host,
+            "pid": attempt.pid,
+            "queue_id": attempt.queue_id,
+            "started_at": moment::exact(attempt.started_at),
+            "age_seconds": attempt.age.as_secs(),
+            "delivered": attempt.delivered,
+        })
+    });
+    let unseen = found
+        .unseen
+        .iter()
+        .map(|(user, mailbox, error)| json!({ "user": user, "mailbox": mailbox, "error": error.to_string() }));
+    json!({
+        "since": moment::exact(arguments.since),
+        "copies": found.copies,
+        "mailboxes": found.mailboxes,
+        "gone": gone.collect::<Vec<_>>(),
+        "twice": twice.collect::<Vec<_>>(),
+        "owed": owed.collect::<Vec<_>>(),
+        "never_ended": never_ended.collect::<Vec<_>>(),
+        "unseen": unseen.collect::<Vec<_>>(),
+    })
+}
+
+/// Tells a person at a terminal how far it has come, every two seconds.
+struct Progress {
+    last: Instant,
+    to_a_person: bool,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { last: Instant::now(), to_a_person: std::io::stderr().is_terminal() }
+    }
+
+    fn tell(&mut self, done: usize, of: usize) {
+        if self.to_a_person && self.last.elapsed() >= Duration::from_secs(2) && done < of {
+            self.last = Instant::now();
+            complain(&format!("looked at {done} of {of} mailboxes …"));
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! `--owed` and `--restore`: what the ledger says should be in a mailbox, and is not.
+
+use super::super::{complain, moment, say, table};
+use super::progress::Progress;
+use super::{Arguments, Tally, exit_of};
+use crate::cli::deliver::Setting;
+use crate::cli::place::failed;
+use crate::deadline::Deadline;
+use crate::delivery::Manner;
+use crate::ledger::recorded::{self, RecordedCopy, Selection};
+use crate::redelivery::{self, RedeliveryError};
+use crate::replay::Outcome;
+use crate::site::Site;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use sysexits::ExitCode;
+
+/// How long the ledger may take to say what is owed, or what should be where.
+const PATIENCE: Duration = Duration::from_hours(1);
+/// How many copies are shown to people.
+const SHOWN: usize = 20;
+
+fn selection(arguments: &Arguments) -> Selection<'_> {
+    Selection { since: arguments.since.unwrap_or_default(), mailbox: arguments.mailbox.as_deref() }
+}
+
+/// Finishes what is owed.
+pub(super) fn owed(arguments: &Arguments, setting: &Setting, stop: &AtomicBool) -> Result<ExitCode, ExitCode> {
+    let (_, mut database) = arguments.place.open(PATIENCE)?;
+    let copies = recorded::owed(database.as_mut(), &selection(arguments)).map_err(|error| failed(&error))?;
+    drop(database);
+    if arguments.dry_run {
+        show(arguments, &copies, "owed", |copy| copy.reason.clone().unwrap_or_default());
+        return Ok(ExitCode::Ok);
+    }
+    Ok(bring(arguments, setting, &copies, stop, redelivery::finish))
+}
+
+/// Shows what is lost, and with `--yes` delivers it again.
+pub(super) fn restore(arguments: &Arguments, setting: &Setting, stop: &AtomicBool) -> Result<ExitCode, ExitCode> {
+    let slow = crate::cli::Slow::watch("looking into the mailboxes");
+    let (_, mut database) = arguments.place.open(PATIENCE)?;
+    let mut look = || {
+        let mailboxes = recorded::delivered(database.as_mut(), &selection(arguments))?;
+        let deadline = || Deadline::after(setting.site.deadline());
+        redelivery::lost(&setting.site, database.as_mut(), &mailboxes, deadline, &mut |_| {})
+    };
+    let losses = look().map_err(|error| failed(&error))?;
+    drop((slow, database));
+    for (user, mailbox, error) in &losses.unseen {
+        complain(&format!("{mailbox} of {user} could not be looked at: {error}"));
+    }
+    // What its owner has deleted must not come back because somebody restores what another mailbox has lost.
+    let gone = losses.lost.len();
+    let wanted = losses.lost.into_iter().filter(|lost| arguments.deleted || lost.gone.is_loss());
+    let copies: Vec<RecordedCopy> = wanted.map(|lost| lost.copy).collect();
+    let seen = if losses.unseen.is_empty() { ExitCode::Ok } else { ExitCode::TempFail };
+    if arguments.yes {
+        let exit = bring(arguments, setting, &copies, stop, redelivery::restore);
+        return Ok(if exit == ExitCode::Ok { seen } else { exit });
+    }
+    show(arguments, &copies, "lost", |copy| copy.subject.clone().unwrap_or_default());
+    if !arguments.json {
+        let (looked, mailboxes, left) = (losses.copies, losses.mailboxes, gone - copies.len());
+        say(&format!(
+            "of {looked} copies in {mailboxes} mailboxes, {} would be delivered again with --yes",
+            copies.len()
+        ));
+        if left > 0 {
+            say(&format!(
+                "gone besides, from mailboxes that go on: {left}, most likely deleted or filed by their owners. \
+                 With --deleted, what is gone so is brought back, too"
+            ));
+        } else if arguments.deleted && gone > 0 {
+            say("what owners have deleted or filed is among them: `maildrop_command audit --mailbox USER` tells which");
+        }
+    }
+    Ok(seen)
+}
+
+/// Brings each copy home.
+fn bring(
+    arguments: &Arguments,
+    setting: &Setting,
+    copies: &[RecordedCopy],
+    stop: &AtomicBool,
+    deliver: impl Fn(&Site, &RecordedCopy, Deadline) -> Result<Manner, RedeliveryError>,
+) -> ExitCode {
+    let mut tally = Tally::default();
+    let mut progress = Progress::begin(copies.len() as u64);
+    for copy in copies {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let deadline = Deadline::after(setting.site.deadline());
+        // A panic in one delivery says nothing about the next one. The log has it.
+        let brought = catch_unwind(AssertUnwindSafe(|| deliver(&setting.site, copy, deadline)));
+        let outcome = match brought {
+            Ok(Ok(Manner::AlreadyThere | Manner::Adopted(_))) => Outcome::AlreadyThere,
+            Ok(Ok(Manner::Owed(why))) => Outcome::Refused(why),
+            Ok(Ok(manner)) => Outcome::Delivered(manner.as_str().into()),
+            Ok(Err(RedeliveryError::Refused(refusal))) => Outcome::refusal(&refusal),
+            Ok(Err(error @ RedeliveryError::Database(_))) => Outcome::Deferred(error.to_string()),
+            Ok(Err(error @ RedeliveryError::NoSource(_))) => Outcome::Refused(error.to_string()),
+            Err(_) => Outcome::Deferred("an internal error; the log has the details".into()),
+        };
+        if let Outcome::Deferred(why) | Outcome::Refused(why) = &outcome {
+            let line = format!("{} for {} of {}: {why}", copy.message_id, copy.mailbox, copy.user);
+            progress.above(|| complain(&line.replace('\n', "?")));
+        }
+        tally.count(&outcome);
+        tally.done += 1;
+        progress.show(&tally);
+    }
+    progress.end();
+    let total = copies.len() as u64;
+    super::summarize(arguments, &tally, total, None);
+    exit_of(&tally, total)
+}
+
+/// Shows copies, to people the first of them.
+fn show(arguments: &Arguments, copies: &[RecordedCopy], what: &str, why: impl Fn(&RecordedCopy) -> String) {
+    if arguments.json {
+        for copy in copies {
+            say(&serde_json::json!({
+                "user": copy.user,
+                "mailbox": copy.mailbox,
+                "role": copy.role.as_str(),
+                "message_id": copy.message_id,
+                "recorded_at": moment::exact(copy.recorded_at),
+                "subject": copy.subject,
+                "reason": copy.reason,
+            })
+            .to_string());
+        }
+        return;
+    }
+    if copies.is_empty() {
+        return say(&format!("nothing is {what}"));
+    }
+    let row = |copy: &RecordedCopy| {
+        let mailbox = format!("{} of {}", copy.mailbox, copy.user);
+        [moment::told(copy.recorded_at), mailbox, copy.message_id.clone(), why(copy)]
+    };
+    let last = if what == "owed" { "why" } else { "subject" };
+    say(&table(["since", "mailbox", "message", last], copies.iter().take(SHOWN).map(row)));
+    if copies.len() > SHOWN {
+        say(&format!("and {} more; --json has them all", copies.len() - SHOWN));
+    }
+}

@@ -1,0 +1,116 @@
+//! `trace`: one message's whole story, across all hosts.
+
+mod find;
+mod story;
+mod tell;
+mod verdict;
+
+use super::place::{self, Place};
+use super::{complain, moment, say};
+use crate::database::{Database, DatabaseError};
+use crate::site::Site;
+use clap::Args;
+use std::time::Duration;
+use sysexits::ExitCode;
+
+use find::{As, Asked};
+use story::Story;
+
+/// How long all of it may take: a queue id or an address has no index of its own.
+const PATIENCE: Duration = Duration::from_mins(10);
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  maildrop_command trace '<123-abc@mail.google.com>'
+  maildrop_command trace 4bFQzT2vJcz1sN
+  maildrop_command trace scuba@mail.axial.net --since 2h
+  maildrop_command trace --json '<123-abc@mail.google.com>' | jq '.messages[].recipients'
+
+What stands in <angle brackets> is a Message-ID (quote it from the shell). What has no @ is a queue id. Anything else \
+could be either: it is looked for as a Message-ID first and, if there is none, as an address; the first line says as \
+what it was found. An address finds what was tried for that recipient or for that mailbox, and what that envelope sender \
+sent.
+
+A Message-ID has an index, and is found however old it is. A queue id or an address is looked for in what was tried since \
+--since; five days is how long Postfix keeps a message before it gives it up (maximal_queue_lifetime).
+
+Several messages may share one Message-ID: senders reuse them, and filters rewrite what is in them. Each has a story of \
+its own.
+
+Exit status: 0 if there is something to tell, 66 if nothing was found, 69 if the database cannot be asked, 78 if the \
+configuration cannot be read.")]
+pub(super) struct Arguments {
+    /// A Message-ID, a queue id, or an address
+    #[arg(value_name = "MESSAGE-ID|QUEUE-ID|ADDRESS", allow_hyphen_values = true)]
+    what: String,
+    #[command(flatten)]
+    place: Place,
+    /// How far back to look for a queue id or an address: 2d, 90m, 2026-11-20, 2026-11-20T03:00:00Z
+    #[arg(long, value_name = "WHEN", default_value = "5d", value_parser = moment::since)]
+    since: i64,
+    /// At most so many messages, the newest first
+    #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
+    limit: u16,
+    /// Print JSON, for programs
+    #[arg(long)]
+    json: bool,
+}
+
+/// What there is to tell.
+struct Traced {
+    asked: Asked,
+    stories: Vec<Story>,
+    /// Whether there are more messages than were asked for.
+    more: bool,
+    /// The database's clock, in microseconds since 1970.
+    now: i64,
+    limits: verdict::Limits,
+}
+
+pub(super) fn run(arguments: &Arguments) -> ExitCode {
+    if arguments.what.trim().is_empty() {
+        complain("say what to trace: a Message-ID, a queue id or an address");
+        return ExitCode::Usage;
+    }
+    let slow = super::Slow::watch("asking the ledger");
+    let (site, mut database) = match arguments.place.open(PATIENCE) {
+        Ok(opened) => opened,
+        Err(status) => return status,
+    };
+    let traced = match trace(&site, database.as_mut(), arguments) {
+        Ok(traced) => traced,
+        Err(error) => return place::failed(&error),
+    };
+    drop(slow);
+    say(&if arguments.json { tell::json(&traced).to_string() } else { tell::text(&traced, &site, arguments.since) });
+    if traced.stories.is_empty() { ExitCode::NoInput } else { ExitCode::Ok }
+}
+
+fn trace(site: &Site, database: &mut dyn Database, arguments: &Arguments) -> Result<Traced, DatabaseError> {
+    let limit = usize::from(arguments.limit);
+    let (asked, found, more) = find::find(site, database, &arguments.what, arguments.since, limit)?;
+    let mut stories: Vec<Story> = Vec::new();
+    for found in found {
+        let mut story = story::read(database, &found)?;
+        // Messages that share a Message-ID share a lock.
+        story.holder = match stories.iter().find(|other| other.lock == story.lock) {
+            Some(other) => other.holder.clone(),
+            None => database.holder(&story.lock)?,
+        };
+        stories.push(story);
+    }
+    let now = super::pages::now(database)?;
+    let limits = verdict::Limits { deadline: site.deadline(), settle: site.policy().settle };
+    Ok(Traced { asked, stories, more, now, limits })
+}
+
+impl As {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::MessageId => "Message-ID",
+            Self::QueueId => "queue id",
+            Self::Address => "address",
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Questions that people ask of SQLite's tables.
+
+use super::SqliteDatabase;
+use crate::database::DatabaseError;
+use crate::database::tables::{Dialect, Row, Tables, Value};
+use rusqlite::types::{ToSqlOutput, Value as Bound, ValueRef};
+use rusqlite::{ToSql, params_from_iter};
+
+impl Tables for SqliteDatabase {
+    fn dialect(&self) -> Dialect {
+        Dialect::Sqlite
+    }
+
+    fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
+        self.patiently(doing, |connection| {
+            let mut statement = connection.prepare(sql)?;
+            let columns = statement.column_count();
+            let mut rows = statement.query(params_from_iter(values))?;
+            let mut all = Vec::new();
+            while let Some(row) = rows.next()? {
+                let cell = |index| row.get_ref(index).map(as_text);
+                all.push(Row((0..columns).map(cell).collect::<rusqlite::Result<_>>()?));
+            }
+            Ok(all)
+        })
+    }
+
+    fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError> {
+        let changed = self.writing(doing, |transaction| transaction.execute(sql, params_from_iter(values)))?;
+        Ok(changed as u64)
+    }
+
+    fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<(), DatabaseError> {
+        self.writing(doing, |transaction| {
+            for (sql, values) in changes {
+                transaction.execute(sql, params_from_iter(*values))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+fn as_text(value: ValueRef<'_>) -> Option<String> {
+    match value {
+        ValueRef::Null => None,
+        ValueRef::Integer(number) => Some(number.to_string()),
+        ValueRef::Real(number) => Some(number.to_string()),
+        ValueRef::Text(text) | ValueRef::Blob(text) => Some(String::from_utf8_lossy(text).into_owned()),
+    }
+}
+
+impl ToSql for Value<'_> {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(match *self {
+            Self::Integer(number) | Self::Moment(number) => ToSqlOutput::Owned(Bound::Integer(number)),
+            Self::Text(text) => ToSqlOutput::Borrowed(ValueRef::Text(text.as_bytes())),
+            Self::Bytes(bytes) => ToSqlOutput::Borrowed(ValueRef::Blob(bytes)),
+            Self::Uuid(uuid) => ToSqlOutput::Owned(Bound::Blob(uuid.as_bytes().to_vec())),
+            Self::Null => ToSqlOutput::Owned(Bound::Null),
+        })
+    }
+}

@@ -1,0 +1,206 @@
+//! Questions that people ask of the tables: what `trace`, `stats`, `audit`, `prune` and `replay` read and change.
+//!
+//! A delivery's statements are written for one engine each, for the sake of its round trips and snapshots. These here are
+//! not in a hurry: each is written once, in the SQL that the engines share, with `?` for a value. Where they differ, a
+//! [`Dialect`] says how. Values cross as they do in a delivery: as hexadecimal digits, or bound.
+//!
+//! What is selected comes as text: bytes through [`Dialect::hex`], moments through [`Dialect::microseconds`]. Long answers
+//! are asked for in pages (`WHERE key > ? ORDER BY key LIMIT 500`), so that memory stays flat.
+
+use super::{DatabaseError, DatabaseFailure};
+use std::str::FromStr;
+
+/// A value in the place of a `?`.
+#[derive(Clone, Copy, Debug)]
+pub enum Value<'a> {
+    /// A number.
+    Integer(i64),
+    /// Text.
+    Text(&'a str),
+    /// Bytes: a digest, a UUID (on PostgreSQL a column of type uuid wants [`Value::Uuid`]).
+    Bytes(&'a [u8]),
+    /// A UUID.
+    Uuid(uuid::Uuid),
+    /// A moment, in microseconds since 1970.
+    Moment(i64),
+    /// NULL.
+    Null,
+}
+
+/// The tables, for questions in SQL.
+pub trait Tables {
+    /// How this engine writes what engines write differently.
+    fn dialect(&self) -> Dialect;
+
+    /// The rows that a statement brings. Under a lock, too: it is a statement like any other, with a snapshot of its own.
+    ///
+    /// # Errors
+    /// [`DatabaseError`]
+    fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError>;
+
+    /// Changes rows in a transaction of its own (within the lock's, on PostgreSQL, while a lock is held), and says how many.
+    ///
+    /// # Errors
+    /// [`DatabaseError`]
+    fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError>;
+
+    /// Several changes, all of them or none, in one round trip (within the lock's transaction likewise).
+    ///
+    /// # Errors
+    /// [`DatabaseError`]
+    fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<(), DatabaseError>;
+}
+
+/// How an engine writes what engines write differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// PostgreSQL.
+    Postgresql,
+    /// Oracle's MySQL.
+    Mysql,
+    /// MariaDB.
+    Mariadb,
+    /// SQLite.
+    Sqlite,
+}
+
+impl Dialect {
+    /// A column of bytes as lower-case hexadecimal digits.
+    #[must_use]
+    pub fn hex(self, column: &str) -> String {
+        match self {
+            Self::Postgresql => format!("encode({column}, 'hex')"),
+            Self::Mysql | Self::Mariadb | Self::Sqlite => format!("lower(hex({column}))"),
+        }
+    }
+
+    /// A column with a UUID as 32 lower-case hexadecimal digits.
+    #[must_use]
+    pub fn uuid(self, column: &str) -> String {
+        match self {
+            Self::Postgresql => format!("replace({column}::text, '-', '')"),
+            Self::Mysql | Self::Mariadb | Self::Sqlite => self.hex(column),
+        }
+    }
+
+    /// A moment, column or expression, as microseconds since 1970.
+    #[must_use]
+    pub fn microseconds(self, moment: &str) -> String {
+        match self {
+            Self::Postgresql => format!("(extract(epoch FROM {moment}) * 1000000)::bigint"),
+            Self::Mysql | Self::Mariadb => format!("TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {moment})"),
+            Self::Sqlite => moment.to_owned(),
+        }
+    }
+
+    /// The present moment by the database's clock, to compare columns with.
+    #[must_use]
+    pub fn now(self) -> &'static str {
+        match self {
+            Self::Postgresql => "clock_timestamp()",
+            Self::Mysql | Self::Mariadb => "UTC_TIMESTAMP(6)",
+            Self::Sqlite => "CAST(unixepoch('subsec') * 1000000 AS INTEGER)",
+        }
+    }
+}
+
+/// A row of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Row(pub(super) Vec<Option<String>>);
+
+impl Row {
+    /// A column as text; `None` for NULL.
+    #[must_use]
+    pub fn text(&self, index: usize) -> Option<&str> {
+        self.0.get(index).and_then(Option::as_deref)
+    }
+
+    /// A column as a number, or whatever else can be read from text; `None` for NULL.
+    ///
+    /// # Errors
+    /// [`DatabaseError`] where it is something else.
+    pub fn value<T: FromStr>(&self, index: usize) -> Result<Option<T>, DatabaseError> {
+        let unreadable = |text: &str| {
+            let detail = format!("column {} of the answer is {text:?}", index + 1);
+            DatabaseError::new(DatabaseFailure::Other, "reading the ledger", detail)
+        };
+        self.text(index).map(|text| text.parse().map_err(|_| unreadable(text))).transpose()
+    }
+
+    /// A column that came through [`Dialect::hex`] as bytes; `None` for NULL.
+    ///
+    /// # Errors
+    /// [`DatabaseError`] where it is something else.
+    pub fn bytes(&self, index: usize) -> Result<Option<Vec<u8>>, DatabaseError> {
+        self.text(index).map(from_hex).transpose().map_err(|()| {
+            let detail = format!("column {} of the answer is no hexadecimal number", index + 1);
+            DatabaseError::new(DatabaseFailure::Other, "reading the ledger", detail)
+        })
+    }
+
+    /// A column that came through [`Dialect::hex`] as that many bytes.
+    ///
+    /// # Errors
+    /// [`DatabaseError`] where it is NULL or something else.
+    pub fn digest<const N: usize>(&self, index: usize) -> Result<[u8; N], DatabaseError> {
+        self.bytes(index)?.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
+            let detail = format!("column {} of the answer does not have {N} bytes", index + 1);
+            DatabaseError::new(DatabaseFailure::Other, "reading the ledger", detail)
+        })
+    }
+}
+
+fn from_hex(text: &str) -> Result<Vec<u8>, ()> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok()).ok_or(());
+    text.as_bytes()
+        .chunks(2)
+        .map(|pair| match pair {
+            [high, low] => Ok(digit(*high)? << 4 | digit(*low)?),
+            _ => Err(()),
+        })
+        .collect()
+}
+
+/// The statement with a literal in the place of each `?`.
+pub(super) fn filled(
+    doing: &str,
+    sql: &str,
+    values: &[Value<'_>],
+    literal: impl Fn(Value<'_>) -> String,
+) -> Result<String, DatabaseError> {
+    let pieces: Vec<&str> = sql.split('?').collect();
+    let [first, rest @ ..] = pieces.as_slice() else { return Ok(String::new()) };
+    if rest.len() != values.len() {
+        let detail = format!("a statement with {} places for {} values", rest.len(), values.len());
+        return Err(DatabaseError::new(DatabaseFailure::Other, doing, detail));
+    }
+    let mut filled = (*first).to_owned();
+    for (value, piece) in values.iter().zip(rest) {
+        filled.push_str(&literal(*value));
+        filled.push_str(piece);
+    }
+    Ok(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_place_gets_its_value() {
+        let literal = |value: Value<'_>| format!("<{value:?}>");
+        let filled = |sql, values: &[Value<'_>]| filled("x", sql, values, literal).ok();
+        assert_eq!(filled("a ? b ?", &[Value::Integer(1), Value::Null]).as_deref(), Some("a <Integer(1)> b <Null>"));
+        assert_eq!(filled("a", &[]).as_deref(), Some("a"));
+        assert_eq!(filled("a ?", &[]), None);
+        assert_eq!(filled("a", &[Value::Null]), None);
+    }
+
+    #[test]
+    fn hexadecimal_digits_are_read_back() {
+        assert_eq!(from_hex("00ff7f"), Ok(vec![0, 255, 127]));
+        assert_eq!(from_hex(""), Ok(vec![]));
+        assert_eq!(from_hex("0"), Err(()));
+        assert_eq!(from_hex("0g"), Err(()));
+    }
+}

@@ -1,0 +1,40 @@
+//! Where a copy is by now that is not where the ledger has it.
+
+use super::{FoundCopy, Mailbox, MailboxError, Matching, Placement, Position, Wanted};
+use time::OffsetDateTime;
+
+/// Looks for a copy in all of a mailbox, wherever it got to: the mailbox may have been renumbered, restored from an old
+/// backup, or put together by hand.
+///
+/// `wanted.since` does not count. Where the store has UIDs and the message has a Message-ID to search by, the server is asked
+/// for the Message-ID, and what it names is compared; else, all that arrived since `wanted.not_before` is looked at.
+///
+/// What arrived at or above the recorded place is always looked at message by message: a SEARCH by header may be answered
+/// from an index that has not seen the newest ones.
+///
+/// # Errors
+/// [`MailboxError`]
+pub fn look_everywhere(
+    mailbox: &mut dyn Mailbox,
+    wanted: &Wanted<'_>,
+    recorded: Option<Placement>,
+    has_uids: bool,
+) -> Result<Vec<FoundCopy>, MailboxError> {
+    let wanted = Wanted { since: None, matching: Matching::Identity, ..*wanted };
+    if !has_uids || wanted.message_id.is_none() {
+        return Ok(mailbox.find(&wanted)?.copies);
+    }
+    let from = |at: Placement| Position { uid_validity: at.uid_validity, uid_next: at.uid };
+    if let Some(at) = recorded {
+        let found = mailbox.find(&Wanted { since: Some(from(at)), ..wanted })?;
+        if found.in_range && !found.copies.is_empty() {
+            return Ok(found.copies);
+        }
+    }
+    let by_id = Wanted { matching: Matching::MessageId, not_before: OffsetDateTime::UNIX_EPOCH, ..wanted };
+    let lowest = mailbox.find(&by_id)?.copies.iter().filter_map(|copy| copy.placement).min_by_key(|at| at.uid);
+    match lowest {
+        Some(at) => Ok(mailbox.find(&Wanted { since: Some(from(at)), ..wanted })?.copies),
+        None => Ok(Vec::new()),
+    }
+}

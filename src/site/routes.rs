@@ -1,0 +1,121 @@
+//! Whose mailboxes a message goes to: the recipient's, by the table of addresses, and the author's Sent, where somebody vouches
+//! for the author.
+
+use super::{Envelope, Kind, Site};
+use crate::config::{self, Trust};
+use crate::database::Database;
+use crate::delivery::{Deferral, Refusal};
+use crate::message::authentication_results::Vouched;
+use crate::message::{Address, Message};
+use crate::routing::{Destination, Party, Route};
+use tracing::info;
+
+/// What a delivery is owed where, before anything is opened.
+pub(super) struct Routes {
+    pub(super) recipient: Destination,
+    /// The author's, if a Sent copy is owed.
+    pub(super) sender: Option<Destination>,
+}
+
+impl Site {
+    /// Where the recipient's copy goes, and whether one is owed to the author.
+    pub(super) fn route(
+        &self,
+        message: &Message,
+        envelope: &Envelope,
+        database: &mut dyn Database,
+    ) -> Result<Routes, Refusal> {
+        let site = match &self.kind {
+            Kind::Embedded(embedded) => {
+                let recipient = embedded.recipient(&envelope.recipient.to_string());
+                let sender = message.from_address().and_then(|from| embedded.sender(&from.to_string()));
+                return Ok(Routes { recipient, sender });
+            }
+            Kind::Configured(site) => site,
+        };
+        let sent = &site.config.sent;
+        let author = message.from_address().filter(|author| author_vouched_for(sent, message, envelope, author));
+        let router = &site.router;
+        let mut lookups = router.lookups(&envelope.recipient, Party::Recipient);
+        lookups.extend(author.iter().flat_map(|author| router.lookups(author, Party::Sender)));
+        let lookups: Vec<&str> = lookups.iter().map(String::as_str).collect();
+        let book = database.addresses(&lookups).map_err(Deferral::Database)?;
+        let recipient = match router.route(&envelope.recipient, Party::Recipient, &book) {
+            Route::To(destination) => destination,
+            Route::Unknown => {
+                return Err(match site.config.routing.unknown {
+                    config::UnknownRecipient::Reject => Refusal::UnknownRecipient,
+                    config::UnknownRecipient::Defer => Deferral::UnknownRecipient.into(),
+                });
+            }
+            Route::TableEmpty => return Err(Deferral::NobodyKnown.into()),
+        };
+        let sender = match author.map(|author| router.route(author, Party::Sender, &book)) {
+            Some(Route::To(destination)) => Some(destination),
+            Some(Route::Unknown | Route::TableEmpty) | None => None,
+        };
+        Ok(Routes { recipient, sender })
+    }
+}
+
+/// Whether a Sent copy may be made for this author at all. A forged From must not write into a member's mailbox.
+fn author_vouched_for(sent: &config::Sent, message: &Message, envelope: &Envelope, author: &Address) -> bool {
+    if !sent.enabled {
+        return false;
+    }
+    match sent.trust {
+        Trust::Header => true,
+        // Who may send as whom is Postfix's to say (smtpd_sender_login_maps), and it says so of the envelope sender only:
+        // a member who has logged in can still write anybody's name into the From field.
+        Trust::Authenticated
+            if envelope.sasl_username.as_deref().is_some_and(|name| !name.is_empty())
+                && Address::parse(&envelope.sender).is_ok_and(|sender| sender.folded() == author.folded()) =>
+        {
+            true
+        }
+        Trust::Authenticated => {
+            let vouched = match &sent.authserv_id {
+                Some(ours) => message.authentication_results(ours),
+                None => Vouched::No("the client did not log in as the author".into()),
+            };
+            if let Vouched::No(why) = &vouched {
+                info!(%author, %why, "no Sent copy: nobody vouches for the author");
+            }
+            vouched == Vouched::Yes
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(from: &str) -> Message {
+        Message::receive(format!("From: {from}\nSubject: x\n\nx\n").into_bytes()).unwrap()
+    }
+
+    fn envelope(sender: &str, sasl_username: &str) -> Envelope {
+        Envelope {
+            sender: sender.into(),
+            recipient: Address::parse("doug@axial.net").unwrap(),
+            original_recipient: None,
+            queue_id: None,
+            client_address: None,
+            sasl_username: Some(sasl_username.into()),
+        }
+    }
+
+    #[test]
+    fn a_member_who_logged_in_is_the_author_of_what_bears_the_members_own_name_only() {
+        let sent = config::Sent { trust: Trust::Authenticated, ..config::Sent::default() };
+        let vouched = |from: &str, sender: &str, sasl_username: &str| {
+            let message = message(from);
+            let author = message.from_address().unwrap();
+            author_vouched_for(&sent, &message, &envelope(sender, sasl_username), author)
+        };
+        assert!(vouched("Lisa <Lisa@axial.net>", "lisa@axial.net", "lisa"));
+        assert!(!vouched("The Boss <boss@axial.net>", "mallory@axial.net", "mallory"));
+        assert!(!vouched("lisa@axial.net", "lisa@axial.net", ""));
+        assert!(!vouched("lisa@axial.net", "", "lisa"));
+    }
+}

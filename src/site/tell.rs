@@ -1,0 +1,75 @@
+//! What the log says of a delivery.
+
+use super::Envelope;
+use crate::delivery::{CopyReport, Deferral, Delivered, Refusal, Stages, Verdict, milliseconds};
+use crate::lock::{LockName, hex};
+use crate::message::Message;
+use std::time::Instant;
+use tracing::{info, warn};
+
+/// One record for one delivery. With Postfix's queue id in it, one search crosses both logs. README.md, "The log", says what
+/// each field means.
+pub fn tell(
+    message: &Message,
+    envelope: &Envelope,
+    lock: &LockName,
+    result: &Result<Delivered, Refusal>,
+    verdict: &Verdict,
+    stages: &Stages,
+    began: Instant,
+) {
+    macro_rules! record {
+        ($level:ident, $text:literal, $($field:tt)*) => {
+            $level!(
+                queue_id = envelope.queue_id.as_deref().unwrap_or_default(),
+                message_id = message.message_id_for_people(),
+                message_key = hex(message.identity().as_bytes()),
+                lock = lock.mysql_name(),
+                attempt = stages.attempt.map(tracing::field::display),
+                recipient = %envelope.recipient,
+                original_recipient = envelope.original_recipient.as_deref().unwrap_or_default(),
+                sender = envelope.sender,
+                client_address = envelope.client_address.as_deref().unwrap_or_default(),
+                sasl_username = envelope.sasl_username.as_deref().unwrap_or_default(),
+                size = message.size(),
+                verdict = %verdict,
+                connect_ms = milliseconds(stages.connect),
+                route_ms = milliseconds(stages.route),
+                authenticate_ms = milliseconds(stages.authenticate),
+                position_ms = milliseconds(stages.position),
+                journal_ms = milliseconds(stages.journal),
+                lock_ms = milliseconds(stages.lock),
+                look_ms = milliseconds(stages.look),
+                append_ms = milliseconds(stages.append),
+                record_ms = milliseconds(stages.record),
+                total_ms = milliseconds(began.elapsed()),
+                database_round_trips = stages.database_round_trips,
+                imap_round_trips = stages.imap_round_trips,
+                $($field)*
+                $text
+            )
+        };
+    }
+    match result {
+        Ok(delivered) => {
+            let told = |copy: &CopyReport| format!("{} {}", copy.role.as_str(), copy.manner.as_str());
+            let copies: Vec<String> = delivered.copies.iter().map(told).collect();
+            record!(info, "delivered", copies = copies.join(", "),);
+        }
+        Err(refusal @ Refusal::Deferred(Deferral::Busy(holder))) => {
+            let holder = holder.clone().unwrap_or_default();
+            record!(
+                info,
+                "deferred",
+                cause = %refusal,
+                holder_host = holder.host,
+                holder_pid = holder.pid,
+                holder_queue_id = holder.queue_id,
+                holder_session = holder.session,
+                held_for_s = holder.held_for.map(|held_for| held_for.as_secs()),
+            );
+        }
+        Err(refusal @ Refusal::Deferred(_)) => record!(warn, "deferred", cause = %refusal,),
+        Err(refusal) => record!(warn, "refused", cause = %refusal,),
+    }
+}

@@ -1,0 +1,51 @@
+//! `--embedded`: a Maildir that has lost a copy gets it back, once, from another copy of the message.
+
+use crate::program::{feed, program};
+use maildrop_command::deadline::Deadline;
+use maildrop_command::delivery::Manner;
+use maildrop_command::embedded::Embedded;
+use maildrop_command::ledger::recorded::{self, Selection};
+use maildrop_command::redelivery;
+use maildrop_command::site::Site;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+#[test]
+fn a_file_that_is_gone_is_there_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path().to_str().unwrap();
+    let message = b"From: lisa@gmail.com\nMessage-ID: <1@x>\nDate: Mon, 1 Jan 2026 00:00:00 +0000\n\nhello\n";
+    for recipient in ["doug@x", "scuba@x"] {
+        let command = program(&["--embedded", here, "--sender", "lisa@gmail.com", "--recipient", recipient]);
+        feed(command, message).delivered();
+    }
+    let site = Site::embedded(Embedded::new(directory.path().to_owned()));
+    let lost = || {
+        let mut database = site.open_database(None, soon()).unwrap();
+        let mailboxes = recorded::delivered(database.as_mut(), &Selection { since: 0, mailbox: None }).unwrap();
+        redelivery::lost(&site, database.as_mut(), &mailboxes, soon, &mut |_| {}).unwrap()
+    };
+    let none = lost();
+    assert_eq!((none.copies, none.mailboxes, none.lost.len()), (2, 2, 0));
+
+    let new = directory.path().join("doug@x/new");
+    let file = files(&new).remove(0);
+    let content = fs::read(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    let lost_now = lost().lost;
+    assert_eq!(lost_now.iter().map(|lost| lost.copy.user.as_str()).collect::<Vec<_>>(), ["doug@x"]);
+    assert_eq!(redelivery::restore(&site, &lost_now[0].copy, soon()).unwrap(), Manner::Appended(None));
+    assert_eq!(redelivery::restore(&site, &lost_now[0].copy, soon()).unwrap(), Manner::AlreadyThere);
+    assert_eq!(files(&new), std::slice::from_ref(&file));
+    assert_eq!(fs::read(file).unwrap(), content);
+    assert_eq!(lost().lost.len(), 0);
+}

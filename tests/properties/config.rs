@@ -1,0 +1,70 @@
+//! What holds for any text that is to be a configuration file.
+
+use maildrop_command::config::Config;
+use std::path::Path;
+use std::time::Duration;
+
+const FILE: &str = "/etc/maildrop/config.toml";
+/// Of letters that nothing else in the text has in this order.
+const PASSWORD: &str = "gEh3im-xYzZy-gEh3im";
+
+/// It is read and makes sense, or what is wrong with it is said in one line that names the place; and a password that
+/// somebody wrote into it is never repeated.
+pub fn holds(text: &str) {
+    match read(text) {
+        Ok(config) => makes_sense(&config),
+        Err(said) => assert!(said.starts_with(FILE), "{said:?}"),
+    }
+    for line in ["password = \"PASSWORD\"", "[imap]\npassword = \"PASSWORD\"", "password = PASSWORD"] {
+        let line = line.replace("PASSWORD", PASSWORD);
+        for with_password in [format!("{text}\n{line}\n"), format!("{line}\n{text}")] {
+            // A password that is the value of another key is that key's value, and may be told.
+            if let Ok(table) = with_password.parse::<toml::Table>()
+                && is_told_elsewhere(&toml::Value::Table(table))
+            {
+                continue;
+            }
+            let said = read(&with_password).expect_err("there is no key for a password");
+            assert!(!said.contains(PASSWORD), "{said:?}");
+        }
+    }
+}
+
+/// Reads it; what is wrong with it is one line of text that names a line of the file, or a key.
+fn read(text: &str) -> Result<Config, String> {
+    Config::parse(Path::new(FILE), text, Some(Path::new("/run/credentials"))).map_err(|error| {
+        let said = error.to_string();
+        assert!(!said.contains(char::is_control), "{said:?}");
+        let is_key = |word: &str| word.split('.').all(|part| !part.is_empty());
+        let key = error.problem.split_once(": ").is_some_and(|(key, _)| is_key(key));
+        assert!(error.line.is_some_and(|line| line >= 1 && line <= text.lines().count() + 1) || key, "{said:?}");
+        said
+    })
+}
+
+fn makes_sense(config: &Config) {
+    let (deadline, settle) = (config.delivery.deadline, config.imap.settle);
+    assert!(deadline > Duration::ZERO && deadline < config.delivery.postfix_time_limit && deadline < settle);
+    assert!(config.lock.wait < deadline && !config.lock.namespace.is_empty());
+    assert!(!config.database.user.trim().is_empty() && !config.database.database.trim().is_empty());
+    assert!(!config.imap.user.trim().is_empty());
+    assert!(config.imap.password.path().is_absolute());
+    assert!(config.database.password.as_ref().is_none_or(|password| password.path().is_absolute()));
+    assert!(!(config.imap.act_for_user && config.imap.login_user.is_some()));
+    let policy = config.policy();
+    assert_eq!((policy.lock_wait, policy.settle), (config.lock.wait, settle));
+    let _ = (config.log_settings(), config.router());
+}
+
+/// Whether the password stands anywhere but under a key `password`.
+fn is_told_elsewhere(value: &toml::Value) -> bool {
+    match value {
+        toml::Value::Table(table) => table.iter().any(|(key, value)| {
+            key.contains(PASSWORD)
+                || !(key == "password" && value.as_str() == Some(PASSWORD)) && is_told_elsewhere(value)
+        }),
+        toml::Value::Array(values) => values.iter().any(is_told_elsewhere),
+        toml::Value::String(text) => text.contains(PASSWORD),
+        _ => false,
+    }
+}

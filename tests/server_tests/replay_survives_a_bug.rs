@@ -1,0 +1,24 @@
+//! A bug in the delivery of one message: it is put off, and the others are replayed all the same.
+
+use crate::support::postfix::{OPT, on};
+
+#[test]
+fn a_panic_puts_off_one_message_and_the_replay_goes_on() {
+    let replay = |fault: &str, arguments: &str| {
+        let command = format!(
+            "cd \"$1\" && printf 'From a@b\\nMessage-ID: <%s@x>\\n\\nx\\n\\n' 1 2 3 | env MAILDROP_TEST_FAULT={fault} \
+             {OPT}/bin/maildrop_command-with-faults replay --embedded \"$1/site\" {arguments} --json 2>/dev/null \
+             || echo \"exit $?\""
+        );
+        on("mx1", &["sh", "-c", &command, "sh", FOLDER])
+    };
+    on("mx1", &["mkdir", "-p", FOLDER]);
+    let said = replay("panic@replay", "--recipient doug@x.y -");
+    assert!(said.contains("\"deferred\":3,\"delivered\":0") && said.ends_with("exit 75\n"), "{said}");
+    // Standard input is gone: what failed, and for whom, is in the file of failures.
+    let said = replay("none@nowhere", "replay-failures-*.jsonl");
+    assert!(said.contains("\"deferred\":0,\"delivered\":3") && !said.contains("exit"), "{said}");
+    on("mx1", &["rm", "-rf", FOLDER]);
+}
+
+const FOLDER: &str = "/srv/maildrop-test-replay-survives-a-bug";

@@ -1,0 +1,229 @@
+//! One process's connection to the simulated database.
+
+use crate::world::{Attempt, Engine, Fate, Lingering, Point, Row, World, placement_parts, position_parts};
+use corosensei::Yielder;
+use maildrop_command::database::{DatabaseError, DatabaseFailure};
+use maildrop_command::ledger::{CopyHistory, CopyKey, CopyState, Delivered, Journal, Ledger, OpenAttempt, Record};
+use maildrop_command::lock::{Acquired, LockName, NamedLock};
+use maildrop_command::mailbox::{Placement, Position};
+use maildrop_command::routing::AddressBook;
+use std::cell::RefCell;
+use std::hash::Hash;
+use std::rc::Rc;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// What changes something at the server.
+#[derive(Clone, Debug, Hash)]
+pub enum Statement {
+    Acquire([u8; 32]),
+    Release([u8; 32]),
+    Journal(Vec<Attempt>),
+    Record { copies: Vec<(CopyKey, Row)>, ended: Vec<(Uuid, CopyKey)> },
+}
+
+impl Statement {
+    /// What the server does, for the session of `process`. Says whether that has the lock, where it asked for it.
+    pub fn carry_out(self, world: &mut World, process: usize) -> bool {
+        match self {
+            Self::Acquire(name) => return *world.locks.entry(name).or_insert(process) == process,
+            Self::Release(name) => {
+                if world.locks.get(&name) == Some(&process) {
+                    world.locks.remove(&name);
+                }
+            }
+            Self::Journal(attempts) => {
+                world.about_to_commit();
+                world.clock += world.tick;
+                let started = world.clock;
+                world.attempts.extend(attempts.into_iter().map(|attempt| Attempt { started, ..attempt }));
+            }
+            Self::Record { copies, ended } => {
+                world.about_to_commit();
+                for (key, row) in copies {
+                    let delivered = matches!(world.copies.get(&key), Some(Row::Delivered(_)));
+                    if !(delivered && row == Row::Owed) {
+                        world.copies.insert(key, row);
+                    }
+                }
+                for (name, key) in ended {
+                    for attempt in world.attempts.iter_mut().filter(|attempt| attempt.attempt == name) {
+                        attempt.ended |= attempt.key == key;
+                    }
+                }
+                if world.engine == Engine::Postgresql {
+                    world.locks.retain(|_, holder| *holder != process);
+                }
+            }
+        }
+        false
+    }
+}
+
+/// One process's connection.
+pub struct Connection<'y> {
+    pub number: usize,
+    pub world: Rc<RefCell<World>>,
+    pub yielder: &'y Yielder<Fate, Point>,
+    pub alive: bool,
+}
+
+impl Connection<'_> {
+    fn stop(&self, call: &'static str, after: bool) -> Fate {
+        let fate = self.yielder.suspend(Point { call, after, database: true });
+        self.world.borrow_mut().tell(self.number, &fate);
+        fate
+    }
+
+    /// The connection has ended. Where the server does not notice, it may still carry out `statement`.
+    fn lost(&mut self, fate: Fate, statement: Option<Statement>) -> DatabaseError {
+        if self.alive {
+            self.alive = false;
+            let mut world = self.world.borrow_mut();
+            if fate == Fate::LoseUnnoticed && !world.severed.contains(&self.number) {
+                world.lingering.push(Lingering { process: self.number, statement });
+            }
+            world.forget(self.number);
+        }
+        DatabaseError::new(DatabaseFailure::ConnectionLost, "asking", "the connection ended")
+    }
+
+    /// A call to the database: lost before its effect, or after it.
+    fn call<T: Clone>(
+        &mut self,
+        call: &'static str,
+        statement: Option<Statement>,
+        effect: impl FnOnce(&mut World, usize, Option<Statement>) -> T,
+        told: impl FnOnce(&T, &mut World, usize),
+    ) -> Result<T, DatabaseError> {
+        if !self.alive {
+            return Err(self.lost(Fate::Lose, None));
+        }
+        let fate = self.stop(call, false);
+        if fate != Fate::Go || self.world.borrow().severed.contains(&self.number) {
+            return Err(self.lost(fate, statement));
+        }
+        let result = effect(&mut self.world.borrow_mut(), self.number, statement);
+        // From here on the answer is on its way.
+        told(&result, &mut self.world.borrow_mut(), self.number);
+        let fate = self.stop(call, true);
+        if fate != Fate::Go {
+            return Err(self.lost(fate, None));
+        }
+        Ok(result)
+    }
+
+    fn ask<T: Clone>(
+        &mut self,
+        call: &'static str,
+        look: impl FnOnce(&World, usize) -> T,
+        told: impl FnOnce(&T, &mut World, usize),
+    ) -> Result<T, DatabaseError> {
+        self.call(call, None, |world, me, _| look(world, me), told)
+    }
+
+    fn carry_out(&mut self, call: &'static str, statement: Statement) -> Result<bool, DatabaseError> {
+        let carry_out = |world: &mut World, me, statement: Option<Statement>| {
+            statement.is_some_and(|statement| statement.carry_out(world, me))
+        };
+        self.call(call, Some(statement), carry_out, |answer, world, me| world.tell(me, answer))
+    }
+}
+
+impl NamedLock for Connection<'_> {
+    /// Waiting for the lock is left out: whoever waits, and gets it or does not, has asked for it later.
+    fn acquire(&mut self, name: &LockName, _wait: Duration) -> Result<Acquired, DatabaseError> {
+        if self.carry_out("acquire", Statement::Acquire(*name.digest()))? {
+            self.world.borrow_mut().told_held.insert(self.number);
+            return Ok(Acquired::Held);
+        }
+        self.world.borrow_mut().told_busy.insert(self.number);
+        Ok(Acquired::Busy(None))
+    }
+
+    fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
+        let held = |world: &World, me| world.locks.get(name.digest()) == Some(&me);
+        self.ask("still held", held, |answer, world, me| world.tell(me, answer))
+    }
+
+    fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
+        self.carry_out("release", Statement::Release(*name.digest())).map(drop)
+    }
+}
+
+impl Ledger for Connection<'_> {
+    fn addresses(&mut self, _addresses: &[&str]) -> Result<AddressBook, DatabaseError> {
+        Ok(AddressBook::default())
+    }
+
+    fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
+        let attempts = journal.copies.iter().map(|copy| Attempt {
+            attempt: journal.attempt,
+            key: copy.key,
+            recipient: journal.recipient.to_owned(),
+            started: 0,
+            ended: false,
+            position: position_parts(copy.position),
+        });
+        self.carry_out("journal", Statement::Journal(attempts.collect())).map(drop)
+    }
+
+    fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {
+        let history = |world: &World, key: &CopyKey| CopyHistory {
+            key: *key,
+            delivered: match world.copies.get(key) {
+                Some(Row::Delivered(place)) => {
+                    Some(Delivered { placement: place.map(|(uid_validity, uid)| Placement { uid_validity, uid }) })
+                }
+                Some(Row::Owed) | None => None,
+            },
+            open_attempts: world
+                .attempts
+                .iter()
+                .filter(|attempt| attempt.key == *key && !attempt.ended)
+                .map(|attempt| OpenAttempt {
+                    attempt: attempt.attempt,
+                    recipient: attempt.recipient.clone(),
+                    age: seconds(world.clock - attempt.started),
+                    position: attempt.position.map(|(uid_validity, uid_next)| Position { uid_validity, uid_next }),
+                })
+                .collect(),
+        };
+        let look = |world: &World, _| copies.iter().map(|key| history(world, key)).collect::<Vec<_>>();
+        self.ask("look", look, |histories, world, me| {
+            for history in histories {
+                world.tell(me, &history.delivered.map(|delivered| placement_parts(delivered.placement)));
+                for open in &history.open_attempts {
+                    // The recipient is that of the attempt.
+                    world.tell(me, &(open.attempt, open.age.to_bits(), position_parts(open.position)));
+                }
+                world.tell(me, &"");
+            }
+        })
+    }
+
+    fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
+        let rows = record.copies.iter().map(|copy| {
+            let row = match copy.state {
+                CopyState::Delivered(placement) => Row::Delivered(placement_parts(placement)),
+                CopyState::Owed(_) => Row::Owed,
+            };
+            (copy.key, row)
+        });
+        let ended = record.ended.iter().map(|ended| (ended.attempt, ended.key)).collect();
+        self.carry_out("record", Statement::Record { copies: rows.collect(), ended }).map(drop)
+    }
+
+    fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError> {
+        let age = |world: &World, _| {
+            let first = world.attempts.iter().filter(|a| copies.contains(&a.key)).map(|a| a.started).min();
+            Duration::try_from_secs_f64(seconds(world.clock - first.unwrap_or(world.clock))).unwrap_or_default()
+        };
+        self.ask("first attempt", age, |age, world, me| world.tell(me, age))
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "a schedule is far shorter than 2^52 milliseconds")]
+fn seconds(milliseconds: i64) -> f64 {
+    milliseconds as f64 / 1000.0
+}

@@ -1,0 +1,214 @@
+//! One process's session with one simulated mailbox.
+
+use crate::world::{Change, Fate, Name, Point, SimulatedBox, Stored, UnderWay, World, placement_parts, position_parts};
+use corosensei::Yielder;
+use maildrop_command::mailbox::{
+    Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
+    Wanted,
+};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+pub struct SimulatedMailbox<'y> {
+    pub name: Name,
+    pub number: usize,
+    pub world: Rc<RefCell<World>>,
+    pub yielder: &'y Yielder<Fate, Point>,
+    pub alive: bool,
+}
+
+impl SimulatedMailbox<'_> {
+    fn stop(&self, call: &'static str, after: bool) -> Fate {
+        let fate = self.yielder.suspend(Point { call, after, database: false });
+        self.world.borrow_mut().tell(self.number, &fate);
+        fate
+    }
+
+    fn error(&mut self, failure: MailboxFailure) -> MailboxError {
+        self.alive &= failure != MailboxFailure::ConnectionLost;
+        MailboxError::new(failure, "asking", "the simulation says so")
+    }
+
+    fn ask<T>(
+        &mut self,
+        call: &'static str,
+        look: impl FnOnce(&SimulatedBox) -> T,
+        told: impl FnOnce(&T, &mut World, usize),
+    ) -> Result<T, MailboxError> {
+        if !self.alive {
+            return Err(self.error(MailboxFailure::ConnectionLost));
+        }
+        match self.stop(call, false) {
+            Fate::Go => {}
+            Fate::Lose | Fate::LoseUnnoticed => return Err(self.error(MailboxFailure::ConnectionLost)),
+            Fate::Refuse => return Err(self.error(MailboxFailure::Refused)),
+        }
+        let result = look(self.world.borrow_mut().mailbox(self.name));
+        told(&result, &mut self.world.borrow_mut(), self.number);
+        match self.stop(call, true) {
+            Fate::Go => Ok(result),
+            _ => Err(self.error(MailboxFailure::ConnectionLost)),
+        }
+    }
+
+    /// Sends what changes the mailbox: from here on others may run, the process may die, and it is carried out all the
+    /// same, now, later, or never. `false`: the connection ended.
+    fn send(&mut self, call: &'static str, what: Change) -> bool {
+        let (mailbox, process) = (self.name, self.number);
+        self.world.borrow_mut().under_way.push(UnderWay { mailbox, process, abandoned: false, what });
+        self.wait_for_server(call)
+    }
+
+    /// Others may run, while the server has not carried out what is under way.
+    fn wait_for_server(&mut self, call: &'static str) -> bool {
+        let goes_on = self.stop(call, false) == Fate::Go;
+        if !goes_on {
+            for mine in self.world.borrow_mut().under_way.iter_mut().filter(|it| it.process == self.number) {
+                mine.abandoned |= mine.mailbox == self.name;
+            }
+        }
+        goes_on
+    }
+
+    /// What is under way. It stays there while its process lives.
+    fn take_mine(&self) -> UnderWay {
+        let mut world = self.world.borrow_mut();
+        let mine = |it: &UnderWay| it.process == self.number && it.mailbox == self.name && !it.abandoned;
+        let which = world.under_way.iter().position(mine).expect("it was sent");
+        world.under_way.remove(which)
+    }
+
+    /// Whether the process had the lock and has lost it by now: then what it is about to finish must not be finished.
+    fn has_lost_the_lock(&self) -> bool {
+        self.world.borrow().lost_lock.contains(&self.number)
+    }
+}
+
+impl Mailbox for SimulatedMailbox<'_> {
+    fn position(&mut self) -> Result<Option<Position>, MailboxError> {
+        let position =
+            |mailbox: &SimulatedBox| Some(Position { uid_validity: mailbox.uid_validity, uid_next: mailbox.uid_next });
+        self.ask("position", position, |told, world, me| world.tell(me, &position_parts(*told)))
+    }
+
+    fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
+        if !self.alive {
+            return Appended::NotSent(self.error(MailboxFailure::ConnectionLost));
+        }
+        // While the literal is on its way.
+        match self.stop("append", false) {
+            Fate::Go => {}
+            Fate::Lose | Fate::LoseUnnoticed => {
+                return Appended::NotSent(self.error(MailboxFailure::ConnectionLost));
+            }
+            Fate::Refuse => return Appended::Refused(self.error(MailboxFailure::OverQuota)),
+        }
+        let too_late = self.has_lost_the_lock();
+        if !go_ahead() {
+            self.alive = false;
+            return Appended::Withheld;
+        }
+        if too_late {
+            self.world.borrow_mut().breaks("TWICE: the last CRLF was sent after the lock was lost");
+        }
+        // The last CRLF is on its way.
+        let identity = *copy.identity;
+        if !self.send("append sent", Change::Append(identity)) {
+            return Appended::Unknown(self.error(MailboxFailure::ConnectionLost));
+        }
+        self.take_mine();
+        let mut world = self.world.borrow_mut();
+        let placement = world.take_in(self.name, identity, Some(self.number));
+        world.tell(self.number, &placement_parts(Some(placement)));
+        let placement = world.uid_plus.then_some(placement);
+        drop(world);
+        if self.stop("append reply", true) != Fate::Go {
+            return Appended::Unknown(self.error(MailboxFailure::ConnectionLost));
+        }
+        Appended::Stored(placement)
+    }
+
+    fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
+        let (identity, since, matching) = (*wanted.identity, wanted.since, wanted.matching);
+        // Both messages bear one Message-ID.
+        let is_it = move |it: &Stored| match matching {
+            Matching::Identity => it.identity == Some(identity),
+            Matching::MessageId => it.identity.is_some(),
+        };
+        let find = |mailbox: &SimulatedBox| {
+            let in_range = since.is_some_and(|since| since.uid_validity == mailbox.uid_validity);
+            let from = since.filter(|_| in_range).map_or(0, |since| since.uid_next);
+            let uid_validity = mailbox.uid_validity;
+            let copies = mailbox.messages.iter().filter(|it| it.uid >= from && is_it(it));
+            let mut copies: Vec<FoundCopy> = copies
+                .map(|it| FoundCopy { placement: Some(Placement { uid_validity, uid: it.uid }), deleted: it.deleted })
+                .collect();
+            copies.sort_by_key(|copy| copy.placement.map(|placement| placement.uid));
+            Found { in_range, copies }
+        };
+        self.ask("find", find, |found, world, me| {
+            world.tell(me, &found.in_range);
+            for copy in &found.copies {
+                world.tell(me, &(placement_parts(copy.placement), copy.deleted));
+            }
+            world.tell(me, &"");
+        })
+    }
+
+    fn remove(
+        &mut self,
+        extra: Placement,
+        keep: Placement,
+        wanted: &Wanted<'_>,
+        go_ahead: &mut dyn FnMut() -> bool,
+    ) -> Result<Removal, MailboxError> {
+        if !self.world.borrow().uid_plus {
+            return Ok(Removal::Unsupported);
+        }
+        let identity = Some(*wanted.identity);
+        let compare = |mailbox: &SimulatedBox| {
+            let renumbered = [extra, keep].iter().any(|copy| copy.uid_validity != mailbox.uid_validity);
+            let is_ours = |copy| mailbox.at(copy).filter(|there| there.identity == identity);
+            let (extra, keep) = (is_ours(extra), is_ours(keep));
+            (renumbered, extra.is_some(), keep.is_some_and(|keep| !keep.deleted), mailbox.owner_acted)
+        };
+        let compared = self.ask("compare", compare, |told, world, me| world.tell(me, told))?;
+        let owner_acted = match compared {
+            (true, ..) => return Ok(Removal::Renumbered),
+            (_, false, ..) => return Ok(Removal::NotThere),
+            (_, _, false, _) => return Ok(Removal::KeeperGone),
+            (.., owner_acted) => owner_acted,
+        };
+        let too_late = self.has_lost_the_lock();
+        if !go_ahead() {
+            return Ok(Removal::Withheld);
+        }
+        if too_late {
+            self.world.borrow_mut().breaks("LOST: an expunge was sent after the lock was lost");
+        }
+        self.expunge(extra, owner_acted)
+    }
+}
+
+impl SimulatedMailbox<'_> {
+    /// Both commands are under way before either answer is.
+    pub fn expunge(&mut self, extra: Placement, owner_acted: u32) -> Result<Removal, MailboxError> {
+        let Placement { uid_validity, uid } = extra;
+        let mut calls = ["expunge sent", "expunge marked"].into_iter();
+        let mut change = Change::Expunge { uid_validity, uid, marked: false, owner_acted };
+        loop {
+            let call = calls.next().expect("it has two halves");
+            if !self.send(call, change) {
+                return Err(self.error(MailboxFailure::ConnectionLost));
+            }
+            self.take_mine();
+            if self.world.borrow_mut().go_on_expunging(self.name, &mut change) {
+                break;
+            }
+        }
+        match self.stop("expunge", true) {
+            Fate::Go => Ok(Removal::Removed),
+            _ => Err(self.error(MailboxFailure::ConnectionLost)),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! What must be true, whatever happened. (What must be true of a moment, [`World`] says itself: see `World::breaks`.)
+
+use crate::scenario::{A_LONG_TIME, Before, Job, Left, Scenario};
+use crate::world::{Attempt, Name, Row, SimulatedBox, World};
+use maildrop_command::ledger::CopyKey;
+use maildrop_command::mailbox::{Placement, Role};
+use maildrop_command::message::Message;
+
+/// The copies that a job owes.
+fn owed(job: &Job, messages: &[Message; 2]) -> Vec<(Name, CopyKey)> {
+    let identity = messages[job.message].identity();
+    let inbox = CopyKey::new(identity, Role::Recipient, job.recipient, "INBOX");
+    let mut owed = vec![((job.recipient, "INBOX"), inbox)];
+    if job.sent {
+        owed.push((("lisa", "Sent"), CopyKey::new(identity, Role::Sender, "lisa", "Sent")));
+    }
+    owed
+}
+
+/// A sender's copy that could not be appended for long enough stays owed, and is no loss.
+fn may_stay_owed(scenario: &Scenario, name: Name) -> bool {
+    name.1 == "Sent" && scenario.sent_retry_for < A_LONG_TIME
+}
+
+/// A process exits 0: it was not told that another one holds the lock, nothing that an earlier run for the same recipient
+/// sent can still come of it, the copies are there, and they are recorded.
+pub fn exit_0(
+    scenario: &Scenario,
+    process: usize,
+    job: usize,
+    messages: &[Message; 2],
+    world: &World,
+) -> Result<(), String> {
+    if world.told_busy.contains(&process) {
+        return Err("exit 0 of a process that was told that another one holds the lock".into());
+    }
+    let earlier = |number| number != process && scenario.job_of(number) == Some(job);
+    if world.under_way.iter().any(|sent| earlier(sent.process)) && !world.forgot {
+        return Err("exit 0, and what an earlier run for the same recipient sent may still be carried out".into());
+    }
+    let job = &scenario.jobs[job];
+    for (name, key) in owed(job, messages) {
+        match world.copies.get(&key) {
+            Some(Row::Delivered(_)) => {}
+            Some(Row::Owed) if may_stay_owed(scenario, name) => continue,
+            None if world.forgot => {}
+            other => return Err(format!("exit 0, but the ledger has {other:?} for {name:?}")),
+        }
+        is_there(name, key, job, messages, world)?;
+    }
+    Ok(())
+}
+
+/// A process is deferred. Where nothing has gone wrong, whoever gets the lock delivers; or two could defer to each other for
+/// ever. Only a second alias of one recipient may defer to the first.
+pub fn deferred(scenario: &Scenario, process: usize, left: Left, world: &World) -> Result<(), String> {
+    let all = scenario.left;
+    let undisturbed = Left { preemptions: all.preemptions, hasty_retries: all.hasty_retries, ..left } == all;
+    let mine = |attempt: &&Attempt| attempt.attempt == Scenario::attempt_of(process);
+    let Some(mine) = world.attempts.iter().find(mine).filter(|_| world.told_held.contains(&process)) else {
+        return Ok(());
+    };
+    let is_before = |it: &Attempt| it.attempt != mine.attempt && it.started <= mine.started;
+    let defers_to_another = world.attempts.iter().any(|it| it.recipient == mine.recipient && is_before(it));
+    if undisturbed && scenario.before == Before::Nothing && !defers_to_another {
+        return Err("deferred, although it had the lock, and nothing had gone wrong".into());
+    }
+    Ok(())
+}
+
+/// A copy is there, and where the ledger says, unless its owner had a hand in it.
+fn is_there(name: Name, key: CopyKey, job: &Job, messages: &[Message; 2], world: &World) -> Result<(), String> {
+    let identity = messages[job.message].identity();
+    let Some(mailbox) = world.boxes.get(&name) else { return Err(format!("LOST: no {name:?}")) };
+    if mailbox.owner_acted > 0 {
+        return Ok(());
+    }
+    if mailbox.sound(identity) == 0 {
+        return Err(format!("LOST: no copy in {name:?}"));
+    }
+    let is_it = |(uid_validity, uid)| {
+        let there = mailbox.at(Placement { uid_validity, uid });
+        there.is_some_and(|there| there.identity == Some(*identity) && !there.deleted)
+    };
+    match world.copies.get(&key) {
+        Some(&Row::Delivered(Some(place))) if !is_it(place) && !mailbox.renumbered && !world.forgot => {
+            Err(format!("the ledger has a copy at {place:?} in {name:?}, where there is none"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// All processes have finished or died, and every retry has run.
+pub fn ended(scenario: &Scenario, done: &[bool], messages: &[Message; 2], world: &World) -> Result<(), String> {
+    if let Some(promise) = world.broken {
+        return Err(promise.into());
+    }
+    if !world.locks.is_empty() {
+        return Err("a lock is still held".into());
+    }
+    for (job, done) in scenario.jobs.iter().zip(done) {
+        if !done && job.retried {
+            return Err(format!("{} was never delivered", job.recipient));
+        }
+        if !done {
+            continue;
+        }
+        for (name, key) in owed(job, messages) {
+            if !(world.copies.get(&key) == Some(&Row::Owed) && may_stay_owed(scenario, name)) {
+                is_there(name, key, job, messages, world)?;
+            }
+            let Some(mailbox) = world.boxes.get(&name) else { continue };
+            let copies = mailbox.all(messages[job.message].identity());
+            if copies > 1 && !two_are_excused(scenario, name, mailbox, world) {
+                return Err(format!("TWICE: {copies} copies in {name:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// In doubt a second copy, never none: where an owner or a renumbering had a hand in it, where a forgotten replay left one
+/// behind, where the database forgot, where a sender's copy was given up while its APPEND was still on its way, or where
+/// the store cannot expunge.
+fn two_are_excused(scenario: &Scenario, name: Name, mailbox: &SimulatedBox, world: &World) -> bool {
+    mailbox.owner_acted > 0
+        || mailbox.renumbered
+        || world.forgot
+        || !scenario.uid_plus
+        || scenario.jobs.iter().any(|job| !job.retried)
+        || may_stay_owed(scenario, name)
+}

@@ -1,0 +1,162 @@
+//! A server of one test's own, to be killed and to be cut off: a container of a shared server's image, on the same network,
+//! at an address that it keeps.
+
+use crate::support::database::{Connection, Engine};
+use crate::support::program::wait_for;
+use crate::support::{container, server};
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The server. Dropped, it is removed, with what it stored, unless the test failed; `tests/servers/down` removes what is left.
+pub struct OwnServer {
+    kind: Kind,
+    pub container: String,
+    network: String,
+    ip: String,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Database(Engine),
+    Dovecot,
+    Pooler,
+}
+
+impl OwnServer {
+    /// A database server.
+    pub fn database(engine: Engine) -> Self {
+        Self::start_one(Kind::Database(engine), engine.variable())
+    }
+
+    /// A mailbox store.
+    pub fn dovecot() -> Self {
+        Self::start_one(Kind::Dovecot, "DOVECOT")
+    }
+
+    /// A PgBouncer before the shared PostgreSQL 17.
+    pub fn pooler() -> Self {
+        Self::start_one(Kind::Pooler, "PGBOUNCER")
+    }
+
+    fn start_one(kind: Kind, name: &str) -> Self {
+        let original = container(name);
+        let asked = docker(&["inspect", "--format", WHAT_IT_IS, &original]).unwrap();
+        let words: Vec<&str> = asked.split_whitespace().collect();
+        let [image, network, its_ip, tls] = words[..] else { panic!("{original}: {asked}") };
+        let (net, _) = its_ip.rsplit_once('.').expect("an address of IPv4");
+        // The shared servers' addresses end in less. Another test may choose the same, and then loses.
+        let first = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos() + std::process::id();
+        for tries in 0.. {
+            let ip = format!("{net}.{}", 100 + (first + tries) % 150);
+            let container = format!("{original}-own-{}-{tries}", std::process::id());
+            let names = format!("CERT_NAMES=DNS:localhost,IP:{ip},IP:127.0.0.1");
+            let tls = format!("{tls}:/tls:ro");
+            let upstream = format!("UPSTREAM={}", server("POSTGRES17"));
+            let options = [
+                ["--name", &container],
+                ["--network", network],
+                ["--ip", &ip],
+                ["--shm-size", "256m"],
+                ["--env", &names],
+                ["--env", "TLS_DIR=/tls"],
+                ["--env", "SOCKET_DIR=/tmp"],
+                ["--env", &upstream],
+                ["--volume", &tls],
+            ];
+            let run = [&["run", "--detach", "--init"][..], &options.concat(), &[image]].concat();
+            match docker(&run) {
+                Ok(_) => {
+                    let server = Self { kind, container, network: network.to_owned(), ip };
+                    server.wait();
+                    return server;
+                }
+                Err(said) => {
+                    let _ = docker(&["rm", "--force", "--volumes", &container]);
+                    assert!(said.contains("ddress already in use") && tries < 150, "{said}");
+                }
+            }
+        }
+        unreachable!("it runs, or the test has failed");
+    }
+
+    /// Its host and port.
+    pub fn address(&self) -> (String, u16) {
+        let port = match self.kind {
+            Kind::Database(engine) => engine.port(),
+            Kind::Dovecot => 143,
+            Kind::Pooler => Engine::Postgres17.port(),
+        };
+        (self.ip.clone(), port)
+    }
+
+    /// The same.
+    pub fn socket_address(&self) -> SocketAddr {
+        let (ip, port) = self.address();
+        SocketAddr::new(ip.parse().unwrap(), port)
+    }
+
+    /// SIGKILL, to every process of it.
+    pub fn kill(&self) {
+        docker(&["kill", "--signal", "KILL", &self.container]).unwrap();
+    }
+
+    /// Starts it again, and waits until it answers.
+    pub fn start(&self) {
+        docker(&["start", &self.container]).unwrap();
+        self.wait();
+    }
+
+    /// Takes it off the network: what is sent to it gets no answer, not even a refusal.
+    pub fn cut_off(&self) {
+        docker(&["network", "disconnect", &self.network, &self.container]).unwrap();
+    }
+
+    /// Puts it back, at the same address. Its processes have noticed nothing.
+    pub fn connect(&self) {
+        docker(&["network", "connect", "--ip", &self.ip, &self.network, &self.container]).unwrap();
+        self.wait();
+    }
+
+    fn wait(&self) {
+        wait_for(&format!("{} answers", self.container), PATIENCE, || match self.kind {
+            Kind::Database(engine) => Connection::try_open_at(engine, &self.address(), None).is_ok(),
+            Kind::Dovecot => greets(self.socket_address()),
+            Kind::Pooler => Connection::try_open_at(Engine::Postgres17, &self.address(), None).is_ok(),
+        });
+    }
+}
+
+impl Drop for OwnServer {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{} is left for you to look at", self.container);
+            return;
+        }
+        let _ = docker(&["rm", "--force", "--volumes", &self.container]);
+    }
+}
+
+fn greets(address: SocketAddr) -> bool {
+    let limit = Duration::from_secs(1);
+    let Ok(stream) = TcpStream::connect_timeout(&address, limit) else { return false };
+    stream.set_read_timeout(Some(limit)).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).is_ok() && line.starts_with("* OK")
+}
+
+/// Runs docker; what it said.
+fn docker(arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new("docker").args(arguments).output().map_err(|error| error.to_string())?;
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(format!("docker {arguments:?}: {}", String::from_utf8_lossy(&output.stderr)))
+    }
+}
+
+/// A template for `docker inspect`: image, network, address, and where the certification authority is.
+const WHAT_IT_IS: &str = r#"{{.Image}} {{range $name, $network := .NetworkSettings.Networks}}{{$name}} {{$network.IPAddress}}{{end}} {{range .Mounts}}{{if eq .Destination "/tls"}}{{.Source}}{{end}}{{end}}"#;
