@@ -131,6 +131,8 @@ pub struct Run {
     pub time_passes_as_it_does: bool,
     /// A server that was cut off for a while: what a dead process had written to it may still be on its way.
     pub was_cut_off: Option<SocketAddr>,
+    /// How long a delivery holds its lock, by those seen last.
+    pub holding: Duration,
     /// The deadline that was set, and how long after it attempts are settled.
     limits: Option<(Duration, Option<Duration>)>,
 }
@@ -152,8 +154,13 @@ impl Run {
             sent: Vec::new(),
             time_passes_as_it_does: false,
             was_cut_off: None,
+            holding: Duration::from_millis(100),
             limits: None,
         }
+    }
+
+    pub fn a_lock_was_held_for(&mut self, time: Duration) {
+        self.holding = (self.holding * 3 + time) / 4;
     }
 
     /// Whether it goes on: until there were so many faults (for 50 kills), and as many deliveries as there are to be kills.
@@ -219,6 +226,11 @@ impl Run {
             }
         });
         deadline
+    }
+
+    /// The deadline that was set.
+    pub fn deadline(&self) -> Duration {
+        self.limits.expect("a deadline was set").0
     }
 
     /// How a try ended: by itself, with 0 or 75 and one line; or killed.
