@@ -13,7 +13,7 @@ use crate::support::site::{LISA, Options, Site};
 use crate::support::{host_and_port, server};
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use Status::{Bounced, Deferred, Sent};
 
@@ -151,6 +151,7 @@ fn rows(site: &Site) -> Vec<Row> {
             .with(|row| {
                 row.held = true;
                 row.stays_open = true;
+                row.more = UNTIL_ALL_ARE_THERE.into();
                 row.way = THE_CONNECTION_ENDS.into();
             }),
         Row::ours("the database cannot be reached", Deferred, "4.4.1", "the database cannot be reached").with(|row| {
@@ -246,10 +247,11 @@ fn rows(site: &Site) -> Vec<Row> {
         }),
         Row::fault("its deadline, hanging", "hang@before", "4.4.5", "the delivery took too long")
             .with(|row| row.more = "--deadline=2s".into()),
+        // These have to come that far before it, among a hundred others.
         Row::fault("its deadline, with a thread that hangs", "hang@imap", "4.4.5", "the delivery took too long")
-            .with(|row| row.more = "--deadline=2s".into()),
+            .with(|row| row.more = "--deadline=15s".into()),
         Row::fault("its deadline, hanging after all is done", "hang@after", "4.4.5", "the delivery took too long")
-            .with(|row| row.more = "--deadline=8s".into()),
+            .with(|row| row.more = "--deadline=30s".into()),
         // Bugs.
         Row::fault("a panic", "panic@before", "4.3.0", "an internal error"),
         Row::fault("a panic after all is done", "panic@after", "4.3.0", "an internal error"),
@@ -266,12 +268,17 @@ fn rows(site: &Site) -> Vec<Row> {
     // go by. The real ones come again.
     for signal in ["HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "SEGV", "ALRM", "TERM", "XCPU"] {
         let script = format!(
-            "(for i in $(seq 300); do [ -e {OPT}/{}/go ] && break; sleep 0.2; done; \
+            "(for i in $(seq 1000); do [ -e {OPT}/{}/go ] && break; sleep 0.2; done; \
              kill -{signal} $$; sleep 1; kill -{signal} $$) </dev/null >/dev/null 2>&1 &",
             site.run
         );
         let row = Row::ours(&format!("SIG{signal}"), Deferred, "4.3.0", "Command died with signal");
-        rows.push(row.with(|row| row.held = true).with(|row| row.stays_open = true).after(site, signal, &script));
+        let row = row.with(|row| {
+            row.held = true;
+            row.stays_open = true;
+            row.more = UNTIL_ALL_ARE_THERE.into();
+        });
+        rows.push(row.after(site, signal, &script));
     }
     rows.extend(not_ours(site));
     rows
@@ -279,6 +286,9 @@ fn rows(site: &Site) -> Vec<Row> {
 
 /// Found again by this.
 const THE_CONNECTION_ENDS: &str = "the database ends the connection";
+
+/// For a row that waits for the lock until every other such row does.
+const UNTIL_ALL_ARE_THERE: &str = "--lock-wait=200s";
 
 /// For a row whose command gets no options.
 const NO_OPTIONS: &str = "none";
@@ -465,15 +475,21 @@ fn everything_put_off_arrives_once(site: &mut Site, rows: &[Row], ids: &[String]
     postfix.run("postconf", &["-e", "transport_maps=inline:{gmail.com=discard:}"]);
     postfix.run("postfix", &["reload"]);
     postfix.flush();
+    let mut flushed = Instant::now();
     // Those that were killed may have sent something. Not before that is settled does the next try go on.
     let cut_short = rows.iter().filter(|row| row.stays_open).count();
     wait_until("those that were cut short are put off again", || {
+        // (What the queue manager hears while it reads its settings anew may be forgotten.)
+        if flushed.elapsed() > Duration::from_secs(20) {
+            postfix.flush();
+            flushed = Instant::now();
+        }
         postfix.log().matches("4.3.0, status=deferred (an earlier delivery of this message was cut short").count()
             >= cut_short
     });
     site.database.execute("UPDATE attempts SET started_at = started_at - interval '10 minutes' WHERE ended_at IS NULL");
     let left = waiting.iter().map(|&number| ids[number].clone()).collect();
-    wait_until_delivered(&[(&site.hosts[0], left)], Duration::from_secs(120));
+    wait_until_delivered(&[(&site.hosts[0], left)], Duration::from_secs(300));
 
     let sent = site.mailbox(LISA, "Sent");
     let mut delivered = 0;
@@ -582,7 +598,9 @@ fn message(site: &Site, number: usize, row: &Row) -> Vec<u8> {
 /// By recipient: the first word of the log on each.
 fn first_tries(log: &str) -> BTreeMap<String, (Status, String, String)> {
     let mut tries = BTreeMap::new();
-    for line in log.lines() {
+    // The last line may still be on its way.
+    let whole = log.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    for line in whole.lines() {
         let between = |from: &str, to: &str| Some(line.split_once(from)?.1.split_once(to)?.0.to_owned());
         let (Some(to), Some(dsn), Some(status)) =
             (between(" to=<", ">"), between("dsn=", ","), between("status=", " "))

@@ -5,13 +5,13 @@
 //! (real_outages.rs does the same with the network itself, at random moments.)
 
 use crate::support::database::Engine;
-use crate::support::program::{Running, wait_for};
+use crate::support::program::{PATIENCE, Running, wait_until};
 use crate::support::run::{Report, holders_of};
 use crate::support::scene::{Scene, Settings};
 use crate::support::wire::{Fate, Wire};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 on_each_engine!(on_the_way_to_the_database, on_the_way_to_the_mailbox_store);
 
@@ -21,30 +21,30 @@ const DEADLINE: Duration = Duration::from_secs(4);
 /// What the end of a process may take, beyond it, on a machine with much to do.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Longer than any deadline.
-const PATIENCE: Duration = Duration::from_secs(300);
-
 /// How many points are tried at once.
 const AT_ONCE: usize = 12;
 
 fn on_the_way_to_the_database(engine: Engine) {
-    let stuck = silence(engine, "silence from the database", |settings| &mut settings.database);
+    let stuck = silence(engine, "silence from the database", |settings| &mut settings.database, Duration::from_secs(3));
     assert!(stuck > 0, "no lock outlived the delivery that had it: the wire was not silent to the server");
 }
 
 fn on_the_way_to_the_mailbox_store(engine: Engine) {
-    let stuck = silence(engine, "silence from the mailbox store", |settings| &mut settings.imap);
+    // The time limits of the lock's session are longer than that, so they are not what frees it.
+    let stuck =
+        silence(engine, "silence from the mailbox store", |settings| &mut settings.imap, Duration::from_secs(20));
     assert_eq!(stuck, 0, "whoever ends lets go of the lock: the database hears of it");
 }
 
-/// How many locks the database kept for a while.
-fn silence(engine: Engine, kind: &str, way: fn(&mut Settings) -> &mut (String, u16)) -> usize {
+/// How many locks the database kept for longer than it may take to `hear` that a process has ended.
+fn silence(engine: Engine, kind: &str, way: fn(&mut Settings) -> &mut (String, u16), hear: Duration) -> usize {
     let mut scene = Scene::with(engine, &["doug"]);
     scene.member("maria");
     let deadline = deadline(&scene);
     scene.member("lisa");
     scene.configure(|settings| settings.more = format!("[delivery]\ndeadline = \"{}s\"\n", deadline.as_secs()));
     let (mut report, mut ids, mut queue) = (Report::default(), Vec::new(), Vec::new());
+    let (mut administrator, mut stuck) = (scene.session(), 0);
     // Until some need no more pieces than that.
     let mut nobody_got_through = true;
     while nobody_got_through {
@@ -68,20 +68,24 @@ fn silence(engine: Engine, kind: &str, way: fn(&mut Settings) -> &mut (String, u
             report.tries += 1;
             ids.push(id);
         }
+        let holders = holders_of(engine, ids.iter().rev().take(AT_ONCE).map(|id| scene.message_id(id)));
+        let ended = Instant::now();
+        let mut held = administrator.texts(&holders).len();
+        while held > 0 && ended.elapsed() < hear {
+            std::thread::sleep(Duration::from_millis(50));
+            held = administrator.texts(&holders).len();
+        }
+        stuck += held;
     }
     assert!(report.faults > 10, "only {} pieces went over the wire", report.faults);
     assert!(!queue.is_empty(), "nobody minded");
 
-    let mut administrator = scene.session();
     let holders = holders_of(engine, queue.iter().map(|id| scene.message_id(id)));
-    let stuck = administrator.texts(&holders).len();
     // The time limits of the lock's session: half a minute past the deadline, or a minute.
-    wait_for("the server to let go of the locks", Duration::from_secs(100), || {
-        administrator.texts(&holders).is_empty()
-    });
+    wait_until("the server to let go of the locks", || administrator.texts(&holders).is_empty());
     // Postfix comes again, later.
     for id in &queue {
-        wait_for("it is delivered", Duration::from_secs(60), || {
+        wait_until("it is delivered", || {
             scene.ten_minutes_pass();
             report.tries += 1;
             let outcome = scene.deliver("doug", scene.message(id));

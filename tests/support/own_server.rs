@@ -2,14 +2,14 @@
 //! at an address that it keeps.
 
 use crate::support::database::{Connection, Engine};
-use crate::support::program::wait_for;
-use crate::support::{container, server};
+use crate::support::program::wait_until;
+use crate::support::{container, env, server};
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The server. Dropped, it is removed, with what it stored, unless the test failed; `tests/servers/down` removes what is left.
 pub struct OwnServer {
@@ -17,6 +17,8 @@ pub struct OwnServer {
     pub container: String,
     network: String,
     ip: String,
+    /// Keeps the address, also while the server is off the network and the engine takes it for free.
+    _claim: File,
 }
 
 #[derive(Clone, Copy)]
@@ -48,11 +50,12 @@ impl OwnServer {
         let words: Vec<&str> = asked.split_whitespace().collect();
         let [image, network, its_ip, tls] = words[..] else { panic!("{original}: {asked}") };
         let (net, _) = its_ip.rsplit_once('.').expect("an address of IPv4");
-        // The shared servers' addresses end in less. Another test may choose the same, and then loses.
+        // The shared servers' addresses end in less.
         let first = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos() + std::process::id();
         for tries in 0.. {
             let ip = format!("{net}.{}", 100 + (first + tries) % 150);
-            let container = format!("{original}-own-{}-{tries}", std::process::id());
+            let Some(claim) = claim(&ip) else { continue };
+            let container = format!("{original}-own-{}-{}", std::process::id(), first + tries);
             let names = format!("CERT_NAMES=DNS:localhost,IP:{ip},IP:127.0.0.1");
             let tls = format!("{tls}:/tls:ro");
             let upstream = format!("UPSTREAM={}", server("POSTGRES17"));
@@ -70,7 +73,7 @@ impl OwnServer {
             let run = [&["run", "--detach", "--init"][..], &options.concat(), &[image]].concat();
             match docker(&run) {
                 Ok(_) => {
-                    let server = Self { kind, container, network: network.to_owned(), ip };
+                    let server = Self { kind, container, network: network.to_owned(), ip, _claim: claim };
                     server.wait();
                     return server;
                 }
@@ -122,7 +125,7 @@ impl OwnServer {
     }
 
     fn wait(&self) {
-        wait_for(&format!("{} answers", self.container), PATIENCE, || match self.kind {
+        wait_until(&format!("{} answers", self.container), || match self.kind {
             Kind::Database(engine) => Connection::try_open_at(engine, &self.address(), None).is_ok(),
             Kind::Dovecot => greets(self.socket_address()),
             Kind::Pooler => Connection::try_open_at(Engine::Postgres17, &self.address(), None).is_ok(),
@@ -138,6 +141,12 @@ impl Drop for OwnServer {
         }
         let _ = docker(&["rm", "--force", "--volumes", &self.container]);
     }
+}
+
+/// Takes an address for this test, for as long as the file is open, unless another test has it.
+fn claim(ip: &str) -> Option<File> {
+    let file = File::create(PathBuf::from(env("MAILDROP_TEST_OPT")).with_file_name(format!("address-{ip}"))).unwrap();
+    file.try_lock().ok().map(|()| file)
 }
 
 fn greets(address: SocketAddr) -> bool {

@@ -4,6 +4,7 @@
 use crate::support::smtp::Smtp;
 use crate::support::{env_if_there, host_and_port, server};
 use std::io::Write;
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -40,8 +41,9 @@ impl Postfix {
         let directory = format!("/srv/maildrop-test-{}-{host}", site.run);
         let etc = format!("{directory}/etc");
         let (ip, _) = host_and_port(server(&host.to_uppercase()), 25);
-        // Not a name server's, not an ephemeral port (from 32768 on), and another for each run.
-        let port = 10_000 + fnv(site.run) % 20_000;
+        // Not a name server's, not an ephemeral port (from 32768 on), and another for each run; nobody's yet.
+        let mut ports = (0..20_000).map(|more| 10_000 + (fnv(site.run) % 20_000 + more) % 20_000);
+        let port = ports.find(|port| TcpStream::connect(format!("{ip}:{port}")).is_err()).expect("a port");
 
         let mut master = include_str!("../../postfix/master.cf.maildrop").to_owned();
         replace(&mut master, "/usr/bin/maildrop_command", site.command);

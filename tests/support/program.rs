@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what has to happen.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a test waits for what has to happen: longer than the deadline that a delivery has if nobody says otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The program with these arguments, and nothing in its environment.
 pub fn program(arguments: &[&str]) -> Command {
@@ -177,7 +177,7 @@ fn read(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// Waits, for a minute at most.
+/// Waits, for some minutes at most.
 #[track_caller]
 pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
     wait_for(what, PATIENCE, condition);

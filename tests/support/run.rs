@@ -6,7 +6,7 @@
 
 use crate::support::database::Engine;
 use crate::support::env_if_there;
-use crate::support::program::{Outcome, Running};
+use crate::support::program::{Outcome, PATIENCE, Running};
 use crate::support::scene::Scene;
 use maildrop_command::lock::{DEFAULT_NAMESPACE, LockName};
 use std::collections::BTreeMap;
@@ -19,9 +19,6 @@ const RECIPIENTS: [&str; 3] = ["scuba", "doug", "maria"];
 
 /// How many messages are under way at once.
 pub const MESSAGES: usize = 6;
-
-/// Longer than the program's deadline.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// xorshift64*.
 pub struct Random(u64);
@@ -300,7 +297,7 @@ impl Run {
         // at most. (In earnest that is over before `imap.settle` is: the kernel gives up after 100 s or so.)
         let began = Instant::now();
         while let Some(on_its_way) = self.was_cut_off.as_ref().and_then(on_its_way_to) {
-            assert!(began.elapsed() < Duration::from_secs(60), "it never arrives: {on_its_way}");
+            assert!(began.elapsed() < PATIENCE, "it never arrives: {on_its_way}");
             std::thread::sleep(Duration::from_millis(50));
         }
         // What a process had sent before it died may land after that. (In earnest within `imap.settle`; the ledger is told

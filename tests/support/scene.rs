@@ -8,6 +8,7 @@ use crate::support::program::{Outcome, Running, feed, program, wait_for, wait_un
 use crate::support::{env_if_there, host_and_port, server};
 use maildrop_command::config::Config;
 use maildrop_command::site::Site;
+use mysql::prelude::Queryable;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -273,13 +274,17 @@ password_file = "{here}/imap.password"
             return;
         };
         let ours = format!("*-{}", self.run);
-        wait_for("no session is left", Duration::from_secs(240), || {
+        // For one such lock after another.
+        wait_for("no session is left", Duration::from_secs(600), || {
             let mut doveadm = Command::new("docker");
             doveadm.args(["exec", container, "doveadm", "-c", "/srv/dovecot.conf", "who", "-1", &ours]);
             let said = doveadm.output().expect("docker runs");
-            assert!(said.status.success(), "{said:?}");
+            // (The engine, too, has more to do at times than it can.)
+            if !said.status.success() {
+                eprintln!("{said:?}");
+            }
             // One line is the heading.
-            said.stdout.iter().filter(|byte| **byte == b'\n').count() <= 1
+            said.status.success() && said.stdout.iter().filter(|byte| **byte == b'\n').count() <= 1
         });
     }
 
@@ -327,7 +332,14 @@ password_file = "{here}/imap.password"
         } else {
             format!("INTERVAL {minutes} MINUTE")
         };
-        self.database.execute(&format!("UPDATE attempts SET started_at = started_at - {ago}"));
+        let update = format!("UPDATE attempts SET started_at = started_at - {ago}");
+        // The server may still be at work on the last that a process said before it died, and break a deadlock with that.
+        let mut session = self.session();
+        wait_until("the attempts can be changed", || match try_execute(&mut session, &update) {
+            Ok(()) => true,
+            Err(said) if said.contains("eadlock") || said.contains("try restarting transaction") => false,
+            Err(said) => panic!("{update}: {said}"),
+        });
     }
 
     /// What ends every connection of the program to this database, as a failing server or a firewall would.
@@ -346,12 +358,22 @@ password_file = "{here}/imap.password"
             let list = format!(
                 "SELECT CAST(id AS char) FROM information_schema.processlist WHERE db = '{name}' AND id <> {own}"
             );
-            for id in session.texts(&list) {
-                session.execute(&format!("KILL {id}"));
+            let killed = session.texts(&list);
+            for id in &killed {
+                // It may have ended by itself.
+                let _ = try_execute(&mut session, &format!("KILL {id}"));
             }
-            // The server frees the lock when the session has heard of it.
-            wait_until("the killed sessions are gone", || session.texts(&list).is_empty());
+            // The server frees the lock when the session has heard of it. (Meanwhile the program may have opened another.)
+            wait_until("the killed sessions are gone", || !session.texts(&list).iter().any(|id| killed.contains(id)));
         }
+    }
+}
+
+/// Runs one statement, which may fail: what the server said.
+fn try_execute(session: &mut Connection, sql: &str) -> Result<(), String> {
+    match session {
+        Connection::Postgres(client) => client.batch_execute(sql).map_err(|error| format!("{error:?}")),
+        Connection::Mysql(connection) => connection.query_drop(sql).map_err(|error| error.to_string()),
     }
 }
 
