@@ -309,7 +309,7 @@ fn a_copy_too_many_is_left_if_the_other_is_gone_by_then() {
     scene.deliver("doug", scene.message("same")).delivered();
     let mut lisa = scene.look("lisa");
     append(&mut lisa, "Sent", &scene.message("same"));
-    let (site, soon) = (scene.site(), || Deadline::after(Duration::from_secs(60)));
+    let (site, soon) = (scene.site(), || Deadline::after(Duration::from_secs(240)));
     let mut database = site.open_database(None, soon()).unwrap();
     let selection = Selection { since: 0, mailbox: None };
     let mut found = audit(&site, database.as_mut(), &selection, &mut |_, _| {}).unwrap();

@@ -29,8 +29,14 @@ fn put_off(scene: &Scene, outcome: &Outcome, line: &str) {
     assert!(scene.inbox("doug").is_empty());
 }
 
+/// Where nobody listens. (A port that was free a moment ago may be another test's by now.)
+fn nobody() -> (String, u16) {
+    ("127.0.0.1".into(), 1)
+}
+
 fn in_time(outcome: &Outcome) {
-    assert!(outcome.took < Duration::from_secs(5), "{outcome:?}");
+    // Not in the default deadline's four minutes, however much else the machine has to do.
+    assert!(outcome.took < Duration::from_secs(60), "{outcome:?}");
 }
 
 fn a_wrong_password_for_the_database(engine: Engine) {
@@ -42,8 +48,7 @@ fn a_wrong_password_for_the_database(engine: Engine) {
 
 fn a_database_that_is_not_there(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug"]);
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    scene.configure(|settings| settings.database = ("127.0.0.1".into(), nobody.port()));
+    scene.configure(|settings| settings.database = nobody());
     put_off(&scene, &scene.deliver("doug", scene.message("x")), "4.4.1 the database cannot be reached");
     scene.configure(|settings| settings.database = ("no-such-host.invalid".into(), 1));
     put_off(&scene, &scene.deliver("doug", scene.message("x")), "4.4.1 the database cannot be reached");
@@ -120,8 +125,7 @@ fn a_mailbox_store_that_fails() {
     put_off(&scene, &scene.deliver("doug", &message), "4.3.5 the mailbox store is not set up for this recipient");
     scene.configure(|settings| settings.imap_password = "service-secret".into());
 
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), nobody.port()));
+    scene.configure(|settings| settings.imap = nobody());
     put_off(&scene, &scene.deliver("doug", &message), "4.4.1 the mailbox store cannot be reached");
 
     scene.configure(|settings| settings.imap = ("127.0.0.1".into(), silent_server().port()));

@@ -63,7 +63,7 @@ fn what_was_said_in_the_clear_is_forgotten_under_tls() {
         encryption: Encryption::StartTls,
         ..Server::Dovecot.settings()
     };
-    let connection = connect(&settings, Deadline::after(Duration::from_secs(20))).unwrap();
+    let connection = connect(&settings, Deadline::after(Duration::from_secs(120))).unwrap();
     let described = connection.describe();
     assert!(described.contains("LITERAL+") && !described.contains("LITERAL-"), "{described}");
 }

@@ -109,7 +109,7 @@ fn one_at_a_time(scene: &Scene) {
     let room = scene.path("room");
     let script = format!("mkdir {room} && sleep 0.1 && rmdir {room}");
     let children: Vec<_> =
-        (0..8).map(|_| exec(scene, &["--wait", "50s", "turn", "--", "sh", "-c", &script]).spawn().unwrap()).collect();
+        (0..8).map(|_| exec(scene, &["--wait", "10m", "turn", "--", "sh", "-c", &script]).spawn().unwrap()).collect();
     for child in children {
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -225,7 +225,7 @@ fn a_server_that_falls_silent_ends_the_command_before_another_begins(engine: Eng
     scene.configure(|settings| settings.database = there);
     silent.store(true, Ordering::SeqCst);
     let since = Instant::now();
-    let after = run(&scene, &["--wait", "50s", "x", "--", "sh", "-c", &format!("! kill -0 {pid}")]);
+    let after = run(&scene, &["--wait", "10m", "x", "--", "sh", "-c", &format!("! kill -0 {pid}")]);
     assert_eq!(after.status.code(), Some(0), "the first command still ran, or the lock was never freed: {after:?}");
     assert!(since.elapsed() > Duration::from_secs(11), "{:?}", since.elapsed());
     let (exit, _, complaint) = begun.end();

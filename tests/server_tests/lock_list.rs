@@ -81,10 +81,11 @@ fn by_name(scene: &Scene) {
     wait_until("it holds the lock", || locks(scene).len() == 1);
     let waiter = Exec::start(scene, "nightly report");
     let other = Exec::start(scene, "import");
+    let mut found = Vec::new();
     wait_until("another waits, and a third has its own", || {
-        locks(scene).len() == 3 && locks(scene).iter().any(|lock| lock["waits"] == true)
+        found = locks(scene);
+        found.len() == 3 && found.iter().any(|lock| lock["waits"] == true)
     });
-    let found = locks(scene);
     let of = |child: &Exec| {
         let found = found.iter().find(|lock| lock["pid"] == child.0.id());
         found.unwrap_or_else(|| panic!("{} is not in {found:?}", child.0.id())).clone()
@@ -129,9 +130,12 @@ fn a_delivery_is_listed_by_its_message_id(engine: Engine) {
     let mut scene = site(engine);
     scene.member("doug");
     let by_hand = hold(&scene, &scene.message_id("listed"));
-    let delivery = scene.start("doug", &["--queue-id", "4bXyz", "--lock-wait", "50s"], scene.message("listed"));
-    wait_until("it waits", || locks(&scene).len() == 2);
-    let found = locks(&scene);
+    let delivery = scene.start("doug", &["--queue-id", "4bXyz", "--lock-wait", "200s"], scene.message("listed"));
+    let mut found = Vec::new();
+    wait_until("it waits", || {
+        found = locks(&scene);
+        found.len() == 2
+    });
     let (holder, waiter) = (&found[0], &found[1]);
     for lock in [holder, waiter] {
         assert_eq!(lock["kind"], "message", "{lock}");
@@ -205,7 +209,7 @@ fn with_the_rights_of_a_delivery_messages_are_listed(engine: Engine) {
         settings.database_password = "only-for-this-test".into();
     });
     let by_hand = hold(&scene, &message);
-    let delivery = scene.start("doug", &["--queue-id", "4bXyz", "--lock-wait", "50s"], scene.message("listed"));
+    let delivery = scene.start("doug", &["--queue-id", "4bXyz", "--lock-wait", "200s"], scene.message("listed"));
     let named = || locks(&scene).iter().any(|lock| lock["name"] == message.as_str());
     wait_until("it waits", named);
     let grant = |scene: &Scene| {

@@ -44,7 +44,7 @@ fn under_the_lock_the_look_sees_what_was_committed_a_moment_before(server: &str)
     second.journal(&to_doug.journal()).unwrap();
     assert_eq!(history(&mut second, to_doug.sent()).delivered, None);
     let waiting = std::thread::spawn(move || {
-        assert!(matches!(second.acquire(&to_doug.lock, Duration::from_secs(20)).unwrap(), Acquired::Held));
+        assert!(matches!(second.acquire(&to_doug.lock, Duration::from_secs(200)).unwrap(), Acquired::Held));
         history(&mut second, to_doug.sent()).delivered
     });
     std::thread::sleep(Duration::from_millis(200));
@@ -65,7 +65,7 @@ fn an_open_attempt_is_seen_with_its_age_and_position(server: &str) {
     let [open] = inbox.open_attempts.as_slice() else { panic!("{inbox:?}") };
     assert_eq!((open.attempt, open.recipient.as_str()), (first.attempt, "scuba"));
     assert_eq!(open.position, Some(Position { uid_validity: u32::MAX, uid_next: 17 }));
-    assert!((0.05..20.0).contains(&open.age), "{open:?}");
+    assert!((0.05..120.0).contains(&open.age), "{open:?}");
     let sent = history(&mut database, first.sent());
     let attempts: Vec<_> = sent.open_attempts.iter().map(|open| (open.attempt, open.position)).collect();
     assert_eq!(attempts, [(first.attempt, None), (second.attempt, None)]);
@@ -77,7 +77,7 @@ fn an_open_attempt_is_seen_with_its_age_and_position(server: &str) {
         )
         .unwrap();
     let age = history(&mut database, first.inbox()).open_attempts[0].age;
-    assert!((3600.0..3620.0).contains(&age), "{age}");
+    assert!((3600.0..3720.0).contains(&age), "{age}");
 }
 
 fn a_delivered_copy_is_seen_with_its_placement(server: &str) {
@@ -190,7 +190,7 @@ fn the_first_attempts_age_counts_those_that_ended(server: &str) {
     site.admin().query_drop("UPDATE attempts SET started_at = started_at - INTERVAL 2 DAY").unwrap();
     database.journal(&mail.also_to("scuba").journal()).unwrap();
     let age = database.first_attempt_age(&mail.keys()).unwrap();
-    assert!((172_800..172_830).contains(&age.as_secs()), "{age:?}");
+    assert!((172_800..172_920).contains(&age.as_secs()), "{age:?}");
     // A clock that was set back makes nobody negative.
     site.admin().query_drop("UPDATE attempts SET started_at = UTC_TIMESTAMP(6) + INTERVAL 1 DAY").unwrap();
     assert_eq!(database.first_attempt_age(&mail.keys()).unwrap(), Duration::ZERO);

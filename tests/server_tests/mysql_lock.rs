@@ -1,5 +1,6 @@
 //! MySQL and MariaDB: of two deliveries of one message, one goes on, and the other learns who does.
 
+use crate::support::program::wait_until;
 use crate::support_mysql::{Mail, Site, lock_of_its_own, on_each_server};
 use maildrop_command::database::{DatabaseFailure, MysqlDatabase};
 use maildrop_command::ledger::{CopyState, Ledger};
@@ -79,11 +80,11 @@ fn a_wait_ends_when_the_lock_is_released(server: &str) {
     let name = lock_of_its_own();
     hold(&mut first, &name);
     let began = Instant::now();
-    let waiting = std::thread::spawn(move || second.acquire(&name, Duration::from_secs(20)).unwrap());
+    let waiting = std::thread::spawn(move || second.acquire(&name, Duration::from_secs(200)).unwrap());
     std::thread::sleep(Duration::from_millis(400));
     first.release(&name).unwrap();
     assert!(matches!(waiting.join().unwrap(), Acquired::Held));
-    assert!((Duration::from_millis(400)..Duration::from_secs(10)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    assert!((Duration::from_millis(400)..Duration::from_secs(100)).contains(&began.elapsed()), "{:?}", began.elapsed());
 }
 
 fn a_wait_in_vain_is_busy(server: &str) {
@@ -94,10 +95,13 @@ fn a_wait_in_vain_is_busy(server: &str) {
     let began = Instant::now();
     // MySQL knows no half seconds, and waits a whole one.
     busy(&mut second, &name, Duration::from_millis(400));
-    assert!((Duration::from_millis(390)..Duration::from_secs(8)).contains(&began.elapsed()), "{:?}", began.elapsed());
-    let began = Instant::now();
-    busy(&mut second, &name, NOT_AT_ALL);
-    assert!(began.elapsed() < Duration::from_millis(390), "{:?}", began.elapsed());
+    assert!((Duration::from_millis(390)..Duration::from_secs(60)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    // The machine may be slow to ask and to hear, though not each time.
+    wait_until("it does not wait", || {
+        let began = Instant::now();
+        busy(&mut second, &name, NOT_AT_ALL);
+        began.elapsed() < Duration::from_millis(390)
+    });
 }
 
 fn a_wait_ends_by_the_deadline(server: &str) {
@@ -108,7 +112,8 @@ fn a_wait_ends_by_the_deadline(server: &str) {
     let began = Instant::now();
     let mut second = site.connect_for(Duration::from_secs(2));
     busy(&mut second, &name, Duration::from_secs(30));
-    assert!(began.elapsed() < Duration::from_millis(2_500), "{:?}", began.elapsed());
+    // Some milliseconds after the two seconds, where the machine has nothing else to do.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
 fn a_killed_holder_frees_the_lock_and_learns_of_it(server: &str) {
@@ -118,7 +123,7 @@ fn a_killed_holder_frees_the_lock_and_learns_of_it(server: &str) {
     hold(&mut first, &name);
     let session = busy(&mut second, &name, NOT_AT_ALL).unwrap().session.unwrap();
     site.admin().query_drop(format!("KILL {session}")).unwrap();
-    assert!(matches!(second.acquire(&name, Duration::from_secs(10)).unwrap(), Acquired::Held));
+    assert!(matches!(second.acquire(&name, Duration::from_secs(60)).unwrap(), Acquired::Held));
     // It learns of it, and does not come back as another session that would answer "no" or, worse, take it anew.
     assert_eq!(first.still_held(&name).unwrap_err().failure, DatabaseFailure::ConnectionLost);
     assert_eq!(first.release(&name).unwrap_err().failure, DatabaseFailure::ConnectionLost);
@@ -147,7 +152,7 @@ fn a_killed_wait_is_neither_held_nor_busy(server: &str) {
     let name = lock_of_its_own();
     hold(&mut first, &name);
     let waiting = std::thread::spawn(move || {
-        let result = second.acquire(&name, Duration::from_secs(30));
+        let result = second.acquire(&name, Duration::from_secs(200));
         (result, second)
     });
     let mut admin = site.admin();
@@ -155,13 +160,12 @@ fn a_killed_wait_is_neither_held_nor_busy(server: &str) {
         "SELECT id FROM information_schema.processlist WHERE db = '{}' AND info LIKE '%GET_LOCK%' AND id <> CONNECTION_ID()",
         site.database
     );
-    let session = (0..100)
-        .find_map(|_| {
-            std::thread::sleep(Duration::from_millis(50));
-            admin.query_first::<u64, _>(&find).unwrap()
-        })
-        .expect("nobody waits");
-    admin.query_drop(format!("KILL QUERY {session}")).unwrap();
+    let mut session = None;
+    wait_until("somebody waits", || {
+        session = admin.query_first::<u64, _>(&find).unwrap();
+        session.is_some()
+    });
+    admin.query_drop(format!("KILL QUERY {}", session.unwrap())).unwrap();
     let (result, mut second) = waiting.join().unwrap();
     assert_eq!(result.unwrap_err().failure, DatabaseFailure::Other);
     assert!(!second.still_held(&name).unwrap());
@@ -204,7 +208,7 @@ fn a_kept_lock_is_freed_when_its_machine_falls_silent(server: &str) {
     hold(&mut vanished, &name);
     busy(&mut next, &name, NOT_AT_ALL);
     vanished.keep(Duration::from_secs(2)).unwrap();
-    let acquired = next.acquire(&name, Duration::from_secs(20)).unwrap();
+    let acquired = next.acquire(&name, Duration::from_secs(60)).unwrap();
     assert!(matches!(acquired, Acquired::Held), "{acquired:?}");
     assert!(vanished.still_held(&name).is_err());
 }

@@ -3,7 +3,7 @@
 
 use crate::support::database::Engine;
 use crate::support::env;
-use crate::support::program::{Running, feed, wait_until};
+use crate::support::program::{feed, wait_until};
 use crate::support::scene::Scene;
 use base64::Engine as _;
 use std::process::{Command, Stdio};
@@ -45,7 +45,8 @@ fn a_process_that_dies_of_a_bug_tells_none(engine: Engine) {
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
             let mut child = command.spawn().unwrap();
             let message = scene.message(&format!("{fault}-{place}"));
-            std::io::Write::write_all(&mut child.stdin.take().unwrap(), message.as_bytes()).unwrap();
+            // It may end without having read everything.
+            let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), message.as_bytes());
             let output = child.wait_with_output().unwrap();
             assert_ne!(output.status.code(), Some(0), "{fault}@{place}: {output:?}");
             for secret in secrets {
@@ -61,17 +62,20 @@ fn a_process_that_dies_of_a_bug_tells_none(engine: Engine) {
         tells_no(secret, "log", log.as_bytes());
     }
     // What everybody on the machine can read of a delivery under way.
-    let mut under_way = Running::start(scene.command("doug", &[]), scene.message("listed").as_bytes());
+    let mut under_way = scene.command("doug", &[]);
+    under_way.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut under_way = under_way.spawn().unwrap();
     let mut listed = Vec::new();
     wait_until("it is listed", || {
-        // Empty until the new program is in the place of this one.
+        // Empty until the new program is in the place of this one. It does not end before it has read the message.
         listed = std::fs::read(format!("/proc/{}/cmdline", under_way.id())).unwrap();
-        !listed.is_empty() || under_way.has_ended()
+        !listed.is_empty()
     });
     assert!(String::from_utf8_lossy(&listed).contains("--recipient"), "{listed:?}");
     for secret in secrets {
         tells_no(secret, "argument list", &listed);
     }
-    wait_until("it ends", || under_way.has_ended());
+    std::io::Write::write_all(&mut under_way.stdin.take().unwrap(), scene.message("listed").as_bytes()).unwrap();
+    assert_eq!(under_way.wait().unwrap().code(), Some(0));
     feed(scene.command("doug", &[]), scene.message("well").as_bytes()).delivered();
 }

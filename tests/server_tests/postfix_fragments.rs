@@ -5,7 +5,7 @@ use crate::support::postfix::{Postfix, on, wait_until_delivered};
 use crate::support::site::{LISA, Options, Site};
 use std::time::{Duration, Instant};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 #[test]
 fn recipients_are_looked_up_in_postgresql() {
@@ -38,7 +38,7 @@ fn recipients_are_looked_up(engine: Engine, map_type: &str) {
 
     // What a sending MTA is told, at RCPT TO. The table holds the unquoted form, as the command is given it.
     mx1.run("postconf", &["-e", "recipient_delimiter=+"]);
-    mx1.run("postfix", &["reload"]);
+    reload(mx1);
     let mut smtp = mx1.smtp();
     assert_eq!(smtp.say(&format!("MAIL FROM:<{LISA}>")).0, 250);
     for known in
@@ -99,22 +99,22 @@ fn while_commissioning_nothing_bounces_and_then_what_must_does() {
         "#!/bin/sh\ncat >/dev/null\ncase \"$*\" in\n*user0@*) echo '5.1.1 nobody here'; exit 67 ;;\n*user1@*) exit 101 ;;\n*) exec sleep 60 ;;\nesac\n",
     );
     use_command(mx1, &command);
-    mx1.run("postconf", &["-e", "maildrop_time_limit=2s"]);
-    mx1.run("postfix", &["reload"]);
+    mx1.run("postconf", &["-e", "maildrop_time_limit=10s"]);
+    reload(mx1);
     send(mx1, &site.recipients);
     let cut_short = "dsn=4.3.0, status=deferred (Command time limit exceeded";
-    let log = wait_for_log(mx1, cut_short, 1);
+    let refusals = [
+        "dsn=4.1.1, status=SOFTBOUNCE (nobody here",
+        "dsn=4.3.0, status=deferred (Command died with status 101",
+        cut_short,
+    ];
+    let log = wait_for(mx1, &format!("{refusals:?}"), |log| refusals.iter().all(|refusal| log.contains(refusal)));
     assert_eq!(log.matches("status=bounced").count(), 0, "{log}");
-    for refusal in
-        ["dsn=4.1.1, status=SOFTBOUNCE (nobody here", "dsn=4.3.0, status=deferred (Command died with status 101"]
-    {
-        assert!(log.contains(refusal), "{refusal}: {log}");
-    }
     assert_eq!(log.matches("SOFTBOUNCE").count(), log.matches("SOFTBOUNCE (nobody here").count(), "{log}");
 
     // The end of commissioning, as postfix/README.md has it.
     mx1.run("postconf", &["-PX", "maildrop/unix/soft_bounce"]);
-    mx1.run("postfix", &["reload"]);
+    reload(mx1);
     let id = send(mx1, &site.recipients);
     let log = wait_for(mx1, "what came of each recipient", |log| {
         ["user0", "user1", "user2"].iter().all(|user| tries(log, &id).any(|line| line.contains(user)))
@@ -141,7 +141,7 @@ fn a_forgotten_recipient_limit_is_found_out_before_anything_is_delivered() {
     let site = Site::set_up(&Options::new("limit", Engine::Postgres17, 2));
     let mx1 = &site.hosts[0];
     mx1.run("postconf", &["-X", "maildrop_destination_recipient_limit"]);
-    mx1.run("postfix", &["reload"]);
+    reload(mx1);
     let id = send(mx1, &site.recipients);
     let log = wait_for_log(mx1, "dsn=4.3.5, status=deferred (mail system configuration error)", 2);
     assert!(log.contains("maildrop_destination_recipient_limit = 1"), "the log says what to mend: {log}");
@@ -149,7 +149,7 @@ fn a_forgotten_recipient_limit_is_found_out_before_anything_is_delivered() {
 
     // Mended, what was deferred is delivered.
     mx1.run("postconf", &["-e", "maildrop_destination_recipient_limit=1"]);
-    mx1.run("postfix", &["reload"]);
+    reload(mx1);
     wait_until_delivered(&[(mx1, vec![id])], LIMIT);
     for recipient in &site.recipients {
         assert_eq!(site.mailbox(recipient, "INBOX").len(), 1);
@@ -167,7 +167,7 @@ fn one_person_on_one_machine_by_way_of_local() {
     mx1.append_to_main_cf(&fragment.replace("/usr/bin/maildrop_command", "/opt/maildrop/bin/maildrop_command"));
     let recipients = [format!("{person}+lists@localhost")];
     mx1.run("postconf", &["-e", "recipient_delimiter=+"]);
-    mx1.run("postfix", &["reload"]);
+    reload(mx1);
     let id = send(mx1, &recipients);
     wait_until_delivered(&[(mx1, vec![id])], LIMIT);
 
@@ -190,6 +190,14 @@ fn use_command(postfix: &Postfix, command: &str) {
     });
     let entry: Vec<String> = entry.collect();
     postfix.run("postconf", &["-M", &format!("maildrop/unix={}", entry.join(" "))]);
+}
+
+/// Has the configuration read again. The command only asks for it; it is done when the log says so.
+fn reload(postfix: &Postfix) {
+    let reloads = |log: &str| log.matches("reload -- version").count();
+    let before = reloads(&postfix.log());
+    postfix.run("postfix", &["reload"]);
+    wait_for(postfix, "that it is reloaded", |log| reloads(log) > before);
 }
 
 fn send(postfix: &Postfix, recipients: &[String]) -> String {

@@ -104,7 +104,7 @@ fn the_journal_is_seen_by_everybody_at_once(server: &str) {
         assert_eq!((a.attempt, b.attempt), (older, newer));
         assert_eq!((a.position, b.position), (Some(position), None));
         assert_eq!(a.recipient, mail.recipient);
-        assert!(a.age >= b.age && b.age >= 0.0 && a.age < 20.0, "{a:?} {b:?}");
+        assert!(a.age >= b.age && b.age >= 0.0 && a.age < 120.0, "{a:?} {b:?}");
     }
     let row = "SELECT concat_ws(' ', role, imap_user, mailbox, message_id, recipient, queue_id, host, pid, session > 0) \
                FROM attempts ORDER BY role DESC, started_at LIMIT 1";
@@ -142,7 +142,7 @@ fn the_first_attempt_counts(server: &str) {
     thread::sleep(Duration::from_millis(300));
     database.journal(&mail.journal(second, None)).unwrap();
     let age = database.first_attempt_age(&mail.keys()).unwrap();
-    assert!(age >= Duration::from_millis(300) && age < Duration::from_secs(20), "{age:?}");
+    assert!(age >= Duration::from_millis(300) && age < Duration::from_secs(120), "{age:?}");
     // A clock that was set back.
     test.admin().batch_execute("UPDATE attempts SET started_at = started_at + '1 hour'").unwrap();
     assert_eq!(database.first_attempt_age(&mail.keys()).unwrap(), Duration::ZERO);

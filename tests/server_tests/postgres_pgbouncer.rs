@@ -26,7 +26,7 @@ fn sixty_deliveries_of_one_message_exclude_each_other() {
                 let attempt = Uuid::now_v7();
                 database.addresses(&["scuba@mail.example"]).unwrap();
                 database.journal(&mail.journal(attempt, None)).unwrap();
-                assert!(matches!(database.acquire(&mail.lock, Duration::from_secs(40)).unwrap(), Acquired::Held));
+                assert!(matches!(database.acquire(&mail.lock, Duration::from_secs(200)).unwrap(), Acquired::Held));
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two deliveries hold the lock");
                 let seen = database.look(&mail.keys()).unwrap();
                 if seen.iter().all(|copy| copy.delivered.is_none()) {

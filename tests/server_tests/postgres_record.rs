@@ -2,6 +2,7 @@
 
 use crate::support::counting_proxy::CountingProxy;
 use crate::support::postgres::{Mail, TestDatabase, on_each_postgres, tcp};
+use crate::support::program::wait_until;
 use maildrop_command::ledger::{CopyState, Delivered, Ledger, Record};
 use maildrop_command::lock::{Acquired, NamedLock};
 use maildrop_command::mailbox::Placement;
@@ -200,6 +201,8 @@ fn a_large_source_is_stored_once_and_sent_once(server: &str) {
 
 fn a_deadlock_is_tried_again_and_the_lock_stays(server: &str) {
     let test = TestDatabase::migrated(server);
+    // Whoever waits looks for a deadlock once, after so long: by then the other one has to wait, too, or that one loses.
+    test.role_setting("deadlock_timeout = '4s'");
     let (mut first, mut second) = (test.connect("FIRST"), test.connect("SECOND"));
     let mail = Mail::new("<123-abc@mail.google.com>");
     let attempt = Uuid::now_v7();
@@ -207,17 +210,17 @@ fn a_deadlock_is_tried_again_and_the_lock_stays(server: &str) {
     assert!(matches!(first.acquire(&mail.lock, Duration::ZERO).unwrap(), Acquired::Held));
 
     // Somebody tidies up the journal in the other order, and is the more patient of the two.
-    let mut admin = test.admin();
+    let (mut admin, mut watch) = (test.admin(), test.admin());
     let touch = |role: &str| format!("UPDATE attempts SET host = host WHERE role = '{role}'");
-    admin.batch_execute(&format!("SET deadlock_timeout = '30s'; BEGIN; {}", touch("sender"))).unwrap();
+    admin.batch_execute(&format!("SET deadlock_timeout = '120s'; BEGIN; {}", touch("sender"))).unwrap();
     thread::scope(|scope| {
         let recording = scope.spawn(|| {
             first.record(&mail.record(attempt, CopyState::Delivered(None), CopyState::Delivered(None))).unwrap();
         });
-        until_the_record_waits(&test);
+        until_the_record_waits(&mut watch);
         admin.batch_execute(&touch("recipient")).unwrap();
         // The record has lost, and waits again: the lock is as it was.
-        until_the_record_waits(&test);
+        until_the_record_waits(&mut watch);
         let acquired = second.acquire(&mail.lock, Duration::ZERO);
         admin.batch_execute("COMMIT").unwrap();
         recording.join().unwrap();
@@ -228,16 +231,10 @@ fn a_deadlock_is_tried_again_and_the_lock_stays(server: &str) {
     assert!(second.look(&mail.keys()).unwrap().iter().all(|copy| copy.delivered.is_some()));
 }
 
-fn until_the_record_waits(test: &TestDatabase) {
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+fn until_the_record_waits(watch: &mut postgres::Client) {
+    let waiting = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() \
                    AND application_name LIKE 'maildrop FIRST %' AND wait_event_type = 'Lock'";
-    for _ in 0..500 {
-        if test.value(waiting).as_deref() == Some("1") {
-            return;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    panic!("the record does not wait");
+    wait_until("the record waits", || watch.query_one(waiting, &[]).unwrap().get(0));
 }
 
 fn a_record_that_fails_leaves_nothing_behind(server: &str) {

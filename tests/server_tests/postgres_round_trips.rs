@@ -2,6 +2,7 @@
 
 use crate::support::counting_proxy::CountingProxy;
 use crate::support::postgres::{Mail, TestDatabase, on_each_postgres, tcp};
+use crate::support::program::wait_until;
 use maildrop_command::ledger::{CopyState, Ledger};
 use maildrop_command::lock::{Acquired, NamedLock};
 use std::thread;
@@ -71,6 +72,7 @@ fn no_statement_reads_a_whole_table(server: &str) {
     // A whole index may be read, too, and is not counted as such: the pages tell.
     let pages = "SELECT sum(coalesce(heap_blks_read + heap_blks_hit, 0) + coalesce(idx_blks_read + idx_blks_hit, 0)) \
                  FROM pg_statio_user_tables WHERE relname IN ('attempts', 'messages', 'copies', 'message_sources')";
+    until_all_sessions_have_ended(&test);
     settle(&test, reads);
     let (scans_before, reads_before, pages_before) = (test.value(scans), test.value(reads), number(&test, pages));
 
@@ -92,13 +94,7 @@ fn no_statement_reads_a_whole_table(server: &str) {
         database.record(&record).unwrap();
     }
     drop(database);
-    // The session hands in its counts as it ends.
-    for _ in 0..100 {
-        if test.value(reads) != reads_before {
-            break;
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
+    until_all_sessions_have_ended(&test);
     settle(&test, reads);
     assert_ne!(test.value(reads), reads_before, "the server has not counted");
     assert_eq!(test.value(scans), scans_before);
@@ -113,7 +109,8 @@ fn no_statement_reads_a_whole_table(server: &str) {
         database.addresses(&["user4711@mail.example", "nobody@mail.example"]).unwrap();
     }
     drop(database);
-    thread::sleep(Duration::from_millis(500));
+    until_all_sessions_have_ended(&test);
+    settle(&test, pages);
     let after = number(&test, pages);
     assert!((10..=50).contains(&(after - before)), "{before} {after}");
 }
@@ -138,6 +135,14 @@ fn fill(test: &TestDatabase) {
         ))
         .unwrap();
     test.admin().batch_execute("VACUUM ANALYZE").unwrap();
+}
+
+/// A session hands in its counts as it ends, a moment after its client.
+fn until_all_sessions_have_ended(test: &TestDatabase) {
+    let mut watch = test.admin();
+    let others = "SELECT count(*) = 0 FROM pg_stat_activity \
+                  WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()";
+    wait_until("all sessions have ended", || watch.query_one(others, &[]).unwrap().get(0));
 }
 
 /// Waits until the server's counts stand still.

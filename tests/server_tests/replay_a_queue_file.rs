@@ -13,6 +13,7 @@ fn what_postfix_has_deferred_is_delivered_by_hand_and_not_again_by_postfix() {
     let site = Site::set_up(&Options::new("queue", Engine::Postgres17, 3));
     let [mx1, _] = &site.hosts;
     mx1.append_to_main_cf("defer_transports = maildrop\n");
+    wait_until("it is read", || mx1.log().contains("reload -- version"));
     let recipients = &site.recipients[..2];
     let message = format!(
         "From: Lisa <{LISA}>\r\nMessage-ID: <queue.{}@mail.google.com>\r\nSubject: stuck\r\n\r\nFrom here\r\n>From there\r\n\

@@ -12,6 +12,8 @@ fn a_panic_puts_off_one_message_and_the_replay_goes_on() {
         );
         on("mx1", &["sh", "-c", &command, "sh", FOLDER])
     };
+    // What a run that failed has left would be replayed, too.
+    on("mx1", &["rm", "-rf", FOLDER]);
     on("mx1", &["mkdir", "-p", FOLDER]);
     let said = replay("panic@replay", "--recipient doug@x.y -");
     assert!(said.contains("\"deferred\":3,\"delivered\":0") && said.ends_with("exit 75\n"), "{said}");

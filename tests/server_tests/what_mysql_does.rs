@@ -121,11 +121,14 @@ fn a_timeout_is_whole_seconds_on_mysql_and_fractions_on_mariadb(server: &str) {
         began.elapsed()
     };
     let ms = Duration::from_millis;
-    let (below, above) = (waited("0.4"), waited("0.6"));
     if is_mariadb(server) {
+        let (below, above) = (waited("0.4"), waited("0.6"));
         assert!(below >= ms(390) && above >= ms(590), "{below:?} {above:?}");
     } else {
-        assert!(below < ms(390) && above >= ms(990), "{below:?} {above:?}");
+        // The machine may be slow to ask and to hear, though not each time.
+        wait_until("it does not wait", || waited("0.4") < ms(390));
+        let above = waited("0.6");
+        assert!(above >= ms(990), "{above:?}");
     }
 }
 
@@ -176,9 +179,9 @@ fn a_reset_connection_has_lost_the_lock(server: &str) {
 fn a_session_that_idles_too_long_loses_the_lock_unawares(server: &str) {
     let (site, name) = (Site::empty(server), name());
     let (mut holder, mut other) = (site.admin(), site.admin());
-    holder.query_drop("SET SESSION wait_timeout = 1").unwrap();
     assert_eq!(lock(&mut holder, &name), Some(1));
     assert_eq!(lock(&mut other, &name), Some(0));
+    holder.query_drop("SET SESSION wait_timeout = 1").unwrap();
     wait_until("the lock is free", || lock(&mut other, &name) == Some(1));
     holder.query_drop("SELECT 1").unwrap_err();
 }

@@ -1,5 +1,6 @@
 //! A fresh database for one test, on any of the engines, and questions to it that every engine answers alike.
 
+use crate::support::postgres::drop_database;
 use crate::support::{env, host_and_port, server};
 use mysql::prelude::Queryable;
 use std::path::PathBuf;
@@ -242,9 +243,13 @@ impl Drop for Database {
             return;
         }
         self.connection = None;
-        let force = if self.engine.is_postgres() { " WITH (FORCE)" } else { "" };
         let mut connection = Connection::open_at(self.engine, &self.address, None);
-        connection.execute(&format!("DROP DATABASE {}{force}", self.name));
+        match &mut connection {
+            Connection::Postgres(client) => {
+                drop_database(client, &self.name).unwrap_or_else(|error| panic!("dropping {}: {error:?}", self.name))
+            }
+            Connection::Mysql(_) => connection.execute(&format!("DROP DATABASE {}", self.name)),
+        }
         for role in &self.roles {
             let what = if self.engine.is_postgres() { "ROLE" } else { "USER" };
             connection.execute(&format!("DROP {what} {role}"));

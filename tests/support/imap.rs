@@ -37,7 +37,8 @@ impl Imap {
         let address = if address.contains(':') { address.to_owned() } else { format!("{address}:143") };
         let stream =
             TcpStream::connect(&address).unwrap_or_else(|error| panic!("no IMAP server at {address}: {error}"));
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        // Dovecot believes in a lock of the dead for up to two minutes.
+        stream.set_read_timeout(Some(Duration::from_secs(240))).unwrap();
         let mut imap = Self { stream: BufReader::new(stream), tag: 0 };
         let greeting = imap.line();
         assert!(greeting.starts_with("* OK"), "{greeting:?}");
@@ -89,9 +90,9 @@ impl Imap {
 
     /// Says that nothing more will come, and hears the server out until it hangs up.
     pub fn hang_up(mut self) -> String {
-        self.stream.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
+        // A reset instead of a good-bye is an end, too, and may have come already.
+        let _ = self.stream.get_mut().shutdown(std::net::Shutdown::Write);
         let mut rest = Vec::new();
-        // A reset instead of a good-bye is an end, too.
         let _ = self.stream.read_to_end(&mut rest);
         String::from_utf8_lossy(&rest).into_owned()
     }

@@ -135,7 +135,7 @@ pub fn mailbox_within(settings: &Settings, time: Duration) -> ImapMailbox {
 
 /// lisa's mailbox there.
 pub fn mailbox(settings: &Settings) -> ImapMailbox {
-    mailbox_within(settings, Duration::from_secs(20))
+    mailbox_within(settings, Duration::from_secs(120))
 }
 
 /// A copy of a message.

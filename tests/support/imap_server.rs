@@ -81,7 +81,7 @@ impl Server {
 
 /// A session, or why there is none.
 pub fn log_in(settings: &Settings, user: &str) -> Result<Session, MailboxError> {
-    connect(settings, Deadline::after(Duration::from_secs(30)))?.authenticate(user)
+    connect(settings, Deadline::after(Duration::from_secs(240)))?.authenticate(user)
 }
 
 /// A user whom no other test knows.

@@ -67,7 +67,7 @@ impl Site {
     }
 
     pub fn connect(&self) -> MysqlDatabase {
-        self.connect_for(Duration::from_secs(60))
+        self.connect_for(Duration::from_secs(240))
     }
 
     pub fn connect_for(&self, span: Duration) -> MysqlDatabase {

@@ -11,7 +11,8 @@ use maildrop_command::lock::LockName;
 use maildrop_command::mailbox::{Position, Role};
 use maildrop_command::message::Identity;
 use maildrop_command::schema;
-use std::time::Duration;
+use postgres::error::SqlState;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 const SUPERUSER: &str = "tester";
@@ -112,11 +113,24 @@ impl TestDatabase {
 impl Drop for TestDatabase {
     fn drop(&mut self) {
         let mut admin = admin(&self.host, "postgres");
-        let dropped = admin.batch_execute(&format!("DROP DATABASE {} WITH (FORCE)", self.name));
+        let dropped = drop_database(&mut admin, &self.name);
         let role = admin.batch_execute(&format!("DROP ROLE {}", self.name));
         if !std::thread::panicking() {
             dropped.unwrap();
             role.unwrap();
+        }
+    }
+}
+
+/// Drops a database, and ends all sessions in it: again and again where they take longer than the five seconds that the
+/// server gives them.
+pub fn drop_database(admin: &mut postgres::Client, name: &str) -> Result<(), postgres::Error> {
+    let began = Instant::now();
+    loop {
+        let dropped = admin.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)"));
+        let in_use = matches!(&dropped, Err(error) if error.code() == Some(&SqlState::OBJECT_IN_USE));
+        if !in_use || began.elapsed() > Duration::from_secs(60) {
+            return dropped;
         }
     }
 }
@@ -136,7 +150,7 @@ pub fn tcp(host: &str, port: u16) -> Address {
 }
 
 pub fn deadline() -> Deadline {
-    Deadline::after(Duration::from_secs(60))
+    Deadline::after(Duration::from_secs(240))
 }
 
 pub fn client(queue_id: &str) -> Client {

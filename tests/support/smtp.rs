@@ -13,7 +13,7 @@ pub type Reply = (u16, String);
 impl Smtp {
     pub fn connect(address: &str) -> Self {
         let stream = TcpStream::connect(address).unwrap_or_else(|error| panic!("no SMTP server at {address}: {error}"));
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(240))).unwrap();
         let mut smtp = Self(BufReader::new(stream));
         let greeting = smtp.reply();
         assert_eq!(greeting.0, 220, "{greeting:?}");
