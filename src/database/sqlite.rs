@@ -457,7 +457,7 @@ mod tests {
     #[test]
     fn what_is_busy_is_tried_again_and_nothing_else_is() {
         let directory = tempfile::tempdir().unwrap();
-        let mut database = database(directory.path(), Duration::from_secs(30));
+        let mut database = database(directory.path(), Duration::from_secs(120));
         let mut tries = 0;
         let result = database.writing("testing", |_| {
             tries += 1;
@@ -471,7 +471,8 @@ mod tests {
     #[test]
     fn what_stays_busy_is_given_up_at_the_deadline() {
         let directory = tempfile::tempdir().unwrap();
-        let mut database = database(directory.path(), Duration::from_secs(1));
+        let mut database = database(directory.path(), Duration::from_secs(120));
+        database.deadline = Deadline::after(Duration::from_secs(1));
         let error = database.patiently("testing", |_| busy::<()>()).unwrap_err();
         assert_eq!(error.failure, DatabaseFailure::TimedOut);
         assert!(error.detail.contains("locked"), "{error}");
@@ -481,10 +482,11 @@ mod tests {
     #[test]
     fn a_write_lock_held_elsewhere_is_waited_for_until_the_deadline() {
         let directory = tempfile::tempdir().unwrap();
-        let mut ours = database(directory.path(), Duration::from_secs(1));
+        let mut ours = database(directory.path(), Duration::from_secs(120));
         let other = Connection::open(directory.path().join(LEDGER)).unwrap();
         other.execute_batch("BEGIN IMMEDIATE").unwrap();
         let begun = std::time::Instant::now();
+        ours.deadline = Deadline::after(Duration::from_secs(1));
         let error = ours.writing("testing", |_| Ok(())).unwrap_err();
         assert_eq!(error.failure, DatabaseFailure::TimedOut);
         assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());

@@ -25,18 +25,22 @@ use support::scene::{LISA, Scene};
 /// Where the committed figures are.
 const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bench/guard.toml");
 
-/// A figure, and by how many percent it may differ from the committed one: more than twice what ten runs differed by.
+/// A figure, and by how many percent it may differ from the committed one: more than twice what ten runs differed by; of bytes,
+/// what a buffer more takes that a longer host name or path makes grow, and less than one more copy of the message.
 const FIGURES: [(&str, f64); 6] = [
     ("instructions", 2.0),
     ("allocations", 0.5),
-    ("bytes_allocated", 0.5),
-    ("peak_heap", 0.5),
+    ("bytes_allocated", 2.0),
+    ("peak_heap", 2.0),
     ("database_round_trips", 0.0),
     ("imap_round_trips", 0.0),
 ];
 
 /// The same of instructions, where the committed figures were made with other tools or on another processor.
 const INSTRUCTIONS_ELSEWHERE: f64 = 10.0;
+
+/// The same of allocations, where they were made with other tools: Rust's own library and the C library allocate, too.
+const ALLOCATIONS_BY_OTHERS: f64 = 2.0;
 
 /// By name.
 type Figures = BTreeMap<String, u64>;
@@ -106,6 +110,9 @@ fn main() -> ExitCode {
     let committed = std::fs::read_to_string(COMMITTED).unwrap_or_else(|error| panic!("{COMMITTED}: {error}"));
     let committed: Committed = toml::from_str(&committed).unwrap_or_else(|error| panic!("{COMMITTED}: {error}"));
     let elsewhere = committed.made_with != *made_with;
+    // All but the processor, which comes last.
+    let tools = |made_with: &str| made_with.splitn(4, ", ").take(3).map(str::to_owned).collect::<Vec<_>>();
+    let other_tools = tools(&committed.made_with) != tools(made_with);
     let mut beyond = Vec::new();
     println!("| {:46} | {:>12} | {:>12} | {:>10} | {:>6} |", "", "committed", "now", "difference", "spread");
     println!("|-{:-<46}-|-{:->12}:|-{:->12}:|-{:->10}:|-{:->6}:|", "", "", "", "", "");
@@ -117,7 +124,11 @@ fn main() -> ExitCode {
         let name = format!("{engine}, {}: {}", kind.replace('_', " "), figure.replace('_', " "));
         println!("| {name:46} | {was:>12} | {now:>12} | {difference:>+9.2}% | {spread:>5.2}% |");
         let tolerance = FIGURES.iter().find(|(known, _)| known == figure).unwrap().1;
-        let tolerance = if elsewhere && *figure == "instructions" { INSTRUCTIONS_ELSEWHERE } else { tolerance };
+        let tolerance = match *figure {
+            "instructions" if elsewhere => INSTRUCTIONS_ELSEWHERE,
+            "allocations" if other_tools => ALLOCATIONS_BY_OTHERS,
+            _ => tolerance,
+        };
         if difference.abs() > tolerance {
             beyond.push(format!("{name}: {was}, now {now}, {difference:+.2} %; {tolerance} % is let by"));
         }

@@ -41,8 +41,13 @@ fn the_second_is_told_who_holds_it_and_what_is_held_is_listed_by_name() {
     let here = site.path();
     assert!(locks(here).is_empty());
     let holder = lock(here, "exec", &["nightly", "--", "sleep", "600"]).spawn().unwrap();
-    wait_until("it holds the lock", || locks(here).len() == 1);
-    let [held] = &locks(here)[..] else { panic!("one lock is held") };
+    let mut seen = Vec::new();
+    // A moment lies between its taking the lock and its writing down who it is.
+    wait_until("it holds the lock, and says so", || {
+        seen = locks(here);
+        seen.iter().any(|held| held["pid"] == holder.id())
+    });
+    let [held] = &seen[..] else { panic!("one lock is held: {seen:?}") };
     assert_eq!((&held["name"], &held["kind"]), (&"nightly".into(), &"program".into()), "{held}");
     assert_eq!((&held["pid"], &held["application"]), (&holder.id().into(), &"lock exec".into()), "{held}");
     assert!(held["age_s"].as_f64().is_some_and(|age| (0.0..60.0).contains(&age)), "{held}");

@@ -167,7 +167,7 @@ fn the_go_ahead_is_asked_when_the_server_has_everything_else() {
     });
     let identity = Identity::of(MESSAGE);
     let appended = mailbox(&settings)
-        .append(&copy(MESSAGE, &identity), &mut || whole.recv_timeout(Duration::from_secs(5)).is_ok());
+        .append(&copy(MESSAGE, &identity), &mut || whole.recv_timeout(Duration::from_secs(60)).is_ok());
     assert!(matches!(appended, Appended::Stored(_)), "{appended:?}");
     thread.join().unwrap();
 }
@@ -248,12 +248,13 @@ fn a_server_that_refuses_a_big_literal_and_stops_reading_is_heard() {
         peer.append();
         peer.answer("NO [OVERQUOTA] full");
         // Reads nothing, and stays.
-        wait.recv_timeout(Duration::from_secs(15)).ok()
+        wait.recv_timeout(Duration::from_secs(60)).ok()
     });
     let mut mailbox = mailbox(&settings);
     let error = refused(append(&mut mailbox, &vec![b'x'; 30 << 20]));
     assert_eq!(error.failure, MailboxFailure::OverQuota);
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    // Before the deadline of 20 s, that is, and not for its sake.
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     // The command was cut off in its midst.
     assert_eq!(mailbox.position().unwrap_err().failure, MailboxFailure::ConnectionLost);
     heard.send(()).unwrap();
@@ -310,9 +311,10 @@ fn a_nul_is_never_sent() {
 
 #[test]
 fn nothing_is_held_back_until_what_went_before_is_acknowledged() {
+    const COUNT: usize = 80;
     let (settings, thread) = peer(|peer| {
         peer.welcome("IMAP4rev1 SASL-IR AUTH=PLAIN LITERAL+");
-        let mut waits: Vec<Duration> = (0..41)
+        let waits: Vec<Duration> = (0..COUNT)
             .map(|_| {
                 let length = peer.append();
                 let begun = Instant::now();
@@ -323,14 +325,16 @@ fn nothing_is_held_back_until_what_went_before_is_acknowledged() {
                 wait
             })
             .collect();
-        waits.sort();
-        waits[waits.len() / 2]
+        waits
     });
     let mut mailbox = mailbox(&settings);
-    for _ in 0..41 {
+    for _ in 0..COUNT {
         assert!(matches!(append(&mut mailbox, MESSAGE), Appended::Stored(None)));
     }
-    // Nagle's algorithm and delayed acknowledgements make it 40 ms.
-    let median = thread.join().unwrap();
-    assert!(median < Duration::from_millis(20), "{median:?}");
+    // Nagle's algorithm and delayed acknowledgements make it 40 ms each time, but for the first on a connection, which are
+    // acknowledged at once. A busy machine makes it longer now and then.
+    let mut waits = thread.join().unwrap().split_off(COUNT / 2);
+    waits.sort();
+    let quarter = waits[waits.len() / 4];
+    assert!(quarter < Duration::from_millis(20), "{waits:?}");
 }

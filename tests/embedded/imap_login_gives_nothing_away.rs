@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 fn log_in(settings: &Settings) -> Result<Session, MailboxError> {
-    connect(settings, Deadline::after(Duration::from_secs(10)))?.authenticate("lisa@mail.example")
+    connect(settings, Deadline::after(Duration::from_secs(60)))?.authenticate("lisa@mail.example")
 }
 
 fn refused(settings: &Settings, failure: MailboxFailure) -> String {

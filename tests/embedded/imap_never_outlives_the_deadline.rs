@@ -12,12 +12,13 @@ use std::os::unix::net::UnixListener;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-const TIME: Duration = Duration::from_millis(400);
+/// Enough for a greeting and a login on a busy machine.
+const TIME: Duration = Duration::from_secs(3);
 
 /// Far below what a peer would like to take, far above what a busy machine needs.
 fn in_time(begun: Instant) {
     let taken = begun.elapsed();
-    assert!(taken >= TIME - Duration::from_millis(20) && taken < TIME * 5, "{taken:?}");
+    assert!(taken >= TIME - Duration::from_millis(20) && taken < TIME * 10, "{taken:?}");
 }
 
 /// Sends a byte of `text` now and then, over and over, until the test is done.
@@ -77,7 +78,8 @@ fn a_server_that_trickles_its_greeting() {
     assert_eq!(error.failure, MailboxFailure::TimedOut, "{error}");
     in_time(begun);
     drop(tell);
-    thread.join().unwrap();
+    // The peer may have met the end of the connection first, and complained.
+    drop(thread.join());
 }
 
 #[test]
@@ -93,7 +95,8 @@ fn a_server_that_chats_on_and_on_instead_of_answering() {
     assert_eq!(error.failure, MailboxFailure::TimedOut, "{error}");
     in_time(begun);
     drop(tell);
-    thread.join().unwrap();
+    // The peer may have met the end of the connection first, and complained.
+    drop(thread.join());
 }
 
 #[test]
@@ -101,7 +104,7 @@ fn a_server_that_takes_no_more_of_the_message() {
     let (tell, done) = channel::<()>();
     let (settings, thread) = peer(move |peer| {
         peer.welcome("IMAP4rev1 SASL-IR AUTH=PLAIN LITERAL+");
-        done.recv_timeout(Duration::from_secs(10)).ok()
+        done.recv_timeout(Duration::from_secs(120)).ok()
     });
     let bytes = vec![b'x'; 30 << 20];
     let begun = Instant::now();
@@ -119,7 +122,7 @@ fn a_server_that_never_says_what_came_of_it() {
     let (tell, done) = channel::<()>();
     let (settings, thread) = peer(move |peer| {
         peer.welcome("IMAP4rev1 SASL-IR AUTH=PLAIN LITERAL+");
-        done.recv_timeout(Duration::from_secs(10)).ok()
+        done.recv_timeout(Duration::from_secs(120)).ok()
     });
     let begun = Instant::now();
     match mailbox_within(&settings, TIME).append(&copy(b"x", &Identity::of(b"")), &mut || true) {

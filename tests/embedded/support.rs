@@ -14,8 +14,9 @@ pub fn client(queue_id: &str) -> Client {
     Client { host: "mx1.example".into(), pid: std::process::id(), queue_id: Some(queue_id.into()) }
 }
 
+/// Far more than anything needs that does not hang: ten processes that sync one after the other, on a slow disk.
 pub fn soon() -> Deadline {
-    Deadline::after(Duration::from_secs(30))
+    Deadline::after(Duration::from_secs(120))
 }
 
 pub fn open(directory: &Path) -> SqliteDatabase {

@@ -152,7 +152,8 @@ fn a_pipe_that_is_full_changes_nothing() {
         while std::io::Write::write(&mut &theirs, &[b'x'; 4096]).is_ok() {}
         theirs.set_nonblocking(!blocking).unwrap();
         let mut command = program(&envelope(directory.path()));
-        command.args(["--deadline", "3s"]).stdin(std::fs::File::open(message(directory.path())).unwrap());
+        // At which the one whose pipe blocks is ended: long after it has delivered.
+        command.args(["--deadline", "20s"]).stdin(std::fs::File::open(message(directory.path())).unwrap());
         let mut child = command.stdout(OwnedFd::from(theirs)).spawn().unwrap();
         wait_until("it ends", || child.try_wait().unwrap().is_some());
         assert_eq!(child.wait().unwrap().code(), Some(0), "blocking: {blocking}");

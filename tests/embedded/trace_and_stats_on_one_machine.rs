@@ -42,7 +42,8 @@ fn a_messages_story_is_told_by_any_of_its_names() {
         let told = &json["messages"][0];
         assert_eq!((&told["state"], &told["message_id"]), (&"delivered".into(), &ID.into()), "{what}: {json}");
         assert_eq!(told["copies"].as_array().unwrap().len(), 4, "{what}: {json}");
-        assert!(told["attempts"][2]["stages_ms"]["append"].as_f64() > Some(0.0), "{what}: {json}");
+        // To the hundredth of a millisecond, of which it may have taken none.
+        assert!(told["attempts"][2]["stages_ms"]["append"].is_number(), "{what}: {json}");
     }
     let (exit, said) = asked(directory, &["trace", "<another@x>"]);
     assert!(exit == Some(66) && said.starts_with("NEVER SEEN HERE"), "{said}");
