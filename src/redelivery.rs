@@ -9,7 +9,7 @@ use crate::deadline::Deadline;
 use crate::delivery::{Manner, Refusal};
 use crate::ledger::CopyKey;
 use crate::ledger::recorded::{self, Mailboxes, RecordedCopy};
-use crate::mailbox::{MailboxError, Reading, Recorded, Role};
+use crate::mailbox::{MailboxError, MailboxFailure, Reading, Recorded, Role};
 use crate::message::{Identity, Message};
 use crate::site::Site;
 use std::fmt::Write as _;
@@ -18,10 +18,12 @@ use thiserror::Error;
 /// Why a copy could not be brought.
 #[derive(Debug, Error)]
 pub enum RedeliveryError {
-    /// No source of the message is kept, and no other copy of it can be read. Trying again helps only once a mailbox that is
-    /// out of reach is back, if one is named.
+    /// No source of the message is kept, and no copy of it is left.
     #[error("nothing is left of the message to deliver: {0}")]
     NoSource(String),
+    /// No source of the message is kept, and a mailbox that may hold a copy of it could not be read. Later it may be.
+    #[error("the message could not be read: {0}")]
+    OutOfReach(String),
     /// The delivery ended so.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -110,7 +112,7 @@ fn source(
 /// prepended for that one. `last` is a copy to be tried last.
 ///
 /// # Errors
-/// [`RedeliveryError::NoSource`], and what the database says.
+/// [`RedeliveryError::NoSource`], [`RedeliveryError::OutOfReach`], and what the database says.
 pub fn message_of_ledger(
     site: &Site,
     database: &mut dyn Database,
@@ -123,6 +125,7 @@ pub fn message_of_ledger(
         return Ok(message);
     }
     let mut why = String::from("its source is not kept (record.raw)");
+    let mut out_of_reach = false;
     let mut others = recorded::of_message(database, message)?;
     // The lost copy itself comes last: it may be there after all.
     others.sort_by_key(|other| Some(other.key()) == last);
@@ -140,11 +143,13 @@ pub fn message_of_ledger(
                 let _ = write!(why, "; not in {} of {} any more", other.mailbox, other.user);
             }
             Err(error) => {
+                // A mailbox that is not there holds nothing.
+                out_of_reach |= error.trying_again_can_help() && error.failure != MailboxFailure::NoSuchMailbox;
                 let _ = write!(why, "; {error}");
             }
         }
     }
-    Err(RedeliveryError::NoSource(why))
+    Err(if out_of_reach { RedeliveryError::OutOfReach(why) } else { RedeliveryError::NoSource(why) })
 }
 
 /// The message of a copy, under the name that its lock is named after: the bytes may come from Cyrus, which stores X for each

@@ -506,6 +506,7 @@ impl Job<'_> {
         });
         match message.map_err(database_failed)? {
             Ok(message) => Ok((message, known.given)),
+            Err(why @ RedeliveryError::OutOfReach(_)) => Err(Outcome::Deferred(format!("{whose}: {why}"))),
             Err(why) => Err(Outcome::Refused(format!("{whose}: {why}"))),
         }
     }

@@ -101,7 +101,9 @@ fn bring(
             Ok(Ok(Manner::Owed(why))) => Outcome::Refused(why),
             Ok(Ok(manner)) => Outcome::Delivered(manner.as_str().into()),
             Ok(Err(RedeliveryError::Refused(refusal))) => Outcome::refusal(&refusal),
-            Ok(Err(error @ RedeliveryError::Database(_))) => Outcome::Deferred(error.to_string()),
+            Ok(Err(error @ (RedeliveryError::Database(_) | RedeliveryError::OutOfReach(_)))) => {
+                Outcome::Deferred(error.to_string())
+            }
             Ok(Err(error @ RedeliveryError::NoSource(_))) => Outcome::Refused(error.to_string()),
             Err(_) => Outcome::Deferred("an internal error; the log has the details".into()),
         };
