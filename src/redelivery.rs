@@ -178,8 +178,11 @@ fn read_wherever_it_is(mailbox: &mut dyn Reading, copy: &RecordedCopy) -> Result
 fn addressed(message: Message, copy: &RecordedCopy) -> Message {
     let body = message.without_prepended_lines();
     let prepended = message.as_received().get(..message.as_received().len() - body.len()).unwrap_or_default();
-    let own = |name: &str| message.topmost(name).is_some_and(|address| address.eq_ignore_ascii_case(&copy.recipient));
-    if copy.role == Role::Sender || prepended.is_empty() || own("Delivered-To") || own("X-Original-To") {
+    // Who the lines are about is Delivered-To; without flag D, X-Original-To. Beside another's Delivered-To, an
+    // X-Original-To of this recipient's is an alias that both are in.
+    let line = message.prepended_line("Delivered-To").or_else(|| message.prepended_line("X-Original-To"));
+    let own = line.is_some_and(|address| address.eq_ignore_ascii_case(&copy.recipient));
+    if copy.role == Role::Sender || prepended.is_empty() || own {
         return message;
     }
     let mut bytes = Vec::with_capacity(message.as_received().len());
@@ -194,4 +197,43 @@ fn addressed(message: Message, copy: &RecordedCopy) -> Message {
     bytes.extend_from_slice(body);
     // Nothing that identifies a message is in these lines; and it is not empty.
     Message::receive(bytes).unwrap_or(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::LockName;
+
+    #[test]
+    fn lines_for_another_recipient_are_not_told() {
+        let told = |lines: &str| {
+            let message = Message::receive(format!("{lines}Subject: x\r\n\r\nx\r\n").into_bytes()).unwrap();
+            let copy = RecordedCopy {
+                message: 1,
+                identity: *message.identity(),
+                lock: LockName::new("maildrop", b"<1@x>"),
+                message_id: "<1@x>".into(),
+                sender: String::new(),
+                subject: None,
+                recorded_at: 0,
+                role: Role::Recipient,
+                user: "doug".into(),
+                mailbox: "INBOX".into(),
+                recipient: "doug@x".into(),
+                placement: None,
+                reason: None,
+            };
+            let bytes = addressed(message, &copy).as_received().to_vec();
+            String::from_utf8(bytes).unwrap().split_once("Subject:").unwrap().0.to_owned()
+        };
+        let own = "Return-Path: <>\r\nX-Original-To: all@x\r\nDelivered-To: Doug@x\r\n";
+        assert_eq!(told(own), own);
+        assert_eq!(told("X-Original-To: doug@x\r\n"), "X-Original-To: doug@x\r\n");
+        assert_eq!(told("X-Original-To: scuba@x\r\nDelivered-To: scuba@x\r\n"), "Delivered-To: doug@x\r\n");
+        // Mail to doug goes to scuba, too.
+        assert_eq!(told("X-Original-To: doug@x\r\nDelivered-To: scuba@x\r\n"), "Delivered-To: doug@x\r\n");
+        // What stands further down came with the message, and says nothing of whose lines those at the top are.
+        let further_down = "X-Original-To: scuba@x\r\nReceived: from x\r\nDelivered-To: doug@x\r\n";
+        assert_eq!(told(further_down), "Received: from x\r\nDelivered-To: doug@x\r\n");
+    }
 }
