@@ -141,3 +141,19 @@ fn a_dry_run_says_what_would_happen_and_does_nothing() {
     assert_eq!(desk.inbox(DOUG).len(), 1);
     desk.replay(&[TO_DOUG.as_slice(), &[&files[0], &files[1]]].concat()).ended(0, [1, 1, 0, 0]);
 }
+
+/// Whoever narrows a replay by what would be ignored is told so, before anything is delivered to everybody else.
+#[test]
+fn what_would_be_ignored_is_no_way_to_narrow_it() {
+    let desk = Desk::new();
+    desk.replay(&[TO_DOUG.as_slice(), &[&desk.file("1", message("1"))]].concat()).ended(0, [1, 0, 0, 0]);
+    for narrow in [["--mailbox", DOUG], ["--sender", "lisa@gmail.com"], ["--queue-id", "4bXyz"], ["--format", "mbox"]] {
+        for what in [["--since", "1d"].as_slice(), &["--failed"], &["--message-id", "<1@mail.google.com>"]] {
+            assert_eq!(desk.replay(&[what, &narrow].concat()).exit, Some(64), "{what:?} {narrow:?}");
+        }
+    }
+    assert_eq!(desk.replay(&["--mailbox", DOUG, &desk.path("1")]).exit, Some(64));
+    desk.replay(&["--since", "1d", "--recipient", DOUG]).ended(0, [0, 1, 0, 0]);
+    desk.replay(&["--owed", "--mailbox", DOUG]).ended(0, [0; 4]);
+    desk.replay(&["--restore", "--since", "1d", "--mailbox", DOUG, "--yes"]).ended(0, [0; 4]);
+}
