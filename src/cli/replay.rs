@@ -185,15 +185,14 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     let sources = sources(arguments)?;
     let setting = setting(arguments, &sources)?;
-    let stop = stop()?;
     if let Err(error) = crate::log::start(&setting.log) {
         complain(&format!("the deliveries are not logged: {error}"));
     }
     if arguments.owed {
-        return again::owed(arguments, &setting, &stop);
+        return again::owed(arguments, &setting);
     }
     if arguments.restore {
-        return again::restore(arguments, &setting, &stop);
+        return again::restore(arguments, &setting);
     }
 
     let stdin = match sources.iter().any(|source| matches!(source, Source::StandardInput)) {
@@ -214,6 +213,7 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
 
     let from_ledger = sources.iter().any(|source| matches!(source, Source::Ledger(_)));
     let recipients = arguments.recipient.iter().filter(|_| !from_ledger);
+    let stop = stop()?;
     let replay = Replay {
         policy: setting.site.policy(),
         site: &setting.site,
@@ -314,7 +314,8 @@ fn setting(arguments: &Arguments, sources: &[Source]) -> Result<Setting, ExitCod
 }
 
 /// What Ctrl-C, or SIGTERM, sets. The second one ends the process where it stands, which no message minds: what was under way
-/// is looked for by the next delivery, as after any crash.
+/// is looked for by the next delivery, as after any crash. To be asked for when deliveries begin: before that there is nothing
+/// to wait for, and the first one ends the process.
 fn stop() -> Result<Arc<AtomicBool>, ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
