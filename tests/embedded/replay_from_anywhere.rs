@@ -157,3 +157,17 @@ fn what_would_be_ignored_is_no_way_to_narrow_it() {
     desk.replay(&["--owed", "--mailbox", DOUG]).ended(0, [0; 4]);
     desk.replay(&["--restore", "--since", "1d", "--mailbox", DOUG, "--yes"]).ended(0, [0; 4]);
 }
+
+#[test]
+fn what_is_compressed_is_not_delivered_as_it_is() {
+    let desk = Desk::new();
+    std::fs::create_dir_all(desk.path("maildir/new")).unwrap();
+    let gzip = b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0";
+    desk.file("maildir/cur/1:2,S", gzip);
+    desk.file("maildir/cur/2:2,S", message("2"));
+    let replayed = desk.replay(&[TO_DOUG.as_slice(), &[&desk.path("maildir")]].concat());
+    replayed.ended(65, [1, 0, 0, 1]);
+    assert!(replayed.stderr.contains("mail_compress"), "{replayed:?}");
+    desk.replay_input(&[TO_DOUG.as_slice(), &["-"]].concat(), b"\x28\xb5\x2f\xfd\0").ended(65, [0, 0, 0, 1]);
+    assert_eq!(desk.inbox(DOUG), [message("2")]);
+}
