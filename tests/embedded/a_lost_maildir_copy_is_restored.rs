@@ -74,3 +74,23 @@ fn what_was_delivered_since_counts_however_old_the_message_is() {
     assert_eq!(restore("1h"), [true], "scuba's, and not doug's");
     assert_eq!(restore("3h").len(), 2);
 }
+
+#[test]
+fn of_a_mailbox_that_cannot_be_read_nobody_says_that_nothing_is_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path().to_str().unwrap();
+    let message = b"From: lisa@gmail.com\nMessage-ID: <1@x>\n\nhello\n";
+    feed(program(&["--embedded", here, "--sender", "lisa@gmail.com", "--recipient", "doug@x"]), message).delivered();
+    let cur = directory.path().join("doug@x/cur");
+    fs::remove_dir(&cur).unwrap();
+    fs::write(&cur, "").unwrap();
+    let look = || program(&["replay", "--embedded", here, "--restore", "--since", "1h"]).output().unwrap();
+    let output = look();
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(75), "{told}");
+    assert!(told.starts_with("1 of 1 mailboxes could not be looked at") && !told.contains("nothing is lost"), "{told}");
+    fs::remove_file(&cur).unwrap();
+    fs::create_dir(&cur).unwrap();
+    let output = look();
+    assert!(output.status.success() && output.stdout.starts_with(b"nothing is lost"), "{output:?}");
+}

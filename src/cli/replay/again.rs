@@ -60,8 +60,18 @@ pub(super) fn restore(arguments: &Arguments, setting: &Setting) -> Result<ExitCo
         let exit = bring(arguments, setting, &copies, redelivery::restore)?;
         return Ok(if exit == ExitCode::Ok { seen } else { exit });
     }
-    show(arguments, &copies, "lost", |copy| copy.subject.clone().unwrap_or_default());
+    // What was not looked at may be lost as well.
+    if !copies.is_empty() || losses.unseen.is_empty() {
+        show(arguments, &copies, "lost", |copy| copy.subject.clone().unwrap_or_default());
+    }
     if !arguments.json {
+        if !losses.unseen.is_empty() {
+            say(&format!(
+                "{} of {} mailboxes could not be looked at: what they have lost is not known",
+                losses.unseen.len(),
+                losses.mailboxes
+            ));
+        }
         let (looked, mailboxes, left) = (losses.copies, losses.mailboxes, gone - copies.len());
         say(&format!(
             "of {looked} copies in {mailboxes} mailboxes, {} would be delivered again with --yes",
