@@ -9,7 +9,7 @@ use crate::deadline::Deadline;
 use crate::delivery::{Manner, Refusal};
 use crate::ledger::CopyKey;
 use crate::ledger::recorded::{self, Mailboxes, RecordedCopy};
-use crate::mailbox::{MailboxError, Reading, Recorded, Role};
+use crate::mailbox::{MailboxError, MailboxFailure, Reading, Recorded, Role};
 use crate::message::{Identity, Message};
 use crate::site::Site;
 use std::fmt::Write as _;
@@ -18,10 +18,12 @@ use thiserror::Error;
 /// Why a copy could not be brought.
 #[derive(Debug, Error)]
 pub enum RedeliveryError {
-    /// No source of the message is kept, and no other copy of it can be read. Trying again helps only once a mailbox that is
-    /// out of reach is back, if one is named.
+    /// No source of the message is kept, and no copy of it is left.
     #[error("nothing is left of the message to deliver: {0}")]
     NoSource(String),
+    /// No source of the message is kept, and a mailbox that may hold a copy of it could not be read. Later it may be.
+    #[error("the message could not be read: {0}")]
+    OutOfReach(String),
     /// The delivery ended so.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -110,7 +112,7 @@ fn source(
 /// prepended for that one. `last` is a copy to be tried last.
 ///
 /// # Errors
-/// [`RedeliveryError::NoSource`], and what the database says.
+/// [`RedeliveryError::NoSource`], [`RedeliveryError::OutOfReach`], and what the database says.
 pub fn message_of_ledger(
     site: &Site,
     database: &mut dyn Database,
@@ -123,6 +125,7 @@ pub fn message_of_ledger(
         return Ok(message);
     }
     let mut why = String::from("its source is not kept (record.raw)");
+    let mut out_of_reach = false;
     let mut others = recorded::of_message(database, message)?;
     // The lost copy itself comes last: it may be there after all.
     others.sort_by_key(|other| Some(other.key()) == last);
@@ -140,11 +143,13 @@ pub fn message_of_ledger(
                 let _ = write!(why, "; not in {} of {} any more", other.mailbox, other.user);
             }
             Err(error) => {
+                // A mailbox that is not there holds nothing.
+                out_of_reach |= error.trying_again_can_help() && error.failure != MailboxFailure::NoSuchMailbox;
                 let _ = write!(why, "; {error}");
             }
         }
     }
-    Err(RedeliveryError::NoSource(why))
+    Err(if out_of_reach { RedeliveryError::OutOfReach(why) } else { RedeliveryError::NoSource(why) })
 }
 
 /// The message of a copy, under the name that its lock is named after: the bytes may come from Cyrus, which stores X for each
@@ -173,8 +178,11 @@ fn read_wherever_it_is(mailbox: &mut dyn Reading, copy: &RecordedCopy) -> Result
 fn addressed(message: Message, copy: &RecordedCopy) -> Message {
     let body = message.without_prepended_lines();
     let prepended = message.as_received().get(..message.as_received().len() - body.len()).unwrap_or_default();
-    let own = |name: &str| message.topmost(name).is_some_and(|address| address.eq_ignore_ascii_case(&copy.recipient));
-    if copy.role == Role::Sender || prepended.is_empty() || own("Delivered-To") || own("X-Original-To") {
+    // Who the lines are about is Delivered-To; without flag D, X-Original-To. Beside another's Delivered-To, an
+    // X-Original-To of this recipient's is an alias that both are in.
+    let line = message.prepended_line("Delivered-To").or_else(|| message.prepended_line("X-Original-To"));
+    let own = line.is_some_and(|address| address.eq_ignore_ascii_case(&copy.recipient));
+    if copy.role == Role::Sender || prepended.is_empty() || own {
         return message;
     }
     let mut bytes = Vec::with_capacity(message.as_received().len());
@@ -189,4 +197,43 @@ fn addressed(message: Message, copy: &RecordedCopy) -> Message {
     bytes.extend_from_slice(body);
     // Nothing that identifies a message is in these lines; and it is not empty.
     Message::receive(bytes).unwrap_or(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::LockName;
+
+    #[test]
+    fn lines_for_another_recipient_are_not_told() {
+        let told = |lines: &str| {
+            let message = Message::receive(format!("{lines}Subject: x\r\n\r\nx\r\n").into_bytes()).unwrap();
+            let copy = RecordedCopy {
+                message: 1,
+                identity: *message.identity(),
+                lock: LockName::new("maildrop", b"<1@x>"),
+                message_id: "<1@x>".into(),
+                sender: String::new(),
+                subject: None,
+                recorded_at: 0,
+                role: Role::Recipient,
+                user: "doug".into(),
+                mailbox: "INBOX".into(),
+                recipient: "doug@x".into(),
+                placement: None,
+                reason: None,
+            };
+            let bytes = addressed(message, &copy).as_received().to_vec();
+            String::from_utf8(bytes).unwrap().split_once("Subject:").unwrap().0.to_owned()
+        };
+        let own = "Return-Path: <>\r\nX-Original-To: all@x\r\nDelivered-To: Doug@x\r\n";
+        assert_eq!(told(own), own);
+        assert_eq!(told("X-Original-To: doug@x\r\n"), "X-Original-To: doug@x\r\n");
+        assert_eq!(told("X-Original-To: scuba@x\r\nDelivered-To: scuba@x\r\n"), "Delivered-To: doug@x\r\n");
+        // Mail to doug goes to scuba, too.
+        assert_eq!(told("X-Original-To: doug@x\r\nDelivered-To: scuba@x\r\n"), "Delivered-To: doug@x\r\n");
+        // What stands further down came with the message, and says nothing of whose lines those at the top are.
+        let further_down = "X-Original-To: scuba@x\r\nReceived: from x\r\nDelivered-To: doug@x\r\n";
+        assert_eq!(told(further_down), "Received: from x\r\nDelivered-To: doug@x\r\n");
+    }
 }

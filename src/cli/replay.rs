@@ -8,7 +8,7 @@ use super::place::{CONFIGURATION, Place, failed};
 use super::{complain, moment, printable, say, table};
 use crate::message::Address;
 use crate::replay::{Event, Form, Given, LedgerQuery, List, Outcome, Replay, ReplayError, Slice, Source, Told};
-use clap::Args;
+use clap::{ArgGroup, Args};
 use progress::Progress;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -27,7 +27,12 @@ const TOLD_ONE_BY_ONE: u64 = 10;
 const FOR_MESSAGES: [&str; 8] =
     ["format", "sender", "recipient", "sasl_username", "queue_id", "jobs", "slice", "failures_to"];
 
+/// What says nothing to a replay from the ledger, which has the envelope. To ignore one would be to replay for more people than
+/// were meant.
+const FOR_FILES: [&str; 5] = ["sources", "format", "sender", "sasl_username", "queue_id"];
+
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("copies").args(["owed", "restore"]))]
 #[command(after_help = "\
 Examples:
   What would happen to the messages of a folder, and then let it:
@@ -74,13 +79,14 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FORM", value_parser = form)]
     format: Option<Form>,
     /// Deliveries that the ledger knows of messages with this Message-ID; may be given several times
-    #[arg(long, value_name = "ID", conflicts_with = "sources")]
+    #[arg(long, value_name = "ID", conflicts_with_all = FOR_FILES)]
     message_id: Vec<String>,
     /// Deliveries that the ledger has seen tried since: 2d or 90m (ago), 2026-11-20, 2026-11-20T03:00:00Z
-    #[arg(long, value_name = "WHEN", conflicts_with = "sources", value_parser = moment::since, allow_hyphen_values = true)]
+    #[arg(long, value_name = "WHEN", conflicts_with_all = FOR_FILES, value_parser = moment::since,
+        allow_hyphen_values = true)]
     since: Option<i64>,
     /// Deliveries that the ledger has seen tried and not succeed
-    #[arg(long, conflicts_with = "sources")]
+    #[arg(long, conflicts_with_all = FOR_FILES)]
     failed: bool,
     /// Finish the Sent copies that deliveries left owed
     #[arg(long, conflicts_with_all = ["sources", "message_id", "failed"], conflicts_with_all = FOR_MESSAGES)]
@@ -91,7 +97,7 @@ pub(super) struct Arguments {
         conflicts_with_all = FOR_MESSAGES)]
     restore: bool,
     /// For --owed and --restore: only this user's mailboxes, or one of them: scuba, scuba/Sent
-    #[arg(long, value_name = "USER[/MAILBOX]", conflicts_with_all = ["sources", "message_id", "failed"])]
+    #[arg(long, value_name = "USER[/MAILBOX]", requires = "copies")]
     mailbox: Option<String>,
     /// For --restore: bring back, too, what is gone from mailboxes that go on, which their owners have most likely deleted or
     /// filed
@@ -179,15 +185,14 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     let sources = sources(arguments)?;
     let setting = setting(arguments, &sources)?;
-    let stop = stop()?;
     if let Err(error) = crate::log::start(&setting.log) {
         complain(&format!("the deliveries are not logged: {error}"));
     }
     if arguments.owed {
-        return again::owed(arguments, &setting, &stop);
+        return again::owed(arguments, &setting);
     }
     if arguments.restore {
-        return again::restore(arguments, &setting, &stop);
+        return again::restore(arguments, &setting);
     }
 
     let stdin = match sources.iter().any(|source| matches!(source, Source::StandardInput)) {
@@ -208,6 +213,7 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
 
     let from_ledger = sources.iter().any(|source| matches!(source, Source::Ledger(_)));
     let recipients = arguments.recipient.iter().filter(|_| !from_ledger);
+    let stop = stop()?;
     let replay = Replay {
         policy: setting.site.policy(),
         site: &setting.site,
@@ -308,7 +314,8 @@ fn setting(arguments: &Arguments, sources: &[Source]) -> Result<Setting, ExitCod
 }
 
 /// What Ctrl-C, or SIGTERM, sets. The second one ends the process where it stands, which no message minds: what was under way
-/// is looked for by the next delivery, as after any crash.
+/// is looked for by the next delivery, as after any crash. To be asked for when deliveries begin: before that there is nothing
+/// to wait for, and the first one ends the process.
 fn stop() -> Result<Arc<AtomicBool>, ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {

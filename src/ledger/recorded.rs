@@ -13,6 +13,8 @@ use uuid::Uuid;
 
 /// An hour, in microseconds.
 pub(crate) const HOUR: i64 = 3_600_000_000;
+/// How much older than its last copy a message may be: Postfix tries for five days (maximal_queue_lifetime).
+const LATE: i64 = 7 * 24 * HOUR;
 /// How many rows one answer holds.
 const PAGE: usize = 500;
 
@@ -99,7 +101,8 @@ impl RecordedCopy {
 /// Which copies are meant.
 #[derive(Clone, Copy, Debug)]
 pub struct Selection<'a> {
-    /// Of messages recorded since then, in microseconds since 1970.
+    /// Of messages recorded since then, in microseconds since 1970, or delivered since then of those recorded in the week
+    /// before: a backup of that moment has none of these.
     pub since: i64,
     /// Only this user's (`scuba`), or only this mailbox's (`scuba/Sent`).
     pub mailbox: Option<&'a str>,
@@ -147,13 +150,15 @@ pub fn delivered(database: &mut dyn Database, selection: &Selection<'_>) -> Resu
                (SELECT MIN(a.uid_next) FROM attempts a \
                 WHERE a.copy_key = c.copy_key AND a.uid_validity = c.uid_validity) \
                FROM messages m JOIN copies c ON c.message = m.id \
-               WHERE m.recorded_at >= ? AND m.recorded_at < ? AND c.state = 'delivered'";
+               WHERE m.recorded_at >= ? AND m.recorded_at < ? AND c.state = 'delivered' \
+               AND (m.recorded_at >= ? OR c.updated_at >= ?)";
     let mut mailboxes = Mailboxes::new();
     // An hour at a time, which every engine finds by its index of times and none has to sort.
-    let mut from = selection.since.max(first.saturating_sub(HOUR));
+    let mut from = selection.since.saturating_sub(LATE).max(first.saturating_sub(HOUR));
+    let since = Value::Moment(selection.since);
     while from < now.saturating_add(HOUR) {
         let to = from.saturating_add(HOUR);
-        for row in database.select(DOING, sql, &[Value::Moment(from), Value::Moment(to)])? {
+        for row in database.select(DOING, sql, &[Value::Moment(from), Value::Moment(to), since, since])? {
             let (user, mailbox) = (text(&row, 2)?, text(&row, 3)?);
             if selection.has(user, mailbox) {
                 let delivered = Delivered {

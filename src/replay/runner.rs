@@ -4,7 +4,7 @@ use super::envelope::was_prepended_for;
 use super::failure::{Again, Failure, What};
 use super::list::{Entry, List, Piece, Place};
 use super::slice::job_of;
-use super::source::{ledger, mbox, queue_file, standard_input};
+use super::source::{is_packed, ledger, mbox, queue_file, standard_input};
 use super::{Form, Given, ReplayError, Slice};
 use crate::database::{Database, DatabaseError};
 use crate::deadline::Deadline;
@@ -272,6 +272,9 @@ impl Replay<'_> {
 /// The message in what a file of this form holds, and what that says of its envelope.
 fn message_in(form: Form, bytes: Vec<u8>) -> Result<(Vec<u8>, Given), &'static str> {
     match form {
+        Form::Message if is_packed(&bytes) => {
+            Err("it is compressed, or encrypted (Dovecot's mail_compress or mail_crypt?): unpack it first")
+        }
         Form::Message | Form::Failures => Ok((bytes, Given::default())),
         Form::Mbox if !mbox::is_from_line(&bytes) => Err("no message begins there: the mbox has changed"),
         Form::Mbox => Ok((mbox::message(bytes), Given::default())),
@@ -506,6 +509,7 @@ impl Job<'_> {
         });
         match message.map_err(database_failed)? {
             Ok(message) => Ok((message, known.given)),
+            Err(why @ RedeliveryError::OutOfReach(_)) => Err(Outcome::Deferred(format!("{whose}: {why}"))),
             Err(why) => Err(Outcome::Refused(format!("{whose}: {why}"))),
         }
     }

@@ -49,3 +49,48 @@ fn a_file_that_is_gone_is_there_again() {
     assert_eq!(fs::read(file).unwrap(), content);
     assert_eq!(lost().lost.len(), 0);
 }
+
+/// A recipient may get a message hours after another has got it: from a busy lock, or a mailbox that was out of reach.
+#[test]
+fn what_was_delivered_since_counts_however_old_the_message_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path().to_str().unwrap();
+    let message = b"From: lisa@gmail.com\nMessage-ID: <1@x>\nDate: Mon, 1 Jan 2026 00:00:00 +0000\n\nhello\n";
+    for recipient in ["doug@x", "scuba@x"] {
+        feed(program(&["--embedded", here, "--sender", "lisa@gmail.com", "--recipient", recipient]), message).delivered();
+    }
+    let ledger = rusqlite::Connection::open(directory.path().join("ledger.sqlite")).unwrap();
+    ledger.execute("UPDATE messages SET recorded_at = recorded_at - 7200000000", []).unwrap();
+    ledger.execute("UPDATE copies SET updated_at = updated_at - 7200000000 WHERE imap_user = 'doug@x'", []).unwrap();
+    for user in ["doug@x", "scuba@x"] {
+        fs::remove_dir_all(directory.path().join(user)).unwrap();
+    }
+    let restore = |since: &str| {
+        let more = ["--restore", "--since", since, "--json"];
+        let output = program(&[["replay", "--embedded", here].as_slice(), &more].concat()).output().unwrap();
+        let lines = String::from_utf8(output.stdout).unwrap();
+        lines.lines().map(|line| line.contains("scuba@x")).collect::<Vec<bool>>()
+    };
+    assert_eq!(restore("1h"), [true], "scuba's, and not doug's");
+    assert_eq!(restore("3h").len(), 2);
+}
+
+#[test]
+fn of_a_mailbox_that_cannot_be_read_nobody_says_that_nothing_is_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path().to_str().unwrap();
+    let message = b"From: lisa@gmail.com\nMessage-ID: <1@x>\n\nhello\n";
+    feed(program(&["--embedded", here, "--sender", "lisa@gmail.com", "--recipient", "doug@x"]), message).delivered();
+    let cur = directory.path().join("doug@x/cur");
+    fs::remove_dir(&cur).unwrap();
+    fs::write(&cur, "").unwrap();
+    let look = || program(&["replay", "--embedded", here, "--restore", "--since", "1h"]).output().unwrap();
+    let output = look();
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(75), "{told}");
+    assert!(told.starts_with("1 of 1 mailboxes could not be looked at") && !told.contains("nothing is lost"), "{told}");
+    fs::remove_file(&cur).unwrap();
+    fs::create_dir(&cur).unwrap();
+    let output = look();
+    assert!(output.status.success() && output.stdout.starts_with(b"nothing is lost"), "{output:?}");
+}

@@ -69,6 +69,17 @@ fn a_sidecar_has_the_envelope_and_options_go_before_it() {
 
 /// lisa@mail.axial.net lives here and has a Maildir: her Sent copy is owed by a replay as by a delivery, once.
 #[test]
+fn a_sidecar_in_a_maildir_is_no_message() {
+    let desk = Desk::new();
+    desk.file("maildir/cur/1:2,S", message("1"));
+    desk.file("maildir/cur/1:2,S.envelope", format!("recipients = [\"{SCUBA}\"]\n"));
+    std::fs::create_dir(desk.path("maildir/new")).unwrap();
+    desk.replay(&[&desk.path("maildir")]).ended(0, [1, 0, 0, 0]);
+    desk.replay(&["--recipient", DOUG, &desk.path("maildir")]).ended(0, [1, 0, 0, 0]);
+    assert_eq!((desk.inbox(SCUBA).len(), desk.inbox(DOUG)), (1, vec![message("1")]));
+}
+
+#[test]
 fn the_authors_sent_copy_is_made_once_for_all_recipients() {
     let desk = Desk::new();
     let text = message("1").replace("lisa@gmail.com", "lisa@mail.axial.net");

@@ -141,3 +141,33 @@ fn a_dry_run_says_what_would_happen_and_does_nothing() {
     assert_eq!(desk.inbox(DOUG).len(), 1);
     desk.replay(&[TO_DOUG.as_slice(), &[&files[0], &files[1]]].concat()).ended(0, [1, 1, 0, 0]);
 }
+
+/// Whoever narrows a replay by what would be ignored is told so, before anything is delivered to everybody else.
+#[test]
+fn what_would_be_ignored_is_no_way_to_narrow_it() {
+    let desk = Desk::new();
+    desk.replay(&[TO_DOUG.as_slice(), &[&desk.file("1", message("1"))]].concat()).ended(0, [1, 0, 0, 0]);
+    for narrow in [["--mailbox", DOUG], ["--sender", "lisa@gmail.com"], ["--queue-id", "4bXyz"], ["--format", "mbox"]] {
+        for what in [["--since", "1d"].as_slice(), &["--failed"], &["--message-id", "<1@mail.google.com>"]] {
+            assert_eq!(desk.replay(&[what, &narrow].concat()).exit, Some(64), "{what:?} {narrow:?}");
+        }
+    }
+    assert_eq!(desk.replay(&["--mailbox", DOUG, &desk.path("1")]).exit, Some(64));
+    desk.replay(&["--since", "1d", "--recipient", DOUG]).ended(0, [0, 1, 0, 0]);
+    desk.replay(&["--owed", "--mailbox", DOUG]).ended(0, [0; 4]);
+    desk.replay(&["--restore", "--since", "1d", "--mailbox", DOUG, "--yes"]).ended(0, [0; 4]);
+}
+
+#[test]
+fn what_is_compressed_is_not_delivered_as_it_is() {
+    let desk = Desk::new();
+    std::fs::create_dir_all(desk.path("maildir/new")).unwrap();
+    let gzip = b"\x1f\x8b\x08\0\0\0\0\0\0\x03\x03\0\0\0\0\0\0\0\0\0";
+    desk.file("maildir/cur/1:2,S", gzip);
+    desk.file("maildir/cur/2:2,S", message("2"));
+    let replayed = desk.replay(&[TO_DOUG.as_slice(), &[&desk.path("maildir")]].concat());
+    replayed.ended(65, [1, 0, 0, 1]);
+    assert!(replayed.stderr.contains("mail_compress"), "{replayed:?}");
+    desk.replay_input(&[TO_DOUG.as_slice(), &["-"]].concat(), b"\x28\xb5\x2f\xfd\0").ended(65, [0, 0, 0, 1]);
+    assert_eq!(desk.inbox(DOUG), [message("2")]);
+}

@@ -4,6 +4,8 @@ use crate::program::{Running, wait_until};
 use crate::replay_support::{Desk, message};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
 
 const DOUG: &str = "doug@mail.axial.net";
 const TO_DOUG: [&str; 2] = ["--recipient", DOUG];
@@ -125,4 +127,24 @@ fn ctrl_c_ends_after_the_messages_in_hand_and_a_second_run_goes_on() {
     let mut ids = desk.inbox(DOUG);
     ids.dedup();
     assert_eq!(ids.len(), ALL);
+}
+
+/// While messages are looked for, there is none in hand: nothing to wait for.
+#[test]
+fn what_has_not_begun_is_ended_at_once() {
+    let desk = Desk::new();
+    // Somebody has forgotten the pipe.
+    let mut command = desk.command(&[TO_DOUG.as_slice(), &["-"]].concat());
+    let mut running = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let descriptors = format!("/proc/{}/fd", running.id());
+    let reads_its_input = || {
+        let links = std::fs::read_dir(&descriptors).unwrap().flatten().filter_map(|fd| fd.path().read_link().ok());
+        links.map(|link| link.to_string_lossy().into_owned()).any(|link| link.contains("/maildrop_command-"))
+    };
+    wait_until("it reads its standard input", reads_its_input);
+    // SIGINT may be ignored by whatever runs this, and then is by what it starts.
+    let sent = Command::new("kill").args(["-TERM", &running.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    wait_until("it ends", || running.try_wait().unwrap().is_some());
+    assert_eq!(running.wait().unwrap().signal(), Some(15));
 }

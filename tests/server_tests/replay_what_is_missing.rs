@@ -15,11 +15,18 @@ fn run(scene: &Scene, arguments: &[&str]) -> Replayed {
 }
 
 fn an_owed_sent_copy_is_finished_on_request(engine: Engine) {
-    let (scene, _) = owed(engine, "");
+    let (mut scene, _) = owed(engine, "");
+    let there = scene.settings.imap.clone();
     assert_eq!(run(&scene, &["--owed", "--mailbox", "somebody"]).numbers(), [0; 4]);
     let would = run(&scene, &["--owed", "--dry-run"]);
     assert_eq!((would.exit, would.summary["message_id"].as_str()), (Some(0), Some(scene.message_id("owed").as_str())));
     assert_eq!(scene.sent("lisa").len(), 0);
+    // With the mailboxes out of reach, the message is not gone: the same again brings it.
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), 1));
+    let later = run(&scene, &["--owed"]);
+    later.ended(75, [0, 0, 1, 0]);
+    assert!(!later.stderr.contains("nothing is left"), "{later:?}");
+    scene.configure(|settings| settings.imap = there);
     run(&scene, &["--owed"]).ended(0, [1, 0, 0, 0]);
     run(&scene, &["--owed"]).ended(0, [0; 4]);
     assert_eq!((scene.sent("lisa").len(), scene.inbox("doug").len()), (1, 1));

@@ -12,7 +12,7 @@ use crate::redelivery::{self, RedeliveryError};
 use crate::replay::Outcome;
 use crate::site::Site;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use sysexits::ExitCode;
 
@@ -26,7 +26,7 @@ fn selection(arguments: &Arguments) -> Selection<'_> {
 }
 
 /// Finishes what is owed.
-pub(super) fn owed(arguments: &Arguments, setting: &Setting, stop: &AtomicBool) -> Result<ExitCode, ExitCode> {
+pub(super) fn owed(arguments: &Arguments, setting: &Setting) -> Result<ExitCode, ExitCode> {
     let (_, mut database) = arguments.place.open(PATIENCE)?;
     let copies = recorded::owed(database.as_mut(), &selection(arguments)).map_err(|error| failed(&error))?;
     drop(database);
@@ -34,11 +34,11 @@ pub(super) fn owed(arguments: &Arguments, setting: &Setting, stop: &AtomicBool) 
         show(arguments, &copies, "owed", |copy| copy.reason.clone().unwrap_or_default());
         return Ok(ExitCode::Ok);
     }
-    Ok(bring(arguments, setting, &copies, stop, redelivery::finish))
+    bring(arguments, setting, &copies, redelivery::finish)
 }
 
 /// Shows what is lost, and with `--yes` delivers it again.
-pub(super) fn restore(arguments: &Arguments, setting: &Setting, stop: &AtomicBool) -> Result<ExitCode, ExitCode> {
+pub(super) fn restore(arguments: &Arguments, setting: &Setting) -> Result<ExitCode, ExitCode> {
     let slow = crate::cli::Slow::watch("looking into the mailboxes");
     let (_, mut database) = arguments.place.open(PATIENCE)?;
     let mut look = || {
@@ -57,11 +57,21 @@ pub(super) fn restore(arguments: &Arguments, setting: &Setting, stop: &AtomicBoo
     let copies: Vec<RecordedCopy> = wanted.map(|lost| lost.copy).collect();
     let seen = if losses.unseen.is_empty() { ExitCode::Ok } else { ExitCode::TempFail };
     if arguments.yes {
-        let exit = bring(arguments, setting, &copies, stop, redelivery::restore);
+        let exit = bring(arguments, setting, &copies, redelivery::restore)?;
         return Ok(if exit == ExitCode::Ok { seen } else { exit });
     }
-    show(arguments, &copies, "lost", |copy| copy.subject.clone().unwrap_or_default());
+    // What was not looked at may be lost as well.
+    if !copies.is_empty() || losses.unseen.is_empty() {
+        show(arguments, &copies, "lost", |copy| copy.subject.clone().unwrap_or_default());
+    }
     if !arguments.json {
+        if !losses.unseen.is_empty() {
+            say(&format!(
+                "{} of {} mailboxes could not be looked at: what they have lost is not known",
+                losses.unseen.len(),
+                losses.mailboxes
+            ));
+        }
         let (looked, mailboxes, left) = (losses.copies, losses.mailboxes, gone - copies.len());
         say(&format!(
             "of {looked} copies in {mailboxes} mailboxes, {} would be delivered again with --yes",
@@ -84,9 +94,9 @@ fn bring(
     arguments: &Arguments,
     setting: &Setting,
     copies: &[RecordedCopy],
-    stop: &AtomicBool,
     deliver: impl Fn(&Site, &RecordedCopy, Deadline) -> Result<Manner, RedeliveryError>,
-) -> ExitCode {
+) -> Result<ExitCode, ExitCode> {
+    let stop = super::stop()?;
     let mut tally = Tally::default();
     let mut progress = Progress::begin(copies.len() as u64);
     for copy in copies {
@@ -101,7 +111,9 @@ fn bring(
             Ok(Ok(Manner::Owed(why))) => Outcome::Refused(why),
             Ok(Ok(manner)) => Outcome::Delivered(manner.as_str().into()),
             Ok(Err(RedeliveryError::Refused(refusal))) => Outcome::refusal(&refusal),
-            Ok(Err(error @ RedeliveryError::Database(_))) => Outcome::Deferred(error.to_string()),
+            Ok(Err(error @ (RedeliveryError::Database(_) | RedeliveryError::OutOfReach(_)))) => {
+                Outcome::Deferred(error.to_string())
+            }
             Ok(Err(error @ RedeliveryError::NoSource(_))) => Outcome::Refused(error.to_string()),
             Err(_) => Outcome::Deferred("an internal error; the log has the details".into()),
         };
@@ -116,7 +128,7 @@ fn bring(
     progress.end();
     let total = copies.len() as u64;
     super::summarize(arguments, &tally, total, None);
-    exit_of(&tally, total)
+    Ok(exit_of(&tally, total))
 }
 
 /// Shows copies, to people the first of them.

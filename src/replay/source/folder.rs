@@ -7,15 +7,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Writes down the messages of a folder and of those in it, hidden ones and sidecars apart. In a Maildir the messages are
-/// what lies in `cur` and `new`: its folders (`.Sent`) are other mailboxes.
+/// Writes down the messages of a folder and of those in it, hidden ones and sidecars apart. In a Maildir the messages lie in
+/// `cur` and `new`: its folders (`.Sent`) are other mailboxes.
 pub(super) fn list(folder: &Path, form: Option<Form>, list: &List) -> Result<(), ReplayError> {
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         let parts = [folder.join("cur"), folder.join("new")];
         if parts.iter().all(|part| part.is_dir()) {
             for part in &parts {
-                each_file(part, |path, _| message(path, list))?;
+                each_file(part, |path, _| if is_sidecar(&path) { Ok(()) } else { message(path, list) })?;
             }
             continue;
         }
@@ -26,13 +26,17 @@ pub(super) fn list(folder: &Path, form: Option<Form>, list: &List) -> Result<(),
             }
             // A link to a folder may lead round in a circle; a pipe or a socket holds no message.
             let is_file = path.metadata().map_err(|error| unreadable(&path, error))?.is_file();
-            if is_file && path.extension().is_none_or(|extension| extension != "envelope") {
+            if is_file && !is_sidecar(&path) {
                 list_file(&path, form, list)?;
             }
             Ok(())
         })?;
     }
     Ok(())
+}
+
+fn is_sidecar(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "envelope")
 }
 
 fn each_file(

@@ -1,8 +1,8 @@
 //! An mbox (RFC 4155): where its messages begin, and what they were before they were put there.
 //!
 //! A message begins with a line that begins with `From `, at the top of the file or after an empty line. Within a message
-//! `>From `, `>>From ` and so on lose one `>` (mboxrd): that is how Postfix's local(8) and most others write it. Where only
-//! `From ` was quoted (mboxo), a line that the author himself had begun with `>From ` loses it. Where nothing was quoted, and
+//! `>From `, `>>From ` and so on lose one `>` (mboxrd). Where only `From ` was quoted (mboxo; Postfix's local(8) does so:
+//! `src/global/mail_copy.c`), a line that the author himself had begun with `>From ` loses it. Where nothing was quoted, and
 //! Content-Length alone says where a message ends (mboxcl2), messages would be cut: that is refused.
 
 use super::{Line, asctime};

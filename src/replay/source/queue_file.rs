@@ -64,7 +64,8 @@ impl Divider {
 
 /// The message, and what the records say of its envelope; or what is wrong.
 pub(in crate::replay) fn message(mut piece: Vec<u8>) -> Result<(Vec<u8>, Given), &'static str> {
-    const CUT: &str = "what postcat printed is not whole: no `*** HEADER EXTRACTED` line follows the message";
+    const CUT: &str = "what postcat printed is not whole: no `*** HEADER EXTRACTED` and `*** MESSAGE FILE END` lines follow \
+        the message";
     let name = piece.split(|&byte| byte == b'\n').next().and_then(|line| name_of(BEGINNING, line));
     let name = name.ok_or("what postcat printed does not begin with `*** ENVELOPE RECORDS`")?.to_vec();
     let contents = [b"\n".as_slice(), &marker("MESSAGE CONTENTS", &name), b"\n"].concat();
@@ -78,7 +79,16 @@ pub(in crate::replay) fn message(mut piece: Vec<u8>) -> Result<(Vec<u8>, Given),
         queue_id: name.rsplit(|&byte| byte == b'/').next().map(|id| String::from_utf8_lossy(id).into_owned()),
         ..Given::default()
     };
-    let records = [piece.get(..contents_at), piece.get(end + extracted.len()..)];
+    // There may be more recipients behind the message: `sendmail -t`, or what a filter has added.
+    let behind = piece.get(end + extracted.len()..).unwrap_or_default();
+    let file_end = marker("MESSAGE FILE END", &name);
+    if !behind.split(|&byte| byte == b'\n').any(|line| line.trim_ascii_end() == file_end) {
+        return Err(CUT);
+    }
+    if piece.get(begin..).is_some_and(|text| text.starts_with(b"regular_text: ")) {
+        return Err("that is what `postcat -v` prints, with words before each line of the message: without -v");
+    }
+    let records = [piece.get(..contents_at), Some(behind)];
     records.into_iter().flatten().for_each(|records| read_records(records, &mut given));
     piece.truncate((end + 1).max(begin));
     piece.drain(..begin);
@@ -165,6 +175,11 @@ named_attribute: message_id=<pc1@x>
             let cut = cut.replace("*** HEADER EXTRACTED", "***");
             assert!(message(cut.into_bytes()).is_err(), "{end}");
         }
+        // Recipients may stand behind the message.
+        let cut = PRINTED.rsplit_once("*** MESSAGE FILE END").unwrap().0;
+        assert!(message(cut.into()).unwrap_err().contains("not whole"));
+        let in_words = PRINTED.replace("From: lisa", "regular_text: From: lisa");
+        assert!(message(in_words.into_bytes()).unwrap_err().contains("postcat -v"));
         let empty = "*** ENVELOPE RECORDS x ***\nsender: \nrecipient: a@b\n*** MESSAGE CONTENTS x ***\n\
                      *** HEADER EXTRACTED x ***\n*** MESSAGE FILE END x ***\n";
         let (bytes, given) = message(empty.into()).unwrap();
