@@ -27,13 +27,17 @@ use crate::lock::hex;
 use crate::message::Identity;
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use uuid::Uuid;
 
 /// How often a search begins anew because the directory changed under it.
 const LOOKS: usize = 5;
+
+/// Until Linux 6.13 the times of files went on by ticks of the kernel's clock, of up to 10 ms
+/// (<https://docs.kernel.org/filesystems/multigrain-ts.html>): of two changes within one tick the second does not show.
+const TICK: Duration = Duration::from_millis(20);
 /// How many files may bear a copy's name and be something else.
 const NAMES: usize = 8;
 
@@ -139,10 +143,12 @@ impl MaildirMailbox {
     /// Looks for a copy by its base name in `new` and `cur`.
     ///
     /// A directory that is read while a file in it is renamed may show that file under neither name, so a search that
-    /// found nothing in a directory that changed meanwhile begins anew.
+    /// found nothing in a directory that changed meanwhile begins anew. So does one in a directory that had changed just
+    /// before, where another change need not show.
     fn search(&self, base: &str, is_copy: &dyn Fn(&Identity) -> bool) -> Result<Option<CopyFile>, Failed> {
         let places = ["new", "cur"].map(|place| self.directory.join(place));
         for _ in 0..LOOKS {
+            let began = SystemTime::now();
             let before = places.each_ref().map(|place| changed(place));
             for place in &places {
                 if let Some(found) = search_directory(place, base, is_copy)? {
@@ -150,12 +156,18 @@ impl MaildirMailbox {
                 }
             }
             let after = places.each_ref().map(|place| changed(place));
-            let mut same = true;
+            let (mut same, mut shows) = (true, true);
             for (before, after) in before.into_iter().zip(after) {
-                same &= before? == after?;
+                let before = before?;
+                same &= before == after?;
+                // A clock that was set back is as good: the next change has another time.
+                shows &= began.duration_since(before).unwrap_or_else(|error| error.duration()) >= TICK;
+            }
+            if same && shows {
+                return Ok(None);
             }
             if same {
-                return Ok(None);
+                std::thread::sleep(TICK);
             }
         }
         Err(at("searching", &self.directory)(io::Error::new(io::ErrorKind::ResourceBusy, "it changed at every look")))
@@ -326,9 +338,8 @@ fn is_marked_deleted(name: &str) -> bool {
 }
 
 /// When something was last added to, removed from or renamed in a directory.
-fn changed(directory: &Path) -> Result<(i64, i64), Failed> {
-    let metadata = fs::metadata(directory).map_err(at("looking at", directory))?;
-    Ok((metadata.mtime(), metadata.mtime_nsec()))
+fn changed(directory: &Path) -> Result<SystemTime, Failed> {
+    fs::metadata(directory).and_then(|metadata| metadata.modified()).map_err(at("looking at", directory))
 }
 
 /// A file of this base name whose content is the copy, in one directory.
