@@ -246,13 +246,8 @@ impl Pieces<'_> {
 /// Whether a file begins as gzip, bzip2, xz, Zstandard, or Dovecot's LZ4 and mail_crypt begin theirs: no message does, and in a
 /// backup, or in a Maildir that Dovecot compresses, the message is within.
 pub(super) fn is_packed(bytes: &[u8]) -> bool {
-    const BEGINNINGS: [&[u8]; 5] = [
-        b"\x1f\x8b\x08",
-        b"\xfd7zXZ\0",
-        b"\x28\xb5\x2f\xfd",
-        b"Dovecot-LZ4\x0d\x2a\x9b\xc5",
-        b"CRYPTED\x03\x07",
-    ];
+    const BEGINNINGS: [&[u8]; 5] =
+        [b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"Dovecot-LZ4\x0d\x2a\x9b\xc5", b"CRYPTED\x03\x07"];
     let is_bzip2 = matches!(bytes, [b'B', b'Z', b'h', b'1'..=b'9', rest @ ..] if rest.starts_with(b"1AY&SY"));
     is_bzip2 || BEGINNINGS.iter().any(|beginning| bytes.starts_with(beginning))
 }
