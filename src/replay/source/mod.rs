@@ -104,7 +104,17 @@ impl Source {
                 // A replay of what failed may be started from another directory.
                 let path = std::path::absolute(path).map_err(|error| unreadable(path, error))?;
                 let metadata = std::fs::metadata(&path).map_err(|error| unreadable(&path, error))?;
-                if metadata.is_dir() { folder::list(&path, form, list) } else { list_file(&path, form, list) }
+                if metadata.is_dir() {
+                    folder::list(&path, form, list)
+                } else if metadata.is_file() {
+                    list_file(&path, form, list)
+                } else {
+                    // It could be read once only, and opening it may wait for a writer for ever.
+                    Err(ReplayError::NotASource {
+                        path,
+                        problem: "that is no file: let standard input read it, and give -",
+                    })
+                }
             }
             Self::StandardInput => {
                 let stdin = stdin.ok_or_else(|| ReplayError::StandardInput(io::Error::other("it is not open")))?;
@@ -246,13 +256,8 @@ impl Pieces<'_> {
 /// Whether a file begins as gzip, bzip2, xz, Zstandard, or Dovecot's LZ4 and mail_crypt begin theirs: no message does, and in a
 /// backup, or in a Maildir that Dovecot compresses, the message is within.
 pub(super) fn is_packed(bytes: &[u8]) -> bool {
-    const BEGINNINGS: [&[u8]; 5] = [
-        b"\x1f\x8b\x08",
-        b"\xfd7zXZ\0",
-        b"\x28\xb5\x2f\xfd",
-        b"Dovecot-LZ4\x0d\x2a\x9b\xc5",
-        b"CRYPTED\x03\x07",
-    ];
+    const BEGINNINGS: [&[u8]; 5] =
+        [b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"Dovecot-LZ4\x0d\x2a\x9b\xc5", b"CRYPTED\x03\x07"];
     let is_bzip2 = matches!(bytes, [b'B', b'Z', b'h', b'1'..=b'9', rest @ ..] if rest.starts_with(b"1AY&SY"));
     is_bzip2 || BEGINNINGS.iter().any(|beginning| bytes.starts_with(beginning))
 }
