@@ -57,7 +57,8 @@ fn what_was_delivered_since_counts_however_old_the_message_is() {
     let here = directory.path().to_str().unwrap();
     let message = b"From: lisa@gmail.com\nMessage-ID: <1@x>\nDate: Mon, 1 Jan 2026 00:00:00 +0000\n\nhello\n";
     for recipient in ["doug@x", "scuba@x"] {
-        feed(program(&["--embedded", here, "--sender", "lisa@gmail.com", "--recipient", recipient]), message).delivered();
+        feed(program(&["--embedded", here, "--sender", "lisa@gmail.com", "--recipient", recipient]), message)
+            .delivered();
     }
     let ledger = rusqlite::Connection::open(directory.path().join("ledger.sqlite")).unwrap();
     ledger.execute("UPDATE messages SET recorded_at = recorded_at - 7200000000", []).unwrap();

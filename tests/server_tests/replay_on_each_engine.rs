@@ -83,9 +83,13 @@ fn what_failed_is_delivered(scene: &Scene) {
     assert!(again.stderr.contains("another delivery of this message holds its lock"), "{again:?}");
     drop(holder);
     // No copy can be read, or delivered, while the mailboxes are out of reach: that passes.
-    let mut down = program(&["replay", "--config", &scene.other_configuration("down.toml", |settings| {
-        settings.imap = ("127.0.0.1".into(), 1);
-    })]);
+    let mut down = program(&[
+        "replay",
+        "--config",
+        &scene.other_configuration("down.toml", |settings| {
+            settings.imap = ("127.0.0.1".into(), 1);
+        }),
+    ]);
     down.args(["--message-id", &id]).current_dir(scene.folder.path());
     replay(down, b"").ended(75, [0, 1, 1, 0]);
     // Of this one there is no source: nobody has got it.
