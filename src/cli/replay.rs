@@ -81,7 +81,8 @@ pub(super) struct Arguments {
     /// Deliveries that the ledger knows of messages with this Message-ID; may be given several times
     #[arg(long, value_name = "ID", conflicts_with_all = FOR_FILES)]
     message_id: Vec<String>,
-    /// Deliveries that the ledger has seen tried since: 2d or 90m (ago), 2026-11-20, 2026-11-20T03:00:00Z
+    /// Deliveries that the ledger has seen tried since: 2d or 90m (ago), 2026-11-20 (where that day begins in UTC),
+    /// 2026-11-20T03:00:00Z, 2026-11-20T03:00:00+01:00
     #[arg(long, value_name = "WHEN", conflicts_with_all = FOR_FILES, value_parser = moment::since,
         allow_hyphen_values = true)]
     since: Option<i64>,
