@@ -81,7 +81,8 @@ pub(super) struct Arguments {
     /// Deliveries that the ledger knows of messages with this Message-ID; may be given several times
     #[arg(long, value_name = "ID", conflicts_with_all = FOR_FILES)]
     message_id: Vec<String>,
-    /// Deliveries that the ledger has seen tried since: 2d or 90m (ago), 2026-11-20, 2026-11-20T03:00:00Z
+    /// Deliveries that the ledger has seen tried since: 2d or 90m (ago), 2026-11-20 (where that day begins in UTC),
+    /// 2026-11-20T03:00:00Z, 2026-11-20T03:00:00+01:00
     #[arg(long, value_name = "WHEN", conflicts_with_all = FOR_FILES, value_parser = moment::since,
         allow_hyphen_values = true)]
     since: Option<i64>,
@@ -247,10 +248,11 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     let kept = failures.and_then(|failures| failures.close(&tally));
     if let Err(error) = ran {
         told(&error);
-    } else if let Some(error) = &unwritable {
+    }
+    if let Some(error) = &unwritable {
         complain(&format!("what failed could not all be written down: {error}"));
     }
-    summarize(arguments, &tally, total, kept.as_ref());
+    summarize(arguments, &tally, total, kept.as_ref().map(|file| (file, unwritable.is_none())));
     Ok(exit_of(&tally, total))
 }
 
@@ -358,7 +360,7 @@ fn hear(
             } else if failed && tally.failed() <= TOLD_ONE_BY_ONE {
                 progress.above(|| complain(&line(&told, why)));
             } else if failed && tally.failed() == TOLD_ONE_BY_ONE + 1 {
-                progress.above(|| complain("more of that; the file of failures has them all"));
+                progress.above(|| complain("more of that, which goes to the file of failures"));
             }
         }
     }
@@ -397,7 +399,8 @@ fn in_a_dry_run(told: &Told, why: &str, json: bool) -> String {
         .to_string()
 }
 
-fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<&PathBuf>) {
+/// `failures` is where what failed was written down, and whether all of it was.
+fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<(&PathBuf, bool)>) {
     let left = total - tally.looked_at();
     if arguments.json {
         return say(&serde_json::json!({
@@ -408,7 +411,8 @@ fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<
             "refused": tally.refused,
             "in_other_slices": tally.elsewhere,
             "left": left,
-            "failures": failures,
+            "failures": failures.map(|(file, _)| file),
+            "failures_left_out": failures.is_some_and(|(_, all)| !all),
         })
         .to_string());
     }
@@ -426,7 +430,13 @@ fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<
     if left > 0 {
         say(&format!("ended early: {left} of {total} messages are left; the same command goes on with them"));
     }
-    if let Some(file) = failures {
+    if let Some((file, all)) = failures {
+        if !all {
+            let file = file.display();
+            return say(&format!(
+                "only some of what failed is in {file}: give the same command again, with room for all"
+            ));
+        }
         let place = match (&arguments.place.config, &arguments.place.embedded) {
             (Some(config), _) => format!(" --config {}", config.display()),
             (None, Some(directory)) => format!(" --embedded {}", directory.display()),
@@ -441,6 +451,8 @@ fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<
 struct Failures {
     path: PathBuf,
     file: File,
+    /// How long it is.
+    length: u64,
 }
 
 impl Failures {
@@ -452,7 +464,7 @@ impl Failures {
         });
         // It may hold messages.
         match OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path) {
-            Ok(file) => Ok(Self { path, file }),
+            Ok(file) => Ok(Self { path, file, length: 0 }),
             Err(error) => {
                 complain(&format!(
                     "{}: {error}\nthat is where what fails would be written: give another place with --failures-to FILE",
@@ -464,7 +476,16 @@ impl Failures {
     }
 
     fn write(&mut self, line: &str) -> io::Result<()> {
-        self.file.write_all(format!("{line}\n").as_bytes())
+        let line = format!("{line}\n");
+        match self.file.write_all(line.as_bytes()) {
+            Ok(()) => self.length += line.len() as u64,
+            Err(error) => {
+                // Half a line would spoil the next one, too, should there be room again.
+                let _ = self.file.set_len(self.length);
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Where it is; or nothing, where nothing failed: then it is gone.

@@ -3,6 +3,7 @@
 
 use crate::replay_support::{Desk, message};
 use std::fs::File;
+use std::process::Command;
 use std::time::{Duration, SystemTime};
 
 const DOUG: &str = "doug@mail.axial.net";
@@ -170,4 +171,13 @@ fn what_is_compressed_is_not_delivered_as_it_is() {
     assert!(replayed.stderr.contains("mail_compress"), "{replayed:?}");
     desk.replay_input(&[TO_DOUG.as_slice(), &["-"]].concat(), b"\x28\xb5\x2f\xfd\0").ended(65, [0, 0, 0, 1]);
     assert_eq!(desk.inbox(DOUG), [message("2")]);
+}
+
+#[test]
+fn a_pipe_is_no_file_and_is_not_waited_for() {
+    let desk = Desk::new();
+    let pipe = desk.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let replayed = desk.replay(&[TO_DOUG.as_slice(), &[&pipe]].concat());
+    assert!(replayed.exit == Some(65) && replayed.stderr.contains("standard input"), "{replayed:?}");
 }

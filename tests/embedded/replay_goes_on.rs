@@ -148,3 +148,28 @@ fn what_has_not_begun_is_ended_at_once() {
     wait_until("it ends", || running.try_wait().unwrap().is_some());
     assert_eq!(running.wait().unwrap().signal(), Some(15));
 }
+
+/// On a full disk not all that failed is written down: nobody says that it was, and what was written can be read.
+#[test]
+fn a_file_of_failures_that_lacks_some_says_so() {
+    let desk = Desk::new();
+    let mbox = desk.file("all.mbox", mbox(60));
+    let (failures, inner) = (desk.path("failures"), desk.command(&["--failures-to", "failures", &mbox]));
+    // A file that cannot grow beyond some kilobytes.
+    let mut limited = Command::new("/bin/sh");
+    limited
+        .args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\""])
+        .arg(inner.get_program())
+        .args(inner.get_args());
+    let output = limited.current_dir(inner.get_current_dir().unwrap()).output().unwrap();
+    let [told, complained] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert_eq!(output.status.code(), Some(65), "{complained}");
+    assert!(
+        complained.contains("could not all be written down") && !complained.contains("has them all"),
+        "{complained}"
+    );
+    assert!(told.contains("only some of what failed is in failures") && !told.contains("once mended"), "{told}");
+    let lines = std::fs::read_to_string(failures).unwrap();
+    assert!(lines.ends_with('\n') && (1..60).contains(&lines.lines().count()), "{lines}");
+    assert!(lines.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{lines}");
+}

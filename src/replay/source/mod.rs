@@ -104,7 +104,17 @@ impl Source {
                 // A replay of what failed may be started from another directory.
                 let path = std::path::absolute(path).map_err(|error| unreadable(path, error))?;
                 let metadata = std::fs::metadata(&path).map_err(|error| unreadable(&path, error))?;
-                if metadata.is_dir() { folder::list(&path, form, list) } else { list_file(&path, form, list) }
+                if metadata.is_dir() {
+                    folder::list(&path, form, list)
+                } else if metadata.is_file() {
+                    list_file(&path, form, list)
+                } else {
+                    // It could be read once only, and opening it may wait for a writer for ever.
+                    Err(ReplayError::NotASource {
+                        path,
+                        problem: "that is no file: let standard input read it, and give -",
+                    })
+                }
             }
             Self::StandardInput => {
                 let stdin = stdin.ok_or_else(|| ReplayError::StandardInput(io::Error::other("it is not open")))?;
