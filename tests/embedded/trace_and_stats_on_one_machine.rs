@@ -54,6 +54,34 @@ fn a_messages_story_is_told_by_any_of_its_names() {
     assert_eq!((&json["copies"]["appended"], &json["messages"]["recorded"]), (&4.into(), &1.into()), "{json}");
 }
 
+/// Root's `--output /dev/null` must not put a file into the place of the device; here stands a pipe for it.
+#[test]
+fn what_is_no_file_is_written_to_and_never_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    deliver(directory, "doug@x").delivered();
+    let (pipe, link, file) = (directory.join("pipe"), directory.join("link.prom"), directory.join("file.prom"));
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read_to_string(pipe).unwrap()
+    });
+    let stats = |output: &Path| asked(directory, &["stats", "--output", output.to_str().unwrap()]);
+    assert_eq!(stats(&pipe), (Some(0), String::new()));
+    let kind = std::fs::symlink_metadata(&pipe).unwrap().file_type();
+    assert!(!kind.is_file(), "the pipe was replaced");
+    assert!(reader.join().unwrap().contains(" 1 delivered"));
+
+    std::fs::write(&file, "old").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    assert_eq!(stats(&link), (Some(0), String::new()));
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink(), "the link was replaced");
+    assert!(std::fs::read_to_string(&file).unwrap().contains(" 1 delivered"));
+    let (exit, said) = stats(directory);
+    assert_eq!(exit, Some(73), "{said}");
+}
+
 #[test]
 fn who_holds_the_lock_is_told_without_taking_it() {
     let directory = tempfile::tempdir().unwrap();
