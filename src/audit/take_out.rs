@@ -19,6 +19,11 @@ use uuid::Uuid;
 /// How long to wait for a delivery of the same message.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
 
+/// How the outcomes of our attempts begin: they are nobody's try at a delivery.
+pub(crate) const OF_A_REPAIR: &str = "audit: ";
+const TOOK_OUT: &str = "audit: took out a copy too many";
+const LEFT: &str = "audit: left a copy too many";
+
 /// Why a copy was left.
 #[derive(Debug, Error)]
 pub enum NotTaken {
@@ -69,10 +74,10 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
     })?;
     let taken = under_lock(site, database.as_mut(), mailbox.as_mut(), twice, attempt);
     let outcome = match &taken {
-        Ok(()) => Some("audit: took out a copy too many"),
+        Ok(()) => Some(TOOK_OUT),
         // Where the answer is missing the attempt stays open.
         Err(NotTaken::Mailbox(_)) => None,
-        Err(_) => Some("audit: left a copy too many"),
+        Err(_) => Some(LEFT),
     };
     if let Some(outcome) = outcome {
         let ended = EndedAttempt { attempt, key, outcome, stages: None };

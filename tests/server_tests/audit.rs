@@ -222,7 +222,18 @@ fn a_copy_there_twice_is_taken_out_if_it_is_the_same_to_the_last_byte(engine: En
         scene.database.count("SELECT count(*) FROM attempts WHERE outcome = 'audit: took out a copy too many'"),
         1
     );
+    // It was nobody's try at a delivery, and says nothing of how the message stands, once the tries are forgotten.
+    let stats: Value = serde_json::from_slice(&scene.subcommand(&["stats", "--json"]).stdout).unwrap();
+    let counted = &stats["attempts"];
+    assert_eq!(
+        (&counted["all"], &counted["delivered"], &counted["deferred"]),
+        (&json!(3), &json!(3), &json!(0)),
+        "{stats}"
+    );
     assert_eq!(scene.deliver("doug", scene.message("same")).delivered(), "INBOX already there, Sent already there");
+    scene.database.execute("DELETE FROM attempts WHERE outcome NOT LIKE 'audit: %'");
+    let traced = scene.subcommand(&["trace", &scene.message_id("same")]);
+    assert!(text(&traced).starts_with("DELIVERED to "), "{}", text(&traced));
 }
 
 fn an_attempt_whose_process_was_killed_is_told(engine: Engine) {
