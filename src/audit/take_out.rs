@@ -7,6 +7,7 @@
 use super::Twice;
 use crate::database::{Database, DatabaseError};
 use crate::deadline::Deadline;
+use crate::ledger::recorded::{self, RecordedCopy};
 use crate::ledger::{EndedAttempt, Journal, JournalCopy, Record};
 use crate::lock::Acquired;
 use crate::mailbox::{MailboxError, Reading, Recorded, Removal};
@@ -108,6 +109,12 @@ fn under_lock(
     let history = history.ok_or(NotTaken::Changed("the ledger does not know the copy any more"))?;
     if history.delivered.and_then(|delivered| delivered.placement) != Some(twice.keep) {
         return Err(NotTaken::Changed("the ledger has the copy elsewhere now"));
+    }
+    // A delivery may have recorded it since it was found: one mailbox can be the recipient's and the sender's.
+    let own = recorded::of_message(database, copy.message)?;
+    let in_mailbox = |other: &RecordedCopy| (&other.user, &other.mailbox) == (&copy.user, &copy.mailbox);
+    if own.iter().any(|other| in_mailbox(other) && other.placement == Some(twice.extra)) {
+        return Err(NotTaken::Changed("the ledger has the copy too many as one of its own now"));
     }
     let settle = site.policy().settle.as_secs_f64();
     if history.open_attempts.iter().any(|open| open.attempt != attempt && open.age < settle) {

@@ -360,6 +360,28 @@ fn two_roles_in_one_mailbox_are_two_copies_and_none_too_many() {
     assert_eq!(extras, [&json!(3)]);
 }
 
+/// The second was appended when the mailbox was looked at, and recorded after that.
+#[test]
+fn a_copy_that_a_delivery_has_recorded_meanwhile_is_none_too_many() {
+    let mut scene = Scene::with(PG, &["lisa", "doug"]);
+    scene.database.execute(&format!("UPDATE addresses SET sent = 'INBOX' WHERE address = '{LISA}'"));
+    let message = scene.message("both");
+    scene.deliver("doug", &message).delivered();
+    scene.deliver("lisa", &message).delivered();
+    let (lisa, in_hand) = (scene.user("lisa"), "role = 'recipient' AND imap_user");
+    scene.database.execute(&format!("UPDATE copies SET state = 'owed' WHERE {in_hand} = '{lisa}'"));
+    let (site, soon) = (scene.site(), || Deadline::after(Duration::from_secs(60)));
+    let mut database = site.open_database(None, soon()).unwrap();
+    let selection = Selection { since: 0, mailbox: None };
+    let found = audit(&site, database.as_mut(), &selection, &mut |_, _| {}).unwrap();
+    let [twice] = found.twice.as_slice() else { panic!("{found:?}") };
+    assert!(twice.same_bytes);
+    scene.database.execute(&format!("UPDATE copies SET state = 'delivered' WHERE {in_hand} = '{lisa}'"));
+    let taken = take_out(&site, twice, soon());
+    assert!(matches!(taken, Err(NotTaken::Changed(_))), "{taken:?}");
+    assert_eq!(scene.inbox("lisa").len(), 2);
+}
+
 /// Cyrus has X for each byte beyond ASCII: a lock that was made from its bytes would be another than the deliveries'.
 #[test]
 fn on_cyrus_a_repair_and_a_copy_owed_take_the_lock_that_the_delivery_took() {
