@@ -40,9 +40,12 @@ pub enum NotTaken {
     /// The lock was lost before anything was done.
     #[error("the lock was lost before anything was done: try again")]
     LockLost,
-    /// The mailbox could not be read; or the answer to the expunge is missing, and nobody knows.
+    /// The mailbox could not be read; nothing was taken out.
     #[error("the mailbox store: {0}")]
     Mailbox(#[from] MailboxError),
+    /// The answer to the expunge is missing, and nobody knows.
+    #[error("the mailbox store: {0}")]
+    Unanswered(MailboxError),
     /// The ledger or the lock failed; nothing was taken out, or it could not be written down.
     #[error("the database: {0}")]
     Database(#[from] DatabaseError),
@@ -77,7 +80,7 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
     let outcome = match &taken {
         Ok(()) => Some(TOOK_OUT),
         // Where the answer is missing the attempt stays open.
-        Err(NotTaken::Mailbox(_)) => None,
+        Err(NotTaken::Unanswered(_)) => None,
         Err(_) => Some(LEFT),
     };
     if let Some(outcome) = outcome {
@@ -126,8 +129,8 @@ fn under_lock(
             tracing::warn!(%error, "the lock's connection is gone, and the lock with it");
             false
         })
-    })?;
-    match removal {
+    });
+    match removal.map_err(NotTaken::Unanswered)? {
         Removal::Removed => Ok(()),
         Removal::KeeperGone => Err(NotTaken::Changed("the copy to keep is gone, or is marked as deleted")),
         Removal::NotThere => Err(NotTaken::Changed("the copy too many is not there any more")),

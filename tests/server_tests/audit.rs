@@ -343,6 +343,45 @@ fn a_copy_too_many_is_left_if_the_other_is_gone_by_then() {
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
 }
 
+/// What cannot even be compared has not been touched: its attempt ends, or it would be told as cut short, and keep its message
+/// from being pruned, for ever.
+#[test]
+fn a_repair_that_could_not_read_the_mailbox_leaves_no_attempt_open() {
+    let mut scene = Scene::with(PG, &["lisa", "doug"]);
+    scene.deliver("doug", scene.message("same")).delivered();
+    append(&mut scene.look("lisa"), "Sent", &scene.message("same"));
+    let dovecot = scene.settings.imap.clone();
+    // Found, compared once, journalled; and under the lock, where it is compared once more, the mailbox is out of reach.
+    let journalled = Arc::new(AtomicBool::new(false));
+    let wire = Wire::to(dovecot.clone(), {
+        let journalled = journalled.clone();
+        move |speaker, piece| match speaker {
+            Speaker::Program if journalled.load(Ordering::SeqCst) && says(piece, "EXAMINE") => Fate::Cut,
+            _ => Fate::Pass,
+        }
+    });
+    let (site, soon) = (scene.site(), || Deadline::after(Duration::from_secs(60)));
+    let mut database = site.open_database(None, soon()).unwrap();
+    let selection = Selection { since: 0, mailbox: None };
+    let found = audit(&site, database.as_mut(), &selection, &mut |_, _| {}).unwrap();
+    let [twice] = found.twice.as_slice() else { panic!("{found:?}") };
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), wire.address.port()));
+    let site = scene.site();
+    // It waits for the lock once it has journalled.
+    let lock = LockName::new(DEFAULT_NAMESPACE, scene.message_id("same").as_bytes());
+    assert!(matches!(database.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));
+    let open = "SELECT count(*) FROM attempts WHERE ended_at IS NULL";
+    std::thread::scope(|scope| {
+        let taken = scope.spawn(|| take_out(&site, twice, soon()));
+        wait_until("it has journalled", || scene.database.count(open) == 1);
+        journalled.store(true, Ordering::SeqCst);
+        database.release(&lock).unwrap();
+        let taken = taken.join().unwrap();
+        assert!(matches!(taken, Err(NotTaken::Mailbox(_))), "{taken:?}");
+    });
+    assert_eq!((scene.database.count(open), scene.sent("lisa").len()), (0, 2));
+}
+
 /// One mailbox for what arrives and what is sent: a note that goes to others, too, is in it in both roles.
 #[test]
 fn two_roles_in_one_mailbox_are_two_copies_and_none_too_many() {
