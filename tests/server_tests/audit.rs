@@ -15,7 +15,7 @@ use maildrop_command::lock::{Acquired, DEFAULT_NAMESPACE, LockName};
 use serde_json::{Value, json};
 use std::process::Output;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const PG: Engine = Engine::Postgres17;
@@ -419,6 +419,34 @@ fn a_copy_that_a_delivery_has_recorded_meanwhile_is_none_too_many() {
     let taken = take_out(&site, twice, soon());
     assert!(matches!(taken, Err(NotTaken::Changed(_))), "{taken:?}");
     assert_eq!(scene.inbox("lisa").len(), 2);
+}
+
+/// A device that gives all of its reports one Message-ID: each is read as often as it is one of them, and not once for each
+/// other. A week of such reports would else not be looked through in the time that a mailbox has.
+#[test]
+fn messages_that_share_a_message_id_are_read_once_or_twice_each() {
+    let mut scene = Scene::with(PG, &["doug"]);
+    scene.configure(|settings| settings.more = "[sent]\nenabled = false\n".into());
+    for number in 0..12 {
+        scene.deliver("doug", scene.message("report").replace("Subject: ", &format!("Subject: {number} "))).delivered();
+    }
+    let mut doug = scene.look("doug");
+    delete(&mut doug, "INBOX", 3);
+    delete(&mut doug, "INBOX", 4);
+    let read = Arc::new(AtomicUsize::new(0));
+    let wire = Wire::to(scene.settings.imap.clone(), {
+        let read = read.clone();
+        move |speaker, piece| {
+            if speaker == Speaker::Program && says(piece, "BODY.PEEK[])") {
+                read.fetch_add(1, Ordering::SeqCst);
+            }
+            Fate::Pass
+        }
+    });
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), wire.address.port()));
+    let told = told(&scene, &[], 0);
+    assert!(told.contains(": 2 gone, "), "{told}");
+    assert!((10..=20).contains(&read.load(Ordering::SeqCst)), "{read:?}");
 }
 
 /// Cyrus has X for each byte beyond ASCII: a lock that was made from its bytes would be another than the deliveries'.
