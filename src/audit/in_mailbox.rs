@@ -5,6 +5,7 @@ use crate::database::{Database, DatabaseError};
 use crate::ledger::recorded::{self, Delivered, RecordedCopy};
 use crate::mailbox::{Listed, MailboxError, MailboxFailure, Placement, Position, Presence, Reading, Recorded};
 use crate::message::{Identity, message_id_for_search};
+use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -34,7 +35,7 @@ pub(super) fn look(
         Ok(Some(position)) => List::read(mailbox, position, copies)?,
         Ok(None) | Err(_) => List::default(),
     };
-    let mut found = InMailbox::default();
+    let (mut found, mut contents) = (InMailbox::default(), Contents::default());
     for page in copies.chunks(PAGE) {
         let page = match recorded::of_mailbox(database, name, page) {
             Ok(page) => page,
@@ -47,7 +48,7 @@ pub(super) fn look(
         };
         for (copy, presence) in page.into_iter().zip(presences) {
             let gone = match position {
-                Ok(position) => why(mailbox, position, &list, &copy, presence)?,
+                Ok(position) => why(mailbox, position, (&list, &mut contents), &copy, presence)?,
                 Err(gone) => Some(gone),
             };
             if let Some(gone) = gone {
@@ -66,7 +67,7 @@ pub(super) fn look(
                 };
                 let is_told = |at: &Placement| found.twice.iter().any(|twice| twice.extra == *at);
                 let extras = others.into_iter().filter(|at| !is_known(at) && !is_told(at)).collect();
-                found.twice.extend(twice(mailbox, &copy, keep, extras)?);
+                found.twice.extend(twice(mailbox, &mut contents, &copy, keep, extras)?);
             }
         }
     }
@@ -96,7 +97,7 @@ fn taken_out_before(gone: &mut [(RecordedCopy, Gone)]) {
 fn why(
     mailbox: &mut dyn Reading,
     position: Option<Position>,
-    list: &List,
+    (list, contents): (&List, &mut Contents),
     copy: &RecordedCopy,
     presence: Presence,
 ) -> Result<Option<Gone>, MailboxError> {
@@ -106,11 +107,11 @@ fn why(
                 return Ok(None);
             }
             // The list goes by Message-IDs; the bytes decide.
-            let bytes = mailbox.read(&copy.recorded())?;
-            if bytes.is_none_or(|bytes| Identity::of(&bytes) == copy.identity) {
+            let there = copy.placement.map(|at| contents.of(mailbox, copy, at)).transpose()?.flatten();
+            if there.is_none_or(|there| there.identity == copy.identity) {
                 return Ok(None);
             }
-            Ok(Some(elsewhere(mailbox, list, copy)?.map_or(Gone::OlderMailbox, Gone::Elsewhere)))
+            Ok(Some(elsewhere(mailbox, list, contents, copy)?.map_or(Gone::OlderMailbox, Gone::Elsewhere)))
         }
         Presence::Gone => {
             let older = match (position, copy.placement) {
@@ -118,7 +119,7 @@ fn why(
                 _ => false,
             };
             let otherwise = if older { Gone::OlderMailbox } else { Gone::Removed };
-            Ok(Some(elsewhere(mailbox, list, copy)?.map_or(otherwise, Gone::Elsewhere)))
+            Ok(Some(elsewhere(mailbox, list, contents, copy)?.map_or(otherwise, Gone::Elsewhere)))
         }
         Presence::Renumbered => {
             let now = copy.whereabouts(mailbox, position.is_some())?.flatten();
@@ -132,10 +133,14 @@ fn why(
 }
 
 /// Where else in the list the copy is.
-fn elsewhere(mailbox: &mut dyn Reading, list: &List, copy: &RecordedCopy) -> Result<Option<Placement>, MailboxError> {
+fn elsewhere(
+    mailbox: &mut dyn Reading,
+    list: &List,
+    contents: &mut Contents,
+    copy: &RecordedCopy,
+) -> Result<Option<Placement>, MailboxError> {
     for at in list.named(message_name(&copy.message_id)) {
-        let bytes = mailbox.read(&Recorded { placement: Some(at), ..copy.recorded() })?;
-        if bytes.is_some_and(|bytes| Identity::of(&bytes) == copy.identity) {
+        if contents.of(mailbox, copy, at)?.is_some_and(|there| there.identity == copy.identity) {
             return Ok(Some(at));
         }
     }
@@ -145,6 +150,7 @@ fn elsewhere(mailbox: &mut dyn Reading, list: &List, copy: &RecordedCopy) -> Res
 /// Those of `extras` that are the same message as the copy that is kept.
 fn twice(
     mailbox: &mut dyn Reading,
+    contents: &mut Contents,
     copy: &RecordedCopy,
     keep: Placement,
     extras: Vec<Placement>,
@@ -153,16 +159,47 @@ fn twice(
     if extras.is_empty() {
         return Ok(twice);
     }
-    let Some(kept) = mailbox.read(&copy.recorded())?.filter(|bytes| Identity::of(bytes) == copy.identity) else {
+    let Some(kept) = contents.of(mailbox, copy, keep)?.filter(|kept| kept.identity == copy.identity) else {
         return Ok(twice);
     };
     for extra in extras {
-        let bytes = mailbox.read(&Recorded { placement: Some(extra), ..copy.recorded() })?;
-        if let Some(bytes) = bytes.filter(|bytes| Identity::of(bytes) == copy.identity) {
-            twice.push(Twice { copy: copy.clone(), keep, extra, same_bytes: bytes == kept });
+        if let Some(there) = contents.of(mailbox, copy, extra)?.filter(|there| there.identity == copy.identity) {
+            twice.push(Twice { copy: copy.clone(), keep, extra, same_bytes: there.bytes == kept.bytes });
         }
     }
     Ok(twice)
+}
+
+/// What messages that share a name were found to be: among a thousand of one Message-ID each is read once, and not once for each
+/// other. What is taken out is read again before that.
+#[derive(Default)]
+struct Contents(HashMap<u32, Option<Content>>);
+
+/// A message, in sixty-four bytes.
+#[derive(Clone, Copy)]
+struct Content {
+    identity: Identity,
+    /// SHA-256 of all of it.
+    bytes: [u8; 32],
+}
+
+impl Contents {
+    /// What is there; under the UIDVALIDITY of the [`List`]. `None` if nothing is any more.
+    fn of(
+        &mut self,
+        mailbox: &mut dyn Reading,
+        copy: &RecordedCopy,
+        at: Placement,
+    ) -> Result<Option<Content>, MailboxError> {
+        if let Some(known) = self.0.get(&at.uid) {
+            return Ok(*known);
+        }
+        let bytes = mailbox.read(&Recorded { placement: Some(at), ..copy.recorded() })?;
+        let content =
+            bytes.map(|bytes| Content { identity: Identity::of(&bytes), bytes: Sha256::digest(&bytes).into() });
+        self.0.insert(at.uid, content);
+        Ok(content)
+    }
 }
 
 /// What arrived in the mailbox since the first of the copies in question: UIDs, and what they are called, twice over. Thirty-two

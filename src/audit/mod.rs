@@ -9,6 +9,7 @@
 mod in_mailbox;
 mod take_out;
 
+pub(crate) use take_out::OF_A_REPAIR;
 pub use take_out::{NotTaken, take_out};
 
 use crate::database::{Database, DatabaseError, Value};

@@ -7,6 +7,7 @@
 use super::Twice;
 use crate::database::{Database, DatabaseError};
 use crate::deadline::Deadline;
+use crate::ledger::recorded::{self, RecordedCopy};
 use crate::ledger::{EndedAttempt, Journal, JournalCopy, Record};
 use crate::lock::Acquired;
 use crate::mailbox::{MailboxError, Reading, Recorded, Removal};
@@ -18,6 +19,11 @@ use uuid::Uuid;
 
 /// How long to wait for a delivery of the same message.
 const LOCK_WAIT: Duration = Duration::from_secs(10);
+
+/// How the outcomes of our attempts begin: they are nobody's try at a delivery.
+pub(crate) const OF_A_REPAIR: &str = "audit: ";
+const TOOK_OUT: &str = "audit: took out a copy too many";
+const LEFT: &str = "audit: left a copy too many";
 
 /// Why a copy was left.
 #[derive(Debug, Error)]
@@ -34,9 +40,12 @@ pub enum NotTaken {
     /// The lock was lost before anything was done.
     #[error("the lock was lost before anything was done: try again")]
     LockLost,
-    /// The mailbox could not be read; or the answer to the expunge is missing, and nobody knows.
+    /// The mailbox could not be read; nothing was taken out.
     #[error("the mailbox store: {0}")]
     Mailbox(#[from] MailboxError),
+    /// The answer to the expunge is missing, and nobody knows.
+    #[error("the mailbox store: {0}")]
+    Unanswered(MailboxError),
     /// The ledger or the lock failed; nothing was taken out, or it could not be written down.
     #[error("the database: {0}")]
     Database(#[from] DatabaseError),
@@ -69,10 +78,10 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
     })?;
     let taken = under_lock(site, database.as_mut(), mailbox.as_mut(), twice, attempt);
     let outcome = match &taken {
-        Ok(()) => Some("audit: took out a copy too many"),
+        Ok(()) => Some(TOOK_OUT),
         // Where the answer is missing the attempt stays open.
-        Err(NotTaken::Mailbox(_)) => None,
-        Err(_) => Some("audit: left a copy too many"),
+        Err(NotTaken::Unanswered(_)) => None,
+        Err(_) => Some(LEFT),
     };
     if let Some(outcome) = outcome {
         let ended = EndedAttempt { attempt, key, outcome, stages: None };
@@ -104,6 +113,12 @@ fn under_lock(
     if history.delivered.and_then(|delivered| delivered.placement) != Some(twice.keep) {
         return Err(NotTaken::Changed("the ledger has the copy elsewhere now"));
     }
+    // A delivery may have recorded it since it was found: one mailbox can be the recipient's and the sender's.
+    let own = recorded::of_message(database, copy.message)?;
+    let in_mailbox = |other: &RecordedCopy| (&other.user, &other.mailbox) == (&copy.user, &copy.mailbox);
+    if own.iter().any(|other| in_mailbox(other) && other.placement == Some(twice.extra)) {
+        return Err(NotTaken::Changed("the ledger has the copy too many as one of its own now"));
+    }
     let settle = site.policy().settle.as_secs_f64();
     if history.open_attempts.iter().any(|open| open.attempt != attempt && open.age < settle) {
         return Err(NotTaken::Busy);
@@ -114,8 +129,8 @@ fn under_lock(
             tracing::warn!(%error, "the lock's connection is gone, and the lock with it");
             false
         })
-    })?;
-    match removal {
+    });
+    match removal.map_err(NotTaken::Unanswered)? {
         Removal::Removed => Ok(()),
         Removal::KeeperGone => Err(NotTaken::Changed("the copy to keep is gone, or is marked as deleted")),
         Removal::NotThere => Err(NotTaken::Changed("the copy too many is not there any more")),

@@ -110,7 +110,7 @@ fn repair(site: &Site, twice: &Twice, arguments: &Arguments) -> Repair {
     }
     match take_out(site, twice, Deadline::after(PATIENCE_FOR_ONE)) {
         Ok(()) => Repair::TakenOut,
-        Err(NotTaken::Mailbox(error)) => {
+        Err(NotTaken::Unanswered(error)) => {
             Repair::Left(format!("{error}: it may be out or not; run the audit again in some minutes"))
         }
         Err(error) => Repair::Left(error.to_string()),

@@ -1,5 +1,6 @@
 //! How an attempt ended, from what the ledger says of its copies.
 
+use crate::audit::OF_A_REPAIR;
 use crate::delivery::Stages;
 use crate::mailbox::{MailboxFailure, Role};
 use std::collections::BTreeMap;
@@ -17,6 +18,8 @@ pub(super) enum Ending {
     Refused,
     /// It died; a later one looked for its copy.
     Died,
+    /// None of Postfix's tries: `audit --repair` wrote down what it was about to take out.
+    Repair,
     /// It has not ended: it runs, or it died, or what came of its append is not known.
     Open,
 }
@@ -43,6 +46,7 @@ impl Ending {
             "busy" => Self::Busy,
             _ if outcome.starts_with("died") => Self::Died,
             _ if outcome.starts_with("refused: ") => Self::Refused,
+            _ if outcome.starts_with(OF_A_REPAIR) => Self::Repair,
             _ => Self::Deferred(cause(outcome.strip_prefix("deferred: ").unwrap_or(outcome))),
         }
     }
@@ -97,6 +101,7 @@ mod tests {
         assert_eq!(ending("busy"), Ending::Busy);
         assert_eq!(ending("died; its copy was looked for"), Ending::Died);
         assert_eq!(ending("refused: over quota: appending: NO"), Ending::Refused);
+        assert_eq!(ending("audit: took out a copy too many"), Ending::Repair);
         assert_eq!(ending("deferred: over quota: appending: NO"), Ending::Deferred("over quota"));
         assert_eq!(ending("deferred: the recipient's copy failed"), Ending::Deferred("the recipient's copy failed"));
         assert_eq!(

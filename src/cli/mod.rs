@@ -23,8 +23,9 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use comfy_table::ContentArrangement;
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::{ErrorKind as ErrorKindOfIo, IsTerminal, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 use sysexits::ExitCode;
@@ -109,7 +110,11 @@ pub fn run(arguments: &[OsString]) -> u8 {
     crate::core_dumps::switch_off();
     crate::log::panic_hook();
     let other = arguments.get(1).and_then(|a| a.to_str()).is_some_and(|a| OTHER_SUBCOMMANDS.contains(&a));
-    let outcome = catch_unwind(AssertUnwindSafe(|| dispatch(arguments, other)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| match dispatch(arguments, other) {
+        // All went well, and whoever reads a file of it tomorrow would believe that it is whole.
+        ExitCode::Ok if other && UNSAID.load(Ordering::Relaxed) => ExitCode::IoErr,
+        exit => exit,
+    }));
     u8::from(outcome.unwrap_or_else(|_| {
         if other {
             complain("an internal error; the log has the details");
@@ -171,9 +176,17 @@ fn complain(text: &str) {
     let _ = writeln!(std::io::stderr(), "maildrop_command: {}", printable(text));
 }
 
+/// Whether [`say`] could not say something: a full disk, say.
+static UNSAID: AtomicBool = AtomicBool::new(false);
+
 /// Prints what a subcommand other than `deliver` has to say.
 fn say(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    match writeln!(std::io::stdout(), "{text}") {
+        // Whoever read it has heard enough: `… | head`.
+        Err(error) if error.kind() == ErrorKindOfIo::BrokenPipe => {}
+        Err(error) if !UNSAID.swap(true, Ordering::Relaxed) => complain(&format!("standard output: {error}")),
+        _ => {}
+    }
 }
 
 /// Reads `30s`, `5m`, `1h 30m`, or a bare number of seconds.

@@ -27,6 +27,8 @@ const LEDGER: &str = "ledger.sqlite";
 const LOCKS: &str = "locks";
 /// Between two tries of something that SQLite found busy without asking its busy handler.
 const PAUSE: Duration = Duration::from_millis(5);
+/// How long a statement may take once the lock is kept for as long as a program runs: less than `lock exec` gives it to let go.
+const ONCE_KEPT: Duration = Duration::from_secs(5);
 /// File systems that more than one machine may have mounted.
 const SHARED_FILE_SYSTEMS: [&str; 11] =
     ["nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs", "gfs2", "ocfs2"];
@@ -49,6 +51,8 @@ pub struct SqliteDatabase {
     locks: FileLocks,
     directory: PathBuf,
     deadline: Deadline,
+    /// Whether the lock is [kept](NamedLock::keep), and the deadline lies behind us by the time that it is let go.
+    kept: bool,
 }
 
 impl SqliteDatabase {
@@ -86,7 +90,7 @@ impl SqliteDatabase {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&path, flags).map_err(|e| error(&doing(), &e))?;
         let locks = FileLocks::new(directory.join(LOCKS), client.clone(), deadline);
-        let mut database = Self { connection, locks, directory, deadline };
+        let mut database = Self { connection, locks, directory, deadline, kept: false };
         database.configure()?;
         database.bring_up_to_date()?;
         Ok(database)
@@ -151,8 +155,9 @@ impl SqliteDatabase {
         mut work: impl FnMut(&mut Connection) -> rusqlite::Result<T>,
     ) -> Result<T, DatabaseError> {
         let mut busy = String::from("the deadline has passed");
+        let deadline = if self.kept { Deadline::after(ONCE_KEPT) } else { self.deadline };
         loop {
-            let left = self.deadline.remaining();
+            let left = deadline.remaining();
             if left.is_zero() {
                 return Err(DatabaseError::new(DatabaseFailure::TimedOut, doing, busy));
             }
@@ -163,7 +168,7 @@ impl SqliteDatabase {
                 Ok(value) => return Ok(value),
                 Err(e) if is_busy(&e) => {
                     busy = e.to_string();
-                    std::thread::sleep(PAUSE.min(self.deadline.remaining()));
+                    std::thread::sleep(PAUSE.min(deadline.remaining()));
                 }
                 Err(e) => return Err(error(doing, &e)),
             }
@@ -215,6 +220,12 @@ impl NamedLock for SqliteDatabase {
 
     fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
         self.locks.still_held(name)
+    }
+
+    /// A lock in a file dies with its process: there is nobody to tell. But what is said from now on is not a delivery's.
+    fn keep(&mut self, _silence: Duration) -> Result<(), DatabaseError> {
+        self.kept = true;
+        Ok(())
     }
 
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {

@@ -12,7 +12,7 @@ use super::{Acquired, Holder, Wish};
 use crate::database::{Database, DatabaseError, DatabaseFailure};
 use crate::deadline::Deadline;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -150,17 +150,26 @@ fn pass_signals_on(send: Sender<Event>) -> Result<(), ProgramError> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
-    let heard = PASSED_ON.iter().map(|(number, _)| *number).filter(|number| ignored & (1 << (number - 1)) == 0);
+    // Ctrl-Z stops the terminal's foreground group. A program that has a group of its own would go on, while we, stopped,
+    // lose its lock, and another machine begins: so nothing is stopped.
+    let stop = has_own_group().then_some(SIGTSTP);
+    let heard = PASSED_ON.iter().map(|(number, _)| *number).chain(stop);
+    let heard = heard.filter(|number| ignored & (1 << (number - 1)) == 0);
     let mut signals = Signals::new(heard).map_err(refused("setting up signals"))?;
     let hear = move || {
         for signal in signals.forever() {
-            if send.send(Event::Signal(signal)).is_err() {
+            if signal != SIGTSTP && send.send(Event::Signal(signal)).is_err() {
                 return;
             }
         }
     };
     thread::Builder::new().name("signals".into()).spawn(hear).map_err(refused("starting the signals' thread"))?;
     Ok(())
+}
+
+/// Whether the program gets a process group of its own: not if it may read from a terminal.
+fn has_own_group() -> bool {
+    !io::stdin().is_terminal()
 }
 
 /// The program.
@@ -175,7 +184,7 @@ struct Running {
 impl Running {
     /// Starts it by way of this program, which puts itself under [`die_with`] and becomes it.
     fn start(command: &[OsString], grace: Duration, send: Sender<Event>) -> Result<Self, ProgramError> {
-        let grouped = !io::stdin().is_terminal();
+        let grouped = has_own_group();
         // The very file that runs, even if an upgrade has put another in its place.
         let mut start = Command::new("/proc/self/exe");
         start.arg0(env!("CARGO_PKG_NAME")).args(["lock", "program", &std::process::id().to_string(), "--"]);

@@ -2,8 +2,10 @@
 
 use crate::program::{feed, program, wait_until};
 use serde_json::Value;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// A directory in which a delivery has been made.
 fn site() -> tempfile::TempDir {
@@ -78,6 +80,30 @@ fn looking_is_in_nobodys_way() {
             assert_eq!(output.status.code(), Some(0), "{output:?}");
         }
     });
+}
+
+/// Ctrl-Z stops the terminal's foreground group, and the command has one of its own: it would go on, its lock lost.
+#[test]
+fn what_holds_the_lock_is_not_stopped_from_the_terminal() {
+    let site = site();
+    let script = "trap 'exit 7' USR1; echo begun; while :; do sleep 0.1; done";
+    let mut command = lock(site.path(), "exec", &["nightly", "--", "sh", "-c", script]);
+    let mut holder = command.stdout(Stdio::piped()).spawn().unwrap();
+    let begun = BufReader::new(holder.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+    assert_eq!(begun, "begun");
+    let pid = holder.id().to_string();
+    for signal in ["-TSTP", "-USR1"] {
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+    let end = Instant::now() + Duration::from_secs(60);
+    while holder.try_wait().unwrap().is_none() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let ended = holder.try_wait().unwrap().map(|status| status.code());
+    if ended.is_none() {
+        kill(holder);
+    }
+    assert_eq!(ended, Some(Some(7)), "it was stopped");
 }
 
 #[test]

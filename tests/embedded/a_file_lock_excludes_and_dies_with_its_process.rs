@@ -2,6 +2,8 @@
 //! holds nothing up.
 
 use crate::support::{child, client, open, soon, subject};
+use maildrop_command::database::{DatabaseFailure, SqliteDatabase, Tables};
+use maildrop_command::deadline::Deadline;
 use maildrop_command::lock::{Acquired, FileLocks, Holder, LockName, NamedLock};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -75,11 +77,33 @@ fn a_wait_never_passes_the_deadline() {
     let directory = tempfile::tempdir().unwrap();
     let locks = |deadline| FileLocks::new(directory.path().into(), client("x"), deadline);
     let mut first = locks(soon());
-    let mut second = locks(maildrop_command::deadline::Deadline::after(Duration::from_millis(200)));
+    let mut second = locks(Deadline::after(Duration::from_millis(200)));
     first.acquire(&name(), Duration::ZERO).unwrap();
     let begun = Instant::now();
     busy(second.acquire(&name(), Duration::from_secs(60)).unwrap());
     assert!(begun.elapsed() < Duration::from_secs(30));
+}
+
+/// `lock exec` connects and gets its lock within a deadline, and then runs a program for as long as that takes.
+#[test]
+fn a_lock_that_is_kept_outlives_the_deadline_and_so_does_what_is_written_down_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(open(directory.path()));
+    let kept = |keep: bool| {
+        let deadline = Deadline::after(Duration::from_secs(3));
+        let mut database = SqliteDatabase::open(directory.path(), &client("x"), deadline).unwrap();
+        assert!(matches!(database.acquire(&name(), Duration::ZERO).unwrap(), Acquired::Held));
+        if keep {
+            database.keep(Duration::from_secs(20)).unwrap();
+        }
+        std::thread::sleep(deadline.remaining());
+        assert!(database.still_held(&name()).unwrap());
+        database.release(&name()).unwrap();
+        database.change("taking out", "DELETE FROM programs", &[]).map_err(|error| error.failure)
+    };
+    assert_eq!(kept(true), Ok(0));
+    // A delivery's statements end with its deadline.
+    assert_eq!(kept(false), Err(DatabaseFailure::TimedOut));
 }
 
 #[test]

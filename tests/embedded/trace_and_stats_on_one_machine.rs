@@ -6,6 +6,7 @@ use maildrop_command::database::{Dialect, Tables, Value};
 use maildrop_command::lock::{Acquired, DEFAULT_NAMESPACE, Holders, LockName, NamedLock};
 use serde_json::Value as Json;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -53,6 +54,54 @@ fn a_messages_story_is_told_by_any_of_its_names() {
     let json = json(directory, &["stats"]);
     assert_eq!((&json["attempts"]["all"], &json["attempts"]["delivered"]), (&3.into(), &3.into()), "{json}");
     assert_eq!((&json["copies"]["appended"], &json["messages"]["recorded"]), (&4.into(), &1.into()), "{json}");
+}
+
+#[test]
+fn what_cannot_be_written_to_a_full_disk_is_no_success_and_a_reader_who_has_left_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    deliver(directory, "doug@x").delivered();
+    let stats = |stdout: Stdio| {
+        let mut command = program(&["stats", "--json", "--embedded", directory.to_str().unwrap()]);
+        let output = command.stdout(stdout).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (exit, said) = stats(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into());
+    assert!(
+        exit == Some(74) && said.starts_with("maildrop_command: standard output: No space left"),
+        "{exit:?} {said}"
+    );
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(stats(writer.into()), (Some(0), String::new()));
+}
+
+/// Root's `--output /dev/null` must not put a file into the place of the device; here stands a pipe for it.
+#[test]
+fn what_is_no_file_is_written_to_and_never_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    deliver(directory, "doug@x").delivered();
+    let (pipe, link, file) = (directory.join("pipe"), directory.join("link.prom"), directory.join("file.prom"));
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read_to_string(pipe).unwrap()
+    });
+    let stats = |output: &Path| asked(directory, &["stats", "--output", output.to_str().unwrap()]);
+    assert_eq!(stats(&pipe), (Some(0), String::new()));
+    let kind = std::fs::symlink_metadata(&pipe).unwrap().file_type();
+    assert!(!kind.is_file(), "the pipe was replaced");
+    assert!(reader.join().unwrap().contains(" 1 delivered"));
+
+    std::fs::write(&file, "old").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    assert_eq!(stats(&link), (Some(0), String::new()));
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink(), "the link was replaced");
+    assert!(std::fs::read_to_string(&file).unwrap().contains(" 1 delivered"));
+    let (exit, said) = stats(directory);
+    assert_eq!(exit, Some(73), "{said}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use maildrop_command::lock::{Acquired, DEFAULT_NAMESPACE, LockName};
 use serde_json::{Value, json};
 use std::process::Output;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const PG: Engine = Engine::Postgres17;
@@ -222,7 +222,18 @@ fn a_copy_there_twice_is_taken_out_if_it_is_the_same_to_the_last_byte(engine: En
         scene.database.count("SELECT count(*) FROM attempts WHERE outcome = 'audit: took out a copy too many'"),
         1
     );
+    // It was nobody's try at a delivery, and says nothing of how the message stands, once the tries are forgotten.
+    let stats: Value = serde_json::from_slice(&scene.subcommand(&["stats", "--json"]).stdout).unwrap();
+    let counted = &stats["attempts"];
+    assert_eq!(
+        (&counted["all"], &counted["delivered"], &counted["deferred"]),
+        (&json!(3), &json!(3), &json!(0)),
+        "{stats}"
+    );
     assert_eq!(scene.deliver("doug", scene.message("same")).delivered(), "INBOX already there, Sent already there");
+    scene.database.execute("DELETE FROM attempts WHERE outcome NOT LIKE 'audit: %'");
+    let traced = scene.subcommand(&["trace", &scene.message_id("same")]);
+    assert!(text(&traced).starts_with("DELIVERED to "), "{}", text(&traced));
 }
 
 fn an_attempt_whose_process_was_killed_is_told(engine: Engine) {
@@ -332,6 +343,45 @@ fn a_copy_too_many_is_left_if_the_other_is_gone_by_then() {
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
 }
 
+/// What cannot even be compared has not been touched: its attempt ends, or it would be told as cut short, and keep its message
+/// from being pruned, for ever.
+#[test]
+fn a_repair_that_could_not_read_the_mailbox_leaves_no_attempt_open() {
+    let mut scene = Scene::with(PG, &["lisa", "doug"]);
+    scene.deliver("doug", scene.message("same")).delivered();
+    append(&mut scene.look("lisa"), "Sent", &scene.message("same"));
+    let dovecot = scene.settings.imap.clone();
+    // Found, compared once, journalled; and under the lock, where it is compared once more, the mailbox is out of reach.
+    let journalled = Arc::new(AtomicBool::new(false));
+    let wire = Wire::to(dovecot.clone(), {
+        let journalled = journalled.clone();
+        move |speaker, piece| match speaker {
+            Speaker::Program if journalled.load(Ordering::SeqCst) && says(piece, "EXAMINE") => Fate::Cut,
+            _ => Fate::Pass,
+        }
+    });
+    let (site, soon) = (scene.site(), || Deadline::after(Duration::from_secs(60)));
+    let mut database = site.open_database(None, soon()).unwrap();
+    let selection = Selection { since: 0, mailbox: None };
+    let found = audit(&site, database.as_mut(), &selection, &mut |_, _| {}).unwrap();
+    let [twice] = found.twice.as_slice() else { panic!("{found:?}") };
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), wire.address.port()));
+    let site = scene.site();
+    // It waits for the lock once it has journalled.
+    let lock = LockName::new(DEFAULT_NAMESPACE, scene.message_id("same").as_bytes());
+    assert!(matches!(database.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));
+    let open = "SELECT count(*) FROM attempts WHERE ended_at IS NULL";
+    std::thread::scope(|scope| {
+        let taken = scope.spawn(|| take_out(&site, twice, soon()));
+        wait_until("it has journalled", || scene.database.count(open) == 1);
+        journalled.store(true, Ordering::SeqCst);
+        database.release(&lock).unwrap();
+        let taken = taken.join().unwrap();
+        assert!(matches!(taken, Err(NotTaken::Mailbox(_))), "{taken:?}");
+    });
+    assert_eq!((scene.database.count(open), scene.sent("lisa").len()), (0, 2));
+}
+
 /// One mailbox for what arrives and what is sent: a note that goes to others, too, is in it in both roles.
 #[test]
 fn two_roles_in_one_mailbox_are_two_copies_and_none_too_many() {
@@ -347,6 +397,56 @@ fn two_roles_in_one_mailbox_are_two_copies_and_none_too_many() {
     let found = found(&scene, &[], 65);
     let extras: Vec<_> = list(&found, "twice").iter().map(|twice| &twice["extra_uid"]).collect();
     assert_eq!(extras, [&json!(3)]);
+}
+
+/// The second was appended when the mailbox was looked at, and recorded after that.
+#[test]
+fn a_copy_that_a_delivery_has_recorded_meanwhile_is_none_too_many() {
+    let mut scene = Scene::with(PG, &["lisa", "doug"]);
+    scene.database.execute(&format!("UPDATE addresses SET sent = 'INBOX' WHERE address = '{LISA}'"));
+    let message = scene.message("both");
+    scene.deliver("doug", &message).delivered();
+    scene.deliver("lisa", &message).delivered();
+    let (lisa, in_hand) = (scene.user("lisa"), "role = 'recipient' AND imap_user");
+    scene.database.execute(&format!("UPDATE copies SET state = 'owed' WHERE {in_hand} = '{lisa}'"));
+    let (site, soon) = (scene.site(), || Deadline::after(Duration::from_secs(60)));
+    let mut database = site.open_database(None, soon()).unwrap();
+    let selection = Selection { since: 0, mailbox: None };
+    let found = audit(&site, database.as_mut(), &selection, &mut |_, _| {}).unwrap();
+    let [twice] = found.twice.as_slice() else { panic!("{found:?}") };
+    assert!(twice.same_bytes);
+    scene.database.execute(&format!("UPDATE copies SET state = 'delivered' WHERE {in_hand} = '{lisa}'"));
+    let taken = take_out(&site, twice, soon());
+    assert!(matches!(taken, Err(NotTaken::Changed(_))), "{taken:?}");
+    assert_eq!(scene.inbox("lisa").len(), 2);
+}
+
+/// A device that gives all of its reports one Message-ID: each is read as often as it is one of them, and not once for each
+/// other. A week of such reports would else not be looked through in the time that a mailbox has.
+#[test]
+fn messages_that_share_a_message_id_are_read_once_or_twice_each() {
+    let mut scene = Scene::with(PG, &["doug"]);
+    scene.configure(|settings| settings.more = "[sent]\nenabled = false\n".into());
+    for number in 0..12 {
+        scene.deliver("doug", scene.message("report").replace("Subject: ", &format!("Subject: {number} "))).delivered();
+    }
+    let mut doug = scene.look("doug");
+    delete(&mut doug, "INBOX", 3);
+    delete(&mut doug, "INBOX", 4);
+    let read = Arc::new(AtomicUsize::new(0));
+    let wire = Wire::to(scene.settings.imap.clone(), {
+        let read = read.clone();
+        move |speaker, piece| {
+            if speaker == Speaker::Program && says(piece, "BODY.PEEK[])") {
+                read.fetch_add(1, Ordering::SeqCst);
+            }
+            Fate::Pass
+        }
+    });
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), wire.address.port()));
+    let told = told(&scene, &[], 0);
+    assert!(told.contains(": 2 gone, "), "{told}");
+    assert!((10..=20).contains(&read.load(Ordering::SeqCst)), "{read:?}");
 }
 
 /// Cyrus has X for each byte beyond ASCII: a lock that was made from its bytes would be another than the deliveries'.

@@ -32,7 +32,8 @@ than that: 16 seconds and the grace after it last heard of it. If `lock exec` it
 Signals (HUP, INT, QUIT, TERM, USR1, USR2) are passed on.
 
 With a terminal on standard input the command stays in the foreground, and a signal reaches it alone; otherwise it has \
-a process group of its own, and a signal reaches all of that.
+a process group of its own, and a signal reaches all of that; Ctrl-Z then stops nothing, since a holder that stands still \
+loses its lock.
 
 Exit status: the command's, 128 + n if signal n ended it; 75 (or --busy-code) if the lock is held elsewhere; 69 if the \
 lock was lost or the database cannot be asked; 126 if the command cannot be run, 127 if there is none of that name.")]

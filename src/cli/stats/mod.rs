@@ -146,8 +146,18 @@ fn count(database: &mut dyn Database, since: Since) -> Result<Counted, DatabaseE
 }
 
 /// Whoever reads the file sees all of the old one or all of the new one. node_exporter reads what ends in `.prom`: the new
-/// one does not, until it is whole.
+/// one does not, until it is whole. A link stays, and what it leads to is replaced. What is no file (/dev/null, /dev/stdout, a
+/// pipe) is written to: root would put a file into the place of the system's device.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
+    let file = match std::fs::metadata(file) {
+        Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+        Ok(there) if !there.is_file() => {
+            return std::fs::OpenOptions::new().write(true).open(file).and_then(|mut open| writeln!(open, "{text}"));
+        }
+        Ok(_) => &std::fs::canonicalize(file)?,
+        // It is not there yet, or cannot be: to write it will tell.
+        Err(_) => file,
+    };
     let name = file.file_name().ok_or_else(|| io::Error::other("it is not the name of a file"))?;
     let mut new = std::ffi::OsString::from(".");
     new.push(name);

@@ -60,6 +60,7 @@ impl Tally {
             Ending::Delivered => self.delivered += 1,
             Ending::Busy => self.busy += 1,
             Ending::Refused => self.refused += 1,
+            Ending::Repair => return,
             Ending::Died => self.died += 1,
             Ending::Open => self.open += 1,
             Ending::Deferred(cause) => *self.deferred.entry(cause).or_default() += 1,

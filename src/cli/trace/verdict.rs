@@ -60,7 +60,7 @@ pub(super) struct Standing {
 
 /// How it stands for each recipient that was tried, in alphabetical order.
 pub(super) fn standings(story: &Story, now: i64, limits: &Limits) -> Vec<Standing> {
-    let tried = story.attempts.iter().map(|attempt| attempt.recipient.as_str());
+    let tried = tries(story).map(|attempt| attempt.recipient.as_str());
     // Attempts may have been pruned; the copies still tell.
     let brought = story.copies.iter().filter(|copy| copy.role == Role::Recipient).map(|copy| copy.recipient.as_str());
     let mut recipients: Vec<&str> = tried.chain(brought).collect();
@@ -69,8 +69,13 @@ pub(super) fn standings(story: &Story, now: i64, limits: &Limits) -> Vec<Standin
     recipients.into_iter().map(|recipient| standing(story, recipient, now, limits)).collect()
 }
 
+/// The attempts at delivering it. A copy too many that was taken out later says nothing of how it stands.
+fn tries(story: &Story) -> impl Iterator<Item = &Attempt> {
+    story.attempts.iter().filter(|attempt| attempt.ending() != Ending::Repair)
+}
+
 fn standing(story: &Story, recipient: &str, now: i64, limits: &Limits) -> Standing {
-    let attempts: Vec<&Attempt> = story.attempts.iter().filter(|attempt| attempt.recipient == recipient).collect();
+    let attempts: Vec<&Attempt> = tries(story).filter(|attempt| attempt.recipient == recipient).collect();
     let (state, told) = judge(story, recipient, &attempts, now, limits);
     Standing {
         recipient: recipient.to_owned(),
@@ -172,7 +177,7 @@ fn why_not(last: &Attempt, now: i64, limits: &Limits) -> (State, String) {
             );
             (State::Deferred, why)
         }
-        Ending::Delivered => (State::Delivered, format!("delivered {}", told(*began_at))),
+        Ending::Delivered | Ending::Repair => (State::Delivered, format!("delivered {}", told(*began_at))),
     }
 }
 
