@@ -14,7 +14,7 @@ use std::ffi::CStr;
 use std::fmt::{self, Write as _};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use syslog_tracing::{Facility, Options, Syslog};
@@ -213,13 +213,27 @@ fn journald_layer() -> Result<AnyLayer, LogError> {
 }
 
 fn file_layer(path: &Path, format: Format) -> Result<AnyLayer, LogError> {
-    let file = OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o640)
-        .open(path)
-        .map_err(|source| LogError::File { path: path.to_owned(), source })?;
+    let file = open_log(path).map_err(|source| LogError::File { path: path.to_owned(), source })?;
     Ok(written(AppendTo(file), format, true))
+}
+
+/// Opens the file, or makes it. One that root makes belongs to whom its folder belongs to: root's own, made by the first `replay`
+/// or `check` of an administrator, would put off every delivery after that.
+fn open_log(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).mode(0o640);
+    let file = match options.clone().create_new(true).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return options.create(true).open(path),
+        made => made?,
+    };
+    if file.metadata()?.uid() == 0 {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder = std::fs::metadata(folder)?;
+        if folder.uid() != 0 {
+            fchown(&file, Some(folder.uid()), Some(folder.gid()))?;
+        }
+    }
+    Ok(file)
 }
 
 /// A layer that writes lines.
@@ -380,6 +394,19 @@ mod tests {
 
     fn assert_harmless(line: &str) {
         assert!(!line.chars().any(is_unsafe), "{line:?}");
+    }
+
+    #[test]
+    fn a_file_belongs_to_whom_its_folder_belongs_to() {
+        let directory = tempfile::tempdir().unwrap();
+        // Only root can give it to somebody else; whoever else makes it has it.
+        let _ = std::os::unix::fs::chown(directory.path(), Some(65_534), Some(65_534));
+        let path = directory.path().join("log");
+        open_log(&path).unwrap().write_all(b"one\n").unwrap();
+        open_log(&path).unwrap().write_all(b"two\n").unwrap();
+        let (file, folder) = (std::fs::metadata(&path).unwrap(), std::fs::metadata(directory.path()).unwrap());
+        assert_eq!((file.uid(), file.gid(), file.mode() & 0o777), (folder.uid(), folder.gid(), 0o640));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one\ntwo\n");
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub struct Site {
     kind: Kind,
     /// This host's name.
     host: String,
+    /// Whether authors who live here get a copy, where the configuration says so.
+    sent_copies: bool,
 }
 
 #[derive(Debug)]
@@ -130,13 +132,19 @@ impl Site {
             router: config.router(),
             config,
         };
-        Ok(Self { kind: Kind::Configured(Box::new(configured)), host: host_name() })
+        Ok(Self { kind: Kind::Configured(Box::new(configured)), host: host_name(), sent_copies: true })
     }
 
     /// One machine with everything under one directory.
     #[must_use]
     pub fn embedded(embedded: Embedded) -> Self {
-        Self { kind: Kind::Embedded(embedded), host: host_name() }
+        Self { kind: Kind::Embedded(embedded), host: host_name(), sent_copies: true }
+    }
+
+    /// The same site, where no author gets a copy.
+    #[must_use]
+    pub fn without_sent_copies(self) -> Self {
+        Self { sent_copies: false, ..self }
     }
 
     /// What the operator has chosen about deliveries.

@@ -19,8 +19,8 @@ use crate::mailbox::{MailboxError, Placement};
 use crate::site::Site;
 use std::time::Duration;
 
-/// How long one mailbox may take.
-const PATIENCE: Duration = Duration::from_mins(10);
+/// How long one mailbox may take to be looked through.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(10);
 
 /// What was looked at, and what was found.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! `audit`: do ledger and mailboxes still agree?
 
-use super::place::{self, Place};
+use super::place::{self, Place, shell_word};
 use super::{complain, moment, say, table};
 use crate::audit::{Audit, Gone, NeverEnded, NotTaken, Twice, audit, take_out};
 use crate::deadline::Deadline;
@@ -181,20 +181,25 @@ fn tell(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
     } else {
         say(&format!("{looked}: {}.", counts.join(", ")));
     }
+    // To be pasted.
+    let mailbox = arguments.mailbox.as_ref().map(|mailbox| format!(" --mailbox {}", shell_word(mailbox)));
+    let place = mailbox.unwrap_or_default() + &arguments.place.options();
     let would = repairs.iter().filter(|repair| matches!(repair, Repair::Would)).count();
     if would > 0 {
         say(&format!("Nothing was changed. With --yes, {} would be taken out.", several(would, "copy", "copies")));
     } else if !arguments.repair && found.twice.iter().any(|twice| twice.same_bytes) {
-        say("`audit --repair` takes out copies that are there twice and the same to the last byte.");
+        say(&format!(
+            "`maildrop_command audit --repair{place}` takes out copies that are there twice and the same to the last byte."
+        ));
     }
     if !found.owed.is_empty() {
-        say("`maildrop_command replay --owed` finishes what is owed.");
+        say(&format!("`maildrop_command replay --owed{place}` finishes what is owed."));
     }
     if lost > 0 {
         // As an argument, the moment is in one word.
         let since = since.replace(' ', "T");
         say(&format!(
-            "`maildrop_command replay --restore --since {since}` shows what was lost; with --yes, delivers it again."
+            "`maildrop_command replay --restore --since {since}{place}` shows what was lost; with --yes, delivers it again."
         ));
     }
 }

@@ -189,12 +189,16 @@ fn say(text: &str) {
     }
 }
 
+/// Longer than anybody waits, and short enough to be added to any moment.
+const LONGEST: Duration = Duration::from_hours(24 * 36_500);
+
 /// Reads `30s`, `5m`, `1h 30m`, or a bare number of seconds.
 fn duration(text: &str) -> Result<Duration, String> {
     if let Ok(seconds) = text.parse::<u32>() {
         return Ok(Duration::from_secs(u64::from(seconds)));
     }
-    humantime::parse_duration(text).map_err(|_| "write it like 30s, 5m or 1h".into())
+    let duration = humantime::parse_duration(text).map_err(|_| "write it like 30s, 5m or 1h")?;
+    if duration > LONGEST { Err("that is longer than a century".into()) } else { Ok(duration) }
 }
 
 /// A table for people: as wide as their terminal; elsewhere a line for each row, which a search can find.

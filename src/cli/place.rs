@@ -51,6 +51,14 @@ impl Place {
         })
     }
 
+    /// What leads another of our commands to the same site, for a command line that is told: ` --config FILE`, or nothing.
+    pub(super) fn options(&self) -> String {
+        let option = |name: &str, path: &Option<PathBuf>| {
+            path.as_ref().map(|path| format!(" --{name} {}", shell_word(&path.to_string_lossy())))
+        };
+        option("config", &self.config).or_else(|| option("embedded", &self.embedded)).unwrap_or_default()
+    }
+
     /// Sends the records of this process to standard error: warnings and errors, and more if that was asked for. Not for a
     /// subcommand that delivers: a delivery's record belongs where all of them are.
     pub(super) fn log_to_stderr(&self) {
@@ -70,6 +78,16 @@ impl Place {
         let site = self.site()?;
         let database = site.open_database(None, Deadline::after(patience)).map_err(|error| failed(&error))?;
         Ok((site, database))
+    }
+}
+
+/// A word as a shell has to be given it.
+pub(super) fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 

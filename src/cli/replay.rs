@@ -24,8 +24,8 @@ use sysexits::ExitCode;
 const TOLD_ONE_BY_ONE: u64 = 10;
 
 /// What says nothing to --owed and --restore, which deliver copies, one at a time, with the envelope that the ledger has.
-const FOR_MESSAGES: [&str; 8] =
-    ["format", "sender", "recipient", "sasl_username", "queue_id", "jobs", "slice", "failures_to"];
+const FOR_MESSAGES: [&str; 9] =
+    ["format", "sender", "recipient", "sasl_username", "queue_id", "without_sent", "jobs", "slice", "failures_to"];
 
 /// What says nothing to a replay from the ledger, which has the envelope. To ignore one would be to replay for more people than
 /// were meant.
@@ -119,6 +119,9 @@ pub(super) struct Arguments {
     /// Postfix's queue id, for the ledger and the log
     #[arg(long, value_name = "ID", allow_hyphen_values = true)]
     queue_id: Option<String>,
+    /// Make no Sent copies: for mail from before there were any, which the authors' own mail programs have kept
+    #[arg(long)]
+    without_sent: bool,
     /// Say what would happen to each, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -185,7 +188,10 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 
 fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     let sources = sources(arguments)?;
-    let setting = setting(arguments, &sources)?;
+    let mut setting = setting(arguments, &sources)?;
+    if arguments.without_sent {
+        setting.site = setting.site.without_sent_copies();
+    }
     if let Err(error) = crate::log::start(&setting.log) {
         complain(&format!("the deliveries are not logged: {error}"));
     }

@@ -4,6 +4,9 @@ use serde::de::{self, Deserializer, Visitor};
 use std::fmt;
 use std::time::Duration;
 
+/// A century.
+const LONGEST: Duration = Duration::from_hours(24 * 36_500);
+
 /// A duration: `"30s"`, `"5m"`, `"1d"`, `"1h 30m"`.
 pub(super) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     struct Text;
@@ -13,9 +16,11 @@ pub(super) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Dur
             f.write_str("a duration, such as \"30s\", \"5m\" or \"1d\"")
         }
         fn visit_str<E: de::Error>(self, text: &str) -> Result<Duration, E> {
-            humantime::parse_duration(text).map_err(|error| {
+            let duration = humantime::parse_duration(text).map_err(|error| {
                 E::custom(format!("{text:?} is no duration, such as \"30s\", \"5m\" or \"1d\": {error}"))
-            })
+            })?;
+            // It has to be one that can be added to any moment.
+            if duration > LONGEST { Err(E::custom(format!("{text:?} is longer than a century"))) } else { Ok(duration) }
         }
     }
     deserializer.deserialize_str(Text)

@@ -28,13 +28,15 @@ impl Site {
         let site = match &self.kind {
             Kind::Embedded(embedded) => {
                 let recipient = embedded.recipient(&envelope.recipient.to_string());
-                let sender = message.from_address().and_then(|from| embedded.sender(&from.to_string()));
+                let author = message.from_address().filter(|_| self.sent_copies);
+                let sender = author.and_then(|from| embedded.sender(&from.to_string()));
                 return Ok(Routes { recipient, sender });
             }
             Kind::Configured(site) => site,
         };
         let sent = &site.config.sent;
-        let author = message.from_address().filter(|author| author_vouched_for(sent, message, envelope, author));
+        let author = message.from_address().filter(|_| self.sent_copies);
+        let author = author.filter(|author| author_vouched_for(sent, message, envelope, author));
         let router = &site.router;
         let mut lookups = router.lookups(&envelope.recipient, Party::Recipient);
         lookups.extend(author.iter().flat_map(|author| router.lookups(author, Party::Sender)));

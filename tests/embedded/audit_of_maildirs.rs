@@ -4,6 +4,7 @@ use crate::program::{feed, program};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 const MESSAGE: &[u8] = b"From: lisa@gmail.com\nMessage-ID: <1@x>\nDate: Mon, 1 Jan 2026 00:00:00 +0000\n\nhello\n";
 
@@ -60,6 +61,23 @@ fn a_maildirs_copies_are_there_or_gone() {
     assert!(one.contains("<1@x>") && one.contains("most likely its owner"), "{one}");
     let found: Value = serde_json::from_str(&scene.audit(&["--json"], 65)).unwrap();
     assert_eq!((&found["copies"], &found["gone"][0]["why"]), (&3.into(), &"no mailbox".into()));
+}
+
+/// At three in the morning nobody wants to think of quotes.
+#[test]
+fn the_command_that_is_told_can_be_pasted() {
+    let scene = Scene(tempfile::Builder::new().prefix("it's here ").tempdir().unwrap());
+    for recipient in ["doug@x", "anna@x"] {
+        scene.deliver(recipient);
+        fs::remove_dir_all(scene.path().join(recipient)).unwrap();
+    }
+    let told = scene.audit(&["--mailbox", "anna@x/INBOX"], 65);
+    let command = told.split('`').find(|part| part.starts_with("maildrop_command replay --restore")).expect(&told);
+    let arguments = command.strip_prefix("maildrop_command").unwrap();
+    let script = format!("exec \"$0\"{arguments}");
+    let output = Command::new("sh").arg("-c").arg(script).arg(program(&[]).get_program()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("of 1 copies in 1 mailboxes, 1 would be delivered again"), "{output:?}");
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(super) fn restore(arguments: &Arguments, setting: &Setting) -> Result<ExitCo
     let (_, mut database) = arguments.place.open(PATIENCE)?;
     let mut look = || {
         let mailboxes = recorded::delivered(database.as_mut(), &selection(arguments))?;
-        let deadline = || Deadline::after(setting.site.deadline());
+        let deadline = || Deadline::after(crate::audit::PATIENCE);
         redelivery::lost(&setting.site, database.as_mut(), &mailboxes, deadline, &mut |_| {})
     };
     let losses = look().map_err(|error| failed(&error))?;
