@@ -74,8 +74,14 @@ fn results_of_authentication_that_a_stranger_wrote_in_our_name_are_taken_out() {
         "Authentication-Results: \"mail.axial\\.net\"; dmarc=pass header.from=gmail.com",
     ];
     let theirs = "Authentication-Results: mx.example.org; dmarc=pass header.from=gmail.com";
-    let message =
-        format!("{}\r\n{theirs}\r\nFrom: {LISA}\r\nSubject: It is really me\r\n\r\nHello\r\n", forged.join("\r\n"));
+    // What is attached is somebody's message as he got it, and signed by whoever forwards it.
+    let attached =
+        "Content-Type: message/rfc822\r\n\r\nAuthentication-Results: mail.axial.net; spf=pass\r\n\r\nHello\r\n";
+    let message = format!(
+        "{}\r\n{theirs}\r\nFrom: {LISA}\r\nSubject: It is really me\r\nMIME-Version: 1.0\r\n\
+         Content-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\n{attached}--x--\r\n",
+        forged.join("\r\n")
+    );
     let mx1 = &site.hosts[0];
     let mut smtp = mx1.smtp();
     smtp.give(LISA, &site.recipients, message.as_bytes());
@@ -84,9 +90,11 @@ fn results_of_authentication_that_a_stranger_wrote_in_our_name_are_taken_out() {
 
     let inbox = site.mailbox(&site.recipients[0], "INBOX");
     let copy = String::from_utf8(inbox[0].content.clone()).unwrap();
+    let (header, body) = copy.split_once("\r\n\r\n").unwrap();
     let results: Vec<&str> =
-        copy.lines().filter(|line| line.to_lowercase().contains("authentication-results")).collect();
+        header.lines().filter(|line| line.to_lowercase().contains("authentication-results")).collect();
     assert_eq!(results, [theirs], "{copy}");
+    assert_eq!(body, format!("--x\r\n{attached}--x--\r\n"));
 }
 
 #[test]
