@@ -165,6 +165,35 @@ fn a_forgotten_recipient_limit_is_found_out_before_anything_is_delivered() {
     assert_eq!(site.mailbox(LISA, "Sent").len(), 1);
 }
 
+/// It goes through pickup(8) then, which puts a Received line of its own on top; and this one has neither Message-ID nor
+/// Date, so that its Received lines are part of its identity.
+#[test]
+fn a_message_that_is_requeued_after_some_have_got_it_is_the_same_message() {
+    let site = Site::set_up(&Options::new("requeue", Engine::Postgres17, 2));
+    let mx1 = &site.hosts[0];
+    let later = format!("transport_maps=inline:{{{}=later:}}", site.recipients[1]);
+    mx1.run("postconf", &["-e", &later, "defer_transports=later"]);
+    reload(mx1);
+    let id = send(mx1, &site.recipients);
+    wait_for(mx1, "one delivered and one deferred", |log| {
+        let tried = |status: &str| tries(log, &id).any(|line| line.contains(status));
+        tried("status=sent") && tried("status=deferred")
+    });
+    mx1.run("postsuper", &["-r", &id]);
+    mx1.run("postconf", &["-X", "transport_maps"]);
+    reload(mx1);
+    let orig_id = format!(" orig_id={id}");
+    let log = wait_for_log(mx1, &orig_id, 1);
+    // postfix/pickup[4711]: 9E38F1163F8: uid=100 from=<lisa@gmail.com> orig_id=C60FB116002
+    let line = log.lines().find(|line| line.ends_with(&orig_id)).unwrap();
+    let requeued = line.split(": ").nth(1).unwrap();
+    wait_until_delivered(&[(mx1, vec![requeued.to_owned()])], LIMIT);
+
+    let inbox = site.mailbox(&site.recipients[1], "INBOX");
+    assert_eq!(String::from_utf8_lossy(&inbox[0].content).matches("Received: ").count(), 2);
+    assert_eq!(site.mailbox(LISA, "Sent").len(), 1);
+}
+
 #[test]
 fn one_person_on_one_machine_by_way_of_local() {
     let site = Site::set_up(&Options::new("local", Engine::Postgres17, 0));
