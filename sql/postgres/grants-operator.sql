@@ -15,5 +15,7 @@ GRANT SELECT, INSERT, DELETE ON programs TO :"role";
 -- `prune` only: nothing else ever deletes.
 GRANT DELETE ON attempts, copies, messages, message_sources TO :"role";
 
--- `lock list`: since when a lock is held, and from where, also where another role holds it.
+-- `lock list`: since when a lock is held, and from where, also where another role holds it. Only a superuser may give this:
+-- where the owner of the tables is none ("permission denied to grant role"), run this one line as one. All else works
+-- without it.
 GRANT pg_read_all_stats TO :"role";

@@ -385,8 +385,13 @@ impl Config {
             let problem = "write what Postfix's recipient_delimiter says, such as \"+\" or \"+-\"; \"\" for none";
             return Err(source.error(&["routing", "recipient_delimiter"], problem));
         }
-        for domain in &self.routing.domain {
+        for (at, domain) in self.routing.domain.iter().enumerate() {
             domain.check(source)?;
+            let name = domain.name.to_lowercase();
+            if self.routing.domain.iter().take(at).any(|earlier| earlier.name.to_lowercase() == name) {
+                let problem = format!("{:?} has a rule already, and only the first would count", domain.name);
+                return Err(source.error(&["routing", "domain"], &problem));
+            }
         }
         if self.sent.authserv_id.as_ref().is_some_and(|id| id.trim().is_empty()) {
             return Err(source.error(&["sent", "authserv_id"], "it is empty: leave it out, or name your filter's"));
@@ -503,7 +508,7 @@ impl Config {
 impl Domain {
     fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let error = |problem: String| Err(source.error(&["routing", "domain"], &problem));
-        if self.name.is_empty() || self.name.contains(['@', ' ']) {
+        if self.name.is_empty() || self.name.contains(['@', ' ']) || self.name.ends_with('.') {
             return error(format!("name = {:?} is no domain: write \"example.com\"", self.name));
         }
         let rule = self.rule();

@@ -478,6 +478,15 @@ fn what_would_lose_or_double_mail() {
             "[[routing.domain]]\nuser = \"x\"",
             ", line 11: routing.domain: name = \"\" is no domain: write \"example.com\"",
         ),
+        // No address ends in a dot: everybody there would be unknown.
+        (
+            "[[routing.domain]]\nname = \"axial.net.\"",
+            ", line 11: routing.domain: name = \"axial.net.\" is no domain: write \"example.com\"",
+        ),
+        (
+            "[[routing.domain]]\nname = \"axial.net\"\n[[routing.domain]]\nname = \"Axial.net\"\nuser = \"{local}\"",
+            ", line 11: routing.domain: \"Axial.net\" has a rule already, and only the first would count",
+        ),
         (
             "[[routing.domain]]\nname = \"x\"\nuser = \"{user}\"",
             ", line 11: routing.domain: user = \"{user}\" of x: only {address}, {local} and {domain} can stand in it",

@@ -20,8 +20,8 @@ pub(super) fn dmarc(fields: impl Iterator<Item = Vec<u8>>, authserv_id: &str, fr
     let no = |why: &'static str| Vouched::No(Cow::Borrowed(why));
     for field in fields {
         let mut reader = Reader { rest: &field };
-        let ours = reader.comments_and_space().and_then(|()| reader.value(b";"));
-        if !ours.is_some_and(|id| id.eq_ignore_ascii_case(authserv_id.as_bytes())) {
+        let id = reader.comments_and_space().and_then(|()| reader.written(b";"));
+        if !id.is_some_and(|id| id.eq_ignore_ascii_case(authserv_id.as_bytes())) {
             continue;
         }
         let Some(results) = dmarc_results(&mut reader) else {
@@ -153,6 +153,16 @@ impl Reader<'_> {
         Some(value)
     }
 
+    /// A value as it is written, but for the quotes around all of it. A border that takes out what claims to be ours looks
+    /// for our name and nothing else: `"mx".axial.net` is none of ours (RFC 8601 section 2.2: a word or a quoted string).
+    fn written(&mut self, ends: &[u8]) -> Option<&[u8]> {
+        let before = self.rest;
+        self.value(ends)?;
+        let written = before.get(..before.len() - self.rest.len())?;
+        let unquoted = written.strip_prefix(b"\"").and_then(|written| written.strip_suffix(b"\""));
+        Some(unquoted.unwrap_or(written))
+    }
+
     /// A word, a quoted string, or both in one (`"odd one"@x`), up to white space, a comment or one of `ends`. `None`
     /// where there is nothing, or a quoted string does not end.
     fn value(&mut self, ends: &[u8]) -> Option<Vec<u8>> {
@@ -238,6 +248,17 @@ mod tests {
         no(&["mx.axial.net; none"], NOTHING);
         no(&["mx.axial.net"], NOTHING);
         no(&[], NOTHING);
+    }
+
+    /// `postfix/header-checks.maildrop` takes out what bears our name as it is; no other spelling may stand for it.
+    #[test]
+    fn our_name_has_one_spelling() {
+        yes(&["\"mx.axial.net\"; dmarc=pass header.from=gmail.com"]);
+        for id in
+            ["\"mx\".axial.net", "mx.\"axial.net\"", "\"mx\".\"axial.net\"", "\"mx\\.axial.net\"", "mx.axial.net\"\""]
+        {
+            no(&[&format!("{id}; dmarc=pass header.from=gmail.com")], NOTHING);
+        }
     }
 
     #[test]

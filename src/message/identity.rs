@@ -13,8 +13,9 @@
 //!
 //! A message that lacks its Message-ID or its Date need not differ from another one in anything that its author wrote:
 //! "Backup done", every night, from a printer or a power supply. Of such a message, and of no other, the Received fields
-//! are covered too: all recipients' copies of one queue file have the same, and two messages never have. Those who send
-//! one message in two transactions have then sent two: in doubt a second copy, never none.
+//! are covered too: all recipients' copies of one queue file have the same, and two messages never have. But for those that
+//! pickup(8) puts on top of others: `postsuper -r` makes a new queue file of a message that some have got already. Those who
+//! send one message in two transactions have then sent two: in doubt a second copy, never none.
 //!
 //! The encoding is for ever: what is in the ledger was computed by it. The tests pin it.
 
@@ -63,8 +64,8 @@ const AUTHOR_FIELDS: [&str; 29] = [
 ///
 /// For each name of the author's fields (`AUTHOR_FIELDS`) that occurs: `u32 big-endian length · name · SHA-256 of its
 /// values in order, each relaxed, bytes beyond ASCII read as X, and ended by LF`; where the message has no Message-ID, or
-/// no Date, likewise for `received`; then a zero `u32`; then the body without CR, NUL read as 0x80, without line ends at
-/// its end.
+/// no Date, likewise for `received`, without those that begin with `by ` and hold `, from userid ` where another follows;
+/// then a zero `u32`; then the body without CR, NUL read as 0x80, without line ends at its end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentDigest([u8; 32]);
 
@@ -126,6 +127,8 @@ impl Essence {
         let mut message_id: Option<Vec<u8>> = None;
         let mut dated = false;
         let mut received: Option<Sha256> = None;
+        // The last one of pickup(8)'s: it counts only if no other follows.
+        let mut picked_up: Option<Field<'_>> = None;
         // A hasher per name, so that the order of names does not count and that nothing need be kept to be sorted.
         let mut hashers: [Option<Sha256>; AUTHOR_FIELDS.len()] = [const { None }; AUTHOR_FIELDS.len()];
         let mut fields = Fields::of(bytes);
@@ -139,8 +142,14 @@ impl Essence {
             }
             dated |= field.is("date") && relaxed(field.value).next().is_some();
             if field.is("received") {
-                hash_value(received.get_or_insert_default(), &field);
+                picked_up = Some(field).filter(is_of_pickup);
+                if picked_up.is_none() {
+                    hash_value(received.get_or_insert_default(), &field);
+                }
             }
+        }
+        if let Some(field) = picked_up {
+            hash_value(received.get_or_insert_default(), &field);
         }
         let message_id = message_id.filter(|id| !says_nothing(id));
         let received = received.filter(|_| message_id.is_none() || !dated);
@@ -170,6 +179,12 @@ impl Essence {
 /// Whether a Message-ID is as good as missing: one lock for all messages with an empty id would make them queue up.
 pub(super) fn says_nothing(id: &[u8]) -> bool {
     id.is_empty() || matches!(id.strip_prefix(b"<").map(<[u8]>::trim_ascii_start), Some([] | [b'>', ..]))
+}
+
+/// Whether pickup(8) has put it there (`src/pickup/pickup.c`): `by HOST (Postfix, from userid UID) id QUEUE-ID; DATE`.
+fn is_of_pickup(received: &Field<'_>) -> bool {
+    let value: Vec<u8> = relaxed(received.value).take(1024).collect();
+    value.starts_with(b"by ") && memchr::memmem::find(&value, b", from userid ").is_some()
 }
 
 /// A byte of a field as every store has it: Cyrus writes `X` for one beyond ASCII.

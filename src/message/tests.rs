@@ -200,6 +200,25 @@ fn two_messages_of_a_device_that_writes_neither_id_nor_date_are_two() {
     assert_eq!(received(night("4A", &both)).identity(), received(night("4B", &both)).identity());
 }
 
+/// `postsuper -r` hands the message to pickup(8), as if it came from somebody on this machine: those who have got it must
+/// not get it again.
+#[test]
+fn a_message_that_is_requeued_stays_the_same() {
+    let of_pickup = |queue_id: &str| format!("Received: by mx (Postfix, from userid 100)\n\tid {queue_id}; now\n");
+    let night =
+        |queue_id: &str| format!("Received: from ups by mx\n\tid {queue_id}; now\nSubject: OK\n\nBackup done\n");
+    let first = received(night("4A"));
+    for requeued in [of_pickup("4C"), format!("{}{}", of_pickup("4E"), of_pickup("4D"))] {
+        let again = received(format!("Return-Path: <ups@x>\n{requeued}{}", night("4A")));
+        assert_eq!((again.identity(), again.lock_subject()), (first.identity(), first.lock_subject()));
+        assert_ne!(received(format!("{requeued}{}", night("4B"))).identity(), first.identity());
+    }
+    // What nothing but pickup(8) has received is told apart by what that says.
+    let local = |received: &str| Identity::of(format!("{received}Subject: OK\n\nBackup done\n").as_bytes());
+    assert_ne!(local(&of_pickup("4A")), local(&of_pickup("4B")));
+    assert_eq!(local(&format!("{}{}", of_pickup("4C"), of_pickup("4A"))), local(&of_pickup("4A")));
+}
+
 #[test]
 fn a_missing_message_id_still_names_the_lock_the_same_for_every_recipient() {
     for missing in ["", "Message-ID:\n", "Message-ID: <>\n", "Message-ID: < >\n"] {

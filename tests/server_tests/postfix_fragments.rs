@@ -74,8 +74,14 @@ fn results_of_authentication_that_a_stranger_wrote_in_our_name_are_taken_out() {
         "Authentication-Results: \"mail.axial\\.net\"; dmarc=pass header.from=gmail.com",
     ];
     let theirs = "Authentication-Results: mx.example.org; dmarc=pass header.from=gmail.com";
-    let message =
-        format!("{}\r\n{theirs}\r\nFrom: {LISA}\r\nSubject: It is really me\r\n\r\nHello\r\n", forged.join("\r\n"));
+    // What is attached is somebody's message as he got it, and signed by whoever forwards it.
+    let attached =
+        "Content-Type: message/rfc822\r\n\r\nAuthentication-Results: mail.axial.net; spf=pass\r\n\r\nHello\r\n";
+    let message = format!(
+        "{}\r\n{theirs}\r\nFrom: {LISA}\r\nSubject: It is really me\r\nMIME-Version: 1.0\r\n\
+         Content-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\n{attached}--x--\r\n",
+        forged.join("\r\n")
+    );
     let mx1 = &site.hosts[0];
     let mut smtp = mx1.smtp();
     smtp.give(LISA, &site.recipients, message.as_bytes());
@@ -84,9 +90,11 @@ fn results_of_authentication_that_a_stranger_wrote_in_our_name_are_taken_out() {
 
     let inbox = site.mailbox(&site.recipients[0], "INBOX");
     let copy = String::from_utf8(inbox[0].content.clone()).unwrap();
+    let (header, body) = copy.split_once("\r\n\r\n").unwrap();
     let results: Vec<&str> =
-        copy.lines().filter(|line| line.to_lowercase().contains("authentication-results")).collect();
+        header.lines().filter(|line| line.to_lowercase().contains("authentication-results")).collect();
     assert_eq!(results, [theirs], "{copy}");
+    assert_eq!(body, format!("--x\r\n{attached}--x--\r\n"));
 }
 
 #[test]
@@ -154,6 +162,35 @@ fn a_forgotten_recipient_limit_is_found_out_before_anything_is_delivered() {
     for recipient in &site.recipients {
         assert_eq!(site.mailbox(recipient, "INBOX").len(), 1);
     }
+    assert_eq!(site.mailbox(LISA, "Sent").len(), 1);
+}
+
+/// It goes through pickup(8) then, which puts a Received line of its own on top; and this one has neither Message-ID nor
+/// Date, so that its Received lines are part of its identity.
+#[test]
+fn a_message_that_is_requeued_after_some_have_got_it_is_the_same_message() {
+    let site = Site::set_up(&Options::new("requeue", Engine::Postgres17, 2));
+    let mx1 = &site.hosts[0];
+    let later = format!("transport_maps=inline:{{{}=later:}}", site.recipients[1]);
+    mx1.run("postconf", &["-e", &later, "defer_transports=later"]);
+    reload(mx1);
+    let id = send(mx1, &site.recipients);
+    wait_for(mx1, "one delivered and one deferred", |log| {
+        let tried = |status: &str| tries(log, &id).any(|line| line.contains(status));
+        tried("status=sent") && tried("status=deferred")
+    });
+    mx1.run("postsuper", &["-r", &id]);
+    mx1.run("postconf", &["-X", "transport_maps"]);
+    reload(mx1);
+    let orig_id = format!(" orig_id={id}");
+    let log = wait_for_log(mx1, &orig_id, 1);
+    // postfix/pickup[4711]: 9E38F1163F8: uid=100 from=<lisa@gmail.com> orig_id=C60FB116002
+    let line = log.lines().find(|line| line.ends_with(&orig_id)).unwrap();
+    let requeued = line.split(": ").nth(1).unwrap();
+    wait_until_delivered(&[(mx1, vec![requeued.to_owned()])], LIMIT);
+
+    let inbox = site.mailbox(&site.recipients[1], "INBOX");
+    assert_eq!(String::from_utf8_lossy(&inbox[0].content).matches("Received: ").count(), 2);
     assert_eq!(site.mailbox(LISA, "Sent").len(), 1);
 }
 
