@@ -101,6 +101,8 @@ impl MysqlDatabase {
         Ok(database)
     }
 
+    /// - `SET NAMES`: what `init_connect` or `skip-character-set-client-handshake` made of the character set that was asked
+    ///   for on connecting, the server would put a question mark for each character of a mailbox's name that it has not.
     /// - READ COMMITTED: what a statement does not change, it does not lock; and no read view outlives its statement.
     /// - `autocommit`: the look and the journal are transactions of their own.
     /// - strict: what does not fit is an error, never cut.
@@ -114,13 +116,14 @@ impl MysqlDatabase {
         let left = self.deadline.remaining().as_secs().max(1);
         let (row_lock_wait, idle) = (left.min(10), left + 60);
         let batch = format!(
-            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+            "SET NAMES utf8mb4; \
+             SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
              SET SESSION autocommit = 1, time_zone = '+00:00', \
              sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', \
              innodb_lock_wait_timeout = {row_lock_wait}, lock_wait_timeout = {left}, wait_timeout = {idle}; \
              SELECT VERSION(), @@max_allowed_packet"
         );
-        let answers = self.run(doing, &batch, 3)?;
+        let answers = self.run(doing, &batch, 4)?;
         let row = only_row(&answers, doing)?;
         self.version = column(row, 0, doing)?;
         self.max_allowed_packet = column(row, 1, doing)?;

@@ -1,0 +1,38 @@
+//! MySQL and MariaDB, set up in another way than the shared servers: a server of the test's own, since what is set there is
+//! set for everybody.
+
+use crate::support::database::Engine;
+use crate::support::own_server::OwnServer;
+use crate::support::scene::Scene;
+
+#[test]
+fn mysql9() {
+    it_is_set_up_otherwise(Engine::Mysql9);
+}
+
+#[test]
+fn mariadb118() {
+    it_is_set_up_otherwise(Engine::Mariadb118);
+}
+
+fn it_is_set_up_otherwise(engine: Engine) {
+    let server = OwnServer::database(engine);
+    let mut scene = Scene::with_database_on(engine, &server);
+    // What init_connect says is for those who are not administrators.
+    scene.database.create_role_of_grants_file("deliverer", "deliverer-secret");
+    scene.configure(|settings| {
+        settings.role = "deliverer".into();
+        settings.database_password = "deliverer-secret".into();
+    });
+    let doug = scene.member("doug");
+    another_character_set(&mut scene, &doug);
+}
+
+/// What the server says then is in another character set than the one that was asked for on connecting: a mailbox's name
+/// came with a question mark for each character that is not in it, and the message went to a mailbox of that name.
+fn another_character_set(scene: &mut Scene, doug: &str) {
+    scene.database.execute(&format!("UPDATE addresses SET inbox = '📥' WHERE address = '{doug}'"));
+    scene.database.execute("SET GLOBAL init_connect = 'SET NAMES latin1'");
+    scene.deliver("doug", scene.message("x")).delivered();
+    assert_eq!((scene.mailbox("doug", "&2D3c5Q-").len(), scene.mailbox("doug", "?").len()), (1, 0));
+}
