@@ -106,6 +106,7 @@ impl MysqlDatabase {
     /// - READ COMMITTED: what a statement does not change, it does not lock; and no read view outlives its statement.
     /// - `autocommit`: the look and the journal are transactions of their own.
     /// - strict: what does not fit is an error, never cut.
+    /// - `sql_select_limit`: of what is asked for, all rows come. `completion_type`: after a COMMIT, no transaction is open.
     /// - waits for row locks and metadata locks end within the deadline. A row lock is another delivery's record, which
     ///   takes milliseconds: ten seconds is a fault, and worth a try anew.
     /// - `wait_timeout`: an idle session outlives the deadline by a minute and no more, so that the server frees the lock
@@ -120,7 +121,8 @@ impl MysqlDatabase {
              SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
              SET SESSION autocommit = 1, time_zone = '+00:00', \
              sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', \
-             innodb_lock_wait_timeout = {row_lock_wait}, lock_wait_timeout = {left}, wait_timeout = {idle}; \
+             innodb_lock_wait_timeout = {row_lock_wait}, lock_wait_timeout = {left}, wait_timeout = {idle}, \
+             sql_select_limit = 18446744073709551615, completion_type = 0; \
              SELECT VERSION(), @@max_allowed_packet"
         );
         let answers = self.run(doing, &batch, 4)?;

@@ -29,6 +29,7 @@ fn it_is_set_up_otherwise(engine: Engine) {
     });
     let doug = scene.member("doug");
     another_character_set(&mut scene, &doug);
+    a_limit_to_every_answer(&mut scene);
     no_writes(&mut scene);
 }
 
@@ -39,6 +40,16 @@ fn another_character_set(scene: &mut Scene, doug: &str) {
     scene.database.execute("SET GLOBAL init_connect = 'SET NAMES latin1'");
     scene.deliver("doug", scene.message("x")).delivered();
     assert_eq!((scene.mailbox("doug", "&2D3c5Q-").len(), scene.mailbox("doug", "?").len()), (1, 0));
+}
+
+/// Of two addresses the author's was not seen, and no Sent copy made; of two copies that are delivered, one.
+fn a_limit_to_every_answer(scene: &mut Scene) {
+    scene.member("lisa");
+    scene.database.execute("SET GLOBAL sql_select_limit = 1");
+    for _ in 0..2 {
+        scene.deliver("doug", scene.message("y")).delivered();
+    }
+    assert_eq!((scene.mailbox("doug", "&2D3c5Q-").len(), scene.sent("lisa").len()), (2, 1));
 }
 
 /// A primary that was just demoted, and keeps its connections; or a replica, by way of a proxy that sends it what begins with
