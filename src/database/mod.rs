@@ -18,7 +18,11 @@ use crate::ledger::Ledger;
 use crate::lock::{Holders, NamedLock};
 use crate::schema::Schema;
 use std::path::PathBuf;
+use std::time::Duration;
 use thiserror::Error;
+
+/// How long one address of a server may take to answer to a connect: three retransmissions of the SYN. Another may be better.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where a database server is, and who we are to it. From the configuration.
 #[derive(Clone, Debug)]

@@ -101,9 +101,12 @@ impl MysqlDatabase {
         Ok(database)
     }
 
+    /// - `SET NAMES`: what `init_connect` or `skip-character-set-client-handshake` made of the character set that was asked
+    ///   for on connecting, the server would put a question mark for each character of a mailbox's name that it has not.
     /// - READ COMMITTED: what a statement does not change, it does not lock; and no read view outlives its statement.
     /// - `autocommit`: the look and the journal are transactions of their own.
     /// - strict: what does not fit is an error, never cut.
+    /// - `sql_select_limit`: of what is asked for, all rows come. `completion_type`: after a COMMIT, no transaction is open.
     /// - waits for row locks and metadata locks end within the deadline. A row lock is another delivery's record, which
     ///   takes milliseconds: ten seconds is a fault, and worth a try anew.
     /// - `wait_timeout`: an idle session outlives the deadline by a minute and no more, so that the server frees the lock
@@ -114,13 +117,15 @@ impl MysqlDatabase {
         let left = self.deadline.remaining().as_secs().max(1);
         let (row_lock_wait, idle) = (left.min(10), left + 60);
         let batch = format!(
-            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+            "SET NAMES utf8mb4; \
+             SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
              SET SESSION autocommit = 1, time_zone = '+00:00', \
              sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', \
-             innodb_lock_wait_timeout = {row_lock_wait}, lock_wait_timeout = {left}, wait_timeout = {idle}; \
+             innodb_lock_wait_timeout = {row_lock_wait}, lock_wait_timeout = {left}, wait_timeout = {idle}, \
+             sql_select_limit = 18446744073709551615, completion_type = 0; \
              SELECT VERSION(), @@max_allowed_packet"
         );
-        let answers = self.run(doing, &batch, 3)?;
+        let answers = self.run(doing, &batch, 4)?;
         let row = only_row(&answers, doing)?;
         self.version = column(row, 0, doing)?;
         self.max_allowed_packet = column(row, 1, doing)?;

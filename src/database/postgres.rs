@@ -10,7 +10,7 @@ mod tables;
 
 pub(crate) use application_name::Process;
 
-use super::{Address, Client, DatabaseError, DatabaseFailure, Server, Tls};
+use super::{Address, CONNECT_TIMEOUT, Client, DatabaseError, DatabaseFailure, Server, Tls};
 use crate::deadline::Deadline;
 use crate::ledger::CopyKey;
 use postgres::config::SslMode;
@@ -83,7 +83,8 @@ impl PostgresDatabase {
             .dbname(&server.database)
             .user(&server.user)
             .application_name(&Process::of(client).to_string())
-            .connect_timeout(remaining)
+            // For each address of the host's.
+            .connect_timeout(CONNECT_TIMEOUT.min(remaining))
             // A server that is gone without a word is noticed within the deadline, and not after the two hours that
             // Linux gives it.
             .tcp_user_timeout(remaining)

@@ -41,8 +41,8 @@ impl Ledger for MysqlDatabase {
             if folded.is_empty() { "NULL".into() } else { sql::list(folded.iter().map(|address| sql::text(address))) };
         let batch = format!(
             "SELECT address, imap_user, inbox, sent FROM addresses WHERE address IN ({wanted}); \
-             SELECT NOT EXISTS (SELECT 1 FROM addresses), \
-             @@global.read_only NOT IN ('0', 'OFF') OR @@global.innodb_read_only"
+             SELECT NOT EXISTS (SELECT 1 FROM addresses), {}",
+            sql::READ_ONLY
         );
         let answers = self.run(doing, &batch, 2)?;
         let mut entries = Vec::new();

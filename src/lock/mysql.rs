@@ -13,7 +13,8 @@
 //!   ([`LockName::mysql_name`]).
 //! - The name space is the server's, not the database's: sites that share a server choose different namespaces.
 //! - The lock is that one server's. On Galera, on Group Replication with several primaries and on a replica it excludes
-//!   nobody who asks another node: `check` says so.
+//!   nobody who asks another node: `check` says so. A lock on a server that takes no writes is not taken at all: while
+//!   the primary changes, one delivery would have it on the old one, and another on the new one.
 
 use super::{Acquired, Holder, Holders, LockName, NamedLock};
 use crate::database::mysql::{Product, column, only_row, sql};
@@ -32,10 +33,19 @@ impl NamedLock for MysqlDatabase {
         // CASE evaluates GET_LOCK only where its turn comes (a test holds the servers to it).
         let ask = format!(
             "SELECT CASE WHEN IS_USED_LOCK({lock}) <=> CONNECTION_ID() THEN {OURS_ALREADY} \
-             ELSE GET_LOCK({lock}, {seconds}) END"
+             ELSE GET_LOCK({lock}, {seconds}) END, {}",
+            sql::READ_ONLY
         );
         let answers = self.run(doing, &ask, 1)?;
-        match column::<Option<i64>>(only_row(&answers, doing)?, 0, doing)? {
+        let row = only_row(&answers, doing)?;
+        let read_only: bool = column(row, 1, doing)?;
+        match column::<Option<i64>>(row, 0, doing)? {
+            Some(1) if read_only => {
+                self.release(name)?;
+                let detail =
+                    "the server takes no writes (a replica?): a lock on it excludes nobody who asks the primary";
+                Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail))
+            }
             Some(1) => Ok(Acquired::Held),
             Some(0) => {
                 // Who it is, is for the log: a failure to find out changes nothing about "busy", unless the connection is

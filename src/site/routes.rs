@@ -38,11 +38,18 @@ impl Site {
         let author = message.from_address().filter(|_| self.sent_copies);
         let author = author.filter(|author| author_vouched_for(sent, message, envelope, author));
         let router = &site.router;
-        let mut lookups = router.lookups(&envelope.recipient, Party::Recipient);
-        lookups.extend(author.iter().flat_map(|author| router.lookups(author, Party::Sender)));
-        let lookups: Vec<&str> = lookups.iter().map(String::as_str).collect();
+        let of_recipient = router.lookups(&envelope.recipient, Party::Recipient);
+        let of_author: Vec<String> = author.iter().flat_map(|author| router.lookups(author, Party::Sender)).collect();
+        let lookups: Vec<&str> = of_recipient.iter().chain(&of_author).map(String::as_str).collect();
         let book = database.addresses(&lookups).map_err(Deferral::Database)?;
-        let recipient = match router.route(&envelope.recipient, Party::Recipient, &book) {
+        let mut route = router.route(&envelope.recipient, Party::Recipient, &book);
+        if route == Route::Unknown {
+            // Asked for alone: whom a standby does not know is not refused, and the author may be known there.
+            let lookups: Vec<&str> = of_recipient.iter().map(String::as_str).collect();
+            let book = database.addresses(&lookups).map_err(Deferral::Database)?;
+            route = router.route(&envelope.recipient, Party::Recipient, &book);
+        }
+        let recipient = match route {
             Route::To(destination) => destination,
             Route::Unknown => {
                 return Err(match site.config.routing.unknown {

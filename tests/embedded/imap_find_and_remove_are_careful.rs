@@ -80,6 +80,27 @@ fn only_what_arrived_since_and_is_the_same_message_is_found() {
     assert_eq!(found, Found { in_range: true, copies });
 }
 
+/// What was asked for may come in several answers (RFC 3501 section 7.4.2 does not say that it is one). A copy that is not
+/// seen for that would be appended again.
+#[test]
+fn a_message_that_comes_in_pieces_is_found() {
+    let script = |peer: &mut Peer| {
+        select(peer, "EXAMINE");
+        peer.command();
+        peer.say("* 1 FETCH (UID 8 FLAGS (\\Deleted))\n* 1 FETCH (UID 8 RFC822.SIZE 40)\n");
+        peer.say("* 1 FETCH (UID 8 BODY[HEADER] {21}\nMessage-ID: <a@b>\n\n)\n");
+        peer.answer("OK");
+        assert_eq!(peer.command(), "UID FETCH 8 (FLAGS BODY.PEEK[])");
+        let length = message().len();
+        peer.say("* 1 FETCH (UID 8 FLAGS (\\Deleted))\n");
+        peer.say(&format!("* 1 FETCH (UID 8 BODY[] {{{length}}}\n{MESSAGE})\n"));
+        peer.answer("OK");
+    };
+    let found = find(script, Matching::Identity, Some(Position { uid_validity: 3, uid_next: 8 }));
+    let copies = vec![FoundCopy { placement: Some(at(8)), deleted: true }];
+    assert_eq!(found, Found { in_range: true, copies });
+}
+
 #[test]
 fn the_last_message_is_not_new_for_being_last() {
     let script = |peer: &mut Peer| {

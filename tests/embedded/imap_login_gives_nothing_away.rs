@@ -4,7 +4,7 @@ use crate::imap_peer::{BARE, PASSWORD, Peer, copy, mailbox, peer};
 use base64::Engine;
 use maildrop_command::deadline::Deadline;
 use maildrop_command::mailbox::imap::{Encryption, Mechanism, Session, Settings, connect};
-use maildrop_command::mailbox::{Appended, Mailbox, MailboxError, MailboxFailure};
+use maildrop_command::mailbox::{Appended, Mailbox, MailboxError, MailboxFailure, Placement};
 use maildrop_command::message::Identity;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -175,8 +175,8 @@ fn no_encryption_no_password() {
     }
 }
 
-#[test]
-fn no_log_shows_the_password_or_the_message() {
+/// What is logged meanwhile, of every level.
+fn logged<T>(act: impl FnOnce() -> T) -> (T, String) {
     #[derive(Clone, Default)]
     struct Log(Arc<Mutex<Vec<u8>>>);
     impl std::io::Write for Log {
@@ -191,6 +191,13 @@ fn no_log_shows_the_password_or_the_message() {
     let writer = log.clone();
     let subscriber =
         tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone()).finish();
+    let value = tracing::subscriber::with_default(subscriber, act);
+    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    (value, text)
+}
+
+#[test]
+fn no_log_shows_the_password_or_the_message() {
     let (settings, thread) = peer(|peer| {
         peer.say(&format!("* OK [CAPABILITY {BARE}] Peer ready.\n"));
         let response = peer.command();
@@ -200,17 +207,61 @@ fn no_log_shows_the_password_or_the_message() {
         peer.answer("OK");
         response.strip_prefix("AUTHENTICATE PLAIN ").unwrap().to_owned()
     });
-    let appended = tracing::subscriber::with_default(subscriber, || {
+    let (appended, log) = logged(|| {
         let identity = Identity::of(b"");
         mailbox(&settings).append(&copy(b"Subject: confidential\r\n", &identity), &mut || true)
     });
     assert!(matches!(appended, Appended::Stored(None)), "{appended:?}");
     let response = thread.join().unwrap();
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     assert!(log.contains("AUTHENTICATE PLAIN …") && log.contains("APPEND"), "{log}");
     for hidden in [PASSWORD, &response, "confidential"] {
         assert!(!log.contains(hidden), "{log}");
     }
+}
+
+#[test]
+fn no_log_and_no_error_shows_a_password_that_the_server_says_back() {
+    // As an answer, as a remark, and as what is no IMAP.
+    for (before, after) in [("", "NO [AUTHENTICATIONFAILED] "), ("* BAD what is ", "NO "), ("what is ", "NO ")] {
+        for with_login in [false, true] {
+            let (mut settings, thread) = peer(move |peer| {
+                peer.say(&format!("* OK [CAPABILITY {BARE}] Peer ready.\n"));
+                let command = peer.command();
+                let remark = if before.is_empty() { String::new() } else { format!("{before}{command}\n") };
+                let tag = &peer.tag;
+                peer.say(&format!("{remark}{tag} {after}{command}\n"));
+                command.rsplit(' ').next().unwrap().to_owned()
+            });
+            if with_login {
+                settings.act_for_user = false;
+                settings.login = Mechanism::Login;
+            }
+            let (result, log) = logged(|| log_in(&settings));
+            let error = result.err().expect("it is refused");
+            let response = thread.join().unwrap();
+            let said = format!("{error:?} {log}");
+            assert!(!said.contains(PASSWORD) && !said.contains(&response), "{said}");
+            assert!(said.contains("…"), "{said}");
+        }
+    }
+}
+
+/// What is hidden from people is not hidden from us.
+#[test]
+fn a_password_that_is_part_of_an_answer_changes_nothing() {
+    let (mut settings, thread) = peer(|peer| {
+        peer.welcome(&format!("{BARE} UIDPLUS"));
+        let length = peer.append();
+        peer.say("+ go ahead, 12\n");
+        peer.take(length + 2);
+        peer.answer("OK [APPENDUID 3812 127] done");
+    });
+    settings.password = maildrop_command::config::Secret::new("12".into());
+    let identity = Identity::of(b"");
+    let appended = mailbox(&settings).append(&copy(b"Subject: x\r\n", &identity), &mut || true);
+    thread.join().unwrap();
+    let at = Placement { uid_validity: 3812, uid: 127 };
+    assert!(matches!(appended, Appended::Stored(Some(placement)) if placement == at), "{appended:?}");
 }
 
 #[test]

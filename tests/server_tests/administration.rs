@@ -183,6 +183,17 @@ fn a_database_that_does_not_wait_for_its_disk_is_bad() {
     scene.deliver("doug", scene.message("x")).deferred("4.3.0 the database takes no writes");
 }
 
+/// A standby that lags behind may not have the newest addresses, though it has those of whoever writes to them.
+#[test]
+fn a_recipient_whom_a_standby_lacks_is_deferred_also_where_the_author_is_known() {
+    let mut scene = Scene::with(PG, &["lisa"]);
+    scene.database.add_address("lisa@gmail.com", &scene.user("lisa"));
+    scene.deliver("newcomer", scene.message("x")).ended(67, "5.1.1");
+    let name = scene.database.name.clone();
+    scene.database.execute(&format!("ALTER DATABASE {name} SET default_transaction_read_only = on"));
+    scene.deliver("newcomer", scene.message("x")).deferred("4.3.0 the database takes no writes");
+}
+
 /// In transaction mode a pooler keeps a transaction on one server process, and with it the lock.
 #[test]
 fn through_a_pooler_in_transaction_mode_the_lock_excludes() {

@@ -34,6 +34,7 @@ mod mysql_inspection;
 mod mysql_ledger;
 mod mysql_lock;
 mod mysql_schema;
+mod mysql_set_up_otherwise;
 mod mysql_source;
 mod owed_copies_are_finished;
 mod passwords;

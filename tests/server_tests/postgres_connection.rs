@@ -5,7 +5,10 @@ use crate::support::postgres::{TestDatabase, client, deadline, on_each_postgres,
 use maildrop_command::config::Secret;
 use maildrop_command::database::{Address, DatabaseError, DatabaseFailure, Inspect, PostgresDatabase, Server, Tls};
 use maildrop_command::deadline::Deadline;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect as begin_to_connect, listen, socket_with};
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 on_each_postgres!(
@@ -13,6 +16,7 @@ on_each_postgres!(
     a_certificate_of_an_unknown_authority_is_not_trusted,
     a_wrong_password_is_access_denied_and_stays_secret,
     a_database_that_is_not_there_is_unreachable,
+    an_address_that_says_nothing_does_not_use_up_the_time,
 );
 
 fn connect(server: &Server) -> Result<PostgresDatabase, DatabaseError> {
@@ -128,4 +132,45 @@ fn a_deadline_that_has_passed_connects_to_nobody() {
         Ok(_) => panic!("connected"),
     }
     assert!(began.elapsed() < Duration::from_secs(60));
+}
+
+/// In a mount namespace of its own, where /etc/hosts gives a name two addresses: one where what is sent is dropped, as behind
+/// a firewall or with an IPv6 that leads nowhere, and the server's.
+fn an_address_that_says_nothing_does_not_use_up_the_time(server: &str) {
+    const INSIDE: &str = "MAILDROP_TEST_TWO_ADDRESSES";
+    let name = server.to_lowercase();
+    if std::env::var_os(INSIDE).is_some() {
+        let test = TestDatabase::empty(server);
+        let began = Instant::now();
+        connect(&test.server(tcp(&name, 5432), &test.name)).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+        return;
+    }
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let silent_address = SocketAddr::from(([127, high, low, 9], 5432));
+    let new = || socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+    // A listener whose queue is full drops what more comes (tcp(7)).
+    let silent = new();
+    bind(&silent, &silent_address).unwrap();
+    listen(&silent, 0).unwrap();
+    let filling = [new(), new(), new(), new()];
+    for socket in &filling {
+        // On its way (EINPROGRESS), or there.
+        let _ = begin_to_connect(socket, &silent_address);
+    }
+    let hosts = tempfile::NamedTempFile::new().unwrap();
+    let addresses = format!("{} {name}\n{} {name}\n", silent_address.ip(), support::server(server));
+    std::fs::write(hosts.path(), addresses).unwrap();
+    let test = format!("postgres_connection::{name}::an_address_that_says_nothing_does_not_use_up_the_time");
+    let script = "mount --bind \"$1\" /etc/hosts && exec \"$2\" --exact \"$3\" --nocapture";
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"])
+        .arg(hosts.path())
+        .arg(std::env::current_exe().unwrap())
+        .arg(test)
+        .env(INSIDE, "1")
+        .output()
+        .expect("unshare(1), to give a name two addresses");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }

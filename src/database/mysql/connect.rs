@@ -1,6 +1,6 @@
 //! Opening the connection: which address, which certificate, how long.
 
-use super::super::{Address, Client, DatabaseError, DatabaseFailure, Server, Tls};
+use super::super::{Address, CONNECT_TIMEOUT, Client, DatabaseError, DatabaseFailure, Server, Tls};
 use super::error;
 use crate::deadline::Deadline;
 use mysql::{Conn, Opts, OptsBuilder, SslOpts};
@@ -9,9 +9,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tracing::debug;
-
-/// How long one address may take to answer to a connect: three retransmissions of the SYN. Another may be better.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The largest packet that the protocol has. The server's own limit, which is lower, is asked for once the session stands.
 const LARGEST_PACKET: usize = 1 << 30;

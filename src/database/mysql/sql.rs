@@ -7,6 +7,9 @@
 
 use crate::lock::hex;
 
+/// Whether the server takes no writes, as an expression. MariaDB has more than one word for it.
+pub(crate) const READ_ONLY: &str = "@@global.read_only NOT IN ('0', 'OFF') OR @@global.innodb_read_only";
+
 /// Text, as a literal of character set utf8mb4.
 pub(crate) fn text(value: &str) -> String {
     format!("_utf8mb4 X'{}'", hex(value.as_bytes()))

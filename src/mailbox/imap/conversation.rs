@@ -26,6 +26,8 @@ pub(super) struct Conversation {
     reader: Reader,
     commands: u64,
     capabilities: Vec<String>,
+    /// What no log and no error may show, should the server say it back.
+    secrets: Vec<String>,
     /// Whether anything was said since the server was last heard.
     spoke: bool,
     round_trips: Arc<AtomicU32>,
@@ -72,6 +74,7 @@ impl Conversation {
             reader: Reader::default(),
             commands: 0,
             capabilities: Vec::new(),
+            secrets: Vec::new(),
             spoke: false,
             round_trips: Arc::default(),
         }
@@ -100,6 +103,14 @@ impl Conversation {
     /// Forgets what the server said that it can do: it was said before TLS, or before the login.
     pub(super) fn forget_capabilities(&mut self) {
         self.capabilities.clear();
+    }
+
+    /// From now on, no log and no error shows this, should the server say it back.
+    pub(super) fn hide(&mut self, secret: &str) {
+        // As it is, as a quoted string has it, and as that is quoted once more in what is told of a line that is no IMAP.
+        let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
+        let (once, twice) = (quoted(secret), quoted(&quoted(secret)));
+        self.secrets.extend([twice, once, secret.to_owned()].into_iter().filter(|secret| !secret.is_empty()));
     }
 
     /// Whether the connection is still of use.
@@ -250,7 +261,7 @@ impl Conversation {
 
     /// Hears what has already come in: a `+` sent before the command cannot be an answer to it.
     fn forget_old_invitations(&mut self, tag: &str) -> Result<(), Broken> {
-        while let Some(reply) = self.reader.next().inspect_err(|_| self.stream = None)? {
+        while let Some(reply) = self.next_reply().inspect_err(|_| self.stream = None)? {
             match reply {
                 Reply::Continue => {}
                 Reply::Data(data) => self.data(&data, &mut |_| {}),
@@ -336,7 +347,7 @@ impl Conversation {
     fn hear_or_fail(&mut self, patience: Option<Duration>) -> Result<Option<Reply>, Broken> {
         let mut chunk = [0; 16 * 1024];
         loop {
-            if let Some(reply) = self.reader.next()? {
+            if let Some(reply) = self.next_reply()? {
                 return Ok(Some(reply));
             }
             let stream = self.stream.as_mut().ok_or_else(given_up)?;
@@ -349,6 +360,32 @@ impl Conversation {
                     }
                     self.reader.feed(chunk.get(..read).unwrap_or_default());
                 }
+            }
+        }
+    }
+
+    /// The next reply of those that came in, without our secrets.
+    fn next_reply(&mut self) -> Result<Option<Reply>, Broken> {
+        let secrets = &self.secrets;
+        let hide = |text: &mut String| {
+            for secret in secrets {
+                *text = text.replace(secret, "…");
+            }
+        };
+        match self.reader.next() {
+            Ok(Some(Reply::Status(tag, mut answer))) => {
+                hide(&mut answer.text);
+                // A short password may well be part of what we go by.
+                const READ: [&str; 4] = ["CAPABILITY", "APPENDUID", "UIDVALIDITY", "UIDNEXT"];
+                if let Some(code) = answer.code.as_mut().filter(|code| !READ.contains(&code.name.as_str())) {
+                    hide(&mut code.arguments);
+                }
+                Ok(Some(Reply::Status(tag, answer)))
+            }
+            Ok(reply) => Ok(reply),
+            Err(mut broken) => {
+                hide(&mut broken.detail);
+                Err(broken)
             }
         }
     }

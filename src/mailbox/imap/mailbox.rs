@@ -61,7 +61,8 @@ struct Candidate {
 /// A message of which all bytes were looked at.
 struct Whole {
     identity: Identity,
-    deleted: bool,
+    /// `None` where its flags were not told.
+    deleted: Option<bool>,
 }
 
 /// What came of one APPEND command.
@@ -230,13 +231,15 @@ impl ImapMailbox {
     /// One message with its flags and its bytes, if it is there. One that is larger than any that we would deliver is none
     /// of ours.
     fn fetch_whole(&mut self, doing: &str, uid: u32) -> Result<Option<Whole>, MailboxError> {
-        let mut found = None;
+        let (mut identity, mut deleted) = (None, None);
         self.fetch(doing, &uid.to_string(), uid, "(FLAGS BODY.PEEK[])", &mut |fetched| {
-            if let (true, Some(bytes), Some(deleted)) = (fetched.uid == uid, fetched.body, fetched.deleted) {
-                found = Some(Whole { identity: Identity::of(&bytes), deleted });
+            // Both may come in one answer or in two; and flags once more, if somebody changes them meanwhile.
+            if fetched.uid == uid {
+                identity = fetched.body.map(|bytes| Identity::of(&bytes)).or(identity);
+                deleted = fetched.deleted.or(deleted);
             }
         })?;
-        Ok(found)
+        Ok(identity.map(|identity| Whole { identity, deleted }))
     }
 
     /// The messages that may be what is wanted, by their Message-ID.
@@ -421,7 +424,7 @@ impl Mailbox for ImapMailbox {
                     continue;
                 }
                 Matching::Identity => match self.fetch_whole(&doing, candidate.uid)? {
-                    Some(whole) if whole.identity == *wanted.identity => whole.deleted,
+                    Some(whole) if whole.identity == *wanted.identity => whole.deleted.unwrap_or(candidate.deleted),
                     _ => continue,
                 },
             };
@@ -456,7 +459,7 @@ impl Mailbox for ImapMailbox {
         }
         // The one to keep last: the less time for its owner to move it.
         match self.fetch_whole(&doing, keep.uid)? {
-            Some(keep) if keep.identity == *wanted.identity && !keep.deleted => {}
+            Some(keep) if keep.identity == *wanted.identity && keep.deleted == Some(false) => {}
             _ => return Ok(Removal::KeeperGone),
         }
         if !go_ahead() {

@@ -149,7 +149,7 @@ impl Connection {
             } else {
                 MailboxFailure::AccessDenied
             };
-            return Err(MailboxError::new(failure, doing, self.without_secrets(&answer.quote())));
+            return Err(MailboxError::new(failure, doing, answer.quote()));
         }
         learn_capabilities(&mut self.conversation).map_err(|broken| broken.while_doing(&doing))?;
         Ok(Session { conversation: self.conversation, user: user.to_owned(), greeting: self.greeting })
@@ -173,6 +173,8 @@ impl Connection {
             return Err(Broken::new(MailboxFailure::Local, "no name to log in with"));
         }
         let conversation = &mut self.conversation;
+        // Some servers say back what they did not like.
+        conversation.hide(password);
         match settings.login {
             Mechanism::Login if settings.act_for_user => Err(Broken::new(
                 MailboxFailure::Local,
@@ -191,15 +193,10 @@ impl Connection {
             Mechanism::Plain => {
                 let acting_for = if settings.act_for_user { user } else { "" };
                 let response = STANDARD.encode(format!("{acting_for}\0{login}\0{password}"));
+                conversation.hide(&response);
                 forgetting(conversation, |conversation| authenticate_plain(conversation, &response))
             }
         }
-    }
-
-    /// Some servers say back what they did not like.
-    fn without_secrets(&self, text: &str) -> String {
-        let password = self.settings.password.expose();
-        if password.is_empty() { text.to_owned() } else { text.replace(password, "…") }
     }
 
     /// What the server says of itself, for people.

@@ -1,7 +1,7 @@
 //! Bytes to and from the server: TCP or a unix socket, in the clear or under TLS, every wait bounded by the deadline.
 
 use super::Broken;
-use crate::database::Address;
+use crate::database::{Address, CONNECT_TIMEOUT};
 use crate::deadline::Deadline;
 use crate::mailbox::MailboxFailure;
 use rustls::{ClientConfig, ClientConnection};
@@ -153,13 +153,17 @@ fn begin_tcp(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Connects to one of the host's addresses, giving each its share of the time that is left.
 fn connect_tcp(host: &str, port: u16, deadline: Deadline) -> Result<TcpStream, Broken> {
-    let addresses = resolve(host, port, deadline)?;
+    connect_to_one_of(&resolve(host, port, deadline)?, host, deadline)
+}
+
+/// Connects to one of the host's addresses, giving each its share of the time that is left, and none too much of it while
+/// there is another.
+fn connect_to_one_of(addresses: &[SocketAddr], host: &str, deadline: Deadline) -> Result<TcpStream, Broken> {
     let mut failures = Vec::new();
     for (tried, address) in addresses.iter().enumerate() {
         let left = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
-        let share = deadline.remaining() / left;
+        let share = if left > 1 { CONNECT_TIMEOUT.min(deadline.remaining() / left) } else { deadline.remaining() };
         if share.is_zero() {
             return Err(Broken::new(MailboxFailure::TimedOut, format!("no time was left to reach {host}")));
         }
@@ -330,5 +334,29 @@ impl Write for Bounded<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
+    use std::net::TcpListener;
+    use std::time::Instant;
+
+    #[test]
+    fn an_address_that_says_nothing_does_not_use_up_the_time() {
+        // A listener whose queue is full drops what more comes (tcp(7)).
+        let silent = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&silent, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        listen(&silent, 0).unwrap();
+        let silent_address = SocketAddr::try_from(getsockname(&silent).unwrap()).unwrap();
+        let _filling: Vec<TcpStream> = (0..4).map(|_| begin_tcp(silent_address).unwrap()).collect();
+        let answering = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addresses = [silent_address, answering.local_addr().unwrap()];
+        let began = Instant::now();
+        let stream = connect_to_one_of(&addresses, "two", Deadline::after(Duration::from_secs(240))).unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), addresses[1]);
+        assert!((CONNECT_TIMEOUT..CONNECT_TIMEOUT * 6).contains(&began.elapsed()), "{:?}", began.elapsed());
     }
 }
