@@ -1,8 +1,9 @@
--- The rights of people who look after deliveries: `trace`, `stats`, `audit`, `lock`, `replay` and `prune`. Run it as the
--- owner of the tables, after grants.sql, for a role of their own, named in a configuration file of their own:
+-- The rights of people who look after deliveries: `trace`, `stats`, `audit`, `lock`, `replay` and `prune`. Run it after
+-- grants.sql, as a superuser (the owner of the tables may do all but the last line), for a role of their own, named in a
+-- configuration file of their own:
 --
 --     CREATE ROLE maildrop_operator LOGIN PASSWORD 'another long password';
---     psql --set=role=maildrop_operator --file=grants.sql --file=grants-operator.sql DATABASE
+--     psql --set=ON_ERROR_STOP=1 --set=role=maildrop_operator --file=grants.sql --file=grants-operator.sql DATABASE
 --
 -- `trace`, `stats`, `audit` and `lock list` need only the SELECTs; `audit --repair` writes
 -- into the journal, as a delivery does.

@@ -2,7 +2,7 @@
 -- the configuration file (and again after an upgrade whose notes say so):
 --
 --     CREATE ROLE maildrop LOGIN PASSWORD 'a long password';
---     psql --set=role=maildrop --file=grants.sql DATABASE
+--     psql --set=ON_ERROR_STOP=1 --set=role=maildrop --file=grants.sql DATABASE
 --
 -- `migrate` is run by the tables' owner, not by this role. `check`, run as this role, says what is missing.
 

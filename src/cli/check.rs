@@ -263,7 +263,7 @@ fn mailbox_failed(error: &MailboxError) -> Finding {
              imap.ca_file is of the CA that signed it"
         }
         MailboxFailure::AccessDenied => {
-            "see imap.user, its password, and its right to act for every user (Dovecot: a master user; Cyrus: proxyservers)"
+            "see imap.user, its password, and its right to act for every user (Dovecot: a master user, this host in its allow_nets; Cyrus: proxyservers)"
         }
         MailboxFailure::NoSuchMailbox => "see the mailbox's name in the table addresses or in [routing]",
         _ => "the server's own log says more",

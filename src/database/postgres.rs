@@ -16,6 +16,7 @@ use crate::ledger::CopyKey;
 use postgres::config::SslMode;
 use postgres::types::{ToSql, Type};
 use postgres::{Config, NoTls, Row, SimpleQueryMessage, SimpleQueryRow};
+use std::net::{IpAddr, ToSocketAddrs};
 use std::path::Path;
 use std::str::FromStr;
 use std::thread;
@@ -101,16 +102,22 @@ impl PostgresDatabase {
                 config.host_path(directory).port(port)
             }
         };
-        let client = match (&server.tls, &server.address) {
+        let tls = match (&server.tls, &server.address) {
             (Tls::Verify { ca_file }, Address::Tcp { .. }) => {
                 let tls = crate::tls::client_config(ca_file.as_deref())
                     .map_err(|error| DatabaseError::new(DatabaseFailure::Local, &doing, error.to_string()))?;
-                config.ssl_mode(SslMode::Require).connect(MakeRustlsConnect::new(tls.as_ref().clone()))
+                config.ssl_mode(SslMode::Require);
+                Some(MakeRustlsConnect::new(tls.as_ref().clone()))
             }
             (Tls::Off, _) | (Tls::Verify { .. }, Address::Socket(_)) => {
-                config.ssl_mode(SslMode::Disable).connect(NoTls)
+                config.ssl_mode(SslMode::Disable);
+                None
             }
-        }
+        };
+        let client = try_each(&config, &addresses(&server.address), deadline, |config| match &tls {
+            Some(tls) => config.connect(tls.clone()),
+            None => config.connect(NoTls),
+        })
         .map_err(|error| error::not_connected(&doing, &error, deadline.passed()))?;
         Ok(Self {
             client,
@@ -266,6 +273,48 @@ fn place(address: &Address) -> String {
     }
 }
 
+/// The addresses of a host that has several; none where the client library can be left to itself.
+fn addresses(address: &Address) -> Vec<IpAddr> {
+    let Address::Tcp { host, port } = address else { return Vec::new() };
+    // A name that cannot be looked up is the library's to tell.
+    let mut found: Vec<IpAddr> = (host.as_str(), *port)
+        .to_socket_addrs()
+        .map(|found| found.map(|address| address.ip()).collect())
+        .unwrap_or_default();
+    found.dedup();
+    if found.len() < 2 { Vec::new() } else { found }
+}
+
+/// Tries one address after the other, as the library does; but that tells how the *last* one failed. Where `localhost` is
+/// `::1`, too, on a machine without IPv6, nobody would learn that the server is there, and has refused the password.
+fn try_each(
+    config: &Config,
+    addresses: &[IpAddr],
+    deadline: Deadline,
+    connect: impl Fn(&Config) -> Result<postgres::Client, postgres::Error>,
+) -> Result<postgres::Client, postgres::Error> {
+    let mut told: Option<postgres::Error> = None;
+    for address in addresses {
+        let left = deadline.remaining();
+        if left.is_zero() {
+            break;
+        }
+        let mut one = config.clone();
+        match connect(one.hostaddr(*address).connect_timeout(left)) {
+            Ok(client) => return Ok(client),
+            Err(error) => {
+                // Whoever answers says more than an address at which nobody does; of those, the system prefers the first.
+                let more =
+                    told.as_ref().is_none_or(|told| error::nobody_answered(told) && !error::nobody_answered(&error));
+                if more {
+                    told = Some(error);
+                }
+            }
+        }
+    }
+    told.map_or_else(|| connect(config), Err)
+}
+
 /// The directory and the port of a unix socket.
 fn socket(path: &Path) -> (&Path, u16) {
     let port = path
@@ -282,6 +331,8 @@ fn socket(path: &Path) -> (&Path, u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
 
     #[test]
     fn a_socket_is_a_directory_or_a_file_that_names_its_port() {
@@ -295,5 +346,34 @@ mod tests {
         assert_eq!(milliseconds(Duration::from_micros(1_500)), 1);
         assert_eq!(milliseconds(Duration::from_secs(240)), 240_000);
         assert_eq!(milliseconds(Duration::MAX), i32::MAX);
+    }
+
+    /// Says no to whoever connects, as PostgreSQL does to a wrong password.
+    fn refuse(mut stream: TcpStream) {
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).unwrap();
+        stream.read_exact(&mut vec![0; u32::from_be_bytes(length) as usize - 4]).unwrap();
+        let said = b"SFATAL\0VFATAL\0C28P01\0Mpassword authentication failed\0\0";
+        stream.write_all(b"E").unwrap();
+        stream.write_all(&(u32::try_from(said.len()).unwrap() + 4).to_be_bytes()).unwrap();
+        stream.write_all(said).unwrap();
+    }
+
+    #[test]
+    fn what_the_server_says_is_told_whatever_another_address_of_it_does() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = thread::spawn(move || (0..2).for_each(|_| refuse(listener.accept().unwrap().0)));
+        // Nobody listens at the second one.
+        let (there, nowhere) = ([127, 0, 0, 1].into(), [127, 0, 0, 2].into());
+        for addresses in [[there, nowhere], [nowhere, there]] {
+            let mut config = Config::new();
+            config.host("localhost").port(port).user("maildrop").ssl_mode(SslMode::Disable);
+            let deadline = Deadline::after(Duration::from_secs(60));
+            let error = try_each(&config, &addresses, deadline, |config| config.connect(NoTls)).err().unwrap();
+            let error = error::not_connected("connecting", &error, false);
+            assert_eq!(error.failure, DatabaseFailure::AccessDenied, "{error}");
+        }
+        server.join().unwrap();
     }
 }

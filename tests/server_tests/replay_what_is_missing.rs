@@ -6,7 +6,11 @@ use crate::support::program::program;
 use crate::support::replay::{Replayed, replay};
 use crate::support::scene::Scene;
 
-on_each_engine!(an_owed_sent_copy_is_finished_on_request, what_a_mailbox_lost_is_shown_and_then_delivered_again);
+on_each_engine!(
+    an_owed_sent_copy_is_finished_on_request,
+    what_a_mailbox_lost_is_shown_and_then_delivered_again,
+    the_role_for_deliveries_is_told_whose_work_this_is,
+);
 
 fn run(scene: &Scene, arguments: &[&str]) -> Replayed {
     let mut command = program(&["replay", "--config", &scene.path("config.toml")]);
@@ -67,4 +71,21 @@ fn what_a_mailbox_lost_is_shown_and_then_delivered_again(engine: Engine) {
     assert_eq!(run(&scene, &too).summary["message_id"], scene.message_id("kept"));
     run(&scene, &[too.as_slice(), &["--yes"]].concat()).ended(0, [1, 0, 0, 0]);
     assert_eq!((scene.inbox("doug").len(), scene.sent("lisa").len()), (2, 2));
+}
+
+fn the_role_for_deliveries_is_told_whose_work_this_is(engine: Engine) {
+    let (mut scene, _) = owed(engine, "");
+    let role = format!("r{}", scene.run);
+    scene.database.create_role_of_grants_file(&role, "secret");
+    scene.configure(|settings| (settings.role, settings.database_password) = (role, "secret".into()));
+    let refused = run(&scene, &["--owed"]);
+    if !engine.is_postgres() {
+        // There it may read what it has kept.
+        return refused.ended(0, [1, 0, 0, 0]);
+    }
+    assert_eq!(refused.exit, Some(69), "{refused:?}");
+    assert!(
+        refused.stderr.contains("message_sources") && refused.stderr.contains("grants-operator.sql"),
+        "{refused:?}"
+    );
 }

@@ -5,6 +5,7 @@ use super::progress::Progress;
 use super::{Arguments, Tally, exit_of};
 use crate::cli::deliver::Setting;
 use crate::cli::place::failed;
+use crate::database::DatabaseFailure;
 use crate::deadline::Deadline;
 use crate::delivery::Manner;
 use crate::ledger::recorded::{self, RecordedCopy, Selection};
@@ -110,6 +111,11 @@ fn bring(
             Ok(Ok(Manner::AlreadyThere | Manner::Adopted(_))) => Outcome::AlreadyThere,
             Ok(Ok(Manner::Owed(why))) => Outcome::Refused(why),
             Ok(Ok(manner)) => Outcome::Delivered(manner.as_str().into()),
+            // As it would say of each of them: the role for deliveries reads no sources.
+            Ok(Err(RedeliveryError::Database(error))) if error.failure == DatabaseFailure::AccessDenied => {
+                progress.end();
+                return Err(failed(&error));
+            }
             Ok(Err(RedeliveryError::Refused(refusal))) => Outcome::refusal(&refusal),
             Ok(Err(error @ (RedeliveryError::Database(_) | RedeliveryError::OutOfReach(_)))) => {
                 Outcome::Deferred(error.to_string())

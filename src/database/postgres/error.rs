@@ -37,6 +37,12 @@ pub(crate) fn not_connected(doing: &str, error: &postgres::Error, deadline_passe
     DatabaseError::new(failure, doing, detail(error))
 }
 
+/// Whether no TCP connection came about, so that no server has said anything.
+pub(super) fn nobody_answered(error: &postgres::Error) -> bool {
+    // See above: its words are all that it shows.
+    error.to_string().starts_with("error connecting to server")
+}
+
 /// What a SQLSTATE is about (PostgreSQL manual, appendix A).
 fn by_state(state: &SqlState) -> DatabaseFailure {
     match state.code() {
