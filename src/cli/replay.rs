@@ -4,7 +4,7 @@ mod again;
 mod progress;
 
 use super::deliver::Setting;
-use super::place::{CONFIGURATION, Place, failed};
+use super::place::{CONFIGURATION, Place, failed, shell_word};
 use super::{complain, moment, printable, say, table};
 use crate::message::Address;
 use crate::replay::{Event, Form, Given, LedgerQuery, List, Outcome, Replay, ReplayError, Slice, Source, Told};
@@ -444,13 +444,9 @@ fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<
                 "only some of what failed is in {file}: give the same command again, with room for all"
             ));
         }
-        let place = match (&arguments.place.config, &arguments.place.embedded) {
-            (Some(config), _) => format!(" --config {}", config.display()),
-            (None, Some(directory)) => format!(" --embedded {}", directory.display()),
-            (None, None) => String::new(),
-        };
-        let file = file.display();
-        say(&format!("what failed is in {file}; once mended:\n  maildrop_command replay{place} {file}"));
+        let (place, file) = (arguments.place.options(), shell_word(&file.to_string_lossy()));
+        let without = if arguments.without_sent { " --without-sent" } else { "" };
+        say(&format!("what failed is in {file}; once mended:\n  maildrop_command replay{place}{without} {file}"));
     }
 }
 

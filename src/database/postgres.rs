@@ -84,7 +84,6 @@ impl PostgresDatabase {
             .dbname(&server.database)
             .user(&server.user)
             .application_name(&Process::of(client).to_string())
-            // For each address of the host's.
             .connect_timeout(CONNECT_TIMEOUT.min(remaining))
             // A server that is gone without a word is noticed within the deadline, and not after the two hours that
             // Linux gives it.
@@ -273,16 +272,15 @@ fn place(address: &Address) -> String {
     }
 }
 
-/// The addresses of a host that has several; none where the client library can be left to itself.
+/// The addresses of a host; none of a socket, or of a name that cannot be looked up, which is the library's to tell.
 fn addresses(address: &Address) -> Vec<IpAddr> {
     let Address::Tcp { host, port } = address else { return Vec::new() };
-    // A name that cannot be looked up is the library's to tell.
     let mut found: Vec<IpAddr> = (host.as_str(), *port)
         .to_socket_addrs()
         .map(|found| found.map(|address| address.ip()).collect())
         .unwrap_or_default();
     found.dedup();
-    if found.len() < 2 { Vec::new() } else { found }
+    found
 }
 
 /// Tries one address after the other, as the library does; but that tells how the *last* one failed. Where `localhost` is
@@ -300,7 +298,7 @@ fn try_each(
             break;
         }
         let mut one = config.clone();
-        match connect(one.hostaddr(*address).connect_timeout(left)) {
+        match connect(one.hostaddr(*address).connect_timeout(CONNECT_TIMEOUT.min(left))) {
             Ok(client) => return Ok(client),
             Err(error) => {
                 // Whoever answers says more than an address at which nobody does; of those, the system prefers the first.
