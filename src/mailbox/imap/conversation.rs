@@ -107,10 +107,16 @@ impl Conversation {
 
     /// From now on, no log and no error shows this, should the server say it back.
     pub(super) fn hide(&mut self, secret: &str) {
-        // As it is, as a quoted string has it, and as that is quoted once more in what is told of a line that is no IMAP.
-        let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
-        let (once, twice) = (quoted(secret), quoted(&quoted(secret)));
-        self.secrets.extend([twice, once, secret.to_owned()].into_iter().filter(|secret| !secret.is_empty()));
+        if secret.is_empty() {
+            return;
+        }
+        // As a quoted string has it, and as that is quoted once more in what is told of a line that is no IMAP.
+        if secret.contains(['\\', '"']) {
+            let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
+            let once = quoted(secret);
+            self.secrets.extend([quoted(&once), once]);
+        }
+        self.secrets.push(secret.to_owned());
     }
 
     /// Whether the connection is still of use.
