@@ -10,42 +10,44 @@
 //!
 //! # The map
 //!
-//! Read [`delivery`] first: it tells the story of one delivery from top to bottom. The three things that it relies on
-//! vary independently and are traits:
+//! Read [`delivery`] first: it tells the story of one delivery from top to bottom. The rooms, from the ground up; each may
+//! use those above its own line and no others, and those of floor 6 do not use each other. `tests/embedded/the_floors.rs`
+//! holds the code to this table.
 //!
-//! | trait | says | engines |
+//! | floor | room | what it is for |
 //! |---|---|---|
-//! | [`lock::NamedLock`] | try or wait for a name; is it still mine; who holds it; let go | PostgreSQL, MySQL/MariaDB, a file lock (embedded) |
-//! | [`ledger::Ledger`] | attempts, messages, copies: what happened | PostgreSQL, MySQL/MariaDB, SQLite (embedded) |
-//! | [`mailbox::Mailbox`] | where does it stand; append; find since; remove one | IMAP, Maildir (embedded) |
+//! | 1 | [`base`] | deadlines, secrets, endpoints, TLS, times, the log, durable directories: knows no mail |
+//! | 2 | [`message`] | bytes in; names, addresses and identity out: no input or output |
+//! | 2 | [`imap`] | the IMAP client: wire, conversation, session |
+//! | 2 | [`database`] | sessions with PostgreSQL, MySQL/MariaDB and SQLite, and what goes wrong in them |
+//! | 3 | [`lock`] | [`lock::NamedLock`]: try or wait for a name; is it still mine; let go |
+//! | 3 | [`mailbox`] | [`mailbox::Mailbox`]: where does it stand; append; find; remove one. IMAP and Maildir |
+//! | 3 | [`schema`] | the migrations in `sql/` |
+//! | 3 | [`ledger`] | [`ledger::Ledger`]: attempts, messages, copies, typed outcomes; every statement on its tables, for reading and forgetting too; what `check` asks |
+//! | 3 | [`routing`] | which mailboxes an address has |
+//! | 3 | [`config`] | the TOML file |
+//! | 4 | [`delivery`] | the five steps of one delivery; the verdict's code and text |
+//! | 4 | [`site`] | opens what one delivery needs, by a configuration or in one directory |
+//! | 5 | [`operations`] | trace, stats, audit, prune, check, migrate, replay: data out, nothing printed |
+//! | 6 | [`pipe`] | the way in for pipe(8) and local(8): exit status, one line, watchdog |
+//! | 6 | [`cli`] | what people type |
+//! | 7 | [`command`] | the command line as a whole: a delivery, or a subcommand |
 //!
-//! Lock and ledger of one engine share one connection ([`database`]): on PostgreSQL the lock *is* a transaction of it.
-//!
-//! [`message`] turns bytes into a message and gives it its identity; [`routing`] says which mailboxes an address has;
-//! [`config`] reads the TOML file; [`schema`] applies what lies in `sql/`; [`cli`] is the command line, a file per
-//! subcommand; [`site`] opens what one delivery needs, side by side, and [`embedded`] is the site without servers; [`tls`]
-//! is built only where a connection wants it; [`log`] sends records to syslog, journald or a file; [`deadline`] bounds every
-//! wait, and [`watchdog`] has the last word on it. [`replay`] feeds the same delivery from files, mboxes and the ledger.
+//! Lock and ledger of one engine share one connection: on PostgreSQL the lock *is* a transaction of it.
 
-pub mod audit;
-pub mod cli;
+pub mod base;
+pub(crate) mod cli;
+pub mod command;
 pub mod config;
-pub mod core_dumps;
 pub mod database;
-pub mod deadline;
 pub mod delivery;
-pub mod embedded;
-#[cfg(feature = "test-faults")]
-mod fault;
+pub mod imap;
 pub mod ledger;
 pub mod lock;
-pub mod log;
 pub mod mailbox;
 pub mod message;
-pub mod redelivery;
-pub mod replay;
-pub mod routing;
+pub mod operations;
+pub mod pipe;
+pub(crate) mod routing;
 pub mod schema;
 pub mod site;
-pub mod tls;
-pub mod watchdog;

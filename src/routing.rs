@@ -1,57 +1,18 @@
-//! Routing: which mailboxes an address has.
+//! Routing: which mailboxes an address has. Uses `message` and `ledger`.
 //!
 //! The table `addresses` is asked first, then the rules of the configuration file, which name whole domains. For a
 //! recipient the order within the table is Postfix's (`virtual(5)`, `canonical(5)`): the address as it stands, the
-//! address without its extension, then `@domain`, the row for everybody else there.
+//! address without its extension, then `@domain`, the row for all other addresses there.
 
-use crate::message::Address;
-
-/// Where mail for an address goes, and where its owner's sent mail is kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Destination {
-    /// The user that the mailbox store knows.
-    pub user: String,
-    /// The mailbox for arriving mail: `INBOX`.
-    pub inbox: String,
-    /// The mailbox for sent mail: `Sent`.
-    pub sent: String,
-}
-
-/// The one name of a mailbox: INBOX has as many spellings as upper and lower case give it (RFC 9051 section 5.1), and a
-/// copy's name in the ledger is made of the mailbox's.
-#[must_use]
-pub fn one_name(mailbox: &str) -> &str {
-    if mailbox.eq_ignore_ascii_case("INBOX") { "INBOX" } else { mailbox }
-}
-
-impl Destination {
-    fn new(user: impl Into<String>, inbox: &str, sent: &str) -> Self {
-        Self { user: user.into(), inbox: one_name(inbox).into(), sent: one_name(sent).into() }
-    }
-}
-
-/// What the table `addresses` says of the addresses that were asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AddressBook {
-    /// The addresses that are there (folded as they are in the table: lower case), and where they lead.
-    pub entries: Vec<(String, Destination)>,
-    /// Whether the table has no row at all: an unknown recipient is then deferred, never refused.
-    pub empty: bool,
-}
-
-impl AddressBook {
-    fn get(&self, address: &str) -> Option<&Destination> {
-        // Where a collation, or a view over the platform's own tables, does not tell case apart, neither do we.
-        self.entries.iter().find(|(known, _)| known.to_lowercase() == address).map(|(_, destination)| destination)
-    }
-}
+use crate::ledger::{AddressBook, Destination};
+use crate::message::{Address, fold};
 
 /// A rule for all addresses of one domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainRule {
     /// The domain; case does not count.
     pub domain: String,
-    /// The user, made from `{address}`, `{local}` and `{domain}`: of the address in lower case, without its extension.
+    /// The user, made from `{address}`, `{local}` and `{domain}`: of the folded address, without its extension.
     pub user: String,
     /// The mailbox for arriving mail.
     pub inbox: String,
@@ -61,22 +22,22 @@ pub struct DomainRule {
 
 /// In which capacity an address is routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Party {
+pub(crate) enum Party {
     /// As the envelope recipient.
     Recipient,
-    /// As the author, who gets a Sent copy. Rows for `@domain` do not count: they would make a member of every local
-    /// part that somebody makes up.
+    /// As the author, who gets a Sent copy. Rows for `@domain` do not count: they would make
+    /// a member of every made-up local part.
     Sender,
 }
 
 /// Where an address leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Route {
-    /// To the mailboxes of somebody who lives here.
+pub(crate) enum Route {
+    /// To the mailboxes of a user here.
     To(Destination),
-    /// Nobody here bears this address.
+    /// No user here has this address.
     Unknown,
-    /// Nobody is known at all: the table `addresses` has no row, and no rule names the domain. That is a database not yet
+    /// No address is known at all: the table `addresses` has no row, and no rule names the domain. That is a database not yet
     /// filled, or the wrong one, and no reason to refuse mail.
     TableEmpty,
 }
@@ -95,15 +56,15 @@ impl Router {
         Self { rules, delimiters: delimiters.into() }
     }
 
-    /// What to ask the table `addresses` for, in the order that counts, in lower case.
+    /// What to ask the table `addresses` for, in the order that counts, folded.
     ///
     /// An author's extension is taken off wherever the address is, as Postfix does it for senders (`canonical(5)`,
-    /// `smtpd_sender_login_maps`): which domains are ours, only Postfix knows. It leads to nobody but those whose very
+    /// `smtpd_sender_login_maps`): which domains are ours, only Postfix knows. It leads only to users whose
     /// address without it is in the table or in a domain with a rule. What that costs: where a member's address elsewhere
     /// is in the table (anna@example.org) and the delimiter is one that people bear in their names there
     /// (anna-maria@example.org), the member gets the other's Sent copies. config.example.toml warns of it.
     #[must_use]
-    pub fn lookups(&self, address: &Address, party: Party) -> Vec<String> {
+    pub(crate) fn lookups(&self, address: &Address, party: Party) -> Vec<String> {
         let address = address.folded();
         let bare = address.without_extension(&self.delimiters);
         let mut lookups = vec![address.to_string()];
@@ -116,13 +77,13 @@ impl Router {
 
     /// Where the address leads, given what the table says of its [`lookups`](Self::lookups).
     #[must_use]
-    pub fn route(&self, address: &Address, party: Party, book: &AddressBook) -> Route {
+    pub(crate) fn route(&self, address: &Address, party: Party, book: &AddressBook) -> Route {
         if let Some(destination) = self.lookups(address, party).iter().find_map(|address| book.get(address)) {
             return Route::To(Destination::new(&destination.user, &destination.inbox, &destination.sent));
         }
         let address = address.folded();
         let address = address.without_extension(&self.delimiters).unwrap_or(address);
-        match self.rules.iter().find(|rule| rule.domain.to_lowercase() == address.domain()) {
+        match self.rules.iter().find(|rule| fold(&rule.domain) == address.domain()) {
             Some(rule) => Route::To(Destination::new(filled_in(&rule.user, &address), &rule.inbox, &rule.sent)),
             None if book.empty => Route::TableEmpty,
             None => Route::Unknown,
@@ -156,7 +117,7 @@ fn filled_in(template: &str, address: &Address) -> String {
 /// Whether a template for a user names no placeholder that there is not. One without any stands for one user, who gets
 /// the mail of the whole domain.
 #[must_use]
-pub fn is_user_template(template: &str) -> bool {
+pub(crate) fn is_user_template(template: &str) -> bool {
     let placeholders = ["{address}", "{local}", "{domain}"];
     let bare = placeholders.iter().fold(template.to_owned(), |bare, placeholder| bare.replace(placeholder, ""));
     !template.is_empty() && !bare.contains(['{', '}'])
@@ -180,7 +141,7 @@ mod tests {
 
     fn book(addresses: &[&str]) -> AddressBook {
         let entries = addresses.iter().map(|&a| (a.to_owned(), destination(&format!("owner of {a}")))).collect();
-        AddressBook { entries, empty: false }
+        AddressBook { entries, ..AddressBook::default() }
     }
 
     fn rule(domain: &str, user: &str) -> DomainRule {
@@ -222,6 +183,10 @@ mod tests {
         assert_eq!(route("Doug@BÜCHER.Example"), to("owner of doug@bücher.example"));
         assert_eq!(route("scuba@axial.net"), to("owner of Scuba@Axial.net"));
         assert_eq!(route("lisa@Müller.example"), to("lisa"));
+        let rows = book(&["νίκοσ@axial.net", "gross@axial.net"]);
+        let route = |text: &str| router.route(&address(text), Party::Recipient, &rows);
+        assert_eq!(route("Νίκος@axial.net"), to("owner of νίκοσ@axial.net"));
+        assert_eq!(route("groß+x@axial.net"), to("owner of gross@axial.net"));
         assert_eq!(router.lookups(&address("Doug@BÜCHER.Example"), Party::Sender), ["doug@bücher.example"]);
     }
 
@@ -238,7 +203,7 @@ mod tests {
     #[test]
     fn while_the_table_is_empty_nobody_is_unknown() {
         let router = Router::new(vec![rule("Axial.net", "{address}")], "");
-        let empty = AddressBook { entries: Vec::new(), empty: true };
+        let empty = AddressBook { empty: true, ..AddressBook::default() };
         assert_eq!(router.route(&address("doug@other.example"), Party::Recipient, &empty), Route::TableEmpty);
         assert_eq!(router.route(&address("doug@axial.net"), Party::Recipient, &empty), to("doug@axial.net"));
     }

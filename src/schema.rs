@@ -1,10 +1,15 @@
-//! The schema in `sql/<engine>/`: numbered migrations, applied in order by `migrate`.
+//! The schema in `sql/<engine>/`: numbered migrations, applied in order by `migrate`. Uses `base`, `database` and `lock`.
 //!
 //! Migrations are additive, so that release N runs on the schema of N+1 while machines are upgraded one by one.
 
+mod mysql;
 mod postgres;
+mod sqlite;
+
+pub use self::sqlite::open_embedded;
 
 use crate::database::DatabaseError;
+use crate::lock::LockName;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
@@ -26,7 +31,7 @@ impl Migration {
     /// SHA-256 of its text, in lower-case hexadecimal: an applied migration is never edited.
     #[must_use]
     pub fn checksum(&self) -> String {
-        crate::lock::hex(&Sha256::digest(self.sql.as_bytes()))
+        crate::base::hex::encode(&Sha256::digest(self.sql.as_bytes()))
     }
 }
 
@@ -58,25 +63,25 @@ pub trait Schema {
     /// The migrations that were applied, in order; empty where there is no table of them yet.
     ///
     /// # Errors
-    /// [`DatabaseError`]
+    /// Where the table of them cannot be read.
     fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError>;
 
-    /// Takes the lock under which migrations are applied, waiting for whoever has it, and makes the table of them.
+    /// Takes the lock under which migrations are applied, waiting while another process has it, and makes the table of them.
     ///
     /// # Errors
-    /// [`DatabaseError`]
+    /// Where another process has the lock until the deadline, or where our role may not make the table.
     fn lock_schema(&mut self) -> Result<(), DatabaseError>;
 
     /// Applies one migration and records it. Called under the schema's lock.
     ///
     /// # Errors
-    /// [`DatabaseError`]
+    /// Where the server refuses a statement of it, unless the migration is optional.
     fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError>;
 
-    /// Lets go of the schema's lock.
+    /// Frees the schema's lock. On PostgreSQL this commits the migrations.
     ///
     /// # Errors
-    /// [`DatabaseError`]
+    /// Where the connection is gone, or where the migrations may not be committed.
     fn unlock_schema(&mut self) -> Result<(), DatabaseError>;
 }
 
@@ -157,10 +162,16 @@ pub enum MigrateError {
     },
 }
 
+/// The lock under which migrations are applied. On MySQL it is one for all databases of a server: a migration of another site on
+/// the same server is waited for as well.
+fn schema_lock() -> LockName {
+    LockName::new("maildrop schema", b"migrations")
+}
+
 /// How each migration stands that this release knows or that was applied, in order of their numbers. Takes no lock.
 ///
 /// # Errors
-/// [`DatabaseError`]
+/// Where the table of migrations cannot be read.
 pub fn status(database: &mut dyn Schema) -> Result<Vec<MigrationStatus>, DatabaseError> {
     let applied = database.applied()?;
     Ok(compare(database.known(), &applied))
@@ -175,7 +186,7 @@ pub fn status(database: &mut dyn Schema) -> Result<Vec<MigrationStatus>, Databas
 /// A schema that a newer release has migrated is left alone, and [`Migrated::newer`] says so.
 ///
 /// # Errors
-/// [`MigrateError`]: nothing is applied where a migration was edited, is unknown, or was skipped.
+/// Where the server refuses a migration; and where a migration was edited, is unknown, or was skipped.
 pub fn migrate(
     database: &mut dyn Schema,
     progress: &mut dyn FnMut(&Migration, &Application),

@@ -16,6 +16,8 @@ GRANT INSERT, UPDATE ON maildrop.attempts TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE ON maildrop.messages TO 'maildrop_operator'@'%';
 GRANT INSERT ON maildrop.message_sources TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE ON maildrop.copies TO 'maildrop_operator'@'%';
+GRANT INSERT, UPDATE ON maildrop.refusals TO 'maildrop_operator'@'%';
+GRANT INSERT, UPDATE ON maildrop.ways_in TO 'maildrop_operator'@'%';
 
 -- `lock exec` says which programs it runs.
 GRANT INSERT, DELETE ON maildrop.programs TO 'maildrop_operator'@'%';

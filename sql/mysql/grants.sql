@@ -18,6 +18,11 @@ GRANT SELECT, INSERT, UPDATE ON maildrop.attempts TO 'maildrop'@'%';
 GRANT SELECT, INSERT, UPDATE ON maildrop.messages TO 'maildrop'@'%';
 GRANT SELECT, INSERT ON maildrop.message_sources TO 'maildrop'@'%';
 GRANT SELECT, INSERT, UPDATE ON maildrop.copies TO 'maildrop'@'%';
+-- What the mailbox store has shown of how it is logged in to.
+GRANT SELECT, INSERT, UPDATE ON maildrop.ways_in TO 'maildrop'@'%';
+
+-- With routing.unknown = "reject" only: nobody is refused before that is written down.
+GRANT SELECT, INSERT, UPDATE ON maildrop.refusals TO 'maildrop'@'%';
 
 -- `check` compares the schema with the release. That it finds a server in order needs no more than this: variables can
 -- be read by everybody.

@@ -12,6 +12,14 @@ GRANT SELECT, INSERT ON attempts, messages, copies TO :"role";
 GRANT UPDATE (ended_at, outcome, stages) ON attempts TO :"role";
 GRANT UPDATE (recipient, state, uid_validity, uid, reason, delivered_at, updated_at) ON copies TO :"role";
 
+-- With routing.unknown = "reject" only: nobody is refused before that is written down.
+GRANT SELECT, INSERT ON refusals TO :"role";
+GRANT UPDATE (refused, last_at) ON refusals TO :"role";
+
+-- What the mailbox store has shown of how it is logged in to.
+GRANT SELECT, INSERT ON ways_in TO :"role";
+GRANT UPDATE (proven_at, host) ON ways_in TO :"role";
+
 -- With record.raw only: keep the source of messages. A delivery never reads it back.
 GRANT INSERT, SELECT (message_id) ON message_sources TO :"role";
 

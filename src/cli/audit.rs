@@ -1,10 +1,12 @@
 //! `audit`: do ledger and mailboxes still agree?
 
-use super::place::{self, Place, shell_word};
-use super::{complain, moment, say, table};
-use crate::audit::{Audit, Gone, NeverEnded, NotTaken, Twice, audit, take_out};
-use crate::deadline::Deadline;
+use super::site_options::{self, SiteOptions, shell_word};
+use super::{complain, say, table};
+use crate::base::deadline::Deadline;
+use crate::base::timestamp;
+use crate::ledger::NeverEnded;
 use crate::ledger::recorded::{RecordedCopy, Selection};
+use crate::operations::audit::{Audit, Gone, NotTaken, Twice, audit, take_out};
 use crate::site::Site;
 use clap::Args;
 use serde_json::{Value, json};
@@ -37,11 +39,11 @@ which stays.
 
 Exit status: 0 if nothing needs anybody (what owners have deleted does not), 65 if something was found, 69 if the \
 database or a mailbox could not be read, 64 or 78 if the arguments or the configuration are wrong.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
-    place: Place,
+    site: SiteOptions,
     /// Messages recorded since then: 2d or 90m (ago), 2026-11-20, 2026-11-20T03:00:00Z
-    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = moment::since)]
+    #[arg(long, value_name = "TIME", default_value = "7d", value_parser = timestamp::since)]
     since: i64,
     /// Only the mailboxes of this user of the mailbox store, or one of them: scuba, scuba/INBOX
     #[arg(long, value_name = "USER[/MAILBOX]")]
@@ -69,16 +71,16 @@ enum Repair {
     Left(String),
 }
 
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let (site, mut database) = match arguments.place.open(PATIENCE) {
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let (site, mut database) = match arguments.site.open_with_mailboxes(PATIENCE) {
         Ok(opened) => opened,
         Err(status) => return status,
     };
     let selection = Selection { since: arguments.since, mailbox: arguments.mailbox.as_deref() };
-    let mut progress = Progress::new();
+    let mut progress = MailboxProgress::new();
     let found = match audit(&site, database.as_mut(), &selection, &mut |done, of| progress.tell(done, of)) {
         Ok(found) => found,
-        Err(error) => return place::failed(&error),
+        Err(error) => return site_options::failed(&error),
     };
     drop(database);
     let repairs: Vec<Repair> = found.twice.iter().map(|twice| repair(&site, twice, arguments)).collect();
@@ -147,7 +149,7 @@ fn tell(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
         say(&table(["found", "mailbox", "message", "what it is"], rows.into_iter()));
         say("");
     }
-    let since = moment::told(arguments.since);
+    let since = timestamp::told(arguments.since);
     let looked = match (&arguments.mailbox, found.mailboxes) {
         (Some(mailbox), 0) => format!("No copy for {mailbox} has been recorded since {since}"),
         (None, 0) => format!("No copy has been recorded since {since}"),
@@ -183,7 +185,7 @@ fn tell(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
     }
     // To be pasted.
     let mailbox = arguments.mailbox.as_ref().map(|mailbox| format!(" --mailbox {}", shell_word(mailbox)));
-    let place = mailbox.unwrap_or_default() + &arguments.place.options();
+    let place = mailbox.unwrap_or_default() + &arguments.site.options();
     let would = repairs.iter().filter(|repair| matches!(repair, Repair::Would)).count();
     if would > 0 {
         say(&format!("Nothing was changed. With --yes, {} would be taken out.", several(would, "copy", "copies")));
@@ -287,7 +289,7 @@ fn as_json(found: &Audit, repairs: &[Repair], arguments: &Arguments) -> Value {
         json!({
             "message_id": copy.message_id,
             "subject": copy.subject,
-            "recorded_at": moment::exact(copy.recorded_at),
+            "recorded_at": timestamp::exact(copy.recorded_at),
             "role": copy.role.as_str(),
             "user": copy.user,
             "mailbox": copy.mailbox,
@@ -317,43 +319,29 @@ fn as_json(found: &Audit, repairs: &[Repair], arguments: &Arguments) -> Value {
         })
     });
     let owed = found.owed.iter().map(|of| json!({ "copy": copy(of), "why": of.reason }));
-    let never_ended = found.never_ended.iter().map(|attempt| {
-        json!({
-            "message_id": attempt.message_id,
-            "recipient": attempt.recipient,
-            "user": attempt.user,
-            "mailbox": attempt.mailbox,
-            "host": attempt.host,
-            "pid": attempt.pid,
-            "queue_id": attempt.queue_id,
-            "started_at": moment::exact(attempt.started_at),
-            "age_seconds": attempt.age.as_secs(),
-            "delivered": attempt.delivered,
-        })
-    });
     let unseen = found
         .unseen
         .iter()
         .map(|(user, mailbox, error)| json!({ "user": user, "mailbox": mailbox, "error": error.to_string() }));
     json!({
-        "since": moment::exact(arguments.since),
+        "since": timestamp::exact(arguments.since),
         "copies": found.copies,
         "mailboxes": found.mailboxes,
         "gone": gone.collect::<Vec<_>>(),
         "twice": twice.collect::<Vec<_>>(),
         "owed": owed.collect::<Vec<_>>(),
-        "never_ended": never_ended.collect::<Vec<_>>(),
+        "never_ended": found.never_ended,
         "unseen": unseen.collect::<Vec<_>>(),
     })
 }
 
 /// Tells a person at a terminal how far it has come, every two seconds.
-struct Progress {
+struct MailboxProgress {
     last: Instant,
     to_a_person: bool,
 }
 
-impl Progress {
+impl MailboxProgress {
     fn new() -> Self {
         Self { last: Instant::now(), to_a_person: std::io::stderr().is_terminal() }
     }

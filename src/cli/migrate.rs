@@ -1,11 +1,12 @@
 //! `migrate`: the schema in `sql/<engine>/`, applied in order.
 
-use super::place::CONFIGURATION;
+use super::site_options::{self, CONFIGURATION};
 use super::{complain, say, table};
+use crate::base::deadline::Deadline;
 use crate::config::Config;
 use crate::database::DatabaseFailure;
-use crate::deadline::Deadline;
-use crate::schema::{self, Application, MigrateError, Migration, MigrationState, MigrationStatus};
+use crate::operations::migrate::migrate;
+use crate::schema::{Application, MigrateError, Migration, MigrationState, MigrationStatus};
 use crate::site::Site;
 use clap::Args;
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ FILE names a role that may create tables; deliveries have another one (sql/*/gra
 
 Safe to run from many machines at once, and to run again. A release runs on the schema of the next one, so \
 upgrade the schema first, then the machines one by one.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// The configuration file
     #[arg(long, value_name = "FILE", default_value = CONFIGURATION)]
     config: PathBuf,
@@ -38,14 +39,17 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    let site = match Config::load(&arguments.config).and_then(Site::configured) {
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let site = match Config::load(&arguments.config).and_then(Site::without_mailboxes) {
         Ok(site) => site,
         Err(error) => {
             complain(&error.to_string());
             return ExitCode::Config;
         }
     };
+    if let Err(status) = site_options::watch(&site, PATIENCE) {
+        return status;
+    }
     match bring_up_to_date(&site, arguments) {
         Ok(()) => ExitCode::Ok,
         Err(error) => {
@@ -63,21 +67,17 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
 
 fn bring_up_to_date(site: &Site, arguments: &Arguments) -> Result<(), MigrateError> {
     let slow = super::Slow::watch("migrating, or waiting for another machine that does");
-    let mut database = site.open_database(None, Deadline::after(PATIENCE))?;
-    if !arguments.status {
-        let mut progress = |migration: &Migration, application: &Application| {
-            if !arguments.json {
-                say(&told(migration, application));
-            }
-        };
-        let migrated = schema::migrate(database.as_mut(), &mut progress)?;
-        if !migrated.newer.is_empty() {
-            complain("a newer release has migrated this database; this one delivers on it, and adds nothing");
+    let mut progress = |migration: &Migration, application: &Application| {
+        if !arguments.json {
+            say(&told(migration, application));
         }
-    }
-    let standings = schema::status(database.as_mut())?;
+    };
+    let schema = migrate(site, arguments.status, Deadline::after(PATIENCE), &mut progress)?;
     drop(slow);
-    tell(&standings, arguments.json);
+    if schema.newer {
+        complain("a newer release has migrated this database; this one delivers on it, and adds nothing");
+    }
+    tell(&schema.migrations, arguments.json);
     Ok(())
 }
 
@@ -91,7 +91,7 @@ fn told(migration: &Migration, application: &Application) -> String {
     }
 }
 
-fn tell(standings: &[MigrationStatus], json: bool) {
+fn tell(migrations: &[MigrationStatus], json: bool) {
     let word = |standing: &MigrationStatus| match (standing.state, standing.optional) {
         (MigrationState::Applied, _) => "applied",
         (MigrationState::Pending, false) => "pending",
@@ -101,7 +101,7 @@ fn tell(standings: &[MigrationStatus], json: bool) {
         (MigrationState::Newer, _) => "applied by a newer release",
     };
     if json {
-        let all: Vec<_> = standings
+        let all: Vec<_> = migrations
             .iter()
             .map(
                 |s| serde_json::json!({ "number": s.number, "name": s.name, "state": word(s), "optional": s.optional }),
@@ -109,6 +109,6 @@ fn tell(standings: &[MigrationStatus], json: bool) {
             .collect();
         return say(&serde_json::Value::from(all).to_string());
     }
-    let rows = standings.iter().map(|s| [format!("{:04}", s.number), s.name.clone(), word(s).to_owned()]);
+    let rows = migrations.iter().map(|s| [format!("{:04}", s.number), s.name.clone(), word(s).to_owned()]);
     say(&table(["migration", "name", "state"], rows));
 }

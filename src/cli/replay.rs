@@ -1,20 +1,22 @@
 //! `replay`: the manual way in. The same delivery, fed from files, mboxes, a queue file, standard input or the ledger.
 
-mod again;
+mod owed_and_lost;
 mod progress;
 
-use super::deliver::Setting;
-use super::place::{CONFIGURATION, Place, failed, shell_word};
-use super::{complain, moment, printable, say, table};
+use super::site_options::{CONFIGURATION, LONGEST_ANSWER, SiteOptions, failed, shell_word, watch};
+use super::{complain, printable, say, table};
+use crate::base::timestamp;
 use crate::message::Address;
-use crate::replay::{Event, Form, Given, LedgerQuery, List, Outcome, Replay, ReplayError, Slice, Source, Told};
+use crate::operations::replay::{
+    Event, FailureFile, Form, LedgerQuery, List, MessageReport, PartialEnvelope, Replay, ReplayError, ReplayOutcome,
+    Slice, Source, Tally,
+};
+use crate::site::Setting;
 use clap::{ArgGroup, Args};
-use progress::Progress;
+use progress::ReplayProgress;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -69,12 +71,12 @@ it after the messages in hand.
 Exit status: 0 everything is there; 75 something was deferred, or it was ended early: run it again; 65 something was refused, or \
 cannot be read; 66 there is nothing to replay; 69 the database is out of reach, or denies it. All that failed is in the file that \
 the end tells of.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// Files (a message, an mbox, what postcat prints, failures of an earlier replay), folders, Maildirs; - is standard input
     #[arg(value_name = "SOURCE")]
     sources: Vec<PathBuf>,
     #[command(flatten)]
-    place: Place,
+    site: SiteOptions,
     /// How files are written: message, mbox, queue-file or failures [default: the beginning of each file tells; those of a
     /// Maildir are messages]
     #[arg(long, value_name = "FORM", value_parser = form)]
@@ -84,7 +86,7 @@ pub(super) struct Arguments {
     message_id: Vec<String>,
     /// Deliveries that the ledger has seen tried since: 2d or 90m (ago), 2026-11-20 (where that day begins in UTC),
     /// 2026-11-20T03:00:00Z, 2026-11-20T03:00:00+01:00
-    #[arg(long, value_name = "WHEN", conflicts_with_all = FOR_FILES, value_parser = moment::since,
+    #[arg(long, value_name = "WHEN", conflicts_with_all = FOR_FILES, value_parser = timestamp::since,
         allow_hyphen_values = true)]
     since: Option<i64>,
     /// Deliveries that the ledger has seen tried and not succeed
@@ -149,39 +151,7 @@ fn address(text: &str) -> Result<Address, String> {
     Address::parse(text).map_err(|error| error.to_string())
 }
 
-/// How many of each.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Tally {
-    delivered: u64,
-    already_there: u64,
-    deferred: u64,
-    refused: u64,
-    /// Entries of the list that are done with.
-    done: u64,
-    /// Entries of the list that belong to other slices.
-    elsewhere: u64,
-}
-
-impl Tally {
-    fn failed(&self) -> u64 {
-        self.deferred + self.refused
-    }
-
-    fn looked_at(&self) -> u64 {
-        self.done + self.elsewhere
-    }
-
-    fn count(&mut self, outcome: &Outcome) {
-        match outcome {
-            Outcome::Delivered(_) => self.delivered += 1,
-            Outcome::AlreadyThere => self.already_there += 1,
-            Outcome::Deferred(_) => self.deferred += 1,
-            Outcome::Refused(_) => self.refused += 1,
-        }
-    }
-}
-
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     match replay(arguments) {
         Ok(exit) | Err(exit) => exit,
     }
@@ -193,14 +163,15 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     if arguments.without_sent {
         setting.site = setting.site.without_sent_copies();
     }
-    if let Err(error) = crate::log::start(&setting.log) {
+    if let Err(error) = crate::base::log::start(&setting.log) {
         complain(&format!("the deliveries are not logged: {error}"));
     }
+    watch(&setting.site, LONGEST_ANSWER)?;
     if arguments.owed {
-        return again::owed(arguments, &setting);
+        return owed_and_lost::owed(arguments, &setting);
     }
     if arguments.restore {
-        return again::restore(arguments, &setting);
+        return owed_and_lost::restore(arguments, &setting);
     }
 
     let stdin = match sources.iter().any(|source| matches!(source, Source::StandardInput)) {
@@ -208,10 +179,7 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         false => None,
     };
     let looking = super::Slow::watch("looking for messages");
-    let list = List::new().map_err(|error| told(&error))?;
-    for source in &sources {
-        source.list(arguments.format, stdin.as_ref(), &setting.site, &list).map_err(|error| told(&error))?;
-    }
+    let list = List::of(&sources, arguments.format, stdin.as_ref(), &setting.site).map_err(|error| told(&error))?;
     let total = list.count().map_err(|error| told(&error))?;
     drop(looking);
     if total == 0 {
@@ -227,7 +195,7 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         site: &setting.site,
         deadline: setting.site.deadline(),
         size_limit: setting.size_limit,
-        given: Given {
+        given: PartialEnvelope {
             sender: arguments.sender.clone(),
             recipients: recipients.map(|address| (address.to_string(), None)).collect(),
             queue_id: arguments.queue_id.clone(),
@@ -240,9 +208,9 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         stdin,
         stop: &stop,
     };
-    let mut failures = if arguments.dry_run { None } else { Some(Failures::create(arguments)?) };
+    let mut failures = if arguments.dry_run { None } else { Some(failure_file(arguments)?) };
     let mut tally = Tally::default();
-    let mut progress = Progress::begin(total);
+    let mut progress = ReplayProgress::begin(total);
     let mut unwritable = None;
     let ran = replay.run(list, |event| {
         hear(event, arguments, &mut tally, failures.as_mut(), &mut unwritable, &progress);
@@ -252,7 +220,13 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         progress.show(&tally);
     });
     progress.end();
-    let kept = failures.and_then(|failures| failures.close(&tally));
+    let kept = failures.and_then(|failures| match failures.close(tally.failed() > 0) {
+        Ok(kept) => kept,
+        Err((path, error)) => {
+            complain(&format!("{}, which is empty, could not be removed: {error}", path.display()));
+            None
+        }
+    });
     if let Err(error) = ran {
         told(&error);
     }
@@ -302,20 +276,21 @@ fn sources(arguments: &Arguments) -> Result<Vec<Source>, ExitCode> {
 }
 
 fn setting(arguments: &Arguments, sources: &[Source]) -> Result<Setting, ExitCode> {
-    let setting = match &arguments.place.embedded {
+    let setting = match &arguments.site.embedded {
         Some(directory) => {
+            arguments.site.refuse_root()?;
             let from_files = sources.iter().any(|source| !matches!(source, Source::Ledger(_)));
             if arguments.dry_run || !from_files {
                 // To look at what is not there must not make it.
-                arguments.place.site()?;
+                arguments.site.resolve()?;
             }
             Setting::embedded(directory)
         }
-        None => Setting::configured(arguments.place.config.as_deref().unwrap_or(CONFIGURATION.as_ref())),
+        None => Setting::configured(arguments.site.config.as_deref().unwrap_or(CONFIGURATION.as_ref())),
     };
     setting.map_err(|problem| {
         complain(&problem);
-        if arguments.place.config.is_none() && arguments.place.embedded.is_none() {
+        if arguments.site.config.is_none() && arguments.site.embedded.is_none() {
             complain("give another file with --config FILE, or a directory of --embedded with --embedded DIR");
         }
         ExitCode::Config
@@ -342,15 +317,15 @@ fn hear(
     event: Event,
     arguments: &Arguments,
     tally: &mut Tally,
-    failures: Option<&mut Failures>,
+    failures: Option<&mut FailureFile>,
     unwritable: &mut Option<io::Error>,
-    progress: &Progress,
+    progress: &ReplayProgress,
 ) {
     match event {
         Event::Done => tally.done += 1,
         Event::Elsewhere => tally.elsewhere += 1,
         Event::Tick => {}
-        Event::Told(told) => {
+        Event::MessageReport(told) => {
             tally.count(&told.outcome);
             if let (Some(line), Some(failures)) = (&told.failure, failures)
                 && let Err(error) = failures.write(line)
@@ -358,9 +333,9 @@ fn hear(
                 unwritable.get_or_insert(error);
             }
             let (failed, why) = match &told.outcome {
-                Outcome::Deferred(why) | Outcome::Refused(why) => (true, why.as_str()),
-                Outcome::Delivered(plan) => (false, plan.as_str()),
-                Outcome::AlreadyThere => (false, "already there"),
+                ReplayOutcome::Deferred(why) | ReplayOutcome::Refused(why) => (true, why.as_str()),
+                ReplayOutcome::Delivered(plan) => (false, plan.as_str()),
+                ReplayOutcome::AlreadyThere => (false, "already there"),
             };
             if arguments.dry_run {
                 progress.above(|| say(&in_a_dry_run(&told, why, arguments.json)));
@@ -373,33 +348,33 @@ fn hear(
     }
 }
 
-fn result(outcome: &Outcome) -> &'static str {
+fn result(outcome: &ReplayOutcome) -> &'static str {
     match outcome {
-        Outcome::Delivered(_) => "delivered",
-        Outcome::AlreadyThere => "already there",
-        Outcome::Deferred(_) => "deferred",
-        Outcome::Refused(_) => "refused",
+        ReplayOutcome::Delivered(_) => "delivered",
+        ReplayOutcome::AlreadyThere => "already there",
+        ReplayOutcome::Deferred(_) => "deferred",
+        ReplayOutcome::Refused(_) => "refused",
     }
 }
 
 /// One line, whatever the message and the servers say.
-fn line(told: &Told, why: &str) -> String {
+fn line(told: &MessageReport, why: &str) -> String {
     let recipient = told.recipient.as_deref().map(|recipient| format!(" to {recipient}")).unwrap_or_default();
     let outcome = match &told.outcome {
-        Outcome::Deferred(_) => "deferred: ",
-        Outcome::Refused(_) => "refused: ",
-        Outcome::Delivered(_) | Outcome::AlreadyThere => "",
+        ReplayOutcome::Deferred(_) => "deferred: ",
+        ReplayOutcome::Refused(_) => "refused: ",
+        ReplayOutcome::Delivered(_) | ReplayOutcome::AlreadyThere => "",
     };
     let line = format!("{}{recipient}: {outcome}{why}", told.source);
     printable(&line).replace('\n', "?")
 }
 
-fn in_a_dry_run(told: &Told, why: &str, json: bool) -> String {
+fn in_a_dry_run(told: &MessageReport, why: &str, json: bool) -> String {
     if !json {
         return line(told, why);
     }
     let result = match &told.outcome {
-        Outcome::Delivered(_) => "to be delivered",
+        ReplayOutcome::Delivered(_) => "to be delivered",
         outcome => result(outcome),
     };
     serde_json::json!({ "source": told.source, "recipient": told.recipient, "result": result, "detail": why })
@@ -444,63 +419,25 @@ fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<
                 "only some of what failed is in {file}: give the same command again, with room for all"
             ));
         }
-        let (place, file) = (arguments.place.options(), shell_word(&file.to_string_lossy()));
+        let (place, file) = (arguments.site.options(), shell_word(&file.to_string_lossy()));
         let without = if arguments.without_sent { " --without-sent" } else { "" };
         say(&format!("what failed is in {file}; once mended:\n  maildrop_command replay{place}{without} {file}"));
     }
 }
 
-/// The file of what failed.
-struct Failures {
-    path: PathBuf,
-    file: File,
-    /// How long it is.
-    length: u64,
-}
-
-impl Failures {
-    /// Makes it, before anything is delivered: a replay that cannot say what failed should not begin.
-    fn create(arguments: &Arguments) -> Result<Self, ExitCode> {
-        let path = arguments.failures_to.clone().unwrap_or_else(|| {
-            let time: String = moment::told(moment::now()).replace(' ', "T").replace(['-', ':'], "");
-            format!("replay-failures-{time}-{}.jsonl", std::process::id()).into()
-        });
-        // It may hold messages.
-        match OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path) {
-            Ok(file) => Ok(Self { path, file, length: 0 }),
-            Err(error) => {
-                complain(&format!(
-                    "{}: {error}\nthat is where what fails would be written: give another place with --failures-to FILE",
-                    path.display()
-                ));
-                Err(ExitCode::CantCreat)
-            }
-        }
-    }
-
-    fn write(&mut self, line: &str) -> io::Result<()> {
-        let line = format!("{line}\n");
-        match self.file.write_all(line.as_bytes()) {
-            Ok(()) => self.length += line.len() as u64,
-            Err(error) => {
-                // Half a line would spoil the next one, too, should there be room again.
-                let _ = self.file.set_len(self.length);
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    /// Where it is; or nothing, where nothing failed: then it is gone.
-    fn close(self, tally: &Tally) -> Option<PathBuf> {
-        if tally.failed() > 0 {
-            return Some(self.path);
-        }
-        if let Err(error) = std::fs::remove_file(&self.path) {
-            complain(&format!("{}, which is empty, could not be removed: {error}", self.path.display()));
-        }
-        None
-    }
+/// Where what fails is written. Made before anything is delivered: a replay that cannot say what failed should not begin.
+fn failure_file(arguments: &Arguments) -> Result<FailureFile, ExitCode> {
+    let path = arguments.failures_to.clone().unwrap_or_else(|| {
+        let time: String = timestamp::told(timestamp::now()).replace(' ', "T").replace(['-', ':'], "");
+        format!("replay-failures-{time}-{}.jsonl", std::process::id()).into()
+    });
+    FailureFile::create(&path).map_err(|error| {
+        complain(&format!(
+            "{}: {error}\nthat is where what fails would be written: give another place with --failures-to FILE",
+            path.display()
+        ));
+        ExitCode::CantCreat
+    })
 }
 
 /// Tells why a replay cannot begin or go on, and gives the status to exit with.

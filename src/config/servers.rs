@@ -1,9 +1,11 @@
 //! The sections that say where a server is and who we are to it: `[database]` and `[imap]`.
 
-use super::secret::PasswordFile;
+use super::password_file::PasswordFile;
 use super::source::{ConfigError, Source};
 use super::values;
-use crate::database::{Address, Tls};
+use crate::base::endpoint::Endpoint;
+use crate::database::Tls;
+use crate::imap::USER_TIMEOUT;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +16,7 @@ pub struct Database {
     /// Which product it is.
     pub engine: Engine,
     /// How to reach it.
-    pub address: Address,
+    pub address: Endpoint,
     /// The database (PostgreSQL) or schema (MySQL).
     pub database: String,
     /// Our role there.
@@ -39,7 +41,7 @@ pub enum Engine {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Imap {
     /// How to reach it.
-    pub address: Address,
+    pub address: Endpoint,
     /// How a TCP connection is encrypted; a unix socket never is.
     pub encryption: Encryption,
     /// The CA certificates to trust, PEM; the system's where none is named.
@@ -53,7 +55,7 @@ pub struct Imap {
     /// How to log in.
     pub mechanism: Mechanism,
     /// The login name where `act_for_user` is off; `{user}` in it stands for the mailbox's user. `None`: the service
-    /// account's own.
+    /// account's own, and then the names of mailboxes have to say whose they are.
     pub login_user: Option<String>,
     /// How long after its beginning an attempt that never ended may still land its APPEND. Longer than
     /// `delivery.deadline`.
@@ -121,7 +123,7 @@ enum TlsKey {
 }
 
 /// `[imap]` as it is in the file.
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ImapSection {
     host: Option<String>,
@@ -135,29 +137,9 @@ pub(super) struct ImapSection {
     act_for_user: Option<bool>,
     mechanism: Mechanism,
     login_user: Option<String>,
-    #[serde(deserialize_with = "values::duration")]
-    settle: Duration,
+    #[serde(deserialize_with = "values::optional_duration")]
+    settle: Option<Duration>,
     over_quota: OverQuota,
-}
-
-impl Default for ImapSection {
-    fn default() -> Self {
-        Self {
-            host: None,
-            port: None,
-            socket: None,
-            encryption: None,
-            ca_file: None,
-            user: None,
-            password_file: None,
-            password_credential: None,
-            act_for_user: None,
-            mechanism: Mechanism::default(),
-            login_user: None,
-            settle: Duration::from_secs(600),
-            over_quota: OverQuota::default(),
-        }
-    }
 }
 
 impl DatabaseSection {
@@ -171,11 +153,12 @@ impl DatabaseSection {
         };
         let address = section.address(self.host, self.port, self.socket, port)?;
         let tls = match (self.tls, &address) {
-            (Some(TlsKey::Verify), Address::Socket(_)) => {
+            (Some(TlsKey::Verify), Endpoint::Socket(_)) => {
                 return Err(section.error("tls", "a unix socket is never encrypted: leave it out"));
             }
             (Some(tls), _) => tls,
-            (None, address) if is_on_this_machine(address) => TlsKey::Off,
+            // Only what never leaves this machine goes in the clear unless said otherwise.
+            (None, address) if address.is_on_this_machine() => TlsKey::Off,
             (None, _) => TlsKey::Verify,
         };
         let ca_file = section.path("ca_file", self.ca_file)?;
@@ -200,21 +183,26 @@ impl DatabaseSection {
 }
 
 impl ImapSection {
-    pub(super) fn check(self, source: &Source<'_>, credentials: Option<&Path>) -> Result<Imap, ConfigError> {
+    pub(super) fn check(
+        self,
+        source: &Source<'_>,
+        credentials: Option<&Path>,
+        deadline: Duration,
+    ) -> Result<Imap, ConfigError> {
         let section = Section { source, name: "imap", credentials };
         // The port depends on the encryption, and the encryption on where the server is.
         let address = section.address(self.host, self.port, self.socket, 0)?;
         let encryption = match (self.encryption, &address) {
-            (Some(Encryption::Starttls | Encryption::Tls), Address::Socket(_)) => {
+            (Some(Encryption::Starttls | Encryption::Tls), Endpoint::Socket(_)) => {
                 return Err(section.error("encryption", "a unix socket is never encrypted: leave it out"));
             }
             (Some(encryption), _) => encryption,
-            (None, address) if is_on_this_machine(address) => Encryption::None,
+            (None, address) if address.is_on_this_machine() => Encryption::None,
             (None, _) => Encryption::Tls,
         };
         let address = match address {
-            Address::Tcp { host, port: 0 } => {
-                Address::Tcp { host, port: if encryption == Encryption::Tls { 993 } else { 143 } }
+            Endpoint::Tcp { host, port: 0 } => {
+                Endpoint::Tcp { host, port: if encryption == Encryption::Tls { 993 } else { 143 } }
             }
             address => address,
         };
@@ -230,7 +218,7 @@ impl ImapSection {
                 section.error("mechanism", "LOGIN cannot act for another user: say \"plain\", or act_for_user = false")
             );
         }
-        // Whoever says how else to log in has said that it is not by acting for the user.
+        // Another way to log in is given, so it is not by acting for the user.
         let otherwise = self.mechanism == Mechanism::Login || self.login_user.is_some();
         let act_for_user = self.act_for_user.unwrap_or(!otherwise);
         if act_for_user && self.login_user.is_some() {
@@ -254,21 +242,23 @@ impl ImapSection {
             act_for_user,
             mechanism: self.mechanism,
             login_user: self.login_user,
-            settle: self.settle,
+            settle: self.settle.unwrap_or(deadline + SETTLED_AFTER),
             over_quota: self.over_quota,
         })
     }
 }
 
-/// Whether what is sent there never leaves this machine. Only then is not encrypting it the default.
-pub(super) fn is_on_this_machine(address: &Address) -> bool {
-    match address {
-        Address::Socket(_) => true,
-        Address::Tcp { host, .. } => {
-            host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-        }
-    }
-}
+/// How long after the deadline, by which every delivery has ended, its APPEND is taken for settled: [`LATE`], and half a
+/// minute more.
+const SETTLED_AFTER: Duration = Duration::from_mins(3);
+
+/// How long after the end of a process its APPEND may still land: [`USER_TIMEOUT`] on the way, and [`DEAD_LOCKS`] at the
+/// server. A proxy in between may add to that: see config.example.toml.
+pub(super) const LATE: Duration = USER_TIMEOUT.saturating_add(DEAD_LOCKS);
+
+/// For how long a mailbox store that was killed may honour the locks of its dead processes: Dovecot 2.4 on Maildir stored an
+/// APPEND 110 seconds late.
+const DEAD_LOCKS: Duration = Duration::from_mins(2);
 
 /// A section being checked.
 struct Section<'a> {
@@ -304,7 +294,7 @@ impl Section<'_> {
         port: Option<u16>,
         socket: Option<PathBuf>,
         default_port: u16,
-    ) -> Result<Address, ConfigError> {
+    ) -> Result<Endpoint, ConfigError> {
         // An IPv6 address has two colons at least.
         if let Some(host) = &host
             && (host.starts_with('[') || host.matches(':').count() == 1)
@@ -319,9 +309,9 @@ impl Section<'_> {
                 Err(self.error("host", "it is missing: name the server's host, or its unix socket as socket"))
             }
             (None, Some(_)) if port.is_some() => Err(self.error("port", "a unix socket has none: leave it out")),
-            (None, Some(socket)) => Ok(Address::Socket(socket)),
+            (None, Some(socket)) => Ok(Endpoint::Socket(socket)),
             (Some(_), None) if port == Some(0) => Err(self.error("port", "0 is no port")),
-            (Some(host), None) => Ok(Address::Tcp { host, port: port.unwrap_or(default_port) }),
+            (Some(host), None) => Ok(Endpoint::Tcp { host, port: port.unwrap_or(default_port) }),
         }
     }
 

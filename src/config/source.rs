@@ -25,14 +25,14 @@ pub(super) struct Source<'a> {
 
 impl Source<'_> {
     /// An error about the key of this path (`["imap", "settle"]`), whether or not it is in the file.
-    pub fn error(&self, path: &[&str], problem: &str) -> ConfigError {
+    pub(crate) fn error(&self, path: &[&str], problem: &str) -> ConfigError {
         let tables = self.tables();
         let line = tables.as_ref().and_then(|table| key_span(table.get_ref(), path)).map(|span| self.line(span.start));
         self.at(line, format!("{}: {problem}", path.join(".")))
     }
 
     /// What toml says, with the key that it is about.
-    pub fn toml_error(&self, error: &toml::de::Error) -> ConfigError {
+    pub(crate) fn toml_error(&self, error: &toml::de::Error) -> ConfigError {
         let start = error.span().map(|span| span.start);
         let line = start.map(|start| self.line(start));
         let tables = self.tables();

@@ -1,5 +1,10 @@
 use super::*;
+use crate::base::endpoint::Endpoint;
+use crate::base::log::Level;
+use crate::database::Tls;
 use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 const EXAMPLE: &str = include_str!("../../config.example.toml");
 
@@ -40,7 +45,7 @@ fn and(more: &str) -> String {
 #[test]
 fn what_is_left_out_has_its_default() {
     let config = good(LEAST);
-    let tcp = |host: &str, port| Address::Tcp { host: host.into(), port };
+    let tcp = |host: &str, port| Endpoint::Tcp { host: host.into(), port };
     assert_eq!(config.database.address, tcp("db.example.com", 5432));
     assert_eq!(config.database.tls, Tls::Verify { ca_file: None });
     assert_eq!(config.database.password, None);
@@ -50,8 +55,8 @@ fn what_is_left_out_has_its_default() {
     assert_eq!(
         config.policy(),
         Policy {
-            lock_wait: Duration::ZERO,
-            settle: Duration::from_secs(600),
+            lock_wait: Duration::from_secs(30),
+            settle: Duration::from_mins(7),
             sent_retry_for: Duration::from_secs(86400),
             over_quota_refuses: false,
             look_in_sent: false,
@@ -67,7 +72,7 @@ fn a_server_on_this_machine_is_not_encrypted_unless_asked_for() {
     for host in ["localhost", "127.0.0.1", "::1"] {
         let config = good(&LEAST.replace("db.example.com", host).replace("imap.example.com", host));
         assert_eq!((&config.database.tls, config.imap.encryption), (&Tls::Off, Encryption::None));
-        assert_eq!(config.imap.address, Address::Tcp { host: host.into(), port: 143 });
+        assert_eq!(config.imap.address, Endpoint::Tcp { host: host.into(), port: 143 });
         assert!(config.warnings().is_empty());
     }
     let sockets = LEAST
@@ -75,9 +80,9 @@ fn a_server_on_this_machine_is_not_encrypted_unless_asked_for() {
         .replace("host = \"imap.example.com\"", "socket = \"/run/imap\"");
     let config = good(&sockets);
     assert_eq!((&config.database.tls, config.imap.encryption), (&Tls::Off, Encryption::None));
-    assert_eq!(config.database.address, Address::Socket("/run/postgresql".into()));
+    assert_eq!(config.database.address, Endpoint::Socket("/run/postgresql".into()));
     let config = good(&LEAST.replace("host = \"imap", "encryption = \"starttls\"\nhost = \"imap"));
-    assert_eq!(config.imap.address, Address::Tcp { host: "imap.example.com".into(), port: 143 });
+    assert_eq!(config.imap.address, Endpoint::Tcp { host: "imap.example.com".into(), port: 143 });
 }
 
 #[test]
@@ -105,6 +110,9 @@ fn the_example_is_good_and_what_it_calls_a_default_is_one() {
     let rules = |config: &Config| config.routing.domain.iter().map(Domain::rule).collect::<Vec<_>>();
     assert_eq!(rules(&explicit), rules(&plain));
     explicit.routing.domain.clone_from(&plain.routing.domain);
+    // So are they to the wait for a lock, which makes room for a short deadline where it is left out.
+    assert_eq!(explicit.policy(), plain.policy());
+    explicit.lock.wait = plain.lock.wait;
     assert_eq!(explicit, plain);
 }
 
@@ -118,8 +126,8 @@ fn commented_key(line: &str) -> Option<&str> {
 fn what_may_still_come_back_has_to_be_remembered() {
     let retention = |text: &str| and(&format!("[retention]\n{text}\n"));
     assert_eq!(
-        retention("attempts_older_than = \"5d 10m\""),
-        "/etc/m.toml, line 12: retention.attempts_older_than: 5days 10m is too short: it has to be longer than 5days 10m, \
+        retention("attempts_older_than = \"5d 7m\""),
+        "/etc/m.toml, line 12: retention.attempts_older_than: 5days 7m is too short: it has to be longer than 5days 7m, \
          which is for how long Postfix may bring a message back (delivery.postfix_queue_lifetime) and imap.settle; a message \
          that is forgotten sooner would be delivered again"
     );
@@ -128,7 +136,7 @@ fn what_may_still_come_back_has_to_be_remembered() {
     );
     assert!(retention("messages_older_than = \"9\"").contains("is no duration"));
     let config = good(&format!(
-        "{LEAST}[retention]\nattempts_older_than = \"5d 11m\"\nsources_older_than = \"1s\"\nmessages_older_than = \"400d\"\n"
+        "{LEAST}[retention]\nattempts_older_than = \"5d 8m\"\nsources_older_than = \"1s\"\nmessages_older_than = \"400d\"\n"
     ));
     assert_eq!(config.retention.sources_older_than, Some(Duration::from_secs(1)));
     // Whoever has a shorter queue may forget sooner.
@@ -191,7 +199,7 @@ fn everything_can_be_said() {
         over_quota = "reject"
         [routing]
         recipient_delimiter = "+-"
-        unknown = "defer"
+        unknown = "reject"
         [[routing.domain]]
         name = "Example.com"
         user = "{local}"
@@ -219,11 +227,11 @@ fn everything_can_be_said() {
         "#,
     );
     assert_eq!(config.database.engine, Engine::Mysql);
-    assert_eq!(config.database.address, Address::Tcp { host: "db.example.com".into(), port: 3307 });
+    assert_eq!(config.database.address, Endpoint::Tcp { host: "db.example.com".into(), port: 3307 });
     assert_eq!(config.database.password.as_ref().unwrap().path(), Path::new("/run/credentials/db"));
     assert_eq!(config.imap.password.path(), Path::new("/run/credentials/imap"));
     assert!(!config.imap.act_for_user);
-    assert_eq!(config.imap.address, Address::Tcp { host: "imap.example.com".into(), port: 143 });
+    assert_eq!(config.imap.address, Endpoint::Tcp { host: "imap.example.com".into(), port: 143 });
     assert_eq!(
         config.policy(),
         Policy {
@@ -237,6 +245,20 @@ fn everything_can_be_said() {
     );
     assert_eq!(config.delivery.message_size_limit, Some(50_000_000));
     assert_eq!(config.warnings(), ["/etc/m.toml: imap.encryption: passwords and mail cross the network in the clear"]);
+}
+
+/// Who sets a short deadline, and no wait, has a configuration that works.
+#[test]
+fn the_wait_for_a_lock_that_nobody_chose_makes_room_for_the_deadline() {
+    let wait = |more: &str| good(&format!("{LEAST}\n[lock]\n{more}")).policy().lock_wait;
+    assert_eq!(wait("[delivery]\ndeadline = \"60s\""), Duration::from_secs(30));
+    assert_eq!(wait("[delivery]\ndeadline = \"20s\""), Duration::from_secs(10));
+    assert_eq!(wait("wait = \"15s\"\n[delivery]\ndeadline = \"20s\""), Duration::from_secs(15));
+    assert_eq!(wait("wait = \"0s\""), Duration::ZERO);
+    assert_eq!(
+        and("[lock]\nwait = \"30s\"\n[delivery]\ndeadline = \"20s\"\n"),
+        "/etc/m.toml, line 12: lock.wait: 30s is not below delivery.deadline (20s): nothing would be left for the delivery"
+    );
 }
 
 // --- what is wrong is said in one line: file, line, key, mend
@@ -268,7 +290,8 @@ fn what_is_missing() {
         ),
         (
             "password_file = \"/etc/imap.password\"",
-            ", line 7: imap.password_file: it is missing: name the file that the service account's password is in, or say password_credential",
+            ", line 7: imap.password_file: it is missing: name the file that the service account's password is in, or \
+             say password_credential",
         ),
     ] {
         assert_eq!(with(line, ""), format!("{f}{error}"));
@@ -285,7 +308,8 @@ fn what_is_misspelt() {
     for (more, error) in [
         (
             "[imaps]",
-            "11: imaps: there is no such key here: expected one of `credentials_directory`, `database`, `lock`, `imap`, `routing`, `sent`, `record`, `delivery`, `retention`, `log`",
+            "11: imaps: there is no such key here: expected one of `credentials_directory`, `database`, `lock`, \
+             `imap`, `routing`, `sent`, `record`, `delivery`, `retention`, `log`",
         ),
         ("[lock]\nwaits = \"1s\"", "12: lock.waits: there is no such key here: expected `namespace` or `wait`"),
         (
@@ -304,7 +328,8 @@ fn what_is_misspelt() {
         ("[record]\nraw_limit = -1", "12: record.raw_limit: a size cannot be negative"),
         (
             "[record]\nraw_limit = true",
-            "12: record.raw_limit: invalid type: boolean `true`, expected a size: a number of bytes, or \"10kB\", \"10MB\", \"10MiB\"",
+            "12: record.raw_limit: invalid type: boolean `true`, expected a size: a number of bytes, or \"10kB\", \
+             \"10MB\", \"10MiB\"",
         ),
         (
             "[log]\nto = \"stderr\"",
@@ -371,12 +396,14 @@ fn what_contradicts_itself() {
         (
             "host = \"db.example.com\"",
             "host = \"a:5433\"",
-            "4: database.host: it is a name or an address, and nothing else: the number goes into port, and an IPv6 address stands without brackets",
+            "4: database.host: it is a name or an address, and nothing else: the number goes into port, and an IPv6 \
+             address stands without brackets",
         ),
         (
             "host = \"imap.example.com\"",
             "host = \"[::1]:143\"",
-            "8: imap.host: it is a name or an address, and nothing else: the number goes into port, and an IPv6 address stands without brackets",
+            "8: imap.host: it is a name or an address, and nothing else: the number goes into port, and an IPv6 \
+             address stands without brackets",
         ),
         (
             "host = \"db.example.com\"",
@@ -411,7 +438,8 @@ fn what_contradicts_itself() {
         (
             "password_file = \"/etc/imap.password\"",
             "password_credential = \"a\"",
-            "10: imap.password_credential: under pipe(8) there is no $CREDENTIALS_DIRECTORY: say credentials_directory = \"/run/…\" at the top of this file, or use password_file",
+            "10: imap.password_credential: under pipe(8) there is no $CREDENTIALS_DIRECTORY: say \
+             credentials_directory = \"/run/…\" at the top of this file, or use password_file",
         ),
         (
             "user = \"service\"",
@@ -439,6 +467,37 @@ fn what_contradicts_itself() {
 }
 
 #[test]
+fn a_login_that_names_nobody_is_for_mailboxes_that_are_named_after_their_users() {
+    let load = |login: &str, more: &str| {
+        let text = LEAST.replacen("user = \"service\"", &format!("user = \"service\"\n{login}"), 1);
+        parse(&format!("{text}{more}"))
+    };
+    let rule = |lines: &str| format!("[[routing.domain]]\nname = \"one.example\"\n{lines}");
+    let named = rule("user = \"one\"\ninbox = \"user/one\"\nsent = \"user/one/Sent\"\n");
+    for login in ["act_for_user = false", "mechanism = \"login\"", "login_user = \"service\""] {
+        for wrong in [
+            rule(""),
+            rule("user = \"one\"\ninbox = \"user/one\"\n"),
+            rule("user = \"one\"\ninbox = \"INBOX\"\nsent = \"user/one/Sent\"\n"),
+            rule("user = \"{local}\"\ninbox = \"user/{local}\"\nsent = \"user/{local}/Sent\"\n"),
+            format!("{named}{}", rule("").replace("one", "two")),
+        ] {
+            let error = load(login, &wrong).unwrap_err().to_string();
+            assert!(error.contains(" imap.login_user: with n"), "{login} {wrong} {error}");
+            assert!(error.contains("say login_user = \"{user}*service\""), "{error}");
+        }
+        load(login, &named).unwrap();
+        // Where the names are in the table `addresses`, a delivery looks at them.
+        load(login, "").unwrap();
+    }
+    let no_sent = format!("{}[sent]\nenabled = false\n", rule("user = \"one\"\ninbox = \"user/one\"\n"));
+    load("act_for_user = false", &no_sent).unwrap();
+    for login in ["", "login_user = \"{user}*service\"", "mechanism = \"login\"\nlogin_user = \"{user}\""] {
+        load(login, &rule("")).unwrap();
+    }
+}
+
+#[test]
 fn what_would_lose_or_double_mail() {
     for (more, error) in [
         (
@@ -447,19 +506,40 @@ fn what_would_lose_or_double_mail() {
         ),
         (
             "[delivery]\ndeadline = \"1000s\"",
-            ", line 12: delivery.deadline: 16m 40s is not below delivery.postfix_time_limit (16m 40s), at which Postfix kills the delivery and bounces the message",
+            ", line 12: delivery.deadline: 16m 40s is not below delivery.postfix_time_limit (16m 40s), at which \
+             Postfix kills the delivery and bounces the message",
         ),
         (
             "[delivery]\npostfix_time_limit = \"60s\"",
-            ", line 11: delivery.deadline: 4m is not below delivery.postfix_time_limit (1m), at which Postfix kills the delivery and bounces the message",
+            ", line 11: delivery.deadline: 4m is not below delivery.postfix_time_limit (1m), at which Postfix kills \
+             the delivery and bounces the message",
         ),
         (
             "settle = \"240s\"",
-            ", line 11: imap.settle: 4m is not above delivery.deadline (4m): until that has passed, the APPEND of an earlier attempt may still land",
+            ", line 11: imap.settle: 4m is not above delivery.deadline (4m): until that has passed, the APPEND of an \
+             earlier attempt may still land",
         ),
         (
-            "[delivery]\ndeadline = \"600s\"",
-            ", line 7: imap.settle: 10m is not above delivery.deadline (10m): until that has passed, the APPEND of an earlier attempt may still land",
+            "settle = \"30h 1s\"",
+            ", line 11: imap.settle: 1day 6h 1s is more than a quarter of delivery.postfix_queue_lifetime (5days): of \
+             a message whose APPEND was not answered, Postfix may give up before anybody has looked for it, and \
+             bounce what was delivered",
+        ),
+        (
+            "[delivery]\npostfix_queue_lifetime = \"27m\"",
+            ", line 7: imap.settle: 7m is more than a quarter of delivery.postfix_queue_lifetime (27m): of a message \
+             whose APPEND was not answered, Postfix may give up before anybody has looked for it, and bounce what was \
+             delivered",
+        ),
+        (
+            "[sent]\nretry_for = \"4d 22h 1s\"",
+            ", line 12: sent.retry_for: 4days 22h 1s is not 2h below delivery.postfix_queue_lifetime (5days): Postfix \
+             may give up before the Sent copy does, and bounce what the recipient has got",
+        ),
+        (
+            "[delivery]\npostfix_queue_lifetime = \"3h\"\n[sent]\nretry_for = \"2h\"",
+            ", line 14: sent.retry_for: 2h is not 1h 30m below delivery.postfix_queue_lifetime (3h): Postfix may give \
+             up before the Sent copy does, and bounce what the recipient has got",
         ),
         (
             "[lock]\nwait = \"4m\"",
@@ -472,7 +552,8 @@ fn what_would_lose_or_double_mail() {
         ),
         (
             "[routing]\nrecipient_delimiter = \"plus\"",
-            ", line 12: routing.recipient_delimiter: write what Postfix's recipient_delimiter says, such as \"+\" or \"+-\"; \"\" for none",
+            ", line 12: routing.recipient_delimiter: write what Postfix's recipient_delimiter says, such as \"+\" or \
+             \"+-\"; \"\" for none",
         ),
         (
             "[[routing.domain]]\nuser = \"x\"",
@@ -555,14 +636,36 @@ fn a_password_is_the_one_line_of_its_file() {
     assert!(!format!("{:?}", Secret::new("s3cret".into())).contains("s3cret"));
 }
 
+/// 30 seconds in the kernel of the dead process's host, and two minutes at a server that was killed.
 #[test]
-fn attempts_that_settle_before_a_killed_server_forgets_its_locks_are_warned_of() {
-    assert!(good(&LEAST.replace("[imap]", "[imap]\nsettle = \"6m\"")).warnings().is_empty());
-    let warnings = good(&LEAST.replace("[imap]", "[imap]\nsettle = \"5m\"")).warnings();
+fn attempts_that_settle_before_their_append_may_have_landed_are_warned_of() {
+    assert!(good(&LEAST.replace("[imap]", "[imap]\nsettle = \"6m 30s\"")).warnings().is_empty());
+    let warnings = good(&LEAST.replace("[imap]", "[imap]\nsettle = \"6m 29s\"")).warnings();
     assert!(
-        matches!(&warnings[..], [warning] if warning.contains("imap.settle: 5m is less than 2m above")),
+        matches!(&warnings[..], [warning] if warning.contains("imap.settle: 6m 29s is less than 2m 30s above")),
         "{warnings:?}"
     );
+}
+
+#[test]
+fn the_time_to_settle_follows_the_deadline() {
+    for (deadline, settle) in [("1s", 181), ("2m", 300), ("600s", 780)] {
+        let config = good(&format!("{LEAST}[delivery]\ndeadline = \"{deadline}\"\n"));
+        assert_eq!(config.imap.settle, Duration::from_secs(settle));
+        assert!(config.warnings().is_empty(), "{:?}", config.warnings());
+    }
+}
+
+/// What is left out never makes Postfix bounce what the recipient has got.
+#[test]
+fn a_sent_copy_is_tried_for_a_day_and_for_less_where_postfix_gives_up_sooner() {
+    for (lifetime, hours) in [("30d", 24.0), ("5d", 24.0), ("2d", 24.0), ("1d", 12.0), ("4h", 2.0), ("28m", 7.0 / 30.0)]
+    {
+        let config = good(&format!("{LEAST}[delivery]\npostfix_queue_lifetime = \"{lifetime}\"\n"));
+        assert_eq!(config.sent.retry_for, Duration::from_secs_f64(hours * 3600.0), "{lifetime}");
+    }
+    let longest = good(&format!("{LEAST}[sent]\nretry_for = \"4d 22h\"\n"));
+    assert_eq!(longest.sent.retry_for, Duration::from_hours(118));
 }
 
 #[test]

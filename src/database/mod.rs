@@ -1,34 +1,39 @@
-//! Database connections: one file per engine, each the bearer of that engine's lock, ledger, schema and inspection.
+//! Sessions with databases, one file per engine: connecting, statements, errors. Lock, ledger and schema use them.
+//! Uses `base`.
 //!
-//! A connection is opened for one delivery, is never pooled away, and is never reconnected: the lock would not come
-//! along.
+//! A session serves one delivery at a time, and is never reconnected: the lock would not come along. Whether it may serve
+//! another one afterwards is for [`Idle`] to find out.
 
 pub(crate) mod mysql;
 pub(crate) mod postgres;
+#[cfg(any(test, feature = "test-properties"))]
+pub mod properties;
+mod session;
 pub(crate) mod sqlite;
 mod tables;
 
 pub use self::mysql::MysqlDatabase;
 pub use self::postgres::PostgresDatabase;
+pub use self::session::{ByIdle, Client, Idle, Session};
 pub use self::sqlite::SqliteDatabase;
 pub use self::tables::{Dialect, Row, Tables, Value};
 
-use crate::config::Secret;
-use crate::ledger::Ledger;
-use crate::lock::{Holders, NamedLock};
-use crate::schema::Schema;
+use crate::base::endpoint::Endpoint;
+use crate::base::secret::Secret;
 use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How long one address of a server may take to answer to a connect: three retransmissions of the SYN. Another may be better.
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// After this long without a sign of life, the system gives the connection to a server up (TCP_USER_TIMEOUT, tcp(7)). It is set
+/// once, when the connection is opened, and is the same for each delivery of a long session: a server that vanished is noticed
+/// by then, also while the session lies idle and only keepalives are sent.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// Where a database server is, and who we are to it. From the configuration.
 #[derive(Clone, Debug)]
 pub struct Server {
     /// How to reach it.
-    pub address: Address,
+    pub address: Endpoint,
     /// The database (PostgreSQL) or schema (MySQL).
     pub database: String,
     /// Our role there.
@@ -39,96 +44,17 @@ pub struct Server {
     pub tls: Tls,
 }
 
-/// How to reach a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// Over TCP.
-    Tcp {
-        /// Name or address.
-        host: String,
-        /// Port.
-        port: u16,
-    },
-    /// A unix socket: its directory (PostgreSQL) or its path (MySQL, IMAP).
-    Socket(PathBuf),
-}
-
 /// Whether a TCP connection to a database is encrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {
-    /// It is not.
+    /// Not encrypted.
     Off,
-    /// It is, and the server's certificate must be for its host name, signed by a CA of this file, or by one that the
+    /// Encrypted. The server's certificate must be for its host name, signed by a CA of this file, or by one that the
     /// system trusts. There is no form that encrypts without verifying.
     Verify {
         /// The CA certificates, PEM.
         ca_file: Option<PathBuf>,
     },
-}
-
-/// What the server's list of sessions says of us: who holds a lock is found by it.
-#[derive(Clone, Debug)]
-pub struct Client {
-    /// This host's name.
-    pub host: String,
-    /// This process's id.
-    pub pid: u32,
-    /// Postfix's queue id, if given.
-    pub queue_id: Option<String>,
-}
-
-/// Everything that a database is to this program.
-pub trait Database: NamedLock + Holders + Ledger + Schema + Inspect + Tables {}
-
-impl<T: NamedLock + Holders + Ledger + Schema + Inspect + Tables> Database for T {}
-
-/// What `check` asks of a database: does it keep the promises that a delivery rests on?
-pub trait Inspect {
-    /// Product and version, for people: `PostgreSQL 17.6`.
-    ///
-    /// # Errors
-    /// [`DatabaseError`]
-    fn describe(&mut self) -> Result<String, DatabaseError>;
-
-    /// What could be wrong with the server, each looked at: a standby, a read-only server, a commit that is not durable,
-    /// a cluster on which the lock excludes nobody.
-    ///
-    /// # Errors
-    /// [`DatabaseError`]
-    fn inspect(&mut self) -> Result<Vec<Finding>, DatabaseError>;
-
-    /// Some address of the table `addresses` that is no `@domain`, to try a login with; `None` if it has none.
-    ///
-    /// # Errors
-    /// [`DatabaseError`]
-    fn any_address(&mut self) -> Result<Option<String>, DatabaseError>;
-
-    /// How often the server was waited for since the connection stands.
-    fn round_trips(&self) -> u32;
-}
-
-/// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
-    /// What was looked at: `synchronous_commit`.
-    pub what: String,
-    /// How it is.
-    pub state: State,
-    /// What was found: `on`.
-    pub found: String,
-    /// What mends it, where something is to be mended.
-    pub mend: Option<String>,
-}
-
-/// How a thing is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// As it should be.
-    Good,
-    /// It works, and could be better.
-    Warning,
-    /// It breaks a promise: `check` fails.
-    Bad,
 }
 
 /// What a database's failure is about.
@@ -144,6 +70,8 @@ pub enum DatabaseFailure {
     Contention,
     /// No answer within the time that was left.
     TimedOut,
+    /// It is committed on this server, which did not wait until a standby has it: a fail-over may forget it.
+    InDoubt,
     /// The schema is missing, or is not the one that this release needs: `maildrop_command migrate`.
     Schema,
     /// The server takes no writes: a standby, or read-only.
@@ -175,9 +103,16 @@ impl DatabaseError {
         Self { failure, doing: doing.into(), detail: detail.into() }
     }
 
-    /// Whether the very same statement, tried again at once, can help.
+    /// Whether another session may do what this one failed to do: this one was ended, or its server takes no writes any more.
+    /// What this one was asked to write may have been written all the same, so that a delivery asks only before it has journalled
+    /// anything.
     #[must_use]
-    pub fn trying_again_at_once_can_help(&self) -> bool {
+    pub fn a_new_session_can_help(&self) -> bool {
+        matches!(self.failure, DatabaseFailure::ConnectionLost | DatabaseFailure::ReadOnly)
+    }
+
+    /// Whether the very same statement, tried again at once, can help.
+    pub(crate) fn trying_again_at_once_can_help(&self) -> bool {
         self.failure == DatabaseFailure::Contention
     }
 }

@@ -1,40 +1,49 @@
-//! A connection to MySQL 8.0.16 or later, or MariaDB 10.6 or later: bearer of that engine's lock ([`crate::lock`]),
-//! ledger ([`crate::ledger`]), schema and inspection.
+//! A session with MySQL 8.0.16 or later, or MariaDB 10.6 or later.
 //!
 //! # One connection
 //!
-//! The lock is a user-level lock (`GET_LOCK`), which lives in the session: the connection is never pooled (the crate's
-//! pool resets a connection that comes back to it, and the reset frees the lock) and never reconnected (`mysql::Conn`
+//! The lock is a user-level lock (`GET_LOCK`), which lives in the session: the connection is never in the crate's pool
+//! (which resets a connection that comes back to it, and the reset frees the lock) and never reconnected (`mysql::Conn`
 //! does not reconnect by itself). Once a read has timed out or the connection has ended, it is put aside for good: a late
 //! answer would be taken for the answer to the next question, and "the lock is yours" is not a thing to read by mistake.
+//!
+//! # Time limits
+//!
+//! The server's are set anew for each delivery. Those of the socket can be set only once, when the connection is opened: an
+//! answer is waited for as long as the *first* delivery may take, and two seconds. So a later delivery's single wait may end
+//! that much after its deadline, which the process's watchdog holds; a delivery with more time than the first one had cannot
+//! begin here. A server that vanished is given up after 30 s.
 //!
 //! # Statements
 //!
 //! All go over the text protocol, in batches, values as hexadecimal literals (see `sql`). Every result set of a batch is
-//! read to its end: the crate drops errors of the second and later statements with a result that nobody reads.
+//! read to its end: the crate drops errors of the second and later statements with a result that is not read.
 //!
 //! # Privacy
 //!
 //! TLS is rustls with ring. The crate trusts Mozilla's root certificates *in addition to* the CA file: a private CA adds
 //! trust, and is no pin. Without TLS, `caching_sha2_password` asks the server for its RSA key and believes the answer, so
-//! that somebody in between could take the password: `check` warns about TCP without TLS to another host.
+//! so that a machine in between could take the password: `check` warns about TCP without TLS to another host.
 
 mod connect;
 mod error;
-mod inspect;
-mod schema;
 pub(crate) mod sql;
 mod tables;
 
-use super::{Client, DatabaseError, DatabaseFailure, Server};
-use crate::deadline::Deadline;
-use crate::ledger::CopyKey;
+use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Server, Session};
+use crate::base::deadline::Deadline;
+use crate::base::server_waits::{self, Whom};
 use error::Standing;
 use mysql::prelude::{FromValue, Queryable};
 use mysql::{Conn, Row};
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 use tracing::{debug, warn};
+
+/// How much longer than the deadline the socket waits for an answer: a wait for the lock may use the deadline up, and its answer
+/// is still to be heard.
+const MORE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Which of the two it is. They differ in a handful of places, each of which asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,19 +56,25 @@ pub(crate) enum Product {
 
 /// A connection to MySQL or MariaDB.
 pub struct MysqlDatabase {
-    connection: Conn,
+    pub(crate) connection: Conn,
     /// Why the connection is of no further use, once it is.
     lost: Option<String>,
+    /// Whether an error came in this delivery's conversation: what the server makes of the session since is not known for sure.
+    doubtful: bool,
     deadline: Deadline,
+    /// The longest that an answer is waited for.
+    patience: Duration,
+    /// What a delivery sets, until its first statement has taken it along.
+    to_set: Option<String>,
     product: Product,
     /// As the server gives it: `11.8.6-MariaDB-0+deb13u1`.
-    version: String,
+    pub(crate) version: String,
+    /// Whether it may be a node of Galera.
+    knows_galera: bool,
     /// The longest packet that the server takes in this session, in bytes.
-    max_allowed_packet: usize,
+    pub(crate) max_allowed_packet: usize,
     /// Whether what is sent can be read on its way to another host.
-    in_clear: bool,
-    /// The copies last journalled: whoever holds the lock has most likely journalled one of them too.
-    journalled: Vec<CopyKey>,
+    pub(crate) in_clear: bool,
     round_trips: u32,
 }
 
@@ -77,24 +92,79 @@ impl fmt::Debug for MysqlDatabase {
 /// What one statement answered: its rows, and none for a statement that gives none.
 pub(crate) type Answer = Vec<Row>;
 
+impl Session for MysqlDatabase {
+    fn round_trips(&self) -> u32 {
+        self.round_trips
+    }
+
+    fn begin(&mut self, _: &Client, deadline: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
+        let doing = "beginning a delivery";
+        self.usable(doing)?;
+        if deadline.remaining() > self.patience {
+            let detail = "the session was opened for shorter deliveries: its socket would not wait long enough";
+            return Err(DatabaseError::new(DatabaseFailure::Local, doing, detail));
+        }
+        (self.deadline, self.round_trips) = (deadline, 0);
+        self.to_set = Some(format!("SET SESSION {}", time_limits(deadline)));
+        Ok(())
+    }
+
+    fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
+        let doing = "ending a delivery's use of the session";
+        let left = |what: &str| Err(DatabaseError::new(DatabaseFailure::Other, doing, what));
+        if self.doubtful {
+            return left("an error came in its conversation");
+        }
+        let proof = format!("ROLLBACK; SELECT RELEASE_ALL_LOCKS(), {}", sql::READ_ONLY);
+        let answers = self.run(doing, &proof, 2)?;
+        let row = only_row(&answers, doing)?;
+        if column::<Option<u64>>(row, 0, doing)? != Some(0) {
+            return left("a lock was still held");
+        }
+        if column(row, 1, doing)? {
+            return left("the server takes no writes any more");
+        }
+        Ok(())
+    }
+}
+
+/// What a delivery sets in its session:
+///
+/// - Waits for row locks and metadata locks end within the deadline. A row lock is another delivery's record, which
+///   takes milliseconds: ten seconds is a fault, and worth a try anew.
+/// - `wait_timeout`: an idle session outlives the deadline by a minute and no more, so that the server frees the lock
+///   of a host that vanished without a FIN, hours before its own default or TCP's keepalive would. A session that lies idle
+///   for longer than that between two deliveries is ended, too.
+fn time_limits(deadline: Deadline) -> String {
+    let left = deadline.remaining().as_secs().max(1);
+    let (row_lock_wait, idle) = (left.min(10), left + 60);
+    format!("innodb_lock_wait_timeout = {row_lock_wait}, lock_wait_timeout = {left}, wait_timeout = {idle}")
+}
+
 impl MysqlDatabase {
     /// Connects, and sets the session up: two round trips, one more for TLS, and one or two for some forms of
     /// authentication. Every wait ends by `deadline`, except for the resolver's.
     ///
     /// # Errors
-    /// [`DatabaseError`]: unreachable, access denied, no such database ([`DatabaseFailure::Schema`]), out of time, or a CA
-    /// file that cannot be read ([`DatabaseFailure::Local`]).
+    /// Where the server cannot be reached in time or refuses us, where there is no such database
+    /// ([`DatabaseFailure::Schema`]), or where a CA file cannot be read ([`DatabaseFailure::Local`]).
     pub fn connect(server: &Server, client: &Client, deadline: Deadline) -> Result<Self, DatabaseError> {
-        let connection = connect::open(server, client, deadline)?;
+        let awaited = server_waits::for_answer(Whom::Database);
+        let patience = deadline.remaining() + MORE_PATIENCE;
+        let connection = connect::open(server, client, deadline, patience)?;
+        drop(awaited);
         let mut database = Self {
             connection,
             lost: None,
+            doubtful: false,
             deadline,
+            patience,
+            to_set: None,
             product: Product::Mysql,
             version: String::new(),
+            knows_galera: false,
             max_allowed_packet: 0,
             in_clear: connect::in_clear(server),
-            journalled: Vec::new(),
             round_trips: 0,
         };
         database.set_session_up()?;
@@ -107,23 +177,18 @@ impl MysqlDatabase {
     /// - `autocommit`: the look and the journal are transactions of their own.
     /// - strict: what does not fit is an error, never cut.
     /// - `sql_select_limit`: of what is asked for, all rows come. `completion_type`: after a COMMIT, no transaction is open.
-    /// - waits for row locks and metadata locks end within the deadline. A row lock is another delivery's record, which
-    ///   takes milliseconds: ten seconds is a fault, and worth a try anew.
-    /// - `wait_timeout`: an idle session outlives the deadline by a minute and no more, so that the server frees the lock
-    ///   of a host that vanished without a FIN, hours before its own default or TCP's keepalive would.
     /// - `time_zone`: nothing here depends on it, and nothing shall.
     fn set_session_up(&mut self) -> Result<(), DatabaseError> {
         let doing = "setting the database session up";
-        let left = self.deadline.remaining().as_secs().max(1);
-        let (row_lock_wait, idle) = (left.min(10), left + 60);
+        let time_limits = time_limits(self.deadline);
         let batch = format!(
             "SET NAMES utf8mb4; \
              SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
              SET SESSION autocommit = 1, time_zone = '+00:00', \
              sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', \
-             innodb_lock_wait_timeout = {row_lock_wait}, lock_wait_timeout = {left}, wait_timeout = {idle}, \
+             {time_limits}, \
              sql_select_limit = 18446744073709551615, completion_type = 0; \
-             SELECT VERSION(), @@max_allowed_packet"
+             SELECT VERSION(), @@max_allowed_packet, @@version_comment"
         );
         let answers = self.run(doing, &batch, 4)?;
         let row = only_row(&answers, doing)?;
@@ -131,6 +196,9 @@ impl MysqlDatabase {
         self.max_allowed_packet = column(row, 1, doing)?;
         self.product =
             if self.version.to_ascii_lowercase().contains("mariadb") { Product::Mariadb } else { Product::Mysql };
+        // Percona XtraDB Cluster says "WSREP version 26…", and Codership's own MySQL is called "MySQL-wsrep".
+        let comment: String = column(row, 2, doing)?;
+        self.knows_galera = self.product == Product::Mariadb || comment.to_ascii_lowercase().contains("wsrep");
         Ok(())
     }
 
@@ -139,8 +207,13 @@ impl MysqlDatabase {
         self.product
     }
 
-    /// What is left of the deadline that the connection was opened with.
-    pub(crate) fn remaining(&self) -> Duration {
+    /// Whether it may be a node of Galera: every MariaDB may, and few of the others.
+    pub(crate) fn knows_galera(&self) -> bool {
+        self.knows_galera
+    }
+
+    /// What is left of the delivery's deadline.
+    pub fn remaining(&self) -> Duration {
         self.deadline.remaining()
     }
 
@@ -149,28 +222,27 @@ impl MysqlDatabase {
         self.max_allowed_packet
     }
 
-    /// The copies last journalled over this connection.
-    pub(crate) fn journalled(&self) -> &[CopyKey] {
-        &self.journalled
-    }
-
-    /// Remembers the copies just journalled.
-    pub(crate) fn remember_journalled(&mut self, copies: Vec<CopyKey>) {
-        self.journalled = copies;
-    }
-
     /// Runs a batch of statements in one round trip, and gives what each of them answered. The server runs none after one
     /// that failed.
     ///
     /// # Errors
-    /// The first error of any of them; or that the server answered more or fewer than there are statements.
+    /// Where one of them fails, or where the server answers more or fewer than there are statements.
     pub(crate) fn run(&mut self, doing: &str, batch: &str, statements: usize) -> Result<Vec<Answer>, DatabaseError> {
         self.usable(doing)?;
         self.round_trips += 1;
-        let answers = read_every_result_set(&mut self.connection, batch).map_err(|error| self.failed(doing, &error))?;
+        let _awaited = server_waits::for_answer(Whom::Database);
+        let (set, batch) = match &self.to_set {
+            Some(set) => (1, Cow::Owned(format!("{set}; {batch}"))),
+            None => (0, Cow::Borrowed(batch)),
+        };
+        let read = read_every_result_set(&mut self.connection, &batch);
+        let mut answers = read.map_err(|error| self.failed(doing, &error))?;
+        self.to_set = None;
+        answers.drain(..set.min(answers.len()));
         if answers.len() == statements {
             return Ok(answers);
         }
+        self.doubtful = true;
         Err(DatabaseError::new(
             DatabaseFailure::Other,
             doing,
@@ -183,6 +255,7 @@ impl MysqlDatabase {
     pub(crate) fn run_with_bytes(&mut self, doing: &str, statement: &str, value: &[u8]) -> Result<(), DatabaseError> {
         self.usable(doing)?;
         self.round_trips += 2;
+        let _awaited = server_waits::for_answer(Whom::Database);
         // `exec_drop` drops the errors of later result sets; an INSERT has one, and its error is returned.
         self.connection.exec_drop(statement, (value,)).map_err(|error| self.failed(doing, &error))
     }
@@ -230,6 +303,7 @@ impl MysqlDatabase {
     }
 
     fn failed(&mut self, doing: &str, error: &mysql::Error) -> DatabaseError {
+        self.doubtful = true;
         let (error, standing) = error::standing(doing, error);
         if standing == Standing::Lost {
             warn!(%error, "the database connection is lost, and any lock with it");

@@ -1,27 +1,32 @@
-//! PostgreSQL: the connection that carries lock, ledger, schema and inspection.
+//! A session with PostgreSQL.
 //!
-//! Works through PgBouncer in transaction mode: only unnamed statements (`query_typed`) and simple-query batches, no
-//! session state, no startup options; what has to be set is set for one transaction.
+//! It works through PgBouncer in transaction mode: only unnamed statements (`query_typed`) and simple-query batches, no
+//! session state but its name, no startup options; what has to be set is set for one transaction.
 
 mod application_name;
 mod error;
-mod inspect;
+pub(crate) mod literal;
 mod tables;
 
 pub(crate) use application_name::Process;
 
-use super::{Address, CONNECT_TIMEOUT, Client, DatabaseError, DatabaseFailure, Server, Tls};
-use crate::deadline::Deadline;
-use crate::ledger::CopyKey;
+use super::{ByIdle, Client, DatabaseError, DatabaseFailure, SILENCE, Server, Session, Tls};
+use crate::base::deadline::Deadline;
+use crate::base::endpoint::{CONNECT_TIMEOUT, Endpoint};
+use crate::base::server_waits::{self, Whom};
 use postgres::config::SslMode;
+use postgres::error::DbError;
+use postgres::fallible_iterator::FallibleIterator as _;
 use postgres::types::{ToSql, Type};
 use postgres::{Config, NoTls, Row, SimpleQueryMessage, SimpleQueryRow};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 use tokio_postgres_rustls::MakeRustlsConnect;
+use tracing::debug;
 
 /// Where a socket directory's path says nothing of the port.
 const DEFAULT_PORT: u16 = 5432;
@@ -31,24 +36,25 @@ const SOCKET_NAME: &str = ".s.PGSQL.";
 /// `deadlock_timeout` (1 s by default).
 const REST: Duration = Duration::from_millis(20);
 
-/// One connection to PostgreSQL, for one delivery.
+/// At the beginning of a transaction that writes: nothing is to be heard of what its statements warn about.
+pub(crate) const HEAR_NOTHING: &str = "SET LOCAL client_min_messages = error;";
+/// Right before its COMMIT, whatever the role's setting is: what is heard after it is about the COMMIT itself. The setting
+/// lasts until the transaction has ended, and so while the COMMIT waits for a standby.
+pub(crate) const HEAR_OF_THE_COMMIT: &str = "SET LOCAL client_min_messages = warning;";
+
+/// A session with PostgreSQL.
 pub struct PostgresDatabase {
     client: postgres::Client,
+    /// What the server says beside its answers.
+    notices: Receiver<DbError>,
+    /// The session's name on the server, and the one that this delivery has where that is another.
+    called: Process,
+    name: Option<String>,
     deadline: Deadline,
     pub(crate) transaction: Transaction,
+    /// Whether an error came in this delivery's conversation: what the server makes of the session since is not known for sure.
+    doubtful: bool,
     round_trips: u32,
-    /// The copies that were journalled, until the lock is asked for.
-    pub(crate) journalled: Vec<CopyKey>,
-    /// What the lock's batch saw of them, until it is looked at.
-    pub(crate) looked: Option<Looked>,
-}
-
-/// What the ledger has of some copies, by a statement of the lock's batch behind the one that took the lock.
-pub(crate) struct Looked {
-    pub(crate) copies: Vec<CopyKey>,
-    pub(crate) answers: Batch,
-    /// How many rows of the answers are those of the statements before it.
-    pub(crate) rows_before: usize,
 }
 
 /// The transaction that is open on the connection.
@@ -62,32 +68,87 @@ pub(crate) enum Transaction {
     Schema,
 }
 
+impl Session for PostgresDatabase {
+    fn round_trips(&self) -> u32 {
+        self.round_trips
+    }
+
+    fn begin(&mut self, client: &Client, deadline: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
+        // Reads what has come since, without waiting for anything: that the server ended the session, for one.
+        let heard = self.client.notifications().iter().next();
+        heard.map_err(|error| error::failed("beginning a delivery", &error))?;
+        let process = Process::of(client);
+        self.name = (process != self.called).then(|| process.to_string());
+        (self.deadline, self.round_trips) = (deadline, 0);
+        Ok(())
+    }
+
+    /// In a transaction, `transaction_timestamp()` is when it began; outside of one, a statement is a transaction of its own.
+    /// The name that the session was opened with goes too if it bears a queue id: no other delivery shall have it.
+    fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
+        let doing = "ending a delivery's use of the session";
+        let left = |what: &str| Err(DatabaseError::new(DatabaseFailure::Other, doing, what));
+        if self.transaction != Transaction::None {
+            return left("a transaction is still open");
+        }
+        if self.doubtful {
+            return left("an error came in its conversation");
+        }
+        let nameless = Process { queue_id: None, ..self.called.clone() };
+        let rename = if nameless == self.called {
+            String::new()
+        } else {
+            format!(", set_config('application_name', {}, false)", literal::text(&nameless.to_string()))
+        };
+        let proof = format!(
+            "SELECT transaction_timestamp() <> statement_timestamp(), \
+             EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'), \
+             current_setting('transaction_read_only')::bool{rename}"
+        );
+        let answers = self.batch(doing, &proof)?;
+        let Some(row) = answers.rows().next() else { return left("the server answered without a row") };
+        self.called = nameless;
+        if row.truth(doing, 0)? {
+            return left("a transaction is still open on the server");
+        }
+        if row.truth(doing, 1)? {
+            return left("a lock is still held on the server");
+        }
+        if row.truth(doing, 2)? {
+            return left("the server takes no writes any more");
+        }
+        Ok(())
+    }
+}
+
 impl PostgresDatabase {
     /// Connects and authenticates: three round trips with a password (SCRAM), and those of TLS.
     ///
-    /// The socket directory of an [`Address::Socket`] may be followed by the socket's name (`.s.PGSQL.5433`) where the
+    /// The socket directory of an [`Endpoint::Socket`] may be followed by the socket's name (`.s.PGSQL.5433`) where the
     /// port is not 5432.
     ///
-    /// What a silent server does after the TCP connect is bounded by the process's watchdog only: the client library
-    /// has no time limit for it.
+    /// How long a server that stands still is waited for after the TCP connect is bounded by the process's watchdog only: the
+    /// client library has no time limit for an answer. A server that vanished is given up after 30 s.
     ///
     /// # Errors
-    /// [`DatabaseError`]: unreachable, access denied, timed out, or TLS cannot be set up here.
+    /// Where the server cannot be reached in time or refuses us, or where TLS cannot be set up here.
     pub fn connect(server: &Server, client: &Client, deadline: Deadline) -> Result<Self, DatabaseError> {
-        let doing = format!("connecting to PostgreSQL at {}", place(&server.address));
+        let doing = format!("connecting to PostgreSQL at {}", server.address);
         let remaining = deadline.remaining();
         if remaining.is_zero() {
             return Err(DatabaseError::new(DatabaseFailure::TimedOut, doing, "no time is left"));
         }
+        let called = Process::of(client);
+        let (say, notices) = mpsc::channel();
         let mut config = Config::new();
         config
+            // Sending fails once the receiver is gone: the connection is about to be closed.
+            .notice_callback(move |notice| drop(say.send(notice)))
             .dbname(&server.database)
             .user(&server.user)
-            .application_name(&Process::of(client).to_string())
+            .application_name(&called.to_string())
             .connect_timeout(CONNECT_TIMEOUT.min(remaining))
-            // A server that is gone without a word is noticed within the deadline, and not after the two hours that
-            // Linux gives it.
-            .tcp_user_timeout(remaining)
+            .tcp_user_timeout(SILENCE)
             .keepalives_idle(Duration::from_secs(15))
             .keepalives_interval(Duration::from_secs(5))
             .keepalives_retries(3);
@@ -95,42 +156,65 @@ impl PostgresDatabase {
             config.password(password.expose());
         }
         match &server.address {
-            Address::Tcp { host, port } => config.host(host).port(*port),
-            Address::Socket(path) => {
+            Endpoint::Tcp { host, port } => config.host(host).port(*port),
+            Endpoint::Socket(path) => {
                 let (directory, port) = socket(path);
                 config.host_path(directory).port(port)
             }
         };
         let tls = match (&server.tls, &server.address) {
-            (Tls::Verify { ca_file }, Address::Tcp { .. }) => {
-                let tls = crate::tls::client_config(ca_file.as_deref())
+            (Tls::Verify { ca_file }, Endpoint::Tcp { .. }) => {
+                let tls = crate::base::tls::client_config(ca_file.as_deref())
                     .map_err(|error| DatabaseError::new(DatabaseFailure::Local, &doing, error.to_string()))?;
                 config.ssl_mode(SslMode::Require);
                 Some(MakeRustlsConnect::new(tls.as_ref().clone()))
             }
-            (Tls::Off, _) | (Tls::Verify { .. }, Address::Socket(_)) => {
+            (Tls::Off, _) | (Tls::Verify { .. }, Endpoint::Socket(_)) => {
                 config.ssl_mode(SslMode::Disable);
                 None
             }
         };
-        let client = try_each(&config, &addresses(&server.address), deadline, |config| match &tls {
+        let awaited = server_waits::for_answer(Whom::Database);
+        let mut client = try_each(&config, &addresses(&server.address), deadline, |config| match &tls {
             Some(tls) => config.connect(tls.clone()),
             None => config.connect(NoTls),
         })
         .map_err(|error| error::not_connected(&doing, &error, deadline.passed()))?;
+        drop(awaited);
+        // The library keeps what the server said while connecting (a collation of another version) until the connection is
+        // used: it is heard here, and not taken for what a COMMIT says. Where the connection is gone, its first use tells.
+        drop(client.notifications().iter().next());
         Ok(Self {
             client,
+            notices,
+            called,
+            name: None,
             deadline,
             transaction: Transaction::None,
+            doubtful: false,
             round_trips: 0,
-            journalled: Vec::new(),
-            looked: None,
         })
     }
 
-    /// The deadline that the connection was opened with.
+    /// The deadline of the delivery that the session serves.
     pub(crate) fn deadline(&self) -> Deadline {
         self.deadline
+    }
+
+    /// The delivery's name for its transactions, where the session was opened under another one.
+    pub(crate) fn name_to_set(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Does something that may fail without leaving anything in doubt, since what it does last is a ROLLBACK.
+    pub(crate) fn without_doubt<T>(
+        &mut self,
+        work: impl FnOnce(&mut Self) -> Result<T, DatabaseError>,
+    ) -> Result<T, DatabaseError> {
+        let doubtful = self.doubtful;
+        let done = work(self)?;
+        self.doubtful = doubtful;
+        Ok(done)
     }
 
     /// Runs one statement with parameters and brings its rows: one round trip, no named statement.
@@ -143,8 +227,7 @@ impl PostgresDatabase {
         sql: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, DatabaseError> {
-        self.round_trips += 1;
-        self.client.query_typed(sql, parameters).map_err(|error| error::failed(doing, &error))
+        self.ask(doing, |client| client.query_typed(sql, parameters))
     }
 
     /// Runs one statement with parameters: one round trip, no named statement.
@@ -154,24 +237,49 @@ impl PostgresDatabase {
         sql: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<u64, DatabaseError> {
-        self.round_trips += 1;
-        self.client.execute_typed(sql, parameters).map_err(|error| error::failed(doing, &error))
+        self.ask(doing, |client| client.execute_typed(sql, parameters))
     }
 
     /// Runs statements in one round trip, each with a snapshot of its own, up to the first that fails. They are text:
     /// nothing goes into it but constants, numbers and hexadecimal digits.
     pub(crate) fn batch(&mut self, doing: &str, sql: &str) -> Result<Batch, DatabaseError> {
+        self.ask(doing, |client| client.simple_query(sql)).map(Batch)
+    }
+
+    /// One round trip. What the server said beside the answers before this one is past.
+    fn ask<T>(
+        &mut self,
+        doing: &str,
+        ask: impl FnOnce(&mut postgres::Client) -> Result<T, postgres::Error>,
+    ) -> Result<T, DatabaseError> {
         self.round_trips += 1;
-        match self.client.simple_query(sql) {
-            Ok(answers) => Ok(Batch(answers)),
-            Err(error) => Err(error::failed(doing, &error)),
+        for notice in self.notices.try_iter() {
+            debug!(said = %notice, "a notice of the database server");
         }
+        let _awaited = server_waits::for_answer(Whom::Database);
+        ask(&mut self.client).map_err(|error| {
+            self.doubtful = true;
+            error::failed(doing, &error)
+        })
+    }
+
+    /// Whether the COMMIT of the last round trip was all that a COMMIT is.
+    ///
+    /// The server answers with success, and a warning, where the COMMIT's wait for a synchronous standby was ended
+    /// (`pg_cancel_backend`): it is committed on this server, and a fail-over may forget it (PostgreSQL manual, "Synchronous
+    /// Replication"). That is an unknown outcome, and no success.
+    ///
+    /// # Errors
+    /// [`DatabaseFailure::InDoubt`]
+    pub(crate) fn replicated(&mut self, doing: &str) -> Result<(), DatabaseError> {
+        let Some(notice) = self.notices.try_iter().find(error::in_doubt) else { return Ok(()) };
+        self.doubtful = true;
+        Err(DatabaseError::new(DatabaseFailure::InDoubt, doing, error::said_in_full(&notice)))
     }
 
     /// Ends whatever transaction is open and makes the connection usable again.
     pub(crate) fn roll_back(&mut self) -> Result<(), DatabaseError> {
         self.transaction = Transaction::None;
-        self.looked = None;
         // Outside a transaction this is a warning of the server's, no error.
         self.batch("rolling back", "ROLLBACK").map(|_| ())
     }
@@ -210,6 +318,16 @@ impl Batch {
         })
     }
 
+    /// Leaves out the first rows: those of the statements before the ones that are asked about.
+    pub(crate) fn skip_rows(&mut self, rows: usize) {
+        let mut left = rows;
+        self.0.retain(|message| {
+            let skip = left > 0 && matches!(message, SimpleQueryMessage::Row(_));
+            left -= usize::from(skip);
+            !skip
+        });
+    }
+
     /// The first column of the last row as a truth value.
     pub(crate) fn truth(&self, doing: &str) -> Result<bool, DatabaseError> {
         match self.rows().next_back() {
@@ -225,12 +343,12 @@ pub(crate) struct TextRow<'a>(&'a SimpleQueryRow);
 
 impl<'a> TextRow<'a> {
     /// A column as text; `None` for NULL.
-    pub(crate) fn text(&self, doing: &str, index: usize) -> Result<Option<&'a str>, DatabaseError> {
+    pub fn text(&self, doing: &str, index: usize) -> Result<Option<&'a str>, DatabaseError> {
         self.0.try_get(index).map_err(|error| error::failed(doing, &error))
     }
 
     /// A column that can be read as a `T`; `None` for NULL.
-    pub(crate) fn value<T: FromStr>(&self, doing: &str, index: usize) -> Result<Option<T>, DatabaseError> {
+    pub fn value<T: FromStr>(&self, doing: &str, index: usize) -> Result<Option<T>, DatabaseError> {
         match self.text(doing, index)? {
             None => Ok(None),
             Some(text) => text.parse().map(Some).map_err(|_| unreadable(doing, text)),
@@ -260,21 +378,13 @@ where
 }
 
 /// A time span as PostgreSQL's settings take it: whole milliseconds, as an int, and never 0, which means "no limit".
-pub(crate) fn milliseconds(span: Duration) -> i32 {
+pub fn milliseconds(span: Duration) -> i32 {
     i32::try_from(span.as_millis()).unwrap_or(i32::MAX).max(1)
 }
 
-/// The address, for people.
-fn place(address: &Address) -> String {
-    match address {
-        Address::Tcp { host, port } => format!("{host} port {port}"),
-        Address::Socket(path) => path.display().to_string(),
-    }
-}
-
 /// The addresses of a host; none of a socket, or of a name that cannot be looked up, which is the library's to tell.
-fn addresses(address: &Address) -> Vec<IpAddr> {
-    let Address::Tcp { host, port } = address else { return Vec::new() };
+fn addresses(address: &Endpoint) -> Vec<IpAddr> {
+    let Endpoint::Tcp { host, port } = address else { return Vec::new() };
     let mut found: Vec<IpAddr> = (host.as_str(), *port)
         .to_socket_addrs()
         .map(|found| found.map(|address| address.ip()).collect())
@@ -284,7 +394,7 @@ fn addresses(address: &Address) -> Vec<IpAddr> {
 }
 
 /// Tries one address after the other, as the library does; but that tells how the *last* one failed. Where `localhost` is
-/// `::1`, too, on a machine without IPv6, nobody would learn that the server is there, and has refused the password.
+/// `::1`, too, on a machine without IPv6, its error would not say that the server is there, and has refused the password.
 fn try_each(
     config: &Config,
     addresses: &[IpAddr],
@@ -301,9 +411,10 @@ fn try_each(
         match connect(one.hostaddr(*address).connect_timeout(CONNECT_TIMEOUT.min(left))) {
             Ok(client) => return Ok(client),
             Err(error) => {
-                // Whoever answers says more than an address at which nobody does; of those, the system prefers the first.
-                let more =
-                    told.as_ref().is_none_or(|told| error::nobody_answered(told) && !error::nobody_answered(&error));
+                // A server that answers says more than an address without one; of those, the system prefers the first.
+                let more = told
+                    .as_ref()
+                    .is_none_or(|told| error::no_server_answered(told) && !error::no_server_answered(&error));
                 if more {
                     told = Some(error);
                 }
@@ -346,7 +457,7 @@ mod tests {
         assert_eq!(milliseconds(Duration::MAX), i32::MAX);
     }
 
-    /// Says no to whoever connects, as PostgreSQL does to a wrong password.
+    /// Refuses a client, as PostgreSQL does at a wrong password.
     fn refuse(mut stream: TcpStream) {
         let mut length = [0; 4];
         stream.read_exact(&mut length).unwrap();
@@ -362,7 +473,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = thread::spawn(move || (0..2).for_each(|_| refuse(listener.accept().unwrap().0)));
-        // Nobody listens at the second one.
+        // No server listens at the second one.
         let (there, nowhere) = ([127, 0, 0, 1].into(), [127, 0, 0, 2].into());
         for addresses in [[there, nowhere], [nowhere, there]] {
             let mut config = Config::new();

@@ -8,6 +8,7 @@
 //! are asked for in pages (`WHERE key > ? ORDER BY key LIMIT 500`), so that memory stays flat.
 
 use super::{DatabaseError, DatabaseFailure};
+use crate::base::hex;
 use std::str::FromStr;
 
 /// A value in the place of a `?`.
@@ -35,19 +36,19 @@ pub trait Tables {
     /// The rows that a statement brings. Under a lock, too: it is a statement like any other, with a snapshot of its own.
     ///
     /// # Errors
-    /// [`DatabaseError`]
+    /// Where the server cannot be asked, or refuses the statement.
     fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError>;
 
     /// Changes rows in a transaction of its own (within the lock's, on PostgreSQL, while a lock is held), and says how many.
     ///
     /// # Errors
-    /// [`DatabaseError`]
+    /// Where it may not be committed.
     fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError>;
 
     /// Several changes, all of them or none, in one round trip (within the lock's transaction likewise).
     ///
     /// # Errors
-    /// [`DatabaseError`]
+    /// Where they may not be committed.
     fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<(), DatabaseError>;
 }
 
@@ -118,7 +119,7 @@ impl Row {
     /// A column as a number, or whatever else can be read from text; `None` for NULL.
     ///
     /// # Errors
-    /// [`DatabaseError`] where it is something else.
+    /// Where it is something else.
     pub fn value<T: FromStr>(&self, index: usize) -> Result<Option<T>, DatabaseError> {
         let unreadable = |text: &str| {
             let detail = format!("column {} of the answer is {text:?}", index + 1);
@@ -130,35 +131,25 @@ impl Row {
     /// A column that came through [`Dialect::hex`] as bytes; `None` for NULL.
     ///
     /// # Errors
-    /// [`DatabaseError`] where it is something else.
+    /// Where it is something else.
     pub fn bytes(&self, index: usize) -> Result<Option<Vec<u8>>, DatabaseError> {
-        self.text(index).map(from_hex).transpose().map_err(|()| {
+        let unreadable = || {
             let detail = format!("column {} of the answer is no hexadecimal number", index + 1);
             DatabaseError::new(DatabaseFailure::Other, "reading the ledger", detail)
-        })
+        };
+        self.text(index).map(|text| hex::decode(text).ok_or_else(unreadable)).transpose()
     }
 
     /// A column that came through [`Dialect::hex`] as that many bytes.
     ///
     /// # Errors
-    /// [`DatabaseError`] where it is NULL or something else.
+    /// Where it is NULL or something else.
     pub fn digest<const N: usize>(&self, index: usize) -> Result<[u8; N], DatabaseError> {
         self.bytes(index)?.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
             let detail = format!("column {} of the answer does not have {N} bytes", index + 1);
             DatabaseError::new(DatabaseFailure::Other, "reading the ledger", detail)
         })
     }
-}
-
-fn from_hex(text: &str) -> Result<Vec<u8>, ()> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok()).ok_or(());
-    text.as_bytes()
-        .chunks(2)
-        .map(|pair| match pair {
-            [high, low] => Ok(digit(*high)? << 4 | digit(*low)?),
-            _ => Err(()),
-        })
-        .collect()
 }
 
 /// The statement with a literal in the place of each `?`.
@@ -194,13 +185,5 @@ mod tests {
         assert_eq!(filled("a", &[]).as_deref(), Some("a"));
         assert_eq!(filled("a ?", &[]), None);
         assert_eq!(filled("a", &[Value::Null]), None);
-    }
-
-    #[test]
-    fn hexadecimal_digits_are_read_back() {
-        assert_eq!(from_hex("00ff7f"), Ok(vec![0, 255, 127]));
-        assert_eq!(from_hex(""), Ok(vec![]));
-        assert_eq!(from_hex("0"), Err(()));
-        assert_eq!(from_hex("0g"), Err(()));
     }
 }

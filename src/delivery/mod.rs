@@ -1,14 +1,16 @@
-//! The story of one delivery, from top to bottom.
+//! The story of one delivery, from top to bottom. Uses all rooms below it.
 //!
 //! Given a message, an envelope and open connections, [`deliver`] returns what came of it. It knows nothing of standard
-//! input, exit codes or the process it runs in: the pipe and whatever comes later call the same code.
+//! input, exit codes or the process it runs in: the pipe and whatever comes later call the same code. What it does ask is
+//! whether its [`Caller`] still lives.
 //!
 //! ```text
 //! 1  journal   one autocommit statement: for each copy owed, "attempt by host/pid/queue id, open", and where its
 //!              mailbox stood (UIDVALIDITY, UIDNEXT)
 //! 2  lock      held elsewhere: end the attempt, try again later
 //! 3  look      a new statement, so a new snapshot: which copies are delivered? which attempts are open?
-//! 4  append    INBOX first, then Sent; search first if anybody else's attempt is open
+//! 4  append    INBOX first, then Sent; search first if anybody else's attempt is open; before what makes the message
+//!              stored: is the lock still ours, and does the caller still live?
 //! 5  record    message, copies, attempts ended; COMMIT
 //! ```
 //!
@@ -24,19 +26,27 @@
 //! Whatever goes wrong on the way: what was appended is recorded if the lock is still held, and the message stays with
 //! Postfix. An attempt that sent no APPEND ends itself; any other stays open, and the next one will look.
 
+mod caller;
 mod copy;
+mod lock_name;
 mod outcome;
-pub(crate) mod verdict;
+mod verdict;
 
+pub use caller::{Caller, NoCaller};
+pub use lock_name::{bare_message_id, lock_of, lock_of_message_id};
 pub use outcome::{CopyReport, Deferral, Delivered, Manner, Refusal, Stages, milliseconds};
-pub use verdict::{StatusDetail, Verdict, report};
+pub use verdict::{StatusDetail, Verdict};
 
-use crate::ledger::{CopyKey, EndedAttempt, Journal, JournalCopy, Ledger, MessageRecord, Record};
-use crate::lock::{Acquired, LockName, NamedLock};
-use crate::mailbox::{Mailbox, MailboxError, Role};
+pub use crate::config::Policy;
+use crate::database::DatabaseError;
+use crate::ledger::{AcquiredAndLooked, Cause, CopyHistory, CopyKey, EndedAttempt, Journal, JournalCopy, Ledger};
+use crate::ledger::{MessageRecord, Outcome, Record};
+use crate::lock::LockName;
+use crate::mailbox::{Mailbox, MailboxError};
 use crate::message::Message;
+use crate::message::Role;
 use copy::{Copy, End, LockLost, OtherAttempts};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use time::OffsetDateTime;
 use tracing::{debug, warn};
 use uuid::Uuid;
@@ -64,54 +74,41 @@ pub struct Delivery<'a> {
     pub arrived: OffsetDateTime,
     /// What the operator has chosen.
     pub policy: &'a Policy,
+    /// Whoever handed the message over.
+    pub caller: &'a dyn Caller,
     /// Whether the mailboxes may have lost what the ledger has as delivered: each copy is then looked for in all of its
     /// mailbox, and appended if it is not there. Asked for by people, never by Postfix.
     pub restore: bool,
-}
-
-/// What the operator has chosen about deliveries.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
-    /// How long to wait for a lock held elsewhere. Zero: not at all.
-    pub lock_wait: Duration,
-    /// How long after its beginning an attempt that never ended may still land its APPEND. Longer than any delivery
-    /// lives.
-    pub settle: Duration,
-    /// Past this time since the first attempt, a Sent copy that cannot be appended stays owed, and the delivery is done.
-    pub sent_retry_for: Duration,
-    /// Whether a mailbox over quota refuses a message for good (5.2.2) rather than for now (4.2.2).
-    pub over_quota_refuses: bool,
-    /// Whether to look for the member's own copy in Sent first, by Message-ID.
-    pub look_in_sent: bool,
-    /// Keep the raw source of messages of at most this size, in bytes; zero keeps none.
-    pub keep_source_up_to: u64,
-}
-
-impl Policy {
-    /// For one machine without a configuration.
-    #[must_use]
-    pub fn embedded() -> Self {
-        Self {
-            lock_wait: Duration::ZERO,
-            settle: Duration::from_mins(5),
-            sent_retry_for: Duration::from_hours(24),
-            over_quota_refuses: false,
-            look_in_sent: false,
-            keep_source_up_to: 0,
-        }
-    }
 }
 
 /// A copy owed by this delivery, and the mailbox it belongs in.
 pub struct OwedCopy<'a> {
     /// Why the mailbox gets it.
     pub role: Role,
+    /// Whether it is the author's, who keeps what is sent: whatever is wrong with it, the message has been delivered. Its role is
+    /// the recipient's where the author keeps that in INBOX, and may be a recipient as well: one copy, one name.
+    pub authors: bool,
     /// The user that the mailbox store knows.
     pub user: String,
     /// The mailbox's name.
     pub mailbox_name: String,
-    /// The mailbox, opened; or why it could not be.
-    pub mailbox: Result<Box<dyn Mailbox + 'a>, MailboxError>,
+    /// The mailbox, opened; or why it is not.
+    pub mailbox: Result<Box<dyn Mailbox + 'a>, NotOpened>,
+}
+
+/// Why a mailbox is not opened.
+#[derive(Clone, Debug)]
+pub enum NotOpened {
+    /// It could not be.
+    Trouble(MailboxError),
+    /// The author's mail program is about to save a copy of its own: ours stays owed until somebody has looked for that.
+    LeftToTheAuthor,
+}
+
+impl From<MailboxError> for NotOpened {
+    fn from(error: MailboxError) -> Self {
+        Self::Trouble(error)
+    }
 }
 
 /// Delivers one message to one envelope recipient: the recipient's copy, and the sender's if one is owed.
@@ -128,7 +125,7 @@ pub fn deliver<D>(
     stages: &mut Stages,
 ) -> Result<Delivered, Refusal>
 where
-    D: NamedLock + Ledger + ?Sized,
+    D: Ledger + ?Sized,
 {
     // Where the mailboxes stand, before anything is written anywhere. A Sent mailbox that is out of reach must not hold
     // up the recipient's copy: it is remembered as such, and its copy stays owed.
@@ -144,22 +141,27 @@ where
     database.journal(&journal(delivery, &copies)).map_err(Deferral::Database)?;
     stages.journal = began.elapsed();
 
-    // 2 lock
+    // 2 lock, 3 look
     let began = Instant::now();
-    let acquired = database.acquire(delivery.lock, delivery.policy.lock_wait);
+    let keys: Vec<CopyKey> = copies.iter().map(|copy| copy.key).collect();
+    let acquired = database.acquire_and_look(delivery.lock, delivery.policy.lock_wait, &keys);
     stages.lock = began.elapsed();
-    match acquired {
-        Ok(Acquired::Held) => {}
-        Ok(Acquired::Busy(holder)) => {
-            end_attempt(delivery, database, &copies, "busy", stages);
+    let looked = match acquired {
+        Ok(AcquiredAndLooked::Held { looked, took }) => {
+            stages.lock = stages.lock.saturating_sub(took);
+            stages.look = took;
+            looked
+        }
+        Ok(AcquiredAndLooked::Busy(holder)) => {
+            end_attempt(delivery, database, &copies, &Outcome::Busy, stages);
             return Err(Deferral::Busy(holder).into());
         }
         Err(error) => {
-            end_attempt(delivery, database, &copies, "deferred: the lock could not be asked for", stages);
+            end_attempt(delivery, database, &copies, &Outcome::Deferred(Cause::LockUnanswered, None), stages);
             return Err(Deferral::Database(error).into());
         }
-    }
-    let result = deliver_under_lock(delivery, database, &mut copies, stages);
+    };
+    let result = deliver_under_lock(delivery, database, &mut copies, &keys, looked, stages);
     // On every path. PostgreSQL has freed it with the record's COMMIT; elsewhere it is let go here, after the COMMIT.
     if let Err(error) = database.release(delivery.lock) {
         debug!(%error, "the lock was not released; the server frees it with the connection");
@@ -172,29 +174,30 @@ fn deliver_under_lock<D>(
     delivery: &Delivery<'_>,
     database: &mut D,
     copies: &mut [Copy<'_>],
+    keys: &[CopyKey],
+    looked: Result<Vec<CopyHistory>, DatabaseError>,
     stages: &mut Stages,
 ) -> Result<Delivered, Refusal>
 where
-    D: NamedLock + Ledger + ?Sized,
+    D: Ledger + ?Sized,
 {
-    // 3 look
+    // 3 look: what it saw
     let began = Instant::now();
-    let keys: Vec<CopyKey> = copies.iter().map(|copy| copy.key).collect();
-    let histories = match database.look(&keys) {
+    let histories = match looked {
         Ok(histories) => histories,
         Err(error) => {
-            end_attempt(delivery, database, copies, "deferred: the ledger could not be read", stages);
+            end_attempt(delivery, database, copies, &Outcome::Deferred(Cause::LedgerUnreadable, None), stages);
             return Err(Deferral::Database(error).into());
         }
     };
     let others = match OtherAttempts::read(delivery, copies, &histories) {
         Ok(others) => others,
-        Err(deferral) => {
-            end_attempt(delivery, database, copies, deferral.outcome(), stages);
+        Err((cause, deferral)) => {
+            end_attempt(delivery, database, copies, &Outcome::Deferred(cause, None), stages);
             return Err(deferral.into());
         }
     };
-    stages.look = began.elapsed();
+    stages.look += began.elapsed();
 
     // 4 append: the recipient's copy first. Where it fails, the sender's is not tried.
     let began = Instant::now();
@@ -203,7 +206,7 @@ where
         ends.push(match ends.last() {
             Some(End::Failed { .. }) => End::NotTried,
             // With the lock lost, nothing can be written down: the attempt stays open, and the next one will look.
-            _ => copy::settle(delivery, database, copy, others, &keys).map_err(|LockLost| Deferral::LockLost)?,
+            _ => copy::settle(delivery, database, copy, others, keys).map_err(|LockLost| Deferral::LockLost)?,
         });
     }
     stages.append = began.elapsed();
@@ -216,19 +219,14 @@ where
     let mut record = Record::default();
     for ((copy, others), end) in copies.iter().zip(&others).zip(&ends) {
         record.copies.extend(end.state().map(|state| copy.record(delivery, state)));
-        if copy.journalled() && !end.stays_open() {
-            record.ended.push(EndedAttempt {
-                attempt: delivery.attempt,
-                key: copy.key,
-                outcome: end.outcome(),
-                stages: Some(&took),
-            });
+        if let Some(outcome) = end.outcome().filter(|_| copy.journalled()) {
+            record.ended.push(EndedAttempt { attempt: delivery.attempt, key: copy.key, outcome, stages: Some(&took) });
         }
         if end.settles_earlier_attempts() {
-            record.ended.extend(others.earlier_of_this_recipient(delivery.policy.settle).map(|earlier| EndedAttempt {
+            record.ended.extend(others.earlier_of_this_recipient().map(|earlier| EndedAttempt {
                 attempt: earlier.attempt,
                 key: copy.key,
-                outcome: "died; its copy was looked for",
+                outcome: Outcome::Died,
                 stages: None,
             }));
         }
@@ -250,7 +248,7 @@ where
             End::NotTried => {}
         }
     }
-    Ok(Delivered { copies: reports })
+    Ok(Delivered { copies: reports, brought: None })
 }
 
 /// What goes into the journal: the copies whose mailboxes are within reach. No other can be appended.
@@ -280,14 +278,19 @@ fn journal<'a>(delivery: &Delivery<'a>, copies: &'a [Copy<'_>]) -> Journal<'a> {
 
 /// Ends an attempt that has sent no APPEND. Where even that fails the attempt stays open, and costs the next one a
 /// search: no more.
-fn end_attempt<D>(delivery: &Delivery<'_>, database: &mut D, copies: &[Copy<'_>], outcome: &str, stages: &Stages)
+fn end_attempt<D>(delivery: &Delivery<'_>, database: &mut D, copies: &[Copy<'_>], outcome: &Outcome, stages: &Stages)
 where
     D: Ledger + ?Sized,
 {
     let journalled = copies.iter().filter(|copy| copy.journalled());
     let took = stages.as_json();
     let ended = journalled
-        .map(|copy| EndedAttempt { attempt: delivery.attempt, key: copy.key, outcome, stages: Some(&took) })
+        .map(|copy| EndedAttempt {
+            attempt: delivery.attempt,
+            key: copy.key,
+            outcome: outcome.clone(),
+            stages: Some(&took),
+        })
         .collect();
     if let Err(error) = database.record(&Record { ended, ..Record::default() }) {
         warn!(%error, "this attempt could not be ended in the ledger; the next one will search the mailbox");

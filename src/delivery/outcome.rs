@@ -1,8 +1,12 @@
 //! What came of a delivery.
 
 use crate::database::DatabaseError;
+use crate::ledger::Outcome;
+use crate::ledger::recorded::Brought;
+use crate::ledger::stages::STAGES;
 use crate::lock::Holder;
-use crate::mailbox::{MailboxError, Placement, Role};
+use crate::mailbox::{MailboxError, Placement};
+use crate::message::Role;
 use std::time::Duration;
 use thiserror::Error;
 use uuid::Uuid;
@@ -12,6 +16,8 @@ use uuid::Uuid;
 pub struct Delivered {
     /// The copies, the recipient's first.
     pub copies: Vec<CopyReport>,
+    /// Where the recipient's copy was there already: how it came to be there, if somebody has asked.
+    pub brought: Option<Brought>,
 }
 
 /// One copy, and how it came to be where it is.
@@ -42,15 +48,21 @@ pub enum Manner {
 }
 
 impl Manner {
-    /// The word for the ledger and the log.
+    /// How the ledger says it.
+    #[must_use]
+    pub(crate) fn outcome(&self) -> Outcome {
+        match self {
+            Self::Appended(_) => Outcome::Appended,
+            Self::Adopted(_) => Outcome::Adopted,
+            Self::AlreadyThere => Outcome::AlreadyThere,
+            Self::Owed(_) => Outcome::Owed,
+        }
+    }
+
+    /// The word for the log, and for whoever sent the message.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Appended(_) => "appended",
-            Self::Adopted(_) => "adopted",
-            Self::AlreadyThere => "already there",
-            Self::Owed(_) => "owed",
-        }
+        self.outcome().word()
     }
 }
 
@@ -83,9 +95,22 @@ pub enum Deferral {
     /// No address is known at all: a table not yet filled, or the wrong database. No reason to refuse mail.
     #[error("the table of addresses is empty")]
     NobodyKnown,
+    /// The recipient was not in the table of addresses, and is by now; or the table has become empty.
+    #[error("the table of addresses has just been changed")]
+    AddressesChanged,
     /// The lock was lost before the append: its connection ended, or its server forgot it.
     #[error("the lock was lost on the way")]
     LockLost,
+    /// Another host delivers this message, or has just delivered it, under another lock, which excludes nobody who asks
+    /// for ours; which host, if that is known.
+    #[error(
+        "{} delivers this message under another lock, which excludes nobody here: lock.namespace has to be the same on all hosts",
+        .0.as_deref().unwrap_or("another host")
+    )]
+    OtherLock(Option<String>),
+    /// Whoever handed the message over has died: it may not be all of it.
+    #[error("the program that handed the message over has died: it may not be all of it")]
+    CallerGone,
     /// What we wrote into the journal cannot be read under the lock: a server that forgot a commit (fail-over), or one
     /// that reads elsewhere than it writes (a read/write split).
     #[error("the journal does not show what was just written to it")]
@@ -99,23 +124,6 @@ pub enum Deferral {
     /// The mailbox store failed.
     #[error("the mailbox store: {0}")]
     Mailbox(MailboxError),
-}
-
-impl Deferral {
-    /// The short line for the ledger's attempt.
-    pub(super) fn outcome(&self) -> &'static str {
-        match self {
-            Self::Busy(_) => "busy",
-            Self::Unsettled(_) => "deferred: an earlier attempt may still land",
-            Self::UnknownRecipient => "deferred: unknown recipient",
-            Self::NobodyKnown => "deferred: the table of addresses is empty",
-            Self::LockLost => "deferred: the lock was lost",
-            Self::JournalForgotten => "deferred: the journal was forgotten",
-            Self::Unknown(_) => "unknown",
-            Self::Database(_) => "deferred: the database failed",
-            Self::Mailbox(_) => "deferred: the mailbox store failed",
-        }
-    }
 }
 
 /// How long each stage of a delivery took.
@@ -150,17 +158,18 @@ pub struct Stages {
 impl Stages {
     /// The stages with their names, in their order.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, Duration); 9] {
+    pub(crate) fn named(&self) -> [(&'static str, Duration); 9] {
+        let [connect, route, authenticate, position, journal, lock, look, append, record] = STAGES;
         [
-            ("connect", self.connect),
-            ("route", self.route),
-            ("authenticate", self.authenticate),
-            ("position", self.position),
-            ("journal", self.journal),
-            ("lock", self.lock),
-            ("look", self.look),
-            ("append", self.append),
-            ("record", self.record),
+            (connect, self.connect),
+            (route, self.route),
+            (authenticate, self.authenticate),
+            (position, self.position),
+            (journal, self.journal),
+            (lock, self.lock),
+            (look, self.look),
+            (append, self.append),
+            (record, self.record),
         ]
     }
 

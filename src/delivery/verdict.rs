@@ -1,19 +1,14 @@
-//! What Postfix is told: one exit code, one line.
+//! What the sender of a message is told: an enhanced status code and one line. Which exit status goes with it is the
+//! pipe's to say.
 //!
 //! Postfix looks at the line first: if the output of a command that failed begins with an enhanced status code, that code
 //! decides, whatever the exit code is (`src/global/pipe_command.c`). So `5.1.1` with exit 75 bounces, and `2.0.0` with exit
-//! 75 bounces too. Here, both come from one constructor and cannot disagree.
+//! 75 bounces too. Here, code and text come from one constructor.
 
 use super::outcome::{CopyReport, Deferral, Delivered, Manner, Refusal};
 use crate::database::DatabaseFailure;
 use crate::mailbox::MailboxFailure;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::time::{Duration, Instant};
-use sysexits::ExitCode;
 
 /// The longest line, its newline included. It may reach the sender, and the mail log.
 const LONGEST_LINE: usize = 199;
@@ -25,71 +20,78 @@ pub struct StatusDetail(u16, u16);
 
 impl StatusDetail {
     /// X.0.0: nothing more is known.
-    pub const UNDEFINED: Self = Self(0, 0);
+    pub(crate) const UNDEFINED: Self = Self(0, 0);
     /// X.1.1: bad destination mailbox address.
-    pub const UNKNOWN_ADDRESS: Self = Self(1, 1);
+    pub(crate) const UNKNOWN_ADDRESS: Self = Self(1, 1);
     /// X.2.2: mailbox full.
-    pub const MAILBOX_FULL: Self = Self(2, 2);
+    pub(crate) const MAILBOX_FULL: Self = Self(2, 2);
     /// X.3.0: other or undefined mail system status.
     pub const SYSTEM: Self = Self(3, 0);
     /// X.3.5: system incorrectly configured.
-    pub const SYSTEM_CONFIGURATION: Self = Self(3, 5);
+    pub(crate) const SYSTEM_CONFIGURATION: Self = Self(3, 5);
     /// X.4.1: no answer from host.
-    pub const NO_ANSWER: Self = Self(4, 1);
+    pub(crate) const NO_ANSWER: Self = Self(4, 1);
     /// X.4.2: bad connection.
-    pub const BAD_CONNECTION: Self = Self(4, 2);
+    pub(crate) const BAD_CONNECTION: Self = Self(4, 2);
+    /// X.3.4: message too big for system.
+    pub(crate) const MESSAGE_TOO_BIG: Self = Self(3, 4);
     /// X.4.5: mail system congestion.
-    pub const CONGESTION: Self = Self(4, 5);
+    pub(crate) const CONGESTION: Self = Self(4, 5);
 }
 
-/// How a delivery ended. Class and exit code always agree: 2 with 0, 4 with 75, 5 with a code that Postfix bounces.
+/// How a delivery ended: class 2 (delivered), 4 (deferred) or 5 (refused for good), its detail, and a line of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     class: u8,
     detail: StatusDetail,
     text: String,
-    exit: ExitCode,
 }
 
 impl Verdict {
-    /// The recipient's copy is in its mailbox: 2.0.0, exit 0.
+    /// The recipient's copy is in its mailbox: 2.0.0.
     #[must_use]
     pub fn delivered(text: impl Into<String>) -> Self {
-        Self::new(2, StatusDetail::UNDEFINED, text, ExitCode::Ok)
+        Self::new(2, StatusDetail::UNDEFINED, text)
     }
 
-    /// Not now: 4.X.X, exit 75. Postfix keeps the message and tries again.
+    /// Not now: 4.X.X. Postfix keeps the message and tries again.
     #[must_use]
     pub fn deferred(detail: StatusDetail, text: impl Into<String>) -> Self {
-        Self::new(4, detail, text, ExitCode::TempFail)
+        Self::new(4, detail, text)
     }
 
-    /// There is no such recipient: 5.1.1, exit 67. Postfix bounces the message.
+    /// There is no such recipient: 5.1.1. Postfix bounces the message.
     #[must_use]
     pub fn unknown_recipient(text: impl Into<String>) -> Self {
-        Self::new(5, StatusDetail::UNKNOWN_ADDRESS, text, ExitCode::NoUser)
+        Self::new(5, StatusDetail::UNKNOWN_ADDRESS, text)
     }
 
-    /// The message is larger than a rule of the operator's allows: 5.3.4, exit 65. Postfix bounces it.
+    /// The message is larger than a rule of the operator's allows: 5.3.4. Postfix bounces it.
     #[must_use]
     pub fn too_big(text: impl Into<String>) -> Self {
-        Self::new(5, StatusDetail(3, 4), text, ExitCode::DataErr)
+        Self::new(5, StatusDetail::MESSAGE_TOO_BIG, text)
     }
 
-    /// The mailbox is over quota, and a rule of the operator's says not to wait: 5.2.2, exit 77. Postfix bounces it.
+    /// The mailbox is over quota, and a rule of the operator's says not to wait: 5.2.2. Postfix bounces it.
     #[must_use]
     pub fn over_quota(text: impl Into<String>) -> Self {
-        Self::new(5, StatusDetail::MAILBOX_FULL, text, ExitCode::NoPerm)
+        Self::new(5, StatusDetail::MAILBOX_FULL, text)
     }
 
-    fn new(class: u8, detail: StatusDetail, text: impl Into<String>, exit: ExitCode) -> Self {
-        Self { class, detail, text: text.into(), exit }
+    fn new(class: u8, detail: StatusDetail, text: impl Into<String>) -> Self {
+        Self { class, detail, text: text.into() }
     }
 
-    /// The code to exit with.
+    /// 2, 4 or 5 (RFC 3463 section 2).
     #[must_use]
-    pub fn exit(&self) -> ExitCode {
-        self.exit
+    pub(crate) fn class(&self) -> u8 {
+        self.class
+    }
+
+    /// What the class is about.
+    #[must_use]
+    pub(crate) fn detail(&self) -> StatusDetail {
+        self.detail
     }
 
     /// The text as it was given.
@@ -154,7 +156,10 @@ impl From<&Refusal> for Verdict {
                 (StatusDetail::UNKNOWN_ADDRESS, "no such recipient here; deferred by routing.unknown")
             }
             Deferral::NobodyKnown => (StatusDetail::SYSTEM_CONFIGURATION, "no recipient addresses are configured"),
+            Deferral::AddressesChanged => (StatusDetail::SYSTEM, "the table of addresses has just been changed"),
             Deferral::LockLost => (StatusDetail::BAD_CONNECTION, "the lock on this message was lost"),
+            Deferral::OtherLock(_) => (StatusDetail::SYSTEM_CONFIGURATION, "another host uses another lock.namespace"),
+            Deferral::CallerGone => (StatusDetail::SYSTEM, "the program that handed the message over has died"),
             Deferral::JournalForgotten => (StatusDetail::SYSTEM, "the database forgot what was written to it"),
             Deferral::Unknown(_) => (StatusDetail::BAD_CONNECTION, "the mailbox store did not answer"),
             Deferral::Database(error) => match error.failure {
@@ -168,6 +173,7 @@ impl From<&Refusal> for Verdict {
                     (StatusDetail::SYSTEM_CONFIGURATION, "the database is not set up for deliveries")
                 }
                 DatabaseFailure::ReadOnly => (StatusDetail::SYSTEM, "the database takes no writes"),
+                DatabaseFailure::InDoubt => (StatusDetail::SYSTEM, "the database did not confirm a commit"),
                 DatabaseFailure::Contention | DatabaseFailure::Refused | DatabaseFailure::Other => {
                     (StatusDetail::SYSTEM, "the database failed")
                 }
@@ -180,9 +186,16 @@ impl From<&Refusal> for Verdict {
                     (StatusDetail::BAD_CONNECTION, "the connection to the mailbox store was lost")
                 }
                 MailboxFailure::OverQuota => (StatusDetail::MAILBOX_FULL, "the mailbox is full"),
-                MailboxFailure::AccessDenied | MailboxFailure::NoSuchMailbox | MailboxFailure::Local => {
+                MailboxFailure::AccessDenied
+                | MailboxFailure::LoginRefused
+                | MailboxFailure::NoSuchMailbox
+                | MailboxFailure::Local => {
                     (StatusDetail::SYSTEM_CONFIGURATION, "the mailbox store is not set up for this recipient")
                 }
+                MailboxFailure::IdentityIgnored => (
+                    StatusDetail::SYSTEM_CONFIGURATION,
+                    "the mailbox store ignores on whose behalf it is asked: run maildrop_command check",
+                ),
                 MailboxFailure::Refused | MailboxFailure::RefusedForGood | MailboxFailure::Protocol => {
                     (StatusDetail::SYSTEM, "the mailbox store did not take the message")
                 }
@@ -190,6 +203,20 @@ impl From<&Refusal> for Verdict {
             },
         };
         Self::deferred(detail, text)
+    }
+}
+
+#[cfg(test)]
+impl Verdict {
+    /// One that ends in each exit status.
+    pub(crate) fn one_of_each(text: &str) -> [Self; 5] {
+        [
+            Self::delivered(text),
+            Self::deferred(StatusDetail::SYSTEM, text),
+            Self::unknown_recipient(text),
+            Self::too_big(text),
+            Self::over_quota(text),
+        ]
     }
 }
 
@@ -203,108 +230,9 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// No verdict has been reported.
-const NONE: u8 = u8::MAX;
-
-/// The exit code of the verdict that this process has reported.
-static REPORTED: AtomicU8 = AtomicU8::new(NONE);
-
-/// Whether its line was written, or could not be.
-static WRITTEN: AtomicBool = AtomicBool::new(false);
-
-/// How long a line may take. A stdout that nobody reads may block for ever.
-pub(crate) const LINE_LIMIT: Duration = Duration::from_millis(500);
-
-/// Reports the verdict on stdout, if it is the first of this process, and returns the code to exit with: that of the
-/// *first* verdict. The delivery and the [watchdog](crate::watchdog) may race, and a line and an exit code of two different
-/// verdicts would bounce the message (`2.0.0` with exit 75).
-///
-/// One write, whatever becomes of it: stdout is a pipe that Postfix may not be reading (EAGAIN) or has closed (EPIPE), and
-/// the exit code alone says enough then. Takes no lock that another thread could hold, and does not panic. It can block
-/// where stdout can, which Postfix's cannot: it is O_NONBLOCK.
-#[must_use = "the process must end with this code"]
-pub fn report(verdict: &Verdict) -> ExitCode {
-    match claim(verdict) {
-        Ok(()) => {
-            write_line(verdict);
-            verdict.exit
-        }
-        Err(first) => {
-            // The watchdog has the word, and the process must not end before its line is out: a deferral without a
-            // reason helps nobody.
-            let begun = Instant::now();
-            while !WRITTEN.load(Ordering::Acquire) && begun.elapsed() < LINE_LIMIT {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            first
-        }
-    }
-}
-
-/// Makes this the verdict of the process, at once and without waiting for anything; or says the exit code of the one that
-/// was first. Whoever claims it writes its line.
-pub(crate) fn claim(verdict: &Verdict) -> Result<(), ExitCode> {
-    match REPORTED.compare_exchange(NONE, u8::from(verdict.exit), Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => Ok(()),
-        Err(code) => Err(exit_code(code)),
-    }
-}
-
-/// Writes the line of the verdict that was claimed.
-pub(crate) fn write_line(verdict: &Verdict) {
-    // A failure is ordinary (see `report`), changes nothing, and there is nobody left to tell: a log could block.
-    let _ = write_once(verdict.line().as_bytes());
-    WRITTEN.store(true, Ordering::Release);
-}
-
-/// The codes that a verdict can have. Any other number cannot come here; 75 is right for it all the same.
-fn exit_code(code: u8) -> ExitCode {
-    [ExitCode::Ok, ExitCode::NoUser, ExitCode::DataErr, ExitCode::NoPerm]
-        .into_iter()
-        .find(|known| u8::from(*known) == code)
-        .unwrap_or(ExitCode::TempFail)
-}
-
-/// One write(2) to stdout. Not through [`std::io::Stdout`], whose buffer is behind a lock: a duplicate of the descriptor
-/// is the same pipe with the same O_NONBLOCK.
-fn write_once(line: &[u8]) -> io::Result<()> {
-    let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    loop {
-        match stdout.write(line) {
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            // Up to PIPE_BUF bytes a pipe takes all or none (pipe(7)).
-            written => return written.map(drop),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn all(text: &str) -> [Verdict; 5] {
-        [
-            Verdict::delivered(text),
-            Verdict::deferred(StatusDetail::SYSTEM, text),
-            Verdict::unknown_recipient(text),
-            Verdict::too_big(text),
-            Verdict::over_quota(text),
-        ]
-    }
-
-    #[test]
-    fn the_class_and_the_exit_code_agree() {
-        for verdict in all("x") {
-            let class = verdict.line().bytes().next();
-            match u8::from(verdict.exit()) {
-                0 => assert_eq!(class, Some(b'2')),
-                75 => assert_eq!(class, Some(b'4')),
-                65 | 67 | 77 => assert_eq!(class, Some(b'5')),
-                other => panic!("exit {other}"),
-            }
-            assert_eq!(exit_code(u8::from(verdict.exit())), verdict.exit());
-        }
-    }
 
     #[test]
     fn the_lines_are_what_postfix_reads() {
@@ -319,7 +247,7 @@ mod tests {
     fn hostile_text_stays_one_short_line_of_printable_ascii() {
         for text in ["a\nb", "a\r\n5.1.1 b", "\u{1b}[31mred", "ä\u{202e}€", "\0", &"x".repeat(1000), &"é ".repeat(1000)]
         {
-            for verdict in all(text) {
+            for verdict in Verdict::one_of_each(text) {
                 let line = verdict.line();
                 assert!(line.len() < 200, "{}", line.len());
                 let (end, body) = line.as_bytes().split_last().unwrap();

@@ -1,24 +1,47 @@
 //! The ledger: what was tried and what was done, in the database that every machine shares.
+//! Uses `base`, `message`, `imap`, `database`, `lock`, `mailbox` and `schema`.
 //!
 //! Three tables (`sql/<engine>/`): `attempts` is the journal, a row per copy that a process set out to deliver;
 //! `messages` is what is known of a message; `copies` says for each copy where it is, or that it is still owed.
 
-mod bare;
+mod addresses;
+pub(crate) mod check;
+mod columns;
+pub(crate) mod deliveries;
+pub(crate) mod forget;
+pub(crate) mod lock_users;
 mod mysql;
+mod outcome;
 pub(crate) mod postgres;
-#[cfg(any(test, feature = "test-properties"))]
-pub mod properties;
 pub mod recorded;
 mod sqlite;
+pub(crate) mod stages;
+pub(crate) mod statistics;
+pub(crate) mod time_span;
+pub(crate) mod trace;
+mod without_headers;
 
-use crate::database::{DatabaseError, DatabaseFailure};
-use crate::lock::LockName;
-use crate::mailbox::{Placement, Position, Role};
+pub(crate) use addresses::one_name;
+pub use addresses::{AddressBook, Destination};
+pub use check::{Finding, Inspect, State};
+pub use deliveries::NeverEnded;
+pub use lock_users::LockPurpose;
+pub use outcome::{AttemptResult, Cause, Outcome};
+
+use crate::database::{DatabaseError, Session, Tables};
+use crate::lock::{Acquired, Holder, Holders, LockName, NamedLock};
+use crate::mailbox::{Placement, Position};
 use crate::message::Identity;
-use crate::routing::AddressBook;
+use crate::message::Role;
+use crate::schema::Schema;
 use sha2::{Digest, Sha256};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
+
+/// Everything that a database is to this program.
+pub trait Database: Session + NamedLock + Holders + Ledger + Schema + Inspect + Tables {}
+
+impl<T: Session + NamedLock + Holders + Ledger + Schema + Inspect + Tables> Database for T {}
 
 /// The name of a copy: (message, user, mailbox, role), as a digest. One copy, one key, on every engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,7 +62,7 @@ impl CopyKey {
 
     /// The key as read back from the ledger.
     #[must_use]
-    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+    pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
@@ -95,6 +118,9 @@ pub struct CopyHistory {
     pub key: CopyKey,
     /// Set once the copy is recorded as delivered; where, if known.
     pub delivered: Option<Delivered>,
+    /// Under which lock its message was recorded, and how many seconds ago by the database's clock; only where it is
+    /// delivered.
+    pub recorded: Option<(LockName, f64)>,
     /// Attempts at it that have not ended, oldest first, our own among them if it was journalled.
     pub open_attempts: Vec<OpenAttempt>,
 }
@@ -113,6 +139,10 @@ pub struct OpenAttempt {
     pub attempt: Uuid,
     /// The envelope recipient it delivered to.
     pub recipient: String,
+    /// The host that it runs or ran on.
+    pub host: String,
+    /// The lock that guards it: every other attempt at this copy should have the same.
+    pub lock: LockName,
     /// How long ago it began, by the database's clock, in seconds; negative if that clock was set back.
     pub age: f64,
     /// Where the mailbox stood when it began.
@@ -188,59 +218,129 @@ pub enum CopyState<'a> {
 }
 
 /// An attempt at one copy that has ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct EndedAttempt<'a> {
     /// Which attempt.
     pub attempt: Uuid,
     /// At which copy.
     pub key: CopyKey,
-    /// How, in one word or a short line: `appended`, `adopted`, `already there`, `busy`, `deferred: …`,
-    /// `refused: …`.
-    pub outcome: &'a str,
+    /// How.
+    pub outcome: Outcome,
     /// How long its stages took, as [`Stages::as_json`](crate::delivery::Stages::as_json) writes it; `None` for an attempt
     /// of another process, which took that with it.
     pub stages: Option<&'a str>,
 }
 
-impl AddressBook {
-    /// The book, unless none of the addresses is in it and the server takes no writes: a standby that lags behind may not
-    /// have them *yet*, and whoever is not found is refused for good. A delivery could not go on there anyway.
-    fn unless_a_replica_knows_nobody(self, doing: &str, read_only: bool) -> Result<Self, DatabaseError> {
-        if read_only && self.entries.is_empty() {
-            let detail = "the server takes no writes (a standby?), so that an address it lacks may be known elsewhere";
-            return Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail));
-        }
-        Ok(self)
+/// A way of logging in to a mailbox store: the server, the service account, and how the user is named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WayIn {
+    /// For people.
+    pub text: String,
+    /// Its name in the ledger.
+    pub digest: [u8; 32],
+}
+
+impl WayIn {
+    /// The way in that `text` describes.
+    #[must_use]
+    pub fn new(text: String) -> Self {
+        let digest = Sha256::digest(text.as_bytes()).into();
+        Self { text, digest }
     }
 }
 
-/// What happened to messages, attempts and copies.
-pub trait Ledger {
-    /// Which mailboxes these addresses have, in one round trip.
+/// What came of asking for a lock, and of looking at what is known of some copies under it.
+#[derive(Debug)]
+pub enum AcquiredAndLooked {
+    /// The lock is ours.
+    Held {
+        /// What is known of the copies, in the order asked for; or why that could not be read.
+        looked: Result<Vec<CopyHistory>, DatabaseError>,
+        /// How long the look took by itself: nothing, where it was in one round trip with the lock.
+        took: Duration,
+    },
+    /// Another session has the lock; which one, as far as the server and the journal tell.
+    Busy(Option<Holder>),
+}
+
+/// What happened to messages, attempts and copies. It is written and read over the session that holds the lock.
+///
+/// A database without a table of addresses leaves out what has to do with that.
+pub trait Ledger: NamedLock {
+    /// Which mailboxes these addresses have, and when this way in to the mailbox store was last proven, in one round trip.
     ///
     /// # Errors
-    /// [`DatabaseError`]
-    fn addresses(&mut self, addresses: &[&str]) -> Result<AddressBook, DatabaseError>;
+    /// Where the server cannot be asked; where it knows none of the addresses and takes no writes, so that another server may
+    /// know them; where this database has no table of addresses.
+    fn look_up(&mut self, _addresses: &[&str], _way_in: Option<&WayIn>) -> Result<AddressBook, DatabaseError> {
+        Err(addresses::no_table("looking addresses up"))
+    }
+
+    /// Which mailboxes these addresses have.
+    ///
+    /// # Errors
+    /// As [`look_up`](Self::look_up).
+    fn addresses(&mut self, addresses: &[&str]) -> Result<AddressBook, DatabaseError> {
+        self.look_up(addresses, None)
+    }
+
+    /// Remembers that this host has just proven a way in. On PostgreSQL this frees the lock, if one is held.
+    ///
+    /// # Errors
+    /// Where it may not be committed; where this database has no table of addresses.
+    fn record_way_in(&mut self, _way_in: &WayIn, _host: &str) -> Result<(), DatabaseError> {
+        Err(addresses::no_table("remembering a way in to the mailbox store"))
+    }
+
+    /// Writes down that `host` refuses a recipient for good who is none of these addresses, and commits; `false`, with
+    /// nothing written, where one of them is in the table by now, or the table is empty.
+    ///
+    /// The one statement that writes finds them missing once more. So the absence is no older than the commit, and the
+    /// server that says so is one that commits: no standby, no former primary that has not heard of its successor, no part of a
+    /// cluster that is cut off from the rest. Nothing that was read earlier refuses a recipient.
+    ///
+    /// # Errors
+    /// Where it may not be committed; where this database has no table of addresses. Then no recipient is refused.
+    fn refuse(&mut self, _host: &str, _addresses: &[&str]) -> Result<bool, DatabaseError> {
+        Err(addresses::no_table("writing down that a recipient is refused"))
+    }
 
     /// Writes the journal and commits it at once, before the lock is taken. Tries again on a deadlock or lock wait.
     ///
     /// # Errors
-    /// [`DatabaseError`]
+    /// Where it may not be committed, or where the server refuses a value of it.
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError>;
 
     /// The same; where the server refuses it for what it says of the message, it is written without that.
     ///
     /// # Errors
-    /// [`DatabaseError`]
+    /// Where it may not be committed.
     fn journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
-        bare::journal_or_bare(journal, |journal| self.try_journal(journal))
+        without_headers::journal_or_bare(journal, |journal| self.try_journal(journal))
+    }
+
+    /// Takes the lock, and then looks at these copies, which this session has journalled: by a statement of its own behind
+    /// the one that took the lock, and so in a newer snapshot. Where an engine can do both in one round trip, it does.
+    ///
+    /// # Errors
+    /// Where the lock could not be asked for, as [`NamedLock::acquire`]; it is not held then.
+    fn acquire_and_look(
+        &mut self,
+        lock: &LockName,
+        wait: Duration,
+        copies: &[CopyKey],
+    ) -> Result<AcquiredAndLooked, DatabaseError> {
+        Ok(match self.acquire(lock, wait)? {
+            Acquired::Held => looked_by_itself(|| self.look(copies)),
+            Acquired::Busy(holder) => AcquiredAndLooked::Busy(holder),
+        })
     }
 
     /// What is known of these copies, in the order asked for, in a new statement and so a new snapshot: called under the
     /// lock.
     ///
     /// # Errors
-    /// [`DatabaseError`]
+    /// Where it cannot be read.
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError>;
 
     /// Writes down how it ended, and commits. On PostgreSQL this frees the lock, which lives in the same transaction;
@@ -251,12 +351,19 @@ pub trait Ledger {
     /// lock: the copies are in their mailboxes, and no header is worth deferring them for ever.
     ///
     /// # Errors
-    /// [`DatabaseError`]; nothing, or (a lost reply to COMMIT) everything has then been written down.
+    /// Where it may not be committed: nothing, or (a lost reply to COMMIT) everything has then been written down.
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError>;
 
     /// How long ago the first attempt at any of these copies began, by the database's clock; zero if there was none.
     ///
     /// # Errors
-    /// [`DatabaseError`]
+    /// Where it cannot be read.
     fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError>;
+}
+
+/// The lock is held, and this is the look, in a round trip of its own.
+fn looked_by_itself(look: impl FnOnce() -> Result<Vec<CopyHistory>, DatabaseError>) -> AcquiredAndLooked {
+    let began = Instant::now();
+    let looked = look();
+    AcquiredAndLooked::Held { looked, took: began.elapsed() }
 }

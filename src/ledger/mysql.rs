@@ -5,13 +5,14 @@
 //! had then, and not see what was committed a moment ago.
 
 use super::{
-    CopyHistory, CopyKey, CopyRecord, CopyState, Delivered, EndedAttempt, Journal, Ledger, MessageRecord, OpenAttempt,
-    Record, bare,
+    AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, CopyRecord, CopyState, Delivered, Destination, EndedAttempt,
+    Journal, Ledger, MessageRecord, OpenAttempt, Record, WayIn, looked_by_itself, without_headers,
 };
 use crate::database::mysql::{Answer, bytes_column, column, only_row, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
+use crate::lock::{Holder, Holders, LockName, or_untold};
 use crate::mailbox::{Placement, Position};
-use crate::routing::{AddressBook, Destination};
+use crate::message::fold;
 use mysql::Row;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,8 +25,8 @@ use uuid::Uuid;
 /// worth the round trips of a prepared statement, which takes it as it is.
 const SOURCE_IN_BATCH: usize = 1 << 20;
 
-/// What of `max_allowed_packet` is left to everything but the source, in bytes. The texts of a record are bounded by
-/// whoever makes it, far below.
+/// What of `max_allowed_packet` is left to everything but the source, in bytes. The texts of a record are bounded
+/// far below by the delivery.
 const ROOM_BESIDE_SOURCE: usize = 1 << 20;
 
 /// The age of a row's `started_at` by the database's clock, in microseconds. UTC on both sides: no time zone, no summer
@@ -33,16 +34,16 @@ const ROOM_BESIDE_SOURCE: usize = 1 << 20;
 const AGE: &str = "TIMESTAMPDIFF(MICROSECOND, started_at, UTC_TIMESTAMP(6))";
 
 impl Ledger for MysqlDatabase {
-    fn addresses(&mut self, addresses: &[&str]) -> Result<AddressBook, DatabaseError> {
+    fn look_up(&mut self, addresses: &[&str], way_in: Option<&WayIn>) -> Result<AddressBook, DatabaseError> {
         let doing = "looking the addresses up";
-        let folded: Vec<String> = addresses.iter().map(|address| address.to_lowercase()).collect();
-        // An IN list may not be empty.
-        let wanted =
-            if folded.is_empty() { "NULL".into() } else { sql::list(folded.iter().map(|address| sql::text(address))) };
+        let folded: Vec<String> = addresses.iter().map(|address| fold(address)).collect();
+        let wanted = in_list(&folded);
         let batch = format!(
             "SELECT address, imap_user, inbox, sent FROM addresses WHERE address IN ({wanted}); \
-             SELECT NOT EXISTS (SELECT 1 FROM addresses), {}",
-            sql::READ_ONLY
+             SELECT NOT EXISTS (SELECT 1 FROM addresses), {}, \
+             (SELECT TIMESTAMPDIFF(MICROSECOND, proven_at, UTC_TIMESTAMP(6)) FROM ways_in WHERE digest = {})",
+            sql::READ_ONLY,
+            way_in.map_or_else(|| "NULL".to_owned(), |way_in| sql::bytes(&way_in.digest)),
         );
         let answers = self.run(doing, &batch, 2)?;
         let mut entries = Vec::new();
@@ -50,13 +51,52 @@ impl Ledger for MysqlDatabase {
             let address: String = column(row, 0, doing)?;
             let (user, inbox, sent) = (column(row, 1, doing)?, column(row, 2, doing)?, column(row, 3, doing)?);
             // The collation pads with spaces: "a@example.com " finds the row of "a@example.com". It is not the same.
-            if folded.contains(&address.to_lowercase()) {
+            if folded.contains(&fold(&address)) {
                 entries.push((address, Destination { user, inbox, sent }));
             }
         }
         let row = only_row(&answers, doing)?;
-        AddressBook { entries, empty: column(row, 0, doing)? }
-            .unless_a_replica_knows_nobody(doing, column(row, 1, doing)?)
+        let proven: Option<i64> = column(row, 2, doing)?;
+        let proven = proven.map(|microseconds| microseconds as f64 / 1_000_000.0);
+        AddressBook { entries, empty: column(row, 0, doing)?, proven }
+            .unless_a_replica_knows_none(doing, column(row, 1, doing)?)
+    }
+
+    fn refuse(&mut self, host: &str, addresses: &[&str]) -> Result<bool, DatabaseError> {
+        let doing = "writing down that a recipient is refused";
+        let folded: Vec<String> = addresses.iter().map(|address| fold(address)).collect();
+        // A role that may write on a server that takes no writes (SUPER, READ ONLY ADMIN) is none that may refuse there.
+        let batch = format!(
+            "INSERT INTO refusals (host, refused, last_at) SELECT {host}, 1, UTC_TIMESTAMP(6) FROM DUAL \
+             WHERE NOT ({read_only}) AND EXISTS (SELECT 1 FROM addresses) \
+             AND NOT EXISTS (SELECT 1 FROM addresses WHERE address IN ({wanted})) \
+             ON DUPLICATE KEY UPDATE refused = refusals.refused + 1, last_at = UTC_TIMESTAMP(6); \
+             SELECT ROW_COUNT() > 0, {read_only}",
+            host = sql::text(host),
+            wanted = in_list(&folded),
+            read_only = sql::READ_ONLY,
+        );
+        let answers = self.retrying(|database| database.run(doing, &batch, 2))?;
+        let row = only_row(&answers, doing)?;
+        if column(row, 1, doing)? {
+            return Err(DatabaseError::new(
+                DatabaseFailure::ReadOnly,
+                doing,
+                "the server takes no writes (a replica?)",
+            ));
+        }
+        column(row, 0, doing)
+    }
+
+    fn record_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
+        let insert = format!(
+            "INSERT INTO ways_in (digest, way_in, proven_at, host) VALUES ({}, {}, UTC_TIMESTAMP(6), {host}) \
+             ON DUPLICATE KEY UPDATE proven_at = UTC_TIMESTAMP(6), host = {host}",
+            sql::bytes(&way_in.digest),
+            sql::text(&way_in.text),
+            host = sql::text(host),
+        );
+        self.retrying(|database| database.run("remembering a way in to the mailbox store", &insert, 1).map(drop))
     }
 
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
@@ -88,9 +128,20 @@ impl Ledger for MysqlDatabase {
              recipient, queue_id, host, pid, session, uid_validity, uid_next, started_at) VALUES {}",
             sql::list(rows)
         );
-        self.retrying(|database| database.run("writing the journal", &insert, 1))?;
-        self.remember_journalled(journal.copies.iter().map(|copy| copy.key).collect());
-        Ok(())
+        self.retrying(|database| database.run("writing the journal", &insert, 1)).map(drop)
+    }
+
+    fn acquire_and_look(
+        &mut self,
+        lock: &LockName,
+        wait: Duration,
+        copies: &[CopyKey],
+    ) -> Result<AcquiredAndLooked, DatabaseError> {
+        Ok(if self.get_lock(lock, wait)? {
+            looked_by_itself(|| self.look(copies))
+        } else {
+            AcquiredAndLooked::Busy(or_untold(self.holder_among(lock, copies)))
+        })
     }
 
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {
@@ -98,14 +149,17 @@ impl Ledger for MysqlDatabase {
         if copies.is_empty() {
             return Ok(Vec::new());
         }
-        let keys = sql::list(copies.iter().map(|key| sql::bytes(key.as_bytes())));
-        // Two statements, two snapshots, and the attempts first: whoever ends an attempt commits the copy along with it,
+        let keys = keys(copies);
+        // Two statements, two snapshots, and the attempts first: the end of an attempt is committed together with its copy,
         // so that an attempt seen as ended has its copy seen as delivered. The other way round, a commit between the two
-        // would show a copy that nobody delivered and nobody is delivering.
+        // would show a copy that is not delivered, and no attempt at it.
         let batch = format!(
-            "SELECT copy_key, attempt, recipient, {AGE}, uid_validity, uid_next FROM attempts \
+            "SELECT copy_key, attempt, recipient, {AGE}, uid_validity, uid_next, host, lock_digest FROM attempts \
              WHERE copy_key IN ({keys}) AND ended_at IS NULL ORDER BY started_at, attempt; \
-             SELECT copy_key, uid_validity, uid FROM copies WHERE copy_key IN ({keys}) AND state = 'delivered'"
+             SELECT copy_key, uid_validity, uid, lock_digest, \
+             TIMESTAMPDIFF(MICROSECOND, recorded_at, UTC_TIMESTAMP(6)) \
+             FROM copies LEFT JOIN messages ON messages.id = copies.message \
+             WHERE copy_key IN ({keys}) AND state = 'delivered'"
         );
         let answers = self.run(doing, &batch, 2)?;
         let [attempts, delivered] = answers.as_slice() else {
@@ -116,20 +170,23 @@ impl Ledger for MysqlDatabase {
             let key = CopyKey::from_bytes(bytes_column(row, 0, doing)?);
             open.entry(key).or_default().push(open_attempt(row, doing)?);
         }
-        let mut done: HashMap<CopyKey, Delivered> = HashMap::new();
+        let mut done: HashMap<CopyKey, (Delivered, Option<(LockName, f64)>)> = HashMap::new();
         for row in delivered {
             let key = CopyKey::from_bytes(bytes_column(row, 0, doing)?);
             let placement = match (column(row, 1, doing)?, column(row, 2, doing)?) {
                 (Some(uid_validity), Some(uid)) => Some(Placement { uid_validity, uid }),
                 _ => None,
             };
-            done.insert(key, Delivered { placement });
+            let age: Option<i64> = column(row, 4, doing)?;
+            let recorded = age.map(|age| Ok((lock_name(row, 3, doing)?, seconds(age)))).transpose()?;
+            done.insert(key, (Delivered { placement }, recorded));
         }
         Ok(copies
             .iter()
             .map(|key| CopyHistory {
                 key: *key,
-                delivered: done.get(key).copied(),
+                delivered: done.get(key).map(|(delivered, _)| *delivered),
+                recorded: done.get(key).and_then(|(_, recorded)| *recorded),
                 open_attempts: open.get(key).cloned().unwrap_or_default(),
             })
             .collect())
@@ -146,7 +203,7 @@ impl Ledger for MysqlDatabase {
         if record.message.is_none() && record.ended.is_empty() {
             return Ok(());
         }
-        bare::or_bare(record, |record| {
+        without_headers::or_bare(record, |record| {
             let source = record.message.as_ref().and_then(|message| self.source_that_fits(message));
             self.retrying(|database| database.try_to_record(record, source))
         })
@@ -157,7 +214,7 @@ impl Ledger for MysqlDatabase {
         if copies.is_empty() {
             return Ok(Duration::ZERO);
         }
-        let keys = sql::list(copies.iter().map(|key| sql::bytes(key.as_bytes())));
+        let keys = keys(copies);
         let ask = format!("SELECT MAX({AGE}) FROM attempts WHERE copy_key IN ({keys})");
         let answers = self.run(doing, &ask, 1)?;
         let age: Option<i64> = column(only_row(&answers, doing)?, 0, doing)?;
@@ -166,7 +223,52 @@ impl Ledger for MysqlDatabase {
     }
 }
 
+impl Holders for MysqlDatabase {
+    fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError> {
+        self.holder_among(name, &[])
+    }
+}
+
 impl MysqlDatabase {
+    /// Who holds the lock: the session that the server names, and what that session wrote down of itself if it journalled an
+    /// attempt. A delivery that asks has journalled, too, and looks among the attempts at its own `copies`, by their index: a
+    /// holder that owes none of them is a mere session in the log. Without copies, all attempts under this lock are looked at.
+    fn holder_among(&mut self, lock: &LockName, copies: &[CopyKey]) -> Result<Option<Holder>, DatabaseError> {
+        let doing = "asking who holds the lock";
+        let ours = match copies {
+            [] => String::new(),
+            copies => format!("copy_key IN ({}) AND ", keys(copies)),
+        };
+        let batch = format!(
+            "SELECT IS_USED_LOCK({lock}); \
+             SELECT session, host, pid, queue_id, TIMESTAMPDIFF(MICROSECOND, started_at, UTC_TIMESTAMP(6)) \
+             FROM attempts \
+             WHERE {ours}ended_at IS NULL AND lock_digest = {digest} \
+             AND session = IS_USED_LOCK({lock}) AND session <> CONNECTION_ID() \
+             ORDER BY started_at DESC LIMIT 1",
+            lock = sql::text(&lock.mysql_name()),
+            digest = sql::bytes(lock.digest()),
+        );
+        let answers = self.run(doing, &batch, 2)?;
+        if let Some(row) = answers.get(1).and_then(|rows| rows.first()) {
+            let age: i64 = column(row, 4, doing)?;
+            return Ok(Some(Holder {
+                session: column(row, 0, doing)?,
+                host: Some(column(row, 1, doing)?),
+                pid: Some(column(row, 2, doing)?),
+                queue_id: column(row, 3, doing)?,
+                // Negative if the server's clock was set back.
+                held_for: u64::try_from(age).ok().map(Duration::from_micros),
+            }));
+        }
+        let Some(row) = answers.first().and_then(|rows| rows.first()) else {
+            return Ok(None);
+        };
+        // NULL: it was freed in the meantime.
+        let session: Option<u64> = column(row, 0, doing)?;
+        Ok(session.map(Holder::of_session))
+    }
+
     /// The source, unless the server could not take it. `max_allowed_packet` (16 MiB on MariaDB, 64 MiB on MySQL unless
     /// set otherwise) bounds every value, however it is sent, and a packet above it costs the connection and the lock. A
     /// message too large for that must not be deferred for ever: it is delivered, its source is not kept, and the log
@@ -190,7 +292,7 @@ impl MysqlDatabase {
         source.len() <= SOURCE_IN_BATCH && source.len() * 2 + ROOM_BESIDE_SOURCE <= self.max_allowed_packet()
     }
 
-    /// One transaction, from START to COMMIT, in one round trip; in four if there is a large source. Whoever calls it rolls
+    /// One transaction, from START to COMMIT, in one round trip; in four if there is a large source. The caller rolls
     /// back if it fails. A lost answer to COMMIT is an error like any other, and no reason to try again.
     fn try_to_record(&mut self, record: &Record<'_>, source: Option<&[u8]>) -> Result<(), DatabaseError> {
         let doing = "recording the delivery";
@@ -226,6 +328,15 @@ impl MysqlDatabase {
     }
 }
 
+fn keys(copies: &[CopyKey]) -> String {
+    sql::list(copies.iter().map(|key| sql::bytes(key.as_bytes())))
+}
+
+/// The inside of an IN list, which may not be empty.
+fn in_list(addresses: &[String]) -> String {
+    if addresses.is_empty() { "NULL".into() } else { sql::list(addresses.iter().map(|address| sql::text(address))) }
+}
+
 fn open_attempt(row: &Row, doing: &str) -> Result<OpenAttempt, DatabaseError> {
     let age: i64 = column(row, 3, doing)?;
     let position = match (column(row, 4, doing)?, column(row, 5, doing)?) {
@@ -235,9 +346,20 @@ fn open_attempt(row: &Row, doing: &str) -> Result<OpenAttempt, DatabaseError> {
     Ok(OpenAttempt {
         attempt: Uuid::from_bytes(bytes_column(row, 1, doing)?),
         recipient: column(row, 2, doing)?,
-        age: age as f64 / 1_000_000.0,
+        host: column(row, 6, doing)?,
+        lock: lock_name(row, 7, doing)?,
+        age: seconds(age),
         position,
     })
+}
+
+fn lock_name(row: &Row, index: usize, doing: &str) -> Result<LockName, DatabaseError> {
+    Ok(LockName::from_digest(bytes_column(row, index, doing)?))
+}
+
+/// Microseconds as seconds; negative where the clock was set back.
+fn seconds(microseconds: i64) -> f64 {
+    microseconds as f64 / 1_000_000.0
 }
 
 /// The message, unless it is there. Either way LAST_INSERT_ID() is then its id: that is what the assignment to `id` is
@@ -320,7 +442,7 @@ fn end_attempt(ended: &EndedAttempt<'_>) -> String {
     format!(
         "UPDATE attempts SET ended_at = UTC_TIMESTAMP(6), outcome = {}, stages = {} \
          WHERE attempt = {} AND copy_key = {} AND ended_at IS NULL",
-        sql::text(ended.outcome),
+        sql::text(&ended.outcome.to_string()),
         sql::optional_text(ended.stages),
         sql::bytes(ended.attempt.as_bytes()),
         sql::bytes(ended.key.as_bytes()),

@@ -1,45 +1,68 @@
 //! The ledger on PostgreSQL.
 //!
-//! Each method is one round trip; the look is none, as it rides with the lock's statements. Before the lock they are single
-//! statements with parameters. Under it they are batches of the simple query protocol: the record's, so that its statements
-//! and its COMMIT travel together; the look's, since a statement with parameters keeps its snapshot until the next one (see
-//! [`PostgresDatabase`]). A batch has no parameters, so every value in it is written as hexadecimal digits ([`literal`]),
-//! which nothing can break out of.
+//! Each method is one round trip; the look goes along with the lock's statements. Before the lock they are single statements
+//! with parameters. Under it they are batches of the simple query protocol: the record's, so that its statements and its
+//! COMMIT travel together; the look's, since a statement with parameters keeps its snapshot until the next one (see
+//! [`PostgresDatabase`]). A batch has no parameters, so every value in it is written as hexadecimal digits
+//! (`database/postgres/literal.rs`), which nothing can break out of.
 
-use super::{CopyHistory, CopyKey, Delivered, Journal, Ledger, OpenAttempt, Record, bare};
-use crate::database::postgres::{PostgresDatabase, TextRow, Transaction, column};
+use super::{AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, Delivered, Destination, Journal, Ledger};
+use super::{OpenAttempt, Record, WayIn, without_headers};
+use crate::base::hex;
+use crate::database::postgres::literal::stored;
+use crate::database::postgres::{
+    Batch, HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, TextRow, Transaction, column,
+};
 use crate::database::{DatabaseError, DatabaseFailure};
+use crate::lock::{AcquiredAnd, LockName};
 use crate::mailbox::{Placement, Position};
-use crate::routing::{AddressBook, Destination};
+use crate::message::fold;
 use postgres::types::Type;
 use std::time::Duration;
 
-pub(crate) mod literal;
-pub(crate) mod statements;
-
-use literal::stored;
+mod statements;
 
 /// Casts make the answer the same for a view over the platform's own tables, whatever its types are.
 const ADDRESSES: &str = "\
-    SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only \
+    SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven \
     FROM (SELECT NOT EXISTS (SELECT FROM addresses) AS empty, \
-                 current_setting('transaction_read_only')::bool AS read_only) t \
+                 current_setting('transaction_read_only')::bool AS read_only, \
+                 (SELECT extract(epoch FROM clock_timestamp() - proven_at)::float8 FROM ways_in \
+                  WHERE digest = $2) AS proven) t \
     LEFT JOIN addresses a ON a.address = ANY ($1)";
 
+/// The settings are those of a record's batch (`HEAR_NOTHING`, `HEAR_OF_THE_COMMIT`), as in [`JOURNAL`].
+const REFUSE: &str = "\
+    WITH written AS (\
+        INSERT INTO refusals (host, refused, last_at) \
+        SELECT $1, 1, clock_timestamp() FROM set_config('client_min_messages', 'error', true) \
+        WHERE EXISTS (SELECT FROM addresses) AND NOT EXISTS (SELECT FROM addresses a WHERE a.address = ANY ($2)) \
+        ON CONFLICT (host) DO UPDATE SET refused = refusals.refused + 1, last_at = excluded.last_at \
+        RETURNING 1) \
+    SELECT set_config('client_min_messages', 'warning', true) FROM (SELECT count(*) AS rows FROM written) w WHERE w.rows > 0";
+
+/// The settings are those of a record's batch (`HEAR_NOTHING`, `HEAR_OF_THE_COMMIT`): the first is made before a row is
+/// written, the second once all are.
 const JOURNAL: &str = "\
-    INSERT INTO attempts (attempt, identity, lock_digest, message_id, recipient, queue_id, host, pid, session, \
-                          copy_key, role, imap_user, mailbox, uid_validity, uid_next, started_at) \
-    SELECT $1::uuid, $2, $3, $4, $5, $6, $7, $8, pg_backend_pid(), c.*, clock_timestamp() \
-    FROM unnest($9::bytea[], $10::text[], $11::text[], $12::text[], $13::bigint[], $14::bigint[]) c";
+    WITH written AS (\
+        INSERT INTO attempts (attempt, identity, lock_digest, message_id, recipient, queue_id, host, pid, session, \
+                              copy_key, role, imap_user, mailbox, uid_validity, uid_next, started_at) \
+        SELECT $1::uuid, $2, $3, $4, $5, $6, $7, $8, pg_backend_pid(), c.*, clock_timestamp() \
+        FROM unnest($9::bytea[], $10::text[], $11::text[], $12::text[], $13::bigint[], $14::bigint[]) c \
+        CROSS JOIN set_config('client_min_messages', 'error', true) \
+        RETURNING 1) \
+    SELECT set_config('client_min_messages', 'warning', true) FROM (SELECT count(*) FROM written) w";
 
 impl Ledger for PostgresDatabase {
-    fn addresses(&mut self, addresses: &[&str]) -> Result<AddressBook, DatabaseError> {
+    fn look_up(&mut self, addresses: &[&str], way_in: Option<&WayIn>) -> Result<AddressBook, DatabaseError> {
         let doing = "looking up addresses";
-        let asked: Vec<String> = addresses.iter().map(|address| stored(&address.to_lowercase()).into_owned()).collect();
+        let asked = asked(addresses);
         let mut book = AddressBook::default();
         let mut read_only = false;
-        for row in &self.query(doing, ADDRESSES, &[(&asked, Type::TEXT_ARRAY)])? {
-            (book.empty, read_only) = (column(doing, row, 4)?, column(doing, row, 5)?);
+        let digest = way_in.map(|way_in| &way_in.digest[..]);
+        for row in &self.query(doing, ADDRESSES, &[(&asked, Type::TEXT_ARRAY), (&digest, Type::BYTEA)])? {
+            (book.empty, read_only, book.proven) =
+                (column(doing, row, 4)?, column(doing, row, 5)?, column(doing, row, 6)?);
             if let Some(address) = column(doing, row, 0)? {
                 let destination = Destination {
                     user: column(doing, row, 1)?,
@@ -49,7 +72,31 @@ impl Ledger for PostgresDatabase {
                 book.entries.push((address, destination));
             }
         }
-        book.unless_a_replica_knows_nobody(doing, read_only)
+        book.unless_a_replica_knows_none(doing, read_only)
+    }
+
+    fn refuse(&mut self, host: &str, addresses: &[&str]) -> Result<bool, DatabaseError> {
+        let doing = "writing down that a recipient is refused";
+        let (host, asked) = (stored(host), asked(addresses));
+        loop {
+            match self.execute(doing, REFUSE, &[(&host, Type::TEXT), (&asked, Type::TEXT_ARRAY)]) {
+                Ok(rows) => {
+                    self.replicated(doing)?;
+                    return Ok(rows > 0);
+                }
+                Err(error) if self.try_again(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn record_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
+        let doing = "remembering a way in to the mailbox store";
+        // In the lock's transaction: with its COMMIT. Outside of one that is a warning of class 25, which is no error.
+        let batch = format!("{HEAR_NOTHING} {}; {HEAR_OF_THE_COMMIT} COMMIT", statements::way_in(way_in, host));
+        self.batch(doing, &batch)?;
+        self.transaction = Transaction::None;
+        self.replicated(doing)
     }
 
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
@@ -89,49 +136,33 @@ impl Ledger for PostgresDatabase {
                 ],
             );
             match written {
-                Ok(_) => {
-                    self.journalled = copies.iter().map(|copy| copy.key).collect();
-                    return Ok(());
-                }
+                Ok(_) => return self.replicated(doing),
                 Err(error) if self.try_again(&error) => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
+    /// One round trip. Where the look fails, the lock is not taken either: the server aborts the transaction.
+    fn acquire_and_look(
+        &mut self,
+        lock: &LockName,
+        wait: Duration,
+        copies: &[CopyKey],
+    ) -> Result<AcquiredAndLooked, DatabaseError> {
+        Ok(match self.acquire_and(lock, wait, &statements::look(copies))? {
+            AcquiredAnd::Held(seen) => {
+                AcquiredAndLooked::Held { looked: histories(copies, &seen), took: Duration::ZERO }
+            }
+            AcquiredAnd::Busy(holder) => AcquiredAndLooked::Busy(holder),
+        })
+    }
+
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {
-        let doing = "looking at what was done";
-        let looked = self.looked.take().filter(|looked| looked.copies == copies);
-        let (answers, rows_before) = match looked {
-            Some(looked) => (looked.answers, looked.rows_before),
-            None => (self.batch(doing, &statements::look(copies))?, 0),
-        };
-        let mut histories: Vec<CopyHistory> =
-            copies.iter().map(|key| CopyHistory { key: *key, delivered: None, open_attempts: Vec::new() }).collect();
-        for row in answers.rows().skip(rows_before) {
-            // Counted from 1.
-            let place = row.value::<usize>(doing, 0)?.and_then(|place| place.checked_sub(1));
-            let history = place.and_then(|place| histories.get_mut(place));
-            let history = history.ok_or_else(|| odd(doing, "a copy that was not asked for"))?;
-            if row.truth(doing, 1)? {
-                let placement = pair(doing, &row, 2, 3)?.map(|(uid_validity, uid)| Placement { uid_validity, uid });
-                history.delivered = Some(Delivered { placement });
-            }
-            if let Some(attempt) = row.value(doing, 4)? {
-                history.open_attempts.push(OpenAttempt {
-                    attempt,
-                    recipient: row.text(doing, 5)?.unwrap_or_default().to_owned(),
-                    age: row.value(doing, 6)?.ok_or_else(|| odd(doing, "an attempt without a beginning"))?,
-                    position: pair(doing, &row, 7, 8)?
-                        .map(|(uid_validity, uid_next)| Position { uid_validity, uid_next }),
-                });
-            }
-        }
-        Ok(histories)
+        histories(copies, &self.batch(LOOKING, &statements::look(copies))?)
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
-        self.looked = None;
         // In the lock's transaction a contended statement is taken back to a savepoint, which leaves the lock alone. The
         // savepoint also fails where there is no open and sound transaction (25P01, 25P02): a COMMIT alone would not,
         // and the statements would be recorded without the lock.
@@ -143,7 +174,7 @@ impl Ledger for PostgresDatabase {
             }
         };
         let mut begin = first;
-        let written = bare::or_bare(record, |record| {
+        let written = without_headers::or_bare(record, |record| {
             loop {
                 let written = self.try_record(begin, record);
                 begin = again;
@@ -178,7 +209,7 @@ impl PostgresDatabase {
     /// for all recipients.
     fn try_record(&mut self, begin: &str, record: &Record<'_>) -> Result<(), DatabaseError> {
         let doing = statements::DOING;
-        let mut batch = begin.to_owned();
+        let mut batch = format!("{begin}{HEAR_NOTHING}");
         if let Some(message) = &record.message {
             batch.push_str(&statements::message(message));
             if let Some(raw) = message.raw {
@@ -200,9 +231,47 @@ impl PostgresDatabase {
         for ended in &record.ended {
             batch.push_str(&statements::ended(ended));
         }
+        batch.push_str(HEAR_OF_THE_COMMIT);
         batch.push_str("COMMIT");
-        self.batch(doing, &batch).map(|_| ())
+        self.batch(doing, &batch)?;
+        self.replicated(doing)
     }
+}
+
+const LOOKING: &str = "looking at what was done";
+
+/// What the rows of a look say of the copies that were asked for.
+fn histories(copies: &[CopyKey], seen: &Batch) -> Result<Vec<CopyHistory>, DatabaseError> {
+    let doing = LOOKING;
+    let unknown = |key: &CopyKey| CopyHistory { key: *key, delivered: None, recorded: None, open_attempts: Vec::new() };
+    let mut histories: Vec<CopyHistory> = copies.iter().map(unknown).collect();
+    for row in seen.rows() {
+        // Counted from 1.
+        let place = row.value::<usize>(doing, 0)?.and_then(|place| place.checked_sub(1));
+        let history = place.and_then(|place| histories.get_mut(place));
+        let history = history.ok_or_else(|| odd(doing, "a copy that was not asked for"))?;
+        if row.truth(doing, 1)? {
+            let placement = pair(doing, &row, 2, 3)?.map(|(uid_validity, uid)| Placement { uid_validity, uid });
+            history.delivered = Some(Delivered { placement });
+            history.recorded = lock_name(doing, &row, 11)?.zip(row.value(doing, 12)?);
+        }
+        if let Some(attempt) = row.value(doing, 4)? {
+            history.open_attempts.push(OpenAttempt {
+                attempt,
+                recipient: row.text(doing, 5)?.unwrap_or_default().to_owned(),
+                host: row.text(doing, 9)?.unwrap_or_default().to_owned(),
+                lock: lock_name(doing, &row, 10)?.ok_or_else(|| odd(doing, "an attempt without a lock"))?,
+                age: row.value(doing, 6)?.ok_or_else(|| odd(doing, "an attempt without a beginning"))?,
+                position: pair(doing, &row, 7, 8)?.map(|(uid_validity, uid_next)| Position { uid_validity, uid_next }),
+            });
+        }
+    }
+    Ok(histories)
+}
+
+/// Addresses as they are in the table.
+fn asked(addresses: &[&str]) -> Vec<String> {
+    addresses.iter().map(|address| stored(&fold(address)).into_owned()).collect()
 }
 
 /// Two unsigned numbers that are known together or not at all. A number that IMAP cannot have counts as not known,
@@ -212,6 +281,13 @@ fn pair(doing: &str, row: &TextRow<'_>, first: usize, second: usize) -> Result<O
         Ok(row.value::<i64>(doing, index)?.and_then(|value| u32::try_from(value).ok()))
     };
     Ok(number(first)?.zip(number(second)?))
+}
+
+/// A lock's digest, which comes in hexadecimal digits.
+fn lock_name(doing: &str, row: &TextRow<'_>, index: usize) -> Result<Option<LockName>, DatabaseError> {
+    let Some(digits) = row.text(doing, index)? else { return Ok(None) };
+    let digest = hex::decode(digits).and_then(|digest| digest.try_into().ok());
+    digest.map(|digest| Some(LockName::from_digest(digest))).ok_or_else(|| odd(doing, "a lock's digest that is none"))
 }
 
 /// What should never come about.

@@ -2,17 +2,20 @@
 //!
 //! No delivery asks any of this. Long answers come in pieces: a stretch of time, or a few hundred rows.
 
-use super::CopyKey;
-use crate::database::{Database, DatabaseError, DatabaseFailure, Row, Value};
+use super::columns::{number, optional, owned as text_of, placement, role, text};
+use super::{CopyKey, Database, time_span};
+use crate::database::{DatabaseError, Row, Value};
 use crate::lock::LockName;
-use crate::mailbox::{MailboxError, Matching, Placement, Reading, Recorded, Role, Wanted, look_everywhere};
+use crate::mailbox::{MailboxError, Matching, Placement, Reading, Recorded, Wanted, look_everywhere};
+use crate::message::Role;
 use crate::message::{Identity, message_id_for_search};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use time::OffsetDateTime;
-use uuid::Uuid;
+use time::format_description::well_known::Rfc3339;
 
 /// An hour, in microseconds.
-pub(crate) const HOUR: i64 = 3_600_000_000;
+const HOUR: i64 = 3_600_000_000;
 /// How much older than its last copy a message may be: Postfix tries for five days (maximal_queue_lifetime).
 const LATE: i64 = 7 * 24 * HOUR;
 /// How many rows one answer holds.
@@ -54,13 +57,13 @@ pub struct RecordedCopy {
 impl RecordedCopy {
     /// Its name in the ledger.
     #[must_use]
-    pub fn key(&self) -> CopyKey {
+    pub(crate) fn key(&self) -> CopyKey {
         CopyKey::new(&self.identity, self.role, &self.user, &self.mailbox)
     }
 
     /// What a mailbox is asked about it.
     #[must_use]
-    pub fn recorded(&self) -> Recorded<'_> {
+    pub(crate) fn recorded(&self) -> Recorded<'_> {
         Recorded { identity: &self.identity, role: self.role, placement: self.placement }
     }
 
@@ -73,7 +76,7 @@ impl RecordedCopy {
 
     /// What to look for where it may be under any UID.
     #[must_use]
-    pub fn wanted(&self) -> Wanted<'_> {
+    pub(crate) fn wanted(&self) -> Wanted<'_> {
         Wanted {
             message_id: message_id_for_search(&self.message_id),
             identity: &self.identity,
@@ -85,9 +88,6 @@ impl RecordedCopy {
     }
 
     /// Where in its mailbox it is by now, if it is there at all; the inner `None` is a store without UIDs.
-    ///
-    /// # Errors
-    /// [`MailboxError`]
     pub fn whereabouts(
         &self,
         mailbox: &mut dyn Reading,
@@ -119,7 +119,7 @@ impl Selection<'_> {
 
 /// A delivered copy in as few bytes as will do: a week of them has to fit into memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Delivered {
+pub struct DeliveredCopy {
     /// The row of its message.
     pub message: i64,
     /// Its role.
@@ -131,21 +131,16 @@ pub struct Delivered {
 }
 
 /// Mailboxes, as (user, mailbox), and the copies that were delivered to them.
-pub type Mailboxes = BTreeMap<(String, String), Vec<Delivered>>;
+pub(crate) type Mailboxes = BTreeMap<(String, String), Vec<DeliveredCopy>>;
 
 /// Which copies are recorded as delivered, by mailbox.
-///
-/// # Errors
-/// [`DatabaseError`]
 pub fn delivered(database: &mut dyn Database, selection: &Selection<'_>) -> Result<Mailboxes, DatabaseError> {
     let dialect = database.dialect();
-    let one = |database: &mut dyn Database, sql: &str| -> Result<Option<i64>, DatabaseError> {
-        database.select(DOING, sql, &[])?.first().map_or(Ok(None), |row| row.value(0))
-    };
-    let now = one(database, &format!("SELECT {}", dialect.microseconds(dialect.now())))?;
+    let now = time_span::now(database)?;
     // Rows come in the order of their times, but for what raced: an hour makes up for that, and for a clock set back.
     let first = format!("SELECT {} FROM messages ORDER BY id LIMIT 1", dialect.microseconds("recorded_at"));
-    let (Some(now), Some(first)) = (now, one(database, &first)?) else { return Ok(Mailboxes::new()) };
+    let first = database.select(DOING, &first, &[])?;
+    let Some(first) = first.first().map(|row| number::<i64>(row, 0)).transpose()? else { return Ok(Mailboxes::new()) };
     let sql = "SELECT m.id, c.role, c.imap_user, c.mailbox, c.uid_validity, c.uid, \
                (SELECT MIN(a.uid_next) FROM attempts a \
                 WHERE a.copy_key = c.copy_key AND a.uid_validity = c.uid_validity) \
@@ -161,7 +156,7 @@ pub fn delivered(database: &mut dyn Database, selection: &Selection<'_>) -> Resu
         for row in database.select(DOING, sql, &[Value::Moment(from), Value::Moment(to), since, since])? {
             let (user, mailbox) = (text(&row, 2)?, text(&row, 3)?);
             if selection.has(user, mailbox) {
-                let delivered = Delivered {
+                let delivered = DeliveredCopy {
                     message: number(&row, 0)?,
                     role: role(&row, 1)?,
                     placement: placement(&row, 4)?,
@@ -192,29 +187,26 @@ fn copy(row: &Row) -> Result<RecordedCopy, DatabaseError> {
     Ok(RecordedCopy {
         message: number(row, 0)?,
         identity: Identity::from_bytes(row.digest(1)?),
-        message_id: text(row, 2)?.to_owned(),
-        sender: text(row, 3)?.to_owned(),
-        subject: row.text(4).map(ToOwned::to_owned),
+        message_id: text_of(row, 2)?,
+        sender: text_of(row, 3)?,
+        subject: optional(row, 4),
         recorded_at: number(row, 5)?,
         role: role(row, 6)?,
-        user: text(row, 7)?.to_owned(),
-        mailbox: text(row, 8)?.to_owned(),
-        recipient: text(row, 9)?.to_owned(),
+        user: text_of(row, 7)?,
+        mailbox: text_of(row, 8)?,
+        recipient: text_of(row, 9)?,
         placement: placement(row, 10)?,
-        reason: row.text(12).map(ToOwned::to_owned),
+        reason: optional(row, 12),
         lock: LockName::from_digest(row.digest(13)?),
     })
 }
 
 /// All that is known of these copies of one mailbox; what the ledger has dropped meanwhile is left out. Ask for some
 /// hundreds at a time.
-///
-/// # Errors
-/// [`DatabaseError`]
-pub fn of_mailbox(
+pub(crate) fn of_mailbox(
     database: &mut dyn Database,
     (user, mailbox): (&str, &str),
-    copies: &[Delivered],
+    copies: &[DeliveredCopy],
 ) -> Result<Vec<RecordedCopy>, DatabaseError> {
     if copies.is_empty() {
         return Ok(Vec::new());
@@ -235,9 +227,6 @@ pub fn of_mailbox(
 }
 
 /// All delivered copies of one message, recipients' first.
-///
-/// # Errors
-/// [`DatabaseError`]
 pub fn of_message(database: &mut dyn Database, message: i64) -> Result<Vec<RecordedCopy>, DatabaseError> {
     let sql = format!(
         "SELECT {} FROM messages m JOIN copies c ON c.message = m.id \
@@ -247,10 +236,48 @@ pub fn of_message(database: &mut dyn Database, message: i64) -> Result<Vec<Recor
     database.select(DOING, &sql, &[Value::Integer(message)])?.iter().map(copy).collect()
 }
 
+/// How a copy that is there came to be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Brought {
+    /// The envelope sender with which its message was first recorded, whoever that was for; empty for the null sender.
+    pub sender: String,
+    /// When it was delivered, in microseconds since 1970.
+    pub delivered_at: i64,
+    /// Postfix's queue id of the delivery that brought it, if it was given.
+    pub queue_id: Option<String>,
+    /// The host of that delivery; `None` where the attempt is no longer kept.
+    pub host: Option<String>,
+}
+
+impl Brought {
+    /// [`delivered_at`](Self::delivered_at), RFC 3339.
+    #[must_use]
+    pub(crate) fn moment(&self) -> Option<String> {
+        OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.delivered_at) * 1000).ok()?.format(&Rfc3339).ok()
+    }
+}
+
+/// How this copy came to be there, if it is delivered: one row by its key, and the attempts at it.
+pub fn brought(database: &mut dyn Database, copy: &CopyKey) -> Result<Option<Brought>, DatabaseError> {
+    let sql = format!(
+        "SELECT m.sender, {}, a.queue_id, a.host FROM copies c JOIN messages m ON m.id = c.message \
+         LEFT JOIN attempts a ON a.copy_key = c.copy_key AND a.outcome IN ('appended', 'adopted') \
+         WHERE c.copy_key = ? AND c.state = 'delivered' ORDER BY a.ended_at LIMIT 1",
+        database.dialect().microseconds("c.delivered_at")
+    );
+    let rows = database.select("asking how a copy came to be there", &sql, &[Value::Bytes(copy.as_bytes())])?;
+    let brought = |row: &Row| {
+        Ok(Brought {
+            sender: text_of(row, 0)?,
+            delivered_at: number(row, 1)?,
+            queue_id: optional(row, 2),
+            host: optional(row, 3),
+        })
+    };
+    rows.first().map(brought).transpose()
+}
+
 /// The copies that deliveries left owed, oldest last attempt first. [`Selection::since`] is about that last attempt.
-///
-/// # Errors
-/// [`DatabaseError`]
 pub fn owed(database: &mut dyn Database, selection: &Selection<'_>) -> Result<Vec<RecordedCopy>, DatabaseError> {
     let (dialect, mut after) = (database.dialect(), Vec::new());
     let (key, updated_at) = (dialect.hex("c.copy_key"), dialect.microseconds("c.updated_at"));
@@ -277,64 +304,57 @@ pub fn owed(database: &mut dyn Database, selection: &Selection<'_>) -> Result<Ve
     Ok(owed.into_iter().map(|(_, copy)| copy).collect())
 }
 
-/// The message as it was received for its first recipient, where the ledger keeps sources.
+/// Records an owed copy as delivered, there: its author's own mail program has saved one. Where it is not owed any more, what
+/// another has recorded stays.
 ///
 /// # Errors
-/// [`DatabaseError`]
+/// The database fails; nothing is then recorded.
+pub(crate) fn adopt_owed(
+    database: &mut dyn Database,
+    copy: &CopyKey,
+    placement: Option<Placement>,
+) -> Result<(), DatabaseError> {
+    let now = database.dialect().now();
+    let number = |number: Option<u32>| number.map_or(Value::Null, |number| Value::Integer(i64::from(number)));
+    let sql = format!(
+        "UPDATE copies SET state = 'delivered', uid_validity = ?, uid = ?, reason = NULL, delivered_at = {now}, \
+         updated_at = {now} WHERE copy_key = ? AND state = 'owed'"
+    );
+    let values = [
+        number(placement.map(|at| at.uid_validity)),
+        number(placement.map(|at| at.uid)),
+        Value::Bytes(copy.as_bytes()),
+    ];
+    database.change("recording the author's own copy", &sql, &values).map(drop)
+}
+
+/// Those that are owed by now, and how many are left to their authors' mail programs for a while yet: of messages that were
+/// recorded less than `left_for` ago.
+pub fn owed_by_now(
+    database: &mut dyn Database,
+    selection: &Selection<'_>,
+    left_for: Option<Duration>,
+) -> Result<(Vec<RecordedCopy>, usize), DatabaseError> {
+    let mut copies = owed(database, selection)?;
+    let all = copies.len();
+    if let Some(left_for) = left_for {
+        let latest = time_span::now(database)?.saturating_sub(time_span::microseconds(left_for));
+        copies.retain(|copy| copy.recorded_at <= latest);
+    }
+    let left = all - copies.len();
+    Ok((copies, left))
+}
+
+/// The message as it was received for its first recipient, where the ledger keeps sources.
 pub fn source(database: &mut dyn Database, message: i64) -> Result<Option<Vec<u8>>, DatabaseError> {
     let sql = format!("SELECT {} FROM message_sources WHERE message_id = ?", database.dialect().hex("source"));
     let rows = database.select(DOING, &sql, &[Value::Integer(message)])?;
     rows.first().map_or(Ok(None), |row| row.bytes(0))
 }
 
-/// What a UUID of version 7 that was made at this moment begins with, and nothing but zeros after it (RFC 9562 section 5.7).
-pub(crate) fn name_of_moment(microseconds: i64) -> Uuid {
-    let milliseconds = u128::try_from(microseconds / 1000).unwrap_or(0) & 0xffff_ffff_ffff;
-    Uuid::from_u128(milliseconds << 80)
-}
-
-fn missing(column: usize) -> DatabaseError {
-    let detail = format!("column {} of the answer is missing", column + 1);
-    DatabaseError::new(DatabaseFailure::Other, DOING, detail)
-}
-
-fn text(row: &Row, column: usize) -> Result<&str, DatabaseError> {
-    row.text(column).ok_or_else(|| missing(column))
-}
-
-fn number(row: &Row, column: usize) -> Result<i64, DatabaseError> {
-    row.value(column)?.ok_or_else(|| missing(column))
-}
-
-fn role(row: &Row, column: usize) -> Result<Role, DatabaseError> {
-    let text = text(row, column)?;
-    Role::parse(text).ok_or_else(|| {
-        DatabaseError::new(
-            DatabaseFailure::Other,
-            DOING,
-            format!("a copy with the role {text:?}, which this release lacks"),
-        )
-    })
-}
-
-/// UIDVALIDITY and the UID in the column after it.
-fn placement(row: &Row, column: usize) -> Result<Option<Placement>, DatabaseError> {
-    let (uid_validity, uid) = (row.value(column)?, row.value(column + 1)?);
-    Ok(uid_validity.zip(uid).map(|(uid_validity, uid)| Placement { uid_validity, uid }))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_moment_names_the_first_attempt_that_could_have_begun_then() {
-        let now = Uuid::now_v7();
-        let microseconds = i64::try_from(now.as_u128() >> 80).unwrap() * 1000;
-        assert!(name_of_moment(microseconds) < now);
-        assert!(name_of_moment(microseconds + 1000) > now);
-        assert_eq!(name_of_moment(-5), Uuid::nil());
-    }
 
     #[test]
     fn a_user_or_one_mailbox_is_selected() {

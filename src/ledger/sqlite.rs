@@ -1,30 +1,18 @@
 //! The ledger in SQLite (`sql/sqlite/`).
 
 use super::{
-    CopyHistory, CopyKey, CopyRecord, CopyState, Delivered, Journal, Ledger, MessageRecord, OpenAttempt, Record, bare,
+    CopyHistory, CopyKey, CopyRecord, CopyState, Delivered, Journal, Ledger, MessageRecord, OpenAttempt, Record,
+    without_headers,
 };
 use crate::database::sqlite::now;
 use crate::database::{DatabaseError, DatabaseFailure, SqliteDatabase};
-use crate::embedded::Embedded;
+use crate::lock::LockName;
 use crate::mailbox::{Placement, Position};
-use crate::routing::AddressBook;
 use rusqlite::{Connection, OptionalExtension, Transaction, named_params, params};
 use std::time::Duration;
 use uuid::Uuid;
 
 impl Ledger for SqliteDatabase {
-    /// Embedded, there is no table of addresses: every recipient has a Maildir, made when it is first needed
-    /// ([`Embedded::recipient`]). So this names those who have one by now, and never gives ground to refuse the others:
-    /// the book says that it is empty.
-    fn addresses(&mut self, addresses: &[&str]) -> Result<AddressBook, DatabaseError> {
-        let embedded = Embedded::new(self.directory().to_owned());
-        let entries = addresses
-            .iter()
-            .filter_map(|address| embedded.sender(address).map(|destination| (destination.user.clone(), destination)))
-            .collect();
-        Ok(AddressBook { entries, empty: true })
-    }
-
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
         self.writing("writing the journal", |transaction| {
             let mut insert = transaction.prepare(
@@ -71,7 +59,7 @@ impl Ledger for SqliteDatabase {
         if record.message.is_none() && !record.copies.is_empty() {
             return Err(DatabaseError::new(DatabaseFailure::Local, DOING, "copies of no message: a bug of our own"));
         }
-        bare::or_bare(record, |record| {
+        without_headers::or_bare(record, |record| {
             self.writing(DOING, |transaction| {
                 let now = now();
                 if let Some(message) = &record.message {
@@ -84,7 +72,13 @@ impl Ledger for SqliteDatabase {
                     transaction.execute(
                         "UPDATE attempts SET ended_at = ?, outcome = ?, stages = ?
                          WHERE attempt = ? AND copy_key = ? AND ended_at IS NULL",
-                        params![now, ended.outcome, ended.stages, ended.attempt.as_bytes(), ended.key.as_bytes()],
+                        params![
+                            now,
+                            ended.outcome.to_string(),
+                            ended.stages,
+                            ended.attempt.as_bytes(),
+                            ended.key.as_bytes()
+                        ],
                     )?;
                 }
                 Ok(())
@@ -110,20 +104,26 @@ impl Ledger for SqliteDatabase {
 
 /// What is known of one copy.
 fn history(connection: &Connection, key: CopyKey) -> rusqlite::Result<CopyHistory> {
+    let now = now();
     let delivered = connection
         .query_row(
-            "SELECT uid_validity, uid FROM copies WHERE copy_key = ? AND state = 'delivered'",
+            "SELECT uid_validity, uid, lock_digest, recorded_at
+             FROM copies LEFT JOIN messages ON messages.id = copies.message
+             WHERE copy_key = ? AND state = 'delivered'",
             [key.as_bytes()],
             |row| {
                 let both = row.get::<_, Option<u32>>(0)?.zip(row.get::<_, Option<u32>>(1)?);
-                Ok(Delivered { placement: both.map(|(uid_validity, uid)| Placement { uid_validity, uid }) })
+                let placement = both.map(|(uid_validity, uid)| Placement { uid_validity, uid });
+                let recorded = row.get::<_, Option<[u8; 32]>>(2)?.zip(row.get::<_, Option<i64>>(3)?);
+                let recorded =
+                    recorded.map(|(lock, at)| (LockName::from_digest(lock), seconds(now.saturating_sub(at))));
+                Ok((Delivered { placement }, recorded))
             },
         )
         .optional()?;
-    let now = now();
     let open_attempts = connection
         .prepare(
-            "SELECT attempt, recipient, started_at, uid_validity, uid_next FROM attempts
+            "SELECT attempt, recipient, started_at, uid_validity, uid_next, host, lock_digest FROM attempts
              WHERE copy_key = ? AND ended_at IS NULL ORDER BY started_at, attempt",
         )?
         .query_map([key.as_bytes()], |row| {
@@ -131,12 +131,15 @@ fn history(connection: &Connection, key: CopyKey) -> rusqlite::Result<CopyHistor
             Ok(OpenAttempt {
                 attempt: Uuid::from_bytes(row.get(0)?),
                 recipient: row.get(1)?,
+                host: row.get(5)?,
+                lock: LockName::from_digest(row.get(6)?),
                 age: seconds(now.saturating_sub(row.get(2)?)),
                 position: position.map(|(uid_validity, uid_next)| Position { uid_validity, uid_next }),
             })
         })?
         .collect::<rusqlite::Result<_>>()?;
-    Ok(CopyHistory { key, delivered, open_attempts })
+    let (delivered, recorded) = delivered.unzip();
+    Ok(CopyHistory { key, delivered, recorded: recorded.flatten(), open_attempts })
 }
 
 /// Microseconds as seconds; negative where the clock was set back.
@@ -163,7 +166,7 @@ fn write_message(transaction: &Transaction<'_>, message: &MessageRecord<'_>, now
             ":to": message.to,
             ":cc": message.cc,
             ":subject": message.subject,
-            // A Date in the year 300,000 is its author's fancy, and no reason to fail.
+            // A Date field may claim the year 300,000: that is no reason to fail.
             ":sent_at": message.date.map(|seconds| seconds.saturating_mul(1_000_000)),
             ":headers": message.headers,
             ":size": i64::try_from(message.size).unwrap_or(i64::MAX),

@@ -12,69 +12,44 @@
 //! - Names: MySQL takes 64 characters and ignores case, MariaDB takes 192 bytes and does not. Ours are the same to both
 //!   ([`LockName::mysql_name`]).
 //! - The name space is the server's, not the database's: sites that share a server choose different namespaces.
-//! - The lock is that one server's. On Galera, on Group Replication with several primaries and on a replica it excludes
-//!   nobody who asks another node: `check` says so. A lock on a server that takes no writes is not taken at all: while
-//!   the primary changes, one delivery would have it on the old one, and another on the new one.
+//! - The lock is that one server's. On Group Replication with several primaries it does not exclude who asks another
+//!   member: `check` says so. On a node of Galera, and on a server that takes no writes, it is not taken at all; nor does it
+//!   count once the server takes none any more: while the primary changes, one delivery would have it on the old one, and
+//!   another on the new one.
 
-use super::{Acquired, Holder, Holders, LockName, NamedLock};
+use super::{Acquired, Holder, LockName, NamedLock};
 use crate::database::mysql::{Product, column, only_row, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
 use std::time::Duration;
 use tracing::warn;
+
+/// Asked together with `GET_LOCK` where the server may be a node of Galera. Not by `@@wsrep_on`, which is an error where a
+/// MariaDB was built without Galera.
+const GALERA: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'; ";
 
 /// The answer, beside those of `GET_LOCK`, where this very session holds the lock already.
 const OURS_ALREADY: i64 = 2;
 
 impl NamedLock for MysqlDatabase {
     fn acquire(&mut self, name: &LockName, wait: Duration) -> Result<Acquired, DatabaseError> {
-        let doing = "asking for the lock";
-        let seconds = timeout(self.product(), wait, self.remaining());
-        let lock = sql::text(&name.mysql_name());
-        // CASE evaluates GET_LOCK only where its turn comes (a test holds the servers to it).
-        let ask = format!(
-            "SELECT CASE WHEN IS_USED_LOCK({lock}) <=> CONNECTION_ID() THEN {OURS_ALREADY} \
-             ELSE GET_LOCK({lock}, {seconds}) END, {}",
-            sql::READ_ONLY
-        );
-        let answers = self.run(doing, &ask, 1)?;
-        let row = only_row(&answers, doing)?;
-        let read_only: bool = column(row, 1, doing)?;
-        match column::<Option<i64>>(row, 0, doing)? {
-            Some(1) if read_only => {
-                self.release(name)?;
-                let detail =
-                    "the server takes no writes (a replica?): a lock on it excludes nobody who asks the primary";
-                Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail))
-            }
-            Some(1) => Ok(Acquired::Held),
-            Some(0) => {
-                // Who it is, is for the log: a failure to find out changes nothing about "busy", unless the connection is
-                // gone, which the next statement will tell.
-                let holder = self.holder(name).unwrap_or_else(|error| {
-                    warn!(%error, "who holds the lock cannot be told");
-                    None
-                });
-                Ok(Acquired::Busy(holder))
-            }
-            Some(OURS_ALREADY) => Err(DatabaseError::new(
-                DatabaseFailure::Other,
-                doing,
-                "this session holds it already: a mistake in this program",
-            )),
-            Some(other) => Err(DatabaseError::new(DatabaseFailure::Other, doing, format!("GET_LOCK answered {other}"))),
-            None => Err(DatabaseError::new(
-                DatabaseFailure::Other,
-                doing,
-                "GET_LOCK answered NULL: the query was killed, or the server could not",
-            )),
+        if self.get_lock(name, wait)? {
+            return Ok(Acquired::Held);
         }
+        let holder = self.holding_session(name).map(|session| session.map(Holder::of_session));
+        Ok(Acquired::Busy(or_untold(holder)))
     }
 
     fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
         let doing = "making sure of the lock";
-        let ask = format!("SELECT IS_USED_LOCK({}) <=> CONNECTION_ID()", sql::text(&name.mysql_name()));
+        let lock = sql::text(&name.mysql_name());
+        let ask = format!("SELECT IS_USED_LOCK({lock}) <=> CONNECTION_ID(), {}", sql::READ_ONLY);
         let answers = self.run(doing, &ask, 1)?;
-        column(only_row(&answers, doing)?, 0, doing)
+        let row = only_row(&answers, doing)?;
+        let (ours, read_only): (bool, bool) = (column(row, 0, doing)?, column(row, 1, doing)?);
+        if ours && read_only {
+            warn!(lock = ?name, "the server takes no writes any more: its lock does not exclude who asks the new primary");
+        }
+        Ok(ours && !read_only)
     }
 
     fn keep(&mut self, silence: Duration) -> Result<(), DatabaseError> {
@@ -89,54 +64,71 @@ impl NamedLock for MysqlDatabase {
         match column::<Option<i64>>(only_row(&answers, doing)?, 0, doing)? {
             Some(1) => {}
             Some(_) => warn!(lock = ?name, "the lock to be released is held by another session"),
-            None => warn!(lock = ?name, "the lock to be released was not held by anybody"),
+            None => warn!(lock = ?name, "the lock to be released was free"),
         }
         Ok(())
     }
 }
 
-impl Holders for MysqlDatabase {
-    /// Who holds the lock: the session that the server names, and what that session wrote down of itself if it journalled
-    /// an attempt. A delivery that asks has journalled too, and finds it among the attempts at its own copies (which
-    /// leaves a holder that owes none of them a mere session, in the log); whoever looks on, among all under this lock.
-    fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError> {
-        let doing = "asking who holds the lock";
+impl MysqlDatabase {
+    /// Whether we got the lock.
+    pub(crate) fn get_lock(&mut self, name: &LockName, wait: Duration) -> Result<bool, DatabaseError> {
+        let doing = "asking for the lock";
+        let seconds = timeout(self.product(), wait, self.remaining());
         let lock = sql::text(&name.mysql_name());
-        let ours = match self.journalled() {
-            [] => String::new(),
-            copies => {
-                let copies = sql::list(copies.iter().map(|key| sql::bytes(key.as_bytes())));
-                format!("copy_key IN ({copies}) AND ")
-            }
-        };
-        let batch = format!(
-            "SELECT IS_USED_LOCK({lock}); \
-             SELECT session, host, pid, queue_id, TIMESTAMPDIFF(MICROSECOND, started_at, UTC_TIMESTAMP(6)) \
-             FROM attempts \
-             WHERE {ours}ended_at IS NULL AND lock_digest = {digest} \
-             AND session = IS_USED_LOCK({lock}) AND session <> CONNECTION_ID() \
-             ORDER BY started_at DESC LIMIT 1",
-            digest = sql::bytes(name.digest()),
+        // CASE evaluates GET_LOCK only where its turn comes (a test holds the servers to it).
+        let ask = format!(
+            "SELECT CASE WHEN IS_USED_LOCK({lock}) <=> CONNECTION_ID() THEN {OURS_ALREADY} \
+             ELSE GET_LOCK({lock}, {seconds}) END, {}",
+            sql::READ_ONLY
         );
-        let answers = self.run(doing, &batch, 2)?;
-        if let Some(row) = answers.get(1).and_then(|rows| rows.first()) {
-            let age: i64 = column(row, 4, doing)?;
-            return Ok(Some(Holder {
-                session: column(row, 0, doing)?,
-                host: Some(column(row, 1, doing)?),
-                pid: Some(column(row, 2, doing)?),
-                queue_id: column(row, 3, doing)?,
-                // Negative if the server's clock was set back.
-                held_for: u64::try_from(age).ok().map(Duration::from_micros),
-            }));
+        let (first, statements) = if self.knows_galera() { (GALERA, 2) } else { ("", 1) };
+        let answers = self.run(doing, &format!("{first}{ask}"), statements)?;
+        let row = only_row(&answers, doing)?;
+        let galera = statements == 2 && answers.first().is_some_and(|rows| !rows.is_empty());
+        let read_only: bool = column(row, 1, doing)?;
+        let other = |detail: &str| Err(DatabaseError::new(DatabaseFailure::Other, doing, detail));
+        match column::<Option<i64>>(row, 0, doing)? {
+            Some(1) if galera => {
+                self.release(name)?;
+                other("the server is a node of Galera: a lock on it does not exclude who asks another node")
+            }
+            Some(1) if read_only => {
+                self.release(name)?;
+                let detail =
+                    "the server takes no writes (a replica?): a lock on it does not exclude who asks the primary";
+                Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail))
+            }
+            Some(1) => Ok(true),
+            Some(0) => Ok(false),
+            Some(OURS_ALREADY) => other("this session holds it already: a mistake in this program"),
+            Some(number) => other(&format!("GET_LOCK answered {number}")),
+            None => other("GET_LOCK answered NULL: the query was killed, or the server could not"),
         }
-        let Some(row) = answers.first().and_then(|rows| rows.first()) else {
-            return Ok(None);
-        };
-        // NULL: it was let go in the meantime.
-        let session: Option<u64> = column(row, 0, doing)?;
-        Ok(session.map(|session| Holder { session: Some(session), ..Holder::default() }))
     }
+
+    /// Which session has the lock; `None` if it is free.
+    fn holding_session(&mut self, name: &LockName) -> Result<Option<u64>, DatabaseError> {
+        let doing = "asking who holds the lock";
+        let answers = self.run(doing, &format!("SELECT IS_USED_LOCK({})", sql::text(&name.mysql_name())), 1)?;
+        column(only_row(&answers, doing)?, 0, doing)
+    }
+}
+
+impl Holder {
+    /// A holder of which only the session is known.
+    pub(crate) fn of_session(session: u64) -> Self {
+        Self { session: Some(session), ..Self::default() }
+    }
+}
+
+/// Who holds the lock is for the log: a failure to find out changes nothing about "busy", unless the connection is gone, which
+/// the next statement will tell.
+pub(crate) fn or_untold(holder: Result<Option<Holder>, DatabaseError>) -> Option<Holder> {
+    holder.unwrap_or_else(|error| {
+        warn!(%error, "who holds the lock cannot be told");
+        None
+    })
 }
 
 /// The timeout as the server takes it, in seconds: at most what is left until the deadline.

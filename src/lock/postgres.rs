@@ -6,9 +6,8 @@
 //! has a snapshot, as every SELECT has.)
 
 use super::{Acquired, Holder, Holders, LockName, NamedLock};
-use crate::database::postgres::{Looked, PostgresDatabase, Process, TextRow, Transaction, milliseconds};
+use crate::database::postgres::{Batch, PostgresDatabase, Process, TextRow, Transaction, literal, milliseconds};
 use crate::database::{DatabaseError, DatabaseFailure};
-use crate::ledger::postgres::statements;
 use std::time::Duration;
 
 /// The server ends the lock's session this long after the delivery's deadline. By then the process is gone for sure;
@@ -23,43 +22,10 @@ const LOCKED_BY_KEY: &str = "l.locktype = 'advisory' AND l.objsubid = 1 AND l.gr
 
 impl NamedLock for PostgresDatabase {
     fn acquire(&mut self, name: &LockName, wait: Duration) -> Result<Acquired, DatabaseError> {
-        let doing = "taking the lock";
-        if self.transaction != Transaction::None {
-            // A second BEGIN would only be a warning, and the ROLLBACK on "busy" would free the first lock.
-            return Err(DatabaseError::new(DatabaseFailure::Other, doing, "this connection holds a lock already"));
-        }
-        let copies = std::mem::take(&mut self.journalled);
-        // In a statement of its own behind the one that takes the lock, and so in a snapshot that is younger (pinned by
-        // the tests of what PostgreSQL does). Where the lock is held elsewhere, nobody reads what it saw.
-        let look = if copies.is_empty() { String::new() } else { format!("; {}", statements::look(&copies)) };
-        let key = name.postgres_key();
-        let remaining = self.deadline().remaining();
-        let begin = begin(remaining);
-        if wait.is_zero() {
-            let trying = format!("{begin}; SELECT pg_try_advisory_xact_lock({key}){look}");
-            let answers = self.batch(doing, &trying).and_then(|answers| {
-                let taken = answers.rows().nth(ROWS_OF_BEGIN);
-                let taken = taken.ok_or_else(|| DatabaseError::new(DatabaseFailure::Other, doing, "no answer"))?;
-                Ok((taken.truth(doing, 0)?, answers))
-            });
-            return match answers {
-                Ok((true, answers)) => Ok(self.held(key, Looked { copies, answers, rows_before: ROWS_OF_BEGIN + 1 })),
-                Ok((false, _)) => self.busy(key),
-                Err(error) => Err(self.roll_back_after(error)),
-            };
-        }
-        // The function that waits returns nothing: the batch's success is the lock.
-        let limit = milliseconds(wait.min(remaining));
-        let waiting = format!(
-            "{begin}; SELECT set_config('lock_timeout', '{limit}', true); SELECT pg_advisory_xact_lock({key}); \
-             SELECT set_config('lock_timeout', '0', true){look}"
-        );
-        match self.batch(doing, &waiting) {
-            Ok(answers) => Ok(self.held(key, Looked { copies, answers, rows_before: ROWS_OF_BEGIN + 3 })),
-            // 55P03, the lock_timeout. The lock may have been granted in that very moment; the rollback settles it.
-            Err(error) if error.failure == DatabaseFailure::Contention => self.busy(key),
-            Err(error) => Err(self.roll_back_after(error)),
-        }
+        Ok(match self.acquire_and(name, wait, "")? {
+            AcquiredAnd::Held(_) => Acquired::Held,
+            AcquiredAnd::Busy(holder) => Acquired::Busy(holder),
+        })
     }
 
     fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
@@ -92,17 +58,72 @@ impl NamedLock for PostgresDatabase {
     }
 }
 
+/// What came of asking for a lock together with other statements.
+pub(crate) enum AcquiredAnd {
+    /// It is ours; what those statements brought.
+    Held(Batch),
+    /// Another session has it.
+    Busy(Option<Holder>),
+}
+
 impl PostgresDatabase {
-    fn held(&mut self, key: i64, looked: Looked) -> Acquired {
+    /// Takes the lock, and runs the statements `then` in the same round trip behind it, in the lock's transaction.
+    ///
+    /// Each is a statement of its own behind the one that took the lock, and so has a snapshot that is younger (pinned by the
+    /// tests of what PostgreSQL does). They only read: where the lock is held elsewhere they may run all the same, and what
+    /// they brought is thrown away. Where one of them fails, the lock is not taken.
+    pub(crate) fn acquire_and(
+        &mut self,
+        name: &LockName,
+        wait: Duration,
+        then: &str,
+    ) -> Result<AcquiredAnd, DatabaseError> {
+        let doing = "taking the lock";
+        if self.transaction != Transaction::None {
+            // A second BEGIN would only be a warning, and the ROLLBACK on "busy" would free the first lock.
+            return Err(DatabaseError::new(DatabaseFailure::Other, doing, "this connection holds a lock already"));
+        }
+        let key = name.postgres_key();
+        let remaining = self.deadline().remaining();
+        let begin = begin(remaining, self.name_to_set());
+        if wait.is_zero() {
+            let trying = format!("{begin}; SELECT pg_try_advisory_xact_lock({key}); {then}");
+            let answers = self.batch(doing, &trying).and_then(|mut answers| {
+                answers.skip_rows(ROWS_OF_BEGIN);
+                let taken = answers.rows().next();
+                let taken = taken.ok_or_else(|| DatabaseError::new(DatabaseFailure::Other, doing, "no answer"))?;
+                Ok((taken.truth(doing, 0)?, answers))
+            });
+            return match answers {
+                Ok((true, answers)) => Ok(self.held(key, answers, 1)),
+                Ok((false, _)) => self.busy(key),
+                Err(error) => Err(self.roll_back_after(error)),
+            };
+        }
+        // The function that waits returns nothing: the batch's success is the lock.
+        let limit = milliseconds(wait.min(remaining));
+        let waiting = format!(
+            "{begin}; SELECT set_config('lock_timeout', '{limit}', true); SELECT pg_advisory_xact_lock({key}); \
+             SELECT set_config('lock_timeout', '0', true); {then}"
+        );
+        self.without_doubt(|database| match database.batch(doing, &waiting) {
+            Ok(answers) => Ok(database.held(key, answers, ROWS_OF_BEGIN + 3)),
+            // 55P03, the lock_timeout. The lock may have been granted in that very moment; the rollback settles it.
+            Err(error) if error.failure == DatabaseFailure::Contention => database.busy(key),
+            Err(error) => Err(database.roll_back_after(error)),
+        })
+    }
+
+    fn held(&mut self, key: i64, mut answers: Batch, rows_of_the_lock: usize) -> AcquiredAnd {
         self.transaction = Transaction::Lock(key);
-        self.looked = Some(looked);
-        Acquired::Held
+        answers.skip_rows(rows_of_the_lock);
+        AcquiredAnd::Held(answers)
     }
 
     /// Gives up the transaction, so that the connection can end the attempt, and asks who has the lock: one round trip.
-    fn busy(&mut self, key: i64) -> Result<Acquired, DatabaseError> {
-        // No row: whoever had it has let go since.
-        self.ask_for_holder("ROLLBACK; ", key).map(Acquired::Busy)
+    fn busy(&mut self, key: i64) -> Result<AcquiredAnd, DatabaseError> {
+        // No row: it has been let go since.
+        self.ask_for_holder("ROLLBACK; ", key).map(AcquiredAnd::Busy)
     }
 
     fn ask_for_holder(&mut self, first: &str, key: i64) -> Result<Option<Holder>, DatabaseError> {
@@ -129,16 +150,21 @@ const ROWS_OF_BEGIN: usize = 1;
 ///
 /// `transaction_timeout` (17 and later; naming it to an older server fails) can only be put off, not moved: the server
 /// lets a timer run that is set to another time (`assign_transaction_timeout`, seen on 17 and 18).
-fn begin(remaining: Duration) -> String {
+///
+/// The session's name is set for the transaction where the session was opened under another one: it is what tells others who
+/// holds the lock.
+fn begin(remaining: Duration, name: Option<&str>) -> String {
     let idle = milliseconds(remaining + AFTER_THE_DEADLINE);
     let statement = milliseconds(remaining);
+    let name = name
+        .map_or_else(String::new, |name| format!(", set_config('application_name', {}, true)", literal::text(name)));
     format!(
         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
          SELECT set_config('idle_in_transaction_session_timeout', '{idle}', true), \
                 set_config('statement_timeout', '{statement}', true), \
                 set_config('lock_timeout', '0', true), \
                 CASE WHEN current_setting('server_version_num')::int >= 170000 \
-                     THEN set_config('transaction_timeout', '0', true) END"
+                     THEN set_config('transaction_timeout', '0', true) END{name}"
     )
 }
 

@@ -11,8 +11,8 @@
 //!
 //! * One machine, and a local disk: link(2) and rename(2) over NFS can fail and have happened all the same.
 //! * A power loss is survived as far as file system and disk keep what fsync(2) says.
-//! * A copy is looked for in its own mailbox only: one that the user moved to another folder, or deleted, in the very
-//!   seconds between a crash and the next attempt is delivered again.
+//! * A copy is looked for in its own mailbox only: one that the user moved to another folder, or deleted, between a crash
+//!   and the next attempt (Postfix comes back after 5 minutes) is delivered again.
 //! * A reader that renames files at a different base name (none that we know) hides copies from the search.
 //! * There are no UIDs. A copy has no placement and there is never one too many to take out.
 //! * Nothing is subscribed: whether a reader shows `.Sent` is its own setting.
@@ -22,8 +22,8 @@ use super::{
     Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position,
     Presence, Reading, Recorded, Removal, Role, Seen, Wanted,
 };
-use crate::embedded::{create_directory, sync_directory};
-use crate::lock::hex;
+use crate::base::files::{create_directory, sync_directory};
+use crate::base::hex;
 use crate::message::Identity;
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::{self, Write};
@@ -52,6 +52,8 @@ pub struct MaildirMailbox {
 
 /// The file of a copy.
 struct CopyFile {
+    /// The directory that it is in.
+    place: PathBuf,
     /// Whether it is marked for deletion.
     deleted: bool,
     /// As they lie on the disk.
@@ -67,13 +69,13 @@ struct Failed {
 impl MaildirMailbox {
     /// The INBOX in `maildir`.
     #[must_use]
-    pub fn inbox(maildir: PathBuf) -> Self {
+    pub(crate) fn inbox(maildir: PathBuf) -> Self {
         Self { directory: maildir.clone(), maildir }
     }
 
     /// The folder in `directory`, which lies in `maildir`.
     #[must_use]
-    pub fn folder(maildir: PathBuf, directory: PathBuf) -> Self {
+    pub(crate) fn folder(maildir: PathBuf, directory: PathBuf) -> Self {
         Self { maildir, directory }
     }
 
@@ -114,8 +116,8 @@ impl MaildirMailbox {
         Ok(temporary)
     }
 
-    /// Links the copy to its name in `place`. Finding the copy there already is as good.
-    fn link(&self, temporary: &Temporary, place: &Path, copy: &NewCopy<'_>) -> Result<(), Failed> {
+    /// Links the copy to its name in `place`, and says in which directory it is: finding it in the mailbox already is as good.
+    fn link(&self, temporary: &Temporary, place: &Path, copy: &NewCopy<'_>) -> Result<PathBuf, Failed> {
         let base = base_name(copy.identity, copy.role);
         // A copy that holds a replaced NUL, or the like, counts as the same too.
         let ours = Identity::of(copy.bytes);
@@ -125,11 +127,11 @@ impl MaildirMailbox {
             let suffix = if number == 0 { String::new() } else { format!(".{number}") };
             let path = place.join(format!("{base}{suffix}{flags}"));
             match fs::hard_link(&temporary.path, &path) {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(place.to_owned()),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                     // Its reader may move it to `cur` just now, so all of the mailbox is looked at.
-                    if self.search(&base, &is_copy)?.is_some() {
-                        return Ok(());
+                    if let Some(found) = self.search(&base, &is_copy)? {
+                        return Ok(found.place);
                     }
                     tracing::warn!(file = %path.display(), "the name of a copy is taken by something else");
                 }
@@ -191,9 +193,10 @@ impl Mailbox for MaildirMailbox {
         if !go_ahead() {
             return Appended::Withheld;
         }
-        if let Err(failed) = self.link(&temporary, &place, copy) {
-            return not_stored(failed);
-        }
+        let place = match self.link(&temporary, &place, copy) {
+            Ok(place) => place,
+            Err(failed) => return not_stored(failed),
+        };
         drop(temporary);
         // Not before: a copy that was found there may be from a process that died before it came to this.
         match sync_directory(&place) {
@@ -216,6 +219,11 @@ impl Mailbox for MaildirMailbox {
         }
         let base = base_name(wanted.identity, wanted.role);
         let found = self.search(&base, &|identity| identity == wanted.identity)?;
+        if let Some(found) = &found {
+            // Whoever adopts it tells Postfix that it is delivered; who put it there may have died before it came to this. What
+            // the file holds was on the disk before it had this name, and the directories before there was a `tmp`.
+            sync_directory(&found.place).map_err(at("syncing", &found.place))?;
+        }
         // Names say it all: where to begin does not matter, and without UIDs nothing is in range.
         let found = found.map(|found| FoundCopy { placement: None, deleted: found.deleted });
         Ok(Found { in_range: false, copies: found.into_iter().collect() })
@@ -277,7 +285,7 @@ impl Reading for MaildirMailbox {
 /// What every attempt at one copy calls its file. (The custom is to begin with the time; a second attempt would then not
 /// meet the first.)
 fn base_name(identity: &Identity, role: Role) -> String {
-    format!("{}.maildrop-{}", hex(identity.as_bytes()), role.as_str())
+    format!("{}.maildrop-{}", hex::encode(identity.as_bytes()), role.as_str())
 }
 
 /// Makes one Maildir; see [`MaildirMailbox::create`] about the order.
@@ -356,7 +364,7 @@ fn search_directory(place: &Path, base: &str, is_copy: &dyn Fn(&Identity) -> boo
             Err(e) => return Err(at("reading", &path)(e)),
         };
         if is_copy(&Identity::of(&bytes)) {
-            return Ok(Some(CopyFile { deleted: is_marked_deleted(rest), bytes }));
+            return Ok(Some(CopyFile { place: place.to_owned(), deleted: is_marked_deleted(rest), bytes }));
         }
     }
     Ok(None)
@@ -398,5 +406,169 @@ impl From<Failed> for MailboxError {
             _ => MailboxFailure::Local,
         };
         Self::new(failure, failed.doing, failed.error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::files::SYNCED;
+    use time::macros::datetime;
+
+    const ARRIVED: time::OffsetDateTime = datetime!(2026-11-22 8:00 UTC);
+
+    fn synced() -> Vec<PathBuf> {
+        SYNCED.take()
+    }
+
+    /// Whoever is told of a copy tells Postfix that it is delivered, and only a synced directory survives a power failure.
+    #[test]
+    fn the_directory_of_a_copy_is_on_the_disk_before_anybody_relies_on_the_copy() {
+        let directory = tempfile::tempdir().unwrap();
+        let bytes = b"Message-ID: <1@x>\r\nDate: x\r\n\r\nx\r\n";
+        let identity = Identity::of(bytes);
+        for seen in [false, true] {
+            let maildir = directory.path().join(seen.to_string());
+            let mut mailbox = MaildirMailbox::inbox(maildir.clone());
+            let [new, cur] = ["new", "cur"].map(|place| maildir.join(place));
+            let copy = NewCopy { bytes, identity: &identity, role: Role::Recipient, seen, arrived: ARRIVED };
+            let wanted = Wanted {
+                message_id: None,
+                identity: &identity,
+                role: Role::Recipient,
+                matching: Matching::Identity,
+                since: None,
+                not_before: ARRIVED,
+            };
+            assert!(mailbox.find(&wanted).unwrap().copies.is_empty());
+            assert!(matches!(mailbox.append(&copy, &mut || true), Appended::Stored(None)));
+            assert_eq!(synced().last(), Some(if seen { &cur } else { &new }));
+            assert_eq!(mailbox.find(&wanted).unwrap().copies.len(), 1);
+            assert_eq!(synced(), [if seen { &cur } else { &new }.clone()]);
+            // Its reader has seen it, or not any more.
+            let base = base_name(&identity, Role::Recipient);
+            if !seen {
+                fs::rename(new.join(&base), cur.join(format!("{base}:2,S"))).unwrap();
+                assert_eq!(mailbox.find(&wanted).unwrap().copies.len(), 1);
+                assert_eq!(synced(), std::slice::from_ref(&cur));
+                // The name is free again in `new`; and taken by something else, the copy is found where it is.
+                fs::write(new.join(&base), "something else").unwrap();
+                assert!(matches!(mailbox.append(&copy, &mut || true), Appended::Stored(None)));
+                assert_eq!(synced(), [cur]);
+            }
+        }
+    }
+
+    fn in_a_new_maildir() -> (tempfile::TempDir, MaildirMailbox) {
+        let directory = tempfile::tempdir().unwrap();
+        let mut mailbox = MaildirMailbox::inbox(directory.path().join("lisa"));
+        mailbox.position().unwrap();
+        (directory, mailbox)
+    }
+
+    fn touch(directory: &Path, modified: SystemTime) {
+        File::open(directory).unwrap().set_times(FileTimes::new().set_modified(modified)).unwrap();
+    }
+
+    /// Not seeing it would deliver it again.
+    #[test]
+    fn a_copy_that_comes_in_while_a_search_is_under_way_is_found() {
+        let (_directory, mailbox) = in_a_new_maildir();
+        let [new, cur] = ["new", "cur"].map(|place| mailbox.directory.join(place));
+        fs::write(cur.join("base.1:2,S"), "something else").unwrap();
+        for place in [&new, &cur] {
+            touch(place, SystemTime::now() - Duration::from_hours(1));
+        }
+        let copy = Identity::of(b"the copy");
+        let is_copy = |identity: &Identity| {
+            // `new` has been read by now.
+            fs::write(new.join("base"), "the copy").unwrap();
+            *identity == copy
+        };
+        assert_eq!(mailbox.search("base", &is_copy).ok().flatten().unwrap().place, new);
+    }
+
+    #[test]
+    fn a_mailbox_that_has_changed_a_moment_ago_is_looked_at_once_more() {
+        let (_directory, mailbox) = in_a_new_maildir();
+        let [new, cur] = ["new", "cur"].map(|place| mailbox.directory.join(place));
+        fs::write(cur.join("base"), "something else").unwrap();
+        let long_ago = SystemTime::now() - Duration::from_hours(1);
+        let looks = || {
+            let looks = std::cell::Cell::new(0);
+            let is_copy = |_: &Identity| {
+                looks.set(looks.get() + 1);
+                false
+            };
+            assert!(mailbox.search("base", &is_copy).is_ok_and(|found| found.is_none()));
+            looks.get()
+        };
+        for place in [&new, &cur] {
+            touch(place, long_ago);
+        }
+        assert_eq!(looks(), 1);
+        // This process may be kept waiting in between.
+        let looked_twice = (0..1000).any(|_| {
+            touch(&new, SystemTime::now());
+            looks() > 1
+        });
+        assert!(looked_twice);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_taken_for_not_there() {
+        let (_directory, mailbox) = in_a_new_maildir();
+        let nowhere = mailbox.directory.join("new/base");
+        std::os::unix::fs::symlink("/nowhere/at/all", &nowhere).unwrap();
+        assert!(mailbox.search("base", &|_| true).is_ok_and(|found| found.is_none()), "removed since it was listed");
+        fs::create_dir(mailbox.directory.join("cur/base:2,S")).unwrap();
+        assert!(mailbox.search("base", &|_| true).is_err());
+    }
+
+    #[test]
+    fn a_failure_says_what_was_being_done() {
+        let (_directory, mut mailbox) = in_a_new_maildir();
+        let identity = Identity::of(b"x");
+        let copy = NewCopy { bytes: b"x", identity: &identity, role: Role::Recipient, seen: false, arrived: ARRIVED };
+        let doing = |appended| match appended {
+            Appended::NotSent(MailboxError { failure: MailboxFailure::Local, doing, .. }) => doing,
+            other => panic!("{other:?}"),
+        };
+        let new = mailbox.directory.join("new");
+        let removed = mailbox.append(&copy, &mut || fs::remove_dir(&new).is_ok());
+        assert!(doing(removed).starts_with("linking to "));
+        let tmp = mailbox.directory.join("tmp");
+        fs::remove_dir(&tmp).unwrap();
+        fs::write(&tmp, "").unwrap();
+        let no_directory = doing(mailbox.append(&copy, &mut || true));
+        assert!(no_directory.starts_with("creating ") && no_directory.ends_with(".maildrop"), "{no_directory}");
+        assert!(!new.exists(), "nothing is made where making it is not what is missing");
+    }
+
+    #[test]
+    fn a_quota_is_the_users_and_a_full_disk_is_everybodys() {
+        let failed = |kind: io::ErrorKind| not_stored(Failed { doing: "writing".into(), error: kind.into() });
+        match failed(io::ErrorKind::QuotaExceeded) {
+            Appended::Refused(error) => assert_eq!(error.failure, MailboxFailure::OverQuota),
+            other => panic!("{other:?}"),
+        }
+        match failed(io::ErrorKind::StorageFull) {
+            Appended::NotSent(error) => assert_eq!(error.failure, MailboxFailure::Local),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A NUL that was replaced is not in the identity: the same copy is known by the bytes that were written, too.
+    #[test]
+    fn a_copy_with_a_replaced_byte_is_stored_once() {
+        let (_directory, mut mailbox) = in_a_new_maildir();
+        let identity = Identity::of(b"Message-ID: <1@x>\r\nDate: x\r\n\r\na\0b\r\n");
+        let bytes = b"Message-ID: <1@x>\r\nDate: x\r\n\r\na?b\r\n";
+        assert_ne!(identity, Identity::of(bytes));
+        let copy = NewCopy { bytes, identity: &identity, role: Role::Recipient, seen: false, arrived: ARRIVED };
+        for _ in 0..2 {
+            assert!(matches!(mailbox.append(&copy, &mut || true), Appended::Stored(None)));
+        }
+        assert_eq!(fs::read_dir(mailbox.directory.join("new")).unwrap().count(), 1);
     }
 }

@@ -1,63 +1,20 @@
-//! Mailboxes: where copies live.
+//! Mailboxes: where copies live. Uses `base`, `message` and `imap`.
 //!
 //! One value of [`Mailbox`] is one mailbox of one user, opened and authenticated.
 
 pub mod imap;
 mod maildir;
+mod moved_copy;
 mod reading;
-mod whereabouts;
 
+pub use self::imap::ImapMailbox;
+pub use crate::imap::{MailboxError, MailboxFailure, Placement, Position};
 pub use maildir::MaildirMailbox;
+pub use moved_copy::look_everywhere;
 pub use reading::{Listed, Presence, Reading, Recorded, Seen};
-pub use whereabouts::look_everywhere;
 
-use crate::message::Identity;
-use thiserror::Error;
+use crate::message::{Identity, Role};
 use time::OffsetDateTime;
-
-/// Where a mailbox stands: what the next message will be called (RFC 3501 section 2.3.1.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
-    /// As long as this stays the same, UIDs only grow.
-    pub uid_validity: u32,
-    /// The lowest UID that a message appended from now on can get.
-    pub uid_next: u32,
-}
-
-/// The name of one message in a mailbox (RFC 4315: what APPENDUID says).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// The mailbox's UIDVALIDITY when the copy was stored.
-    pub uid_validity: u32,
-    /// The copy's UID.
-    pub uid: u32,
-}
-
-/// Why this mailbox gets a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// The envelope recipient's INBOX.
-    Recipient,
-    /// The author's Sent mailbox.
-    Sender,
-}
-
-impl Role {
-    /// The word that the ledger and the log use.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Recipient => "recipient",
-            Self::Sender => "sender",
-        }
-    }
-
-    /// The role that the ledger's word says.
-    #[must_use]
-    pub fn parse(word: &str) -> Option<Self> {
-        [Self::Recipient, Self::Sender].into_iter().find(|role| role.as_str() == word)
-    }
-}
 
 /// A copy about to be appended.
 #[derive(Clone, Copy, Debug)]
@@ -186,90 +143,27 @@ pub trait Mailbox {
     ) -> Result<Removal, MailboxError>;
 }
 
-/// What a mailbox store's failure is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MailboxFailure {
-    /// The server cannot be reached, or its TLS certificate is not to be trusted.
-    Unreachable,
-    /// The server refuses the service account, or its right to act for this user.
-    AccessDenied,
-    /// The connection ended.
-    ConnectionLost,
-    /// No answer within the time that was left.
-    TimedOut,
-    /// The mailbox is not there and cannot be created.
-    NoSuchMailbox,
-    /// The user is over quota (RFC 5530 OVERQUOTA).
-    OverQuota,
-    /// The server said NO or BAD, and said no more.
-    Refused,
-    /// The server said NO and that trying again is of no use: RFC 5530 CANNOT, LIMIT, NOPERM.
-    RefusedForGood,
-    /// What came is not the protocol.
-    Protocol,
-    /// Something on this machine: a file, a directory, a setting.
-    Local,
-    /// This process itself: a panic in one of its threads, or no thread to be had. Says nothing of how it is set up.
-    Internal,
-}
-
-impl MailboxFailure {
-    /// The words that the ledger has for it; `stats` counts by them.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Unreachable => "the mailbox store is out of reach",
-            Self::AccessDenied => "the mailbox store refuses our account",
-            Self::ConnectionLost => "the mailbox store's connection was lost",
-            Self::TimedOut => "the mailbox store did not answer in time",
-            Self::NoSuchMailbox => "no such mailbox",
-            Self::OverQuota => "over quota",
-            Self::Refused => "the mailbox store refused",
-            Self::RefusedForGood => "the mailbox store refused for good",
-            Self::Protocol => "the mailbox store's answer makes no sense",
-            Self::Local => "something on this machine",
-            Self::Internal => "an internal error",
-        }
+/// A mailbox that is lent.
+impl<M: Mailbox + ?Sized> Mailbox for &mut M {
+    fn position(&mut self) -> Result<Option<Position>, MailboxError> {
+        (**self).position()
     }
 
-    /// All of them.
-    pub const ALL: [Self; 11] = [
-        Self::Unreachable,
-        Self::AccessDenied,
-        Self::ConnectionLost,
-        Self::TimedOut,
-        Self::NoSuchMailbox,
-        Self::OverQuota,
-        Self::Refused,
-        Self::RefusedForGood,
-        Self::Protocol,
-        Self::Local,
-        Self::Internal,
-    ];
-}
-
-/// A failure at a mailbox store.
-#[derive(Debug, Error)]
-#[error("{doing}: {detail}")]
-pub struct MailboxError {
-    /// What it is about.
-    pub failure: MailboxFailure,
-    /// What was being done, for the log: `appending to "INBOX"`.
-    pub doing: String,
-    /// What the server or the system said, for the log. Never a secret.
-    pub detail: String,
-}
-
-impl MailboxError {
-    /// A failure of the given kind.
-    pub fn new(failure: MailboxFailure, doing: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self { failure, doing: doing.into(), detail: detail.into() }
+    fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
+        (**self).append(copy, go_ahead)
     }
 
-    /// Whether trying again later can help. Everything may mend itself but what the server refused for good; being over
-    /// quota passes.
-    #[must_use]
-    pub fn trying_again_can_help(&self) -> bool {
-        self.failure != MailboxFailure::RefusedForGood
+    fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
+        (**self).find(wanted)
+    }
+
+    fn remove(
+        &mut self,
+        extra: Placement,
+        keep: Placement,
+        wanted: &Wanted<'_>,
+        go_ahead: &mut dyn FnMut() -> bool,
+    ) -> Result<Removal, MailboxError> {
+        (**self).remove(extra, keep, wanted, go_ahead)
     }
 }

@@ -10,15 +10,17 @@ use std::borrow::Cow;
 pub enum Vouched {
     /// DMARC passed for the very domain of the From address.
     Yes,
-    /// It did not, or nobody looked; why, for the log.
+    /// It did not, or it was not checked; why, for the log.
     No(Cow<'static, str>),
 }
 
 /// The verdict of the topmost field that bears our `authserv_id` and a DMARC result. Fields of others are passed over,
-/// wherever they stand; fields below that one are never looked at.
-pub(super) fn dmarc(fields: impl Iterator<Item = Vec<u8>>, authserv_id: &str, from_domain: &str) -> Vouched {
+/// wherever they stand; fields below that one are never looked at. `None` is a field whose name and results depend on who
+/// reads it, with a bare CR: it cannot be told whose it is, and nothing below it counts.
+pub(super) fn dmarc(fields: impl Iterator<Item = Option<Vec<u8>>>, authserv_id: &str, from_domain: &str) -> Vouched {
     let no = |why: &'static str| Vouched::No(Cow::Borrowed(why));
     for field in fields {
+        let Some(field) = field else { return no("an Authentication-Results holds a bare CR") };
         let mut reader = Reader { rest: &field };
         let id = reader.comments_and_space().and_then(|()| reader.written(b";"));
         if !id.is_some_and(|id| id.eq_ignore_ascii_case(authserv_id.as_bytes())) {
@@ -200,7 +202,7 @@ mod tests {
     use super::*;
 
     fn verdict(fields: &[&str]) -> Vouched {
-        dmarc(fields.iter().map(|f| f.as_bytes().to_vec()), "mx.axial.net", "gmail.com")
+        dmarc(fields.iter().map(|f| Some(f.as_bytes().to_vec())), "mx.axial.net", "gmail.com")
     }
 
     #[track_caller]
@@ -275,6 +277,7 @@ mod tests {
         no(&["mx.axial.net; dmarc=pass header.from=\"gmail.com"], UNREADABLE);
         no(&["mx.axial.net 2; dmarc=pass header.from=gmail.com"], UNREADABLE);
         no(&["mx.axial.net; dmarc pass"], UNREADABLE);
+        no(&["mx.axial.net; dmarc=pass header.from=gmail.com; spf"], UNREADABLE);
         no(&["mx.axial.net; dmarc=pass header.from=gmail.com header.from=evil.example"], UNREADABLE);
         no(&["mx.axial.net; dmarc=pass) header.from=gmail.com"], UNREADABLE);
         let deep = format!("mx.axial.net; {}", "(".repeat(8000));

@@ -119,7 +119,7 @@ pub(super) fn json(message: &[u8]) -> String {
 /// out of an encoded word is none (RFC 2047 section 5), which mailparse sees to.
 fn only_mailbox(field: &Field<'_>) -> Option<Address> {
     let (value, cut) = bounded_value(field);
-    if cut {
+    if cut || field.has_bare_cr() {
         return None;
     }
     let mailbox = with_parsed(&value, |header| mailparse::addrparse_header(header).ok()?.extract_single_info())??;
@@ -180,5 +180,40 @@ mod tests {
     fn a_panic_in_the_decoder_costs_metadata_only() {
         assert_eq!(guarded(|| -> u8 { panic!("as mailparse might") }), None);
         assert_eq!(with_parsed(b"value", |_| -> u8 { panic!("as mailparse might") }), None);
+    }
+
+    #[test]
+    fn so_many_encoded_words_are_decoded_and_no_more() {
+        for (words, decoded) in [(1, true), (WORDS_LIMIT, true), (WORDS_LIMIT + 1, false)] {
+            let value = format!(" {}", "=?utf-8?Q?=C3=A4?= ".repeat(words));
+            let field = format!("Subject:{value}\r\n\r\n");
+            let subject = Metadata::of(field.as_bytes()).subject.unwrap();
+            assert_eq!(subject, if decoded { "ä".repeat(words) } else { value.trim().to_owned() }, "{words}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_cut_where_it_is_longer_than_its_limit_and_not_before() {
+        assert_eq!(tidy("abcd", 4, false), "abcd");
+        assert_eq!(tidy("abcde", 4, false), "a…");
+        assert_eq!(tidy("abcd", 4, true), "a…");
+    }
+
+    #[test]
+    fn twenty_long_fields_are_all_in_the_json() {
+        let fields = json(format!("a: {}\r\n", "x".repeat(8000)).repeat(20).as_bytes());
+        let fields: Vec<[String; 2]> = serde_json::from_str(&fields).unwrap();
+        assert_eq!(fields.len(), 20);
+        assert!(fields.iter().all(|[name, value]| name == "a" && value.len() == 8000));
+    }
+
+    #[test]
+    fn seconds_are_added_to_an_hour_and_a_minute_and_to_nothing_else() {
+        for (word, whole) in [("13:05", "13:05:00"), ("3:5", "3:5:00")] {
+            assert_eq!(with_seconds(word), whole);
+        }
+        for same in ["013:05", "13:005", "1x:05", "13:x5", "13:05:07", ":05", "13:", "1305", "+0100"] {
+            assert_eq!(with_seconds(same), same);
+        }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Our own, since no message may be refused: mailparse gives up on a message whose first line begins with a space, and
 //! takes a whole body for header fields where the blank line is missing. The rule for a line that is no header field is
-//! Postfix's (`src/global/is_header.c`, `src/global/mime_state.c`): the body begins there. But an mbox `From ` line is passed over.
+//! Postfix's (`src/global/is_header.c`, `src/global/mime_state.c`): the body begins there. But an mbox `From ` line is
+//! passed over.
 
 use memchr::memchr;
 
@@ -19,13 +20,19 @@ pub(super) struct Field<'a> {
 
 impl Field<'_> {
     /// Whether it bears this name; case does not count.
-    pub fn is(&self, name: &str) -> bool {
+    pub(crate) fn is(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name.as_bytes())
     }
 
     /// Its value unfolded, in relaxed form: see [`relaxed`].
-    pub fn relaxed_value(&self) -> Vec<u8> {
+    pub(crate) fn relaxed_value(&self) -> Vec<u8> {
         relaxed(self.value).collect()
+    }
+
+    /// Whether it holds a CR that is no part of a line end. [`relaxed`] drops it, as the identity has to; others read it as a
+    /// space or as a line end. So what trust hangs on is not read out of such a field.
+    pub(crate) fn has_bare_cr(&self) -> bool {
+        self.value.split(|&byte| byte == b'\n').any(|line| without_line_end(line).contains(&b'\r'))
     }
 }
 
@@ -45,13 +52,13 @@ impl<'a> Fields<'a> {
     }
 
     /// What is left to look at: the message from the next field on.
-    pub fn rest(&self) -> &'a [u8] {
+    pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
     /// The body: what follows the blank line, or begins with the first line that is no header field. Known once the
     /// fields are exhausted; empty until then.
-    pub fn body(&self) -> &'a [u8] {
+    pub(crate) fn body(&self) -> &'a [u8] {
         self.body.unwrap_or_default()
     }
 }
@@ -210,6 +217,19 @@ mod tests {
         check(b"A: b\rC: d\r\r", &[("A", "bC: d")], "");
         check(b"A: b\n \n c\n\nx", &[("A", "b c")], "x");
         check(b"", &[], "");
+    }
+
+    #[test]
+    fn a_cr_that_ends_no_line_is_told() {
+        let bare = |message: &[u8]| Fields::of(message).next().unwrap().has_bare_cr();
+        for ordinary in
+            [&b"A: b"[..], b"A: b\n", b"A: b\r\n", b"A: b\r\n c\r\n", b"A: b\n\tc\n\nx\ry", b"A: b\r\r\n c\r\r"]
+        {
+            assert!(!bare(ordinary), "{ordinary:?}");
+        }
+        for odd in [&b"A: b\rc"[..], b"A:\rb\r\n", b"A: b\r c\r\n", b"A: b\r\n c\rd\r\n", b"A: b\r\r\n c\r\rd\n"] {
+            assert!(bare(odd), "{odd:?}");
+        }
     }
 
     #[test]

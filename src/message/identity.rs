@@ -79,7 +79,7 @@ impl ContentDigest {
 
 impl fmt::Debug for ContentDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ContentDigest({})", crate::lock::hex(&self.0))
+        write!(f, "ContentDigest({})", crate::base::hex::encode(&self.0))
     }
 }
 
@@ -97,7 +97,7 @@ impl Identity {
 
     /// The identity as read back from the ledger.
     #[must_use]
-    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+    pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
@@ -110,7 +110,7 @@ impl Identity {
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Identity({})", crate::lock::hex(&self.0))
+        write!(f, "Identity({})", crate::base::hex::encode(&self.0))
     }
 }
 
@@ -169,7 +169,7 @@ impl Essence {
         let mut hash = Sha256::new();
         let id = message_id.as_deref().unwrap_or_default();
         hash_length(&mut hash, id.len());
-        hash.update(id.iter().copied().map(as_stored).collect::<Vec<u8>>());
+        hash.update(message_id_as_stored(id));
         hash_length(&mut hash, content_digest.0.len());
         hash.update(content_digest.0);
         Self { message_id, content_digest, identity: Identity(hash.finalize().into()) }
@@ -190,6 +190,11 @@ fn is_of_pickup(received: &Field<'_>) -> bool {
 /// A byte of a field as every store has it: Cyrus writes `X` for one beyond ASCII.
 fn as_stored(byte: u8) -> u8 {
     if byte.is_ascii() { byte } else { b'X' }
+}
+
+/// A Message-ID as every store has it, and as identity and lock know it: what is one message has to have one lock.
+pub fn message_id_as_stored(id: &[u8]) -> Vec<u8> {
+    id.iter().copied().map(as_stored).collect()
 }
 
 fn hash_length(hash: &mut Sha256, length: usize) {

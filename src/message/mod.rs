@@ -1,22 +1,25 @@
-//! A message: its bytes, what can be read in them, and its identity.
+//! A message: its bytes, what can be read in them, and its identity. Uses `base`.
 //!
 //! Nothing here refuses a message, except one without a single byte. Its header is located by ourselves (`fields`);
 //! what can be decoded is metadata (`decode`); what makes it the same message as another is in `identity`. All of it
 //! takes time that grows with the length of the message and no faster.
 
-pub mod address;
+pub(crate) mod address;
 pub mod authentication_results;
 mod decode;
 mod fields;
 mod identity;
+mod role;
 
-pub use address::{Address, AddressError, EnvelopeSender};
+pub use address::{Address, AddressError, EnvelopeSender, fold};
+pub use identity::message_id_as_stored;
 pub use identity::{ContentDigest, Identity};
+pub use role::Role;
 
 use decode::{FIELD_LIMIT, Metadata};
 use fields::{Fields, without_mbox_line};
 use identity::Essence;
-use memchr::{memchr, memchr_iter};
+use memchr::{memchr, memchr_iter, memrchr};
 use std::borrow::Cow;
 use thiserror::Error;
 
@@ -53,12 +56,14 @@ impl Message {
     /// # Errors
     /// [`MessageError::Empty`]. Nothing else is refused, however odd.
     pub fn receive(raw: Vec<u8>) -> Result<Self, MessageError> {
+        // Before the line ends become CRLF: to identity a CR counts for nothing, and it is hashed in one piece where there
+        // is none.
+        let Essence { message_id, content_digest, identity } = Essence::of(without_mbox_line(&raw));
         let (bytes, nul_bytes_replaced) = as_imap_wants_it(raw);
         if bytes.is_empty() {
             return Err(MessageError::Empty);
         }
         let prepended = end_of_prepended_lines(&bytes);
-        let Essence { message_id, content_digest, identity } = Essence::of(&bytes);
         let message_id_for_people = match &message_id {
             Some(id) => decode::tidy(&String::from_utf8_lossy(id), MESSAGE_ID_LIMIT, false),
             None => made_up_message_id(&content_digest),
@@ -92,7 +97,7 @@ impl Message {
     /// The value of a line that pipe(8) prepended: Return-Path, X-Original-To or Delivered-To. `None` where it did not: a
     /// line of that name further down belongs to the message.
     #[must_use]
-    pub fn prepended_line(&self, name: &str) -> Option<String> {
+    pub(crate) fn prepended_line(&self, name: &str) -> Option<String> {
         let prepended = self.bytes.get(..self.prepended).unwrap_or_default();
         let value = Fields::of(prepended).find(|field| field.is(name))?.relaxed_value();
         Some(decode::tidy(&String::from_utf8_lossy(&value), FIELD_LIMIT, false)).filter(|value| !value.is_empty())
@@ -100,7 +105,7 @@ impl Message {
 
     /// The same message without the lines that pipe(8) prepended: for another recipient, whom they do not concern.
     #[must_use]
-    pub fn for_another_recipient(&self) -> Self {
+    pub(crate) fn for_another_recipient(&self) -> Self {
         let mut other = self.clone();
         other.bytes.drain(..other.prepended);
         other.prepended = 0;
@@ -109,13 +114,13 @@ impl Message {
 
     /// The same message, under the Message-ID that it had before a mailbox store changed bytes of it.
     #[must_use]
-    pub fn with_message_id(self, message_id: &str) -> Self {
+    pub(crate) fn with_message_id(self, message_id: &str) -> Self {
         Self { message_id: Some(message_id.into()), message_id_for_people: message_id.into(), ..self }
     }
 
     /// How many NUL bytes became 0x80.
     #[must_use]
-    pub fn nul_bytes_replaced(&self) -> usize {
+    pub(crate) fn nul_bytes_replaced(&self) -> usize {
         self.nul_bytes_replaced
     }
 
@@ -161,7 +166,7 @@ impl Message {
 
     /// The bytes of the first Message-ID field, unfolded and trimmed, nothing lost. `None` where the message has none.
     #[must_use]
-    pub fn message_id_bytes(&self) -> Option<&[u8]> {
+    pub(crate) fn message_id_bytes(&self) -> Option<&[u8]> {
         self.message_id.as_deref()
     }
 
@@ -173,7 +178,7 @@ impl Message {
     }
 
     /// The author's address: the one mailbox of the one From field. `None` where there are several or none, or where it
-    /// is anything odd.
+    /// is anything odd, a CR that ends no line among it.
     #[must_use]
     pub fn from_address(&self) -> Option<&Address> {
         self.metadata.from_address.as_ref()
@@ -235,7 +240,8 @@ impl Message {
             return Vouched::No(Cow::Borrowed("there is not exactly one From address"));
         };
         let fields = Fields::of(&self.bytes).filter(|field| field.is("Authentication-Results"));
-        dmarc(fields.map(|field| field.relaxed_value()), authserv_id, from.domain())
+        let values = fields.map(|field| (!field.has_bare_cr()).then(|| field.relaxed_value()));
+        dmarc(values, authserv_id, from.domain())
     }
 }
 
@@ -245,7 +251,7 @@ const MESSAGE_ID_LIMIT: usize = 998;
 /// The Message-ID of a message of which only the beginning is at hand, as [`Message::message_id_bytes`] has it of the whole.
 /// `None` where it cannot be known without the rest.
 #[must_use]
-pub fn message_id_at_the_beginning(bytes: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn message_id_at_the_beginning(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut fields = Fields::of(bytes);
     let id = fields.by_ref().find(|field| field.is("message-id"))?.relaxed_value();
     // With nothing behind it, it may go on.
@@ -265,7 +271,7 @@ impl std::fmt::Debug for Message {
 
 /// A Message-ID for IMAP SEARCH HEADER, if it is fit for that: see [`Message::message_id_for_search`]. One that was made up
 /// is in no mailbox.
-pub(crate) fn message_id_for_search(id: &str) -> Option<&str> {
+pub fn message_id_for_search(id: &str) -> Option<&str> {
     let bare = id.strip_prefix('<').and_then(|id| id.strip_suffix('>')).unwrap_or(id);
     let plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'<' | b'>' | b'(' | b')');
     let fits = !bare.is_empty() && id.len() <= MESSAGE_ID_LIMIT && bare.bytes().all(plain);
@@ -276,31 +282,14 @@ pub(crate) fn message_id_for_search(id: &str) -> Option<&str> {
 const MADE_UP: &str = "@missing.message-id";
 
 fn made_up_message_id(content: &ContentDigest) -> String {
-    format!("<{}{MADE_UP}>", crate::lock::hex(content.as_bytes()))
+    format!("<{}{MADE_UP}>", crate::base::hex::encode(content.as_bytes()))
 }
 
-/// Line ends and NUL as [`Message::receive`] says; and how many NULs there were. Copies at most once.
-fn as_imap_wants_it(raw: Vec<u8>) -> (Vec<u8>, usize) {
-    let message = without_mbox_line(&raw);
-    let preceded_by_cr = |at: usize| at.checked_sub(1).and_then(|before| message.get(before)) == Some(&b'\r');
-    let bare_line_feeds = memchr_iter(b'\n', message).filter(|&at| !preceded_by_cr(at)).count();
-    let unended = !message.is_empty() && message.last() != Some(&b'\n');
-    let mut bytes = if bare_line_feeds == 0 && message.len() == raw.len() {
-        raw
-    } else {
-        let mut bytes = Vec::with_capacity(message.len() + bare_line_feeds + 2);
-        let mut copied = 0;
-        for at in memchr_iter(b'\n', message).filter(|&at| !preceded_by_cr(at)) {
-            bytes.extend_from_slice(message.get(copied..at).unwrap_or_default());
-            bytes.extend_from_slice(b"\r\n");
-            copied = at + 1;
-        }
-        bytes.extend_from_slice(message.get(copied..).unwrap_or_default());
-        bytes
-    };
-    if unended {
-        bytes.extend_from_slice(b"\r\n");
-    }
+/// Line ends and NUL as [`Message::receive`] says; and how many NULs there were. No second message in memory.
+fn as_imap_wants_it(mut bytes: Vec<u8>) -> (Vec<u8>, usize) {
+    let mbox_line = bytes.len() - without_mbox_line(&bytes).len();
+    bytes.drain(..mbox_line);
+    end_lines_by_crlf(&mut bytes);
     let mut nul_bytes = 0;
     let mut rest = bytes.as_mut_slice();
     while let Some(at) = memchr(0, rest) {
@@ -311,6 +300,33 @@ fn as_imap_wants_it(raw: Vec<u8>) -> (Vec<u8>, usize) {
         rest = after;
     }
     (bytes, nul_bytes)
+}
+
+/// Puts a CR before each LF that has none, and CRLF to the end of a last line that has no line end.
+fn end_lines_by_crlf(bytes: &mut Vec<u8>) {
+    if bytes.last().is_some_and(|last| *last != b'\n') {
+        bytes.extend_from_slice(b"\r\n");
+    }
+    let is_bare = |bytes: &[u8], at: usize| at.checked_sub(1).and_then(|before| bytes.get(before)) != Some(&b'\r');
+    let bare = memchr_iter(b'\n', bytes).filter(|&at| is_bare(bytes, at)).count();
+    // From the last line to the first, so that no byte is written over before it is moved. What stands before the first
+    // bare LF stays where it is.
+    let (mut from, mut to) = (bytes.len(), bytes.len() + bare);
+    bytes.resize(to, 0);
+    let mut before = from;
+    while from < to {
+        let Some(at) = bytes.get(..before).and_then(|rest| memrchr(b'\n', rest)) else { break };
+        before = at;
+        if is_bare(bytes, at) {
+            to -= from - at;
+            bytes.copy_within(at..from, to);
+            from = at;
+            to -= 1;
+            if let Some(cr) = bytes.get_mut(to) {
+                *cr = b'\r';
+            }
+        }
+    }
 }
 
 /// Where the lines end that pipe(8) prepended with its flags R, O and D: at the very top, each at most once, in this

@@ -83,16 +83,16 @@ fn the_sent_copy_is_without_what_pipe_prepended_and_no_more() {
 fn the_identity_is_pinned() {
     let lisa = received(LISA);
     assert_eq!(
-        crate::lock::hex(lisa.content_digest().as_bytes()),
+        crate::base::hex::encode(lisa.content_digest().as_bytes()),
         "6906d520d6e3e3a69443b5df5d55a2e46e9a5f0c4978235462946a2c849eb932"
     );
     assert_eq!(
-        crate::lock::hex(lisa.identity().as_bytes()),
+        crate::base::hex::encode(lisa.identity().as_bytes()),
         "4f4a94a6c69c71ef44c0bd4194530157167874095834fca5a26f657ea1340934"
     );
     let nothing = Identity::of(b"");
     assert_eq!(
-        crate::lock::hex(nothing.as_bytes()),
+        crate::base::hex::encode(nothing.as_bytes()),
         "edba21fabd98163f5ad13a304a3b4ee0f19deb50a4a323d59d834039f07fe511"
     );
 }
@@ -336,6 +336,29 @@ fn the_topmost_field() {
     assert_eq!(received(format!("A: {}\n", "x".repeat(FIELD_LIMIT + 1))).topmost("A"), None);
 }
 
+/// `mail.ax\rial.net` is our name to whoever drops the CR, and not to the border that looks for our name.
+#[test]
+fn a_bare_cr_vouches_for_nobody() {
+    use authentication_results::Vouched;
+    let vouched = |header: &str| received(format!("{header}\r\n\r\nx\r\n")).authentication_results("mail.axial.net");
+    let from = "From: lisa@gmail.com";
+    let ours = "Authentication-Results: mail.axial.net;\r\n dmarc=pass header.from=gmail.com";
+    assert_eq!(vouched(&format!("{ours}\r\n{from}")), Vouched::Yes);
+    for forged in [ours.replace("axial", "ax\rial"), ours.replace("dmarc", "dm\rarc"), ours.replace("\r\n ", "\r\n \r")]
+    {
+        assert!(matches!(vouched(&format!("{forged}\r\n{from}")), Vouched::No(_)), "{forged:?}");
+        // Whoever wrote it may have meant it to be read as ours.
+        assert!(matches!(vouched(&format!("{forged}\r\n{ours}\r\n{from}")), Vouched::No(_)), "{forged:?}");
+        assert_eq!(vouched(&format!("{ours}\r\n{forged}\r\n{from}")), Vouched::Yes, "{forged:?}");
+    }
+    for odd in ["From: li\rsa@gmail.com", "From: Lisa\r <lisa@gmail.com>", "From: lisa@gmail.com\rTo: x"] {
+        assert_eq!(received(format!("{odd}\r\n\r\nx\r\n")).from_address(), None, "{odd:?}");
+        assert!(matches!(vouched(&format!("{ours}\r\n{odd}")), Vouched::No(_)), "{odd:?}");
+    }
+    // The identity is what it was: a CR counts for nothing.
+    assert_eq!(received(format!("{from}\rx\n\nx\n")).identity(), received(format!("{from}x\n\nx\n")).identity());
+}
+
 #[test]
 fn authentication_results_need_an_author() {
     use authentication_results::Vouched;
@@ -423,4 +446,99 @@ fn what_cyrus_makes_of_a_byte_beyond_ascii_in_a_field_is_the_same_message() {
     let stored = format!("{}\r\n\r\n{body}", header.replace('\u{fc}', "XX"));
     assert_eq!(Identity::of(sent.as_bytes()), Identity::of(stored.as_bytes()));
     assert_ne!(Identity::of(sent.as_bytes()), Identity::of(sent.replace('\u{fc}', "XX").as_bytes()), "not in the body");
+}
+
+/// Of all messages of up to seven bytes that are made of these: byte by byte, as the documentation says.
+#[test]
+fn line_ends_and_nul_of_every_short_message() {
+    let mut shorter: Vec<Vec<u8>> = vec![Vec::new()];
+    for _ in 0..7 {
+        let longer: Vec<Vec<u8>> =
+            shorter.iter().flat_map(|raw| b"a\r\n\0".map(|byte| [raw.as_slice(), &[byte]].concat())).collect();
+        for raw in &longer {
+            let mut wanted = Vec::new();
+            for &byte in raw {
+                match byte {
+                    b'\n' if wanted.last() != Some(&b'\r') => wanted.extend_from_slice(b"\r\n"),
+                    0 => wanted.push(0x80),
+                    other => wanted.push(other),
+                }
+            }
+            if wanted.last() != Some(&b'\n') {
+                wanted.extend_from_slice(b"\r\n");
+            }
+            let message = Message::receive(raw.clone()).unwrap();
+            assert_eq!(message.as_received(), wanted, "{raw:?}");
+            assert_eq!(*message.identity(), Identity::of(&wanted), "{raw:?}");
+            assert_eq!(message.nul_bytes_replaced(), raw.iter().filter(|byte| **byte == 0).count(), "{raw:?}");
+        }
+        shorter = longer;
+    }
+}
+
+/// Only what pickup(8) writes is passed over: another line of which the sender's host, say, is so called tells two apart.
+#[test]
+fn a_received_line_that_is_only_half_like_pickups_counts() {
+    let night = |top: &str| {
+        let below = "Received: from ups by mx\n\tid 4A; now\nSubject: OK\n\nBackup done\n";
+        *received(format!("Received: {top}\n{below}")).identity()
+    };
+    for (one, other) in [
+        ("by mx (Postfix) id 4B; now", "by mx (Postfix) id 4C; now"),
+        ("from x (y, from userid 1) by mx id 4B; now", "from x (y, from userid 1) by mx id 4C; now"),
+    ] {
+        assert_ne!(night(one), night(other));
+    }
+    assert_eq!(night("by mx (Postfix, from userid 1) id 4B; now"), night("by mx (Postfix, from userid 1) id 4C; now"));
+}
+
+#[test]
+fn under_its_old_message_id_a_message_is_still_the_same() {
+    let (changed, before) = (received(LISA), "<123-\u{e4}bc@mail.google.com>");
+    let named = changed.clone().with_message_id(before);
+    assert_eq!((named.message_id(), named.message_id_for_people()), (Some(before), before));
+    assert_eq!((named.identity(), named.lock_subject()), (changed.identity(), before.as_bytes()));
+    assert_eq!(named.as_received(), changed.as_received());
+}
+
+#[test]
+fn in_the_log_digests_are_hexadecimal_and_a_message_is_its_name_and_size() {
+    let lisa = received(LISA);
+    let (identity, content) = (lisa.identity().as_bytes(), lisa.content_digest().as_bytes());
+    assert_eq!(format!("{:?}", lisa.identity()), format!("Identity({})", crate::base::hex::encode(identity)));
+    assert_eq!(format!("{:?}", lisa.content_digest()), format!("ContentDigest({})", crate::base::hex::encode(content)));
+    let told = format!("{lisa:?}");
+    assert!(told.contains("<123-abc@mail.google.com>") && told.contains(&lisa.size().to_string()), "{told}");
+    assert!(!told.contains("Hello"), "{told}");
+}
+
+#[test]
+fn the_message_id_at_the_beginning_is_that_of_the_whole_or_none() {
+    for (beginning, id) in [
+        ("Message-ID: <1@x>\nSubject: a", Some("<1@x>")),
+        ("Subject: a\nMessage-ID: <1@x>\n\nb", Some("<1@x>")),
+        ("Message-ID: <1@x>\n", None),
+        ("Message-ID: <1@", None),
+        ("Message-ID: <>\nSubject: a\n", None),
+        ("Message-ID:\nSubject: a\n", None),
+        ("Subject: a\nFrom: b\n", None),
+    ] {
+        let found = message_id_at_the_beginning(beginning.as_bytes());
+        assert_eq!(found.as_deref(), id.map(str::as_bytes), "{beginning:?}");
+    }
+}
+
+#[test]
+fn to_and_cc_are_told_apart_for_people() {
+    let message = received("To: =?utf-8?Q?D=C3=B6ug?= <doug@x>\nCc: scuba@x\nCc: lisa@x\n\n");
+    assert_eq!((message.to(), message.cc()), (Some("D\u{f6}ug <doug@x>"), Some("scuba@x")));
+    assert_eq!((received("A: b\n\n").to(), received("A: b\n\n").cc()), (None, None));
+}
+
+#[test]
+fn a_field_beyond_its_limit_is_not_there() {
+    let topmost = |length: usize| received(format!("X-User: {}\n\n", "x".repeat(length))).topmost("x-user");
+    assert_eq!(topmost(decode::FIELD_LIMIT), Some("x".repeat(decode::FIELD_LIMIT)));
+    assert_eq!(topmost(decode::FIELD_LIMIT + 1), None);
+    assert_eq!(topmost(0), None);
 }

@@ -1,10 +1,9 @@
 //! Migrations on PostgreSQL, whose DDL is transactional: all that are pending are applied in one transaction, which
 //! holds the schema's lock. Any failure takes back all of them.
 
-use super::{Application, Applied, Migration, Schema};
-use crate::database::postgres::{PostgresDatabase, Transaction, column, milliseconds};
+use super::{Application, Applied, Migration, Schema, schema_lock};
+use crate::database::postgres::{HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction, column, milliseconds};
 use crate::database::{DatabaseError, DatabaseFailure};
-use crate::lock::LockName;
 use postgres::types::Type;
 use std::time::Duration;
 
@@ -28,9 +27,16 @@ const MIGRATIONS: &[Migration] = &[
         sql: include_str!("../../sql/postgres/0004_programs.sql"),
         optional: false,
     },
+    Migration {
+        number: 5,
+        name: "refusals",
+        sql: include_str!("../../sql/postgres/0005_refusals.sql"),
+        optional: false,
+    },
+    Migration { number: 6, name: "ways_in", sql: include_str!("../../sql/postgres/0006_ways_in.sql"), optional: false },
 ];
 
-/// For how long a migration waits for a table that is in use. Whoever comes after it waits as long: a delivery holds its
+/// For how long a migration waits for a table that is in use. What comes after it waits as long: a delivery holds its
 /// tables (for reading) until its lock ends, and new deliveries would queue behind the migration.
 const TABLE_WAIT: Duration = Duration::from_secs(10);
 
@@ -70,7 +76,7 @@ impl Schema for PostgresDatabase {
         if self.transaction != Transaction::None {
             return Err(DatabaseError::new(DatabaseFailure::Other, doing, "this connection holds a lock already"));
         }
-        let key = LockName::new("maildrop schema", b"migrations").postgres_key();
+        let key = schema_lock().postgres_key();
         let wait = milliseconds(self.deadline().remaining());
         let table_wait = milliseconds(TABLE_WAIT);
         // The lock first, and CREATE TABLE in a statement after it: two at once would trip over each other in the
@@ -119,7 +125,9 @@ impl Schema for PostgresDatabase {
             return Ok(());
         }
         self.transaction = Transaction::None;
-        self.batch("committing the migrations", "COMMIT").map(|_| ())
+        let doing = "committing the migrations";
+        self.batch(doing, &format!("{HEAR_OF_THE_COMMIT} COMMIT"))?;
+        self.replicated(doing)
     }
 }
 
@@ -147,6 +155,7 @@ fn refused(failure: DatabaseFailure) -> bool {
         | DatabaseFailure::ConnectionLost
         | DatabaseFailure::Contention
         | DatabaseFailure::TimedOut
+        | DatabaseFailure::InDoubt
         | DatabaseFailure::ReadOnly
         | DatabaseFailure::Local => false,
     }

@@ -1,73 +1,147 @@
 //! Opens the mailboxes that one delivery needs, side by side.
 
-use super::routes::Routes;
+use super::routes::{Routes, role_of_sent};
+use super::sessions::Kept;
 use super::{Kind, Site};
-use crate::deadline::Deadline;
+use crate::base::deadline::Deadline;
+use crate::config::Look;
+use crate::delivery::NotOpened;
 use crate::delivery::OwedCopy;
-use crate::mailbox::imap::{self, ImapMailbox};
-use crate::mailbox::{Mailbox, MailboxError, MailboxFailure, Role};
-use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use crate::imap;
+use crate::mailbox::{ImapMailbox, MailboxError, MailboxFailure, MaildirMailbox};
+use crate::message::Role;
 use std::thread;
+use std::time::Instant;
+use tracing::debug;
+
+/// A copy that is owed, and its mailbox.
+pub(super) struct Owed {
+    role: Role,
+    authors: bool,
+    user: String,
+    mailbox_name: String,
+    mailbox: Result<UserMailbox, NotOpened>,
+}
+
+enum UserMailbox {
+    Imap(Box<ImapMailbox>),
+    Maildir(MaildirMailbox),
+}
+
+impl Owed {
+    /// The copy for one delivery, which has the use of the mailbox.
+    pub(super) fn lend(&mut self) -> OwedCopy<'_> {
+        OwedCopy {
+            role: self.role,
+            authors: self.authors,
+            user: self.user.clone(),
+            mailbox_name: self.mailbox_name.clone(),
+            mailbox: match &mut self.mailbox {
+                Ok(UserMailbox::Imap(mailbox)) => Ok(Box::new(mailbox.as_mut())),
+                Ok(UserMailbox::Maildir(mailbox)) => Ok(Box::new(mailbox)),
+                Err(why) => Err(why.clone()),
+            },
+        }
+    }
+
+    /// The mailbox after the delivery, if it is on an IMAP server.
+    pub(super) fn into_imap_mailbox(self) -> Option<ImapMailbox> {
+        match self.mailbox {
+            Ok(UserMailbox::Imap(mailbox)) => Some(*mailbox),
+            Ok(UserMailbox::Maildir(_)) | Err(_) => None,
+        }
+    }
+}
 
 impl Site {
-    /// Opens the mailboxes that copies are owed to, and asks where they stand, side by side. Beside them, what counts how
-    /// often an IMAP server is waited for.
+    /// Opens the mailboxes that copies are owed to, and asks where they stand, side by side.
     pub(super) fn open_mailboxes(
         &self,
         routes: Routes,
         greeting: Option<Greeting>,
+        kept: &mut Kept<imap::Session>,
         deadline: Deadline,
-    ) -> (Vec<OwedCopy<'static>>, Vec<Arc<AtomicU32>>) {
-        let Routes { recipient, sender } = routes;
+    ) -> Vec<Owed> {
+        let Routes { recipient, sender, .. } = routes;
         // Where Sent is the very INBOX that the recipient's copy goes to, a note to oneself is there once.
         let sender = sender.filter(|sender| (&sender.user, &sender.sent) != (&recipient.user, &recipient.inbox));
-        let mut waited_for = Vec::new();
         let (recipients_mailbox, senders_mailbox) = match &self.kind {
-            Kind::Embedded(embedded) => (
-                Ok(Box::new(embedded.mailbox(&recipient.user, &recipient.inbox)) as Box<dyn Mailbox>),
-                sender.as_ref().map(|sender| Ok(Box::new(embedded.mailbox(&sender.user, &sender.sent)) as _)),
-            ),
+            Kind::Embedded(embedded) => {
+                let maildir = |user: &str, mailbox: &str| Ok(UserMailbox::Maildir(embedded.mailbox(user, mailbox)));
+                let senders = sender.as_ref().map(|sender| maildir(&sender.user, &sender.sent));
+                (maildir(&recipient.user, &recipient.inbox), senders)
+            }
             Kind::Configured(site) => {
                 // A server that hangs for the sender's mailbox, and for no other, must leave the recipient's copy its time:
                 // at the whole deadline the delivery ends, and would end so at each retry, until Postfix bounces.
                 let senders_deadline = deadline.half_way();
-                let senders = sender.as_ref().map(|sender| {
-                    let (settings, sender) = (site.imap.clone(), sender.clone());
+                let left = site.config.sent.look == Look::Mailbox;
+                let now = Instant::now();
+                let recipients_session = kept.take(&recipient.user, now);
+                let senders = sender.as_ref().filter(|_| !left).map(|sender| {
+                    let (settings, sender) = (site.imap().cloned(), sender.clone());
+                    let session = kept.take(&sender.user, now);
                     Beside::start("imap-sender", move || {
-                        imap::connect(&settings, senders_deadline)?
-                            .authenticate(&sender.user)?
-                            .open(&sender.sent)
-                            .ask_position()
+                        let settings = settings?;
+                        let anew = || imap::connect(&settings, senders_deadline);
+                        open_mailbox(&settings, session, anew, &sender.user, &sender.sent, senders_deadline)
                     })
                 });
-                let doing = "opening the recipient's mailbox";
-                let greeted = match greeting {
-                    Some(greeting) => greeting.heard(&site.imap, doing),
-                    None => imap::connect(&site.imap, deadline),
-                };
-                let recipients = greeted
-                    .and_then(|connection| connection.authenticate(&recipient.user))
-                    .and_then(|session| session.open(&recipient.inbox).ask_position());
+                let recipients = site.imap().and_then(|settings| {
+                    let anew = || match greeting {
+                        Some(greeting) => greeting.heard(settings, "opening the recipient's mailbox"),
+                        None => imap::connect(settings, deadline),
+                    };
+                    open_mailbox(settings, recipients_session, anew, &recipient.user, &recipient.inbox, deadline)
+                });
                 let senders = senders.map(|senders| senders.finish("opening the sender's mailbox"));
-                let mut boxed = |mailbox: ImapMailbox| {
-                    waited_for.push(mailbox.round_trips());
-                    Box::new(mailbox) as Box<dyn Mailbox>
+                let opened = |mailbox: Result<ImapMailbox, MailboxError>| {
+                    mailbox.map(|mailbox| UserMailbox::Imap(Box::new(mailbox))).map_err(NotOpened::from)
                 };
-                (recipients.map(&mut boxed), senders.map(|senders| senders.map(boxed)))
+                let senders = match senders {
+                    Some(senders) => Some(opened(senders)),
+                    None => sender.as_ref().map(|_| Err(NotOpened::LeftToTheAuthor)),
+                };
+                (opened(recipients), senders)
             }
         };
-        let mut owed = vec![OwedCopy {
+        let mut owed = vec![Owed {
             role: Role::Recipient,
+            authors: false,
             user: recipient.user,
             mailbox_name: recipient.inbox,
             mailbox: recipients_mailbox,
         }];
         if let (Some(sender), Some(mailbox)) = (sender, senders_mailbox) {
-            owed.push(OwedCopy { role: Role::Sender, user: sender.user, mailbox_name: sender.sent, mailbox });
+            let role = role_of_sent(&sender);
+            owed.push(Owed { role, authors: true, user: sender.user, mailbox_name: sender.sent, mailbox });
         }
-        (owed, waited_for)
+        owed
     }
+}
+
+/// A mailbox of a user, asked where it stands: by a session of this user that was kept, or by one `anew`. A kept one that fails
+/// costs nothing but time, since nothing is written down yet.
+fn open_mailbox(
+    settings: &imap::Settings,
+    session: Option<imap::Session>,
+    anew: impl FnOnce() -> Result<imap::Connection, MailboxError>,
+    user: &str,
+    mailbox: &str,
+    deadline: Deadline,
+) -> Result<ImapMailbox, MailboxError> {
+    let leads_there = |session: &imap::Session| session.user() == user && settings.lead_to(user, mailbox);
+    // Half of the time, so that some is left for logging in.
+    let session = session.filter(leads_there).and_then(|session| session.begin(deadline.half_way()));
+    match session.map(|session| session.open(mailbox).ask_position()) {
+        Some(Ok(mut mailbox)) => {
+            mailbox.set_deadline(deadline);
+            return Ok(mailbox);
+        }
+        Some(Err(error)) => debug!(%error, user, "a session that was kept fails: logging in anew"),
+        None => {}
+    }
+    anew()?.open(user, mailbox)?.ask_position()
 }
 
 /// The IMAP server's greeting, while it is waited for.
@@ -93,7 +167,7 @@ impl Greeting {
         match self {
             Self::Begun(begun) => {
                 #[cfg(feature = "test-faults")]
-                crate::fault::at("imap");
+                crate::base::fault::at("imap");
                 begun.finish(settings)
             }
             Self::Beside(beside) => beside.finish(doing),
@@ -110,7 +184,7 @@ impl<T: Send + 'static> Beside<T> {
         let work = {
             let name = name.to_owned();
             move || {
-                crate::fault::at(&name);
+                crate::base::fault::at(&name);
                 work()
             }
         };
@@ -128,56 +202,150 @@ impl<T: Send + 'static> Beside<T> {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::routing::Destination;
+    use crate::ledger::Destination;
+    use crate::site::Sessions;
     use std::io::{BufRead, BufReader, Write};
     use std::net::{TcpListener, TcpStream};
+    use std::sync::{Arc, Mutex};
     use std::time::Duration;
+    use tempfile::TempDir;
 
-    /// Greets, lets doug in, and never answers a login for lisa: one backend of many behind one proxy that hangs.
-    fn hang_for_lisa(stream: TcpStream) -> Option<()> {
-        let mut out = stream.try_clone().ok()?;
-        out.write_all(b"* OK [CAPABILITY IMAP4rev1 SASL-IR AUTH=PLAIN UIDPLUS] ready\r\n").ok()?;
-        for line in BufReader::new(stream).lines() {
-            let line = line.ok()?;
-            let tag = line.split(' ').next()?;
-            // base64 of "lisa\0"
-            if line.contains(" AUTHENTICATE PLAIN bGlzYQ") {
-                continue;
+    /// An IMAP server that lets in whoever comes but lisa, whose login it never answers: one backend of many behind one proxy
+    /// that hangs.
+    #[derive(Clone, Default)]
+    struct Server {
+        /// What each session was asked, by its user.
+        asked: Arc<Mutex<Vec<String>>>,
+        sessions: Arc<Mutex<Vec<TcpStream>>>,
+        /// Whether it has forgotten the mailboxes of those who are logged in.
+        forgets: Arc<Mutex<bool>>,
+    }
+
+    impl Server {
+        fn serve(&self, stream: TcpStream) -> Option<()> {
+            let mut out = stream.try_clone().ok()?;
+            self.sessions.lock().unwrap().push(stream.try_clone().ok()?);
+            out.write_all(b"* OK [CAPABILITY IMAP4rev1 SASL-IR AUTH=PLAIN UIDPLUS] ready\r\n").ok()?;
+            let (mut user, mut login) = (String::new(), 0);
+            for line in BufReader::new(stream).lines() {
+                let line = line.ok()?;
+                let (tag, command) = line.split_once(' ')?;
+                if let Some(response) = command.strip_prefix("AUTHENTICATE PLAIN ") {
+                    use base64::Engine as _;
+                    let response = base64::engine::general_purpose::STANDARD.decode(response).ok()?;
+                    user = String::from_utf8(response).ok()?.split('\0').next()?.to_owned();
+                    login = self.sessions.lock().unwrap().len();
+                }
+                let verb = command.split(' ').next()?;
+                self.asked.lock().unwrap().push(format!("{user} {verb}"));
+                if user == "lisa" {
+                    continue;
+                }
+                let forgotten = *self.forgets.lock().unwrap() && login < self.sessions.lock().unwrap().len();
+                if verb == "STATUS" && forgotten {
+                    out.write_all(format!("{tag} NO [UNAVAILABLE] moved\r\n").as_bytes()).ok()?;
+                    continue;
+                }
+                if verb == "STATUS" {
+                    out.write_all(b"* STATUS INBOX (UIDVALIDITY 1 UIDNEXT 1)\r\n").ok()?;
+                }
+                out.write_all(format!("{tag} OK [CAPABILITY IMAP4rev1 UIDPLUS] done\r\n").as_bytes()).ok()?;
             }
-            if line.contains(" STATUS ") {
-                out.write_all(b"* STATUS INBOX (UIDVALIDITY 1 UIDNEXT 1)\r\n").ok()?;
-            }
-            out.write_all(format!("{tag} OK [CAPABILITY IMAP4rev1 UIDPLUS] done\r\n").as_bytes()).ok()?;
+            Some(())
         }
-        Some(())
+
+        /// What it was asked since it was last looked at, in any order.
+        fn asked(&self) -> Vec<String> {
+            let mut asked = std::mem::take(&mut *self.asked.lock().unwrap());
+            asked.sort();
+            asked
+        }
+
+        /// Starts it, and a site that uses it.
+        fn start(self) -> (Site, TempDir) {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    let server = self.clone();
+                    thread::spawn(move || server.serve(stream));
+                }
+            });
+            let directory = tempfile::tempdir().unwrap();
+            let (file, password) = (directory.path().join("config.toml"), directory.path().join("password"));
+            std::fs::write(&password, "secret\n").unwrap();
+            let text = format!(
+                "[database]\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\ndatabase = \"x\"\nuser = \"x\"\n\
+                 [imap]\nhost = \"127.0.0.1\"\nport = {port}\nuser = \"service\"\npassword_file = {password:?}\n"
+            );
+            std::fs::write(&file, text).unwrap();
+            (Site::configured(Config::load(&file).unwrap()).unwrap(), directory)
+        }
+    }
+
+    fn routes(recipient: &str, sender: Option<&str>) -> Routes {
+        let destination = |user: &str| Destination { user: user.into(), inbox: "INBOX".into(), sent: "Sent".into() };
+        Routes { recipient: destination(recipient), sender: sender.map(destination), proven: None }
     }
 
     #[test]
     fn a_senders_mailbox_that_hangs_leaves_the_recipients_copy_its_time() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                thread::spawn(move || hang_for_lisa(stream));
-            }
-        });
-        let directory = tempfile::tempdir().unwrap();
-        let (file, password) = (directory.path().join("config.toml"), directory.path().join("password"));
-        std::fs::write(&password, "secret\n").unwrap();
-        let text = format!(
-            "[database]\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\ndatabase = \"x\"\nuser = \"x\"\n\
-             [imap]\nhost = \"127.0.0.1\"\nport = {port}\nuser = \"service\"\npassword_file = {password:?}\n"
-        );
-        std::fs::write(&file, text).unwrap();
-        let site = Site::configured(Config::load(&file).unwrap()).unwrap();
-        let destination = |user: &str| Destination { user: user.into(), inbox: "INBOX".into(), sent: "Sent".into() };
-        let routes = Routes { recipient: destination("doug"), sender: Some(destination("lisa")) };
-
+        let (site, _directory) = Server::default().start();
         let deadline = Deadline::after(Duration::from_secs(8));
-        let owed = site.open_mailboxes(routes, None, deadline);
+        let mut owed = site.open_mailboxes(routes("doug", Some("lisa")), None, &mut Kept::default(), deadline);
         assert!(deadline.remaining() > Duration::from_millis(500), "the sender's mailbox has used up the time of both");
-        let [recipient, sender] = owed.0.as_slice() else { panic!("two copies are owed") };
+        let [recipient, sender] = owed.as_mut_slice() else { panic!("two copies are owed") };
+        let (recipient, sender) = (recipient.lend(), sender.lend());
         assert!(recipient.mailbox.is_ok());
-        assert_eq!(sender.mailbox.as_ref().err().map(|error| error.failure), Some(MailboxFailure::TimedOut));
+        assert!(matches!(&sender.mailbox, Err(NotOpened::Trouble(error)) if error.failure == MailboxFailure::TimedOut));
+    }
+
+    /// Opens the mailboxes of a delivery, and ends it.
+    fn deliver(site: &Site, sessions: &mut Sessions, routes: Routes) {
+        let deadline = Deadline::after(Duration::from_secs(60));
+        let mut owed = site.open_mailboxes(routes, None, &mut sessions.kept, deadline);
+        assert!(owed.iter_mut().all(|copy| copy.lend().mailbox.is_ok()));
+        sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();
+        sessions.end();
+    }
+
+    #[test]
+    fn a_session_serves_the_next_delivery_of_its_user_and_nobody_elses() {
+        let server = Server::default();
+        let (site, _directory) = server.clone().start();
+        let mut sessions = Sessions::default();
+        deliver(&site, &mut sessions, routes("doug", Some("scuba")));
+        let both = ["doug AUTHENTICATE", "doug STATUS", "scuba AUTHENTICATE", "scuba STATUS"];
+        assert_eq!(server.asked(), both);
+        // Whatever part a user has in it.
+        deliver(&site, &mut sessions, routes("scuba", Some("doug")));
+        assert_eq!(server.asked(), ["doug STATUS", "scuba STATUS"]);
+        deliver(&site, &mut sessions, routes("dou", Some("doug")));
+        assert_eq!(server.asked(), ["dou AUTHENTICATE", "dou STATUS", "doug STATUS"]);
+        // A note to oneself needs two at once.
+        deliver(&site, &mut sessions, routes("dou", Some("dou")));
+        assert_eq!(server.asked(), ["dou AUTHENTICATE", "dou STATUS", "dou STATUS"]);
+        deliver(&site, &mut sessions, routes("dou", Some("dou")));
+        assert_eq!(server.asked(), ["dou STATUS", "dou STATUS"]);
+    }
+
+    #[test]
+    fn a_session_that_the_server_has_ended_or_that_fails_is_replaced_by_a_new_one() {
+        let server = Server::default();
+        let (site, _directory) = server.clone().start();
+        let mut sessions = Sessions::default();
+        deliver(&site, &mut sessions, routes("doug", None));
+        server.asked();
+        let mut ended = server.sessions.lock().unwrap().pop().unwrap();
+        ended.write_all(b"* BYE shutting down\r\n").unwrap();
+        ended.shutdown(std::net::Shutdown::Both).unwrap();
+        deliver(&site, &mut sessions, routes("doug", None));
+        assert_eq!(server.asked(), ["doug AUTHENTICATE", "doug STATUS"]);
+        *server.forgets.lock().unwrap() = true;
+        // So that the session at hand is an older one.
+        deliver(&site, &mut sessions, routes("scuba", None));
+        server.asked();
+        deliver(&site, &mut sessions, routes("doug", None));
+        assert_eq!(server.asked(), ["doug AUTHENTICATE", "doug STATUS", "doug STATUS"]);
     }
 }

@@ -3,11 +3,13 @@
 
 use super::{Envelope, Kind, Site};
 use crate::config::{self, Trust};
-use crate::database::Database;
 use crate::delivery::{Deferral, Refusal};
+use crate::ledger::Database;
+use crate::ledger::Destination;
+use crate::message::Role;
 use crate::message::authentication_results::Vouched;
 use crate::message::{Address, Message};
-use crate::routing::{Destination, Party, Route};
+use crate::routing::{Party, Route};
 use tracing::info;
 
 /// What a delivery is owed where, before anything is opened.
@@ -15,10 +17,13 @@ pub(super) struct Routes {
     pub(super) recipient: Destination,
     /// The author's, if a Sent copy is owed.
     pub(super) sender: Option<Destination>,
+    /// How many seconds ago the way in to the mailbox store was proven.
+    pub(super) proven: Option<f64>,
 }
 
 impl Site {
-    /// Where the recipient's copy goes, and whether one is owed to the author.
+    /// Where the recipient's copy goes, and whether one is owed to the author. That an address is unknown is no refusal yet:
+    /// see [`refuse`](Self::refuse).
     pub(super) fn route(
         &self,
         message: &Message,
@@ -30,7 +35,7 @@ impl Site {
                 let recipient = embedded.recipient(&envelope.recipient.to_string());
                 let author = message.from_address().filter(|_| self.sent_copies);
                 let sender = author.and_then(|from| embedded.sender(&from.to_string()));
-                return Ok(Routes { recipient, sender });
+                return Ok(Routes { recipient, sender, proven: None });
             }
             Kind::Configured(site) => site,
         };
@@ -41,15 +46,8 @@ impl Site {
         let of_recipient = router.lookups(&envelope.recipient, Party::Recipient);
         let of_author: Vec<String> = author.iter().flat_map(|author| router.lookups(author, Party::Sender)).collect();
         let lookups: Vec<&str> = of_recipient.iter().chain(&of_author).map(String::as_str).collect();
-        let book = database.addresses(&lookups).map_err(Deferral::Database)?;
-        let mut route = router.route(&envelope.recipient, Party::Recipient, &book);
-        if route == Route::Unknown {
-            // Asked for alone: whom a standby does not know is not refused, and the author may be known there.
-            let lookups: Vec<&str> = of_recipient.iter().map(String::as_str).collect();
-            let book = database.addresses(&lookups).map_err(Deferral::Database)?;
-            route = router.route(&envelope.recipient, Party::Recipient, &book);
-        }
-        let recipient = match route {
+        let book = database.look_up(&lookups, self.way_in()).map_err(Deferral::Database)?;
+        let recipient = match router.route(&envelope.recipient, Party::Recipient, &book) {
             Route::To(destination) => destination,
             Route::Unknown => {
                 return Err(match site.config.routing.unknown {
@@ -63,8 +61,27 @@ impl Site {
             Some(Route::To(destination)) => Some(destination),
             Some(Route::Unknown | Route::TableEmpty) | None => None,
         };
-        Ok(Routes { recipient, sender })
+        Ok(Routes { recipient, sender, proven: book.proven })
     }
+
+    /// Refuses the recipient for good, where the database writes that down; otherwise puts the message off. Only what is
+    /// committed counts: an absence that was read may be that of a table of yesterday.
+    pub(super) fn refuse(&self, envelope: &Envelope, database: &mut dyn Database) -> Refusal {
+        let Some(site) = self.set_up() else { return Deferral::NobodyKnown.into() };
+        let lookups = site.router.lookups(&envelope.recipient, Party::Recipient);
+        let lookups: Vec<&str> = lookups.iter().map(String::as_str).collect();
+        match database.refuse(&self.host, &lookups) {
+            Ok(true) => Refusal::UnknownRecipient,
+            Ok(false) => Deferral::AddressesChanged.into(),
+            Err(error) => Deferral::Database(error).into(),
+        }
+    }
+}
+
+/// The role of the author's copy: an ordinary recipient's where what is sent is kept in the INBOX. A message to oneself and to
+/// others is then one copy there, whichever delivery comes first.
+pub(super) fn role_of_sent(author: &Destination) -> Role {
+    if author.sent == author.inbox { Role::Recipient } else { Role::Sender }
 }
 
 /// Whether a Sent copy may be made for this author at all. A forged From must not write into a member's mailbox.
@@ -98,6 +115,8 @@ fn author_vouched_for(sent: &config::Sent, message: &Message, envelope: &Envelop
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Look;
+    use std::time::Duration;
 
     fn message(from: &str) -> Message {
         Message::receive(format!("From: {from}\nSubject: x\n\nx\n").into_bytes()).unwrap()
@@ -116,7 +135,14 @@ mod tests {
 
     #[test]
     fn a_member_who_logged_in_is_the_author_of_what_bears_the_members_own_name_only() {
-        let sent = config::Sent { trust: Trust::Authenticated, ..config::Sent::default() };
+        let sent = config::Sent {
+            enabled: true,
+            look: Look::Ledger,
+            look_after: Duration::ZERO,
+            trust: Trust::Authenticated,
+            authserv_id: None,
+            retry_for: Duration::ZERO,
+        };
         let vouched = |from: &str, sender: &str, sasl_username: &str| {
             let message = message(from);
             let author = message.from_address().unwrap();

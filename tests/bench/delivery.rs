@@ -19,6 +19,7 @@ mod stages;
 #[path = "../support/mod.rs"]
 mod support;
 mod through_postfix;
+mod warm;
 
 use figures::Report;
 use floor::{Calls, Servers};
@@ -32,12 +33,13 @@ use std::time::Instant;
 type Measure = fn(&mut Report, &Site, usize);
 
 /// What is measured: a name for `--only`, and how.
-const PARTS: [(&str, Measure); 5] = [
+const PARTS: [(&str, Measure); 6] = [
     ("peers", peers::measure),
     ("postfix", through_postfix::measure),
     ("stages", stages::measure),
     ("growth", growth::measure),
     ("process", program::measure),
+    ("warm", warm::measure),
 ];
 
 fn main() {

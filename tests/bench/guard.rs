@@ -22,6 +22,8 @@ use support::database::Engine;
 use support::program::feed;
 use support::scene::{LISA, Scene};
 
+/// What somebody holds the lock of is put off at once.
+const NO_WAIT: [&str; 2] = ["--lock-wait", "0s"];
 /// Where the committed figures are.
 const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bench/guard.toml");
 
@@ -193,7 +195,7 @@ impl<'a> Site<'a> {
     }
 
     fn deliver(&self, message: &str, exit: i32) {
-        let outcome = feed(self.scene.command("scuba", &[]), message.as_bytes());
+        let outcome = feed(self.scene.command("scuba", &NO_WAIT), message.as_bytes());
         assert_eq!(outcome.exit, Some(exit), "{outcome:?}");
     }
 
@@ -221,7 +223,7 @@ impl<'a> Site<'a> {
         let counted = self.scene.path("dhat.json");
         let mut command = Command::new("valgrind");
         command.args(["--quiet", "--tool=dhat", &format!("--dhat-out-file={counted}"), self.program]).env_clear();
-        command.args(self.scene.command("scuba", &[]).get_args());
+        command.args(self.scene.command("scuba", &NO_WAIT).get_args());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let outcome = command.spawn().and_then(|mut child| {
             let mut stdin = child.stdin.take().expect("a pipe");

@@ -123,7 +123,7 @@ impl<'a> Peers<'a> {
         );
         // The argument after the file's name is $1 in it.
         let filter = site.write("courier-filter", &format!("to \"{MAILS}/$1/Maildir/.\"\n"));
-        // It heeds no other.
+        // It reads no other.
         let (uid, gid) = identity(Peer::Courier.user());
         std::os::unix::fs::chown(&filter, Some(uid), Some(gid)).unwrap();
         let [_, log] = ["log", "lda.log"].map(|name| {

@@ -2,9 +2,10 @@
 //! holds nothing up.
 
 use crate::support::{child, client, open, soon, subject};
-use maildrop_command::database::{DatabaseFailure, SqliteDatabase, Tables};
-use maildrop_command::deadline::Deadline;
-use maildrop_command::lock::{Acquired, FileLocks, Holder, LockName, NamedLock};
+use maildrop_command::base::deadline::Deadline;
+use maildrop_command::database::{DatabaseFailure, Tables};
+use maildrop_command::lock::{Acquired, Holder, Holders, LockName, NamedLock};
+use maildrop_command::schema::open_embedded;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 fn name() -> LockName {
-    LockName::new("maildrop", b"<123-abc@mail.google.com>")
+    LockName::new("maildrop", b"123-abc@mail.google.com")
 }
 
 /// Takes the lock, says so, and waits to be killed.
@@ -58,7 +59,7 @@ fn the_second_process_learns_who_holds_it_and_gets_it_when_the_first_is_killed()
     assert!((Duration::from_millis(300)..Duration::from_secs(30)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
     assert!(!second.still_held(&name()).unwrap());
     // Another message's lock is free.
-    let other = LockName::new("maildrop", b"<another@mail.google.com>");
+    let other = LockName::new("maildrop", b"another@mail.google.com");
     assert!(matches!(second.acquire(&other, Duration::ZERO).unwrap(), Acquired::Held));
 
     // SIGKILL, while the second waits.
@@ -75,7 +76,7 @@ fn the_second_process_learns_who_holds_it_and_gets_it_when_the_first_is_killed()
 #[test]
 fn a_wait_never_passes_the_deadline() {
     let directory = tempfile::tempdir().unwrap();
-    let locks = |deadline| FileLocks::new(directory.path().into(), client("x"), deadline);
+    let locks = |deadline| open_embedded(directory.path(), &client("x"), deadline).unwrap();
     let mut first = locks(soon());
     let mut second = locks(Deadline::after(Duration::from_millis(200)));
     first.acquire(&name(), Duration::ZERO).unwrap();
@@ -91,7 +92,7 @@ fn a_lock_that_is_kept_outlives_the_deadline_and_so_does_what_is_written_down_of
     drop(open(directory.path()));
     let kept = |keep: bool| {
         let deadline = Deadline::after(Duration::from_secs(3));
-        let mut database = SqliteDatabase::open(directory.path(), &client("x"), deadline).unwrap();
+        let mut database = open_embedded(directory.path(), &client("x"), deadline).unwrap();
         assert!(matches!(database.acquire(&name(), Duration::ZERO).unwrap(), Acquired::Held));
         if keep {
             database.keep(Duration::from_secs(20)).unwrap();
@@ -122,11 +123,11 @@ fn a_lock_that_was_let_go_leaves_no_file_and_is_free() {
 #[test]
 fn a_lock_whose_file_was_taken_away_is_not_ours_any_more() {
     let directory = tempfile::tempdir().unwrap();
-    let locks = || FileLocks::new(directory.path().into(), client("x"), soon());
+    let locks = || open_embedded(directory.path(), &client("x"), soon()).unwrap();
     let (mut first, mut second) = (locks(), locks());
     first.acquire(&name(), Duration::ZERO).unwrap();
     assert!(first.still_held(&name()).unwrap());
-    for file in std::fs::read_dir(directory.path()).unwrap() {
+    for file in std::fs::read_dir(directory.path().join("locks")).unwrap() {
         std::fs::remove_file(file.unwrap().path()).unwrap();
     }
     assert!(!first.still_held(&name()).unwrap());
@@ -134,6 +135,21 @@ fn a_lock_whose_file_was_taken_away_is_not_ours_any_more() {
     assert!(matches!(second.acquire(&name(), Duration::ZERO).unwrap(), Acquired::Held));
     first.release(&name()).unwrap();
     assert!(second.still_held(&name()).unwrap());
+}
+
+/// What cannot be looked at is no free lock, and none of ours either.
+#[test]
+fn a_directory_that_cannot_be_looked_into_says_nothing_of_its_locks() {
+    let above = tempfile::tempdir().unwrap();
+    let directory = above.path().join("locks");
+    let mut locks = open_embedded(above.path(), &client("x"), soon()).unwrap();
+    locks.acquire(&name(), Duration::ZERO).unwrap();
+    std::fs::rename(&directory, above.path().join("moved")).unwrap();
+    assert!(!locks.still_held(&name()).unwrap());
+    assert_eq!(locks.holder(&name()).unwrap(), None);
+    std::fs::write(&directory, "a file where its directory was").unwrap();
+    assert_eq!(locks.still_held(&name()).unwrap_err().failure, DatabaseFailure::Local);
+    assert_eq!(locks.holder(&name()).unwrap_err().failure, DatabaseFailure::Local);
 }
 
 /// Unlinking a file and locking it race in every order here; without the second look at the path, two would be inside.
@@ -146,7 +162,7 @@ fn many_that_take_and_let_go_are_never_two_inside() {
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| {
-                let mut locks = FileLocks::new(directory.path().into(), client("x"), soon());
+                let mut locks = open_embedded(directory.path(), &client("x"), soon()).unwrap();
                 // On a busy machine hardly anybody gets it within 5 ms: until enough have.
                 let mut tries = 0;
                 while tries < 300 || turns.load(Ordering::SeqCst) <= 100 && begun.elapsed() < Duration::from_secs(60) {

@@ -1,10 +1,11 @@
 //! Reading a Maildir long after a delivery: what is there by its name, as it was delivered, and nothing made by looking.
 
-use maildrop_command::embedded::Embedded;
 use maildrop_command::mailbox::{
-    Mailbox, MailboxFailure, MaildirMailbox, Matching, NewCopy, Presence, Reading, Recorded, Role, Wanted,
+    Mailbox, MailboxFailure, MaildirMailbox, Matching, NewCopy, Presence, Reading, Recorded, Wanted,
 };
 use maildrop_command::message::Identity;
+use maildrop_command::message::Role;
+use maildrop_command::site::embedded::Embedded;
 use std::fs;
 use std::path::PathBuf;
 use time::OffsetDateTime;

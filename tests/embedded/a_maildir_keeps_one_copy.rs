@@ -1,8 +1,9 @@
 //! A copy in a Maildir: stored once, however often it is appended, and found again whatever its reader did with it.
 
-use maildrop_command::embedded::Embedded;
-use maildrop_command::mailbox::{Appended, Found, Mailbox, MaildirMailbox, Matching, NewCopy, Role, Wanted};
+use maildrop_command::mailbox::{Appended, Found, Mailbox, MaildirMailbox, Matching, NewCopy, Wanted};
 use maildrop_command::message::Identity;
+use maildrop_command::message::Role;
+use maildrop_command::site::embedded::Embedded;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

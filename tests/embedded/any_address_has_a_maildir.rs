@@ -1,8 +1,9 @@
 //! Embedded, mail for any address is welcome, and a sender's copy is kept where the sender lives here.
 
-use maildrop_command::embedded::Embedded;
-use maildrop_command::mailbox::{Appended, Mailbox, NewCopy, Role};
+use maildrop_command::mailbox::{Appended, Mailbox, NewCopy};
 use maildrop_command::message::Identity;
+use maildrop_command::message::Role;
+use maildrop_command::site::embedded::Embedded;
 use std::collections::HashSet;
 use std::fs;
 use time::OffsetDateTime;

@@ -1,7 +1,7 @@
 //! What the scenarios share: identities, clients, and processes that are this very test binary started again.
 
+use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::{Client, SqliteDatabase};
-use maildrop_command::deadline::Deadline;
 use maildrop_command::message::Identity;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -20,7 +20,7 @@ pub fn soon() -> Deadline {
 }
 
 pub fn open(directory: &Path) -> SqliteDatabase {
-    SqliteDatabase::open(directory, &client("4bXyz"), soon()).unwrap()
+    maildrop_command::schema::open_embedded(directory, &client("4bXyz"), soon()).unwrap()
 }
 
 pub fn identity(text: &str) -> Identity {

@@ -96,7 +96,8 @@ fn a_header_names_the_recipient_only_where_told_and_only_the_topmost_line() {
     let arguments = ["--sender", "lisa@gmail.com", "--recipient-header", "Delivered-To"];
     // pipe(8) puts its own line at the top; those below are the sender's to choose.
     let message = format!(
-        "Return-Path: <lisa@gmail.com>\nDelivered-To: doug@mail.axial.net\nX-A: b\ndelivered-to: victim@x\n{MESSAGE}\nDelivered-To: scuba@x\n"
+        "Return-Path: <lisa@gmail.com>\nDelivered-To: doug@mail.axial.net\nX-A: b\ndelivered-to: \
+         victim@x\n{MESSAGE}\nDelivered-To: scuba@x\n"
     );
     place.deliver(&arguments, &[], &message).delivered();
     assert_eq!((place.inbox("doug@mail.axial.net").len(), place.inbox("victim@x").len()), (1, 0));

@@ -1,7 +1,8 @@
 //! What Postfix reads from the pipe and the exit code that it gets are of one verdict, whatever the pipe is like.
 
 use crate::support::{HARNESS, child, subject};
-use maildrop_command::delivery::{StatusDetail, Verdict, report};
+use maildrop_command::delivery::{StatusDetail, Verdict};
+use maildrop_command::pipe::report;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;

@@ -1,12 +1,16 @@
 //! The journal, the look and the record of SQLite, through every state of a copy.
 
 use crate::support::{identity, open};
+use maildrop_command::database::{Tables, Value};
+use maildrop_command::ledger::recorded::{self, Selection};
 use maildrop_command::ledger::{
-    CopyHistory, CopyKey, CopyRecord, CopyState, EndedAttempt, Journal, JournalCopy, Ledger, MessageRecord, Record,
+    CopyHistory, CopyKey, CopyRecord, CopyState, EndedAttempt, Journal, JournalCopy, Ledger, MessageRecord, Outcome,
+    Record,
 };
 use maildrop_command::lock::LockName;
-use maildrop_command::mailbox::{Placement, Position, Role};
+use maildrop_command::mailbox::{Placement, Position};
 use maildrop_command::message::Identity;
+use maildrop_command::message::Role;
 use std::path::Path;
 use std::time::Duration;
 use uuid::Uuid;
@@ -121,7 +125,7 @@ fn attempts_are_open_until_they_end_and_their_age_counts_from_the_first() {
     assert!((0.0..open_attempts[0].age).contains(&open_attempts[1].age), "{open_attempts:?}");
 
     // The one that found the lock busy ends itself, for one of its copies.
-    let ended = vec![EndedAttempt { attempt: first, key: scene.sent, outcome: "busy", stages: None }];
+    let ended = vec![EndedAttempt { attempt: first, key: scene.sent, outcome: Outcome::Busy, stages: None }];
     one.record(&Record { message: None, copies: vec![], ended }).unwrap();
     assert_eq!(look(&mut two, scene.sent).open_attempts.iter().map(|a| a.attempt).collect::<Vec<_>>(), [second]);
     assert_eq!(look(&mut two, scene.inbox).open_attempts.len(), 2);
@@ -187,7 +191,7 @@ fn all_of_a_record_is_written_or_nothing() {
     let mut ledger = open(directory.path());
     let scene = scene();
     let attempt = scene.journal(&mut ledger, "doug@x", None);
-    let ended = vec![EndedAttempt { attempt, key: scene.inbox, outcome: "delivered", stages: None }];
+    let ended = vec![EndedAttempt { attempt, key: scene.inbox, outcome: Outcome::Appended, stages: None }];
     let copies = vec![scene.copy(scene.inbox, CopyState::Delivered(None))];
     // Copies of no message are refused, and the attempt is as open as before.
     ledger.record(&Record { message: None, copies: copies.clone(), ended: ended.clone() }).unwrap_err();
@@ -215,7 +219,7 @@ fn a_message_whose_header_is_refused_is_recorded_without_it() {
     let trigger = "CREATE TRIGGER no BEFORE INSERT ON messages WHEN NEW.subject IS NOT NULL \
                    BEGIN SELECT raise(ABORT, 'no'); END";
     outside.execute_batch(trigger).unwrap();
-    let ended = vec![EndedAttempt { attempt, key: scene.inbox, outcome: "delivered", stages: None }];
+    let ended = vec![EndedAttempt { attempt, key: scene.inbox, outcome: Outcome::Appended, stages: None }];
     let copies = vec![scene.copy(scene.inbox, CopyState::Delivered(None))];
     ledger.record(&Record { message: Some(scene.message()), copies, ended }).unwrap();
     let history = look(&mut ledger, scene.inbox);
@@ -228,12 +232,87 @@ fn a_message_whose_header_is_refused_is_recorded_without_it() {
     assert_eq!(kept, ("1@x".to_owned(), "[]".to_owned(), None));
 }
 
+fn all() -> Selection<'static> {
+    Selection { since: 0, mailbox: None }
+}
+
 #[test]
-fn nobody_is_unknown_and_only_those_with_a_maildir_are_named() {
+fn copies_that_are_owed_are_told_in_the_order_of_their_last_attempts() {
     let directory = tempfile::tempdir().unwrap();
     let mut ledger = open(directory.path());
-    std::fs::create_dir_all(directory.path().join("lisa@x/new")).unwrap();
-    let book = ledger.addresses(&["Lisa@x", "doug@x"]).unwrap();
-    assert!(book.empty);
-    assert_eq!(book.entries.iter().map(|(address, _)| address.as_str()).collect::<Vec<_>>(), ["lisa@x"]);
+    let scene = scene();
+    let users: Vec<String> = (0..8).map(|number| format!("lisa{number}")).collect();
+    for user in &users {
+        let key = CopyKey::new(&scene.identity, Role::Sender, user, "Sent");
+        let copy =
+            CopyRecord { role: Role::Sender, user, mailbox: "Sent", ..scene.copy(key, CopyState::Owed("over quota")) };
+        ledger.record(&Record { message: Some(scene.message()), copies: vec![copy], ended: vec![] }).unwrap();
+        // The next one is a later moment, to the microsecond.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let owed = recorded::owed(&mut ledger, &all()).unwrap();
+    assert_eq!(owed.iter().map(|copy| copy.user.clone()).collect::<Vec<_>>(), users);
+    assert_eq!(owed[0].reason.as_deref(), Some("over quota"));
+    let of_one = Selection { since: 0, mailbox: Some("lisa3/Sent") };
+    assert_eq!(recorded::owed(&mut ledger, &of_one).unwrap().len(), 1);
+    // Their authors' mail programs have a while to save them.
+    for (left_for, by_now, left) in
+        [(None, 8, 0), (Some(Duration::ZERO), 8, 0), (Some(Duration::from_secs(3600)), 0, 8)]
+    {
+        let (copies, others) = recorded::owed_by_now(&mut ledger, &all(), left_for).unwrap();
+        assert_eq!((copies.len(), others), (by_now, left), "{left_for:?}");
+    }
+}
+
+/// They are asked for 500 at a time.
+#[test]
+fn however_many_are_owed_each_is_told_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut ledger = open(directory.path());
+    let scene = scene();
+    let users: Vec<String> = (0..1203).map(|number| format!("lisa{number:04}")).collect();
+    for (from, to) in [(0, 499), (499, 500), (500, 501), (501, 1000), (1000, 1203)] {
+        let copies = users[from..to].iter().map(|user| {
+            let key = CopyKey::new(&scene.identity, Role::Sender, user, "Sent");
+            CopyRecord { role: Role::Sender, user, mailbox: "Sent", ..scene.copy(key, CopyState::Owed("over quota")) }
+        });
+        let record = Record { message: Some(scene.message()), copies: copies.collect(), ended: vec![] };
+        ledger.record(&record).unwrap();
+        let mut told: Vec<String> =
+            recorded::owed(&mut ledger, &all()).unwrap().into_iter().map(|copy| copy.user).collect();
+        told.sort();
+        assert_eq!(told, users[..to]);
+    }
+}
+
+#[test]
+fn a_source_and_a_place_are_told_as_they_were_recorded() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut ledger = open(directory.path());
+    let kept = Scene { raw: Some(b"as it came\0\xff"), ..scene() };
+    kept.record(&mut ledger, kept.inbox, CopyState::Delivered(placement(7)));
+    let mailboxes = recorded::delivered(&mut ledger, &all()).unwrap();
+    let copies = &mailboxes[&("doug@x".to_owned(), "INBOX".to_owned())];
+    assert_eq!(copies[0].placement, placement(7));
+    let message = copies[0].message;
+    assert_eq!(recorded::source(&mut ledger, message).unwrap().as_deref(), kept.raw);
+    assert_eq!(recorded::source(&mut ledger, message + 1).unwrap(), None);
+    let copy = recorded::of_message(&mut ledger, message).unwrap().remove(0);
+    assert_eq!(copy.placement, placement(7));
+    let ago = time::OffsetDateTime::now_utc() - copy.arrived();
+    assert!(ago.whole_hours() == 0, "{ago}");
+}
+
+#[test]
+fn an_attempt_that_began_in_the_future_is_younger_than_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut ledger = open(directory.path());
+    let scene = scene();
+    scene.journal(&mut ledger, "doug@x", None);
+    let hour = i64::try_from(Duration::from_secs(3600).as_micros()).unwrap();
+    ledger
+        .change("a clock is set back", "UPDATE attempts SET started_at = started_at + ?", &[Value::Integer(hour)])
+        .unwrap();
+    let age = look(&mut ledger, scene.inbox).open_attempts[0].age;
+    assert!((-3600.0..-3000.0).contains(&age), "{age}");
 }

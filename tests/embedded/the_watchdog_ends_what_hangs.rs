@@ -1,8 +1,9 @@
 //! At the deadline the process ends with 75, whatever it hangs in.
 
 use crate::support::{HARNESS, child, subject};
-use maildrop_command::delivery::{StatusDetail, Verdict, report};
-use maildrop_command::watchdog::Watchdog;
+use maildrop_command::delivery::{StatusDetail, Verdict};
+use maildrop_command::pipe::report;
+use maildrop_command::pipe::watchdog::Watchdog;
 use std::io::{Read, Write};
 use std::process::Stdio;
 use std::time::{Duration, Instant};

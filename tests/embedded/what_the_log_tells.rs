@@ -1,10 +1,11 @@
 //! One record for each delivery, wherever it goes: into a file, as text or as JSON, to syslog, to journald. It has the fields
-//! that README.md documents, no more and no less, and Postfix's queue id among them.
+//! that docs/log.md documents, no more and no less, and Postfix's queue id among them.
 
 use crate::program::{feed, program, wait_until};
+use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::Client;
-use maildrop_command::deadline::Deadline;
-use maildrop_command::lock::{Acquired, FileLocks, LockName, NamedLock};
+use maildrop_command::lock::{Acquired, LockName, NamedLock};
+use maildrop_command::schema::open_embedded;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;
@@ -34,11 +35,10 @@ fn deliver(config: &str) {
     feed(command, MESSAGE).deferred("4.");
 }
 
-/// The names in the first column of README's table.
+/// The names in the first column of the page's table.
 fn documented() -> BTreeSet<String> {
-    let readme = include_str!("../../README.md");
-    let section = readme.split("\n### The log\n").nth(1).unwrap().split("\n##").next().unwrap();
-    let cells = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" | "));
+    let cells =
+        include_str!("../../docs/log.md").lines().filter_map(|line| line.strip_prefix("| `")?.split_once(" | "));
     cells.flat_map(|(cell, _)| cell.split(", ").map(|name| name.trim_matches('`').to_owned())).collect()
 }
 
@@ -55,18 +55,19 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
     let log = || std::fs::read_to_string(directory.path().join("delivery.log")).unwrap();
     let envelope = [&["--embedded", here], &ENVELOPE[..]].concat();
     feed(program(&envelope), MESSAGE).delivered();
+    assert_eq!(feed(program(&envelope), MESSAGE).delivered(), "INBOX already there");
 
     // Another holds the lock.
     let client = Client { host: "mx2.example".into(), pid: 4711, queue_id: Some("4bOTHER".into()) };
     let deadline = Deadline::after(Duration::from_secs(60));
-    let mut locks = FileLocks::new(directory.path().join("locks"), client, deadline);
-    let lock = LockName::new("maildrop", b"<123-abc@mail.google.com>");
+    let mut locks = open_embedded(directory.path(), &client, deadline).unwrap();
+    let lock = LockName::new("maildrop", b"123-abc@mail.google.com");
     assert!(matches!(locks.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));
-    feed(program(&envelope), MESSAGE).deferred("4.3.0 another delivery");
+    feed(program(&[&envelope[..], &["--lock-wait", "0s"]].concat()), MESSAGE).deferred("4.3.0 another delivery");
 
     let (log, mut seen) = (log(), BTreeSet::new());
     let records: Vec<&str> = log.lines().filter(|line| line.contains("queue_id=4bXyz12abc")).collect();
-    assert_eq!(records.len(), 2, "one record for each delivery: {log}");
+    assert_eq!(records.len(), 3, "one record for each delivery: {log}");
     for record in records {
         seen.extend(fields(record));
     }

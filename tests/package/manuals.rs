@@ -11,12 +11,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (manuals, completions) = (folder.join("man"), folder.join("completions"));
     std::fs::create_dir_all(&manuals)?;
     std::fs::create_dir_all(&completions)?;
-    let mut definition = maildrop_command::cli::definition();
+    let mut definition = maildrop_command::command::definition();
     for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
         clap_complete::generate_to(shell, &mut definition, "maildrop_command", &completions)?;
     }
     // Anew: the completions have made subcommands of `help` and all that it helps with.
-    clap_mangen::generate_to(without_help(maildrop_command::cli::definition()), &manuals)?;
+    clap_mangen::generate_to(without_help(maildrop_command::command::definition()), &manuals)?;
     Ok(())
 }
 

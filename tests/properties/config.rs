@@ -45,14 +45,17 @@ fn read(text: &str) -> Result<Config, String> {
 fn makes_sense(config: &Config) {
     let (deadline, settle) = (config.delivery.deadline, config.imap.settle);
     assert!(deadline > Duration::ZERO && deadline < config.delivery.postfix_time_limit && deadline < settle);
-    assert!(config.lock.wait < deadline && !config.lock.namespace.is_empty());
+    let patience = config.delivery.postfix_queue_lifetime;
+    assert!(settle <= patience / 4 && config.sent.retry_for <= patience);
+    assert!(!config.lock.namespace.is_empty());
     assert!(!config.database.user.trim().is_empty() && !config.database.database.trim().is_empty());
     assert!(!config.imap.user.trim().is_empty());
     assert!(config.imap.password.path().is_absolute());
     assert!(config.database.password.as_ref().is_none_or(|password| password.path().is_absolute()));
     assert!(!(config.imap.act_for_user && config.imap.login_user.is_some()));
     let policy = config.policy();
-    assert_eq!((policy.lock_wait, policy.settle), (config.lock.wait, settle));
+    assert!(policy.lock_wait < deadline && config.lock.wait.is_none_or(|wait| wait == policy.lock_wait));
+    assert_eq!(policy.settle, settle);
     let _ = (config.log_settings(), config.router());
 }
 

@@ -6,7 +6,6 @@ use maildrop_command::database::{DatabaseError, DatabaseFailure};
 use maildrop_command::ledger::{CopyHistory, CopyKey, CopyState, Delivered, Journal, Ledger, OpenAttempt, Record};
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use maildrop_command::mailbox::{Placement, Position};
-use maildrop_command::routing::AddressBook;
 use std::cell::RefCell;
 use std::hash::Hash;
 use std::rc::Rc;
@@ -19,7 +18,7 @@ pub enum Statement {
     Acquire([u8; 32]),
     Release([u8; 32]),
     Journal(Vec<Attempt>),
-    Record { copies: Vec<(CopyKey, Row)>, ended: Vec<(Uuid, CopyKey)> },
+    Record { lock: Option<[u8; 32]>, copies: Vec<(CopyKey, Row)>, ended: Vec<(Uuid, CopyKey)> },
 }
 
 impl Statement {
@@ -38,9 +37,12 @@ impl Statement {
                 let started = world.clock;
                 world.attempts.extend(attempts.into_iter().map(|attempt| Attempt { started, ..attempt }));
             }
-            Self::Record { copies, ended } => {
+            Self::Record { lock, copies, ended } => {
                 world.about_to_commit();
                 for (key, row) in copies {
+                    if let Some(lock) = lock.filter(|_| world.several_locks) {
+                        world.recorded.entry(key).or_insert((lock, world.clock));
+                    }
                     let delivered = matches!(world.copies.get(&key), Some(Row::Delivered(_)));
                     if !(delivered && row == Row::Owed) {
                         world.copies.insert(key, row);
@@ -152,13 +154,10 @@ impl NamedLock for Connection<'_> {
 }
 
 impl Ledger for Connection<'_> {
-    fn addresses(&mut self, _addresses: &[&str]) -> Result<AddressBook, DatabaseError> {
-        Ok(AddressBook::default())
-    }
-
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
         let attempts = journal.copies.iter().map(|copy| Attempt {
             attempt: journal.attempt,
+            lock: *journal.lock.digest(),
             key: copy.key,
             recipient: journal.recipient.to_owned(),
             started: 0,
@@ -177,6 +176,10 @@ impl Ledger for Connection<'_> {
                 }
                 Some(Row::Owed) | None => None,
             },
+            recorded: world
+                .recorded
+                .get(key)
+                .map(|(lock, at)| (LockName::from_digest(*lock), seconds(world.clock - at))),
             open_attempts: world
                 .attempts
                 .iter()
@@ -184,6 +187,8 @@ impl Ledger for Connection<'_> {
                 .map(|attempt| OpenAttempt {
                     attempt: attempt.attempt,
                     recipient: attempt.recipient.clone(),
+                    host: String::new(),
+                    lock: LockName::from_digest(attempt.lock),
                     age: seconds(world.clock - attempt.started),
                     position: attempt.position.map(|(uid_validity, uid_next)| Position { uid_validity, uid_next }),
                 })
@@ -193,6 +198,7 @@ impl Ledger for Connection<'_> {
         self.ask("look", look, |histories, world, me| {
             for history in histories {
                 world.tell(me, &history.delivered.map(|delivered| placement_parts(delivered.placement)));
+                world.tell(me, &history.recorded.map(|(lock, age)| (*lock.digest(), age.to_bits())));
                 for open in &history.open_attempts {
                     // The recipient is that of the attempt.
                     world.tell(me, &(open.attempt, open.age.to_bits(), position_parts(open.position)));
@@ -211,7 +217,8 @@ impl Ledger for Connection<'_> {
             (copy.key, row)
         });
         let ended = record.ended.iter().map(|ended| (ended.attempt, ended.key)).collect();
-        self.carry_out("record", Statement::Record { copies: rows.collect(), ended }).map(drop)
+        let lock = record.message.as_ref().map(|message| *message.lock.digest());
+        self.carry_out("record", Statement::Record { lock, copies: rows.collect(), ended }).map(drop)
     }
 
     fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError> {

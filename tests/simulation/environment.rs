@@ -22,6 +22,10 @@ enum Event {
     OwnerTakes(Name, usize),
     OwnerMarks(Name, usize),
     Renumbered(Name),
+    /// A server that crashes takes back UIDs that it had given to APPENDs in flight.
+    Lowered(Name),
+    /// Whoever handed a process its message dies, with all of it written.
+    CallerDies(usize),
 }
 
 /// Something happens, or nothing does. `false`: nothing.
@@ -65,6 +69,14 @@ fn possible(alive: &[usize], world: &World, left: Left) -> Vec<Vec<Event>> {
     }
     if left.renumberings > 0 {
         kinds.push(world.boxes.keys().map(|name| Event::Renumbered(*name)).collect());
+    }
+    if left.lowerings > 0 {
+        let boxes = world.boxes.iter().filter(|(_, mailbox)| mailbox.can_be_lowered());
+        kinds.push(boxes.map(|(name, _)| Event::Lowered(*name)).collect());
+    }
+    if left.callers_die > 0 {
+        let living = alive.iter().filter(|process| !world.orphans.contains(process));
+        kinds.push(living.map(|process| Event::CallerDies(*process)).collect());
     }
     kinds.retain(|events| !events.is_empty());
     kinds
@@ -126,6 +138,16 @@ fn happen(event: &Event, alive: &[usize], world: &mut World, left: &mut Left, tr
             left.renumberings -= 1;
             trace.say(|| format!("{name:?} gets a new UIDVALIDITY"));
             world.mailbox(name).renumber();
+        }
+        Event::Lowered(name) => {
+            left.lowerings -= 1;
+            trace.say(|| format!("UIDNEXT of {name:?} is lowered"));
+            world.mailbox(name).uid_next -= 1;
+        }
+        Event::CallerDies(process) => {
+            left.callers_die -= 1;
+            trace.say(|| format!("the caller of process {process} dies"));
+            world.orphans.insert(process);
         }
     }
 }

@@ -8,6 +8,7 @@ use maildrop_command::mailbox::{
 };
 use std::cell::RefCell;
 use std::rc::Rc;
+use time::OffsetDateTime;
 
 pub struct SimulatedMailbox<'y> {
     pub name: Name,
@@ -130,6 +131,7 @@ impl Mailbox for SimulatedMailbox<'_> {
 
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
         let (identity, since, matching) = (*wanted.identity, wanted.since, wanted.matching);
+        let most_days = -(wanted.not_before - OffsetDateTime::UNIX_EPOCH).whole_days();
         // Both messages bear one Message-ID.
         let is_it = move |it: &Stored| match matching {
             Matching::Identity => it.identity == Some(identity),
@@ -139,7 +141,9 @@ impl Mailbox for SimulatedMailbox<'_> {
             let in_range = since.is_some_and(|since| since.uid_validity == mailbox.uid_validity);
             let from = since.filter(|_| in_range).map_or(0, |since| since.uid_next);
             let uid_validity = mailbox.uid_validity;
-            let copies = mailbox.messages.iter().filter(|it| it.uid >= from && is_it(it));
+            // In a search of the whole mailbox by the day.
+            let old = |it: &Stored| !in_range && it.days_old > most_days + 1;
+            let copies = mailbox.messages.iter().filter(|it| it.uid >= from && is_it(it) && !old(it));
             let mut copies: Vec<FoundCopy> = copies
                 .map(|it| FoundCopy { placement: Some(Placement { uid_validity, uid: it.uid }), deleted: it.deleted })
                 .collect();

@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! every schedule of two processes with one fault, three early retries and three preemptions:
-//!     SIMULATION_PREEMPTIONS=3 SIMULATION_RETRIES=3 cargo test --profile simulation --test simulation every_schedule -- --nocapture
-//! a million random schedules of each scenario:
+//!     SIMULATION_PREEMPTIONS=3 SIMULATION_RETRIES=3 cargo test --profile simulation --test simulation every_schedule --
+//! --nocapture a million random schedules of each scenario:
 //!     SIMULATION_SCHEDULES=1000000 cargo test --profile simulation --test simulation random_schedules -- --nocapture
 //! each seeded mistake, in up to a million schedules of each kind:
 //!     SIMULATION_MISTAKES=1000000 cargo test --profile simulation --test simulation each_mistake -- --nocapture
@@ -188,6 +188,32 @@ fn random_schedules_of_a_note_that_goes_to_others_too() {
     random(&Scenario { name: "note to oneself", jobs, ..two_recipients(Engine::Mysql) });
 }
 
+/// Two hosts whose `lock.namespace` differs: their locks exclude nobody, and only the journal shows it.
+fn two_namespaces(engine: Engine) -> Scenario {
+    let jobs = vec![to("scuba"), Job { namespace: "another", ..to("doug") }];
+    Scenario { name: "two namespaces", jobs, ..two_recipients(engine) }
+}
+
+#[test]
+fn random_schedules_of_two_namespaces() {
+    for engine in [Engine::Postgresql, Engine::Mysql] {
+        random(&two_namespaces(engine));
+        let jobs = vec![to("scuba"), Job { namespace: "another", ..to("scuba") }, to("lisa")];
+        random(&Scenario { name: "two namespaces, one recipient", jobs, ..two_namespaces(engine) });
+        // The operator has changed it, and a delivery under the old one died.
+        let jobs = ["scuba", "doug"].map(|recipient| Job { namespace: "another", ..to(recipient) }).to_vec();
+        for before in CRASHES {
+            random(&Scenario { name: "a changed namespace", jobs: jobs.clone(), ..after_a_crash(before, engine) });
+        }
+    }
+}
+
+#[test]
+fn every_schedule_of_two_namespaces() {
+    every(&small(two_namespaces(Engine::Postgresql))).unwrap_or_else(|broken| panic!("{broken}"));
+    every(&small(two_namespaces(Engine::Mysql))).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
 /// Where an earlier delivery has died at the worst moment.
 fn after_a_crash(before: Before, engine: Engine) -> Scenario {
     let name = match before {
@@ -196,6 +222,10 @@ fn after_a_crash(before: Before, engine: Engine) -> Scenario {
         Before::BesideRecorded => "a copy beside the recorded one",
         Before::TwoUnrecorded => "two copies, and none recorded",
         Before::WentBack | Before::MadeAnew | Before::Renumbered => "a mailbox from a backup",
+        Before::InFlight => "APPENDs of others in flight",
+        Before::Lowered => "copies below the UIDNEXT that was noted",
+        Before::AboveOwners => "copies above what owners put there",
+        Before::DaysAgo => "a copy that is days old, in a mailbox made anew",
     };
     Scenario { name, before, ..two_recipients(engine) }
 }
@@ -218,6 +248,36 @@ fn random_schedules_after_a_crash_where_owners_tidy_up_and_databases_fail_over()
         random(&after_a_crash(before, Engine::Postgresql).with("a crash, renumbered", |left| left.renumberings = 1));
         random(&after_a_crash(before, Engine::Mysql).with("a crash, and a fail-over", |left| left.fail_overs = 1));
     }
+}
+
+/// The server crashes in the midst of our APPEND, and gives out again a UID that it had given to somebody else's.
+fn a_crash_that_lowers_uid_next(mistake: Option<Mistake>) -> Scenario {
+    let alone = Scenario { jobs: vec![to("scuba")], mistake, ..after_a_crash(Before::InFlight, Engine::Mysql) };
+    alone.with("UIDNEXT is lowered", |left| left.lowerings = 2)
+}
+
+#[test]
+fn random_schedules_where_uid_next_is_lowered() {
+    random(&a_crash_that_lowers_uid_next(None));
+    random(&after_a_crash(Before::Lowered, Engine::Postgresql));
+    random(&after_a_crash(Before::Lowered, Engine::Mysql).with("lowered, and owners", |left| left.owner_acts = 1));
+}
+
+#[test]
+fn every_schedule_where_uid_next_is_lowered() {
+    every(&small(a_crash_that_lowers_uid_next(None))).unwrap_or_else(|broken| panic!("{broken}"));
+}
+
+#[test]
+fn random_schedules_beside_what_owners_put_there() {
+    for engine in [Engine::Postgresql, Engine::Mysql] {
+        random(&after_a_crash(Before::AboveOwners, engine));
+    }
+}
+
+#[test]
+fn random_schedules_after_a_crash_days_ago() {
+    random(&after_a_crash(Before::DaysAgo, Engine::Postgresql));
 }
 
 /// Two operators restore what two mailboxes have lost: the same copies, or Sent for one recipient and another.
@@ -301,8 +361,39 @@ fn every_schedule_of_two_copies_and_an_owner() {
     every(&two_copies_and_an_owner(None)).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
+/// Postfix is stopped while its pipe(8) writes the message for scuba; it has started again, and hands over all of it.
+fn cut_short(engine: Engine) -> Scenario {
+    let jobs = vec![Job { cut: true, ..to("scuba") }, to("doug")];
+    Scenario { name: "cut short", jobs, ..two_recipients(engine) }
+}
+
+#[test]
+fn random_schedules_where_a_caller_dies_half_way() {
+    random(&cut_short(Engine::Postgresql));
+    random(&cut_short(Engine::Mysql).with("cut short, and owners", |left| left.owner_acts = 1));
+    random(&cut_short(Engine::Mysql).with("cut short, and a fail-over", |left| left.fail_overs = 1));
+}
+
+#[test]
+fn random_schedules_where_callers_die_with_all_of_it_written() {
+    for engine in [Engine::Postgresql, Engine::Mysql] {
+        random(&two_recipients(engine).with("callers die", |left| left.callers_die = 2));
+        random(&cut_short(engine).with("callers die, one of them half-way", |left| left.callers_die = 1));
+    }
+}
+
+#[test]
+fn every_schedule_where_a_caller_dies() {
+    for engine in [Engine::Postgresql, Engine::Mysql] {
+        every(&small(cut_short(engine))).unwrap_or_else(|broken| panic!("{broken}"));
+        // The one fault of the others is this, here.
+        let one = small(two_recipients(engine)).with("a caller dies", |left| (left.faults, left.callers_die) = (0, 1));
+        every(&one).unwrap_or_else(|broken| panic!("{broken}"));
+    }
+}
+
 /// Where a mistake shows, if it is one: much goes wrong in some, and in others little, but at the worst moment.
-fn where_mistakes_show(mistake: Option<Mistake>) -> [Scenario; 8] {
+fn where_mistakes_show(mistake: Option<Mistake>) -> [Scenario; 13] {
     let three = || vec![to("doug"), to("lisa"), to("scuba")];
     let two = |engine| Scenario { mistake, ..two_recipients(engine) };
     let crash = |before| Scenario { mistake, ..after_a_crash(before, Engine::Mysql) };
@@ -312,10 +403,15 @@ fn where_mistakes_show(mistake: Option<Mistake>) -> [Scenario; 8] {
         two(Engine::Mysql),
         Scenario { jobs: three(), ..two(Engine::Mysql) },
         Scenario { refusals: true, ..two(Engine::Mysql) },
+        Scenario { mistake, ..two_namespaces(Engine::Mysql) },
         Scenario { jobs: three(), ..crash(Before::UnderWay) }.with("a copy lands, and no more", calm),
         Scenario { refusals: true, ..crash(Before::TwoUnrecorded) },
         crash(Before::BesideRecorded).with("a copy beside the recorded one, and owners", |left| left.owner_acts = 1),
         crash(Before::BesideRecorded).with("a copy beside the recorded one, renumbered", |left| left.renumberings = 1),
+        a_crash_that_lowers_uid_next(mistake),
+        crash(Before::AboveOwners),
+        crash(Before::DaysAgo),
+        Scenario { mistake, ..cut_short(Engine::Mysql) },
     ]
 }
 
@@ -361,6 +457,7 @@ each_mistake_is_found! {
     a_lock_held_elsewhere_taken_for_delivered: BusyIsDone,
     looking_before_the_lock: LookBeforeLock,
     no_journal: NoJournal,
+    not_seeing_that_somebody_has_another_lock: OtherLockUnseen,
     never_searching: NeverSearch,
     not_looking_again_for_what_is_recorded: NoRecheck,
     not_waiting_until_it_is_settled: NoSettle,
@@ -376,4 +473,9 @@ each_mistake_is_found! {
     recording_nothing_where_one_copy_failed: PartialNotRecorded,
     taking_a_lost_expunge_for_done: LostExpungeIsDone,
     expunging_by_uid_alone: ExpungeUnseen,
+    searching_from_the_uidnext_that_was_noted: SearchFromNoted,
+    taking_out_what_is_below_it: NoFloor,
+    searching_a_whole_mailbox_from_today: SearchFromToday,
+    ending_the_attempts_of_everybody: EndsEverybodys,
+    taking_the_end_of_file_for_the_end_of_the_message: NoLookAtTheCaller,
 }

@@ -10,19 +10,20 @@
 
 use crate::database::Connection;
 use crate::mailbox::SimulatedMailbox;
+use crate::scenario::Scenario;
 use crate::world::{Name, Row, SETTLE};
 use maildrop_command::database::DatabaseError;
 use maildrop_command::delivery::{Deferral, Refusal};
-use maildrop_command::ledger::{CopyHistory, CopyKey, EndedAttempt, Journal, Ledger, Record};
+use maildrop_command::ledger::{CopyHistory, CopyKey, EndedAttempt, Journal, Ledger, Outcome, Record};
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use maildrop_command::mailbox::{
     Appended, Found, FoundCopy, Mailbox, MailboxError, NewCopy, Placement, Position, Removal, Wanted,
 };
 use maildrop_command::message::Identity;
-use maildrop_command::routing::AddressBook;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// A mistake.
@@ -38,6 +39,8 @@ pub enum Mistake {
     JournalReadOnce,
     /// Nobody sees anybody else's attempt: no journal.
     NoJournal,
+    /// Under which lock somebody else delivers is not looked at.
+    OtherLockUnseen,
     /// What an attempt that never ended has left is not searched for.
     NeverSearch,
     /// A copy that is recorded is never looked for again.
@@ -66,8 +69,18 @@ pub enum Mistake {
     LostExpungeIsDone,
     /// An expunge goes by the UID alone, and looks neither at UIDVALIDITY nor at what bears it.
     ExpungeUnseen,
+    /// A search begins at the UIDNEXT that the attempts had noted, and not below it.
+    SearchFromNoted,
+    /// What lies below the UIDNEXT that the attempts had noted is taken out, too.
+    NoFloor,
+    /// A search of the whole mailbox passes over what arrived before this run began.
+    SearchFromToday,
+    /// Whoever delivers ends the attempts of everybody else at that copy.
+    EndsEverybodys,
     /// Of two copies the one to keep is the first that is not marked `\Deleted`, and not the first.
     KeepsTheUnmarked,
+    /// The end of what was written is taken for the end of the message: nobody asks whether its writer still lives.
+    NoLookAtTheCaller,
 }
 
 /// What becomes of an outcome.
@@ -132,10 +145,6 @@ impl NamedLock for Database<'_> {
 }
 
 impl Ledger for Database<'_> {
-    fn addresses(&mut self, addresses: &[&str]) -> Result<AddressBook, DatabaseError> {
-        self.process.addresses(addresses)
-    }
-
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
         self.process.try_journal(journal)?;
         (self.attempt, self.recipient) = (journal.attempt, journal.recipient.to_owned());
@@ -158,6 +167,12 @@ impl Ledger for Database<'_> {
                 (Some(Mistake::NoJournal), _) => {
                     history.open_attempts.retain(|open| open.attempt == self.attempt);
                 }
+                (Some(Mistake::OtherLockUnseen), _) => {
+                    history.recorded = None;
+                    for open in &mut history.open_attempts {
+                        open.lock = self.lock.unwrap_or(open.lock);
+                    }
+                }
                 (Some(Mistake::NoRecheck), _) if history.delivered.is_some() => {
                     let ours = |recipient: &str| recipient == self.recipient;
                     history.open_attempts.retain(|open| open.attempt == self.attempt || !ours(&open.recipient));
@@ -166,6 +181,10 @@ impl Ledger for Database<'_> {
                     for open in history.open_attempts.iter_mut().filter(|open| open.attempt != self.attempt) {
                         open.age += 2.0 * Duration::from_millis(SETTLE.unsigned_abs()).as_secs_f64();
                     }
+                }
+                (Some(Mistake::NoFloor), _) => {
+                    let positions = history.open_attempts.iter_mut().filter_map(|open| open.position.as_mut());
+                    positions.for_each(|position| position.uid_next = 1);
                 }
                 _ => {}
             }
@@ -179,7 +198,7 @@ impl Ledger for Database<'_> {
         {
             self.process.release(lock)?;
         }
-        let failed = |ended: &EndedAttempt<'_>| ended.outcome.starts_with("deferred");
+        let failed = |ended: &EndedAttempt<'_>| matches!(ended.outcome, Outcome::Deferred(..));
         if self.mistake == Some(Mistake::PartialNotRecorded) && record.ended.iter().any(failed) {
             self.process.record(&Record { copies: Vec::new(), ..record.clone() })?;
         } else {
@@ -188,6 +207,12 @@ impl Ledger for Database<'_> {
         if self.mistake == Some(Mistake::UnknownEnds) {
             for attempt in &mut self.process.world.borrow_mut().attempts {
                 attempt.ended |= attempt.attempt == self.attempt;
+            }
+        }
+        if self.mistake == Some(Mistake::EndsEverybodys) {
+            let delivers = |key| record.copies.iter().any(|copy| copy.key == key);
+            for attempt in &mut self.process.world.borrow_mut().attempts {
+                attempt.ended |= delivers(attempt.key);
             }
         }
         for (name, identity) in self.pending.borrow_mut().drain(..) {
@@ -208,6 +233,23 @@ pub struct MistakenMailbox<'y> {
     pub pending: Pending,
 }
 
+impl MistakenMailbox<'_> {
+    /// The lowest UIDNEXT that other attempts at this copy have noted, and have not ended. (Down to where a copy is recorded
+    /// it is looked for in any case.)
+    fn noted(&self, wanted: &Wanted<'_>) -> Option<Position> {
+        let (user, name) = self.mailbox.name;
+        let key = CopyKey::new(wanted.identity, wanted.role, user, name);
+        let mine = Scenario::attempt_of(self.mailbox.number);
+        let world = self.mailbox.world.borrow();
+        if world.copies.contains_key(&key) {
+            return None;
+        }
+        let others = world.attempts.iter().filter(|it| it.key == key && !it.ended && it.attempt != mine);
+        let (uid_validity, uid_next) = others.filter_map(|it| it.position).min()?;
+        Some(Position { uid_validity, uid_next })
+    }
+}
+
 impl Mailbox for MistakenMailbox<'_> {
     fn position(&mut self) -> Result<Option<Position>, MailboxError> {
         self.mailbox.position()
@@ -222,7 +264,15 @@ impl Mailbox for MistakenMailbox<'_> {
     }
 
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
-        let mut found = match self.mailbox.find(wanted) {
+        let since = match self.mistake {
+            Some(Mistake::SearchFromNoted) => self.noted(wanted).or(wanted.since),
+            _ => wanted.since,
+        };
+        let not_before = match self.mistake {
+            Some(Mistake::SearchFromToday) => OffsetDateTime::UNIX_EPOCH,
+            _ => wanted.not_before,
+        };
+        let mut found = match self.mailbox.find(&Wanted { since, not_before, ..*wanted }) {
             Err(_) if self.mistake == Some(Mistake::FailedSearchIsNothing) => Found::default(),
             found => found?,
         };

@@ -1,13 +1,15 @@
 //! What must be true, whatever happened. (What must be true of a moment, [`World`] says itself: see `World::breaks`.)
 
+use crate::run::Messages;
 use crate::scenario::{A_LONG_TIME, Before, Job, Left, Scenario};
 use crate::world::{Attempt, Name, Row, SimulatedBox, World};
 use maildrop_command::ledger::CopyKey;
-use maildrop_command::mailbox::{Placement, Role};
-use maildrop_command::message::Message;
+use maildrop_command::mailbox::Placement;
+use maildrop_command::message::Identity;
+use maildrop_command::message::Role;
 
 /// The copies that a job owes.
-fn owed(job: &Job, messages: &[Message; 2]) -> Vec<(Name, CopyKey)> {
+fn owed(job: &Job, messages: &Messages) -> Vec<(Name, CopyKey)> {
     let identity = messages[job.message].identity();
     let inbox = CopyKey::new(identity, Role::Recipient, job.recipient, "INBOX");
     let mut owed = vec![((job.recipient, "INBOX"), inbox)];
@@ -28,7 +30,7 @@ pub fn exit_0(
     scenario: &Scenario,
     process: usize,
     job: usize,
-    messages: &[Message; 2],
+    messages: &Messages,
     world: &World,
 ) -> Result<(), String> {
     if world.told_busy.contains(&process) {
@@ -52,7 +54,7 @@ pub fn exit_0(
 }
 
 /// A process is deferred. Where nothing has gone wrong, whoever gets the lock delivers; or two could defer to each other for
-/// ever. Only a second alias of one recipient may defer to the first.
+/// ever. Only a second alias of one recipient may defer to the first, and a host to one with another namespace.
 pub fn deferred(scenario: &Scenario, process: usize, left: Left, world: &World) -> Result<(), String> {
     let all = scenario.left;
     let undisturbed = Left { preemptions: all.preemptions, hasty_retries: all.hasty_retries, ..left } == all;
@@ -61,15 +63,17 @@ pub fn deferred(scenario: &Scenario, process: usize, left: Left, world: &World) 
         return Ok(());
     };
     let is_before = |it: &Attempt| it.attempt != mine.attempt && it.started <= mine.started;
+    // Of two who run at once under different locks, each may be put off by the other.
+    let meets_another_lock = world.attempts.iter().any(|it| it.lock != mine.lock);
     let defers_to_another = world.attempts.iter().any(|it| it.recipient == mine.recipient && is_before(it));
-    if undisturbed && scenario.before == Before::Nothing && !defers_to_another {
+    if undisturbed && scenario.before == Before::Nothing && !defers_to_another && !meets_another_lock {
         return Err("deferred, although it had the lock, and nothing had gone wrong".into());
     }
     Ok(())
 }
 
 /// A copy is there, and where the ledger says, unless its owner had a hand in it.
-fn is_there(name: Name, key: CopyKey, job: &Job, messages: &[Message; 2], world: &World) -> Result<(), String> {
+fn is_there(name: Name, key: CopyKey, job: &Job, messages: &Messages, world: &World) -> Result<(), String> {
     let identity = messages[job.message].identity();
     let Some(mailbox) = world.boxes.get(&name) else { return Err(format!("LOST: no {name:?}")) };
     if mailbox.owner_acted > 0 {
@@ -91,7 +95,7 @@ fn is_there(name: Name, key: CopyKey, job: &Job, messages: &[Message; 2], world:
 }
 
 /// All processes have finished or died, and every retry has run.
-pub fn ended(scenario: &Scenario, done: &[bool], messages: &[Message; 2], world: &World) -> Result<(), String> {
+pub fn ended(scenario: &Scenario, done: &[bool], messages: &Messages, world: &World) -> Result<(), String> {
     if let Some(promise) = world.broken {
         return Err(promise.into());
     }
@@ -117,6 +121,14 @@ pub fn ended(scenario: &Scenario, done: &[bool], messages: &[Message; 2], world:
         }
     }
     Ok(())
+}
+
+/// No mailbox has the beginning of a message in the place of a message.
+pub fn nothing_cut(cut: &Identity, world: &World) -> Result<(), String> {
+    match world.boxes.iter().find(|(_, mailbox)| mailbox.all(cut) > 0) {
+        Some((name, _)) => Err(format!("HALF: the beginning of a message in {name:?}")),
+        None => Ok(()),
+    }
 }
 
 /// In doubt a second copy, never none: where an owner or a renumbering had a hand in it, where a forgotten replay left one

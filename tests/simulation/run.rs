@@ -4,16 +4,15 @@ use crate::choice::Choice;
 use crate::database::Connection;
 use crate::environment;
 use crate::mailbox::SimulatedMailbox;
-use crate::mistake::{self, Database, MistakenMailbox, Pending};
+use crate::mistake::{self, Database, Mistake, MistakenMailbox, Pending};
 use crate::promises;
-use crate::scenario::{A_LONG_TIME, Left, Scenario};
+use crate::scenario::{A_LONG_TIME, Left, Scenario, lock_name};
 use crate::world::{Fate, Lingering, Name, Point, SETTLE, World};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
-use maildrop_command::delivery::{self, Delivery, OwedCopy, Policy, Stages};
-use maildrop_command::lock::LockName;
-use maildrop_command::mailbox::{MailboxError, Role};
+use maildrop_command::delivery::{self, Caller, Delivery, NoCaller, NotOpened, OwedCopy, Policy, Stages};
 use maildrop_command::message::Message;
+use maildrop_command::message::Role;
 use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
@@ -69,15 +68,20 @@ pub enum Ended {
     SeenBefore,
 }
 
-/// Two messages that bear one Message-ID, for whoever needs the second.
-fn messages() -> Rc<[Message; 2]> {
+/// Two messages that bear one Message-ID, for whoever needs the second; and the beginning of the first.
+pub type Messages = [Message; 3];
+
+/// Which of them is the beginning of one.
+const CUT: usize = 2;
+
+fn messages() -> Rc<Messages> {
     thread_local! {
-        static MESSAGES: Rc<[Message; 2]> = Rc::new(make_messages());
+        static MESSAGES: Rc<Messages> = Rc::new(make_messages());
     }
     MESSAGES.with(Rc::clone)
 }
 
-fn make_messages() -> [Message; 2] {
+fn make_messages() -> Messages {
     let message = |body: &str| {
         let raw = format!(
             "Delivered-To: someone\nFrom: lisa@gmail.com\nTo: scuba@mail.axial.net, doug@mail.axial.net\n\
@@ -85,14 +89,14 @@ fn make_messages() -> [Message; 2] {
         );
         Message::receive(raw.into_bytes()).expect("it is not empty")
     };
-    [message("Hello"), message("Something else under the same name")]
+    [message("Hello"), message("Something else under the same name"), message("He")]
 }
 
 /// A schedule under way.
 struct Schedule<'s> {
     scenario: &'s Scenario,
     world: Rc<RefCell<World>>,
-    messages: Rc<[Message; 2]>,
+    messages: Rc<Messages>,
     running: Vec<Running>,
     /// Jobs that were deferred, or whose process died.
     waiting: Vec<usize>,
@@ -110,6 +114,7 @@ pub fn run(scenario: &Scenario, choice: &mut Choice, trace: &mut Trace) -> Resul
     world.keeps_before = scenario.left.fail_overs > 0;
     world.keeps_told = matches!(choice, Choice::Every(_));
     world.tick = i64::from(!scenario.one_moment);
+    world.several_locks = scenario.has_several_locks();
     let messages = messages();
     scenario.before.prepare(&mut world, &messages[0]);
     let mut schedule = Schedule {
@@ -135,6 +140,7 @@ pub fn run(scenario: &Scenario, choice: &mut Choice, trace: &mut Trace) -> Resul
             if schedule.waiting.is_empty() {
                 let world = schedule.world.borrow();
                 promises::ended(scenario, &schedule.done, &schedule.messages, &world)?;
+                promises::nothing_cut(schedule.messages[CUT].identity(), &world)?;
                 return Ok(Ended::AllDone { was_there_twice: world.was_there_twice });
             }
             // Nobody runs any more, and Postfix's retry comes after `settle`: whatever a dead process had sent has been
@@ -166,6 +172,9 @@ impl Schedule<'_> {
     fn start(&mut self, job: usize) {
         let number = self.scenario.number_of(job, self.started[job]);
         self.started[job] += 1;
+        if self.scenario.is_cut(number) {
+            self.world.borrow_mut().orphans.insert(number);
+        }
         let mut routine = process(number, self.scenario, job, Rc::clone(&self.world), Rc::clone(&self.messages));
         match routine.resume(Fate::Go) {
             CoroutineResult::Yield(at) => self.running.push(Running { number, job, at, routine: Some(routine) }),
@@ -226,16 +235,27 @@ impl Schedule<'_> {
                     }
                 };
                 drop(self.running.remove(which));
+                let unheard = self.world.borrow().orphans.contains(&number);
                 match result {
+                    Ok(()) if self.scenario.is_cut(number) => {
+                        trace.say(|| format!("job {job} is delivered, cut short, and nobody hears of it"));
+                        self.is_deferred(job);
+                    }
                     Ok(()) => {
                         trace.say(|| format!("job {job} is delivered"));
-                        self.done[job] = true;
-                        let (scenario, world) = (self.scenario, self.world.borrow());
-                        promises::exit_0(scenario, number, job, &self.messages, &world)?;
+                        promises::exit_0(self.scenario, number, job, &self.messages, &self.world.borrow())?;
+                        if unheard {
+                            trace.say(|| "and nobody hears of it".into());
+                            self.is_deferred(job);
+                        } else {
+                            self.done[job] = true;
+                        }
                     }
                     Err(why) => {
                         trace.say(|| format!("job {job} is deferred: {why}"));
-                        promises::deferred(self.scenario, number, self.left, &self.world.borrow())?;
+                        if !unheard {
+                            promises::deferred(self.scenario, number, self.left, &self.world.borrow())?;
+                        }
                         self.is_deferred(job);
                     }
                 }
@@ -305,18 +325,35 @@ impl Point {
     }
 }
 
+/// Whoever handed a process its message.
+#[derive(Debug)]
+struct SimulatedCaller {
+    number: usize,
+    world: Rc<RefCell<World>>,
+}
+
+impl Caller for SimulatedCaller {
+    fn is_gone(&self) -> bool {
+        let mut world = self.world.borrow_mut();
+        let gone = world.orphans.contains(&self.number);
+        world.tell(self.number, &gone);
+        gone
+    }
+}
+
 /// One process: the real delivery, on simulated servers.
 fn process(
     number: usize,
     scenario: &Scenario,
     job: usize,
     world: Rc<RefCell<World>>,
-    messages: Rc<[Message; 2]>,
+    messages: Rc<Messages>,
 ) -> Routine {
     let (job, sent_retry_for, mistake) = (scenario.jobs[job].clone(), scenario.sent_retry_for, scenario.mistake);
+    let cut = scenario.is_cut(number);
     let stack = STACKS.with_borrow_mut(Vec::pop).unwrap_or_default();
     Coroutine::with_stack(stack, move |yielder, _| {
-        let message = &messages[job.message];
+        let message = &messages[if cut { CUT } else { job.message }];
         let policy = Policy {
             lock_wait: Duration::ZERO,
             settle: Duration::from_millis(SETTLE.unsigned_abs()),
@@ -325,25 +362,28 @@ fn process(
             look_in_sent: false,
             keep_source_up_to: 0,
         };
+        let caller = SimulatedCaller { number, world: Rc::clone(&world) };
         let delivery = Delivery {
             message,
             sender: "lisa@gmail.com",
             recipient: job.recipient,
             queue_id: None,
-            lock: &LockName::new("simulation", b"123-abc@mail.google.com"),
+            lock: &lock_name(job.namespace),
             attempt: Scenario::attempt_of(number),
             host: "mx1",
             pid: 1,
             arrived: OffsetDateTime::UNIX_EPOCH,
             policy: &policy,
+            caller: if mistake == Some(Mistake::NoLookAtTheCaller) { &NoCaller } else { &caller },
             restore: job.restore,
         };
         let pending = Pending::default();
         let open = |role: Role, name: Name| OwedCopy {
             role,
+            authors: role == Role::Sender,
             user: name.0.into(),
             mailbox_name: name.1.into(),
-            mailbox: Ok::<_, MailboxError>(Box::new(MistakenMailbox {
+            mailbox: Ok::<_, NotOpened>(Box::new(MistakenMailbox {
                 mailbox: SimulatedMailbox { name, number, world: Rc::clone(&world), yielder, alive: true },
                 mistake,
                 pending: Rc::clone(&pending),

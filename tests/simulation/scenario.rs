@@ -3,8 +3,9 @@
 use crate::mistake::Mistake;
 use crate::world::{Attempt, Change, Engine, Row, SETTLE, SimulatedBox, Stored, UnderWay, World};
 use maildrop_command::ledger::CopyKey;
-use maildrop_command::mailbox::Role;
+use maildrop_command::lock::LockName;
 use maildrop_command::message::Message;
+use maildrop_command::message::Role;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -51,6 +52,15 @@ pub enum Before {
     MadeAnew,
     /// They were made anew, and the copies are in them.
     Renumbered,
+    /// Each mailbox has given a UID to an APPEND of somebody else's that is in flight.
+    InFlight,
+    /// A delivery to scuba died in a crash of the mailbox store, which lowered UIDNEXT: its copies are below what it had noted.
+    Lowered,
+    /// What deliveries that died have left lies above what the owners had put there before: in scuba's INBOX beside the
+    /// recorded copy, in Sent twice and unrecorded. In doug's they left nothing, and he had done away with what was his.
+    AboveOwners,
+    /// A delivery to scuba died days ago, and the mailboxes were made anew, its copies in them.
+    DaysAgo,
 }
 
 /// The number of the process that died before it all began.
@@ -59,6 +69,12 @@ const LONG_DEAD: usize = usize::MAX;
 impl Before {
     pub fn prepare(self, world: &mut World, message: &Message) {
         if self == Self::Nothing {
+            return;
+        }
+        if self == Self::InFlight {
+            for name in [("scuba", "INBOX"), ("doug", "INBOX"), ("lisa", "Sent")] {
+                world.mailbox(name).uid_next += 1;
+            }
             return;
         }
         let (inbox, sent) = (("scuba", "INBOX"), ("lisa", "Sent"));
@@ -71,28 +87,58 @@ impl Before {
                 let mailbox = world.mailbox(name);
                 *mailbox = SimulatedBox::new(if self == Self::WentBack { 1 } else { 2 });
                 if self == Self::Renumbered {
-                    mailbox.messages.push(Stored { uid: 3, identity: Some(identity), deleted: false });
+                    mailbox.messages.push(Stored::new(3, Some(identity)));
                     mailbox.uid_next = 4;
                 }
             }
             return;
         }
-        let started = if self == Self::UnderWay { world.clock } else { world.clock - SETTLE - 1000 };
+        let days_old = if self == Self::DaysAgo { 3 } else { 0 };
+        let started = match self {
+            Self::UnderWay => world.clock,
+            Self::DaysAgo => world.clock - days_old * 24 * 60 * 60 * 1000,
+            _ => world.clock - SETTLE - 1000,
+        };
+        let noted = if matches!(self, Self::Lowered | Self::AboveOwners) { 4 } else { 2 };
         let mut died = |number: u128, recipient: &str, key| {
             let (attempt, recipient) = (Uuid::from_u128(u128::MAX - number), recipient.to_owned());
-            world.attempts.push(Attempt { attempt, key, recipient, started, ended: false, position: Some((1, 2)) });
+            let (lock, position) = (*lock_name(NAMESPACE).digest(), Some((1, noted)));
+            world.attempts.push(Attempt { attempt, lock, key, recipient, started, ended: false, position });
         };
         died(0, "scuba", inbox_key);
         died(0, "scuba", sent_key);
-        if self == Self::TwoUnrecorded {
+        if matches!(self, Self::TwoUnrecorded | Self::AboveOwners) {
             died(1, "doug", sent_key);
+        }
+        if self == Self::AboveOwners {
+            died(1, "doug", CopyKey::new(&identity, Role::Recipient, "doug", "INBOX"));
+        }
+        if self == Self::DaysAgo {
+            for name in [inbox, sent] {
+                world.mailbox(name).uid_validity = 2;
+            }
         }
         let mut stored = |name, uid| {
             let mailbox = world.mailbox(name);
-            mailbox.messages.push(Stored { uid, identity: Some(identity), deleted: false });
+            mailbox.messages.push(Stored { days_old, ..Stored::new(uid, Some(identity)) });
             mailbox.uid_next = uid + 1;
             mailbox.stray = true;
+            mailbox.messages.len() - 1
         };
+        if self == Self::AboveOwners {
+            stored(inbox, 2);
+            let doug = ("doug", "INBOX");
+            let owners = [(inbox, stored(inbox, 3)), (sent, stored(sent, 2)), (doug, stored(doug, 2))];
+            stored(inbox, 4);
+            stored(sent, 4);
+            stored(sent, 5);
+            for (name, which) in owners {
+                let his = &mut world.mailbox(name).messages[which];
+                (his.owners, his.deleted) = (true, name == doug);
+            }
+            world.copies.insert(inbox_key, Row::Delivered(Some((1, 2))));
+            return;
+        }
         stored(inbox, 2);
         if self == Self::UnderWay {
             let what = Change::Append(identity);
@@ -100,6 +146,9 @@ impl Before {
             return;
         }
         stored(sent, 2);
+        if matches!(self, Self::Lowered | Self::DaysAgo) {
+            return;
+        }
         stored(sent, 3);
         if self == Self::BesideRecorded {
             world.copies.insert(inbox_key, Row::Delivered(Some((1, 2))));
@@ -127,6 +176,10 @@ pub struct Left {
     pub clocks_set_back: usize,
     /// Somebody deletes a whole mailbox; it is made anew when it is next asked for.
     pub mailboxes_deleted: usize,
+    /// A mailbox takes back a UID that it had given to an APPEND in flight.
+    pub lowerings: usize,
+    /// Whoever handed a message over dies when all of it is written, and does not hear what becomes of it.
+    pub callers_die: usize,
 }
 
 /// One message for one envelope recipient.
@@ -139,10 +192,22 @@ pub struct Job {
     pub retried: bool,
     /// Whether the mailboxes may have lost what the ledger has as delivered.
     pub restore: bool,
+    /// The `lock.namespace` of the host that it comes to.
+    pub namespace: &'static str,
+    /// Whether its first process gets the beginning of the message only: whoever wrote it has died half-way.
+    pub cut: bool,
 }
 
+/// The namespace of every host, unless a scenario says otherwise.
+pub const NAMESPACE: &str = "simulation";
+
 pub fn to(recipient: &'static str) -> Job {
-    Job { recipient, message: 0, sent: true, retried: true, restore: false }
+    Job { recipient, message: 0, sent: true, retried: true, restore: false, namespace: NAMESPACE, cut: false }
+}
+
+/// The name of the lock of all messages here, on a host of that namespace.
+pub fn lock_name(namespace: &str) -> LockName {
+    LockName::new(namespace, b"123-abc@mail.google.com")
 }
 
 pub fn two_recipients(engine: Engine) -> Scenario {
@@ -161,6 +226,8 @@ pub fn two_recipients(engine: Engine) -> Scenario {
             fail_overs: 0,
             clocks_set_back: 0,
             mailboxes_deleted: 0,
+            lowerings: 0,
+            callers_die: 0,
         },
         refusals: false,
         one_moment: false,
@@ -178,6 +245,16 @@ impl Scenario {
     /// The name of a process's attempt.
     pub fn attempt_of(process: usize) -> Uuid {
         Uuid::from_u128(process as u128 + 1)
+    }
+
+    /// Whether its hosts have different namespaces.
+    pub fn has_several_locks(&self) -> bool {
+        self.jobs.iter().any(|job| job.namespace != NAMESPACE)
+    }
+
+    /// Whether a process was given no more than the beginning of its message.
+    pub fn is_cut(&self, process: usize) -> bool {
+        self.jobs.get(process).is_some_and(|job| job.cut)
     }
 
     /// The job that a process runs; `None` for one that died before it all began.

@@ -56,6 +56,8 @@ pub enum Engine {
 #[derive(Clone, Debug, Hash)]
 pub struct Attempt {
     pub attempt: Uuid,
+    /// The lock that its process asks for, as the journal has it.
+    pub lock: [u8; 32],
     pub key: CopyKey,
     pub recipient: String,
     pub started: i64,
@@ -78,6 +80,17 @@ pub struct Stored {
     pub identity: Option<Identity>,
     /// Whether it is marked `\Deleted`.
     pub deleted: bool,
+    /// Whether its owner put it there: it is none of ours to take out.
+    pub owners: bool,
+    /// How many days before it all began it arrived: its INTERNALDATE.
+    pub days_old: i64,
+}
+
+impl Stored {
+    /// One that arrives now.
+    pub fn new(uid: u32, identity: Option<Identity>) -> Self {
+        Self { uid, identity, deleted: false, owners: false, days_old: 0 }
+    }
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -96,17 +109,27 @@ pub struct SimulatedBox {
 impl SimulatedBox {
     /// With somebody else's mail in it.
     pub fn new(uid_validity: u32) -> Self {
-        let stranger = Stored { uid: 1, identity: None, deleted: false };
+        let stranger = Stored::new(1, None);
         Self { uid_validity, uid_next: 2, messages: vec![stranger], owner_acted: 0, renumbered: false, stray: false }
     }
 
-    /// The copies that are there and not marked `\Deleted`.
+    /// The copies that are there, but for what its owner put there.
+    fn ours(&self, identity: &Identity) -> impl Iterator<Item = &Stored> {
+        self.messages.iter().filter(|there| there.identity.as_ref() == Some(identity) && !there.owners)
+    }
+
+    /// Those of them that are not marked `\Deleted`.
     pub fn sound(&self, identity: &Identity) -> usize {
-        self.messages.iter().filter(|there| there.identity.as_ref() == Some(identity) && !there.deleted).count()
+        self.ours(identity).filter(|there| !there.deleted).count()
     }
 
     pub fn all(&self, identity: &Identity) -> usize {
-        self.messages.iter().filter(|there| there.identity.as_ref() == Some(identity)).count()
+        self.ours(identity).count()
+    }
+
+    /// Whether UIDs are given out of which nothing has come: to APPENDs in flight.
+    pub fn can_be_lowered(&self) -> bool {
+        self.messages.iter().all(|there| there.uid + 1 < self.uid_next)
     }
 
     /// It gets a new UIDVALIDITY, as one that is restored or rebuilt does, and its messages come in another order.
@@ -169,6 +192,9 @@ pub struct World {
     pub locks: BTreeMap<[u8; 32], usize>,
     pub attempts: Vec<Attempt>,
     pub copies: BTreeMap<CopyKey, Row>,
+    /// Under which lock the message of each copy was recorded first, and when; kept where there are several locks.
+    pub recorded: BTreeMap<CopyKey, ([u8; 32], i64)>,
+    pub several_locks: bool,
     pub boxes: BTreeMap<Name, SimulatedBox>,
     pub under_way: Vec<UnderWay>,
     pub lingering: Vec<Lingering>,
@@ -180,6 +206,8 @@ pub struct World {
     pub told_busy: BTreeSet<usize>,
     /// The running processes that were told that it is theirs.
     pub told_held: BTreeSet<usize>,
+    /// The running processes whose caller has died.
+    pub orphans: BTreeSet<usize>,
     /// What each process has been told so far, as a hash: that and its start make it what it is.
     pub told: BTreeMap<usize, u64>,
     /// Whether anybody will ask for [`Self::told`].
@@ -206,6 +234,8 @@ impl World {
             locks: BTreeMap::new(),
             attempts: Vec::new(),
             copies: BTreeMap::new(),
+            recorded: BTreeMap::new(),
+            several_locks: false,
             boxes: BTreeMap::new(),
             under_way: Vec::new(),
             lingering: Vec::new(),
@@ -213,6 +243,7 @@ impl World {
             lost_lock: BTreeSet::new(),
             told_busy: BTreeSet::new(),
             told_held: BTreeSet::new(),
+            orphans: BTreeSet::new(),
             told: BTreeMap::new(),
             keeps_told: false,
             before: Vec::new(),
@@ -258,7 +289,7 @@ impl World {
         mailbox.stray |= !holds;
         let uid = mailbox.uid_next;
         mailbox.uid_next += 1;
-        mailbox.messages.push(Stored { uid, identity: Some(identity), deleted: false });
+        mailbox.messages.push(Stored::new(uid, Some(identity)));
         let placement = Placement { uid_validity: mailbox.uid_validity, uid };
         self.was_there_twice |= there;
         if there && holds && !excused {
@@ -283,6 +314,7 @@ impl World {
         let Some(taken) = taken.map(|place| mailbox.messages.remove(place)) else { return true };
         match taken.identity {
             None => self.breaks("LOST: somebody else's mail was taken out"),
+            Some(_) if taken.owners => self.breaks("LOST: what its owner put there was taken out"),
             Some(identity) if mailbox.sound(&identity) == 0 && mailbox.owner_acted == *owner_acted => {
                 self.breaks("LOST: the last copy was taken out");
             }
@@ -311,6 +343,7 @@ impl World {
         self.lost_lock.remove(&process);
         self.told_busy.remove(&process);
         self.told_held.remove(&process);
+        self.orphans.remove(&process);
         self.told.remove(&process);
     }
 
@@ -380,14 +413,17 @@ impl World {
     pub fn hash_state(&self, hash: &mut impl Hasher, ended_count: bool) {
         self.locks.hash(hash);
         for attempt in self.attempts.iter().filter(|attempt| ended_count || !attempt.ended) {
-            (attempt.attempt, attempt.key, attempt.ended, attempt.position).hash(hash);
+            (attempt.attempt, attempt.lock, attempt.key, attempt.ended, attempt.position).hash(hash);
             (self.clock - attempt.started).hash(hash);
         }
         self.copies.hash(hash);
+        for (key, (lock, at)) in &self.recorded {
+            (key, lock, self.clock - at).hash(hash);
+        }
         self.boxes.hash(hash);
         self.under_way.hash(hash);
         self.lingering.hash(hash);
-        (&self.severed, &self.lost_lock, &self.told_busy, &self.told_held, &self.told).hash(hash);
+        (&self.severed, &self.lost_lock, &self.told_busy, &self.told_held, &self.orphans, &self.told).hash(hash);
         (self.forgot, self.broken, self.was_there_twice).hash(hash);
     }
 }

@@ -73,9 +73,7 @@ impl Connection {
         let (host, port) = address.clone();
         let (user, password) = ADMINISTRATOR;
         if engine.is_postgres() {
-            let mut options = postgres::Config::new();
-            options.host(&host).port(port).user(user).password(password).dbname(database.unwrap_or("postgres"));
-            options.connect_timeout(Duration::from_secs(10));
+            let options = Self::postgres_options(address, database);
             let client = options.connect(postgres::NoTls).map_err(|error| format!("{error:?}"))?;
             Ok(Self::Postgres(Box::new(client)))
         } else {
@@ -90,6 +88,15 @@ impl Connection {
                 .ssl_opts(Some(tls));
             Ok(Self::Mysql(Box::new(mysql::Conn::new(options).map_err(|error| error.to_string())?)))
         }
+    }
+
+    /// How to connect to a PostgreSQL as administrator.
+    pub fn postgres_options((host, port): &(String, u16), database: Option<&str>) -> postgres::Config {
+        let (user, password) = ADMINISTRATOR;
+        let mut options = postgres::Config::new();
+        options.host(host).port(*port).user(user).password(password).dbname(database.unwrap_or("postgres"));
+        options.connect_timeout(Duration::from_secs(10));
+        options
     }
 
     /// The answer to a question that has one column of texts, NULL left out.
@@ -161,6 +168,18 @@ impl Database {
             }
             Connection::Mysql(connection) => {
                 connection.query_first(sql).unwrap_or_else(|error| panic!("{sql}: {error}")).expect("a row")
+            }
+        }
+    }
+
+    /// Asks a question whose answer does not matter.
+    pub fn ask(&mut self, sql: &str) {
+        match self.connection.as_mut().unwrap() {
+            Connection::Postgres(client) => {
+                client.query(sql, &[]).unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+            }
+            Connection::Mysql(connection) => {
+                let _: Vec<mysql::Row> = connection.query(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
             }
         }
     }

@@ -1,11 +1,13 @@
 //! An IMAP server that does as a test tells it: what real servers do not do on command.
 
-use maildrop_command::config::Secret;
-use maildrop_command::database::Address;
-use maildrop_command::deadline::Deadline;
-use maildrop_command::mailbox::imap::{Encryption, ImapMailbox, Mechanism, Settings, connect};
-use maildrop_command::mailbox::{NewCopy, Role};
+use maildrop_command::base::deadline::Deadline;
+use maildrop_command::base::endpoint::Endpoint;
+use maildrop_command::base::secret::Secret;
+use maildrop_command::imap::{Encryption, Mechanism, Settings, connect};
+use maildrop_command::mailbox::ImapMailbox;
+use maildrop_command::mailbox::NewCopy;
 use maildrop_command::message::Identity;
+use maildrop_command::message::Role;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread::JoinHandle;
@@ -26,6 +28,12 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// The server's end of this connection.
+    pub fn on(stream: TcpStream) -> Self {
+        stream.set_nodelay(true).unwrap();
+        Self { stream, tag: String::new() }
+    }
+
     /// Says these lines, as they are, in one packet.
     pub fn say(&mut self, lines: &str) {
         self.stream.write_all(lines.replace('\n', "\r\n").as_bytes()).expect("the client listens");
@@ -107,8 +115,7 @@ pub fn peer<T: Send + 'static>(script: impl FnOnce(&mut Peer) -> T + Send + 'sta
     let port = listener.local_addr().unwrap().port();
     let thread = std::thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
-        stream.set_nodelay(true).unwrap();
-        script(&mut Peer { stream, tag: String::new() })
+        script(&mut Peer::on(stream))
     });
     (settings(port), thread)
 }
@@ -116,7 +123,7 @@ pub fn peer<T: Send + 'static>(script: impl FnOnce(&mut Peer) -> T + Send + 'sta
 /// How to reach a peer.
 pub fn settings(port: u16) -> Settings {
     Settings {
-        address: Address::Tcp { host: "127.0.0.1".into(), port },
+        address: Endpoint::Tcp { host: "127.0.0.1".into(), port },
         encryption: Encryption::None,
         ca_file: None,
         user: "service".into(),

@@ -2,14 +2,14 @@
 
 use super::imap::Imap;
 use super::{env, server};
-use maildrop_command::config::Secret;
-use maildrop_command::database::Address;
-use maildrop_command::deadline::Deadline;
-use maildrop_command::mailbox::imap::{Encryption, ImapMailbox, Mechanism, Session, Settings, connect};
-use maildrop_command::mailbox::{
-    Appended, Mailbox, MailboxError, Matching, NewCopy, Placement, Position, Role, Wanted,
-};
+use maildrop_command::base::deadline::Deadline;
+use maildrop_command::base::endpoint::Endpoint;
+use maildrop_command::base::secret::Secret;
+use maildrop_command::imap::{Encryption, Mechanism, Session, Settings, connect};
+use maildrop_command::mailbox::ImapMailbox;
+use maildrop_command::mailbox::{Appended, Mailbox, MailboxError, Matching, NewCopy, Placement, Position, Wanted};
 use maildrop_command::message::Message;
+use maildrop_command::message::Role;
 use std::time::Duration;
 use time::OffsetDateTime;
 use time::macros::datetime;
@@ -56,7 +56,7 @@ impl Server {
     pub fn settings(self) -> Settings {
         let (host, port) = self.address();
         Settings {
-            address: Address::Tcp { host, port },
+            address: Endpoint::Tcp { host, port },
             encryption: Encryption::None,
             ca_file: Some(env("MAILDROP_TEST_CA").into()),
             user: "service".into(),
@@ -95,7 +95,8 @@ pub fn somebody(name: &str) -> String {
 /// A message with this id and subject.
 pub fn message(id: &str, subject: &str) -> Message {
     let text = format!(
-        "Return-Path: <lisa@mail.example>\nFrom: lisa@mail.example\nTo: scuba@mail.example\nMessage-ID: {id}\nSubject: {subject}\n\nHello.\n"
+        "Return-Path: <lisa@mail.example>\nFrom: lisa@mail.example\nTo: scuba@mail.example\nMessage-ID: \
+         {id}\nSubject: {subject}\n\nHello.\n"
     );
     Message::receive(text.into_bytes()).expect("a message")
 }

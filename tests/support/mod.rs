@@ -4,8 +4,11 @@
 pub mod counting_proxy;
 pub mod database;
 pub mod imap;
+pub mod imap_accounts;
 pub mod imap_server;
+pub mod mail_hosts;
 pub mod own_server;
+pub mod pages;
 pub mod past;
 pub mod postfix;
 pub mod postgres;
@@ -14,8 +17,9 @@ pub mod replay;
 pub mod run;
 #[macro_use]
 pub mod scene;
-pub mod site;
 pub mod smtp;
+pub mod standby;
+pub mod two_addresses;
 pub mod wire;
 
 use std::io::Write;

@@ -1,15 +1,17 @@
 //! Databases of our own on the MySQL and MariaDB test servers, and what a delivery writes there.
 
 use crate::support;
-use maildrop_command::config::Secret;
-use maildrop_command::database::{Address, Client, MysqlDatabase, Server, Tls};
-use maildrop_command::deadline::Deadline;
+use maildrop_command::base::deadline::Deadline;
+use maildrop_command::base::endpoint::Endpoint;
+use maildrop_command::base::secret::Secret;
+use maildrop_command::database::{Client, MysqlDatabase, Server, Tls};
 use maildrop_command::ledger::{
-    CopyKey, CopyRecord, CopyState, EndedAttempt, Journal, JournalCopy, MessageRecord, Record,
+    CopyKey, CopyRecord, CopyState, EndedAttempt, Journal, JournalCopy, MessageRecord, Outcome, Record,
 };
 use maildrop_command::lock::LockName;
-use maildrop_command::mailbox::{Position, Role};
+use maildrop_command::mailbox::Position;
 use maildrop_command::message::Identity;
+use maildrop_command::message::Role;
 use maildrop_command::schema::{Application, Schema};
 use mysql::prelude::Queryable;
 use std::io::{Read, Write};
@@ -33,13 +35,13 @@ macro_rules! on_each_server {
 pub(crate) use on_each_server;
 
 /// A database of its own on one of the servers; dropped at the end.
-pub struct Site {
+pub struct TestDatabase {
     pub host: String,
     pub database: String,
     users: Mutex<Vec<String>>,
 }
 
-impl Site {
+impl TestDatabase {
     /// Empty.
     pub fn empty(server: &str) -> Self {
         let database = format!("maildrop_test_{}", Uuid::now_v7().simple());
@@ -58,7 +60,7 @@ impl Site {
 
     pub fn server(&self) -> Server {
         Server {
-            address: Address::Tcp { host: self.host.clone(), port: 3306 },
+            address: Endpoint::Tcp { host: self.host.clone(), port: 3306 },
             database: self.database.clone(),
             user: USER.into(),
             password: Some(Secret::new(PASSWORD.into())),
@@ -93,7 +95,7 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for TestDatabase {
     fn drop(&mut self) {
         let mut admin = admin(&self.host, None);
         let mut drop = |statement: String| {
@@ -245,8 +247,10 @@ impl Mail {
         }
     }
 
-    pub fn ended<'a>(&self, outcome: &'a str) -> Vec<EndedAttempt<'a>> {
-        self.keys().into_iter().map(|key| EndedAttempt { attempt: self.attempt, key, outcome, stages: None }).collect()
+    pub fn ended(&self, outcome: &str) -> Vec<EndedAttempt<'static>> {
+        let outcome = Outcome::from_text(outcome);
+        let ended = |key| EndedAttempt { attempt: self.attempt, key, outcome: outcome.clone(), stages: None };
+        self.keys().into_iter().map(ended).collect()
     }
 
     /// Both copies in the given states, attempts ended.

@@ -1,5 +1,5 @@
-//! A server of one test's own, to be killed and to be cut off: a container of a shared server's image, on the same network,
-//! at an address that it keeps.
+//! A server of one test's own, to be killed, to be stopped and to be cut off: a container of a shared server's image, on the
+//! same network, at an address that it keeps.
 
 use crate::support::database::{Connection, Engine};
 use crate::support::program::wait_until;
@@ -31,20 +31,30 @@ enum Kind {
 impl OwnServer {
     /// A database server.
     pub fn database(engine: Engine) -> Self {
-        Self::start_one(Kind::Database(engine), engine.variable())
+        Self::database_with(engine, &[])
+    }
+
+    /// The same; MySQL and MariaDB with these options.
+    pub fn database_with(engine: Engine, options: &[&str]) -> Self {
+        Self::start_one(Kind::Database(engine), engine.variable(), options)
+    }
+
+    /// A PostgreSQL of any version: `POSTGRES15`.
+    pub fn postgres(name: &str) -> Self {
+        Self::start_one(Kind::Database(Engine::Postgres17), name, &[])
     }
 
     /// A mailbox store.
     pub fn dovecot() -> Self {
-        Self::start_one(Kind::Dovecot, "DOVECOT")
+        Self::start_one(Kind::Dovecot, "DOVECOT", &[])
     }
 
     /// A PgBouncer before the shared PostgreSQL 17.
     pub fn pooler() -> Self {
-        Self::start_one(Kind::Pooler, "PGBOUNCER")
+        Self::start_one(Kind::Pooler, "PGBOUNCER", &[])
     }
 
-    fn start_one(kind: Kind, name: &str) -> Self {
+    fn start_one(kind: Kind, name: &str, more: &[&str]) -> Self {
         let original = container(name);
         let asked = docker(&["inspect", "--format", WHAT_IT_IS, &original]).unwrap();
         let words: Vec<&str> = asked.split_whitespace().collect();
@@ -70,7 +80,7 @@ impl OwnServer {
                 ["--env", &upstream],
                 ["--volume", &tls],
             ];
-            let run = [&["run", "--detach", "--init"][..], &options.concat(), &[image]].concat();
+            let run = [&["run", "--detach", "--init"][..], &options.concat(), &[image], more].concat();
             match docker(&run) {
                 Ok(_) => {
                     let server = Self { kind, container, network: network.to_owned(), ip, _claim: claim };
@@ -84,6 +94,11 @@ impl OwnServer {
             }
         }
         unreachable!("it runs, or the test has failed");
+    }
+
+    /// Starts a command in it, and does not wait for its end.
+    pub fn start_inside(&self, command: &str) {
+        docker(&["exec", "--detach", &self.container, "sh", "-c", command]).unwrap();
     }
 
     /// Its host and port.
@@ -111,6 +126,16 @@ impl OwnServer {
     pub fn start(&self) {
         docker(&["start", &self.container]).unwrap();
         self.wait();
+    }
+
+    /// Stops every process of it, as SIGSTOP does: the kernel acknowledges what is sent to it, and nothing is answered.
+    pub fn pause(&self) {
+        docker(&["pause", &self.container]).unwrap();
+    }
+
+    /// Lets it go on. It has noticed nothing.
+    pub fn go_on(&self) {
+        docker(&["unpause", &self.container]).unwrap();
     }
 
     /// Takes it off the network: what is sent to it gets no answer, not even a refusal.

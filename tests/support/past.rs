@@ -106,7 +106,8 @@ impl Scene {
             ));
             self.database.execute(&format!(
                 "INSERT INTO copies (copy_key, message, role, imap_user, mailbox, recipient, state, updated_at) \
-                 SELECT {digest}, id, 'recipient', 'x', 'INBOX', 'x', 'delivered', {moment} FROM messages WHERE identity = {digest}"
+                 SELECT {digest}, id, 'recipient', 'x', 'INBOX', 'x', 'delivered', {moment} FROM messages WHERE \
+                 identity = {digest}"
             ));
         }
     }

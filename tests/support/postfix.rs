@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 pub const OPT: &str = "/opt/maildrop";
 
 /// What an administrator fills in.
-pub struct Site<'a> {
+pub struct Values<'a> {
     /// Names this test's instances; letters and digits.
     pub run: &'a str,
     /// The command, as the mail hosts see it.
@@ -36,19 +36,19 @@ pub struct Postfix {
 
 impl Postfix {
     /// Starts one on `host` (`mx1` or `mx2`).
-    pub fn start(host: &'static str, site: &Site<'_>) -> Self {
+    pub fn start(host: &'static str, values: &Values<'_>) -> Self {
         // Two hosts may be one machine (tests/servers/plain).
-        let directory = format!("/srv/maildrop-test-{}-{host}", site.run);
+        let directory = format!("/srv/maildrop-test-{}-{host}", values.run);
         let etc = format!("{directory}/etc");
         let (ip, _) = host_and_port(server(&host.to_uppercase()), 25);
         // Not a name server's, not an ephemeral port (from 32768 on), and another for each run; nobody's yet.
-        let mut ports = (0..20_000).map(|more| 10_000 + (fnv(site.run) % 20_000 + more) % 20_000);
+        let mut ports = (0..20_000).map(|more| 10_000 + (fnv(values.run) % 20_000 + more) % 20_000);
         let port = ports.find(|port| TcpStream::connect(format!("{ip}:{port}")).is_err()).expect("a port");
 
         let mut master = include_str!("../../postfix/master.cf.maildrop").to_owned();
-        replace(&mut master, "/usr/bin/maildrop_command", site.command);
-        replace(&mut master, "/etc/maildrop_command/config.toml", site.config);
-        if let Some(wait) = site.lock_wait {
+        replace(&mut master, "/usr/bin/maildrop_command", values.command);
+        replace(&mut master, "/etc/maildrop_command/config.toml", values.config);
+        if let Some(wait) = values.lock_wait {
             replace(&mut master, "--lock-wait=30s", &format!("--lock-wait={wait}"));
         }
         on(host, &["sh", "-ec", MAKE_INSTANCE, "sh", &directory]);
@@ -56,7 +56,7 @@ impl Postfix {
         let _ = try_on(host, &["postconf", "-c", &etc, "-MX", "maildrop/unix"], "");
         append(host, &format!("{etc}/main.cf"), include_str!("../../postfix/main.cf.maildrop"));
         append(host, &format!("{etc}/master.cf"), &master);
-        append(host, &format!("{etc}/maildrop-recipients.cf"), site.recipients_map);
+        append(host, &format!("{etc}/maildrop-recipients.cf"), values.recipients_map);
         append(host, &format!("{etc}/maildrop-header-checks"), include_str!("../../postfix/header-checks.maildrop"));
 
         let settings = [
@@ -65,9 +65,9 @@ impl Postfix {
             format!("data_directory={directory}/data"),
             format!("maillog_file={directory}/log"),
             "maillog_file_prefixes=/srv".to_owned(),
-            format!("myhostname={host}-{}.test", site.run),
+            format!("myhostname={host}-{}.test", values.run),
             // What the administrator fills in.
-            format!("virtual_mailbox_maps=proxy:{}:{etc}/maildrop-recipients.cf", site.map_type),
+            format!("virtual_mailbox_maps=proxy:{}:{etc}/maildrop-recipients.cf", values.map_type),
             format!("header_checks=regexp:{etc}/maildrop-header-checks"),
             // Postfix's own retries, in seconds rather than minutes.
             "minimal_backoff_time=1s".to_owned(),
@@ -114,6 +114,13 @@ impl Postfix {
     /// Appends to its master.cf, and has it read.
     pub fn append_to_master_cf(&self, text: &str) {
         append(self.host, &self.etc("master.cf"), text);
+        self.run("postfix", &["reload"]);
+    }
+
+    /// Has its transport run another command, with the same arguments.
+    pub fn run_instead(&self, command: &str) {
+        let edit = "s#^    argv=[^ ]*#    argv=$1#";
+        on(self.host, &["sh", "-ec", &format!("sed -i \"{edit}\" \"$2\""), "sh", command, &self.etc("master.cf")]);
         self.run("postfix", &["reload"]);
     }
 

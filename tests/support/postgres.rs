@@ -1,15 +1,17 @@
 //! A database of its own for each test of PostgreSQL, migrated, and a delivery role with no more than the rights of
 //! `sql/postgres/grants.sql`.
 
-use maildrop_command::config::Secret;
-use maildrop_command::database::{Address, Client, PostgresDatabase, Server, Tls};
-use maildrop_command::deadline::Deadline;
+use maildrop_command::base::deadline::Deadline;
+use maildrop_command::base::endpoint::Endpoint;
+use maildrop_command::base::secret::Secret;
+use maildrop_command::database::{Client, PostgresDatabase, Server, Tls};
 use maildrop_command::ledger::{
-    CopyKey, CopyRecord, CopyState, EndedAttempt, Journal, JournalCopy, MessageRecord, Record,
+    CopyKey, CopyRecord, CopyState, EndedAttempt, Journal, JournalCopy, MessageRecord, Outcome, Record,
 };
 use maildrop_command::lock::LockName;
-use maildrop_command::mailbox::{Position, Role};
+use maildrop_command::mailbox::Position;
 use maildrop_command::message::Identity;
+use maildrop_command::message::Role;
 use maildrop_command::schema;
 use postgres::error::SqlState;
 use std::time::{Duration, Instant};
@@ -43,7 +45,10 @@ impl TestDatabase {
 
     /// Makes them, with options for CREATE DATABASE.
     pub fn made_with(server: &str, options: &str) -> Self {
-        let host = super::server(server);
+        Self::made_at(super::server(server), options)
+    }
+
+    fn made_at(host: String, options: &str) -> Self {
         let name = format!("maildrop_{}", Uuid::new_v7(uuid::Timestamp::now(uuid::NoContext)).simple());
         let mut admin = admin(&host, "postgres");
         admin.batch_execute(&format!("CREATE DATABASE {name} {options}")).unwrap();
@@ -53,7 +58,12 @@ impl TestDatabase {
 
     /// Makes them, with the ledger's tables and the delivery role's rights.
     pub fn migrated(server: &str) -> Self {
-        let test = Self::empty(server);
+        Self::migrated_at(super::server(server))
+    }
+
+    /// The same, on a server of the test's own.
+    pub fn migrated_at(host: String) -> Self {
+        let test = Self::made_at(host, "");
         schema::migrate(&mut test.connect_as(SUPERUSER, "migrate"), &mut |_, _| {}).unwrap();
         test.admin().batch_execute(&GRANTS.replace(":\"role\"", &test.name)).unwrap();
         test
@@ -84,16 +94,16 @@ impl TestDatabase {
     }
 
     /// A delivery's connection by another way: a proxy, a pooler, a socket.
-    pub fn connect_by(&self, address: Address, queue_id: &str) -> PostgresDatabase {
+    pub fn connect_by(&self, address: Endpoint, queue_id: &str) -> PostgresDatabase {
         self.connect_to(address, &self.name, queue_id)
     }
 
-    fn connect_to(&self, address: Address, role: &str, queue_id: &str) -> PostgresDatabase {
+    fn connect_to(&self, address: Endpoint, role: &str, queue_id: &str) -> PostgresDatabase {
         PostgresDatabase::connect(&self.server(address, role), &client(queue_id), deadline()).unwrap()
     }
 
     /// Where the database is, to whom.
-    pub fn server(&self, address: Address, role: &str) -> Server {
+    pub fn server(&self, address: Endpoint, role: &str) -> Server {
         Server {
             address,
             database: self.name.clone(),
@@ -145,8 +155,8 @@ fn admin(host: &str, database: &str) -> postgres::Client {
         .unwrap()
 }
 
-pub fn tcp(host: &str, port: u16) -> Address {
-    Address::Tcp { host: host.into(), port }
+pub fn tcp(host: &str, port: u16) -> Endpoint {
+    Endpoint::Tcp { host: host.into(), port }
 }
 
 pub fn deadline() -> Deadline {
@@ -229,7 +239,7 @@ impl Mail {
     /// A record of the recipient's copy in the first state, the sender's in the second, and the attempt's end.
     pub fn record<'a>(&'a self, attempt: Uuid, recipient: CopyState<'a>, sender: CopyState<'a>) -> Record<'a> {
         let keys = self.keys();
-        let ended = |key| EndedAttempt { attempt, key, outcome: "delivered", stages: Some("{\"lock\":0.25}") };
+        let ended = |key| EndedAttempt { attempt, key, outcome: Outcome::Appended, stages: Some("{\"lock\":0.25}") };
         Record {
             message: Some(self.message()),
             copies: vec![

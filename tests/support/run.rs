@@ -8,7 +8,8 @@ use crate::support::database::Engine;
 use crate::support::env_if_there;
 use crate::support::program::{Outcome, PATIENCE, Running};
 use crate::support::scene::Scene;
-use maildrop_command::lock::{DEFAULT_NAMESPACE, LockName};
+use maildrop_command::delivery::lock_of_message_id;
+use maildrop_command::lock::DEFAULT_NAMESPACE;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::io::Write;
@@ -333,7 +334,7 @@ impl Run {
 
 /// Asks for the database's sessions that hold the locks of these messages.
 pub fn holders_of(engine: Engine, message_ids: impl Iterator<Item = String>) -> String {
-    let names = message_ids.map(|id| LockName::new(DEFAULT_NAMESPACE, id.as_bytes()));
+    let names = message_ids.map(|id| lock_of_message_id(DEFAULT_NAMESPACE, id.as_bytes()));
     if engine.is_postgres() {
         let keys: Vec<String> = names.map(|name| name.postgres_key().to_string()).collect();
         format!(

@@ -1,12 +1,14 @@
-//! One site on real servers, for deliveries that the test itself starts: a fresh database, members with mailboxes on
-//! Dovecot, and a configuration file.
+//! One site on real servers: a fresh database, members with mailboxes on Dovecot, and a configuration file. The test starts
+//! deliveries itself, as Postfix would; where Postfix is to start them, `mail_hosts.rs` puts two of them before such a site.
 
 use crate::support::database::{ADMINISTRATOR, Connection, Database, Engine};
 use crate::support::imap::{Imap, InMailbox};
 use crate::support::own_server::OwnServer;
+use crate::support::postfix::OPT;
 use crate::support::program::{Outcome, Running, feed, program, wait_for, wait_until};
-use crate::support::{env_if_there, host_and_port, server};
+use crate::support::{env, env_if_there, host_and_port, server};
 use maildrop_command::config::Config;
+use maildrop_command::lock::DEFAULT_NAMESPACE;
 use maildrop_command::site::Site;
 use mysql::prelude::Queryable;
 use std::os::unix::fs::PermissionsExt;
@@ -34,6 +36,8 @@ pub struct Settings {
     pub database_password: String,
     pub imap: (String, u16),
     pub imap_password: String,
+    /// The authority that signed the certificates of both servers; `None`: they are spoken to without encryption.
+    pub ca_file: Option<String>,
     /// More lines of `[imap]`.
     pub imap_more: String,
     /// More sections.
@@ -47,6 +51,8 @@ pub struct Scene {
     pub database: Database,
     pub settings: Settings,
     pub folder: tempfile::TempDir,
+    /// What the program calls that folder, where it runs on another host.
+    seen_as: Option<String>,
     /// Where the members' own mail programs look: the program may be sent there by another way.
     dovecot: (String, u16),
     /// What it runs in; `None` where it is a plain process.
@@ -61,13 +67,23 @@ impl Scene {
 
     /// The same, with a database on this server.
     pub fn with_database_on(engine: Engine, database: &OwnServer) -> Self {
+        Self::bare_with_database_on(engine, database).migrated()
+    }
+
+    /// A site with an empty database on this server.
+    pub fn bare_with_database_on(engine: Engine, database: &OwnServer) -> Self {
         let (dovecot, container) = shared_dovecot();
-        Self::bare_at(engine, database.address(), dovecot, container).migrated()
+        Self::bare_at(engine, database.address(), dovecot, container)
     }
 
     /// The same, with mailboxes on this server.
     pub fn with_mailboxes_on(engine: Engine, dovecot: &OwnServer) -> Self {
         Self::bare_at(engine, engine.address(), dovecot.address(), Some(dovecot.container.clone())).migrated()
+    }
+
+    /// The same, with both on these servers.
+    pub fn on(engine: Engine, database: &OwnServer, dovecot: &OwnServer) -> Self {
+        Self::bare_at(engine, database.address(), dovecot.address(), Some(dovecot.container.clone())).migrated()
     }
 
     fn migrated(self) -> Self {
@@ -92,27 +108,61 @@ impl Scene {
         Self::bare_at(engine, engine.address(), dovecot, container)
     }
 
+    /// A site with an empty database, whose folder both mail hosts see, and whose servers are spoken to under TLS.
+    pub fn for_mail_hosts(engine: Engine) -> Self {
+        let (dovecot, container) = shared_dovecot();
+        let run = Self::next_run();
+        let folder = tempfile::Builder::new().prefix(&run).rand_bytes(0).tempdir_in(env("MAILDROP_TEST_OPT")).unwrap();
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let seen_as = format!("{OPT}/{run}");
+        let mut scene = Self::made(run, engine, engine.address(), dovecot, container, folder, Some(seen_as));
+        scene.file("ca.pem", &std::fs::read_to_string(env("MAILDROP_TEST_CA")).unwrap(), 0o644);
+        // Both hosts append to it, each as a user of its own.
+        scene.file("log", "", 0o666);
+        let ca_file = scene.seen("ca.pem");
+        scene.configure(|settings| settings.ca_file = Some(ca_file));
+        scene
+    }
+
     fn bare_at(
         engine: Engine,
         database: (String, u16),
         dovecot: (String, u16),
         dovecot_container: Option<String>,
     ) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Self::made(Self::next_run(), engine, database, dovecot, dovecot_container, folder, None)
+    }
+
+    /// A name that no other run of a test has.
+    fn next_run() -> String {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() & 0xffff_ffff;
         let number = NUMBER.fetch_add(1, Ordering::SeqCst);
-        let run = format!("s{now:x}x{:x}x{number}", std::process::id());
+        format!("s{now:x}x{:x}x{number}", std::process::id())
+    }
+
+    fn made(
+        run: String,
+        engine: Engine,
+        database: (String, u16),
+        dovecot: (String, u16),
+        dovecot_container: Option<String>,
+        folder: tempfile::TempDir,
+        seen_as: Option<String>,
+    ) -> Self {
         let settings = Settings {
             database: database.clone(),
             role: ADMINISTRATOR.0.into(),
             database_password: ADMINISTRATOR.1.into(),
             imap: dovecot.clone(),
             imap_password: "service-secret".into(),
+            ca_file: None,
             imap_more: String::new(),
             more: String::new(),
         };
         let database = Database::create_at(engine, database, &format!("maildrop_{run}"));
-        let scene = Self { database, run, settings, folder: tempfile::tempdir().unwrap(), dovecot, dovecot_container };
+        let scene = Self { database, run, settings, folder, seen_as, dovecot, dovecot_container };
         scene.write_configuration();
         scene
     }
@@ -120,6 +170,25 @@ impl Scene {
     /// A path in the site's own folder.
     pub fn path(&self, name: &str) -> String {
         self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    /// The same, as the program calls it.
+    pub fn seen(&self, name: &str) -> String {
+        self.seen_as.as_ref().map_or_else(|| self.path(name), |folder| format!("{folder}/{name}"))
+    }
+
+    /// Puts a file with these permissions there; its path, as the program calls it.
+    pub fn file(&self, name: &str, text: &str, mode: u32) -> String {
+        std::fs::write(self.path(name), text).unwrap_or_else(|error| panic!("{name}: {error}"));
+        std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(mode)).unwrap();
+        self.seen(name)
+    }
+
+    /// The configuration file for a program that runs here; its path.
+    pub fn configuration_here(&self) -> String {
+        let text = std::fs::read_to_string(self.path("config.toml")).unwrap();
+        self.file("config-here.toml", &text.replace(&self.seen(""), &self.path("")), 0o644);
+        self.path("config-here.toml")
     }
 
     /// Changes the configuration file.
@@ -137,9 +206,10 @@ impl Scene {
     }
 
     fn write_configuration(&self) {
+        // On a mail host deliveries run as another user.
+        let mode = if self.seen_as.is_some() { 0o644 } else { 0o600 };
         let secret = |name: &str, password: &str| {
-            std::fs::write(self.path(name), format!("{password}\n")).unwrap();
-            std::fs::set_permissions(self.path(name), std::fs::Permissions::from_mode(0o600)).unwrap();
+            self.file(name, &format!("{password}\n"), mode);
         };
         secret("database.password", &self.settings.database_password);
         secret("imap.password", &self.settings.imap_password);
@@ -147,15 +217,19 @@ impl Scene {
     }
 
     fn write(&self, file: &str, settings: &Settings) {
-        let Settings { database, role, imap, imap_more, more, .. } = settings;
+        let Settings { database, role, imap, ca_file, imap_more, more, .. } = settings;
         let postgres = self.database.engine.is_postgres();
         let engine = if postgres { "postgresql" } else { "mysql" };
         let log = if more.contains("[log]") {
             String::new()
         } else {
-            format!("[log]\nto = \"file\"\nfile = \"{}\"\nlevel = \"debug\"\n", self.path("log"))
+            format!("[log]\nto = \"file\"\nfile = \"{}\"\nlevel = \"debug\"\n", self.seen("log"))
         };
-        let here = self.folder.path().display();
+        let (tls, encryption) = match ca_file {
+            Some(file) => (format!("verify\"\nca_file = \"{file}"), format!("starttls\"\nca_file = \"{file}")),
+            None => ("off".into(), "none".into()),
+        };
+        let (database_password, imap_password) = (self.seen("database.password"), self.seen("imap.password"));
         let text = format!(
             r#"[database]
 engine = "{engine}"
@@ -163,15 +237,15 @@ host = "{}"
 port = {}
 database = "{}"
 user = "{role}"
-password_file = "{here}/database.password"
-tls = "off"
+password_file = "{database_password}"
+tls = "{tls}"
 
 [imap]
 host = "{}"
 port = {}
-encryption = "none"
+encryption = "{encryption}"
 user = "service"
-password_file = "{here}/imap.password"
+password_file = "{imap_password}"
 {imap_more}
 {more}
 {log}"#,
@@ -187,9 +261,9 @@ password_file = "{here}/imap.password"
         address
     }
 
-    /// The user that Dovecot knows.
+    /// The user that Dovecot knows, by name or by address.
     pub fn user(&self, name: &str) -> String {
-        format!("{name}-{}", self.run)
+        format!("{}-{}", name.split('@').next().unwrap_or_default(), self.run)
     }
 
     /// A message of Lisa's that nobody else has sent.
@@ -289,8 +363,8 @@ password_file = "{here}/imap.password"
     }
 
     /// The database, as the program opens it.
-    pub fn open_database(&self) -> Box<dyn maildrop_command::database::Database> {
-        use maildrop_command::{config::Config, deadline::Deadline, site::Site};
+    pub fn open_database(&self) -> Box<dyn maildrop_command::ledger::Database> {
+        use maildrop_command::{base::deadline::Deadline, config::Config, site::Site};
         let config = Config::load(std::path::Path::new(&self.path("config.toml"))).unwrap();
         let deadline = Deadline::after(std::time::Duration::from_secs(120));
         Site::configured(config).unwrap().open_database(None, deadline).unwrap()
@@ -308,7 +382,12 @@ password_file = "{here}/imap.password"
 
     /// Takes the lock of a message, as another program or a DBA would.
     pub fn hold(&self, message_id: &str) -> Connection {
-        let json = program(&["lock", "key", "--json", message_id]).output().unwrap().stdout;
+        self.hold_in(DEFAULT_NAMESPACE, message_id)
+    }
+
+    /// The same, where `lock.namespace` is another.
+    pub fn hold_in(&self, namespace: &str, message_id: &str) -> Connection {
+        let json = program(&["lock", "key", "--json", "--namespace", namespace, message_id]).output().unwrap().stdout;
         let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
         let mut session = self.session();
         let taken = if self.database.engine.is_postgres() {

@@ -47,6 +47,11 @@ impl Smtp {
         self.0.get_mut().write_all(&stuffed).unwrap();
     }
 
+    /// Gives content that has no line beginning with a dot, after DATA was answered.
+    pub fn say_more(&mut self, content: &str) {
+        self.0.get_mut().write_all(content.as_bytes()).unwrap();
+    }
+
     /// Ends the message; Postfix's queue id.
     pub fn end(&mut self) -> String {
         let reply = self.say(".");

@@ -1,9 +1,10 @@
 //! `lock exec`: a command that runs on one machine at a time.
 
-use super::{exit, free_name, glimpse, list};
-use crate::cli::place::{self, Place};
+use super::{exit, free_name, list, try_lock};
+use crate::cli::lock::program::{Outcome, ProgramError, die_with, run_under_lock};
+use crate::cli::site_options::{self, SiteOptions};
 use crate::cli::{complain, duration};
-use crate::lock::{LockName, Outcome, ProgramError, Wish, die_with, run_under_lock};
+use crate::operations::hold_lock::{LockRequest, lock_of_program};
 use clap::Args;
 use std::ffi::OsString;
 use std::io;
@@ -37,9 +38,9 @@ loses its lock.
 
 Exit status: the command's, 128 + n if signal n ended it; 75 (or --busy-code) if the lock is held elsewhere; 69 if the \
 lock was lost or the database cannot be asked; 126 if the command cannot be run, 127 if there is none of that name.")]
-pub(in crate::cli) struct Arguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
-    place: Place,
+    site: SiteOptions,
     /// How long to wait for the lock if it is held elsewhere: 30s, 10m, 2h
     #[arg(long, value_name = "DURATION", default_value = "0", value_parser = duration)]
     wait: Duration,
@@ -57,22 +58,22 @@ pub(in crate::cli) struct Arguments {
     command: Vec<OsString>,
 }
 
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
-    arguments.place.log_to_stderr();
-    let site = match arguments.place.site() {
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    arguments.site.log_to_stderr();
+    let site = match arguments.site.resolve() {
         Ok(site) => site,
         Err(exit) => return exit,
     };
     let name = &arguments.name;
-    let lock = LockName::of_program(site.namespace(), name);
-    let wish = Wish { name: name.clone(), lock, wait: arguments.wait, host: site.host().to_owned() };
+    let lock = lock_of_program(site.namespace(), name);
+    let request = LockRequest { name: name.clone(), lock, wait: arguments.wait, host: site.host().to_owned() };
     let open = move |deadline| site.open_database(None, deadline);
-    match run_under_lock(open, wish, &arguments.command, arguments.grace) {
+    match run_under_lock(open, request, &arguments.command, arguments.grace) {
         Ok(Outcome::Ended(status)) => exit(status),
         Ok(Outcome::Busy(holder)) => {
             // MySQL itself tells no more than the session.
-            let who = match glimpse::holder(&arguments.place, &lock) {
-                Some(entry) => glimpse::who(&entry),
+            let who = match try_lock::holder(&arguments.site, &lock) {
+                Some(entry) => try_lock::who(&entry),
                 None => list::holder(holder.as_ref()),
             };
             complain(&format!("{name}: held by {who}"));
@@ -83,7 +84,7 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
             complain(&format!("{name}: the lock was lost while the command ran, so it was ended: {why}"));
             ExitCode::Unavailable
         }
-        Err(ProgramError::Database(error)) => place::failed(&error),
+        Err(ProgramError::Database(error)) => site_options::failed(&error),
         Err(error @ ProgramError::System { .. }) => {
             complain(&error.to_string());
             ExitCode::OsErr

@@ -1,7 +1,9 @@
 //! `lock key`: what the servers call a message's lock.
 
 use crate::cli::say;
-use crate::lock::{DEFAULT_NAMESPACE, LockName};
+use crate::delivery::lock_of_message_id;
+use crate::lock::{DEFAULT_NAMESPACE, OF_PROGRAMS};
+use crate::operations::hold_lock::lock_of_program;
 use clap::Args;
 use sysexits::ExitCode;
 
@@ -12,8 +14,9 @@ Examples:
   maildrop_command lock key --namespace 'maildrop exec' nightly-report
 
 The SQL functions maildrop_lock_key(message_id) on PostgreSQL and maildrop_lock_name(message_id, namespace) \
-on MySQL give the same. The locks of `lock exec` have the namespace of the site with ` exec` after it.")]
-pub(in crate::cli) struct Arguments {
+on MySQL give the same; of a Message-ID with bytes beyond ASCII they want an X for each of these, as the lock has it. The \
+locks of `lock exec` have the namespace of the site with ` exec` after it.")]
+pub(crate) struct Arguments {
     /// The Message-ID, with or without its angle brackets
     message_id: String,
     /// The namespace: lock.namespace in the configuration
@@ -24,8 +27,12 @@ pub(in crate::cli) struct Arguments {
     json: bool,
 }
 
-pub(super) fn run(Arguments { message_id, namespace, json }: &Arguments) -> ExitCode {
-    let name = LockName::new(namespace, message_id.as_bytes());
+pub(crate) fn run(Arguments { message_id, namespace, json }: &Arguments) -> ExitCode {
+    // Of a program's name, no byte becomes an X.
+    let name = match namespace.strip_suffix(OF_PROGRAMS) {
+        Some(site) => lock_of_program(site, message_id),
+        None => lock_of_message_id(namespace, message_id.as_bytes()),
+    };
     let (key, mysql_name) = (name.postgres_key(), name.mysql_name());
     if *json {
         // A bigint as text: JSON numbers lose their last digits above 2^53 in many programs.

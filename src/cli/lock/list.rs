@@ -1,10 +1,11 @@
 //! `lock list`: who holds a lock, and who waits for one.
 
-use crate::cli::place::{self, Place};
-use crate::cli::{Slow, complain, say, table};
-use crate::lock::{Entry, Holder, Listing, Name, list};
+use crate::cli::site_options::{self, SiteOptions};
+use crate::cli::{Slow, complain, json, say, table};
+use crate::ledger::LockPurpose;
+use crate::lock::Holder;
+use crate::operations::locks::{Entry, Listing, list};
 use clap::Args;
-use serde_json::json;
 use std::time::Duration;
 use sysexits::ExitCode;
 
@@ -20,26 +21,26 @@ Examples:
 A lock is named after the Message-ID of the message that is delivered under it, or as `lock exec` was told. On \
 PostgreSQL other programs' advisory locks in this database are listed too, by their key. The age is the server's, and \
 counts from when the process asked for its lock.")]
-pub(in crate::cli) struct Arguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
-    place: Place,
+    site: SiteOptions,
     /// Print JSON, for programs
     #[arg(long)]
     json: bool,
 }
 
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let _slow = Slow::watch("asking the server");
-    let (_, mut database) = match arguments.place.open(PATIENCE) {
+    let (_, mut database) = match arguments.site.open(PATIENCE) {
         Ok(opened) => opened,
         Err(exit) => return exit,
     };
-    let listing = match list(database.as_mut(), arguments.place.embedded.as_deref(), None) {
+    let listing = match list(database.as_mut(), arguments.site.embedded.as_deref(), None) {
         Ok(listing) => listing,
-        Err(error) => return place::failed(&error),
+        Err(error) => return site_options::failed(&error),
     };
     if arguments.json {
-        say(&in_json(&listing).to_string());
+        say(&json(&listing));
     } else if listing.entries.is_empty() {
         say("no lock is held");
     } else {
@@ -73,7 +74,7 @@ fn row(entry: &Entry) -> [String; 7] {
 /// What the lock is called: the server's name for it where nobody knows better.
 fn name(entry: &Entry) -> String {
     match &entry.name {
-        Some(Name::Message(name) | Name::Program(name)) => name.clone(),
+        Some(LockPurpose::Message(name) | LockPurpose::Program(name)) => name.clone(),
         None => format!("key {}", entry.lock),
     }
 }
@@ -86,34 +87,6 @@ fn age(age: Duration) -> String {
         Duration::from_secs(age.as_secs())
     };
     humantime::format_duration(shown).to_string()
-}
-
-pub(super) fn in_json(listing: &Listing) -> serde_json::Value {
-    let locks: Vec<_> = listing
-        .entries
-        .iter()
-        .map(|entry| {
-            let (kind, name) = match &entry.name {
-                Some(Name::Message(name)) => (Some("message"), Some(name)),
-                Some(Name::Program(name)) => (Some("program"), Some(name)),
-                None => (None, None),
-            };
-            json!({
-                "kind": kind,
-                "name": name,
-                "lock": entry.lock,
-                "waits": entry.waits,
-                "age_s": entry.age.map(|age| age.as_secs_f64()),
-                "application": entry.application,
-                "host": entry.host,
-                "pid": entry.pid,
-                "session": entry.session,
-            })
-        })
-        .collect();
-    let hidden: Vec<_> =
-        listing.hidden.iter().map(|hidden| json!({ "what": hidden.what, "grant": hidden.grant })).collect();
-    json!({ "locks": locks, "hidden": hidden })
 }
 
 /// Who holds it, in a line: what is known of it.

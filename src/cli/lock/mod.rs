@@ -1,11 +1,13 @@
 //! `lock`: the named lock, for people and other programs. A file for each thing that can be done with it.
 
 mod exec;
-mod glimpse;
 mod key;
 mod list;
+mod program;
+mod try_lock;
 
 use crate::lock::LockName;
+use crate::operations::hold_lock::lock_of_program;
 use crate::site::Site;
 use clap::Subcommand;
 use std::ffi::OsString;
@@ -13,16 +15,16 @@ use std::io::Write;
 use sysexits::ExitCode;
 
 #[derive(Debug, Subcommand)]
-pub(super) enum Command {
+pub(crate) enum Command {
     /// Run a command while holding a lock: on one machine at a time, of all that use this database
     Exec(exec::Arguments),
     /// Who holds a lock, and who waits for one
     List(list::Arguments),
     /// Whether a lock is free right now, without taking it
-    Try(glimpse::Arguments),
+    Try(try_lock::Arguments),
     /// Print the PostgreSQL key and the MySQL name of a Message-ID's lock
     Key(key::Arguments),
-    /// What `lock exec` starts: puts itself under the life of its parent, and becomes the command
+    /// What `lock exec` starts: has itself killed when its parent ends (PDEATHSIG), and becomes the command
     #[command(hide = true)]
     Program {
         parent: u32,
@@ -31,11 +33,11 @@ pub(super) enum Command {
     },
 }
 
-pub(super) fn run(command: &Command) -> ExitCode {
+pub(crate) fn run(command: &Command) -> ExitCode {
     match command {
         Command::Exec(arguments) => exec::run(arguments),
         Command::List(arguments) => list::run(arguments),
-        Command::Try(arguments) => glimpse::run(arguments),
+        Command::Try(arguments) => try_lock::run(arguments),
         Command::Key(arguments) => key::run(arguments),
         Command::Program { parent, command } => exec::become_program(*parent, command),
     }
@@ -55,11 +57,7 @@ fn free_name(text: &str) -> Result<String, String> {
 
 /// The lock of that name: of `lock exec`, or of a message.
 fn lock_name(site: &Site, name: &str, message_id: bool) -> LockName {
-    if message_id {
-        LockName::new(site.namespace(), name.as_bytes())
-    } else {
-        LockName::of_program(site.namespace(), name)
-    }
+    if message_id { site.lock_of_message_id(name.as_bytes()) } else { lock_of_program(site.namespace(), name) }
 }
 
 /// Ends with the exit status of another program, which [`ExitCode`] has no room for.

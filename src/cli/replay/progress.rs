@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(10);
 
 /// How far a replay has come.
-pub(super) struct Progress {
+pub(super) struct ReplayProgress {
     /// Hidden where there is no terminal.
     bar: ProgressBar,
     total: u64,
@@ -21,7 +21,7 @@ pub(super) struct Progress {
     ending: bool,
 }
 
-impl Progress {
+impl ReplayProgress {
     pub fn begin(total: u64) -> Self {
         let bar = if std::io::stderr().is_terminal() { ProgressBar::new(total) } else { ProgressBar::hidden() };
         let style = ProgressStyle::with_template("{bar:24} {pos}/{len}, {rate}, {eta} left: {msg}");
@@ -35,7 +35,7 @@ impl Progress {
     }
 
     /// Shows the numbers.
-    pub fn show(&mut self, tally: &Tally) {
+    pub(crate) fn show(&mut self, tally: &Tally) {
         self.bar.set_position(tally.looked_at());
         self.bar.set_message(numbers(tally));
         if self.bar.is_hidden() && self.told.elapsed() >= EVERY {
@@ -45,14 +45,14 @@ impl Progress {
     }
 
     /// Says once that the end is near.
-    pub fn ending(&mut self) {
+    pub(crate) fn ending(&mut self) {
         if !std::mem::replace(&mut self.ending, true) {
             self.above(|| complain("ending after the messages in hand; once more, and it ends at once"));
         }
     }
 
     /// Writes above the bar.
-    pub fn above(&self, write: impl FnOnce()) {
+    pub(crate) fn above(&self, write: impl FnOnce()) {
         self.bar.suspend(write);
     }
 

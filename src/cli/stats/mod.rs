@@ -1,19 +1,17 @@
 //! `stats`: how deliveries went.
 
-mod histogram;
-mod tally;
-mod tell;
+mod prometheus;
+mod table;
 
-use super::place::{self, Place};
-use super::{complain, moment, pages, say};
-use crate::database::{Database, DatabaseError};
+use super::site_options::{self, SiteOptions};
+use super::{complain, json, say};
+use crate::base::timestamp;
+use crate::operations::stats::{self, Since};
 use clap::{Args, ValueEnum};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use sysexits::ExitCode;
-
-use tally::Tally;
 
 /// How long all of it may take.
 const PATIENCE: Duration = Duration::from_mins(30);
@@ -40,9 +38,9 @@ goes on: gauges, not counters, so do not take rate() of them. Percentiles have t
 
 Exit status: 0, 64 for a mistake in the arguments, 69 if the database cannot be asked, 73 if the file cannot be written, \
 78 if the configuration cannot be read.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     #[command(flatten)]
-    place: Place,
+    site: SiteOptions,
     /// What began since: 2d, 90m (ago), 2026-11-20, 2026-11-20T03:00:00Z
     #[arg(long, value_name = "WHEN", default_value = "1d", value_parser = since)]
     since: Since,
@@ -67,52 +65,35 @@ enum Format {
     Prometheus,
 }
 
-/// Since when.
-#[derive(Clone, Copy, Debug)]
-struct Since {
-    /// In microseconds since 1970.
-    moment: i64,
-    /// How long ago, if it was said so.
-    ago: Option<Duration>,
-}
-
 fn since(text: &str) -> Result<Since, String> {
-    Ok(Since { moment: moment::since(text)?, ago: super::duration(text).ok() })
+    let moment = timestamp::since(text)?;
+    Ok(timestamp::duration(text).map_or(Since::Moment(moment), Since::Ago))
 }
 
-/// What was counted.
-struct Counted {
-    tally: Tally,
-    /// In microseconds since 1970, as all moments here.
-    from: i64,
-    until: i64,
-    ago: Option<Duration>,
-    /// Messages recorded within the time, and their bytes.
-    messages: (u64, u64),
-    /// Copies that are owed now.
-    owed: u64,
-}
-
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let format = if arguments.json { Format::Json } else { arguments.format };
-    if format == Format::Prometheus && arguments.since.ago.is_none_or(|ago| ago.is_zero()) {
+    let window = match arguments.since {
+        Since::Ago(ago) => ago,
+        Since::Moment(_) => Duration::ZERO,
+    };
+    if format == Format::Prometheus && window.is_zero() {
         complain("--format prometheus wants a window that moves with time, such as --since 1h: its name is a label");
         return ExitCode::Usage;
     }
     let slow = super::Slow::watch("reading the ledger");
-    let (_, mut database) = match arguments.place.open(PATIENCE) {
+    let (_, mut database) = match arguments.site.open(PATIENCE) {
         Ok(opened) => opened,
         Err(status) => return status,
     };
-    let counted = match count(database.as_mut(), arguments.since) {
+    let counted = match stats::count(database.as_mut(), arguments.since) {
         Ok(counted) => counted,
-        Err(error) => return place::failed(&error),
+        Err(error) => return site_options::failed(&error),
     };
     drop(slow);
     let text = match format {
-        Format::Table => tell::text(&counted),
-        Format::Json => tell::json(&counted).to_string(),
-        Format::Prometheus => tell::prometheus(&counted),
+        Format::Table => table::text(&counted),
+        Format::Json => json(&counted),
+        Format::Prometheus => prometheus::text(&counted, window),
     };
     let Some(file) = &arguments.output else {
         say(text.trim_end());
@@ -125,24 +106,6 @@ pub(super) fn run(arguments: &Arguments) -> ExitCode {
             ExitCode::CantCreat
         }
     }
-}
-
-fn count(database: &mut dyn Database, since: Since) -> Result<Counted, DatabaseError> {
-    let until = pages::now(database)?;
-    // "An hour ago" is meant by the clock that wrote the times.
-    let from = since.ago.map_or(since.moment, |ago| until.saturating_sub(pages::microseconds(ago)));
-    let tally = tally::read(database, from, until.saturating_add(1))?;
-    let recorded = database.select(
-        "counting messages",
-        "SELECT count(*), coalesce(sum(size), 0) FROM messages WHERE recorded_at >= ? AND recorded_at <= ?",
-        &[crate::database::Value::Moment(from), crate::database::Value::Moment(until)],
-    )?;
-    let owed = database.select("counting what is owed", "SELECT count(*) FROM copies WHERE state = 'owed'", &[])?;
-    let number = |rows: &[crate::database::Row], column| -> Result<u64, DatabaseError> {
-        Ok(rows.first().map(|row| row.value(column)).transpose()?.flatten().unwrap_or_default())
-    };
-    let messages = (number(&recorded, 0)?, number(&recorded, 1)?);
-    Ok(Counted { tally, from, until, ago: since.ago, messages, owed: number(&owed, 0)? })
 }
 
 /// Whoever reads the file sees all of the old one or all of the new one. node_exporter reads what ends in `.prom`: the new

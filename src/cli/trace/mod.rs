@@ -1,20 +1,14 @@
 //! `trace`: one message's whole story, across all hosts.
 
-mod find;
-mod story;
-mod tell;
-mod verdict;
+mod text;
 
-use super::place::{self, Place};
-use super::{complain, moment, say};
-use crate::database::{Database, DatabaseError};
-use crate::site::Site;
+use super::site_options::{self, SiteOptions};
+use super::{complain, json, say};
+use crate::base::timestamp;
+use crate::operations::trace::trace;
 use clap::Args;
 use std::time::Duration;
 use sysexits::ExitCode;
-
-use find::{As, Asked};
-use story::Story;
 
 /// How long all of it may take: a queue id or an address has no index of its own.
 const PATIENCE: Duration = Duration::from_mins(10);
@@ -40,14 +34,14 @@ its own.
 
 Exit status: 0 if there is something to tell, 66 if nothing was found, 69 if the database cannot be asked, 78 if the \
 configuration cannot be read.")]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// A Message-ID, a queue id, or an address
     #[arg(value_name = "MESSAGE-ID|QUEUE-ID|ADDRESS", allow_hyphen_values = true)]
     what: String,
     #[command(flatten)]
-    place: Place,
+    site: SiteOptions,
     /// How far back to look for a queue id or an address: 2d, 90m, 2026-11-20, 2026-11-20T03:00:00Z
-    #[arg(long, value_name = "WHEN", default_value = "5d", value_parser = moment::since)]
+    #[arg(long, value_name = "WHEN", default_value = "5d", value_parser = timestamp::since)]
     since: i64,
     /// At most so many messages, the newest first
     #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
@@ -57,60 +51,21 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-/// What there is to tell.
-struct Traced {
-    asked: Asked,
-    stories: Vec<Story>,
-    /// Whether there are more messages than were asked for.
-    more: bool,
-    /// The database's clock, in microseconds since 1970.
-    now: i64,
-    limits: verdict::Limits,
-}
-
-pub(super) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     if arguments.what.trim().is_empty() {
         complain("say what to trace: a Message-ID, a queue id or an address");
         return ExitCode::Usage;
     }
     let slow = super::Slow::watch("asking the ledger");
-    let (site, mut database) = match arguments.place.open(PATIENCE) {
+    let (site, mut database) = match arguments.site.open(PATIENCE) {
         Ok(opened) => opened,
         Err(status) => return status,
     };
-    let traced = match trace(&site, database.as_mut(), arguments) {
+    let traced = match trace(&site, database.as_mut(), &arguments.what, arguments.since, arguments.limit.into()) {
         Ok(traced) => traced,
-        Err(error) => return place::failed(&error),
+        Err(error) => return site_options::failed(&error),
     };
     drop(slow);
-    say(&if arguments.json { tell::json(&traced).to_string() } else { tell::text(&traced, &site, arguments.since) });
-    if traced.stories.is_empty() { ExitCode::NoInput } else { ExitCode::Ok }
-}
-
-fn trace(site: &Site, database: &mut dyn Database, arguments: &Arguments) -> Result<Traced, DatabaseError> {
-    let limit = usize::from(arguments.limit);
-    let (asked, found, more) = find::find(site, database, &arguments.what, arguments.since, limit)?;
-    let mut stories: Vec<Story> = Vec::new();
-    for found in found {
-        let mut story = story::read(database, &found)?;
-        // Messages that share a Message-ID share a lock.
-        story.holder = match stories.iter().find(|other| other.lock == story.lock) {
-            Some(other) => other.holder.clone(),
-            None => database.holder(&story.lock)?,
-        };
-        stories.push(story);
-    }
-    let now = super::pages::now(database)?;
-    let limits = verdict::Limits { deadline: site.deadline(), settle: site.policy().settle };
-    Ok(Traced { asked, stories, more, now, limits })
-}
-
-impl As {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::MessageId => "Message-ID",
-            Self::QueueId => "queue id",
-            Self::Address => "address",
-        }
-    }
+    say(&if arguments.json { json(&traced) } else { text::text(&traced, &site, arguments.since) });
+    if traced.messages.is_empty() { ExitCode::NoInput } else { ExitCode::Ok }
 }

@@ -1,8 +1,9 @@
 //! Opening the connection: which address, which certificate, how long.
 
-use super::super::{Address, CONNECT_TIMEOUT, Client, DatabaseError, DatabaseFailure, Server, Tls};
+use super::super::{Client, DatabaseError, DatabaseFailure, SILENCE, Server, Tls};
 use super::error;
-use crate::deadline::Deadline;
+use crate::base::deadline::Deadline;
+use crate::base::endpoint::{CONNECT_TIMEOUT, Endpoint};
 use mysql::{Conn, Opts, OptsBuilder, SslOpts};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -26,7 +27,7 @@ const SYSTEM_CERTIFICATES: [&str; 5] = [
 /// Whether what is sent to this server can be read on its way: over TCP, without TLS, to what is not this host.
 pub(super) fn in_clear(server: &Server) -> bool {
     match (&server.address, &server.tls) {
-        (Address::Tcp { host, .. }, Tls::Off) => {
+        (Endpoint::Tcp { host, .. }, Tls::Off) => {
             let address = host.parse::<IpAddr>();
             !(host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback()))
         }
@@ -35,17 +36,25 @@ pub(super) fn in_clear(server: &Server) -> bool {
 }
 
 /// Opens the connection and authenticates.
-pub(super) fn open(server: &Server, client: &Client, deadline: Deadline) -> Result<Conn, DatabaseError> {
-    let options = options(server, client, deadline)?;
+pub(super) fn open(
+    server: &Server,
+    client: &Client,
+    deadline: Deadline,
+    patience: Duration,
+) -> Result<Conn, DatabaseError> {
+    if deadline.passed() {
+        return Err(DatabaseError::new(DatabaseFailure::TimedOut, "connecting to the database", "no time is left"));
+    }
+    let options = options(server, client, patience)?;
     match &server.address {
-        Address::Socket(path) => {
+        Endpoint::Socket(path) => {
             let doing = format!("connecting to the database at {}", path.display());
             let path = path.to_str().ok_or_else(|| {
                 DatabaseError::new(DatabaseFailure::Local, doing.as_str(), "the socket's path is not UTF-8")
             })?;
             Conn::new(options.socket(Some(path))).map_err(|error| error::connecting(&doing, &error))
         }
-        Address::Tcp { host, port } => {
+        Endpoint::Tcp { host, port } => {
             let doing = format!("connecting to the database at {host}, port {port}");
             let addresses = resolve(host, *port, &doing)?;
             try_each(&addresses, host, options, &server.tls, deadline, &doing)
@@ -53,22 +62,13 @@ pub(super) fn open(server: &Server, client: &Client, deadline: Deadline) -> Resu
     }
 }
 
-fn options(server: &Server, client: &Client, deadline: Deadline) -> Result<OptsBuilder, DatabaseError> {
-    let left = deadline.remaining();
-    if left.is_zero() {
-        return Err(DatabaseError::new(DatabaseFailure::TimedOut, "connecting to the database", "no time is left"));
-    }
-    // The crate sets these once, on the socket. Above what is left, since a wait for the lock may use it up; whoever needs
-    // the deadline kept to the second has a watchdog.
-    let patience = left + Duration::from_secs(2);
-    let mut attributes = HashMap::from([
+fn options(server: &Server, client: &Client, patience: Duration) -> Result<OptsBuilder, DatabaseError> {
+    // No queue id: these stay as they are, and the session may serve another delivery. The journal has it.
+    let attributes = HashMap::from([
         ("program_name".to_owned(), env!("CARGO_PKG_NAME").to_owned()),
         ("host".to_owned(), client.host.clone()),
         ("pid".to_owned(), client.pid.to_string()),
     ]);
-    if let Some(queue_id) = &client.queue_id {
-        attributes.insert("queue_id".to_owned(), queue_id.clone());
-    }
     Ok(OptsBuilder::new()
         .user(Some(server.user.as_str()))
         .pass(server.password.as_ref().map(|password| password.expose()))
@@ -80,18 +80,17 @@ fn options(server: &Server, client: &Client, deadline: Deadline) -> Result<OptsB
         .stmt_cache_size(0)
         .read_timeout(Some(patience))
         .write_timeout(Some(patience))
-        // A server that vanished is noticed within half a minute, also while the session is idle under IMAP.
         .tcp_keepalive_time_ms(Some(15_000))
         .tcp_keepalive_probe_interval_secs(Some(5))
         .tcp_keepalive_probe_count(Some(3))
-        .tcp_user_timeout_ms(Some(30_000))
+        .tcp_user_timeout_ms(u32::try_from(SILENCE.as_millis()).ok())
         .ssl_opts(tls_options(&server.address, &server.tls)?)
-        // Shown by performance_schema.session_connect_attrs, to whoever looks for the holder of a lock.
+        // Shown by performance_schema.session_connect_attrs, to people who look for the holder of a lock.
         .connect_attrs(Some(attributes)))
 }
 
-fn tls_options(address: &Address, tls: &Tls) -> Result<Option<SslOpts>, DatabaseError> {
-    let (Tls::Verify { ca_file }, Address::Tcp { .. }) = (tls, address) else {
+fn tls_options(address: &Endpoint, tls: &Tls) -> Result<Option<SslOpts>, DatabaseError> {
+    let (Tls::Verify { ca_file }, Endpoint::Tcp { .. }) = (tls, address) else {
         return Ok(None);
     };
     let local = |detail: String| DatabaseError::new(DatabaseFailure::Local, "setting TLS up", detail);
@@ -101,7 +100,7 @@ fn tls_options(address: &Address, tls: &Tls) -> Result<Option<SslOpts>, Database
     let file = match ca_file {
         Some(file) => {
             // Read once more by the crate, whose errors do not name the file.
-            crate::tls::client_config(Some(file)).map_err(|error| local(error.to_string()))?;
+            crate::base::tls::client_config(Some(file)).map_err(|error| local(error.to_string()))?;
             file.clone()
         }
         None => SYSTEM_CERTIFICATES.iter().map(Path::new).find(|file| file.exists()).map(PathBuf::from).ok_or_else(
@@ -123,7 +122,7 @@ fn resolve(host: &str, port: u16, doing: &str) -> Result<Vec<SocketAddr>, Databa
 }
 
 /// Tries one address after the other: the crate gives up at the first that does not answer, and a name like `localhost`
-/// may well stand for `::1` first, where nobody listens.
+/// may well stand for `::1` first, where no server listens.
 fn try_each(
     addresses: &[SocketAddr],
     host: &str,

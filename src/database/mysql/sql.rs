@@ -5,14 +5,15 @@
 //! could do anything. None can: every value crosses as a hexadecimal literal, made of the digits 0-9 and a-f alone,
 //! whatever the input, the character set or `sql_mode`.
 
-use crate::lock::hex;
+use crate::base::hex;
 
-/// Whether the server takes no writes, as an expression. MariaDB has more than one word for it.
-pub(crate) const READ_ONLY: &str = "@@global.read_only NOT IN ('0', 'OFF') OR @@global.innodb_read_only";
+/// Whether the server takes no writes, as an expression. MariaDB has more than one word for it; where it is a number, as on
+/// MySQL, a statement that writes may not compare it with a word (1292).
+pub(crate) const READ_ONLY: &str = "CONCAT(@@global.read_only) NOT IN ('0', 'OFF') OR @@global.innodb_read_only";
 
 /// Text, as a literal of character set utf8mb4.
-pub(crate) fn text(value: &str) -> String {
-    format!("_utf8mb4 X'{}'", hex(value.as_bytes()))
+pub fn text(value: &str) -> String {
+    format!("_utf8mb4 X'{}'", hex::encode(value.as_bytes()))
 }
 
 /// Text, or NULL.
@@ -21,8 +22,8 @@ pub(crate) fn optional_text(value: Option<&str>) -> String {
 }
 
 /// Bytes, as a literal.
-pub(crate) fn bytes(value: &[u8]) -> String {
-    format!("X'{}'", hex(value))
+pub fn bytes(value: &[u8]) -> String {
+    format!("X'{}'", hex::encode(value))
 }
 
 /// A number, or NULL.
@@ -31,7 +32,7 @@ pub(crate) fn optional_number(value: Option<impl Into<u64>>) -> String {
 }
 
 /// Literals with commas between them: the inside of an IN list.
-pub(crate) fn list(literals: impl IntoIterator<Item = String>) -> String {
+pub fn list(literals: impl IntoIterator<Item = String>) -> String {
     literals.into_iter().collect::<Vec<_>>().join(", ")
 }
 

@@ -1,4 +1,5 @@
-//! What the server's list of sessions says of us: `maildrop QUEUEID pid@host`. Whoever finds a lock taken reads it there.
+//! What the server's list of sessions says of us: `maildrop QUEUEID pid@host`. A delivery that finds a lock taken reads
+//! there who has it.
 
 use crate::database::Client;
 use std::fmt;
@@ -23,7 +24,7 @@ pub(crate) struct Process {
 
 impl Process {
     /// What this process tells.
-    pub(crate) fn of(client: &Client) -> Self {
+    pub fn of(client: &Client) -> Self {
         let queue_id = client.queue_id.as_deref().map(|id| plain(id).chars().take(MAX_QUEUE_ID).collect());
         Self { queue_id, pid: client.pid, host: plain(&client.host) }
     }

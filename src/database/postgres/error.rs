@@ -38,9 +38,15 @@ pub(crate) fn not_connected(doing: &str, error: &postgres::Error, deadline_passe
 }
 
 /// Whether no TCP connection came about, so that no server has said anything.
-pub(super) fn nobody_answered(error: &postgres::Error) -> bool {
+pub(super) fn no_server_answered(error: &postgres::Error) -> bool {
     // See above: its words are all that it shows.
     error.to_string().starts_with("error connecting to server")
+}
+
+/// Whether a notice that came with a COMMIT says that it is not what it should be: a warning (class 01; "there is no
+/// transaction in progress" and its like are of class 25), and none that a trigger raised, which says where in its code.
+pub(super) fn in_doubt(notice: &DbError) -> bool {
+    notice.code().code().starts_with("01") && notice.where_().is_none()
 }
 
 /// What a SQLSTATE is about (PostgreSQL manual, appendix A).
@@ -83,7 +89,7 @@ fn detail(error: &postgres::Error) -> String {
 }
 
 /// The server's message, with its code, and what it adds.
-fn said_in_full(said: &DbError) -> String {
+pub(super) fn said_in_full(said: &DbError) -> String {
     let mut text = format!("{} (SQLSTATE {}", said.message(), said.code().code());
     for more in [said.detail(), said.hint()].into_iter().flatten() {
         text.push_str("; ");

@@ -1,9 +1,9 @@
 //! Questions that people ask of PostgreSQL's tables.
 
-use super::{PostgresDatabase, Transaction, error};
+use super::{HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction, error};
+use crate::database::DatabaseError;
+use crate::database::postgres::literal;
 use crate::database::tables::{Dialect, Row, Tables, Value, filled};
-use crate::database::{DatabaseError, DatabaseFailure};
-use crate::ledger::postgres::literal;
 use postgres::SimpleQueryMessage;
 
 impl Tables for PostgresDatabase {
@@ -13,8 +13,7 @@ impl Tables for PostgresDatabase {
 
     fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
         let sql = filled(doing, sql, values, write)?;
-        self.round_trips += 1;
-        let answers = self.client.simple_query(&sql).map_err(|error| error::failed(doing, &error))?;
+        let answers = self.ask(doing, |client| client.simple_query(&sql))?;
         let rows = answers.iter().filter_map(|answer| match answer {
             SimpleQueryMessage::Row(row) => Some(row),
             _ => None,
@@ -28,11 +27,12 @@ impl Tables for PostgresDatabase {
 
     fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError> {
         let answers = self.change_batch(doing, &filled(doing, sql, values, write)?)?;
-        let changed = answers.iter().find_map(|answer| match answer {
+        let changed = answers.iter().filter_map(|answer| match answer {
             SimpleQueryMessage::CommandComplete(changed) => Some(*changed),
             _ => None,
         });
-        changed.ok_or_else(|| DatabaseError::new(DatabaseFailure::Other, doing, "the server did not say what it did"))
+        // Of the statement, and of the settings around it, which change no row.
+        Ok(changed.sum())
     }
 
     fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<(), DatabaseError> {
@@ -44,13 +44,17 @@ impl Tables for PostgresDatabase {
 
 impl PostgresDatabase {
     /// Outside of a transaction, the server makes one of the batch (PostgreSQL manual, "Multiple Statements in a Simple
-    /// Query"), and what a deadlock took back is tried again. Within the lock's, that is for whoever holds it to decide.
+    /// Query"), and what a deadlock took back is tried again. Within the lock's, the holder decides.
     fn change_batch(&mut self, doing: &str, sql: &str) -> Result<Vec<SimpleQueryMessage>, DatabaseError> {
+        if self.transaction != Transaction::None {
+            return self.ask(doing, |client| client.simple_query(sql));
+        }
+        let sql = format!("{HEAR_NOTHING} {sql}; {HEAR_OF_THE_COMMIT}");
         loop {
-            self.round_trips += 1;
-            match self.client.simple_query(sql).map_err(|error| error::failed(doing, &error)) {
-                Err(error) if self.transaction == Transaction::None && self.try_again(&error) => {}
-                result => return result,
+            match self.ask(doing, |client| client.simple_query(&sql)) {
+                Ok(answers) => return self.replicated(doing).map(|()| answers),
+                Err(error) if self.try_again(&error) => {}
+                Err(error) => return Err(error),
             }
         }
     }

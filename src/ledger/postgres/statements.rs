@@ -2,7 +2,8 @@
 //!
 //! Times are `clock_timestamp()`: `now()` is when the lock's transaction began, before anything was appended.
 
-use super::literal;
+use crate::database::postgres::literal;
+use crate::ledger::WayIn;
 use crate::ledger::{CopyKey, CopyRecord, CopyState, EndedAttempt, MessageRecord};
 
 pub(super) const DOING: &str = "recording the delivery";
@@ -13,12 +14,15 @@ pub(super) const SAVEPOINT: &str = "SAVEPOINT maildrop_record;";
 pub(super) const SAVEPOINT_AGAIN: &str = "ROLLBACK TO SAVEPOINT maildrop_record;";
 
 /// A row for each pair of a copy asked for and an open attempt at it.
-pub(crate) fn look(copies: &[CopyKey]) -> String {
+pub(super) fn look(copies: &[CopyKey]) -> String {
     format!(
         "SELECT k.place, c.copy_key IS NOT NULL, c.uid_validity, c.uid, a.attempt, a.recipient, \
-         extract(epoch FROM clock_timestamp() - a.started_at), a.uid_validity, a.uid_next \
+         extract(epoch FROM clock_timestamp() - a.started_at), a.uid_validity, a.uid_next, \
+         a.host, encode(a.lock_digest, 'hex'), \
+         encode(m.lock_digest, 'hex'), extract(epoch FROM clock_timestamp() - m.recorded_at) \
          FROM unnest({}) WITH ORDINALITY k (copy_key, place) \
          LEFT JOIN copies c ON c.copy_key = k.copy_key AND c.state = 'delivered' \
+         LEFT JOIN messages m ON m.id = c.message \
          LEFT JOIN attempts a ON a.copy_key = k.copy_key AND a.ended_at IS NULL \
          ORDER BY k.place, a.started_at, a.attempt",
         keys(copies)
@@ -36,6 +40,17 @@ pub(super) fn first_attempt_age(copies: &[CopyKey]) -> String {
 fn keys(copies: &[CopyKey]) -> String {
     let keys: Vec<String> = copies.iter().map(|key| literal::bytes(key.as_bytes())).collect();
     format!("ARRAY[{}]::bytea[]", keys.join(","))
+}
+
+/// A way in that was proven just now.
+pub(super) fn way_in(way_in: &WayIn, host: &str) -> String {
+    format!(
+        "INSERT INTO ways_in (digest, way_in, proven_at, host) VALUES ({}, {}, clock_timestamp(), {}) \
+         ON CONFLICT (digest) DO UPDATE SET proven_at = excluded.proven_at, host = excluded.host",
+        literal::bytes(&way_in.digest),
+        literal::text(&way_in.text),
+        literal::text(host),
+    )
 }
 
 /// The message's source, once for all its recipients.
@@ -99,7 +114,7 @@ pub(super) fn ended(ended: &EndedAttempt<'_>) -> String {
     format!(
         "UPDATE attempts SET ended_at = clock_timestamp(), outcome = {}, stages = {} \
          WHERE copy_key = {} AND attempt = {} AND ended_at IS NULL;",
-        literal::text(ended.outcome),
+        literal::text(&ended.outcome.to_string()),
         ended.stages.map_or_else(literal::null, literal::json),
         literal::bytes(ended.key.as_bytes()),
         literal::uuid(ended.attempt),

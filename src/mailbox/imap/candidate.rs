@@ -1,7 +1,7 @@
 //! Which messages of a mailbox may be the one that is wanted, by their Message-ID alone.
 
 use crate::mailbox::{Matching, Wanted};
-use crate::message::Message;
+use crate::message::{Message, message_id_as_stored};
 
 /// How long a Message-ID may be to be searched by: command lines have their bounds.
 const MAX_SEARCHED: usize = 500;
@@ -34,8 +34,7 @@ pub(super) fn searchable<'a>(wanted: &Wanted<'a>) -> Option<&'a str> {
 /// The Message-ID of the message with this header, as every store has it: Cyrus writes an X for a byte beyond ASCII.
 pub(super) fn message_id(header: Vec<u8>) -> Option<Vec<u8>> {
     let message = Message::receive(header).ok()?;
-    let id = message.message_id_bytes()?;
-    Some(id.iter().map(|&byte| if byte.is_ascii() { byte } else { b'X' }).collect())
+    message.message_id_bytes().map(message_id_as_stored)
 }
 
 /// Without its angle brackets.
@@ -47,8 +46,8 @@ fn bare(id: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mailbox::Role;
     use crate::message::Identity;
+    use crate::message::Role;
     use time::macros::datetime;
 
     fn wanted<'a>(message_id: Option<&'a str>, matching: Matching, identity: &'a Identity) -> Wanted<'a> {

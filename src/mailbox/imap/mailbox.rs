@@ -1,20 +1,19 @@
 //! One mailbox of one user on an IMAP server.
 
-use super::Broken;
-use super::argument::{Command, date, date_time};
 use super::candidate;
-use super::conversation::{Conversation, Progress, Untagged};
-use super::fetch::{self, Fetched};
-use super::session;
-use super::wire::{Answer, MAX_LITERALS};
+use crate::base::deadline::Deadline;
+use crate::imap::argument::{Command, date};
+use crate::imap::conversation::{Conversation, Untagged};
+use crate::imap::fetch::{self, Fetched};
+use crate::imap::session::{self, Connection, ITS_OWN_TROUBLE, Session};
+use crate::imap::wire::{Answer, MAX_LITERALS};
+use crate::imap::{Broken, Rights};
 use crate::mailbox::{
     Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
     Wanted,
 };
 use crate::message::Identity;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// The pauses before STATUS is asked again about a mailbox that another session is just creating: a few milliseconds, and
@@ -33,14 +32,16 @@ const UIDS_PER_FETCH: usize = 200;
 
 /// One mailbox of one user, authenticated; not selected until something is looked for.
 pub struct ImapMailbox {
-    conversation: Conversation,
+    pub(super) conversation: Conversation,
     user: String,
     mailbox: String,
     greeting: String,
     /// Whether we have tried to create it: once is enough.
-    created: bool,
+    pub(super) created: bool,
     /// Where it stood when it was asked [ahead](Self::ask_position).
     position: Option<Position>,
+    /// Whether it was ever selected: from then on the server shows what it was like at that time.
+    selected: bool,
 }
 
 /// What selecting a mailbox tells.
@@ -65,21 +66,43 @@ struct Whole {
     deleted: Option<bool>,
 }
 
-/// What came of one APPEND command.
-enum Attempt {
-    Over(Appended),
-    /// The server refused; or, against all sense, agreed before it had the message.
-    Answered(Answer),
+impl Connection {
+    /// One of a user's mailboxes. Nothing is asked of the server yet but to let us in.
+    ///
+    /// # Errors
+    /// `Local` where the settings would lead to another mailbox than this user's; else as
+    /// [`authenticate`](Self::authenticate).
+    pub fn open(self, user: &str, mailbox: &str) -> Result<ImapMailbox, MailboxError> {
+        if !self.settings.lead_to(user, mailbox) {
+            let doing = self.doing(user);
+            let detail = format!(
+                "imap.login_user does not name the mailbox's user, and {mailbox:?} does not contain {user:?}: the mail of \
+                 several users would be in one mailbox; say act_for_user = true, or login_user = \"{{user}}*…\", or name the \
+                 mailbox after its user"
+            );
+            return Err(MailboxError::new(MailboxFailure::Local, doing, detail));
+        }
+        Ok(self.authenticate(user)?.open(mailbox))
+    }
+}
+
+impl Session {
+    /// One of the user's mailboxes. Nothing is asked of the server yet.
+    #[must_use]
+    pub fn open(self, mailbox: &str) -> ImapMailbox {
+        let Self { conversation, user, greeting } = self;
+        ImapMailbox::new(conversation, user, mailbox.to_owned(), greeting)
+    }
 }
 
 impl ImapMailbox {
     pub(super) fn new(conversation: Conversation, user: String, mailbox: String, greeting: String) -> Self {
-        Self { conversation, user, mailbox, greeting, created: false, position: None }
+        Self { conversation, user, mailbox, greeting, created: false, position: None, selected: false }
     }
 
-    /// How often the server was waited for so far, logging in included and TLS not; counts on while the mailbox is used.
+    /// How often the server was waited for in this delivery, logging in included and TLS not.
     #[must_use]
-    pub fn round_trips(&self) -> Arc<AtomicU32> {
+    pub fn round_trips(&self) -> u32 {
         self.conversation.round_trips()
     }
 
@@ -105,11 +128,49 @@ impl ImapMailbox {
         Ok(self)
     }
 
+    /// What we may do in it, where the server tells (RFC 4314). It is not made.
+    ///
+    /// # Errors
+    /// Where the server does not answer, or has trouble of its own.
+    pub fn my_rights(&mut self) -> Result<Rights, MailboxError> {
+        if !self.conversation.can("ACL") {
+            return Ok(Rights::Unknown);
+        }
+        let doing = self.doing("asking for our rights to");
+        let mut rights = None;
+        let command = self.command("MYRIGHTS", &doing)?;
+        let answer = self
+            .conversation
+            .run(&command, &mut |untagged| rights = fetch::my_rights(untagged.data()).or(rights.take()))
+            .map_err(|broken| broken.while_doing(&doing))?;
+        match (answer.is_ok(), rights) {
+            (true, Some(rights)) => Ok(Rights::Of(rights)),
+            (true, None) => Err(MailboxError::new(MailboxFailure::Protocol, doing, "told none")),
+            (false, _) if answer.has_code(&ITS_OWN_TROUBLE) => Err(answer.refusal(&doing)),
+            (false, _) => Ok(Rights::NoMailbox),
+        }
+    }
+
     /// Says good-bye, if the connection is still there. Nobody waits for the answer: everything that matters is done.
     pub fn logout(mut self) {
-        if let Err(e) = self.conversation.part("LOGOUT") {
-            tracing::debug!(reason = e.detail, "IMAP LOGOUT was not sent");
+        self.conversation.log_out();
+    }
+
+    /// From now on no wait outlives this deadline.
+    pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
+        self.conversation.set_deadline(deadline);
+    }
+
+    /// The session, for the user's next delivery. `None`, and the connection is closed, where that may find anything of this
+    /// one: a mailbox was selected, a command was refused or cut short, or the server has said something unasked.
+    #[must_use]
+    pub fn end(mut self) -> Option<Session> {
+        let Self { conversation, selected, .. } = &mut self;
+        if *selected || !conversation.is_sound() {
+            return None;
         }
+        let Self { conversation, user, greeting, .. } = self;
+        Some(Session { conversation, user, greeting })
     }
 
     pub(super) fn doing(&self, what: &str) -> String {
@@ -128,7 +189,7 @@ impl ImapMailbox {
     }
 
     /// A command about this mailbox.
-    fn command(&self, name: &str, doing: &str) -> Result<Command<'static>, MailboxError> {
+    pub(super) fn command(&self, name: &str, doing: &str) -> Result<Command<'static>, MailboxError> {
         Command::new(name).mailbox(&self.mailbox).map_err(|broken| broken.while_doing(doing))
     }
 
@@ -136,7 +197,7 @@ impl ImapMailbox {
     ///
     /// While another session creates the mailbox, Dovecot answers `UIDVALIDITY 0` (2.4.1: one STATUS in 25 that met a
     /// CREATE). The twenty deliveries of one message that all find no Sent do meet it: it is asked for again.
-    fn status(&mut self, doing: &str) -> Result<Result<Position, Answer>, MailboxError> {
+    pub(super) fn status(&mut self, doing: &str) -> Result<Result<Position, Answer>, MailboxError> {
         let mut again = BEING_CREATED.iter();
         loop {
             match (self.status_once(doing)?, again.next()) {
@@ -162,7 +223,7 @@ impl ImapMailbox {
     }
 
     /// Creates the mailbox, and subscribes its user to it, or mail programs would not show it.
-    fn create(&mut self) -> Result<(), MailboxError> {
+    pub(super) fn create(&mut self) -> Result<(), MailboxError> {
         self.created = true;
         let doing = self.doing("creating the mailbox");
         self.must(&doing, &self.command("CREATE", &doing)?, &mut |_| {})?;
@@ -180,6 +241,7 @@ impl ImapMailbox {
     /// EXAMINE or SELECT, anew each time: a session that selected a mailbox earlier need not see what another has appended
     /// since (RFC 3501 section 7).
     pub(super) fn select(&mut self, verb: &str, doing: &str) -> Result<Selected, MailboxError> {
+        self.selected = true;
         let command = self.command(verb, doing)?;
         let (mut uid_validity, mut uid_next, mut empty) = (None, None, false);
         self.must(doing, &command, &mut |untagged| {
@@ -321,35 +383,6 @@ impl ImapMailbox {
         }
         Ok(Removal::Removed)
     }
-
-    fn try_append(&mut self, doing: &str, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Attempt {
-        let command = match self.command("APPEND", doing) {
-            Ok(command) if copy.seen => command.word("(\\Seen)"),
-            Ok(command) => command,
-            Err(error) => return Attempt::Over(Appended::NotSent(error)),
-        };
-        let command = command.word(&date_time(copy.arrived)).message(copy.bytes);
-        let tag = match self.conversation.begin(&command) {
-            Ok((tag, Progress::Sent)) => tag,
-            Ok((_, Progress::Answered(answer))) => return Attempt::Answered(answer),
-            Err(broken) => return Attempt::Over(Appended::NotSent(broken.while_doing(doing))),
-        };
-        if !go_ahead() {
-            // Not even a LOGOUT: whatever is sent now would end the command.
-            self.conversation.give_up();
-            return Attempt::Over(Appended::Withheld);
-        }
-        let answer = match self.conversation.end(&tag) {
-            Ok(Progress::Sent) => self.conversation.answer(&tag, &mut |_| {}),
-            Ok(Progress::Answered(answer)) => Ok(answer),
-            Err(broken) => Err(broken),
-        };
-        match answer {
-            Ok(answer) if answer.is_ok() => Attempt::Over(Appended::Stored(fetch::append_uid(&answer))),
-            Ok(answer) => Attempt::Answered(answer),
-            Err(broken) => Attempt::Over(Appended::Unknown(broken.while_doing(doing))),
-        }
-    }
 }
 
 impl Mailbox for ImapMailbox {
@@ -378,30 +411,7 @@ impl Mailbox for ImapMailbox {
     }
 
     fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
-        let doing = self.doing("appending to");
-        if copy.bytes.contains(&0) {
-            let detail = "a NUL cannot be sent (RFC 3501 section 4.3)";
-            return Appended::NotSent(MailboxError::new(MailboxFailure::Local, doing, detail));
-        }
-        loop {
-            let refusal = match self.try_append(&doing, copy, go_ahead) {
-                Attempt::Over(appended) => return appended,
-                Attempt::Answered(answer) => answer,
-            };
-            if refusal.is_ok() {
-                // It cannot have stored what it did not have.
-                self.conversation.give_up();
-                let detail = "the server said OK before it had the message";
-                return Appended::NotSent(MailboxError::new(MailboxFailure::Protocol, doing, detail));
-            }
-            if !is_missing(&refusal) || self.created || !self.conversation.is_usable() {
-                return Appended::Refused(refusal.refusal(&doing));
-            }
-            // RFC 3501 section 6.3.11: TRYCREATE. It was there a moment ago; somebody has removed it.
-            if let Err(error) = self.create() {
-                return Appended::Refused(error);
-            }
-        }
+        self.append_or_create(copy, go_ahead)
     }
 
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
@@ -470,7 +480,7 @@ impl Mailbox for ImapMailbox {
 }
 
 /// Whether a refusal says that the mailbox is not there.
-fn is_missing(refusal: &Answer) -> bool {
+pub(super) fn is_missing(refusal: &Answer) -> bool {
     refusal.has_code(&["TRYCREATE", "NONEXISTENT"])
 }
 

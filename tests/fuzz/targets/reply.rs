@@ -2,9 +2,12 @@
 #![no_main]
 
 mod held;
+#[path = "../../properties/imap/imap_proto_reads.rs"]
+mod imap_proto_reads;
 
 use libfuzzer_sys::fuzz_target;
+use maildrop_command::imap::properties::{Message, Read, any_reply};
 
 fuzz_target!(init: held::let_panics_be_caught(), |data: &[u8]| {
-    held::held(|| maildrop_command::mailbox::imap::properties::any_reply(data));
+    held::held(|| any_reply(data, &imap_proto_reads::the_same));
 });

@@ -1,0 +1,42 @@
+//! No core dumps: a dump of this process would write the passwords of database and mailbox store to a disk, where
+//! the people who look after crashes can read them. The [watchdog](crate::pipe::watchdog) may well abort the process.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::sync::OnceLock;
+
+/// The soft limit that the process was started with.
+static BEFORE: OnceLock<Option<u64>> = OnceLock::new();
+
+/// Switches them off for this process. Whether that worked is for [`are_possible`] to tell: at the start there is no log
+/// yet to say it in.
+///
+/// The soft limit counts (core(5)); the hard one stays, for programs that we might start. The kernel does not apply the
+/// limit to dumps that it pipes to a program (core(5), "Piping core dumps to a program"), although systemd-coredump and
+/// apport do; so on Linux the process is also made undumpable (PR_SET_DUMPABLE(2const)), which keeps other processes of
+/// the same user from reading its memory as well.
+pub(crate) fn switch_off() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Core);
+    let _ = BEFORE.set(current);
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum });
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+}
+
+/// Gives programs that this one starts the limit that it was started with. This process stays undumpable.
+pub(crate) fn leave_to_others() {
+    if let Some(&current) = BEFORE.get() {
+        let Rlimit { maximum, .. } = getrlimit(Resource::Core);
+        let _ = setrlimit(Resource::Core, Rlimit { current, maximum });
+    }
+}
+
+/// Whether this process may leave a core dump.
+#[must_use]
+pub(crate) fn are_possible() -> bool {
+    let limited = getrlimit(Resource::Core).current == Some(0);
+    #[cfg(target_os = "linux")]
+    let limited = limited
+        && rustix::process::dumpable_behavior()
+            .is_ok_and(|behavior| behavior == rustix::process::DumpableBehavior::NotDumpable);
+    !limited
+}

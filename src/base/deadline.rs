@@ -1,0 +1,48 @@
+//! One deadline over everything a delivery does.
+//!
+//! Postfix kills a command that outlives `command_time_limit` (1000 s by default) and *bounces* its message
+//! (`src/global/pipe_command.c`: "Command time limit exceeded", 5.3.0). So every wait on a socket, a lock or a query
+//! fits into what is left of a deadline of our own, which lies far below that limit.
+
+use std::time::{Duration, Instant};
+
+/// How long a delivery may take unless configured otherwise: far below those 1000 s.
+pub(crate) const OF_A_DELIVERY: Duration = Duration::from_mins(4);
+
+/// How long a delivery waits for a lock held elsewhere unless configured otherwise: all recipients of one message begin in
+/// the same instant, and 30 seconds are time for a hundred of them, one after the other. At most half of the delivery's
+/// time: it has to go on afterwards.
+#[must_use]
+pub(crate) fn lock_wait(deadline: Duration) -> Duration {
+    Duration::from_secs(30).min(deadline / 2)
+}
+
+/// The instant by which a delivery has ended, whatever happens.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline(Instant);
+
+impl Deadline {
+    /// A deadline that lies `span` ahead.
+    #[must_use]
+    pub fn after(span: Duration) -> Self {
+        Self(Instant::now() + span)
+    }
+
+    /// What is left of it; zero once it has passed.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
+
+    /// A deadline of its own for what must not use up all of this one: when half of what is left has passed.
+    #[must_use]
+    pub(crate) fn half_way(&self) -> Self {
+        Self::after(self.remaining() / 2)
+    }
+
+    /// Whether it has passed.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.remaining().is_zero()
+    }
+}

@@ -1,0 +1,58 @@
+//! Directories that are still there after a power loss.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+/// Makes a directory (mode 0700) and those above it, each on the disk before anything is made inside it. Safe when many
+/// do it at once: a process that finds the directory there cannot know whether its maker has synced it yet, and syncs too.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
+    let make = || match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(false),
+        Err(e) => Err(e),
+    };
+    let made = match make() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => match path.parent().filter(|p| !p.as_os_str().is_empty()) {
+            Some(parent) if !parent.is_dir() => {
+                create_directory(parent)?;
+                return create_directory(path);
+            }
+            // Another process has made the directory above in this very moment. Tried once: what is there already need not
+            // be what is missing (/proc says so of anything below it).
+            Some(_) => make()?,
+            None => return Err(e),
+        },
+        made => made?,
+    };
+    let parent = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return Ok(()),
+    };
+    match sync_directory(parent) {
+        // We may not read the directory above: then none of us has made this one, or it would have failed here.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied && !made => Ok(()),
+        synced => synced,
+    }
+}
+
+/// Puts a directory's entries on the disk: fsync of a file says nothing about its name (fsync(2)).
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
+    #[cfg(test)]
+    SYNCED.with_borrow_mut(|synced| synced.push(path.to_owned()));
+    File::open(path)?.sync_all()
+}
+
+#[cfg(test)]
+thread_local! {
+    /// What this thread has synced, for tests: nothing else shows it but a power failure.
+    pub(crate) static SYNCED: std::cell::RefCell<Vec<std::path::PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
+}

@@ -1,0 +1,26 @@
+//! What is printed for people: one line on standard error, and text from outside that moves no cursor.
+
+use crate::base::log::is_unsafe;
+use std::io::Write;
+
+/// Prints an error of a subcommand other than `deliver`, with what mends it.
+pub(crate) fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "maildrop_command: {}", printable(text));
+}
+
+/// What servers and messages say comes from outside: nothing of it may move the terminal's cursor, or turn round what stands
+/// beside it.
+pub(crate) fn printable(text: &str) -> String {
+    text.replace(|c: char| is_unsafe(c) && c != '\n', "?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_from_outside_turns_a_line_round() {
+        assert_eq!(printable("a\x1b[2J\u{202e}cod.exe\u{2066}\nb ü עב"), "a?[2J?cod.exe?\nb ü עב");
+        assert_eq!(printable("1\u{200e}2\u{200f}3\u{61c}4\u{2028}5\u{2029}6\u{9b}7\u{7f}"), "1?2?3?4?5?6?7?");
+    }
+}

@@ -1,0 +1,107 @@
+//! Moments, as people write and read them. All of them are UTC, and say so: several hosts and a database have several
+//! time zones.
+
+use serde::{Serialize, Serializer};
+use time::format_description::BorrowedFormatItem;
+use time::format_description::well_known::Rfc3339;
+use time::macros::format_description;
+use time::{Date, Duration, OffsetDateTime};
+
+const WHOLE_SECONDS: &[BorrowedFormatItem<'_>] = format_description!("[year]-[month]-[day] [hour]:[minute]:[second]Z");
+const DAY: &[BorrowedFormatItem<'_>] = format_description!("[year]-[month]-[day]");
+
+/// Longer than anybody waits, and short enough to be added to any moment.
+const LONGEST: std::time::Duration = std::time::Duration::from_hours(24 * 36_500);
+
+/// Reads `30s`, `5m`, `1h 30m`, or a bare number of seconds.
+pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
+    if let Ok(seconds) = text.parse::<u32>() {
+        return Ok(std::time::Duration::from_secs(u64::from(seconds)));
+    }
+    let duration = humantime::parse_duration(text).map_err(|_| "write it like 30s, 5m or 1h")?;
+    if duration > LONGEST { Err("that is longer than a century".into()) } else { Ok(duration) }
+}
+
+/// Reads `2d` or `90m` (that long ago), `2026-11-20` (the beginning of that day) or `2026-11-20T03:00:00Z`, as microseconds
+/// since 1970.
+pub(crate) fn since(text: &str) -> Result<i64, String> {
+    let ago = duration(text).ok().and_then(|ago| Duration::try_from(ago).ok());
+    let moment = ago
+        .and_then(|ago| OffsetDateTime::now_utc().checked_sub(ago))
+        .or_else(|| Date::parse(text, DAY).ok().map(|day| day.midnight().assume_utc()))
+        .or_else(|| OffsetDateTime::parse(&text.replacen(' ', "T", 1), &Rfc3339).ok())
+        .ok_or("write it like 2d or 90m (ago), 2026-11-20, or 2026-11-20T03:00:00Z")?;
+    microseconds(moment).ok_or_else(|| "that is too far away".into())
+}
+
+/// The present moment, in microseconds since 1970.
+pub fn now() -> i64 {
+    microseconds(OffsetDateTime::now_utc()).unwrap_or(i64::MAX)
+}
+
+fn microseconds(moment: OffsetDateTime) -> Option<i64> {
+    i64::try_from(moment.unix_timestamp_nanos() / 1000).ok()
+}
+
+/// `2026-11-20 03:00:00Z`.
+pub(crate) fn told(microseconds: i64) -> String {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(microseconds) * 1000)
+        .ok()
+        .and_then(|moment| moment.format(WHOLE_SECONDS).ok())
+        .unwrap_or_else(|| microseconds.to_string())
+}
+
+/// A span of time for people: `5d 10m`, `59s`, `0.2s`.
+pub(crate) fn span(span: std::time::Duration) -> String {
+    let seconds = span.as_secs();
+    let parts = [(seconds / 86_400, "d"), (seconds / 3600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+    let parts: Vec<String> =
+        parts.iter().filter(|(number, _)| *number > 0).map(|(number, unit)| format!("{number}{unit}")).collect();
+    if parts.is_empty() { format!("{:.1}s", span.as_secs_f64()) } else { parts.join(" ") }
+}
+
+/// RFC 3339 with microseconds, for programs.
+pub(crate) fn exact(microseconds: i64) -> String {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(microseconds) * 1000)
+        .ok()
+        .and_then(|moment| moment.format(&Rfc3339).ok())
+        .unwrap_or_else(|| microseconds.to_string())
+}
+
+/// A moment as [`exact`] has it, for programs.
+pub(crate) fn serialize<S: Serializer>(microseconds: &i64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&exact(*microseconds))
+}
+
+/// The same, where there may be none.
+pub(crate) fn serialize_optional<S: Serializer>(moment: &Option<i64>, serializer: S) -> Result<S::Ok, S::Error> {
+    moment.map(exact).serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn people_write_moments_in_several_ways() {
+        assert_eq!(since("2026-11-20"), since("2026-11-20T00:00:00Z"));
+        assert_eq!(since("2026-11-20 03:00:00Z").map(told), Ok("2026-11-20 03:00:00Z".into()));
+        assert_eq!(since("1970-01-01T01:00:00.5+01:00"), Ok(500_000));
+        let (hour, now) = (since("1h").unwrap(), since("0").unwrap());
+        assert!((3_599_000_000..3_660_000_000).contains(&(now - hour)));
+        assert!(since("yesterday").unwrap_err().contains("2026-11-20"));
+    }
+
+    #[test]
+    fn programs_read_them_to_the_microsecond() {
+        assert_eq!(exact(1_500_000), "1970-01-01T00:00:01.5Z");
+        assert_eq!(told(i64::MAX), i64::MAX.to_string());
+    }
+
+    #[test]
+    fn spans_are_told_in_their_own_units() {
+        let told = |seconds| span(std::time::Duration::from_secs_f64(seconds));
+        assert_eq!((told(0.25), told(59.9), told(3600.0)), ("0.2s".into(), "59s".into(), "1h".into()));
+        assert_eq!((told(432_600.0), told(34_560_000.0)), ("5d 10m".into(), "400d".into()));
+    }
+}

@@ -1,0 +1,146 @@
+//! `--owed` and `--restore`: what the ledger says should be in a mailbox, and is not.
+
+use super::super::{complain, say, table};
+use super::progress::ReplayProgress;
+use super::{Arguments, Tally, exit_of};
+use crate::base::deadline::Deadline;
+use crate::base::timestamp;
+use crate::cli::site_options::failed;
+use crate::delivery::Manner;
+use crate::ledger::recorded::{self, RecordedCopy, Selection};
+use crate::operations::redelivery::{self, RedeliveryError};
+use crate::operations::replay::ReplayOutcome;
+use crate::site::Setting;
+use crate::site::Site;
+use std::time::Duration;
+use sysexits::ExitCode;
+
+/// How long the ledger may take to say what is owed, or what should be where.
+const PATIENCE: Duration = Duration::from_hours(1);
+/// How many copies are shown to people.
+const SHOWN: usize = 20;
+
+fn selection(arguments: &Arguments) -> Selection<'_> {
+    Selection { since: arguments.since.unwrap_or_default(), mailbox: arguments.mailbox.as_deref() }
+}
+
+/// Finishes what is owed.
+pub(super) fn owed(arguments: &Arguments, setting: &Setting) -> Result<ExitCode, ExitCode> {
+    let (_, mut database) = arguments.site.open(PATIENCE)?;
+    let left_for = setting.site.left_to_authors_for();
+    let owed = recorded::owed_by_now(database.as_mut(), &selection(arguments), left_for);
+    let (copies, left) = owed.map_err(|error| failed(&error))?;
+    drop(database);
+    if left > 0 && !arguments.json {
+        say(&format!("{left} copies are left to their authors' own mail programs for a while yet (sent.look_after)"));
+    }
+    if arguments.dry_run {
+        show(arguments, &copies, "owed", |copy| copy.reason.clone().unwrap_or_default());
+        return Ok(ExitCode::Ok);
+    }
+    redeliver(arguments, setting, &copies, redelivery::finish)
+}
+
+/// Shows what is lost, and with `--yes` delivers it again.
+pub(super) fn restore(arguments: &Arguments, setting: &Setting) -> Result<ExitCode, ExitCode> {
+    let slow = crate::cli::Slow::watch("looking into the mailboxes");
+    let (_, mut database) = arguments.site.open(PATIENCE)?;
+    let losses = redelivery::lost(&setting.site, database.as_mut(), &selection(arguments));
+    let losses = losses.map_err(|error| failed(&error))?;
+    drop((slow, database));
+    for (user, mailbox, error) in &losses.unseen {
+        complain(&format!("{mailbox} of {user} could not be looked at: {error}"));
+    }
+    // What its owner has deleted must not come back because somebody restores what another mailbox has lost.
+    let gone = losses.gone.len();
+    let wanted = losses.gone.into_iter().filter(|(_, gone)| arguments.deleted || gone.is_loss());
+    let copies: Vec<RecordedCopy> = wanted.map(|(copy, _)| copy).collect();
+    let seen = if losses.unseen.is_empty() { ExitCode::Ok } else { ExitCode::TempFail };
+    if arguments.yes {
+        let exit = redeliver(arguments, setting, &copies, redelivery::restore)?;
+        return Ok(if exit == ExitCode::Ok { seen } else { exit });
+    }
+    // What was not looked at may be lost as well.
+    if !copies.is_empty() || losses.unseen.is_empty() {
+        show(arguments, &copies, "lost", |copy| copy.subject.clone().unwrap_or_default());
+    }
+    if !arguments.json {
+        if !losses.unseen.is_empty() {
+            say(&format!(
+                "{} of {} mailboxes could not be looked at: what they have lost is not known",
+                losses.unseen.len(),
+                losses.mailboxes
+            ));
+        }
+        let (looked, mailboxes, left) = (losses.copies, losses.mailboxes, gone - copies.len());
+        say(&format!(
+            "of {looked} copies in {mailboxes} mailboxes, {} would be delivered again with --yes",
+            copies.len()
+        ));
+        if left > 0 {
+            say(&format!(
+                "gone besides, from mailboxes that go on: {left}, most likely deleted or filed by their owners. \
+                 With --deleted, what is gone so is brought back, too"
+            ));
+        } else if arguments.deleted && gone > 0 {
+            say("what owners have deleted or filed is among them: `maildrop_command audit --mailbox USER` tells which");
+        }
+    }
+    Ok(seen)
+}
+
+fn redeliver(
+    arguments: &Arguments,
+    setting: &Setting,
+    copies: &[RecordedCopy],
+    how: impl Fn(&Site, &RecordedCopy, Deadline) -> Result<Manner, RedeliveryError>,
+) -> Result<ExitCode, ExitCode> {
+    let stop = super::stop()?;
+    let total = copies.len() as u64;
+    let mut tally = Tally::default();
+    let mut progress = ReplayProgress::begin(total);
+    let ended = redelivery::redeliver(&setting.site, copies, how, &stop, |copy, outcome| {
+        if let ReplayOutcome::Deferred(why) | ReplayOutcome::Refused(why) = &outcome {
+            let line = format!("{} for {} of {}: {why}", copy.message_id, copy.mailbox, copy.user);
+            progress.above(|| complain(&line.replace('\n', "?")));
+        }
+        tally.count(&outcome);
+        tally.done += 1;
+        progress.show(&tally);
+    });
+    progress.end();
+    ended.map_err(|error| failed(&error))?;
+    super::summarize(arguments, &tally, total, None);
+    Ok(exit_of(&tally, total))
+}
+
+/// Shows copies, to people the first of them.
+fn show(arguments: &Arguments, copies: &[RecordedCopy], what: &str, why: impl Fn(&RecordedCopy) -> String) {
+    if arguments.json {
+        for copy in copies {
+            say(&serde_json::json!({
+                "user": copy.user,
+                "mailbox": copy.mailbox,
+                "role": copy.role.as_str(),
+                "message_id": copy.message_id,
+                "recorded_at": timestamp::exact(copy.recorded_at),
+                "subject": copy.subject,
+                "reason": copy.reason,
+            })
+            .to_string());
+        }
+        return;
+    }
+    if copies.is_empty() {
+        return say(&format!("nothing is {what}"));
+    }
+    let row = |copy: &RecordedCopy| {
+        let mailbox = format!("{} of {}", copy.mailbox, copy.user);
+        [timestamp::told(copy.recorded_at), mailbox, copy.message_id.clone(), why(copy)]
+    };
+    let last = if what == "owed" { "why" } else { "subject" };
+    say(&table(["since", "mailbox", "message", last], copies.iter().take(SHOWN).map(row)));
+    if copies.len() > SHOWN {
+        say(&format!("and {} more; --json has them all", copies.len() - SHOWN));
+    }
+}

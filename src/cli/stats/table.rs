@@ -1,0 +1,74 @@
+//! The statistics as tables, for people.
+
+use crate::base::timestamp::told;
+use crate::cli::table;
+use crate::operations::stats::Statistics;
+use std::time::Duration;
+
+pub(super) fn text(counted: &Statistics) -> String {
+    let Statistics { from, until, attempts, deferrals, copies, copies_owed_now, messages, lock, stages } = counted;
+    let mut parts = vec![format!(
+        "{} to {}: {} attempts, {} delivered, {} deferred; messages recorded: {}, {} bytes.",
+        told(*from),
+        told(*until),
+        attempts.all,
+        attempts.delivered,
+        attempts.deferred,
+        messages.recorded,
+        messages.bytes
+    )];
+    if *copies_owed_now > 0 {
+        parts.push(format!(
+            "Copies OWED now, whenever that began: {copies_owed_now}. `maildrop_command replay --owed` finishes them, and with \
+             --dry-run names them."
+        ));
+    }
+    if attempts.all > 0 {
+        let deferred = deferrals.iter().map(|deferred| ("deferred", deferred.cause, deferred.attempts));
+        let ended =
+            [("refused", "", attempts.refused), ("died", "", attempts.died), ("not ended", "", attempts.not_ended)];
+        let rows = [("delivered", "", attempts.delivered)].into_iter().chain(deferred).chain(ended);
+        let rows = rows.filter(|(_, _, number)| *number > 0).map(|(what, cause, number)| {
+            let share = percent(number as f64 / attempts.all as f64);
+            [what.to_owned(), cause.to_owned(), number.to_string(), share]
+        });
+        parts.push(table(["attempts that ended", "cause", "number", "share"], rows));
+    }
+    if !copies.is_empty() {
+        let rows = copies.iter().map(|(what, number)| [(*what).to_owned(), number.to_string()]);
+        parts.push(table(["copies", "number"], rows));
+    }
+    if let Some(answer) = stages.iter().find(|stage| stage.stage == "lock") {
+        parts.push(format!(
+            "Contention: {} of {} attempts ({}) found the lock held elsewhere; half of them all had their answer within \
+             {} ms, 99 % within {} ms.",
+            lock.busy,
+            attempts.all,
+            percent(lock.busy_share),
+            milliseconds(answer.p50),
+            milliseconds(answer.p99)
+        ));
+    }
+    if !stages.is_empty() {
+        let rows = stages.iter().map(|stage| {
+            let [p50, p90, p99, max] = [stage.p50, stage.p90, stage.p99, stage.max].map(milliseconds);
+            [stage.stage.to_owned(), stage.attempts.to_string(), p50, p90, p99, max]
+        });
+        parts.push(table(["stage (ms)", "attempts", "50 %", "90 %", "99 %", "greatest"], rows));
+    }
+    parts.push(
+        "Not in here: what was put off or refused before its journal was written (database or mailbox out of reach, wrong \
+         configuration, unknown recipient).\nThe delivery's log has it: records \"deferred\" and \"refused\", fields cause and \
+         verdict."
+            .to_owned(),
+    );
+    parts.join("\n\n")
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+fn milliseconds(span: Duration) -> String {
+    format!("{:.2}", span.as_micros() as f64 / 1000.0)
+}

@@ -1,0 +1,222 @@
+//! The story, for people.
+
+use crate::base::timestamp::told;
+use crate::cli::{printable, table};
+use crate::ledger::trace::{Story, StoryAttempt, TriedCopy};
+use crate::operations::trace::{Asked, TakenAs, Trace, TracedMessage, held_by};
+use crate::site::Site;
+
+/// A table shows so many attempts, the newest; a message tried for five days has 130 for each recipient.
+const ATTEMPTS_SHOWN: usize = 40;
+
+/// For people.
+pub(super) fn text(traced: &Trace, site: &Site, since: i64) -> String {
+    let Asked { what, taken_as, guessed } = &traced.asked;
+    let mut parts: Vec<String> = Vec::new();
+    if *guessed && !traced.messages.is_empty() {
+        parts.push(format!(
+            "Taken as {} {what}.",
+            if *taken_as == TakenAs::Address { "an address:" } else { "a Message-ID:" }
+        ));
+    }
+    if traced.messages.is_empty() {
+        return never_seen(&traced.asked, site, since);
+    }
+    let several = traced.messages.len() > 1;
+    if several && *taken_as == TakenAs::MessageId {
+        let many = if traced.more { "More than " } else { "" };
+        let number = traced.messages.len();
+        parts.push(format!("{many}{number} messages bear this Message-ID; each has a story of its own."));
+    }
+    for (number, message) in traced.messages.iter().enumerate() {
+        if several {
+            parts.push(format!(
+                "== {} of {}{}",
+                number + 1,
+                traced.messages.len(),
+                if traced.more { " and more" } else { "" }
+            ));
+        }
+        parts.push(message_text(message));
+    }
+    if traced.more {
+        parts.push(format!(
+            "There are more: these are the newest {}. --limit shows more of them, --since goes less far back.",
+            traced.messages.len()
+        ));
+    }
+    parts.join("\n\n")
+}
+
+fn message_text(TracedMessage { verdict, recipients, story, .. }: &TracedMessage) -> String {
+    let mut parts = vec![printable(verdict)];
+
+    let mut facts = vec![("Message-ID", story.message_id.clone())];
+    match &story.message {
+        Some(message) => {
+            let sender = if message.sender.is_empty() { "<> (the null sender)" } else { &message.sender };
+            facts.extend([
+                ("envelope sender", sender.to_owned()),
+                ("From", message.from.clone().unwrap_or_default()),
+                ("To", message.to.clone().unwrap_or_default()),
+                ("Subject", message.subject.clone().unwrap_or_default()),
+                ("size", format!("{} bytes", message.size)),
+                ("recorded", told(message.recorded_at)),
+                ("source", if message.source_kept { "kept in the database" } else { "not kept" }.to_owned()),
+            ]);
+        }
+        None => {
+            facts.push(("recorded", "no: no copy of it was delivered yet, so sender and subject are not known".into()))
+        }
+    }
+    facts.push(("lock", story.lock.holder.as_ref().map_or_else(|| "free".to_owned(), held_by)));
+    parts.push(
+        facts
+            .iter()
+            .map(|(name, fact)| format!("{name:<17}{}", printable(fact)).trim_end().to_owned())
+            .collect::<Vec<_>>()
+            .join("\n"),
+    );
+
+    if recipients.len() > 1 {
+        let rows = recipients.iter().map(|recipient| {
+            let last = recipient.last_at.map(told).unwrap_or_default();
+            [recipient.recipient.clone(), recipient.told.clone(), recipient.attempts.to_string(), last]
+        });
+        parts.push(table(["recipient", "how it stands", "attempts", "last attempt"], rows));
+    }
+    if !story.copies.is_empty() {
+        let rows = story.copies.iter().map(|copy| {
+            let state = if copy.delivered { "delivered" } else { "OWED" };
+            let number = |number: Option<u32>| number.map(|number| number.to_string()).unwrap_or_default();
+            [
+                copy.mailbox.clone(),
+                copy.user.clone(),
+                copy.role.as_str().to_owned(),
+                state.to_owned(),
+                number(copy.uid),
+                number(copy.uid_validity),
+                told(copy.delivered_at.unwrap_or(copy.updated_at)),
+                copy.reason.clone().unwrap_or_default(),
+            ]
+        });
+        parts.push(table(["copy in", "of user", "as", "state", "UID", "UIDVALIDITY", "when", "why"], rows));
+    }
+    parts.push(attempts_text(story));
+    let already_there = already_there_text(story);
+    parts.extend((!already_there.is_empty()).then(|| already_there.join("\n")));
+    parts.join("\n\n")
+}
+
+fn attempts_text(story: &Story) -> String {
+    if story.attempts.is_empty() {
+        return "Its attempts are no longer kept (prune).".into();
+    }
+    let left_out = story.attempts.len().saturating_sub(ATTEMPTS_SHOWN);
+    let rows = story.attempts.iter().skip(left_out).map(|attempt| {
+        let whole: f64 = attempt.stages.iter().map(|(_, took)| took).sum();
+        let stages: Vec<String> =
+            attempt.stages.iter().map(|(name, took)| format!("{name} {}", brief(*took))).collect();
+        [
+            told(attempt.began_at),
+            attempt.recipient.clone(),
+            attempt.queue_id.clone().unwrap_or_default(),
+            format!("{}:{}", attempt.host, attempt.pid),
+            ended(attempt),
+            if attempt.stages.is_empty() { String::new() } else { brief(whole) },
+            stages.join(", "),
+        ]
+    });
+    let mut text = table(["attempt", "for", "queue id", "host:pid", "how it ended", "ms", "of which"], rows);
+    if left_out > 0 {
+        text.push_str(&format!("\n{left_out} earlier attempts are not shown; --json has them all."));
+    }
+    text
+}
+
+/// Where a recipient's copy was there already: how it had come, one line for each copy.
+fn already_there_text(story: &Story) -> Vec<String> {
+    let tried = story.attempts.iter().flat_map(|attempt| &attempt.copies);
+    let mut lines: Vec<String> = tried
+        .filter_map(|tried| {
+            let earlier = tried.earlier.as_ref()?;
+            let by = match &earlier.host {
+                Some(host) => format!("queue id {} on {host}", earlier.queue_id.as_deref().unwrap_or("(not given)")),
+                None => "an attempt that is no longer kept".to_owned(),
+            };
+            let sender = earlier.sender.as_deref().unwrap_or_default();
+            let at = told(earlier.delivered_at);
+            let TriedCopy { mailbox, user, .. } = tried;
+            Some(printable(&format!(
+                "Already there in {mailbox} of {user}: brought by {by} at {at}; the message was first recorded with the \
+                 envelope sender <{sender}>."
+            )))
+        })
+        .collect();
+    lines.sort_unstable();
+    lines.dedup();
+    lines
+}
+
+/// Milliseconds, as exactly as anybody wants to know.
+fn brief(milliseconds: f64) -> String {
+    if milliseconds < 9.95 { format!("{milliseconds:.1}") } else { format!("{milliseconds:.0}") }
+}
+
+fn ended(attempt: &StoryAttempt) -> String {
+    let word = |tried: &TriedCopy| match &tried.outcome {
+        None if attempt.holds_the_lock => "under way".to_owned(),
+        None => "not ended".to_owned(),
+        Some(outcome) => outcome.to_string(),
+    };
+    let words: Vec<String> = attempt.copies.iter().map(word).collect();
+    match words.as_slice() {
+        [first, rest @ ..] if rest.iter().all(|other| other == first) => first.clone(),
+        _ => {
+            let copies = attempt.copies.iter().zip(&words);
+            copies.map(|(tried, word)| format!("{}: {word}", tried.mailbox)).collect::<Vec<_>>().join("; ")
+        }
+    }
+}
+
+fn never_seen(asked: &Asked, site: &Site, since: i64) -> String {
+    let Asked { what, taken_as, guessed } = asked;
+    let namespace = site.namespace();
+    let heading = match (taken_as, guessed) {
+        (TakenAs::Address, _) => {
+            format!(
+                "NEVER SEEN HERE: no message bears the Message-ID <{what}>, and nothing was tried for, or sent by, the \
+                     address {what} since {}.",
+                told(since)
+            )
+        }
+        (TakenAs::QueueId, _) => {
+            format!("NEVER SEEN HERE: nothing was tried with the queue id {what} since {}.", told(since))
+        }
+        (TakenAs::MessageId, _) => format!("NEVER SEEN HERE: no message and no attempt bears the Message-ID {what}."),
+    };
+    let mut look = vec![
+        "It never got as far as the ledger: `mailq`, and Postfix's log (grep for the Message-ID, then for its queue id), \
+         say where it is. Before the journal is written, a delivery is put off where the database or the recipient's mailbox \
+         is out of reach, and refused where the recipient is unknown: the delivery's own log has it, record \"deferred\" or \
+         \"refused\", fields message_id, queue_id, cause."
+            .to_owned(),
+        "It is in another database: is this the configuration that master.cf names?".to_owned(),
+    ];
+    match taken_as {
+        TakenAs::MessageId | TakenAs::Address => look.push(format!(
+            "It is in another namespace than {namespace:?}: lock.namespace must be what it was when it was delivered."
+        )),
+        TakenAs::QueueId => {}
+    }
+    if *taken_as != TakenAs::MessageId {
+        look.push("It is older: --since looks further back.".to_owned());
+    }
+    if *taken_as == TakenAs::QueueId {
+        look.push("It is a Message-ID without an @: write it in angle brackets, in quotes.".to_owned());
+        look.push("master.cf does not hand on --queue-id=${queue_id}.".to_owned());
+    }
+    look.push("It was pruned ([retention] in the configuration).".to_owned());
+    let look: Vec<String> = look.iter().enumerate().map(|(number, text)| format!("  {}. {text}", number + 1)).collect();
+    printable(&format!("{heading}\n\nWhat to look at:\n{}", look.join("\n")))
+}

@@ -1,0 +1,48 @@
+//! Passwords, and where they are: never in the configuration file itself.
+
+use crate::base::secret::Secret;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// The file that a password is in: named by `password_file`, or a systemd credential named by `password_credential`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PasswordFile {
+    pub(super) path: PathBuf,
+    /// The key that named it: `imap.password_file`.
+    pub(super) key: String,
+}
+
+/// No password fits into more; whatever is longer is another file.
+const PASSWORD_LIMIT: u64 = 4096;
+
+impl PasswordFile {
+    /// The file's path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the password: the one line of the file, without its line end. What is wrong is said without a word of what
+    /// is in the file.
+    pub(super) fn read(&self) -> Result<Secret, String> {
+        let problem = |what: &str| format!("{}: {}: {what}", self.key, self.path.display());
+        let mut bytes = Vec::new();
+        File::open(&self.path)
+            .and_then(|file| file.take(PASSWORD_LIMIT + 1).read_to_end(&mut bytes))
+            .map_err(|error| problem(&error.to_string()))?;
+        if bytes.len() as u64 > PASSWORD_LIMIT {
+            return Err(problem("this is no password: it is longer than 4096 bytes"));
+        }
+        let text = String::from_utf8(bytes).map_err(|_| problem("the password is not UTF-8"))?;
+        let password = text.strip_suffix('\n').unwrap_or(&text);
+        let password = password.strip_suffix('\r').unwrap_or(password);
+        if password.is_empty() {
+            return Err(problem("the file is empty: write the password into it, on one line"));
+        }
+        if password.contains(char::is_control) {
+            return Err(problem("there is more than one line in it, or a control character: one line, the password"));
+        }
+        Ok(Secret::new(password.to_owned()))
+    }
+}

@@ -1,0 +1,38 @@
+//! What a delivery is told of the configuration.
+
+use crate::base::deadline;
+use std::time::Duration;
+
+/// What the operator has chosen about deliveries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// How long to wait for a lock held elsewhere. Zero: not at all.
+    pub lock_wait: Duration,
+    /// How long after its beginning an attempt that never ended may still land its APPEND. Longer than any delivery
+    /// lives; or zero, where a free lock proves that its last holder can store nothing more.
+    pub settle: Duration,
+    /// Past this time since the first attempt, a Sent copy that cannot be appended stays owed, and the delivery is done.
+    pub sent_retry_for: Duration,
+    /// Whether a mailbox over quota refuses a message for good (5.2.2) rather than for now (4.2.2).
+    pub over_quota_refuses: bool,
+    /// Whether to look for the author's own copy in Sent first, by Message-ID.
+    pub look_in_sent: bool,
+    /// Keep the raw source of messages of at most this size, in bytes; zero keeps none.
+    pub keep_source_up_to: u64,
+}
+
+impl Policy {
+    /// For one machine without a configuration.
+    #[must_use]
+    pub fn embedded() -> Self {
+        Self {
+            lock_wait: deadline::lock_wait(deadline::OF_A_DELIVERY),
+            // flock(2) is freed when the last thread of its holder has ended, and with that every link(2) of it.
+            settle: Duration::ZERO,
+            sent_retry_for: Duration::from_hours(24),
+            over_quota_refuses: false,
+            look_in_sent: false,
+            keep_source_up_to: 0,
+        }
+    }
+}

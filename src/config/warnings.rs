@@ -1,0 +1,55 @@
+//! What works, and should be otherwise: `check` shows it.
+
+use super::servers::LATE;
+use super::{Config, Encryption};
+use crate::base::endpoint::Endpoint;
+use crate::database::Tls;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+impl Config {
+    /// What works, and should be otherwise: files that others can read or write, connections that others can listen to.
+    #[must_use]
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let mut look = |path: &Path, secret: bool| {
+            // A file that cannot be looked at is an error where it is used.
+            let Ok(found) = fs::metadata(path) else { return };
+            let mode = found.permissions().mode() & 0o777;
+            let (bad, mend) = if secret { (0o027, "chmod 640, or 600") } else { (0o022, "chmod go-w") };
+            if mode & bad != 0 {
+                let what =
+                    if secret { "others may read it, or more than its owner write it" } else { "others may write it" };
+                warnings.push(format!("{}: mode {mode:03o}: {what}: {mend}", path.display()));
+            }
+        };
+        look(&self.file, false);
+        for file in self.database.password.iter().chain([&self.imap.password]) {
+            look(file.path(), true);
+        }
+        let plain = |address: &Endpoint, encrypted: bool| !encrypted && !address.is_on_this_machine();
+        if plain(&self.database.address, self.database.tls != Tls::Off) {
+            warnings.push(format!(
+                "{}: database.tls: passwords and mail cross the network in the clear",
+                self.file.display()
+            ));
+        }
+        if plain(&self.imap.address, self.imap.encryption != Encryption::None) {
+            warnings.push(format!(
+                "{}: imap.encryption: passwords and mail cross the network in the clear",
+                self.file.display()
+            ));
+        }
+        if self.imap.settle < self.delivery.deadline + LATE {
+            warnings.push(format!(
+                "{}: imap.settle: {} is less than {} above delivery.deadline: for so long an earlier attempt's APPEND may be on \
+                 its way, and an IMAP server that was killed may honour the locks of its dead before it takes that in",
+                self.file.display(),
+                humantime::format_duration(self.imap.settle),
+                humantime::format_duration(LATE),
+            ));
+        }
+        warnings
+    }
+}

@@ -1,0 +1,95 @@
+//! A session that serves one delivery after another.
+//!
+//! A session is opened for its first delivery, with the deadline and the name of that one. Where it is to serve another, it is
+//! proven in between to carry nothing over: [`Idle`]. Where that is in doubt, it is thrown away.
+
+use super::DatabaseError;
+use crate::base::deadline::Deadline;
+use tracing::debug;
+
+/// What the server's list of sessions says of us: it tells others who holds a lock.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// This host's name.
+    pub host: String,
+    /// This process's id.
+    pub pid: u32,
+    /// Postfix's queue id, if given.
+    pub queue_id: Option<String>,
+}
+
+/// A session with a database, whatever the engine, while it serves a delivery.
+pub trait Session {
+    /// How often the server was waited for since this delivery began, connecting apart.
+    fn round_trips(&self) -> u32;
+
+    /// Lets another delivery begin. Takes no round trip: what the server has to be told goes along with the first statement.
+    ///
+    /// # Errors
+    /// Where the server has ended the session by now, as far as is known without asking, or where a time limit of its socket is
+    /// too short for this deadline.
+    fn begin(&mut self, client: &Client, deadline: Deadline, _: ByIdle) -> Result<(), DatabaseError>;
+
+    /// Proves that the delivery left nothing behind: no transaction, no lock. One round trip.
+    ///
+    /// # Errors
+    /// Where something is left, or may be: an error came in the conversation, an answer did not come, or the server takes no
+    /// writes any more.
+    fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError>;
+}
+
+/// Makes [`Idle`] the only one that begins and ends deliveries of a session.
+pub struct ByIdle(());
+
+/// A session between two deliveries, proven to carry nothing over. All that can be done with it is to begin the next.
+///
+/// ```no_run
+/// # use maildrop_command::base::deadline::Deadline;
+/// # use maildrop_command::database::{Client, DatabaseError, Idle};
+/// # use maildrop_command::ledger::Database;
+/// # fn connect(_: &Client, _: Deadline) -> Result<Box<dyn Database>, DatabaseError> { unimplemented!() }
+/// # fn deliver(_: &mut dyn Database) {}
+/// # fn serve(deliveries: Vec<(Client, Deadline)>) -> Result<(), DatabaseError> {
+/// let mut idle: Option<Idle<dyn Database>> = None;
+/// for (client, deadline) in deliveries {
+///     // Begun, or opened anew where there is none, or none any more.
+///     let begun = idle.take().map(|idle| idle.begin(&client, deadline));
+///     let mut database = match begun {
+///         Some(Ok(database)) => database,
+///         Some(Err(_)) | None => connect(&client, deadline)?,
+///     };
+///     deliver(database.as_mut());
+///     idle = Idle::after(database);
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A server may have ended the session without our knowing. Then the first statement fails, and
+/// [`DatabaseError::a_new_session_can_help`] says so. As long as nothing is journalled, the delivery may open a session anew,
+/// once.
+pub struct Idle<S: Session + ?Sized>(Box<S>);
+
+impl<S: Session + ?Sized> Idle<S> {
+    /// Ends what `session` was begun or opened for. `None`, where it may carry anything over: it has been closed, and the log
+    /// says why.
+    #[must_use]
+    pub fn after(mut session: Box<S>) -> Option<Self> {
+        match session.end(ByIdle(())) {
+            Ok(()) => Some(Self(session)),
+            Err(error) => {
+                debug!(%error, "this database session is not used again");
+                None
+            }
+        }
+    }
+
+    /// Begins another delivery.
+    ///
+    /// # Errors
+    /// Where the session cannot serve it; it has been closed, and a new one can.
+    pub fn begin(mut self, client: &Client, deadline: Deadline) -> Result<Box<S>, DatabaseError> {
+        self.0.begin(client, deadline, ByIdle(()))?;
+        Ok(self.0)
+    }
+}

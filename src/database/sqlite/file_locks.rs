@@ -1,0 +1,258 @@
+//! The file lock of `--embedded`: flock(2) on one file per name.
+//!
+//! The kernel drops the lock when the last descriptor of its open file goes, so it dies with its process, SIGKILL
+//! included; nothing has to expire. It excludes processes of *one machine*: flock over a network file system may or may
+//! not reach other machines, and SQLite beside it does not at all.
+//!
+//! A name is the name of a file: letters and digits.
+
+use crate::base::deadline::Deadline;
+use crate::database::{Client, DatabaseError, DatabaseFailure};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The longest pause between two tries of a wait. There is no flock with a time limit, so a wait is a poll; 20 ms is
+/// shorter than what one delivery takes.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// A holder's note is read up to here. Ours has some 150 bytes.
+const NOTE_LIMIT: u64 = 4096;
+
+/// The locks of one directory, as one process sees them.
+#[derive(Debug)]
+pub(crate) struct FileLocks {
+    directory: PathBuf,
+    client: Client,
+    deadline: Deadline,
+    held: Vec<HeldLock>,
+}
+
+/// A lock that is ours as long as `file` is open.
+#[derive(Debug)]
+struct HeldLock {
+    name: String,
+    path: PathBuf,
+    file: File,
+}
+
+/// What the holder writes into its file: for people and for the log. The lock does not depend on it.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Note {
+    pub(crate) host: String,
+    pub(crate) pid: u32,
+    pub(crate) queue_id: Option<String>,
+    /// Microseconds since 1970.
+    since: u64,
+}
+
+impl Note {
+    /// For how long the lock has been held; `None` where the clock was set back meanwhile.
+    pub(crate) fn held_for(&self) -> Option<Duration> {
+        let since = UNIX_EPOCH.checked_add(Duration::from_micros(self.since))?;
+        SystemTime::now().duration_since(since).ok()
+    }
+}
+
+/// What came of asking for a lock.
+pub(crate) enum Asked {
+    /// It is ours.
+    Held,
+    /// Another process has it; its note, if that can be read.
+    Busy(Option<Note>),
+}
+
+impl FileLocks {
+    /// The locks in `directory`, which must be there. No wait of theirs passes `deadline`; `client` is what another
+    /// process reads as the holder.
+    pub fn new(directory: PathBuf, client: Client, deadline: Deadline) -> Self {
+        Self { directory, client, deadline, held: Vec::new() }
+    }
+
+    /// Another delivery takes locks here from now on.
+    pub fn begin(&mut self, client: Client, deadline: Deadline) {
+        (self.client, self.deadline) = (client, deadline);
+    }
+
+    /// Whether any lock is held.
+    pub(crate) fn holds_any(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// One try, without waiting.
+    fn try_once(&mut self, name: &str) -> Result<Asked, DatabaseError> {
+        let path = self.path(name);
+        let doing = || format!("taking the file lock {}", path.display());
+        loop {
+            let mut file = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600)
+                .open(&path)
+                .map_err(|e| local(doing(), &e))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Ok(Asked::Busy(read_note(&mut file))),
+                Err(TryLockError::Error(e)) => return Err(local(doing(), &e)),
+            }
+            // Between our open and our lock, the holder may have unlinked this file and let go: then we hold a lock on a
+            // file that no other process will ever open. Only the file that the path names now counts.
+            if !is_at(&file, &path).map_err(|e| local(doing(), &e))? {
+                if self.deadline.passed() {
+                    return Err(DatabaseError::new(
+                        DatabaseFailure::TimedOut,
+                        doing(),
+                        "its file changed at every look",
+                    ));
+                }
+                continue;
+            }
+            if let Err(e) = self.write_note(&mut file) {
+                tracing::warn!(file = %path.display(), error = %e, "cannot note in the lock file who holds it");
+            }
+            self.held.push(HeldLock { name: name.to_owned(), path, file });
+            return Ok(Asked::Held);
+        }
+    }
+
+    fn write_note(&self, file: &mut File) -> io::Result<()> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+        let note = Note {
+            host: self.client.host.clone(),
+            pid: self.client.pid,
+            queue_id: self.client.queue_id.clone(),
+            since: u64::try_from(since).unwrap_or(u64::MAX),
+        };
+        let text = serde_json::to_vec(&note)?;
+        // A holder that died may have left its own note.
+        file.set_len(0)?;
+        file.rewind()?;
+        file.write_all(&text)
+    }
+
+    /// Takes the lock, waiting for at most `wait`. Asked again for a lock that this very value holds, it says
+    /// [`Asked::Held`], as the database servers do.
+    pub(crate) fn acquire(&mut self, name: &str, wait: Duration) -> Result<Asked, DatabaseError> {
+        if self.held.iter().any(|held| held.name == name) {
+            return Ok(Asked::Held);
+        }
+        let begun = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        loop {
+            let acquired = self.try_once(name)?;
+            let left = wait.saturating_sub(begun.elapsed()).min(self.deadline.remaining());
+            if matches!(acquired, Asked::Held) || left.is_zero() {
+                return Ok(acquired);
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Whether the lock is still ours. It is, unless its file was taken away by hand: another process would then lock
+    /// another file.
+    pub(crate) fn still_held(&self, name: &str) -> Result<bool, DatabaseError> {
+        let Some(held) = self.held.iter().find(|held| held.name == name) else { return Ok(false) };
+        is_at(&held.file, &held.path)
+            .map_err(|e| local(format!("looking whether the file lock {} is still ours", held.path.display()), &e))
+    }
+
+    /// Lets go of it; of one that is not held, too.
+    pub(crate) fn release(&mut self, name: &str) {
+        if let Some(position) = self.held.iter().position(|held| held.name == name) {
+            drop(self.held.swap_remove(position));
+        }
+    }
+
+    /// Who holds it; `None` if it is free, the inner `None` if the holder's note cannot be read.
+    ///
+    /// The note in the lock's file, if the kernel lists a lock on that file (`/proc/locks`, proc_locks(5)): a file that a
+    /// killed holder left behind is not locked. Trying the lock would tell as much, and put a delivery off that came
+    /// in that moment.
+    pub(crate) fn holder(&self, name: &str) -> Result<Option<Option<Note>>, DatabaseError> {
+        let path = self.path(name);
+        let doing = || format!("asking who holds the file lock {}", path.display());
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(local(doing(), &e)),
+        };
+        let inode = file.metadata().map_err(|e| local(doing(), &e))?.ino();
+        let locks = fs::read_to_string("/proc/locks").map_err(|e| local(doing(), &e))?;
+        let locked = is_locked(&locks, inode);
+        Ok(locked.then(|| read_note(&mut file)))
+    }
+}
+
+/// Whether the text of /proc/locks has an flock on this inode. Its device is not compared: on btrfs and overlayfs the
+/// kernel's list and stat(2) do not say the same.
+fn is_locked(locks: &str, inode: u64) -> bool {
+    locks.lines().any(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let granted = words.next() == Some("FLOCK");
+        // ADVISORY WRITE pid major:minor:inode
+        let file = words.nth(3).and_then(|file| file.rsplit(':').next());
+        granted && file.and_then(|inode| inode.parse().ok()) == Some(inode)
+    })
+}
+
+impl Drop for HeldLock {
+    /// Unlinks the file while the lock on it is still held, then lets go by closing it. A process that had opened it meanwhile
+    /// gets a lock on a file without a name, sees that, and opens anew.
+    fn drop(&mut self) {
+        let unlinked =
+            is_at(&self.file, &self.path).and_then(|ours| if ours { fs::remove_file(&self.path) } else { Ok(()) });
+        if let Err(e) = unlinked {
+            // The lock is free all the same; an empty file stays, and the next holder takes it.
+            tracing::warn!(file = %self.path.display(), error = %e, "cannot remove the file of a lock that was let go");
+        }
+    }
+}
+
+/// Whether `path` names this very file.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let ours = file.metadata()?;
+    match fs::symlink_metadata(path) {
+        Ok(there) => Ok((ours.dev(), ours.ino()) == (there.dev(), there.ino())),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Who says to hold the lock of this file. A file caught between being locked and being written names no holder, or the
+/// one before.
+pub(crate) fn read_note(file: &mut File) -> Option<Note> {
+    let mut text = Vec::new();
+    file.take(NOTE_LIMIT).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+fn local(doing: String, error: &io::Error) -> DatabaseError {
+    DatabaseError::new(DatabaseFailure::Local, doing, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_in_the_kernels_list_is_found_by_its_file() {
+        let locks = "\
+1: POSIX  ADVISORY  WRITE 4711 fe:00:18 0 EOF
+2: FLOCK  ADVISORY  WRITE 4712 00:2b:1234 0 EOF
+2: -> FLOCK  ADVISORY  WRITE 4713 00:2b:77 0 EOF
+";
+        assert!(is_locked(locks, 1234));
+        // Of another kind; waited for; unknown.
+        assert!(!is_locked(locks, 18) && !is_locked(locks, 77) && !is_locked(locks, 12));
+    }
+}

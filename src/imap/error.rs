@@ -1,0 +1,100 @@
+//! What goes wrong at a mailbox store.
+
+use thiserror::Error;
+
+/// What a mailbox store's failure is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MailboxFailure {
+    /// The server cannot be reached, or its TLS certificate is not to be trusted.
+    Unreachable,
+    /// The server says that it does not let the service account in for this user: RFC 5530 AUTHENTICATIONFAILED,
+    /// AUTHORIZATIONFAILED.
+    AccessDenied,
+    /// The server does not let us in, and does not say that it is about the account.
+    LoginRefused,
+    /// The server opens the same INBOX for every user that the service account names: all mail would go there.
+    IdentityIgnored,
+    /// The connection ended.
+    ConnectionLost,
+    /// No answer within the time that was left.
+    TimedOut,
+    /// The mailbox is not there and cannot be created.
+    NoSuchMailbox,
+    /// The user is over quota (RFC 5530 OVERQUOTA).
+    OverQuota,
+    /// The server said NO or BAD, and said no more.
+    Refused,
+    /// The server said NO and that trying again is of no use: RFC 5530 CANNOT, LIMIT, NOPERM.
+    RefusedForGood,
+    /// What came is not the protocol.
+    Protocol,
+    /// Something on this machine: a file, a directory, a setting.
+    Local,
+    /// This process itself: a panic in one of its threads, or no thread to be had. Says nothing of how it is set up.
+    Internal,
+}
+
+impl MailboxFailure {
+    /// The words that the ledger has for it; `stats` counts by them.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unreachable => "the mailbox store is out of reach",
+            Self::AccessDenied => "the mailbox store refuses our account",
+            Self::LoginRefused => "the mailbox store refuses the login",
+            Self::IdentityIgnored => "the mailbox store ignores on whose behalf we come",
+            Self::ConnectionLost => "the mailbox store's connection was lost",
+            Self::TimedOut => "the mailbox store did not answer in time",
+            Self::NoSuchMailbox => "no such mailbox",
+            Self::OverQuota => "over quota",
+            Self::Refused => "the mailbox store refused",
+            Self::RefusedForGood => "the mailbox store refused for good",
+            Self::Protocol => "the mailbox store's answer makes no sense",
+            Self::Local => "something on this machine",
+            Self::Internal => "an internal error",
+        }
+    }
+
+    /// All of them.
+    pub(crate) const ALL: [Self; 13] = [
+        Self::Unreachable,
+        Self::AccessDenied,
+        Self::LoginRefused,
+        Self::IdentityIgnored,
+        Self::ConnectionLost,
+        Self::TimedOut,
+        Self::NoSuchMailbox,
+        Self::OverQuota,
+        Self::Refused,
+        Self::RefusedForGood,
+        Self::Protocol,
+        Self::Local,
+        Self::Internal,
+    ];
+}
+
+/// A failure at a mailbox store.
+#[derive(Clone, Debug, Error)]
+#[error("{doing}: {detail}")]
+pub struct MailboxError {
+    /// What it is about.
+    pub failure: MailboxFailure,
+    /// What was being done, for the log: `appending to "INBOX"`.
+    pub doing: String,
+    /// What the server or the system said, for the log. Never a secret.
+    pub detail: String,
+}
+
+impl MailboxError {
+    /// A failure of the given kind.
+    pub fn new(failure: MailboxFailure, doing: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { failure, doing: doing.into(), detail: detail.into() }
+    }
+
+    /// Whether trying again later can help. Everything may mend itself but what the server refused for good; being over
+    /// quota passes.
+    #[must_use]
+    pub fn trying_again_can_help(&self) -> bool {
+        self.failure != MailboxFailure::RefusedForGood
+    }
+}

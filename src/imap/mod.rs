@@ -1,0 +1,181 @@
+//! The IMAP client (RFC 3501). Uses `base`; knows nothing of deliveries.
+//!
+//! The client is our own because what matters here is what the ready-made ones leave out: the literal is never sent
+//! before the server asked for it, its last CRLF can be held back, the response code of a refused APPEND is kept, a lost
+//! reply is told apart from a refusal, and text that is not ASCII breaks nothing.
+//!
+//! From the outside in: [`Connection`] is a server that greeted us, [`Session`] is one user of it; one
+//! mailbox of that user is [`crate::mailbox`]'s. Below them, `conversation` sends commands and hears replies, `argument`
+//! writes commands, `wire` and `token` read replies, `stream` moves bytes within the deadline.
+
+pub(crate) mod argument;
+pub(crate) mod conversation;
+mod error;
+pub(crate) mod fetch;
+#[cfg(any(test, feature = "test-properties"))]
+pub mod properties;
+#[cfg(test)]
+#[path = "../../tests/properties/imap/mod.rs"]
+mod properties_test;
+pub(crate) mod session;
+mod stream;
+mod token;
+pub(crate) mod wire;
+
+pub use error::{MailboxError, MailboxFailure};
+pub use session::{Begun, Connection, Session, begin, connect};
+pub(crate) use stream::USER_TIMEOUT;
+
+use crate::base::endpoint::Endpoint;
+use crate::base::secret::Secret;
+use std::path::PathBuf;
+
+/// Where a mailbox stands: what the next message will be called (RFC 3501 section 2.3.1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// As long as this stays the same, UIDs only grow.
+    pub uid_validity: u32,
+    /// The lowest UID that a message appended from now on can get.
+    pub uid_next: u32,
+}
+
+/// The name of one message in a mailbox (RFC 4315: what APPENDUID says).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// The mailbox's UIDVALIDITY when the copy was stored.
+    pub uid_validity: u32,
+    /// The copy's UID.
+    pub uid: u32,
+}
+
+/// Where the IMAP server is, and how we get at a user's mailboxes.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// How to reach it: host and port, or the path of a unix socket.
+    pub address: Endpoint,
+    /// How a TCP connection is encrypted; a unix socket never is.
+    pub encryption: Encryption,
+    /// The CA certificates to trust, PEM; the system's where none is named.
+    pub ca_file: Option<PathBuf>,
+    /// The service account.
+    pub user: String,
+    /// Its password.
+    pub password: Secret,
+    /// Whether the service account names the mailbox's user as the one it acts for: the authorization identity of SASL
+    /// PLAIN (RFC 4616 section 2). `LOGIN` has none.
+    pub act_for_user: bool,
+    /// How to log in.
+    pub login: Mechanism,
+    /// The login name, where [`act_for_user`](Self::act_for_user) is off: `{user}` in it stands for the mailbox's user, as
+    /// in `{user}*service` for servers whose master users are told apart by a separator. `None`: the service account's
+    /// own name, whoever the mailbox's user is, so the name of a mailbox must then say whose it is (`user/lisa`).
+    pub login_user: Option<String>,
+}
+
+impl Settings {
+    /// Whether a login says whose mailboxes it is for.
+    #[must_use]
+    pub(crate) fn name_the_user(&self) -> bool {
+        login_names_the_user(self.act_for_user, self.login_user.as_deref())
+    }
+
+    /// Whether, as far as these settings can tell, a login for this user leads to a mailbox of this user's: the login says whose
+    /// it is, or the mailbox's name does.
+    #[must_use]
+    pub(crate) fn lead_to(&self, user: &str, mailbox: &str) -> bool {
+        self.name_the_user() || is_named_after(mailbox, user)
+    }
+}
+
+/// How a TCP connection to the server is encrypted. There is no form that encrypts without verifying the certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encryption {
+    /// Not at all.
+    None,
+    /// By STARTTLS (RFC 3501 section 6.2.1).
+    StartTls,
+    /// From the first byte on (RFC 8314): port 993.
+    Implicit,
+}
+
+/// What a session may do in a mailbox.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Rights {
+    /// The server does not tell (no ACL, RFC 4314).
+    #[default]
+    Unknown,
+    /// There is no such mailbox yet.
+    NoMailbox,
+    /// These letters.
+    Of(String),
+}
+
+/// How to log in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mechanism {
+    /// `AUTHENTICATE PLAIN` (RFC 4616).
+    Plain,
+    /// The command `LOGIN` (RFC 3501 section 6.2.3).
+    Login,
+}
+
+/// A failure of the connection itself, before it is known what was being done.
+#[derive(Debug)]
+pub(crate) struct Broken {
+    pub(crate) failure: MailboxFailure,
+    pub(crate) detail: String,
+}
+
+impl Broken {
+    pub fn new(failure: MailboxFailure, detail: impl Into<String>) -> Self {
+        Self { failure, detail: detail.into() }
+    }
+
+    pub(crate) fn protocol(detail: impl Into<String>) -> Self {
+        Self::new(MailboxFailure::Protocol, detail)
+    }
+
+    pub fn lost(detail: impl Into<String>) -> Self {
+        Self::new(MailboxFailure::ConnectionLost, detail)
+    }
+
+    pub(crate) fn while_doing(self, doing: &str) -> MailboxError {
+        MailboxError::new(self.failure, doing, self.detail)
+    }
+}
+
+/// Whether a login says whose mailboxes it is for: by the name that the service account acts for, or by its own.
+#[must_use]
+pub(crate) fn login_names_the_user(act_for_user: bool, login_user: Option<&str>) -> bool {
+    act_for_user || login_user.is_some_and(|pattern| pattern.contains("{user}"))
+}
+
+/// Whether the name of a mailbox contains the user's, whole: `user/lisa` is lisa's, and neither al's nor lis's.
+#[must_use]
+pub(crate) fn is_named_after(mailbox: &str, user: &str) -> bool {
+    !user.is_empty()
+        && mailbox.match_indices(user).any(|(at, _)| {
+            let (before, after) = (mailbox.get(..at), mailbox.get(at + user.len()..));
+            let part_of_a_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+            !part_of_a_word(before.and_then(|text| text.chars().next_back()))
+                && !part_of_a_word(after.and_then(|text| text.chars().next()))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mailbox_is_named_after_a_user_whose_whole_name_is_in_it() {
+        for (mailbox, user) in [("user/lisa", "lisa"), ("#shared.lisa@x.org.Sent", "lisa@x.org"), ("lisa", "lisa")] {
+            assert!(is_named_after(mailbox, user), "{mailbox} {user}");
+        }
+        let none =
+            [("INBOX", "lisa"), ("user/alice", "al"), ("user/alice", "ice"), ("user/elisa", "lisa"), ("INBOX", "")];
+        for (mailbox, user) in none.into_iter().chain([("user/lisa", "lisa@x.org"), ("user/li", "lí")]) {
+            assert!(!is_named_after(mailbox, user), "{mailbox} {user}");
+        }
+        assert!(is_named_after("user/alice/ali", "ali"));
+    }
+}

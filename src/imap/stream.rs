@@ -1,0 +1,437 @@
+//! Bytes to and from the server: TCP or a unix socket, in the clear or under TLS, every wait bounded by the deadline.
+
+use super::Broken;
+use super::MailboxFailure;
+use crate::base::deadline::Deadline;
+use crate::base::endpoint::{CONNECT_TIMEOUT, Endpoint};
+use crate::base::server_waits::{self, Whom};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustls::{ClientConfig, ClientConnection};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// For how long the kernel goes on sending what the server does not acknowledge (`TCP_USER_TIMEOUT`, tcp(7)), also when this
+/// process is gone: what it had sent does not arrive later than that. Left to itself the kernel would for 100 s or more
+/// (`tcp_orphan_retries`), and nobody may look for the copy before.
+pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A connection to the server.
+pub(super) struct Stream {
+    socket: Socket,
+    tls: Option<Box<ClientConnection>>,
+}
+
+impl Stream {
+    /// Connects to the server.
+    pub(super) fn connect(address: &Endpoint, deadline: Deadline) -> Result<Self, Broken> {
+        let transport = match address {
+            Endpoint::Tcp { host, port } => Transport::Tcp(connect_tcp(host, *port, deadline)?),
+            Endpoint::Socket(path) => Transport::Unix(connect_unix(path, deadline)?),
+        };
+        Ok(Self { socket: Socket { transport, deadline, begun: false }, tls: None })
+    }
+
+    /// Begins to connect where that needs neither a name server nor a word of ours before the server's first: the rest
+    /// happens in the kernel, and the first read waits for it. `None` where it is not so simple, or nothing came of it:
+    /// [`connect`](Self::connect) then does it, or says why not.
+    pub(super) fn begin(address: &Endpoint, deadline: Deadline) -> Option<Self> {
+        let Endpoint::Tcp { host, port } = address else { return None };
+        // Elsewhere a read from what is not yet connected fails (ENOTCONN).
+        if !cfg!(target_os = "linux") {
+            return None;
+        }
+        let stream = begin_tcp(SocketAddr::new(host.parse().ok()?, *port)).ok()?;
+        Some(Self { socket: Socket { transport: Transport::Tcp(stream), deadline, begun: true }, tls: None })
+    }
+
+    /// Sets another deadline.
+    pub(super) fn set_deadline(&mut self, deadline: Deadline) {
+        self.socket.deadline = deadline;
+    }
+
+    /// Whether the connection stands, and nothing has come in that was not read. Waits for nothing.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        loop {
+            let Ok(readable) = self.socket.is_readable() else { return false };
+            let Some(tls) = &mut self.tls else { return !readable };
+            // What came may be TLS's own: a session ticket, a key update.
+            if readable && !matches!(tls.read_tls(&mut self.socket.bounded(None)), Ok(1..)) {
+                return false;
+            }
+            match tls.process_new_packets() {
+                Ok(state) if state.plaintext_bytes_to_read() == 0 && !state.peer_has_closed() => {}
+                _ => return false,
+            }
+            if !readable {
+                return true;
+            }
+        }
+    }
+
+    /// What is left of the deadline.
+    pub(super) fn remaining(&self) -> Duration {
+        self.socket.deadline.remaining()
+    }
+
+    /// Goes on under TLS. The server's certificate must be for `host`.
+    pub(super) fn start_tls(&mut self, config: Arc<ClientConfig>, host: &str) -> Result<(), Broken> {
+        let unreachable = |detail: String| Broken::new(MailboxFailure::Unreachable, detail);
+        let name = rustls::pki_types::ServerName::try_from(host.to_owned())
+            .map_err(|_| unreachable(format!("no certificate can be for the host name {host:?}")))?;
+        let mut tls = ClientConnection::new(config, name).map_err(|e| unreachable(format!("TLS: {e}")))?;
+        while tls.is_handshaking() {
+            while tls.wants_write() {
+                tls.write_tls(&mut self.socket.bounded(None)).map_err(|e| self.socket.explain(&e))?;
+            }
+            if !tls.is_handshaking() {
+                break;
+            }
+            if tls.read_tls(&mut self.socket.bounded(None)).map_err(|e| self.socket.explain(&e))? == 0 {
+                return Err(Broken::lost("the server closed the connection during the TLS handshake"));
+            }
+            if let Err(e) = tls.process_new_packets() {
+                // The alert tells the server's log why; that it may not get there changes nothing.
+                let _ = tls.write_tls(&mut self.socket.bounded(None));
+                return Err(unreachable(format!("TLS: {e}")));
+            }
+        }
+        self.tls = Some(Box::new(tls));
+        Ok(())
+    }
+
+    /// Reads what there is, waiting for it no longer than `patience` (or the deadline). `None`: nothing came within
+    /// `patience`; 0: the server has closed the connection.
+    pub(super) fn read(&mut self, buffer: &mut [u8], patience: Option<Duration>) -> Result<Option<usize>, Broken> {
+        let Some(tls) = &mut self.tls else {
+            let read = self.socket.bounded(patience).read(buffer);
+            let outcome = self.socket.outcome(read);
+            self.socket.begun &= !matches!(outcome, Ok(Some(_)));
+            return outcome;
+        };
+        loop {
+            match tls.reader().read(buffer) {
+                Ok(read) => return Ok(Some(read)),
+                // A server that closes without a TLS farewell is as gone as any other: IMAP says itself where a reply
+                // ends, so nothing cut short can be taken for whole.
+                Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(Some(0)),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) => return Err(Broken::lost(format!("TLS: {e}"))),
+            }
+            // TLS itself may have something to say: an answer to a key update.
+            while tls.wants_write() {
+                let written = tls.write_tls(&mut self.socket.bounded(patience));
+                if self.socket.outcome(written)?.is_none() {
+                    return Ok(None);
+                }
+            }
+            let read = tls.read_tls(&mut self.socket.bounded(patience));
+            if self.socket.outcome(read)?.is_none() {
+                return Ok(None);
+            }
+            tls.process_new_packets().map_err(|e| Broken::lost(format!("TLS: {e}")))?;
+        }
+    }
+
+    /// Hands over as much of `pieces`, one after the other, as goes, waiting no longer than `patience`. `None`: nothing
+    /// went. What fits into one packet is one, and no copy is made to put the pieces together.
+    pub(super) fn write(&mut self, pieces: &[IoSlice<'_>], patience: Duration) -> Result<Option<usize>, Broken> {
+        let Some(tls) = &mut self.tls else {
+            let written = self.socket.bounded(Some(patience)).write_vectored(pieces);
+            return match self.socket.outcome(written)? {
+                Some(0) => Err(Broken::lost("the connection takes no more bytes")),
+                written => Ok(written),
+            };
+        };
+        while tls.wants_write() {
+            let written = tls.write_tls(&mut self.socket.bounded(Some(patience)));
+            if self.socket.outcome(written)?.is_none() {
+                return Ok(None);
+            }
+        }
+        let accepted = tls.writer().write_vectored(pieces).map_err(|e| Broken::lost(format!("TLS: {e}")))?;
+        Ok(Some(accepted))
+    }
+
+    /// Sends what TLS still keeps. `false`: not all of it went within `patience`.
+    pub(super) fn flush(&mut self, patience: Duration) -> Result<bool, Broken> {
+        let Some(tls) = &mut self.tls else { return Ok(true) };
+        while tls.wants_write() {
+            let written = tls.write_tls(&mut self.socket.bounded(Some(patience)));
+            if self.socket.outcome(written)?.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Sends the first packet of a connection, and does not wait for the answer (EINPROGRESS).
+fn begin_tcp(address: SocketAddr) -> io::Result<TcpStream> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    match connect(&socket, &address) {
+        Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let stream = TcpStream::from(socket);
+    stream.set_nonblocking(false)?;
+    set_options(&stream)?;
+    Ok(stream)
+}
+
+fn set_options(stream: &TcpStream) -> io::Result<()> {
+    // The last CRLF of an APPEND is a packet of its own: Nagle's algorithm would hold it back until the server's delayed
+    // acknowledgement, some 40 ms.
+    stream.set_nodelay(true)?;
+    #[cfg(target_os = "linux")]
+    {
+        let milliseconds = u32::try_from(USER_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
+        rustix::net::sockopt::set_tcp_user_timeout(stream, milliseconds)?;
+    }
+    Ok(())
+}
+
+fn connect_tcp(host: &str, port: u16, deadline: Deadline) -> Result<TcpStream, Broken> {
+    connect_to_one_of(&resolve(host, port, deadline)?, host, deadline)
+}
+
+/// Connects to one of the host's addresses, giving each its share of the time that is left, and none too much of it while
+/// there is another.
+fn connect_to_one_of(addresses: &[SocketAddr], host: &str, deadline: Deadline) -> Result<TcpStream, Broken> {
+    let mut failures = Vec::new();
+    for (tried, address) in addresses.iter().enumerate() {
+        let left = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
+        let share = if left > 1 { CONNECT_TIMEOUT.min(deadline.remaining() / left) } else { deadline.remaining() };
+        if share.is_zero() {
+            return Err(Broken::new(MailboxFailure::TimedOut, format!("no time was left to reach {host}")));
+        }
+        match TcpStream::connect_timeout(address, share) {
+            Ok(stream) => {
+                set_options(&stream).map_err(|e| Broken::new(MailboxFailure::Local, e.to_string()))?;
+                return Ok(stream);
+            }
+            Err(e) => failures.push(format!("{address}: {e}")),
+        }
+    }
+    let failure = if deadline.passed() { MailboxFailure::TimedOut } else { MailboxFailure::Unreachable };
+    Err(Broken::new(failure, failures.join("; ")))
+}
+
+/// The host's addresses, in the system's order of preference.
+fn resolve(host: &str, port: u16, deadline: Deadline) -> Result<Vec<SocketAddr>, Broken> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let name = host.to_owned();
+    let found = bounded(deadline, &format!("looking up {host}"), move || {
+        (name.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>)
+    })?;
+    if found.is_empty() {
+        return Err(Broken::new(MailboxFailure::Unreachable, format!("{host} has no address")));
+    }
+    Ok(found)
+}
+
+fn connect_unix(path: &Path, deadline: Deadline) -> Result<UnixStream, Broken> {
+    let socket = path.to_owned();
+    bounded(deadline, &path.display().to_string(), move || UnixStream::connect(socket))
+}
+
+/// What the system calls do that know no time limit: looking up a name, and connecting to a unix socket whose queue is
+/// full. They run in a thread of their own; one that never comes back is left behind.
+fn bounded<T: Send + 'static>(
+    deadline: Deadline,
+    what: &str,
+    call: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, Broken> {
+    let (tell, hear) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("imap-connect".into())
+        // Nobody hears it any more once the deadline has passed.
+        .spawn(move || drop(tell.send(call())))
+        .map_err(|e| Broken::new(MailboxFailure::Internal, format!("{what}: no thread could be started: {e}")))?;
+    match hear.recv_timeout(deadline.remaining()) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(e)) => Err(Broken::new(MailboxFailure::Unreachable, format!("{what}: {e}"))),
+        Err(mpsc::RecvTimeoutError::Timeout) => {
+            Err(Broken::new(MailboxFailure::TimedOut, format!("{what}: no answer in time")))
+        }
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            Err(Broken::new(MailboxFailure::Internal, format!("{what}: its thread died")))
+        }
+    }
+}
+
+/// A socket and the deadline that bounds each wait on it.
+struct Socket {
+    transport: Transport,
+    deadline: Deadline,
+    /// Whether the connection was begun, and nothing has been heard yet.
+    begun: bool,
+}
+
+enum Transport {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    fn bounded(&mut self, patience: Option<Duration>) -> Bounded<'_> {
+        Bounded { socket: self, patience }
+    }
+
+    /// Whether a read would not have to wait: for bytes, or for the end of the connection.
+    fn is_readable(&self) -> io::Result<bool> {
+        let mut watched = [match &self.transport {
+            Transport::Tcp(stream) => PollFd::new(stream, PollFlags::IN),
+            Transport::Unix(stream) => PollFd::new(stream, PollFlags::IN),
+        }];
+        let ready = retry_on_intr(|| poll(&mut watched, Some(&Timespec::default())))?;
+        Ok(ready > 0)
+    }
+
+    /// `None` where patience ended before the deadline did.
+    fn outcome(&self, result: io::Result<usize>) -> Result<Option<usize>, Broken> {
+        match result {
+            Ok(moved) => Ok(Some(moved)),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(None),
+            Err(e) => Err(self.explain(&e)),
+        }
+    }
+
+    fn explain(&self, error: &io::Error) -> Broken {
+        match error.kind() {
+            ErrorKind::TimedOut if self.deadline.passed() => {
+                Broken::new(MailboxFailure::TimedOut, "no answer within the time that was left")
+            }
+            // The first read tells what became of the connecting.
+            _ if self.begun => Broken::new(MailboxFailure::Unreachable, error.to_string()),
+            _ => Broken::lost(error.to_string()),
+        }
+    }
+}
+
+/// A socket for one read or write. `ErrorKind::WouldBlock` means that patience ended, `ErrorKind::TimedOut` that the
+/// deadline did.
+struct Bounded<'a> {
+    socket: &'a mut Socket,
+    patience: Option<Duration>,
+}
+
+impl Bounded<'_> {
+    fn wait<T>(
+        &mut self,
+        set: impl Fn(&Transport, Duration) -> io::Result<()>,
+        mut call: impl FnMut(&mut Transport) -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            let left = self.socket.deadline.remaining();
+            if left.is_zero() {
+                return Err(ErrorKind::TimedOut.into());
+            }
+            // Set anew each time: a peer that sends a byte a second gets no new time for each of them.
+            set(&self.socket.transport, self.patience.map_or(left, |patience| patience.min(left)))?;
+            let _awaited = server_waits::for_answer(Whom::MailboxStore);
+            match call(&mut self.socket.transport) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                // A socket's time limit shows itself as EAGAIN, which is WouldBlock.
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                    if self.patience.is_some() && !self.socket.deadline.passed() {
+                        return Err(e);
+                    }
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+impl Read for Bounded<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.wait(
+            |transport, limit| match transport {
+                Transport::Tcp(stream) => stream.set_read_timeout(Some(limit)),
+                Transport::Unix(stream) => stream.set_read_timeout(Some(limit)),
+            },
+            |transport| match transport {
+                Transport::Tcp(stream) => stream.read(buffer),
+                Transport::Unix(stream) => stream.read(buffer),
+            },
+        )
+    }
+}
+
+impl Write for Bounded<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.wait(
+            |transport, limit| match transport {
+                Transport::Tcp(stream) => stream.set_write_timeout(Some(limit)),
+                Transport::Unix(stream) => stream.set_write_timeout(Some(limit)),
+            },
+            |transport| match transport {
+                Transport::Tcp(stream) => stream.write_vectored(pieces),
+                Transport::Unix(stream) => stream.write_vectored(pieces),
+            },
+        )
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
+    use std::net::TcpListener;
+    use std::time::Instant;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_a_dead_process_had_sent_is_not_sent_for_longer_than_the_next_try_waits() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = server.local_addr().unwrap();
+        let begun = begin_tcp(address).unwrap();
+        let connected = connect_to_one_of(&[address], "one", Deadline::after(Duration::from_secs(240))).unwrap();
+        for stream in [begun, connected] {
+            assert_eq!(rustix::net::sockopt::tcp_user_timeout(&stream), Ok(30_000));
+            assert!(stream.nodelay().unwrap());
+        }
+    }
+
+    #[test]
+    fn an_address_that_says_nothing_does_not_use_up_the_time() {
+        // A listener whose queue is full drops what more comes (tcp(7)).
+        let silent = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&silent, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        listen(&silent, 0).unwrap();
+        let silent_address = SocketAddr::try_from(getsockname(&silent).unwrap()).unwrap();
+        let _filling: Vec<TcpStream> = (0..4).map(|_| begin_tcp(silent_address).unwrap()).collect();
+        let answering = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addresses = [silent_address, answering.local_addr().unwrap()];
+        let began = Instant::now();
+        let stream = connect_to_one_of(&addresses, "two", Deadline::after(Duration::from_secs(240))).unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), addresses[1]);
+        assert!((CONNECT_TIMEOUT..CONNECT_TIMEOUT * 6).contains(&began.elapsed()), "{:?}", began.elapsed());
+    }
+
+    /// The kernel gives up after [`USER_TIMEOUT`] (ETIMEDOUT), long before the deadline.
+    #[test]
+    fn a_connection_that_the_kernel_gives_up_is_lost_and_not_out_of_time() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let deadline = Deadline::after(Duration::from_secs(240));
+        let socket = Socket { transport: Transport::Unix(ours), deadline, begun: false };
+        assert_eq!(socket.explain(&ErrorKind::TimedOut.into()).failure, MailboxFailure::ConnectionLost);
+    }
+}

@@ -1,0 +1,558 @@
+//! What `check` asks of a MySQL or MariaDB server.
+
+use super::{Finding, Inspect, State, bad, good, warning};
+use crate::database::mysql::{Product, column, only_row, sql};
+use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
+use crate::ledger::{CopyKey, EndedAttempt, Ledger, Outcome};
+use crate::lock::{LockName, NamedLock};
+use crate::schema::{self, MigrationState};
+use std::collections::HashMap;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Below this, in bytes, a record with long headers may not fit; see `ledger::mysql`.
+const SMALLEST_PACKET: u64 = 4 << 20;
+
+/// The server's variables that are looked at. One that a server does not have is not there to go wrong.
+const VARIABLES: [&str; 23] = [
+    "read_only",
+    "super_read_only",
+    "innodb_read_only",
+    "innodb_flush_log_at_trx_commit",
+    "log_bin",
+    "sync_binlog",
+    "binlog_format",
+    "wsrep_on",
+    "wsrep_cluster_name",
+    "group_replication_group_name",
+    "group_replication_single_primary_mode",
+    "group_replication_consistency",
+    // MySQL's names for semi-synchronous replication, and MariaDB's.
+    "rpl_semi_sync_source_enabled",
+    "rpl_semi_sync_source_timeout",
+    "rpl_semi_sync_source_wait_point",
+    "rpl_semi_sync_source_wait_no_replica",
+    "rpl_semi_sync_master_enabled",
+    "rpl_semi_sync_master_timeout",
+    "rpl_semi_sync_master_wait_point",
+    "rpl_semi_sync_master_wait_no_slave",
+    "max_allowed_packet",
+    "max_connections",
+    "log_bin_trust_function_creators",
+];
+
+/// What the server counts, in the same way.
+const STATUS: [&str; 3] = ["Slaves_connected", "Rpl_semi_sync_source_status", "Rpl_semi_sync_master_status"];
+
+/// What `VERSION()` says of those that speak MySQL's protocol and have locks of another making.
+const RELATIVES: [&str; 2] = ["Vitess", "TiDB"];
+
+const FORGETS: &str =
+    "a fail-over forgets what has not arrived yet, which is then delivered twice, and is not in the ledger";
+
+type Variables = HashMap<String, String>;
+
+impl Inspect for MysqlDatabase {
+    fn describe(&mut self) -> Result<String, DatabaseError> {
+        Ok(match self.product() {
+            Product::Mysql => format!("MySQL {}", self.version),
+            Product::Mariadb => format!("MariaDB {}", self.version),
+        })
+    }
+
+    fn any_address(&mut self, not_of: &[&str]) -> Result<Option<String>, DatabaseError> {
+        let doing = "looking for an address";
+        // A list may not be empty, and no user has no name.
+        let not_of = sql::list(not_of.iter().chain([&""]).map(|user| sql::text(user)));
+        let ask = format!(
+            "SELECT address FROM addresses WHERE address NOT LIKE '@%' AND imap_user NOT IN ({not_of}) LIMIT 1"
+        );
+        let answers = self.run(doing, &ask, 1)?;
+        answers.first().and_then(|rows| rows.first()).map(|row| column(row, 0, doing)).transpose()
+    }
+
+    fn server(&mut self) -> Result<String, DatabaseError> {
+        let doing = "asking which server it is";
+        let ask = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_uuid', 'server_uid', 'hostname', 'port')";
+        let mut said: Vec<_> =
+            self.pairs(doing, ask)?.into_iter().map(|(name, value)| format!("{name} {value}")).collect();
+        said.sort();
+        Ok(said.join(", "))
+    }
+
+    fn inspect(&mut self) -> Result<Vec<Finding>, DatabaseError> {
+        if let Some(relative) = relative(&self.version) {
+            // It may not know what else would be asked.
+            return Ok(vec![relative]);
+        }
+        let variables = self.variables()?;
+        let mut findings = vec![self.version_found()];
+        findings.push(writable(&variables));
+        findings.extend(durable(&variables));
+        findings.extend(replicated(&variables));
+        findings.extend(self.group_found(&variables)?);
+        findings.extend(semi_synchronous(&variables, self.remaining()));
+        findings.push(packet(self.max_allowed_packet as u64));
+        findings.push(self.lock_found()?);
+        findings.push(self.proxy_found()?);
+        findings.push(self.privacy_found());
+        let schema = self.schema_found()?;
+        let complete = schema.state == State::Good;
+        findings.push(schema);
+        if complete {
+            findings.push(self.rights_found()?);
+            findings.push(self.refusing_found()?);
+        }
+        findings.push(self.functions_found(&variables)?);
+        Ok(findings)
+    }
+}
+
+impl MysqlDatabase {
+    fn variables(&mut self) -> Result<Variables, DatabaseError> {
+        let doing = "reading the server's variables";
+        let names = VARIABLES.map(|name| format!("'{name}'")).join(", ");
+        let mut variables = self.pairs(doing, &format!("SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"))?;
+        let names = STATUS.map(|name| format!("'{name}'")).join(", ");
+        variables.extend(self.pairs(doing, &format!("SHOW GLOBAL STATUS WHERE Variable_name IN ({names})"))?);
+        Ok(variables)
+    }
+
+    /// What a SHOW of names and values answers, names in lower case.
+    fn pairs(&mut self, doing: &str, show: &str) -> Result<Variables, DatabaseError> {
+        let answers = self.run(doing, show, 1)?;
+        let rows = answers.iter().flatten();
+        rows.map(|row| Ok((column::<String>(row, 0, doing)?.to_ascii_lowercase(), column(row, 1, doing)?))).collect()
+    }
+
+    /// Whether this member of a group is of the greater part of it: the smaller part still gives locks, and commits nothing.
+    fn group_found(&mut self, variables: &Variables) -> Result<Option<Finding>, DatabaseError> {
+        if !in_a_group(variables) {
+            return Ok(None);
+        }
+        let what = "group members";
+        let doing = "asking for the members of the group";
+        let ask = "SELECT COUNT(*), COALESCE(SUM(member_state = 'ONLINE'), 0) \
+                   FROM performance_schema.replication_group_members";
+        let answers = match self.run(doing, ask, 1) {
+            Err(error) if error.failure == DatabaseFailure::AccessDenied => {
+                let mend = "GRANT SELECT ON performance_schema.replication_group_members, to be told";
+                return Ok(Some(warning(what, error.detail, mend)));
+            }
+            answers => answers?,
+        };
+        let row = only_row(&answers, doing)?;
+        let (all, online): (u64, u64) = (column(row, 0, doing)?, column(row, 1, doing)?);
+        Ok(Some(members(all, online)))
+    }
+
+    fn version_found(&self) -> Finding {
+        let (oldest, name) = match self.product() {
+            // CHECK constraints; below 5.7.5 a second GET_LOCK frees the first.
+            Product::Mysql => ((8, 0, 16), "MySQL 8.0.16"),
+            Product::Mariadb => ((10, 6, 0), "MariaDB 10.6"),
+        };
+        let found = self.version.clone();
+        match numbers(&self.version) {
+            Some(version) if version >= oldest => good("version", found),
+            Some(_) => bad("version", found, format!("{name} is the oldest that this program is made for")),
+            None => warning("version", found, "the version cannot be read; make sure that it is a current one"),
+        }
+    }
+
+    /// Whether GET_LOCK does what it says, on this connection: a proxy that hands statements to changing sessions shows
+    /// itself here.
+    fn lock_found(&mut self) -> Result<Finding, DatabaseError> {
+        let what = "GET_LOCK";
+        let name = LockName::new("maildrop check", Uuid::now_v7().as_bytes());
+        let took = self.acquire(&name, std::time::Duration::ZERO);
+        let held = matches!(took, Ok(crate::lock::Acquired::Held)) && self.still_held(&name)?;
+        self.release(&name)?;
+        let freed = !self.still_held(&name)?;
+        Ok(if held && freed {
+            good(what, "taken, held and released")
+        } else {
+            bad(
+                what,
+                format!("{took:?}, then held: {held}, then freed: {freed}"),
+                "connect to the server itself, or pin the session: a proxy between must not hand statements of one \
+                 connection to several sessions",
+            )
+        })
+    }
+
+    fn proxy_found(&mut self) -> Result<Finding, DatabaseError> {
+        let doing = "asking for the session's id";
+        let answers = self.run(doing, "SELECT CONNECTION_ID()", 1)?;
+        let session: u64 = column(only_row(&answers, doing)?, 0, doing)?;
+        let greeted = u64::from(self.connection.connection_id());
+        Ok(if session == greeted {
+            good("session", "the server's own")
+        } else {
+            warning(
+                "session",
+                format!("greeted as {greeted}, talking to {session}: a proxy is in between"),
+                "make sure that it keeps a connection that has called GET_LOCK on one session of the primary",
+            )
+        })
+    }
+
+    fn privacy_found(&self) -> Finding {
+        if self.in_clear {
+            warning(
+                "encryption",
+                "none, over the network",
+                "set tls: who can listen in reads the mail's headers, and who can step in takes the password",
+            )
+        } else {
+            good("encryption", "TLS, or not over the network")
+        }
+    }
+
+    fn schema_found(&mut self) -> Result<Finding, DatabaseError> {
+        let (what, mend) = ("schema", "maildrop_command migrate");
+        let all = schema::status(self)?;
+        if let Some(edited) =
+            all.iter().find(|migration| migration.state == MigrationState::Edited && !migration.optional)
+        {
+            return Ok(bad(
+                what,
+                format!("migration {} was applied in another form", edited.number),
+                "an applied migration is never changed: compare the schema with sql/mysql by hand",
+            ));
+        }
+        let (missing, applied): (Vec<_>, Vec<_>) =
+            all.iter().partition(|migration| migration.state == MigrationState::Pending);
+        let missing = missing.into_iter().filter(|migration| !migration.optional);
+        let missing: Vec<String> =
+            missing.map(|migration| format!("{} ({})", migration.number, migration.name)).collect();
+        Ok(if missing.is_empty() {
+            good(what, format!("{} migrations applied", applied.len()))
+        } else {
+            bad(what, format!("not applied: {}", missing.join(", ")), mend)
+        })
+    }
+
+    /// Whether our role may do what a delivery does. Each right is asked for by a statement that changes nothing: MySQL
+    /// checks rights before it looks for rows.
+    fn rights_found(&mut self) -> Result<Finding, DatabaseError> {
+        let what = "rights";
+        let tries = [
+            "INSERT INTO attempts SELECT * FROM attempts WHERE FALSE",
+            "INSERT INTO messages SELECT * FROM messages WHERE FALSE",
+            "INSERT INTO message_sources SELECT * FROM message_sources WHERE FALSE",
+            "INSERT INTO copies SELECT * FROM copies WHERE FALSE",
+            "INSERT INTO ways_in SELECT * FROM ways_in WHERE FALSE",
+            "UPDATE ways_in SET host = host WHERE FALSE",
+            "UPDATE messages SET id = LAST_INSERT_ID(id) WHERE FALSE",
+            "UPDATE copies SET state = state WHERE FALSE",
+        ];
+        let nothing = CopyKey::from_bytes([0; 32]);
+        let mut refused = Vec::new();
+        let mut note = |result: Result<(), DatabaseError>| match result {
+            Ok(()) => Ok(()),
+            Err(error) if error.failure == DatabaseFailure::AccessDenied => {
+                refused.push(error.detail);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        for statement in tries {
+            note(self.run("trying our rights", statement, 1).map(drop))?;
+        }
+        note(self.addresses(&[]).map(drop))?;
+        note(self.look(&[nothing]).map(drop))?;
+        let ended = vec![EndedAttempt { attempt: Uuid::nil(), key: nothing, outcome: Outcome::Busy, stages: None }];
+        note(self.record(&crate::ledger::Record { ended, ..Default::default() }))?;
+        Ok(if refused.is_empty() {
+            good(what, "enough for a delivery")
+        } else {
+            bad(what, refused.join("; "), "grant what sql/mysql/grants.sql grants")
+        })
+    }
+
+    /// Whether our role may write down that it refuses a recipient.
+    fn refusing_found(&mut self) -> Result<Finding, DatabaseError> {
+        let what = "rights on refusals";
+        let tried = "INSERT INTO refusals (host, refused, last_at) SELECT '', 1, UTC_TIMESTAMP(6) FROM DUAL WHERE FALSE \
+                     ON DUPLICATE KEY UPDATE refused = refusals.refused + 1";
+        match self.run("trying our rights", tried, 1) {
+            Ok(_) => Ok(good(what, "granted")),
+            Err(error) if error.failure == DatabaseFailure::AccessDenied => Ok(warning(
+                what,
+                format!("{}; needed with routing.unknown = \"reject\", which defers without it", error.detail),
+                "grant what sql/mysql/grants.sql grants",
+            )),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The lock's SQL functions: an extra for people, but one that must not tell them another name than ours.
+    fn functions_found(&mut self, variables: &Variables) -> Result<Finding, DatabaseError> {
+        let what = "maildrop_lock_name()";
+        let doing = "comparing the lock's name";
+        let (namespace, id) = (crate::lock::DEFAULT_NAMESPACE, "check@maildrop.invalid");
+        let ours = LockName::new(namespace, id.as_bytes()).mysql_name();
+        let ask = format!("SELECT maildrop_lock_name({}, {})", sql::text(id), sql::text(namespace));
+        let answers = match self.run(doing, &ask, 1) {
+            Ok(answers) => answers,
+            Err(error) if error.failure == DatabaseFailure::AccessDenied => {
+                return Ok(good(what, "not ours to call, if it is there; a delivery does not need it"));
+            }
+            Err(error) if error.failure == DatabaseFailure::Schema => {
+                let mend = if on(variables, "log_bin") && !on(variables, "log_bin_trust_function_creators") {
+                    "only for people who look at locks: under binary logging, migrate as an administrator with SUPER, or \
+                     set log_bin_trust_function_creators while migrating"
+                } else {
+                    "only for people who look at locks: migrate as a role that may create routines"
+                };
+                return Ok(warning(what, "not there", mend));
+            }
+            Err(error) => return Err(error),
+        };
+        let theirs: Option<String> = column(only_row(&answers, doing)?, 0, doing)?;
+        Ok(if theirs.as_deref() == Some(ours.as_str()) {
+            good(what, "names the same lock as this program")
+        } else {
+            bad(what, format!("{theirs:?} instead of {ours}"), "drop it, and maildrop_command migrate")
+        })
+    }
+}
+
+/// A finding, where it is neither MySQL nor MariaDB.
+fn relative(version: &str) -> Option<Finding> {
+    let relative = RELATIVES.iter().find(|name| version.contains(**name))?;
+    let mend = "use MySQL or MariaDB itself: whether this one's GET_LOCK excludes has not been tried";
+    Some(bad("product", *relative, mend))
+}
+
+fn writable(variables: &Variables) -> Finding {
+    let read_only: Vec<&str> =
+        ["read_only", "super_read_only", "innodb_read_only"].into_iter().filter(|name| on(variables, name)).collect();
+    if read_only.is_empty() {
+        good("read_only", "OFF")
+    } else {
+        bad(
+            "read_only",
+            format!("{} is on", read_only.join(", ")),
+            "connect to the primary: a replica takes no writes, and a lock on it excludes nobody",
+        )
+    }
+}
+
+fn durable(variables: &Variables) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let what = "innodb_flush_log_at_trx_commit";
+    match variables.get(what).map(String::as_str) {
+        None => {}
+        Some("1") => findings.push(good(what, "1")),
+        Some(other) => findings.push(bad(
+            what,
+            other,
+            "set it to 1: a commit that a power failure can undo is forgotten, and its message delivered twice",
+        )),
+    }
+    if on(variables, "log_bin") {
+        let what = "sync_binlog";
+        match variables.get(what).map(String::as_str) {
+            None => {}
+            Some("1") => findings.push(good(what, "1")),
+            Some(other) => findings.push(warning(
+                what,
+                other,
+                "set it to 1: after a power failure replicas, and a primary that recovers by its binary log, may miss \
+                 commits",
+            )),
+        }
+        let what = "binlog_format";
+        if let Some(format) = variables.get(what) {
+            findings.push(if format.eq_ignore_ascii_case("STATEMENT") {
+                bad(what, format.clone(), "set it to ROW (or MIXED): InnoDB refuses to log READ COMMITTED by statement")
+            } else {
+                good(what, format.clone())
+            });
+        }
+    }
+    findings
+}
+
+fn replicated(variables: &Variables) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if on(variables, "wsrep_on") {
+        findings.push(bad(
+            "Galera",
+            variables.get("wsrep_cluster_name").cloned().unwrap_or_else(|| "on".into()),
+            "GET_LOCK holds on one node only: send every delivery to the same node, or use a server without Galera",
+        ));
+    }
+    if in_a_group(variables) {
+        if variables.get("group_replication_consistency").is_some_and(|value| value.eq_ignore_ascii_case("EVENTUAL")) {
+            findings.push(bad(
+                "group_replication_consistency",
+                "EVENTUAL",
+                "set it to BEFORE_ON_PRIMARY_FAILOVER: a new primary may be read before it has applied what was recorded",
+            ));
+        }
+        findings.push(if on(variables, "group_replication_single_primary_mode") {
+            warning(
+                "Group Replication",
+                "single primary",
+                "send every delivery to the primary; a fail-over frees all locks while their holders still run",
+            )
+        } else {
+            bad("Group Replication", "several primaries", "GET_LOCK holds on one member only: use single-primary mode")
+        });
+    }
+    findings
+}
+
+fn in_a_group(variables: &Variables) -> bool {
+    variables.get("group_replication_group_name").is_some_and(|name| !name.is_empty())
+}
+
+fn members(all: u64, online: u64) -> Finding {
+    let (what, found) = ("group members", format!("{online} of {all} online"));
+    if online * 2 > all {
+        good(what, found)
+    } else {
+        bad(what, found, "connect to the greater part of the group: this one gives locks, and commits nothing")
+    }
+}
+
+/// Whether a commit waits for a replica, and for how long: past `..._timeout` it goes on without one, and the answer to COMMIT
+/// does not say so (PostgreSQL's does).
+fn semi_synchronous(variables: &Variables, deadline: Duration) -> Vec<Finding> {
+    let value = |mysql: &str, mariadb: &str| {
+        let name = |of: &str| format!("rpl_semi_sync_{of}");
+        variables.get(&name(mysql)).or_else(|| variables.get(&name(mariadb))).map(String::as_str).unwrap_or_default()
+    };
+    let off = |value: &str| value.eq_ignore_ascii_case("OFF");
+    let replicas = variables.get("slaves_connected").map(String::as_str).unwrap_or("0");
+    let what = "semi-synchronous replication";
+    if !value("source_enabled", "master_enabled").eq_ignore_ascii_case("ON") {
+        // Only MariaDB tells everybody how many replicas there are.
+        return match replicas {
+            "0" => Vec::new(),
+            replicas => vec![warning(
+                "replication",
+                format!("to {replicas}, and no commit waits for it"),
+                format!("turn semi-synchronous replication on: {FORGETS}"),
+            )],
+        };
+    }
+    let mut findings = Vec::new();
+    if off(value("source_status", "master_status")) {
+        findings.push(warning(what, "no commit waits now", format!("see that a replica is connected: {FORGETS}")));
+    }
+    let timeout = value("source_timeout", "master_timeout").parse().map(Duration::from_millis).unwrap_or_default();
+    if timeout < deadline {
+        let found = format!("a commit waits {} s, and then for nobody", timeout.as_secs());
+        let mend = format!("set rpl_semi_sync_..._timeout above delivery.deadline: {FORGETS}");
+        findings.push(warning(what, found, mend));
+    }
+    let wait_point = value("source_wait_point", "master_wait_point");
+    if !wait_point.eq_ignore_ascii_case("AFTER_SYNC") {
+        let mend = "set rpl_semi_sync_..._wait_point = AFTER_SYNC: others act on a commit before a replica has it";
+        findings.push(warning(what, format!("it waits at {wait_point}"), mend));
+    }
+    if off(value("source_wait_no_replica", "master_wait_no_slave")) {
+        let mend = format!("turn rpl_semi_sync_..._wait_no_replica (wait_no_slave) on: {FORGETS}");
+        findings.push(warning(what, "it waits for nobody where no replica is connected", mend));
+    }
+    if findings.is_empty() {
+        findings.push(good(what, format!("a commit waits for a replica, {} s at most", timeout.as_secs())));
+    }
+    findings
+}
+
+fn packet(bytes: u64) -> Finding {
+    let found = format!("{} MiB; the source of a larger message is not kept", bytes >> 20);
+    if bytes < SMALLEST_PACKET {
+        bad("max_allowed_packet", found, "set it to 16 MiB or more")
+    } else {
+        good("max_allowed_packet", found)
+    }
+}
+
+/// Whether a variable says yes, in whatever way. What is neither yes nor no counts as yes: MariaDB has more than one
+/// sort of read only.
+fn on(variables: &Variables, name: &str) -> bool {
+    variables.get(name).is_some_and(|value| !["OFF", "0", "NO", ""].iter().any(|off| value.eq_ignore_ascii_case(off)))
+}
+
+/// The three numbers that a version begins with.
+fn numbers(version: &str) -> Option<(u32, u32, u32)> {
+    let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse().ok());
+    Some((numbers.next()??, numbers.next()??, numbers.next()??))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_its_first_three_numbers() {
+        assert_eq!(numbers("9.7.4-2"), Some((9, 7, 4)));
+        assert_eq!(numbers("11.8.6-MariaDB-0+deb13u1 from Debian"), Some((11, 8, 6)));
+        assert_eq!(numbers("unknown"), None);
+    }
+
+    #[test]
+    fn what_only_speaks_the_protocol_is_bad() {
+        for version in ["8.0.11-TiDB-v8.1.0", "8.0.30-Vitess"] {
+            assert_eq!(relative(version).map(|finding| finding.state), Some(State::Bad), "{version}");
+        }
+        assert_eq!(relative("11.8.6-MariaDB-0+deb13u1 from Debian"), None);
+    }
+
+    #[test]
+    fn a_server_that_forgets_or_does_not_write_is_bad() {
+        let variables = |pairs: &[(&str, &str)]| -> Variables {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let states = |findings: Vec<Finding>| findings.into_iter().map(|finding| finding.state).collect::<Vec<_>>();
+        assert_eq!(writable(&variables(&[("read_only", "ON")])).state, State::Bad);
+        assert_eq!(writable(&variables(&[("read_only", "OFF"), ("super_read_only", "OFF")])).state, State::Good);
+        assert_eq!(states(durable(&variables(&[("innodb_flush_log_at_trx_commit", "2")]))), [State::Bad]);
+        let logged = [("log_bin", "ON"), ("sync_binlog", "0"), ("binlog_format", "STATEMENT")];
+        assert_eq!(states(durable(&variables(&logged))), [State::Warning, State::Bad]);
+        assert_eq!(states(replicated(&variables(&[("wsrep_on", "ON")]))), [State::Bad]);
+        let group = [("group_replication_group_name", "7b2f"), ("group_replication_single_primary_mode", "OFF")];
+        assert_eq!(states(replicated(&variables(&group))), [State::Bad]);
+        let group = [
+            ("group_replication_group_name", "7b2f"),
+            ("group_replication_single_primary_mode", "ON"),
+            ("group_replication_consistency", "EVENTUAL"),
+        ];
+        assert_eq!(states(replicated(&variables(&group))), [State::Bad, State::Warning]);
+        assert_eq!(
+            [(3, 3), (3, 2), (3, 1), (2, 1), (0, 0)].map(|(all, online)| members(all, online).state == State::Good),
+            [true, true, false, false, false]
+        );
+        assert!(replicated(&variables(&[("wsrep_on", "OFF"), ("group_replication_group_name", "")])).is_empty());
+    }
+
+    #[test]
+    fn a_commit_that_may_go_on_without_a_replica_is_found() {
+        for (of, no_replica) in [("source", "wait_no_replica"), ("master", "wait_no_slave")] {
+            let found = |change: &[(&str, &str)]| {
+                let mut pairs = HashMap::from([("enabled", "ON"), ("status", "ON"), ("timeout", "600000")]);
+                pairs.extend([("wait_point", "AFTER_SYNC"), (no_replica, "ON")]);
+                pairs.extend(change.iter().copied());
+                let pairs = pairs.into_iter();
+                let variables = pairs.map(|(name, value)| (format!("rpl_semi_sync_{of}_{name}"), value.to_owned()));
+                let findings = semi_synchronous(&variables.collect(), Duration::from_secs(240));
+                findings.into_iter().map(|finding| finding.state).collect::<Vec<_>>()
+            };
+            assert_eq!(found(&[]), [State::Good]);
+            for fault in [("status", "OFF"), ("timeout", "10000"), ("wait_point", "AFTER_COMMIT"), (no_replica, "OFF")]
+            {
+                assert_eq!(found(&[fault]), [State::Warning], "{fault:?}");
+            }
+            assert_eq!(found(&[("enabled", "OFF")]), []);
+        }
+        let connected = |number: &str| HashMap::from([("slaves_connected".to_owned(), number.to_owned())]);
+        let states = |variables| semi_synchronous(&variables, Duration::ZERO).len();
+        assert_eq!([states(connected("0")), states(connected("1"))], [0, 1]);
+    }
+}

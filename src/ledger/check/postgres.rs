@@ -1,0 +1,346 @@
+//! What `check` asks of PostgreSQL.
+
+use super::{Finding, Inspect, State, bad, good, warning};
+use crate::database::PostgresDatabase;
+use crate::database::postgres::column;
+use crate::database::{DatabaseError, DatabaseFailure};
+use crate::lock::{Acquired, LockName, NamedLock};
+use crate::schema::{self, MigrationState};
+use postgres::Row;
+use postgres::types::{FromSql, Type};
+use std::time::Duration;
+use uuid::Uuid;
+
+/// Every right that a delivery needs, as `sql/postgres/grants.sql` gives it.
+const RIGHTS: [(&str, &str); 18] = [
+    ("addresses", "SELECT"),
+    ("attempts", "SELECT"),
+    ("attempts", "INSERT"),
+    ("attempts", "UPDATE"),
+    ("messages", "SELECT"),
+    ("messages", "INSERT"),
+    ("copies", "SELECT"),
+    ("copies", "INSERT"),
+    ("copies", "UPDATE"),
+    ("ways_in", "SELECT"),
+    ("ways_in", "INSERT"),
+    ("ways_in", "UPDATE"),
+    ("maildrop_migrations", "SELECT"),
+    ("message_sources", "SELECT"),
+    ("message_sources", "INSERT"),
+    ("refusals", "SELECT"),
+    ("refusals", "INSERT"),
+    ("refusals", "UPDATE"),
+];
+
+/// A right on some columns is enough: that is how `grants.sql` gives UPDATE. NULL where there is no such table.
+const RIGHT: &str = "SELECT n, has_any_column_privilege(to_regclass(t), r) \
+    FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS asked (t, r, n) ORDER BY n";
+
+const SETTINGS: [&str; 9] = [
+    "default_transaction_read_only",
+    "synchronous_commit",
+    "fsync",
+    "full_page_writes",
+    "server_encoding",
+    "client_encoding",
+    "statement_timeout",
+    "idle_session_timeout",
+    "max_connections",
+];
+
+/// Where the setting is a time, in milliseconds. A setting that the server does not know (it is older) has no row.
+const SETTING: &str = "SELECT name, setting FROM pg_settings WHERE name = ANY ($1)";
+
+/// What `version()` says of those that speak PostgreSQL's protocol and have locks of their own making, if any.
+const RELATIVES: [(&str, &str); 3] = [("CockroachDB", "CockroachDB"), ("-YB-", "YugabyteDB"), ("Redshift", "Redshift")];
+
+/// How many receive what this server writes, for any role: one with few rights sees their rows, and little in them.
+const REPLICATION: &str = "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'), \
+    (SELECT count(*) FROM pg_stat_replication)";
+
+/// Extensions with which more than one server takes writes.
+const EXTENSIONS: &str =
+    "SELECT extname::text FROM pg_extension WHERE extname IN ('bdr', 'spock', 'pglogical', 'citus') ORDER BY extname";
+
+impl Inspect for PostgresDatabase {
+    fn describe(&mut self) -> Result<String, DatabaseError> {
+        let doing = "asking for the server's version";
+        let rows = self.query(doing, "SELECT current_setting('server_version')", &[])?;
+        let version: String = match rows.first() {
+            Some(row) => column(doing, row, 0)?,
+            None => String::new(),
+        };
+        // Debian's reads "17.11 (Debian 17.11-0+deb13u1)".
+        Ok(format!("PostgreSQL {}", version.split(' ').next().unwrap_or_default()))
+    }
+
+    fn any_address(&mut self, not_of: &[&str]) -> Result<Option<String>, DatabaseError> {
+        let doing = "looking for an address";
+        let sql = "SELECT address::text FROM addresses \
+                   WHERE address NOT LIKE '@%' AND imap_user::text <> ALL ($1) LIMIT 1";
+        let rows = self.query(doing, sql, &[(&not_of, Type::TEXT_ARRAY)])?;
+        rows.first().map(|row| column(doing, row, 0)).transpose()
+    }
+
+    fn server(&mut self) -> Result<String, DatabaseError> {
+        let doing = "asking which server it is";
+        // To the microsecond. A standby has its primary's system_identifier.
+        let sql = "SELECT 'the one that is up since ' || pg_postmaster_start_time()";
+        only(doing, &self.query(doing, sql, &[])?)
+    }
+
+    fn inspect(&mut self) -> Result<Vec<Finding>, DatabaseError> {
+        if let Some(relative) = self.relative()? {
+            // It may not know what else would be asked.
+            return Ok(vec![relative]);
+        }
+        let standby = self.standby()?;
+        // A standby refuses the lock's transaction, which may write; that it is one says it all.
+        let is_primary = standby.state == State::Good;
+        let mut findings = vec![standby];
+        findings.extend(self.settings()?);
+        if is_primary {
+            findings.push(self.replication()?);
+            findings.push(self.excludes()?);
+        }
+        findings.extend(self.extensions()?);
+        findings.extend(self.schema()?);
+        findings.extend(self.rights()?);
+        Ok(findings)
+    }
+}
+
+impl PostgresDatabase {
+    fn standby(&mut self) -> Result<Finding, DatabaseError> {
+        let doing = "asking whether the server is a standby";
+        let rows = self.query(doing, "SELECT pg_is_in_recovery()", &[])?;
+        let standby = match rows.first() {
+            Some(row) => column(doing, row, 0)?,
+            None => false,
+        };
+        Ok(if standby {
+            bad("role of the server", "standby", "name the primary: a lock on a standby excludes nobody")
+        } else {
+            good("role of the server", "primary")
+        })
+    }
+
+    /// A finding, where it is no PostgreSQL.
+    fn relative(&mut self) -> Result<Option<Finding>, DatabaseError> {
+        let doing = "asking for the product";
+        let version: String = only(doing, &self.query(doing, "SELECT version()", &[])?)?;
+        let relative = RELATIVES.iter().find(|(sign, _)| version.contains(sign));
+        Ok(relative.map(|(_, name)| {
+            bad("product", *name, "use PostgreSQL itself: whether this one's advisory locks exclude has not been tried")
+        }))
+    }
+
+    /// Whether what was committed is also on the server that takes over.
+    fn replication(&mut self) -> Result<Finding, DatabaseError> {
+        let doing = "asking for standbys";
+        let rows = self.query(doing, REPLICATION, &[])?;
+        let row = rows.first().ok_or_else(|| DatabaseError::new(DatabaseFailure::Other, doing, "no answer"))?;
+        let standbys: i64 = column(doing, row, 2)?;
+        Ok(replication(column(doing, row, 0)?, column(doing, row, 1)?, standbys))
+    }
+
+    fn extensions(&mut self) -> Result<Vec<Finding>, DatabaseError> {
+        let doing = "asking for extensions";
+        let rows = self.query(doing, EXTENSIONS, &[])?;
+        let names = rows.iter().map(|row| column::<String>(doing, row, 0)).collect::<Result<Vec<_>, _>>()?;
+        names.iter().map(|name| self.extension(name)).collect()
+    }
+
+    fn extension(&mut self, name: &str) -> Result<Finding, DatabaseError> {
+        let one_primary = "a lock excludes on one server only: send every delivery to the same one, and see that its \
+                           answered commits are on whichever takes over";
+        Ok(match name {
+            "citus" => {
+                let doing = "asking which node of Citus it is";
+                let group: i32 = only(doing, &self.query(doing, "SELECT groupid FROM pg_dist_local_group", &[])?)?;
+                if group == 0 {
+                    warning(
+                        "Citus",
+                        "the coordinator",
+                        "never send a delivery to a worker: a lock excludes on one node only",
+                    )
+                } else {
+                    bad("Citus", "a worker", "name the coordinator: a lock excludes on one node only")
+                }
+            }
+            // One-way replication is what it is for most; both ways, and its servers are many primaries.
+            "pglogical" => warning(name, "there", one_primary),
+            _ => bad(name, "several primaries", one_primary),
+        })
+    }
+
+    fn settings(&mut self) -> Result<Vec<Finding>, DatabaseError> {
+        let doing = "reading the server's settings";
+        let mut findings = Vec::new();
+        for row in &self.query(doing, SETTING, &[(&&SETTINGS[..], Type::TEXT_ARRAY)])? {
+            let (name, value): (String, String) = (column(doing, row, 0)?, column(doing, row, 1)?);
+            findings.push(setting(&name, &value, self.deadline().remaining()));
+        }
+        // The order of the list, whatever the server's.
+        findings.sort_by_key(|finding| SETTINGS.iter().position(|name| *name == finding.what));
+        Ok(findings)
+    }
+
+    /// Takes a lock of its own, asks whether it is held, and lets go: a pooler that gives each statement another
+    /// server process shows here.
+    fn excludes(&mut self) -> Result<Finding, DatabaseError> {
+        let what = "named lock";
+        let name = LockName::new("maildrop check", Uuid::now_v7().as_bytes());
+        let held = match self.acquire(&name, Duration::ZERO)? {
+            Acquired::Held => self.still_held(&name),
+            Acquired::Busy(_) => Ok(false),
+        };
+        self.release(&name)?;
+        Ok(if held? {
+            good(what, "taken, still held, let go")
+        } else {
+            bad(what, "it did not stay with the connection", "a pooler must be in transaction or session mode")
+        })
+    }
+
+    fn schema(&mut self) -> Result<Vec<Finding>, DatabaseError> {
+        let all = schema::status(self)?;
+        // `migrate` applies all that are missing: one cause, one finding.
+        let mut missing = false;
+        Ok(all
+            .iter()
+            .filter_map(|migration| {
+                let what = format!("migration {:04}_{}", migration.number, migration.name);
+                let run = "run `maildrop_command migrate`";
+                let pending = migration.state == MigrationState::Pending;
+                if pending && missing {
+                    return None;
+                }
+                missing |= pending && !migration.optional;
+                Some(match migration.state {
+                    MigrationState::Applied => good(what, "applied"),
+                    MigrationState::Newer => good(what, "applied by a newer release"),
+                    MigrationState::Pending if migration.optional => warning(what, "left out", run),
+                    MigrationState::Pending => bad(what, "not applied", run),
+                    MigrationState::Edited => bad(what, "edited since it was applied", "restore its text"),
+                    MigrationState::Unknown => {
+                        bad(what, "not known to this release", "find out which program has applied it")
+                    }
+                })
+            })
+            .collect())
+    }
+
+    fn rights(&mut self) -> Result<Vec<Finding>, DatabaseError> {
+        let doing = "asking for the role's rights";
+        let tables: Vec<&str> = RIGHTS.iter().map(|(table, _)| *table).collect();
+        let rights: Vec<&str> = RIGHTS.iter().map(|(_, right)| *right).collect();
+        let rows = self.query(doing, RIGHT, &[(&tables, Type::TEXT_ARRAY), (&rights, Type::TEXT_ARRAY)])?;
+        let mut findings = Vec::new();
+        for ((table, right), row) in RIGHTS.iter().zip(&rows) {
+            let what = format!("{right} on {table}");
+            let mend = "see sql/postgres/grants.sql";
+            findings.push(match column::<Option<bool>>(doing, row, 1)? {
+                Some(true) => good(what, "granted"),
+                // There is no such table: its migration is told.
+                None => continue,
+                Some(false) if *table == "message_sources" => {
+                    warning(what, "not granted; needed only with record.raw", mend)
+                }
+                Some(false) if *table == "refusals" => warning(
+                    &what,
+                    "not granted; needed with routing.unknown = \"reject\", which defers without it",
+                    mend,
+                ),
+                Some(false) => bad(what, "not granted", mend),
+            });
+        }
+        Ok(findings)
+    }
+}
+
+/// Whether what was committed is also on the server that takes over.
+fn replication(names: &str, commit: &str, standbys: i64) -> Finding {
+    let what = "replication";
+    match (names, commit, standbys) {
+        ("", _, 0) => good(what, "none"),
+        ("", _, standbys) => warning(
+            what,
+            format!("to {standbys}, and no commit waits for it"),
+            "set synchronous_standby_names: a fail-over forgets what has not arrived yet, which is then delivered twice, and \
+             is not in the ledger",
+        ),
+        (_, _, 0) => bad(
+            what,
+            format!("synchronous_standby_names = {names}, and there is none"),
+            "start a standby, or set it to '': each delivery waits at its first commit until its deadline, and is deferred",
+        ),
+        (_, "off" | "local", _) => warning(
+            what,
+            format!("synchronous_commit = {commit}: no commit waits for {names}"),
+            "ALTER ROLE ... SET synchronous_commit = on: a fail-over forgets what has not arrived yet, which is then delivered \
+             twice, and is not in the ledger",
+        ),
+        _ => good(what, format!("a commit waits for {names}")),
+    }
+}
+
+/// What a setting's value means to a delivery.
+fn setting(name: &str, value: &str, deadline: Duration) -> Finding {
+    // Times are in milliseconds, 0 is "no limit".
+    let shorter_than_a_delivery =
+        || value.parse().is_ok_and(|limit| limit > 0 && Duration::from_millis(limit) < deadline);
+    match (name, value) {
+        ("default_transaction_read_only", "on") => {
+            bad(name, value, "ALTER ROLE ... SET default_transaction_read_only = off, or name the primary")
+        }
+        // The commit is answered before it is on disk. `local`, `remote_write` and the rest all wait for the disk.
+        ("synchronous_commit", "off") => {
+            bad(name, value, "ALTER ROLE ... SET synchronous_commit = on: a crash forgets what was delivered")
+        }
+        ("fsync" | "full_page_writes", "off") => bad(name, value, "turn it on: a crash destroys the database"),
+        ("server_encoding", "UTF8") | ("client_encoding", "UTF8") => good(name, value),
+        ("server_encoding", _) => {
+            bad(name, value, "make a database with ENCODING 'UTF8': this one refuses some characters of some subjects")
+        }
+        ("client_encoding", _) => bad(name, value, "a pooler must not set it"),
+        ("statement_timeout" | "idle_session_timeout", _) if shorter_than_a_delivery() => warning(
+            name,
+            format!("{value} ms"),
+            "ALTER ROLE ... SET it to 0: it is shorter than a delivery may take, which then defers",
+        ),
+        ("statement_timeout" | "idle_session_timeout", "0") => good(name, "none"),
+        ("statement_timeout" | "idle_session_timeout", _) => good(name, format!("{value} ms")),
+        _ => good(name, value),
+    }
+}
+
+/// The only value of an answer.
+fn only<'a, T: FromSql<'a>>(doing: &str, rows: &'a [Row]) -> Result<T, DatabaseError> {
+    match rows {
+        [row] => column(doing, row, 0),
+        _ => Err(DatabaseError::new(DatabaseFailure::Other, doing, format!("{} rows for one", rows.len()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_that_no_standby_has_is_found() {
+        for (names, commit, standbys, state) in [
+            ("", "on", 0, State::Good),
+            ("", "on", 2, State::Warning),
+            ("pg2", "on", 1, State::Good),
+            ("pg2", "remote_apply", 1, State::Good),
+            ("pg2", "local", 1, State::Warning),
+            ("pg2", "on", 0, State::Bad),
+        ] {
+            let finding = replication(names, commit, standbys);
+            assert_eq!(finding.state, state, "{finding:?}");
+            assert_eq!(finding.mend.is_none(), state == State::Good, "{finding:?}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What `check` asks of the tables' rows, on any engine.
+
+use crate::database::{DatabaseError, Value};
+use crate::ledger::{Database, columns, time_span};
+use crate::lock::LockName;
+use crate::message::fold;
+
+/// How many rows beyond ASCII are looked at.
+const LOOKED_AT: usize = 10_000;
+/// How many attempts of the last hour are looked at.
+const ATTEMPTS: usize = 1000;
+
+/// An address that is spelled otherwise than it is asked for.
+pub(crate) struct Unfolded {
+    pub(crate) address: String,
+    pub(crate) folded: String,
+}
+
+/// The addresses of the table that are spelled otherwise than a delivery asks for them.
+pub(crate) fn unfolded_addresses(database: &mut dyn Database) -> Result<Vec<Unfolded>, DatabaseError> {
+    // Bytes are more than characters only beyond ASCII, where the CHECK of the table does not see all that folds.
+    let sql = format!(
+        "SELECT address FROM addresses WHERE octet_length(address) <> char_length(address) OR address <> lower(address) \
+         LIMIT {LOOKED_AT}"
+    );
+    let rows = database.select("looking for addresses that cannot be found", &sql, &[])?;
+    let addresses = rows.iter().filter_map(|row| row.text(0));
+    let unfolded = addresses.map(|address| Unfolded { address: address.to_owned(), folded: fold(address) });
+    Ok(unfolded.filter(|unfolded| unfolded.address != unfolded.folded).collect())
+}
+
+/// An address with one mailbox for what arrives and what is sent, if there is one.
+pub(crate) fn address_with_one_mailbox(database: &mut dyn Database) -> Result<Option<String>, DatabaseError> {
+    let sql = "SELECT address FROM addresses WHERE inbox = sent OR (lower(inbox) = 'inbox' AND lower(sent) = 'inbox') \
+               ORDER BY address LIMIT 1";
+    let rows = database.select("looking for addresses with one mailbox", sql, &[])?;
+    Ok(rows.first().and_then(|row| columns::optional(row, 0)))
+}
+
+/// A host, the Message-ID of an attempt of its, and the lock that it took.
+pub(crate) struct TakenLock {
+    pub(crate) host: String,
+    pub(crate) message_id: String,
+    pub(crate) lock: LockName,
+}
+
+/// The locks that deliveries have taken since a moment, the newest first.
+pub(crate) fn taken_locks(database: &mut dyn Database, since: i64) -> Result<Vec<TakenLock>, DatabaseError> {
+    let dialect = database.dialect();
+    let (since, values): (_, Vec<Value<'_>>) = time_span::attempts_since(dialect, since);
+    let sql = format!(
+        "SELECT a.host, a.message_id, {} FROM attempts a WHERE {since} ORDER BY a.started_at DESC LIMIT {ATTEMPTS}",
+        dialect.hex("a.lock_digest")
+    );
+    let rows = database.select("reading which locks were taken", &sql, &values)?;
+    let taken = rows.iter().map(|row| {
+        Ok(TakenLock {
+            host: columns::owned(row, 0)?,
+            message_id: columns::owned(row, 1)?,
+            lock: LockName::from_digest(row.digest(2)?),
+        })
+    });
+    taken.collect()
+}

@@ -1,0 +1,139 @@
+//! What `check` asks of an embedded database.
+
+use super::{Finding, Inspect, State};
+use crate::database::sqlite::LOCKS;
+use crate::database::sqlite::file_locks::{Asked, FileLocks};
+use crate::database::{Client, DatabaseError, DatabaseFailure, SqliteDatabase};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// File systems that more than one machine may have mounted.
+const SHARED_FILE_SYSTEMS: [&str; 11] =
+    ["nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "fuse.sshfs", "fuse.glusterfs", "gfs2", "ocfs2"];
+
+impl Inspect for SqliteDatabase {
+    fn describe(&mut self) -> Result<String, DatabaseError> {
+        Ok(format!("SQLite {}", rusqlite::version()))
+    }
+
+    /// Any address has a mailbox here, so none is special.
+    fn any_address(&mut self, _not_of: &[&str]) -> Result<Option<String>, DatabaseError> {
+        Ok(None)
+    }
+
+    fn server(&mut self) -> Result<String, DatabaseError> {
+        Ok(self.directory().display().to_string())
+    }
+
+    fn inspect(&mut self) -> Result<Vec<Finding>, DatabaseError> {
+        let journal_mode = self.pragma("journal_mode")?;
+        let synchronous = self.pragma("synchronous")?;
+        let good_if = |good: bool| if good { State::Good } else { State::Bad };
+        Ok(vec![
+            Finding {
+                what: "journal_mode".into(),
+                state: good_if(journal_mode == "wal"),
+                found: journal_mode,
+                mend: Some("PRAGMA journal_mode=WAL".into()),
+            },
+            Finding {
+                what: "synchronous".into(),
+                // 2 is FULL, 3 is EXTRA (https://sqlite.org/pragma.html#pragma_synchronous).
+                state: good_if(matches!(synchronous.as_str(), "2" | "3")),
+                found: synchronous,
+                mend: None,
+            },
+            self.inspect_mode()?,
+            self.inspect_file_system(),
+            self.inspect_lock()?,
+        ]
+        .into_iter()
+        .map(|finding| if finding.state == State::Good { Finding { mend: None, ..finding } } else { finding })
+        .collect())
+    }
+}
+
+impl SqliteDatabase {
+    /// Whether others can read the mail.
+    fn inspect_mode(&self) -> Result<Finding, DatabaseError> {
+        let mode = fs::metadata(self.directory())
+            .map_err(|e| DatabaseError::new(DatabaseFailure::Local, "looking at the directory", e.to_string()))?
+            .mode()
+            & 0o7777;
+        Ok(Finding {
+            what: format!("mode of {}", self.directory().display()),
+            state: if mode & 0o077 == 0 { State::Good } else { State::Warning },
+            found: format!("{mode:04o}"),
+            mend: Some(format!("chmod 0700 {}", self.directory().display())),
+        })
+    }
+
+    /// Whether another machine could have the same directory mounted: neither WAL nor flock would know of it.
+    fn inspect_file_system(&self) -> Finding {
+        let kind = fs::read_to_string("/proc/self/mountinfo").ok().and_then(|m| file_system(&m, self.directory()));
+        Finding {
+            what: "file system".into(),
+            state: match kind.as_deref() {
+                None => State::Warning,
+                Some(kind) if SHARED_FILE_SYSTEMS.contains(&kind) => State::Bad,
+                Some(_) => State::Good,
+            },
+            found: kind.unwrap_or_else(|| "not to be found out".into()),
+            mend: Some("a directory on a disk of this machine".into()),
+        }
+    }
+
+    /// Whether the lock excludes: taken once, a second try must find it busy.
+    fn inspect_lock(&self) -> Result<Finding, DatabaseError> {
+        let client = Client { host: "check".into(), pid: std::process::id(), queue_id: None };
+        let name = format!("check-{}", std::process::id());
+        let locks = || FileLocks::new(self.directory().join(LOCKS), client.clone(), self.deadline);
+        let (mut one, mut two) = (locks(), locks());
+        let first = one.acquire(&name, Duration::ZERO)?;
+        let second = two.acquire(&name, Duration::ZERO)?;
+        let excludes = matches!((&first, &second), (Asked::Held, Asked::Busy(_)));
+        Ok(Finding {
+            what: "file lock".into(),
+            state: if excludes { State::Good } else { State::Bad },
+            found: if excludes { "excludes" } else { "does not exclude" }.into(),
+            mend: Some("a file system with flock(2)".into()),
+        })
+    }
+}
+
+/// The kind of file system that `path` lies on, by the text of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+fn file_system(mountinfo: &str, path: &Path) -> Option<String> {
+    let mut best: Option<(usize, &str)> = None;
+    for line in mountinfo.lines() {
+        let (left, right) = line.split_once(" - ")?;
+        let mount_point = left.split(' ').nth(4)?.replace("\\040", " ");
+        let kind = right.split(' ').next()?;
+        // The longest mount point counts, and of two on the same one the later.
+        if path.starts_with(&mount_point) && best.is_none_or(|(length, _)| mount_point.len() >= length) {
+            best = Some((mount_point.len(), kind));
+        }
+    }
+    best.map(|(_, kind)| kind.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+30 22 0:40 / /home rw shared:1 - nfs4 server:/home rw
+31 30 0:41 / /home/my\\040mail rw - tmpfs none rw
+";
+
+    #[test]
+    fn the_longest_mount_point_names_the_file_system() {
+        let kind = |path| file_system(MOUNTS, Path::new(path));
+        assert_eq!(kind("/var/mail").as_deref(), Some("ext4"));
+        assert_eq!(kind("/home/lisa/mail").as_deref(), Some("nfs4"));
+        assert_eq!(kind("/home/my mail/x").as_deref(), Some("tmpfs"));
+        assert_eq!(kind("/homes").as_deref(), Some("ext4"));
+    }
+}

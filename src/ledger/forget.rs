@@ -1,0 +1,182 @@
+//! What may be forgotten, in SQL: which rows are old enough and needed by nobody, and their removal in small batches.
+//! `operations::prune` says when.
+
+use super::time_span::{self, Page, Pages, Table};
+use super::{Database, columns};
+use crate::database::{DatabaseError, Value};
+use crate::lock::LockName;
+
+/// Rows of a batch: some milliseconds of a transaction.
+const BATCH: usize = 500;
+
+/// The same for sources, which may have megabytes each.
+const SOURCES: usize = 50;
+
+/// A message `m` with a copy that is owed.
+const OWED: &str = "EXISTS (SELECT 1 FROM copies c WHERE c.message = m.id AND c.state = 'owed')";
+
+/// A message `m` that was heard of since a moment (twice asked for), or with an attempt that has not ended.
+const HEARD_OF: &str = "(EXISTS (SELECT 1 FROM copies c WHERE c.message = m.id AND c.updated_at >= ?) \
+     OR EXISTS (SELECT 1 FROM attempts a WHERE a.lock_digest = m.lock_digest AND a.identity = m.identity \
+                AND (a.ended_at IS NULL OR a.started_at >= ?)))";
+
+/// Messages with their sources.
+const WITH_SOURCE: &str = "message_sources s JOIN messages m ON m.id = s.message_id";
+
+fn count(database: &mut dyn Database, of: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError> {
+    columns::only_number(&database.select("counting", &format!("SELECT count(*) FROM {of}"), values)?)
+}
+
+/// How many attempts from before a moment have ended, or have not.
+pub(crate) fn count_attempts(database: &mut dyn Database, before: i64, ended: bool) -> Result<u64, DatabaseError> {
+    let (old, values) = time_span::attempts_before(database.dialect(), before);
+    count(
+        database,
+        &format!("attempts a WHERE {old} AND a.ended_at IS {} NULL", if ended { "NOT" } else { "" }),
+        &values,
+    )
+}
+
+/// How many sources there are of messages from before a moment: with a copy that is owed, or without.
+pub(crate) fn count_sources(database: &mut dyn Database, before: i64, owed: bool) -> Result<u64, DatabaseError> {
+    let not = if owed { "" } else { "NOT" };
+    count(database, &format!("{WITH_SOURCE} WHERE m.recorded_at < ? AND {not} {OWED}"), &[Value::Moment(before)])
+}
+
+/// How many messages there are from before a moment with a copy that is owed.
+pub(crate) fn count_owed_messages(database: &mut dyn Database, before: i64) -> Result<u64, DatabaseError> {
+    count(database, &format!("messages m WHERE m.recorded_at < ? AND {OWED}"), &[Value::Moment(before)])
+}
+
+/// The same without such a copy: those that were heard of since, or those that were not.
+pub(crate) fn count_messages(database: &mut dyn Database, before: i64, heard_of: bool) -> Result<u64, DatabaseError> {
+    let not = if heard_of { "" } else { "NOT" };
+    let old = format!("messages m WHERE m.recorded_at < ? AND NOT {OWED} AND {not} {HEARD_OF}");
+    count(database, &old, &[Value::Moment(before); 3])
+}
+
+/// Removes nothing, as whoever may remove from these tables can: without the right the error comes even where nothing is old.
+pub(crate) fn try_right(database: &mut dyn Database, tables: &[&str]) -> Result<(), DatabaseError> {
+    tables.iter().try_for_each(|table| {
+        let sql = format!("DELETE FROM {table} WHERE 1 = 0");
+        database.change("asking for the right to forget", &sql, &[]).map(drop)
+    })
+}
+
+/// The attempts from before a moment that have ended.
+pub(crate) struct OldAttempts {
+    pages: Pages,
+    before: i64,
+}
+
+impl OldAttempts {
+    pub(crate) fn before(before: i64) -> Self {
+        Self { pages: Pages::new(Table::Attempts, 0, before, BATCH), before }
+    }
+
+    /// Forgets the next of them, and says how many; `None` at the end.
+    pub(crate) fn forget_some(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
+        let Some(page) = self.pages.next(database, "a.role", "a.ended_at IS NOT NULL", &[])? else { return Ok(None) };
+        let Some((range, [first, last])) = time_span::attempts_of(database.dialect(), &page)? else {
+            return Ok(Some(0));
+        };
+        // By the range that the page covers, which an index finds on each engine; in it, only what the page was about.
+        let sql = format!("DELETE FROM attempts WHERE {range} AND ended_at IS NOT NULL AND started_at < ?");
+        database.change("forgetting attempts", &sql, &[first, last, Value::Moment(self.before)]).map(Some)
+    }
+}
+
+/// The sources of messages from before a moment without a copy that is owed.
+pub(crate) struct OldSources {
+    before: i64,
+    /// The last message that was looked at.
+    last: i64,
+}
+
+impl OldSources {
+    pub(crate) fn before(before: i64) -> Self {
+        Self { before, last: i64::MIN }
+    }
+
+    /// Forgets the next of them, and says how many; `None` at the end.
+    pub(crate) fn forget_some(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
+        let doing = "forgetting sources";
+        let select = format!(
+            "SELECT s.message_id FROM {WITH_SOURCE} \
+             WHERE s.message_id > ? AND m.recorded_at < ? AND NOT {OWED} ORDER BY s.message_id LIMIT {SOURCES}"
+        );
+        let rows = database.select(doing, &select, &[Value::Integer(self.last), Value::Moment(self.before)])?;
+        let ids = rows.iter().map(|row| columns::number(row, 0)).collect::<Result<Vec<i64>, _>>()?;
+        let Some(last) = ids.last() else { return Ok(None) };
+        self.last = *last;
+        let values: Vec<Value<'_>> = ids.iter().map(|id| Value::Integer(*id)).collect();
+        // A copy may have become owed since.
+        let delete = format!(
+            "DELETE FROM message_sources WHERE message_id IN ({}) AND NOT EXISTS \
+             (SELECT 1 FROM copies c WHERE c.message = message_sources.message_id AND c.state = 'owed')",
+            vec!["?"; ids.len()].join(", ")
+        );
+        database.change(doing, &delete, &values).map(Some)
+    }
+}
+
+/// A message that may go, unless it is heard of.
+pub(crate) struct OldMessage {
+    id: i64,
+    identity: [u8; 32],
+    /// The lock under which it goes.
+    pub(crate) lock: LockName,
+}
+
+/// The messages from before a moment that nobody has heard of since.
+pub(crate) struct OldMessages {
+    pages: Pages,
+    before: i64,
+}
+
+impl OldMessages {
+    pub(crate) fn before(before: i64) -> Self {
+        Self { pages: Pages::new(Table::Messages, 0, before, BATCH), before }
+    }
+
+    /// The next of them; `None` at the end.
+    pub(crate) fn some(&mut self, database: &mut dyn Database) -> Result<Option<Vec<OldMessage>>, DatabaseError> {
+        let dialect = database.dialect();
+        let asked = format!("{}, {}", dialect.hex("m.identity"), dialect.hex("m.lock_digest"));
+        let condition = format!("NOT {OWED} AND NOT {HEARD_OF}");
+        let page = self.pages.next(database, &asked, &condition, &[Value::Moment(self.before); 2])?;
+        let Some(Page { rows, first }) = page else { return Ok(None) };
+        let old = rows.iter().map(|row| {
+            let lock = LockName::from_digest(row.digest(first + 1)?);
+            Ok(OldMessage { id: columns::number(row, 1)?, identity: row.digest(first)?, lock })
+        });
+        old.collect::<Result<_, _>>().map(Some)
+    }
+}
+
+impl OldMessage {
+    /// Forgets it with all that belongs to it, unless it was heard of meanwhile: then `false`. Called under its lock.
+    pub(crate) fn forget(&self, database: &mut dyn Database, before: i64) -> Result<bool, DatabaseError> {
+        let doing = "forgetting a message";
+        let (id, moment) = (Value::Integer(self.id), Value::Moment(before));
+        // A new statement, and so a new snapshot: what was journalled before we had the lock is in it.
+        let again = format!("SELECT m.id FROM messages m WHERE m.id = ? AND NOT {OWED} AND NOT {HEARD_OF}");
+        if database.select(doing, &again, &[id, moment, moment])?.is_empty() {
+            return Ok(false);
+        }
+        // Children before their parent. An attempt that began since the look stays, with its delivery behind our lock.
+        database.change_together(
+            doing,
+            &[
+                (
+                    "DELETE FROM attempts WHERE lock_digest = ? AND identity = ? AND ended_at IS NOT NULL AND started_at < ?",
+                    &[Value::Bytes(self.lock.digest()), Value::Bytes(&self.identity), moment],
+                ),
+                ("DELETE FROM message_sources WHERE message_id = ?", &[id]),
+                ("DELETE FROM copies WHERE message = ?", &[id]),
+                ("DELETE FROM messages WHERE id = ?", &[id]),
+            ],
+        )?;
+        Ok(true)
+    }
+}

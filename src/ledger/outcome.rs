@@ -1,0 +1,310 @@
+//! How an attempt at one copy ended, and the one text that the ledger keeps of it.
+//!
+//! Deliveries and `audit --repair` write an [`Outcome`]; `trace`, `stats` and whoever else reads the journal get one back.
+
+use crate::mailbox::MailboxFailure;
+use crate::message::Role;
+use std::fmt;
+
+/// How an attempt at one copy ended. An attempt that sent an APPEND and has no answer does not end: it has no outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The copy was appended.
+    Appended,
+    /// The copy was found in the mailbox, and recorded instead of appended again.
+    Adopted,
+    /// The ledger had the copy as delivered.
+    AlreadyThere,
+    /// The same; and what an earlier attempt may have left in the mailbox could not be looked for.
+    AlreadyThereUnchecked,
+    /// The Sent copy could not be made, and is recorded as owed.
+    Owed,
+    /// Another delivery of the message held its lock.
+    Busy,
+    /// Put off for another cause; with what the server or the system said, where that is known.
+    Deferred(Cause, Option<String>),
+    /// Refused by a rule of the operator's, and why.
+    Refused(String),
+    /// It never ended itself; a later attempt has looked for its copy.
+    Died,
+    /// `audit --repair` took out a copy that was there twice.
+    AuditTookOut,
+    /// `audit --repair` was about to take out a copy, and left it.
+    AuditLeft,
+    /// A text that this release does not know: another release wrote it.
+    Other(String),
+}
+
+/// Why an attempt was put off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// An earlier attempt for the same recipient never ended, and is too young to be looked for.
+    Unsettled,
+    /// Another host delivers this message under another lock.
+    OtherLock,
+    /// What was just written to the journal does not show.
+    JournalForgotten,
+    /// The ledger could not be read under the lock.
+    LedgerUnreadable,
+    /// The lock could not be asked for.
+    LockUnanswered,
+    /// The program that handed the message over has died.
+    CallerGone,
+    /// The recipient's copy failed, so the Sent copy was not tried.
+    RecipientsCopyFailed,
+    /// The mailbox store failed.
+    Mailbox(MailboxFailure),
+    /// A cause that this release does not know, in the words of the one that wrote it.
+    Another(String),
+}
+
+const DEFERRED: &str = "deferred: ";
+const REFUSED: &str = "refused: ";
+
+impl Outcome {
+    /// The outcomes that are one text, each time the same.
+    const PLAIN: [Self; 9] = [
+        Self::Appended,
+        Self::Adopted,
+        Self::AlreadyThere,
+        Self::AlreadyThereUnchecked,
+        Self::Owed,
+        Self::Busy,
+        Self::Died,
+        Self::AuditTookOut,
+        Self::AuditLeft,
+    ];
+
+    /// What every outcome of this kind is called; its details apart.
+    #[must_use]
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::Appended => "appended",
+            Self::Adopted => "adopted",
+            Self::AlreadyThere => "already there",
+            Self::AlreadyThereUnchecked => "already there; not looked for",
+            Self::Owed => "owed",
+            Self::Busy => "busy",
+            Self::Deferred(..) => "deferred",
+            Self::Refused(_) => "refused",
+            Self::Died => "died; its copy was looked for",
+            Self::AuditTookOut => "audit: took out a copy too many",
+            Self::AuditLeft => "audit: left a copy too many",
+            Self::Other(_) => "other",
+        }
+    }
+
+    /// Why it was put off or refused, for people; of any other outcome all of its text.
+    #[must_use]
+    pub(crate) fn reason(&self) -> String {
+        let text = self.to_string();
+        let reason = text.strip_prefix(DEFERRED).or_else(|| text.strip_prefix(REFUSED));
+        reason.map_or_else(|| text.clone(), ToOwned::to_owned)
+    }
+
+    /// The outcome that the ledger's text says. What this release does not know comes back as it is.
+    #[must_use]
+    pub fn from_text(text: &str) -> Self {
+        if let Some(plain) = Self::PLAIN.into_iter().find(|plain| plain.word() == text) {
+            return plain;
+        }
+        if let Some(why) = text.strip_prefix(REFUSED) {
+            return Self::Refused(why.to_owned());
+        }
+        match text.strip_prefix(DEFERRED).map(|rest| (rest, Cause::split(rest))) {
+            Some((_, Some((cause, detail)))) => Self::Deferred(cause, detail),
+            Some((rest, None)) => Self::Deferred(Cause::Another(rest.to_owned()), None),
+            None => Self::Other(text.to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deferred(cause, None) => write!(f, "{DEFERRED}{cause}"),
+            Self::Deferred(cause, Some(detail)) => write!(f, "{DEFERRED}{cause}: {detail}"),
+            Self::Refused(why) => write!(f, "{REFUSED}{why}"),
+            Self::Other(text) => f.write_str(text),
+            plain => f.write_str(plain.word()),
+        }
+    }
+}
+
+impl Cause {
+    /// The causes that this release writes, those at the mailbox store apart.
+    const OWN: [Self; 7] = [
+        Self::Unsettled,
+        Self::OtherLock,
+        Self::JournalForgotten,
+        Self::LedgerUnreadable,
+        Self::LockUnanswered,
+        Self::CallerGone,
+        Self::RecipientsCopyFailed,
+    ];
+
+    /// The words that deferrals are counted by: a server's own words differ from one message to the next.
+    #[must_use]
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Unsettled => "an earlier attempt may still land",
+            Self::OtherLock => "another host has another lock",
+            Self::JournalForgotten => "the journal was forgotten",
+            Self::LedgerUnreadable => "the ledger could not be read",
+            Self::LockUnanswered => "the lock could not be asked for",
+            Self::CallerGone => "whoever handed the message over has died",
+            Self::RecipientsCopyFailed => "the recipient's copy failed",
+            Self::Mailbox(failure) => failure.as_str(),
+            Self::Another(_) => ANOTHER_CAUSE,
+        }
+    }
+
+    /// A known cause, and the detail behind it.
+    fn split(text: &str) -> Option<(Self, Option<String>)> {
+        let (words, detail) = text.split_once(": ").map_or((text, None), |(words, detail)| (words, Some(detail)));
+        let mut known = Self::OWN.into_iter().chain(MailboxFailure::ALL.map(Self::Mailbox));
+        known.find(|cause| cause.as_str() == words).map(|cause| (cause, detail.map(ToOwned::to_owned)))
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Another(words) => f.write_str(words),
+            known => f.write_str(known.as_str()),
+        }
+    }
+}
+
+/// What causes are counted under that this release does not know.
+const ANOTHER_CAUSE: &str = "another cause";
+
+/// What an attempt came to, of all its copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AttemptResult {
+    /// Postfix was told 0.
+    Delivered,
+    /// 75: another delivery of the message held its lock.
+    Busy,
+    /// 75 for another cause ([`Cause::as_str`]).
+    Deferred(&'static str),
+    /// 65 or 77: refused by a rule of the operator's.
+    Refused,
+    /// It never ended itself; a later attempt looked for its copy.
+    Died,
+    /// No try at a delivery: `audit --repair`.
+    Audit,
+    /// It has not ended: it runs, or it died, or what came of its APPEND is not known.
+    Open,
+}
+
+impl AttemptResult {
+    /// Of the attempt at one copy; `None` is one that has not ended.
+    #[must_use]
+    pub(crate) fn of_copy(outcome: Option<&Outcome>) -> Self {
+        match outcome {
+            None => Self::Open,
+            Some(
+                Outcome::Appended
+                | Outcome::Adopted
+                | Outcome::AlreadyThere
+                | Outcome::AlreadyThereUnchecked
+                | Outcome::Owed,
+            ) => Self::Delivered,
+            Some(Outcome::Busy) => Self::Busy,
+            Some(Outcome::Deferred(cause, _)) => Self::Deferred(cause.as_str()),
+            Some(Outcome::Refused(_)) => Self::Refused,
+            Some(Outcome::Died) => Self::Died,
+            Some(Outcome::AuditTookOut | Outcome::AuditLeft) => Self::Audit,
+            Some(Outcome::Other(_)) => Self::Deferred(ANOTHER_CAUSE),
+        }
+    }
+
+    /// Of an attempt at several copies: the first failure, the recipient's before the sender's, which is not tried where
+    /// the recipient's failed.
+    pub(crate) fn of_attempt(copies: impl Iterator<Item = (Role, Self)>) -> Self {
+        let failed = copies.filter(|(_, result)| *result != Self::Delivered);
+        failed.min_by_key(|(role, _)| *role == Role::Sender).map_or(Self::Delivered, |(_, result)| result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_outcome_is_read_back_from_its_text() {
+        let causes = Cause::OWN.into_iter().chain(MailboxFailure::ALL.map(Cause::Mailbox));
+        let deferred = causes.flat_map(|cause| {
+            [None, Some(""), Some("appending: NO [OVERQUOTA] : x")]
+                .map(|detail| Outcome::Deferred(cause.clone(), detail.map(ToOwned::to_owned)))
+        });
+        let others = [
+            Outcome::Refused("over quota: appending: NO".into()),
+            Outcome::Deferred(Cause::Another("appending: over quota: x".into()), None),
+            Outcome::Other("a newer word".into()),
+            Outcome::Other(String::new()),
+        ];
+        for outcome in Outcome::PLAIN.into_iter().chain(deferred).chain(others) {
+            assert_eq!(Outcome::from_text(&outcome.to_string()), outcome);
+        }
+    }
+
+    #[test]
+    fn what_earlier_releases_have_written_is_still_read() {
+        let result = |text: &str| {
+            assert_eq!(Outcome::from_text(text).to_string(), text);
+            AttemptResult::of_copy(Some(&Outcome::from_text(text)))
+        };
+        for text in ["appended", "adopted", "already there", "already there; not looked for", "owed"] {
+            assert_eq!(result(text), AttemptResult::Delivered, "{text}");
+        }
+        assert_eq!(result("busy"), AttemptResult::Busy);
+        assert_eq!(result("died; its copy was looked for"), AttemptResult::Died);
+        assert_eq!(result("refused: over quota: appending: NO"), AttemptResult::Refused);
+        assert_eq!(result("audit: took out a copy too many"), AttemptResult::Audit);
+        assert_eq!(result("audit: left a copy too many"), AttemptResult::Audit);
+        for cause in [
+            "an earlier attempt may still land",
+            "the journal was forgotten",
+            "the ledger could not be read",
+            "the lock could not be asked for",
+            "the recipient's copy failed",
+            "another host has another lock",
+            "whoever handed the message over has died",
+            "the mailbox store refused",
+            "the mailbox store refused for good",
+        ] {
+            assert_eq!(result(&format!("deferred: {cause}")), AttemptResult::Deferred(cause));
+            assert_eq!(result(&format!("deferred: {cause}: x: y")), AttemptResult::Deferred(cause));
+        }
+        for text in ["deferred: appending: over quota: x", "deferred: the mailbox store refused us: x", "unknown", ""] {
+            assert_eq!(result(text), AttemptResult::Deferred(ANOTHER_CAUSE), "{text}");
+        }
+        assert_eq!(AttemptResult::of_copy(None), AttemptResult::Open);
+    }
+
+    #[test]
+    fn people_are_told_why_without_the_word_before_it() {
+        let reason = |text: &str| Outcome::from_text(text).reason();
+        assert_eq!(reason("deferred: over quota: appending: NO"), "over quota: appending: NO");
+        assert_eq!((reason("refused: over quota"), reason("busy")), ("over quota".into(), "busy".into()));
+    }
+
+    #[test]
+    fn the_recipients_copy_speaks_first() {
+        let failed = AttemptResult::Deferred("the recipient's copy failed");
+        let quota = AttemptResult::Deferred("over quota");
+        let of = |recipient, sender| {
+            let both = [(Role::Recipient, recipient), (Role::Sender, sender)];
+            let result = AttemptResult::of_attempt(both.into_iter());
+            assert_eq!(AttemptResult::of_attempt(both.into_iter().rev()), result);
+            result
+        };
+        assert_eq!(of(AttemptResult::Delivered, AttemptResult::Delivered), AttemptResult::Delivered);
+        assert_eq!(of(quota, failed), quota);
+        assert_eq!(of(AttemptResult::Delivered, quota), quota);
+        assert_eq!(of(AttemptResult::Delivered, AttemptResult::Open), AttemptResult::Open);
+        assert_eq!(AttemptResult::of_attempt([(Role::Sender, quota)].into_iter()), quota);
+    }
+}

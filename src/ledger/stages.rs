@@ -1,0 +1,37 @@
+//! How long the stages of an attempt took, as the ledger keeps it: `{"connect":1.27,"lock":0.31}`, in milliseconds.
+
+use serde::ser::{SerializeMap, Serializer};
+use std::collections::BTreeMap;
+
+/// The stages of a delivery, in their order.
+pub(crate) const STAGES: [&str; 9] =
+    ["connect", "route", "authenticate", "position", "journal", "lock", "look", "append", "record"];
+
+/// The stages that this release knows, in their order, with their milliseconds. A measurement that cannot be read is as good as
+/// none.
+pub(crate) fn read(json: &str) -> Vec<(&'static str, f64)> {
+    let read: BTreeMap<String, f64> = serde_json::from_str(json).unwrap_or_default();
+    STAGES.into_iter().filter_map(|name| read.get(name).map(|took| (name, *took))).collect()
+}
+
+/// As an object, for programs.
+pub(super) fn serialize<S: Serializer>(stages: &[(&'static str, f64)], serializer: S) -> Result<S::Ok, S::Error> {
+    let mut map = serializer.serialize_map(Some(stages.len()))?;
+    for (name, took) in stages {
+        map.serialize_entry(name, took)?;
+    }
+    map.end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_come_in_their_own_order_whatever_the_database_made_of_it() {
+        let read_back = read(r#"{"append": 3, "lock": 0.31, "connect": 1.27, "new": 1}"#);
+        let names: Vec<String> = read_back.iter().map(|(name, took)| format!("{name} {took}")).collect();
+        assert_eq!(names, ["connect 1.27", "lock 0.31", "append 3"]);
+        assert!(read("nonsense").is_empty());
+    }
+}

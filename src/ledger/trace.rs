@@ -1,0 +1,498 @@
+//! All that the ledger has of one message: which messages are meant by a Message-ID, a queue id or an address, and each
+//! one's copies and attempts, whoever made them.
+
+use super::{Outcome, columns, stages, time_span};
+use crate::base::{hex, timestamp};
+use crate::database::{DatabaseError, Row, Value};
+use crate::ledger::{AttemptResult, Database};
+use crate::lock::{Holder, LockName};
+use crate::message::Role;
+use serde::ser::{Serialize, SerializeStruct, Serializer};
+use uuid::Uuid;
+
+/// Rows of one answer.
+const PAGE: usize = 500;
+
+/// By what messages are looked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum By<'a> {
+    /// The lock of a Message-ID. It has an index, and is found however old it is.
+    Lock(&'a LockName),
+    /// Postfix's queue id, among the attempts since a moment.
+    QueueId(&'a str, i64),
+    /// What was tried since a moment for an envelope recipient or a mailbox's user, and what an envelope sender sent. The
+    /// address is in the form in which the ledger keeps it; the user's name as it was given.
+    Address { address: &'a str, user: &'a str, since: i64 },
+}
+
+/// A message, by its names.
+#[derive(Clone, Copy)]
+pub(crate) struct FoundMessage {
+    pub(crate) identity: [u8; 32],
+    pub(crate) lock: LockName,
+    /// When something was last tried, or when it was recorded, in microseconds since 1970.
+    newest: i64,
+}
+
+/// All of a message.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct Story {
+    pub(crate) message_id: String,
+    /// The digest of Message-ID and what the author wrote.
+    pub(crate) identity: String,
+    /// The lock that guards it, and who holds it now.
+    pub(crate) lock: HeldLock,
+    /// What was recorded with the first copy; `None` where none was delivered yet.
+    pub(crate) message: Option<RecordedMessage>,
+    /// Recipients' copies first, in the order of their users.
+    pub(crate) copies: Vec<StoryCopy>,
+    /// In the order of time.
+    pub(crate) attempts: Vec<StoryAttempt>,
+}
+
+/// A lock, and who holds it.
+#[derive(Clone, Debug)]
+pub(crate) struct HeldLock {
+    pub(crate) name: LockName,
+    /// Who holds it now.
+    pub(crate) holder: Option<Holder>,
+}
+
+/// A message as it was recorded.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct RecordedMessage {
+    #[serde(skip)]
+    message_id: String,
+    /// The envelope sender; empty for the null sender.
+    pub(crate) sender: String,
+    pub(crate) from: Option<String>,
+    pub(crate) to: Option<String>,
+    pub(crate) subject: Option<String>,
+    pub(crate) size: u64,
+    /// In microseconds since 1970.
+    #[serde(serialize_with = "timestamp::serialize")]
+    pub(crate) recorded_at: i64,
+    /// Whether its source is kept in the database.
+    pub(crate) source_kept: bool,
+}
+
+/// Where a copy is, or that it is owed.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct StoryCopy {
+    /// The digest that names it.
+    #[serde(skip)]
+    pub(crate) key: [u8; 32],
+    pub(crate) role: Role,
+    pub(crate) user: String,
+    pub(crate) mailbox: String,
+    /// The envelope recipient of the delivery that brought it, or owes it.
+    pub(crate) recipient: String,
+    /// Whether it is delivered; else it is owed.
+    #[serde(rename = "state", serialize_with = "delivered_or_owed")]
+    pub(crate) delivered: bool,
+    /// Where it was stored, if the server told.
+    pub(crate) uid_validity: Option<u32>,
+    pub(crate) uid: Option<u32>,
+    /// Why it is owed.
+    pub(crate) reason: Option<String>,
+    /// In microseconds since 1970.
+    #[serde(serialize_with = "timestamp::serialize_optional")]
+    pub(crate) delivered_at: Option<i64>,
+    /// In microseconds since 1970.
+    #[serde(serialize_with = "timestamp::serialize")]
+    pub(crate) updated_at: i64,
+}
+
+/// What one process tried.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct StoryAttempt {
+    #[serde(serialize_with = "as_text")]
+    pub(crate) attempt: Uuid,
+    #[serde(skip)]
+    message_id: String,
+    pub(crate) recipient: String,
+    pub(crate) queue_id: Option<String>,
+    pub(crate) host: String,
+    pub(crate) pid: u32,
+    #[serde(skip)]
+    session: Option<u64>,
+    /// In microseconds since 1970.
+    #[serde(serialize_with = "timestamp::serialize")]
+    pub(crate) began_at: i64,
+    /// When the last of it ended, if all of it has.
+    #[serde(serialize_with = "timestamp::serialize_optional")]
+    pub(crate) ended_at: Option<i64>,
+    /// Whether it is the one that holds the lock now.
+    pub(crate) holds_the_lock: bool,
+    /// Its copies, the recipient's first.
+    pub(crate) copies: Vec<TriedCopy>,
+    /// Milliseconds of each stage, in their order.
+    #[serde(rename = "stages_ms", serialize_with = "stages::serialize")]
+    pub(crate) stages: Vec<(&'static str, f64)>,
+}
+
+/// An attempt's part in one copy.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct TriedCopy {
+    /// The digest that names the copy.
+    #[serde(skip)]
+    pub(crate) key: [u8; 32],
+    pub(crate) role: Role,
+    pub(crate) user: String,
+    pub(crate) mailbox: String,
+    /// How the attempt at it ended; `None` where it has not.
+    #[serde(serialize_with = "as_optional_text")]
+    pub(crate) outcome: Option<Outcome>,
+    /// In microseconds since 1970.
+    #[serde(serialize_with = "timestamp::serialize_optional")]
+    pub(crate) ended_at: Option<i64>,
+    /// Where a recipient's copy was there already: how it had come.
+    pub(crate) earlier: Option<EarlierDelivery>,
+}
+
+/// The delivery that had brought a copy.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct EarlierDelivery {
+    /// Postfix's queue id; `None` as well where the attempt is no longer kept.
+    pub(crate) queue_id: Option<String>,
+    /// The host of that delivery; `None` where the attempt is no longer kept.
+    pub(crate) host: Option<String>,
+    /// The envelope sender with which the message was first recorded.
+    pub(crate) sender: Option<String>,
+    /// In microseconds since 1970.
+    #[serde(serialize_with = "timestamp::serialize")]
+    pub(crate) delivered_at: i64,
+}
+
+fn as_text<S: Serializer>(name: &impl std::fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(name)
+}
+
+fn as_optional_text<S: Serializer>(text: &Option<Outcome>, serializer: S) -> Result<S::Ok, S::Error> {
+    text.as_ref().map(ToString::to_string).serialize(serializer)
+}
+
+fn delivered_or_owed<S: Serializer>(delivered: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(if *delivered { "delivered" } else { "owed" })
+}
+
+impl Serialize for HeldLock {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let holder = self.holder.as_ref().map(|holder| {
+            serde_json::json!({
+                "host": holder.host,
+                "pid": holder.pid,
+                "queue_id": holder.queue_id,
+                "session": holder.session,
+                "held_for_s": holder.held_for.map(|held_for| held_for.as_secs_f64()),
+            })
+        });
+        let mut lock = serializer.serialize_struct("HeldLock", 3)?;
+        // A bigint as text: JSON numbers lose their last digits above 2^53 in many programs.
+        lock.serialize_field("postgresql", &self.name.postgres_key().to_string())?;
+        lock.serialize_field("mysql", &self.name.mysql_name())?;
+        lock.serialize_field("holder", &holder)?;
+        lock.end()
+    }
+}
+
+impl StoryAttempt {
+    /// What it came to.
+    pub(crate) fn result(&self) -> AttemptResult {
+        AttemptResult::of_attempt(self.copies.iter().map(|copy| (copy.role, copy.result())))
+    }
+}
+
+impl TriedCopy {
+    /// What it came to.
+    pub(crate) fn result(&self) -> AttemptResult {
+        AttemptResult::of_copy(self.outcome.as_ref())
+    }
+}
+
+/// The newest messages that are meant, at most `limit`, and whether there are more.
+pub(crate) fn find(
+    database: &mut dyn Database,
+    by: By<'_>,
+    limit: usize,
+) -> Result<(Vec<FoundMessage>, bool), DatabaseError> {
+    let dialect = database.dialect();
+    let mut found;
+    match by {
+        By::Lock(lock) => {
+            let digest = [Value::Bytes(lock.digest())];
+            found = select(database, ATTEMPTS, "a.lock_digest = ?", &digest, limit)?;
+            found.extend(select(database, MESSAGES, "m.lock_digest = ?", &digest, limit)?);
+        }
+        By::QueueId(queue_id, since) => {
+            let (bound, mut values) = time_span::attempts_since(dialect, since);
+            values.push(Value::Text(queue_id));
+            found = select(database, ATTEMPTS, &format!("{bound} AND a.queue_id = ?"), &values, limit)?;
+        }
+        By::Address { address, user, since } => {
+            let (bound, mut values) = time_span::attempts_since(dialect, since);
+            values.extend([Value::Text(address), Value::Text(address), Value::Text(user)]);
+            let condition = format!("{bound} AND (a.recipient = ? OR a.imap_user = ? OR a.imap_user = ?)");
+            found = select(database, ATTEMPTS, &condition, &values, limit)?;
+            let sent = [Value::Moment(since), Value::Text(address)];
+            let condition = "m.recorded_at >= ? AND lower(m.sender) = ?";
+            found.extend(select(database, MESSAGES, condition, &sent, limit)?);
+        }
+    }
+    Ok(newest(found, limit))
+}
+
+/// Where messages are named.
+struct Table {
+    name: &'static str,
+    /// How it is called in conditions.
+    alias: &'static str,
+    newest: &'static str,
+    /// A message has one row, and many attempts.
+    grouped: &'static str,
+}
+
+const ATTEMPTS: Table =
+    Table { name: "attempts", alias: "a", newest: "max(a.started_at)", grouped: "GROUP BY a.identity, a.lock_digest" };
+const MESSAGES: Table = Table { name: "messages", alias: "m", newest: "m.recorded_at", grouped: "" };
+
+fn select(
+    database: &mut dyn Database,
+    Table { name, alias, newest, grouped }: Table,
+    condition: &str,
+    values: &[Value<'_>],
+    limit: usize,
+) -> Result<Vec<FoundMessage>, DatabaseError> {
+    let dialect = database.dialect();
+    let sql = format!(
+        "SELECT {}, {}, {} FROM {name} {alias} WHERE {condition} {grouped} ORDER BY {newest} DESC LIMIT {}",
+        dialect.hex(&format!("{alias}.identity")),
+        dialect.hex(&format!("{alias}.lock_digest")),
+        dialect.microseconds(newest),
+        limit + 1
+    );
+    let rows = database.select("looking for the message", &sql, values)?;
+    let found = rows.iter().map(|row| {
+        let lock = LockName::from_digest(row.digest(1)?);
+        Ok(FoundMessage { identity: row.digest(0)?, lock, newest: columns::number(row, 2)? })
+    });
+    found.collect()
+}
+
+/// Each of them once, the newest first. Whoever is among the newest `limit` is among the newest `limit` of the table that
+/// makes it so.
+fn newest(mut found: Vec<FoundMessage>, limit: usize) -> (Vec<FoundMessage>, bool) {
+    found.sort_by_key(|found| std::cmp::Reverse(found.newest));
+    let mut once: Vec<FoundMessage> = Vec::new();
+    for candidate in found {
+        if !once.iter().any(|other| (other.identity, other.lock) == (candidate.identity, candidate.lock)) {
+            once.push(candidate);
+        }
+    }
+    let more = once.len() > limit;
+    once.truncate(limit);
+    (once, more)
+}
+
+/// Reads all of a message. `holder` is who holds its lock now.
+pub(crate) fn read(
+    database: &mut dyn Database,
+    found: &FoundMessage,
+    holder: Option<Holder>,
+) -> Result<Story, DatabaseError> {
+    let sql = format!(
+        "SELECT m.id, m.message_id, m.sender, m.header_from, m.header_to, m.subject, m.size, {}, \
+         (SELECT count(*) FROM message_sources s WHERE s.message_id = m.id) FROM messages m WHERE m.identity = ?",
+        database.dialect().microseconds("m.recorded_at")
+    );
+    let rows = database.select("reading the message", &sql, &[Value::Bytes(&found.identity)])?;
+    let (message, copies) = match rows.first() {
+        Some(row) => (Some(message(row)?), copies(database, columns::number(row, 0)?)?),
+        None => (None, Vec::new()),
+    };
+    let mut attempts = attempts(database, found)?;
+    let recorded = message.as_ref().map(|message| message.message_id.clone());
+    let message_id = recorded.or(attempts.last().map(|attempt| attempt.message_id.clone())).unwrap_or_default();
+    for attempt in &mut attempts {
+        attempt.holds_the_lock = holder.as_ref().is_some_and(|holder| holds(attempt, holder));
+    }
+    let mut story = Story {
+        message_id,
+        identity: hex::encode(&found.identity),
+        lock: HeldLock { name: found.lock, holder },
+        message,
+        copies,
+        attempts,
+    };
+    tell_what_was_there(&mut story);
+    Ok(story)
+}
+
+/// Whether this attempt is the one that holds the lock.
+fn holds(attempt: &StoryAttempt, holder: &Holder) -> bool {
+    let named = holder.host.as_deref() == Some(&attempt.host) && holder.pid == Some(attempt.pid);
+    let same_session = holder.session.is_some() && holder.session == attempt.session;
+    attempt.result() == AttemptResult::Open && (named || same_session)
+}
+
+/// Says of each recipient's copy that an attempt found there already how it had come.
+fn tell_what_was_there(story: &mut Story) {
+    let sender = story.message.as_ref().map(|message| message.sender.clone());
+    let brought_by = |key: &[u8; 32]| {
+        let brought = |tried: &&TriedCopy| {
+            tried.key == *key && matches!(tried.outcome, Some(Outcome::Appended | Outcome::Adopted))
+        };
+        let bringing = story
+            .attempts
+            .iter()
+            .filter_map(|attempt| attempt.copies.iter().find(brought).map(|tried| (tried.ended_at, attempt)));
+        bringing.min_by_key(|(ended_at, _)| *ended_at).map(|(_, attempt)| attempt)
+    };
+    let recipients = story.copies.iter().filter(|copy| copy.delivered && copy.role == Role::Recipient);
+    let earlier: Vec<([u8; 32], EarlierDelivery)> = recipients
+        .map(|copy| {
+            let by = brought_by(&copy.key);
+            let earlier = EarlierDelivery {
+                queue_id: by.and_then(|by| by.queue_id.clone()),
+                host: by.map(|by| by.host.clone()),
+                sender: sender.clone(),
+                delivered_at: copy.delivered_at.unwrap_or(copy.updated_at),
+            };
+            (copy.key, earlier)
+        })
+        .collect();
+    for tried in story.attempts.iter_mut().flat_map(|attempt| &mut attempt.copies) {
+        if tried.outcome == Some(Outcome::AlreadyThere) && tried.role == Role::Recipient {
+            tried.earlier = earlier.iter().find(|(key, _)| *key == tried.key).map(|(_, earlier)| earlier.clone());
+        }
+    }
+}
+
+fn message(row: &Row) -> Result<RecordedMessage, DatabaseError> {
+    Ok(RecordedMessage {
+        message_id: columns::owned(row, 1)?,
+        sender: columns::owned(row, 2)?,
+        from: columns::optional(row, 3),
+        to: columns::optional(row, 4),
+        subject: columns::optional(row, 5),
+        size: columns::number(row, 6)?,
+        recorded_at: columns::number(row, 7)?,
+        source_kept: columns::number::<i64>(row, 8)? == 1,
+    })
+}
+
+fn copies(database: &mut dyn Database, message: i64) -> Result<Vec<StoryCopy>, DatabaseError> {
+    let dialect = database.dialect();
+    let sql = format!(
+        "SELECT {}, c.role, c.imap_user, c.mailbox, c.recipient, c.state, c.uid_validity, c.uid, c.reason, {}, {} \
+         FROM copies c WHERE c.message = ? AND c.copy_key > ? ORDER BY c.copy_key LIMIT {PAGE}",
+        dialect.hex("c.copy_key"),
+        dialect.microseconds("c.delivered_at"),
+        dialect.microseconds("c.updated_at")
+    );
+    let mut copies: Vec<StoryCopy> = Vec::new();
+    loop {
+        let after = copies.last().map(|copy| copy.key);
+        let after = Value::Bytes(after.as_ref().map_or(&[], |key| &key[..]));
+        let rows = database.select("reading the copies", &sql, &[Value::Integer(message), after])?;
+        for row in &rows {
+            copies.push(StoryCopy {
+                key: row.digest(0)?,
+                role: columns::role(row, 1)?,
+                user: columns::owned(row, 2)?,
+                mailbox: columns::owned(row, 3)?,
+                recipient: columns::owned(row, 4)?,
+                delivered: columns::delivered(row, 5)?,
+                uid_validity: row.value(6)?,
+                uid: row.value(7)?,
+                reason: columns::optional(row, 8),
+                delivered_at: row.value(9)?,
+                updated_at: columns::number(row, 10)?,
+            });
+        }
+        if rows.len() < PAGE {
+            copies.sort_by(|a, b| (a.role == Role::Sender, &a.user).cmp(&(b.role == Role::Sender, &b.user)));
+            return Ok(copies);
+        }
+    }
+}
+
+fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<StoryAttempt>, DatabaseError> {
+    let dialect = database.dialect();
+    let sql = format!(
+        "SELECT {}, {}, a.role, a.imap_user, a.mailbox, a.message_id, a.recipient, a.queue_id, a.host, a.pid, a.session, \
+         {}, {}, a.outcome, a.stages FROM attempts a \
+         WHERE a.lock_digest = ? AND a.identity = ? AND (a.attempt > ? OR (a.attempt = ? AND a.copy_key > ?)) \
+         ORDER BY a.attempt, a.copy_key LIMIT {PAGE}",
+        dialect.uuid("a.attempt"),
+        dialect.hex("a.copy_key"),
+        dialect.microseconds("a.started_at"),
+        dialect.microseconds("a.ended_at")
+    );
+    let mut attempts: Vec<StoryAttempt> = Vec::new();
+    let mut last = (Uuid::nil(), [0; 32]);
+    loop {
+        let (attempt, key) = (Value::Uuid(last.0), Value::Bytes(&last.1));
+        let (lock, identity) = (Value::Bytes(found.lock.digest()), Value::Bytes(&found.identity));
+        let rows = database.select("reading the attempts", &sql, &[lock, identity, attempt, attempt, key])?;
+        for row in &rows {
+            last = (Uuid::from_bytes(row.digest(0)?), row.digest(1)?);
+            let ended_at = row.value(12)?;
+            let tried = TriedCopy {
+                key: last.1,
+                role: columns::role(row, 2)?,
+                user: columns::owned(row, 3)?,
+                mailbox: columns::owned(row, 4)?,
+                ended_at,
+                outcome: ended_at.map(|_| columns::outcome(row, 13)),
+                earlier: None,
+            };
+            match attempts.last_mut().filter(|attempt| attempt.attempt == last.0) {
+                Some(attempt) => {
+                    attempt.copies.push(tried);
+                    attempt.copies.sort_by_key(|copy| copy.role == Role::Sender);
+                    attempt.ended_at = attempt.ended_at.zip(ended_at).map(|(one, other)| one.max(other));
+                }
+                None => attempts.push(StoryAttempt {
+                    attempt: last.0,
+                    message_id: columns::owned(row, 5)?,
+                    recipient: columns::owned(row, 6)?,
+                    queue_id: columns::optional(row, 7),
+                    host: columns::owned(row, 8)?,
+                    pid: columns::number(row, 9)?,
+                    session: row.value(10)?,
+                    began_at: columns::number(row, 11)?,
+                    ended_at,
+                    holds_the_lock: false,
+                    copies: vec![tried],
+                    stages: Vec::new(),
+                }),
+            }
+            if let (Some(attempt), Some(json)) = (attempts.last_mut(), row.text(14)) {
+                attempt.stages = stages::read(json);
+            }
+        }
+        if rows.len() < PAGE {
+            // The hosts' clocks made their UUIDs; the order of time is the database's.
+            attempts.sort_by_key(|attempt| (attempt.began_at, attempt.attempt));
+            return Ok(attempts);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_both_tables_know_is_one_and_the_newest_come_first() {
+        let lock = LockName::from_digest([0; 32]);
+        let found = |identity, newest| FoundMessage { identity: [identity; 32], lock, newest };
+        let all = vec![found(1, 10), found(2, 30), found(3, 20), found(1, 40)];
+        let names = |(found, more): (Vec<FoundMessage>, bool)| {
+            (found.iter().map(|found| found.identity[0]).collect::<Vec<_>>(), more)
+        };
+        assert_eq!(names(newest(all.clone(), 3)), (vec![1, 2, 3], false));
+        assert_eq!(names(newest(all, 2)), (vec![1, 2], true));
+    }
+}

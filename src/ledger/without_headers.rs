@@ -1,0 +1,211 @@
+//! A record, and a journal, without what the message's author wrote.
+//!
+//! The header fields are anybody's to write, and the site's database may have a rule that one of them breaks: a
+//! constraint, a trigger, an index with a longest entry. The copies are in their mailboxes by then; deferring the message
+//! for a subject would defer it at each retry, until Postfix gives it up. So it is recorded without them, once more. And so
+//! is the journal, which is the first to hear of the Message-ID.
+
+use super::{Journal, MessageRecord, Record};
+use crate::database::{DatabaseError, DatabaseFailure};
+use tracing::warn;
+
+/// How much of a text is kept where it is written without being asked for: characters, of ASCII.
+const LONGEST: usize = 255;
+
+/// Writes the record; and if the server refuses a value of it, the same record with nothing from the message's header.
+///
+/// # Errors
+/// Whatever `write` says, of the second record if there was one.
+pub(super) fn or_bare(
+    record: &Record<'_>,
+    mut write: impl FnMut(&Record<'_>) -> Result<(), DatabaseError>,
+) -> Result<(), DatabaseError> {
+    let refusal = match write(record) {
+        Err(error) if error.failure == DatabaseFailure::Refused => error,
+        written => return written,
+    };
+    let Some(message) = &record.message else { return Err(refusal) };
+    warn!(
+        message_id = message.message_id,
+        error = %refusal,
+        "the database refuses the record of this message; it is recorded without its header fields and its source"
+    );
+    let (message_id, sender) = (harmless(message.message_id), harmless(message.sender));
+    let message = MessageRecord {
+        message_id: &message_id,
+        sender: &sender,
+        from: None,
+        to: None,
+        cc: None,
+        subject: None,
+        date: None,
+        headers: "[]",
+        raw: None,
+        ..message.clone()
+    };
+    write(&Record { message: Some(message), copies: record.copies.clone(), ended: record.ended.clone() })
+}
+
+/// Writes the journal; and if the server refuses a value of it, the same journal with a Message-ID that is harmless, and
+/// without the queue id. Nothing goes by either.
+///
+/// # Errors
+/// Whatever `write` says, of the second journal if there was one.
+pub(super) fn journal_or_bare(
+    journal: &Journal<'_>,
+    mut write: impl FnMut(&Journal<'_>) -> Result<(), DatabaseError>,
+) -> Result<(), DatabaseError> {
+    let refusal = match write(journal) {
+        Err(error) if error.failure == DatabaseFailure::Refused => error,
+        written => return written,
+    };
+    warn!(
+        message_id = journal.message_id,
+        error = %refusal,
+        "the database refuses the journal of this message; it is written without its Message-ID and its queue id"
+    );
+    let message_id = harmless(journal.message_id);
+    write(&Journal { message_id: &message_id, queue_id: None, copies: journal.copies.clone(), ..*journal })
+}
+
+/// Printable ASCII, and not too much of it.
+fn harmless(text: &str) -> String {
+    text.chars().take(LONGEST).map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::{CopyKey, CopyRecord, CopyState, EndedAttempt, JournalCopy, Outcome};
+    use crate::lock::LockName;
+    use crate::message::Identity;
+    use crate::message::Role;
+    use uuid::Uuid;
+
+    const HOSTILE: &str = "a\u{1F4A9} b\n";
+
+    fn refuses(failure: DatabaseFailure) -> DatabaseError {
+        DatabaseError::new(failure, "writing", "the test says so")
+    }
+
+    /// What the statement says, field by field.
+    fn told<T: std::fmt::Debug>(statement: &T) -> String {
+        format!("{statement:?}")
+    }
+
+    fn message<'a>(identity: &'a Identity, lock: &'a LockName) -> MessageRecord<'a> {
+        MessageRecord {
+            identity,
+            lock,
+            message_id: HOSTILE,
+            content_digest: &[7; 32],
+            sender: HOSTILE,
+            from: Some(HOSTILE),
+            to: Some(HOSTILE),
+            cc: Some(HOSTILE),
+            subject: Some(HOSTILE),
+            date: Some(1),
+            headers: HOSTILE,
+            size: 3,
+            raw: Some(b"raw"),
+        }
+    }
+
+    fn journal<'a>(identity: &'a Identity, lock: &'a LockName) -> Journal<'a> {
+        let key = CopyKey::from_bytes([3; 32]);
+        let copy = JournalCopy { key, role: Role::Sender, user: "lisa", mailbox: "Sent", position: None };
+        Journal {
+            attempt: Uuid::from_u128(1),
+            identity,
+            lock,
+            message_id: HOSTILE,
+            recipient: "doug@x",
+            queue_id: Some("4cXyz"),
+            host: "mx1",
+            pid: 1,
+            copies: vec![copy],
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_refused_is_written_once_more_without_what_the_author_wrote() {
+        let (identity, lock, key) = (Identity::of(b"x"), LockName::new("test", b"x"), CopyKey::from_bytes([3; 32]));
+        let copy = CopyRecord {
+            key,
+            role: Role::Recipient,
+            user: "doug",
+            mailbox: "INBOX",
+            recipient: "doug@x",
+            state: CopyState::Delivered(None),
+        };
+        let ended = EndedAttempt { attempt: Uuid::from_u128(1), key, outcome: Outcome::Appended, stages: None };
+        let whole = Record { message: Some(message(&identity, &lock)), copies: vec![copy], ended: vec![ended] };
+        let mut written = Vec::new();
+        or_bare(&whole, |record| {
+            written.push(told(record));
+            if written.len() == 1 { Err(refuses(DatabaseFailure::Refused)) } else { Ok(()) }
+        })
+        .unwrap();
+        let bare = MessageRecord {
+            message_id: "a? b?",
+            sender: "a? b?",
+            from: None,
+            to: None,
+            cc: None,
+            subject: None,
+            date: None,
+            headers: "[]",
+            raw: None,
+            ..message(&identity, &lock)
+        };
+        let bare = Record { message: Some(bare), ..whole.clone() };
+        assert_eq!(written, [told(&whole), told(&bare)]);
+    }
+
+    #[test]
+    fn a_journal_that_is_refused_is_written_once_more_without_what_names_the_message() {
+        let (identity, lock) = (Identity::of(b"x"), LockName::new("test", b"x"));
+        let whole = journal(&identity, &lock);
+        let mut written = Vec::new();
+        journal_or_bare(&whole, |journal| {
+            written.push(told(journal));
+            if written.len() == 1 { Err(refuses(DatabaseFailure::Refused)) } else { Ok(()) }
+        })
+        .unwrap();
+        let bare = Journal { message_id: "a? b?", queue_id: None, ..whole.clone() };
+        assert_eq!(written, [told(&whole), told(&bare)]);
+    }
+
+    #[test]
+    fn what_is_no_refusal_of_a_value_is_not_tried_again() {
+        let (identity, lock) = (Identity::of(b"x"), LockName::new("test", b"x"));
+        let whole = Record { message: Some(message(&identity, &lock)), ..Record::default() };
+        for failure in [DatabaseFailure::ConnectionLost, DatabaseFailure::Contention, DatabaseFailure::Other] {
+            let mut times = 0;
+            let error = or_bare(&whole, |_| {
+                times += 1;
+                Err(refuses(failure))
+            });
+            assert_eq!((error.unwrap_err().failure, times), (failure, 1));
+            let journal = journal(&identity, &lock);
+            let error = journal_or_bare(&journal, |_| {
+                times += 1;
+                Err(refuses(failure))
+            });
+            assert_eq!((error.unwrap_err().failure, times), (failure, 2));
+        }
+        // Neither is a record that says nothing of the message.
+        let mut times = 0;
+        let refused = or_bare(&Record::default(), |_| {
+            times += 1;
+            Err(refuses(DatabaseFailure::Refused))
+        });
+        assert_eq!((refused.unwrap_err().failure, times), (DatabaseFailure::Refused, 1));
+    }
+
+    #[test]
+    fn what_is_harmless_is_printable_ascii_of_at_most_so_many_characters() {
+        assert_eq!(harmless("<a b@x>~\t\u{e9}"), "<a b@x>~??");
+        assert_eq!(harmless(&"x".repeat(LONGEST + 1)), "x".repeat(LONGEST));
+    }
+}

@@ -1,0 +1,150 @@
+//! Takes out a copy that is there twice.
+//!
+//! Of all that people can ask for this alone destroys mail. So it is done as a delivery does it: a journalled attempt, the
+//! message's lock, the ledger read again under it, UID EXPUNGE; and only while the recorded copy is there, and the two are
+//! the same to the last byte, read again just before.
+
+use super::Twice;
+use crate::base::deadline::Deadline;
+use crate::database::DatabaseError;
+use crate::delivery::Deferral;
+use crate::ledger::Database;
+use crate::ledger::recorded::{self, RecordedCopy};
+use crate::ledger::{EndedAttempt, Journal, JournalCopy, Outcome, Record};
+use crate::lock::Acquired;
+use crate::mailbox::{MailboxError, Reading, Recorded, Removal};
+use crate::message::Identity;
+use crate::site::Site;
+use std::time::Duration;
+use thiserror::Error;
+use uuid::Uuid;
+
+/// How long to wait for a delivery of the same message.
+const LOCK_WAIT: Duration = Duration::from_secs(10);
+
+/// Why a copy was left.
+#[derive(Debug, Error)]
+pub enum NotTaken {
+    /// It is not what it was when it was found: gone, or changed; or the ledger has another one now.
+    #[error("{0}: run the audit again")]
+    Changed(&'static str),
+    /// A delivery of the message is under way, or was cut short a moment ago.
+    #[error("a delivery of this message is under way, or was cut short a moment ago: try again in some minutes")]
+    Busy,
+    /// The server cannot expunge a single message, or does not let us.
+    #[error("the server cannot take out a single message (no UIDPLUS), or does not let the service account do it")]
+    Unsupported,
+    /// The lock was lost before anything was done.
+    #[error("the lock was lost before anything was done: try again")]
+    LockLost,
+    /// The mailbox could not be read; nothing was taken out.
+    #[error("the mailbox store: {0}")]
+    Mailbox(#[from] MailboxError),
+    /// The answer to the expunge is missing, and nobody knows.
+    #[error("the mailbox store: {0}")]
+    Unanswered(MailboxError),
+    /// The mailbox may not be this user's; nothing was taken out.
+    #[error(transparent)]
+    Unproven(#[from] Deferral),
+    /// The ledger or the lock failed; nothing was taken out, or it could not be written down.
+    #[error("the database: {0}")]
+    Database(#[from] DatabaseError),
+}
+
+/// Takes out the extra copy. The one that the ledger has stays.
+pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), NotTaken> {
+    let copy = &twice.copy;
+    let mut database = site.open_database(None, deadline)?;
+    site.prove_way_in(&copy.user, &copy.mailbox, database.as_mut(), deadline)?;
+    let mut mailbox = site.mailbox(&copy.user, &copy.mailbox, deadline)?;
+    same_bytes(mailbox.as_mut(), twice)?;
+    let key = copy.key();
+    let position = mailbox.presence(&[])?.position;
+    let attempt = Uuid::now_v7();
+    // Journalled like an append: should the answer to the expunge be missing, it may still be carried out, and a delivery
+    // that looks before that is settled would rely on what it sees.
+    database.journal(&Journal {
+        attempt,
+        identity: &copy.identity,
+        lock: &copy.lock,
+        message_id: &copy.message_id,
+        recipient: &copy.recipient,
+        queue_id: None,
+        host: site.host(),
+        pid: std::process::id(),
+        copies: vec![JournalCopy { key, role: copy.role, user: &copy.user, mailbox: &copy.mailbox, position }],
+    })?;
+    let taken = under_lock(site, database.as_mut(), mailbox.as_mut(), twice, attempt);
+    let outcome = match &taken {
+        Ok(()) => Some(Outcome::AuditTookOut),
+        // Where the answer is missing the attempt stays open.
+        Err(NotTaken::Unanswered(_)) => None,
+        Err(_) => Some(Outcome::AuditLeft),
+    };
+    if let Some(outcome) = outcome {
+        let ended = EndedAttempt { attempt, key, outcome, stages: None };
+        let recorded = database.record(&Record { ended: vec![ended], ..Record::default() });
+        if let (Err(error), Ok(())) = (recorded, &taken) {
+            tracing::warn!(%error, "the copy is out, and its attempt could not be ended: the next delivery will look");
+        }
+    }
+    if let Err(error) = database.release(&copy.lock) {
+        tracing::debug!(%error, "the lock was not released; the server frees it with the connection");
+    }
+    taken
+}
+
+fn under_lock(
+    site: &Site,
+    database: &mut dyn Database,
+    mailbox: &mut dyn Reading,
+    twice: &Twice,
+    attempt: Uuid,
+) -> Result<(), NotTaken> {
+    let copy = &twice.copy;
+    match database.acquire(&copy.lock, LOCK_WAIT)? {
+        Acquired::Held => {}
+        Acquired::Busy(_) => return Err(NotTaken::Busy),
+    }
+    let history = database.look(&[copy.key()])?.into_iter().next();
+    let history = history.ok_or(NotTaken::Changed("the ledger does not know the copy any more"))?;
+    if history.delivered.and_then(|delivered| delivered.placement) != Some(twice.keep) {
+        return Err(NotTaken::Changed("the ledger has the copy elsewhere now"));
+    }
+    // A delivery may have recorded it since it was found: one mailbox can be the recipient's and the sender's.
+    let own = recorded::of_message(database, copy.message)?;
+    let in_mailbox = |other: &RecordedCopy| (&other.user, &other.mailbox) == (&copy.user, &copy.mailbox);
+    if own.iter().any(|other| in_mailbox(other) && other.placement == Some(twice.extra)) {
+        return Err(NotTaken::Changed("the ledger has the copy too many as one of its own now"));
+    }
+    let settle = site.policy().settle.as_secs_f64();
+    if history.open_attempts.iter().any(|open| open.attempt != attempt && open.age < settle) {
+        return Err(NotTaken::Busy);
+    }
+    same_bytes(mailbox, twice)?;
+    let removal = mailbox.remove(twice.extra, twice.keep, &copy.wanted(), &mut || {
+        database.still_held(&copy.lock).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the lock's connection is gone, and the lock with it");
+            false
+        })
+    });
+    match removal.map_err(NotTaken::Unanswered)? {
+        Removal::Removed => Ok(()),
+        Removal::KeeperGone => Err(NotTaken::Changed("the copy to keep is gone, or is marked as deleted")),
+        Removal::NotThere => Err(NotTaken::Changed("the copy too many is not there any more")),
+        Removal::Renumbered => Err(NotTaken::Changed("the mailbox has been renumbered")),
+        Removal::Unsupported => Err(NotTaken::Unsupported),
+        Removal::Withheld => Err(NotTaken::LockLost),
+    }
+}
+
+/// Whether the two are still there and the same to the last byte.
+fn same_bytes(mailbox: &mut dyn Reading, twice: &Twice) -> Result<(), NotTaken> {
+    let mut read = |placement| mailbox.read(&Recorded { placement: Some(placement), ..twice.copy.recorded() });
+    let extra = read(twice.extra)?.ok_or(NotTaken::Changed("the copy too many is not there any more"))?;
+    let keep = read(twice.keep)?.ok_or(NotTaken::Changed("the copy to keep is not there any more"))?;
+    if extra != keep || Identity::of(&keep) != twice.copy.identity {
+        return Err(NotTaken::Changed("the two are not the same to the last byte"));
+    }
+    Ok(())
+}

@@ -1,0 +1,133 @@
+//! What `check` finds at the database: the server's settings, the tables and what their rows say.
+
+use crate::database::{DatabaseError, DatabaseFailure};
+use crate::ledger::check::{bad, good, rows, warning};
+use crate::ledger::{Database, Finding, statistics, time_span};
+use crate::schema::{self, MigrationState};
+use crate::site::Site;
+use std::time::Duration;
+
+/// How many rows are told one by one.
+const TOLD: usize = 10;
+
+/// For how long a Sent copy may be owed before it is worth a warning.
+const LONG_OWED: Duration = Duration::from_hours(1);
+
+/// Looks at the database, and says whether its tables are there.
+pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<Finding>) -> bool {
+    match database.describe() {
+        Ok(described) => findings.push(good("database", described)),
+        Err(error) => findings.push(failed("database", &error)),
+    }
+    match database.inspect() {
+        Ok(inspected) => findings.extend(inspected),
+        Err(error) => findings.push(failed("database", &error)),
+    }
+    // What is missing, or cannot be told, is among the findings by now.
+    let is_missing = |all: Vec<schema::MigrationStatus>| {
+        all.iter().any(|migration| !migration.optional && migration.state == MigrationState::Pending)
+    };
+    if schema::status(database).map_or(true, is_missing) {
+        return false;
+    }
+    type Look = fn(&mut dyn Database) -> Result<Vec<Finding>, DatabaseError>;
+    // An embedded site has no table of addresses.
+    let of_addresses: &[(&str, Look)] = match site.config() {
+        Some(_) => &[("addresses", are_there), ("tables", unfolded), ("tables", with_one_mailbox)],
+        None => &[],
+    };
+    for (what, look) in of_addresses.iter().chain(&[("tables", long_owed as Look)]) {
+        match look(database) {
+            Ok(found) => findings.extend(found),
+            Err(error) => findings.push(failed(what, &error)),
+        }
+    }
+    true
+}
+
+fn are_there(database: &mut dyn Database) -> Result<Vec<Finding>, DatabaseError> {
+    let mend = "fill it, or name domains in [routing]: until then unknown recipients are deferred";
+    Ok(vec![match database.addresses(&[])?.empty {
+        true => warning("addresses", "the table is empty", mend),
+        false => good("addresses", "there are some"),
+    }])
+}
+
+/// Rows whose address is not spelled as it is asked for: Postfix refuses its mail, or hands it to somebody else.
+fn unfolded(database: &mut dyn Database) -> Result<Vec<Finding>, DatabaseError> {
+    let mut findings = Vec::new();
+    let mut more = 0_usize;
+    for rows::Unfolded { address, folded } in rows::unfolded_addresses(database)? {
+        if findings.len() == TOLD {
+            more += 1;
+            continue;
+        }
+        // A view, or a collation that does not tell case apart, may find it all the same.
+        let entries = database.addresses(&[&folded])?.entries;
+        if entries.iter().any(|(known, _)| *known == address) {
+            continue;
+        }
+        let quoted = |text: &str| format!("'{}'", text.replace('\'', "''"));
+        let (found, mend) = match entries.iter().any(|(known, _)| *known == folded) {
+            false => (
+                format!("{address} is never found: Postfix and this program ask for {folded}"),
+                format!("UPDATE addresses SET address = {} WHERE address = {}", quoted(&folded), quoted(&address)),
+            ),
+            true => (
+                format!("{address} is never found: its mail goes to {folded}, which is the same address to Postfix"),
+                format!(
+                    "give its owner another address, and: DELETE FROM addresses WHERE address = {}",
+                    quoted(&address)
+                ),
+            ),
+        };
+        findings.push(bad("addresses", found, mend));
+    }
+    if more > 0 {
+        let found = format!("and {more} more that are spelled otherwise");
+        findings.push(Finding { mend: None, ..bad("addresses", found, "") });
+    }
+    Ok(findings)
+}
+
+/// Rows that name one mailbox for what arrives and what is sent.
+fn with_one_mailbox(database: &mut dyn Database) -> Result<Vec<Finding>, DatabaseError> {
+    let found = rows::address_with_one_mailbox(database)?.map(|address| {
+        let found = format!("{address}, and maybe others, have one mailbox for what arrives and what is sent");
+        let mend = "if that is not meant, give sent another name: what they write to others is in it, as read";
+        warning("addresses", found, mend)
+    });
+    Ok(found.into_iter().collect())
+}
+
+/// Sent copies that nobody has finished for an hour.
+fn long_owed(database: &mut dyn Database) -> Result<Vec<Finding>, DatabaseError> {
+    let before = time_span::now(database)?.saturating_sub(time_span::microseconds(LONG_OWED));
+    let count = statistics::owed_copies(database, Some(before))?;
+    let found = (count > 0).then(|| {
+        let mend = "maildrop_command replay --owed; where sent.look is \"mailbox\", a timer has to run it: \
+                    maildrop-command-owed.timer";
+        warning("Sent copies", format!("{count} are owed for longer than an hour"), mend)
+    });
+    Ok(found.into_iter().collect())
+}
+
+/// What mends a failure at the database.
+pub(super) fn failed(what: &str, error: &DatabaseError) -> Finding {
+    let mend = match error.failure {
+        DatabaseFailure::Unreachable | DatabaseFailure::TimedOut | DatabaseFailure::ConnectionLost => {
+            "see that it runs, that database.host and port (or socket) lead to it, that the database is there, and that \
+             database.ca_file is of the CA that signed its certificate"
+        }
+        DatabaseFailure::AccessDenied => {
+            "see database.user, its password, and its rights: sql/postgres/grants.sql, sql/mysql/grants.sql"
+        }
+        DatabaseFailure::Schema => "maildrop_command migrate",
+        DatabaseFailure::ReadOnly => "connect to the primary",
+        DatabaseFailure::Local => "mend the file or setting that it names",
+        DatabaseFailure::Contention | DatabaseFailure::Refused | DatabaseFailure::InDoubt | DatabaseFailure::Other => {
+            "the server's own log says more"
+        }
+    };
+    bad(what, error.to_string(), mend)
+}

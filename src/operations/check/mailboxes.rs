@@ -1,0 +1,157 @@
+//! What `check` finds at the mailbox store: whether a login leads to the right mailbox, and what may be done there.
+
+use super::database;
+use crate::base::deadline::Deadline;
+use crate::imap::Rights;
+use crate::ledger::check::{bad, good, warning};
+use crate::ledger::{Database, Destination, Finding};
+use crate::mailbox::imap::authorization::Honoured;
+use crate::mailbox::{MailboxError, MailboxFailure};
+use crate::message::Address;
+use crate::site::{Recipient, Site, Tried};
+
+pub(super) fn look(
+    site: &Site,
+    database: Option<&mut Box<dyn Database>>,
+    recipient: Option<Address>,
+    deadline: Deadline,
+    findings: &mut Vec<Finding>,
+) {
+    let Some(database) = database else { return findings.extend(greeting(site, deadline)) };
+    let (address, to) = match site.recipient(recipient, &[], database.as_mut()) {
+        Err(error) => {
+            findings.push(database::failed("recipient", &error));
+            return findings.extend(greeting(site, deadline));
+        }
+        Ok(Recipient::Known(address, to)) => (address, to),
+        Ok(Recipient::Unknown(address)) => {
+            let mend = "add it to the table addresses, or name its domain in [routing]";
+            findings.push(bad("recipient", format!("{address} has no mailbox here"), mend));
+            return findings.extend(greeting(site, deadline));
+        }
+        Ok(Recipient::Nobody) => {
+            let mend = "name an address: check --recipient scuba@mail.axial.net";
+            findings.push(warning("mailbox login", "not tried: no address is known", mend));
+            return findings.extend(greeting(site, deadline));
+        }
+    };
+    match site.try_mailboxes(&to, deadline) {
+        Ok(tried) => {
+            let found = format!("{address}: {} of {}; {}", to.inbox, to.user, tried.said);
+            findings.push(good("mailbox login", found));
+            if !tried.uid_plus {
+                let mend =
+                    "a copy too many, which a lost lock can leave, cannot be taken out: choose a server with UIDPLUS";
+                findings.push(warning("UIDPLUS", "not offered", mend));
+            }
+            findings.extend(rights(&to, &tried));
+        }
+        Err(error) => return findings.push(failed(&error)),
+    }
+    findings.extend(way_in(site, &to, deadline));
+    findings.extend(two_users(site, &to, database.as_mut(), deadline));
+}
+
+/// What the service account lacks to deliver there (RFC 4314 section 4), where the server tells its rights.
+fn rights(to: &Destination, tried: &Tried) -> Vec<Finding> {
+    let lacks = |mailbox: &str, letters: &str, right: &str, for_what: &str| {
+        let mend = format!("give the service account the right {right} there ({letters}), to {for_what}");
+        bad(format!("rights to {mailbox}"), format!("no right {right}"), mend)
+    };
+    let mut findings = Vec::new();
+    for (mailbox, rights) in [(&to.inbox, &tried.inboxs_rights), (&to.sent, &tried.sents_rights)] {
+        match rights {
+            Rights::Of(letters) if !letters.contains('i') => findings.push(lacks(mailbox, "i", "insert", "deliver")),
+            Rights::Of(letters) => findings.push(good(format!("rights to {mailbox}"), letters)),
+            Rights::Unknown | Rights::NoMailbox => {}
+        }
+    }
+    // What may be made at the top is what INBOX's rights say, if anything does. The old letter is that of RFC 2086.
+    if let (Rights::Of(letters), Rights::NoMailbox) = (&tried.inboxs_rights, &tried.sents_rights)
+        && !letters.contains(['k', 'c'])
+    {
+        findings.push(lacks(&to.sent, "k, in INBOX", "create", "make it the first time"));
+    }
+    findings
+}
+
+/// Whether a login leads to the mailbox of the user that it names, and not to the service account's own.
+fn way_in(site: &Site, to: &Destination, deadline: Deadline) -> Option<Finding> {
+    let what = "user of the login";
+    Some(match site.try_way_in(to, deadline) {
+        Ok(None) => return None,
+        Ok(Some(honoured @ Honoured::EachHasHisOwn)) => {
+            let mend =
+                "mail for a misspelt imap_user would go where nobody reads it: see that the table addresses is right";
+            Finding { mend: Some(mend.into()), ..good(what, honoured.to_string()) }
+        }
+        Ok(Some(honoured)) => good(what, honoured.to_string()),
+        Err(error) => Finding { what: what.into(), ..failed(&error) },
+    })
+}
+
+/// How many users one is compared with: mailboxes that were made in one second may look the same.
+const OTHERS: usize = 5;
+
+/// Whether users of the table have an INBOX each: whether one of them has another than this user.
+fn two_users(site: &Site, to: &Destination, database: &mut dyn Database, deadline: Deadline) -> Option<Finding> {
+    let what = "two users";
+    let mut users = vec![to.user.clone()];
+    let mut one = None;
+    while users.len() <= OTHERS {
+        let not_of: Vec<&str> = users.iter().map(String::as_str).collect();
+        let other = match site.recipient(None, &not_of, database) {
+            Ok(Recipient::Known(_, other)) if !users.contains(&other.user) => other.user,
+            Ok(_) => break,
+            Err(error) => return Some(database::failed(what, &error)),
+        };
+        match site.are_one([&to.user, &other], deadline) {
+            Ok(Some(false)) => {
+                let found = format!("{} and {other} have an INBOX each", to.user);
+                return Some(good(what, found));
+            }
+            Ok(found) => one = one.or(found),
+            Err(error) => return Some(Finding { what: what.into(), ..failed(&error) }),
+        }
+        users.push(other);
+    }
+    let all = users.join(", ");
+    Some(match one {
+        _ if users.len() < 2 => return None,
+        Some(_) => {
+            let mend = "mail for one goes to all: see imap.act_for_user and imap.login_user, and what the server makes of them \
+                        (docs/install.md, \"Servers\")";
+            bad(what, format!("{all} have the same INBOX"), mend)
+        }
+        None => good(what, format!("the INBOXes of {all} are empty, and cannot be told apart")),
+    })
+}
+
+/// Where nobody's mailbox can be tried, the server can at least be greeted.
+fn greeting(site: &Site, deadline: Deadline) -> Vec<Finding> {
+    match site.try_greeting(deadline) {
+        Ok(said) => vec![good("mailbox store", said)],
+        Err(error) => vec![failed(&error)],
+    }
+}
+
+/// What mends a failure at the mailbox store.
+fn failed(error: &MailboxError) -> Finding {
+    let mend = match error.failure {
+        MailboxFailure::Unreachable | MailboxFailure::TimedOut | MailboxFailure::ConnectionLost => {
+            "see that it runs, that imap.host, port and encryption fit it, that its certificate is for that name, and that \
+             imap.ca_file is of the CA that signed it"
+        }
+        MailboxFailure::AccessDenied | MailboxFailure::LoginRefused => {
+            "see imap.user, its password, and its right to act for every user (Dovecot: a master user, this host in its allow_nets; Cyrus: proxyservers)"
+        }
+        MailboxFailure::IdentityIgnored => {
+            "deliveries are put off until it does: choose another way of logging in (imap.login_user), or another server \
+             (docs/install.md, \"Servers\")"
+        }
+        MailboxFailure::NoSuchMailbox => "see the mailbox's name in the table addresses or in [routing]",
+        MailboxFailure::Local => "mend the file or setting that it names",
+        _ => "the server's own log says more",
+    };
+    bad("mailbox store", error.to_string(), mend)
+}

@@ -1,0 +1,78 @@
+//! What `check --self-test` proves on the live database: that the lock excludes, and that all hosts take the same locks.
+
+use crate::base::deadline::Deadline;
+use crate::database::DatabaseError;
+use crate::ledger::check::{bad, good, rows};
+use crate::ledger::{Finding, time_span};
+use crate::lock::{Acquired, LockName};
+use crate::site::Site;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// For how long back the hosts' locks are compared.
+const LATELY: Duration = Duration::from_hours(1);
+
+/// Four connections lead to one server; one takes the lock, another must be refused, and the first must still hold it
+/// afterwards. Finds statement poolers, read/write splits, balancers, and clusters whose lock is local to a node.
+pub(super) fn proven(site: &Site, deadline: Deadline) -> Result<Finding, DatabaseError> {
+    let what = "mutual exclusion";
+    let name = LockName::new("maildrop self-test", uuid::Uuid::now_v7().as_bytes());
+    let mut first = site.open_database(None, deadline)?;
+    let mut second = site.open_database(None, deadline)?;
+    let mut more = [site.open_database(None, deadline)?, site.open_database(None, deadline)?];
+    let broken = |found: &str| {
+        let mend = "deliver to one primary, directly or through a pooler in transaction mode: this one would let the same \
+                    message be delivered twice at once";
+        Ok(bad(what, found, mend))
+    };
+    // Two connections that happen to reach the same server show nothing of a balancer.
+    let server = first.server()?;
+    for other in [&mut second].into_iter().chain(&mut more) {
+        let other = other.server()?;
+        if other != server {
+            return broken(&format!("four connections lead to more than one server: {server}; {other}"));
+        }
+    }
+    if !matches!(first.acquire(&name, Duration::ZERO)?, Acquired::Held) {
+        return broken("a lock that nobody can hold is held");
+    }
+    for _ in 0..3 {
+        if matches!(second.acquire(&name, Duration::ZERO)?, Acquired::Held) {
+            return broken("two connections held the same lock at once");
+        }
+        if !first.still_held(&name)? {
+            return broken("the lock was lost between two statements of its own connection");
+        }
+    }
+    first.release(&name)?;
+    if !matches!(second.acquire(&name, Duration::from_secs(1))?, Acquired::Held) {
+        return broken("a lock that was let go of is still held");
+    }
+    second.release(&name)?;
+    Ok(good(what, "one connection held the lock, the other was refused"))
+}
+
+/// Whether the hosts that have delivered lately take the locks that this one would take for the same messages. A host's
+/// single message may be an exception (a Message-ID that is not ASCII cannot be had back from the ledger, and a replay takes
+/// the lock that was recorded); a host all of whose locks are others has another namespace.
+pub(super) fn namespaces(site: &Site, deadline: Deadline) -> Result<Finding, DatabaseError> {
+    let what = "lock.namespace";
+    let mut database = site.open_database(None, deadline)?;
+    let lately = time_span::now(database.as_mut())?.saturating_sub(time_span::microseconds(LATELY));
+    let mut hosts: BTreeMap<String, bool> = BTreeMap::new();
+    for taken in rows::taken_locks(database.as_mut(), lately)? {
+        let ours = site.lock_of_message_id(taken.message_id.as_bytes()) == taken.lock;
+        *hosts.entry(taken.host).or_default() |= ours;
+    }
+    let others: Vec<&str> = hosts.iter().filter(|(_, ours)| !**ours).map(|(host, _)| host.as_str()).collect();
+    Ok(if !others.is_empty() {
+        let mend =
+            "make it the same on all hosts: until then their locks exclude nobody here, and mail is put off (4.3.5)";
+        bad(what, format!("in the last hour another one on {}", others.join(", ")), mend)
+    } else if hosts.is_empty() {
+        good(what, "nobody has delivered in the last hour")
+    } else {
+        let hosts: Vec<String> = hosts.into_keys().collect();
+        good(what, format!("in the last hour the same on {}", hosts.join(", ")))
+    })
+}

@@ -1,0 +1,74 @@
+//! PostgreSQL: `pg_locks` and `pg_stat_activity`, which every role may read; of another role's sessions, since when and
+//! from where only with `pg_read_all_stats`.
+
+use crate::database::DatabaseError;
+use crate::database::postgres::Process;
+use crate::ledger::Database;
+use crate::ledger::lock_users::lock_purpose;
+use crate::lock::LockName;
+use crate::operations::locks::{Entry, Hidden, Listing, application};
+use std::time::Duration;
+
+pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<Listing, DatabaseError> {
+    let doing = "reading the server's list of locks";
+    let restriction = only.map(|name| format!(" WHERE key = {}", name.postgres_key())).unwrap_or_default();
+    // A bigint's key: its halves in classid and objid, objsubid 1 (PostgreSQL manual, `pg_locks`). A transaction that
+    // holds its lock has done nothing but ask for it.
+    let sql = format!(
+        "SELECT key, granted::int, pid, application_name, host(client_addr), \
+         (extract(epoch FROM clock_timestamp() - CASE WHEN granted THEN xact_start ELSE waitstart END) * 1000000)::bigint, \
+         (usename IS DISTINCT FROM current_user \
+          AND NOT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'))::int, quote_ident(current_user) \
+         FROM (SELECT (classid::bigint << 32) | objid::bigint AS key, granted, pid, waitstart FROM pg_locks \
+               WHERE locktype = 'advisory' AND objsubid = 1 \
+               AND database = (SELECT oid FROM pg_database WHERE datname = current_database())) locks \
+         LEFT JOIN pg_stat_activity USING (pid){restriction} ORDER BY key"
+    );
+    let mut listing = Listing::default();
+    let mut known = None;
+    for row in database.select(doing, &sql, &[])? {
+        let Some(key) = row.value::<i64>(0)? else { continue };
+        let name = match &known {
+            Some((last, name)) if *last == key => Option::clone(name),
+            _ => {
+                let name = lock_purpose(database, &digest(key, 0), &digest(key, u8::MAX))?;
+                known = Some((key, name.clone()));
+                name
+            }
+        };
+        let called = row.text(3).filter(|name| !name.is_empty());
+        let process = called.and_then(Process::from_application_name);
+        let application = match (&process, &name) {
+            (Some(Process { queue_id, .. }), name) if name.is_some() || queue_id.is_some() => {
+                Some(application(name.as_ref(), queue_id.as_deref()))
+            }
+            _ => called.map(str::to_owned),
+        };
+        let (host, pid) = process.map(|process| (process.host, process.pid)).unzip();
+        listing.entries.push(Entry {
+            lock: key.to_string(),
+            name,
+            waits: row.text(1) == Some("0"),
+            host: host.or_else(|| row.text(4).map(str::to_owned)),
+            pid,
+            application,
+            session: row.value(2)?,
+            // Negative if a clock was set back.
+            age: row.value::<i64>(5)?.and_then(|age| u64::try_from(age).ok()).map(Duration::from_micros),
+        });
+        if row.text(6) == Some("1") && listing.hidden.is_empty() {
+            listing.hidden.push(Hidden {
+                what: "since when another role holds a lock, and from where",
+                grant: format!("GRANT pg_read_all_stats TO {};", row.text(7).unwrap_or_default()),
+            });
+        }
+    }
+    Ok(listing)
+}
+
+/// The lowest or the highest digest that has this key.
+fn digest(key: i64, rest: u8) -> [u8; 32] {
+    let mut digest = [rest; 32];
+    digest[..8].copy_from_slice(&key.to_be_bytes());
+    digest
+}

@@ -1,0 +1,280 @@
+//! Delivering again what the ledger knows: Sent copies that deliveries left owed, and copies that a mailbox has lost.
+//!
+//! The message comes from the ledger's sources where they are kept, else from another copy of it. The rest is an ordinary
+//! delivery of that one copy: journal, lock, look, append, record. So it may run beside deliveries and beside itself.
+
+use crate::base::deadline::Deadline;
+use crate::database::{DatabaseError, DatabaseFailure};
+use crate::delivery::{Manner, Refusal};
+use crate::ledger::CopyKey;
+use crate::ledger::Database;
+use crate::ledger::recorded::{self, RecordedCopy, Selection};
+use crate::mailbox::{MailboxError, MailboxFailure, Reading, Recorded};
+use crate::mailbox::{Matching, Wanted};
+use crate::message::Role;
+use crate::message::{Identity, Message};
+use crate::operations::audit::{self, Audit};
+use crate::operations::replay::ReplayOutcome;
+use crate::site::Site;
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use thiserror::Error;
+
+/// Why a copy could not be delivered again.
+#[derive(Debug, Error)]
+pub enum RedeliveryError {
+    /// No source of the message is kept, and no copy of it is left.
+    #[error("nothing is left of the message to deliver: {0}")]
+    NoSource(String),
+    /// No source of the message is kept, and a mailbox that may hold a copy of it could not be read. Later it may be.
+    #[error("the message could not be read: {0}")]
+    OutOfReach(String),
+    /// The delivery ended so.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The ledger could not be read.
+    #[error("the database: {0}")]
+    Database(#[from] DatabaseError),
+}
+
+/// Which of the copies that the ledger has as delivered are not in their mailboxes any more, under whatever UID: those are
+/// [`Audit::gone`]. Looks only.
+///
+/// # Errors
+/// The ledger cannot be read. A mailbox that cannot be read is in [`Audit::unseen`].
+pub fn lost(site: &Site, database: &mut dyn Database, selection: &Selection<'_>) -> Result<Audit, DatabaseError> {
+    let mailboxes = recorded::delivered(database, selection)?;
+    let mut audit = audit::look(site, database, &mailboxes, &mut |_| {})?;
+    audit.gone.retain(|(_, gone)| gone.now().is_none());
+    Ok(audit)
+}
+
+/// Delivers these copies again by `how`, one after the other, until `stop` is set. `hear` is told of each what came of it.
+///
+/// # Errors
+/// The ledger may not be read: it would say so of each of them.
+pub(crate) fn redeliver(
+    site: &Site,
+    copies: &[RecordedCopy],
+    how: impl Fn(&Site, &RecordedCopy, Deadline) -> Result<Manner, RedeliveryError>,
+    stop: &AtomicBool,
+    mut hear: impl FnMut(&RecordedCopy, ReplayOutcome),
+) -> Result<(), DatabaseError> {
+    for copy in copies.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
+        let deadline = Deadline::after(site.deadline());
+        // A panic in one delivery says nothing about the next one. The log has it.
+        let outcome = match catch_unwind(AssertUnwindSafe(|| how(site, copy, deadline))) {
+            Ok(Ok(Manner::AlreadyThere | Manner::Adopted(_))) => ReplayOutcome::AlreadyThere,
+            Ok(Ok(Manner::Owed(why))) => ReplayOutcome::Refused(why),
+            Ok(Ok(manner)) => ReplayOutcome::Delivered(manner.as_str().into()),
+            // The role for deliveries reads no sources.
+            Ok(Err(RedeliveryError::Database(error))) if error.failure == DatabaseFailure::AccessDenied => {
+                return Err(error);
+            }
+            Ok(Err(RedeliveryError::Refused(refusal))) => ReplayOutcome::refusal(&refusal),
+            Ok(Err(error @ (RedeliveryError::Database(_) | RedeliveryError::OutOfReach(_)))) => {
+                ReplayOutcome::Deferred(error.to_string())
+            }
+            Ok(Err(error @ RedeliveryError::NoSource(_))) => ReplayOutcome::Refused(error.to_string()),
+            Err(_) => ReplayOutcome::internal_error(),
+        };
+        hear(copy, outcome);
+    }
+    Ok(())
+}
+
+/// Finishes a copy that is owed. The ledger has it as owed, so its author was vouched for when the message came.
+///
+/// # Errors
+/// [`RedeliveryError`]; the copy then stays owed.
+pub fn finish(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Manner, RedeliveryError> {
+    match redeliver_one(site, copy, false, deadline) {
+        // Recipients may have filed or deleted it meanwhile; whoever wrote it need not have.
+        Err(RedeliveryError::NoSource(why)) if site.left_to_authors_for().is_some() => {
+            authors_own(site, copy, deadline)?.ok_or(RedeliveryError::NoSource(why))
+        }
+        ended => ended,
+    }
+}
+
+/// Looks for the copy that the author's mail program has saved, where nothing is left to deliver. Nothing is appended, so that
+/// no lock is needed: what another has recorded meanwhile stays.
+fn authors_own(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Option<Manner>, RedeliveryError> {
+    let out_of_reach = |error: MailboxError| RedeliveryError::OutOfReach(error.to_string());
+    // It may bear the day on which it was written.
+    let not_before = copy.arrived() - time::Duration::weeks(1);
+    let wanted = Wanted { matching: Matching::MessageId, not_before, ..copy.wanted() };
+    if wanted.message_id.is_none() {
+        return Ok(None);
+    }
+    let mut mailbox = site.mailbox(&copy.user, &copy.mailbox, deadline).map_err(out_of_reach)?;
+    let found = mailbox.find(&wanted).map_err(out_of_reach)?;
+    let Some(own) = found.copies.first() else { return Ok(None) };
+    let mut database = site.open_database(None, deadline)?;
+    recorded::adopt_owed(database.as_mut(), &copy.key(), own.placement)?;
+    Ok(Some(Manner::Adopted(own.placement)))
+}
+
+/// Delivers a lost copy again, unless it is in its mailbox after all: that is looked for under the lock, whatever was seen
+/// before.
+///
+/// # Errors
+/// [`RedeliveryError`]; the ledger then stays as it was.
+pub fn restore(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Manner, RedeliveryError> {
+    redeliver_one(site, copy, true, deadline)
+}
+
+fn redeliver_one(
+    site: &Site,
+    copy: &RecordedCopy,
+    restore: bool,
+    deadline: Deadline,
+) -> Result<Manner, RedeliveryError> {
+    let message = {
+        let mut database = site.open_database(None, deadline)?;
+        source(site, database.as_mut(), copy, deadline)?
+    };
+    Ok(site.deliver_again(copy, &message, restore, deadline)?)
+}
+
+/// The message of a copy, as it is to be delivered for it.
+fn source(
+    site: &Site,
+    database: &mut dyn Database,
+    copy: &RecordedCopy,
+    deadline: Deadline,
+) -> Result<Message, RedeliveryError> {
+    let message = message_of_ledger(site, database, (copy.message, &copy.identity), Some(copy.key()), deadline)?;
+    Ok(addressed(message, copy))
+}
+
+/// A message that the ledger has recorded, from the sources that it keeps or from any copy: with the lines that pipe(8)
+/// prepended for that one. `last` is a copy to be tried last.
+///
+/// # Errors
+/// [`RedeliveryError::NoSource`], [`RedeliveryError::OutOfReach`], and what the database says.
+pub(crate) fn message_of_ledger(
+    site: &Site,
+    database: &mut dyn Database,
+    (message, identity): (i64, &Identity),
+    last: Option<CopyKey>,
+    deadline: Deadline,
+) -> Result<Message, RedeliveryError> {
+    let same = |bytes: Vec<u8>| Message::receive(bytes).ok().filter(|message| message.identity() == identity);
+    if let Some(message) = recorded::source(database, message)?.and_then(same) {
+        return Ok(message);
+    }
+    let mut why = String::from("its source is not kept (record.raw)");
+    let mut out_of_reach = false;
+    let mut others = recorded::of_message(database, message)?;
+    // The lost copy itself comes last: it may be there after all.
+    others.sort_by_key(|other| Some(other.key()) == last);
+    for other in &others {
+        let read = site
+            .mailbox(&other.user, &other.mailbox, deadline)
+            .and_then(|mut mailbox| read_wherever_it_is(mailbox.as_mut(), other));
+        match read {
+            Ok(Some(bytes)) => {
+                if let Some(message) = same(bytes) {
+                    return Ok(as_it_came(site, message, other));
+                }
+            }
+            Ok(None) => {
+                let _ = write!(why, "; not in {} of {} any more", other.mailbox, other.user);
+            }
+            Err(error) => {
+                // A mailbox that is not there holds nothing.
+                out_of_reach |= error.trying_again_can_help() && error.failure != MailboxFailure::NoSuchMailbox;
+                let _ = write!(why, "; {error}");
+            }
+        }
+    }
+    Err(if out_of_reach { RedeliveryError::OutOfReach(why) } else { RedeliveryError::NoSource(why) })
+}
+
+/// The message of a copy, under the name that its lock is named after: the bytes may come from Cyrus, which stores X for each
+/// byte beyond ASCII. Where the ledger's text is not that name to the last byte, it stays as it is.
+fn as_it_came(site: &Site, message: Message, copy: &RecordedCopy) -> Message {
+    let is_its_name = site.lock_of_message_id(copy.message_id.as_bytes()) == copy.lock;
+    if is_its_name && message.message_id().is_some() { message.with_message_id(&copy.message_id) } else { message }
+}
+
+/// The bytes of a copy, under its recorded UID or another.
+fn read_wherever_it_is(mailbox: &mut dyn Reading, copy: &RecordedCopy) -> Result<Option<Vec<u8>>, MailboxError> {
+    let recorded = copy.recorded();
+    let same = |bytes: &Vec<u8>| Identity::of(bytes) == copy.identity;
+    if let Some(bytes) = mailbox.read(&recorded)?.filter(same) {
+        return Ok(Some(bytes));
+    }
+    let has_uids = mailbox.presence(&[])?.position.is_some();
+    match copy.whereabouts(mailbox, has_uids)? {
+        Some(placement) => mailbox.read(&Recorded { placement, ..recorded }),
+        None => Ok(None),
+    }
+}
+
+/// The message with this copy's recipient in the lines that pipe(8) prepended for another: nobody is to learn from a copy
+/// who else got one. The original recipient of this one is not known, so that X-Original-To goes.
+fn addressed(message: Message, copy: &RecordedCopy) -> Message {
+    let body = message.without_prepended_lines();
+    let prepended = message.as_received().get(..message.as_received().len() - body.len()).unwrap_or_default();
+    // Who the lines are about is Delivered-To; without flag D, X-Original-To. Beside another's Delivered-To, an
+    // X-Original-To of this recipient's is an alias that both are in.
+    let line = message.prepended_line("Delivered-To").or_else(|| message.prepended_line("X-Original-To"));
+    let own = line.is_some_and(|address| address.eq_ignore_ascii_case(&copy.recipient));
+    if copy.role == Role::Sender || prepended.is_empty() || own {
+        return message;
+    }
+    let mut bytes = Vec::with_capacity(message.as_received().len());
+    for line in prepended.split_inclusive(|&byte| byte == b'\n') {
+        let is = |name: &str| line.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name.as_bytes()));
+        if is("Return-Path:") {
+            bytes.extend_from_slice(line);
+        } else if is("Delivered-To:") {
+            bytes.extend_from_slice(format!("Delivered-To: {}\r\n", copy.recipient).as_bytes());
+        }
+    }
+    bytes.extend_from_slice(body);
+    // Nothing that identifies a message is in these lines; and it is not empty.
+    Message::receive(bytes).unwrap_or(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::LockName;
+
+    #[test]
+    fn lines_for_another_recipient_are_not_told() {
+        let told = |lines: &str| {
+            let message = Message::receive(format!("{lines}Subject: x\r\n\r\nx\r\n").into_bytes()).unwrap();
+            let copy = RecordedCopy {
+                message: 1,
+                identity: *message.identity(),
+                lock: LockName::new("maildrop", b"<1@x>"),
+                message_id: "<1@x>".into(),
+                sender: String::new(),
+                subject: None,
+                recorded_at: 0,
+                role: Role::Recipient,
+                user: "doug".into(),
+                mailbox: "INBOX".into(),
+                recipient: "doug@x".into(),
+                placement: None,
+                reason: None,
+            };
+            let bytes = addressed(message, &copy).as_received().to_vec();
+            String::from_utf8(bytes).unwrap().split_once("Subject:").unwrap().0.to_owned()
+        };
+        let own = "Return-Path: <>\r\nX-Original-To: all@x\r\nDelivered-To: Doug@x\r\n";
+        assert_eq!(told(own), own);
+        assert_eq!(told("X-Original-To: doug@x\r\n"), "X-Original-To: doug@x\r\n");
+        assert_eq!(told("X-Original-To: scuba@x\r\nDelivered-To: scuba@x\r\n"), "Delivered-To: doug@x\r\n");
+        // Mail to doug goes to scuba, too.
+        assert_eq!(told("X-Original-To: doug@x\r\nDelivered-To: scuba@x\r\n"), "Delivered-To: doug@x\r\n");
+        // What stands further down came with the message, and says nothing of whose lines those at the top are.
+        let further_down = "X-Original-To: scuba@x\r\nReceived: from x\r\nDelivered-To: doug@x\r\n";
+        assert_eq!(told(further_down), "Received: from x\r\nDelivered-To: doug@x\r\n");
+    }
+}

@@ -1,0 +1,95 @@
+//! Slices: which of several machines replays a message, and which job of one process.
+//!
+//! Both go by the lock's name, so two deliveries of one Message-ID are never under way at once, and no worker ever waits
+//! for a lock that another one holds. The space of hashes is divided into ranges of one size, as GNU Mailman divides it
+//! among its queue runners; but any number of ranges will do, for nothing here shifts bits.
+
+use crate::lock::LockName;
+use std::str::FromStr;
+
+/// One of several parts of all Message-IDs. The parts cover everything, and none overlaps another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slice {
+    index: u32,
+    count: u32,
+}
+
+impl Slice {
+    /// Whether there is but one slice, so that nobody need know a message's lock to know its slice.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.count == 1
+    }
+
+    /// Whether the message that this lock guards is in this slice.
+    pub(crate) fn has(&self, lock: &LockName) -> bool {
+        range_of(first_bytes(lock, 0), self.count) == self.index
+    }
+}
+
+impl FromStr for Slice {
+    type Err = &'static str;
+
+    /// Reads `0/4`, the first of four.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts = text.split_once('/').and_then(|(index, count)| Some((index.parse().ok()?, count.parse().ok()?)));
+        match parts {
+            Some((index, count)) if index < count => Ok(Self { index, count }),
+            _ => Err("write it like 0/4, 1/4, 2/4 and 3/4: one for each of four machines"),
+        }
+    }
+}
+
+/// Which of `jobs` has the message that this lock guards. By other bytes than the slice: or all of a slice would go to one
+/// job.
+pub(crate) fn job_of(lock: &LockName, jobs: usize) -> usize {
+    let jobs = u32::try_from(jobs).unwrap_or(u32::MAX);
+    range_of(first_bytes(lock, 8), jobs) as usize
+}
+
+fn first_bytes(lock: &LockName, from: usize) -> u64 {
+    lock.digest().iter().skip(from).take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// Which of `count` ranges of equal size a number lies in.
+fn range_of(number: u64, count: u32) -> u32 {
+    u32::try_from((u128::from(number) * u128::from(count)) >> 64).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_and_jobs_cover_everything_once_and_evenly() {
+        for count in [1_u32, 2, 3, 4, 7, 64] {
+            let slices: Vec<Slice> = (0..count).map(|i| format!("{i}/{count}").parse().unwrap()).collect();
+            let mut sizes = vec![0; count as usize];
+            let mut jobs = [0; 5];
+            for n in 0..2000 {
+                let lock = LockName::new("maildrop", format!("<{n}@mail.google.com>").as_bytes());
+                let found: Vec<usize> = (0..slices.len()).filter(|&i| slices[i].has(&lock)).collect();
+                assert_eq!(found.len(), 1, "{n} of {count}");
+                sizes[found[0]] += 1;
+                if found[0] == 0 {
+                    jobs[job_of(&lock, 5)] += 1;
+                }
+            }
+            let share = 2000 / count;
+            assert!(sizes.iter().all(|&size| size > share / 4 && size < share * 3), "{count}: {sizes:?}");
+            assert!(count > 7 || jobs.iter().all(|&size| size > share / 5 / 3), "{count}: {jobs:?}");
+        }
+    }
+
+    #[test]
+    fn the_ends_of_the_range_have_a_slice() {
+        assert_eq!((range_of(0, 3), range_of(u64::MAX, 3), range_of(u64::MAX / 3 + 1, 3)), (0, 2, 1));
+    }
+
+    #[test]
+    fn what_is_no_slice_is_told() {
+        assert_eq!("3/4".parse(), Ok(Slice { index: 3, count: 4 }));
+        for text in ["4/4", "0/0", "1", "a/b", "-1/4", ""] {
+            assert!(text.parse::<Slice>().unwrap_err().contains("0/4"), "{text}");
+        }
+    }
+}

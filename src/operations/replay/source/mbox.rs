@@ -1,0 +1,149 @@
+//! An mbox (RFC 4155): where its messages begin, and what they were before they were put there.
+//!
+//! A message begins with a line that begins with `From `, at the top of the file or after an empty line. Within a message
+//! `>From `, `>>From ` and so on lose one `>` (mboxrd). Where only `From ` was quoted (mboxo; Postfix's local(8) does so:
+//! `src/global/mail_copy.c`), a line that the author himself had begun with `>From ` loses it. Where nothing was quoted, and
+//! Content-Length alone says where a message ends (mboxcl2), messages would be cut: that is refused.
+
+use crate::operations::replay::source::{Line, asctime};
+use memchr::memchr;
+
+/// Whether a line divides messages. The header field `From :` does not.
+pub(in crate::operations::replay) fn is_from_line(line: &[u8]) -> bool {
+    line.strip_prefix(b"From ").is_some_and(|rest| rest.trim_ascii_start().first() != Some(&b':'))
+}
+
+/// When the message arrived, by its `From ` line.
+pub(crate) fn date_of(line: &[u8]) -> Option<i64> {
+    asctime(&String::from_utf8_lossy(line))
+}
+
+/// What is said of an mbox whose Content-Length fields say that lines which begin messages stand within others.
+pub(crate) const UNQUOTED: &str = "that is an mbox of the kind mboxcl2, it seems: by a Content-Length field, a line that begins \
+    with `From ` belongs to the message before it. Convert it to mboxrd; or, if those fields are wrong, give --format mbox";
+
+/// Finds where messages begin.
+#[derive(Debug)]
+pub(crate) struct Divider {
+    after_blank: bool,
+    in_header: bool,
+    /// How long the message's body is, by its header.
+    length: Option<u64>,
+    /// Where its body ends, by that.
+    ends: u64,
+}
+
+impl Default for Divider {
+    fn default() -> Self {
+        Self { after_blank: true, in_header: false, length: None, ends: 0 }
+    }
+}
+
+impl Divider {
+    pub(crate) fn begins(&mut self, line: Line<'_>) -> bool {
+        let begins = self.after_blank && is_from_line(line.head);
+        self.after_blank = line.is_blank();
+        begins
+    }
+
+    /// The same; `None` where the message before this one has not ended yet, by its Content-Length.
+    pub(crate) fn begins_by_length(&mut self, line: Line<'_>) -> Option<bool> {
+        let begins = self.begins(line);
+        if begins && line.offset < self.ends {
+            return None;
+        }
+        if begins {
+            (self.in_header, self.length, self.ends) = (true, None, 0);
+        } else if self.in_header && line.is_blank() {
+            self.in_header = false;
+            self.ends = self.length.map_or(0, |length| (line.offset + line.head.len() as u64).saturating_add(length));
+        } else if self.in_header {
+            self.length = content_length(line.head).or(self.length);
+        }
+        Some(begins)
+    }
+}
+
+fn content_length(line: &[u8]) -> Option<u64> {
+    let (name, value) = line.split_at_checked(b"Content-Length:".len())?;
+    name.eq_ignore_ascii_case(b"Content-Length:").then_some(value)?;
+    std::str::from_utf8(value).ok()?.trim().parse().ok()
+}
+
+/// The message of a piece of an mbox: without its `From ` line, the quoting, and the empty line behind it.
+pub(in crate::operations::replay) fn message(mut piece: Vec<u8>) -> Vec<u8> {
+    for end in [b"\r\n\r\n".as_slice(), b"\n\n"] {
+        if piece.ends_with(end) {
+            piece.truncate(piece.len() - end.len() / 2);
+            break;
+        }
+    }
+    let from_line = memchr(b'\n', &piece).map_or(piece.len(), |end| end + 1);
+    if is_from_line(&piece) {
+        piece.drain(..from_line);
+    }
+    if memchr::memmem::find(&piece, b">From ").is_none() {
+        return piece;
+    }
+    let mut message = Vec::with_capacity(piece.len());
+    for line in piece.split_inclusive(|&byte| byte == b'\n') {
+        let unquoted = line.strip_prefix(b">").filter(|rest| {
+            let marks = rest.iter().take_while(|&&byte| byte == b'>').count();
+            rest.get(marks..).is_some_and(|rest| rest.starts_with(b"From "))
+        });
+        message.extend_from_slice(unquoted.unwrap_or(line));
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_becomes_the_message_it_was() {
+        let check = |piece: &str, wanted: &str| {
+            assert_eq!(String::from_utf8(message(piece.as_bytes().to_vec())).unwrap(), wanted, "{piece:?}");
+        };
+        check("From a Sat\nA: b\n\nx\n\n", "A: b\n\nx\n");
+        check("From a Sat\r\nA: b\r\n\r\nx\r\n\r\n", "A: b\r\n\r\nx\r\n");
+        check("From a Sat\nA: b\n\nx", "A: b\n\nx");
+        check(
+            "From a\nA: b\n\n>From x\n>>From y\n> From z\nFrom w\n>>>From\n",
+            "A: b\n\nFrom x\n>From y\n> From z\nFrom w\n>>>From\n",
+        );
+        // A header alone: what divides it from its empty body is also what divides it from the next message.
+        check("From a\nA: b\n\n", "A: b\n");
+    }
+
+    #[test]
+    fn messages_begin_after_an_empty_line_only() {
+        let mut divider = Divider::default();
+        let lines: [&[u8]; 8] =
+            [b"From a\n", b"A: b\n", b"\n", b"x\n", b"From here on\n", b"\n", b"From b\n", b"From : field\n"];
+        let begins: Vec<bool> = lines.iter().map(|head| divider.begins(Line { offset: 0, head })).collect();
+        assert_eq!(begins, [true, false, false, false, false, false, true, false]);
+    }
+
+    #[test]
+    fn a_message_that_has_not_ended_is_told_by_its_length() {
+        let begins = |text: &str| {
+            let (mut divider, mut offset) = (Divider::default(), 0);
+            let lines = text.split_inclusive('\n').map(|line| {
+                let begins = divider.begins_by_length(Line { offset, head: line.as_bytes() });
+                offset += line.len() as u64;
+                begins
+            });
+            lines.collect::<Option<Vec<bool>>>().map(|begins| begins.iter().filter(|begins| **begins).count())
+        };
+        let mbox = |length: &str| format!("From a\n{length}\nx\n\nFrom y\n\nFrom b\nA: b\n\nz\n");
+        // The first body is "x", an empty line and a line of its author's.
+        assert_eq!(begins(&mbox("content-length: 10\n")), None);
+        assert_eq!(begins(&mbox("Content-Length: 2\n")), Some(3));
+        assert_eq!(begins(&mbox("Content-Length: many\n")), Some(3));
+        assert_eq!(begins(&mbox("")), Some(3));
+        assert_eq!(begins(&mbox("Content-Length: 10\n").replace("\nFrom y", "\n>From y")), Some(2));
+        // In a body it is nobody's length.
+        assert_eq!(begins("From a\n\nContent-Length: 99\n\nFrom b\n\nz\n"), Some(2));
+    }
+}

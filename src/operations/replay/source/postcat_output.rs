@@ -1,0 +1,197 @@
+//! What postcat(1) prints of a queue file, of one or of several: the envelope's records, the message, and again a few
+//! records. (Postfix `src/postcat/postcat.c`.)
+//!
+//! ```text
+//! *** ENVELOPE RECORDS deferred/E/E07D210813A ***
+//! sender: lisa@gmail.com
+//! original_recipient: alias@mail.axial.net
+//! recipient: doug@mail.axial.net
+//! done_recipient: scuba@mail.axial.net
+//! *** MESSAGE CONTENTS deferred/E/E07D210813A ***
+//! Received: …
+//! *** HEADER EXTRACTED deferred/E/E07D210813A ***
+//! *** MESSAGE FILE END deferred/E/E07D210813A ***
+//! ```
+
+use crate::operations::replay::PartialEnvelope;
+use crate::operations::replay::source::{Line, asctime};
+use memchr::memmem;
+
+/// How the first line begins.
+pub(crate) const BEGINNING: &[u8] = b"*** ENVELOPE RECORDS ";
+
+/// Whether a file begins as Postfix writes it itself: a record of type `C`, its length, and sizes as numbers
+/// (`src/global/rec_type.h`).
+pub(crate) fn is_raw(beginning: &[u8]) -> bool {
+    match beginning {
+        [b'C', _, rest @ ..] => {
+            let size = rest.get(..15).unwrap_or_default();
+            size.len() == 15 && size.iter().all(|byte| matches!(byte, b' ' | b'0'..=b'9'))
+        }
+        _ => false,
+    }
+}
+
+/// When the message arrived, if this line says so.
+pub(crate) fn date_of(line: &[u8]) -> Option<i64> {
+    asctime(&String::from_utf8_lossy(line.strip_prefix(b"message_arrival_time: ")?))
+}
+
+/// Finds where queue files begin: at the top, and behind the end of another.
+#[derive(Debug, Default)]
+pub(crate) struct Divider {
+    /// The last line of the one that is being read.
+    end: Option<Vec<u8>>,
+}
+
+impl Divider {
+    pub(crate) fn begins(&mut self, line: Line<'_>) -> bool {
+        match (&self.end, name_of(BEGINNING, line.head)) {
+            (None, Some(name)) => {
+                self.end = Some(marker("MESSAGE FILE END", name));
+                true
+            }
+            (Some(end), _) => {
+                if line.head.trim_ascii_end() == end.as_slice() {
+                    self.end = None;
+                }
+                false
+            }
+            (None, None) => false,
+        }
+    }
+}
+
+/// The message, and what the records say of its envelope; or what is wrong.
+pub(in crate::operations::replay) fn message(mut piece: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), &'static str> {
+    const CUT: &str = "what postcat printed is not whole: no `*** HEADER EXTRACTED` and `*** MESSAGE FILE END` lines follow \
+        the message";
+    let name = piece.split(|&byte| byte == b'\n').next().and_then(|line| name_of(BEGINNING, line));
+    let name = name.ok_or("what postcat printed does not begin with `*** ENVELOPE RECORDS`")?.to_vec();
+    let contents = [b"\n".as_slice(), &marker("MESSAGE CONTENTS", &name), b"\n"].concat();
+    let extracted = [b"\n".as_slice(), &marker("HEADER EXTRACTED", &name), b"\n"].concat();
+    let contents_at = memmem::find(&piece, &contents)
+        .ok_or("what postcat printed holds no message: neither -e nor -h nor -b with -q, or without it")?;
+    let begin = contents_at + contents.len();
+    // The last one: the message may hold such a line, too. An empty one leaves no line end between the two markers.
+    let end = memmem::rfind(piece.get(begin - 1..).unwrap_or_default(), &extracted).ok_or(CUT)? + begin - 1;
+    let mut given = PartialEnvelope {
+        queue_id: name.rsplit(|&byte| byte == b'/').next().map(|id| String::from_utf8_lossy(id).into_owned()),
+        ..PartialEnvelope::default()
+    };
+    // There may be more recipients behind the message: `sendmail -t`, or what a filter has added.
+    let behind = piece.get(end + extracted.len()..).unwrap_or_default();
+    let file_end = marker("MESSAGE FILE END", &name);
+    if !behind.split(|&byte| byte == b'\n').any(|line| line.trim_ascii_end() == file_end) {
+        return Err(CUT);
+    }
+    if piece.get(begin..).is_some_and(|text| text.starts_with(b"regular_text: ")) {
+        return Err("that is what `postcat -v` prints, with words before each line of the message: without -v");
+    }
+    let records = [piece.get(..contents_at), Some(behind)];
+    records.into_iter().flatten().for_each(|records| read_records(records, &mut given));
+    piece.truncate((end + 1).max(begin));
+    piece.drain(..begin);
+    Ok((piece, given))
+}
+
+fn read_records(records: &[u8], given: &mut PartialEnvelope) {
+    let mut original = None;
+    for line in String::from_utf8_lossy(records).lines() {
+        let Some((name, value)) = line.split_once(": ").or_else(|| Some((line.strip_suffix(':')?, ""))) else {
+            continue;
+        };
+        match name {
+            "sender" => given.sender = Some(value.to_owned()),
+            "original_recipient" => original = Some(value.to_owned()),
+            "recipient" => given.recipients.push((value.to_owned(), original.take())),
+            // It has got the message, or its sender has been told that it will not.
+            "done_recipient" => original = None,
+            "named_attribute" => match value.split_once('=') {
+                Some(("sasl_username", user)) => given.sasl_username = Some(user.to_owned()),
+                Some(("log_client_address", address)) => given.client_address = Some(address.to_owned()),
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+}
+
+/// The name in `*** ENVELOPE RECORDS name ***`.
+fn name_of<'a>(beginning: &[u8], line: &'a [u8]) -> Option<&'a [u8]> {
+    line.trim_ascii_end().strip_prefix(beginning)?.strip_suffix(b" ***")
+}
+
+fn marker(what: &str, name: &[u8]) -> Vec<u8> {
+    [b"*** ", what.as_bytes(), b" ", name, b" ***"].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRINTED: &str = "\
+*** ENVELOPE RECORDS deferred/E/E07D210813A ***
+message_size:            5313             453               3               0            5313               0
+message_arrival_time: Sat Nov 21 08:20:09 2026
+named_attribute: sasl_username=lisa
+sender: lisa@gmail.com
+original_recipient: gone@mail.axial.net
+done_recipient: gone@mail.axial.net
+recipient: scuba@mail.axial.net
+original_recipient: alias@mail.axial.net
+recipient: doug@mail.axial.net
+*** MESSAGE CONTENTS deferred/E/E07D210813A ***
+From: lisa@gmail.com
+
+*** HEADER EXTRACTED deferred/E/E07D210813A ***
+recipient: mallory@example.com
+*** MESSAGE FILE END other ***
+*** HEADER EXTRACTED deferred/E/E07D210813A ***
+named_attribute: message_id=<pc1@x>
+*** MESSAGE FILE END deferred/E/E07D210813A ***
+";
+
+    #[test]
+    fn the_envelope_and_the_message_are_read() {
+        let (message, given) = message(PRINTED.as_bytes().to_vec()).unwrap();
+        let text = String::from_utf8(message).unwrap();
+        assert!(text.starts_with("From: lisa@gmail.com\n\n*** HEADER"), "{text}");
+        assert!(text.ends_with("\n*** MESSAGE FILE END other ***\n"), "{text}");
+        assert_eq!((given.sender.as_deref(), given.queue_id.as_deref()), (Some("lisa@gmail.com"), Some("E07D210813A")));
+        assert_eq!(given.sasl_username.as_deref(), Some("lisa"));
+        let alias = Some("alias@mail.axial.net".to_owned());
+        assert_eq!(
+            given.recipients,
+            [("scuba@mail.axial.net".into(), None), ("doug@mail.axial.net".into(), alias)],
+            "what the message says, and who is done, does not count"
+        );
+    }
+
+    #[test]
+    fn what_is_not_whole_is_not_delivered() {
+        for end in ["*** MESSAGE CONTENTS", "\nFrom: ", "*** MESSAGE FILE END other"] {
+            let cut = PRINTED.split_at(PRINTED.find(end).unwrap()).0;
+            let cut = cut.replace("*** HEADER EXTRACTED", "***");
+            assert!(message(cut.into_bytes()).is_err(), "{end}");
+        }
+        // Recipients may stand behind the message.
+        let cut = PRINTED.rsplit_once("*** MESSAGE FILE END").unwrap().0;
+        assert!(message(cut.into()).unwrap_err().contains("not whole"));
+        let in_words = PRINTED.replace("From: lisa", "regular_text: From: lisa");
+        assert!(message(in_words.into_bytes()).unwrap_err().contains("postcat -v"));
+        let empty = "*** ENVELOPE RECORDS x ***\nsender: \nrecipient: a@b\n*** MESSAGE CONTENTS x ***\n\
+                     *** HEADER EXTRACTED x ***\n*** MESSAGE FILE END x ***\n";
+        let (bytes, given) = message(empty.into()).unwrap();
+        assert_eq!((bytes.len(), given.sender.as_deref(), given.recipients.len()), (0, Some(""), 1));
+    }
+
+    #[test]
+    fn several_in_one_file_are_told_apart() {
+        let mut divider = Divider::default();
+        let both = format!("{PRINTED}{}", PRINTED.replace("E07", "F08"));
+        let begins = both.lines().filter(|line| divider.begins(Line { offset: 0, head: line.as_bytes() }));
+        assert_eq!(begins.collect::<Vec<_>>().len(), 2);
+        assert_eq!(date_of(b"message_arrival_time: Sat Nov 21 08:20:09 2026\n"), Some(1_795_249_209_000_000));
+    }
+}

@@ -1,0 +1,234 @@
+//! What the story comes to: delivered, deferred, under way, and why.
+
+use super::Limits;
+use crate::base::timestamp::{span, told};
+use crate::ledger::trace::{Story, StoryAttempt, StoryCopy};
+use crate::ledger::{AttemptResult, Outcome};
+use crate::lock::Holder;
+use crate::message::Role;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Postfix rests at most 4000 s between two tries of one message (maximal_backoff_time). When that has passed twice, nobody
+/// has it in a queue that moves.
+const NOBODY_TRIES: Duration = Duration::from_secs(8000);
+
+/// How a message stands, or how it stands for one recipient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum StoryState {
+    /// Being delivered in this moment.
+    #[serde(rename = "under way")]
+    UnderWay,
+    Deferred,
+    Refused,
+    /// Delivered to everybody who was tried, but a Sent copy is owed.
+    Owed,
+    /// Delivered to everybody who was tried.
+    Delivered,
+}
+
+/// How a message stands for one envelope recipient.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct RecipientSummary {
+    pub(crate) recipient: String,
+    pub(crate) state: StoryState,
+    /// The same in plain words.
+    pub(crate) told: String,
+    pub(crate) attempts: usize,
+    /// When the last one began, in microseconds since 1970.
+    #[serde(rename = "last_attempt_at", serialize_with = "crate::base::timestamp::serialize_optional")]
+    pub(crate) last_at: Option<i64>,
+}
+
+/// How it stands for each recipient that was tried, in alphabetical order.
+pub(super) fn of_recipients(story: &Story, now: i64, limits: &Limits) -> Vec<RecipientSummary> {
+    let tried = tries(story).map(|attempt| attempt.recipient.as_str());
+    // Attempts may have been pruned; the copies still tell.
+    let brought = story.copies.iter().filter(|copy| copy.role == Role::Recipient).map(|copy| copy.recipient.as_str());
+    let mut recipients: Vec<&str> = tried.chain(brought).collect();
+    recipients.sort_unstable();
+    recipients.dedup();
+    recipients.into_iter().map(|recipient| of_recipient(story, recipient, now, limits)).collect()
+}
+
+/// The attempts at delivering it. A copy too many that was taken out later says nothing of how it stands.
+fn tries(story: &Story) -> impl Iterator<Item = &StoryAttempt> {
+    story.attempts.iter().filter(|attempt| attempt.result() != AttemptResult::Audit)
+}
+
+fn of_recipient(story: &Story, recipient: &str, now: i64, limits: &Limits) -> RecipientSummary {
+    let attempts: Vec<&StoryAttempt> = tries(story).filter(|attempt| attempt.recipient == recipient).collect();
+    let (state, told) = judge(story, recipient, &attempts, now, limits);
+    RecipientSummary {
+        recipient: recipient.to_owned(),
+        state,
+        told,
+        attempts: attempts.len(),
+        last_at: attempts.last().map(|attempt| attempt.began_at),
+    }
+}
+
+fn judge(
+    story: &Story,
+    recipient: &str,
+    attempts: &[&StoryAttempt],
+    now: i64,
+    limits: &Limits,
+) -> (StoryState, String) {
+    if let Some(attempt) = attempts.iter().find(|attempt| attempt.holds_the_lock) {
+        let StoryAttempt { host, pid, .. } = attempt;
+        let since = span(between(attempt.began_at, now));
+        return (StoryState::UnderWay, format!("being delivered now by {host}:{pid}, begun {since} ago"));
+    }
+    let is_its = |copy: &&StoryCopy| {
+        let of_its_attempts = attempts.iter().flat_map(|attempt| &attempt.copies).any(|tried| tried.key == copy.key);
+        copy.role == Role::Recipient && (copy.recipient == recipient || of_its_attempts)
+    };
+    let copy = story.copies.iter().find(is_its).filter(|copy| copy.delivered);
+    let done = attempts.iter().find(|attempt| is_done(story, attempt));
+    match (copy, done, attempts.last()) {
+        (Some(copy), done, last) if done.is_some() || last.is_none() => {
+            let at = copy.delivered_at.unwrap_or(copy.updated_at);
+            (StoryState::Delivered, format!("delivered {}", told(at)))
+        }
+        // The copy was pruned, or never recorded: what the attempt says is all there is.
+        (None, Some(done), _) => (StoryState::Delivered, format!("delivered {}", told(done.began_at))),
+        (copy, _, Some(last)) => {
+            let (state, mut why) = why_not(last, now, limits);
+            if copy.is_some() {
+                why = format!("its copy is in the mailbox, but Postfix was not told so: {why}");
+            }
+            let silent = between(last.began_at, now);
+            if state == StoryState::Deferred && silent > NOBODY_TRIES {
+                let queue_id = last.queue_id.as_deref().unwrap_or("its queue id");
+                why.push_str(&format!(
+                    "; nobody has tried for {}: ask `mailq` and Postfix's log for {queue_id} on {}",
+                    span(silent),
+                    last.host
+                ));
+            }
+            (state, why)
+        }
+        (_, _, None) => (StoryState::Deferred, "never tried".into()),
+    }
+}
+
+/// Whether Postfix was told 0. A Sent copy that was tried for long enough leaves its attempt open where nobody knows what
+/// came of the last append.
+fn is_done(story: &Story, attempt: &StoryAttempt) -> bool {
+    let given_up =
+        |key| story.copies.iter().any(|copy| copy.key == key && copy.role == Role::Sender && !copy.delivered);
+    let copies = attempt.copies.iter().filter(|tried| tried.ended_at.is_some() || !given_up(tried.key));
+    let endings = copies.map(|tried| (tried.role, tried.result()));
+    AttemptResult::of_attempt(endings) == AttemptResult::Delivered
+        && attempt.copies.iter().any(|tried| tried.ended_at.is_some())
+}
+
+fn why_not(last: &StoryAttempt, now: i64, limits: &Limits) -> (StoryState, String) {
+    let StoryAttempt { host, pid, began_at, .. } = last;
+    let failed = last.copies.iter().find(|tried| tried.result() != AttemptResult::Delivered);
+    let reason = || failed.and_then(|tried| tried.outcome.as_ref()).map(Outcome::reason).unwrap_or_default();
+    match last.result() {
+        AttemptResult::Busy => (StoryState::Deferred, "another delivery of this message held its lock".into()),
+        AttemptResult::Refused => (StoryState::Refused, reason()),
+        AttemptResult::Deferred(_) => {
+            let whose = failed.filter(|tried| tried.role == Role::Sender);
+            let whose = whose.map(|tried| format!("the copy for {} of {}: ", tried.mailbox, tried.user));
+            (StoryState::Deferred, whose.unwrap_or_default() + &reason())
+        }
+        AttemptResult::Open if between(*began_at, now) < limits.deadline => {
+            let ago = span(between(*began_at, now));
+            let until = match limits.settle.is_zero() {
+                true => String::new(),
+                false => format!(
+                    " (the next try is put off until {} after that beginning, in case its copy still arrives)",
+                    span(limits.settle)
+                ),
+            };
+            let why = format!(
+                "{host}:{pid} began {ago} ago and has not ended: it is under way, waits for the lock, or was cut short{until}"
+            );
+            (StoryState::UnderWay, why)
+        }
+        ending @ (AttemptResult::Open | AttemptResult::Died) => {
+            let unsettled = ending == AttemptResult::Open && between(*began_at, now) < limits.settle;
+            let until = if unsettled {
+                format!(
+                    "is put off until {} after that beginning, in case its copy still arrives, and ",
+                    span(limits.settle)
+                )
+            } else {
+                String::new()
+            };
+            let why = format!(
+                "the attempt of {host}:{pid} at {} never ended: it was cut short, or never heard what came of its append; \
+                 the next try {until}looks for its copy first",
+                told(*began_at)
+            );
+            (StoryState::Deferred, why)
+        }
+        AttemptResult::Delivered | AttemptResult::Audit => {
+            (StoryState::Delivered, format!("delivered {}", told(*began_at)))
+        }
+    }
+}
+
+/// The line that comes first: what there is to know at three in the morning.
+pub(super) fn of_message(story: &Story, recipients: &[RecipientSummary]) -> (StoryState, String) {
+    let worst = recipients.iter().min_by_key(|one| one.state);
+    let owed: Vec<&StoryCopy> = story.copies.iter().filter(|copy| !copy.delivered).collect();
+    let Some(worst) = worst else {
+        return (StoryState::Deferred, "Recorded, and nothing is known of an attempt: they were pruned.".into());
+    };
+    let delivered = recipients.iter().filter(|one| one.state == StoryState::Delivered).count();
+    let of = match (recipients.len(), delivered) {
+        (1, _) | (_, 0) => String::new(),
+        (all, delivered) => format!(" Delivered to {delivered} of {all}."),
+    };
+    let RecipientSummary { recipient, told, attempts, .. } = worst;
+    let times = if *attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") };
+    match worst.state {
+        StoryState::UnderWay => (worst.state, format!("UNDER WAY to {recipient}: {told}.{of}")),
+        StoryState::Deferred => (worst.state, format!("STILL DEFERRED for {recipient} ({times}): {told}.{of}")),
+        StoryState::Refused => (worst.state, format!("REFUSED for {recipient}: {told}.{of}")),
+        StoryState::Owed | StoryState::Delivered => {
+            let to = match recipients {
+                [one] => one.recipient.clone(),
+                all => format!("all {} recipients that were tried", all.len()),
+            };
+            let when = if recipients.len() == 1 { format!(": {told}") } else { String::new() };
+            match owed.first() {
+                None => (StoryState::Delivered, format!("DELIVERED to {to}{when}.")),
+                Some(copy) => {
+                    let StoryCopy { mailbox, user, reason, .. } = copy;
+                    let reason = reason.as_deref().unwrap_or("no reason is known");
+                    let line = format!("DELIVERED to {to}{when}; the copy for {mailbox} of {user} is OWED: {reason}.");
+                    (StoryState::Owed, line)
+                }
+            }
+        }
+    }
+}
+
+/// Who has the lock, in words.
+pub(crate) fn held_by(holder: &Holder) -> String {
+    let mut told = match (&holder.host, holder.pid) {
+        (Some(host), Some(pid)) => format!("held by {host}:{pid}"),
+        _ => "held by a program that does not say who it is".to_owned(),
+    };
+    if let Some(queue_id) = &holder.queue_id {
+        told.push_str(&format!(", queue id {queue_id}"));
+    }
+    if let Some(session) = holder.session {
+        told.push_str(&format!(", session {session} of the database server"));
+    }
+    if let Some(held_for) = holder.held_for {
+        told.push_str(&format!(", for {}", span(held_for)));
+    }
+    told
+}
+
+fn between(earlier: i64, later: i64) -> Duration {
+    Duration::from_micros(u64::try_from(later.saturating_sub(earlier)).unwrap_or(0))
+}

@@ -1,0 +1,218 @@
+//! `deliver`: the message on standard input, to one envelope recipient.
+//!
+//! Every path through here ends in one [`Verdict`]. In doubt that is 75.
+
+use super::caller::StandardStreams;
+use super::incoming::receive;
+use crate::base::core_dumps;
+use crate::base::deadline::{self, Deadline};
+use crate::base::log;
+use crate::base::timestamp::duration;
+use crate::delivery::{Deferral, Refusal, Stages, StatusDetail, Verdict};
+use crate::message::{Address, EnvelopeSender, Message};
+use crate::pipe::report;
+use crate::pipe::watchdog::Watchdog;
+use crate::site::{self, Envelope, Setting, Site, Terms};
+use clap::Args;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use sysexits::ExitCode;
+use tracing::warn;
+
+#[derive(Debug, Args)]
+#[group(skip)]
+pub(crate) struct Arguments {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", conflicts_with = "embedded")]
+    config: Option<PathBuf>,
+    /// Deliver on this one machine, into Maildirs and an SQLite ledger under DIR, with no configuration; the log is
+    /// DIR/delivery.log
+    #[arg(long, value_name = "DIR")]
+    embedded: Option<PathBuf>,
+    /// The envelope sender: ${sender}; empty, `<>` or MAILER-DAEMON for the null sender. Otherwise $SENDER (local(8))
+    #[arg(long, value_name = "ADDRESS", allow_hyphen_values = true)]
+    sender: Option<OsString>,
+    /// The envelope recipient: ${recipient}. Otherwise $RECIPIENT (local(8))
+    #[arg(long, value_name = "ADDRESS", allow_hyphen_values = true)]
+    recipient: Option<OsString>,
+    /// The recipient before rewriting: ${original_recipient}
+    #[arg(long, value_name = "ADDRESS", allow_hyphen_values = true)]
+    original_recipient: Option<OsString>,
+    /// Take the recipient from the topmost line of this name (only with pipe flag D: otherwise the sender chooses it)
+    #[arg(long, value_name = "NAME")]
+    recipient_header: Option<String>,
+    /// Postfix's queue id: ${queue_id}
+    #[arg(long, value_name = "ID", allow_hyphen_values = true)]
+    queue_id: Option<OsString>,
+    /// The address of the SMTP client: ${client_address}
+    #[arg(long, value_name = "IP", allow_hyphen_values = true)]
+    client_address: Option<OsString>,
+    /// The name that the SMTP client logged in with: ${sasl_username}
+    #[arg(long, value_name = "USER", allow_hyphen_values = true)]
+    sasl_username: Option<OsString>,
+    /// How long to wait for a lock held elsewhere, like 10s; 0s: not at all [default: lock.wait of the configuration,
+    /// otherwise 30s, and at most half of the deadline]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    lock_wait: Option<Duration>,
+    /// When to give up and exit 75, like 240s; below Postfix's own time limit, past which it bounces
+    /// [default: delivery.deadline of the configuration, otherwise 240s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    deadline: Option<Duration>,
+    /// What to log: error, warn, info, debug or trace [default: log.level of the configuration, otherwise info]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<log::Level>,
+    /// Say what would be done, deliver nothing, and exit 75
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Delivers, reports, and returns the status to exit with.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let began = Instant::now();
+    let too_late = Verdict::deferred(StatusDetail::CONGESTION, "the delivery took too long");
+    let watchdog = match Watchdog::start(arguments.deadline.unwrap_or(deadline::OF_A_DELIVERY), too_late) {
+        Ok(watchdog) => watchdog,
+        Err(_) => return report(&Verdict::deferred(StatusDetail::SYSTEM, "out of threads")),
+    };
+    report(&attempt(arguments, began, &watchdog))
+}
+
+fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdict {
+    let misconfigured = |text: &str| Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, text);
+
+    // Where to.
+    let setting = match (&arguments.config, &arguments.embedded) {
+        (Some(file), _) => Setting::configured(file),
+        // Under pipe(8) the working directory is Postfix's queue.
+        (None, Some(directory)) if !directory.is_absolute() => {
+            return misconfigured("--embedded wants the whole path of the directory, from / on");
+        }
+        (None, Some(directory)) => Setting::embedded(directory),
+        // A forgotten option must not swallow mail into a folder.
+        (None, None) => return misconfigured("neither --config FILE nor --embedded DIR is given"),
+    };
+    let Setting { site, log: log_settings, bounced_at, size_limit } = match setting {
+        Ok(setting) => setting,
+        Err(problem) => return misconfigured(&problem),
+    };
+    let deadline = arguments.deadline.unwrap_or(site.deadline());
+    let mut policy = site.policy();
+    policy.lock_wait = arguments.lock_wait.unwrap_or_else(|| site.lock_wait(deadline));
+    if !policy.settle.is_zero() && deadline >= policy.settle {
+        let settle = humantime::format_duration(policy.settle);
+        let text =
+            format!("--deadline is not below {settle} (imap.settle), by which an earlier attempt's APPEND has landed");
+        return misconfigured(&text);
+    }
+    if deadline >= bounced_at {
+        return misconfigured(
+            "--deadline is not below Postfix's time limit, at which it kills the delivery and bounces",
+        );
+    }
+    watchdog.move_to(deadline.saturating_sub(began.elapsed()));
+    let deadline = Deadline::after(deadline.saturating_sub(began.elapsed()));
+    let log_settings = log::Settings { level: arguments.log_level.unwrap_or(log_settings.level), ..log_settings };
+    if let Err(error) = log::start(&log_settings) {
+        return misconfigured(&format!("the log: {error}"));
+    }
+    if core_dumps::are_possible() {
+        warn!("core dumps could not be switched off: one of this process would hold passwords");
+    }
+
+    // What, and by which sessions. Read to its end, always: Postfix takes exit 0 for delivered, whether anybody has read
+    // the message or not.
+    let queue_id = text(&arguments.queue_id);
+    let open = || (!arguments.dry_run).then(|| site.open(queue_id.as_deref(), deadline));
+    let (message, opened) = match receive(size_limit, open) {
+        Ok((message, opened)) => (message, opened.flatten()),
+        Err(verdict) => {
+            warn!(verdict = %verdict, "no message");
+            return verdict;
+        }
+    };
+    let envelope = match envelope(arguments, &message) {
+        Ok(envelope) => envelope,
+        Err(problem) => {
+            warn!(problem, "no envelope");
+            return misconfigured(&problem);
+        }
+    };
+    if message.nul_bytes_replaced() > 0 {
+        warn!(
+            message_id = message.message_id_for_people(),
+            nul_bytes = message.nul_bytes_replaced(),
+            "NUL bytes, which an IMAP literal cannot carry, were replaced by 0x80"
+        );
+    }
+
+    if arguments.dry_run {
+        return dry_run(&site, &message, &envelope, deadline);
+    }
+    let mut stages = Stages::default();
+    #[cfg(feature = "test-faults")]
+    crate::base::fault::at("before");
+    let result = opened.transpose().map_err(Refusal::from).and_then(|opened| {
+        let sessions = &mut opened.unwrap_or_default();
+        let terms = Terms { policy: &policy, caller: &StandardStreams, deadline };
+        site.deliver(sessions, &message, &envelope, &terms, &mut stages)
+    });
+    #[cfg(feature = "test-faults")]
+    crate::base::fault::at("after");
+    let verdict = match &result {
+        Ok(delivered) => Verdict::from(delivered),
+        Err(refusal) => Verdict::from(refusal),
+    };
+    site::log_delivery(&message, &envelope, &site.lock_name(&message), &result, &verdict, &stages, began);
+    verdict
+}
+
+/// What an option says, if it says anything: Postfix leaves out no option whose macro is empty.
+fn text(value: &Option<OsString>) -> Option<String> {
+    value.as_deref().map(OsStr::to_string_lossy).filter(|value| !value.is_empty()).map(String::from)
+}
+
+/// Who sends it and to whom, from the options; then from a header, where the operator says so; then from what local(8)
+/// sets.
+fn envelope(arguments: &Arguments, message: &Message) -> Result<Envelope, String> {
+    let from_environment = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let recipient = match (text(&arguments.recipient), &arguments.recipient_header) {
+        (Some(recipient), _) => recipient,
+        (None, Some(name)) => message
+            .topmost(name)
+            .ok_or_else(|| format!("the message has no {name} line: does master.cf have pipe flag D?"))?,
+        (None, None) => from_environment("RECIPIENT").ok_or("no envelope recipient: give --recipient ${recipient}")?,
+    };
+    let recipient = Address::parse(&recipient).map_err(|error| format!("the envelope recipient: {error}"))?;
+    let sender = arguments.sender.as_deref().map(|sender| sender.to_string_lossy().into_owned());
+    let sender = sender
+        .or_else(|| from_environment("SENDER"))
+        .ok_or("no envelope sender: give --sender ${sender}, empty for the null sender")?;
+    Ok(Envelope {
+        sender: EnvelopeSender::for_the_record(&sender),
+        recipient,
+        original_recipient: text(&arguments.original_recipient),
+        queue_id: text(&arguments.queue_id),
+        client_address: text(&arguments.client_address),
+        sasl_username: text(&arguments.sasl_username),
+    })
+}
+
+/// Says what a delivery would do. It delivers nothing, so it exits 75, like any delivery that did not happen: in a
+/// master.cf by mistake, it must not lose mail.
+fn dry_run(site: &Site, message: &Message, envelope: &Envelope, deadline: Deadline) -> Verdict {
+    let planned = site
+        .open_database(envelope.queue_id.as_deref(), deadline)
+        .map_err(|error| Refusal::from(Deferral::Database(error)))
+        .and_then(|mut database| site.plan(message, envelope, database.as_mut()));
+    match planned {
+        Ok(copies) => {
+            let copies: Vec<String> = copies.iter().map(ToString::to_string).collect();
+            Verdict::deferred(StatusDetail::UNDEFINED, format!("dry run, nothing done: {}", copies.join("; ")))
+        }
+        Err(refusal @ Refusal::Deferred(_)) => Verdict::from(&refusal),
+        Err(refusal) => {
+            Verdict::deferred(StatusDetail::UNDEFINED, format!("dry run, nothing done: {}", Verdict::from(&refusal)))
+        }
+    }
+}

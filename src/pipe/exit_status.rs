@@ -1,0 +1,127 @@
+//! The one line on standard output, and the exit status that goes with it: once per process.
+
+use crate::delivery::{StatusDetail, Verdict};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+use sysexits::ExitCode;
+
+/// The exit status for a verdict: 0 for class 2, one that Postfix bounces for class 5, 75 for everything else.
+#[must_use]
+pub fn exit_status(verdict: &Verdict) -> ExitCode {
+    match (verdict.class(), verdict.detail()) {
+        (2, _) => ExitCode::Ok,
+        (5, StatusDetail::UNKNOWN_ADDRESS) => ExitCode::NoUser,
+        (5, StatusDetail::MESSAGE_TOO_BIG) => ExitCode::DataErr,
+        (5, StatusDetail::MAILBOX_FULL) => ExitCode::NoPerm,
+        _ => ExitCode::TempFail,
+    }
+}
+
+/// No verdict has been reported.
+const NONE: u8 = u8::MAX;
+
+/// The exit code of the verdict that this process has reported.
+static REPORTED: AtomicU8 = AtomicU8::new(NONE);
+
+/// Whether its line was written, or could not be.
+static WRITTEN: AtomicBool = AtomicBool::new(false);
+
+/// How long a line may take. A stdout that nobody reads may block for ever.
+pub(crate) const LINE_LIMIT: Duration = Duration::from_millis(500);
+
+/// Reports the verdict on stdout, if it is the first of this process, and returns the code to exit with: that of the
+/// *first* verdict. The delivery and the [watchdog](crate::pipe::watchdog) may race, and a line and an exit code of two different
+/// verdicts would bounce the message (`2.0.0` with exit 75).
+///
+/// One write, whatever becomes of it: stdout is a pipe that Postfix may not be reading (EAGAIN) or has closed (EPIPE), and
+/// the exit code alone says enough then. Takes no lock that another thread could hold, and does not panic. It can block
+/// where stdout can, which Postfix's cannot: it is O_NONBLOCK.
+#[must_use = "the process must end with this code"]
+pub fn report(verdict: &Verdict) -> ExitCode {
+    match claim(verdict) {
+        Ok(()) => {
+            write_line(verdict);
+            exit_status(verdict)
+        }
+        Err(first) => {
+            // The watchdog has the word, and the process must not end before its line is out: a deferral without a
+            // reason helps nobody.
+            let begun = Instant::now();
+            while !WRITTEN.load(Ordering::Acquire) && begun.elapsed() < LINE_LIMIT {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            first
+        }
+    }
+}
+
+/// Makes this the verdict of the process, at once and without waiting for anything; or says the exit code of the one that
+/// was first. Whoever claims it writes its line.
+pub(crate) fn claim(verdict: &Verdict) -> Result<(), ExitCode> {
+    match REPORTED.compare_exchange(NONE, u8::from(exit_status(verdict)), Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => Ok(()),
+        Err(code) => Err(exit_code(code)),
+    }
+}
+
+/// Writes the line of the verdict that was claimed.
+pub(crate) fn write_line(verdict: &Verdict) {
+    // A failure is ordinary (see `report`), changes nothing, and there is nobody left to tell: a log could block.
+    let _ = write_once(verdict.line().as_bytes());
+    WRITTEN.store(true, Ordering::Release);
+}
+
+/// The codes that a verdict can have. Any other number cannot come here; 75 is right for it all the same.
+fn exit_code(code: u8) -> ExitCode {
+    [ExitCode::Ok, ExitCode::NoUser, ExitCode::DataErr, ExitCode::NoPerm]
+        .into_iter()
+        .find(|known| u8::from(*known) == code)
+        .unwrap_or(ExitCode::TempFail)
+}
+
+/// One write(2) to stdout. Not through [`std::io::Stdout`], whose buffer is behind a lock: a duplicate of the descriptor
+/// is the same pipe with the same O_NONBLOCK.
+fn write_once(line: &[u8]) -> io::Result<()> {
+    let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    loop {
+        match stdout.write(line) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            // Up to PIPE_BUF bytes a pipe takes all or none (pipe(7)).
+            written => return written.map(drop),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_class_and_the_exit_code_agree() {
+        for verdict in Verdict::one_of_each("x") {
+            let class = verdict.line().bytes().next();
+            match u8::from(exit_status(&verdict)) {
+                0 => assert_eq!(class, Some(b'2')),
+                75 => assert_eq!(class, Some(b'4')),
+                65 | 67 | 77 => assert_eq!(class, Some(b'5')),
+                other => panic!("exit {other}"),
+            }
+            assert_eq!(exit_code(u8::from(exit_status(&verdict))), exit_status(&verdict));
+        }
+    }
+
+    /// No other test of this library may claim the verdict: there is one for each process.
+    #[test]
+    fn whoever_comes_second_waits_for_the_line_of_the_first_but_not_for_ever() {
+        claim(&Verdict::deferred(StatusDetail::SYSTEM, "the watchdog's")).unwrap();
+        let begun = Instant::now();
+        assert_eq!(report(&Verdict::delivered("too late")), ExitCode::TempFail);
+        // Nobody wrote one. That it takes longer on a busy machine says nothing.
+        assert!(begun.elapsed() >= LINE_LIMIT && !WRITTEN.load(Ordering::Acquire));
+        WRITTEN.store(true, Ordering::Release);
+        assert_eq!(report(&Verdict::unknown_recipient("too late, too")), ExitCode::TempFail);
+    }
+}

@@ -1,0 +1,75 @@
+//! The message on standard input.
+
+use super::caller::StandardStreams;
+use crate::base::terminal::complain;
+use crate::delivery::{Caller, Deferral, Refusal, StatusDetail, Verdict};
+use crate::message::Message;
+use std::io::{self, IsTerminal, Read};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// Up to this size, in bytes, a message is read before anything else is done: that takes a millisecond or two, and a thread
+/// costs about as much as could be gained.
+const AT_ONCE: u64 = 1 << 20;
+
+/// How long what was opened meanwhile is held for a message that is slow to come: pipe(8) writes as fast as we read, but
+/// somebody's own program need not, and servers have only so many connections.
+const HELD: Duration = Duration::from_secs(5);
+
+/// Reads the message to its end. While the rest of a large one comes, `meanwhile` runs. `None`: it has not, or what it opened was
+/// closed because the message was slow to come.
+///
+/// # Errors
+/// The verdict, where there is no message to deliver: it is too large, could not be read, or whoever wrote it has died.
+pub(super) fn receive<T>(
+    size_limit: Option<u64>,
+    meanwhile: impl FnOnce() -> T,
+) -> Result<(Message, Option<T>), Verdict> {
+    if io::stdin().is_terminal() {
+        // No pipe of Postfix's: somebody tries it by hand, and waits.
+        complain("reading the message from the terminal; end it with Ctrl-D, or give a file: … < message.eml");
+    }
+    let limit = size_limit.unwrap_or(u64::MAX);
+    let up_to = |end: u64, mut raw: Vec<u8>| {
+        let more = end.saturating_add(1).saturating_sub(raw.len() as u64);
+        let read = io::stdin().lock().take(more).read_to_end(&mut raw);
+        read.map(|_| raw).map_err(|error| failed(&format!("reading the message: {error}")))
+    };
+    let raw = up_to(AT_ONCE.min(limit), Vec::new())?;
+    if (raw.len() as u64) <= AT_ONCE || raw.len() as u64 > limit {
+        return Ok((whole(raw, limit)?, None));
+    }
+    let (tell, hear) = mpsc::channel();
+    let reader = thread::Builder::new().name("message".into()).spawn(move || {
+        #[cfg(feature = "test-faults")]
+        crate::base::fault::at("message");
+        // Whoever started this thread hears it, or has gone on without.
+        let _ = tell.send(up_to(limit, raw).and_then(|raw| whole(raw, limit)));
+    });
+    reader.map_err(|error| failed(&format!("out of threads: {error}")))?;
+    let mut opened = Some(meanwhile());
+    let mut message = hear.recv_timeout(HELD);
+    if matches!(message, Err(RecvTimeoutError::Timeout)) {
+        opened = None;
+        message = hear.recv().map_err(RecvTimeoutError::from);
+    }
+    let message = message.map_err(|_| failed("an internal error; the log has the details"))??;
+    Ok((message, opened))
+}
+
+/// The message, if this is all of it.
+fn whole(raw: Vec<u8>, limit: u64) -> Result<Message, Verdict> {
+    if raw.len() as u64 > limit {
+        return Err(Verdict::too_big(format!("the message is larger than the {limit} bytes allowed here")));
+    }
+    // Looked at once more before each copy is stored: here it saves the servers the work.
+    if StandardStreams.is_gone() {
+        return Err(Verdict::from(&Refusal::from(Deferral::CallerGone)));
+    }
+    Message::receive(raw).map_err(|error| failed(&error.to_string()))
+}
+
+fn failed(text: &str) -> Verdict {
+    Verdict::deferred(StatusDetail::SYSTEM, text)
+}

@@ -1,0 +1,92 @@
+//! The last word on time: at the deadline the process ends, whatever it is waiting for.
+//!
+//! Every wait is bounded by the [deadline](crate::base::deadline); this is for the one that is not: a name server, a disk that
+//! hangs, a bug. Past Postfix's own limit the message would *bounce*.
+
+use crate::delivery::Verdict;
+use crate::pipe::exit_status::{LINE_LIMIT, claim, exit_status, write_line};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// How long exit(3) may take: it runs what was registered with atexit(3), and waits for another thread that is in it.
+const EXIT_LIMIT: Duration = Duration::from_secs(1);
+
+/// The thread that has the last word.
+#[derive(Debug)]
+pub struct Watchdog {
+    begun: Instant,
+    /// When it ends the process, in milliseconds since `begun`.
+    deadline: Arc<AtomicU64>,
+    thread: Thread,
+}
+
+impl Watchdog {
+    /// Starts a thread that, when `deadline` has passed from now, reports `verdict` and ends the process with its exit
+    /// code (a [deferral](Verdict::deferred): 75). If a verdict was reported before that, the process ends with that
+    /// one's code: the delivery is over then, and only its end hangs.
+    ///
+    /// The thread waits for nothing that another could hold: it takes no lock, does not log, and gives stdout half a second and
+    /// exit(3) one second; then it aborts, which Postfix takes for a deferral too (killed by a signal: 4.3.0).
+    ///
+    /// # Errors
+    /// The system gives us no thread. The delivery must then not begin: nothing would bound it.
+    pub fn start(deadline: Duration, verdict: Verdict) -> io::Result<Self> {
+        let begun = Instant::now();
+        let milliseconds = Arc::new(AtomicU64::new(whole_milliseconds(deadline)));
+        let handle = thread::Builder::new().name("watchdog".into()).spawn({
+            let milliseconds = Arc::clone(&milliseconds);
+            move || {
+                loop {
+                    let deadline = Duration::from_millis(milliseconds.load(Ordering::Acquire));
+                    match deadline.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
+                        Some(left) => thread::park_timeout(left),
+                        None => end(verdict),
+                    }
+                }
+            }
+        })?;
+        Ok(Self { begun, deadline: milliseconds, thread: handle.thread().clone() })
+    }
+
+    /// Moves the deadline to `left` from now: once the configuration is read, which has to be watched over, too.
+    pub(crate) fn move_to(&self, left: Duration) {
+        let deadline = whole_milliseconds(self.begun.elapsed().saturating_add(left));
+        self.deadline.store(deadline, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+fn whole_milliseconds(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn end(verdict: Verdict) -> ! {
+    // A helper thread may be refused to us. Nothing depends on it: the exit code alone says enough.
+    let _ = thread::Builder::new().name("abort".into()).spawn(|| {
+        thread::sleep(LINE_LIMIT + EXIT_LIMIT);
+        std::process::abort();
+    });
+    // Claimed here, before any thread is waited for: from now on the delivery cannot report anything else.
+    let exit = match claim(&verdict) {
+        Ok(()) => {
+            let exit = exit_status(&verdict);
+            let (done, wait) = mpsc::channel();
+            let _ = thread::Builder::new().name("last line".into()).spawn(move || {
+                write_line(&verdict);
+                let _ = done.send(());
+            });
+            let _ = wait.recv_timeout(LINE_LIMIT);
+            exit
+        }
+        Err(first) => {
+            // The delivery is writing its own line, or has, and ends by itself.
+            thread::sleep(LINE_LIMIT);
+            first
+        }
+    };
+    std::process::exit(u8::from(exit).into());
+}

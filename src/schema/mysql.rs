@@ -1,0 +1,110 @@
+//! The schema of MySQL and MariaDB: `sql/mysql/`.
+//!
+//! DDL commits by itself here, statement by statement: a migration cannot be undone half way, so each is written to be run
+//! again, and is recorded only after its last statement.
+
+use super::{Application, Applied, Migration, Schema, schema_lock};
+use crate::database::mysql::{column, only_row, sql};
+use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
+use crate::lock::{Acquired, NamedLock};
+
+/// What this release knows, in order.
+const MIGRATIONS: &[Migration] = &[
+    Migration { number: 1, name: "ledger", sql: include_str!("../../sql/mysql/0001_ledger.sql"), optional: false },
+    Migration {
+        number: 2,
+        name: "lock_functions",
+        sql: include_str!("../../sql/mysql/0002_lock_functions.sql"),
+        optional: true,
+    },
+    Migration {
+        number: 3,
+        name: "operation",
+        sql: include_str!("../../sql/mysql/0003_operation.sql"),
+        optional: false,
+    },
+    Migration { number: 4, name: "programs", sql: include_str!("../../sql/mysql/0004_programs.sql"), optional: false },
+    Migration { number: 5, name: "refusals", sql: include_str!("../../sql/mysql/0005_refusals.sql"), optional: false },
+    Migration { number: 6, name: "ways_in", sql: include_str!("../../sql/mysql/0006_ways_in.sql"), optional: false },
+];
+
+const MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS maildrop_migrations (\
+     number INT UNSIGNED NOT NULL PRIMARY KEY, \
+     name VARCHAR(255) NOT NULL, \
+     checksum CHAR(64) NOT NULL, \
+     applied_at DATETIME(6) NOT NULL COMMENT 'UTC'\
+     ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin";
+
+impl Schema for MysqlDatabase {
+    fn known(&self) -> &'static [Migration] {
+        MIGRATIONS
+    }
+
+    fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError> {
+        let doing = "reading which migrations were applied";
+        // Asked first, so that a table that is not there is told apart from whatever else may be missing.
+        let there = "SELECT COUNT(*) FROM information_schema.tables \
+                     WHERE table_schema = DATABASE() AND table_name = 'maildrop_migrations'";
+        let answers = self.run(doing, there, 1)?;
+        if !column::<bool>(only_row(&answers, doing)?, 0, doing)? {
+            return Ok(Vec::new());
+        }
+        let answers = self.run(doing, "SELECT number, name, checksum FROM maildrop_migrations ORDER BY number", 1)?;
+        let rows = answers.iter().flatten();
+        rows.map(|row| {
+            Ok(Applied {
+                number: column(row, 0, doing)?,
+                name: column(row, 1, doing)?,
+                checksum: column(row, 2, doing)?,
+            })
+        })
+        .collect()
+    }
+
+    fn lock_schema(&mut self) -> Result<(), DatabaseError> {
+        let wait = self.remaining();
+        match self.acquire(&schema_lock(), wait)? {
+            Acquired::Held => {}
+            Acquired::Busy(holder) => {
+                let session = holder.and_then(|holder| holder.session);
+                return Err(DatabaseError::new(
+                    DatabaseFailure::TimedOut,
+                    "waiting for the lock on the schema",
+                    format!(
+                        "another migration has held it all the time{}",
+                        session.map(|session| format!(", in session {session}")).unwrap_or_default()
+                    ),
+                ));
+            }
+        }
+        self.run("making the table of migrations", MIGRATIONS_TABLE, 1)?;
+        Ok(())
+    }
+
+    fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError> {
+        let doing = format!("applying migration {} ({})", migration.number, migration.name);
+        for statement in sql::statements(migration.sql) {
+            match self.run(&doing, &statement, 1) {
+                Ok(_) => {}
+                // 1419 and its like: see `error::failure`.
+                Err(error) if migration.optional && error.failure == DatabaseFailure::AccessDenied => {
+                    return Ok(Application::LeftOut(error.detail));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let record = format!(
+            "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) \
+             VALUES ({}, {}, {}, UTC_TIMESTAMP(6))",
+            migration.number,
+            sql::text(migration.name),
+            sql::text(&migration.checksum()),
+        );
+        self.run(&doing, &record, 1)?;
+        Ok(Application::Done)
+    }
+
+    fn unlock_schema(&mut self) -> Result<(), DatabaseError> {
+        self.release(&schema_lock())
+    }
+}

@@ -1,0 +1,116 @@
+//! Before anything is appended to a mailbox, or taken out of one, it is known that logins lead to the mailboxes of the users that
+//! they name. A server that ignores that name says OK to everything, and all mail goes into one INBOX.
+//!
+//! What was found out is in the ledger, and comes along with the addresses. It is found out anew after a while: servers are
+//! upgraded, and proxies moved.
+
+use super::Site;
+use crate::base::deadline::Deadline;
+use crate::delivery::Deferral;
+use crate::ledger::Database;
+use crate::ledger::WayIn;
+use crate::lock::{Acquired, LockName};
+use crate::mailbox::imap::authorization;
+use crate::mailbox::{MailboxError, MailboxFailure};
+use std::time::Duration;
+use tracing::{debug, info};
+
+/// For how long a proof holds.
+const HOLDS_FOR: Duration = Duration::from_hours(7 * 24);
+
+/// How long to wait for whoever is finding it out. Some servers punish a login that fails by seconds of silence.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Site {
+    /// Sees to it that logins lead to their users' mailboxes: by what the ledger remembers, or by finding it out with this user's
+    /// `mailbox`.
+    ///
+    /// # Errors
+    /// Where they do not, or where that cannot be found out now.
+    pub(crate) fn prove_way_in(
+        &self,
+        user: &str,
+        mailbox: &str,
+        database: &mut dyn Database,
+        deadline: Deadline,
+    ) -> Result<(), Deferral> {
+        let Some(way_in) = self.way_in() else { return Ok(()) };
+        let proven = database.look_up(&[], Some(way_in)).map_err(Deferral::Database)?.proven;
+        self.prove_way_in_unless(proven, user, mailbox, database, deadline)
+    }
+
+    /// The same, where the ledger was asked already how many seconds ago it was proven.
+    pub(super) fn prove_way_in_unless(
+        &self,
+        proven: Option<f64>,
+        user: &str,
+        mailbox: &str,
+        database: &mut dyn Database,
+        deadline: Deadline,
+    ) -> Result<(), Deferral> {
+        let Some(way_in) = self.way_in() else { return Ok(()) };
+        if holds(proven) {
+            return Ok(());
+        }
+        // One at a time: a hundred deliveries that fail to log in at once look like an attack, and servers lock such hosts out.
+        let lock = LockName::new("maildrop way in", &way_in.digest);
+        let patience = PATIENCE.min(deadline.half_way().remaining());
+        match database.acquire(&lock, patience).map_err(Deferral::Database)? {
+            Acquired::Held => {}
+            Acquired::Busy(_) => {
+                let doing = "finding out whether the IMAP server honours the authorization identity";
+                let detail = "another delivery has been at it for too long";
+                return Err(Deferral::Mailbox(MailboxError::new(MailboxFailure::TimedOut, doing, detail)));
+            }
+        }
+        let result = self.prove_under_lock(way_in, user, mailbox, database, deadline);
+        if let Err(error) = database.release(&lock) {
+            debug!(%error, "the lock was not released; the server frees it with the connection");
+        }
+        result
+    }
+
+    fn prove_under_lock(
+        &self,
+        way_in: &WayIn,
+        user: &str,
+        mailbox: &str,
+        database: &mut dyn Database,
+        deadline: Deadline,
+    ) -> Result<(), Deferral> {
+        let Some(site) = self.set_up() else { return Ok(()) };
+        // Whoever had the lock before us has found it out. (On PostgreSQL this statement's snapshot then stays while IMAP works:
+        // for seconds, once a week.)
+        if holds(database.look_up(&[], Some(way_in)).map_err(Deferral::Database)?.proven) {
+            return Ok(());
+        }
+        let honoured = site
+            .imap()
+            .and_then(|imap| authorization::prove(imap, user, mailbox, deadline))
+            .map_err(Deferral::Mailbox)?;
+        info!(way_in = way_in.text, %honoured, "the IMAP server honours the authorization identity");
+        database.record_way_in(way_in, &self.host).map_err(Deferral::Database)
+    }
+
+    /// How we log in, where that says for whom. Otherwise the mailboxes' names do, and there is nothing to prove.
+    pub(super) fn way_in(&self) -> Option<&WayIn> {
+        self.set_up().and_then(|site| site.way_in.as_ref())
+    }
+}
+
+/// Whether what was proven so many seconds ago still holds. A time to come is a clock that was set back.
+fn holds(proven: Option<f64>) -> bool {
+    proven.is_some_and(|age| age.abs() < HOLDS_FOR.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_expires_and_one_from_the_future_holds_no_longer_than_another() {
+        let day = 86_400.0;
+        assert!(holds(Some(0.0)) && holds(Some(6.9 * day)) && holds(Some(-1.0)));
+        assert!(!holds(None) && !holds(Some(7.1 * day)) && !holds(Some(-7.1 * day)));
+    }
+}

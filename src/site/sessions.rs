@@ -1,0 +1,208 @@
+//! What a delivery holds open, and what it may leave open for the next one: a session with the database, and sessions of users
+//! with the IMAP server.
+
+use super::Site;
+use super::mailboxes::Greeting;
+use crate::base::deadline::Deadline;
+use crate::database::Idle;
+use crate::delivery::Deferral;
+use crate::imap;
+use crate::ledger::Database;
+use crate::mailbox::ImapMailbox;
+use std::time::{Duration, Instant};
+use tracing::debug;
+
+/// How many IMAP sessions are kept at most.
+const KEPT: usize = 8;
+/// For how long one is kept that nobody uses.
+const IDLE: Duration = Duration::from_mins(1);
+/// For how long one is kept in all: what a user may do, and where the mailboxes are, may change meanwhile.
+const AGE: Duration = Duration::from_mins(10);
+
+/// The sessions of one process with the servers of one [`Site`], which deliveries use one after the other.
+///
+/// A delivery opens what it needs and does not find open. After it, [`end`](Self::end) keeps what is fit for another delivery; a
+/// process that delivers once has no use for that, and pays nothing for it.
+#[derive(Default)]
+pub struct Sessions {
+    /// Opened ahead, for the next delivery.
+    pub(super) opened: Option<Opened>,
+    /// Those of the last delivery, until it is ended.
+    pub(super) used_database: Option<Box<dyn Database>>,
+    pub(super) used_mailboxes: Vec<ImapMailbox>,
+    /// Those between two deliveries.
+    database: Option<Idle<dyn Database>>,
+    pub(super) kept: Kept<imap::Session>,
+}
+
+/// What was opened before it is known where a message goes.
+pub(super) struct Opened {
+    pub(super) database: Box<dyn Database>,
+    pub(super) greeting: Option<Greeting>,
+    /// How long that took.
+    pub(super) took: Duration,
+    /// Whether the session with the database has served another delivery: the server may have ended it since.
+    pub(super) has_served: bool,
+}
+
+impl Sessions {
+    /// What a delivery begins with. What the last one has not [ended](Self::end) is closed.
+    pub(super) fn for_a_delivery(
+        &mut self,
+        site: &Site,
+        queue_id: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<Opened, Deferral> {
+        self.used_database = None;
+        self.used_mailboxes.clear();
+        match self.opened.take() {
+            Some(opened) => Ok(opened),
+            None => site.open_for(self, queue_id, deadline),
+        }
+    }
+
+    /// Ends the last delivery: keeps what is fit for another one, and closes the rest.
+    pub fn end(&mut self) {
+        let now = Instant::now();
+        self.database = self.used_database.take().and_then(Idle::after);
+        for mailbox in self.used_mailboxes.drain(..) {
+            if let Some(session) = mailbox.end() {
+                self.kept.keep(session.user().to_owned(), session.since(), session, now);
+            }
+        }
+    }
+}
+
+impl Site {
+    /// Opens what a delivery needs before anything is known of its message: for whoever has something else to do meanwhile.
+    /// (An embedded site's ledger is a file, and is opened by the delivery.)
+    ///
+    /// # Errors
+    /// Where there is no session with the database to be had.
+    pub fn open(&self, queue_id: Option<&str>, deadline: Deadline) -> Result<Sessions, Deferral> {
+        let mut sessions = Sessions::default();
+        if self.config().is_some() {
+            sessions.opened = Some(self.open_for(&mut sessions, queue_id, deadline)?);
+        }
+        Ok(sessions)
+    }
+
+    /// Begins with the session that is kept with the database, or opens one; and then, where no session of any user's is kept, a
+    /// connection to the IMAP server beside it: it greets us while the database looks at our password.
+    pub(super) fn open_for(
+        &self,
+        sessions: &mut Sessions,
+        queue_id: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<Opened, Deferral> {
+        let began = Instant::now();
+        match sessions.database.take().map(|idle| idle.begin(&self.client(queue_id), deadline)) {
+            Some(Ok(database)) => {
+                return Ok(Opened { database, greeting: None, took: began.elapsed(), has_served: true });
+            }
+            Some(Err(error)) => debug!(%error, "the session with the database is opened anew"),
+            None => {}
+        }
+        let imap = self.imap_settings().filter(|_| sessions.kept.is_empty());
+        let greeting = imap.map(|imap| Greeting::awaited(imap, deadline));
+        let database = self.open_database(queue_id, deadline).map_err(Deferral::Database)?;
+        Ok(Opened { database, greeting, took: began.elapsed(), has_served: false })
+    }
+}
+
+/// Sessions by their users, the one that was used last at the end.
+pub(super) struct Kept<S>(Vec<Entry<S>>);
+
+struct Entry<S> {
+    user: String,
+    session: S,
+    since: Instant,
+    used: Instant,
+}
+
+impl<S> Default for Kept<S> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<S> Kept<S> {
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A session of this very user, which is kept no longer.
+    pub(super) fn take(&mut self, user: &str, now: Instant) -> Option<S> {
+        self.drop_old(now);
+        let at = self.0.iter().rposition(|entry| entry.user == user)?;
+        Some(self.0.remove(at).session)
+    }
+
+    fn keep(&mut self, user: String, since: Instant, session: S, now: Instant) {
+        self.0.push(Entry { user, session, since, used: now });
+        self.drop_old(now);
+        if self.0.len() > KEPT {
+            let oldest = self.0.remove(0);
+            debug!(user = oldest.user, "an IMAP session is closed, for others are used more");
+        }
+    }
+
+    fn drop_old(&mut self, now: Instant) {
+        let span = |since: Instant| now.saturating_duration_since(since);
+        self.0.retain(|entry| span(entry.used) < IDLE && span(entry.since) < AGE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_users_session_is_that_users_alone_and_is_handed_out_once() {
+        let now = Instant::now();
+        let mut kept = Kept::default();
+        kept.keep("lisa".into(), now, 1, now);
+        kept.keep("doug".into(), now, 2, now);
+        kept.keep("lisa".into(), now, 3, now);
+        assert_eq!(kept.take("lis", now), None);
+        assert_eq!(kept.take("lisa@x", now), None);
+        assert_eq!(kept.take("lisa", now), Some(3));
+        assert_eq!(kept.take("lisa", now), Some(1));
+        assert_eq!(kept.take("lisa", now), None);
+        assert_eq!(kept.take("doug", now), Some(2));
+    }
+
+    #[test]
+    fn the_one_that_was_not_used_for_longest_makes_room() {
+        let now = Instant::now();
+        let mut kept = Kept::default();
+        for number in 0..KEPT {
+            kept.keep(format!("user{number}"), now, number, now);
+        }
+        let first = kept.take("user0", now).unwrap();
+        kept.keep("user0".into(), now, first, now);
+        kept.keep("another".into(), now, 100, now);
+        assert_eq!(kept.0.len(), KEPT);
+        assert_eq!(kept.take("user1", now), None);
+        assert_eq!((kept.take("user0", now), kept.take("another", now)), (Some(0), Some(100)));
+    }
+
+    #[test]
+    fn none_is_kept_idle_or_in_all_for_longer_than_its_time() {
+        let began = Instant::now();
+        let mut kept = Kept::default();
+        kept.keep("idle".into(), began, 1, began);
+        assert_eq!(kept.take("idle", began + IDLE - SECOND), Some(1));
+        kept.keep("idle".into(), began, 1, began);
+        assert_eq!(kept.take("idle", began + IDLE), None);
+        // However busy it is.
+        kept.keep("old".into(), began, 2, began + AGE - SECOND);
+        assert_eq!(kept.take("old", began + AGE - SECOND), Some(2));
+        kept.keep("old".into(), began, 2, began + AGE - SECOND);
+        assert_eq!(kept.take("old", began + AGE), None);
+        kept.keep("older".into(), began, 3, began + AGE);
+        assert!(kept.is_empty());
+    }
+}

@@ -1,0 +1,211 @@
+//! Whether a server honours the authorization identity of the service account is seen by where other names lead, whatever
+//! it makes of them.
+
+use crate::imap_accounts::{Accounts, Login, Welcome};
+use maildrop_command::base::deadline::Deadline;
+use maildrop_command::base::endpoint::Endpoint;
+use maildrop_command::imap::{Mechanism, Settings};
+use maildrop_command::mailbox::MailboxFailure;
+use maildrop_command::mailbox::imap::authorization::{Honoured, are_one, prove, way_in};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+/// What is found out of such a server with doug's INBOX.
+fn found(welcome: impl Fn(&Login) -> Welcome + Send + Sync + 'static) -> Result<Honoured, MailboxFailure> {
+    let server = Accounts::start(None, welcome);
+    let found = prove(&server.settings(), "doug@x.org", "INBOX", soon()).map_err(|error| error.failure);
+    assert_eq!(server.appended(), [""; 0]);
+    found
+}
+
+fn invented(login: &Login) -> bool {
+    login.acting_for.starts_with("maildrop-check-") && login.acting_for.ends_with("@x.org")
+}
+
+#[test]
+fn a_server_that_ignores_it_is_found_out() {
+    assert_eq!(found(|login| Welcome::to(&login.name, 7, 5)), Err(MailboxFailure::IdentityIgnored));
+    // Also while others deliver to that one INBOX.
+    let grows = |login: &Login| Welcome::to(&login.name, 7, 5 + login.earlier as u32);
+    assert_eq!(found(grows), Err(MailboxFailure::IdentityIgnored));
+}
+
+#[test]
+fn a_server_that_looks_at_the_name_and_opens_the_service_accounts_inbox_is_found_out() {
+    let looks = |login: &Login| match invented(login) {
+        true => Welcome::Refused("NO [AUTHORIZATIONFAILED] no such user"),
+        false => Welcome::to(&login.name, 7, 5),
+    };
+    assert_eq!(found(looks), Err(MailboxFailure::IdentityIgnored));
+}
+
+#[test]
+fn a_server_that_refuses_who_does_not_exist_heeds_it_whether_or_not_the_service_account_has_mailboxes() {
+    for its_own in [true, false] {
+        for refusal in ["NO [AUTHORIZATIONFAILED] no such user", "NO Login failed."] {
+            let honours = move |login: &Login| match login.acting_for.as_str() {
+                "doug@x.org" => Welcome::to("doug", 7, 5),
+                "service" if its_own => Welcome::to("service", 3, 5),
+                _ => Welcome::Refused(refusal),
+            };
+            assert_eq!(found(honours), Ok(Honoured::InventedUserRefused));
+        }
+    }
+}
+
+#[test]
+fn any_name_may_be_let_in_where_each_has_a_mailbox_of_its_own() {
+    let has_none = |login: &Login| if invented(login) { Welcome::Empty } else { Welcome::to("doug", 7, 5) };
+    assert_eq!(found(has_none), Ok(Honoured::InventedUserHasNone));
+    let made = |login: &Login| Welcome::to(&login.acting_for, if invented(login) { 8 } else { 7 }, 1);
+    assert_eq!(found(made), Ok(Honoured::EachHasHisOwn));
+    // UIDVALIDITY is the same for everybody (Zimbra): UIDNEXT, which only grows, is less.
+    let constant = |login: &Login| Welcome::to(&login.acting_for, 1, if invented(login) { 1 } else { 5 });
+    assert_eq!(found(constant), Ok(Honoured::EachHasHisOwn));
+}
+
+/// UIDVALIDITY is the second in which a mailbox was made; the user's and the first stranger's are made now.
+#[test]
+fn two_mailboxes_made_in_one_second_are_told_apart_by_a_third() {
+    let first: OnceLock<Instant> = OnceLock::new();
+    let made_now = move |login: &Login| {
+        let second = match login.acting_for.starts_with("maildrop-check-5e86") {
+            true => first.get_or_init(Instant::now).elapsed().as_secs() as u32,
+            false => {
+                first.get_or_init(Instant::now);
+                0
+            }
+        };
+        Welcome::to(&login.acting_for, 7 + second, 1)
+    };
+    assert_eq!(found(made_now), Ok(Honoured::EachHasHisOwn));
+}
+
+/// The service account delivers to its own mailbox, too: that it is let in there is as it should be.
+#[test]
+fn the_service_account_may_have_mail_of_its_own() {
+    let honours = |login: &Login| match login.acting_for.as_str() {
+        "service" => Welcome::to("service", 7, 5),
+        _ => Welcome::Refused("NO [AUTHORIZATIONFAILED] no such user"),
+    };
+    let server = Accounts::start(None, honours);
+    assert_eq!(prove(&server.settings(), "service", "INBOX", soon()).unwrap(), Honoured::InventedUserRefused);
+}
+
+#[test]
+fn a_server_in_trouble_proves_nothing() {
+    for refusal in ["NO [LIMIT] too many", "NO [UNAVAILABLE] later", "NO [INUSE] busy", "NO [SERVERBUG] oh"] {
+        let trouble =
+            move |login: &Login| if invented(login) { Welcome::Refused(refusal) } else { Welcome::to("doug", 7, 5) };
+        assert_eq!(found(trouble), Err(MailboxFailure::Refused), "{refusal}");
+    }
+    // One connection too many, without a code: the user is not let in a second time, either.
+    let full = |login: &Login| match login.earlier {
+        0 => Welcome::to("service", 7, 5),
+        _ => Welcome::Refused("NO [ALERT] too many connections"),
+    };
+    assert_eq!(found(full), Err(MailboxFailure::LoginRefused));
+    // It crashes once, and ignores the name before and after.
+    let crashes = |login: &Login| match login.earlier {
+        1 => Welcome::CutOff,
+        _ => Welcome::to("service", 7, 5),
+    };
+    assert_eq!(found(crashes), Err(MailboxFailure::IdentityIgnored));
+    // Likewise, and the service account is no user.
+    let crashes_once = |login: &Login| match (login.earlier, login.acting_for.as_str()) {
+        (1, _) => Welcome::CutOff,
+        (_, "service") => Welcome::Refused("NO [AUTHORIZATIONFAILED] no such user"),
+        _ => Welcome::to("service", 7, 5),
+    };
+    assert_eq!(found(crashes_once), Err(MailboxFailure::IdentityIgnored));
+    // It makes no sense to a stranger; and to the service account.
+    for name in ["maildrop-check-0f9c41d27ab3@x.org", "service"] {
+        let senseless = move |login: &Login| match login.acting_for.as_str() {
+            "doug@x.org" => Welcome::to("doug", 7, 5),
+            it if it == name => Welcome::Refused("HELLO who is there"),
+            _ => Welcome::Refused("NO [AUTHORIZATIONFAILED] no such user"),
+        };
+        assert_eq!(found(senseless), Err(MailboxFailure::Protocol), "{name}");
+    }
+    // A mailbox that cannot be asked for just now is no missing one.
+    let later = |login: &Login| match invented(login) {
+        true => Welcome::Answering("NO [UNAVAILABLE] later"),
+        false => Welcome::to("doug", 7, 5),
+    };
+    assert_eq!(found(later), Err(MailboxFailure::Refused));
+    // UIDVALIDITY changes: two looks at one mailbox that is being made anew would look like two mailboxes.
+    let anew = |login: &Login| Welcome::to("service", 7 + login.earlier as u32, 1);
+    assert_eq!(found(anew), Err(MailboxFailure::Refused));
+}
+
+#[test]
+fn a_server_that_closes_the_connection_on_who_does_not_exist_and_on_nobody_else_heeds_it() {
+    let dovecots_master_user = |login: &Login| match login.acting_for.as_str() {
+        "doug@x.org" => Welcome::to("doug", 7, 5),
+        _ => Welcome::CutOff,
+    };
+    assert_eq!(found(dovecots_master_user), Ok(Honoured::InventedUserCutOff));
+}
+
+#[test]
+fn two_users_with_one_inbox_are_seen() {
+    let found = |welcome: fn(&Login) -> Welcome| {
+        are_one(&Accounts::start(None, welcome).settings(), ["doug", "scuba"], soon()).unwrap()
+    };
+    assert_eq!(found(|_| Welcome::to("service", 7, 5)), Some(true));
+    assert_eq!(found(|login| Welcome::to("", if login.acting_for == "doug" { 7 } else { 8 }, 5)), Some(false));
+    assert_eq!(found(|_| Welcome::to("", 7, 1)), None);
+    // Made anew between two looks.
+    assert_eq!(found(|login| Welcome::to("", 7 + login.earlier as u32, 5)), None);
+}
+
+/// What was found out holds for a way in; another server, another machine's own server, another account or another name in the
+/// login is another way in, and has to be found out anew.
+#[test]
+fn whoever_comes_another_way_is_tried_anew() {
+    let settings = crate::imap_peer::settings(143);
+    let at = |address: Endpoint| Settings { address, ..settings.clone() };
+    let tcp = |host: &str| at(Endpoint::Tcp { host: host.into(), port: 143 });
+    let socket = at(Endpoint::Socket("/run/imap".into()));
+    let login_user = |pattern: Option<&str>| Settings {
+        act_for_user: false,
+        login_user: pattern.map(str::to_owned),
+        ..tcp("imap.x.org")
+    };
+    let ways = [
+        way_in(&tcp("imap.x.org"), "mx1"),
+        way_in(&tcp("imap.y.org"), "mx1"),
+        way_in(&at(Endpoint::Tcp { host: "imap.x.org".into(), port: 993 }), "mx1"),
+        way_in(&tcp("127.0.0.1"), "mx1"),
+        way_in(&tcp("127.0.0.1"), "mx2"),
+        way_in(&socket, "mx1"),
+        way_in(&socket, "mx2"),
+        way_in(&Settings { user: "another".into(), ..tcp("imap.x.org") }, "mx1"),
+        way_in(&Settings { login: Mechanism::Login, ..tcp("imap.x.org") }, "mx1"),
+        way_in(&login_user(Some("{user}*service")), "mx1"),
+        way_in(&login_user(Some("{user}%service")), "mx1"),
+    ];
+    for (number, way) in ways.iter().enumerate() {
+        assert!(!ways[..number].contains(way), "{way}");
+    }
+    // One server that all machines use is one way in, and so is a login whose pattern is not made use of.
+    assert_eq!(way_in(&tcp("imap.x.org"), "mx2"), ways[0]);
+    let unused = Settings { login_user: Some("{user}*service".into()), ..tcp("imap.x.org") };
+    assert_eq!(way_in(&unused, "mx1"), ways[0]);
+}
+
+#[test]
+fn how_it_was_seen_is_told_in_words() {
+    for (honoured, words) in [
+        (Honoured::InventedUserRefused, "a user who does not exist is refused"),
+        (Honoured::InventedUserCutOff, "a user who does not exist is cut off"),
+        (Honoured::InventedUserHasNone, "a user who does not exist has no mailbox"),
+        (Honoured::EachHasHisOwn, "any name is let in, and has a mailbox of its own"),
+    ] {
+        assert_eq!(honoured.to_string(), words);
+    }
+}

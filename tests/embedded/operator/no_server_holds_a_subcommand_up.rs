@@ -1,0 +1,63 @@
+//! A server that accepts a connection and never says a word: whoever stands before the terminal is told who, and the
+//! subcommand ends. (server_tests/servers_that_stand_still.rs has servers that stop later.)
+
+use crate::program::{PATIENCE, Running, program};
+use std::net::TcpListener;
+
+const MESSAGE: &str = "From: lisa@gmail.com\nMessage-ID: <123-abc@mail.google.com>\nSubject: Hello\n\nHello\n";
+
+#[test]
+fn every_subcommand_that_asks_a_server_ends_where_it_does_not_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("password"), "secret").unwrap();
+    std::fs::write(path("message.eml"), MESSAGE).unwrap();
+    // Its queue of connections is answered by the kernel.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let message = path("message.eml");
+    let subcommands = [
+        &["check"][..],
+        &["check", "--self-test"],
+        &["migrate"],
+        &["migrate", "--status"],
+        &["trace", "<1@x>"],
+        &["stats"],
+        &["audit"],
+        &["prune", "--messages-older-than", "400d"],
+        &["prune", "--dry-run", "--messages-older-than", "400d"],
+        &["replay", "--owed"],
+        &["replay", "--since", "1d"],
+        &["lock", "list"],
+        &["lock", "try", "x"],
+    ];
+    let mut running = Vec::new();
+    for engine in ["postgresql", "mysql"] {
+        let config = path(&format!("{engine}.toml"));
+        let text = format!(
+            "[database]\nengine = \"{engine}\"\nhost = \"127.0.0.1\"\nport = {port}\ndatabase = \"maildrop\"\n\
+             user = \"maildrop\"\npassword_file = \"{password}\"\ntls = \"off\"\n\
+             [imap]\nhost = \"127.0.0.1\"\nport = {port}\nuser = \"service\"\npassword_file = \"{password}\"\n\
+             encryption = \"none\"\n[log]\nto = \"file\"\nfile = \"{}\"\n",
+            path("log"),
+            password = path("password"),
+        );
+        std::fs::write(&config, text).unwrap();
+        let failures = path(&format!("{engine}.failures"));
+        let replay = ["replay", "--sender", "", "--recipient", "doug@x", "--failures-to", &failures, &message];
+        for subcommand in subcommands.into_iter().chain([&replay[..]]) {
+            let command = program(&[subcommand, &["--config", &config]].concat());
+            running.push((engine, subcommand.join(" "), Running::start(command, b"")));
+        }
+        // It has an end of its own: it must not end while a program runs.
+        let lock = ["lock", "exec", "--config", &config, "x", "--", "true"];
+        running.push((engine, "lock exec".into(), Running::start(program(&lock), b"")));
+    }
+    for (engine, subcommand, mut running) in running {
+        crate::program::wait_for(&format!("{subcommand} on {engine} ends"), PATIENCE, || running.has_ended());
+        let (status, (stdout, stderr)) = (running.status(), running.said());
+        assert_eq!(status.code(), Some(69), "{subcommand} on {engine}: {stdout}{stderr}");
+        let named = format!("the database at 127.0.0.1 port {port} has not answered for ");
+        assert!(subcommand == "lock exec" || stderr.contains(&named), "{subcommand} on {engine}: {stderr}");
+    }
+}

@@ -1,0 +1,5 @@
+//! The project itself: its pages and the commands in them, its rooms, what it is built of.
+
+mod the_commands_in_the_pages;
+mod the_pages;
+mod what_we_are_made_of;

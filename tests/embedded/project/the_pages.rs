@@ -1,0 +1,92 @@
+//! The pages for people: each link leads to a file, and to a heading that is there.
+
+use crate::pages::{is_page, pages, read, root};
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// What a heading is called in a link, as Git forges make it: lower case, words joined by hyphens, no punctuation; of two
+/// that are alike the second one ends in `-1`.
+fn anchors(page: &Path) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    for heading in read(page).0.lines().filter_map(|line| line.strip_prefix('#')) {
+        let text = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+        let anchor: String = text.chars().filter(|c| c.is_alphanumeric() || matches!(c, '-' | '_')).collect();
+        let again = (1..).map(|times| format!("{anchor}-{times}"));
+        let free = std::iter::once(anchor.clone()).chain(again).find(|name| !anchors.contains(name));
+        anchors.extend(free);
+    }
+    anchors
+}
+
+/// A link's target, and what is wrong with it.
+fn dead_links(page: &Path) -> Vec<String> {
+    let text = read(page).0;
+    let mut dead = Vec::new();
+    for (at, _) in text.match_indices("](") {
+        let target = text[at + 2..].split(')').next().unwrap();
+        if target.contains("://") || target.contains(char::is_whitespace) {
+            continue;
+        }
+        let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+        let file = if file.is_empty() { page.to_owned() } else { page.parent().unwrap().join(file) };
+        let heading_is_there = || is_page(&file) && anchors(&file).contains(anchor);
+        if !file.exists() {
+            dead.push(format!("{}: {target}: no such file", page.display()));
+        } else if !anchor.is_empty() && !heading_is_there() {
+            dead.push(format!("{}: {target}: no such heading", page.display()));
+        }
+    }
+    dead
+}
+
+#[test]
+fn each_link_leads_somewhere() {
+    let dead: Vec<String> =
+        pages().iter().chain([&root().join("tests/bench/README.md")]).flat_map(|page| dead_links(page)).collect();
+    assert!(dead.is_empty(), "{}", dead.join("\n"));
+}
+
+#[test]
+fn each_page_in_docs_is_reached_from_the_readme() {
+    let readme = read(&root().join("README.md")).0;
+    for page in pages() {
+        let path = page.strip_prefix(root()).unwrap().display().to_string();
+        assert!(path == "README.md" || readme.contains(&format!("]({path})")), "README.md does not lead to {path}");
+    }
+}
+
+/// The text of all migrations for PostgreSQL.
+fn migrations() -> String {
+    let files = std::fs::read_dir(root().join("sql/postgres")).unwrap().map(|entry| entry.unwrap().path());
+    let numbered = files.filter(|file| file.file_name().unwrap().to_str().unwrap().starts_with('0'));
+    numbered.map(|file| std::fs::read_to_string(file).unwrap()).collect()
+}
+
+#[test]
+fn the_diagram_of_the_tables_shows_each_table_and_no_column_that_is_not_there() {
+    let blocks = read(&root().join("docs/architecture.md")).1;
+    let diagram = blocks.into_iter().find(|block| block.lines[0] == "erDiagram").unwrap();
+    let sql = migrations();
+    let (mut table, mut shown) = (String::new(), BTreeSet::new());
+    for line in &diagram.lines {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            [name, "{"] => {
+                table = (*name).to_owned();
+                shown.insert(table.clone());
+            }
+            ["}"] => table.clear(),
+            [_, column, ..] if !table.is_empty() => {
+                let made =
+                    sql.split(&format!("CREATE TABLE {table} (")).nth(1).and_then(|rest| rest.split("\n)").next());
+                let made = made.unwrap_or_else(|| panic!("there is no table {table}"));
+                let there = made.lines().any(|line| line.trim_start().starts_with(&format!("{column} ")));
+                let added = sql.contains(&format!("ALTER TABLE {table} ADD COLUMN {column} "));
+                assert!(there || added, "{table} has no column {column}");
+            }
+            _ => {}
+        }
+    }
+    let tables = sql.split("CREATE TABLE ").skip(1).map(|rest| rest.split(' ').next().unwrap().to_owned());
+    assert_eq!(shown, tables.collect(), "docs/architecture.md, and sql/postgres");
+}

@@ -1,0 +1,29 @@
+//! What PostgreSQL, MySQL and MariaDB do, and what lock, ledger and schema do on them.
+
+mod mysql_connecting;
+mod mysql_contention;
+mod mysql_hostile_text;
+mod mysql_indexes;
+mod mysql_inspection;
+mod mysql_ledger;
+mod mysql_lock;
+mod mysql_schema;
+mod mysql_set_up_otherwise;
+mod mysql_source;
+mod postgres_connection;
+mod postgres_inspection;
+mod postgres_ledger;
+mod postgres_lock;
+mod postgres_migrations;
+mod postgres_pgbouncer;
+mod postgres_record;
+mod postgres_round_trips;
+mod sessions_mysql;
+mod sessions_postgres;
+mod tables;
+mod ways_to_connect;
+mod what_is_recorded;
+mod what_mysql_does;
+mod what_pgbouncer_does;
+mod what_postgresql_does;
+mod what_the_database_refuses;

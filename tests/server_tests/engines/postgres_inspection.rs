@@ -1,0 +1,160 @@
+//! What `check` finds on PostgreSQL: nothing on a good server, and each thing that would break a promise.
+
+use crate::support::another_version_may_stand_in;
+use crate::support::postgres::{TestDatabase, on_each_postgres};
+use crate::support::standby::Primary;
+use maildrop_command::ledger::{Finding, Inspect, State};
+
+on_each_postgres!(
+    a_good_server_has_nothing_to_mend,
+    settings_that_break_a_promise_are_found,
+    a_database_of_another_encoding_is_found,
+    a_missing_right_is_found,
+    a_missing_schema_is_found,
+    a_commit_that_waits_for_no_standby_is_found,
+    more_than_one_primary_is_found,
+    what_only_speaks_the_protocol_is_found,
+);
+
+fn findings(test: &TestDatabase) -> Vec<Finding> {
+    test.connect("CHECK").inspect().unwrap()
+}
+
+fn find<'a>(findings: &'a [Finding], what: &str) -> &'a Finding {
+    findings.iter().find(|finding| finding.what == what).unwrap_or_else(|| panic!("no {what} in {findings:#?}"))
+}
+
+fn a_good_server_has_nothing_to_mend(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let version = test.connect("CHECK").describe().unwrap();
+    let reported = test.value("current_setting('server_version')").unwrap();
+    let reported = reported.split(' ').next().unwrap();
+    assert_eq!(version, format!("PostgreSQL {reported}"));
+    assert!(another_version_may_stand_in() || reported.starts_with(&server["POSTGRES".len()..]), "{version}");
+    let findings = findings(&test);
+    let to_mend: Vec<_> = findings.iter().filter(|f| f.state != State::Good || f.mend.is_some()).collect();
+    assert!(to_mend.is_empty(), "{to_mend:#?}");
+    assert_eq!(find(&findings, "named lock").found, "taken, still held, let go");
+    assert_eq!(find(&findings, "max_connections").found, "300");
+    assert_eq!(find(&findings, "migration 0001_ledger").found, "applied");
+}
+
+fn settings_that_break_a_promise_are_found(server: &str) {
+    let test = TestDatabase::migrated(server);
+    for setting in [
+        "default_transaction_read_only = on",
+        "synchronous_commit = off",
+        "statement_timeout = '1s'",
+        "idle_session_timeout = '30s'",
+    ] {
+        test.role_setting(setting);
+    }
+    let findings = findings(&test);
+    for (what, state, found) in [
+        ("default_transaction_read_only", State::Bad, "on"),
+        ("synchronous_commit", State::Bad, "off"),
+        ("statement_timeout", State::Warning, "1000 ms"),
+        ("idle_session_timeout", State::Warning, "30000 ms"),
+        ("fsync", State::Good, "on"),
+    ] {
+        let finding = find(&findings, what);
+        assert_eq!((finding.state, finding.found.as_str()), (state, found), "{what}");
+    }
+}
+
+fn a_database_of_another_encoding_is_found(server: &str) {
+    let test = TestDatabase::made_with(server, "ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0");
+    let findings = findings(&test);
+    let encoding = find(&findings, "server_encoding");
+    assert_eq!((encoding.state, encoding.found.as_str()), (State::Bad, "LATIN1"));
+}
+
+fn a_missing_right_is_found(server: &str) {
+    let test = TestDatabase::migrated(server);
+    test.admin()
+        .batch_execute(&format!("REVOKE UPDATE (ended_at, outcome, stages) ON attempts FROM {}", test.name))
+        .unwrap();
+    test.admin().batch_execute(&format!("REVOKE ALL ON message_sources FROM {}", test.name)).unwrap();
+    let findings = findings(&test);
+    assert_eq!(find(&findings, "UPDATE on attempts").state, State::Bad);
+    assert_eq!(find(&findings, "INSERT on attempts").state, State::Good);
+    assert_eq!(find(&findings, "INSERT on message_sources").state, State::Warning);
+}
+
+fn a_missing_schema_is_found(server: &str) {
+    let findings = findings(&TestDatabase::empty(server));
+    let finding = find(&findings, "migration 0001_ledger");
+    assert_eq!((finding.state, finding.found.as_str()), (State::Bad, "not applied"));
+    assert!(finding.mend.as_deref().unwrap().contains("migrate"));
+}
+
+/// By a role with few rights, which sees how many receive what the server writes, and not who.
+fn a_commit_that_waits_for_no_standby_is_found(server: &str) {
+    let mut primary = Primary::start(server);
+    // Dropped before its server is.
+    let test = TestDatabase::migrated_at(primary.server.address().0);
+    let replication = |state: State, found: &str| {
+        let findings = findings(&test);
+        let finding = find(&findings, "replication");
+        assert_eq!((finding.state, finding.found.as_str()), (state, found));
+        assert_eq!(finding.mend.is_none(), state == State::Good, "{finding:?}");
+    };
+    replication(State::Good, "none");
+    primary.start_receiver();
+    replication(State::Warning, "to 1, and no commit waits for it");
+    primary.name_standbys("'pg_receivewal'");
+    replication(State::Good, "a commit waits for pg_receivewal");
+    test.role_setting("synchronous_commit = local");
+    replication(State::Warning, "synchronous_commit = local: no commit waits for pg_receivewal");
+    test.role_setting("synchronous_commit = on");
+    primary.end_receiver();
+    replication(State::Bad, "synchronous_standby_names = pg_receivewal, and there is none");
+    primary.commits_wait_no_more();
+    drop(test);
+}
+
+/// The extensions themselves are not to be had here: their rows in the catalogue are.
+fn more_than_one_primary_is_found(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let mut admin = test.admin();
+    admin.batch_execute("SET allow_system_table_mods = on").unwrap();
+    for (oid, name) in (90_000_u32..).zip(["bdr", "spock", "pglogical", "citus"]) {
+        let insert = "INSERT INTO pg_extension (oid, extname, extowner, extnamespace, extrelocatable, extversion) \
+                      VALUES ($1, $2::text::name, 10, 11, false, '1')";
+        admin.execute(insert, &[&oid, &name]).unwrap();
+    }
+    admin
+        .batch_execute("CREATE TABLE pg_dist_local_group (groupid int); GRANT SELECT ON pg_dist_local_group TO public")
+        .unwrap();
+    for (group, state, node) in [(0, State::Warning, "the coordinator"), (3, State::Bad, "a worker")] {
+        admin
+            .batch_execute(&format!(
+                "DELETE FROM pg_dist_local_group; INSERT INTO pg_dist_local_group VALUES ({group})"
+            ))
+            .unwrap();
+        let findings = findings(&test);
+        for (name, state) in
+            [("bdr", State::Bad), ("spock", State::Bad), ("pglogical", State::Warning), ("Citus", state)]
+        {
+            assert_eq!(find(&findings, name).state, state, "{name}");
+        }
+        assert_eq!(find(&findings, "Citus").found, node);
+    }
+}
+
+fn what_only_speaks_the_protocol_is_found(server: &str) {
+    let test = TestDatabase::migrated(server);
+    test.role_setting("search_path = public, pg_catalog");
+    for (version, product) in [
+        ("CockroachDB CCL v26.1.0 (x86_64-pc-linux-gnu)", "CockroachDB"),
+        ("PostgreSQL 15.12-YB-2025.1.0.0-b0 on x86_64-pc-linux-gnu", "YugabyteDB"),
+        ("PostgreSQL 8.0.2 on i686-pc-linux-gnu, compiled by GCC, Redshift 1.0.12103", "Redshift"),
+    ] {
+        let function =
+            format!("CREATE OR REPLACE FUNCTION public.version() RETURNS text LANGUAGE sql RETURN '{version}'");
+        test.admin().batch_execute(&function).unwrap();
+        let findings = findings(&test);
+        let [finding] = &findings[..] else { panic!("{findings:#?}") };
+        assert_eq!((finding.what.as_str(), finding.state, finding.found.as_str()), ("product", State::Bad, product));
+    }
+}

@@ -1,0 +1,205 @@
+//! PostgreSQL: one session serves one delivery after another, and none of them leaves anything to the next. PgBouncer in
+//! transaction mode, too.
+
+use crate::support;
+use crate::support::counting_proxy::CountingProxy;
+use crate::support::postgres::{Mail, TestDatabase, client, deadline, on_each_postgres, tcp};
+use maildrop_command::base::deadline::Deadline;
+use maildrop_command::database::{DatabaseFailure, Idle, PostgresDatabase, Session, Tables};
+use maildrop_command::ledger::{AcquiredAndLooked, CopyState, Ledger, Record};
+use maildrop_command::lock::{Acquired, Holder, NamedLock};
+use std::time::Duration;
+use uuid::Uuid;
+
+on_each_postgres!(
+    a_session_that_is_used_again_carries_nothing_over,
+    a_session_with_anything_left_is_thrown_away,
+    a_lock_that_was_waited_for_in_vain_leaves_the_session_as_good_as_new,
+    a_session_that_was_ended_meanwhile_is_found_dead_before_anything_is_journalled,
+    a_delivery_on_a_session_that_stands_takes_five_round_trips_and_its_end_one,
+);
+
+/// What the server would have kept of a setting.
+const SETTINGS: &str = "SELECT current_setting('statement_timeout'), current_setting('lock_timeout'), \
+     current_setting('idle_in_transaction_session_timeout'), current_setting('client_min_messages'), \
+     current_setting('transaction_isolation')";
+
+fn another(text: &str) -> Mail {
+    Mail::new(&format!("<{text}@mail.google.com>"))
+}
+
+fn deliver(database: &mut PostgresDatabase, mail: &Mail) {
+    let attempt = Uuid::now_v7();
+    database.addresses(&["scuba@mail.example"]).unwrap();
+    database.journal(&mail.journal(attempt, None)).unwrap();
+    let looked = match database.acquire_and_look(&mail.lock, Duration::ZERO, &mail.keys()).unwrap() {
+        AcquiredAndLooked::Held { looked, .. } => looked.unwrap(),
+        AcquiredAndLooked::Busy(holder) => panic!("{holder:?}"),
+    };
+    assert!(looked.iter().all(|copy| copy.delivered.is_none() && copy.open_attempts.len() == 1), "{looked:?}");
+    assert!(database.still_held(&mail.lock).unwrap());
+    let state = CopyState::Delivered(None);
+    database.record(&mail.record(attempt, state, state)).unwrap();
+    database.release(&mail.lock).unwrap();
+}
+
+fn row(database: &mut PostgresDatabase, sql: &str) -> Vec<String> {
+    let rows = database.select("asking", sql, &[]).unwrap();
+    (0..).map_while(|index| rows[0].text(index).map(str::to_owned)).collect()
+}
+
+fn take(database: &mut PostgresDatabase, mail: &Mail) {
+    assert!(matches!(database.acquire(&mail.lock, Duration::ZERO).unwrap(), Acquired::Held));
+}
+
+fn holder(test: &TestDatabase, mail: &Mail) -> Holder {
+    match test.connect("ONLOOKER").acquire(&mail.lock, Duration::ZERO).unwrap() {
+        Acquired::Busy(Some(holder)) => holder,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn a_session_that_is_used_again_carries_nothing_over(server: &str) {
+    let test = TestDatabase::migrated(server);
+    carries_nothing_over(&test, test.connect("FIRST"));
+}
+
+#[test]
+fn a_session_behind_pgbouncer_carries_nothing_over() {
+    let test = TestDatabase::migrated("POSTGRES17");
+    carries_nothing_over(&test, test.connect_by(tcp(&support::server("PGBOUNCER"), 5432), "FIRST"));
+}
+
+fn carries_nothing_over(test: &TestDatabase, mut database: PostgresDatabase) {
+    let before = row(&mut database, SETTINGS);
+    let all_locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' \
+                     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+    let busy_sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state <> 'idle' \
+                         AND pid <> pg_backend_pid()";
+    let named = |queue_id: &str| {
+        test.value(&format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() \
+             AND application_name LIKE 'maildrop {queue_id} %'"
+        ))
+    };
+    let mut database = Box::new(database);
+    deliver(&mut database, &another("first"));
+    let mut last: Option<&str> = None;
+    for (queue_id, seconds) in [("SECOND", 20), ("THIRD", 200)] {
+        let idle = Idle::after(database).expect("a session without a fault");
+        assert_eq!(test.value(all_locks).as_deref(), Some("0"));
+        assert_eq!(test.value(busy_sessions).as_deref(), Some("0"));
+        for gone in ["FIRST"].into_iter().chain(last) {
+            assert_eq!(named(gone).as_deref(), Some("0"), "the server still tells of {gone}");
+        }
+        database = idle.begin(&client(queue_id), Deadline::after(Duration::from_secs(seconds))).unwrap();
+        assert_eq!(database.round_trips(), 0);
+        assert_eq!(row(&mut database, SETTINGS), before);
+
+        // Who holds the lock, and by which time limit, is this delivery's.
+        let mail = another(queue_id);
+        take(&mut database, &mail);
+        let holder = holder(test, &mail);
+        assert_eq!((holder.queue_id.as_deref(), holder.host.as_deref()), (Some(queue_id), Some("mx1.example.com")));
+        let limits = "SELECT setting::bigint / 1000 FROM pg_settings \
+                      WHERE name IN ('statement_timeout', 'idle_in_transaction_session_timeout') ORDER BY name";
+        let limits = database.select("asking", limits, &[]).unwrap();
+        let limits: Vec<u64> = limits.iter().map(|row| row.value(0).unwrap().unwrap()).collect();
+        let [idle_for, statement] = limits[..] else { panic!("{limits:?}") };
+        assert!(idle_for <= seconds + 30 && idle_for >= seconds - 10, "{idle_for}");
+        assert!(statement <= seconds && statement >= seconds - 10, "{statement}");
+        database.release(&mail.lock).unwrap();
+        deliver(&mut database, &mail);
+        last = Some(queue_id);
+    }
+}
+
+fn a_session_with_anything_left_is_thrown_away(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let mail = another("left");
+    let in_the_midst = "SELECT nonsense";
+    for (what, leave) in [
+        ("a lock of ours", "" /* taken below */),
+        ("an error in its conversation", in_the_midst),
+        ("a lock of the session's", "SELECT pg_advisory_lock(4711)"),
+        ("a lock of the session's, twice", "SELECT pg_advisory_lock(4711), pg_advisory_lock(4711)"),
+        ("a transaction", "BEGIN"),
+        ("a transaction that wrote", "BEGIN; INSERT INTO addresses VALUES ('left@mail.example', 'left')"),
+        ("a transaction that was aborted", "BEGIN; SELECT 1/0"),
+        ("a server that takes no writes", "SET default_transaction_read_only = on"),
+    ] {
+        let mut database = Box::new(test.connect_as_owner());
+        if leave.is_empty() {
+            take(&mut database, &mail);
+        } else {
+            let left = database.select("leaving something", leave, &[]);
+            assert_eq!(left.is_err(), leave == in_the_midst || leave.contains("1/0"), "{what}");
+        }
+        assert!(Idle::after(database).is_none(), "{what}");
+        // It is closed, and with it whatever it held.
+        let mut next = test.connect("NEXT");
+        assert!(matches!(next.acquire(&mail.lock, Duration::from_secs(60)).unwrap(), Acquired::Held), "{what}");
+        next.release(&mail.lock).unwrap();
+        let left = "SELECT count(*) FROM addresses WHERE imap_user = 'left'";
+        assert_eq!(test.value(left).as_deref(), Some("0"), "{what}");
+    }
+    // One whose server has ended it.
+    let database = Box::new(test.connect("KILLED"));
+    kill(&test, "KILLED");
+    assert!(Idle::after(database).is_none());
+}
+
+fn kill(test: &TestDatabase, queue_id: &str) {
+    test.value(&format!(
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity \
+         WHERE datname = current_database() AND application_name LIKE 'maildrop {queue_id} %'"
+    ))
+    .expect("a session of that name");
+}
+
+fn a_lock_that_was_waited_for_in_vain_leaves_the_session_as_good_as_new(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let (mut first, mut second) = (test.connect("FIRST"), Box::new(test.connect("SECOND")));
+    let (mail, attempt) = (another("busy"), Uuid::now_v7());
+    take(&mut first, &mail);
+    for wait in [Duration::ZERO, Duration::from_millis(100)] {
+        second.journal(&mail.journal(attempt, None)).unwrap();
+        let busy = second.acquire_and_look(&mail.lock, wait, &mail.keys()).unwrap();
+        assert!(matches!(busy, AcquiredAndLooked::Busy(Some(_))), "{busy:?}");
+        let ended = mail.record(attempt, CopyState::Delivered(None), CopyState::Delivered(None)).ended;
+        second.record(&Record { ended, ..Record::default() }).unwrap();
+        test.admin().batch_execute("DELETE FROM attempts").unwrap();
+        second = Idle::after(second).expect("nothing is in doubt").begin(&client("AGAIN"), deadline()).unwrap();
+    }
+}
+
+fn a_session_that_was_ended_meanwhile_is_found_dead_before_anything_is_journalled(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let mut database = Box::new(test.connect_as("tester", ""));
+    deliver(&mut database, &another("first"));
+    let idle = Idle::after(database).unwrap();
+    kill(&test, "-");
+    // Either the end has arrived by now, or the first statement meets it.
+    let error = match idle.begin(&client("SECOND"), deadline()) {
+        Ok(mut database) => database.addresses(&["scuba@mail.example"]).unwrap_err(),
+        Err(error) => error,
+    };
+    assert!(error.a_new_session_can_help(), "{error}");
+    assert_eq!(error.failure, DatabaseFailure::ConnectionLost, "{error}");
+}
+
+fn a_delivery_on_a_session_that_stands_takes_five_round_trips_and_its_end_one(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let proxy = CountingProxy::before(&test.host, 5432);
+    let mut database = Box::new(test.connect_by(tcp("127.0.0.1", proxy.port), "FIRST"));
+    proxy.round_trips();
+    for number in 0..3 {
+        deliver(&mut database, &another(&number.to_string()));
+        assert_eq!(proxy.round_trips(), 5, "addresses, journal, lock and look, still held, record");
+        assert_eq!(database.round_trips(), 5);
+        let idle = Idle::after(database).unwrap();
+        assert_eq!(proxy.round_trips(), 1, "what proves that nothing is left");
+        database = idle.begin(&client("NEXT"), deadline()).unwrap();
+        assert_eq!(proxy.round_trips(), 0, "to begin takes none");
+    }
+}

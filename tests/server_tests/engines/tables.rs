@@ -1,0 +1,114 @@
+//! Statements that are written once for all engines mean the same on each: what goes in comes out again, and the number of
+//! rows that changed is the number that is told.
+
+use crate::support::database::Engine;
+use crate::support::scene::Scene;
+use maildrop_command::database::{Dialect, Value};
+use maildrop_command::ledger::Database;
+use uuid::Uuid;
+
+on_each_engine!(what_goes_in_comes_out_again, changes_are_counted_and_hold_together);
+
+/// A table of every kind of column that the ledger has.
+fn table(database: &mut dyn Database) {
+    let (bytes, uuid, moment) = match database.dialect() {
+        Dialect::Postgresql => ("bytea", "uuid", "timestamptz"),
+        _ => ("varbinary(600)", "binary(16)", "datetime(6)"),
+    };
+    let sql = format!(
+        "CREATE TABLE kinds (number bigint PRIMARY KEY, words text, bytes {bytes}, name {uuid}, moment {moment})"
+    );
+    database.change("making a table", &sql, &[]).unwrap();
+}
+
+fn what_goes_in_comes_out_again(engine: Engine) {
+    let scene = Scene::bare(engine);
+    let mut database = scene.open_database();
+    let database = database.as_mut();
+    table(database);
+    let all_bytes: Vec<u8> = (0..=255).chain([0, 0xff, b'\'', b'\\']).collect();
+    let uuid = Uuid::now_v7();
+    // To the microsecond, before 1970 and after 2038, and on both sides of a summer time.
+    let moments = [0, 1, 1_700_000_000_123_457, 4_102_444_800_999_999, -1, 1_774_746_000_000_001];
+    let texts = [
+        "",
+        " x ",
+        "'); DROP TABLE kinds; --",
+        "\\' \" ` % _ $1 :a @b /* ",
+        "a\r\n\tb",
+        "\u{1F600} e\u{301} \u{FFFD} \u{202E}",
+        "?",
+        "NULL",
+    ];
+    for (number, words) in texts.iter().enumerate() {
+        let number = number as i64;
+        let moment = Value::Moment(moments[number as usize % moments.len()]);
+        let values = [Value::Integer(number), Value::Text(words), Value::Bytes(&all_bytes), Value::Uuid(uuid), moment];
+        let inserted = database.change("inserting", "INSERT INTO kinds VALUES (?, ?, ?, ?, ?)", &values).unwrap();
+        assert_eq!(inserted, 1);
+    }
+    let null = [Value::Integer(i64::MIN), Value::Null, Value::Null, Value::Null, Value::Null];
+    database.change("inserting", "INSERT INTO kinds VALUES (?, ?, ?, ?, ?)", &null).unwrap();
+
+    let dialect = database.dialect();
+    let columns = format!(
+        "number, words, {}, {}, {}",
+        dialect.hex("bytes"),
+        dialect.uuid("name"),
+        dialect.microseconds("moment")
+    );
+    for (number, words) in texts.iter().enumerate() {
+        let moment = moments[number % moments.len()];
+        // Each value finds its row again, too.
+        let sql = format!("SELECT {columns} FROM kinds WHERE words = ? AND moment = ? AND bytes = ? AND name = ?");
+        let values = [Value::Text(words), Value::Moment(moment), Value::Bytes(&all_bytes), Value::Uuid(uuid)];
+        let rows = database.select("looking", &sql, &values).unwrap();
+        assert_eq!(rows.len(), 1, "{words:?}");
+        assert_eq!(rows[0].value::<i64>(0).unwrap(), Some(number as i64));
+        assert_eq!(rows[0].text(1), Some(*words));
+        assert_eq!(rows[0].bytes(2).unwrap().as_deref(), Some(&all_bytes[..]));
+        assert_eq!(rows[0].digest::<16>(3).unwrap(), *uuid.as_bytes());
+        assert_eq!(rows[0].value::<i64>(4).unwrap(), Some(moment));
+    }
+    let rows = database.select("looking", &format!("SELECT {columns} FROM kinds WHERE words IS NULL"), &[]).unwrap();
+    assert_eq!(rows[0].value::<i64>(0).unwrap(), Some(i64::MIN));
+    assert!((1..5).all(|column| rows[0].text(column).is_none()), "{rows:?}");
+    assert_eq!(rows[0].bytes(2).unwrap(), None);
+    // The database's clock is near ours.
+    let sql = format!("SELECT {}", dialect.microseconds(dialect.now()));
+    let now = database.select("asking for the time", &sql, &[]).unwrap()[0].value::<i64>(0).unwrap().unwrap();
+    let ours = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as i64;
+    assert!((now - ours).abs() < 60_000_000, "{now} {ours}");
+}
+
+fn changes_are_counted_and_hold_together(engine: Engine) {
+    let scene = Scene::bare(engine);
+    let mut database = scene.open_database();
+    let database = database.as_mut();
+    table(database);
+    for number in 0..5 {
+        database.change("inserting", "INSERT INTO kinds (number) VALUES (?)", &[Value::Integer(number)]).unwrap();
+    }
+    let count = |database: &mut dyn Database| {
+        let rows = database.select("counting", "SELECT count(*) FROM kinds", &[]).unwrap();
+        rows[0].value::<u64>(0).unwrap().unwrap()
+    };
+    let update = "UPDATE kinds SET words = 'x' WHERE number < ?";
+    assert_eq!(database.change("changing", update, &[Value::Integer(3)]).unwrap(), 3);
+    assert_eq!(database.change("changing", update, &[Value::Integer(-3)]).unwrap(), 0);
+    assert_eq!(database.change("deleting", "DELETE FROM kinds WHERE words = ?", &[Value::Text("x")]).unwrap(), 3);
+    assert_eq!(count(database), 2);
+
+    // The second of three fails: none is done, and the connection is of further use.
+    let (delete, insert) = ("DELETE FROM kinds WHERE number = ?", "INSERT INTO kinds (number) VALUES (?)");
+    let (three, four) = ([Value::Integer(3)], [Value::Integer(4)]);
+    let error =
+        database.change_together("together", &[(delete, &three), (insert, &four), (delete, &four)]).unwrap_err();
+    assert!(error.to_string().starts_with("together: "), "{error}");
+    assert_eq!(count(database), 2);
+    database.change_together("together", &[(delete, &three), (delete, &four), (insert, &three)]).unwrap();
+    assert_eq!(count(database), 1);
+    // A statement with a place too many is a mistake of ours, and is not sent.
+    assert!(database.change("deleting", delete, &[]).is_err());
+    assert_eq!(count(database), 1);
+}

@@ -1,0 +1,323 @@
+//! Nothing is appended before the mailbox store has shown that a login leads to the mailbox of the user whom it names: a
+//! server that ignores the name says OK, and mail for everybody would be in the service account's own INBOX.
+
+use crate::support::database::Engine;
+use crate::support::host_and_port;
+use crate::support::imap::Imap;
+use crate::support::imap_accounts::{Accounts, Login, Welcome};
+use crate::support::imap_server::{Server, somebody};
+use crate::support::program::wait_until;
+use crate::support::scene::{LISA, Scene};
+use crate::support::server;
+use maildrop_command::base::deadline::Deadline;
+use maildrop_command::base::endpoint::Endpoint;
+use maildrop_command::delivery::Deferral;
+use maildrop_command::imap::Settings;
+use maildrop_command::ledger::recorded::Selection;
+use maildrop_command::mailbox::MailboxFailure::IdentityIgnored;
+use maildrop_command::mailbox::imap::authorization::{Honoured, prove};
+use maildrop_command::operations::audit::{NotTaken, audit, take_out};
+use std::process::Output;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+const PG: Engine = Engine::Postgres17;
+
+const SET_UP: &str = "4.3.5 the mailbox store is not set up for this recipient";
+const IGNORES: &str = "4.3.5 the mailbox store ignores on whose behalf it is asked";
+
+on_each_engine!(
+    what_a_server_has_shown_is_remembered_for_a_week,
+    without_its_table_or_the_right_to_write_it_a_delivery_is_put_off,
+);
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// Lets in who is acted for, each to mailboxes of their own, and nobody who does not exist.
+fn honours(login: &Login) -> Welcome {
+    match login.acting_for.as_str() {
+        name if name.starts_with("maildrop-check-") => Welcome::Refused("NO [AUTHORIZATIONFAILED] no such user"),
+        "service" => Welcome::Refused("NO [AUTHENTICATIONFAILED] no"),
+        name => Welcome::to(name, 1 + name.bytes().map(u32::from).sum::<u32>(), 1),
+    }
+}
+
+/// A site whose mailboxes are on this server.
+fn scene_on(engine: Engine, port: u16, members: &[&str]) -> Scene {
+    let mut scene = Scene::with(engine, members);
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), port));
+    scene
+}
+
+fn invented(logins: &[String]) -> usize {
+    logins.iter().filter(|login| login.starts_with("maildrop-check-")).count()
+}
+
+fn proven_at(scene: &mut Scene, ago: &str) {
+    let ago = if scene.database.engine.is_postgres() { format!("interval '{ago}'") } else { format!("INTERVAL {ago}") };
+    scene.session().execute(&format!("UPDATE ways_in SET proven_at = proven_at - {ago}"));
+}
+
+fn what_a_server_has_shown_is_remembered_for_a_week(engine: Engine) {
+    let server = Accounts::start(None, honours);
+    let mut scene = scene_on(engine, server.port, &["doug", "scuba", "lisa"]);
+    scene.deliver("doug", scene.message("first")).delivered();
+    let logins = server.logins();
+    assert_eq!((invented(&logins), logins.len()), (1, 6), "{logins:?}");
+    // From then on it costs nothing: one login for each mailbox.
+    scene.deliver("scuba", scene.message("first")).delivered();
+    scene.deliver("doug", scene.message("second")).delivered();
+    assert_eq!(server.logins().len(), 2 + 2);
+    proven_at(&mut scene, if engine.is_postgres() { "6 days" } else { "6 DAY" });
+    scene.deliver("doug", scene.message("third")).delivered();
+    assert_eq!(invented(&server.logins()), 0);
+    proven_at(&mut scene, if engine.is_postgres() { "1 day" } else { "1 DAY" });
+    scene.deliver("doug", scene.message("fourth")).delivered();
+    assert_eq!(invented(&server.logins()), 1);
+    scene.deliver("doug", scene.message("fifth")).delivered();
+    assert_eq!(invented(&server.logins()), 0);
+    // Whoever logs in otherwise has it shown again.
+    scene.configure(|settings| settings.imap_more = "login_user = \"{user}\"".into());
+    let outcome = scene.deliver("doug", scene.message("sixth"));
+    outcome.deferred("4.3.5 ");
+    assert_eq!(scene.database.count("SELECT count(*) FROM ways_in"), 1);
+}
+
+fn without_its_table_or_the_right_to_write_it_a_delivery_is_put_off(engine: Engine) {
+    let server = Accounts::start(None, honours);
+    let mut scene = scene_on(engine, server.port, &["doug"]);
+    let role = format!("old_{}", scene.run);
+    scene.database.create_role_of_grants_file(&role, "old-secret");
+    let account = if engine.is_postgres() { format!("\"{role}\"") } else { format!("'{role}'@'%'") };
+    scene.session().execute(&format!("REVOKE INSERT ON ways_in FROM {account}"));
+    scene.configure(|settings| {
+        settings.role = role;
+        settings.database_password = "old-secret".into();
+    });
+    scene.deliver("doug", scene.message("one")).deferred("4.3.5 the database is not set up for deliveries");
+    assert!(scene.log().contains("ways_in"), "{}", scene.log());
+    let check = text(&scene.subcommand(&["check"]));
+    assert!(check.contains("INSERT on ways_in") || check.contains("INSERT command denied"), "{check}");
+    scene.session().execute("DROP TABLE ways_in");
+    scene.deliver("doug", scene.message("one")).deferred("4.3.5 the database is not set up for deliveries");
+    assert_eq!(server.appended(), [""; 0]);
+}
+
+/// Courier skips SASL PLAIN's authorization identity.
+#[test]
+fn nothing_is_appended_on_courier_by_a_service_account_that_acts_for_others() {
+    let courier = host_and_port(server("COURIER"), 143);
+    let mut scene = Scene::empty(PG);
+    for name in ["doug", "scuba"] {
+        scene.database.add_address(&format!("{name}@mail.axial.net"), name);
+    }
+    scene.configure(|settings| settings.imap = courier);
+    // A mailbox that nobody has ever selected gets another UIDVALIDITY with each look, and is no mailbox to compare with.
+    Imap::login(&server("COURIER"), "service", "service-secret").run("SELECT INBOX").unwrap();
+    for _ in 0..2 {
+        for name in ["doug", "scuba"] {
+            scene.deliver(name, scene.message("one")).deferred(IGNORES);
+        }
+    }
+    let id = scene.message_id("one");
+    for (user, password) in [("service", "service-secret"), ("doug", "secret"), ("scuba", "secret")] {
+        let mut look = Imap::login(&server("COURIER"), user, password);
+        let there = look.messages("INBOX").iter().filter(|there| there.field("Message-ID") == id).count();
+        assert_eq!(there, 0, "{user}");
+    }
+    assert_eq!(scene.database.count("SELECT count(*) FROM attempts"), 0);
+    let check = scene.subcommand(&["check"]);
+    let said = text(&check);
+    assert_eq!(check.status.code(), Some(69), "{said}");
+    assert!(said.lines().any(|line| line.contains("user of the login") && line.contains("BAD")), "{said}");
+}
+
+#[test]
+fn what_real_servers_make_of_it() {
+    let (host, port) = host_and_port(server("COURIER"), 143);
+    let courier = Settings { address: Endpoint::Tcp { host, port }, ..Server::Dovecot.settings() };
+    let found = |settings: &Settings, user: &str| {
+        prove(settings, user, "INBOX", Deadline::after(Duration::from_secs(240))).map_err(|error| error.failure)
+    };
+    // These two let in whoever comes, as the tests want it: tests/images/start/dovecot, tests/images/start/cyrus.
+    for server in [Server::Dovecot, Server::Cyrus] {
+        for user in [somebody("behalf"), format!("{}@mail.example", somebody("behalf"))] {
+            assert_eq!(found(&server.settings(), &user), Ok(Honoured::EachHasHisOwn), "{server:?} {user}");
+        }
+    }
+    let separator =
+        |settings: Settings| Settings { act_for_user: false, login_user: Some("{user}*service".into()), ..settings };
+    assert_eq!(found(&separator(Server::Dovecot.settings()), &somebody("behalf")), Ok(Honoured::EachHasHisOwn));
+    Imap::login(&server("COURIER"), "service", "service-secret").run("SELECT INBOX").unwrap();
+    assert_eq!(found(&courier, "doug"), Err(IdentityIgnored));
+    assert_eq!(found(&separator(courier), "doug"), Ok(Honoured::InventedUserRefused));
+}
+
+/// Where each account has a second name with the service account's password, a login says for whom it is.
+#[test]
+fn courier_delivers_to_whom_a_login_names() {
+    let courier = host_and_port(server("COURIER"), 143);
+    let mut scene = Scene::empty(PG);
+    for (address, user) in [("doug@mail.axial.net", "doug"), ("scuba@mail.axial.net", "scuba"), (LISA, "lisa")] {
+        scene.database.add_address(address, user);
+    }
+    let sent = "UPDATE addresses SET sent = 'INBOX.Sent'";
+    scene.session().execute(sent);
+    scene.configure(|settings| {
+        settings.imap = courier;
+        settings.imap_more = "login_user = \"{user}*service\"\nmechanism = \"login\"".into();
+    });
+    let check = scene.subcommand(&["check"]);
+    assert_eq!(check.status.code(), Some(0), "{}", text(&check));
+    let (mut inboxes, id) = (Vec::new(), scene.message_id("two"));
+    for name in ["doug", "scuba"] {
+        scene.deliver(name, scene.message("two")).delivered();
+    }
+    for (user, mailbox) in [("doug", "INBOX"), ("scuba", "INBOX"), ("lisa", "INBOX.Sent"), ("lisa", "INBOX")] {
+        let mut look = Imap::login(&server("COURIER"), user, "secret");
+        inboxes.push(look.messages(mailbox).iter().filter(|there| there.field("Message-ID") == id).count());
+    }
+    assert_eq!(inboxes, [1, 1, 1, 0]);
+}
+
+#[test]
+fn where_the_login_names_nobody_a_mailbox_is_named_after_its_user() {
+    let server = Accounts::start(None, |login| Welcome::to(&login.name, 7, 5));
+    let mut scene = scene_on(PG, server.port, &["doug", "lisa"]);
+    scene.configure(|settings| settings.imap_more = "act_for_user = false".into());
+    scene.deliver("doug", scene.message("one")).deferred(SET_UP);
+    assert!(scene.log().contains("imap.login_user does not name the mailbox's user"), "{}", scene.log());
+    let check = scene.subcommand(&["check"]);
+    assert_eq!(check.status.code(), Some(69), "{}", text(&check));
+    scene.session().execute("UPDATE addresses SET inbox = 'user/' || imap_user");
+    // The recipient's copy is where it belongs, and an author's Sent that is everybody's gets none.
+    scene.deliver("doug", scene.message("one")).deferred(SET_UP);
+    let inbox = format!("user/{} of service", scene.user("doug"));
+    assert_eq!(server.appended(), [inbox.as_str()]);
+    scene.session().execute("UPDATE addresses SET sent = 'user/' || imap_user || '/Sent'");
+    scene.deliver("doug", scene.message("one")).delivered();
+    assert_eq!(server.appended(), [inbox, format!("user/{}/Sent of service", scene.user("lisa"))]);
+    assert_eq!(invented(&server.logins()), 0);
+}
+
+/// However many come at once: a row of failed logins looks like an attack.
+#[test]
+fn one_delivery_finds_it_out_for_all() {
+    // The first of them hears of it when all are there: a connection each, and two more of its own.
+    let server = Accounts::start(None, |login| {
+        if login.acting_for.starts_with("maildrop-check-") {
+            wait_until("all are there", || login.connected.load(Ordering::SeqCst) >= 8 + 2);
+        }
+        honours(login)
+    });
+    let names: Vec<String> = (0..8).map(|n| format!("user{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let scene = scene_on(PG, server.port, &names);
+    let running: Vec<_> = names.iter().map(|name| scene.start(name, &[], scene.message(name))).collect();
+    for delivery in running {
+        delivery.end().delivered();
+    }
+    assert_eq!(invented(&server.logins()), 1);
+    assert_eq!(server.appended().len(), 8);
+}
+
+#[test]
+fn a_server_that_ignores_it_gets_nothing_by_replay_either() {
+    let server = Accounts::start(None, |login| Welcome::to(&login.name, 7, 5));
+    let scene = scene_on(PG, server.port, &["doug"]);
+    std::fs::write(scene.path("one.eml"), scene.message("one")).unwrap();
+    let failed = scene.path("failed");
+    let to_doug = ["replay", "--recipient", "doug@mail.axial.net", "--failures-to", &failed, &scene.path("one.eml")];
+    let replay = scene.subcommand(&to_doug);
+    assert_ne!(replay.status.code(), Some(0), "{}", text(&replay));
+    assert!(text(&replay).contains("ignores"), "{}", text(&replay));
+    assert_eq!(server.appended(), [""; 0]);
+}
+
+#[test]
+fn a_server_that_ignores_it_gets_no_copy_that_is_still_owed() {
+    let (mut scene, _) = crate::operator::owed_copies_are_finished::owed(PG, "[record]\nraw = true\n");
+    let server = Accounts::start(None, |login| Welcome::to(&login.name, 7, 5));
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), server.port));
+    let replay = scene.subcommand(&["replay", "--owed"]);
+    assert_ne!(replay.status.code(), Some(0), "{}", text(&replay));
+    assert!(text(&replay).contains("ignores"), "{}", text(&replay));
+    assert_eq!(server.appended(), [""; 0]);
+    assert_eq!(scene.database.count("SELECT count(*) FROM copies WHERE state = 'owed'"), 1);
+}
+
+/// Nor is anything taken out there.
+#[test]
+fn a_server_that_ignores_it_is_not_repaired() {
+    let mut scene = Scene::with(PG, &["lisa", "doug"]);
+    scene.deliver("doug", scene.message("same")).delivered();
+    let literal = scene.message("same").replace('\n', "\r\n");
+    let mut lisa = scene.look("lisa");
+    lisa.run(&format!("APPEND Sent {{{}+}}\r\n{literal}", literal.len())).unwrap();
+    let soon = || Deadline::after(Duration::from_secs(60));
+    let mut database = scene.site().open_database(None, soon()).unwrap();
+    let found =
+        audit(&scene.site(), database.as_mut(), &Selection { since: 0, mailbox: None }, &mut |_, _| {}).unwrap();
+    let [twice] = found.twice.as_slice() else { panic!("{found:?}") };
+    let server = Accounts::start(None, |login| Welcome::to(&login.name, 7, 5));
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), server.port));
+    let taken = take_out(&scene.site(), twice, soon());
+    assert!(
+        matches!(&taken, Err(NotTaken::Unproven(Deferral::Mailbox(e))) if e.failure == IdentityIgnored),
+        "{taken:?}"
+    );
+    assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+}
+
+/// One connection too many is not about the author.
+#[test]
+fn an_author_who_is_refused_without_a_clear_reason_is_tried_again() {
+    for (refusal, owed_at_once) in [
+        ("NO [ALERT] too many connections", false),
+        ("NO Login failed.", false),
+        ("NO [AUTHORIZATIONFAILED] no such user", true),
+    ] {
+        let server = Accounts::start(None, move |login| match login.acting_for.starts_with("lisa") {
+            true => Welcome::Refused(refusal),
+            false => honours(login),
+        });
+        let scene = scene_on(PG, server.port, &["doug", "lisa"]);
+        let outcome = scene.deliver("doug", scene.message("one"));
+        if owed_at_once {
+            assert_eq!(outcome.delivered(), "INBOX appended (uid 1), Sent owed");
+        } else {
+            outcome.deferred(SET_UP);
+        }
+        assert_eq!(server.appended(), [format!("INBOX of {}", scene.user("doug"))], "{refusal}");
+    }
+}
+
+#[test]
+fn check_names_the_right_that_is_missing() {
+    for (rights, missing) in [("lrswk", "insert"), ("lrswi", "create"), ("lrswic", ""), ("lrikste", "")] {
+        let server = Accounts::start(Some(rights), honours);
+        let scene = scene_on(PG, server.port, &["doug"]);
+        let check = scene.subcommand(&["check"]);
+        let said = text(&check);
+        assert_eq!(check.status.code(), Some(if missing.is_empty() { 0 } else { 69 }), "{said}");
+        assert!(missing.is_empty() || said.contains(&format!("no right {missing}")), "{said}");
+    }
+}
+
+#[test]
+fn check_sees_two_users_with_one_inbox() {
+    let scene = |server: &Accounts| scene_on(PG, server.port, &["doug", "scuba"]);
+    // A user who does not exist is refused, and whoever does exist is in one INBOX.
+    let one = Accounts::start(None, |login| match honours(login) {
+        Welcome::To { .. } => Welcome::to("proxy", 7, 5),
+        refused => refused,
+    });
+    let check = scene(&one).subcommand(&["check"]);
+    assert_eq!(check.status.code(), Some(69), "{}", text(&check));
+    assert!(text(&check).contains("have the same INBOX"), "{}", text(&check));
+    let check = scene(&Accounts::start(None, honours)).subcommand(&["check"]);
+    assert_eq!(check.status.code(), Some(0), "{}", text(&check));
+    assert!(text(&check).contains("have an INBOX each"), "{}", text(&check));
+}

@@ -1,0 +1,15 @@
+//! The subcommands that people run.
+
+mod administration;
+mod audit;
+mod lock_exec;
+mod lock_list;
+mod lost_copies_are_restored;
+pub mod owed_copies_are_finished;
+mod prune;
+mod replay_a_queue_file;
+mod replay_on_each_engine;
+mod replay_what_is_missing;
+mod stats;
+mod the_commands_in_the_pages;
+mod trace;

@@ -1,0 +1,266 @@
+//! `trace`: whoever asks for a message by its Message-ID, queue id or address is told how it stands, what was tried, where
+//! its copies are, and who is at it now.
+
+use crate::support::database::{Connection, Engine};
+use crate::support::program::{program, wait_until};
+use crate::support::scene::{LISA, Scene};
+use crate::support::wire::{Fate, Speaker, Wire, says};
+use serde_json::Value;
+
+on_each_engine!(
+    a_delivered_message_has_its_story,
+    whoever_is_put_off_is_told_why,
+    the_one_that_delivers_now_is_named_and_so_is_the_one_that_died,
+    messages_that_share_a_message_id_are_told_apart,
+    what_never_got_here_is_said_to_be_so,
+    a_sent_copy_that_is_owed_is_in_the_first_line,
+);
+
+fn text(scene: &Scene, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = scene.subcommand(&[&["trace"], arguments].concat());
+    assert!(output.stderr.is_empty(), "{output:?}");
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+fn traced(scene: &Scene, arguments: &[&str]) -> Value {
+    let (exit, text) = text(scene, &[arguments, &["--json"]].concat());
+    let json: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let found = json["messages"].as_array().unwrap().len();
+    assert_eq!(exit, Some(if found == 0 { 66 } else { 0 }), "{text}");
+    json
+}
+
+/// The only message of an answer.
+#[track_caller]
+fn only(json: &Value) -> &Value {
+    assert_eq!(json["messages"].as_array().unwrap().len(), 1, "{json}");
+    &json["messages"][0]
+}
+
+fn strings<'a>(list: &'a Value, field: &str) -> Vec<&'a str> {
+    list.as_array().unwrap().iter().map(|item| item[field].as_str().unwrap()).collect()
+}
+
+/// Takes the lock of a message, as a DBA would.
+fn hold(scene: &Scene, message_id: &str) -> Connection {
+    let json = program(&["lock", "key", "--json", message_id]).output().unwrap().stdout;
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    let mut session = scene.session();
+    let taken = if scene.database.engine.is_postgres() {
+        format!("SELECT pg_try_advisory_lock({})::text", json["postgresql"].as_str().unwrap())
+    } else {
+        format!("SELECT CASE GET_LOCK('{}', 0) WHEN 1 THEN 'true' END", json["mysql"].as_str().unwrap())
+    };
+    assert_eq!(session.texts(&taken), ["true"]);
+    session
+}
+
+fn a_delivered_message_has_its_story(engine: Engine) {
+    let mut scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
+    // Whoever looks needs no more than the rights that are meant for it.
+    scene.database.create_operator(&format!("{}_o", scene.run), "secret");
+    let (message, id) = (scene.message("story"), scene.message_id("story"));
+    let queue_id = format!("4b{}", scene.run);
+    scene.deliver_with("doug", &["--queue-id", &queue_id], &message).delivered();
+    scene.deliver("scuba", &message).delivered();
+    scene.deliver("doug", &message).delivered();
+    scene.deliver("doug", scene.message("another")).delivered();
+    let operator = format!("{}_o", scene.run);
+    scene.configure(|settings| (settings.role, settings.database_password) = (operator, "secret".into()));
+
+    let json = traced(&scene, &[&id]);
+    let told = only(&json);
+    assert_eq!((&json["asked"]["as"], &told["state"]), (&"Message-ID".into(), &"delivered".into()), "{json}");
+    assert_eq!(told["message_id"], id.as_str());
+    assert_eq!(strings(&told["recipients"], "recipient"), ["doug@mail.axial.net", "scuba@mail.axial.net"]);
+    assert_eq!(strings(&told["recipients"], "state"), ["delivered", "delivered"]);
+    assert_eq!((&told["message"]["sender"], &told["message"]["subject"]), (&LISA.into(), &"story".into()));
+    assert_eq!(told["message"]["size"], message.replace('\n', "\r\n").len());
+    // Three copies, and where they are.
+    assert_eq!(strings(&told["copies"], "mailbox"), ["INBOX", "INBOX", "Sent"]);
+    let uids = told["copies"].as_array().unwrap().iter().map(|copy| copy["uid"].as_u64().unwrap());
+    let there = [scene.inbox("doug"), scene.inbox("scuba"), scene.sent("lisa")].map(|found| u64::from(found[0].uid));
+    assert_eq!(uids.collect::<Vec<_>>(), there);
+    // Three attempts, in their order, each with how long its stages took.
+    assert_eq!(
+        strings(&told["attempts"], "recipient"),
+        ["doug@mail.axial.net", "scuba@mail.axial.net", "doug@mail.axial.net"]
+    );
+    let attempts = told["attempts"].as_array().unwrap();
+    assert_eq!(strings(&attempts[0]["copies"], "outcome"), ["appended", "appended"]);
+    assert_eq!(strings(&attempts[1]["copies"], "outcome"), ["appended", "already there"]);
+    assert_eq!(strings(&attempts[2]["copies"], "outcome"), ["already there", "already there"]);
+    assert_eq!(attempts[0]["queue_id"], queue_id.as_str());
+    for attempt in attempts {
+        let stage = |name: &str| attempt["stages_ms"][name].as_f64();
+        assert!(stage("connect") > Some(0.0) && stage("lock") > Some(0.0), "{attempt}");
+        // Whoever finds all copies there appends nothing: that is a matter of microseconds, and may be told as 0.00 ms.
+        let appended = strings(&attempt["copies"], "outcome").contains(&"appended");
+        assert!(stage("append").is_some_and(|took| took > 0.0 || !appended), "{attempt}");
+        assert!(attempt["pid"].as_u64() > Some(1) && attempt["host"].as_str().is_some_and(|host| !host.is_empty()));
+    }
+    assert_eq!(told["lock"]["holder"], Value::Null);
+
+    // Every way in leads to the same story.
+    let bare = id.trim_matches(['<', '>']);
+    assert_eq!(traced(&scene, &[bare])["asked"]["as"], "Message-ID");
+    for (way, taken_as) in [(bare, "Message-ID"), (&queue_id, "queue id"), ("SCUBA@mail.axial.net", "address")] {
+        let json = traced(&scene, &[way]);
+        assert_eq!(json["asked"]["as"], taken_as, "{json}");
+        assert_eq!(only(&json)["identity"], told["identity"], "{way}");
+    }
+    // Doug, Lisa who sent, and Dovecot's name for Doug: two messages, the newest first.
+    let user = scene.user("doug");
+    for address in ["doug@mail.axial.net", LISA] {
+        assert_eq!(traced(&scene, &[address])["messages"].as_array().unwrap().len(), 2, "{address}");
+    }
+    assert_eq!(traced(&scene, &[&user])["messages"].as_array().unwrap().len(), 0, "a user's name is no address");
+    let newest = traced(&scene, &["doug@mail.axial.net", "--limit", "1"]);
+    assert_eq!((&newest["more"], &only(&newest)["message_id"]), (&true.into(), &scene.message_id("another").into()));
+    assert_eq!(traced(&scene, &[&queue_id, "--since", "0s"])["messages"], serde_json::json!([]));
+
+    // And for people.
+    let (_, told) = text(&scene, &[&id]);
+    assert!(told.starts_with("DELIVERED to all 2 recipients that were tried.\n"), "{told}");
+    assert!(told.contains(&queue_id) && told.contains("INBOX: appended; Sent: already there"), "{told}");
+    let (_, told) = text(&scene, &["doug@mail.axial.net", "--limit", "1"]);
+    assert!(told.starts_with("Taken as an address: doug@mail.axial.net.\n"), "{told}");
+    assert!(told.contains("There are more: these are the newest 1."), "{told}");
+}
+
+fn whoever_is_put_off_is_told_why(engine: Engine) {
+    let scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
+    let (message, id) = (scene.message("held"), scene.message_id("held"));
+    let holder = hold(&scene, &id);
+    for _ in 0..2 {
+        let outcome = scene.deliver_with("doug", &["--lock-wait", "0s"], &message);
+        outcome.deferred("4.3.0 another delivery of this message holds its lock");
+    }
+    let json = traced(&scene, &[&id]);
+    let told = only(&json);
+    assert_eq!((&told["state"], &told["message"]), (&"deferred".into(), &Value::Null), "{json}");
+    // A DBA's own session says no more of itself than its number.
+    assert!(told["lock"]["holder"]["session"].as_u64().is_some(), "{json}");
+    assert_eq!(told["lock"]["holder"]["host"], Value::Null);
+    let (_, said) = text(&scene, &[&id]);
+    let first = "STILL DEFERRED for doug@mail.axial.net (2 attempts): another delivery of this message held its lock.";
+    assert_eq!(said.lines().next(), Some(first), "{said}");
+    assert!(said.contains("held by a program that does not say who it is, session "), "{said}");
+    drop(holder);
+    wait_until("one is delivered", || scene.deliver("doug", &message).exit == Some(0));
+    assert_eq!(only(&traced(&scene, &[&id]))["state"], "delivered");
+
+    // One of two: the first line is about the one that waits.
+    let holder = hold(&scene, &id);
+    scene.deliver_with("scuba", &["--lock-wait", "0s"], &message).deferred("4.3.0 ");
+    let (_, said) = text(&scene, &[&id]);
+    assert!(said.starts_with("STILL DEFERRED for scuba@mail.axial.net (1 attempt): "), "{said}");
+    assert!(said.lines().next().unwrap().ends_with(" Delivered to 1 of 2."), "{said}");
+    drop(holder);
+}
+
+fn the_one_that_delivers_now_is_named_and_so_is_the_one_that_died(engine: Engine) {
+    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    let (message, id) = (scene.message("now"), scene.message_id("now"));
+    let dovecot = scene.settings.imap.clone();
+    let wire = Wire::to(dovecot.clone(), |speaker, piece| match speaker {
+        Speaker::Server if says(piece, "APPENDUID") => Fate::Hold,
+        _ => Fate::Pass,
+    });
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), wire.address.port()));
+    let running = scene.start("doug", &["--queue-id", "4bNOW"], &message);
+    wait_until("it has appended", || scene.inbox("doug").len() == 1);
+    scene.configure(|settings| settings.imap = dovecot);
+
+    let json = traced(&scene, &[&id]);
+    let told = only(&json);
+    assert_eq!(told["state"], "under way", "{json}");
+    let holder = &told["lock"]["holder"];
+    assert_eq!((&holder["pid"], &holder["queue_id"]), (&running.id().into(), &"4bNOW".into()), "{json}");
+    assert!(holder["held_for_s"].as_f64().is_some_and(|seconds| seconds < 60.0), "{json}");
+    assert_eq!(told["attempts"][0]["holds_the_lock"], true);
+    let (_, said) = text(&scene, &[&id]);
+    let now = format!("being delivered now by {}:{}, ", holder["host"].as_str().unwrap(), running.id());
+    assert!(said.starts_with("UNDER WAY to doug@mail.axial.net: ") && said.contains(&now), "{said}");
+
+    running.kill();
+    wait_until("the lock is free", || only(&traced(&scene, &[&id]))["lock"]["holder"].is_null());
+    let (_, said) = text(&scene, &[&id]);
+    assert!(said.contains("has not ended: it is under way, waits for the lock, or was cut short"), "{said}");
+    // Past its deadline no delivery lives, and until it is settled no other tries.
+    scene.minutes_pass(4);
+    let (_, said) = text(&scene, &[&id]);
+    assert!(said.starts_with("STILL DEFERRED for doug@mail.axial.net (1 attempt): the attempt of "), "{said}");
+    assert!(said.contains("the next try is put off until 7m after that beginning, in case its copy still"), "{said}");
+    scene.minutes_pass(6);
+    let (_, said) = text(&scene, &[&id]);
+    assert!(said.contains("the next try looks for its copy first"), "{said}");
+    assert!(said.starts_with("STILL DEFERRED for doug@mail.axial.net (1 attempt): the attempt of "), "{said}");
+    assert!(said.contains("never ended"), "{said}");
+    scene.deliver("doug", &message).delivered();
+    let json = traced(&scene, &[&id]);
+    let told = only(&json);
+    assert_eq!(told["state"], "delivered", "{json}");
+    assert_eq!(strings(&told["attempts"][1]["copies"], "outcome"), ["adopted", "appended"], "{json}");
+    assert_eq!(told["attempts"][0]["copies"][0]["outcome"], "died; its copy was looked for");
+}
+
+fn messages_that_share_a_message_id_are_told_apart(engine: Engine) {
+    let scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
+    let (message, id) = (scene.message("shared"), scene.message_id("shared"));
+    scene.deliver("doug", &message).delivered();
+    scene.deliver("scuba", format!("{message}another body\n")).delivered();
+    let json = traced(&scene, &[&id]);
+    let messages = json["messages"].as_array().unwrap();
+    assert_eq!(messages.len(), 2, "{json}");
+    assert_ne!(messages[0]["identity"], messages[1]["identity"]);
+    assert_eq!(strings(&messages[0]["recipients"], "recipient"), ["scuba@mail.axial.net"], "the newest comes first");
+    assert_eq!(strings(&messages[1]["recipients"], "recipient"), ["doug@mail.axial.net"]);
+    let (_, said) = text(&scene, &[&id]);
+    assert!(said.starts_with("2 messages bear this Message-ID; each has a story of its own.\n\n== 1 of 2\n"), "{said}");
+}
+
+fn what_never_got_here_is_said_to_be_so(engine: Engine) {
+    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    let id = scene.message_id("lost");
+    // The mailbox store is out of reach: put off before anything is written down.
+    let dovecot = std::mem::replace(&mut scene.settings.imap, ("127.0.0.1".into(), 9));
+    scene.configure(|_| {});
+    scene.deliver_with("doug", &["--queue-id", "4bLOST"], scene.message("lost")).deferred("4.4.1 ");
+    scene.configure(|settings| settings.imap = dovecot);
+    for (what, first) in [
+        (id.as_str(), format!("NEVER SEEN HERE: no message and no attempt bears the Message-ID {id}.")),
+        ("4bLOST", "NEVER SEEN HERE: nothing was tried with the queue id 4bLOST since ".to_owned()),
+        (
+            "doug@mail.axial.net",
+            "NEVER SEEN HERE: no message bears the Message-ID <doug@mail.axial.net>, and ".to_owned(),
+        ),
+    ] {
+        let (exit, said) = text(&scene, &[what]);
+        assert!(exit == Some(66) && said.starts_with(&first), "{said}");
+        assert!(
+            said.contains("It never got as far as the ledger") && said.contains("fields message_id, queue_id, cause")
+        );
+    }
+    // What it sends people to is there.
+    let log = scene.log();
+    let line = log.lines().find(|line| line.contains("queue_id=4bLOST") && line.contains("deferred")).unwrap();
+    assert!(line.contains("message_id=") && line.contains("cause="), "{line}");
+
+    // Another namespace has other names: that is said, too.
+    scene.deliver("doug", scene.message("lost")).delivered();
+    scene.configure(|settings| settings.more = "[lock]\nnamespace = \"elsewhere\"\n".into());
+    let (_, said) = text(&scene, &[&id]);
+    assert!(said.contains("another namespace than \"elsewhere\""), "{said}");
+}
+
+fn a_sent_copy_that_is_owed_is_in_the_first_line(engine: Engine) {
+    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    scene.deliver("doug", scene.message("owed")).delivered();
+    scene.database.execute("UPDATE copies SET state = 'owed', reason = 'no such mailbox' WHERE role = 'sender'");
+    let (_, said) = text(&scene, &[&scene.message_id("owed")]);
+    let first = said.lines().next().unwrap();
+    assert!(first.starts_with("DELIVERED to doug@mail.axial.net: delivered "), "{said}");
+    let owed = format!("the copy for Sent of {} is OWED: no such mailbox.", scene.user("lisa"));
+    assert!(first.ends_with(&owed), "{said}");
+}

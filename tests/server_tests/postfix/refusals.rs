@@ -1,0 +1,214 @@
+//! Nobody is refused for good before the database has committed that: 67 comes of a primary that finds the address missing
+//! now, and of nothing else. Whatever a server cannot write down, or does not answer for, is 75.
+
+use crate::support::database::{Connection, Engine};
+use crate::support::own_server::OwnServer;
+use crate::support::program::{Outcome, wait_until};
+use crate::support::scene::Scene;
+use crate::support::wire::{Fate, Speaker, Wire, says};
+use maildrop_command::database::DatabaseFailure;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+on_each_engine!(
+    a_refusal_is_one_row_of_its_host_updated_in_place,
+    by_default_nobody_is_refused,
+    a_commit_that_is_not_answered_refuses_nobody,
+    whoever_is_added_meanwhile_is_not_refused,
+    a_table_that_is_emptied_meanwhile_refuses_nobody,
+    who_may_not_write_it_down_refuses_nobody,
+    a_dry_run_refuses_nobody,
+);
+
+/// Somebody lives there, and whoever does not is refused.
+fn strict(scene: Scene) -> Scene {
+    let mut scene = scene;
+    scene.configure(|settings| settings.more = "[routing]\nunknown = \"reject\"\n".into());
+    scene
+}
+
+fn to_a_stranger(scene: &Scene) -> Outcome {
+    scene.deliver_with("stranger", &["--deadline", "8s"], scene.message("stranger"))
+}
+
+fn refused(scene: &mut Scene) -> i64 {
+    scene.database.texts("SELECT concat('', coalesce(sum(refused), 0)) FROM refusals")[0].parse().unwrap()
+}
+
+fn a_refusal_is_one_row_of_its_host_updated_in_place(engine: Engine) {
+    let mut scene = strict(Scene::with(engine, &["doug"]));
+    for _ in 0..3 {
+        to_a_stranger(&scene).ended(67, "5.1.1 no such recipient here");
+    }
+    let host = gethostname::gethostname().into_string().unwrap();
+    let row = "SELECT concat(host, ' ', refused) FROM refusals";
+    assert_eq!(scene.database.texts(row), [format!("{host} 3")]);
+    assert_eq!(scene.database.count("SELECT count(*) FROM attempts"), 0);
+
+    // As many as fill the page again and again: what is no longer seen makes room for the next.
+    let mut database = scene.open_database();
+    for _ in 0..300 {
+        assert!(database.refuse("mx1", &["stranger@mail.axial.net"]).unwrap());
+    }
+    assert_eq!(refused(&mut scene), 303);
+    if engine.is_postgres() {
+        assert_eq!(scene.database.count("SELECT pg_relation_size('refusals')"), 8192);
+        assert_eq!(scene.database.count("SELECT pg_relation_size('refusals_pkey')"), 2 * 8192);
+    }
+    assert!(!database.refuse("mx1", &["stranger@mail.axial.net", "doug@mail.axial.net"]).unwrap());
+    assert_eq!(refused(&mut scene), 303);
+}
+
+fn by_default_nobody_is_refused(engine: Engine) {
+    let mut scene = Scene::with(engine, &["doug"]);
+    to_a_stranger(&scene).deferred("4.1.1 no such recipient here; deferred by routing.unknown");
+    assert_eq!(refused(&mut scene), 0);
+}
+
+/// What the program is told, or is not told, once it has said this.
+fn after_the_refusal(scene: &Scene, then: impl Fn(Speaker) -> Fate + Send + Sync + 'static) -> Wire {
+    let said = AtomicBool::new(false);
+    Wire::to(scene.settings.database.clone(), move |speaker, piece| {
+        if speaker == Speaker::Program && says(piece, "INTO refusals") {
+            said.store(true, Ordering::SeqCst);
+        }
+        if said.load(Ordering::SeqCst) { then(speaker) } else { Fate::Pass }
+    })
+}
+
+fn a_commit_that_is_not_answered_refuses_nobody(engine: Engine) {
+    let mut scene = strict(Scene::with(engine, &["doug"]));
+    let there = scene.settings.database.clone();
+    let unanswered = |speaker| match speaker {
+        Speaker::Program => Fate::Pass,
+        Speaker::Server => Fate::Hold,
+    };
+    let lost = |speaker| match speaker {
+        Speaker::Program => Fate::Pass,
+        Speaker::Server => Fate::Cut,
+    };
+    let silent = after_the_refusal(&scene, unanswered);
+    scene.configure(|settings| settings.database = ("127.0.0.1".into(), silent.address.port()));
+    to_a_stranger(&scene).deferred("4.4.");
+    // It was committed; but nobody has said so.
+    wait_until("it is committed", || refused(&mut scene) == 1);
+
+    scene.configure(|settings| settings.database = there);
+    let cut = after_the_refusal(&scene, lost);
+    scene.configure(|settings| settings.database = ("127.0.0.1".into(), cut.address.port()));
+    to_a_stranger(&scene).deferred("4.4.2 the connection to the database was lost");
+}
+
+/// Changes the table of addresses in the moment before the refusal is written down.
+fn changed_meanwhile(scene: &mut Scene, change: &'static str) -> Outcome {
+    let (engine, name) = (scene.database.engine, scene.database.name.clone());
+    let changes = Wire::to(scene.settings.database.clone(), move |speaker, piece| {
+        if speaker == Speaker::Program && says(piece, "INTO refusals") {
+            Connection::open(engine, Some(&name)).execute(change);
+        }
+        Fate::Pass
+    });
+    scene.configure(|settings| settings.database = ("127.0.0.1".into(), changes.address.port()));
+    to_a_stranger(scene)
+}
+
+fn whoever_is_added_meanwhile_is_not_refused(engine: Engine) {
+    let mut scene = strict(Scene::with(engine, &["doug"]));
+    let added = "INSERT INTO addresses (address, imap_user) VALUES ('stranger@mail.axial.net', 'x')";
+    changed_meanwhile(&mut scene, added).deferred("4.3.0 the table of addresses has just been changed");
+    assert_eq!(refused(&mut scene), 0);
+}
+
+fn a_table_that_is_emptied_meanwhile_refuses_nobody(engine: Engine) {
+    let mut scene = strict(Scene::with(engine, &["doug"]));
+    let emptied = "DELETE FROM addresses";
+    changed_meanwhile(&mut scene, emptied).deferred("4.3.0 the table of addresses has just been changed");
+    assert_eq!(refused(&mut scene), 0);
+}
+
+fn who_may_not_write_it_down_refuses_nobody(engine: Engine) {
+    let mut scene = strict(Scene::with(engine, &["doug"]));
+    let role = format!("r{}", scene.run);
+    scene.database.create_role_of_grants_file(&role, "only-for-this-test");
+    let password = "only-for-this-test";
+    scene.configure(|settings| (settings.role, settings.database_password) = (role.clone(), password.into()));
+    to_a_stranger(&scene).ended(67, "5.1.1 ");
+    let told = |scene: &Scene| String::from_utf8(scene.subcommand(&["check"]).stdout).unwrap();
+    assert!(!told(&scene).contains("needed with routing.unknown"), "{}", told(&scene));
+
+    // The grants of an older release.
+    let whom = if engine.is_postgres() { role } else { format!("'{role}'@'%'") };
+    scene.database.execute(&format!("REVOKE INSERT ON refusals FROM {whom}"));
+    to_a_stranger(&scene).deferred("4.3.5 the database is not set up for deliveries");
+    assert!(told(&scene).contains("needed with routing.unknown = \"reject\", which defers without it"));
+    assert!(scene.log().contains("refusals"), "the log says on what");
+    scene.deliver("doug", scene.message("doug")).delivered();
+
+    // Its schema.
+    scene.database.execute("DROP TABLE refusals");
+    scene.database.execute("DELETE FROM maildrop_migrations WHERE number = 5");
+    to_a_stranger(&scene).deferred("4.3.5 the database is not set up for deliveries");
+    let check = scene.subcommand(&["check"]);
+    assert_eq!(check.status.code(), Some(69), "{check:?}");
+    assert!(told(&scene).contains("refusals") && told(&scene).contains("not applied"), "{}", told(&scene));
+    scene.deliver("doug", scene.message("again")).delivered();
+}
+
+fn a_dry_run_refuses_nobody(engine: Engine) {
+    let mut scene = strict(Scene::with(engine, &["doug"]));
+    let outcome = scene.deliver_with("stranger", &["--dry-run"], scene.message("stranger"));
+    outcome.deferred("4.0.0 dry run, nothing done: 5.1.1 no such recipient here");
+    assert_eq!(refused(&mut scene), 0);
+}
+
+/// A primary that waits for its synchronous standby, which is gone: it is cut off, or was replaced and has not heard of it.
+/// And a standby, until it is promoted.
+#[test]
+fn a_primary_that_is_cut_off_and_a_standby_refuse_nobody() {
+    let server = OwnServer::database(Engine::Postgres17);
+    let mut scene = strict(Scene::with_database_on(Engine::Postgres17, &server));
+    scene.member("doug");
+    to_a_stranger(&scene).ended(67, "5.1.1 ");
+
+    scene.database.execute("CREATE TABLE waits (n int)");
+    scene.database.execute("ALTER SYSTEM SET synchronous_standby_names = 'somebody'");
+    scene.database.execute("SELECT pg_reload_conf()");
+    let over = Arc::new(AtomicBool::new(false));
+    let writer = std::thread::spawn({
+        let (over, mut session) = (over.clone(), scene.session());
+        move || {
+            while !over.load(Ordering::SeqCst) {
+                session.execute("INSERT INTO waits VALUES (1)");
+            }
+        }
+    });
+    let hangs = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    wait_until("a commit hangs", || scene.database.count(hangs) > 0);
+    to_a_stranger(&scene).deferred("4.4.5 the delivery took too long");
+    over.store(true, Ordering::SeqCst);
+    scene.database.execute("ALTER SYSTEM RESET synchronous_standby_names");
+    scene.database.execute("SELECT pg_reload_conf()");
+    writer.join().unwrap();
+    wait_until("no commit hangs", || scene.database.count(hangs) == 0);
+    to_a_stranger(&scene).ended(67, "5.1.1 ");
+
+    let directory = scene.database.texts("SHOW data_directory").remove(0);
+    server.kill();
+    server.start();
+    let signal = format!("{directory}/standby.signal");
+    let touched = Command::new("docker").args(["exec", &server.container, "touch", &signal]).status().unwrap();
+    assert!(touched.success());
+    server.kill();
+    server.start();
+    scene.database.connect_again();
+    assert_eq!(scene.database.texts("SELECT pg_is_in_recovery()::text"), ["true"]);
+    to_a_stranger(&scene).deferred("4.3.0 the database takes no writes");
+    // Also where somebody is known.
+    let mut database = scene.open_database();
+    let error = database.refuse("mx1", &["stranger@mail.axial.net"]).unwrap_err();
+    assert_eq!(error.failure, DatabaseFailure::ReadOnly, "{error}");
+    scene.database.execute("SELECT pg_promote()");
+    assert!(database.refuse("mx1", &["stranger@mail.axial.net"]).unwrap());
+    to_a_stranger(&scene).ended(67, "5.1.1 ");
+}

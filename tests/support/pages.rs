@@ -1,0 +1,304 @@
+//! The pages for people, and the commands in them: which test runs each, or why none does.
+#![allow(dead_code, reason = "every test target uses a part of it")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The project's folder.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The pages whose commands are run.
+pub fn pages() -> Vec<PathBuf> {
+    let fixed = ["README.md", "CONTRIBUTING.md", "postfix/README.md"].map(|page| root().join(page));
+    let docs = fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let mut docs: Vec<PathBuf> = docs.filter(|path| is_page(path)).collect();
+    docs.sort();
+    fixed.into_iter().chain(docs).collect()
+}
+
+pub fn is_page(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "md")
+}
+
+/// A fenced example of a page.
+pub struct Block {
+    /// `docs/operate.md:57`.
+    pub place: String,
+    pub language: String,
+    /// Its lines, as indented as its fence is not.
+    pub lines: Vec<String>,
+}
+
+/// What a page has outside its fenced examples, and these.
+pub fn read(page: &Path) -> (String, Vec<Block>) {
+    let (mut prose, mut blocks, mut within) = (String::new(), Vec::<Block>::new(), None);
+    let name = page.strip_prefix(root()).unwrap().display();
+    for (number, line) in fs::read_to_string(page).unwrap().lines().enumerate() {
+        match (line.trim_start().strip_prefix("```"), within) {
+            (Some(language), None) => {
+                within = Some(line.len() - line.trim_start().len());
+                let (place, language) = (format!("{name}:{}", number + 2), language.to_owned());
+                blocks.push(Block { place, language, lines: Vec::new() });
+            }
+            (Some(_), Some(_)) => within = None,
+            (None, Some(indent)) => blocks.last_mut().unwrap().lines.push(line.get(indent..).unwrap_or("").to_owned()),
+            (None, None) => {
+                prose.push_str(line);
+                prose.push('\n');
+            }
+        }
+    }
+    assert_eq!(within, None, "{name}: a fence is not closed");
+    (prose, blocks)
+}
+
+/// The fenced examples of all pages.
+pub fn blocks() -> Vec<Block> {
+    pages().iter().flat_map(|page| read(page).1).collect()
+}
+
+/// A command line, or a statement, as a reader pastes it; without a comment at its end.
+#[derive(Clone, Debug)]
+pub struct Line {
+    pub place: String,
+    pub text: String,
+}
+
+/// The command lines of all examples in shell.
+pub fn command_lines() -> Vec<Line> {
+    let mut lines = Vec::new();
+    for block in blocks().into_iter().filter(|block| block.language == "sh") {
+        let mut begun = String::new();
+        for line in &block.lines {
+            begun += line;
+            if begun.ends_with('\\') {
+                begun.push('\n');
+                continue;
+            }
+            let text = std::mem::take(&mut begun);
+            let text = text[..command_ends_at(&text)].trim_end();
+            if !text.is_empty() {
+                lines.push(Line { place: block.place.clone(), text: text.to_owned() });
+            }
+        }
+    }
+    lines
+}
+
+/// The statements of all examples in SQL.
+pub fn statements() -> Vec<Line> {
+    let sql = |block: &Block| block.language == "sql";
+    let all = |block: Block| {
+        let text = block.lines.join("\n");
+        let statements: Vec<String> = text.split(';').map(|statement| statement.trim().to_owned()).collect();
+        statements.into_iter().map(move |text| Line { place: block.place.clone(), text })
+    };
+    blocks().into_iter().filter(sql).flat_map(all).filter(|line| !line.text.is_empty()).collect()
+}
+
+/// What stands in the text itself, between backticks.
+pub fn spans() -> Vec<Line> {
+    let mut spans = Vec::new();
+    for page in pages() {
+        let prose = read(&page).0;
+        let place = page.strip_prefix(root()).unwrap().display().to_string();
+        for text in prose.split('`').skip(1).step_by(2) {
+            // In a table `\|` is a `|`.
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ").replace("\\|", "|");
+            spans.push(Line { place: place.clone(), text });
+        }
+    }
+    spans
+}
+
+/// The subcommands, by which an excerpt in the text is known as one of ours though it leaves out the program's name.
+const SUBCOMMANDS: [&str; 8] = ["migrate", "check", "trace", "stats", "audit", "prune", "replay", "lock"];
+
+/// The command lines of this program in the text itself: `maildrop_command trace`, `replay --owed`.
+pub fn commands_in_the_text() -> Vec<Line> {
+    let mut commands = Vec::new();
+    for Line { place, text } in spans() {
+        let first = text.split(' ').next().unwrap_or_default();
+        if text.contains("maildrop_command ") {
+            commands.push(Line { place, text });
+        } else if SUBCOMMANDS.contains(&first) && text.contains(' ') {
+            commands.push(Line { place, text: format!("maildrop_command {text}") });
+        }
+    }
+    commands
+}
+
+/// What is done with a command line.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Treatment {
+    /// tests/embedded/project/the_commands_in_the_pages.rs runs it.
+    RunWithoutServers,
+    /// tests/server_tests/operator/the_commands_in_the_pages.rs runs it.
+    RunOnServers,
+    /// tests/server_tests/postfix/postfix_fragments.rs runs it.
+    RunUnderPostfix,
+    /// It runs tests: what it asks for is there.
+    RunsTests,
+    /// It is not run here, because.
+    NotRun(&'static str),
+}
+
+/// What is done with a command line; `None`: nobody has said.
+pub fn treatment(text: &str) -> Option<Treatment> {
+    if let Some((_, why)) = NOT_RUN.iter().find(|(written, _)| *written == text) {
+        return Some(Treatment::NotRun(why));
+    }
+    if QUICKSTART.iter().any(|beginning| text.starts_with(beginning)) {
+        return Some(Treatment::RunWithoutServers);
+    }
+    if UNDER_POSTFIX.contains(&text) {
+        return Some(Treatment::RunUnderPostfix);
+    }
+    if words(text).iter().flatten().any(|word| word == "tests/run") {
+        return Some(Treatment::RunsTests);
+    }
+    (!ours(text).is_empty()).then_some(Treatment::RunOnServers)
+}
+
+/// The command lines of this program in one line of a page, run as another user or not.
+pub fn ours(text: &str) -> Vec<Vec<String>> {
+    let program = |word: &String| word.rsplit('/').next() == Some("maildrop_command");
+    let begins = |command: &Vec<String>| match command[0].as_str() {
+        "setpriv" => command.iter().position(program),
+        _ => program(&command[0]).then_some(0),
+    };
+    words(text).iter().filter_map(|command| Some(command[begins(command)?..].to_vec())).collect()
+}
+
+/// All that is listed word by word.
+pub fn listed() -> Vec<&'static str> {
+    NOT_RUN.iter().map(|(written, _)| *written).chain(UNDER_POSTFIX).collect()
+}
+
+/// README.md, "Try it".
+pub const QUICKSTART: [&str; 2] = ["cargo run --release -- --embedded /tmp/maildrop-demo ", "find /tmp/maildrop-demo "];
+
+/// postfix/README.md, from step 4 on.
+const UNDER_POSTFIX: [&str; 15] = [
+    "install -m 644 postfix/header-checks.maildrop /etc/postfix/maildrop-header-checks",
+    "install -m 640 -g postfix postfix/pgsql-recipients.cf /etc/postfix/maildrop-recipients.cf",
+    "postmap -q scuba@mail.axial.net pgsql:/etc/postfix/maildrop-recipients.cf",
+    "cat postfix/master.cf.maildrop >>/etc/postfix/master.cf",
+    "postconf -e virtual_transport=lmtp:unix:private/dovecot-lmtp",
+    "postconf -e unknown_virtual_mailbox_reject_code=450",
+    "grep -v '^virtual_transport' postfix/main.cf.maildrop >>/etc/postfix/main.cf",
+    "postfix check && postfix reload",
+    "postconf -e 'transport_maps = inline:{scuba@mail.axial.net=maildrop:}' && postfix reload",
+    "postconf -e virtual_transport=maildrop && postconf -X transport_maps && postfix reload",
+    "postconf -PX maildrop/unix/soft_bounce && postconf -X unknown_virtual_mailbox_reject_code && postfix reload",
+    "mailq",
+    "grep 'relay=maildrop' /var/log/mail.log",
+    "postqueue -i QUEUE-ID",
+    "postconf -e virtual_transport=lmtp:unix:private/dovecot-lmtp && postfix reload && postqueue -f",
+];
+
+const PACKAGE: &str =
+    "it changes the machine; tests/package/check installs the package, which does the same, on Debian 12 and 13";
+const CI: &str = "it builds; .ci/run runs it";
+const HOURS: &str = "it takes longer than a test may";
+
+/// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
+const NOT_RUN: [(&str, &str); 20] = [
+    ("cargo build", CI),
+    ("cargo fmt --check", CI),
+    ("cargo clippy --locked --all-targets --all-features -- -D warnings", CI),
+    ("cargo nextest run --test simulation", "it is one of the tests"),
+    (
+        "SIMULATION_PREEMPTIONS=3 SIMULATION_RETRIES=3 cargo test --profile simulation --test simulation every_schedule -- \
+         --nocapture",
+        HOURS,
+    ),
+    (
+        "SIMULATION_SCHEDULES=30000 cargo test --profile simulation --test simulation random_schedules -- --nocapture",
+        HOURS,
+    ),
+    ("tests/mutants/run", HOURS),
+    ("tests/mutants/run imap src/site.rs", HOURS),
+    ("tests/mutants/run --servers", HOURS),
+    ("tests/mutants/run --servers imap", HOURS),
+    ("tests/mutants/run --slice", ".ci/run runs it"),
+    (
+        "useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin maildrop",
+        "it changes the machine; tests/support/postfix.rs runs it on the mail hosts",
+    ),
+    ("install -m 755 target/release/maildrop_command /usr/bin/maildrop_command", PACKAGE),
+    ("install -d -m 750 -g maildrop /etc/maildrop_command", PACKAGE),
+    ("install -m 640 -g maildrop config.example.toml /etc/maildrop_command/config.toml", PACKAGE),
+    ("install -m 640 -g maildrop /dev/null /etc/maildrop_command/database.password", PACKAGE),
+    ("install -m 640 -g maildrop /dev/null /etc/maildrop_command/imap.password", PACKAGE),
+    (
+        "install -m 755 target/release/maildrop_command /usr/bin/maildrop_command.new && mv \
+         /usr/bin/maildrop_command.new /usr/bin/maildrop_command",
+        PACKAGE,
+    ),
+    ("journalctl --grep relay=maildrop", "the test's mail hosts have no journald"),
+    (
+        "setpriv --reuid 1000 --regid 1000 --clear-groups maildrop_command …",
+        "what to run is for the reader to say; tests/embedded/root_keeps_out_of_other_peoples_directories.rs has it",
+    ),
+];
+
+/// Divides a command line into its commands, and these into words, as sh(1) does: at `|`, `&&` and `;`; quotes, backslashes and
+/// comments are read, redirections left out.
+pub fn words(line: &str) -> Vec<Vec<String>> {
+    let (mut commands, mut redirected) = (vec![Vec::new()], false);
+    let mut rest = line[..command_ends_at(line)].chars().peekable();
+    while let Some(&next) = rest.peek() {
+        match next {
+            _ if next.is_whitespace() => drop(rest.next()),
+            '\\' if rest.clone().nth(1) == Some('\n') => drop(rest.nth(1)),
+            '|' | '&' | ';' => {
+                while rest.next_if(|c| "|&;".contains(*c)).is_some() {}
+                commands.push(Vec::new());
+            }
+            '<' | '>' => {
+                while rest.next_if(|c| "<>".contains(*c)).is_some() {}
+                redirected = true;
+            }
+            _ => {
+                let word = word(&mut rest);
+                if !std::mem::take(&mut redirected) {
+                    commands.last_mut().unwrap().push(word);
+                }
+            }
+        }
+    }
+    commands.retain(|command| !command.is_empty());
+    commands
+}
+
+fn word(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) -> String {
+    let (mut word, mut quote) = (String::new(), None);
+    while let Some(&next) = rest.peek() {
+        match quote {
+            None if next.is_whitespace() || "|&;<>".contains(next) => break,
+            None if next == '\'' || next == '"' => quote = Some(next),
+            Some(end) if next == end => quote = None,
+            _ => word.push(next),
+        }
+        rest.next();
+    }
+    word
+}
+
+/// Where a comment at the end of a command line begins.
+fn command_ends_at(line: &str) -> usize {
+    let (mut quote, mut before) = (None, ' ');
+    for (at, c) in line.char_indices() {
+        match quote {
+            None if c == '#' && before.is_whitespace() => return at,
+            None if c == '\'' || c == '"' => quote = Some(c),
+            Some(end) if c == end => quote = None,
+            _ => {}
+        }
+        before = c;
+    }
+    line.len()
+}
