@@ -33,7 +33,7 @@ const DEADLINE: Duration = Duration::from_secs(3);
 const UNHURRIED: Duration = Duration::from_secs(60);
 /// How long after the deadline a delivery may end, on a machine whose disk holds everybody up now and then. Far below any time
 /// limit of a server or of the network: it is the deadline that ends it.
-const WITHIN: Duration = Duration::from_secs(10);
+const WITHIN: Duration = Duration::from_secs(20);
 /// How many deliveries wait at once. They cost next to nothing meanwhile.
 const AT_ONCE: usize = 12;
 
@@ -140,13 +140,21 @@ impl Run {
         (scene.inbox(&format!("to{}", self.name)).len(), scene.sent(&format!("by{}", self.name)).len())
     }
 
+    /// Delivers it. Where a busy machine did not get as far as the silence, once more, with twice the time.
     fn deliver(&self, clock: &Clock) -> Outcome {
-        let outcome = feed(self.command(&self.config, DEADLINE), self.message.as_bytes());
-        // From when it first turned to a server, a few milliseconds into its life: how long a busy machine takes to start a
-        // process is not the program's doing.
-        let began = self.wire.first_heard().unwrap_or_else(|| panic!("{}: nobody was asked: {outcome:?}", self.what));
-        in_time(clock, &self.what, began, &outcome);
-        outcome
+        let mut deadline = DEADLINE;
+        loop {
+            let started = Instant::now();
+            let outcome = feed(self.command(&self.config, deadline), self.message.as_bytes());
+            // From when it first turned to a server, a few milliseconds into its life: how long a busy machine takes to start
+            // a process is not the program's doing.
+            let began = self.wire.first_heard().unwrap_or_else(|| panic!("{}: nobody was asked: {outcome:?}", self.what));
+            in_time(clock, &self.what, began.max(started), deadline, &outcome);
+            if outcome.exit == Some(0) || self.silent.load(Ordering::SeqCst) || deadline >= UNHURRIED {
+                return outcome;
+            }
+            deadline *= 2;
+        }
     }
 }
 
@@ -168,15 +176,13 @@ fn at_each_reply(mut scene: Scene, server: &(String, u16), changes: &[(&str, Str
         match outcome.exit {
             // What the server had left to say was nothing that it takes to be delivered: its good-bye.
             Some(0) => assert_eq!(run.copies(&scene), (1, 1), "{}: {outcome:?}", run.what),
-            // (A busy server may have answered too late without any help.)
             Some(75) => deferred.push(run),
             _ => panic!("{}: {outcome:?}", run.what),
         }
     }
     let silenced = deferred.iter().filter(|run| run.silent.load(Ordering::SeqCst)).count();
     println!("{pieces} replies, {} silences, {silenced} of which deferred the message", runs.len());
-    // (The first delivery of all may take more replies than the next: TLS, and MySQL's cache of passwords. And a busy
-    // machine may not get as far as the last ones within the deadline.)
+    // (The first delivery of all may take more replies than the next: TLS, and MySQL's cache of passwords.)
     assert!(silenced >= pieces, "only {silenced} of {} silences deferred the message", runs.len());
 
     // Postfix comes again, later, when all is well. (A server may take its time to notice that the lock's connection is
@@ -259,9 +265,9 @@ impl Drop for Clock {
 }
 
 /// Holds it to the deadline.
-fn in_time(clock: &Clock, what: &str, began: Instant, outcome: &Outcome) {
+fn in_time(clock: &Clock, what: &str, began: Instant, deadline: Duration, outcome: &Outcome) {
     let (lived, late) = (began.elapsed(), clock.lateness_since(began));
-    assert!(lived < DEADLINE + WITHIN + late, "{what}: {lived:?} where all were {late:?} late: {outcome:?}");
+    assert!(lived < deadline + WITHIN + late, "{what}: {lived:?} where all were {late:?} late: {outcome:?}");
     outcome.one_line();
 }
 
@@ -302,7 +308,7 @@ fn a_pipe_that_falls_silent() {
                 assert_eq!(output.stderr, b"");
                 let line = String::from_utf8(output.stdout).unwrap();
                 let outcome = Outcome { exit: output.status.code(), line, took };
-                in_time(clock, &format!("{written} bytes written, trickles: {trickles}"), runs, &outcome);
+                in_time(clock, &format!("{written} bytes written, trickles: {trickles}"), runs, DEADLINE, &outcome);
                 outcome.deferred("4.4.5 the delivery took too long");
                 assert!(took >= DEADLINE - Duration::from_millis(100), "{outcome:?}");
             });
@@ -332,7 +338,7 @@ fn a_name_server_that_falls_silent() {
                     // How long a busy machine takes to make room for it is not the program's doing.
                     let started = std::fs::metadata(starts).and_then(|file| file.modified()).expect("it starts");
                     let began = Instant::now() - started.elapsed().unwrap_or_default();
-                    in_time(clock, &what, began, &outcome);
+                    in_time(clock, &what, began, DEADLINE, &outcome);
                     outcome.deferred("4.4.");
                     // The resolver gives up on a server that answers with rubbish; on any other it has waited.
                     let waited = manner == Manner::AByteASecond || outcome.took >= DEADLINE / 2;

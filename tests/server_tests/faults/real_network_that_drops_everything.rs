@@ -18,8 +18,11 @@ on_each_engine!(on_the_way_to_the_database, on_the_way_to_the_mailbox_store);
 /// Of the deliveries, on a machine that has time for them.
 const DEADLINE: Duration = Duration::from_secs(4);
 
+/// On one that has not.
+const UNHURRIED: Duration = Duration::from_secs(60);
+
 /// What the end of a process may take, beyond it, on a machine with much to do.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(20);
 
 /// How many points are tried at once.
 const AT_ONCE: usize = 12;
@@ -40,15 +43,16 @@ fn on_the_way_to_the_mailbox_store(engine: Engine) {
 fn silence(engine: Engine, kind: &str, way: fn(&mut Settings) -> &mut (String, u16), hear: Duration) -> usize {
     let mut scene = Scene::with(engine, &["doug"]);
     scene.member("maria");
-    let deadline = deadline(&scene);
+    let mut deadline = deadline(&scene);
     scene.member("lisa");
-    scene.configure(|settings| settings.more = format!("[delivery]\ndeadline = \"{}s\"\n", deadline.as_secs()));
     let (mut report, mut ids, mut queue) = (Report::default(), Vec::new(), Vec::new());
     let (mut administrator, mut stuck) = (scene.session(), 0);
     // Until some need no more pieces than that.
     let mut nobody_got_through = true;
     while nobody_got_through {
-        assert!(ids.len() < 100, "nobody gets through");
+        assert!(ids.len() < 200, "nobody gets through");
+        scene.configure(|settings| settings.more = format!("[delivery]\ndeadline = \"{}s\"\n", deadline.as_secs()));
+        let mut too_slow = false;
         let points = ids.len()..ids.len() + AT_ONCE;
         let deliveries: Vec<_> = points.map(|point| begin(&scene, point, way)).collect();
         for (id, left, delivery) in deliveries {
@@ -62,6 +66,7 @@ fn silence(engine: Engine, kind: &str, way: fn(&mut Settings) -> &mut (String, u
                 _ => panic!("{id}: {outcome:?}"),
             }
             nobody_got_through &= fell_silent || outcome.exit != Some(0);
+            too_slow |= !fell_silent && outcome.exit != Some(0);
             report.faults += usize::from(fell_silent);
             report.deferred += usize::from(outcome.exit == Some(75));
             report.deliveries += 1;
@@ -76,8 +81,13 @@ fn silence(engine: Engine, kind: &str, way: fn(&mut Settings) -> &mut (String, u
             held = administrator.texts(&holders).len();
         }
         stuck += held;
+        // Nothing was in its way: the machine has become busier.
+        if too_slow {
+            deadline = (deadline * 2).min(UNHURRIED);
+        }
     }
-    assert!(report.faults > 10, "only {} pieces went over the wire", report.faults);
+    // (A delivery and an IMAP server take turns at least this often, however the pieces fall.)
+    assert!(report.faults >= 6, "only {} pieces went over the wire", report.faults);
     assert!(!queue.is_empty(), "nobody minded");
 
     let holders = holders_of(engine, queue.iter().map(|id| scene.message_id(id)));
