@@ -148,7 +148,8 @@ impl Run {
             let outcome = feed(self.command(&self.config, deadline), self.message.as_bytes());
             // From when it first turned to a server, a few milliseconds into its life: how long a busy machine takes to start
             // a process is not the program's doing.
-            let began = self.wire.first_heard().unwrap_or_else(|| panic!("{}: nobody was asked: {outcome:?}", self.what));
+            let began =
+                self.wire.first_heard().unwrap_or_else(|| panic!("{}: nobody was asked: {outcome:?}", self.what));
             in_time(clock, &self.what, began.max(started), deadline, &outcome);
             if outcome.exit == Some(0) || self.silent.load(Ordering::SeqCst) || deadline >= UNHURRIED {
                 return outcome;

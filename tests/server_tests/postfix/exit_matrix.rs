@@ -237,9 +237,11 @@ fn rows(site: &MailHosts) -> Vec<Row> {
         Row::ours("no thread to be had", Deferred, "4.3.0", "out of threads").after(site, "threads", "ulimit -u 1"),
         // The rest of it is read by a thread, while the servers are connected to: the thread's stack, the message or a library
         // may be what finds no memory. So there is no telling whether it says "out of threads", "memory", or aborts.
-        Row::ours("no memory for the message, 9 MB", Deferred, "4.3.0", "")
-            .with(|row| row.size = 9_000_000)
-            .after(site, "memory", "ulimit -v 36000"),
+        Row::ours("no memory for the message, 9 MB", Deferred, "4.3.0", "").with(|row| row.size = 9_000_000).after(
+            site,
+            "memory",
+            "ulimit -v 36000",
+        ),
         Row::ours("a log that may not grow", Sent, "2.0.0", "delivered via").after(site, "growth", "ulimit -f 0"),
         // Time.
         Row::ours("its deadline, waiting for the lock", Deferred, "4.", "").with(|row| {
