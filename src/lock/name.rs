@@ -15,7 +15,7 @@ pub(crate) const OF_PROGRAMS: &str = " exec";
 ///
 /// The length prefixes keep `a`+`bc` and `ab`+`c` apart. `tests/lock_names.json` pins the encoding; the SQL functions
 /// `maildrop_lock_key()` and `maildrop_lock_name()` give the same.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockName([u8; 32]);
 
 impl LockName {

@@ -1,4 +1,4 @@
-//! What `check --self-test` proves on the live database: that the lock excludes, and that all hosts take the same locks.
+//! `check --self-test`: proves on the live database that the lock excludes, and that all hosts take the same locks.
 
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
