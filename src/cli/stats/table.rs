@@ -1,4 +1,4 @@
-//! The statistics as tables, for people.
+//! The statistics as tables.
 
 use crate::base::timestamp::told;
 use crate::cli::table;

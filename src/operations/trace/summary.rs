@@ -1,4 +1,4 @@
-//! What the story comes to: delivered, deferred, under way, and why.
+//! How a message stands: delivered, deferred, under way, and why.
 
 use super::Limits;
 use crate::base::timestamp::{span, told};
@@ -9,22 +9,20 @@ use crate::message::Role;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Postfix rests at most 4000 s between two tries of one message (maximal_backoff_time). When that has passed twice, nobody
-/// has it in a queue that moves.
+/// Postfix waits at most 4000 s between two tries of one message (maximal_backoff_time). After twice that, it is in no queue that
+/// moves.
 const NOBODY_TRIES: Duration = Duration::from_secs(8000);
 
-/// How a message stands, or how it stands for one recipient.
+/// How a message stands, for all or for one recipient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum StoryState {
-    /// Being delivered in this moment.
     #[serde(rename = "under way")]
     UnderWay,
     Deferred,
     Refused,
-    /// Delivered to everybody who was tried, but a Sent copy is owed.
+    /// Delivered to all recipients that were tried, but a Sent copy is owed.
     Owed,
-    /// Delivered to everybody who was tried.
     Delivered,
 }
 
@@ -33,10 +31,10 @@ pub(crate) enum StoryState {
 pub(crate) struct RecipientSummary {
     pub(crate) recipient: String,
     pub(crate) state: StoryState,
-    /// The same in plain words.
+    /// The state in words.
     pub(crate) told: String,
     pub(crate) attempts: usize,
-    /// When the last one began, in microseconds since 1970.
+    /// When the last attempt began, in microseconds since 1970.
     #[serde(rename = "last_attempt_at", serialize_with = "crate::base::timestamp::serialize_optional")]
     pub(crate) last_at: Option<i64>,
 }
@@ -52,7 +50,7 @@ pub(super) fn of_recipients(story: &Story, now: i64, limits: &Limits) -> Vec<Rec
     recipients.into_iter().map(|recipient| of_recipient(story, recipient, now, limits)).collect()
 }
 
-/// The attempts at delivering it. A copy too many that was taken out later says nothing of how it stands.
+/// The attempts at delivery, without those of `audit`.
 fn tries(story: &Story) -> impl Iterator<Item = &StoryAttempt> {
     story.attempts.iter().filter(|attempt| attempt.result() != AttemptResult::Audit)
 }
@@ -92,7 +90,7 @@ fn judge(
             let at = copy.delivered_at.unwrap_or(copy.updated_at);
             (StoryState::Delivered, format!("delivered {}", told(at)))
         }
-        // The copy was pruned, or never recorded: what the attempt says is all there is.
+        // The copy was pruned, or never recorded: the attempt has to do.
         (None, Some(done), _) => (StoryState::Delivered, format!("delivered {}", told(done.began_at))),
         (copy, _, Some(last)) => {
             let (state, mut why) = why_not(last, now, limits);
@@ -114,8 +112,7 @@ fn judge(
     }
 }
 
-/// Whether Postfix was told 0. A Sent copy that was tried for long enough leaves its attempt open where nobody knows what
-/// came of the last append.
+/// Whether Postfix was told 0. A Sent copy that was given up leaves its attempt open if the last append was not answered.
 fn is_done(story: &Story, attempt: &StoryAttempt) -> bool {
     let given_up =
         |key| story.copies.iter().any(|copy| copy.key == key && copy.role == Role::Sender && !copy.delivered);
@@ -129,6 +126,8 @@ fn why_not(last: &StoryAttempt, now: i64, limits: &Limits) -> (StoryState, Strin
     let StoryAttempt { host, pid, began_at, .. } = last;
     let failed = last.copies.iter().find(|tried| tried.result() != AttemptResult::Delivered);
     let reason = || failed.and_then(|tried| tried.outcome.as_ref()).map(Outcome::reason).unwrap_or_default();
+    let settle = span(limits.settle);
+    let put_off = format!("is put off until {settle} after that beginning, in case its copy still arrives");
     match last.result() {
         AttemptResult::Busy => (StoryState::Deferred, "another delivery of this message held its lock".into()),
         AttemptResult::Refused => (StoryState::Refused, reason()),
@@ -141,10 +140,7 @@ fn why_not(last: &StoryAttempt, now: i64, limits: &Limits) -> (StoryState, Strin
             let ago = span(between(*began_at, now));
             let until = match limits.settle.is_zero() {
                 true => String::new(),
-                false => format!(
-                    " (the next try is put off until {} after that beginning, in case its copy still arrives)",
-                    span(limits.settle)
-                ),
+                false => format!(" (the next try {put_off})"),
             };
             let why = format!(
                 "{host}:{pid} began {ago} ago and has not ended: it is under way, waits for the lock, or was cut short{until}"
@@ -153,14 +149,7 @@ fn why_not(last: &StoryAttempt, now: i64, limits: &Limits) -> (StoryState, Strin
         }
         ending @ (AttemptResult::Open | AttemptResult::Died) => {
             let unsettled = ending == AttemptResult::Open && between(*began_at, now) < limits.settle;
-            let until = if unsettled {
-                format!(
-                    "is put off until {} after that beginning, in case its copy still arrives, and ",
-                    span(limits.settle)
-                )
-            } else {
-                String::new()
-            };
+            let until = if unsettled { put_off + ", and " } else { String::new() };
             let why = format!(
                 "the attempt of {host}:{pid} at {} never ended: it was cut short, or never heard what came of its append; \
                  the next try {until}looks for its copy first",
@@ -174,7 +163,7 @@ fn why_not(last: &StoryAttempt, now: i64, limits: &Limits) -> (StoryState, Strin
     }
 }
 
-/// The line that comes first: what there is to know at three in the morning.
+/// The state of the message, and the first line that is printed of it.
 pub(super) fn of_message(story: &Story, recipients: &[RecipientSummary]) -> (StoryState, String) {
     let worst = recipients.iter().min_by_key(|one| one.state);
     let owed: Vec<&StoryCopy> = story.copies.iter().filter(|copy| !copy.delivered).collect();
@@ -211,21 +200,15 @@ pub(super) fn of_message(story: &Story, recipients: &[RecipientSummary]) -> (Sto
     }
 }
 
-/// Who has the lock, in words.
 pub(crate) fn held_by(holder: &Holder) -> String {
     let mut told = match (&holder.host, holder.pid) {
         (Some(host), Some(pid)) => format!("held by {host}:{pid}"),
         _ => "held by a program that does not say who it is".to_owned(),
     };
-    if let Some(queue_id) = &holder.queue_id {
-        told.push_str(&format!(", queue id {queue_id}"));
-    }
-    if let Some(session) = holder.session {
-        told.push_str(&format!(", session {session} of the database server"));
-    }
-    if let Some(held_for) = holder.held_for {
-        told.push_str(&format!(", for {}", span(held_for)));
-    }
+    let queue_id = holder.queue_id.as_ref().map(|queue_id| format!(", queue id {queue_id}"));
+    let session = holder.session.map(|session| format!(", session {session} of the database server"));
+    let held_for = holder.held_for.map(|held_for| format!(", for {}", span(held_for)));
+    told.extend([queue_id, session, held_for].into_iter().flatten());
     told
 }
 
