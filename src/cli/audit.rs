@@ -119,8 +119,8 @@ fn repair(site: &Site, twice: &Twice, arguments: &Arguments) -> Repair {
 /// Prints the findings as text, the most important first.
 fn tell(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
     let gone = |wanted: fn(Gone) -> bool| {
-        let wanted = found.gone.iter().filter(move |(_, gone)| wanted(*gone));
-        wanted.map(|(copy, gone)| (copy, Some(*gone))).collect::<Vec<_>>()
+        let all = found.gone.iter().map(|(copy, gone)| (copy, *gone));
+        all.filter(|(_, gone)| wanted(*gone)).map(|(copy, gone)| (copy, Some(gone))).collect::<Vec<_>>()
     };
     let (lost, removed) = (gone(Gone::is_loss), gone(|gone| gone == Gone::Removed));
     let moved = gone(|gone| gone.now().is_some());
@@ -236,16 +236,16 @@ fn several(count: usize, one: &str, many: &str) -> String {
 fn told(copy: &RecordedCopy, gone: Option<Gone>) -> String {
     let Some(gone) = gone else { return copy.reason.clone().unwrap_or_default() };
     let was = copy.placement.map_or_else(String::new, |at| format!("it was uid {}; ", at.uid));
-    match gone {
-        Gone::OlderMailbox => format!("{was}the mailbox has gone back to before that: restored from an old backup?"),
-        Gone::NewMailbox => format!("{was}the mailbox was made anew or restored (another UIDVALIDITY), without it"),
-        Gone::NoMailbox => format!("{was}the whole mailbox is gone"),
-        Gone::Renumbered(now) => {
-            format!("{was}it is uid {} now: the mailbox was made anew or restored (another UIDVALIDITY)", now.uid)
-        }
-        Gone::Elsewhere(now) => format!("{was}it is uid {} now: somebody took it out and put it back", now.uid),
-        Gone::Removed => format!("{was}most likely its owner has deleted it, or filed it in another mailbox"),
-    }
+    let now = gone.now().map_or_else(String::new, |at| format!("it is uid {} now: ", at.uid));
+    let why = match gone {
+        Gone::OlderMailbox => "the mailbox has gone back to before that: restored from an old backup?",
+        Gone::NewMailbox => "the mailbox was made anew or restored (another UIDVALIDITY), without it",
+        Gone::NoMailbox => "the whole mailbox is gone",
+        Gone::Renumbered(_) => "the mailbox was made anew or restored (another UIDVALIDITY)",
+        Gone::Elsewhere(_) => "somebody took it out and put it back",
+        Gone::Removed => "most likely its owner has deleted it, or filed it in another mailbox",
+    };
+    format!("{was}{now}{why}")
 }
 
 fn told_twice(twice: &Twice, repair: &Repair) -> String {

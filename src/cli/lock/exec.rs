@@ -1,8 +1,8 @@
 //! `lock exec`: a command that runs on one machine at a time.
 
-use super::program::{Outcome, ProgramError, die_with, run_under_lock};
+use super::program::{Outcome, die_with, run_under_lock};
 use super::{exit, list, program_name};
-use crate::cli::site_options::{SiteOptions, failed};
+use crate::cli::site_options::SiteOptions;
 use crate::cli::{complain, duration};
 use crate::operations::hold_lock::{LockRequest, lock_of_program};
 use crate::operations::locks::Entry;
@@ -11,10 +11,6 @@ use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 use sysexits::ExitCode;
-
-/// As env(1) and the shells have it: the command cannot be run; there is no such command.
-const CANNOT_BE_RUN: u8 = 126;
-const NOT_FOUND: u8 = 127;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -66,15 +62,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     let lock = lock_of_program(site.namespace(), name);
     let request = LockRequest { name: name.clone(), lock, wait: arguments.wait, host: site.host().to_owned() };
     let open = move |deadline| site.open_database(None, deadline);
-    let ended = run_under_lock(open, request, &arguments.command, arguments.grace).map_err(|error| match error {
-        ProgramError::Database(error) => failed(&error),
-        ProgramError::System(problem) => {
-            complain(&problem);
-            ExitCode::OsErr
-        }
-    })?;
-    match ended {
-        Outcome::Ended(status) => exit(status),
+    match run_under_lock(open, request, &arguments.command, arguments.grace)? {
+        Outcome::Ended(status) => exit(u8::try_from(status).unwrap_or(u8::MAX)),
         Outcome::Busy(holder) => {
             // Asked once more: MySQL itself tells no more than the session.
             let entry = list::holder(&arguments.site, &lock).or(holder.map(Entry::from));
@@ -82,7 +71,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
             complain(&format!("{name}: held by {who}"));
             exit(arguments.busy_code)
         }
-        Outcome::Interrupted(signal) => exit(u8::try_from(128 + signal).unwrap_or(u8::MAX)),
         Outcome::Lost(why) => {
             complain(&format!("{name}: the lock was lost while the command ran, so it was ended: {why}"));
             Err(ExitCode::Unavailable)
@@ -95,5 +83,6 @@ pub(super) fn become_program(parent: u32, command: &[OsString]) -> ! {
     let error = die_with(parent, command);
     let program = command.first().map(|program| program.to_string_lossy()).unwrap_or_default();
     complain(&format!("{program}: {error}"));
-    exit(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_BE_RUN })
+    // As env(1) and the shells have it.
+    exit(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }

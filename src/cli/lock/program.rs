@@ -8,6 +8,8 @@
 //! reaches the program alone.
 
 use crate::base::deadline::Deadline;
+use crate::cli::complain;
+use crate::cli::site_options::failed;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
 use crate::lock::{Acquired, Holder};
@@ -22,6 +24,7 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
+use sysexits::ExitCode;
 
 /// How long connecting may take, in addition to the wait for the lock.
 const CONNECTING: Duration = Duration::from_secs(30);
@@ -38,29 +41,21 @@ const PASSED_ON: [(i32, Signal); 6] = [
 ];
 
 /// How it ended.
-#[derive(Debug)]
-pub(crate) enum Outcome {
+pub(super) enum Outcome {
     /// The lock is held elsewhere. The program was not started.
     Busy(Option<Holder>),
-    /// A signal came while it waited for the lock. The program was not started.
-    Interrupted(i32),
-    /// The program ended by itself, and the lock was held to its end: its exit status, 128 + n where signal n ended it.
-    Ended(u8),
+    /// The program ended by itself, and the lock was held to its end: its exit status, 128 + n where signal n ended it. Or it was not
+    /// started, since signal n came during the wait for the lock.
+    Ended(i32),
     /// The lock was lost while the program ran, which has been ended.
     Lost(String),
 }
 
-/// Why it could not be run.
-#[derive(Debug)]
-pub(crate) enum ProgramError {
-    /// The lock could not be asked for.
-    Database(DatabaseError),
-    /// The system refuses a process, a thread or a signal's handler.
-    System(String),
-}
-
-fn refused(doing: &'static str) -> impl Fn(io::Error) -> ProgramError {
-    move |error| ProgramError::System(format!("{doing}: {error}"))
+fn refused(doing: &'static str) -> impl Fn(io::Error) -> ExitCode {
+    move |error| {
+        complain(&format!("{doing}: {error}"));
+        ExitCode::OsErr
+    }
 }
 
 enum Event {
@@ -72,12 +67,12 @@ enum Event {
 
 /// Takes the lock over the connection that `open` makes, runs `command` while it is held, and releases it. If the lock is
 /// lost, the program has `grace` to end after SIGTERM.
-pub(crate) fn run_under_lock(
+pub(super) fn run_under_lock(
     open: impl FnOnce(Deadline) -> Result<Box<dyn Database>, DatabaseError> + Send + 'static,
     request: LockRequest,
     command: &[OsString],
     grace: Duration,
-) -> Result<Outcome, ProgramError> {
+) -> Result<Outcome, ExitCode> {
     let (send, events) = mpsc::channel();
     pass_signals_on(send.clone())?;
     let deadline = Deadline::after(request.wait.saturating_add(CONNECTING));
@@ -98,12 +93,12 @@ pub(crate) fn run_under_lock(
     match events.recv_timeout(deadline.remaining() + PATIENCE) {
         Ok(Event::Lock(Report::Asked(Ok(Acquired::Held)))) => {}
         Ok(Event::Lock(Report::Asked(Ok(Acquired::Busy(holder))))) => return Ok(Outcome::Busy(holder)),
-        Ok(Event::Lock(Report::Asked(Err(error)))) => return Err(ProgramError::Database(error)),
-        Ok(Event::Signal(signal)) => return Ok(Outcome::Interrupted(signal)),
+        Ok(Event::Lock(Report::Asked(Err(error)))) => return Err(failed(&error)),
+        Ok(Event::Signal(signal)) => return Ok(Outcome::Ended(128 + signal)),
         Ok(_) | Err(_) => {
             let error =
                 DatabaseError::new(DatabaseFailure::TimedOut, "asking for the lock", "the server does not answer");
-            return Err(ProgramError::Database(error));
+            return Err(failed(&error));
         }
     }
     let mut running = Running::start(command, grace, send)?;
@@ -113,13 +108,8 @@ pub(crate) fn run_under_lock(
         return Ok(Outcome::Lost(why));
     }
     drop(done);
-    Ok(match let_go(&events) {
-        Ok(()) => {
-            let status = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-            Outcome::Ended(status.and_then(|status| u8::try_from(status).ok()).unwrap_or(u8::MAX))
-        }
-        Err(why) => Outcome::Lost(why),
-    })
+    let status = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(i32::MAX);
+    Ok(let_go(&events).map_or_else(Outcome::Lost, |()| Outcome::Ended(status)))
 }
 
 /// Waits until the lock is released, which says that it was held to the end.
@@ -137,7 +127,7 @@ fn let_go(events: &Receiver<Event>) -> Result<(), String> {
 
 /// Handles signals from now on, except those that are ignored from the start (nohup(1), a shell's background job): the program
 /// inherits that.
-fn pass_signals_on(send: Sender<Event>) -> Result<(), ProgramError> {
+fn pass_signals_on(send: Sender<Event>) -> Result<(), ExitCode> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
@@ -172,7 +162,7 @@ struct Running {
 
 impl Running {
     /// Starts it through `lock program`, which calls [`die_with`].
-    fn start(command: &[OsString], grace: Duration, send: Sender<Event>) -> Result<Self, ProgramError> {
+    fn start(command: &[OsString], grace: Duration, send: Sender<Event>) -> Result<Self, ExitCode> {
         let grouped = has_own_group();
         // The very file that runs, even if an upgrade has put another in its place.
         let mut start = Command::new("/proc/self/exe");

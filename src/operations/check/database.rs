@@ -114,9 +114,7 @@ pub(super) fn failed(what: &str, error: &DatabaseError) -> Finding {
         DatabaseFailure::Schema => "maildrop_command migrate",
         DatabaseFailure::ReadOnly => "connect to the primary",
         DatabaseFailure::Local => "mend the file or setting that it names",
-        DatabaseFailure::Contention | DatabaseFailure::Refused | DatabaseFailure::InDoubt | DatabaseFailure::Other => {
-            "the server's own log says more"
-        }
+        _ => "the server's own log says more",
     };
     bad(what, error.to_string(), mend)
 }

@@ -58,13 +58,13 @@ pub(crate) struct TracedMessage {
     pub(crate) story: Story,
 }
 
-/// How long after its beginning an attempt that has not ended may matter.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+/// What the state of an attempt that has not ended depends on.
+struct Times {
+    now: i64,
     /// `delivery.deadline`: then its process is gone.
-    pub(crate) deadline: Duration,
+    deadline: Duration,
     /// `imap.settle`: then its APPEND has landed, if it ever does.
-    pub(crate) settle: Duration,
+    settle: Duration,
 }
 
 /// Traces `what`: a Message-ID in angle brackets, a queue id (no `@`), or either a Message-ID or an address. Queue ids and
@@ -101,9 +101,9 @@ pub(crate) fn trace(
         stories.push(trace::read(database, &found, holder)?);
     }
     let now = time_span::now(database)?;
-    let limits = Limits { deadline: site.deadline(), settle: site.policy().settle };
+    let times = Times { now, deadline: site.deadline(), settle: site.policy().settle };
     let traced = |story: Story| {
-        let recipients = summary::of_recipients(&story, now, &limits);
+        let recipients = summary::of_recipients(&story, &times);
         let (state, verdict) = summary::of_message(&story, &recipients);
         TracedMessage { state, verdict, recipients, story }
     };
