@@ -17,7 +17,7 @@ use crate::base::timestamp::duration;
 use comfy_table::ContentArrangement;
 use std::io::{ErrorKind as ErrorKindOfIo, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::RecvTimeoutError;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Whether part of the output could not be written: on a full disk.
@@ -58,14 +58,16 @@ fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; 
 }
 
 /// Until it is dropped, says on a terminal every two seconds that something takes time.
-struct Slow(Option<std::sync::mpsc::Sender<()>>);
+struct Slow {
+    _until_dropped: Option<Sender<()>>,
+}
 
 impl Slow {
     fn watch(what: &'static str) -> Self {
         if !std::io::stderr().is_terminal() {
-            return Self(None);
+            return Self { _until_dropped: None };
         }
-        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let (done, wait) = channel::<()>();
         let watch = move || {
             let mut waited = 0;
             while wait.recv_timeout(Duration::from_secs(2)) == Err(RecvTimeoutError::Timeout) {
@@ -77,13 +79,7 @@ impl Slow {
             }
         };
         // Without a thread nothing is said.
-        Self(std::thread::Builder::new().spawn(watch).ok().map(|_| done))
-    }
-}
-
-impl Drop for Slow {
-    fn drop(&mut self) {
-        self.0.take();
+        Self { _until_dropped: std::thread::Builder::new().spawn(watch).ok().map(|_| done) }
     }
 }
 

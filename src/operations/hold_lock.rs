@@ -47,7 +47,7 @@ pub(crate) struct LockRequest {
     pub host: String,
 }
 
-/// What the thread reports. Nothing follows but after `Asked(Ok(Held))` and `Still`.
+/// What the thread reports. More follows only after `Asked(Ok(Held))` and `Still`.
 #[derive(Debug)]
 pub(crate) enum Report {
     Asked(Result<Acquired, DatabaseError>),

@@ -97,14 +97,12 @@ pub(crate) fn prune(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Pruned, DatabaseError> {
     let before = before(database, age)?;
-    forget::try_right(
-        database,
-        match kind {
-            Kind::Attempts => &["attempts"],
-            Kind::Sources => &["message_sources"],
-            Kind::Messages => &["attempts", "message_sources", "copies", "messages"],
-        },
-    )?;
+    let tables: &[&str] = match kind {
+        Kind::Attempts => &["attempts"],
+        Kind::Sources => &["message_sources"],
+        Kind::Messages => &["attempts", "message_sources", "copies", "messages"],
+    };
+    forget::try_right(database, tables)?;
     let (mut removed, mut locked) = (0, 0);
     let mut attempts = OldAttempts::before(before);
     let mut sources = OldSources::before(before);

@@ -18,34 +18,20 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
         ("died", attempts.died),
         ("not ended", attempts.not_ended),
     ];
-    text.counts(
-        "maildrop_attempts",
-        "Attempts at delivery that began within the window, by how they ended.",
-        "ending",
-        endings,
-    );
+    let help = "Attempts at delivery that began within the window, by how they ended.";
+    text.counts("maildrop_attempts", help, "ending", endings);
     // Contention is shown even where there was none: alerts are made of it.
     let others = deferrals.iter().filter(|deferred| deferred.cause != BUSY);
     let causes = [(BUSY, lock.busy)].into_iter().chain(others.map(|deferred| (deferred.cause, deferred.attempts)));
-    text.counts(
-        "maildrop_deferred_attempts",
-        "Attempts within the window that were put off, by cause.",
-        "cause",
-        causes,
-    );
-    text.single(
-        "maildrop_lock_busy_ratio",
-        "Share of the attempts within the window that found the lock held elsewhere.",
-        lock.busy_share,
-    );
+    let help = "Attempts within the window that were put off, by cause.";
+    text.counts("maildrop_deferred_attempts", help, "cause", causes);
+    let help = "Share of the attempts within the window that found the lock held elsewhere.";
+    text.single("maildrop_lock_busy_ratio", help, lock.busy_share);
     let outcomes = copies.iter().map(|(outcome, number)| (*outcome, *number));
     text.counts("maildrop_copies", "Copies within the window, by what came of them.", "outcome", outcomes);
     text.single("maildrop_messages", "Messages first recorded within the window.", messages.recorded as f64);
-    text.single(
-        "maildrop_messages_bytes",
-        "Size of the messages first recorded within the window.",
-        messages.bytes as f64,
-    );
+    let bytes = messages.bytes as f64;
+    text.single("maildrop_messages_bytes", "Size of the messages first recorded within the window.", bytes);
     let name = "maildrop_stage_duration_seconds";
     text.family(name, "How long a stage took at most in this percentage of the attempts within the window.");
     for stage in stages {
@@ -54,11 +40,8 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
         }
     }
     text.window.clear();
-    text.single(
-        "maildrop_owed_copies",
-        "Copies that are owed now, whenever that began.",
-        counted.copies_owed_now as f64,
-    );
+    let owed = counted.copies_owed_now as f64;
+    text.single("maildrop_owed_copies", "Copies that are owed now, whenever that began.", owed);
     text.text
 }
 
@@ -72,7 +55,7 @@ impl Exposition {
     /// The lines before the samples of one name. All of them are gauges.
     fn family(&mut self, name: &str, help: &str) {
         // Writing to a String cannot fail.
-        let _ = writeln!(self.text, "# HELP {name} {}\n# TYPE {name} gauge", help.replace('\\', "\\\\"));
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} gauge");
     }
 
     fn single(&mut self, name: &str, help: &str, value: f64) {

@@ -89,10 +89,8 @@ fn message_text(TracedMessage { verdict, recipients, story, .. }: &TracedMessage
         parts.push(table(["copy in", "of user", "as", "state", "UID", "UIDVALIDITY", "when", "why"], rows));
     }
     parts.push(attempts_text(story));
-    let already_there = already_there_text(story);
-    if !already_there.is_empty() {
-        parts.push(already_there.join("\n"));
-    }
+    parts.push(already_there_text(story));
+    parts.retain(|part| !part.is_empty());
     parts.join("\n\n")
 }
 
@@ -123,7 +121,7 @@ fn attempts_text(story: &Story) -> String {
 }
 
 /// For each recipient's copy that was there already, how it had come.
-fn already_there_text(story: &Story) -> Vec<String> {
+fn already_there_text(story: &Story) -> String {
     let tried = story.attempts.iter().flat_map(|attempt| &attempt.copies);
     let line = |TriedCopy { mailbox, user, earlier, .. }: &TriedCopy| {
         let earlier = earlier.as_ref()?;
@@ -139,7 +137,7 @@ fn already_there_text(story: &Story) -> Vec<String> {
         )))
     };
     let lines: BTreeSet<String> = tried.filter_map(line).collect();
-    lines.into_iter().collect()
+    lines.into_iter().collect::<Vec<_>>().join("\n")
 }
 
 fn brief(milliseconds: f64) -> String {
