@@ -44,8 +44,8 @@ pub struct Holder {
 ///
 /// A lock does not outlive its session. If the connection breaks, the server frees the lock, and the holder learns of it only when
 /// it asks: so it asks [`still_held`](Self::still_held) right before anything that cannot be undone. If the holder's machine
-/// vanishes, the server frees the lock when it has heard nothing for as long as the session was begun for, and a while longer (30 s
-/// on PostgreSQL, 60 s on MySQL). Another time is set with [`keep`](Self::keep).
+/// vanishes, the server frees the lock when it has heard nothing for as long as the session was begun for, and a while longer
+/// (30 s on PostgreSQL, 60 s on MySQL). Another time is set with [`keep`](Self::keep).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -44,8 +44,8 @@ const PASSED_ON: [(i32, Signal); 6] = [
 pub(super) enum Outcome {
     /// The lock is held elsewhere. The program was not started.
     Busy(Option<Holder>),
-    /// The program ended by itself, and the lock was held to its end: its exit status, 128 + n where signal n ended it. Or it was not
-    /// started, since signal n came during the wait for the lock.
+    /// The program ended by itself, and the lock was held to its end: its exit status, 128 + n where signal n ended it. Or signal n
+    /// came during the wait for the lock, and the program was not started.
     Ended(i32),
     /// The lock was lost while the program ran, which has been ended.
     Lost(String),
