@@ -117,18 +117,19 @@ fn dispatch(arguments: &[OsString], other: bool) -> ExitCode {
         Ok(parsed) => parsed,
         Err(error) => return unreadable(&error, arguments, other),
     };
-    match parsed.command {
-        None => pipe::deliver::run(&parsed.deliver),
-        Some(Command::Deliver(arguments)) => pipe::deliver::run(&arguments),
+    let ended = match parsed.command {
+        None => Ok(pipe::deliver::run(&parsed.deliver)),
+        Some(Command::Deliver(arguments)) => Ok(pipe::deliver::run(&arguments)),
         Some(Command::Migrate(arguments)) => cli::migrate::run(&arguments),
         Some(Command::Check(arguments)) => cli::check::run(&arguments),
         Some(Command::Trace(arguments)) => cli::trace::run(&arguments),
         Some(Command::Stats(arguments)) => cli::stats::run(&arguments),
         Some(Command::Prune(arguments)) => cli::prune::run(&arguments),
         Some(Command::Audit(arguments)) => cli::audit::run(&arguments),
-        Some(Command::Replay(arguments)) => cli::replay::run(&arguments),
+        Some(Command::Replay(arguments)) => Ok(cli::replay::run(&arguments)),
         Some(Command::Lock(command)) => cli::lock::run(&command),
-    }
+    };
+    ended.unwrap_or_else(|exit| exit)
 }
 
 /// A command line that asks for help, or cannot be read.

@@ -28,7 +28,7 @@
 //! | 3 | [`config`] | the TOML file |
 //! | 4 | [`delivery`] | the five steps of one delivery; the verdict's code and text |
 //! | 4 | [`site`] | opens what one delivery needs, by a configuration or in one directory |
-//! | 5 | [`operations`] | trace, stats, audit, prune, check, migrate, replay: data out, nothing printed |
+//! | 5 | [`operations`] | trace, stats, audit, prune, check, replay: data out, nothing printed |
 //! | 6 | [`pipe`] | the way in for pipe(8) and local(8): exit status, one line, watchdog |
 //! | 6 | [`cli`] | what people type |
 //! | 7 | [`command`] | the command line as a whole: a delivery, or a subcommand |

@@ -1,7 +1,7 @@
-//! `audit`: do ledger and mailboxes still agree?
+//! `audit`: compares the ledger with the mailboxes.
 
-use super::site_options::{self, SiteOptions, shell_word};
-use super::{complain, say, table};
+use super::site_options::{SiteOptions, failed, shell_word};
+use super::{Progress, say, table};
 use crate::base::deadline::Deadline;
 use crate::base::timestamp;
 use crate::ledger::NeverEnded;
@@ -10,13 +10,12 @@ use crate::operations::audit::{Audit, Gone, NotTaken, Twice, audit, take_out};
 use crate::site::Site;
 use clap::Args;
 use serde_json::{Value, json};
-use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use sysexits::ExitCode;
 
 /// How long all of it may take.
 const PATIENCE: Duration = Duration::from_hours(24);
-/// How many copies of one mailbox are listed, where all mailboxes are.
+/// How many copies of one mailbox are listed, unless it alone was asked for.
 const A_FEW: usize = 5;
 /// How long it may take to take out one copy.
 const PATIENCE_FOR_ONE: Duration = Duration::from_mins(2);
@@ -59,29 +58,27 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// What became of a copy that is there twice.
+/// What was done about a copy that is there twice.
+#[derive(PartialEq)]
 enum Repair {
-    /// Nobody asked for it.
     NotAsked,
     /// It would be taken out.
     Would,
-    /// It is out.
     TakenOut,
     /// It was left, and why.
     Left(String),
 }
 
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    let (site, mut database) = match arguments.site.open_with_mailboxes(PATIENCE) {
-        Ok(opened) => opened,
-        Err(status) => return status,
-    };
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
+    let (site, mut database) = arguments.site.open_as(Site::configured, PATIENCE)?;
     let selection = Selection { since: arguments.since, mailbox: arguments.mailbox.as_deref() };
-    let mut progress = MailboxProgress::new();
-    let found = match audit(&site, database.as_mut(), &selection, &mut |done, of| progress.tell(done, of)) {
-        Ok(found) => found,
-        Err(error) => return site_options::failed(&error),
+    let mut progress = Progress::new();
+    let mut each = |done, of| {
+        if done < of {
+            progress.tell(|| format!("looked at {done} of {of} mailboxes …"));
+        }
     };
+    let found = audit(&site, database.as_mut(), &selection, &mut each).map_err(|error| failed(&error))?;
     drop(database);
     let repairs: Vec<Repair> = found.twice.iter().map(|twice| repair(&site, twice, arguments)).collect();
     if arguments.json {
@@ -90,14 +87,14 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         tell(&found, &repairs, arguments);
     }
     let losses = found.gone.iter().filter(|(_, gone)| gone.is_loss()).count();
-    let twice = repairs.iter().filter(|repair| !matches!(repair, Repair::TakenOut)).count();
-    if losses + twice + found.owed.len() + found.never_ended.len() > 0 {
+    let twice = repairs.iter().filter(|repair| **repair != Repair::TakenOut).count();
+    Ok(if losses + twice + found.owed.len() + found.never_ended.len() > 0 {
         ExitCode::DataErr
     } else if found.unseen.is_empty() {
         ExitCode::Ok
     } else {
         ExitCode::Unavailable
-    }
+    })
 }
 
 fn repair(site: &Site, twice: &Twice, arguments: &Arguments) -> Repair {
@@ -119,107 +116,110 @@ fn repair(site: &Site, twice: &Twice, arguments: &Arguments) -> Repair {
     }
 }
 
-/// What a person reads, the most important first.
+/// Prints the findings as text, the most important first.
 fn tell(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
-    let mut rows: Vec<[String; 4]> = Vec::new();
     let gone = |wanted: fn(Gone) -> bool| {
-        let wanted = found.gone.iter().filter(move |(_, gone)| wanted(*gone));
-        wanted.map(|(copy, gone)| (copy, Some(*gone))).collect::<Vec<_>>()
+        let all = found.gone.iter().map(|(copy, gone)| (copy, *gone));
+        all.filter(|(_, gone)| wanted(*gone)).map(|(copy, gone)| (copy, Some(gone))).collect::<Vec<_>>()
     };
-    rows.extend(rows_of("LOST", &gone(Gone::is_loss), arguments));
-    for (twice, repair) in found.twice.iter().zip(repairs) {
-        rows.push(row("TWICE", &twice.copy, told_twice(twice, repair)));
-    }
+    let (lost, removed) = (gone(Gone::is_loss), gone(|gone| gone == Gone::Removed));
+    let moved = gone(|gone| gone.now().is_some());
     let mut owed: Vec<_> = found.owed.iter().map(|copy| (copy, None)).collect();
     owed.sort_by_key(|(copy, _)| (&copy.user, &copy.mailbox));
+
+    let mut rows = rows_of("LOST", &lost, arguments);
+    let twice = found.twice.iter().zip(repairs);
+    rows.extend(twice.map(|(twice, repair)| row("TWICE", &twice.copy, told_twice(twice, repair))));
     rows.extend(rows_of("OWED", &owed, arguments));
     rows.extend(found.never_ended.iter().map(|attempt| {
-        let place = format!("{} of {}", attempt.mailbox, attempt.user);
-        ["never ended".into(), place, attempt.message_id.clone(), told_attempt(attempt)]
+        let mailbox = format!("{} of {}", attempt.mailbox, attempt.user);
+        ["never ended".into(), mailbox, attempt.message_id.clone(), told_attempt(attempt)]
     }));
     rows.extend(found.unseen.iter().map(|(user, mailbox, error)| {
         ["not looked at".into(), format!("{mailbox} of {user}"), String::new(), error.to_string()]
     }));
-    rows.extend(rows_of("moved", &gone(|gone| gone.now().is_some()), arguments));
-    // What owners do with their mail would bury the rest: it is counted, unless one mailbox was asked for.
+    rows.extend(rows_of("moved", &moved, arguments));
+    // What owners delete would bury the rest: it is only counted, unless one mailbox was asked for.
     if arguments.mailbox.is_some() {
-        rows.extend(rows_of("gone", &gone(|gone| gone == Gone::Removed), arguments));
+        rows.extend(rows_of("gone", &removed, arguments));
     }
     if !rows.is_empty() {
         say(&table(["found", "mailbox", "message", "what it is"], rows.into_iter()));
         say("");
     }
+
     let since = timestamp::told(arguments.since);
-    let looked = match (&arguments.mailbox, found.mailboxes) {
-        (Some(mailbox), 0) => format!("No copy for {mailbox} has been recorded since {since}"),
-        (None, 0) => format!("No copy has been recorded since {since}"),
-        _ => format!(
-            "Looked for {} in {}, of messages recorded since {since}",
-            several(found.copies, "copy", "copies"),
-            several(found.mailboxes, "mailbox", "mailboxes")
+    let (looked, well) = match (&arguments.mailbox, found.mailboxes) {
+        (Some(mailbox), 0) => (
+            format!("No copy for {mailbox} has been recorded since {since}"),
+            "name a user as the mailbox store does, or one mailbox, as in scuba/INBOX",
+        ),
+        (None, 0) => (
+            format!("No copy has been recorded since {since}"),
+            "there is nothing to look for, and no attempt is overdue",
+        ),
+        _ => (
+            format!(
+                "Looked for {} in {}, of messages recorded since {since}",
+                several(found.copies, "copy", "copies"),
+                several(found.mailboxes, "mailbox", "mailboxes")
+            ),
+            "all are there, once, and no attempt is overdue",
         ),
     };
-    let count = |wanted: fn(Gone) -> bool| found.gone.iter().filter(|(_, gone)| wanted(*gone)).count();
-    let lost = count(Gone::is_loss);
+    let taken_out = repairs.iter().filter(|repair| **repair == Repair::TakenOut).count();
     let counts = [
-        (lost, "lost"),
-        (repairs.iter().filter(|repair| !matches!(repair, Repair::TakenOut)).count(), "there twice"),
-        (repairs.iter().filter(|repair| matches!(repair, Repair::TakenOut)).count(), "taken out"),
-        (found.owed.len(), "owed"),
+        (lost.len(), "lost"),
+        (repairs.len() - taken_out, "there twice"),
+        (taken_out, "taken out"),
+        (owed.len(), "owed"),
         (found.never_ended.len(), "never ended"),
         (found.unseen.len(), "not looked at"),
-        (count(|gone| gone.now().is_some()), "moved"),
-        (count(|gone| gone == Gone::Removed), "gone, most likely deleted or filed by their owners"),
+        (moved.len(), "moved"),
+        (removed.len(), "gone, most likely deleted or filed by their owners"),
     ];
-    let counts: Vec<String> =
-        counts.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
-    if counts.is_empty() {
-        let well = match (&arguments.mailbox, found.mailboxes) {
-            (Some(_), 0) => "name a user as the mailbox store does, or one mailbox, as in scuba/INBOX",
-            (None, 0) => "there is nothing to look for, and no attempt is overdue",
-            _ => "all are there, once, and no attempt is overdue",
-        };
-        say(&format!("{looked}: {well}."));
-    } else {
-        say(&format!("{looked}: {}.", counts.join(", ")));
-    }
+    let counts = counts.iter().filter(|(count, _)| *count > 0);
+    let counts: Vec<String> = counts.map(|(count, what)| format!("{count} {what}")).collect();
+    let found_or_well = if counts.is_empty() { well.to_owned() } else { counts.join(", ") };
+    say(&format!("{looked}: {found_or_well}."));
+
     // To be pasted.
     let mailbox = arguments.mailbox.as_ref().map(|mailbox| format!(" --mailbox {}", shell_word(mailbox)));
-    let place = mailbox.unwrap_or_default() + &arguments.site.options();
-    let would = repairs.iter().filter(|repair| matches!(repair, Repair::Would)).count();
+    let options = mailbox.unwrap_or_default() + &arguments.site.options();
+    let would = repairs.iter().filter(|repair| **repair == Repair::Would).count();
     if would > 0 {
         say(&format!("Nothing was changed. With --yes, {} would be taken out.", several(would, "copy", "copies")));
     } else if !arguments.repair && found.twice.iter().any(|twice| twice.same_bytes) {
         say(&format!(
-            "`maildrop_command audit --repair{place}` takes out copies that are there twice and the same to the last byte."
+            "`maildrop_command audit --repair{options}` takes out copies that are there twice and the same to the last byte."
         ));
     }
-    if !found.owed.is_empty() {
-        say(&format!("`maildrop_command replay --owed{place}` finishes what is owed."));
+    if !owed.is_empty() {
+        say(&format!("`maildrop_command replay --owed{options}` finishes what is owed."));
     }
-    if lost > 0 {
-        // As an argument, the moment is in one word.
+    if !lost.is_empty() {
+        // As an argument, the moment is one word.
         let since = since.replace(' ', "T");
         say(&format!(
-            "`maildrop_command replay --restore --since {since}{place}` shows what was lost; with --yes, delivers it again."
+            "`maildrop_command replay --restore --since {since}{options}` shows what was lost; with --yes, delivers it again."
         ));
     }
 }
 
-/// A copy, and why it is gone; one that is owed never was there.
+/// A copy, and why it is gone; `None` if it is owed.
 type Missing<'a> = (&'a RecordedCopy, Option<Gone>);
 
-/// A row for each of these copies; of one mailbox no more than a few, unless it was asked for.
+/// A row for each of these copies; of one mailbox no more than [`A_FEW`], unless it was asked for.
 fn rows_of(what: &str, wanted: &[Missing<'_>], arguments: &Arguments) -> Vec<[String; 4]> {
     let same_mailbox = |a: &Missing<'_>, b: &Missing<'_>| (&a.0.user, &a.0.mailbox) == (&b.0.user, &b.0.mailbox);
     let few = if arguments.mailbox.is_some() { usize::MAX } else { A_FEW };
     let mut rows = Vec::new();
     for of_mailbox in wanted.chunk_by(same_mailbox) {
         rows.extend(of_mailbox.iter().take(few).map(|(copy, gone)| row(what, copy, told(copy, *gone))));
-        if let (Some((copy, _)), true) = (of_mailbox.first(), of_mailbox.len() > few) {
+        if let Some((copy, _)) = of_mailbox.get(few) {
+            let [what, mailbox, ..] = row(what, copy, String::new());
             let more = format!("and {} more", of_mailbox.len() - few);
-            let mend = format!("--mailbox {}/{} lists them", copy.user, copy.mailbox);
-            rows.push([what.into(), format!("{} of {}", copy.mailbox, copy.user), more, mend]);
+            rows.push([what, mailbox, more, format!("--mailbox {}/{} lists them", copy.user, copy.mailbox)]);
         }
     }
     rows
@@ -230,22 +230,22 @@ fn row(what: &str, copy: &RecordedCopy, told: String) -> [String; 4] {
 }
 
 fn several(count: usize, one: &str, many: &str) -> String {
-    if count == 1 { format!("1 {one}") } else { format!("{count} {many}") }
+    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 fn told(copy: &RecordedCopy, gone: Option<Gone>) -> String {
     let Some(gone) = gone else { return copy.reason.clone().unwrap_or_default() };
     let was = copy.placement.map_or_else(String::new, |at| format!("it was uid {}; ", at.uid));
-    match gone {
-        Gone::OlderMailbox => format!("{was}the mailbox has gone back to before that: restored from an old backup?"),
-        Gone::NewMailbox => format!("{was}the mailbox was made anew or restored (another UIDVALIDITY), without it"),
-        Gone::NoMailbox => format!("{was}the whole mailbox is gone"),
-        Gone::Renumbered(now) => {
-            format!("{was}it is uid {} now: the mailbox was made anew or restored (another UIDVALIDITY)", now.uid)
-        }
-        Gone::Elsewhere(now) => format!("{was}it is uid {} now: somebody took it out and put it back", now.uid),
-        Gone::Removed => format!("{was}most likely its owner has deleted it, or filed it in another mailbox"),
-    }
+    let now = gone.now().map_or_else(String::new, |at| format!("it is uid {} now: ", at.uid));
+    let why = match gone {
+        Gone::OlderMailbox => "the mailbox has gone back to before that: restored from an old backup?",
+        Gone::NewMailbox => "the mailbox was made anew or restored (another UIDVALIDITY), without it",
+        Gone::NoMailbox => "the whole mailbox is gone",
+        Gone::Renumbered(_) => "the mailbox was made anew or restored (another UIDVALIDITY)",
+        Gone::Elsewhere(_) => "somebody took it out and put it back",
+        Gone::Removed => "most likely its owner has deleted it, or filed it in another mailbox",
+    };
+    format!("{was}{now}{why}")
 }
 
 fn told_twice(twice: &Twice, repair: &Repair) -> String {
@@ -265,22 +265,16 @@ fn told_twice(twice: &Twice, repair: &Repair) -> String {
     }
 }
 
-fn told_attempt(attempt: &NeverEnded) -> String {
-    let ago = humantime::format_duration(Duration::from_secs(attempt.age.as_secs()));
-    let who = format!("process {} on {} began {ago} ago, and was cut short", attempt.pid, attempt.host);
-    if attempt.delivered {
-        return format!(
-            "{who}; another attempt has delivered the copy. A next delivery to {} looks",
-            attempt.recipient
-        );
+fn told_attempt(NeverEnded { pid, host, age, recipient, delivered, queue_id, .. }: &NeverEnded) -> String {
+    let ago = humantime::format_duration(Duration::from_secs(age.as_secs()));
+    let who = format!("process {pid} on {host} began {ago} ago, and was cut short");
+    if *delivered {
+        return format!("{who}; another attempt has delivered the copy. A next delivery to {recipient} looks");
     }
-    let postfix = match &attempt.queue_id {
-        Some(queue_id) => format!("see Postfix's queue on {}: postcat -q {queue_id}", attempt.host),
-        None => format!("see Postfix's queue on {}", attempt.host),
-    };
+    let postcat = queue_id.as_ref().map(|queue_id| format!(": postcat -q {queue_id}")).unwrap_or_default();
     format!(
-        "{who}; NOT delivered. The next delivery to {} looks whether its copy is there first; {postfix}",
-        attempt.recipient
+        "{who}; NOT delivered. The next delivery to {recipient} looks whether its copy is there first; see Postfix's queue on \
+         {host}{postcat}"
     )
 }
 
@@ -319,37 +313,17 @@ fn as_json(found: &Audit, repairs: &[Repair], arguments: &Arguments) -> Value {
         })
     });
     let owed = found.owed.iter().map(|of| json!({ "copy": copy(of), "why": of.reason }));
-    let unseen = found
-        .unseen
-        .iter()
-        .map(|(user, mailbox, error)| json!({ "user": user, "mailbox": mailbox, "error": error.to_string() }));
+    let unseen = found.unseen.iter();
+    let unseen =
+        unseen.map(|(user, mailbox, error)| json!({ "user": user, "mailbox": mailbox, "error": error.to_string() }));
     json!({
         "since": timestamp::exact(arguments.since),
         "copies": found.copies,
         "mailboxes": found.mailboxes,
-        "gone": gone.collect::<Vec<_>>(),
-        "twice": twice.collect::<Vec<_>>(),
-        "owed": owed.collect::<Vec<_>>(),
+        "gone": gone.collect::<Value>(),
+        "twice": twice.collect::<Value>(),
+        "owed": owed.collect::<Value>(),
         "never_ended": found.never_ended,
-        "unseen": unseen.collect::<Vec<_>>(),
+        "unseen": unseen.collect::<Value>(),
     })
-}
-
-/// Tells a person at a terminal how far it has come, every two seconds.
-struct MailboxProgress {
-    last: Instant,
-    to_a_person: bool,
-}
-
-impl MailboxProgress {
-    fn new() -> Self {
-        Self { last: Instant::now(), to_a_person: std::io::stderr().is_terminal() }
-    }
-
-    fn tell(&mut self, done: usize, of: usize) {
-        if self.to_a_person && self.last.elapsed() >= Duration::from_secs(2) && done < of {
-            self.last = Instant::now();
-            complain(&format!("looked at {done} of {of} mailboxes …"));
-        }
-    }
 }

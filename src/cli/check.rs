@@ -1,11 +1,12 @@
-//! `check`: does everything that a delivery relies on work, and does it keep the promises?
+//! `check`: whether everything that a delivery relies on works and keeps its promises.
 
-use super::site_options::SiteOptions;
+use super::site_options::{SiteOptions, watch};
 use super::{complain, json, say, table};
 use crate::base::deadline::Deadline;
 use crate::ledger::{Finding, State};
 use crate::message::Address;
-use crate::operations::check::{Asked, check, is_bad};
+use crate::operations::check::check;
+use crate::site::Site;
 use clap::Args;
 use std::time::Duration;
 use sysexits::ExitCode;
@@ -39,27 +40,19 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    let recipient = match arguments.recipient.as_deref().map(Address::parse).transpose() {
-        Ok(recipient) => recipient,
-        Err(error) => {
-            complain(&format!("--recipient: {error}"));
-            return ExitCode::Usage;
-        }
-    };
-    let site = match arguments.site.resolve_with_mailboxes() {
-        Ok(site) => site,
-        Err(status) => return status,
-    };
-    if let Err(status) = super::site_options::watch(&site, PATIENCE) {
-        return status;
-    }
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
+    let recipient = arguments.recipient.as_deref().map(Address::parse).transpose().map_err(|error| {
+        complain(&format!("--recipient: {error}"));
+        ExitCode::Usage
+    })?;
+    let site = arguments.site.resolve_as(Site::configured)?;
+    watch(&site, PATIENCE)?;
     let slow = super::Slow::watch("asking the database and the mailbox store");
-    let asked = Asked { recipient, self_test: arguments.self_test };
-    let findings = check(&site, &asked, Deadline::after(PATIENCE));
+    let findings = check(&site, recipient, arguments.self_test, Deadline::after(PATIENCE));
     drop(slow);
     say(&if arguments.json { json(&findings) } else { text(&findings) });
-    if is_bad(&findings) { ExitCode::Unavailable } else { ExitCode::Ok }
+    let is_bad = findings.iter().any(|finding| finding.state == State::Bad);
+    Ok(if is_bad { ExitCode::Unavailable } else { ExitCode::Ok })
 }
 
 fn text(findings: &[Finding]) -> String {

@@ -1,5 +1,5 @@
-//! What people type: a file per subcommand. Each asks `operations`, prints what they give back, and ends with an exit status of
-//! sysexits(3). Uses all rooms below.
+//! The subcommands, a file each: they print what `operations` return, and end with an exit status of sysexits(3); `Err` is one
+//! whose reason has been printed. Uses all rooms below.
 
 pub mod audit;
 pub(crate) mod check;
@@ -17,34 +17,33 @@ use crate::base::timestamp::duration;
 use comfy_table::ContentArrangement;
 use std::io::{ErrorKind as ErrorKindOfIo, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::RecvTimeoutError;
-use std::time::Duration;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
 
-/// Whether something could not be said: on a full disk.
+/// Whether part of the output could not be written: on a full disk.
 pub(crate) static UNSAID: AtomicBool = AtomicBool::new(false);
 
-/// Prints what a subcommand other than `deliver` has to say.
 fn say(text: &str) {
     said(writeln!(std::io::stdout(), "{text}"));
 }
 
-/// What programs get, in one line.
+/// JSON, in one line.
 fn json(what: &impl serde::Serialize) -> String {
-    // Nothing that is told has keys which are no text, the one thing that JSON lacks.
+    // It fails only for map keys that are not text.
     serde_json::to_value(what).unwrap_or_default().to_string()
 }
 
-/// Remembers, and complains once, if something could not be said.
+/// Complains, once, if something could not be printed.
 pub(crate) fn said(printed: std::io::Result<()>) {
     match printed {
-        // Whoever read it has heard enough: `… | head`.
+        // The reader has enough: `… | head`.
         Err(error) if error.kind() == ErrorKindOfIo::BrokenPipe => {}
         Err(error) if !UNSAID.swap(true, Ordering::Relaxed) => complain(&format!("standard output: {error}")),
         _ => {}
     }
 }
 
-/// A table for people: as wide as their terminal; elsewhere a line for each row, which a search can find.
+/// A table: as wide as the terminal; elsewhere one line for each row, for grep.
 fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING);
@@ -58,32 +57,46 @@ fn table<const N: usize>(header: [&str; N], rows: impl Iterator<Item = [String; 
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
-/// Tells a person at a terminal what takes longer than two seconds. Dropped when it is done.
-struct Slow(Option<std::sync::mpsc::Sender<()>>);
+/// Until it is dropped, says on a terminal every two seconds that something takes time.
+struct Slow {
+    _until_dropped: Option<Sender<()>>,
+}
 
 impl Slow {
     fn watch(what: &'static str) -> Self {
         if !std::io::stderr().is_terminal() {
-            return Self(None);
+            return Self { _until_dropped: None };
         }
-        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let (done, wait) = channel::<()>();
         let watch = move || {
             let mut waited = 0;
             while wait.recv_timeout(Duration::from_secs(2)) == Err(RecvTimeoutError::Timeout) {
                 waited += 2;
-                // Who is waited for says more.
+                // That says more: which server does not answer.
                 if !server_waits::is_told() {
                     complain(&format!("{what} … {waited} s"));
                 }
             }
         };
-        // Without a thread to tell it, it merely goes untold.
-        Self(std::thread::Builder::new().spawn(watch).ok().map(|_| done))
+        // Without a thread nothing is said.
+        Self { _until_dropped: std::thread::Builder::new().spawn(watch).ok().map(|_| done) }
     }
 }
 
-impl Drop for Slow {
-    fn drop(&mut self) {
-        self.0.take();
+/// Says on a terminal, every two seconds at most, how far something has come.
+struct Progress(Option<Instant>);
+
+impl Progress {
+    fn new() -> Self {
+        Self(std::io::stderr().is_terminal().then(Instant::now))
+    }
+
+    fn tell(&mut self, text: impl FnOnce() -> String) {
+        if let Some(told) = &mut self.0
+            && told.elapsed() >= Duration::from_secs(2)
+        {
+            complain(&text());
+            *told = Instant::now();
+        }
     }
 }

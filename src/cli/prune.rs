@@ -1,15 +1,12 @@
 //! `prune`: forgets what is older than it has to be remembered.
 
-use super::site_options::{self, SiteOptions};
-use super::{complain, json, say, table};
+use super::site_options::{SiteOptions, connect, failed};
+use super::{Progress, Slow, complain, json, say, table};
 use crate::base::timestamp;
 use crate::config::{Delivery, Retention};
-use crate::database::DatabaseError;
-use crate::ledger::Database;
-use crate::operations::prune::{self, Kind, Pruned};
+use crate::operations::prune::{self, Pruned};
 use clap::Args;
-use std::io::IsTerminal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use sysexits::ExitCode;
 
 /// How long all of it may take: the first time there may be years to forget.
@@ -67,11 +64,8 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    let site = match arguments.site.resolve() {
-        Ok(site) => site,
-        Err(status) => return status,
-    };
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
+    let site = arguments.site.resolve()?;
     let configured = site.config().map(|config| config.retention).unwrap_or_default();
     let retention = Retention {
         attempts_older_than: arguments.attempts_older_than.or(configured.attempts_older_than),
@@ -81,52 +75,37 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let delivery = site.config().map_or_else(Delivery::default, |config| config.delivery.clone());
     if let Some((key, problem)) = retention.forgets_too_early(delivery.postfix_queue_lifetime + site.policy().settle) {
         complain(&format!("--{}: {problem}", key.replace('_', "-")));
-        return ExitCode::Usage;
+        return Err(ExitCode::Usage);
     }
     let kinds = prune::kinds(&retention);
     if kinds.is_empty() && !arguments.json {
         say("Nothing is to be removed: neither an option nor [retention] in the configuration gives an age.");
-        return ExitCode::Ok;
+        return Ok(ExitCode::Ok);
     }
-    if let Err(status) = site_options::watch(&site, site_options::LONGEST_ANSWER) {
-        return status;
-    }
-    let mut database = match site.open_database(None, crate::base::deadline::Deadline::after(PATIENCE)) {
-        Ok(database) => database,
-        Err(error) => return site_options::failed(&error),
-    };
+    let mut database = connect(&site, PATIENCE)?;
     let mut done = Vec::new();
+    let mut all = Ok(ExitCode::Ok);
     for (kind, age) in kinds {
-        match prune_one(database.as_mut(), kind, age, arguments) {
+        let pruned = if arguments.dry_run {
+            let _slow = Slow::watch("counting");
+            prune::dry_run(database.as_mut(), kind, age)
+        } else {
+            let mut progress = Progress::new();
+            prune::prune(database.as_mut(), kind, age, arguments.pause, &mut |removed| {
+                progress.tell(|| format!("{removed} {} removed …", kind.as_str()));
+            })
+        };
+        match pruned {
             Ok(pruned) => done.push(pruned),
             Err(error) => {
-                // What is done is done, and worth knowing.
-                tell(&done, arguments);
-                return site_options::failed(&error);
+                all = Err(error);
+                break;
             }
         }
     }
+    // What is done is done, even if something failed.
     tell(&done, arguments);
-    ExitCode::Ok
-}
-
-fn prune_one(
-    database: &mut dyn Database,
-    kind: Kind,
-    age: Duration,
-    arguments: &Arguments,
-) -> Result<Pruned, DatabaseError> {
-    if arguments.dry_run {
-        let _slow = super::Slow::watch("counting");
-        return prune::dry_run(database, kind, age);
-    }
-    let mut told = Instant::now();
-    prune::prune(database, kind, age, arguments.pause, &mut |removed| {
-        if told.elapsed() >= Duration::from_secs(2) && std::io::stderr().is_terminal() {
-            complain(&format!("{removed} {} removed …", kind.as_str()));
-            told = Instant::now();
-        }
-    })
+    all.map_err(|error| failed(&error))
 }
 
 fn tell(done: &[Pruned], arguments: &Arguments) {

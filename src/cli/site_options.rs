@@ -1,11 +1,10 @@
-//! The options that say on which site a subcommand works: a configured one, or one embedded directory.
+//! The options that choose a site: a configuration, or the directory of an embedded site.
 
 use super::complain;
 use crate::base::deadline::Deadline;
 use crate::base::log::{self, Level};
 use crate::base::server_waits;
-use crate::config::Config;
-use crate::config::ConfigError;
+use crate::config::{Config, ConfigError};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
 use crate::site::Site;
@@ -16,14 +15,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 use sysexits::ExitCode;
 
-/// Where the configuration is if nobody says so. A delivery has no such default: it is told by master.cf.
+/// The default of `--config`. A delivery has none: master.cf names the file.
 pub(super) const CONFIGURATION: &str = "/etc/maildrop_command/config.toml";
 
-/// For how long one answer of a server's is waited for, as long as the server answers other questions. (`migrate` has more
-/// patience: an index on a large table takes its time.)
+/// How long one answer of a server that answers other questions may take. (`migrate` has more patience: an index on a large
+/// table takes its time.)
 pub(super) const LONGEST_ANSWER: Duration = Duration::from_hours(1);
 
-/// Which site.
 #[derive(Clone, Debug, Args)]
 #[group(skip)]
 pub(super) struct SiteOptions {
@@ -39,20 +37,16 @@ pub(super) struct SiteOptions {
 }
 
 impl SiteOptions {
-    /// The site, of which the database alone is asked; or the status to exit with, once what is wrong has been told.
+    /// The site, for its database alone.
     pub(super) fn resolve(&self) -> Result<Site, ExitCode> {
         self.resolve_as(Site::without_mailboxes)
     }
 
-    /// The same for who looks into mailboxes, too.
-    pub(super) fn resolve_with_mailboxes(&self) -> Result<Site, ExitCode> {
-        self.resolve_as(Site::configured)
-    }
-
-    fn resolve_as(&self, configured: fn(Config) -> Result<Site, ConfigError>) -> Result<Site, ExitCode> {
+    /// The site as `configured` makes it of a configuration.
+    pub(super) fn resolve_as(&self, configured: fn(Config) -> Result<Site, ConfigError>) -> Result<Site, ExitCode> {
         if let Some(directory) = &self.embedded {
             self.refuse_root()?;
-            // A ledger made by mistyping the directory's name would say that nothing ever happened.
+            // To make a ledger in a mistyped directory would hide the mistake.
             if !directory.join("ledger.sqlite").exists() {
                 complain(&format!("{} holds no ledger: no delivery has been made there", directory.display()));
                 return Err(ExitCode::NoInput);
@@ -69,18 +63,16 @@ impl SiteOptions {
         })
     }
 
-    /// The status to exit with where root must not work in the directory of an embedded site, once that has been told.
+    /// Refuses root where it must not work in the directory of an embedded site.
     pub(super) fn refuse_root(&self) -> Result<(), ExitCode> {
-        match self.embedded.clone().and_then(|directory| Embedded::new(directory).refuses_root()) {
-            None => Ok(()),
-            Some(problem) => {
-                complain(&problem);
-                Err(ExitCode::NoPerm)
-            }
-        }
+        let problem = self.embedded.clone().and_then(|directory| Embedded::new(directory).refuses_root());
+        problem.map_or(Ok(()), |problem| {
+            complain(&problem);
+            Err(ExitCode::NoPerm)
+        })
     }
 
-    /// What leads another of our commands to the same site, for a command line that is told: ` --config FILE`, or nothing.
+    /// The options as a suggested command line repeats them: ` --config FILE`, or nothing.
     pub(super) fn options(&self) -> String {
         let option = |name: &str, path: &Option<PathBuf>| {
             path.as_ref().map(|path| format!(" --{name} {}", shell_word(&path.to_string_lossy())))
@@ -88,8 +80,8 @@ impl SiteOptions {
         option("config", &self.config).or_else(|| option("embedded", &self.embedded)).unwrap_or_default()
     }
 
-    /// Sends the records of this process to standard error: warnings and errors, and more if that was asked for. Not for a
-    /// subcommand that delivers: a delivery's record belongs where all of them are.
+    /// Logs to standard error: warnings and errors, and more with --verbose. Not for a subcommand that delivers: its records
+    /// belong where those of all deliveries are.
     pub(super) fn log_to_stderr(&self) {
         let level = match self.verbose {
             0 => Level::Warn,
@@ -97,35 +89,36 @@ impl SiteOptions {
             2 => Level::Debug,
             _ => Level::Trace,
         };
-        // It has one already, and with it a place for them.
+        // It fails where a log has been started.
         let _ = log::to_stderr(level);
     }
 
-    /// The site, of which the database alone is asked, and a connection to it for at most `patience`.
+    /// The site, for its database alone, and a connection for at most `patience`.
     pub(super) fn open(&self, patience: Duration) -> Result<(Site, Box<dyn Database>), ExitCode> {
         self.open_as(Site::without_mailboxes, patience)
     }
 
-    /// The same for who looks into mailboxes, too.
-    pub(super) fn open_with_mailboxes(&self, patience: Duration) -> Result<(Site, Box<dyn Database>), ExitCode> {
-        self.open_as(Site::configured, patience)
-    }
-
-    fn open_as(
+    /// The site as `configured` makes it of a configuration, and a connection for at most `patience`.
+    pub(super) fn open_as(
         &self,
         configured: fn(Config) -> Result<Site, ConfigError>,
         patience: Duration,
     ) -> Result<(Site, Box<dyn Database>), ExitCode> {
         self.log_to_stderr();
         let site = self.resolve_as(configured)?;
-        watch(&site, patience.min(LONGEST_ANSWER))?;
-        let database = site.open_database(None, Deadline::after(patience)).map_err(|error| failed(&error))?;
+        let database = connect(&site, patience)?;
         Ok((site, database))
     }
 }
 
-/// Watches over what this process waits for: a server that stands still would hold it up without end, and so would an answer
-/// that takes longer than `longest`. Not for a delivery, which has its watchdog, and not while a program runs under a lock.
+/// Connects to the site's database for at most `patience`.
+pub(super) fn connect(site: &Site, patience: Duration) -> Result<Box<dyn Database>, ExitCode> {
+    watch(site, patience.min(LONGEST_ANSWER))?;
+    site.open_database(None, Deadline::after(patience)).map_err(|error| failed(&error))
+}
+
+/// Ends this process when a server stands still, or an answer takes longer than `longest`. Not for a delivery, which has its
+/// watchdog, and not while a program runs under a lock.
 pub(super) fn watch(site: &Site, longest: Duration) -> Result<(), ExitCode> {
     let tell = |text: &str| {
         if std::io::stderr().is_terminal() {
@@ -142,7 +135,7 @@ pub(super) fn watch(site: &Site, longest: Duration) -> Result<(), ExitCode> {
     })
 }
 
-/// A word as a shell has to be given it.
+/// A word, quoted for a shell if it has to be.
 pub(super) fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -152,7 +145,7 @@ pub(super) fn shell_word(word: &str) -> String {
     }
 }
 
-/// Tells of a failure at the database, with what mends it, and gives the status to exit with.
+/// Prints a failure of the database, with what mends it.
 pub(super) fn failed(error: &DatabaseError) -> ExitCode {
     let mend = match error.failure {
         DatabaseFailure::AccessDenied => {

@@ -24,7 +24,7 @@ pub enum LockPurpose {
 /// A process that the ledger knows to have asked for a lock. It may be gone since.
 #[derive(Clone, Debug)]
 pub(crate) struct LockUser {
-    pub(crate) digest: [u8; 32],
+    pub(crate) lock: LockName,
     pub(crate) purpose: LockPurpose,
     pub(crate) host: String,
     pub(crate) pid: Option<u32>,
@@ -62,7 +62,7 @@ pub(crate) fn lock_users(database: &mut dyn Database, only: Option<&LockName>) -
 
 fn lock_user(row: &Row, purpose: fn(String) -> LockPurpose) -> Result<LockUser, DatabaseError> {
     Ok(LockUser {
-        digest: row.digest(0)?,
+        lock: LockName::from_digest(row.digest(0)?),
         purpose: purpose(columns::owned(row, 1)?),
         host: columns::owned(row, 2)?,
         pid: row.value(3)?,

@@ -1,7 +1,5 @@
-//! Named locks: at most one session has the lock of a name, of all machines that use the database.
+//! Named locks: at most one session of all machines that use the database holds the lock of a name. They know nothing of mail.
 //! Uses `base` and `database`.
-//!
-//! The lock says *who goes on now*. It knows no mail, no ledger, and nothing of what is done under it.
 
 mod mysql;
 mod name;
@@ -16,21 +14,18 @@ pub(crate) use postgres::AcquiredAnd;
 use crate::database::DatabaseError;
 use std::time::Duration;
 
-/// What came of asking for a lock. That it is held elsewhere is a value, not an error: it happens every day. But it is never
-/// success.
+/// The answer to a request for a lock. That it is held elsewhere is no error: it happens every day.
 #[derive(Debug)]
 pub enum Acquired {
-    /// It is ours until [`NamedLock::release`], or until the session ends; on PostgreSQL also no longer than the transaction
-    /// that holds it.
+    /// We hold it until [`NamedLock::release`], or until the session ends; on PostgreSQL, until its transaction ends.
     Held,
-    /// Another session has it; which one, as far as the server tells.
+    /// Another session holds it; which one, as far as the server tells.
     Busy(Option<Holder>),
 }
 
-/// Who holds a lock. For the log: the line that may reach a sender says only for how long.
+/// Who holds a lock, as far as it is known. For the log: the line that may reach a sender says only for how long.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
-    /// The host it runs on, if it told.
     pub host: Option<String>,
     /// Its process id on that host.
     pub pid: Option<u32>,
@@ -44,50 +39,35 @@ pub struct Holder {
 
 /// A lock by name in the database that every machine shares, held by one session.
 ///
-/// The session never reconnects: a new connection would not hold the lock. It holds one lock at a time, and is not used by two
-/// threads at once.
+/// The session never reconnects: a new connection would not hold the lock. It holds one lock at a time, and is used by one
+/// thread at a time.
 ///
-/// A lock does not outlive its session. Where the connection breaks, the server frees the lock, and the holder learns of it
-/// only when it asks: so it asks [`still_held`](Self::still_held) right before anything that cannot be undone. Where the
-/// holder's machine vanishes without a word, the server frees the lock once it has heard nothing for as long as the session
-/// was begun for, and a while longer (30 s on PostgreSQL, 60 s on MySQL). What takes longer than that, or must be free
-/// sooner, says so with [`keep`](Self::keep).
+/// A lock does not outlive its session. If the connection breaks, the server frees the lock, and the holder learns of it only when
+/// it asks: so it asks [`still_held`](Self::still_held) right before anything that cannot be undone. If the holder's machine
+/// vanishes, the server frees the lock when it has heard nothing for as long as the session was begun for, and a while longer
+/// (30 s on PostgreSQL, 60 s on MySQL). Another time is set with [`keep`](Self::keep).
 ///
 /// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use maildrop_command::base::deadline::Deadline;
-/// use maildrop_command::database::{Client, DatabaseError, SqliteDatabase};
+/// use maildrop_command::database::{Client, SqliteDatabase};
 /// use maildrop_command::lock::{Acquired, LockName, NamedLock};
 /// use std::time::Duration;
 ///
-/// /// Sends the report, unless another machine is at it; says whether it did.
-/// fn nightly_report(database: &mut dyn NamedLock) -> Result<bool, DatabaseError> {
-///     let name = LockName::new("reports", b"nightly");
-///     if let Acquired::Busy(holder) = database.acquire(&name, Duration::from_millis(100))? {
-///         println!("another one is at it: {holder:?}");
-///         return Ok(false);
-///     }
-///     // ... whatever can be done twice ...
-///     let ours = database.still_held(&name)?;
-///     if ours {
-///         // ... what must not be done twice ...
-///     }
-///     database.release(&name)?;
-///     Ok(ours)
-/// }
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// // SQLite and file locks: for one machine. `PostgresDatabase` and `MysqlDatabase` are used in the same way.
 /// let directory = tempfile::tempdir()?;
 /// let client = Client { host: "mx1".into(), pid: std::process::id(), queue_id: None };
 /// let open = || SqliteDatabase::open(directory.path(), &client, Deadline::after(Duration::from_secs(60)));
 /// let (mut one, mut other) = (open()?, open()?);
-/// assert!(nightly_report(&mut one)?);
 ///
 /// let name = LockName::new("reports", b"nightly");
-/// assert!(matches!(one.acquire(&name, Duration::ZERO)?, Acquired::Held));
-/// assert!(!nightly_report(&mut other)?, "two machines sent it");
-/// drop(one);
-/// assert!(nightly_report(&mut other)?, "a lock that outlives its session");
+/// assert!(matches!(one.acquire(&name, Duration::from_millis(100))?, Acquired::Held));
+/// assert!(matches!(other.acquire(&name, Duration::ZERO)?, Acquired::Busy(_)));
+/// // ... whatever can be done twice ...
+/// if one.still_held(&name)? {
+///     // ... what must not be done twice ...
+/// }
+/// one.release(&name)?;
 /// # Ok(())
 /// # }
 /// ```
@@ -95,40 +75,36 @@ pub trait NamedLock {
     /// Takes the lock, waiting on the server for at most `wait` (zero: not at all), and never past the session's deadline.
     ///
     /// # Errors
-    /// Where the server gave no clear answer. On PostgreSQL also where the session holds a lock already, on MySQL where it holds
-    /// this one. A clear "held
-    /// elsewhere" is [`Acquired::Busy`].
+    /// When the server gave no clear answer. On PostgreSQL also when the session holds any lock already, on MySQL this one.
     fn acquire(&mut self, name: &LockName, wait: Duration) -> Result<Acquired, DatabaseError>;
 
-    /// Asks, in the very session that took it, whether the lock is still ours. `Ok(false)` and `Err` both mean: go no further.
+    /// Asks, in the session that took it, whether the lock is still held. `Ok(false)` and `Err` both mean: stop.
     ///
     /// # Errors
-    /// Where the connection is gone, and the lock with it.
+    /// When the connection is gone, and the lock with it.
     fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError>;
 
-    /// For a lock that is held for another time than the session was begun for: from now on the server frees it, and ends the
-    /// session, once it has heard nothing from us for `silence`. The holder asks [`still_held`](Self::still_held) more often
-    /// than that. A lock in a file dies with its process, and needs no such limit.
+    /// From now on the server frees the lock, and ends the session, when it has heard nothing from us for `silence`. The holder
+    /// asks [`still_held`](Self::still_held) more often than that. A lock in a file ends with its process, and needs no limit.
     ///
     /// # Errors
-    /// Where the connection is gone, and the lock with it.
+    /// When the connection is gone, and the lock with it.
     fn keep(&mut self, _silence: Duration) -> Result<(), DatabaseError> {
         Ok(())
     }
 
-    /// Frees the lock. To free one that is not held (any more) is no error.
+    /// Frees the lock. It is no error if it is not held (any more).
     ///
     /// # Errors
-    /// Where the connection is gone; the server then frees the lock by itself.
+    /// When the connection is gone; the server then frees the lock by itself.
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError>;
 }
 
-/// Who holds locks, for people who look on. Nothing here takes a lock, not even for a moment: a delivery that came in that
-/// moment would be put off.
+/// Looks who holds a lock, and never takes it to find out: a delivery at that moment would be put off.
 pub trait Holders {
-    /// Who holds this lock now, as far as the database tells; `None` if it is free.
+    /// Who holds this lock now; `None` if it is free.
     ///
     /// # Errors
-    /// Where the server cannot be asked.
+    /// When the server cannot be asked.
     fn holder(&mut self, name: &LockName) -> Result<Option<Holder>, DatabaseError>;
 }

@@ -1,21 +1,19 @@
 //! The named lock of MySQL and MariaDB: `GET_LOCK`, `RELEASE_LOCK`, `IS_USED_LOCK` (MySQL 9 manual 14.14, "Locking
 //! Functions"; MariaDB, "Miscellaneous Functions").
 //!
-//! It lives in the session: COMMIT and ROLLBACK keep it, the end of the connection frees it. What the two servers do
-//! differently, or not as one would think:
+//! It lives in the session: COMMIT and ROLLBACK keep it, the end of the connection frees it. What is different or surprising:
 //!
-//! - `GET_LOCK` has *three* answers: 1 is held, 0 is busy, and NULL is neither. MariaDB gives NULL to a killed query and
-//!   to an argument it does not like; MySQL raises an error (1317, 3057, 4163).
-//! - A timeout is rounded to whole seconds by MySQL, so that 0.4 would be "do not wait" and 0.6 a second; MariaDB takes
-//!   fractions. A negative one waits for ever on MySQL and is NULL on MariaDB. Neither ever gets one.
-//! - Both count: a session that takes a lock twice has to release it twice. Here that is a mistake, and an error.
+//! - `GET_LOCK` answers 1 (held), 0 (busy) or NULL (neither). MariaDB answers NULL to a killed query and to a bad argument;
+//!   MySQL raises an error (1317, 3057, 4163).
+//! - MySQL rounds the timeout to whole seconds, so that 0.4 would be "do not wait" and 0.6 a second; MariaDB takes fractions. A
+//!   negative one waits for ever on MySQL and is NULL on MariaDB; it is never sent.
+//! - A session that takes a lock twice has to release it twice. Here that is an error.
 //! - Names: MySQL takes 64 characters and ignores case, MariaDB takes 192 bytes and does not. Ours are the same to both
 //!   ([`LockName::mysql_name`]).
-//! - The name space is the server's, not the database's: sites that share a server choose different namespaces.
-//! - The lock is that one server's. On Group Replication with several primaries it does not exclude who asks another
-//!   member: `check` says so. On a node of Galera, and on a server that takes no writes, it is not taken at all; nor does it
-//!   count once the server takes none any more: while the primary changes, one delivery would have it on the old one, and
-//!   another on the new one.
+//! - Names belong to the server, not to the database: sites that share a server choose different namespaces.
+//! - The lock belongs to that one server. On Group Replication with several primaries it does not exclude sessions of another
+//!   member: `check` says so. On a node of Galera, and on a server that takes no writes, it is not taken; nor does it count
+//!   once the server takes none any more, since while the primary changes, both the old and the new one would give it out.
 
 use super::{Acquired, Holder, LockName, NamedLock};
 use crate::database::mysql::{Product, column, only_row, sql};
@@ -23,11 +21,10 @@ use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
 use std::time::Duration;
 use tracing::warn;
 
-/// Asked together with `GET_LOCK` where the server may be a node of Galera. Not by `@@wsrep_on`, which is an error where a
-/// MariaDB was built without Galera.
+/// Sent with `GET_LOCK` where the server may be a node of Galera. `@@wsrep_on` is an error on a MariaDB built without it.
 const GALERA: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'; ";
 
-/// The answer, beside those of `GET_LOCK`, where this very session holds the lock already.
+/// Our own answer beside those of `GET_LOCK`: this session holds the lock already.
 const OURS_ALREADY: i64 = 2;
 
 impl NamedLock for MysqlDatabase {
@@ -35,8 +32,10 @@ impl NamedLock for MysqlDatabase {
         if self.get_lock(name, wait)? {
             return Ok(Acquired::Held);
         }
-        let holder = self.holding_session(name).map(|session| session.map(Holder::of_session));
-        Ok(Acquired::Busy(or_untold(holder)))
+        let doing = "asking who holds the lock";
+        let ask = format!("SELECT IS_USED_LOCK({})", sql::text(&name.mysql_name()));
+        let session = self.run(doing, &ask, 1).and_then(|answers| column(only_row(&answers, doing)?, 0, doing));
+        Ok(Acquired::Busy(or_untold(session.map(|session: Option<u64>| session.map(Holder::of_session)))))
     }
 
     fn still_held(&mut self, name: &LockName) -> Result<bool, DatabaseError> {
@@ -106,24 +105,15 @@ impl MysqlDatabase {
             None => other("GET_LOCK answered NULL: the query was killed, or the server could not"),
         }
     }
-
-    /// Which session has the lock; `None` if it is free.
-    fn holding_session(&mut self, name: &LockName) -> Result<Option<u64>, DatabaseError> {
-        let doing = "asking who holds the lock";
-        let answers = self.run(doing, &format!("SELECT IS_USED_LOCK({})", sql::text(&name.mysql_name())), 1)?;
-        column(only_row(&answers, doing)?, 0, doing)
-    }
 }
 
 impl Holder {
-    /// A holder of which only the session is known.
     pub(crate) fn of_session(session: u64) -> Self {
         Self { session: Some(session), ..Self::default() }
     }
 }
 
-/// Who holds the lock is for the log: a failure to find out changes nothing about "busy", unless the connection is gone, which
-/// the next statement will tell.
+/// The holder is for the log: a failure to find out is only logged. If the connection is gone, the next statement fails, too.
 pub(crate) fn or_untold(holder: Result<Option<Holder>, DatabaseError>) -> Option<Holder> {
     holder.unwrap_or_else(|error| {
         warn!(%error, "who holds the lock cannot be told");
@@ -138,7 +128,7 @@ fn timeout(product: Product, wait: Duration, left: Duration) -> String {
         Product::Mariadb => format!("{}.{:06}", wait.as_secs(), wait.subsec_micros()),
         Product::Mysql => {
             let up = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-            // Rounded up to what the operator wished for at least; down where that would pass the deadline.
+            // Rounded up, so that it is at least what was asked for; down where that would pass the deadline.
             let seconds = if Duration::from_secs(up) <= left { up } else { wait.as_secs() };
             seconds.to_string()
         }
@@ -150,26 +140,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_wait_stays_no_wait() {
-        for product in [Product::Mysql, Product::Mariadb] {
-            let zero: f64 = timeout(product, Duration::ZERO, Duration::from_secs(240)).parse().unwrap();
-            assert_eq!(zero, 0.0);
+    fn the_timeout_is_whole_seconds_on_mysql_and_never_past_the_deadline() {
+        let ms = Duration::from_millis;
+        for (wait, left, mysql, mariadb) in [
+            (0, 240_000, "0", "0.000000"),
+            (400, 60_000, "1", "0.400000"),
+            (10_000, 60_000, "10", "10.000000"),
+            (30_000, 2_700, "2", "2.700000"),
+            (30_000, 700, "0", "0.700000"),
+        ] {
+            assert_eq!(timeout(Product::Mysql, ms(wait), ms(left)), mysql);
+            assert_eq!(timeout(Product::Mariadb, ms(wait), ms(left)), mariadb);
         }
-    }
-
-    #[test]
-    fn mysql_waits_whole_seconds_and_never_past_the_deadline() {
-        let ms = Duration::from_millis;
-        assert_eq!(timeout(Product::Mysql, ms(400), ms(60_000)), "1");
-        assert_eq!(timeout(Product::Mysql, ms(10_000), ms(60_000)), "10");
-        assert_eq!(timeout(Product::Mysql, ms(30_000), ms(2_700)), "2");
-        assert_eq!(timeout(Product::Mysql, ms(30_000), ms(700)), "0");
-    }
-
-    #[test]
-    fn mariadb_waits_fractions_and_never_past_the_deadline() {
-        let ms = Duration::from_millis;
-        assert_eq!(timeout(Product::Mariadb, ms(400), ms(60_000)), "0.400000");
-        assert_eq!(timeout(Product::Mariadb, ms(30_000), ms(2_700)), "2.700000");
     }
 }

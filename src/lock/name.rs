@@ -15,7 +15,7 @@ pub(crate) const OF_PROGRAMS: &str = " exec";
 ///
 /// The length prefixes keep `a`+`bc` and `ab`+`c` apart. `tests/lock_names.json` pins the encoding; the SQL functions
 /// `maildrop_lock_key()` and `maildrop_lock_name()` give the same.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockName([u8; 32]);
 
 impl LockName {
@@ -24,14 +24,14 @@ impl LockName {
     pub fn new(namespace: &str, name: &[u8]) -> Self {
         let mut hash = Sha256::new();
         for part in [namespace.as_bytes(), name] {
-            // A name beyond 4 GiB cannot come; saturating keeps this total all the same.
+            // Nothing is longer than 4 GiB.
             hash.update(u32::try_from(part.len()).unwrap_or(u32::MAX).to_be_bytes());
             hash.update(part);
         }
         Self(hash.finalize().into())
     }
 
-    /// The name with this digest: as [`digest`](Self::digest) gave it.
+    /// The name with this digest.
     #[must_use]
     pub fn from_digest(digest: [u8; 32]) -> Self {
         Self(digest)
@@ -40,9 +40,8 @@ impl LockName {
     /// The key of the PostgreSQL advisory lock: the first 8 bytes, big-endian, as a signed bigint.
     #[must_use]
     pub fn postgres_key(&self) -> i64 {
-        let mut first = [0; 8];
-        first.copy_from_slice(&self.0[..8]);
-        i64::from_be_bytes(first)
+        let [a, b, c, d, e, f, g, h, ..] = self.0;
+        i64::from_be_bytes([a, b, c, d, e, f, g, h])
     }
 
     /// The name of the MySQL lock: `maildrop:` and 48 lower-case hexadecimal digits, 57 ASCII characters.
@@ -52,7 +51,7 @@ impl LockName {
         format!("maildrop:{}", hex::encode(&self.0[..24]))
     }
 
-    /// The whole digest.
+    /// All 32 bytes.
     #[must_use]
     pub fn digest(&self) -> &[u8; 32] {
         &self.0
@@ -77,8 +76,7 @@ mod tests {
 
     #[test]
     fn in_the_log_it_is_its_whole_digest() {
-        let digest = std::array::from_fn(|n| u8::try_from(n * 8).unwrap());
-        let hexadecimal = "0008101820283038404850586068707880889098a0a8b0b8c0c8d0d8e0e8f0f8";
-        assert_eq!(format!("{:?}", LockName::from_digest(digest)), format!("LockName({hexadecimal})"));
+        let name = LockName::from_digest([0x0a; 32]);
+        assert_eq!(format!("{name:?}"), format!("LockName({})", "0a".repeat(32)));
     }
 }

@@ -1,17 +1,15 @@
-//! The lock on PostgreSQL: `pg_try_advisory_xact_lock`. It lives in a transaction, so it cannot be forgotten: it ends
-//! with COMMIT, ROLLBACK, or the connection.
+//! The lock on PostgreSQL: `pg_try_advisory_xact_lock`. It ends with its transaction: by COMMIT, ROLLBACK, or the connection.
 //!
-//! The transaction writes nothing before the record, so it has no xid, and as it is READ COMMITTED it has no snapshot
-//! either while IMAP works: it holds back no VACUUM. (While it *waits* for a lock held elsewhere, the waiting statement
-//! has a snapshot, as every SELECT has.)
+//! The transaction writes nothing before the record, so it has no xid, and as it is READ COMMITTED it has no snapshot while IMAP
+//! works: it holds back no VACUUM. (A statement that *waits* for the lock has a snapshot, as every SELECT has.)
 
 use super::{Acquired, Holder, Holders, LockName, NamedLock};
 use crate::database::postgres::{Batch, PostgresDatabase, Process, TextRow, Transaction, literal, milliseconds};
 use crate::database::{DatabaseError, DatabaseFailure};
 use std::time::Duration;
 
-/// The server ends the lock's session this long after the delivery's deadline. By then the process is gone for sure;
-/// what is left is the session of a machine that vanished, and the lock it would hold until TCP gives up.
+/// The server ends the lock's session this long after the delivery's deadline. By then the process is gone; only the session of
+/// a machine that vanished is left, which would hold the lock until TCP gives up.
 const AFTER_THE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// What identifies the row of an advisory lock with a bigint key in `pg_locks` (PostgreSQL manual, `pg_locks`): the key's
@@ -34,16 +32,16 @@ impl NamedLock for PostgresDatabase {
         if self.transaction != Transaction::Lock(key) {
             return Ok(false);
         }
-        // The server's own list of locks, for the very process that answers: right even if a pooler had given us
-        // another one. (0.1 ms more than an empty statement, 0.2 ms with 200 locks held.) In an aborted transaction the
-        // statement fails, and the lock is gone: no answer is as good as "no".
+        // The server's list of locks, for the very process that answers: right even if a pooler had given us another one.
+        // (0.1 ms more than an empty statement, 0.2 ms with 200 locks held.) In an aborted transaction it fails, and the lock
+        // is gone.
         let sql =
             format!("SELECT EXISTS (SELECT FROM pg_locks l WHERE l.pid = pg_backend_pid() AND {LOCKED_BY_KEY} {key})");
         self.batch(doing, &sql)?.truth(doing)
     }
 
     fn keep(&mut self, silence: Duration) -> Result<(), DatabaseError> {
-        // In the lock's own transaction, and for it alone; the timer starts anew with each statement that ends.
+        // For the lock's transaction alone; the timer starts again after each statement.
         let idle = milliseconds(silence);
         let sql = format!("SELECT set_config('idle_in_transaction_session_timeout', '{idle}', true)");
         self.batch("keeping the lock", &sql).map(|_| ())
@@ -51,27 +49,23 @@ impl NamedLock for PostgresDatabase {
 
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
         if self.transaction == Transaction::Lock(name.postgres_key()) {
-            // Nothing was written in it that is to stay: the record commits by itself.
+            // A record commits by itself, so nothing is lost.
             self.roll_back()?;
         }
         Ok(())
     }
 }
 
-/// What came of asking for a lock together with other statements.
+/// [`Acquired`], with the answers to the statements that were sent along.
 pub(crate) enum AcquiredAnd {
-    /// It is ours; what those statements brought.
     Held(Batch),
-    /// Another session has it.
     Busy(Option<Holder>),
 }
 
 impl PostgresDatabase {
-    /// Takes the lock, and runs the statements `then` in the same round trip behind it, in the lock's transaction.
-    ///
-    /// Each is a statement of its own behind the one that took the lock, and so has a snapshot that is younger (pinned by the
-    /// tests of what PostgreSQL does). They only read: where the lock is held elsewhere they may run all the same, and what
-    /// they brought is thrown away. Where one of them fails, the lock is not taken.
+    /// Takes the lock, and in the same round trip runs the statements `then` in its transaction. Each has a newer snapshot than
+    /// the one that took the lock (pinned by the tests of what PostgreSQL does). They only read: if the lock is held elsewhere
+    /// they may run all the same, and their answers are dropped. If one of them fails, the lock is not taken.
     pub(crate) fn acquire_and(
         &mut self,
         name: &LockName,
@@ -80,7 +74,7 @@ impl PostgresDatabase {
     ) -> Result<AcquiredAnd, DatabaseError> {
         let doing = "taking the lock";
         if self.transaction != Transaction::None {
-            // A second BEGIN would only be a warning, and the ROLLBACK on "busy" would free the first lock.
+            // A second BEGIN is only a warning, and the ROLLBACK on "busy" would free the first lock.
             return Err(DatabaseError::new(DatabaseFailure::Other, doing, "this connection holds a lock already"));
         }
         let key = name.postgres_key();
@@ -100,7 +94,7 @@ impl PostgresDatabase {
                 Err(error) => Err(self.roll_back_after(error)),
             };
         }
-        // The function that waits returns nothing: the batch's success is the lock.
+        // The function that waits returns nothing: if the batch succeeds, the lock is held.
         let limit = milliseconds(wait.min(remaining));
         let waiting = format!(
             "{begin}; SELECT set_config('lock_timeout', '{limit}', true); SELECT pg_advisory_xact_lock({key}); \
@@ -108,7 +102,7 @@ impl PostgresDatabase {
         );
         self.without_doubt(|database| match database.batch(doing, &waiting) {
             Ok(answers) => Ok(database.held(key, answers, ROWS_OF_BEGIN + 3)),
-            // 55P03, the lock_timeout. The lock may have been granted in that very moment; the rollback settles it.
+            // 55P03, the lock_timeout. The lock may have been granted at that moment; the rollback frees it.
             Err(error) if error.failure == DatabaseFailure::Contention => database.busy(key),
             Err(error) => Err(database.roll_back_after(error)),
         })
@@ -120,12 +114,12 @@ impl PostgresDatabase {
         AcquiredAnd::Held(answers)
     }
 
-    /// Gives up the transaction, so that the connection can end the attempt, and asks who has the lock: one round trip.
+    /// Rolls back, so that the connection can end the attempt, and asks who has the lock, in one round trip.
     fn busy(&mut self, key: i64) -> Result<AcquiredAnd, DatabaseError> {
-        // No row: it has been let go since.
         self.ask_for_holder("ROLLBACK; ", key).map(AcquiredAnd::Busy)
     }
 
+    /// `None` if the lock is free.
     fn ask_for_holder(&mut self, first: &str, key: i64) -> Result<Option<Holder>, DatabaseError> {
         let asked = format!(
             "{first}SELECT l.pid, a.application_name, extract(epoch FROM clock_timestamp() - a.xact_start) \
@@ -145,14 +139,13 @@ impl Holders for PostgresDatabase {
 /// How many rows [`begin`] answers with.
 const ROWS_OF_BEGIN: usize = 1;
 
-/// Begins the lock's transaction with time limits of its own, whatever the role's or the server's are: a limit shorter
-/// than an IMAP exchange would end the session in the middle of it, and the lock with it.
+/// Begins the lock's transaction with time limits of its own: one of the role's or the server's that is shorter than an IMAP
+/// exchange would end the session, and the lock with it.
 ///
-/// `transaction_timeout` (17 and later; naming it to an older server fails) can only be put off, not moved: the server
-/// lets a timer run that is set to another time (`assign_transaction_timeout`, seen on 17 and 18).
+/// `transaction_timeout` (17 and later; an older server refuses the name) can only be switched off: a timer that runs is not moved
+/// (`assign_transaction_timeout`, seen on 17 and 18).
 ///
-/// The session's name is set for the transaction where the session was opened under another one: it is what tells others who
-/// holds the lock.
+/// `name` is set if the session was opened under another one: it tells others who holds the lock.
 fn begin(remaining: Duration, name: Option<&str>) -> String {
     let idle = milliseconds(remaining + AFTER_THE_DEADLINE);
     let statement = milliseconds(remaining);
@@ -168,14 +161,14 @@ fn begin(remaining: Duration, name: Option<&str>) -> String {
     )
 }
 
-/// Reads the row of the session that holds a lock. Of other programs' sessions only the server's process id is known,
-/// and for how long another role's has held it is hidden.
+/// Reads the row of the session that holds a lock. Of other programs' sessions only the server's process id is known, and since
+/// when another role's has held it is hidden.
 fn holder(doing: &str, row: &TextRow<'_>) -> Result<Holder, DatabaseError> {
     let (host, pid, queue_id) = match row.text(doing, 1)?.and_then(Process::from_application_name) {
         Some(process) => (Some(process.host), Some(process.pid), process.queue_id),
         None => (None, None, None),
     };
-    // Since its transaction began: its own waiting for the lock counts as well. Negative if a clock was set back.
+    // Since its transaction began, its wait for the lock included. Negative if a clock was set back.
     let held_for = row.value(doing, 2)?.map(|age| Duration::try_from_secs_f64(age).unwrap_or_default());
     Ok(Holder { host, pid, queue_id, session: row.value(doing, 0)?, held_for })
 }

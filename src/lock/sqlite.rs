@@ -18,7 +18,7 @@ impl NamedLock for SqliteDatabase {
         self.locks.still_held(&file_name(name))
     }
 
-    /// A lock in a file dies with its process. But what is asked from now on is not bound by a delivery's deadline.
+    /// Statements are no longer bound by a delivery's deadline.
     fn keep(&mut self, _silence: Duration) -> Result<(), DatabaseError> {
         self.kept = true;
         Ok(())

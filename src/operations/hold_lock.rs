@@ -1,10 +1,9 @@
-//! Holds a lock for as long as a program runs: taken, asked after every second, and let go, by a thread of its own, since
-//! a server that does not answer would block whoever asks it.
+//! Holds a lock while a program runs: takes it, checks every second that it is still held, and releases it. In a thread of its
+//! own, since a server that does not answer would block the caller.
 //!
-//! The order of things is what keeps two programs apart even where a machine is merely cut off. The server frees the lock
-//! when it has heard nothing for [`silence`]; before that, whoever holds it has missed an answer, sent SIGTERM, waited for
-//! the grace and sent SIGKILL. What remains is a machine whose clock stands still (suspended, or a stopped process): it
-//! learns of its loss when it goes on.
+//! Two programs are kept apart even if a machine is cut off: the server frees the lock after [`silence`], and before that the
+//! holder has missed an answer, sent SIGTERM, waited for the grace and sent SIGKILL. The exception is a machine that is
+//! suspended, or a stopped process: it learns of the loss when it goes on.
 
 use crate::database::DatabaseError;
 use crate::delivery::bare_message_id;
@@ -15,25 +14,24 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 
-/// Between two questions whether the lock is still ours.
+/// How often the server is asked whether the lock is still held.
 pub(crate) const PERIOD: Duration = Duration::from_secs(1);
-/// For how long the server may leave such a question unanswered.
+/// How long an answer to that may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// What killing a program may take.
+/// How long killing a program may take.
 const MARGIN: Duration = Duration::from_secs(5);
-/// The longest single wait on the server. A PostgreSQL statement that waits has a snapshot, which holds back VACUUM, and a
-/// server waits on for a client that is gone; so a long wait is many short ones.
+/// The longest single wait on the server, of which a long wait is made: a PostgreSQL statement that waits has a snapshot, which
+/// holds back VACUUM, and a server goes on waiting for a client that is gone.
 const SLICE: Duration = Duration::from_secs(10);
 
-/// After how long a silence the server frees the lock, where a program may take `grace` to end.
-pub(crate) fn silence(grace: Duration) -> Duration {
+/// After how long without a question the server frees the lock of a program that may take `grace` to end.
+fn silence(grace: Duration) -> Duration {
     PERIOD + PATIENCE + grace + MARGIN
 }
 
-/// The lock of a program that `lock exec` runs. It has a namespace that no configuration can choose for messages, so that a
-/// program and a delivery never meet. In SQL: `maildrop_lock_key(NAME, 'maildrop exec')`, which reads a name as it reads a
-/// Message-ID, and so do we: white space and angle brackets around it do not count.
-#[must_use]
+/// The lock of a program that `lock exec` runs. No configuration can choose its namespace for messages, so that a program and a
+/// delivery never share a lock. In SQL: `maildrop_lock_key(NAME, 'maildrop exec')`, which ignores white space and angle brackets
+/// around a name as around a Message-ID.
 pub(crate) fn lock_of_program(namespace: &str, name: &str) -> LockName {
     LockName::new(&format!("{namespace}{OF_PROGRAMS}"), bare_message_id(name.as_bytes()))
 }
@@ -41,26 +39,23 @@ pub(crate) fn lock_of_program(namespace: &str, name: &str) -> LockName {
 /// Which lock is asked for, and how long to wait for it.
 #[derive(Clone, Debug)]
 pub(crate) struct LockRequest {
-    /// Its name, as people call it.
+    /// The name that `lock exec` was given.
     pub name: String,
-    /// Its name, as the server does.
     pub lock: LockName,
-    /// How long to wait for it; zero: not at all.
     pub wait: Duration,
-    /// This host's name, for others to read.
+    /// This host's name, for `lock list`.
     pub host: String,
 }
 
-/// What the thread has to say.
+/// What the thread reports. More follows only after `Asked(Ok(Held))` and `Still`.
 #[derive(Debug)]
 pub(crate) enum Report {
-    /// What came of asking for it. Nothing follows, unless it is held.
     Asked(Result<Acquired, DatabaseError>),
-    /// It was still ours after this moment.
+    /// It was still held after this moment.
     Still(Instant),
-    /// It is not ours any more. Nothing follows.
+    /// It is lost, and why.
     Lost(String),
-    /// It was ours to the end, and was let go. Nothing follows.
+    /// It was held to the end, and is released.
     LetGo,
 }
 
@@ -83,7 +78,7 @@ pub(crate) fn hold(
     match &taken {
         Ok(Acquired::Held) => {}
         Ok(_) => forget(database, request),
-        // What is in the way is told once, by the report; most likely it is in the way of this, too.
+        // The error is in the report; most likely this fails for the same reason.
         Err(_) => drop(take_out_program(database, &request.lock, &request.host, std::process::id())),
     }
     report(Report::Asked(taken));
@@ -103,7 +98,6 @@ pub(crate) fn hold(
             Err(error) => return report(Report::Lost(error.to_string())),
         }
     }
-    // That the lock was ours to the end is known by now; the server frees it with the connection at the latest.
     if let Err(error) = database.release(&request.lock) {
         warn!(%error, "the lock was not let go; the server frees it with the connection");
     }
@@ -124,7 +118,6 @@ fn take(database: &mut dyn Database, request: &LockRequest) -> Result<Acquired, 
     }
 }
 
-/// A row that stays says nothing: the server is asked who holds the lock.
 fn forget(database: &mut dyn Database, request: &LockRequest) {
     if let Err(error) = take_out_program(database, &request.lock, &request.host, std::process::id()) {
         warn!(%error, "the program stays in the table `programs`; the next one of its name takes it out");
@@ -156,10 +149,6 @@ mod tests {
         assert_ne!(lock_of_program("x", "grüße"), lock_of_program("x", "größe"));
     }
 
-    fn request(wait: Duration) -> LockRequest {
-        LockRequest { name: "nightly".into(), lock: lock_of_program("x", "nightly"), wait, host: "mx1".into() }
-    }
-
     /// Who is written down, by process and name.
     fn programs(database: &mut SqliteDatabase) -> Vec<(i64, String)> {
         let rows = database.select("reading", "SELECT pid, name FROM programs ORDER BY pid", &[]).unwrap();
@@ -175,53 +164,45 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_is_held_until_the_program_is_done_however_often_that_is_asked() {
+    fn the_lock_is_held_until_the_program_is_done_and_only_then_is_it_written_down() {
         let directory = tempfile::tempdir().unwrap();
         let mut other = open(directory.path());
+        let lock = lock_of_program("x", "nightly");
         // Of a process that is no more, and of one that runs.
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        let request = request(Duration::ZERO);
         for (pid, name) in [(i64::from(child.id()), "gone"), (1, "another")] {
             let insert = "INSERT INTO programs (lock_digest, host, pid, name, asked_at) VALUES (?, 'mx1', ?, ?, 0)";
-            let values = [Value::Bytes(request.lock.digest()), Value::Integer(pid), Value::Text(name)];
+            let values = [Value::Bytes(lock.digest()), Value::Integer(pid), Value::Text(name)];
             other.change("writing", insert, &values).unwrap();
         }
-        let another = (1, String::from("another"));
+        let (ours, another) = ((i64::from(std::process::id()), "nightly".to_owned()), (1, "another".to_owned()));
+        let hold_it = |done: &Receiver<()>, report: &dyn Fn(Report)| {
+            let request = LockRequest { name: "nightly".into(), lock, wait: Duration::ZERO, host: "mx1".into() };
+            hold(&mut open(directory.path()), &request, Duration::ZERO, done, report);
+        };
         let (done, wait) = mpsc::channel();
         let (send, reports) = mpsc::channel();
         std::thread::scope(|scope| {
-            let request = &request;
-            let place = directory.path();
-            scope.spawn(move || {
-                hold(&mut open(place), request, Duration::ZERO, &wait, |report| drop(send.send(report)));
-            });
+            scope.spawn(move || hold_it(&wait, &|report| drop(send.send(report))));
             assert!(matches!(reports.recv().unwrap(), Report::Asked(Ok(Acquired::Held))));
-            let ours = (i64::from(std::process::id()), String::from("nightly"));
             assert_eq!(programs(&mut other), [another.clone(), ours]);
             // Each comes a period after the one before.
             for _ in 0..2 {
                 assert!(matches!(reports.recv().unwrap(), Report::Still(_)));
             }
-            assert!(matches!(other.acquire(&request.lock, Duration::ZERO).unwrap(), Acquired::Busy(_)));
+            assert!(matches!(other.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Busy(_)));
             drop(done);
             // One more question may have been on its way.
             let last = reports.iter().find(|report| !matches!(report, Report::Still(_)));
             assert!(matches!(last, Some(Report::LetGo)), "{last:?}");
         });
-        assert_eq!(programs(&mut other), [another]);
-        assert!(matches!(other.acquire(&request.lock, Duration::ZERO).unwrap(), Acquired::Held));
-    }
-
-    #[test]
-    fn whoever_does_not_get_the_lock_is_not_left_written_down() {
-        let directory = tempfile::tempdir().unwrap();
-        let (mut other, request) = (open(directory.path()), request(Duration::ZERO));
-        assert!(matches!(other.acquire(&request.lock, Duration::ZERO).unwrap(), Acquired::Held));
-        let (_done, wait) = mpsc::channel();
+        assert_eq!(programs(&mut other), std::slice::from_ref(&another));
+        assert!(matches!(other.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));
+        // Nor is it left written down where the lock is held elsewhere.
         let (send, reports) = mpsc::channel();
-        hold(&mut open(directory.path()), &request, Duration::ZERO, &wait, |report| drop(send.send(report)));
-        assert!(matches!(reports.recv().unwrap(), Report::Asked(Ok(Acquired::Busy(_)))));
-        assert!(reports.try_recv().is_err() && programs(&mut other).is_empty());
+        hold_it(&mpsc::channel().1, &|report| drop(send.send(report)));
+        assert!(matches!(reports.try_recv().unwrap(), Report::Asked(Ok(Acquired::Busy(_)))));
+        assert!(reports.try_recv().is_err() && programs(&mut other) == [another]);
     }
 }

@@ -1,8 +1,7 @@
-//! Who holds a lock, and who waits for one: a snapshot, which may be stale by the time that anybody reads it.
+//! A snapshot of who holds a lock, and who waits for one; it may be stale when it is read.
 //!
-//! The server knows who holds a lock, and the ledger knows what its name means: a digest leads to the Message-ID of a
-//! delivery's attempt, or to the name under which `lock exec` runs a program. PostgreSQL lists the locks of a database;
-//! MySQL and MariaDB answer for one name at a time, so the names come from the ledger there.
+//! The server knows who holds a lock, and the ledger what a lock is named after: a Message-ID, or the name given to `lock exec`.
+//! PostgreSQL lists the locks of a database; MySQL and MariaDB answer for one name at a time, which the ledger knows.
 
 mod file;
 mod mysql;
@@ -11,33 +10,36 @@ mod postgres;
 use crate::database::{DatabaseError, Dialect};
 use crate::ledger::Database;
 use crate::ledger::lock_users::{LockPurpose, missing_grant};
-use crate::lock::LockName;
-use serde::Serialize;
-use serde::ser::{SerializeMap, Serializer};
+use crate::lock::{Holder, LockName};
+use serde::{Serialize, Serializer};
 use std::path::Path;
 use std::time::Duration;
 
-/// Whoever holds a lock, or waits for one.
+/// A holder of a lock, or a waiter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Entry {
     /// The lock, as the server names it: a PostgreSQL key, a MySQL name, a file.
     pub lock: String,
-    /// What its name means, where the ledger tells.
+    /// What it is named after, if the ledger knows.
     #[serde(flatten, serialize_with = "kind_and_name")]
     pub name: Option<LockPurpose>,
-    /// Whether this one waits for it.
+    /// Whether it waits, and does not hold the lock.
     pub waits: bool,
-    /// The host that it runs on.
     pub host: Option<String>,
-    /// Its process there.
     pub pid: Option<u32>,
-    /// What it is: `delivery 4bXyz` with Postfix's queue id, `lock exec`, or what another program calls itself.
+    /// `delivery 4bXyz` with Postfix's queue id, `lock exec`, or what another program calls itself.
     pub application: Option<String>,
     /// Its session on the server.
     pub session: Option<u64>,
-    /// For how long it has held the lock or waited for it, by the server's clock. Its own waiting counts as holding.
+    /// How long ago it asked for the lock, by the server's clock.
     #[serde(rename = "age_s", serialize_with = "in_seconds")]
     pub age: Option<Duration>,
+}
+
+impl From<Holder> for Entry {
+    fn from(Holder { host, pid, session, held_for, .. }: Holder) -> Self {
+        Self { host, pid, session, age: held_for, ..Self::default() }
+    }
 }
 
 fn kind_and_name<S: Serializer>(purpose: &Option<LockPurpose>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -46,36 +48,30 @@ fn kind_and_name<S: Serializer>(purpose: &Option<LockPurpose>, serializer: S) ->
         Some(LockPurpose::Program(name)) => (Some("program"), Some(name)),
         None => (None, None),
     };
-    let mut map = serializer.serialize_map(Some(2))?;
-    map.serialize_entry("kind", &kind)?;
-    map.serialize_entry("name", &name)?;
-    map.end()
+    serializer.collect_map([("kind", kind), ("name", name.map(String::as_str))])
 }
 
 fn in_seconds<S: Serializer>(age: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
     age.map(|age| age.as_secs_f64()).serialize(serializer)
 }
 
-/// What could not be seen.
+/// What our rights hide.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Hidden {
-    /// What is missing.
     pub what: &'static str,
-    /// The statement that an administrator runs to have it shown.
+    /// The statement with which an administrator has it shown.
     pub grant: String,
 }
 
-/// All of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Listing {
     /// Lock by lock, the holder before those who wait.
     #[serde(rename = "locks")]
     pub entries: Vec<Entry>,
-    /// What our rights hide from us.
     pub hidden: Vec<Hidden>,
 }
 
-/// Lists who holds a lock of this site, and who waits; or of one lock alone. `directory` is that of an embedded site.
+/// Lists the locks of this site, or `only` one. `directory` is that of an embedded site.
 pub fn list(
     database: &mut dyn Database,
     directory: Option<&Path>,
@@ -92,7 +88,7 @@ pub fn list(
     Ok(listing)
 }
 
-/// What a process is, to people: `delivery 4bXyz` with Postfix's queue id, or `lock exec`.
+/// [`Entry::application`] of a process of ours.
 fn application(purpose: Option<&LockPurpose>, queue_id: Option<&str>) -> String {
     match (purpose, queue_id) {
         (Some(LockPurpose::Program(_)), _) => "lock exec".into(),

@@ -1,13 +1,10 @@
-//! Removes old rows, so that deliveries never notice. Which rows those are, in SQL, is in `ledger::forget`.
+//! Removes old rows (`ledger::forget` has the SQL), and nothing that a delivery may still need:
 //!
-//! Nothing that a delivery may still need goes:
-//!
-//! 1. An open attempt stays; an ended one is looked at by no delivery.
-//! 2. A message goes only under its own lock. Every delivery that looks it up, or records a copy of it, holds that lock: so
-//!    no delivery sees half of it, or records a copy of a message that has just gone.
+//! 1. An open attempt stays; no delivery reads an ended one.
+//! 2. A message is removed under its own lock, which every delivery holds that reads it or records a copy of it: none sees half
+//!    of it, or records a copy of a message that is gone.
 //! 3. A delivery that is about to take the lock has its attempt in the journal by then. The look under the lock, which has a
-//!    snapshot of its own, sees it, and the message stays. A delivery that comes later waits for the lock, and finds a
-//!    message that nobody has heard of.
+//!    snapshot of its own, sees the attempt, and the message stays. A later delivery waits for the lock, and finds a new message.
 
 use crate::config::Retention;
 use crate::database::{DatabaseError, DatabaseFailure};
@@ -17,68 +14,56 @@ use crate::lock::Acquired;
 use serde::Serialize;
 use std::time::Duration;
 
-/// What is forgotten.
+/// What is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
     /// Attempts that have ended.
     Attempts,
-    /// The raw sources of messages.
     Sources,
-    /// Messages, with their copies, sources and attempts.
+    /// With their copies, sources and attempts.
     Messages,
 }
 
 impl Kind {
-    /// The word for it.
-    pub fn as_str(self) -> &'static str {
+    pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Attempts => "attempts",
             Self::Sources => "sources",
             Self::Messages => "messages",
         }
     }
-
-    /// Where it is removed from.
-    fn tables(self) -> &'static [&'static str] {
-        match self {
-            Self::Attempts => &["attempts"],
-            Self::Sources => &["message_sources"],
-            Self::Messages => &["attempts", "message_sources", "copies", "messages"],
-        }
-    }
 }
 
-/// How much of one kind was forgotten, or would be, and what was kept.
+/// How much of one kind was removed, or would be, and what was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Pruned {
     #[serde(rename = "what")]
     pub(crate) kind: Kind,
-    /// What is older than this is too old.
     #[serde(skip)]
     pub(crate) age: Duration,
-    /// What is older than this moment, in microseconds since 1970.
+    /// `age` before now, by the database's clock.
     #[serde(serialize_with = "crate::base::timestamp::serialize")]
     pub(crate) before: i64,
     /// How many rows are gone; of messages, how many messages.
     pub(crate) removed: u64,
-    /// How many would be, in a dry run.
+    /// In a dry run.
     pub(crate) would_remove: Option<u64>,
-    /// Kept: attempts that never ended.
+    /// Attempts that never ended.
     #[serde(rename = "kept_open")]
     pub(crate) open: u64,
-    /// Kept: messages, or their sources, with a copy that is owed.
+    /// Messages, or their sources, with a copy that is owed.
     #[serde(rename = "kept_owed")]
     pub(crate) owed: u64,
-    /// Kept: messages that were heard of since, or with an attempt that never ended.
+    /// Messages that were heard of since, or with an attempt that never ended.
     #[serde(rename = "kept_heard_of")]
     pub(crate) heard_of: u64,
-    /// Kept: messages whose lock was held.
+    /// Messages whose lock was held.
     #[serde(rename = "kept_locked")]
     pub(crate) locked: u64,
 }
 
-/// What to forget is what `retention` gives an age for.
+/// The kinds for which `retention` has an age.
 pub(crate) fn kinds(retention: &Retention) -> Vec<(Kind, Duration)> {
     let ages = [
         (Kind::Attempts, retention.attempts_older_than),
@@ -88,10 +73,7 @@ pub(crate) fn kinds(retention: &Retention) -> Vec<(Kind, Duration)> {
     ages.into_iter().filter_map(|(kind, age)| Some((kind, age?))).collect()
 }
 
-/// Counts what [`prune`] would forget of one kind, and what it would keep.
-///
-/// # Errors
-/// The ledger cannot be read.
+/// Counts what [`prune`] would remove of one kind.
 pub(crate) fn dry_run(database: &mut dyn Database, kind: Kind, age: Duration) -> Result<Pruned, DatabaseError> {
     let before = before(database, age)?;
     let would_remove = match kind {
@@ -102,11 +84,11 @@ pub(crate) fn dry_run(database: &mut dyn Database, kind: Kind, age: Duration) ->
     Ok(Pruned { would_remove: Some(would_remove), ..kept(database, kind, age, before)? })
 }
 
-/// Forgets what is older than `age` by the database's clock, in small batches, each a transaction of its own, and rests for
-/// `pause` after each. `progress` hears after each batch how many rows are gone.
+/// Removes what is older than `age` by the database's clock, in small batches, each a transaction of its own, with a `pause` after
+/// each. `progress` gets the number of removed rows after each batch.
 ///
 /// # Errors
-/// The database fails, or its role may delete nothing. What is gone by then is gone.
+/// When the database fails, or our role may not delete. What is removed by then stays removed.
 pub(crate) fn prune(
     database: &mut dyn Database,
     kind: Kind,
@@ -115,7 +97,12 @@ pub(crate) fn prune(
     progress: &mut dyn FnMut(u64),
 ) -> Result<Pruned, DatabaseError> {
     let before = before(database, age)?;
-    forget::try_right(database, kind.tables())?;
+    let tables: &[&str] = match kind {
+        Kind::Attempts => &["attempts"],
+        Kind::Sources => &["message_sources"],
+        Kind::Messages => &["attempts", "message_sources", "copies", "messages"],
+    };
+    forget::try_right(database, tables)?;
     let (mut removed, mut locked) = (0, 0);
     let mut attempts = OldAttempts::before(before);
     let mut sources = OldSources::before(before);
@@ -132,9 +119,7 @@ pub(crate) fn prune(
         let Some(gone) = gone else { break };
         removed += gone;
         progress(removed);
-        if !pause.is_zero() {
-            std::thread::sleep(pause);
-        }
+        std::thread::sleep(pause);
     }
     Ok(Pruned { removed, locked, ..kept(database, kind, age, before)? })
 }
@@ -157,7 +142,7 @@ fn kept(database: &mut dyn Database, kind: Kind, age: Duration, before: i64) -> 
     })
 }
 
-/// Forgets these messages, each under its lock. One whose lock is held is left for the next time.
+/// Removes these messages, each under its lock. One whose lock is held is left for the next time.
 fn forget_messages(
     database: &mut dyn Database,
     messages: &[OldMessage],
@@ -169,7 +154,7 @@ fn forget_messages(
         match forget_under_lock(database, message, before) {
             Ok(Some(forgotten)) => gone += u64::from(forgotten),
             Ok(None) => *locked += 1,
-            // Another's transaction was in the way (what it is, the server knows): next time.
+            // Another transaction was in the way: next time.
             Err(error) if error.failure == DatabaseFailure::Contention => *locked += 1,
             Err(error) => return Err(error),
         }
@@ -188,7 +173,7 @@ fn forget_under_lock(
     }
     let forgotten = message.forget(database, before).and_then(|forgotten| {
         if forgotten {
-            // On PostgreSQL the lock is the transaction, and to record nothing is to commit it; letting go would roll it back.
+            // On PostgreSQL the lock is the transaction: an empty record commits it, and release would roll it back.
             database.record(&Record::default())?;
         }
         Ok(forgotten)

@@ -1,19 +1,16 @@
 //! `lock exec`: a command that runs on one machine at a time.
 
-use super::{exit, free_name, list, try_lock};
-use crate::cli::lock::program::{Outcome, ProgramError, die_with, run_under_lock};
-use crate::cli::site_options::{self, SiteOptions};
+use super::program::{Outcome, die_with, run_under_lock};
+use super::{exit, list, program_name};
+use crate::cli::site_options::SiteOptions;
 use crate::cli::{complain, duration};
 use crate::operations::hold_lock::{LockRequest, lock_of_program};
+use crate::operations::locks::Entry;
 use clap::Args;
 use std::ffi::OsString;
 use std::io;
 use std::time::Duration;
 use sysexits::ExitCode;
-
-/// As env(1) and the shells have it: the command cannot be run; there is no such command.
-const CANNOT_BE_RUN: u8 = 126;
-const NOT_FOUND: u8 = 127;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -51,51 +48,41 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "STATUS", default_value_t = 75)]
     busy_code: u8,
     /// The lock's name: any text
-    #[arg(value_parser = free_name)]
+    #[arg(value_parser = program_name)]
     name: String,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     arguments.site.log_to_stderr();
-    let site = match arguments.site.resolve() {
-        Ok(site) => site,
-        Err(exit) => return exit,
-    };
+    let site = arguments.site.resolve()?;
     let name = &arguments.name;
     let lock = lock_of_program(site.namespace(), name);
     let request = LockRequest { name: name.clone(), lock, wait: arguments.wait, host: site.host().to_owned() };
     let open = move |deadline| site.open_database(None, deadline);
-    match run_under_lock(open, request, &arguments.command, arguments.grace) {
-        Ok(Outcome::Ended(status)) => exit(status),
-        Ok(Outcome::Busy(holder)) => {
-            // MySQL itself tells no more than the session.
-            let who = match try_lock::holder(&arguments.site, &lock) {
-                Some(entry) => try_lock::who(&entry),
-                None => list::holder(holder.as_ref()),
-            };
+    match run_under_lock(open, request, &arguments.command, arguments.grace)? {
+        Outcome::Ended(status) => exit(u8::try_from(status).unwrap_or(u8::MAX)),
+        Outcome::Busy(holder) => {
+            // Asked once more: MySQL itself tells no more than the session.
+            let entry = list::holder(&arguments.site, &lock).or(holder.map(Entry::from));
+            let who = entry.map_or_else(|| "somebody who has let go of it since".into(), |entry| list::who(&entry));
             complain(&format!("{name}: held by {who}"));
             exit(arguments.busy_code)
         }
-        Ok(Outcome::Interrupted(signal)) => exit(u8::try_from(128 + signal).unwrap_or(u8::MAX)),
-        Ok(Outcome::Lost(why)) => {
+        Outcome::Lost(why) => {
             complain(&format!("{name}: the lock was lost while the command ran, so it was ended: {why}"));
-            ExitCode::Unavailable
-        }
-        Err(ProgramError::Database(error)) => site_options::failed(&error),
-        Err(error @ ProgramError::System { .. }) => {
-            complain(&error.to_string());
-            ExitCode::OsErr
+            Err(ExitCode::Unavailable)
         }
     }
 }
 
 /// What `lock exec` starts.
-pub(super) fn become_program(parent: u32, command: &[OsString]) -> ExitCode {
+pub(super) fn become_program(parent: u32, command: &[OsString]) -> ! {
     let error = die_with(parent, command);
     let program = command.first().map(|program| program.to_string_lossy()).unwrap_or_default();
     complain(&format!("{program}: {error}"));
-    exit(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_BE_RUN })
+    // As env(1) and the shells have it.
+    exit(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }

@@ -1,14 +1,15 @@
-//! A program that runs while its lock is held, and not a moment longer: `lock exec`.
+//! `lock exec`: a program that runs while its lock is held, and no longer.
 //!
-//! One loop hears everything: what the [thread that holds the lock](crate::operations::hold_lock) says, signals, and that
-//! the program has ended. Where the lock is lost, the program and all that it started get SIGTERM, and what is left after
-//! the grace SIGKILL.
+//! One loop receives what the [thread that holds the lock](crate::operations::hold_lock) reports, signals, and the program's
+//! end. If the lock is lost, the program and all that it started get SIGTERM, and what is left after the grace SIGKILL.
 //!
-//! The program has a process group of its own, so that a signal reaches all that it started; but if standard input is a
-//! terminal it stays in ours, or it could not read from it: then a key like Ctrl-C reaches it by itself, and a signal sent
-//! to us reaches the program alone.
+//! The program has a process group of its own, so that a signal reaches all that it started. If standard input is a terminal
+//! it stays in ours, since it could not read from it otherwise: then Ctrl-C reaches it directly, and a signal sent to us
+//! reaches the program alone.
 
 use crate::base::deadline::Deadline;
+use crate::cli::complain;
+use crate::cli::site_options::failed;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
 use crate::lock::{Acquired, Holder};
@@ -23,13 +24,13 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
-use thiserror::Error;
+use sysexits::ExitCode;
 
-/// What connecting may take, beside the wait for the lock.
+/// How long connecting may take, in addition to the wait for the lock.
 const CONNECTING: Duration = Duration::from_secs(30);
-/// Between two looks whether all that the program started has ended.
+/// How often to check whether all that the program started has ended.
 const LOOK: Duration = Duration::from_millis(50);
-/// What is passed on to the program.
+/// The signals that are passed on to the program.
 const PASSED_ON: [(i32, Signal); 6] = [
     (SIGHUP, Signal::HUP),
     (SIGINT, Signal::INT),
@@ -39,57 +40,39 @@ const PASSED_ON: [(i32, Signal); 6] = [
     (SIGUSR2, Signal::USR2),
 ];
 
-/// How it went.
-#[derive(Debug)]
-pub enum Outcome {
+/// How it ended.
+pub(super) enum Outcome {
     /// The lock is held elsewhere. The program was not started.
     Busy(Option<Holder>),
-    /// A signal came while it waited for the lock. The program was not started.
-    Interrupted(i32),
-    /// The program ended by itself, and the lock was held to its end: its exit status, 128 + n where signal n ended it.
-    Ended(u8),
+    /// The program ended by itself, and the lock was held to its end: its exit status, 128 + n where signal n ended it. Or signal n
+    /// came during the wait for the lock, and the program was not started.
+    Ended(i32),
     /// The lock was lost while the program ran, which has been ended.
     Lost(String),
 }
 
-/// It could not be run.
-#[derive(Debug, Error)]
-pub(crate) enum ProgramError {
-    /// The lock could not be asked for.
-    #[error(transparent)]
-    Database(#[from] DatabaseError),
-    /// The system refuses a process, a thread or a signal's handler.
-    #[error("{doing}: {source}")]
-    System {
-        /// What was being done.
-        doing: &'static str,
-        /// Why not.
-        source: io::Error,
-    },
-}
-
-fn refused(doing: &'static str) -> impl Fn(io::Error) -> ProgramError {
-    move |source| ProgramError::System { doing, source }
+fn refused(doing: &'static str) -> impl Fn(io::Error) -> ExitCode {
+    move |error| {
+        complain(&format!("{doing}: {error}"));
+        ExitCode::OsErr
+    }
 }
 
 enum Event {
     Lock(Report),
     Signal(i32),
-    /// The program has ended, and waits to be collected.
+    /// The program has ended, and has not been waited for.
     Ended,
 }
 
-/// Takes the lock over the connection that `open` makes, runs `command` while it holds it, and lets go of it. Where the
-/// lock is lost, the program has `grace` to end after SIGTERM.
-///
-/// # Errors
-/// [`ProgramError`], before the program was started.
-pub(crate) fn run_under_lock(
+/// Takes the lock over the connection that `open` makes, runs `command` while it is held, and releases it. If the lock is
+/// lost, the program has `grace` to end after SIGTERM.
+pub(super) fn run_under_lock(
     open: impl FnOnce(Deadline) -> Result<Box<dyn Database>, DatabaseError> + Send + 'static,
     request: LockRequest,
     command: &[OsString],
     grace: Duration,
-) -> Result<Outcome, ProgramError> {
+) -> Result<Outcome, ExitCode> {
     let (send, events) = mpsc::channel();
     pass_signals_on(send.clone())?;
     let deadline = Deadline::after(request.wait.saturating_add(CONNECTING));
@@ -97,7 +80,7 @@ pub(crate) fn run_under_lock(
     let holder = {
         let send = send.clone();
         move || {
-            // Nobody hears what is said to a process that ends.
+            // The receiver is gone once this process ends.
             let report = |report| drop(send.send(Event::Lock(report)));
             match open(deadline) {
                 Ok(mut database) => hold(database.as_mut(), &request, grace, &wait, report),
@@ -110,11 +93,12 @@ pub(crate) fn run_under_lock(
     match events.recv_timeout(deadline.remaining() + PATIENCE) {
         Ok(Event::Lock(Report::Asked(Ok(Acquired::Held)))) => {}
         Ok(Event::Lock(Report::Asked(Ok(Acquired::Busy(holder))))) => return Ok(Outcome::Busy(holder)),
-        Ok(Event::Lock(Report::Asked(Err(error)))) => return Err(error.into()),
-        Ok(Event::Signal(signal)) => return Ok(Outcome::Interrupted(signal)),
+        Ok(Event::Lock(Report::Asked(Err(error)))) => return Err(failed(&error)),
+        Ok(Event::Signal(signal)) => return Ok(Outcome::Ended(128 + signal)),
         Ok(_) | Err(_) => {
-            let detail = "the server does not answer";
-            return Err(DatabaseError::new(DatabaseFailure::TimedOut, "asking for the lock", detail).into());
+            let error =
+                DatabaseError::new(DatabaseFailure::TimedOut, "asking for the lock", "the server does not answer");
+            return Err(failed(&error));
         }
     }
     let mut running = Running::start(command, grace, send)?;
@@ -124,16 +108,11 @@ pub(crate) fn run_under_lock(
         return Ok(Outcome::Lost(why));
     }
     drop(done);
-    Ok(match let_go(&events) {
-        Ok(()) => {
-            let status = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-            Outcome::Ended(status.and_then(|status| u8::try_from(status).ok()).unwrap_or(u8::MAX))
-        }
-        Err(why) => Outcome::Lost(why),
-    })
+    let status = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(i32::MAX);
+    Ok(let_go(&events).map_or_else(Outcome::Lost, |()| Outcome::Ended(status)))
 }
 
-/// Waits until the lock is let go, and with it for the word that it was held to the end.
+/// Waits until the lock is released, which says that it was held to the end.
 fn let_go(events: &Receiver<Event>) -> Result<(), String> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -146,13 +125,13 @@ fn let_go(events: &Receiver<Event>) -> Result<(), String> {
     }
 }
 
-/// Hears signals from now on: those that ended the process until now, unless whoever started it had them ignored
-/// (nohup(1), a shell's background job), which the program inherits.
-fn pass_signals_on(send: Sender<Event>) -> Result<(), ProgramError> {
+/// Handles signals from now on, except those that are ignored from the start (nohup(1), a shell's background job): the program
+/// inherits that.
+fn pass_signals_on(send: Sender<Event>) -> Result<(), ExitCode> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
-    // Ctrl-Z stops the terminal's foreground group. A program that has a group of its own would go on, while we, stopped,
+    // Ctrl-Z stops the terminal's foreground group. A program with a group of its own would go on, while we are stopped and
     // lose its lock, and another machine begins: so nothing is stopped.
     let stop = has_own_group().then_some(SIGTSTP);
     let heard = PASSED_ON.iter().map(|(number, _)| *number).chain(stop);
@@ -169,23 +148,21 @@ fn pass_signals_on(send: Sender<Event>) -> Result<(), ProgramError> {
     Ok(())
 }
 
-/// Whether the program gets a process group of its own: not if it may read from a terminal.
+/// Whether the program gets a process group of its own.
 fn has_own_group() -> bool {
     !io::stdin().is_terminal()
 }
 
-/// The program.
 struct Running {
     child: Child,
     pid: Pid,
-    /// Whether it has a process group of its own.
     grouped: bool,
     grace: Duration,
 }
 
 impl Running {
-    /// Starts it by way of this program, which puts itself under [`die_with`] and becomes it.
-    fn start(command: &[OsString], grace: Duration, send: Sender<Event>) -> Result<Self, ProgramError> {
+    /// Starts it through `lock program`, which calls [`die_with`].
+    fn start(command: &[OsString], grace: Duration, send: Sender<Event>) -> Result<Self, ExitCode> {
         let grouped = has_own_group();
         // The very file that runs, even if an upgrade has put another in its place.
         let mut start = Command::new("/proc/self/exe");
@@ -197,11 +174,10 @@ impl Running {
         crate::base::core_dumps::leave_to_others();
         let mut child = start.spawn().map_err(refused("starting the program"))?;
         let pid = Pid::from_child(&child);
-        // Collected by whoever sends signals, and not here: until then its number is nobody else's.
+        // NOWAIT: until the thread that sends signals has waited for it, its process id is not used again.
         let await_end = move || {
             let end = || waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
             while matches!(end(), Err(rustix::io::Errno::INTR)) {}
-            // Nobody hears what is said to a process that ends.
             drop(send.send(Event::Ended));
         };
         if let Err(error) = thread::Builder::new().name("end".into()).spawn(await_end) {
@@ -212,37 +188,25 @@ impl Running {
         Ok(Self { child, pid, grouped, grace })
     }
 
-    /// Until the program has ended: by itself, or because the lock was lost, which is then told.
+    /// Waits until the program has ended; says why the lock was lost, if that is what ended it.
     fn watch(&mut self, events: &Receiver<Event>) -> Option<String> {
         let mut proved = Instant::now();
-        let mut ended = false;
-        while !ended {
-            let silent = format!("the server has not answered for {} s", (PERIOD + PATIENCE).as_secs());
+        let why = loop {
             let left = (proved + PERIOD + PATIENCE).saturating_duration_since(Instant::now());
-            let lost = match events.recv_timeout(left) {
-                Ok(Event::Ended) => {
-                    ended = true;
-                    None
+            match events.recv_timeout(left) {
+                Ok(Event::Ended) => return None,
+                Ok(Event::Signal(signal)) => self.pass_on(signal),
+                Ok(Event::Lock(Report::Still(asked))) => proved = asked,
+                Ok(Event::Lock(Report::Lost(why))) => break why,
+                Ok(Event::Lock(Report::Asked(_) | Report::LetGo)) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    break format!("the server has not answered for {} s", (PERIOD + PATIENCE).as_secs());
                 }
-                Ok(Event::Signal(signal)) => {
-                    self.pass_on(signal);
-                    None
-                }
-                Ok(Event::Lock(Report::Still(asked))) => {
-                    proved = asked;
-                    None
-                }
-                Ok(Event::Lock(Report::Lost(why))) => Some(why),
-                Ok(Event::Lock(Report::Asked(_) | Report::LetGo)) => None,
-                Err(RecvTimeoutError::Timeout) => Some(silent),
-                Err(RecvTimeoutError::Disconnected) => Some("the thread that holds it has ended".into()),
-            };
-            if let Some(why) = lost {
-                self.end(events);
-                return Some(why);
+                Err(RecvTimeoutError::Disconnected) => break "the thread that holds it has ended".into(),
             }
-        }
-        None
+        };
+        self.end(events);
+        Some(why)
     }
 
     /// SIGTERM, the grace, SIGKILL: until the program has ended, and all of its group.
@@ -261,7 +225,7 @@ impl Running {
                 Ok(Event::Lock(_)) | Err(_) => {}
             }
         }
-        // As long as nobody has collected the program, the group's number is its own.
+        // The program has not been waited for, so the group's number is still its own.
         self.send(Signal::KILL);
     }
 
@@ -276,7 +240,7 @@ impl Running {
     }
 
     fn send(&self, signal: Signal) {
-        // It may have ended in this very moment.
+        // It may just have ended.
         let _ = if self.grouped { kill_process_group(self.pid, signal) } else { kill_process(self.pid, signal) };
     }
 
@@ -296,10 +260,9 @@ impl Running {
     }
 }
 
-/// Becomes `command`, having asked the kernel for SIGKILL when the process `parent` ends: were it to die with the lock, by
-/// the OOM killer say, nobody would be left to end the program. Comes back only with an error.
-#[must_use]
-pub(crate) fn die_with(parent: u32, command: &[OsString]) -> io::Error {
+/// Sets PDEATHSIG, so that the program is killed if `parent` is (by the OOM killer, say), and then execs `command`. Returns only
+/// with an error.
+pub(super) fn die_with(parent: u32, command: &[OsString]) -> io::Error {
     let Some((program, arguments)) = command.split_first() else {
         return io::Error::new(io::ErrorKind::NotFound, "no program is given");
     };
@@ -307,7 +270,7 @@ pub(crate) fn die_with(parent: u32, command: &[OsString]) -> io::Error {
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
         return error.into();
     }
-    // It may have ended before the kernel was asked.
+    // It may have ended before PDEATHSIG was set.
     if std::os::unix::process::parent_id() != parent {
         return io::Error::other("whoever started this has ended");
     }

@@ -3,7 +3,7 @@
 mod prometheus;
 mod table;
 
-use super::site_options::{self, SiteOptions};
+use super::site_options::{SiteOptions, failed};
 use super::{complain, json, say};
 use crate::base::timestamp;
 use crate::operations::stats::{self, Since};
@@ -70,7 +70,7 @@ fn since(text: &str) -> Result<Since, String> {
     Ok(timestamp::duration(text).map_or(Since::Moment(moment), Since::Ago))
 }
 
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     let format = if arguments.json { Format::Json } else { arguments.format };
     let window = match arguments.since {
         Since::Ago(ago) => ago,
@@ -78,39 +78,29 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     };
     if format == Format::Prometheus && window.is_zero() {
         complain("--format prometheus wants a window that moves with time, such as --since 1h: its name is a label");
-        return ExitCode::Usage;
+        return Err(ExitCode::Usage);
     }
     let slow = super::Slow::watch("reading the ledger");
-    let (_, mut database) = match arguments.site.open(PATIENCE) {
-        Ok(opened) => opened,
-        Err(status) => return status,
-    };
-    let counted = match stats::count(database.as_mut(), arguments.since) {
-        Ok(counted) => counted,
-        Err(error) => return site_options::failed(&error),
-    };
+    let (_, mut database) = arguments.site.open(PATIENCE)?;
+    let counted = stats::count(database.as_mut(), arguments.since).map_err(|error| failed(&error))?;
     drop(slow);
     let text = match format {
         Format::Table => table::text(&counted),
         Format::Json => json(&counted),
         Format::Prometheus => prometheus::text(&counted, window),
     };
-    let Some(file) = &arguments.output else {
-        say(text.trim_end());
-        return ExitCode::Ok;
-    };
-    match replace(file, text.trim_end()) {
-        Ok(()) => ExitCode::Ok,
-        Err(error) => {
+    match &arguments.output {
+        None => say(text.trim_end()),
+        Some(file) => replace(file, text.trim_end()).map_err(|error| {
             complain(&format!("{}: {error}: its directory has to be there, and to be ours to write", file.display()));
             ExitCode::CantCreat
-        }
+        })?,
     }
+    Ok(ExitCode::Ok)
 }
 
-/// Whoever reads the file sees all of the old one or all of the new one. node_exporter reads what ends in `.prom`: the new
-/// one does not, until it is whole. A link stays, and what it leads to is replaced. What is no file (/dev/null, /dev/stdout, a
-/// pipe) is written to: root would put a file into the place of the system's device.
+/// Replaces a file in one step. The new one ends in `.prom`, which node_exporter reads, only when it is whole. A link stays, and
+/// its target is replaced. What is no file (/dev/null, /dev/stdout, a pipe) is written to: root could replace the device.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     let file = match std::fs::metadata(file) {
         Ok(there) if there.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
@@ -118,19 +108,15 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
             return std::fs::OpenOptions::new().write(true).open(file).and_then(|mut open| writeln!(open, "{text}"));
         }
         Ok(_) => &std::fs::canonicalize(file)?,
-        // It is not there yet, or cannot be: to write it will tell.
+        // It is not there yet, or writing fails.
         Err(_) => file,
     };
     let name = file.file_name().ok_or_else(|| io::Error::other("it is not the name of a file"))?;
-    let mut new = std::ffi::OsString::from(".");
-    new.push(name);
-    new.push(format!(".{}.new", std::process::id()));
-    let new = file.with_file_name(new);
+    let new = file.with_file_name(format!(".{}.{}.new", name.display(), std::process::id()));
     let written = std::fs::File::create(&new)
         .and_then(|mut file| writeln!(file, "{text}").and_then(|()| file.sync_all()))
         .and_then(|()| std::fs::rename(&new, file));
     if written.is_err() {
-        // It may not be there at all.
         let _ = std::fs::remove_file(&new);
     }
     written

@@ -11,56 +11,43 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
     let Statistics { attempts, deferrals, copies, messages, lock, stages, .. } = counted;
     let mut text = Exposition { text: String::new(), window: span(ago).replace(' ', "") };
 
-    text.family("maildrop_attempts", "Attempts at delivery that began within the window, by how they ended.");
-    for (ending, number) in [
+    let endings = [
         ("delivered", attempts.delivered),
         ("deferred", attempts.deferred),
         ("refused", attempts.refused),
         ("died", attempts.died),
         ("not ended", attempts.not_ended),
-    ] {
-        text.sample("maildrop_attempts", &[("ending", ending)], number as f64);
-    }
-    text.family("maildrop_deferred_attempts", "Attempts within the window that were put off, by cause.");
-    // Contention is told even where there was none: alerts are made of it.
+    ];
+    let help = "Attempts at delivery that began within the window, by how they ended.";
+    text.counts("maildrop_attempts", help, "ending", endings);
+    // Contention is shown even where there was none: alerts are made of it.
     let others = deferrals.iter().filter(|deferred| deferred.cause != BUSY);
-    let others = others.map(|deferred| (deferred.cause, deferred.attempts));
-    for (cause, number) in [(BUSY, lock.busy)].into_iter().chain(others) {
-        text.sample("maildrop_deferred_attempts", &[("cause", cause)], number as f64);
-    }
-    text.family(
-        "maildrop_lock_busy_ratio",
-        "Share of the attempts within the window that found the lock held elsewhere.",
-    );
-    text.sample("maildrop_lock_busy_ratio", &[], lock.busy_share);
-    text.family("maildrop_copies", "Copies within the window, by what came of them.");
-    for (outcome, number) in copies {
-        text.sample("maildrop_copies", &[("outcome", outcome)], *number as f64);
-    }
-    text.family("maildrop_messages", "Messages first recorded within the window.");
-    text.sample("maildrop_messages", &[], messages.recorded as f64);
-    text.family("maildrop_messages_bytes", "Size of the messages first recorded within the window.");
-    text.sample("maildrop_messages_bytes", &[], messages.bytes as f64);
-    text.family(
-        "maildrop_stage_duration_seconds",
-        "How long a stage took at most in this percentage of the attempts within the window.",
-    );
+    let causes = [(BUSY, lock.busy)].into_iter().chain(others.map(|deferred| (deferred.cause, deferred.attempts)));
+    let help = "Attempts within the window that were put off, by cause.";
+    text.counts("maildrop_deferred_attempts", help, "cause", causes);
+    let help = "Share of the attempts within the window that found the lock held elsewhere.";
+    text.single("maildrop_lock_busy_ratio", help, lock.busy_share);
+    let outcomes = copies.iter().map(|(outcome, number)| (*outcome, *number));
+    text.counts("maildrop_copies", "Copies within the window, by what came of them.", "outcome", outcomes);
+    text.single("maildrop_messages", "Messages first recorded within the window.", messages.recorded as f64);
+    let bytes = messages.bytes as f64;
+    text.single("maildrop_messages_bytes", "Size of the messages first recorded within the window.", bytes);
+    let name = "maildrop_stage_duration_seconds";
+    text.family(name, "How long a stage took at most in this percentage of the attempts within the window.");
     for stage in stages {
         for (percent, span) in [("50", stage.p50), ("90", stage.p90), ("99", stage.p99), ("100", stage.max)] {
-            let labels = [("stage", stage.stage), ("percentile", percent)];
-            text.sample("maildrop_stage_duration_seconds", &labels, span.as_secs_f64());
+            text.sample(name, &[("stage", stage.stage), ("percentile", percent)], span.as_secs_f64());
         }
     }
     text.window.clear();
-    text.family("maildrop_owed_copies", "Copies that are owed now, whenever that began.");
-    text.sample("maildrop_owed_copies", &[], counted.copies_owed_now as f64);
+    let owed = counted.copies_owed_now as f64;
+    text.single("maildrop_owed_copies", "Copies that are owed now, whenever that began.", owed);
     text.text
 }
 
-/// Text for Prometheus.
 struct Exposition {
     text: String,
-    /// The label that each sample gets; none if empty.
+    /// The label `window` of each sample; none if empty.
     window: String,
 }
 
@@ -68,17 +55,26 @@ impl Exposition {
     /// The lines before the samples of one name. All of them are gauges.
     fn family(&mut self, name: &str, help: &str) {
         // Writing to a String cannot fail.
-        let _ = writeln!(self.text, "# HELP {name} {}\n# TYPE {name} gauge", help.replace('\\', "\\\\"));
+        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} gauge");
+    }
+
+    fn single(&mut self, name: &str, help: &str, value: f64) {
+        self.family(name, help);
+        self.sample(name, &[], value);
+    }
+
+    /// A family with one label.
+    fn counts<'a>(&mut self, name: &str, help: &str, label: &str, counts: impl IntoIterator<Item = (&'a str, u64)>) {
+        self.family(name, help);
+        for (value, number) in counts {
+            self.sample(name, &[(label, value)], number as f64);
+        }
     }
 
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         let window = (!self.window.is_empty()).then_some(("window", self.window.as_str()));
-        let labels: Vec<String> = labels
-            .iter()
-            .copied()
-            .chain(window)
-            .map(|(label, value)| format!("{label}=\"{}\"", escaped(value)))
-            .collect();
+        let labels = labels.iter().copied().chain(window);
+        let labels: Vec<String> = labels.map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
         let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
         let _ = writeln!(self.text, "{name}{labels} {value}");
     }

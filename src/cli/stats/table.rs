@@ -1,21 +1,18 @@
-//! The statistics as tables, for people.
+//! The statistics as tables.
 
 use crate::base::timestamp::told;
 use crate::cli::table;
-use crate::operations::stats::Statistics;
+use crate::operations::stats::{Attempts, Messages, Statistics};
 use std::time::Duration;
 
 pub(super) fn text(counted: &Statistics) -> String {
     let Statistics { from, until, attempts, deferrals, copies, copies_owed_now, messages, lock, stages } = counted;
+    let Attempts { all, delivered, deferred, refused, died, not_ended } = *attempts;
+    let Messages { recorded, bytes } = messages;
+    let (from, until) = (told(*from), told(*until));
     let mut parts = vec![format!(
-        "{} to {}: {} attempts, {} delivered, {} deferred; messages recorded: {}, {} bytes.",
-        told(*from),
-        told(*until),
-        attempts.all,
-        attempts.delivered,
-        attempts.deferred,
-        messages.recorded,
-        messages.bytes
+        "{from} to {until}: {all} attempts, {delivered} delivered, {deferred} deferred; messages recorded: {recorded}, {bytes} \
+         bytes."
     )];
     if *copies_owed_now > 0 {
         parts.push(format!(
@@ -23,14 +20,12 @@ pub(super) fn text(counted: &Statistics) -> String {
              --dry-run names them."
         ));
     }
-    if attempts.all > 0 {
+    if all > 0 {
         let deferred = deferrals.iter().map(|deferred| ("deferred", deferred.cause, deferred.attempts));
-        let ended =
-            [("refused", "", attempts.refused), ("died", "", attempts.died), ("not ended", "", attempts.not_ended)];
-        let rows = [("delivered", "", attempts.delivered)].into_iter().chain(deferred).chain(ended);
+        let ended = [("refused", "", refused), ("died", "", died), ("not ended", "", not_ended)];
+        let rows = [("delivered", "", delivered)].into_iter().chain(deferred).chain(ended);
         let rows = rows.filter(|(_, _, number)| *number > 0).map(|(what, cause, number)| {
-            let share = percent(number as f64 / attempts.all as f64);
-            [what.to_owned(), cause.to_owned(), number.to_string(), share]
+            [what.to_owned(), cause.to_owned(), number.to_string(), percent(number as f64 / all as f64)]
         });
         parts.push(table(["attempts that ended", "cause", "number", "share"], rows));
     }
@@ -39,14 +34,11 @@ pub(super) fn text(counted: &Statistics) -> String {
         parts.push(table(["copies", "number"], rows));
     }
     if let Some(answer) = stages.iter().find(|stage| stage.stage == "lock") {
+        let (busy, share, [half, most]) =
+            (lock.busy, percent(lock.busy_share), [answer.p50, answer.p99].map(milliseconds));
         parts.push(format!(
-            "Contention: {} of {} attempts ({}) found the lock held elsewhere; half of them all had their answer within \
-             {} ms, 99 % within {} ms.",
-            lock.busy,
-            attempts.all,
-            percent(lock.busy_share),
-            milliseconds(answer.p50),
-            milliseconds(answer.p99)
+            "Contention: {busy} of {all} attempts ({share}) found the lock held elsewhere; half of them all had their answer \
+             within {half} ms, 99 % within {most} ms."
         ));
     }
     if !stages.is_empty() {

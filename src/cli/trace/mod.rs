@@ -2,7 +2,7 @@
 
 mod text;
 
-use super::site_options::{self, SiteOptions};
+use super::site_options::{SiteOptions, failed};
 use super::{complain, json, say};
 use crate::base::timestamp;
 use crate::operations::trace::trace;
@@ -51,21 +51,16 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     if arguments.what.trim().is_empty() {
         complain("say what to trace: a Message-ID, a queue id or an address");
-        return ExitCode::Usage;
+        return Err(ExitCode::Usage);
     }
     let slow = super::Slow::watch("asking the ledger");
-    let (site, mut database) = match arguments.site.open(PATIENCE) {
-        Ok(opened) => opened,
-        Err(status) => return status,
-    };
-    let traced = match trace(&site, database.as_mut(), &arguments.what, arguments.since, arguments.limit.into()) {
-        Ok(traced) => traced,
-        Err(error) => return site_options::failed(&error),
-    };
+    let (site, mut database) = arguments.site.open(PATIENCE)?;
+    let traced = trace(&site, database.as_mut(), &arguments.what, arguments.since, arguments.limit.into())
+        .map_err(|error| failed(&error))?;
     drop(slow);
     say(&if arguments.json { json(&traced) } else { text::text(&traced, &site, arguments.since) });
-    if traced.messages.is_empty() { ExitCode::NoInput } else { ExitCode::Ok }
+    Ok(if traced.messages.is_empty() { ExitCode::NoInput } else { ExitCode::Ok })
 }

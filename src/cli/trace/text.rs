@@ -1,48 +1,39 @@
-//! The story, for people.
+//! A trace as text.
 
 use crate::base::timestamp::told;
 use crate::cli::{printable, table};
 use crate::ledger::trace::{Story, StoryAttempt, TriedCopy};
 use crate::operations::trace::{Asked, TakenAs, Trace, TracedMessage, held_by};
 use crate::site::Site;
+use std::collections::BTreeSet;
 
-/// A table shows so many attempts, the newest; a message tried for five days has 130 for each recipient.
+/// How many attempts a table shows, the newest; a message tried for five days has 130 for each recipient.
 const ATTEMPTS_SHOWN: usize = 40;
 
-/// For people.
 pub(super) fn text(traced: &Trace, site: &Site, since: i64) -> String {
-    let Asked { what, taken_as, guessed } = &traced.asked;
-    let mut parts: Vec<String> = Vec::new();
-    if *guessed && !traced.messages.is_empty() {
-        parts.push(format!(
-            "Taken as {} {what}.",
-            if *taken_as == TakenAs::Address { "an address:" } else { "a Message-ID:" }
-        ));
-    }
-    if traced.messages.is_empty() {
+    let Trace { asked: Asked { what, taken_as, guessed }, messages, more, .. } = traced;
+    if messages.is_empty() {
         return never_seen(&traced.asked, site, since);
     }
-    let several = traced.messages.len() > 1;
+    let (number, several) = (messages.len(), messages.len() > 1);
+    let mut parts: Vec<String> = Vec::new();
+    if *guessed {
+        let an = if *taken_as == TakenAs::Address { "an address:" } else { "a Message-ID:" };
+        parts.push(format!("Taken as {an} {what}."));
+    }
     if several && *taken_as == TakenAs::MessageId {
-        let many = if traced.more { "More than " } else { "" };
-        let number = traced.messages.len();
+        let many = if *more { "More than " } else { "" };
         parts.push(format!("{many}{number} messages bear this Message-ID; each has a story of its own."));
     }
-    for (number, message) in traced.messages.iter().enumerate() {
+    for (index, message) in messages.iter().enumerate() {
         if several {
-            parts.push(format!(
-                "== {} of {}{}",
-                number + 1,
-                traced.messages.len(),
-                if traced.more { " and more" } else { "" }
-            ));
+            parts.push(format!("== {} of {number}{}", index + 1, if *more { " and more" } else { "" }));
         }
         parts.push(message_text(message));
     }
-    if traced.more {
+    if *more {
         parts.push(format!(
-            "There are more: these are the newest {}. --limit shows more of them, --since goes less far back.",
-            traced.messages.len()
+            "There are more: these are the newest {number}. --limit shows more of them, --since goes less far back."
         ));
     }
     parts.join("\n\n")
@@ -66,17 +57,12 @@ fn message_text(TracedMessage { verdict, recipients, story, .. }: &TracedMessage
             ]);
         }
         None => {
-            facts.push(("recorded", "no: no copy of it was delivered yet, so sender and subject are not known".into()))
+            facts.push(("recorded", "no: no copy of it was delivered yet, so sender and subject are not known".into()));
         }
     }
     facts.push(("lock", story.lock.holder.as_ref().map_or_else(|| "free".to_owned(), held_by)));
-    parts.push(
-        facts
-            .iter()
-            .map(|(name, fact)| format!("{name:<17}{}", printable(fact)).trim_end().to_owned())
-            .collect::<Vec<_>>()
-            .join("\n"),
-    );
+    let facts = facts.iter().map(|(name, fact)| format!("{name:<17}{}", printable(fact)).trim_end().to_owned());
+    parts.push(facts.collect::<Vec<_>>().join("\n"));
 
     if recipients.len() > 1 {
         let rows = recipients.iter().map(|recipient| {
@@ -103,8 +89,8 @@ fn message_text(TracedMessage { verdict, recipients, story, .. }: &TracedMessage
         parts.push(table(["copy in", "of user", "as", "state", "UID", "UIDVALIDITY", "when", "why"], rows));
     }
     parts.push(attempts_text(story));
-    let already_there = already_there_text(story);
-    parts.extend((!already_there.is_empty()).then(|| already_there.join("\n")));
+    parts.push(already_there_text(story));
+    parts.retain(|part| !part.is_empty());
     parts.join("\n\n")
 }
 
@@ -134,31 +120,26 @@ fn attempts_text(story: &Story) -> String {
     text
 }
 
-/// Where a recipient's copy was there already: how it had come, one line for each copy.
-fn already_there_text(story: &Story) -> Vec<String> {
+/// For each recipient's copy that was there already, how it had come.
+fn already_there_text(story: &Story) -> String {
     let tried = story.attempts.iter().flat_map(|attempt| &attempt.copies);
-    let mut lines: Vec<String> = tried
-        .filter_map(|tried| {
-            let earlier = tried.earlier.as_ref()?;
-            let by = match &earlier.host {
-                Some(host) => format!("queue id {} on {host}", earlier.queue_id.as_deref().unwrap_or("(not given)")),
-                None => "an attempt that is no longer kept".to_owned(),
-            };
-            let sender = earlier.sender.as_deref().unwrap_or_default();
-            let at = told(earlier.delivered_at);
-            let TriedCopy { mailbox, user, .. } = tried;
-            Some(printable(&format!(
-                "Already there in {mailbox} of {user}: brought by {by} at {at}; the message was first recorded with the \
-                 envelope sender <{sender}>."
-            )))
-        })
-        .collect();
-    lines.sort_unstable();
-    lines.dedup();
-    lines
+    let line = |TriedCopy { mailbox, user, earlier, .. }: &TriedCopy| {
+        let earlier = earlier.as_ref()?;
+        let by = match &earlier.host {
+            Some(host) => format!("queue id {} on {host}", earlier.queue_id.as_deref().unwrap_or("(not given)")),
+            None => "an attempt that is no longer kept".to_owned(),
+        };
+        let sender = earlier.sender.as_deref().unwrap_or_default();
+        let at = told(earlier.delivered_at);
+        Some(printable(&format!(
+            "Already there in {mailbox} of {user}: brought by {by} at {at}; the message was first recorded with the \
+             envelope sender <{sender}>."
+        )))
+    };
+    let lines: BTreeSet<String> = tried.filter_map(line).collect();
+    lines.into_iter().collect::<Vec<_>>().join("\n")
 }
 
-/// Milliseconds, as exactly as anybody wants to know.
 fn brief(milliseconds: f64) -> String {
     if milliseconds < 9.95 { format!("{milliseconds:.1}") } else { format!("{milliseconds:.0}") }
 }
@@ -179,44 +160,37 @@ fn ended(attempt: &StoryAttempt) -> String {
     }
 }
 
-fn never_seen(asked: &Asked, site: &Site, since: i64) -> String {
-    let Asked { what, taken_as, guessed } = asked;
-    let namespace = site.namespace();
-    let heading = match (taken_as, guessed) {
-        (TakenAs::Address, _) => {
-            format!(
-                "NEVER SEEN HERE: no message bears the Message-ID <{what}>, and nothing was tried for, or sent by, the \
-                     address {what} since {}.",
-                told(since)
-            )
-        }
-        (TakenAs::QueueId, _) => {
-            format!("NEVER SEEN HERE: nothing was tried with the queue id {what} since {}.", told(since))
-        }
-        (TakenAs::MessageId, _) => format!("NEVER SEEN HERE: no message and no attempt bears the Message-ID {what}."),
+fn never_seen(Asked { what, taken_as, .. }: &Asked, site: &Site, since: i64) -> String {
+    let since = told(since);
+    let nothing = match taken_as {
+        TakenAs::Address => format!(
+            "no message bears the Message-ID <{what}>, and nothing was tried for, or sent by, the address {what} since {since}"
+        ),
+        TakenAs::QueueId => format!("nothing was tried with the queue id {what} since {since}"),
+        TakenAs::MessageId => format!("no message and no attempt bears the Message-ID {what}"),
     };
-    let mut look = vec![
+    let mut look: Vec<String> = vec![
         "It never got as far as the ledger: `mailq`, and Postfix's log (grep for the Message-ID, then for its queue id), \
          say where it is. Before the journal is written, a delivery is put off where the database or the recipient's mailbox \
          is out of reach, and refused where the recipient is unknown: the delivery's own log has it, record \"deferred\" or \
          \"refused\", fields message_id, queue_id, cause."
-            .to_owned(),
-        "It is in another database: is this the configuration that master.cf names?".to_owned(),
+            .into(),
+        "It is in another database: is this the configuration that master.cf names?".into(),
     ];
-    match taken_as {
-        TakenAs::MessageId | TakenAs::Address => look.push(format!(
-            "It is in another namespace than {namespace:?}: lock.namespace must be what it was when it was delivered."
-        )),
-        TakenAs::QueueId => {}
+    if *taken_as != TakenAs::QueueId {
+        look.push(format!(
+            "It is in another namespace than {:?}: lock.namespace must be what it was when it was delivered.",
+            site.namespace()
+        ));
     }
     if *taken_as != TakenAs::MessageId {
-        look.push("It is older: --since looks further back.".to_owned());
+        look.push("It is older: --since looks further back.".into());
     }
     if *taken_as == TakenAs::QueueId {
-        look.push("It is a Message-ID without an @: write it in angle brackets, in quotes.".to_owned());
-        look.push("master.cf does not hand on --queue-id=${queue_id}.".to_owned());
+        look.push("It is a Message-ID without an @: write it in angle brackets, in quotes.".into());
+        look.push("master.cf does not hand on --queue-id=${queue_id}.".into());
     }
-    look.push("It was pruned ([retention] in the configuration).".to_owned());
+    look.push("It was pruned ([retention] in the configuration).".into());
     let look: Vec<String> = look.iter().enumerate().map(|(number, text)| format!("  {}. {text}", number + 1)).collect();
-    printable(&format!("{heading}\n\nWhat to look at:\n{}", look.join("\n")))
+    printable(&format!("NEVER SEEN HERE: {nothing}.\n\nWhat to look at:\n{}", look.join("\n")))
 }

@@ -1,83 +1,82 @@
-//! One mailbox: the copies that the ledger has in it, and what is really there.
+//! Compares one mailbox with the copies that the ledger has in it.
 
+use super::{Gone, Twice};
 use crate::database::DatabaseError;
 use crate::ledger::Database;
 use crate::ledger::recorded::{self, DeliveredCopy, RecordedCopy};
 use crate::mailbox::{Listed, MailboxError, MailboxFailure, Placement, Position, Presence, Reading, Recorded};
 use crate::message::{Identity, message_id_for_search};
-use crate::operations::audit::{Gone, Twice};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use thiserror::Error;
 
 /// How many copies are asked about at a time.
 const PAGE: usize = 500;
 
-/// What was found.
 #[derive(Default)]
-pub(crate) struct InMailbox {
-    pub gone: Vec<(RecordedCopy, Gone)>,
-    pub twice: Vec<Twice>,
+pub(super) struct InMailbox {
+    pub(super) gone: Vec<(RecordedCopy, Gone)>,
+    pub(super) twice: Vec<Twice>,
 }
 
-/// Looks at one mailbox. The inner error is the database's, which ends the audit.
-pub(crate) fn look(
+/// Why a mailbox could not be compared.
+#[derive(Debug, Error)]
+pub(super) enum LookError {
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    #[error(transparent)]
+    Mailbox(#[from] MailboxError),
+}
+
+/// Compares the mailbox of this user and name.
+pub(super) fn look(
     database: &mut dyn Database,
     mailbox: &mut dyn Reading,
     name: (&str, &str),
     copies: &[DeliveredCopy],
-) -> Result<Result<InMailbox, DatabaseError>, MailboxError> {
+) -> Result<InMailbox, LookError> {
+    let mut found = InMailbox::default();
     let position = match mailbox.presence(&[]) {
-        Ok(seen) => Ok(seen.position),
-        Err(error) if error.failure == MailboxFailure::NoSuchMailbox => Err(Gone::NoMailbox),
-        Err(error) => return Err(error),
+        Ok(seen) => seen.position,
+        Err(error) if error.failure == MailboxFailure::NoSuchMailbox => {
+            for page in copies.chunks(PAGE) {
+                let page = recorded::of_mailbox(database, name, page)?;
+                found.gone.extend(page.into_iter().map(|copy| (copy, Gone::NoMailbox)));
+            }
+            return Ok(found);
+        }
+        Err(error) => return Err(error.into()),
     };
-    let list = match position {
-        Ok(Some(position)) => List::read(mailbox, position, copies)?,
-        Ok(None) | Err(_) => List::default(),
-    };
-    let (mut found, mut contents) = (InMailbox::default(), Contents::default());
+    let list = position.map(|position| List::read(mailbox, position, copies)).transpose()?.unwrap_or_default();
+    let mut compared = Compared { mailbox, position, list, contents: HashMap::new() };
     for page in copies.chunks(PAGE) {
-        let page = match recorded::of_mailbox(database, name, page) {
-            Ok(page) => page,
-            Err(error) => return Ok(Err(error)),
-        };
+        let page = recorded::of_mailbox(database, name, page)?;
         let asked: Vec<Recorded<'_>> = page.iter().map(RecordedCopy::recorded).collect();
-        let presences = match position {
-            Ok(_) => mailbox.presence(&asked)?.copies,
-            Err(_) => vec![Presence::Gone; page.len()],
-        };
+        let presences = compared.mailbox.presence(&asked)?.copies;
         for (copy, presence) in page.into_iter().zip(presences) {
-            let gone = match position {
-                Ok(position) => why(mailbox, position, (&list, &mut contents), &copy, presence)?,
-                Err(gone) => Some(gone),
-            };
-            if let Some(gone) = gone {
+            if let Some(gone) = compared.why_gone(&copy, presence)? {
                 found.gone.push((copy, gone));
                 continue;
             }
-            let others = list.others(&copy);
-            if let Some(keep) = copy.placement.filter(|_| !others.is_empty()) {
-                // What the ledger has as a copy of its own, in another role, is none too many.
-                let known = match recorded::of_message(database, copy.message) {
-                    Ok(known) => known,
-                    Err(error) => return Ok(Err(error)),
-                };
-                let is_known = |at: &Placement| {
-                    known.iter().any(|k| (k.user.as_str(), k.mailbox.as_str()) == name && k.placement == Some(*at))
-                };
-                let is_told = |at: &Placement| found.twice.iter().any(|twice| twice.extra == *at);
-                let extras = others.into_iter().filter(|at| !is_known(at) && !is_told(at)).collect();
-                found.twice.extend(twice(mailbox, &mut contents, &copy, keep, extras)?);
-            }
+            let mut others = compared.list.others(&copy);
+            let (Some(keep), false) = (copy.placement, others.is_empty()) else { continue };
+            // A copy that the ledger has in another role is not one too many.
+            let known = recorded::of_message(database, copy.message)?;
+            others.retain(|at| {
+                let is_it =
+                    |k: &RecordedCopy| (k.user.as_str(), k.mailbox.as_str()) == name && k.placement == Some(*at);
+                !known.iter().any(is_it) && !found.twice.iter().any(|twice| twice.extra == *at)
+            });
+            compared.add_twice(&copy, keep, others, &mut found.twice)?;
         }
     }
     taken_out_before(&mut found.gone);
-    Ok(Ok(found))
+    Ok(found)
 }
 
-/// A mailbox that came through a change of its UIDVALIDITY, or out of a backup, with one copy has all that was in it when
-/// that one came: what is missing of the older ones was taken out before, by its owner.
+/// If a mailbox kept one copy through a change of its UIDVALIDITY, or got it back from a backup, it has everything that was in it
+/// when that copy came: older copies that are missing were removed before, by its owner.
 fn taken_out_before(gone: &mut [(RecordedCopy, Gone)]) {
     let mut newest: HashMap<u32, u32> = HashMap::new();
     for (copy, why) in gone.iter() {
@@ -94,89 +93,17 @@ fn taken_out_before(gone: &mut [(RecordedCopy, Gone)]) {
     }
 }
 
-/// Why a copy is not where it should be; `None` if it is.
-fn why(
-    mailbox: &mut dyn Reading,
+/// A mailbox that is being compared.
+struct Compared<'a> {
+    mailbox: &'a mut dyn Reading,
+    /// `None` in a store without UIDs.
     position: Option<Position>,
-    (list, contents): (&List, &mut Contents),
-    copy: &RecordedCopy,
-    presence: Presence,
-) -> Result<Option<Gone>, MailboxError> {
-    match presence {
-        Presence::There | Presence::MarkedDeleted => {
-            if !list.shows_another_message(copy) {
-                return Ok(None);
-            }
-            // The list goes by Message-IDs; the bytes decide.
-            let there = copy.placement.map(|at| contents.of(mailbox, copy, at)).transpose()?.flatten();
-            if there.is_none_or(|there| there.identity == copy.identity) {
-                return Ok(None);
-            }
-            Ok(Some(elsewhere(mailbox, list, contents, copy)?.map_or(Gone::OlderMailbox, Gone::Elsewhere)))
-        }
-        Presence::Gone => {
-            let older = match (position, copy.placement) {
-                (Some(position), Some(at)) => at.uid >= position.uid_next,
-                _ => false,
-            };
-            let otherwise = if older { Gone::OlderMailbox } else { Gone::Removed };
-            Ok(Some(elsewhere(mailbox, list, contents, copy)?.map_or(otherwise, Gone::Elsewhere)))
-        }
-        Presence::Renumbered => {
-            let now = copy.whereabouts(mailbox, position.is_some())?.flatten();
-            Ok(Some(now.map_or(Gone::NewMailbox, Gone::Renumbered)))
-        }
-        Presence::Unplaced => {
-            let now = copy.whereabouts(mailbox, position.is_some())?;
-            Ok(now.is_none().then_some(Gone::Removed))
-        }
-    }
+    list: List,
+    /// By UID, so that each of a thousand messages with one Message-ID is read once. `None` if it is gone. What is taken out is
+    /// read again before that.
+    contents: HashMap<u32, Option<Content>>,
 }
 
-/// Where else in the list the copy is.
-fn elsewhere(
-    mailbox: &mut dyn Reading,
-    list: &List,
-    contents: &mut Contents,
-    copy: &RecordedCopy,
-) -> Result<Option<Placement>, MailboxError> {
-    for at in list.named(message_name(&copy.message_id)) {
-        if contents.of(mailbox, copy, at)?.is_some_and(|there| there.identity == copy.identity) {
-            return Ok(Some(at));
-        }
-    }
-    Ok(None)
-}
-
-/// Those of `extras` that are the same message as the copy that is kept.
-fn twice(
-    mailbox: &mut dyn Reading,
-    contents: &mut Contents,
-    copy: &RecordedCopy,
-    keep: Placement,
-    extras: Vec<Placement>,
-) -> Result<Vec<Twice>, MailboxError> {
-    let mut twice = Vec::new();
-    if extras.is_empty() {
-        return Ok(twice);
-    }
-    let Some(kept) = contents.of(mailbox, copy, keep)?.filter(|kept| kept.identity == copy.identity) else {
-        return Ok(twice);
-    };
-    for extra in extras {
-        if let Some(there) = contents.of(mailbox, copy, extra)?.filter(|there| there.identity == copy.identity) {
-            twice.push(Twice { copy: copy.clone(), keep, extra, same_bytes: there.bytes == kept.bytes });
-        }
-    }
-    Ok(twice)
-}
-
-/// What messages that share a name were found to be: among a thousand of one Message-ID each is read once, and not once for each
-/// other. What is taken out is read again before that.
-#[derive(Default)]
-struct Contents(HashMap<u32, Option<Content>>);
-
-/// A message, in sixty-four bytes.
 #[derive(Clone, Copy)]
 struct Content {
     identity: Identity,
@@ -184,27 +111,75 @@ struct Content {
     bytes: [u8; 32],
 }
 
-impl Contents {
-    /// What is there; under the UIDVALIDITY of the [`List`]. `None` if nothing is any more.
-    fn of(
+impl Compared<'_> {
+    /// Why a copy is not where it should be; `None` if it is.
+    fn why_gone(&mut self, copy: &RecordedCopy, presence: Presence) -> Result<Option<Gone>, MailboxError> {
+        let otherwise = match presence {
+            Presence::There | Presence::MarkedDeleted => {
+                // The list goes by Message-IDs; the bytes decide.
+                let is_other = self.list.shows_another_message(copy)
+                    && match copy.placement {
+                        Some(at) => self.content(copy, at)?.is_some_and(|there| there.identity != copy.identity),
+                        None => false,
+                    };
+                if !is_other {
+                    return Ok(None);
+                }
+                Gone::OlderMailbox
+            }
+            Presence::Gone => match (self.position, copy.placement) {
+                (Some(position), Some(at)) if at.uid >= position.uid_next => Gone::OlderMailbox,
+                _ => Gone::Removed,
+            },
+            Presence::Renumbered => {
+                let now = copy.whereabouts(self.mailbox, self.position.is_some())?.flatten();
+                return Ok(Some(now.map_or(Gone::NewMailbox, Gone::Renumbered)));
+            }
+            Presence::Unplaced => {
+                let now = copy.whereabouts(self.mailbox, self.position.is_some())?;
+                return Ok(now.is_none().then_some(Gone::Removed));
+            }
+        };
+        for at in self.list.named(message_name(&copy.message_id)) {
+            if self.content(copy, at)?.is_some_and(|there| there.identity == copy.identity) {
+                return Ok(Some(Gone::Elsewhere(at)));
+            }
+        }
+        Ok(Some(otherwise))
+    }
+
+    /// Adds those of `others` that are the same message as the copy at `keep`.
+    fn add_twice(
         &mut self,
-        mailbox: &mut dyn Reading,
         copy: &RecordedCopy,
-        at: Placement,
-    ) -> Result<Option<Content>, MailboxError> {
-        if let Some(known) = self.0.get(&at.uid) {
+        keep: Placement,
+        others: Vec<Placement>,
+        twice: &mut Vec<Twice>,
+    ) -> Result<(), MailboxError> {
+        let is_it = |content: &Content| content.identity == copy.identity;
+        for extra in others {
+            let Some(kept) = self.content(copy, keep)?.filter(is_it) else { break };
+            if let Some(there) = self.content(copy, extra)?.filter(is_it) {
+                twice.push(Twice { copy: copy.clone(), keep, extra, same_bytes: there.bytes == kept.bytes });
+            }
+        }
+        Ok(())
+    }
+
+    /// What is there; `None` if nothing is any more.
+    fn content(&mut self, copy: &RecordedCopy, at: Placement) -> Result<Option<Content>, MailboxError> {
+        if let Some(known) = self.contents.get(&at.uid) {
             return Ok(*known);
         }
-        let bytes = mailbox.read(&Recorded { placement: Some(at), ..copy.recorded() })?;
+        let bytes = self.mailbox.read(&Recorded { placement: Some(at), ..copy.recorded() })?;
         let content =
             bytes.map(|bytes| Content { identity: Identity::of(&bytes), bytes: Sha256::digest(&bytes).into() });
-        self.0.insert(at.uid, content);
+        self.contents.insert(at.uid, content);
         Ok(content)
     }
 }
 
-/// What arrived in the mailbox since the first of the copies in question: UIDs, and what they are called, twice over. Thirty-two
-/// bytes for each message.
+/// What arrived in the mailbox since the first of the copies: UIDs and names, sorted by each. 32 bytes for each message.
 #[derive(Default)]
 struct List {
     uid_validity: u32,
@@ -221,7 +196,7 @@ impl List {
         let mut list = Self { uid_validity: position.uid_validity, ..Self::default() };
         let Some(lowest) = placed.min() else { return Ok(list) };
         mailbox.list(Position { uid_next: lowest, ..position }, &mut |listed: Listed| {
-            // On its way out: its owner has dealt with it.
+            // What is marked as deleted is its owner's doing.
             if !listed.deleted {
                 let name = listed.message_id.as_deref().map_or_else(|| named(&listed.size), named);
                 list.by_uid.push((listed.uid, name));
@@ -247,14 +222,14 @@ impl List {
         same.map(|(_, uid)| self.at(*uid)).collect()
     }
 
-    /// Whether the message at the copy's place bears another Message-ID. Only of one that every store has as we have it.
+    /// Whether the message at the copy's UID has another Message-ID. Only for one that every store returns unchanged.
     fn shows_another_message(&self, copy: &RecordedCopy) -> bool {
         let there = copy.placement.and_then(|at| self.name_of(at.uid));
         let plain = message_id_for_search(&copy.message_id).is_some();
         plain && there.is_some_and(|there| there != message_name(&copy.message_id))
     }
 
-    /// Where else there is something of the same name as what is at the copy's place.
+    /// Where else there is a message of the same name as the one at the copy's UID.
     fn others(&self, copy: &RecordedCopy) -> Vec<Placement> {
         let Some(at) = copy.placement.filter(|at| at.uid_validity == self.uid_validity) else { return Vec::new() };
         let Some(name) = self.name_of(at.uid) else { return Vec::new() };
@@ -262,15 +237,14 @@ impl List {
     }
 }
 
-/// A Message-ID (or a size, where there is none) in eight bytes. Two may meet: what bears a name is always compared by its
-/// bytes.
+/// A Message-ID (or a size, where there is none) in eight bytes. Two may collide: messages are always compared by their bytes.
 fn named(what: &(impl Hash + ?Sized)) -> u64 {
     let mut hasher = DefaultHasher::new();
     what.hash(&mut hasher);
     hasher.finish()
 }
 
-/// The ledger's Message-ID, as a list names it.
+/// The ledger's Message-ID, as a list has it: Cyrus stores X for each byte beyond ASCII.
 fn message_name(message_id: &str) -> u64 {
     let stored: Vec<u8> = message_id.bytes().map(|byte| if byte.is_ascii() { byte } else { b'X' }).collect();
     named(stored.as_slice())

@@ -1,10 +1,8 @@
-//! The audit: does what the ledger says still hold in the mailboxes?
+//! Compares the ledger with the mailboxes.
 //!
-//! Four things are looked for: recorded copies that are gone, copies that are there twice, copies that are still owed, and
-//! attempts that never ended. It only looks; [`take_out`] mends the second, one copy at a time, under the message's lock.
-//! Mailboxes are read by ranges of UIDs, from the lowest that a copy in question could have got.
-//!
-//! Why a copy is gone is hard to tell from outside: users delete and file their mail. What can be known is in [`Gone`].
+//! It finds recorded copies that are gone, copies that are there twice, copies that are still owed, and attempts that never
+//! ended. It only looks; [`take_out`] removes a copy that is there twice. Mailboxes are read by ranges of UIDs, from the lowest
+//! that a copy in question could have got.
 
 mod in_mailbox;
 mod take_out;
@@ -17,6 +15,7 @@ use crate::ledger::recorded::{self, Mailboxes, RecordedCopy, Selection};
 use crate::ledger::{Database, NeverEnded, deliveries};
 use crate::mailbox::{MailboxError, Placement};
 use crate::site::Site;
+use in_mailbox::LookError;
 use std::time::Duration;
 
 /// How long one mailbox may take to be looked through.
@@ -29,45 +28,39 @@ pub struct Audit {
     pub copies: usize,
     /// In how many mailboxes.
     pub mailboxes: usize,
-    /// Copies that are not where the ledger has them.
     pub gone: Vec<(RecordedCopy, Gone)>,
-    /// Copies that are there twice.
     pub twice: Vec<Twice>,
-    /// Attempts that never ended.
     pub never_ended: Vec<NeverEnded>,
-    /// Copies that deliveries left owed.
     pub owed: Vec<RecordedCopy>,
     /// Mailboxes that could not be looked at, or not to the end: user, mailbox, why.
     pub unseen: Vec<(String, String, MailboxError)>,
 }
 
-/// Why a copy is not where the ledger has it, as far as the mailbox tells.
+/// Why a copy is not where the ledger has it, as far as can be told from outside: users delete and file their mail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
-    /// The mailbox is an older one than the copy was stored in: under the same UIDVALIDITY it has yet to give out this UID,
-    /// or has given it to another message. The copy is lost.
+    /// Lost. Under the same UIDVALIDITY the mailbox has yet to give out this UID, or has given it to another message.
     OlderMailbox,
-    /// The mailbox has another UIDVALIDITY, as one made anew has; the copy is not in it, and nothing that came after it is.
+    /// Lost. The mailbox has another UIDVALIDITY, and neither the copy nor anything that came after it.
     NewMailbox,
-    /// The mailbox is not there any more.
+    /// Lost. There is no such mailbox any more.
     NoMailbox,
-    /// The mailbox has another UIDVALIDITY, and the copy is in it, here: nothing is lost.
+    /// Not lost. The mailbox has another UIDVALIDITY, and the copy is in it, here.
     Renumbered(Placement),
-    /// It is in the same mailbox under another UID: its owner, or a program, has put it back.
+    /// Not lost. It is in the same mailbox under another UID: its owner, or a program, has put it back.
     Elsewhere(Placement),
-    /// The mailbox is the same, and goes on, or has another UIDVALIDITY and what came later; the copy is not in it. Its owner
-    /// has most likely deleted it, or filed it elsewhere.
+    /// The copy is not in the mailbox, but what came later is: its owner has most likely deleted it, or filed it elsewhere.
     Removed,
 }
 
 impl Gone {
-    /// Whether the mailbox has lost it, and not its owner, most likely.
+    /// Whether the mailbox has most likely lost it, and not its owner.
     #[must_use]
     pub(crate) fn is_loss(self) -> bool {
         matches!(self, Self::OlderMailbox | Self::NewMailbox | Self::NoMailbox)
     }
 
-    /// The word that programs get.
+    /// The word in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -85,7 +78,7 @@ impl Gone {
     pub fn now(self) -> Option<Placement> {
         match self {
             Self::Renumbered(at) | Self::Elsewhere(at) => Some(at),
-            Self::OlderMailbox | Self::NewMailbox | Self::NoMailbox | Self::Removed => None,
+            _ => None,
         }
     }
 }
@@ -93,21 +86,20 @@ impl Gone {
 /// A copy that is there twice.
 #[derive(Debug)]
 pub struct Twice {
-    /// The one that the ledger has. It stays.
+    /// The one that the ledger has, which stays.
     pub copy: RecordedCopy,
     /// Where that one is.
     pub keep: Placement,
     /// Where the other one is.
     pub extra: Placement,
-    /// Whether the two are the same to the last byte. If not, they differ in what was added on the way, and only people can
-    /// tell which to keep.
+    /// If not, they differ in what was added on the way, and only people can tell which to keep.
     pub same_bytes: bool,
 }
 
-/// Looks through the ledger and the mailboxes. `each` hears how many mailboxes are done, of how many.
+/// Looks through the ledger and the mailboxes. `each` gets how many mailboxes are done, of how many.
 ///
 /// # Errors
-/// The ledger cannot be read; a mailbox that cannot be read is told in the [`Audit`].
+/// When the ledger cannot be read. A mailbox that cannot be read is in [`Audit::unseen`].
 pub fn audit(
     site: &Site,
     database: &mut dyn Database,
@@ -122,7 +114,7 @@ pub fn audit(
     Ok(Audit { never_ended, owed, ..found })
 }
 
-/// Looks through these mailboxes. `each` hears how many are done.
+/// Looks through these mailboxes. `each` gets how many are done.
 pub(crate) fn look(
     site: &Site,
     database: &mut dyn Database,
@@ -135,14 +127,15 @@ pub(crate) fn look(
         audit.copies += copies.len();
         let looked = site
             .mailbox(user, mailbox, Deadline::after(PATIENCE))
+            .map_err(LookError::from)
             .and_then(|mut opened| in_mailbox::look(database, opened.as_mut(), (user, mailbox), copies));
         match looked {
             Ok(found) => {
-                let found = found?;
                 audit.gone.extend(found.gone);
                 audit.twice.extend(found.twice);
             }
-            Err(error) => audit.unseen.push((user.clone(), mailbox.clone(), error)),
+            Err(LookError::Mailbox(error)) => audit.unseen.push((user.clone(), mailbox.clone(), error)),
+            Err(LookError::Database(error)) => return Err(error),
         }
         each(audit.mailboxes);
     }

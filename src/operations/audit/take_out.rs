@@ -1,16 +1,15 @@
 //! Takes out a copy that is there twice.
 //!
-//! Of all that people can ask for this alone destroys mail. So it is done as a delivery does it: a journalled attempt, the
-//! message's lock, the ledger read again under it, UID EXPUNGE; and only while the recorded copy is there, and the two are
-//! the same to the last byte, read again just before.
+//! No other subcommand destroys mail. So it is done as a delivery: a journalled attempt, the message's lock, the ledger read
+//! again under it, UID EXPUNGE; and only while the recorded copy is there and the two are the same to the last byte, read again
+//! just before.
 
 use super::Twice;
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::delivery::Deferral;
-use crate::ledger::Database;
 use crate::ledger::recorded::{self, RecordedCopy};
-use crate::ledger::{EndedAttempt, Journal, JournalCopy, Outcome, Record};
+use crate::ledger::{Database, EndedAttempt, Journal, JournalCopy, Outcome, Record};
 use crate::lock::Acquired;
 use crate::mailbox::{MailboxError, Reading, Recorded, Removal};
 use crate::message::Identity;
@@ -31,16 +30,14 @@ pub enum NotTaken {
     /// A delivery of the message is under way, or was cut short a moment ago.
     #[error("a delivery of this message is under way, or was cut short a moment ago: try again in some minutes")]
     Busy,
-    /// The server cannot expunge a single message, or does not let us.
     #[error("the server cannot take out a single message (no UIDPLUS), or does not let the service account do it")]
     Unsupported,
-    /// The lock was lost before anything was done.
     #[error("the lock was lost before anything was done: try again")]
     LockLost,
     /// The mailbox could not be read; nothing was taken out.
     #[error("the mailbox store: {0}")]
     Mailbox(#[from] MailboxError),
-    /// The answer to the expunge is missing, and nobody knows.
+    /// The answer to the expunge is missing: it may be taken out or not.
     #[error("the mailbox store: {0}")]
     Unanswered(MailboxError),
     /// The mailbox may not be this user's; nothing was taken out.
@@ -51,7 +48,7 @@ pub enum NotTaken {
     Database(#[from] DatabaseError),
 }
 
-/// Takes out the extra copy. The one that the ledger has stays.
+/// Takes out the copy that the ledger does not have.
 pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), NotTaken> {
     let copy = &twice.copy;
     let mut database = site.open_database(None, deadline)?;
@@ -61,8 +58,8 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
     let key = copy.key();
     let position = mailbox.presence(&[])?.position;
     let attempt = Uuid::now_v7();
-    // Journalled like an append: should the answer to the expunge be missing, it may still be carried out, and a delivery
-    // that looks before that is settled would rely on what it sees.
+    // Journalled like an append: if the answer to the expunge is missing, it may still be carried out, and a delivery must not
+    // rely on what it sees before that is settled.
     database.journal(&Journal {
         attempt,
         identity: &copy.identity,
@@ -75,13 +72,9 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
         copies: vec![JournalCopy { key, role: copy.role, user: &copy.user, mailbox: &copy.mailbox, position }],
     })?;
     let taken = under_lock(site, database.as_mut(), mailbox.as_mut(), twice, attempt);
-    let outcome = match &taken {
-        Ok(()) => Some(Outcome::AuditTookOut),
-        // Where the answer is missing the attempt stays open.
-        Err(NotTaken::Unanswered(_)) => None,
-        Err(_) => Some(Outcome::AuditLeft),
-    };
-    if let Some(outcome) = outcome {
+    // Where the answer is missing the attempt stays open.
+    if !matches!(taken, Err(NotTaken::Unanswered(_))) {
+        let outcome = if taken.is_ok() { Outcome::AuditTookOut } else { Outcome::AuditLeft };
         let ended = EndedAttempt { attempt, key, outcome, stages: None };
         let recorded = database.record(&Record { ended: vec![ended], ..Record::default() });
         if let (Err(error), Ok(())) = (recorded, &taken) {
@@ -111,7 +104,7 @@ fn under_lock(
     if history.delivered.and_then(|delivered| delivered.placement) != Some(twice.keep) {
         return Err(NotTaken::Changed("the ledger has the copy elsewhere now"));
     }
-    // A delivery may have recorded it since it was found: one mailbox can be the recipient's and the sender's.
+    // A delivery may have recorded it since then: one mailbox can be the recipient's and the sender's.
     let own = recorded::of_message(database, copy.message)?;
     let in_mailbox = |other: &RecordedCopy| (&other.user, &other.mailbox) == (&copy.user, &copy.mailbox);
     if own.iter().any(|other| in_mailbox(other) && other.placement == Some(twice.extra)) {

@@ -1,4 +1,4 @@
-//! What `check` finds at the database: the server's settings, the tables and what their rows say.
+//! `check`: the database server's settings, the tables and their rows.
 
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::check::{bad, good, rows, warning};
@@ -7,22 +7,19 @@ use crate::schema::{self, MigrationState};
 use crate::site::Site;
 use std::time::Duration;
 
-/// How many rows are told one by one.
+/// How many rows are listed one by one.
 const TOLD: usize = 10;
 
 /// For how long a Sent copy may be owed before it is worth a warning.
 const LONG_OWED: Duration = Duration::from_hours(1);
 
-/// Looks at the database, and says whether its tables are there.
+type Found = Result<Vec<Finding>, DatabaseError>;
+
+/// Looks at the database, and returns whether its tables are there.
 pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<Finding>) -> bool {
-    match database.describe() {
-        Ok(described) => findings.push(good("database", described)),
-        Err(error) => findings.push(failed("database", &error)),
-    }
-    match database.inspect() {
-        Ok(inspected) => findings.extend(inspected),
-        Err(error) => findings.push(failed("database", &error)),
-    }
+    let mut add = |what, found: Found| findings.extend(found.unwrap_or_else(|error| vec![failed(what, &error)]));
+    add("database", database.describe().map(|described| vec![good("database", described)]));
+    add("database", database.inspect());
     // What is missing, or cannot be told, is among the findings by now.
     let is_missing = |all: Vec<schema::MigrationStatus>| {
         all.iter().any(|migration| !migration.optional && migration.state == MigrationState::Pending)
@@ -30,22 +27,17 @@ pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<
     if schema::status(database).map_or(true, is_missing) {
         return false;
     }
-    type Look = fn(&mut dyn Database) -> Result<Vec<Finding>, DatabaseError>;
     // An embedded site has no table of addresses.
-    let of_addresses: &[(&str, Look)] = match site.config() {
-        Some(_) => &[("addresses", are_there), ("tables", unfolded), ("tables", with_one_mailbox)],
-        None => &[],
-    };
-    for (what, look) in of_addresses.iter().chain(&[("tables", long_owed as Look)]) {
-        match look(database) {
-            Ok(found) => findings.extend(found),
-            Err(error) => findings.push(failed(what, &error)),
-        }
+    if site.config().is_some() {
+        add("addresses", are_there(database));
+        add("tables", unfolded(database));
+        add("tables", with_one_mailbox(database));
     }
+    add("tables", long_owed(database));
     true
 }
 
-fn are_there(database: &mut dyn Database) -> Result<Vec<Finding>, DatabaseError> {
+fn are_there(database: &mut dyn Database) -> Found {
     let mend = "fill it, or name domains in [routing]: until then unknown recipients are deferred";
     Ok(vec![match database.addresses(&[])?.empty {
         true => warning("addresses", "the table is empty", mend),
@@ -53,16 +45,15 @@ fn are_there(database: &mut dyn Database) -> Result<Vec<Finding>, DatabaseError>
     }])
 }
 
-/// Rows whose address is not spelled as it is asked for: Postfix refuses its mail, or hands it to somebody else.
-fn unfolded(database: &mut dyn Database) -> Result<Vec<Finding>, DatabaseError> {
-    let mut findings = Vec::new();
-    let mut more = 0_usize;
+/// Rows whose address is not spelled as it is asked for: its mail is refused, or goes to another user.
+fn unfolded(database: &mut dyn Database) -> Found {
+    let (mut findings, mut more) = (Vec::new(), 0_usize);
     for rows::Unfolded { address, folded } in rows::unfolded_addresses(database)? {
         if findings.len() == TOLD {
             more += 1;
             continue;
         }
-        // A view, or a collation that does not tell case apart, may find it all the same.
+        // A view, or a collation that ignores case, may find it all the same.
         let entries = database.addresses(&[&folded])?.entries;
         if entries.iter().any(|(known, _)| *known == address) {
             continue;
@@ -91,7 +82,7 @@ fn unfolded(database: &mut dyn Database) -> Result<Vec<Finding>, DatabaseError> 
 }
 
 /// Rows that name one mailbox for what arrives and what is sent.
-fn with_one_mailbox(database: &mut dyn Database) -> Result<Vec<Finding>, DatabaseError> {
+fn with_one_mailbox(database: &mut dyn Database) -> Found {
     let found = rows::address_with_one_mailbox(database)?.map(|address| {
         let found = format!("{address}, and maybe others, have one mailbox for what arrives and what is sent");
         let mend = "if that is not meant, give sent another name: what they write to others is in it, as read";
@@ -100,16 +91,14 @@ fn with_one_mailbox(database: &mut dyn Database) -> Result<Vec<Finding>, Databas
     Ok(found.into_iter().collect())
 }
 
-/// Sent copies that nobody has finished for an hour.
-fn long_owed(database: &mut dyn Database) -> Result<Vec<Finding>, DatabaseError> {
+fn long_owed(database: &mut dyn Database) -> Found {
     let before = time_span::now(database)?.saturating_sub(time_span::microseconds(LONG_OWED));
-    let count = statistics::owed_copies(database, Some(before))?;
-    let found = (count > 0).then(|| {
-        let mend = "maildrop_command replay --owed; where sent.look is \"mailbox\", a timer has to run it: \
-                    maildrop-command-owed.timer";
-        warning("Sent copies", format!("{count} are owed for longer than an hour"), mend)
-    });
-    Ok(found.into_iter().collect())
+    let mend = "maildrop_command replay --owed; where sent.look is \"mailbox\", a timer has to run it: \
+                maildrop-command-owed.timer";
+    Ok(match statistics::owed_copies(database, Some(before))? {
+        0 => Vec::new(),
+        count => vec![warning("Sent copies", format!("{count} are owed for longer than an hour"), mend)],
+    })
 }
 
 /// What mends a failure at the database.
@@ -125,9 +114,7 @@ pub(super) fn failed(what: &str, error: &DatabaseError) -> Finding {
         DatabaseFailure::Schema => "maildrop_command migrate",
         DatabaseFailure::ReadOnly => "connect to the primary",
         DatabaseFailure::Local => "mend the file or setting that it names",
-        DatabaseFailure::Contention | DatabaseFailure::Refused | DatabaseFailure::InDoubt | DatabaseFailure::Other => {
-            "the server's own log says more"
-        }
+        _ => "the server's own log says more",
     };
     bad(what, error.to_string(), mend)
 }

@@ -1,4 +1,4 @@
-//! What `check` finds at the mailbox store: whether a login leads to the right mailbox, and what may be done there.
+//! `check`: whether a login to the mailbox store leads to the right mailbox, and what may be done there.
 
 use super::database;
 use crate::base::deadline::Deadline;
@@ -15,41 +15,43 @@ pub(super) fn look(
     database: Option<&mut Box<dyn Database>>,
     recipient: Option<Address>,
     deadline: Deadline,
-    findings: &mut Vec<Finding>,
-) {
-    let Some(database) = database else { return findings.extend(greeting(site, deadline)) };
-    let (address, to) = match site.recipient(recipient, &[], database.as_mut()) {
-        Err(error) => {
-            findings.push(database::failed("recipient", &error));
-            return findings.extend(greeting(site, deadline));
-        }
-        Ok(Recipient::Known(address, to)) => (address, to),
+) -> Vec<Finding> {
+    let Some(database) = database else { return vec![greeting(site, deadline)] };
+    let missing = match site.recipient(recipient, &[], database.as_mut()) {
+        Ok(Recipient::Known(address, to)) => return logins(site, database.as_mut(), &address, &to, deadline),
         Ok(Recipient::Unknown(address)) => {
             let mend = "add it to the table addresses, or name its domain in [routing]";
-            findings.push(bad("recipient", format!("{address} has no mailbox here"), mend));
-            return findings.extend(greeting(site, deadline));
+            bad("recipient", format!("{address} has no mailbox here"), mend)
         }
         Ok(Recipient::Nobody) => {
             let mend = "name an address: check --recipient scuba@mail.axial.net";
-            findings.push(warning("mailbox login", "not tried: no address is known", mend));
-            return findings.extend(greeting(site, deadline));
+            warning("mailbox login", "not tried: no address is known", mend)
         }
+        Err(error) => database::failed("recipient", &error),
     };
-    match site.try_mailboxes(&to, deadline) {
-        Ok(tried) => {
-            let found = format!("{address}: {} of {}; {}", to.inbox, to.user, tried.said);
-            findings.push(good("mailbox login", found));
-            if !tried.uid_plus {
-                let mend =
-                    "a copy too many, which a lost lock can leave, cannot be taken out: choose a server with UIDPLUS";
-                findings.push(warning("UIDPLUS", "not offered", mend));
-            }
-            findings.extend(rights(&to, &tried));
-        }
-        Err(error) => return findings.push(failed(&error)),
+    vec![missing, greeting(site, deadline)]
+}
+
+fn logins(
+    site: &Site,
+    database: &mut dyn Database,
+    address: &Address,
+    to: &Destination,
+    deadline: Deadline,
+) -> Vec<Finding> {
+    let tried = match site.try_mailboxes(to, deadline) {
+        Ok(tried) => tried,
+        Err(error) => return vec![failed("mailbox store", &error)],
+    };
+    let mut findings = vec![good("mailbox login", format!("{address}: {} of {}; {}", to.inbox, to.user, tried.said))];
+    if !tried.uid_plus {
+        let mend = "a copy too many, which a lost lock can leave, cannot be taken out: choose a server with UIDPLUS";
+        findings.push(warning("UIDPLUS", "not offered", mend));
     }
-    findings.extend(way_in(site, &to, deadline));
-    findings.extend(two_users(site, &to, database.as_mut(), deadline));
+    findings.extend(rights(to, &tried));
+    findings.extend(way_in(site, to, deadline));
+    findings.extend(two_users(site, to, database, deadline));
+    findings
 }
 
 /// What the service account lacks to deliver there (RFC 4314 section 4), where the server tells its rights.
@@ -75,7 +77,7 @@ fn rights(to: &Destination, tried: &Tried) -> Vec<Finding> {
     findings
 }
 
-/// Whether a login leads to the mailbox of the user that it names, and not to the service account's own.
+/// Whether a login leads to the mailbox of the user it names, and not to the service account's own.
 fn way_in(site: &Site, to: &Destination, deadline: Deadline) -> Option<Finding> {
     let what = "user of the login";
     Some(match site.try_way_in(to, deadline) {
@@ -86,14 +88,14 @@ fn way_in(site: &Site, to: &Destination, deadline: Deadline) -> Option<Finding> 
             Finding { mend: Some(mend.into()), ..good(what, honoured.to_string()) }
         }
         Ok(Some(honoured)) => good(what, honoured.to_string()),
-        Err(error) => Finding { what: what.into(), ..failed(&error) },
+        Err(error) => failed(what, &error),
     })
 }
 
-/// How many users one is compared with: mailboxes that were made in one second may look the same.
+/// How many users one is compared with: mailboxes made in the same second may look the same.
 const OTHERS: usize = 5;
 
-/// Whether users of the table have an INBOX each: whether one of them has another than this user.
+/// Whether some other user of the table has another INBOX than this one.
 fn two_users(site: &Site, to: &Destination, database: &mut dyn Database, deadline: Deadline) -> Option<Finding> {
     let what = "two users";
     let mut users = vec![to.user.clone()];
@@ -106,12 +108,9 @@ fn two_users(site: &Site, to: &Destination, database: &mut dyn Database, deadlin
             Err(error) => return Some(database::failed(what, &error)),
         };
         match site.are_one([&to.user, &other], deadline) {
-            Ok(Some(false)) => {
-                let found = format!("{} and {other} have an INBOX each", to.user);
-                return Some(good(what, found));
-            }
+            Ok(Some(false)) => return Some(good(what, format!("{} and {other} have an INBOX each", to.user))),
             Ok(found) => one = one.or(found),
-            Err(error) => return Some(Finding { what: what.into(), ..failed(&error) }),
+            Err(error) => return Some(failed(what, &error)),
         }
         users.push(other);
     }
@@ -127,16 +126,14 @@ fn two_users(site: &Site, to: &Destination, database: &mut dyn Database, deadlin
     })
 }
 
-/// Where nobody's mailbox can be tried, the server can at least be greeted.
-fn greeting(site: &Site, deadline: Deadline) -> Vec<Finding> {
-    match site.try_greeting(deadline) {
-        Ok(said) => vec![good("mailbox store", said)],
-        Err(error) => vec![failed(&error)],
-    }
+/// Where no mailbox can be tried, the server can at least be greeted.
+fn greeting(site: &Site, deadline: Deadline) -> Finding {
+    let what = "mailbox store";
+    site.try_greeting(deadline).map_or_else(|error| failed(what, &error), |said| good(what, said))
 }
 
 /// What mends a failure at the mailbox store.
-fn failed(error: &MailboxError) -> Finding {
+fn failed(what: &str, error: &MailboxError) -> Finding {
     let mend = match error.failure {
         MailboxFailure::Unreachable | MailboxFailure::TimedOut | MailboxFailure::ConnectionLost => {
             "see that it runs, that imap.host, port and encryption fit it, that its certificate is for that name, and that \
@@ -153,5 +150,5 @@ fn failed(error: &MailboxError) -> Finding {
         MailboxFailure::Local => "mend the file or setting that it names",
         _ => "the server's own log says more",
     };
-    bad("mailbox store", error.to_string(), mend)
+    bad(what, error.to_string(), mend)
 }

@@ -1,4 +1,4 @@
-//! What `check --self-test` proves on the live database: that the lock excludes, and that all hosts take the same locks.
+//! `check --self-test`: proves on the live database that the lock excludes, and that all hosts take the same locks.
 
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
@@ -17,9 +17,8 @@ const LATELY: Duration = Duration::from_hours(1);
 pub(super) fn proven(site: &Site, deadline: Deadline) -> Result<Finding, DatabaseError> {
     let what = "mutual exclusion";
     let name = LockName::new("maildrop self-test", uuid::Uuid::now_v7().as_bytes());
-    let mut first = site.open_database(None, deadline)?;
-    let mut second = site.open_database(None, deadline)?;
-    let mut more = [site.open_database(None, deadline)?, site.open_database(None, deadline)?];
+    let open = || site.open_database(None, deadline);
+    let [mut first, mut second, mut third, mut fourth] = [open()?, open()?, open()?, open()?];
     let broken = |found: &str| {
         let mend = "deliver to one primary, directly or through a pooler in transaction mode: this one would let the same \
                     message be delivered twice at once";
@@ -27,7 +26,7 @@ pub(super) fn proven(site: &Site, deadline: Deadline) -> Result<Finding, Databas
     };
     // Two connections that happen to reach the same server show nothing of a balancer.
     let server = first.server()?;
-    for other in [&mut second].into_iter().chain(&mut more) {
+    for other in [&mut second, &mut third, &mut fourth] {
         let other = other.server()?;
         if other != server {
             return broken(&format!("four connections lead to more than one server: {server}; {other}"));
@@ -52,9 +51,9 @@ pub(super) fn proven(site: &Site, deadline: Deadline) -> Result<Finding, Databas
     Ok(good(what, "one connection held the lock, the other was refused"))
 }
 
-/// Whether the hosts that have delivered lately take the locks that this one would take for the same messages. A host's
-/// single message may be an exception (a Message-ID that is not ASCII cannot be had back from the ledger, and a replay takes
-/// the lock that was recorded); a host all of whose locks are others has another namespace.
+/// Whether the hosts that have delivered lately take the locks that this one would take for the same messages. Single messages may
+/// be exceptions (the ledger does not keep a Message-ID beyond ASCII as it was, and a replay takes the lock that was recorded); a
+/// host with no lock in common has another namespace.
 pub(super) fn namespaces(site: &Site, deadline: Deadline) -> Result<Finding, DatabaseError> {
     let what = "lock.namespace";
     let mut database = site.open_database(None, deadline)?;

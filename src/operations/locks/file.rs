@@ -1,5 +1,5 @@
-//! An embedded site: `/proc/locks` says which of its files are locked. A lock of our own, to find out, would be in the way
-//! of a delivery that asks in the same moment. Who waits does not show: waiting for a file's lock is asking again and again.
+//! An embedded site: `/proc/locks` says which of its files are locked. To try the lock would put off a delivery that asks at
+//! the same moment. Waiters do not show: they ask again and again.
 
 use super::{Entry, Listing, application};
 use crate::base::hex;
@@ -7,8 +7,7 @@ use crate::database::sqlite::file_locks::read_note;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
 use crate::ledger::lock_users::{lock_purpose, lock_users};
-use crate::lock::Holder;
-use crate::lock::LockName;
+use crate::lock::{Holder, LockName};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
@@ -35,35 +34,24 @@ pub fn list(
     for file in files {
         let file = file.map_err(local)?;
         let lock = file.file_name().to_string_lossy().into_owned();
-        if only.is_some_and(|only| hex::encode(only.digest()) != lock) {
-            continue;
-        }
-        let Some(digest) = digest(&lock) else { continue };
-        // Let go in this very moment.
+        let Some(name) = lock_of_file(&lock).filter(|name| only.is_none_or(|only| only == name)) else { continue };
+        // It may just have been released.
         let Ok(mut open) = File::open(file.path()) else { continue };
         if !locked.contains(&open.metadata().map_err(local)?.ino()) {
             continue;
         }
-        let holder = read_note(&mut open).map(Holder::from).unwrap_or_default();
-        let asker = askers.iter().find(|asker| asker.digest == digest && asker.pid == holder.pid);
-        let name = lock_purpose(database, &digest, &digest)?;
-        let application = application(name.as_ref(), holder.queue_id.as_deref());
-        listing.entries.push(Entry {
-            lock,
-            name,
-            waits: false,
-            application: Some(application),
-            host: holder.host,
-            pid: holder.pid,
-            session: None,
-            age: holder.held_for.or_else(|| asker.and_then(|asker| asker.age)),
-        });
+        let mut holder = read_note(&mut open).map(Holder::from).unwrap_or_default();
+        let asker = askers.iter().find(|asker| asker.lock == name && asker.pid == holder.pid);
+        holder.held_for = holder.held_for.or_else(|| asker.and_then(|asker| asker.age));
+        let name = lock_purpose(database, name.digest(), name.digest())?;
+        let application = Some(application(name.as_ref(), holder.queue_id.as_deref()));
+        listing.entries.push(Entry { lock, name, application, ..Entry::from(holder) });
     }
     Ok(listing)
 }
 
-/// The inodes that somebody holds with flock(2), by proc_locks(5): `1: FLOCK  ADVISORY  WRITE 4711 08:01:131072 0 EOF`,
-/// with `->` before those that wait. Without the device, which some file systems show otherwise than stat(2) does.
+/// The inodes locked with flock(2), by proc_locks(5): `1: FLOCK  ADVISORY  WRITE 4711 08:01:131072 0 EOF`, with `->` before
+/// waiters. Without the device, which some file systems show otherwise than stat(2) does.
 fn locked(locks: &str) -> BTreeSet<u64> {
     let inode = |line: &str| {
         let mut words = line.split_whitespace().skip(1);
@@ -73,9 +61,9 @@ fn locked(locks: &str) -> BTreeSet<u64> {
     locks.lines().filter_map(inode).collect()
 }
 
-/// The digest that a lock's file is named after.
-fn digest(name: &str) -> Option<[u8; 32]> {
-    hex::decode(name)?.try_into().ok()
+/// The lock that a file is named after.
+fn lock_of_file(name: &str) -> Option<LockName> {
+    Some(LockName::from_digest(hex::decode(name)?.try_into().ok()?)).filter(|lock| hex::encode(lock.digest()) == name)
 }
 
 #[cfg(test)]
@@ -92,9 +80,9 @@ mod tests {
 
     #[test]
     fn a_file_that_is_no_lock_is_passed_over() {
-        assert_eq!(digest(&"0f".repeat(32)), Some([0x0f; 32]));
-        for other in ["README".to_owned(), "0f".repeat(31), "0f".repeat(33), "0g".repeat(32), "0f".repeat(32) + "x"] {
-            assert_eq!(digest(&other), None, "{other}");
+        assert_eq!(lock_of_file(&"0f".repeat(32)), Some(LockName::from_digest([0x0f; 32])));
+        for other in ["README".to_owned(), "0f".repeat(31), "0f".repeat(33), "0g".repeat(32), "0F".repeat(32)] {
+            assert_eq!(lock_of_file(&other), None, "{other}");
         }
     }
 }

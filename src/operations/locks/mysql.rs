@@ -1,21 +1,19 @@
-//! MySQL and MariaDB: `IS_USED_LOCK` says of a name that the ledger knows which session has it, and the process list which
-//! sessions wait for a lock. Sessions of another account are in that list for those who have the right PROCESS.
+//! MySQL and MariaDB: `IS_USED_LOCK` tells which session has a lock whose name the ledger knows, and the process list which
+//! sessions wait. Sessions of another account are in that list for those who have the right PROCESS.
 //!
-//! Both servers can list locks by themselves, and neither can be relied on: MySQL's `metadata_locks` wants rights on the
-//! performance schema, which MariaDB switches off by default, and MariaDB's `metadata_lock_info` is a plugin that is not
-//! loaded by default.
+//! The servers' own lists of locks cannot be relied on: MySQL's `metadata_locks` needs rights on the performance schema, which
+//! MariaDB switches off by default, and MariaDB's `metadata_lock_info` is a plugin that is not loaded by default.
 
 use super::{Entry, Hidden, Listing, application};
-use crate::base::hex;
 use crate::database::{DatabaseError, Value};
 use crate::ledger::Database;
-use crate::ledger::lock_users::{LockPurpose, LockUser, lock_purpose, lock_users};
+use crate::ledger::lock_users::{LockUser, lock_purpose, lock_users};
 use crate::lock::LockName;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the process list says of a session that waits in GET_LOCK.
 const WAITS: &str = "User lock";
-/// This many names are asked after at once.
+/// How many names are asked about at once.
 const PAGE: usize = 100;
 
 /// A session of the process list.
@@ -26,33 +24,43 @@ struct Session {
 }
 
 pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<Listing, DatabaseError> {
-    // Before the ledger: who has ended since is then not taken for one who waits.
+    // Before the ledger: a session that ends in between is then not taken for a waiter.
     let sessions = sessions(database)?;
     let askers = lock_users(database, only)?;
-    let mut digests: BTreeSet<[u8; 32]> = askers.iter().map(|asker| asker.digest).collect();
-    digests.extend(only.map(|name| *name.digest()));
-    let digests: Vec<_> = digests.into_iter().collect();
+    let locks: BTreeSet<LockName> = askers.iter().map(|asker| asker.lock).chain(only.copied()).collect();
+    let locks: Vec<LockName> = locks.into_iter().collect();
     let mut listing = Listing::default();
     let mut unseen = false;
-    for page in digests.chunks(PAGE) {
-        let holders = holders(database, page)?;
-        for (digest, holder) in page.iter().zip(holders) {
+    for page in locks.chunks(PAGE) {
+        for (lock, holder) in page.iter().zip(holders(database, page)?) {
             let Some(holder) = holder else { continue };
-            let of_lock = || askers.iter().filter(|asker| asker.digest == *digest);
-            let lock = sql_name(digest);
-            let who = of_lock().find(|asker| asker.session == Some(holder));
-            let name = match of_lock().next() {
+            let of_lock: Vec<&LockUser> = askers.iter().filter(|asker| asker.lock == *lock).collect();
+            let name = match of_lock.first() {
                 Some(asker) => Some(asker.purpose.clone()),
-                None => lock_purpose(database, digest, digest)?,
+                None => lock_purpose(database, lock.digest(), lock.digest())?,
             };
+            let mut add = |id, asker: Option<&LockUser>, waits| {
+                let listed = sessions.get(&id);
+                listing.entries.push(Entry {
+                    lock: lock.mysql_name(),
+                    name: name.clone(),
+                    waits,
+                    host: asker.map(|asker| asker.host.clone()).or_else(|| listed.map(|session| session.host.clone())),
+                    pid: asker.and_then(|asker| asker.pid),
+                    application: asker
+                        .map(|asker| application(Some(&asker.purpose), asker.queue_id.as_deref()))
+                        .or_else(|| listed.map(|session| session.account.clone())),
+                    session: Some(id),
+                    age: asker.and_then(|asker| asker.age),
+                });
+            };
+            let who = of_lock.iter().find(|asker| asker.session == Some(holder)).copied();
             unseen |= who.is_none() && !sessions.contains_key(&holder);
-            listing.entries.push(entry(&lock, name.as_ref(), holder, who, sessions.get(&holder), false));
-            for asker in of_lock() {
-                let Some(id) = asker.session.filter(|session| *session != holder) else { continue };
+            add(holder, who, false);
+            for asker in of_lock {
+                let Some(id) = asker.session.filter(|id| *id != holder) else { continue };
                 match sessions.get(&id) {
-                    Some(session) if session.state == WAITS => {
-                        listing.entries.push(entry(&lock, name.as_ref(), id, Some(asker), Some(session), true));
-                    }
+                    Some(session) if session.state == WAITS => add(id, Some(asker), true),
                     Some(_) => {}
                     None => unseen = true,
                 }
@@ -65,36 +73,9 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
     Ok(listing)
 }
 
-fn entry(
-    lock: &str,
-    name: Option<&LockPurpose>,
-    session: u64,
-    asker: Option<&LockUser>,
-    listed: Option<&Session>,
-    waits: bool,
-) -> Entry {
-    Entry {
-        lock: lock.to_owned(),
-        name: name.cloned(),
-        waits,
-        host: asker.map(|asker| asker.host.clone()).or_else(|| listed.map(|session| session.host.clone())),
-        pid: asker.and_then(|asker| asker.pid),
-        application: asker
-            .map(|asker| application(Some(&asker.purpose), asker.queue_id.as_deref()))
-            .or_else(|| listed.map(|session| session.account.clone())),
-        session: Some(session),
-        age: asker.and_then(|asker| asker.age),
-    }
-}
-
-/// As [`LockName::mysql_name`].
-fn sql_name(digest: &[u8; 32]) -> String {
-    format!("maildrop:{}", hex::encode(&digest[..24]))
-}
-
 /// Which session holds each.
-fn holders(database: &mut dyn Database, digests: &[[u8; 32]]) -> Result<Vec<Option<u64>>, DatabaseError> {
-    let names: Vec<String> = digests.iter().map(sql_name).collect();
+fn holders(database: &mut dyn Database, locks: &[LockName]) -> Result<Vec<Option<u64>>, DatabaseError> {
+    let names: Vec<String> = locks.iter().map(LockName::mysql_name).collect();
     let values: Vec<_> = names.iter().map(|name| Value::Text(name)).collect();
     let columns = vec!["IS_USED_LOCK(?)"; names.len()].join(", ");
     let rows = database.select("asking who holds the locks", &format!("SELECT {columns}"), &values)?;

@@ -25,16 +25,12 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
          LEFT JOIN pg_stat_activity USING (pid){restriction} ORDER BY key"
     );
     let mut listing = Listing::default();
-    let mut known = None;
     for row in database.select(doing, &sql, &[])? {
         let Some(key) = row.value::<i64>(0)? else { continue };
-        let name = match &known {
-            Some((last, name)) if *last == key => Option::clone(name),
-            _ => {
-                let name = lock_purpose(database, &digest(key, 0), &digest(key, u8::MAX))?;
-                known = Some((key, name.clone()));
-                name
-            }
+        let lock = key.to_string();
+        let name = match listing.entries.last().filter(|last: &&Entry| last.lock == lock) {
+            Some(last) => last.name.clone(),
+            None => lock_purpose(database, &digest(key, 0), &digest(key, u8::MAX))?,
         };
         let called = row.text(3).filter(|name| !name.is_empty());
         let process = called.and_then(Process::from_application_name);
@@ -46,7 +42,7 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
         };
         let (host, pid) = process.map(|process| (process.host, process.pid)).unzip();
         listing.entries.push(Entry {
-            lock: key.to_string(),
+            lock,
             name,
             waits: row.text(1) == Some("0"),
             host: host.or_else(|| row.text(4).map(str::to_owned)),

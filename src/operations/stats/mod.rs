@@ -1,4 +1,4 @@
-//! How deliveries went: attempts counted by how they ended, and how long each stage took.
+//! Counts attempts by how they ended, and how long each stage took.
 
 mod histogram;
 
@@ -13,36 +13,33 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Units of a histogram in a millisecond: the ledger has hundredths.
+/// The ledger has hundredths of a millisecond.
 const UNITS: f64 = 100.0;
 
-/// The cause under which a lock held elsewhere is counted.
+/// The cause of a deferral by a lock held elsewhere.
 pub(crate) const BUSY: &str = "another delivery held the lock";
 
-/// All stages together.
+/// The stage that stands for all together.
 const TOTAL: &str = "total";
 
-/// How deliveries went between two moments. Serialized, it is what `stats --json` prints.
+/// How deliveries went between two moments, in microseconds since 1970 by the database's clock: what `stats --json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Statistics {
-    /// In microseconds since 1970.
     #[serde(serialize_with = "timestamp::serialize")]
     pub(crate) from: i64,
-    /// In microseconds since 1970: the database's clock.
     #[serde(serialize_with = "timestamp::serialize")]
     pub(crate) until: i64,
-    /// The attempts that began in between, by how they ended.
+    /// The attempts that began in between.
     pub(crate) attempts: Attempts,
-    /// Why attempts were put off, the lock held elsewhere first, then the most frequent.
+    /// The lock held elsewhere first, then the most frequent.
     pub(crate) deferrals: Vec<Deferrals>,
-    /// Copies by what came of them, of those that came to something: `appended`, `adopted`, `already there`, `owed`.
+    /// By outcome, of those that are somewhere or owed: `appended`, `adopted`, `already there`, `owed`.
     pub(crate) copies: BTreeMap<&'static str, u64>,
-    /// How many copies are owed now, whenever that began.
+    /// Whenever that began.
     pub(crate) copies_owed_now: u64,
-    /// The messages that were first recorded in between.
     pub(crate) messages: Messages,
     pub(crate) lock: Contention,
-    /// The stages that took any time, in their order; `total` at the end.
+    /// In their order; `total` at the end.
     pub(crate) stages: Vec<Stage>,
 }
 
@@ -50,19 +47,18 @@ pub(crate) struct Statistics {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Attempts {
     pub(crate) all: u64,
-    /// Postfix was told 0.
+    /// Exit 0.
     pub(crate) delivered: u64,
-    /// 75, the lock held elsewhere included.
+    /// Exit 75, the lock held elsewhere included.
     pub(crate) deferred: u64,
-    /// 65 or 77.
+    /// Exit 65 or 77.
     pub(crate) refused: u64,
-    /// They never ended themselves; a later attempt looked for their copies.
+    /// They never ended; a later attempt looked for their copies.
     pub(crate) died: u64,
-    /// They have not ended.
     pub(crate) not_ended: u64,
 }
 
-/// How many attempts were put off for one cause.
+/// How many attempts were deferred for one cause.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Deferrals {
     pub(crate) cause: &'static str,
@@ -71,38 +67,32 @@ pub(crate) struct Deferrals {
     pub(crate) share: f64,
 }
 
-/// Messages, and their bytes.
+/// Messages that were first recorded in the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Messages {
     pub(crate) recorded: u64,
-    /// How large, all together.
     pub(crate) bytes: u64,
 }
 
-/// How often the lock was held elsewhere.
+/// How many attempts found the lock held elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Contention {
-    /// How many attempts found it so.
     pub(crate) busy: u64,
     /// Of all attempts, from 0 to 1.
     pub(crate) busy_share: f64,
 }
 
-/// How long a stage took in the attempts that came to it. Percentiles are to within 1 %, the greatest is exact.
+/// How long a stage took in the attempts that came to it. Percentiles are to within 1 %, the maximum is exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Stage {
     pub(crate) stage: &'static str,
     pub(crate) attempts: u64,
-    /// Half of them took at most that long.
     #[serde(rename = "p50_ms", serialize_with = "milliseconds")]
-    pub p50: Duration,
-    /// 90 % did.
+    pub(crate) p50: Duration,
     #[serde(rename = "p90_ms", serialize_with = "milliseconds")]
-    pub p90: Duration,
-    /// 99 % did.
+    pub(crate) p90: Duration,
     #[serde(rename = "p99_ms", serialize_with = "milliseconds")]
-    pub p99: Duration,
-    /// All did.
+    pub(crate) p99: Duration,
     #[serde(rename = "max_ms", serialize_with = "milliseconds")]
     pub(crate) max: Duration,
 }
@@ -114,16 +104,13 @@ fn milliseconds<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, 
 /// Since when attempts are counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Since {
-    /// Since so long ago, by the clock that wrote the times.
+    /// By the database's clock.
     Ago(Duration),
     /// In microseconds since 1970.
     Moment(i64),
 }
 
-/// Counts what began since then. Memory stays flat, however much that is.
-///
-/// # Errors
-/// The ledger cannot be read.
+/// Counts what began since then, in constant memory.
 pub(crate) fn count(database: &mut dyn Database, since: Since) -> Result<Statistics, DatabaseError> {
     let until = time_span::now(database)?;
     let from = match since {
@@ -132,7 +119,7 @@ pub(crate) fn count(database: &mut dyn Database, since: Since) -> Result<Statist
     };
     let mut tally = Tally::default();
     statistics::each_page_of_attempts(database, from, until.saturating_add(1), |page| tally.add_page(page))?;
-    tally.end();
+    tally.add_older_than(u64::MAX);
     let (recorded, bytes) = statistics::recorded_messages(database, from, until)?;
     let copies_owed_now = statistics::owed_copies(database, None)?;
     let Tally { mut attempts, busy, deferred, copies, stages, .. } = tally;
@@ -141,7 +128,12 @@ pub(crate) fn count(database: &mut dyn Database, since: Since) -> Result<Statist
     let mut causes: Vec<_> = deferred.into_iter().collect();
     causes.sort_by_key(|(_, number)| std::cmp::Reverse(*number));
     let causes = [(BUSY, busy)].into_iter().chain(causes).filter(|(_, number)| *number > 0);
-    let stage = |name| stages.get(name).map(|histogram| histogram.stage(name));
+    let span = |hundredths| Duration::from_micros(hundredths * 10);
+    let stage = |stage| {
+        let took: &Histogram = stages.get(stage)?;
+        let [p50, p90, p99] = [50, 90, 99].map(|percent| span(took.percentile(percent)));
+        Some(Stage { stage, attempts: took.count, p50, p90, p99, max: span(took.greatest) })
+    };
     Ok(Statistics {
         from,
         until,
@@ -155,14 +147,6 @@ pub(crate) fn count(database: &mut dyn Database, since: Since) -> Result<Statist
     })
 }
 
-impl Histogram {
-    fn stage(&self, stage: &'static str) -> Stage {
-        let span = |units| Duration::from_micros(units * 10);
-        let [p50, p90, p99] = [50, 90, 99].map(|percent| span(self.percentile(percent)));
-        Stage { stage, attempts: self.count(), p50, p90, p99, max: span(self.greatest()) }
-    }
-}
-
 /// What was counted so far.
 #[derive(Default)]
 struct Tally {
@@ -173,12 +157,12 @@ struct Tally {
     copies: BTreeMap<&'static str, u64>,
     stages: HashMap<&'static str, Histogram>,
     /// Attempts whose rows may not all have been read yet.
-    halves: HashMap<Uuid, Half>,
+    partial: HashMap<Uuid, Partial>,
     page: u64,
 }
 
 #[derive(Default)]
-struct Half {
+struct Partial {
     page: u64,
     copies: Vec<(Role, AttemptResult)>,
     stages: Option<String>,
@@ -192,23 +176,21 @@ impl Tally {
             if let (AttemptResult::Delivered, Some(outcome)) = (result, &tried.outcome) {
                 *self.copies.entry(outcome.word()).or_default() += 1;
             }
-            let half = self.halves.entry(tried.attempt).or_default();
-            half.page = self.page;
-            half.copies.push((tried.role, result));
-            half.stages = half.stages.take().or(tried.stages);
+            let attempt = self.partial.entry(tried.attempt).or_default();
+            attempt.page = self.page;
+            attempt.copies.push((tried.role, result));
+            attempt.stages = attempt.stages.take().or(tried.stages);
         }
-        // What had no row in this page is whole.
-        let page = self.page;
-        let whole: Vec<Half> = self.halves.extract_if(|_, half| half.page < page).map(|(_, half)| half).collect();
-        whole.iter().for_each(|attempt| self.add(attempt));
+        // An attempt that has no row in this page is complete.
+        self.add_older_than(self.page);
     }
 
-    fn end(&mut self) {
-        let rest = std::mem::take(&mut self.halves);
-        rest.values().for_each(|attempt| self.add(attempt));
+    fn add_older_than(&mut self, page: u64) {
+        let complete: Vec<_> = self.partial.extract_if(|_, attempt| attempt.page < page).collect();
+        complete.iter().for_each(|(_, attempt)| self.add(attempt));
     }
 
-    fn add(&mut self, attempt: &Half) {
+    fn add(&mut self, attempt: &Partial) {
         let attempts = &mut self.attempts;
         match AttemptResult::of_attempt(attempt.copies.iter().copied()) {
             AttemptResult::Delivered => attempts.delivered += 1,

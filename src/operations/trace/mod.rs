@@ -1,4 +1,4 @@
-//! One message's story: found by its Message-ID, a queue id or an address, and told across all hosts.
+//! All that the ledger has of a message, found by its Message-ID, a queue id or an address.
 
 mod summary;
 
@@ -13,24 +13,23 @@ use crate::site::Site;
 use serde::Serialize;
 use std::time::Duration;
 
-/// What was found. Serialized, it is what `trace --json` prints.
+/// What `trace --json` prints.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Trace {
-    /// What was asked for.
     pub(crate) asked: Asked,
     /// The database's clock, in microseconds since 1970.
     #[serde(serialize_with = "timestamp::serialize")]
     pub(crate) now: i64,
-    /// Whether there are more messages than were asked for.
+    /// Whether there are more messages than the limit.
     pub(crate) more: bool,
     /// The newest first.
     pub(crate) messages: Vec<TracedMessage>,
 }
 
-/// What was asked for, and as what it was looked for last.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Asked {
     pub(crate) what: String,
+    /// As what it was looked for last.
     #[serde(rename = "as")]
     pub(crate) taken_as: TakenAs,
     /// Whether it could have been something else.
@@ -38,46 +37,38 @@ pub(crate) struct Asked {
     pub(crate) guessed: bool,
 }
 
-/// As what something was looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum TakenAs {
     #[serde(rename = "Message-ID")]
     MessageId,
     #[serde(rename = "queue id")]
     QueueId,
-    /// An address: of a recipient, of an envelope sender, or the name of a mailbox's user.
+    /// Of a recipient or an envelope sender, or the name of a mailbox's user.
     #[serde(rename = "address")]
     Address,
 }
 
-/// A message, how it stands, and all that the ledger has of it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct TracedMessage {
-    /// How it stands, all recipients together.
     pub(crate) state: StoryState,
-    /// The same in a sentence.
+    /// The state in a sentence.
     pub(crate) verdict: String,
-    /// How it stands for each recipient that was tried, in alphabetical order.
     pub(crate) recipients: Vec<RecipientSummary>,
     #[serde(flatten)]
     pub(crate) story: Story,
 }
 
-/// How long an attempt that has not ended may matter, from its beginning.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+/// What the state of an attempt that has not ended depends on.
+struct Times {
+    now: i64,
     /// `delivery.deadline`: then its process is gone.
-    pub(crate) deadline: Duration,
+    deadline: Duration,
     /// `imap.settle`: then its APPEND has landed, if it ever does.
-    pub(crate) settle: Duration,
+    settle: Duration,
 }
 
-/// Traces what is meant by `what`: a Message-ID in angle brackets, a queue id (no `@`), or either a Message-ID or an
-/// address. Queue ids and addresses are looked for in what was tried since `since` (microseconds since 1970). At most
-/// `limit` messages, the newest.
-///
-/// # Errors
-/// The ledger cannot be read. That nothing is found is an empty [`Trace::messages`].
+/// Traces `what`: a Message-ID in angle brackets, a queue id (no `@`), or either a Message-ID or an address. Queue ids and
+/// addresses are looked for in what was tried since `since` (microseconds since 1970). At most `limit` messages, the newest.
 pub(crate) fn trace(
     site: &Site,
     database: &mut dyn Database,
@@ -89,22 +80,17 @@ pub(crate) fn trace(
     let lock = site.lock_of_message_id(what.as_bytes());
     // As the ledger keeps it: see `Delivery::recipient`.
     let address = Address::parse(what).map_or_else(|_| fold(what), |address| address.folded().to_string());
-    let (message_id, queue_id) = ((TakenAs::MessageId, By::Lock(&lock)), (TakenAs::QueueId, By::QueueId(what, since)));
-    let address = (TakenAs::Address, By::Address { address: &address, user: what, since });
-    let (tries, guessed): (&[_], _) = match what {
-        _ if what.starts_with('<') => (&[message_id], false),
-        _ if !what.contains('@') => (&[queue_id], false),
-        _ => (&[message_id, address], true),
+    let guessed = !what.starts_with('<') && what.contains('@');
+    let (mut taken_as, by) = match what.starts_with('<') || guessed {
+        true => (TakenAs::MessageId, By::Lock(&lock)),
+        false => (TakenAs::QueueId, By::QueueId(what, since)),
     };
-    let mut asked = Asked { what: what.to_owned(), taken_as: TakenAs::MessageId, guessed };
-    let (mut found, mut more) = (Vec::new(), false);
-    for (taken_as, by) in tries {
-        asked.taken_as = *taken_as;
-        (found, more) = trace::find(database, *by, limit)?;
-        if !found.is_empty() {
-            break;
-        }
+    let (mut found, mut more) = trace::find(database, by, limit)?;
+    if guessed && found.is_empty() {
+        taken_as = TakenAs::Address;
+        (found, more) = trace::find(database, By::Address { address: &address, user: what, since }, limit)?;
     }
+    let asked = Asked { what: what.to_owned(), taken_as, guessed };
     let mut stories: Vec<Story> = Vec::new();
     for found in found {
         // Messages that share a Message-ID share a lock.
@@ -115,9 +101,9 @@ pub(crate) fn trace(
         stories.push(trace::read(database, &found, holder)?);
     }
     let now = time_span::now(database)?;
-    let limits = Limits { deadline: site.deadline(), settle: site.policy().settle };
+    let times = Times { now, deadline: site.deadline(), settle: site.policy().settle };
     let traced = |story: Story| {
-        let recipients = summary::of_recipients(&story, now, &limits);
+        let recipients = summary::of_recipients(&story, &times);
         let (state, verdict) = summary::of_message(&story, &recipients);
         TracedMessage { state, verdict, recipients, story }
     };

@@ -1,6 +1,6 @@
-//! What the story comes to: delivered, deferred, under way, and why.
+//! How a message stands: delivered, deferred, under way, and why.
 
-use super::Limits;
+use super::Times;
 use crate::base::timestamp::{span, told};
 use crate::ledger::trace::{Story, StoryAttempt, StoryCopy};
 use crate::ledger::{AttemptResult, Outcome};
@@ -9,22 +9,20 @@ use crate::message::Role;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Postfix rests at most 4000 s between two tries of one message (maximal_backoff_time). When that has passed twice, nobody
-/// has it in a queue that moves.
+/// Postfix waits at most 4000 s between two tries of one message (maximal_backoff_time). After twice that, it is in no queue that
+/// moves.
 const NOBODY_TRIES: Duration = Duration::from_secs(8000);
 
-/// How a message stands, or how it stands for one recipient.
+/// How a message stands, for all or for one recipient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum StoryState {
-    /// Being delivered in this moment.
     #[serde(rename = "under way")]
     UnderWay,
     Deferred,
     Refused,
-    /// Delivered to everybody who was tried, but a Sent copy is owed.
+    /// Delivered to all recipients that were tried, but a Sent copy is owed.
     Owed,
-    /// Delivered to everybody who was tried.
     Delivered,
 }
 
@@ -33,33 +31,33 @@ pub(crate) enum StoryState {
 pub(crate) struct RecipientSummary {
     pub(crate) recipient: String,
     pub(crate) state: StoryState,
-    /// The same in plain words.
+    /// The state in words.
     pub(crate) told: String,
     pub(crate) attempts: usize,
-    /// When the last one began, in microseconds since 1970.
+    /// When the last attempt began, in microseconds since 1970.
     #[serde(rename = "last_attempt_at", serialize_with = "crate::base::timestamp::serialize_optional")]
     pub(crate) last_at: Option<i64>,
 }
 
 /// How it stands for each recipient that was tried, in alphabetical order.
-pub(super) fn of_recipients(story: &Story, now: i64, limits: &Limits) -> Vec<RecipientSummary> {
+pub(super) fn of_recipients(story: &Story, times: &Times) -> Vec<RecipientSummary> {
     let tried = tries(story).map(|attempt| attempt.recipient.as_str());
     // Attempts may have been pruned; the copies still tell.
     let brought = story.copies.iter().filter(|copy| copy.role == Role::Recipient).map(|copy| copy.recipient.as_str());
     let mut recipients: Vec<&str> = tried.chain(brought).collect();
     recipients.sort_unstable();
     recipients.dedup();
-    recipients.into_iter().map(|recipient| of_recipient(story, recipient, now, limits)).collect()
+    recipients.into_iter().map(|recipient| of_recipient(story, recipient, times)).collect()
 }
 
-/// The attempts at delivering it. A copy too many that was taken out later says nothing of how it stands.
+/// The attempts at delivery, without those of `audit`.
 fn tries(story: &Story) -> impl Iterator<Item = &StoryAttempt> {
     story.attempts.iter().filter(|attempt| attempt.result() != AttemptResult::Audit)
 }
 
-fn of_recipient(story: &Story, recipient: &str, now: i64, limits: &Limits) -> RecipientSummary {
+fn of_recipient(story: &Story, recipient: &str, times: &Times) -> RecipientSummary {
     let attempts: Vec<&StoryAttempt> = tries(story).filter(|attempt| attempt.recipient == recipient).collect();
-    let (state, told) = judge(story, recipient, &attempts, now, limits);
+    let (state, told) = judge(story, recipient, &attempts, times);
     RecipientSummary {
         recipient: recipient.to_owned(),
         state,
@@ -69,16 +67,10 @@ fn of_recipient(story: &Story, recipient: &str, now: i64, limits: &Limits) -> Re
     }
 }
 
-fn judge(
-    story: &Story,
-    recipient: &str,
-    attempts: &[&StoryAttempt],
-    now: i64,
-    limits: &Limits,
-) -> (StoryState, String) {
+fn judge(story: &Story, recipient: &str, attempts: &[&StoryAttempt], times: &Times) -> (StoryState, String) {
     if let Some(attempt) = attempts.iter().find(|attempt| attempt.holds_the_lock) {
         let StoryAttempt { host, pid, .. } = attempt;
-        let since = span(between(attempt.began_at, now));
+        let since = span(between(attempt.began_at, times.now));
         return (StoryState::UnderWay, format!("being delivered now by {host}:{pid}, begun {since} ago"));
     }
     let is_its = |copy: &&StoryCopy| {
@@ -92,14 +84,14 @@ fn judge(
             let at = copy.delivered_at.unwrap_or(copy.updated_at);
             (StoryState::Delivered, format!("delivered {}", told(at)))
         }
-        // The copy was pruned, or never recorded: what the attempt says is all there is.
+        // The copy was pruned, or never recorded: the attempt has to do.
         (None, Some(done), _) => (StoryState::Delivered, format!("delivered {}", told(done.began_at))),
         (copy, _, Some(last)) => {
-            let (state, mut why) = why_not(last, now, limits);
+            let (state, mut why) = why_not(last, times);
             if copy.is_some() {
                 why = format!("its copy is in the mailbox, but Postfix was not told so: {why}");
             }
-            let silent = between(last.began_at, now);
+            let silent = between(last.began_at, times.now);
             if state == StoryState::Deferred && silent > NOBODY_TRIES {
                 let queue_id = last.queue_id.as_deref().unwrap_or("its queue id");
                 why.push_str(&format!(
@@ -114,8 +106,7 @@ fn judge(
     }
 }
 
-/// Whether Postfix was told 0. A Sent copy that was tried for long enough leaves its attempt open where nobody knows what
-/// came of the last append.
+/// Whether Postfix was told 0. A Sent copy that was given up leaves its attempt open if the last append was not answered.
 fn is_done(story: &Story, attempt: &StoryAttempt) -> bool {
     let given_up =
         |key| story.copies.iter().any(|copy| copy.key == key && copy.role == Role::Sender && !copy.delivered);
@@ -125,10 +116,12 @@ fn is_done(story: &Story, attempt: &StoryAttempt) -> bool {
         && attempt.copies.iter().any(|tried| tried.ended_at.is_some())
 }
 
-fn why_not(last: &StoryAttempt, now: i64, limits: &Limits) -> (StoryState, String) {
+fn why_not(last: &StoryAttempt, times: &Times) -> (StoryState, String) {
     let StoryAttempt { host, pid, began_at, .. } = last;
     let failed = last.copies.iter().find(|tried| tried.result() != AttemptResult::Delivered);
     let reason = || failed.and_then(|tried| tried.outcome.as_ref()).map(Outcome::reason).unwrap_or_default();
+    let settle = span(times.settle);
+    let put_off = format!("is put off until {settle} after that beginning, in case its copy still arrives");
     match last.result() {
         AttemptResult::Busy => (StoryState::Deferred, "another delivery of this message held its lock".into()),
         AttemptResult::Refused => (StoryState::Refused, reason()),
@@ -137,14 +130,11 @@ fn why_not(last: &StoryAttempt, now: i64, limits: &Limits) -> (StoryState, Strin
             let whose = whose.map(|tried| format!("the copy for {} of {}: ", tried.mailbox, tried.user));
             (StoryState::Deferred, whose.unwrap_or_default() + &reason())
         }
-        AttemptResult::Open if between(*began_at, now) < limits.deadline => {
-            let ago = span(between(*began_at, now));
-            let until = match limits.settle.is_zero() {
+        AttemptResult::Open if between(*began_at, times.now) < times.deadline => {
+            let ago = span(between(*began_at, times.now));
+            let until = match times.settle.is_zero() {
                 true => String::new(),
-                false => format!(
-                    " (the next try is put off until {} after that beginning, in case its copy still arrives)",
-                    span(limits.settle)
-                ),
+                false => format!(" (the next try {put_off})"),
             };
             let why = format!(
                 "{host}:{pid} began {ago} ago and has not ended: it is under way, waits for the lock, or was cut short{until}"
@@ -152,15 +142,8 @@ fn why_not(last: &StoryAttempt, now: i64, limits: &Limits) -> (StoryState, Strin
             (StoryState::UnderWay, why)
         }
         ending @ (AttemptResult::Open | AttemptResult::Died) => {
-            let unsettled = ending == AttemptResult::Open && between(*began_at, now) < limits.settle;
-            let until = if unsettled {
-                format!(
-                    "is put off until {} after that beginning, in case its copy still arrives, and ",
-                    span(limits.settle)
-                )
-            } else {
-                String::new()
-            };
+            let unsettled = ending == AttemptResult::Open && between(*began_at, times.now) < times.settle;
+            let until = if unsettled { put_off + ", and " } else { String::new() };
             let why = format!(
                 "the attempt of {host}:{pid} at {} never ended: it was cut short, or never heard what came of its append; \
                  the next try {until}looks for its copy first",
@@ -174,11 +157,9 @@ fn why_not(last: &StoryAttempt, now: i64, limits: &Limits) -> (StoryState, Strin
     }
 }
 
-/// The line that comes first: what there is to know at three in the morning.
+/// The state of the message, and the first line that is printed of it.
 pub(super) fn of_message(story: &Story, recipients: &[RecipientSummary]) -> (StoryState, String) {
-    let worst = recipients.iter().min_by_key(|one| one.state);
-    let owed: Vec<&StoryCopy> = story.copies.iter().filter(|copy| !copy.delivered).collect();
-    let Some(worst) = worst else {
+    let Some(worst) = recipients.iter().min_by_key(|one| one.state) else {
         return (StoryState::Deferred, "Recorded, and nothing is known of an attempt: they were pruned.".into());
     };
     let delivered = recipients.iter().filter(|one| one.state == StoryState::Delivered).count();
@@ -186,46 +167,39 @@ pub(super) fn of_message(story: &Story, recipients: &[RecipientSummary]) -> (Sto
         (1, _) | (_, 0) => String::new(),
         (all, delivered) => format!(" Delivered to {delivered} of {all}."),
     };
-    let RecipientSummary { recipient, told, attempts, .. } = worst;
+    let RecipientSummary { recipient, told, attempts, state, .. } = worst;
     let times = if *attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") };
-    match worst.state {
-        StoryState::UnderWay => (worst.state, format!("UNDER WAY to {recipient}: {told}.{of}")),
-        StoryState::Deferred => (worst.state, format!("STILL DEFERRED for {recipient} ({times}): {told}.{of}")),
-        StoryState::Refused => (worst.state, format!("REFUSED for {recipient}: {told}.{of}")),
+    let line = match state {
+        StoryState::UnderWay => format!("UNDER WAY to {recipient}: {told}.{of}"),
+        StoryState::Deferred => format!("STILL DEFERRED for {recipient} ({times}): {told}.{of}"),
+        StoryState::Refused => format!("REFUSED for {recipient}: {told}.{of}"),
         StoryState::Owed | StoryState::Delivered => {
             let to = match recipients {
-                [one] => one.recipient.clone(),
+                [one] => format!("{}: {told}", one.recipient),
                 all => format!("all {} recipients that were tried", all.len()),
             };
-            let when = if recipients.len() == 1 { format!(": {told}") } else { String::new() };
-            match owed.first() {
-                None => (StoryState::Delivered, format!("DELIVERED to {to}{when}.")),
-                Some(copy) => {
-                    let StoryCopy { mailbox, user, reason, .. } = copy;
+            return match story.copies.iter().find(|copy| !copy.delivered) {
+                None => (StoryState::Delivered, format!("DELIVERED to {to}.")),
+                Some(StoryCopy { mailbox, user, reason, .. }) => {
                     let reason = reason.as_deref().unwrap_or("no reason is known");
-                    let line = format!("DELIVERED to {to}{when}; the copy for {mailbox} of {user} is OWED: {reason}.");
+                    let line = format!("DELIVERED to {to}; the copy for {mailbox} of {user} is OWED: {reason}.");
                     (StoryState::Owed, line)
                 }
-            }
+            };
         }
-    }
+    };
+    (*state, line)
 }
 
-/// Who has the lock, in words.
 pub(crate) fn held_by(holder: &Holder) -> String {
     let mut told = match (&holder.host, holder.pid) {
         (Some(host), Some(pid)) => format!("held by {host}:{pid}"),
         _ => "held by a program that does not say who it is".to_owned(),
     };
-    if let Some(queue_id) = &holder.queue_id {
-        told.push_str(&format!(", queue id {queue_id}"));
-    }
-    if let Some(session) = holder.session {
-        told.push_str(&format!(", session {session} of the database server"));
-    }
-    if let Some(held_for) = holder.held_for {
-        told.push_str(&format!(", for {}", span(held_for)));
-    }
+    let queue_id = holder.queue_id.as_ref().map(|queue_id| format!(", queue id {queue_id}"));
+    let session = holder.session.map(|session| format!(", session {session} of the database server"));
+    let held_for = holder.held_for.map(|held_for| format!(", for {}", span(held_for)));
+    told.extend([queue_id, session, held_for].into_iter().flatten());
     told
 }
 
