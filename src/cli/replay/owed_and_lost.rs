@@ -9,8 +9,6 @@ use crate::cli::site_options::failed;
 use crate::delivery::Manner;
 use crate::ledger::recorded::{self, RecordedCopy, Selection};
 use crate::operations::redelivery::{self, RedeliveryError};
-use crate::operations::replay::ReplayOutcome;
-use crate::site::Setting;
 use crate::site::Site;
 use std::time::Duration;
 use sysexits::ExitCode;
@@ -25,9 +23,9 @@ fn selection(arguments: &Arguments) -> Selection<'_> {
 }
 
 /// Finishes what is owed.
-pub(super) fn owed(arguments: &Arguments, setting: &Setting) -> Result<ExitCode, ExitCode> {
+pub(super) fn owed(arguments: &Arguments, site: &Site) -> Result<ExitCode, ExitCode> {
     let (_, mut database) = arguments.site.open(PATIENCE)?;
-    let left_for = setting.site.left_to_authors_for();
+    let left_for = site.left_to_authors_for();
     let owed = recorded::owed_by_now(database.as_mut(), &selection(arguments), left_for);
     let (copies, left) = owed.map_err(|error| failed(&error))?;
     drop(database);
@@ -35,17 +33,17 @@ pub(super) fn owed(arguments: &Arguments, setting: &Setting) -> Result<ExitCode,
         say(&format!("{left} copies are left to their authors' own mail programs for a while yet (sent.look_after)"));
     }
     if arguments.dry_run {
-        show(arguments, &copies, "owed", |copy| copy.reason.clone().unwrap_or_default());
+        show(arguments, &copies, "owed", "why", |copy| copy.reason.clone());
         return Ok(ExitCode::Ok);
     }
-    redeliver(arguments, setting, &copies, redelivery::finish)
+    redeliver(arguments, site, &copies, redelivery::finish)
 }
 
 /// Shows what is lost, and with `--yes` delivers it again.
-pub(super) fn restore(arguments: &Arguments, setting: &Setting) -> Result<ExitCode, ExitCode> {
+pub(super) fn restore(arguments: &Arguments, site: &Site) -> Result<ExitCode, ExitCode> {
     let slow = crate::cli::Slow::watch("looking into the mailboxes");
     let (_, mut database) = arguments.site.open(PATIENCE)?;
-    let losses = redelivery::lost(&setting.site, database.as_mut(), &selection(arguments));
+    let losses = redelivery::lost(site, database.as_mut(), &selection(arguments));
     let losses = losses.map_err(|error| failed(&error))?;
     drop((slow, database));
     for (user, mailbox, error) in &losses.unseen {
@@ -57,12 +55,12 @@ pub(super) fn restore(arguments: &Arguments, setting: &Setting) -> Result<ExitCo
     let copies: Vec<RecordedCopy> = wanted.map(|(copy, _)| copy).collect();
     let seen = if losses.unseen.is_empty() { ExitCode::Ok } else { ExitCode::TempFail };
     if arguments.yes {
-        let exit = redeliver(arguments, setting, &copies, redelivery::restore)?;
+        let exit = redeliver(arguments, site, &copies, redelivery::restore)?;
         return Ok(if exit == ExitCode::Ok { seen } else { exit });
     }
     // What was not looked at may be lost as well.
     if !copies.is_empty() || losses.unseen.is_empty() {
-        show(arguments, &copies, "lost", |copy| copy.subject.clone().unwrap_or_default());
+        show(arguments, &copies, "lost", "subject", |copy| copy.subject.clone());
     }
     if !arguments.json {
         if !losses.unseen.is_empty() {
@@ -91,7 +89,7 @@ pub(super) fn restore(arguments: &Arguments, setting: &Setting) -> Result<ExitCo
 
 fn redeliver(
     arguments: &Arguments,
-    setting: &Setting,
+    site: &Site,
     copies: &[RecordedCopy],
     how: impl Fn(&Site, &RecordedCopy, Deadline) -> Result<Manner, RedeliveryError>,
 ) -> Result<ExitCode, ExitCode> {
@@ -99,8 +97,8 @@ fn redeliver(
     let total = copies.len() as u64;
     let mut tally = Tally::default();
     let mut progress = ReplayProgress::begin(total);
-    let ended = redelivery::redeliver(&setting.site, copies, how, &stop, |copy, outcome| {
-        if let ReplayOutcome::Deferred(why) | ReplayOutcome::Refused(why) = &outcome {
+    let ended = redelivery::redeliver(site, copies, how, &stop, |copy, outcome| {
+        if let Some(why) = outcome.failure() {
             let line = format!("{} for {} of {}: {why}", copy.message_id, copy.mailbox, copy.user);
             progress.above(|| complain(&line.replace('\n', "?")));
         }
@@ -115,7 +113,13 @@ fn redeliver(
 }
 
 /// Shows copies, to people the first of them.
-fn show(arguments: &Arguments, copies: &[RecordedCopy], what: &str, why: impl Fn(&RecordedCopy) -> String) {
+fn show(
+    arguments: &Arguments,
+    copies: &[RecordedCopy],
+    what: &str,
+    last: &str,
+    of_last: fn(&RecordedCopy) -> Option<String>,
+) {
     if arguments.json {
         for copy in copies {
             say(&serde_json::json!({
@@ -136,9 +140,8 @@ fn show(arguments: &Arguments, copies: &[RecordedCopy], what: &str, why: impl Fn
     }
     let row = |copy: &RecordedCopy| {
         let mailbox = format!("{} of {}", copy.mailbox, copy.user);
-        [timestamp::told(copy.recorded_at), mailbox, copy.message_id.clone(), why(copy)]
+        [timestamp::told(copy.recorded_at), mailbox, copy.message_id.clone(), of_last(copy).unwrap_or_default()]
     };
-    let last = if what == "owed" { "why" } else { "subject" };
     say(&table(["since", "mailbox", "message", last], copies.iter().take(SHOWN).map(row)));
     if copies.len() > SHOWN {
         say(&format!("and {} more; --json has them all", copies.len() - SHOWN));

@@ -5,17 +5,12 @@
 //! `src/global/mail_copy.c`), a line that the author himself had begun with `>From ` loses it. Where nothing was quoted, and
 //! Content-Length alone says where a message ends (mboxcl2), messages would be cut: that is refused.
 
-use crate::operations::replay::source::{Line, asctime};
+use crate::operations::replay::lines::Line;
 use memchr::memchr;
 
 /// Whether a line divides messages. The header field `From :` does not.
-pub(in crate::operations::replay) fn is_from_line(line: &[u8]) -> bool {
+pub(crate) fn is_from_line(line: &[u8]) -> bool {
     line.strip_prefix(b"From ").is_some_and(|rest| rest.trim_ascii_start().first() != Some(&b':'))
-}
-
-/// When the message arrived, by its `From ` line.
-pub(crate) fn date_of(line: &[u8]) -> Option<i64> {
-    asctime(&String::from_utf8_lossy(line))
 }
 
 /// What is said of an mbox whose Content-Length fields say that lines which begin messages stand within others.
@@ -71,7 +66,7 @@ fn content_length(line: &[u8]) -> Option<u64> {
 }
 
 /// The message of a piece of an mbox: without its `From ` line, the quoting, and the empty line behind it.
-pub(in crate::operations::replay) fn message(mut piece: Vec<u8>) -> Vec<u8> {
+pub(crate) fn message(mut piece: Vec<u8>) -> Vec<u8> {
     for end in [b"\r\n\r\n".as_slice(), b"\n\n"] {
         if piece.ends_with(end) {
             piece.truncate(piece.len() - end.len() / 2);

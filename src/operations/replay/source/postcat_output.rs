@@ -13,8 +13,9 @@
 //! *** MESSAGE FILE END deferred/E/E07D210813A ***
 //! ```
 
+use super::asctime;
 use crate::operations::replay::PartialEnvelope;
-use crate::operations::replay::source::{Line, asctime};
+use crate::operations::replay::lines::Line;
 use memchr::memmem;
 
 /// How the first line begins.
@@ -34,7 +35,7 @@ pub(crate) fn is_raw(beginning: &[u8]) -> bool {
 
 /// When the message arrived, if this line says so.
 pub(crate) fn date_of(line: &[u8]) -> Option<i64> {
-    asctime(&String::from_utf8_lossy(line.strip_prefix(b"message_arrival_time: ")?))
+    asctime(line.strip_prefix(b"message_arrival_time: ")?)
 }
 
 /// Finds where queue files begin: at the top, and behind the end of another.
@@ -63,7 +64,7 @@ impl Divider {
 }
 
 /// The message, and what the records say of its envelope; or what is wrong.
-pub(in crate::operations::replay) fn message(mut piece: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), &'static str> {
+pub(crate) fn message(mut piece: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), &'static str> {
     const CUT: &str = "what postcat printed is not whole: no `*** HEADER EXTRACTED` and `*** MESSAGE FILE END` lines follow \
         the message";
     let name = piece.split(|&byte| byte == b'\n').next().and_then(|line| name_of(BEGINNING, line));
@@ -75,7 +76,7 @@ pub(in crate::operations::replay) fn message(mut piece: Vec<u8>) -> Result<(Vec<
     let begin = contents_at + contents.len();
     // The last one: the message may hold such a line, too. An empty one leaves no line end between the two markers.
     let end = memmem::rfind(piece.get(begin - 1..).unwrap_or_default(), &extracted).ok_or(CUT)? + begin - 1;
-    let mut given = PartialEnvelope {
+    let mut envelope = PartialEnvelope {
         queue_id: name.rsplit(|&byte| byte == b'/').next().map(|id| String::from_utf8_lossy(id).into_owned()),
         ..PartialEnvelope::default()
     };
@@ -89,27 +90,27 @@ pub(in crate::operations::replay) fn message(mut piece: Vec<u8>) -> Result<(Vec<
         return Err("that is what `postcat -v` prints, with words before each line of the message: without -v");
     }
     let records = [piece.get(..contents_at), Some(behind)];
-    records.into_iter().flatten().for_each(|records| read_records(records, &mut given));
+    records.into_iter().flatten().for_each(|records| read_records(records, &mut envelope));
     piece.truncate((end + 1).max(begin));
     piece.drain(..begin);
-    Ok((piece, given))
+    Ok((piece, envelope))
 }
 
-fn read_records(records: &[u8], given: &mut PartialEnvelope) {
+fn read_records(records: &[u8], envelope: &mut PartialEnvelope) {
     let mut original = None;
     for line in String::from_utf8_lossy(records).lines() {
         let Some((name, value)) = line.split_once(": ").or_else(|| Some((line.strip_suffix(':')?, ""))) else {
             continue;
         };
         match name {
-            "sender" => given.sender = Some(value.to_owned()),
+            "sender" => envelope.sender = Some(value.to_owned()),
             "original_recipient" => original = Some(value.to_owned()),
-            "recipient" => given.recipients.push((value.to_owned(), original.take())),
+            "recipient" => envelope.recipients.push((value.to_owned(), original.take())),
             // It has got the message, or its sender has been told that it will not.
             "done_recipient" => original = None,
             "named_attribute" => match value.split_once('=') {
-                Some(("sasl_username", user)) => given.sasl_username = Some(user.to_owned()),
-                Some(("log_client_address", address)) => given.client_address = Some(address.to_owned()),
+                Some(("sasl_username", user)) => envelope.sasl_username = Some(user.to_owned()),
+                Some(("log_client_address", address)) => envelope.client_address = Some(address.to_owned()),
                 _ => {}
             },
             _ => {}
@@ -184,14 +185,5 @@ named_attribute: message_id=<pc1@x>
                      *** HEADER EXTRACTED x ***\n*** MESSAGE FILE END x ***\n";
         let (bytes, given) = message(empty.into()).unwrap();
         assert_eq!((bytes.len(), given.sender.as_deref(), given.recipients.len()), (0, Some(""), 1));
-    }
-
-    #[test]
-    fn several_in_one_file_are_told_apart() {
-        let mut divider = Divider::default();
-        let both = format!("{PRINTED}{}", PRINTED.replace("E07", "F08"));
-        let begins = both.lines().filter(|line| divider.begins(Line { offset: 0, head: line.as_bytes() }));
-        assert_eq!(begins.collect::<Vec<_>>().len(), 2);
-        assert_eq!(date_of(b"message_arrival_time: Sat Nov 21 08:20:09 2026\n"), Some(1_795_249_209_000_000));
     }
 }

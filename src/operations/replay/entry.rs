@@ -1,0 +1,283 @@
+//! An entry of the list: where a message is, and what is known of it before it is read. With what came of it, it is a line of
+//! JSON in the file of what failed, which a later replay reads back as an entry.
+
+use super::source::standard_input;
+use super::{Form, PartialEnvelope};
+use crate::base::hex;
+use crate::lock::LockName;
+use crate::message::Message;
+use crate::operations::replay::lines::FilePart;
+use crate::site::Envelope;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// How each line begins, so that a line and its age are recognised without parsing all of it.
+const BEGINNING: &str = "{\"maildrop_command_replay\":1,\"at\":";
+
+/// The first version of this format.
+const VERSION: u8 = 1;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    /// When the message arrived there, in microseconds since 1970.
+    pub(crate) at: i64,
+    pub(crate) source: Location,
+    message_id: Option<String>,
+    /// The digest of its lock's name, where that is known without reading the message.
+    pub(super) lock: Option<String>,
+    /// The message's identity, once it was read: a file may have changed by the time it is read again.
+    identity: Option<String>,
+    envelope: Option<EnvelopeLine>,
+}
+
+/// Where a message is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Location {
+    Piece(Piece),
+    /// In the ledger, as the source of the copy with this key.
+    Ledger {
+        ledger: String,
+    },
+    /// In the entry itself, as base64: what came from standard input cannot be read again. With a form, the message could
+    /// not be read from it.
+    Content {
+        content: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        form: Option<Form>,
+    },
+}
+
+/// A part of a file with a message in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Piece {
+    pub(crate) form: Form,
+    /// `None` is standard input.
+    #[serde(rename = "file", deserialize_with = "named_file")]
+    pub(crate) path: Option<PathBuf>,
+    #[serde(default)]
+    pub(crate) offset: u64,
+    /// Without it, to the end of the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) length: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct EnvelopeLine {
+    sender: String,
+    recipient: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    original_recipient: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_address: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sasl_username: Option<String>,
+}
+
+/// A line of the file of what failed.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    maildrop_command_replay: u8,
+    #[serde(flatten)]
+    entry: Entry,
+    result: String,
+    reason: String,
+}
+
+/// A line never means standard input.
+fn named_file<'de, D: Deserializer<'de>>(file: D) -> Result<Option<PathBuf>, D::Error> {
+    PathBuf::deserialize(file).map(Some)
+}
+
+/// Whether a file begins with such a line.
+pub(crate) fn is_line(beginning: &[u8]) -> bool {
+    let mark = BEGINNING.split_once(',').map_or(BEGINNING, |(mark, _)| mark);
+    beginning.starts_with(mark.as_bytes())
+}
+
+/// How old the message of a line is, by the line's beginning.
+pub(crate) fn at_of(beginning: &[u8]) -> Option<i64> {
+    let rest = std::str::from_utf8(beginning.strip_prefix(BEGINNING.as_bytes())?.get(..32)?).ok()?;
+    rest.split_once(',')?.0.parse().ok()
+}
+
+/// 32 bytes from hexadecimal digits.
+pub(super) fn digest(text: &str) -> Option<[u8; 32]> {
+    hex::decode(text)?.try_into().ok()
+}
+
+impl Piece {
+    /// The whole of a file; without a path, of standard input.
+    pub(crate) fn whole(form: Form, path: Option<&Path>) -> Self {
+        Self { form, path: path.map(Path::to_owned), offset: 0, length: None }
+    }
+
+    pub(crate) fn open(&self) -> io::Result<FilePart> {
+        let file = match &self.path {
+            Some(path) => File::open(path)?,
+            None => standard_input().map_err(io::Error::other)?.try_clone()?,
+        };
+        Ok(FilePart::new(file, self.offset, self.length))
+    }
+
+    /// Whether a line can say where it is: JSON holds only UTF-8, and a line that leads to a line is refused.
+    fn fits_into_a_line(&self) -> bool {
+        self.form != Form::Failures && self.path.as_deref().is_some_and(|path| path.to_str().is_some())
+    }
+}
+
+impl Location {
+    /// The bytes of [`Content`](Self::Content).
+    pub(super) fn decode(content: &str) -> Result<Vec<u8>, &'static str> {
+        match STANDARD.decode(content) {
+            // Nobody is sent an empty message.
+            Ok(bytes) if bytes.is_empty() => {
+                Err("the message is not in this line: it could not be read when it failed")
+            }
+            Ok(bytes) => Ok(bytes),
+            Err(_) => Err("its content is no base64"),
+        }
+    }
+
+    /// How the message is written there, where that is not plainly.
+    pub(super) fn form(&self) -> Option<Form> {
+        match self {
+            Self::Piece(piece) => Some(piece.form),
+            Self::Content { form, .. } => *form,
+            Self::Ledger { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Piece(Piece { path, offset, .. }) => {
+                let path = path.as_deref().unwrap_or(Path::new("standard input")).display();
+                if *offset == 0 { path.fmt(f) } else { write!(f, "{path}, byte {offset}") }
+            }
+            Self::Content { .. } => f.write_str("standard input"),
+            Self::Ledger { .. } => f.write_str("the ledger"),
+        }
+    }
+}
+
+impl Entry {
+    pub(crate) fn new(at: i64, source: Location, lock: Option<String>) -> Self {
+        Self { at, source, message_id: None, lock, identity: None, envelope: None }
+    }
+
+    /// Reads a line of a file of failures; or says what is wrong with it.
+    pub(crate) fn from_line(line: &[u8]) -> Result<Self, String> {
+        let line: Line = serde_json::from_slice(line).map_err(|error| format!("no line of a replay: {error}"))?;
+        if line.maildrop_command_replay != VERSION {
+            return Err("a line of a newer release".into());
+        }
+        Ok(line.entry)
+    }
+
+    /// The line that says how it failed, without its line end. `message` and `envelope` are what is known by now. `bytes`
+    /// gives what stands where the message could not be read.
+    pub(crate) fn into_line(
+        mut self,
+        message: Option<(&Message, &LockName)>,
+        envelope: Option<&Envelope>,
+        bytes: impl FnOnce(&Piece) -> Vec<u8>,
+        (result, reason): (&str, &str),
+    ) -> String {
+        if let Location::Piece(piece) = &self.source
+            && !piece.fits_into_a_line()
+        {
+            self.source = match message {
+                Some((message, _)) => Location::Content { content: STANDARD.encode(message.as_received()), form: None },
+                None => Location::Content { content: STANDARD.encode(bytes(piece)), form: Some(piece.form) },
+            };
+        }
+        if let Some((message, lock)) = message {
+            self.message_id = message.message_id().map(ToOwned::to_owned);
+            self.lock = Some(hex::encode(lock.digest()));
+            self.identity = Some(hex::encode(message.identity().as_bytes()));
+        }
+        if let Some(Envelope { sender, recipient, original_recipient, queue_id, client_address, sasl_username }) =
+            envelope
+        {
+            self.envelope = Some(EnvelopeLine {
+                sender: sender.clone(),
+                recipient: recipient.to_string(),
+                original_recipient: original_recipient.clone(),
+                queue_id: queue_id.clone(),
+                client_address: client_address.clone(),
+                sasl_username: sasl_username.clone(),
+            });
+        }
+        let (result, reason) = (result.to_owned(), reason.to_owned());
+        // Nothing in it can fail to be JSON.
+        serde_json::to_string(&Line { maildrop_command_replay: VERSION, entry: self, result, reason })
+            .unwrap_or_default()
+    }
+
+    /// Its lock, if it is known.
+    pub(crate) fn lock(&self) -> Option<LockName> {
+        digest(self.lock.as_deref()?).map(LockName::from_digest)
+    }
+
+    /// Whether this is the message that failed: what it was taken from may have changed since.
+    pub(crate) fn is_about(&self, message: &Message) -> bool {
+        match self.identity.as_deref() {
+            // A mail reader that rewrote the mbox leaves the Message-ID, and not where the message ends.
+            Some(identity) => identity == hex::encode(message.identity().as_bytes()),
+            None => self.message_id.as_deref().is_none_or(|id| message.message_id() == Some(id)),
+        }
+    }
+
+    /// The one recipient for whom it failed, with the rest of the envelope; empty, where no envelope was known.
+    pub(crate) fn envelope(&self) -> PartialEnvelope {
+        let Some(envelope) = self.envelope.clone() else { return PartialEnvelope::default() };
+        PartialEnvelope {
+            sender: Some(envelope.sender),
+            recipients: vec![(envelope.recipient, envelope.original_recipient)],
+            queue_id: envelope.queue_id,
+            client_address: envelope.client_address,
+            sasl_username: envelope.sasl_username,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_about_one_message() {
+        let message = Message::receive(b"Message-ID: <1@x>\n\nx\n".to_vec()).unwrap();
+        let lock = LockName::new("maildrop", b"<1@x>");
+        let source =
+            Location::Piece(Piece { offset: 7, length: Some(9), ..Piece::whole(Form::Mbox, Some(Path::new("/a b"))) });
+        let entry = Entry::new(12, source.clone(), None);
+        let line = entry.into_line(Some((&message, &lock)), None, |_| Vec::new(), ("deferred", "why\n"));
+        assert!(is_line(line.as_bytes()) && !line.contains('\n'), "{line}");
+        assert_eq!(at_of(line.as_bytes()), Some(12));
+        let entry = Entry::from_line(line.as_bytes()).unwrap();
+        assert_eq!((entry.lock(), &entry.source), (Some(lock), &source));
+        let cut = Message::receive(b"Message-ID: <1@x>\n\n".to_vec()).unwrap();
+        assert!(entry.is_about(&message) && !entry.is_about(&cut), "the same Message-ID, and not the same message");
+    }
+
+    #[test]
+    fn what_is_no_line_is_told() {
+        let from_line = |source: &str| {
+            let line = format!("{BEGINNING}12,\"source\":{source},\"result\":\"deferred\",\"reason\":\"\"}}");
+            Entry::from_line(line.as_bytes())
+        };
+        assert!(from_line("{\"form\":\"message\",\"file\":\"/a\"}").is_ok());
+        assert!(from_line("{\"form\":\"message\",\"offset\":3}").is_err(), "without a file it is not standard input");
+        assert!(Entry::from_line(b"{}").is_err() && Location::decode("").is_err());
+    }
+}
