@@ -9,10 +9,10 @@ use crate::base::timestamp;
 use crate::ledger::deliveries::DeliveryQuery;
 use crate::message::Address;
 use crate::operations::replay::{
-    FailureFile, Form, List, MessageReport, PartialEnvelope, Replay, ReplayError, ReplayOutcome, Slice, Source, Tally,
-    standard_input,
+    FailureFile, Form, List, MessageReport, PartialEnvelope, Replay, ReplayError, ReplayOutcome, Slice, Tally,
+    list_deliveries, list_path, standard_input,
 };
-use crate::site::{Setting, Site};
+use crate::site::Setting;
 use clap::{ArgGroup, Args};
 use progress::ReplayProgress;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -171,13 +171,21 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         return owed_and_lost::restore(arguments, site);
     }
 
-    let sources = sources(arguments, site);
-    if sources.iter().any(|source| matches!(source, Source::StandardInput)) {
+    if arguments.sources.iter().any(|path| path == "-") {
         standard_input().map_err(|error| cannot_go_on(&error))?;
     }
     let looking = super::Slow::watch("looking for messages");
     let listed = List::new().and_then(|list| {
-        sources.iter().try_for_each(|source| source.list(arguments.format, site, &list))?;
+        if from_ledger {
+            let query = DeliveryQuery {
+                locks: arguments.message_id.iter().map(|id| site.lock_of_message_id(id.as_bytes())).collect(),
+                since: arguments.since,
+                failed: arguments.failed,
+                recipients: arguments.recipient.iter().map(|address| address.folded().to_string()).collect(),
+            };
+            list_deliveries(&query, site, &list)?;
+        }
+        arguments.sources.iter().try_for_each(|path| list_path(path, arguments.format, &list))?;
         Ok((list.count()?, list))
     });
     let (total, list) = listed.map_err(|error| cannot_go_on(&error))?;
@@ -247,23 +255,6 @@ fn exit_of(tally: &Tally, total: u64) -> ExitCode {
     }
 }
 
-fn sources<'a>(arguments: &'a Arguments, site: &Site) -> Vec<Source<'a>> {
-    if arguments.sources.is_empty() {
-        return vec![Source::Ledger(DeliveryQuery {
-            locks: arguments.message_id.iter().map(|id| site.lock_of_message_id(id.as_bytes())).collect(),
-            since: arguments.since,
-            failed: arguments.failed,
-            recipients: arguments.recipient.iter().map(|address| address.folded().to_string()).collect(),
-        })];
-    }
-    let is_stdin = |path: &PathBuf| path.as_os_str() == "-";
-    arguments
-        .sources
-        .iter()
-        .map(|path| if is_stdin(path) { Source::StandardInput } else { Source::Path(path) })
-        .collect()
-}
-
 fn setting(arguments: &Arguments) -> Result<Setting, ExitCode> {
     let setting = match &arguments.site.embedded {
         Some(directory) => {
@@ -276,13 +267,7 @@ fn setting(arguments: &Arguments) -> Result<Setting, ExitCode> {
         }
         None => Setting::configured(arguments.site.config.as_deref().unwrap_or(CONFIGURATION.as_ref())),
     };
-    setting.map_err(|problem| {
-        complain(&problem);
-        if arguments.site.config.is_none() && arguments.site.embedded.is_none() {
-            complain("give another file with --config FILE, or a directory of --embedded with --embedded DIR");
-        }
-        ExitCode::Config
-    })
+    setting.map_err(|problem| arguments.site.unusable(&problem))
 }
 
 /// What Ctrl-C, or SIGTERM, sets. The second one ends the process at once: the next delivery looks for what was under way, as
@@ -301,7 +286,7 @@ fn stop() -> Result<Arc<AtomicBool>, ExitCode> {
 }
 
 fn show(report: &MessageReport, arguments: &Arguments, tally: &Tally, progress: &ReplayProgress) {
-    let failed = report.outcome.failure().is_some();
+    let failed = report.outcome.failed();
     if arguments.dry_run {
         progress.above(|| say(&if arguments.json { in_json(report) } else { line(report) }));
     } else if failed && tally.failed() <= SHOWN_ONE_BY_ONE {
@@ -311,19 +296,12 @@ fn show(report: &MessageReport, arguments: &Arguments, tally: &Tally, progress: 
     }
 }
 
-/// What it came to, in its own words.
-fn detail(outcome: &ReplayOutcome) -> &str {
-    match outcome {
-        ReplayOutcome::Delivered(text) | ReplayOutcome::Deferred(text) | ReplayOutcome::Refused(text) => text,
-        ReplayOutcome::AlreadyThere => outcome.as_str(),
-    }
-}
-
 /// One line, whatever the message and the servers say.
 fn line(report: &MessageReport) -> String {
     let recipient = report.recipient.as_deref().map(|recipient| format!(" to {recipient}")).unwrap_or_default();
-    let failed = report.outcome.failure().map(|_| format!("{}: ", report.outcome.as_str())).unwrap_or_default();
-    printable(&format!("{}{recipient}: {failed}{}", report.source, detail(&report.outcome))).replace('\n', "?")
+    let (outcome, detail) = (&report.outcome, report.outcome.detail());
+    let failed = if outcome.failed() { format!("{}: ", outcome.as_str()) } else { String::new() };
+    printable(&format!("{}{recipient}: {failed}{detail}", report.source)).replace('\n', "?")
 }
 
 /// What a dry run says to programs.
@@ -332,7 +310,7 @@ fn in_json(report: &MessageReport) -> String {
         ReplayOutcome::Delivered(_) => "to be delivered",
         outcome => outcome.as_str(),
     };
-    let detail = detail(&report.outcome);
+    let detail = report.outcome.detail();
     serde_json::json!({ "source": report.source, "recipient": report.recipient, "result": result, "detail": detail })
         .to_string()
 }
@@ -385,7 +363,7 @@ fn failure_file(arguments: &Arguments) -> Result<FailureFile, ExitCode> {
         let time: String = timestamp::told(timestamp::now()).replace(' ', "T").replace(['-', ':'], "");
         format!("replay-failures-{time}-{}.jsonl", std::process::id()).into()
     });
-    FailureFile::create(path).map_err(|(path, error)| {
+    FailureFile::create(&path).map_err(|error| {
         complain(&format!(
             "{}: {error}\nthat is where what fails would be written: give another place with --failures-to FILE",
             path.display()

@@ -6,13 +6,10 @@
 use crate::base::deadline::Deadline;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::delivery::{Manner, Refusal};
-use crate::ledger::CopyKey;
-use crate::ledger::Database;
 use crate::ledger::recorded::{self, RecordedCopy, Selection};
-use crate::mailbox::{MailboxError, MailboxFailure, Reading, Recorded};
-use crate::mailbox::{Matching, Wanted};
-use crate::message::Role;
-use crate::message::{Identity, Message};
+use crate::ledger::{CopyKey, Database};
+use crate::mailbox::{MailboxError, MailboxFailure, Matching, Reading, Recorded, Wanted};
+use crate::message::{Identity, Message, Role};
 use crate::operations::audit::{self, Audit};
 use crate::operations::replay::ReplayOutcome;
 use crate::site::Site;
@@ -20,6 +17,9 @@ use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
+
+/// [`finish`] or [`restore`].
+pub(crate) type Redelivery = fn(&Site, &RecordedCopy, Deadline) -> Result<Manner, RedeliveryError>;
 
 /// Why a copy could not be delivered again.
 #[derive(Debug, Error)]
@@ -67,7 +67,7 @@ pub fn lost(site: &Site, database: &mut dyn Database, selection: &Selection<'_>)
 pub(crate) fn redeliver(
     site: &Site,
     copies: &[RecordedCopy],
-    how: impl Fn(&Site, &RecordedCopy, Deadline) -> Result<Manner, RedeliveryError>,
+    how: Redelivery,
     stop: &AtomicBool,
     mut listen: impl FnMut(&RecordedCopy, ReplayOutcome),
 ) -> Result<(), DatabaseError> {
@@ -122,7 +122,8 @@ fn redeliver_one(
     let message = {
         let mut database = site.open_database(None, deadline)?;
         let wanted = (copy.message, &copy.identity);
-        addressed(message_of_ledger(site, database.as_mut(), wanted, Some(copy.key()), deadline)?, copy)
+        let message = message_of_ledger(site, database.as_mut(), wanted, Some(copy.key()), deadline)?;
+        if copy.role == Role::Sender { message } else { addressed(message, &copy.recipient) }
     };
     Ok(site.deliver_again(copy, &message, restore, deadline)?)
 }
@@ -210,13 +211,13 @@ fn read_wherever_it_is(mailbox: &mut dyn Reading, copy: &RecordedCopy) -> Result
     }
 }
 
-/// The message with this copy's recipient in the lines that pipe(8) prepended for another, so that nobody learns who else got
-/// one. X-Original-To goes, as the original recipient of this copy is not known.
-fn addressed(message: Message, copy: &RecordedCopy) -> Message {
+/// The message with this recipient in the lines that pipe(8) prepended for another, so that nobody learns who else got one.
+/// X-Original-To goes, as this recipient's is not known.
+fn addressed(message: Message, recipient: &str) -> Message {
     // Beside another's Delivered-To, an X-Original-To of this recipient's is an alias that both are in.
-    let own = message.prepended_recipient().is_some_and(|address| address.eq_ignore_ascii_case(&copy.recipient));
+    let own = message.prepended_recipient().is_some_and(|address| address.eq_ignore_ascii_case(recipient));
     let (received, body) = (message.as_received(), message.without_prepended_lines());
-    if copy.role == Role::Sender || own || body.len() == received.len() {
+    if own || body.len() == received.len() {
         return message;
     }
     let mut bytes = Vec::with_capacity(received.len());
@@ -225,7 +226,7 @@ fn addressed(message: Message, copy: &RecordedCopy) -> Message {
         if is("Return-Path:") {
             bytes.extend_from_slice(line);
         } else if is("Delivered-To:") {
-            bytes.extend_from_slice(format!("Delivered-To: {}\r\n", copy.recipient).as_bytes());
+            bytes.extend_from_slice(format!("Delivered-To: {recipient}\r\n").as_bytes());
         }
     }
     bytes.extend_from_slice(body);
@@ -236,28 +237,12 @@ fn addressed(message: Message, copy: &RecordedCopy) -> Message {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::LockName;
 
     #[test]
     fn lines_for_another_recipient_are_not_told() {
         let told = |lines: &str| {
             let message = Message::receive(format!("{lines}Subject: x\r\n\r\nx\r\n").into_bytes()).unwrap();
-            let copy = RecordedCopy {
-                message: 1,
-                identity: *message.identity(),
-                lock: LockName::new("maildrop", b"<1@x>"),
-                message_id: "<1@x>".into(),
-                sender: String::new(),
-                subject: None,
-                recorded_at: 0,
-                role: Role::Recipient,
-                user: "doug".into(),
-                mailbox: "INBOX".into(),
-                recipient: "doug@x".into(),
-                placement: None,
-                reason: None,
-            };
-            let bytes = addressed(message, &copy).as_received().to_vec();
+            let bytes = addressed(message, "doug@x").as_received().to_vec();
             String::from_utf8(bytes).unwrap().split_once("Subject:").unwrap().0.to_owned()
         };
         let own = "Return-Path: <>\r\nX-Original-To: all@x\r\nDelivered-To: Doug@x\r\n";

@@ -3,12 +3,10 @@
 use super::super::{complain, say, table};
 use super::progress::ReplayProgress;
 use super::{Arguments, Tally, exit_of};
-use crate::base::deadline::Deadline;
 use crate::base::timestamp;
 use crate::cli::site_options::failed;
-use crate::delivery::Manner;
 use crate::ledger::recorded::{self, RecordedCopy, Selection};
-use crate::operations::redelivery::{self, RedeliveryError};
+use crate::operations::redelivery::{self, Redelivery};
 use crate::site::Site;
 use std::time::Duration;
 use sysexits::ExitCode;
@@ -62,27 +60,22 @@ pub(super) fn restore(arguments: &Arguments, site: &Site) -> Result<ExitCode, Ex
     if !copies.is_empty() || losses.unseen.is_empty() {
         show(arguments, &copies, "lost", "subject", |copy| copy.subject.clone());
     }
-    if !arguments.json {
-        if !losses.unseen.is_empty() {
-            say(&format!(
-                "{} of {} mailboxes could not be looked at: what they have lost is not known",
-                losses.unseen.len(),
-                losses.mailboxes
-            ));
-        }
-        let (looked, mailboxes, left) = (losses.copies, losses.mailboxes, gone - copies.len());
+    if arguments.json {
+        return Ok(seen);
+    }
+    let (unseen, mailboxes) = (losses.unseen.len(), losses.mailboxes);
+    if unseen > 0 {
+        say(&format!("{unseen} of {mailboxes} mailboxes could not be looked at: what they have lost is not known"));
+    }
+    let (looked, lost, left) = (losses.copies, copies.len(), gone - copies.len());
+    say(&format!("of {looked} copies in {mailboxes} mailboxes, {lost} would be delivered again with --yes"));
+    if left > 0 {
         say(&format!(
-            "of {looked} copies in {mailboxes} mailboxes, {} would be delivered again with --yes",
-            copies.len()
+            "gone besides, from mailboxes that go on: {left}, most likely deleted or filed by their owners. \
+             With --deleted, what is gone so is brought back, too"
         ));
-        if left > 0 {
-            say(&format!(
-                "gone besides, from mailboxes that go on: {left}, most likely deleted or filed by their owners. \
-                 With --deleted, what is gone so is brought back, too"
-            ));
-        } else if arguments.deleted && gone > 0 {
-            say("what owners have deleted or filed is among them: `maildrop_command audit --mailbox USER` tells which");
-        }
+    } else if arguments.deleted && gone > 0 {
+        say("what owners have deleted or filed is among them: `maildrop_command audit --mailbox USER` tells which");
     }
     Ok(seen)
 }
@@ -91,15 +84,15 @@ fn redeliver(
     arguments: &Arguments,
     site: &Site,
     copies: &[RecordedCopy],
-    how: impl Fn(&Site, &RecordedCopy, Deadline) -> Result<Manner, RedeliveryError>,
+    how: Redelivery,
 ) -> Result<ExitCode, ExitCode> {
     let stop = super::stop()?;
     let total = copies.len() as u64;
     let mut tally = Tally::default();
     let mut progress = ReplayProgress::begin(total);
     let ended = redelivery::redeliver(site, copies, how, &stop, |copy, outcome| {
-        if let Some(why) = outcome.failure() {
-            let line = format!("{} for {} of {}: {why}", copy.message_id, copy.mailbox, copy.user);
+        if outcome.failed() {
+            let line = format!("{} for {} of {}: {}", copy.message_id, copy.mailbox, copy.user, outcome.detail());
             progress.above(|| complain(&line.replace('\n', "?")));
         }
         tally.count(&outcome);

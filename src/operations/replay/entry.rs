@@ -1,19 +1,20 @@
 //! An entry of the list: where a message is, and what is known of it before it is read. With what came of it, it is a line of
 //! JSON in the file of what failed, which a later replay reads back as an entry.
 
+use super::lines::FilePart;
 use super::source::standard_input;
-use super::{Form, PartialEnvelope};
+use super::{Form, PartialEnvelope, ReplayOutcome};
 use crate::base::hex;
 use crate::lock::LockName;
 use crate::message::Message;
-use crate::operations::replay::lines::FilePart;
 use crate::site::Envelope;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Deserializer, Serialize};
+use std::borrow::Cow;
 use std::fmt;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// How each line begins, so that a line and its age are recognised without parsing all of it.
@@ -127,6 +128,13 @@ impl Piece {
         Ok(FilePart::new(file, self.offset, self.length))
     }
 
+    /// Its bytes, up to this many; or why there are none, for people.
+    pub(super) fn first_bytes(&self, limit: u64) -> Result<Vec<u8>, String> {
+        let mut bytes = Vec::new();
+        let read = self.open().and_then(|file| file.take(limit).read_to_end(&mut bytes));
+        read.map(|_| bytes).map_err(|error| format!("it cannot be read: {error}"))
+    }
+
     /// Whether a line can say where it is: JSON holds only UTF-8, and a line that leads to a line is refused.
     fn fits_into_a_line(&self) -> bool {
         self.form != Form::Failures && self.path.as_deref().is_some_and(|path| path.to_str().is_some())
@@ -143,15 +151,6 @@ impl Location {
             }
             Ok(bytes) => Ok(bytes),
             Err(_) => Err("its content is no base64"),
-        }
-    }
-
-    /// How the message is written there, where that is not plainly.
-    pub(super) fn form(&self) -> Option<Form> {
-        match self {
-            Self::Piece(piece) => Some(piece.form),
-            Self::Content { form, .. } => *form,
-            Self::Ledger { .. } => None,
         }
     }
 }
@@ -175,7 +174,7 @@ impl Entry {
     }
 
     /// Reads a line of a file of failures; or says what is wrong with it.
-    pub(crate) fn from_line(line: &[u8]) -> Result<Self, String> {
+    fn from_line(line: &[u8]) -> Result<Self, String> {
         let line: Line = serde_json::from_slice(line).map_err(|error| format!("no line of a replay: {error}"))?;
         if line.maildrop_command_replay != VERSION {
             return Err("a line of a newer release".into());
@@ -183,22 +182,32 @@ impl Entry {
         Ok(line.entry)
     }
 
-    /// The line that says how it failed, without its line end. `message` and `envelope` are what is known by now. `bytes`
-    /// gives what stands where the message could not be read.
+    /// An entry that is a line of an earlier replay stands for the entry in that line; any other, for itself.
+    pub(super) fn resolve(&self) -> Result<Cow<'_, Self>, String> {
+        match &self.source {
+            // However large: it may hold a whole message.
+            Location::Piece(piece) if piece.form == Form::Failures => {
+                Self::from_line(&piece.first_bytes(u64::MAX)?).map(Cow::Owned)
+            }
+            _ => Ok(Cow::Borrowed(self)),
+        }
+    }
+
+    /// The line that says how it failed, without its line end. `message` and `envelope` are what is known by now.
     pub(crate) fn into_line(
         mut self,
         message: Option<(&Message, &LockName)>,
         envelope: Option<&Envelope>,
-        bytes: impl FnOnce(&Piece) -> Vec<u8>,
-        (result, reason): (&str, &str),
+        outcome: &ReplayOutcome,
     ) -> String {
         if let Location::Piece(piece) = &self.source
             && !piece.fits_into_a_line()
         {
-            self.source = match message {
-                Some((message, _)) => Location::Content { content: STANDARD.encode(message.as_received()), form: None },
-                None => Location::Content { content: STANDARD.encode(bytes(piece)), form: Some(piece.form) },
+            let (content, form) = match message {
+                Some((message, _)) => (STANDARD.encode(message.as_received()), None),
+                None => (STANDARD.encode(piece.first_bytes(u64::MAX).unwrap_or_default()), Some(piece.form)),
             };
+            self.source = Location::Content { content, form };
         }
         if let Some((message, lock)) = message {
             self.message_id = message.message_id().map(ToOwned::to_owned);
@@ -217,7 +226,7 @@ impl Entry {
                 sasl_username: sasl_username.clone(),
             });
         }
-        let (result, reason) = (result.to_owned(), reason.to_owned());
+        let (result, reason) = (outcome.as_str().to_owned(), outcome.detail().to_owned());
         // Nothing in it can fail to be JSON.
         serde_json::to_string(&Line { maildrop_command_replay: VERSION, entry: self, result, reason })
             .unwrap_or_default()
@@ -261,7 +270,8 @@ mod tests {
         let source =
             Location::Piece(Piece { offset: 7, length: Some(9), ..Piece::whole(Form::Mbox, Some(Path::new("/a b"))) });
         let entry = Entry::new(12, source.clone(), None);
-        let line = entry.into_line(Some((&message, &lock)), None, |_| Vec::new(), ("deferred", "why\n"));
+        let outcome = ReplayOutcome::Deferred("why\n".into());
+        let line = entry.into_line(Some((&message, &lock)), None, &outcome);
         assert!(is_line(line.as_bytes()) && !line.contains('\n'), "{line}");
         assert_eq!(at_of(line.as_bytes()), Some(12));
         let entry = Entry::from_line(line.as_bytes()).unwrap();

@@ -4,9 +4,8 @@
 use crate::message::{Address, EnvelopeSender, Message};
 use crate::site::Envelope;
 use serde::Deserialize;
-use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What one of these places says of an envelope: all of it, some, or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,9 +48,7 @@ impl PartialEnvelope {
 
     /// What the sidecar of a file says; nothing, where there is none. Or what is wrong with it.
     pub(crate) fn beside(file: &Path) -> Result<Self, String> {
-        let mut path = OsString::from(file);
-        path.push(".envelope");
-        let path = PathBuf::from(path);
+        let path = file.with_added_extension("envelope");
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,

@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub(crate) struct FailureFile {
     pub(crate) path: PathBuf,
@@ -15,12 +15,10 @@ pub(crate) struct FailureFile {
 
 impl FailureFile {
     /// Makes it; it must not be there yet.
-    pub(crate) fn create(path: PathBuf) -> Result<Self, (PathBuf, io::Error)> {
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
         // It may hold messages.
-        match OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path) {
-            Ok(file) => Ok(Self { path, file, length: 0, error: None }),
-            Err(error) => Err((path, error)),
-        }
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
+        Ok(Self { path: path.to_owned(), file, length: 0, error: None })
     }
 
     pub(crate) fn write(&mut self, line: &str) {

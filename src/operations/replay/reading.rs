@@ -10,8 +10,6 @@ use crate::ledger::deliveries::known_delivery;
 use crate::lock::LockName;
 use crate::message::{Message, message_id_at_the_beginning};
 use crate::operations::redelivery::{self, RedeliveryError};
-use std::borrow::Cow;
-use std::io::{self, Read};
 
 /// How much of a message is read to find its Message-ID. What has it further down is read whole.
 const BEGINNING: u64 = 64 * 1024;
@@ -26,29 +24,16 @@ pub(super) struct Loaded {
 }
 
 impl Replay<'_> {
-    /// A line of an earlier replay stands for the entry in it; any other entry, for itself.
-    pub(super) fn resolve<'e>(&self, listed: &'e Entry) -> Result<Cow<'e, Entry>, String> {
-        match &listed.source {
-            Location::Piece(piece) if piece.form == Form::Failures => {
-                // However large: it may hold a whole message as base64.
-                let line = bytes(piece, u64::MAX).map_err(|error| unreadable(&error))?;
-                Entry::from_line(&line).map(Cow::Owned)
-            }
-            _ => Ok(Cow::Borrowed(listed)),
-        }
-    }
-
     /// The lock that guards the message of an entry; where possible, read from the message's beginning.
     pub(super) fn lock_of(&self, listed: &Entry) -> Result<LockName, String> {
-        let entry = self.resolve(listed)?;
+        let entry = listed.resolve()?;
         if let Some(lock) = entry.lock() {
             return Ok(lock);
         }
         if let Location::Piece(piece) = &entry.source
             && piece.form != Form::QueueFile
         {
-            let beginning = bytes(piece, BEGINNING).map_err(|error| unreadable(&error))?;
-            if let Some(id) = message_id_at_the_beginning(&beginning) {
+            if let Some(id) = message_id_at_the_beginning(&piece.first_bytes(BEGINNING)?) {
                 return Ok(self.site.lock_of_message_id(&id));
             }
         }
@@ -62,9 +47,9 @@ impl Replay<'_> {
             Location::Piece(piece) => {
                 // A little more, for what a file says besides.
                 let limit = self.size_limit.unwrap_or(u64::MAX).saturating_add(BEGINNING);
-                let bytes = bytes(piece, limit).map_err(|error| unreadable(&error))?;
+                let bytes = piece.first_bytes(limit)?;
                 if bytes.len() as u64 == limit {
-                    return Err(unreadable(&io::Error::other(TOO_LARGE)));
+                    return Err(format!("it cannot be read: {TOO_LARGE}"));
                 }
                 let sidecar = piece.path.as_deref().map(PartialEnvelope::beside).transpose()?.unwrap_or_default();
                 let (bytes, records) = message_in(piece.form, bytes)?;
@@ -93,7 +78,11 @@ impl Job<'_> {
             return Err(ReplayOutcome::Refused("another message is there now".into()));
         }
         // Postfix has not handed over what is in its queue: the lines at its top came with it.
-        let lines_are_ours = entry.source.form() != Some(Form::QueueFile);
+        let lines_are_ours = !matches!(
+            &entry.source,
+            Location::Piece(Piece { form: Form::QueueFile, .. })
+                | Location::Content { form: Some(Form::QueueFile), .. }
+        );
         let mut envelope = entry.envelope().or(known);
         if lines_are_ours {
             envelope = envelope.or(PartialEnvelope::in_prepended_lines(&message));
@@ -129,17 +118,6 @@ impl Job<'_> {
             Err(why) => Err(ReplayOutcome::Refused(format!("{whose}: {why}"))),
         }
     }
-}
-
-fn unreadable(error: &io::Error) -> String {
-    format!("it cannot be read: {error}")
-}
-
-/// The first bytes of a piece.
-pub(super) fn bytes(piece: &Piece, limit: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    piece.open()?.take(limit).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// The message in what a file of this form holds, and what that says of its envelope.

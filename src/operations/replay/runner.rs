@@ -1,8 +1,8 @@
 //! The replay itself: the list is dealt out to jobs, and each job delivers one message at a time.
 
-use super::entry::{Entry, Location, Piece};
+use super::entry::{Entry, Location};
 use super::envelope::was_prepended_for;
-use super::reading::{self, TOO_LARGE};
+use super::reading::TOO_LARGE;
 use super::slice::job_of;
 use super::{List, PartialEnvelope, ReplayError, Slice};
 use crate::base::deadline::Deadline;
@@ -126,12 +126,16 @@ impl ReplayOutcome {
         }
     }
 
-    /// Why it failed, if it did.
-    pub(crate) fn failure(&self) -> Option<&str> {
+    /// Why, or how.
+    pub(crate) fn detail(&self) -> &str {
         match self {
-            Self::Deferred(why) | Self::Refused(why) => Some(why),
-            Self::Delivered(_) | Self::AlreadyThere => None,
+            Self::Delivered(text) | Self::Deferred(text) | Self::Refused(text) => text,
+            Self::AlreadyThere => self.as_str(),
         }
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        matches!(self, Self::Deferred(_) | Self::Refused(_))
     }
 }
 
@@ -236,7 +240,7 @@ impl Job<'_> {
                 // The rest is left as it is: the next run finds it.
                 continue;
             }
-            let done = match self.replay.resolve(&listed) {
+            let done = match listed.resolve() {
                 Ok(entry) => catch_unwind(AssertUnwindSafe(|| self.replay_entry(&entry))).unwrap_or_else(|_| {
                     self.report(&entry, None, None, ReplayOutcome::internal_error());
                     true
@@ -247,14 +251,10 @@ impl Job<'_> {
                 }
             };
             if done {
-                self.send(Event::Done);
+                // Nobody receives it once the replay is over.
+                let _ = self.events.send(Event::Done);
             }
         }
-    }
-
-    fn send(&self, event: Event) {
-        // Nobody receives it once the replay is over.
-        let _ = self.events.send(event);
     }
 
     /// Reports what came of a message, if it could be read, for one recipient or for all of them.
@@ -270,12 +270,9 @@ impl Job<'_> {
             self.database = None;
         }
         let lock = message.map(|message| self.replay.site.lock_name(message));
-        let failure = outcome.failure().map(|why| {
-            let bytes = |piece: &Piece| reading::bytes(piece, u64::MAX).unwrap_or_default();
-            entry.clone().into_line(message.zip(lock.as_ref()), envelope, bytes, (outcome.as_str(), why))
-        });
+        let failure = outcome.failed().then(|| entry.clone().into_line(message.zip(lock.as_ref()), envelope, &outcome));
         let id = message.map(|message| format!(" {}", message.message_id_for_people())).unwrap_or_default();
-        self.send(Event::Report(MessageReport {
+        let _ = self.events.send(Event::Report(MessageReport {
             source: format!("{}{id}", entry.source),
             recipient: envelope.map(|envelope| envelope.recipient.to_string()),
             failure,

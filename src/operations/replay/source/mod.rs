@@ -67,39 +67,29 @@ impl Form {
     }
 }
 
-/// Where to look for messages.
-#[derive(Debug)]
-pub(crate) enum Source<'a> {
-    Path(&'a Path),
-    StandardInput,
-    Ledger(DeliveryQuery),
+/// Lists the messages of a file or a folder; `-` is standard input. `form` says how files are written; without it, their
+/// beginning does.
+pub(crate) fn list_path(path: &Path, form: Option<Form>, list: &List) -> Result<(), ReplayError> {
+    if path == "-" {
+        return list_file(None, form, list);
+    }
+    // A replay of what failed may be started from another directory.
+    let path = std::path::absolute(path).map_err(|error| unreadable(path, error))?;
+    let metadata = std::fs::metadata(&path).map_err(|error| unreadable(&path, error))?;
+    if metadata.is_dir() {
+        folder::list(&path, form, list)
+    } else if metadata.is_file() {
+        list_file(Some(&path), form, list)
+    } else {
+        // It could be read once only, and opening it may wait for a writer for ever.
+        Err(ReplayError::NotASource { path, problem: "that is no file: let standard input read it, and give -" })
+    }
 }
 
-impl Source<'_> {
-    /// Lists its messages. `form` says how files are written; without it, their beginning does.
-    pub(crate) fn list(&self, form: Option<Form>, site: &Site, list: &List) -> Result<(), ReplayError> {
-        match self {
-            Self::Path(path) => {
-                // A replay of what failed may be started from another directory.
-                let path = std::path::absolute(path).map_err(|error| unreadable(path, error))?;
-                let metadata = std::fs::metadata(&path).map_err(|error| unreadable(&path, error))?;
-                if metadata.is_dir() {
-                    folder::list(&path, form, list)
-                } else if metadata.is_file() {
-                    list_file(Some(&path), form, list)
-                } else {
-                    // It could be read once only, and opening it may wait for a writer for ever.
-                    let problem = "that is no file: let standard input read it, and give -";
-                    Err(ReplayError::NotASource { path, problem })
-                }
-            }
-            Self::StandardInput => list_file(None, form, list),
-            Self::Ledger(query) => {
-                let mut database = site.open_database(None, Deadline::after(PATIENCE))?;
-                each_delivery(database.as_mut(), query, |tried| list.add_delivery(&tried))
-            }
-        }
-    }
+/// Lists deliveries of the ledger.
+pub(crate) fn list_deliveries(query: &DeliveryQuery, site: &Site, list: &List) -> Result<(), ReplayError> {
+    let mut database = site.open_database(None, Deadline::after(PATIENCE))?;
+    each_delivery(database.as_mut(), query, |tried| list.add_delivery(&tried))
 }
 
 /// Standard input as a file in which any job can read any part: itself, or a copy that no other process can open, made at the
@@ -188,11 +178,9 @@ const ASCTIME: &[BorrowedFormatItem<'_>] =
 /// order counts.
 fn asctime(line: &[u8]) -> Option<i64> {
     let text = String::from_utf8_lossy(line);
-    let mut words: Vec<&str> = text.split_ascii_whitespace().collect();
     // Some write a time zone behind it.
-    if words.last().is_some_and(|word| word.starts_with(['+', '-'])) {
-        words.pop();
-    }
+    let words = text.split_ascii_whitespace().filter(|word| !word.starts_with(['+', '-']));
+    let words: Vec<&str> = words.collect();
     let [.., month, day, time, year] = words.as_slice() else { return None };
     let moment = PrimitiveDateTime::parse(&format!("{month} {day} {time} {year}"), ASCTIME).ok()?;
     i64::try_from(moment.assume_utc().unix_timestamp_nanos() / 1000).ok()

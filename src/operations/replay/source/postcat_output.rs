@@ -24,13 +24,8 @@ pub(crate) const BEGINNING: &[u8] = b"*** ENVELOPE RECORDS ";
 /// Whether a file begins as Postfix writes it itself: a record of type `C`, its length, and sizes as numbers
 /// (`src/global/rec_type.h`).
 pub(crate) fn is_raw(beginning: &[u8]) -> bool {
-    match beginning {
-        [b'C', _, rest @ ..] => {
-            let size = rest.get(..15).unwrap_or_default();
-            size.len() == 15 && size.iter().all(|byte| matches!(byte, b' ' | b'0'..=b'9'))
-        }
-        _ => false,
-    }
+    let is_of_size = |byte: &u8| matches!(byte, b' ' | b'0'..=b'9');
+    beginning.first() == Some(&b'C') && beginning.get(2..17).is_some_and(|size| size.iter().all(is_of_size))
 }
 
 /// When the message arrived, if this line says so.
@@ -47,19 +42,14 @@ pub(crate) struct Divider {
 
 impl Divider {
     pub(crate) fn begins(&mut self, line: Line<'_>) -> bool {
-        match (&self.end, name_of(BEGINNING, line.head)) {
-            (None, Some(name)) => {
-                self.end = Some(marker("MESSAGE FILE END", name));
-                true
+        if let Some(end) = &self.end {
+            if line.head.trim_ascii_end() == end.as_slice() {
+                self.end = None;
             }
-            (Some(end), _) => {
-                if line.head.trim_ascii_end() == end.as_slice() {
-                    self.end = None;
-                }
-                false
-            }
-            (None, None) => false,
+            return false;
         }
+        self.end = name_of(BEGINNING, line.head).map(|name| marker("MESSAGE FILE END", name));
+        self.end.is_some()
     }
 }
 
