@@ -18,7 +18,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// How each line begins, so that a line and its age are recognised without parsing all of it.
-const BEGINNING: &str = "{\"maildrop_command_replay\":1,\"at\":";
+const MARK: &str = "{\"maildrop_command_replay\":1";
+const AT: &str = ",\"at\":";
 
 /// The first version of this format.
 const VERSION: u8 = 1;
@@ -99,14 +100,13 @@ fn named_file<'de, D: Deserializer<'de>>(file: D) -> Result<Option<PathBuf>, D::
 
 /// Whether a file begins with such a line.
 pub(crate) fn is_line(beginning: &[u8]) -> bool {
-    let mark = BEGINNING.split_once(',').map_or(BEGINNING, |(mark, _)| mark);
-    beginning.starts_with(mark.as_bytes())
+    beginning.starts_with(MARK.as_bytes())
 }
 
 /// How old the message of a line is, by the line's beginning.
 pub(crate) fn at_of(beginning: &[u8]) -> Option<i64> {
-    let rest = std::str::from_utf8(beginning.strip_prefix(BEGINNING.as_bytes())?.get(..32)?).ok()?;
-    rest.split_once(',')?.0.parse().ok()
+    let beginning = String::from_utf8_lossy(beginning);
+    beginning.strip_prefix(MARK)?.strip_prefix(AT)?.split_once(',')?.0.parse().ok()
 }
 
 /// 32 bytes from hexadecimal digits.
@@ -133,11 +133,6 @@ impl Piece {
         let mut bytes = Vec::new();
         let read = self.open().and_then(|file| file.take(limit).read_to_end(&mut bytes));
         read.map(|_| bytes).map_err(|error| format!("it cannot be read: {error}"))
-    }
-
-    /// Whether a line can say where it is: JSON holds only UTF-8, and a line that leads to a line is refused.
-    fn fits_into_a_line(&self) -> bool {
-        self.form != Form::Failures && self.path.as_deref().is_some_and(|path| path.to_str().is_some())
     }
 }
 
@@ -200,8 +195,9 @@ impl Entry {
         envelope: Option<&Envelope>,
         outcome: &ReplayOutcome,
     ) -> String {
+        // Standard input cannot be read again, and JSON holds no path that is not UTF-8.
         if let Location::Piece(piece) = &self.source
-            && !piece.fits_into_a_line()
+            && piece.path.as_deref().and_then(Path::to_str).is_none()
         {
             let (content, form) = match message {
                 Some((message, _)) => (STANDARD.encode(message.as_received()), None),
@@ -283,7 +279,7 @@ mod tests {
     #[test]
     fn what_is_no_line_is_told() {
         let from_line = |source: &str| {
-            let line = format!("{BEGINNING}12,\"source\":{source},\"result\":\"deferred\",\"reason\":\"\"}}");
+            let line = format!("{MARK}{AT}12,\"source\":{source},\"result\":\"deferred\",\"reason\":\"\"}}");
             Entry::from_line(line.as_bytes())
         };
         assert!(from_line("{\"form\":\"message\",\"file\":\"/a\"}").is_ok());

@@ -1,6 +1,6 @@
 //! The replay itself: the list is dealt out to jobs, and each job delivers one message at a time.
 
-use super::entry::{Entry, Location};
+use super::entry::{Entry, Location, Piece};
 use super::envelope::was_prepended_for;
 use super::reading::TOO_LARGE;
 use super::slice::job_of;
@@ -302,11 +302,7 @@ impl Job<'_> {
             self.report(entry, Some(message), None, ReplayOutcome::Refused(why.into()));
             return true;
         }
-        let can_be_read_again = match &entry.source {
-            Location::Piece(piece) => piece.path.is_some(),
-            Location::Ledger { .. } => true,
-            Location::Content { .. } => false,
-        };
+        let only_once = matches!(&entry.source, Location::Content { .. } | Location::Piece(Piece { path: None, .. }));
         let mut begun = false;
         for envelope in loaded.envelope.envelopes() {
             let envelope = match envelope {
@@ -317,7 +313,7 @@ impl Job<'_> {
                 }
             };
             if self.replay.stopped() {
-                if !begun && can_be_read_again {
+                if !begun && !only_once {
                     return false;
                 }
                 // Others of its recipients have it, or it cannot be read again: this one must not be forgotten.

@@ -18,9 +18,10 @@ pub(crate) const UNQUOTED: &str = "that is an mbox of the kind mboxcl2, it seems
     with `From ` belongs to the message before it. Convert it to mboxrd; or, if those fields are wrong, give --format mbox";
 
 /// Finds where messages begin.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Divider {
-    after_blank: bool,
+    /// Whether the line before is not empty.
+    after_text: bool,
     in_header: bool,
     /// How long the message's body is, by its header.
     length: Option<u64>,
@@ -28,16 +29,10 @@ pub(crate) struct Divider {
     ends: u64,
 }
 
-impl Default for Divider {
-    fn default() -> Self {
-        Self { after_blank: true, in_header: false, length: None, ends: 0 }
-    }
-}
-
 impl Divider {
     pub(crate) fn begins(&mut self, line: Line<'_>) -> bool {
-        let begins = self.after_blank && is_from_line(line.head);
-        self.after_blank = line.is_blank();
+        let begins = !self.after_text && is_from_line(line.head);
+        self.after_text = !line.is_blank();
         begins
     }
 
