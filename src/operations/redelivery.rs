@@ -60,7 +60,7 @@ pub fn lost(site: &Site, database: &mut dyn Database, selection: &Selection<'_>)
     Ok(audit)
 }
 
-/// Delivers these copies again by `how`, one after the other, until `stop` is set. `listen` hears what came of each.
+/// Delivers these copies again by `how`, one after the other, until `stop` is set. `listen` is called with what came of each.
 ///
 /// # Errors
 /// The ledger may not be read: it would say so of each of them.
@@ -239,20 +239,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_for_another_recipient_are_not_told() {
-        let told = |lines: &str| {
+    fn lines_for_another_recipient_are_left_out() {
+        let left = |lines: &str| {
             let message = Message::receive(format!("{lines}Subject: x\r\n\r\nx\r\n").into_bytes()).unwrap();
             let bytes = addressed(message, "doug@x").as_received().to_vec();
             String::from_utf8(bytes).unwrap().split_once("Subject:").unwrap().0.to_owned()
         };
         let own = "Return-Path: <>\r\nX-Original-To: all@x\r\nDelivered-To: Doug@x\r\n";
-        assert_eq!(told(own), own);
-        assert_eq!(told("X-Original-To: doug@x\r\n"), "X-Original-To: doug@x\r\n");
-        assert_eq!(told("X-Original-To: scuba@x\r\nDelivered-To: scuba@x\r\n"), "Delivered-To: doug@x\r\n");
+        assert_eq!(left(own), own);
+        assert_eq!(left("X-Original-To: doug@x\r\n"), "X-Original-To: doug@x\r\n");
+        assert_eq!(left("X-Original-To: scuba@x\r\nDelivered-To: scuba@x\r\n"), "Delivered-To: doug@x\r\n");
         // Mail to doug goes to scuba, too.
-        assert_eq!(told("X-Original-To: doug@x\r\nDelivered-To: scuba@x\r\n"), "Delivered-To: doug@x\r\n");
-        // What stands further down came with the message, and says nothing of whose lines those at the top are.
+        assert_eq!(left("X-Original-To: doug@x\r\nDelivered-To: scuba@x\r\n"), "Delivered-To: doug@x\r\n");
+        // What stands further down came with the message, and does not say whose lines those at the top are.
         let further_down = "X-Original-To: scuba@x\r\nReceived: from x\r\nDelivered-To: doug@x\r\n";
-        assert_eq!(told(further_down), "Received: from x\r\nDelivered-To: doug@x\r\n");
+        assert_eq!(left(further_down), "Received: from x\r\nDelivered-To: doug@x\r\n");
     }
 }

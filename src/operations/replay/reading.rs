@@ -32,10 +32,9 @@ impl Replay<'_> {
         }
         if let Location::Piece(piece) = &entry.source
             && piece.form != Form::QueueFile
+            && let Some(id) = message_id_at_the_beginning(&piece.first_bytes(BEGINNING)?)
         {
-            if let Some(id) = message_id_at_the_beginning(&piece.first_bytes(BEGINNING)?) {
-                return Ok(self.site.lock_of_message_id(&id));
-            }
+            return Ok(self.site.lock_of_message_id(&id));
         }
         let (bytes, _) = self.read(&entry.source)?;
         Message::receive(bytes).map(|message| self.site.lock_name(&message)).map_err(|error| error.to_string())

@@ -217,9 +217,11 @@ impl Replay<'_> {
                 let _ = events.send(Event::Elsewhere);
                 return ControlFlow::Continue(());
             }
-            match queues.get(job_of(&lock, queues.len())).map(|queue| queue.send(entry)) {
-                Some(Ok(())) => ControlFlow::Continue(()),
-                _ => ControlFlow::Break(()),
+            let job = queues.get(job_of(&lock, queues.len()));
+            if job.is_some_and(|queue| queue.send(entry).is_ok()) {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
             }
         })
     }

@@ -96,7 +96,7 @@ fn read_records(records: &[u8], envelope: &mut PartialEnvelope) {
             "sender" => envelope.sender = Some(value.to_owned()),
             "original_recipient" => original = Some(value.to_owned()),
             "recipient" => envelope.recipients.push((value.to_owned(), original.take())),
-            // It has got the message, or its sender has been told that it will not.
+            // It has the message, or its sender has a bounce.
             "done_recipient" => original = None,
             "named_attribute" => match value.split_once('=') {
                 Some(("sasl_username", user)) => envelope.sasl_username = Some(user.to_owned()),
@@ -145,15 +145,15 @@ named_attribute: message_id=<pc1@x>
 
     #[test]
     fn the_envelope_and_the_message_are_read() {
-        let (message, given) = message(PRINTED.as_bytes().to_vec()).unwrap();
+        let (message, read) = message(PRINTED.as_bytes().to_vec()).unwrap();
         let text = String::from_utf8(message).unwrap();
         assert!(text.starts_with("From: lisa@gmail.com\n\n*** HEADER"), "{text}");
         assert!(text.ends_with("\n*** MESSAGE FILE END other ***\n"), "{text}");
-        assert_eq!((given.sender.as_deref(), given.queue_id.as_deref()), (Some("lisa@gmail.com"), Some("E07D210813A")));
-        assert_eq!(given.sasl_username.as_deref(), Some("lisa"));
+        assert_eq!((read.sender.as_deref(), read.queue_id.as_deref()), (Some("lisa@gmail.com"), Some("E07D210813A")));
+        assert_eq!(read.sasl_username.as_deref(), Some("lisa"));
         let alias = Some("alias@mail.axial.net".to_owned());
         assert_eq!(
-            given.recipients,
+            read.recipients,
             [("scuba@mail.axial.net".into(), None), ("doug@mail.axial.net".into(), alias)],
             "what the message says, and who is done, does not count"
         );
@@ -173,7 +173,7 @@ named_attribute: message_id=<pc1@x>
         assert!(message(in_words.into_bytes()).unwrap_err().contains("postcat -v"));
         let empty = "*** ENVELOPE RECORDS x ***\nsender: \nrecipient: a@b\n*** MESSAGE CONTENTS x ***\n\
                      *** HEADER EXTRACTED x ***\n*** MESSAGE FILE END x ***\n";
-        let (bytes, given) = message(empty.into()).unwrap();
-        assert_eq!((bytes.len(), given.sender.as_deref(), given.recipients.len()), (0, Some(""), 1));
+        let (bytes, read) = message(empty.into()).unwrap();
+        assert_eq!((bytes.len(), read.sender.as_deref(), read.recipients.len()), (0, Some(""), 1));
     }
 }
