@@ -195,14 +195,13 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         return Err(ExitCode::NoInput);
     }
 
-    let recipients = arguments.recipient.iter().map(|address| (address.to_string(), None));
     let stop = stop()?;
     let replay = Replay {
         site,
         size_limit: setting.size_limit,
         envelope: PartialEnvelope {
             sender: arguments.sender.clone(),
-            recipients: recipients.collect(),
+            recipients: arguments.recipient.iter().map(|address| (address.to_string(), None)).collect(),
             queue_id: arguments.queue_id.clone(),
             client_address: None,
             sasl_username: arguments.sasl_username.clone(),

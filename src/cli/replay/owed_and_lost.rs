@@ -31,7 +31,7 @@ pub(super) fn owed(arguments: &Arguments, site: &Site) -> Result<ExitCode, ExitC
         say(&format!("{left} copies are left to their authors' own mail programs for a while yet (sent.look_after)"));
     }
     if arguments.dry_run {
-        show(arguments, &copies, "owed", "why", |copy| copy.reason.clone());
+        show(arguments, &copies, true);
         return Ok(ExitCode::Ok);
     }
     redeliver(arguments, site, &copies, redelivery::finish)
@@ -58,7 +58,7 @@ pub(super) fn restore(arguments: &Arguments, site: &Site) -> Result<ExitCode, Ex
     }
     // What was not looked at may be lost as well.
     if !copies.is_empty() || losses.unseen.is_empty() {
-        show(arguments, &copies, "lost", "subject", |copy| copy.subject.clone());
+        show(arguments, &copies, false);
     }
     if arguments.json {
         return Ok(seen);
@@ -106,13 +106,7 @@ fn redeliver(
 }
 
 /// Shows copies, to people the first of them.
-fn show(
-    arguments: &Arguments,
-    copies: &[RecordedCopy],
-    what: &str,
-    last: &str,
-    of_last: fn(&RecordedCopy) -> Option<String>,
-) {
+fn show(arguments: &Arguments, copies: &[RecordedCopy], owed: bool) {
     if arguments.json {
         for copy in copies {
             say(&serde_json::json!({
@@ -129,12 +123,14 @@ fn show(
         return;
     }
     if copies.is_empty() {
-        return say(&format!("nothing is {what}"));
+        return say(if owed { "nothing is owed" } else { "nothing is lost" });
     }
     let row = |copy: &RecordedCopy| {
         let mailbox = format!("{} of {}", copy.mailbox, copy.user);
-        [timestamp::told(copy.recorded_at), mailbox, copy.message_id.clone(), of_last(copy).unwrap_or_default()]
+        let last = if owed { &copy.reason } else { &copy.subject };
+        [timestamp::told(copy.recorded_at), mailbox, copy.message_id.clone(), last.clone().unwrap_or_default()]
     };
+    let last = if owed { "why" } else { "subject" };
     say(&table(["since", "mailbox", "message", last], copies.iter().take(SHOWN).map(row)));
     if copies.len() > SHOWN {
         say(&format!("and {} more; --json has them all", copies.len() - SHOWN));

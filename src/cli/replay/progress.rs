@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 /// How often a line is written where there is no terminal.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// How far a replay has come.
 pub(super) struct ReplayProgress {
     /// Hidden where there is no terminal.
     bar: ProgressBar,

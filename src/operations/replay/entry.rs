@@ -109,7 +109,6 @@ pub(crate) fn at_of(beginning: &[u8]) -> Option<i64> {
     beginning.strip_prefix(MARK)?.strip_prefix(AT)?.split_once(',')?.0.parse().ok()
 }
 
-/// 32 bytes from hexadecimal digits.
 pub(super) fn digest(text: &str) -> Option<[u8; 32]> {
     hex::decode(text)?.try_into().ok()
 }
@@ -137,6 +136,18 @@ impl Piece {
 }
 
 impl Location {
+    /// Why a line cannot lead there, if so.
+    fn problem(&self) -> Option<&'static str> {
+        match self {
+            Self::Piece(Piece { form: Form::Failures, .. }) | Self::Content { form: Some(Form::Failures), .. } => {
+                Some("a line that leads to another such line")
+            }
+            Self::Ledger { ledger } if digest(ledger).is_none() => Some("a copy's key has 64 hexadecimal digits"),
+            Self::Content { content, .. } => Self::decode(content).err(),
+            Self::Piece(_) | Self::Ledger { .. } => None,
+        }
+    }
+
     /// The bytes of [`Content`](Self::Content).
     pub(super) fn decode(content: &str) -> Result<Vec<u8>, &'static str> {
         match STANDARD.decode(content) {
@@ -182,7 +193,8 @@ impl Entry {
         match &self.source {
             // However large: it may hold a whole message.
             Location::Piece(piece) if piece.form == Form::Failures => {
-                Self::from_line(&piece.first_bytes(u64::MAX)?).map(Cow::Owned)
+                let entry = Self::from_line(&piece.first_bytes(u64::MAX)?)?;
+                entry.source.problem().map_or(Ok(Cow::Owned(entry)), |problem| Err(problem.into()))
             }
             _ => Ok(Cow::Borrowed(self)),
         }
@@ -195,6 +207,13 @@ impl Entry {
         envelope: Option<&Envelope>,
         outcome: &ReplayOutcome,
     ) -> String {
+        // A line that leads nowhere stays as it is, but for why it failed.
+        if let Location::Piece(piece) = &self.source
+            && piece.form == Form::Failures
+            && let Ok(entry) = piece.first_bytes(u64::MAX).and_then(|line| Self::from_line(&line))
+        {
+            self = entry;
+        }
         // Standard input cannot be read again, and JSON holds no path that is not UTF-8.
         if let Location::Piece(piece) = &self.source
             && piece.path.as_deref().and_then(Path::to_str).is_none()
@@ -228,7 +247,6 @@ impl Entry {
             .unwrap_or_default()
     }
 
-    /// Its lock, if it is known.
     pub(crate) fn lock(&self) -> Option<LockName> {
         digest(self.lock.as_deref()?).map(LockName::from_digest)
     }
@@ -277,13 +295,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_told() {
+    fn a_line_without_a_file_is_no_line() {
         let from_line = |source: &str| {
             let line = format!("{MARK}{AT}12,\"source\":{source},\"result\":\"deferred\",\"reason\":\"\"}}");
             Entry::from_line(line.as_bytes())
         };
         assert!(from_line("{\"form\":\"message\",\"file\":\"/a\"}").is_ok());
-        assert!(from_line("{\"form\":\"message\",\"offset\":3}").is_err(), "without a file it is not standard input");
-        assert!(Entry::from_line(b"{}").is_err() && Location::decode("").is_err());
+        assert!(from_line("{\"form\":\"message\"}").is_err(), "it would be standard input");
     }
 }

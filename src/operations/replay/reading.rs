@@ -91,10 +91,9 @@ impl Job<'_> {
 
     /// Reads a message that was to be delivered as the copy with this key, from wherever the ledger knows it to be.
     fn load_from_ledger(&mut self, key: &str) -> Result<(Message, PartialEnvelope), ReplayOutcome> {
-        let refused = |why: &str| ReplayOutcome::Refused(why.into());
-        let key = entry::digest(key).ok_or_else(|| refused("a copy's key has 64 hexadecimal digits"))?;
-        let known = known_delivery(self.database()?, &CopyKey::from_bytes(key))?;
-        let known = known.ok_or_else(|| refused("the ledger does not know it any more"))?;
+        let key = CopyKey::from_bytes(entry::digest(key).unwrap_or_default());
+        let known = known_delivery(self.database()?, &key)?;
+        let known = known.ok_or_else(|| ReplayOutcome::Refused("the ledger does not know it any more".into()))?;
         if known.delivered {
             return Err(ReplayOutcome::AlreadyThere);
         }
@@ -125,8 +124,7 @@ fn message_in(form: Form, bytes: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), 
         Form::Message if is_packed(&bytes) => {
             Err("it is compressed, or encrypted (Dovecot's mail_compress or mail_crypt?): unpack it first")
         }
-        Form::Message => Ok((bytes, PartialEnvelope::default())),
-        Form::Failures => Err("a line that leads to another such line"),
+        Form::Message | Form::Failures => Ok((bytes, PartialEnvelope::default())),
         Form::Mbox if !mbox::is_from_line(&bytes) => Err("no message begins there: the mbox has changed"),
         Form::Mbox => Ok((mbox::message(bytes), PartialEnvelope::default())),
         Form::QueueFile => postcat_output::message(bytes),

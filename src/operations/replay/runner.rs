@@ -79,16 +79,14 @@ pub(crate) enum ReplayOutcome {
     Refused(String),
 }
 
-/// How many deliveries came to what.
+/// How many deliveries came to what; and how many entries of the list are done with, or belong to other slices.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) delivered: u64,
     pub(crate) already_there: u64,
     pub(crate) deferred: u64,
     pub(crate) refused: u64,
-    /// Entries of the list that are done with.
     pub(crate) done: u64,
-    /// Entries of the list that belong to other slices.
     pub(crate) elsewhere: u64,
 }
 
@@ -293,14 +291,9 @@ impl Job<'_> {
             }
         };
         let message = &loaded.message;
-        let why = if self.replay.size_limit.is_some_and(|limit| message.size() > limit) {
-            Some(TOO_LARGE)
-        } else if loaded.envelope.recipients.is_empty() {
-            Some(NO_ENVELOPE)
-        } else {
-            None
-        };
-        if let Some(why) = why {
+        let is_too_large = self.replay.size_limit.is_some_and(|limit| message.size() > limit);
+        if is_too_large || loaded.envelope.recipients.is_empty() {
+            let why = if is_too_large { TOO_LARGE } else { NO_ENVELOPE };
             self.report(entry, Some(message), None, ReplayOutcome::Refused(why.into()));
             return true;
         }
