@@ -6,31 +6,31 @@ mod progress;
 use super::site_options::{CONFIGURATION, LONGEST_ANSWER, SiteOptions, failed, shell_word, watch};
 use super::{complain, printable, say, table};
 use crate::base::timestamp;
+use crate::ledger::deliveries::DeliveryQuery;
 use crate::message::Address;
 use crate::operations::replay::{
-    Event, FailureFile, Form, LedgerQuery, List, MessageReport, PartialEnvelope, Replay, ReplayError, ReplayOutcome,
-    Slice, Source, Tally,
+    FailureFile, Form, List, MessageReport, PartialEnvelope, Replay, ReplayError, ReplayOutcome, Slice, Tally,
+    list_deliveries, list_path, standard_input,
 };
 use crate::site::Setting;
 use clap::{ArgGroup, Args};
 use progress::ReplayProgress;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use sysexits::ExitCode;
 
-/// How many failures are told one by one. All of them are in the file.
-const TOLD_ONE_BY_ONE: u64 = 10;
+/// How many failures are shown one by one. All of them are in the file.
+const SHOWN_ONE_BY_ONE: u64 = 10;
 
-/// What says nothing to --owed and --restore, which deliver copies, one at a time, with the envelope that the ledger has.
+/// What means nothing to --owed and --restore, which deliver copies, one at a time, with the envelope that the ledger has.
 const FOR_MESSAGES: [&str; 9] =
     ["format", "sender", "recipient", "sasl_username", "queue_id", "without_sent", "jobs", "slice", "failures_to"];
 
-/// What says nothing to a replay from the ledger, which has the envelope. To ignore one would be to replay for more people than
-/// were meant.
+/// What means nothing to a replay from the ledger, which has the envelope. Ignoring one would replay for more people than were
+/// meant.
 const FOR_FILES: [&str; 5] = ["sources", "format", "sender", "sasl_username", "queue_id"];
 
 #[derive(Debug, Args)]
@@ -79,7 +79,7 @@ pub(crate) struct Arguments {
     site: SiteOptions,
     /// How files are written: message, mbox, queue-file or failures [default: the beginning of each file tells; those of a
     /// Maildir are messages]
-    #[arg(long, value_name = "FORM", value_parser = form)]
+    #[arg(long, value_name = "FORM")]
     format: Option<Form>,
     /// Deliveries that the ledger knows of messages with this Message-ID; may be given several times
     #[arg(long, value_name = "ID", conflicts_with_all = FOR_FILES)]
@@ -114,7 +114,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "ADDRESS", allow_hyphen_values = true)]
     sender: Option<String>,
     /// An envelope recipient; may be given several times. From the ledger, only deliveries to these
-    #[arg(long, value_name = "ADDRESS", allow_hyphen_values = true, value_parser = address)]
+    #[arg(long, value_name = "ADDRESS", allow_hyphen_values = true, value_parser = Address::parse)]
     recipient: Vec<Address>,
     /// The name that the SMTP client had logged in with: whoever vouches that the author may have a Sent copy
     #[arg(long, value_name = "USER", allow_hyphen_values = true)]
@@ -142,62 +142,66 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-fn form(text: &str) -> Result<Form, String> {
-    let known = Form::ALL.iter().find(|(name, _)| *name == text);
-    known.map(|(_, form)| *form).ok_or_else(|| "one of message, mbox, queue-file and failures".into())
-}
-
-fn address(text: &str) -> Result<Address, String> {
-    Address::parse(text).map_err(|error| error.to_string())
-}
-
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    match replay(arguments) {
-        Ok(exit) | Err(exit) => exit,
-    }
+    replay(arguments).unwrap_or_else(|exit| exit)
 }
 
 fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
-    let sources = sources(arguments)?;
-    let mut setting = setting(arguments, &sources)?;
+    let from_ledger = arguments.failed || arguments.since.is_some() || !arguments.message_id.is_empty();
+    if arguments.sources.is_empty() && !(from_ledger || arguments.owed || arguments.restore) {
+        complain(
+            "replay what? Give files, folders or Maildirs, - for standard input, or one of --message-id, --since, --failed, \
+             --owed and --restore for what the ledger knows (`maildrop_command replay --help` has examples)",
+        );
+        return Err(ExitCode::Usage);
+    }
+    let mut setting = setting(arguments)?;
     if arguments.without_sent {
         setting.site = setting.site.without_sent_copies();
     }
+    let site = &setting.site;
     if let Err(error) = crate::base::log::start(&setting.log) {
         complain(&format!("the deliveries are not logged: {error}"));
     }
-    watch(&setting.site, LONGEST_ANSWER)?;
+    watch(site, LONGEST_ANSWER)?;
     if arguments.owed {
-        return owed_and_lost::owed(arguments, &setting);
+        return owed_and_lost::owed(arguments, site);
     }
     if arguments.restore {
-        return owed_and_lost::restore(arguments, &setting);
+        return owed_and_lost::restore(arguments, site);
     }
 
-    let stdin = match sources.iter().any(|source| matches!(source, Source::StandardInput)) {
-        true => Some(Replay::standard_input().map_err(|error| told(&error))?),
-        false => None,
-    };
+    if arguments.sources.iter().any(|path| path == "-") {
+        standard_input().map_err(|error| cannot_go_on(&error))?;
+    }
     let looking = super::Slow::watch("looking for messages");
-    let list = List::of(&sources, arguments.format, stdin.as_ref(), &setting.site).map_err(|error| told(&error))?;
-    let total = list.count().map_err(|error| told(&error))?;
+    let listed = List::new().and_then(|list| {
+        if from_ledger {
+            let query = DeliveryQuery {
+                locks: arguments.message_id.iter().map(|id| site.lock_of_message_id(id.as_bytes())).collect(),
+                since: arguments.since,
+                failed: arguments.failed,
+                recipients: arguments.recipient.iter().map(|address| address.folded().to_string()).collect(),
+            };
+            list_deliveries(&query, site, &list)?;
+        }
+        arguments.sources.iter().try_for_each(|path| list_path(path, arguments.format, &list))?;
+        Ok((list.count()?, list))
+    });
+    let (total, list) = listed.map_err(|error| cannot_go_on(&error))?;
     drop(looking);
     if total == 0 {
         complain("there is nothing to replay");
         return Err(ExitCode::NoInput);
     }
 
-    let from_ledger = sources.iter().any(|source| matches!(source, Source::Ledger(_)));
-    let recipients = arguments.recipient.iter().filter(|_| !from_ledger);
     let stop = stop()?;
     let replay = Replay {
-        policy: setting.site.policy(),
-        site: &setting.site,
-        deadline: setting.site.deadline(),
+        site,
         size_limit: setting.size_limit,
-        given: PartialEnvelope {
+        envelope: PartialEnvelope {
             sender: arguments.sender.clone(),
-            recipients: recipients.map(|address| (address.to_string(), None)).collect(),
+            recipients: arguments.recipient.iter().map(|address| (address.to_string(), None)).collect(),
             queue_id: arguments.queue_id.clone(),
             client_address: None,
             sasl_username: arguments.sasl_username.clone(),
@@ -205,35 +209,37 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         jobs: usize::from(arguments.jobs),
         slice: arguments.slice,
         dry_run: arguments.dry_run,
-        stdin,
         stop: &stop,
     };
     let mut failures = if arguments.dry_run { None } else { Some(failure_file(arguments)?) };
     let mut tally = Tally::default();
     let mut progress = ReplayProgress::begin(total);
-    let mut unwritable = None;
-    let ran = replay.run(list, |event| {
-        hear(event, arguments, &mut tally, failures.as_mut(), &mut unwritable, &progress);
+    let ran = replay.run(list, &mut tally, |tally, report| {
+        if let Some(report) = report {
+            if let (Some(line), Some(failures)) = (&report.failure, &mut failures) {
+                failures.write(line);
+            }
+            show(&report, arguments, tally, &progress);
+        }
         if stop.load(Ordering::Relaxed) {
             progress.ending();
         }
-        progress.show(&tally);
+        progress.show(tally);
     });
     progress.end();
-    let kept = failures.and_then(|failures| match failures.close(tally.failed() > 0) {
-        Ok(kept) => kept,
-        Err((path, error)) => {
-            complain(&format!("{}, which is empty, could not be removed: {error}", path.display()));
-            None
-        }
-    });
-    if let Err(error) = ran {
-        told(&error);
+    if tally.failed() == 0
+        && let Some(FailureFile { path, .. }) = failures.take()
+        && let Err(error) = std::fs::remove_file(&path)
+    {
+        complain(&format!("{}, which is empty, could not be removed: {error}", path.display()));
     }
-    if let Some(error) = &unwritable {
+    if let Err(error) = ran {
+        cannot_go_on(&error);
+    }
+    if let Some(error) = failures.as_ref().and_then(|failures| failures.error.as_ref()) {
         complain(&format!("what failed could not all be written down: {error}"));
     }
-    summarize(arguments, &tally, total, kept.as_ref().map(|file| (file, unwritable.is_none())));
+    summarize(arguments, &tally, total, failures.as_ref());
     Ok(exit_of(&tally, total))
 }
 
@@ -248,58 +254,23 @@ fn exit_of(tally: &Tally, total: u64) -> ExitCode {
     }
 }
 
-fn sources(arguments: &Arguments) -> Result<Vec<Source>, ExitCode> {
-    let query = LedgerQuery {
-        message_ids: arguments.message_id.clone(),
-        since: arguments.since,
-        failed: arguments.failed,
-        recipients: arguments.recipient.clone(),
-    };
-    if arguments.owed || arguments.restore {
-        return Ok(Vec::new());
-    }
-    if arguments.failed || arguments.since.is_some() || !arguments.message_id.is_empty() {
-        return Ok(vec![Source::Ledger(query)]);
-    }
-    if arguments.sources.is_empty() {
-        complain(
-            "replay what? Give files, folders or Maildirs, - for standard input, or one of --message-id, --since, --failed, \
-             --owed and --restore for what the ledger knows (`maildrop_command replay --help` has examples)",
-        );
-        return Err(ExitCode::Usage);
-    }
-    let source = |path: &PathBuf| match path.as_os_str() == "-" {
-        true => Source::StandardInput,
-        false => Source::Path(path.clone()),
-    };
-    Ok(arguments.sources.iter().map(source).collect())
-}
-
-fn setting(arguments: &Arguments, sources: &[Source]) -> Result<Setting, ExitCode> {
+fn setting(arguments: &Arguments) -> Result<Setting, ExitCode> {
     let setting = match &arguments.site.embedded {
         Some(directory) => {
             arguments.site.refuse_root()?;
-            let from_files = sources.iter().any(|source| !matches!(source, Source::Ledger(_)));
-            if arguments.dry_run || !from_files {
-                // To look at what is not there must not make it.
+            if arguments.dry_run || arguments.sources.is_empty() {
+                // A site that is not there must not be made just to be looked at.
                 arguments.site.resolve()?;
             }
             Setting::embedded(directory)
         }
         None => Setting::configured(arguments.site.config.as_deref().unwrap_or(CONFIGURATION.as_ref())),
     };
-    setting.map_err(|problem| {
-        complain(&problem);
-        if arguments.site.config.is_none() && arguments.site.embedded.is_none() {
-            complain("give another file with --config FILE, or a directory of --embedded with --embedded DIR");
-        }
-        ExitCode::Config
-    })
+    setting.map_err(|problem| arguments.site.unusable(&problem))
 }
 
-/// What Ctrl-C, or SIGTERM, sets. The second one ends the process where it stands, which no message minds: what was under way
-/// is looked for by the next delivery, as after any crash. To be asked for when deliveries begin: before that there is nothing
-/// to wait for, and the first one ends the process.
+/// What Ctrl-C, or SIGTERM, sets. The second one ends the process at once: the next delivery looks for what was under way, as
+/// after any crash. Asked for when deliveries begin; before that, the first one ends the process.
 fn stop() -> Result<Arc<AtomicBool>, ExitCode> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -313,77 +284,40 @@ fn stop() -> Result<Arc<AtomicBool>, ExitCode> {
     Ok(stop)
 }
 
-fn hear(
-    event: Event,
-    arguments: &Arguments,
-    tally: &mut Tally,
-    failures: Option<&mut FailureFile>,
-    unwritable: &mut Option<io::Error>,
-    progress: &ReplayProgress,
-) {
-    match event {
-        Event::Done => tally.done += 1,
-        Event::Elsewhere => tally.elsewhere += 1,
-        Event::Tick => {}
-        Event::MessageReport(told) => {
-            tally.count(&told.outcome);
-            if let (Some(line), Some(failures)) = (&told.failure, failures)
-                && let Err(error) = failures.write(line)
-            {
-                unwritable.get_or_insert(error);
-            }
-            let (failed, why) = match &told.outcome {
-                ReplayOutcome::Deferred(why) | ReplayOutcome::Refused(why) => (true, why.as_str()),
-                ReplayOutcome::Delivered(plan) => (false, plan.as_str()),
-                ReplayOutcome::AlreadyThere => (false, "already there"),
-            };
-            if arguments.dry_run {
-                progress.above(|| say(&in_a_dry_run(&told, why, arguments.json)));
-            } else if failed && tally.failed() <= TOLD_ONE_BY_ONE {
-                progress.above(|| complain(&line(&told, why)));
-            } else if failed && tally.failed() == TOLD_ONE_BY_ONE + 1 {
-                progress.above(|| complain("more of that, which goes to the file of failures"));
-            }
-        }
-    }
-}
-
-fn result(outcome: &ReplayOutcome) -> &'static str {
-    match outcome {
-        ReplayOutcome::Delivered(_) => "delivered",
-        ReplayOutcome::AlreadyThere => "already there",
-        ReplayOutcome::Deferred(_) => "deferred",
-        ReplayOutcome::Refused(_) => "refused",
+fn show(report: &MessageReport, arguments: &Arguments, tally: &Tally, progress: &ReplayProgress) {
+    let failed = report.outcome.failed();
+    if arguments.dry_run {
+        progress.above(|| say(&if arguments.json { in_json(report) } else { line(report) }));
+    } else if failed && tally.failed() <= SHOWN_ONE_BY_ONE {
+        progress.above(|| complain(&line(report)));
+    } else if failed && tally.failed() == SHOWN_ONE_BY_ONE + 1 {
+        progress.above(|| complain("more of that, which goes to the file of failures"));
     }
 }
 
 /// One line, whatever the message and the servers say.
-fn line(told: &MessageReport, why: &str) -> String {
-    let recipient = told.recipient.as_deref().map(|recipient| format!(" to {recipient}")).unwrap_or_default();
-    let outcome = match &told.outcome {
-        ReplayOutcome::Deferred(_) => "deferred: ",
-        ReplayOutcome::Refused(_) => "refused: ",
-        ReplayOutcome::Delivered(_) | ReplayOutcome::AlreadyThere => "",
-    };
-    let line = format!("{}{recipient}: {outcome}{why}", told.source);
-    printable(&line).replace('\n', "?")
+fn line(report: &MessageReport) -> String {
+    let recipient = report.recipient.as_deref().map(|recipient| format!(" to {recipient}")).unwrap_or_default();
+    let (outcome, detail) = (&report.outcome, report.outcome.detail());
+    let failed = if outcome.failed() { format!("{}: ", outcome.as_str()) } else { String::new() };
+    printable(&format!("{}{recipient}: {failed}{detail}", report.source)).replace('\n', "?")
 }
 
-fn in_a_dry_run(told: &MessageReport, why: &str, json: bool) -> String {
-    if !json {
-        return line(told, why);
-    }
-    let result = match &told.outcome {
+/// What a dry run says to programs.
+fn in_json(report: &MessageReport) -> String {
+    let result = match &report.outcome {
         ReplayOutcome::Delivered(_) => "to be delivered",
-        outcome => result(outcome),
+        outcome => outcome.as_str(),
     };
-    serde_json::json!({ "source": told.source, "recipient": told.recipient, "result": result, "detail": why })
+    let detail = report.outcome.detail();
+    serde_json::json!({ "source": report.source, "recipient": report.recipient, "result": result, "detail": detail })
         .to_string()
 }
 
-/// `failures` is where what failed was written down, and whether all of it was.
-fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<(&PathBuf, bool)>) {
+/// Says what all of it came to, and where what failed was written down.
+fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<&FailureFile>) {
     let left = total - tally.looked_at();
+    let left_out = failures.is_some_and(|failures| failures.error.is_some());
     if arguments.json {
         return say(&serde_json::json!({
             "dry_run": arguments.dry_run,
@@ -393,8 +327,8 @@ fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<
             "refused": tally.refused,
             "in_other_slices": tally.elsewhere,
             "left": left,
-            "failures": failures.map(|(file, _)| file),
-            "failures_left_out": failures.is_some_and(|(_, all)| !all),
+            "failures": failures.map(|failures| &failures.path),
+            "failures_left_out": left_out,
         })
         .to_string());
     }
@@ -412,20 +346,17 @@ fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<
     if left > 0 {
         say(&format!("ended early: {left} of {total} messages are left; the same command goes on with them"));
     }
-    if let Some((file, all)) = failures {
-        if !all {
-            let file = file.display();
-            return say(&format!(
-                "only some of what failed is in {file}: give the same command again, with room for all"
-            ));
-        }
-        let (place, file) = (arguments.site.options(), shell_word(&file.to_string_lossy()));
-        let without = if arguments.without_sent { " --without-sent" } else { "" };
-        say(&format!("what failed is in {file}; once mended:\n  maildrop_command replay{place}{without} {file}"));
+    let Some(FailureFile { path, .. }) = failures else { return };
+    if left_out {
+        let file = path.display();
+        return say(&format!("only some of what failed is in {file}: give the same command again, with room for all"));
     }
+    let (site, file) = (arguments.site.options(), shell_word(&path.to_string_lossy()));
+    let without = if arguments.without_sent { " --without-sent" } else { "" };
+    say(&format!("what failed is in {file}; once mended:\n  maildrop_command replay{site}{without} {file}"));
 }
 
-/// Where what fails is written. Made before anything is delivered: a replay that cannot say what failed should not begin.
+/// Makes the file of what fails, before anything is delivered: a replay that cannot say what failed should not begin.
 fn failure_file(arguments: &Arguments) -> Result<FailureFile, ExitCode> {
     let path = arguments.failures_to.clone().unwrap_or_else(|| {
         let time: String = timestamp::told(timestamp::now()).replace(' ', "T").replace(['-', ':'], "");
@@ -440,16 +371,15 @@ fn failure_file(arguments: &Arguments) -> Result<FailureFile, ExitCode> {
     })
 }
 
-/// Tells why a replay cannot begin or go on, and gives the status to exit with.
-fn told(error: &ReplayError) -> ExitCode {
-    match error {
+/// Says why a replay cannot begin or go on, and gives the status to exit with.
+fn cannot_go_on(error: &ReplayError) -> ExitCode {
+    let exit = match error {
         ReplayError::Ledger(error) => return failed(error),
-        error => complain(&error.to_string()),
-    }
-    match error {
         ReplayError::Source { .. } => ExitCode::NoInput,
         ReplayError::NotASource { .. } => ExitCode::DataErr,
         ReplayError::Job(_) => ExitCode::OsErr,
-        ReplayError::List(_) | ReplayError::StandardInput(_) | ReplayError::Ledger(_) => ExitCode::IoErr,
-    }
+        ReplayError::List(_) | ReplayError::StandardInput(_) => ExitCode::IoErr,
+    };
+    complain(&error.to_string());
+    exit
 }

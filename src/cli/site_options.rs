@@ -54,13 +54,16 @@ impl SiteOptions {
             return Ok(Site::embedded(Embedded::new(directory.clone())));
         }
         let file = self.config.clone().unwrap_or_else(|| CONFIGURATION.into());
-        Config::load(&file).and_then(configured).map_err(|error| {
-            complain(&error.to_string());
-            if self.config.is_none() {
-                complain("give another file with --config FILE, or a directory of --embedded with --embedded DIR");
-            }
-            ExitCode::Config
-        })
+        Config::load(&file).and_then(configured).map_err(|error| self.unusable(&error.to_string()))
+    }
+
+    /// The status to exit with where the configuration, or the directory, is of no use, once that has been told.
+    pub(super) fn unusable(&self, problem: &str) -> ExitCode {
+        complain(problem);
+        if self.config.is_none() && self.embedded.is_none() {
+            complain("give another file with --config FILE, or a directory of --embedded with --embedded DIR");
+        }
+        ExitCode::Config
     }
 
     /// Refuses root where it must not work in the directory of an embedded site.

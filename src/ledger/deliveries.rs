@@ -85,15 +85,16 @@ pub(crate) fn never_ended(
 }
 
 /// Which deliveries to envelope recipients are asked for. What is not said does not narrow it.
-pub(crate) struct DeliveryQuery<'a> {
+#[derive(Debug)]
+pub(crate) struct DeliveryQuery {
     /// Of messages with one of these locks, whenever they were tried; empty: of all messages.
-    pub(crate) locks: &'a [LockName],
+    pub(crate) locks: Vec<LockName>,
     /// Those that were tried since, in microseconds since 1970.
     pub(crate) since: Option<i64>,
     /// Those whose recipient's copy is not delivered.
     pub(crate) failed: bool,
     /// Those to one of these addresses, as the ledger keeps them.
-    pub(crate) recipients: &'a [String],
+    pub(crate) recipients: Vec<String>,
 }
 
 /// An attempt to deliver to an envelope recipient.
@@ -107,7 +108,7 @@ pub(crate) struct TriedDelivery {
 /// Shows the attempts at the deliveries that are asked for, some thousand rows in memory at a time.
 pub(crate) fn each_delivery<E: From<DatabaseError>>(
     database: &mut dyn Database,
-    query: &DeliveryQuery<'_>,
+    query: &DeliveryQuery,
     mut see: impl FnMut(TriedDelivery) -> Result<(), E>,
 ) -> Result<(), E> {
     let mut condition = String::from("a.role = 'recipient'");
@@ -147,7 +148,7 @@ pub(crate) fn each_delivery<E: From<DatabaseError>>(
         dialect.uuid("a.attempt"),
         dialect.hex("a.copy_key"),
     );
-    for lock in query.locks {
+    for lock in &query.locks {
         // An attempt has one row for its recipient's copy: its UUID tells where the next page begins.
         let mut last = Uuid::nil();
         loop {

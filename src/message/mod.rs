@@ -103,6 +103,12 @@ impl Message {
         Some(decode::tidy(&String::from_utf8_lossy(&value), FIELD_LIMIT, false)).filter(|value| !value.is_empty())
     }
 
+    /// The recipient for whom pipe(8) prepended lines: Delivered-To; without its flag D, X-Original-To.
+    #[must_use]
+    pub(crate) fn prepended_recipient(&self) -> Option<String> {
+        self.prepended_line("Delivered-To").or_else(|| self.prepended_line("X-Original-To"))
+    }
+
     /// The same message without the lines that pipe(8) prepended: for another recipient, whom they do not concern.
     #[must_use]
     pub(crate) fn for_another_recipient(&self) -> Self {

@@ -6,13 +6,10 @@
 use crate::base::deadline::Deadline;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::delivery::{Manner, Refusal};
-use crate::ledger::CopyKey;
-use crate::ledger::Database;
 use crate::ledger::recorded::{self, RecordedCopy, Selection};
-use crate::mailbox::{MailboxError, MailboxFailure, Reading, Recorded};
-use crate::mailbox::{Matching, Wanted};
-use crate::message::Role;
-use crate::message::{Identity, Message};
+use crate::ledger::{CopyKey, Database};
+use crate::mailbox::{MailboxError, MailboxFailure, Matching, Reading, Recorded, Wanted};
+use crate::message::{Identity, Message, Role};
 use crate::operations::audit::{self, Audit};
 use crate::operations::replay::ReplayOutcome;
 use crate::site::Site;
@@ -20,6 +17,9 @@ use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
+
+/// [`finish`] or [`restore`].
+pub(crate) type Redelivery = fn(&Site, &RecordedCopy, Deadline) -> Result<Manner, RedeliveryError>;
 
 /// Why a copy could not be delivered again.
 #[derive(Debug, Error)]
@@ -38,6 +38,16 @@ pub enum RedeliveryError {
     Database(#[from] DatabaseError),
 }
 
+impl From<RedeliveryError> for ReplayOutcome {
+    fn from(error: RedeliveryError) -> Self {
+        match error {
+            RedeliveryError::Refused(refusal) => Self::from(&refusal),
+            RedeliveryError::Database(_) | RedeliveryError::OutOfReach(_) => Self::Deferred(error.to_string()),
+            RedeliveryError::NoSource(_) => Self::Refused(error.to_string()),
+        }
+    }
+}
+
 /// Which of the copies that the ledger has as delivered are not in their mailboxes any more, under whatever UID: those are
 /// [`Audit::gone`]. Looks only.
 ///
@@ -50,20 +60,20 @@ pub fn lost(site: &Site, database: &mut dyn Database, selection: &Selection<'_>)
     Ok(audit)
 }
 
-/// Delivers these copies again by `how`, one after the other, until `stop` is set. `hear` is told of each what came of it.
+/// Delivers these copies again by `how`, one after the other, until `stop` is set. `listen` is called with what came of each.
 ///
 /// # Errors
 /// The ledger may not be read: it would say so of each of them.
 pub(crate) fn redeliver(
     site: &Site,
     copies: &[RecordedCopy],
-    how: impl Fn(&Site, &RecordedCopy, Deadline) -> Result<Manner, RedeliveryError>,
+    how: Redelivery,
     stop: &AtomicBool,
-    mut hear: impl FnMut(&RecordedCopy, ReplayOutcome),
+    mut listen: impl FnMut(&RecordedCopy, ReplayOutcome),
 ) -> Result<(), DatabaseError> {
     for copy in copies.iter().take_while(|_| !stop.load(Ordering::Relaxed)) {
         let deadline = Deadline::after(site.deadline());
-        // A panic in one delivery says nothing about the next one. The log has it.
+        // After a panic in one delivery, which the log has, the next one may succeed.
         let outcome = match catch_unwind(AssertUnwindSafe(|| how(site, copy, deadline))) {
             Ok(Ok(Manner::AlreadyThere | Manner::Adopted(_))) => ReplayOutcome::AlreadyThere,
             Ok(Ok(Manner::Owed(why))) => ReplayOutcome::Refused(why),
@@ -72,22 +82,18 @@ pub(crate) fn redeliver(
             Ok(Err(RedeliveryError::Database(error))) if error.failure == DatabaseFailure::AccessDenied => {
                 return Err(error);
             }
-            Ok(Err(RedeliveryError::Refused(refusal))) => ReplayOutcome::refusal(&refusal),
-            Ok(Err(error @ (RedeliveryError::Database(_) | RedeliveryError::OutOfReach(_)))) => {
-                ReplayOutcome::Deferred(error.to_string())
-            }
-            Ok(Err(error @ RedeliveryError::NoSource(_))) => ReplayOutcome::Refused(error.to_string()),
+            Ok(Err(error)) => error.into(),
             Err(_) => ReplayOutcome::internal_error(),
         };
-        hear(copy, outcome);
+        listen(copy, outcome);
     }
     Ok(())
 }
 
-/// Finishes a copy that is owed. The ledger has it as owed, so its author was vouched for when the message came.
+/// Finishes a copy that is owed. Its author was vouched for when the message came.
 ///
 /// # Errors
-/// [`RedeliveryError`]; the copy then stays owed.
+/// The copy could not be delivered, and stays owed.
 pub fn finish(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Manner, RedeliveryError> {
     match redeliver_one(site, copy, false, deadline) {
         // Recipients may have filed or deleted it meanwhile; whoever wrote it need not have.
@@ -96,6 +102,30 @@ pub fn finish(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Ma
         }
         ended => ended,
     }
+}
+
+/// Delivers a lost copy again, unless it is in its mailbox after all: that is looked for under the lock, whatever was seen
+/// before.
+///
+/// # Errors
+/// The copy could not be delivered; the ledger stays as it was.
+pub fn restore(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Manner, RedeliveryError> {
+    redeliver_one(site, copy, true, deadline)
+}
+
+fn redeliver_one(
+    site: &Site,
+    copy: &RecordedCopy,
+    restore: bool,
+    deadline: Deadline,
+) -> Result<Manner, RedeliveryError> {
+    let message = {
+        let mut database = site.open_database(None, deadline)?;
+        let wanted = (copy.message, &copy.identity);
+        let message = message_of_ledger(site, database.as_mut(), wanted, Some(copy.key()), deadline)?;
+        if copy.role == Role::Sender { message } else { addressed(message, &copy.recipient) }
+    };
+    Ok(site.deliver_again(copy, &message, restore, deadline)?)
 }
 
 /// Looks for the copy that the author's mail program has saved, where nothing is left to deliver. Nothing is appended, so that
@@ -116,44 +146,11 @@ fn authors_own(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<O
     Ok(Some(Manner::Adopted(own.placement)))
 }
 
-/// Delivers a lost copy again, unless it is in its mailbox after all: that is looked for under the lock, whatever was seen
-/// before.
-///
-/// # Errors
-/// [`RedeliveryError`]; the ledger then stays as it was.
-pub fn restore(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Manner, RedeliveryError> {
-    redeliver_one(site, copy, true, deadline)
-}
-
-fn redeliver_one(
-    site: &Site,
-    copy: &RecordedCopy,
-    restore: bool,
-    deadline: Deadline,
-) -> Result<Manner, RedeliveryError> {
-    let message = {
-        let mut database = site.open_database(None, deadline)?;
-        source(site, database.as_mut(), copy, deadline)?
-    };
-    Ok(site.deliver_again(copy, &message, restore, deadline)?)
-}
-
-/// The message of a copy, as it is to be delivered for it.
-fn source(
-    site: &Site,
-    database: &mut dyn Database,
-    copy: &RecordedCopy,
-    deadline: Deadline,
-) -> Result<Message, RedeliveryError> {
-    let message = message_of_ledger(site, database, (copy.message, &copy.identity), Some(copy.key()), deadline)?;
-    Ok(addressed(message, copy))
-}
-
 /// A message that the ledger has recorded, from the sources that it keeps or from any copy: with the lines that pipe(8)
 /// prepended for that one. `last` is a copy to be tried last.
 ///
 /// # Errors
-/// [`RedeliveryError::NoSource`], [`RedeliveryError::OutOfReach`], and what the database says.
+/// It is found nowhere, or somewhere nobody could look; or the database fails.
 pub(crate) fn message_of_ledger(
     site: &Site,
     database: &mut dyn Database,
@@ -214,25 +211,22 @@ fn read_wherever_it_is(mailbox: &mut dyn Reading, copy: &RecordedCopy) -> Result
     }
 }
 
-/// The message with this copy's recipient in the lines that pipe(8) prepended for another: nobody is to learn from a copy
-/// who else got one. The original recipient of this one is not known, so that X-Original-To goes.
-fn addressed(message: Message, copy: &RecordedCopy) -> Message {
-    let body = message.without_prepended_lines();
-    let prepended = message.as_received().get(..message.as_received().len() - body.len()).unwrap_or_default();
-    // Who the lines are about is Delivered-To; without flag D, X-Original-To. Beside another's Delivered-To, an
-    // X-Original-To of this recipient's is an alias that both are in.
-    let line = message.prepended_line("Delivered-To").or_else(|| message.prepended_line("X-Original-To"));
-    let own = line.is_some_and(|address| address.eq_ignore_ascii_case(&copy.recipient));
-    if copy.role == Role::Sender || prepended.is_empty() || own {
+/// The message with this recipient in the lines that pipe(8) prepended for another, so that nobody learns who else got one.
+/// X-Original-To goes, as this recipient's is not known.
+fn addressed(message: Message, recipient: &str) -> Message {
+    // Beside another's Delivered-To, an X-Original-To of this recipient's is an alias that both are in.
+    let own = message.prepended_recipient().is_some_and(|address| address.eq_ignore_ascii_case(recipient));
+    let (received, body) = (message.as_received(), message.without_prepended_lines());
+    if own || body.len() == received.len() {
         return message;
     }
-    let mut bytes = Vec::with_capacity(message.as_received().len());
-    for line in prepended.split_inclusive(|&byte| byte == b'\n') {
+    let mut bytes = Vec::with_capacity(received.len());
+    for line in received.get(..received.len() - body.len()).unwrap_or_default().split_inclusive(|&byte| byte == b'\n') {
         let is = |name: &str| line.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name.as_bytes()));
         if is("Return-Path:") {
             bytes.extend_from_slice(line);
         } else if is("Delivered-To:") {
-            bytes.extend_from_slice(format!("Delivered-To: {}\r\n", copy.recipient).as_bytes());
+            bytes.extend_from_slice(format!("Delivered-To: {recipient}\r\n").as_bytes());
         }
     }
     bytes.extend_from_slice(body);
@@ -243,38 +237,22 @@ fn addressed(message: Message, copy: &RecordedCopy) -> Message {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::LockName;
 
     #[test]
-    fn lines_for_another_recipient_are_not_told() {
-        let told = |lines: &str| {
+    fn lines_for_another_recipient_are_left_out() {
+        let left = |lines: &str| {
             let message = Message::receive(format!("{lines}Subject: x\r\n\r\nx\r\n").into_bytes()).unwrap();
-            let copy = RecordedCopy {
-                message: 1,
-                identity: *message.identity(),
-                lock: LockName::new("maildrop", b"<1@x>"),
-                message_id: "<1@x>".into(),
-                sender: String::new(),
-                subject: None,
-                recorded_at: 0,
-                role: Role::Recipient,
-                user: "doug".into(),
-                mailbox: "INBOX".into(),
-                recipient: "doug@x".into(),
-                placement: None,
-                reason: None,
-            };
-            let bytes = addressed(message, &copy).as_received().to_vec();
+            let bytes = addressed(message, "doug@x").as_received().to_vec();
             String::from_utf8(bytes).unwrap().split_once("Subject:").unwrap().0.to_owned()
         };
         let own = "Return-Path: <>\r\nX-Original-To: all@x\r\nDelivered-To: Doug@x\r\n";
-        assert_eq!(told(own), own);
-        assert_eq!(told("X-Original-To: doug@x\r\n"), "X-Original-To: doug@x\r\n");
-        assert_eq!(told("X-Original-To: scuba@x\r\nDelivered-To: scuba@x\r\n"), "Delivered-To: doug@x\r\n");
+        assert_eq!(left(own), own);
+        assert_eq!(left("X-Original-To: doug@x\r\n"), "X-Original-To: doug@x\r\n");
+        assert_eq!(left("X-Original-To: scuba@x\r\nDelivered-To: scuba@x\r\n"), "Delivered-To: doug@x\r\n");
         // Mail to doug goes to scuba, too.
-        assert_eq!(told("X-Original-To: doug@x\r\nDelivered-To: scuba@x\r\n"), "Delivered-To: doug@x\r\n");
-        // What stands further down came with the message, and says nothing of whose lines those at the top are.
+        assert_eq!(left("X-Original-To: doug@x\r\nDelivered-To: scuba@x\r\n"), "Delivered-To: doug@x\r\n");
+        // What stands further down came with the message, and does not say whose lines those at the top are.
         let further_down = "X-Original-To: scuba@x\r\nReceived: from x\r\nDelivered-To: doug@x\r\n";
-        assert_eq!(told(further_down), "Received: from x\r\nDelivered-To: doug@x\r\n");
+        assert_eq!(left(further_down), "Received: from x\r\nDelivered-To: doug@x\r\n");
     }
 }

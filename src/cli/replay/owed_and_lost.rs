@@ -3,14 +3,10 @@
 use super::super::{complain, say, table};
 use super::progress::ReplayProgress;
 use super::{Arguments, Tally, exit_of};
-use crate::base::deadline::Deadline;
 use crate::base::timestamp;
 use crate::cli::site_options::failed;
-use crate::delivery::Manner;
 use crate::ledger::recorded::{self, RecordedCopy, Selection};
-use crate::operations::redelivery::{self, RedeliveryError};
-use crate::operations::replay::ReplayOutcome;
-use crate::site::Setting;
+use crate::operations::redelivery::{self, Redelivery};
 use crate::site::Site;
 use std::time::Duration;
 use sysexits::ExitCode;
@@ -25,9 +21,9 @@ fn selection(arguments: &Arguments) -> Selection<'_> {
 }
 
 /// Finishes what is owed.
-pub(super) fn owed(arguments: &Arguments, setting: &Setting) -> Result<ExitCode, ExitCode> {
+pub(super) fn owed(arguments: &Arguments, site: &Site) -> Result<ExitCode, ExitCode> {
     let (_, mut database) = arguments.site.open(PATIENCE)?;
-    let left_for = setting.site.left_to_authors_for();
+    let left_for = site.left_to_authors_for();
     let owed = recorded::owed_by_now(database.as_mut(), &selection(arguments), left_for);
     let (copies, left) = owed.map_err(|error| failed(&error))?;
     drop(database);
@@ -35,17 +31,17 @@ pub(super) fn owed(arguments: &Arguments, setting: &Setting) -> Result<ExitCode,
         say(&format!("{left} copies are left to their authors' own mail programs for a while yet (sent.look_after)"));
     }
     if arguments.dry_run {
-        show(arguments, &copies, "owed", |copy| copy.reason.clone().unwrap_or_default());
+        show(arguments, &copies, true);
         return Ok(ExitCode::Ok);
     }
-    redeliver(arguments, setting, &copies, redelivery::finish)
+    redeliver(arguments, site, &copies, redelivery::finish)
 }
 
 /// Shows what is lost, and with `--yes` delivers it again.
-pub(super) fn restore(arguments: &Arguments, setting: &Setting) -> Result<ExitCode, ExitCode> {
+pub(super) fn restore(arguments: &Arguments, site: &Site) -> Result<ExitCode, ExitCode> {
     let slow = crate::cli::Slow::watch("looking into the mailboxes");
     let (_, mut database) = arguments.site.open(PATIENCE)?;
-    let losses = redelivery::lost(&setting.site, database.as_mut(), &selection(arguments));
+    let losses = redelivery::lost(site, database.as_mut(), &selection(arguments));
     let losses = losses.map_err(|error| failed(&error))?;
     drop((slow, database));
     for (user, mailbox, error) in &losses.unseen {
@@ -57,51 +53,46 @@ pub(super) fn restore(arguments: &Arguments, setting: &Setting) -> Result<ExitCo
     let copies: Vec<RecordedCopy> = wanted.map(|(copy, _)| copy).collect();
     let seen = if losses.unseen.is_empty() { ExitCode::Ok } else { ExitCode::TempFail };
     if arguments.yes {
-        let exit = redeliver(arguments, setting, &copies, redelivery::restore)?;
+        let exit = redeliver(arguments, site, &copies, redelivery::restore)?;
         return Ok(if exit == ExitCode::Ok { seen } else { exit });
     }
     // What was not looked at may be lost as well.
     if !copies.is_empty() || losses.unseen.is_empty() {
-        show(arguments, &copies, "lost", |copy| copy.subject.clone().unwrap_or_default());
+        show(arguments, &copies, false);
     }
-    if !arguments.json {
-        if !losses.unseen.is_empty() {
-            say(&format!(
-                "{} of {} mailboxes could not be looked at: what they have lost is not known",
-                losses.unseen.len(),
-                losses.mailboxes
-            ));
-        }
-        let (looked, mailboxes, left) = (losses.copies, losses.mailboxes, gone - copies.len());
+    if arguments.json {
+        return Ok(seen);
+    }
+    let (unseen, mailboxes) = (losses.unseen.len(), losses.mailboxes);
+    if unseen > 0 {
+        say(&format!("{unseen} of {mailboxes} mailboxes could not be looked at: what they have lost is not known"));
+    }
+    let (looked, lost, left) = (losses.copies, copies.len(), gone - copies.len());
+    say(&format!("of {looked} copies in {mailboxes} mailboxes, {lost} would be delivered again with --yes"));
+    if left > 0 {
         say(&format!(
-            "of {looked} copies in {mailboxes} mailboxes, {} would be delivered again with --yes",
-            copies.len()
+            "gone besides, from mailboxes that go on: {left}, most likely deleted or filed by their owners. \
+             With --deleted, what is gone so is brought back, too"
         ));
-        if left > 0 {
-            say(&format!(
-                "gone besides, from mailboxes that go on: {left}, most likely deleted or filed by their owners. \
-                 With --deleted, what is gone so is brought back, too"
-            ));
-        } else if arguments.deleted && gone > 0 {
-            say("what owners have deleted or filed is among them: `maildrop_command audit --mailbox USER` tells which");
-        }
+    } else if arguments.deleted && gone > 0 {
+        say("what owners have deleted or filed is among them: `maildrop_command audit --mailbox USER` tells which");
     }
     Ok(seen)
 }
 
 fn redeliver(
     arguments: &Arguments,
-    setting: &Setting,
+    site: &Site,
     copies: &[RecordedCopy],
-    how: impl Fn(&Site, &RecordedCopy, Deadline) -> Result<Manner, RedeliveryError>,
+    how: Redelivery,
 ) -> Result<ExitCode, ExitCode> {
     let stop = super::stop()?;
     let total = copies.len() as u64;
     let mut tally = Tally::default();
     let mut progress = ReplayProgress::begin(total);
-    let ended = redelivery::redeliver(&setting.site, copies, how, &stop, |copy, outcome| {
-        if let ReplayOutcome::Deferred(why) | ReplayOutcome::Refused(why) = &outcome {
-            let line = format!("{} for {} of {}: {why}", copy.message_id, copy.mailbox, copy.user);
+    let ended = redelivery::redeliver(site, copies, how, &stop, |copy, outcome| {
+        if outcome.failed() {
+            let line = format!("{} for {} of {}: {}", copy.message_id, copy.mailbox, copy.user, outcome.detail());
             progress.above(|| complain(&line.replace('\n', "?")));
         }
         tally.count(&outcome);
@@ -115,7 +106,7 @@ fn redeliver(
 }
 
 /// Shows copies, to people the first of them.
-fn show(arguments: &Arguments, copies: &[RecordedCopy], what: &str, why: impl Fn(&RecordedCopy) -> String) {
+fn show(arguments: &Arguments, copies: &[RecordedCopy], owed: bool) {
     if arguments.json {
         for copy in copies {
             say(&serde_json::json!({
@@ -132,13 +123,14 @@ fn show(arguments: &Arguments, copies: &[RecordedCopy], what: &str, why: impl Fn
         return;
     }
     if copies.is_empty() {
-        return say(&format!("nothing is {what}"));
+        return say(if owed { "nothing is owed" } else { "nothing is lost" });
     }
     let row = |copy: &RecordedCopy| {
         let mailbox = format!("{} of {}", copy.mailbox, copy.user);
-        [timestamp::told(copy.recorded_at), mailbox, copy.message_id.clone(), why(copy)]
+        let last = if owed { &copy.reason } else { &copy.subject };
+        [timestamp::told(copy.recorded_at), mailbox, copy.message_id.clone(), last.clone().unwrap_or_default()]
     };
-    let last = if what == "owed" { "why" } else { "subject" };
+    let last = if owed { "why" } else { "subject" };
     say(&table(["since", "mailbox", "message", last], copies.iter().take(SHOWN).map(row)));
     if copies.len() > SHOWN {
         say(&format!("and {} more; --json has them all", copies.len() - SHOWN));

@@ -10,14 +10,12 @@ use std::time::{Duration, Instant};
 /// How often a line is written where there is no terminal.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// How far a replay has come.
 pub(super) struct ReplayProgress {
     /// Hidden where there is no terminal.
     bar: ProgressBar,
     total: u64,
     began: Instant,
-    /// When the last line was written.
-    told: Instant,
+    last_line: Instant,
     ending: bool,
 }
 
@@ -31,15 +29,15 @@ impl ReplayProgress {
         };
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).with_key("rate", rate));
         let now = Instant::now();
-        Self { bar, total, began: now, told: now, ending: false }
+        Self { bar, total, began: now, last_line: now, ending: false }
     }
 
     /// Shows the numbers.
     pub(crate) fn show(&mut self, tally: &Tally) {
         self.bar.set_position(tally.looked_at());
         self.bar.set_message(numbers(tally));
-        if self.bar.is_hidden() && self.told.elapsed() >= EVERY {
-            self.told = Instant::now();
+        if self.bar.is_hidden() && self.last_line.elapsed() >= EVERY {
+            self.last_line = Instant::now();
             complain(&line(tally, self.total, self.began.elapsed()));
         }
     }

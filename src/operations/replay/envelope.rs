@@ -4,11 +4,10 @@
 use crate::message::{Address, EnvelopeSender, Message};
 use crate::site::Envelope;
 use serde::Deserialize;
-use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// What one of these places says of an envelope. Each of them may leave things unsaid.
+/// What one of these places says of an envelope: all of it, some, or nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PartialEnvelope {
     /// The envelope sender; empty for the null sender.
@@ -36,7 +35,7 @@ struct Sidecar {
 }
 
 impl PartialEnvelope {
-    /// This, and what it leaves unsaid from `other`.
+    /// This; what it lacks comes from `other`.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             sender: self.sender.or(other.sender),
@@ -47,12 +46,9 @@ impl PartialEnvelope {
         }
     }
 
-    /// What the sidecar of a file says; nothing, where there is none.
-    ///
-    /// # Errors
-    /// What is wrong with it, for people.
+    /// What the sidecar of a file says; nothing, where there is none. Or what is wrong with it.
     pub(crate) fn beside(file: &Path) -> Result<Self, String> {
-        let path = sidecar(file);
+        let path = file.with_added_extension("envelope");
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
@@ -67,14 +63,12 @@ impl PartialEnvelope {
         Ok(Self { sender, recipients, queue_id, client_address, sasl_username })
     }
 
-    /// What the lines say that pipe(8) prepended with its flags R, O and D. The recipient is Delivered-To; without flag D it
-    /// is X-Original-To, the recipient before rewriting.
+    /// What the lines say that pipe(8) prepended with its flags R, O and D.
     pub(crate) fn in_prepended_lines(message: &Message) -> Self {
         let original = message.prepended_line("X-Original-To");
-        let recipient = message.prepended_line("Delivered-To").or_else(|| original.clone());
         Self {
             sender: message.prepended_line("Return-Path"),
-            recipients: recipient.map(|recipient| (recipient, original)).into_iter().collect(),
+            recipients: message.prepended_recipient().map(|recipient| (recipient, original)).into_iter().collect(),
             ..Self::default()
         }
     }
@@ -96,47 +90,18 @@ impl PartialEnvelope {
     }
 }
 
-/// The name of the sidecar of a file.
-fn sidecar(file: &Path) -> PathBuf {
-    let mut name = OsString::from(file);
-    name.push(".envelope");
-    name.into()
-}
-
-/// Whether the lines that pipe(8) prepended to the message, if it bears any, were prepended for this recipient.
+/// Whether the lines that pipe(8) prepended to the message, if any, were prepended for this recipient.
 pub(crate) fn was_prepended_for(message: &Message, envelope: &Envelope) -> bool {
     let recipient = envelope.recipient.to_string();
-    let ours = |line: &str| {
+    message.prepended_recipient().is_none_or(|line| {
         let same = |other: &str| line.eq_ignore_ascii_case(other);
         same(&recipient) || envelope.original_recipient.as_deref().is_some_and(same)
-    };
-    let line = message.prepended_line("Delivered-To").or_else(|| message.prepended_line("X-Original-To"));
-    line.is_none_or(|line| ours(&line))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn message(text: &str) -> Message {
-        Message::receive(text.as_bytes().to_vec()).unwrap()
-    }
-
-    #[test]
-    fn prepended_lines_are_an_envelope_and_lines_further_down_are_not() {
-        let given = PartialEnvelope::in_prepended_lines(&message(
-            "Return-Path: <lisa@gmail.com>\nX-Original-To: alias@axial.net\nDelivered-To: doug@axial.net\n\
-             Received: from x\nDelivered-To: mallory@axial.net\n\nx\n",
-        ));
-        assert_eq!(given.sender.as_deref(), Some("<lisa@gmail.com>"));
-        assert_eq!(given.recipients, [("doug@axial.net".into(), Some("alias@axial.net".into()))]);
-        let envelope = given.envelopes().next().unwrap().unwrap();
-        assert_eq!((envelope.sender.as_str(), envelope.recipient.domain()), ("lisa@gmail.com", "axial.net"));
-
-        let none =
-            PartialEnvelope::in_prepended_lines(&message("Received: from x\nDelivered-To: mallory@axial.net\n\nx\n"));
-        assert_eq!(none, PartialEnvelope::default());
-    }
 
     #[test]
     fn lines_for_somebody_else_are_told_apart() {
@@ -151,37 +116,8 @@ mod tests {
             ("Delivered-To: scuba@axial.net\n", false),
             ("X-Original-To: scuba@axial.net\n", false),
         ] {
-            let message = message(&format!("{lines}Subject: x\n\nx\n"));
+            let message = Message::receive(format!("{lines}Subject: x\n\nx\n").into_bytes()).unwrap();
             assert_eq!(was_prepended_for(&message, &envelope), ours, "{lines}");
         }
-    }
-
-    #[test]
-    fn what_one_place_leaves_unsaid_another_says() {
-        let options = PartialEnvelope { sender: Some(String::new()), ..PartialEnvelope::default() };
-        let sidecar = PartialEnvelope {
-            sender: Some("lisa@gmail.com".into()),
-            recipients: vec![("doug@axial.net".into(), None), ("no address".into(), None)],
-            sasl_username: Some("lisa".into()),
-            ..PartialEnvelope::default()
-        };
-        let given = options.or(sidecar);
-        assert_eq!((given.sender.as_deref(), given.sasl_username.as_deref()), (Some(""), Some("lisa")));
-        let envelopes: Vec<_> = given.envelopes().collect();
-        assert!(envelopes[0].is_ok());
-        assert!(envelopes[1].as_ref().unwrap_err().contains("no @domain"));
-    }
-
-    #[test]
-    fn a_sidecar_with_a_mistake_is_told() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("1.eml");
-        assert_eq!(PartialEnvelope::beside(&file), Ok(PartialEnvelope::default()));
-        std::fs::write(sidecar(&file), "sender = \"lisa@gmail.com\"\nrecipient = \"doug@axial.net\"\n").unwrap();
-        let error = PartialEnvelope::beside(&file).unwrap_err();
-        assert!(error.contains("1.eml.envelope: unknown field `recipient`"), "{error}");
-        std::fs::write(sidecar(&file), "recipients = [\"doug@axial.net\"]\nqueue_id = \"4bXyz\"\n").unwrap();
-        let given = PartialEnvelope::beside(&file).unwrap();
-        assert_eq!((given.recipients.len(), given.queue_id.as_deref()), (1, Some("4bXyz")));
     }
 }

@@ -1,108 +1,65 @@
 //! The list of what is to be replayed: where each message is, and how old it is. On disk, so that it may be long.
 
-use crate::ledger::CopyKey;
-use crate::operations::replay::ReplayError;
-use crate::operations::replay::lines::Window;
-use crate::operations::replay::source::{Form, Source};
-use crate::site::Site;
+use super::entry::{Entry, Location, Piece};
+use super::{Form, ReplayError};
+use crate::base::hex;
+use crate::ledger::deliveries::TriedDelivery;
 use rusqlite::{Connection, Row, params};
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// What the form of a message is written as in the list; a ledger's copy has none.
-const LEDGER: i64 = -1;
-
-/// Where a message is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Location {
-    Piece(Piece),
-    /// In the ledger, as the source of this copy.
-    Ledger(CopyKey),
-}
-
-/// A part of a file with a message in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    /// How it is written there.
-    pub(crate) form: Form,
-    /// Which file; `None` is standard input.
-    pub(crate) path: Option<PathBuf>,
-    pub(crate) offset: u64,
-    pub(crate) length: u64,
-}
-
-impl Piece {
-    /// The length of what reaches to the end of its file, wherever that is.
-    pub(crate) const TO_THE_END: u64 = i64::MAX as u64;
-
-    /// Opens it. Standard input has been opened already.
-    pub fn open(&self, stdin: Option<&File>) -> io::Result<Window> {
-        let file = match (&self.path, stdin) {
-            (Some(path), _) => File::open(path)?,
-            (None, Some(stdin)) => stdin.try_clone()?,
-            (None, None) => return Err(io::Error::other("standard input is not at hand")),
-        };
-        Ok(Window::new(file, self.offset, self.length))
-    }
-}
-
-/// An entry of the list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// How old it is: when the message arrived there, in microseconds since 1970.
-    pub(crate) at: i64,
-    pub(crate) place: Location,
-    /// The digest of its lock's name, where that is known without reading the message.
-    pub(crate) lock: Option<[u8; 32]>,
-}
+/// The forms of pieces by their numbers in the list. A copy of the ledger has the number behind them.
+const FORMS: [Form; 4] = [Form::Message, Form::Mbox, Form::QueueFile, Form::Failures];
 
 /// What is to be replayed, in a temporary file that no other process can open, and that is gone with this one.
 #[derive(Debug)]
-pub struct List(Connection);
+pub(crate) struct List(Connection);
 
 impl List {
-    /// An empty list.
-    fn new() -> Result<Self, ReplayError> {
+    pub(crate) fn new() -> Result<Self, ReplayError> {
         // No name: a file of SQLite's own in $SQLITE_TMPDIR or $TMPDIR, unlinked as soon as it is open
         // (https://sqlite.org/inmemorydb.html#temp_db). The cache is what it takes of memory, 1 MB.
         let connection = Connection::open("")?;
         connection.execute_batch(
             "PRAGMA temp_store = FILE; PRAGMA cache_size = -1024; PRAGMA journal_mode = OFF;
              CREATE TABLE entries (id INTEGER PRIMARY KEY, at INTEGER, form INTEGER, path BLOB, offset INTEGER,
-                                   length INTEGER, lock BLOB, UNIQUE (form, path, offset));
+                                   length INTEGER, lock TEXT, UNIQUE (form, path, offset));
              CREATE INDEX by_age ON entries (at, path, offset);
              BEGIN",
         )?;
         Ok(Self(connection))
     }
 
-    /// What these sources hold. `form` says how files are written; where it does not, their beginning does. `stdin` is standard
-    /// input, if it is one of them.
-    pub fn of(sources: &[Source], form: Option<Form>, stdin: Option<&File>, site: &Site) -> Result<Self, ReplayError> {
-        let list = Self::new()?;
-        sources.iter().try_for_each(|source| source.list(form, stdin, site, &list))?;
-        Ok(list)
+    /// Adds a message that arrived `at` this moment, unless that very place is in the list.
+    pub(crate) fn add_piece(&self, at: i64, piece: &Piece) -> Result<(), ReplayError> {
+        let form = FORMS.iter().position(|form| *form == piece.form).unwrap_or_default();
+        // Empty for standard input.
+        let path = piece.path.as_ref().map(|path| path.as_os_str().as_bytes()).unwrap_or_default();
+        self.add(at, form, path, (piece.offset, piece.length), None)
     }
 
-    /// Adds an entry, unless that very place is in the list.
-    pub(crate) fn add(&self, entry: &Entry) -> Result<(), ReplayError> {
+    /// Adds a delivery of the ledger's, as old as its first attempt is.
+    pub(crate) fn add_delivery(&self, tried: &TriedDelivery) -> Result<(), ReplayError> {
+        let (key, lock) = (hex::encode(tried.copy.as_bytes()), hex::encode(tried.lock.digest()));
+        self.add(tried.began_at, FORMS.len(), key.as_bytes(), (0, None), Some(lock))
+    }
+
+    fn add(
+        &self,
+        at: i64,
+        form: usize,
+        path: &[u8],
+        (offset, length): (u64, Option<u64>),
+        lock: Option<String>,
+    ) -> Result<(), ReplayError> {
         let mut insert = self.0.prepare_cached(
             "INSERT INTO entries (at, form, path, offset, length, lock) VALUES (?, ?, ?, ?, ?, ?)
              ON CONFLICT (form, path, offset) DO UPDATE SET at = min(at, excluded.at)",
         )?;
-        let lock = entry.lock.as_ref().map(<[u8; 32]>::as_slice);
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        match &entry.place {
-            Location::Piece(Piece { form, path, offset, length }) => {
-                let path = path.as_ref().map(|path| path.as_os_str().as_bytes()).unwrap_or_default();
-                insert.execute(params![entry.at, form.number(), path, number(*offset), number(*length), lock])?
-            }
-            Location::Ledger(key) => insert.execute(params![entry.at, LEDGER, key.as_bytes(), 0, 0, lock])?,
-        };
+        insert.execute(params![at, number(form as u64), path, number(offset), length.map(number), lock])?;
         Ok(())
     }
 
@@ -129,52 +86,39 @@ impl List {
 }
 
 fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
-    let bytes: Vec<u8> = row.get(2)?;
-    let number = |index| row.get(index).map(|number: i64| u64::try_from(number).unwrap_or_default());
-    let place = match (Form::of_number(row.get(1)?), <[u8; 32]>::try_from(bytes.as_slice())) {
-        (Some(form), _) => Location::Piece(Piece {
-            form,
-            path: (!bytes.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(&bytes))),
-            offset: number(3)?,
+    let (form, path): (i64, Vec<u8>) = (row.get(1)?, row.get(2)?);
+    let number =
+        |index| Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(index)?.and_then(|n| u64::try_from(n).ok()));
+    let source = match usize::try_from(form).ok().and_then(|form| FORMS.get(form)) {
+        Some(form) => Location::Piece(Piece {
+            form: *form,
+            path: (!path.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(&path))),
+            offset: number(3)?.unwrap_or_default(),
             length: number(4)?,
         }),
-        (None, Ok(key)) => Location::Ledger(CopyKey::from_bytes(key)),
-        (None, Err(_)) => return Err(rusqlite::Error::InvalidQuery),
+        None => Location::Ledger { ledger: String::from_utf8_lossy(&path).into_owned() },
     };
-    let lock: Option<Vec<u8>> = row.get(5)?;
-    Ok(Entry { at: row.get(0)?, place, lock: lock.and_then(|lock| lock.try_into().ok()) })
+    Ok(Entry::new(row.get(0)?, source, row.get(5)?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::CopyKey;
+    use crate::lock::LockName;
 
     #[test]
-    fn the_oldest_comes_first_and_each_place_once() {
-        let list = List::new().unwrap();
-        let piece = |name: &str| {
-            Location::Piece(Piece {
-                form: Form::Message,
-                path: Some(name.into()),
-                offset: 0,
-                length: Piece::TO_THE_END,
-            })
-        };
-        let ledger = Location::Ledger(CopyKey::from_bytes([7; 32]));
-        let all = [(5, piece("new")), (3, piece("b")), (3, piece("a")), (9, ledger.clone()), (1, ledger.clone())];
-        for (at, place) in all {
-            let lock = (place == ledger).then_some([9; 32]);
-            list.add(&Entry { at, place, lock }).unwrap();
+    fn a_delivery_of_the_ledger_is_there_once_as_old_as_its_first_attempt() {
+        let (list, lock) = (List::new().unwrap(), LockName::from_digest([9; 32]));
+        for began_at in [9, 1, 5] {
+            list.add_delivery(&TriedDelivery { began_at, copy: CopyKey::from_bytes([7; 32]), lock }).unwrap();
         }
-        let mut seen = Vec::new();
         list.each(|entry| {
-            seen.push(entry);
+            let ledger = Location::Ledger { ledger: "07".repeat(32) };
+            assert_eq!((entry.at, entry.lock(), entry.source), (1, Some(lock), ledger));
             ControlFlow::Continue(())
         })
         .unwrap();
-        assert_eq!(list.count().unwrap(), 4);
-        let places: Vec<&Location> = seen.iter().map(|entry| &entry.place).collect();
-        assert_eq!(places, [&ledger, &piece("a"), &piece("b"), &piece("new")]);
-        assert_eq!((seen[0].at, seen[0].lock, seen[1].lock), (1, Some([9; 32]), None));
+        assert_eq!(list.count().unwrap(), 1);
     }
 }

@@ -1,8 +1,7 @@
 //! Slices: which of several machines replays a message, and which job of one process.
 //!
-//! Both go by the lock's name, so two deliveries of one Message-ID are never under way at once, and no worker ever waits
-//! for a lock that another one holds. The space of hashes is divided into ranges of one size, as GNU Mailman divides it
-//! among its queue runners; but any number of ranges will do, for nothing here shifts bits.
+//! Both go by the lock's name, so two deliveries of one Message-ID never run at once, and no job waits for a lock that
+//! another one holds. As among GNU Mailman's queue runners, each has a range of the hashes, all of one size.
 
 use crate::lock::LockName;
 use std::str::FromStr;
@@ -15,7 +14,7 @@ pub(crate) struct Slice {
 }
 
 impl Slice {
-    /// Whether there is but one slice, so that nobody need know a message's lock to know its slice.
+    /// Whether it is the only one, so that no lock needs to be known.
     pub(crate) fn is_whole(&self) -> bool {
         self.count == 1
     }
@@ -39,8 +38,7 @@ impl FromStr for Slice {
     }
 }
 
-/// Which of `jobs` has the message that this lock guards. By other bytes than the slice: or all of a slice would go to one
-/// job.
+/// Which of `jobs` has the message that this lock guards. By other bytes than the slice, which would give all to one job.
 pub(crate) fn job_of(lock: &LockName, jobs: usize) -> usize {
     let jobs = u32::try_from(jobs).unwrap_or(u32::MAX);
     range_of(first_bytes(lock, 8), jobs) as usize
@@ -81,12 +79,8 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_the_range_have_a_slice() {
+    fn slices_are_read_and_have_the_ends_of_the_range() {
         assert_eq!((range_of(0, 3), range_of(u64::MAX, 3), range_of(u64::MAX / 3 + 1, 3)), (0, 2, 1));
-    }
-
-    #[test]
-    fn what_is_no_slice_is_told() {
         assert_eq!("3/4".parse(), Ok(Slice { index: 3, count: 4 }));
         for text in ["4/4", "0/0", "1", "a/b", "-1/4", ""] {
             assert!(text.parse::<Slice>().unwrap_err().contains("0/4"), "{text}");

@@ -5,17 +5,12 @@
 //! `src/global/mail_copy.c`), a line that the author himself had begun with `>From ` loses it. Where nothing was quoted, and
 //! Content-Length alone says where a message ends (mboxcl2), messages would be cut: that is refused.
 
-use crate::operations::replay::source::{Line, asctime};
+use crate::operations::replay::lines::Line;
 use memchr::memchr;
 
 /// Whether a line divides messages. The header field `From :` does not.
-pub(in crate::operations::replay) fn is_from_line(line: &[u8]) -> bool {
+pub(crate) fn is_from_line(line: &[u8]) -> bool {
     line.strip_prefix(b"From ").is_some_and(|rest| rest.trim_ascii_start().first() != Some(&b':'))
-}
-
-/// When the message arrived, by its `From ` line.
-pub(crate) fn date_of(line: &[u8]) -> Option<i64> {
-    asctime(&String::from_utf8_lossy(line))
 }
 
 /// What is said of an mbox whose Content-Length fields say that lines which begin messages stand within others.
@@ -23,9 +18,10 @@ pub(crate) const UNQUOTED: &str = "that is an mbox of the kind mboxcl2, it seems
     with `From ` belongs to the message before it. Convert it to mboxrd; or, if those fields are wrong, give --format mbox";
 
 /// Finds where messages begin.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Divider {
-    after_blank: bool,
+    /// Whether the line before is not empty.
+    after_text: bool,
     in_header: bool,
     /// How long the message's body is, by its header.
     length: Option<u64>,
@@ -33,16 +29,10 @@ pub(crate) struct Divider {
     ends: u64,
 }
 
-impl Default for Divider {
-    fn default() -> Self {
-        Self { after_blank: true, in_header: false, length: None, ends: 0 }
-    }
-}
-
 impl Divider {
     pub(crate) fn begins(&mut self, line: Line<'_>) -> bool {
-        let begins = self.after_blank && is_from_line(line.head);
-        self.after_blank = line.is_blank();
+        let begins = !self.after_text && is_from_line(line.head);
+        self.after_text = !line.is_blank();
         begins
     }
 
@@ -71,7 +61,7 @@ fn content_length(line: &[u8]) -> Option<u64> {
 }
 
 /// The message of a piece of an mbox: without its `From ` line, the quoting, and the empty line behind it.
-pub(in crate::operations::replay) fn message(mut piece: Vec<u8>) -> Vec<u8> {
+pub(crate) fn message(mut piece: Vec<u8>) -> Vec<u8> {
     for end in [b"\r\n\r\n".as_slice(), b"\n\n"] {
         if piece.ends_with(end) {
             piece.truncate(piece.len() - end.len() / 2);
@@ -117,15 +107,6 @@ mod tests {
     }
 
     #[test]
-    fn messages_begin_after_an_empty_line_only() {
-        let mut divider = Divider::default();
-        let lines: [&[u8]; 8] =
-            [b"From a\n", b"A: b\n", b"\n", b"x\n", b"From here on\n", b"\n", b"From b\n", b"From : field\n"];
-        let begins: Vec<bool> = lines.iter().map(|head| divider.begins(Line { offset: 0, head })).collect();
-        assert_eq!(begins, [true, false, false, false, false, false, true, false]);
-    }
-
-    #[test]
     fn a_message_that_has_not_ended_is_told_by_its_length() {
         let begins = |text: &str| {
             let (mut divider, mut offset) = (Divider::default(), 0);
@@ -143,6 +124,8 @@ mod tests {
         assert_eq!(begins(&mbox("Content-Length: many\n")), Some(3));
         assert_eq!(begins(&mbox("")), Some(3));
         assert_eq!(begins(&mbox("Content-Length: 10\n").replace("\nFrom y", "\n>From y")), Some(2));
+        // A message begins after an empty line only, and never with a header field.
+        assert_eq!(begins("From a\nA: b\n\nx\nFrom here on\n\nFrom b\n\nFrom : field\n"), Some(2));
         // In a body it is nobody's length.
         assert_eq!(begins("From a\n\nContent-Length: 99\n\nFrom b\n\nz\n"), Some(2));
     }

@@ -13,8 +13,9 @@
 //! *** MESSAGE FILE END deferred/E/E07D210813A ***
 //! ```
 
+use super::asctime;
 use crate::operations::replay::PartialEnvelope;
-use crate::operations::replay::source::{Line, asctime};
+use crate::operations::replay::lines::Line;
 use memchr::memmem;
 
 /// How the first line begins.
@@ -23,18 +24,13 @@ pub(crate) const BEGINNING: &[u8] = b"*** ENVELOPE RECORDS ";
 /// Whether a file begins as Postfix writes it itself: a record of type `C`, its length, and sizes as numbers
 /// (`src/global/rec_type.h`).
 pub(crate) fn is_raw(beginning: &[u8]) -> bool {
-    match beginning {
-        [b'C', _, rest @ ..] => {
-            let size = rest.get(..15).unwrap_or_default();
-            size.len() == 15 && size.iter().all(|byte| matches!(byte, b' ' | b'0'..=b'9'))
-        }
-        _ => false,
-    }
+    let is_of_size = |byte: &u8| matches!(byte, b' ' | b'0'..=b'9');
+    beginning.first() == Some(&b'C') && beginning.get(2..17).is_some_and(|size| size.iter().all(is_of_size))
 }
 
 /// When the message arrived, if this line says so.
 pub(crate) fn date_of(line: &[u8]) -> Option<i64> {
-    asctime(&String::from_utf8_lossy(line.strip_prefix(b"message_arrival_time: ")?))
+    asctime(line.strip_prefix(b"message_arrival_time: ")?)
 }
 
 /// Finds where queue files begin: at the top, and behind the end of another.
@@ -46,24 +42,19 @@ pub(crate) struct Divider {
 
 impl Divider {
     pub(crate) fn begins(&mut self, line: Line<'_>) -> bool {
-        match (&self.end, name_of(BEGINNING, line.head)) {
-            (None, Some(name)) => {
-                self.end = Some(marker("MESSAGE FILE END", name));
-                true
+        if let Some(end) = &self.end {
+            if line.head.trim_ascii_end() == end.as_slice() {
+                self.end = None;
             }
-            (Some(end), _) => {
-                if line.head.trim_ascii_end() == end.as_slice() {
-                    self.end = None;
-                }
-                false
-            }
-            (None, None) => false,
+            return false;
         }
+        self.end = name_of(BEGINNING, line.head).map(|name| marker("MESSAGE FILE END", name));
+        self.end.is_some()
     }
 }
 
 /// The message, and what the records say of its envelope; or what is wrong.
-pub(in crate::operations::replay) fn message(mut piece: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), &'static str> {
+pub(crate) fn message(mut piece: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), &'static str> {
     const CUT: &str = "what postcat printed is not whole: no `*** HEADER EXTRACTED` and `*** MESSAGE FILE END` lines follow \
         the message";
     let name = piece.split(|&byte| byte == b'\n').next().and_then(|line| name_of(BEGINNING, line));
@@ -75,7 +66,7 @@ pub(in crate::operations::replay) fn message(mut piece: Vec<u8>) -> Result<(Vec<
     let begin = contents_at + contents.len();
     // The last one: the message may hold such a line, too. An empty one leaves no line end between the two markers.
     let end = memmem::rfind(piece.get(begin - 1..).unwrap_or_default(), &extracted).ok_or(CUT)? + begin - 1;
-    let mut given = PartialEnvelope {
+    let mut envelope = PartialEnvelope {
         queue_id: name.rsplit(|&byte| byte == b'/').next().map(|id| String::from_utf8_lossy(id).into_owned()),
         ..PartialEnvelope::default()
     };
@@ -89,27 +80,27 @@ pub(in crate::operations::replay) fn message(mut piece: Vec<u8>) -> Result<(Vec<
         return Err("that is what `postcat -v` prints, with words before each line of the message: without -v");
     }
     let records = [piece.get(..contents_at), Some(behind)];
-    records.into_iter().flatten().for_each(|records| read_records(records, &mut given));
+    records.into_iter().flatten().for_each(|records| read_records(records, &mut envelope));
     piece.truncate((end + 1).max(begin));
     piece.drain(..begin);
-    Ok((piece, given))
+    Ok((piece, envelope))
 }
 
-fn read_records(records: &[u8], given: &mut PartialEnvelope) {
+fn read_records(records: &[u8], envelope: &mut PartialEnvelope) {
     let mut original = None;
     for line in String::from_utf8_lossy(records).lines() {
         let Some((name, value)) = line.split_once(": ").or_else(|| Some((line.strip_suffix(':')?, ""))) else {
             continue;
         };
         match name {
-            "sender" => given.sender = Some(value.to_owned()),
+            "sender" => envelope.sender = Some(value.to_owned()),
             "original_recipient" => original = Some(value.to_owned()),
-            "recipient" => given.recipients.push((value.to_owned(), original.take())),
-            // It has got the message, or its sender has been told that it will not.
+            "recipient" => envelope.recipients.push((value.to_owned(), original.take())),
+            // It has the message, or its sender has a bounce.
             "done_recipient" => original = None,
             "named_attribute" => match value.split_once('=') {
-                Some(("sasl_username", user)) => given.sasl_username = Some(user.to_owned()),
-                Some(("log_client_address", address)) => given.client_address = Some(address.to_owned()),
+                Some(("sasl_username", user)) => envelope.sasl_username = Some(user.to_owned()),
+                Some(("log_client_address", address)) => envelope.client_address = Some(address.to_owned()),
                 _ => {}
             },
             _ => {}
@@ -154,15 +145,15 @@ named_attribute: message_id=<pc1@x>
 
     #[test]
     fn the_envelope_and_the_message_are_read() {
-        let (message, given) = message(PRINTED.as_bytes().to_vec()).unwrap();
+        let (message, read) = message(PRINTED.as_bytes().to_vec()).unwrap();
         let text = String::from_utf8(message).unwrap();
         assert!(text.starts_with("From: lisa@gmail.com\n\n*** HEADER"), "{text}");
         assert!(text.ends_with("\n*** MESSAGE FILE END other ***\n"), "{text}");
-        assert_eq!((given.sender.as_deref(), given.queue_id.as_deref()), (Some("lisa@gmail.com"), Some("E07D210813A")));
-        assert_eq!(given.sasl_username.as_deref(), Some("lisa"));
+        assert_eq!((read.sender.as_deref(), read.queue_id.as_deref()), (Some("lisa@gmail.com"), Some("E07D210813A")));
+        assert_eq!(read.sasl_username.as_deref(), Some("lisa"));
         let alias = Some("alias@mail.axial.net".to_owned());
         assert_eq!(
-            given.recipients,
+            read.recipients,
             [("scuba@mail.axial.net".into(), None), ("doug@mail.axial.net".into(), alias)],
             "what the message says, and who is done, does not count"
         );
@@ -182,16 +173,7 @@ named_attribute: message_id=<pc1@x>
         assert!(message(in_words.into_bytes()).unwrap_err().contains("postcat -v"));
         let empty = "*** ENVELOPE RECORDS x ***\nsender: \nrecipient: a@b\n*** MESSAGE CONTENTS x ***\n\
                      *** HEADER EXTRACTED x ***\n*** MESSAGE FILE END x ***\n";
-        let (bytes, given) = message(empty.into()).unwrap();
-        assert_eq!((bytes.len(), given.sender.as_deref(), given.recipients.len()), (0, Some(""), 1));
-    }
-
-    #[test]
-    fn several_in_one_file_are_told_apart() {
-        let mut divider = Divider::default();
-        let both = format!("{PRINTED}{}", PRINTED.replace("E07", "F08"));
-        let begins = both.lines().filter(|line| divider.begins(Line { offset: 0, head: line.as_bytes() }));
-        assert_eq!(begins.collect::<Vec<_>>().len(), 2);
-        assert_eq!(date_of(b"message_arrival_time: Sat Nov 21 08:20:09 2026\n"), Some(1_795_249_209_000_000));
+        let (bytes, read) = message(empty.into()).unwrap();
+        assert_eq!((bytes.len(), read.sender.as_deref(), read.recipients.len()), (0, Some(""), 1));
     }
 }

@@ -1,0 +1,306 @@
+//! An entry of the list: where a message is, and what is known of it before it is read. With what came of it, it is a line of
+//! JSON in the file of what failed, which a later replay reads back as an entry.
+
+use super::lines::FilePart;
+use super::source::standard_input;
+use super::{Form, PartialEnvelope, ReplayOutcome};
+use crate::base::hex;
+use crate::lock::LockName;
+use crate::message::Message;
+use crate::site::Envelope;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Deserializer, Serialize};
+use std::borrow::Cow;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// How each line begins, so that a line and its age are recognised without parsing all of it.
+const MARK: &str = "{\"maildrop_command_replay\":1";
+const AT: &str = ",\"at\":";
+
+/// The first version of this format.
+const VERSION: u8 = 1;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    /// When the message arrived there, in microseconds since 1970.
+    pub(crate) at: i64,
+    pub(crate) source: Location,
+    message_id: Option<String>,
+    /// The digest of its lock's name, where that is known without reading the message.
+    pub(super) lock: Option<String>,
+    /// The message's identity, once it was read: a file may have changed by the time it is read again.
+    identity: Option<String>,
+    envelope: Option<EnvelopeLine>,
+}
+
+/// Where a message is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Location {
+    Piece(Piece),
+    /// In the ledger, as the source of the copy with this key.
+    Ledger {
+        ledger: String,
+    },
+    /// In the entry itself, as base64: what came from standard input cannot be read again. With a form, the message could
+    /// not be read from it.
+    Content {
+        content: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        form: Option<Form>,
+    },
+}
+
+/// A part of a file with a message in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Piece {
+    pub(crate) form: Form,
+    /// `None` is standard input.
+    #[serde(rename = "file", deserialize_with = "named_file")]
+    pub(crate) path: Option<PathBuf>,
+    #[serde(default)]
+    pub(crate) offset: u64,
+    /// Without it, to the end of the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) length: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct EnvelopeLine {
+    sender: String,
+    recipient: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    original_recipient: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_address: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sasl_username: Option<String>,
+}
+
+/// A line of the file of what failed.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    maildrop_command_replay: u8,
+    #[serde(flatten)]
+    entry: Entry,
+    result: String,
+    reason: String,
+}
+
+/// A line never means standard input.
+fn named_file<'de, D: Deserializer<'de>>(file: D) -> Result<Option<PathBuf>, D::Error> {
+    PathBuf::deserialize(file).map(Some)
+}
+
+/// Whether a file begins with such a line.
+pub(crate) fn is_line(beginning: &[u8]) -> bool {
+    beginning.starts_with(MARK.as_bytes())
+}
+
+/// How old the message of a line is, by the line's beginning.
+pub(crate) fn at_of(beginning: &[u8]) -> Option<i64> {
+    let beginning = String::from_utf8_lossy(beginning);
+    beginning.strip_prefix(MARK)?.strip_prefix(AT)?.split_once(',')?.0.parse().ok()
+}
+
+pub(super) fn digest(text: &str) -> Option<[u8; 32]> {
+    hex::decode(text)?.try_into().ok()
+}
+
+impl Piece {
+    /// The whole of a file; without a path, of standard input.
+    pub(crate) fn whole(form: Form, path: Option<&Path>) -> Self {
+        Self { form, path: path.map(Path::to_owned), offset: 0, length: None }
+    }
+
+    pub(crate) fn open(&self) -> io::Result<FilePart> {
+        let file = match &self.path {
+            Some(path) => File::open(path)?,
+            None => standard_input().map_err(io::Error::other)?.try_clone()?,
+        };
+        Ok(FilePart::new(file, self.offset, self.length))
+    }
+
+    /// Its bytes, up to this many; or why there are none, for people.
+    pub(super) fn first_bytes(&self, limit: u64) -> Result<Vec<u8>, String> {
+        let mut bytes = Vec::new();
+        let read = self.open().and_then(|file| file.take(limit).read_to_end(&mut bytes));
+        read.map(|_| bytes).map_err(|error| format!("it cannot be read: {error}"))
+    }
+}
+
+impl Location {
+    /// Why a line cannot lead there, if so.
+    fn problem(&self) -> Option<&'static str> {
+        match self {
+            Self::Piece(Piece { form: Form::Failures, .. }) | Self::Content { form: Some(Form::Failures), .. } => {
+                Some("a line that leads to another such line")
+            }
+            Self::Ledger { ledger } if digest(ledger).is_none() => Some("a copy's key has 64 hexadecimal digits"),
+            Self::Content { content, .. } => Self::decode(content).err(),
+            Self::Piece(_) | Self::Ledger { .. } => None,
+        }
+    }
+
+    /// The bytes of [`Content`](Self::Content).
+    pub(super) fn decode(content: &str) -> Result<Vec<u8>, &'static str> {
+        match STANDARD.decode(content) {
+            // Nobody is sent an empty message.
+            Ok(bytes) if bytes.is_empty() => {
+                Err("the message is not in this line: it could not be read when it failed")
+            }
+            Ok(bytes) => Ok(bytes),
+            Err(_) => Err("its content is no base64"),
+        }
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Piece(Piece { path, offset, .. }) => {
+                let path = path.as_deref().unwrap_or(Path::new("standard input")).display();
+                if *offset == 0 { path.fmt(f) } else { write!(f, "{path}, byte {offset}") }
+            }
+            Self::Content { .. } => f.write_str("standard input"),
+            Self::Ledger { .. } => f.write_str("the ledger"),
+        }
+    }
+}
+
+impl Entry {
+    pub(crate) fn new(at: i64, source: Location, lock: Option<String>) -> Self {
+        Self { at, source, message_id: None, lock, identity: None, envelope: None }
+    }
+
+    /// Reads a line of a file of failures; or says what is wrong with it.
+    fn from_line(line: &[u8]) -> Result<Self, String> {
+        let line: Line = serde_json::from_slice(line).map_err(|error| format!("no line of a replay: {error}"))?;
+        if line.maildrop_command_replay != VERSION {
+            return Err("a line of a newer release".into());
+        }
+        Ok(line.entry)
+    }
+
+    /// An entry that is a line of an earlier replay stands for the entry in that line; any other, for itself.
+    pub(super) fn resolve(&self) -> Result<Cow<'_, Self>, String> {
+        match &self.source {
+            // However large: it may hold a whole message.
+            Location::Piece(piece) if piece.form == Form::Failures => {
+                let entry = Self::from_line(&piece.first_bytes(u64::MAX)?)?;
+                entry.source.problem().map_or(Ok(Cow::Owned(entry)), |problem| Err(problem.into()))
+            }
+            _ => Ok(Cow::Borrowed(self)),
+        }
+    }
+
+    /// The line that says how it failed, without its line end. `message` and `envelope` are what is known by now.
+    pub(crate) fn into_line(
+        mut self,
+        message: Option<(&Message, &LockName)>,
+        envelope: Option<&Envelope>,
+        outcome: &ReplayOutcome,
+    ) -> String {
+        // A line that leads nowhere stays as it is, but for why it failed.
+        if let Location::Piece(piece) = &self.source
+            && piece.form == Form::Failures
+            && let Ok(entry) = piece.first_bytes(u64::MAX).and_then(|line| Self::from_line(&line))
+        {
+            self = entry;
+        }
+        // Standard input cannot be read again, and JSON holds no path that is not UTF-8.
+        if let Location::Piece(piece) = &self.source
+            && piece.path.as_deref().and_then(Path::to_str).is_none()
+        {
+            let (content, form) = match message {
+                Some((message, _)) => (STANDARD.encode(message.as_received()), None),
+                None => (STANDARD.encode(piece.first_bytes(u64::MAX).unwrap_or_default()), Some(piece.form)),
+            };
+            self.source = Location::Content { content, form };
+        }
+        if let Some((message, lock)) = message {
+            self.message_id = message.message_id().map(ToOwned::to_owned);
+            self.lock = Some(hex::encode(lock.digest()));
+            self.identity = Some(hex::encode(message.identity().as_bytes()));
+        }
+        if let Some(Envelope { sender, recipient, original_recipient, queue_id, client_address, sasl_username }) =
+            envelope
+        {
+            self.envelope = Some(EnvelopeLine {
+                sender: sender.clone(),
+                recipient: recipient.to_string(),
+                original_recipient: original_recipient.clone(),
+                queue_id: queue_id.clone(),
+                client_address: client_address.clone(),
+                sasl_username: sasl_username.clone(),
+            });
+        }
+        let (result, reason) = (outcome.as_str().to_owned(), outcome.detail().to_owned());
+        // Nothing in it can fail to be JSON.
+        serde_json::to_string(&Line { maildrop_command_replay: VERSION, entry: self, result, reason })
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn lock(&self) -> Option<LockName> {
+        digest(self.lock.as_deref()?).map(LockName::from_digest)
+    }
+
+    /// Whether this is the message that failed: what it was taken from may have changed since.
+    pub(crate) fn is_about(&self, message: &Message) -> bool {
+        match self.identity.as_deref() {
+            // A mail reader that rewrote the mbox leaves the Message-ID, and not where the message ends.
+            Some(identity) => identity == hex::encode(message.identity().as_bytes()),
+            None => self.message_id.as_deref().is_none_or(|id| message.message_id() == Some(id)),
+        }
+    }
+
+    /// The one recipient for whom it failed, with the rest of the envelope; empty, where no envelope was known.
+    pub(crate) fn envelope(&self) -> PartialEnvelope {
+        let Some(envelope) = self.envelope.clone() else { return PartialEnvelope::default() };
+        PartialEnvelope {
+            sender: Some(envelope.sender),
+            recipients: vec![(envelope.recipient, envelope.original_recipient)],
+            queue_id: envelope.queue_id,
+            client_address: envelope.client_address,
+            sasl_username: envelope.sasl_username,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_about_one_message() {
+        let message = Message::receive(b"Message-ID: <1@x>\n\nx\n".to_vec()).unwrap();
+        let lock = LockName::new("maildrop", b"<1@x>");
+        let source =
+            Location::Piece(Piece { offset: 7, length: Some(9), ..Piece::whole(Form::Mbox, Some(Path::new("/a b"))) });
+        let entry = Entry::new(12, source.clone(), None);
+        let outcome = ReplayOutcome::Deferred("why\n".into());
+        let line = entry.into_line(Some((&message, &lock)), None, &outcome);
+        assert!(is_line(line.as_bytes()) && !line.contains('\n'), "{line}");
+        assert_eq!(at_of(line.as_bytes()), Some(12));
+        let entry = Entry::from_line(line.as_bytes()).unwrap();
+        assert_eq!((entry.lock(), &entry.source), (Some(lock), &source));
+        let cut = Message::receive(b"Message-ID: <1@x>\n\n".to_vec()).unwrap();
+        assert!(entry.is_about(&message) && !entry.is_about(&cut), "the same Message-ID, and not the same message");
+    }
+
+    #[test]
+    fn a_line_without_a_file_is_no_line() {
+        let from_line = |source: &str| {
+            let line = format!("{MARK}{AT}12,\"source\":{source},\"result\":\"deferred\",\"reason\":\"\"}}");
+            Entry::from_line(line.as_bytes())
+        };
+        assert!(from_line("{\"form\":\"message\",\"file\":\"/a\"}").is_ok());
+        assert!(from_line("{\"form\":\"message\"}").is_err(), "it would be standard input");
+    }
+}

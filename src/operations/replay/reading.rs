@@ -1,0 +1,141 @@
+//! How an entry becomes a message with what is known of its envelope.
+
+use super::entry::{self, Entry, Location, Piece};
+use super::runner::{Job, Replay, ReplayOutcome};
+use super::source::{mbox, postcat_output};
+use super::{Form, PartialEnvelope};
+use crate::base::deadline::Deadline;
+use crate::ledger::CopyKey;
+use crate::ledger::deliveries::known_delivery;
+use crate::lock::LockName;
+use crate::message::{Message, message_id_at_the_beginning};
+use crate::operations::redelivery::{self, RedeliveryError};
+
+/// How much of a message is read to find its Message-ID. What has it further down is read whole.
+const BEGINNING: u64 = 64 * 1024;
+pub(super) const TOO_LARGE: &str = "it is larger than delivery.message_size_limit allows";
+
+/// A message that was read, with what is known of its envelope.
+pub(super) struct Loaded {
+    pub(super) message: Message,
+    pub(super) envelope: PartialEnvelope,
+    /// Whether the lines at its top that look so were prepended by pipe(8) here.
+    pub(super) lines_are_ours: bool,
+}
+
+impl Replay<'_> {
+    /// The lock that guards the message of an entry; where possible, read from the message's beginning.
+    pub(super) fn lock_of(&self, listed: &Entry) -> Result<LockName, String> {
+        let entry = listed.resolve()?;
+        if let Some(lock) = entry.lock() {
+            return Ok(lock);
+        }
+        if let Location::Piece(piece) = &entry.source
+            && piece.form != Form::QueueFile
+            && let Some(id) = message_id_at_the_beginning(&piece.first_bytes(BEGINNING)?)
+        {
+            return Ok(self.site.lock_of_message_id(&id));
+        }
+        let (bytes, _) = self.read(&entry.source)?;
+        Message::receive(bytes).map(|message| self.site.lock_name(&message)).map_err(|error| error.to_string())
+    }
+
+    /// The message that stands there, as it was before it was put there, and what stands there of its envelope.
+    fn read(&self, source: &Location) -> Result<(Vec<u8>, PartialEnvelope), String> {
+        match source {
+            Location::Piece(piece) => {
+                // A little more, for what a file says besides.
+                let limit = self.size_limit.unwrap_or(u64::MAX).saturating_add(BEGINNING);
+                let bytes = piece.first_bytes(limit)?;
+                if bytes.len() as u64 == limit {
+                    return Err(format!("it cannot be read: {TOO_LARGE}"));
+                }
+                let sidecar = piece.path.as_deref().map(PartialEnvelope::beside).transpose()?.unwrap_or_default();
+                let (bytes, records) = message_in(piece.form, bytes)?;
+                Ok((bytes, sidecar.or(records)))
+            }
+            Location::Content { content, form } => {
+                Ok(message_in(form.unwrap_or(Form::Message), Location::decode(content)?)?)
+            }
+            Location::Ledger { .. } => Err("the ledger tells the lock with the entry".into()),
+        }
+    }
+}
+
+impl Job<'_> {
+    /// Reads the message and what is known of its envelope; or says what came of it without that.
+    pub(super) fn load(&mut self, entry: &Entry) -> Result<Loaded, ReplayOutcome> {
+        let (message, known) = match &entry.source {
+            Location::Ledger { ledger } => self.load_from_ledger(ledger)?,
+            source => {
+                let (bytes, known) = self.replay.read(source).map_err(ReplayOutcome::Refused)?;
+                let message = Message::receive(bytes).map_err(|error| ReplayOutcome::Refused(error.to_string()))?;
+                (message, self.replay.envelope.clone().or(known))
+            }
+        };
+        if !entry.is_about(&message) {
+            return Err(ReplayOutcome::Refused("another message is there now".into()));
+        }
+        // Postfix has not handed over what is in its queue: the lines at its top came with it.
+        let lines_are_ours = !matches!(
+            &entry.source,
+            Location::Piece(Piece { form: Form::QueueFile, .. })
+                | Location::Content { form: Some(Form::QueueFile), .. }
+        );
+        let mut envelope = entry.envelope().or(known);
+        if lines_are_ours {
+            envelope = envelope.or(PartialEnvelope::in_prepended_lines(&message));
+        }
+        Ok(Loaded { message, envelope, lines_are_ours })
+    }
+
+    /// Reads a message that was to be delivered as the copy with this key, from wherever the ledger knows it to be.
+    fn load_from_ledger(&mut self, key: &str) -> Result<(Message, PartialEnvelope), ReplayOutcome> {
+        let key = CopyKey::from_bytes(entry::digest(key).unwrap_or_default());
+        let known = known_delivery(self.database()?, &key)?;
+        let known = known.ok_or_else(|| ReplayOutcome::Refused("the ledger does not know it any more".into()))?;
+        if known.delivered {
+            return Err(ReplayOutcome::AlreadyThere);
+        }
+        let whose = format!("{} to {}", known.message_id, known.recipient);
+        let (row, identity) = known.message.ok_or_else(|| {
+            ReplayOutcome::Refused(format!(
+                "{whose}: nobody has got it yet, so the ledger has no source of it: Postfix has it in its queue, and tries it \
+                 again (at once: `postqueue -i QUEUE-ID`); or replay it from a file"
+            ))
+        })?;
+        let site = self.replay.site;
+        let deadline = Deadline::after(site.deadline());
+        match redelivery::message_of_ledger(site, self.database()?, (row, &identity), None, deadline) {
+            Ok(message) => {
+                let (sender, queue_id, recipients) = (known.sender, known.queue_id, vec![(known.recipient, None)]);
+                Ok((message, PartialEnvelope { sender, recipients, queue_id, ..PartialEnvelope::default() }))
+            }
+            Err(RedeliveryError::Database(error)) => Err(error.into()),
+            Err(why @ RedeliveryError::OutOfReach(_)) => Err(ReplayOutcome::Deferred(format!("{whose}: {why}"))),
+            Err(why) => Err(ReplayOutcome::Refused(format!("{whose}: {why}"))),
+        }
+    }
+}
+
+/// The message in what a file of this form holds, and what that says of its envelope.
+fn message_in(form: Form, bytes: Vec<u8>) -> Result<(Vec<u8>, PartialEnvelope), &'static str> {
+    match form {
+        Form::Message if is_packed(&bytes) => {
+            Err("it is compressed, or encrypted (Dovecot's mail_compress or mail_crypt?): unpack it first")
+        }
+        Form::Message | Form::Failures => Ok((bytes, PartialEnvelope::default())),
+        Form::Mbox if !mbox::is_from_line(&bytes) => Err("no message begins there: the mbox has changed"),
+        Form::Mbox => Ok((mbox::message(bytes), PartialEnvelope::default())),
+        Form::QueueFile => postcat_output::message(bytes),
+    }
+}
+
+/// Whether a file begins as gzip, bzip2, xz, Zstandard, or Dovecot's LZ4 and mail_crypt begin theirs: no message does, and in a
+/// backup, or in a Maildir that Dovecot compresses, the message is within.
+fn is_packed(bytes: &[u8]) -> bool {
+    const BEGINNINGS: [&[u8]; 5] =
+        [b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"Dovecot-LZ4\x0d\x2a\x9b\xc5", b"CRYPTED\x03\x07"];
+    let is_bzip2 = matches!(bytes, [b'B', b'Z', b'h', b'1'..=b'9', rest @ ..] if rest.starts_with(b"1AY&SY"));
+    is_bzip2 || BEGINNINGS.iter().any(|beginning| bytes.starts_with(beginning))
+}
