@@ -27,14 +27,17 @@
 //! Postfix. An attempt that sent no APPEND ends itself; any other stays open, and the next one will look.
 
 mod caller;
-mod copy;
+mod deliver_copy;
 mod lock_name;
-mod outcome;
+mod other_attempts;
+mod report;
+mod stages;
 mod verdict;
 
 pub use caller::{Caller, NoCaller};
 pub use lock_name::{bare_message_id, lock_of, lock_of_message_id};
-pub use outcome::{CopyReport, Deferral, Delivered, Manner, Refusal, Stages, milliseconds};
+pub use report::{CopyReport, Deferral, Delivered, Manner, Refusal};
+pub use stages::{Stages, milliseconds};
 pub use verdict::{StatusDetail, Verdict};
 
 pub use crate::config::Policy;
@@ -43,9 +46,9 @@ use crate::ledger::{AcquiredAndLooked, Cause, CopyHistory, CopyKey, EndedAttempt
 use crate::ledger::{MessageRecord, Outcome, Record};
 use crate::lock::LockName;
 use crate::mailbox::{Mailbox, MailboxError};
-use crate::message::Message;
-use crate::message::Role;
-use copy::{Copy, End, LockLost, OtherAttempts};
+use crate::message::{Message, Role};
+use deliver_copy::{Copy, End, LockLost, deliver_copy};
+use other_attempts::OtherAttempts;
 use std::time::Instant;
 use time::OffsetDateTime;
 use tracing::{debug, warn};
@@ -93,7 +96,7 @@ pub struct OwedCopy<'a> {
     /// The mailbox's name.
     pub mailbox_name: String,
     /// The mailbox, opened; or why it is not.
-    pub mailbox: Result<Box<dyn Mailbox + 'a>, NotOpened>,
+    pub mailbox: Result<&'a mut dyn Mailbox, NotOpened>,
 }
 
 /// Why a mailbox is not opened.
@@ -118,19 +121,16 @@ impl From<MailboxError> for NotOpened {
 ///
 /// # Errors
 /// [`Refusal`] says whether the message is to be tried again (nearly always) or refused for good, and why.
-pub fn deliver<D>(
+pub fn deliver(
     delivery: &Delivery<'_>,
-    database: &mut D,
+    database: &mut dyn Ledger,
     owed: Vec<OwedCopy<'_>>,
     stages: &mut Stages,
-) -> Result<Delivered, Refusal>
-where
-    D: Ledger + ?Sized,
-{
+) -> Result<Delivered, Refusal> {
     // Where the mailboxes stand, before anything is written anywhere. A Sent mailbox that is out of reach must not hold
     // up the recipient's copy: it is remembered as such, and its copy stays owed.
     let began = Instant::now();
-    let mut copies: Vec<Copy<'_>> = owed.into_iter().map(|owed| Copy::stand(delivery, owed)).collect();
+    let mut copies: Vec<Copy<'_>> = owed.into_iter().map(|owed| Copy::ask_position(delivery, owed)).collect();
     if let Some(error) = copies.first_mut().and_then(Copy::take_trouble) {
         return Err(Deferral::Mailbox(error).into());
     }
@@ -170,17 +170,14 @@ where
 }
 
 /// Steps 3 to 5: everything that happens while the lock is ours.
-fn deliver_under_lock<D>(
+fn deliver_under_lock(
     delivery: &Delivery<'_>,
-    database: &mut D,
+    database: &mut dyn Ledger,
     copies: &mut [Copy<'_>],
     keys: &[CopyKey],
     looked: Result<Vec<CopyHistory>, DatabaseError>,
     stages: &mut Stages,
-) -> Result<Delivered, Refusal>
-where
-    D: Ledger + ?Sized,
-{
+) -> Result<Delivered, Refusal> {
     // 3 look: what it saw
     let began = Instant::now();
     let histories = match looked {
@@ -206,7 +203,7 @@ where
         ends.push(match ends.last() {
             Some(End::Failed { .. }) => End::NotTried,
             // With the lock lost, nothing can be written down: the attempt stays open, and the next one will look.
-            _ => copy::settle(delivery, database, copy, others, keys).map_err(|LockLost| Deferral::LockLost)?,
+            _ => deliver_copy(delivery, database, copy, others, keys).map_err(|LockLost| Deferral::LockLost)?,
         });
     }
     stages.append = began.elapsed();
@@ -222,7 +219,7 @@ where
         if let Some(outcome) = end.outcome().filter(|_| copy.journalled()) {
             record.ended.push(EndedAttempt { attempt: delivery.attempt, key: copy.key, outcome, stages: Some(&took) });
         }
-        if end.settles_earlier_attempts() {
+        if end.ends_earlier_attempts() {
             record.ended.extend(others.earlier_of_this_recipient().map(|earlier| EndedAttempt {
                 attempt: earlier.attempt,
                 key: copy.key,
@@ -278,20 +275,17 @@ fn journal<'a>(delivery: &Delivery<'a>, copies: &'a [Copy<'_>]) -> Journal<'a> {
 
 /// Ends an attempt that has sent no APPEND. Where even that fails the attempt stays open, and costs the next one a
 /// search: no more.
-fn end_attempt<D>(delivery: &Delivery<'_>, database: &mut D, copies: &[Copy<'_>], outcome: &Outcome, stages: &Stages)
-where
-    D: Ledger + ?Sized,
-{
-    let journalled = copies.iter().filter(|copy| copy.journalled());
-    let took = stages.as_json();
-    let ended = journalled
-        .map(|copy| EndedAttempt {
-            attempt: delivery.attempt,
-            key: copy.key,
-            outcome: outcome.clone(),
-            stages: Some(&took),
-        })
-        .collect();
+fn end_attempt(
+    delivery: &Delivery<'_>,
+    database: &mut dyn Ledger,
+    copies: &[Copy<'_>],
+    outcome: &Outcome,
+    stages: &Stages,
+) {
+    let (attempt, took) = (delivery.attempt, stages.as_json());
+    let ended =
+        |copy: &Copy<'_>| EndedAttempt { attempt, key: copy.key, outcome: outcome.clone(), stages: Some(&took) };
+    let ended = copies.iter().filter(|copy| copy.journalled()).map(ended).collect();
     if let Err(error) = database.record(&Record { ended, ..Record::default() }) {
         warn!(%error, "this attempt could not be ended in the ledger; the next one will search the mailbox");
     }

@@ -5,7 +5,7 @@
 //! decides, whatever the exit code is (`src/global/pipe_command.c`). So `5.1.1` with exit 75 bounces, and `2.0.0` with exit
 //! 75 bounces too. Here, code and text come from one constructor.
 
-use super::outcome::{CopyReport, Deferral, Delivered, Manner, Refusal};
+use super::report::{CopyReport, Deferral, Delivered, Manner, Refusal};
 use crate::database::DatabaseFailure;
 use crate::mailbox::MailboxFailure;
 use std::fmt;

@@ -12,13 +12,13 @@ pub(crate) mod argument;
 pub(crate) mod conversation;
 mod error;
 pub(crate) mod fetch;
-#[cfg(any(test, feature = "test-properties"))]
-pub mod properties;
 #[cfg(test)]
 #[path = "../../tests/properties/imap/mod.rs"]
 mod properties_test;
 pub(crate) mod session;
 mod stream;
+#[cfg(any(test, feature = "test-properties"))]
+pub mod test_properties;
 mod token;
 pub(crate) mod wire;
 

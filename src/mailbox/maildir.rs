@@ -20,7 +20,7 @@
 
 use super::{
     Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position,
-    Presence, Reading, Recorded, Removal, Role, Seen, Wanted,
+    Presence, ReadableMailbox, Recorded, Removal, Role, Seen, Wanted,
 };
 use crate::base::files::{create_directory, sync_directory};
 use crate::base::hex;
@@ -241,7 +241,7 @@ impl Mailbox for MaildirMailbox {
     }
 }
 
-impl Reading for MaildirMailbox {
+impl ReadableMailbox for MaildirMailbox {
     /// By their names alone: one look into the directories, however many copies are asked about.
     fn presence(&mut self, copies: &[Recorded<'_>]) -> Result<Seen, MailboxError> {
         if !self.is_there()? {

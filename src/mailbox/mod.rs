@@ -5,13 +5,13 @@
 pub mod imap;
 mod maildir;
 mod moved_copy;
-mod reading;
+mod readable_mailbox;
 
 pub use self::imap::ImapMailbox;
 pub use crate::imap::{MailboxError, MailboxFailure, Placement, Position};
 pub use maildir::MaildirMailbox;
 pub use moved_copy::look_everywhere;
-pub use reading::{Listed, Presence, Reading, Recorded, Seen};
+pub use readable_mailbox::{Listed, Presence, ReadableMailbox, Recorded, Seen};
 
 use crate::message::{Identity, Role};
 use time::OffsetDateTime;
@@ -141,29 +141,4 @@ pub trait Mailbox {
         wanted: &Wanted<'_>,
         go_ahead: &mut dyn FnMut() -> bool,
     ) -> Result<Removal, MailboxError>;
-}
-
-/// A mailbox that is lent.
-impl<M: Mailbox + ?Sized> Mailbox for &mut M {
-    fn position(&mut self) -> Result<Option<Position>, MailboxError> {
-        (**self).position()
-    }
-
-    fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
-        (**self).append(copy, go_ahead)
-    }
-
-    fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
-        (**self).find(wanted)
-    }
-
-    fn remove(
-        &mut self,
-        extra: Placement,
-        keep: Placement,
-        wanted: &Wanted<'_>,
-        go_ahead: &mut dyn FnMut() -> bool,
-    ) -> Result<Removal, MailboxError> {
-        (**self).remove(extra, keep, wanted, go_ahead)
-    }
 }

@@ -2,8 +2,8 @@
 //!
 //! Every path through here ends in one [`Verdict`]. In doubt that is 75.
 
-use super::caller::StandardStreams;
 use super::incoming::receive;
+use super::standard_streams::StandardStreams;
 use crate::base::core_dumps;
 use crate::base::deadline::{self, Deadline};
 use crate::base::log;
@@ -151,14 +151,14 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     }
     let mut stages = Stages::default();
     #[cfg(feature = "test-faults")]
-    crate::base::fault::at("before");
+    crate::base::test_faults::at("before");
     let result = opened.transpose().map_err(Refusal::from).and_then(|opened| {
         let sessions = &mut opened.unwrap_or_default();
         let terms = Terms { policy: &policy, caller: &StandardStreams, deadline };
         site.deliver(sessions, &message, &envelope, &terms, &mut stages)
     });
     #[cfg(feature = "test-faults")]
-    crate::base::fault::at("after");
+    crate::base::test_faults::at("after");
     let verdict = match &result {
         Ok(delivered) => Verdict::from(delivered),
         Err(refusal) => Verdict::from(refusal),

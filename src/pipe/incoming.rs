@@ -1,6 +1,6 @@
 //! The message on standard input.
 
-use super::caller::StandardStreams;
+use super::standard_streams::StandardStreams;
 use crate::base::terminal::complain;
 use crate::delivery::{Caller, Deferral, Refusal, StatusDetail, Verdict};
 use crate::message::Message;
@@ -43,7 +43,7 @@ pub(super) fn receive<T>(
     let (tell, hear) = mpsc::channel();
     let reader = thread::Builder::new().name("message".into()).spawn(move || {
         #[cfg(feature = "test-faults")]
-        crate::base::fault::at("message");
+        crate::base::test_faults::at("message");
         // Whoever started this thread hears it, or has gone on without.
         let _ = tell.send(up_to(limit, raw).and_then(|raw| whole(raw, limit)));
     });

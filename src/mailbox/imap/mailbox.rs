@@ -1,6 +1,6 @@
 //! One mailbox of one user on an IMAP server.
 
-use super::candidate;
+use super::message_id_match;
 use crate::base::deadline::Deadline;
 use crate::imap::argument::{Command, date};
 use crate::imap::conversation::{Conversation, Untagged};
@@ -332,7 +332,7 @@ impl ImapMailbox {
             let items = "(FLAGS RFC822.SIZE BODY.PEEK[HEADER])";
             self.fetch(doing, &set, lowest, items, &mut |fetched| {
                 let Some(header) = fetched.body else { return };
-                if candidate::may_be(&header, wanted) {
+                if message_id_match::may_be(&header, wanted) {
                     let (deleted, size) = (fetched.deleted.unwrap_or(false), fetched.size.unwrap_or(0));
                     candidates.insert(fetched.uid, Candidate { uid: fetched.uid, deleted, size });
                 }
@@ -346,7 +346,7 @@ impl ImapMailbox {
         let day = wanted.not_before.date();
         let since = date(day.previous_day().unwrap_or(day));
         let mut command = Command::new("UID SEARCH").word("SINCE").word(&since);
-        if let Some(id) = candidate::searchable(wanted) {
+        if let Some(id) = message_id_match::searchable(wanted) {
             command =
                 command.word("HEADER").word("Message-ID").string(id).map_err(|broken| broken.while_doing(doing))?;
         }

@@ -1,8 +1,8 @@
 //! Reading an IMAP mailbox: EXAMINE and BODY.PEEK, so that nobody's `\Seen` and `\Recent` change, and sets of UIDs.
 
-use super::candidate;
 use super::mailbox::{ImapMailbox, Selected};
-use crate::mailbox::{Listed, MailboxError, MailboxFailure, Position, Presence, Reading, Recorded, Seen};
+use super::message_id_match;
+use crate::mailbox::{Listed, MailboxError, MailboxFailure, Position, Presence, ReadableMailbox, Recorded, Seen};
 use std::collections::BTreeMap;
 
 /// How many UIDs one FETCH asks for: a command line has its bounds.
@@ -36,7 +36,7 @@ impl ImapMailbox {
     }
 }
 
-impl Reading for ImapMailbox {
+impl ReadableMailbox for ImapMailbox {
     fn presence(&mut self, copies: &[Recorded<'_>]) -> Result<Seen, MailboxError> {
         let doing = self.doing("looking which copies are in");
         let selected = self.examine(&doing)?;
@@ -107,7 +107,7 @@ impl Reading for ImapMailbox {
                             uid: fetched.uid,
                             deleted: fetched.deleted.unwrap_or(false),
                             size: fetched.size.unwrap_or(0),
-                            message_id: candidate::message_id(header),
+                            message_id: message_id_match::message_id(header),
                         },
                     );
                 })?;

@@ -20,7 +20,7 @@ pub struct Recorded<'a> {
 /// Whether a copy is where the ledger has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It is. On an IMAP server: a message of this UID is there; what it is, only [`Reading::read`] tells.
+    /// It is. On an IMAP server: a message of this UID is there; what it is, only [`ReadableMailbox::read`] tells.
     There,
     /// It is there, and bears `\Deleted`.
     MarkedDeleted,
@@ -56,7 +56,7 @@ pub struct Listed {
 }
 
 /// A mailbox that can be read. Each call looks at it anew.
-pub trait Reading: Mailbox {
+pub trait ReadableMailbox: Mailbox {
     /// Which of these copies are where the ledger has them. Asks about their UIDs and no others.
     ///
     /// # Errors
