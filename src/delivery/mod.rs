@@ -1,8 +1,7 @@
-//! The story of one delivery, from top to bottom. Uses all rooms below it.
+//! One delivery, from top to bottom. Uses all rooms below it.
 //!
-//! Given a message, an envelope and open connections, [`deliver`] returns what came of it. It knows nothing of standard
-//! input, exit codes or the process it runs in: the pipe and whatever comes later call the same code. What it does ask is
-//! whether its [`Caller`] still lives.
+//! Given a message, an envelope and open connections, [`deliver`] says what became of it. It knows nothing of standard input,
+//! exit codes or its process; it only asks whether its [`Caller`] still lives.
 //!
 //! ```text
 //! 1  journal   one autocommit statement: for each copy owed, "attempt by host/pid/queue id, open", and where its
@@ -19,12 +18,11 @@
 //! - The journal commits *before* the lock is taken: a crash after APPEND must leave a trace, and the lock's own
 //!   transaction can commit nothing while it holds the lock.
 //! - The look comes *after* the lock, in a statement of its own: a snapshot older than the lock misses a row that was
-//!   committed a moment ago. The journal is read again there, too: whoever was the first to journal need not be the
-//!   first to get the lock.
+//!   committed a moment ago. It reads the journal, too: the first to journal need not be the first to get the lock.
 //! - The record comes *after* the append: exit 0 means that the copy is there.
 //!
-//! Whatever goes wrong on the way: what was appended is recorded if the lock is still held, and the message stays with
-//! Postfix. An attempt that sent no APPEND ends itself; any other stays open, and the next one will look.
+//! Whatever goes wrong: what was appended is recorded if the lock is still held, and the message stays with Postfix. An attempt
+//! that sent no APPEND ends itself; any other stays open, and the next one searches.
 
 mod caller;
 mod deliver_copy;
@@ -57,27 +55,21 @@ use uuid::Uuid;
 /// One message on its way to one envelope recipient.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery<'a> {
-    /// The message.
     pub message: &'a Message,
     /// The envelope sender; empty for the null sender.
     pub sender: &'a str,
-    /// The envelope recipient, folded: every retry for this recipient bears the same.
+    /// The envelope recipient, folded, so that it is the same in each retry.
     pub recipient: &'a str,
-    /// Postfix's queue id, if given.
     pub queue_id: Option<&'a str>,
-    /// The lock that guards the message.
     pub lock: &'a LockName,
     /// Names this attempt; a new one for each.
     pub attempt: Uuid,
-    /// This host's name, for whoever looks for the holder of a lock.
+    /// Host and process, for whoever looks for the holder of a lock.
     pub host: &'a str,
-    /// This process's id, for the same.
     pub pid: u32,
-    /// When the message arrived: the INTERNALDATE of its copies.
+    /// The INTERNALDATE of the copies.
     pub arrived: OffsetDateTime,
-    /// What the operator has chosen.
     pub policy: &'a Policy,
-    /// Whoever handed the message over.
     pub caller: &'a dyn Caller,
     /// Whether the mailboxes may have lost what the ledger has as delivered: each copy is then looked for in all of its
     /// mailbox, and appended if it is not there. Asked for by people, never by Postfix.
@@ -86,16 +78,13 @@ pub struct Delivery<'a> {
 
 /// A copy owed by this delivery, and the mailbox it belongs in.
 pub struct OwedCopy<'a> {
-    /// Why the mailbox gets it.
     pub role: Role,
-    /// Whether it is the author's, who keeps what is sent: whatever is wrong with it, the message has been delivered. Its role is
-    /// the recipient's where the author keeps that in INBOX, and may be a recipient as well: one copy, one name.
+    /// Whether it is the author's own copy: if it fails, the message is delivered all the same. Its role is the recipient's where
+    /// the author keeps sent mail in INBOX, so that an author who is a recipient, too, has one copy there.
     pub authors: bool,
     /// The user that the mailbox store knows.
     pub user: String,
-    /// The mailbox's name.
     pub mailbox_name: String,
-    /// The mailbox, opened; or why it is not.
     pub mailbox: Result<&'a mut dyn Mailbox, NotOpened>,
 }
 
@@ -104,7 +93,7 @@ pub struct OwedCopy<'a> {
 pub enum NotOpened {
     /// It could not be.
     Trouble(MailboxError),
-    /// The author's mail program is about to save a copy of its own: ours stays owed until somebody has looked for that.
+    /// The author's mail program is about to save a copy of its own: ours stays owed until that has been looked for.
     LeftToTheAuthor,
 }
 
@@ -114,21 +103,20 @@ impl From<MailboxError> for NotOpened {
     }
 }
 
-/// Delivers one message to one envelope recipient: the recipient's copy, and the sender's if one is owed.
+/// Delivers one message to one envelope recipient.
 ///
-/// `owed` holds the recipient's copy first; a copy for the sender, if any, second. (Or one copy alone, whichever it is, that
-/// people want delivered again.)
+/// `owed` is the recipient's copy, and then the sender's, if one is owed; or any one copy that people want delivered again.
 ///
 /// # Errors
-/// [`Refusal`] says whether the message is to be tried again (nearly always) or refused for good, and why.
+/// Where the message is to be tried again (nearly always), or is refused for good.
 pub fn deliver(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
     owed: Vec<OwedCopy<'_>>,
     stages: &mut Stages,
 ) -> Result<Delivered, Refusal> {
-    // Where the mailboxes stand, before anything is written anywhere. A Sent mailbox that is out of reach must not hold
-    // up the recipient's copy: it is remembered as such, and its copy stays owed.
+    // Where the mailboxes stand, before anything is written. A Sent mailbox that is out of reach must not hold up the recipient's
+    // copy.
     let began = Instant::now();
     let mut copies: Vec<Copy<'_>> = owed.into_iter().map(|owed| Copy::ask_position(delivery, owed)).collect();
     if let Some(error) = copies.first_mut().and_then(Copy::take_trouble) {
@@ -162,7 +150,7 @@ pub fn deliver(
         }
     };
     let result = deliver_under_lock(delivery, database, &mut copies, &keys, looked, stages);
-    // On every path. PostgreSQL has freed it with the record's COMMIT; elsewhere it is let go here, after the COMMIT.
+    // On every path. PostgreSQL has released it with the record's COMMIT; elsewhere it is released here, after the COMMIT.
     if let Err(error) = database.release(delivery.lock) {
         debug!(%error, "the lock was not released; the server frees it with the connection");
     }
@@ -180,14 +168,8 @@ fn deliver_under_lock(
 ) -> Result<Delivered, Refusal> {
     // 3 look: what it saw
     let began = Instant::now();
-    let histories = match looked {
-        Ok(histories) => histories,
-        Err(error) => {
-            end_attempt(delivery, database, copies, &Outcome::Deferred(Cause::LedgerUnreadable, None), stages);
-            return Err(Deferral::Database(error).into());
-        }
-    };
-    let others = match OtherAttempts::read(delivery, copies, &histories) {
+    let histories = looked.map_err(|error| (Cause::LedgerUnreadable, Deferral::Database(error)));
+    let others = match histories.and_then(|histories| OtherAttempts::read(delivery, copies, &histories)) {
         Ok(others) => others,
         Err((cause, deferral)) => {
             end_attempt(delivery, database, copies, &Outcome::Deferred(cause, None), stages);
@@ -202,14 +184,14 @@ fn deliver_under_lock(
     for (copy, others) in copies.iter_mut().zip(&others) {
         ends.push(match ends.last() {
             Some(End::Failed { .. }) => End::NotTried,
-            // With the lock lost, nothing can be written down: the attempt stays open, and the next one will look.
+            // With the lock lost nothing can be recorded: the attempt stays open, and the next one searches.
             _ => deliver_copy(delivery, database, copy, others, keys).map_err(|LockLost| Deferral::LockLost)?,
         });
     }
     stages.append = began.elapsed();
 
-    // 5 record: what was appended is written down even where another copy failed, or each retry would deliver the INBOX
-    // copy again to somebody who has already filed it.
+    // 5 record: what was appended, even where another copy failed. Otherwise each retry would deliver to INBOX again what the
+    // recipient has already filed.
     let began = Instant::now();
     let headers;
     let took = stages.as_json();
@@ -248,7 +230,7 @@ fn deliver_under_lock(
     Ok(Delivered { copies: reports, brought: None })
 }
 
-/// What goes into the journal: the copies whose mailboxes are within reach. No other can be appended.
+/// The journal has the copies whose mailboxes are within reach: no other can be appended.
 fn journal<'a>(delivery: &Delivery<'a>, copies: &'a [Copy<'_>]) -> Journal<'a> {
     Journal {
         attempt: delivery.attempt,
@@ -273,8 +255,7 @@ fn journal<'a>(delivery: &Delivery<'a>, copies: &'a [Copy<'_>]) -> Journal<'a> {
     }
 }
 
-/// Ends an attempt that has sent no APPEND. Where even that fails the attempt stays open, and costs the next one a
-/// search: no more.
+/// Ends an attempt that has sent no APPEND. Where that fails it stays open, and costs the next one a search.
 fn end_attempt(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,

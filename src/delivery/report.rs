@@ -18,16 +18,11 @@ pub struct Delivered {
     pub brought: Option<Brought>,
 }
 
-/// One copy, and how it came to be where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyReport {
-    /// Why the mailbox gets it.
     pub role: Role,
-    /// The mailbox's user.
     pub user: String,
-    /// The mailbox.
     pub mailbox: String,
-    /// How it came there.
     pub manner: Manner,
 }
 
@@ -36,18 +31,15 @@ pub struct CopyReport {
 pub enum Manner {
     /// We appended it now; where, if the server told.
     Appended(Option<Placement>),
-    /// An attempt that never ended had appended it, or the member's own mail program had: we found it, and did not
-    /// append it again.
+    /// An attempt that never ended had appended it, or the author's own mail program had.
     Adopted(Option<Placement>),
-    /// The ledger had it as delivered before we came.
+    /// The ledger had it as delivered.
     AlreadyThere,
     /// The sender's copy could not be appended, and is recorded as owed; why.
     Owed(String),
 }
 
 impl Manner {
-    /// How the ledger says it.
-    #[must_use]
     pub(crate) fn outcome(&self) -> Outcome {
         match self {
             Self::Appended(_) => Outcome::Appended,
@@ -57,8 +49,7 @@ impl Manner {
         }
     }
 
-    /// The word for the log, and for whoever sent the message.
-    #[must_use]
+    /// The word for the log, and for the sender.
     pub fn as_str(&self) -> &'static str {
         self.outcome().word()
     }
@@ -67,13 +58,13 @@ impl Manner {
 /// A delivery that did not happen.
 #[derive(Debug, Error)]
 pub enum Refusal {
-    /// For now: the message stays with whoever sent it here, who tries again.
+    /// For now: the message stays with the host that sent it here, which tries again.
     #[error(transparent)]
     Deferred(#[from] Deferral),
-    /// For good: nobody here bears the recipient's address.
+    /// For good.
     #[error("unknown recipient")]
     UnknownRecipient,
-    /// For good, because the operator chose so: the recipient's mailbox is over quota.
+    /// For good, because the operator chose so.
     #[error("over quota: {0}")]
     OverQuota(MailboxError),
 }
@@ -81,45 +72,37 @@ pub enum Refusal {
 /// Why a delivery is put off.
 #[derive(Debug, Error)]
 pub enum Deferral {
-    /// Another delivery of this message holds its lock. Never success: that other one may still fail.
+    /// Never success: that other delivery may still fail.
     #[error("another delivery of this message holds its lock")]
     Busy(Option<Holder>),
-    /// An earlier attempt for this very recipient never ended, and is too young: its APPEND may still land.
     #[error("an earlier attempt never ended, and began only {0:?} ago: its copy may still arrive")]
     Unsettled(Duration),
-    /// Nobody here bears the recipient's address, and the operator chose to wait until somebody does.
     #[error("unknown recipient, which routing.unknown defers")]
     UnknownRecipient,
-    /// No address is known at all: a table not yet filled, or the wrong database. No reason to refuse mail.
+    /// No address is known at all: the table is not yet filled, or it is the wrong database. No reason to refuse mail.
     #[error("the table of addresses is empty")]
     NobodyKnown,
-    /// The recipient was not in the table of addresses, and is by now; or the table has become empty.
+    /// The recipient was not in it, and now is; or it has become empty.
     #[error("the table of addresses has just been changed")]
     AddressesChanged,
-    /// The lock was lost before the append: its connection ended, or its server forgot it.
+    /// Before the append: its connection ended, or its server forgot it.
     #[error("the lock was lost on the way")]
     LockLost,
-    /// Another host delivers this message, or has just delivered it, under another lock, which excludes nobody who asks
-    /// for ours; which host, if that is known.
+    /// Or has just delivered it; which host, if that is known.
     #[error(
         "{} delivers this message under another lock, which excludes nobody here: lock.namespace has to be the same on all hosts",
         .0.as_deref().unwrap_or("another host")
     )]
     OtherLock(Option<String>),
-    /// Whoever handed the message over has died: it may not be all of it.
     #[error("the program that handed the message over has died: it may not be all of it")]
     CallerGone,
-    /// What we wrote into the journal cannot be read under the lock: a server that forgot a commit (fail-over), or one
-    /// that reads elsewhere than it writes (a read/write split).
+    /// The server forgot a commit (fail-over), or reads elsewhere than it writes (a read/write split).
     #[error("the journal does not show what was just written to it")]
     JournalForgotten,
-    /// The message was sent to the mailbox store, and the answer is missing.
     #[error("the outcome of an append is unknown: {0}")]
     Unknown(MailboxError),
-    /// The database failed.
     #[error("the database: {0}")]
     Database(DatabaseError),
-    /// The mailbox store failed.
     #[error("the mailbox store: {0}")]
     Mailbox(MailboxError),
 }

@@ -15,27 +15,24 @@ pub struct Stages {
     pub authenticate: Duration,
     /// Asking where the mailboxes stand, if that was not asked with the login.
     pub position: Duration,
-    /// Writing the journal.
     pub journal: Duration,
-    /// Getting the lock, waiting for it included.
+    /// Waiting for the lock included.
     pub lock: Duration,
     /// Reading the ledger under the lock.
     pub look: Duration,
     /// Searching and appending.
     pub append: Duration,
-    /// Recording, up to the COMMIT.
+    /// Up to the COMMIT.
     pub record: Duration,
-    /// The attempt under which the journal has it; `None` before there is one.
+    /// Its name in the journal; `None` before there is one.
     pub attempt: Option<Uuid>,
     /// How often the database was waited for, once connected.
     pub database_round_trips: u32,
-    /// How often the mailboxes' server was waited for, in all mailboxes that could be opened, TLS apart.
+    /// How often the IMAP server was waited for, in all mailboxes that could be opened, TLS apart.
     pub imap_round_trips: u32,
 }
 
 impl Stages {
-    /// The stages with their names, in their order.
-    #[must_use]
     pub(crate) fn named(&self) -> [(&'static str, Duration); 9] {
         let [connect, route, authenticate, position, journal, lock, look, append, record] = STAGES;
         [
@@ -52,7 +49,6 @@ impl Stages {
     }
 
     /// The stages that took any time, in milliseconds to the hundredth, for the ledger: `{"connect":1.27,"lock":0.31}`.
-    #[must_use]
     pub fn as_json(&self) -> String {
         let took = self.named().into_iter().filter(|(_, span)| !span.is_zero());
         let took: Vec<String> = took.map(|(name, span)| format!("\"{name}\":{}", milliseconds(span))).collect();
@@ -61,7 +57,6 @@ impl Stages {
 }
 
 /// Milliseconds to the hundredth: most stages take less than one.
-#[must_use]
 pub fn milliseconds(span: Duration) -> f64 {
     (span.as_secs_f64() * 100_000.0).round() / 100.0
 }

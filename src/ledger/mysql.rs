@@ -203,7 +203,7 @@ impl Ledger for MysqlDatabase {
         if record.message.is_none() && record.ended.is_empty() {
             return Ok(());
         }
-        without_headers::or_bare(record, |record| {
+        without_headers::record_or_bare(record, |record| {
             let source = record.message.as_ref().and_then(|message| self.source_that_fits(message));
             self.retrying(|database| database.try_to_record(record, source))
         })

@@ -174,7 +174,7 @@ impl Ledger for PostgresDatabase {
             }
         };
         let mut begin = first;
-        let written = without_headers::or_bare(record, |record| {
+        let written = without_headers::record_or_bare(record, |record| {
             loop {
                 let written = self.try_record(begin, record);
                 begin = again;

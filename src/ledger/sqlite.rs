@@ -59,7 +59,7 @@ impl Ledger for SqliteDatabase {
         if record.message.is_none() && !record.copies.is_empty() {
             return Err(DatabaseError::new(DatabaseFailure::Local, DOING, "copies of no message: a bug of our own"));
         }
-        without_headers::or_bare(record, |record| {
+        without_headers::record_or_bare(record, |record| {
             self.writing(DOING, |transaction| {
                 let now = now();
                 if let Some(message) = &record.message {
