@@ -45,7 +45,7 @@ impl<'m> Copy<'m> {
         Self { key, role, authors, left, user, mailbox_name, position, mailbox }
     }
 
-    /// Why its mailbox is out of reach, if it is: told once.
+    /// Why its mailbox is out of reach, if it is. The second call says `None`.
     pub fn take_trouble(&mut self) -> Option<MailboxError> {
         self.mailbox.as_mut().err().and_then(Option::take)
     }
@@ -79,13 +79,12 @@ pub(super) enum End {
     Done(Manner),
     /// It is not there, or that is not known.
     Failed {
-        /// What the caller hears.
         refusal: Refusal,
-        /// What the ledger hears; `None` where the attempt stays open: an APPEND was sent and its answer is missing.
+        /// For the ledger; `None` where the attempt stays open: an APPEND was sent and its answer is missing.
         outcome: Option<Outcome>,
     },
     /// The sender's copy was tried for long enough, and what came of the last APPEND is not known: it is recorded as owed, and
-    /// our attempt stays open, so that whoever delivers it later looks first.
+    /// our attempt stays open, so that a later one searches first.
     GivenUp(String),
     /// The ledger has it as delivered; an earlier attempt died, and what it may have left could not be looked for.
     Unchecked,
@@ -187,7 +186,7 @@ pub(super) fn deliver_copy(
     // a whole domain mailboxes, From can name a user who does not exist.
     let not_let_in = error.failure == MailboxFailure::AccessDenied;
     let for_good = !error.trying_again_can_help() || over_quota_refuses || not_let_in;
-    // What people restore is recorded as delivered, and never becomes owed: they hear of the failure.
+    // What people restore is recorded as delivered, and never becomes owed: they see the failure.
     if delivery.restore || (!for_good && !past_retrying(delivery, database, keys)) {
         return Ok(End::Failed { refusal: Deferral::Mailbox(error).into(), outcome });
     }
@@ -361,7 +360,7 @@ fn take_out_all_but(
     let above = found.copies.iter().filter(|copy| is_above(copy, Some(floor))).filter_map(|copy| copy.placement);
     for extra in above.filter(|&placement| placement != keep) {
         // Where the answer is missing, the expunge may still be carried out after we are gone (seen on Dovecot and Cyrus):
-        // our attempt stays open, so that nobody relies on what is there before that is settled.
+        // our attempt stays open, so that no other relies on what is there before it is settled.
         let removal =
             mailbox.remove(extra, keep, wanted, &mut || still_held(delivery, database)).map_err(Failure::Unknown)?;
         match removal {

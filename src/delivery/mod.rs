@@ -8,8 +8,8 @@
 //!              mailbox stood (UIDVALIDITY, UIDNEXT)
 //! 2  lock      held elsewhere: end the attempt, try again later
 //! 3  look      a new statement, so a new snapshot: which copies are delivered? which attempts are open?
-//! 4  append    INBOX first, then Sent; search first if anybody else's attempt is open; before what makes the message
-//!              stored: is the lock still ours, and does the caller still live?
+//! 4  append    INBOX first, then Sent; search first if another attempt is open; before the last CRLF, which makes the
+//!              server store the message: is the lock still ours, and does the caller still live?
 //! 5  record    message, copies, attempts ended; COMMIT
 //! ```
 //!
@@ -64,7 +64,7 @@ pub struct Delivery<'a> {
     pub lock: &'a LockName,
     /// Names this attempt; a new one for each.
     pub attempt: Uuid,
-    /// Host and process, for whoever looks for the holder of a lock.
+    /// Host and process, for people who look for the holder of a lock.
     pub host: &'a str,
     pub pid: u32,
     /// The INTERNALDATE of the copies.

@@ -29,8 +29,8 @@ impl OtherAttempts {
     ///
     /// # Errors
     /// With what the journal is to say of it: [`Deferral::JournalForgotten`] where our own attempt is not in it;
-    /// [`Deferral::OtherLock`] where somebody delivers this message under another lock than ours; [`Deferral::Unsettled`]
-    /// where an earlier attempt for this very recipient is so young that its APPEND may still land.
+    /// [`Deferral::OtherLock`] where another host delivers this message under another lock; [`Deferral::Unsettled`] where an
+    /// earlier attempt for this recipient is so young that its APPEND may still land.
     pub fn read(
         delivery: &Delivery<'_>,
         copies: &[Copy<'_>],
@@ -119,14 +119,14 @@ pub(super) fn is_above(copy: &FoundCopy, floor: Option<Position>) -> bool {
     })
 }
 
-/// Whether somebody else delivers one of our copies, or has just delivered it, under another lock, which excludes nobody here;
-/// and on which host, if that is known.
+/// Whether another host delivers one of our copies, or has just delivered it, under another lock, which does not exclude it here;
+/// and which host, if that is known.
 ///
-/// The journal excludes him all the same: each journals before he looks, so of two who run at once at least one sees the other
-/// and is put off. Both may be: which came first does not show, since an older row can be committed later.
+/// The journal excludes it all the same: each journals before it looks, so of two that run at once at least one sees the other and
+/// is deferred. Both may be: which came first does not show, since an older row can be committed later.
 ///
-/// It counts only for as long as that attempt may run or land. Past that it is searched for like any other, whatever its lock:
-/// so a namespace can be changed on purpose.
+/// It counts only for as long as that attempt may run or its APPEND may land. Past that it is searched for like any other, whatever
+/// its lock: so a namespace can be changed on purpose.
 fn under_another_lock(delivery: &Delivery<'_>, histories: &[CopyHistory]) -> Option<Option<String>> {
     // The negative control of the two-host test: there each process has a lock of its own, and nothing is to see it.
     if cfg!(feature = "test-without-lock") {
@@ -222,7 +222,7 @@ mod tests {
         for unsettled in [599.9, 5.1, -1.0] {
             assert!(matches!(died(SETTLE, &[(unsettled, "doug")]), Err(Deferral::Unsettled(_))), "{unsettled}");
         }
-        // Where nothing can come later of whoever has lost the lock, nobody waits.
+        // Where no APPEND can land later (`settle` is zero), no delivery waits.
         assert_eq!(
             died(Duration::ZERO, &[(5.1, "doug"), (4.9, "doug"), (5.1, "scuba"), (-1.0, "doug")]).unwrap(),
             [0, 3]

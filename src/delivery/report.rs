@@ -14,7 +14,7 @@ use thiserror::Error;
 pub struct Delivered {
     /// The copies, the recipient's first.
     pub copies: Vec<CopyReport>,
-    /// Where the recipient's copy was there already: how it came to be there, if somebody has asked.
+    /// Where the recipient's copy was there already: how it came to be there, if that was asked.
     pub brought: Option<Brought>,
 }
 

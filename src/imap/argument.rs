@@ -22,7 +22,7 @@ pub(crate) enum Part<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// A command of ours: `name` is never somebody else's text.
+    /// `name` is always our own text.
     pub fn new(name: &str) -> Self {
         Self { parts: vec![Part::Text(name.to_owned())], shown: name.to_owned() }
     }

@@ -100,7 +100,7 @@ impl Conversation {
         self.capabilities.iter().any(|known| known == capability)
     }
 
-    /// What was told before TLS, or before the login, may not hold after it.
+    /// What holds before TLS, or before the login, may not hold after it.
     pub(crate) fn forget_capabilities(&mut self) {
         self.capabilities.clear();
     }
@@ -128,8 +128,8 @@ impl Conversation {
         self.stream = None;
     }
 
-    /// The connection itself, to go on under TLS. Nothing may be left unread: anybody could have slipped it in before the
-    /// encryption (RFC 3501 section 6.2.1; CVE-2011-0411 and its kin).
+    /// The connection itself, to go on under TLS. Nothing may be left unread: an attacker could have slipped it in before the
+    /// encryption (RFC 3501 section 6.2.1; CVE-2011-0411).
     pub(super) fn bare_stream(&mut self) -> Result<&mut Stream, Broken> {
         if !self.reader.is_empty() {
             self.give_up();
@@ -314,7 +314,7 @@ impl Conversation {
     /// The answer to the command of this tag, if this reply is one.
     fn take(&mut self, reply: Reply, tag: &str, on_untagged: &mut dyn FnMut(&Reply)) -> Result<Option<Answer>, Broken> {
         match reply {
-            // A `+` that nobody waits for: some servers send one even after a LITERAL+.
+            // A `+` not asked for: some servers send one even after a LITERAL+.
             Reply::Continue => self.doubtful = true,
             Reply::Data(ref data) => {
                 match fetch::capabilities(data) {
@@ -341,11 +341,7 @@ impl Conversation {
 
     /// `None`: none came within `patience`.
     fn hear(&mut self, patience: Option<Duration>) -> Result<Option<Reply>, Broken> {
-        let heard = self.hear_or_fail(patience);
-        if heard.is_err() {
-            self.give_up();
-        }
-        heard
+        self.hear_or_fail(patience).inspect_err(|_| self.stream = None)
     }
 
     fn hear_or_fail(&mut self, patience: Option<Duration>) -> Result<Option<Reply>, Broken> {

@@ -92,7 +92,7 @@ impl Stream {
                 return Err(Broken::lost("the server closed the connection during the TLS handshake"));
             }
             if let Err(e) = tls.process_new_packets() {
-                // The alert tells the server's log why; that it may not get there changes nothing.
+                // The alert is for the server's log; it does not matter if it is lost.
                 let _ = tls.write_tls(&mut self.socket.bounded(None));
                 return Err(unreachable(format!("TLS: {e}")));
             }

@@ -61,12 +61,6 @@ struct CopyFile {
     bytes: Vec<u8>,
 }
 
-/// A failure of the file system.
-struct Failed {
-    doing: String,
-    error: io::Error,
-}
-
 impl MaildirMailbox {
     /// The INBOX in `maildir`.
     pub(crate) fn inbox(maildir: PathBuf) -> Self {
@@ -80,7 +74,7 @@ impl MaildirMailbox {
 
     /// Makes the mailbox if it is missing. `tmp` comes last, once all the rest is on the disk: so where there is a `tmp`, no
     /// delivery need sync anything above `new` and `cur`.
-    fn create(&self) -> Result<(), Failed> {
+    fn create(&self) -> Result<(), MailboxError> {
         make_maildir(&self.maildir, false)?;
         if self.directory != self.maildir {
             make_maildir(&self.directory, true)?;
@@ -89,13 +83,13 @@ impl MaildirMailbox {
     }
 
     /// Whether the mailbox is there, whole.
-    fn is_there(&self) -> Result<bool, Failed> {
+    fn is_there(&self) -> Result<bool, MailboxError> {
         let tmp = self.directory.join("tmp");
         tmp.try_exists().map_err(at("looking for", &tmp))
     }
 
     /// Writes the copy to `tmp/` and syncs it.
-    fn write(&self, copy: &NewCopy<'_>) -> Result<Temporary, Failed> {
+    fn write(&self, copy: &NewCopy<'_>) -> Result<Temporary, MailboxError> {
         let path = self.directory.join("tmp").join(format!("{}.maildrop", Uuid::now_v7()));
         let mut file = match create_new(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -114,7 +108,7 @@ impl MaildirMailbox {
     }
 
     /// Links the copy to its name in `place`, and returns the directory it is in: it may have been in the mailbox already.
-    fn link(&self, temporary: &Temporary, place: &Path, copy: &NewCopy<'_>) -> Result<PathBuf, Failed> {
+    fn link(&self, temporary: &Temporary, place: &Path, copy: &NewCopy<'_>) -> Result<PathBuf, MailboxError> {
         let base = base_name(copy.identity, copy.role);
         // The same but for a replaced NUL counts, too.
         let ours = Identity::of(copy.bytes);
@@ -143,7 +137,7 @@ impl MaildirMailbox {
     ///
     /// A directory read while a file in it is renamed may show that file under neither name. So a search that found nothing
     /// begins anew where a directory changed meanwhile, or just before, when another change need not show.
-    fn search(&self, base: &str, is_copy: &dyn Fn(&Identity) -> bool) -> Result<Option<CopyFile>, Failed> {
+    fn search(&self, base: &str, is_copy: &dyn Fn(&Identity) -> bool) -> Result<Option<CopyFile>, MailboxError> {
         let places = ["new", "cur"].map(|place| self.directory.join(place));
         for _ in 0..LOOKS {
             let began = SystemTime::now();
@@ -184,20 +178,20 @@ impl Mailbox for MaildirMailbox {
         let place = self.directory.join(if copy.seen { "cur" } else { "new" });
         let temporary = match self.write(copy) {
             Ok(temporary) => temporary,
-            Err(failed) => return not_stored(failed),
+            Err(error) => return not_stored(error),
         };
         if !go_ahead() {
             return Appended::Withheld;
         }
         let place = match self.link(&temporary, &place, copy) {
             Ok(place) => place,
-            Err(failed) => return not_stored(failed),
+            Err(error) => return not_stored(error),
         };
         drop(temporary);
         // Also for a copy that was found: the process that put it there may have died before it did this.
         match sync_directory(&place) {
             Ok(()) => Appended::Stored(None),
-            Err(error) => Appended::Unknown(at("syncing", &place)(error).into()),
+            Err(error) => Appended::Unknown(at("syncing", &place)(error)),
         }
     }
 
@@ -216,8 +210,8 @@ impl Mailbox for MaildirMailbox {
         let base = base_name(wanted.identity, wanted.role);
         let found = self.search(&base, &|identity| identity == wanted.identity)?;
         if let Some(found) = &found {
-            // Who adopts it says that it is delivered, and the process that put it there may have died before it did this. The
-            // content was on the disk before the file had this name, and the directories before there was a `tmp`.
+            // A delivery that adopts it reports it as delivered, and the process that put it there may have died before it did
+            // this. The content was on the disk before the file had this name, and the directories before there was a `tmp`.
             sync_directory(&found.place).map_err(at("syncing", &found.place))?;
         }
         // It is found by its name, wherever the search was to begin; and without UIDs nothing is in range.
@@ -285,7 +279,7 @@ fn base_name(identity: &Identity, role: Role) -> String {
 }
 
 /// Makes one Maildir; see [`MaildirMailbox::create`] about the order.
-fn make_maildir(directory: &Path, is_folder: bool) -> Result<(), Failed> {
+fn make_maildir(directory: &Path, is_folder: bool) -> Result<(), MailboxError> {
     let make = |path: &Path| create_directory(path).map_err(at("creating", path));
     make(directory)?;
     make(&directory.join("new"))?;
@@ -323,12 +317,16 @@ fn is_marked_deleted(name: &str) -> bool {
 }
 
 /// When something was last added to, removed from or renamed in a directory.
-fn changed(directory: &Path) -> Result<SystemTime, Failed> {
+fn changed(directory: &Path) -> Result<SystemTime, MailboxError> {
     fs::metadata(directory).and_then(|metadata| metadata.modified()).map_err(at("looking at", directory))
 }
 
 /// A file of this base name whose content is the copy, in one directory.
-fn search_directory(place: &Path, base: &str, is_copy: &dyn Fn(&Identity) -> bool) -> Result<Option<CopyFile>, Failed> {
+fn search_directory(
+    place: &Path,
+    base: &str,
+    is_copy: &dyn Fn(&Identity) -> bool,
+) -> Result<Option<CopyFile>, MailboxError> {
     for entry in fs::read_dir(place).map_err(at("reading", place))? {
         let entry = entry.map_err(at("reading", place))?;
         let name = entry.file_name();
@@ -361,28 +359,23 @@ impl Drop for Temporary {
 }
 
 /// Says at what an operation failed.
-fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Failed {
+fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MailboxError {
     let doing = format!("{doing} {}", path.display());
-    move |error| Failed { doing, error }
-}
-
-/// A failure while the copy had no name yet.
-fn not_stored(failed: Failed) -> Appended {
-    let error = MailboxError::from(failed);
-    match error.failure {
-        MailboxFailure::OverQuota => Appended::Refused(error),
-        _ => Appended::NotSent(error),
-    }
-}
-
-impl From<Failed> for MailboxError {
-    fn from(failed: Failed) -> Self {
-        let failure = match failed.error.kind() {
+    move |error| {
+        let failure = match error.kind() {
             // EDQUOT is about this user, who can delete mail. ENOSPC is about all.
             io::ErrorKind::QuotaExceeded => MailboxFailure::OverQuota,
             _ => MailboxFailure::Local,
         };
-        Self::new(failure, failed.doing, failed.error.to_string())
+        MailboxError::new(failure, doing, error.to_string())
+    }
+}
+
+/// A failure while the copy had no name yet.
+fn not_stored(error: MailboxError) -> Appended {
+    match error.failure {
+        MailboxFailure::OverQuota => Appended::Refused(error),
+        _ => Appended::NotSent(error),
     }
 }
 
@@ -398,7 +391,7 @@ mod tests {
         SYNCED.take()
     }
 
-    /// Who is told of a copy says that it is delivered, and only a synced directory survives a power failure.
+    /// A delivery that finds a copy reports it as delivered, and only a synced directory survives a power failure.
     #[test]
     fn the_directory_of_a_copy_is_on_the_disk_before_anybody_relies_on_the_copy() {
         let directory = tempfile::tempdir().unwrap();
@@ -524,7 +517,7 @@ mod tests {
 
     #[test]
     fn a_quota_is_the_users_and_a_full_disk_is_everybodys() {
-        let failed = |kind: io::ErrorKind| not_stored(Failed { doing: "writing".into(), error: kind.into() });
+        let failed = |kind: io::ErrorKind| not_stored(at("writing", Path::new("x"))(kind.into()));
         match failed(io::ErrorKind::QuotaExceeded) {
             Appended::Refused(error) => assert_eq!(error.failure, MailboxFailure::OverQuota),
             other => panic!("{other:?}"),

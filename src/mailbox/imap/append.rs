@@ -1,4 +1,4 @@
-//! APPEND (RFC 3501 section 6.3.11): stores a copy, and tells whether it did, or that this is not known.
+//! APPEND (RFC 3501 section 6.3.11): stores a copy; the result says whether it is stored, or that this is not known.
 
 use super::mailbox::{ImapMailbox, is_missing};
 use crate::imap::argument::date_time;
@@ -29,7 +29,7 @@ impl ImapMailbox {
             if !is_missing(&refusal) || self.created || !self.conversation.is_usable() {
                 return Appended::Refused(refusal.refusal(&doing));
             }
-            // RFC 3501 section 6.3.11: TRYCREATE. It was there a moment ago; somebody has removed it.
+            // RFC 3501 section 6.3.11: TRYCREATE. It was there a moment ago, and was removed since.
             if let Err(error) = self.create() {
                 return Appended::Refused(error);
             }

@@ -44,10 +44,10 @@ pub struct ImapMailbox {
     selected: bool,
 }
 
-/// What selecting a mailbox tells.
+/// The answer to SELECT or EXAMINE.
 pub(super) struct Selected {
     pub(super) uid_validity: u32,
-    /// Where told: by RFC 3501 section 6.3.1 a server should, and need not.
+    /// `None` from a server that does not tell it: by RFC 3501 section 6.3.1 it should.
     pub(super) uid_next: Option<u32>,
     pub(super) empty: bool,
 }
