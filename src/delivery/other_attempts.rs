@@ -122,11 +122,11 @@ pub(super) fn is_above(copy: &FoundCopy, floor: Option<Position>) -> bool {
 /// Whether another host delivers one of our copies, or has just delivered it, under another lock, which does not exclude it here;
 /// and which host, if that is known.
 ///
-/// The journal excludes it all the same: each journals before it looks, so of two that run at once at least one sees the other and
-/// is deferred. Both may be: which came first does not show, since an older row can be committed later.
+/// The journal excludes it all the same: each journals before it looks, so of two that run at once at least one sees the other
+/// and is deferred. Both may be: which came first does not show, since an older row can be committed later.
 ///
-/// It counts only for as long as that attempt may run or its APPEND may land. Past that it is searched for like any other, whatever
-/// its lock: so a namespace can be changed on purpose.
+/// It counts only for as long as that attempt may run or its APPEND may land. Past that it is searched for like any other,
+/// whatever its lock: so a namespace can be changed on purpose.
 fn under_another_lock(delivery: &Delivery<'_>, histories: &[CopyHistory]) -> Option<Option<String>> {
     // The negative control of the two-host test: there each process has a lock of its own, and nothing is to see it.
     if cfg!(feature = "test-without-lock") {

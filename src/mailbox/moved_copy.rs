@@ -5,9 +5,9 @@ use time::OffsetDateTime;
 
 /// Looks for a copy in all of a mailbox, which may have been renumbered, restored from a backup, or put together by hand.
 ///
-/// `wanted.since` does not count. Where there are UIDs and a Message-ID, the server is asked for the Message-ID, and what it names
-/// is compared; otherwise all that arrived since `wanted.not_before` is. But first, message by message, what is at or above the
-/// recorded place: a SEARCH by header may be answered from an index that has not seen the newest ones.
+/// `wanted.since` does not count. Where there are UIDs and a Message-ID, what is at or above the recorded place is compared
+/// first, message by message: a SEARCH by header may be answered from an index that has not seen the newest ones. Then the
+/// server is asked for the Message-ID, and what it names is compared. Otherwise all that arrived since `wanted.not_before` is.
 pub fn look_everywhere(
     mailbox: &mut dyn Mailbox,
     wanted: &Wanted<'_>,

@@ -198,7 +198,10 @@ fn as_it_came(site: &Site, message: Message, copy: &RecordedCopy) -> Message {
 }
 
 /// The bytes of a copy, under its recorded UID or another.
-fn read_wherever_it_is(mailbox: &mut dyn ReadableMailbox, copy: &RecordedCopy) -> Result<Option<Vec<u8>>, MailboxError> {
+fn read_wherever_it_is(
+    mailbox: &mut dyn ReadableMailbox,
+    copy: &RecordedCopy,
+) -> Result<Option<Vec<u8>>, MailboxError> {
     let recorded = copy.recorded();
     let same = |bytes: &Vec<u8>| Identity::of(bytes) == copy.identity;
     if let Some(bytes) = mailbox.read(&recorded)?.filter(same) {

@@ -78,7 +78,7 @@ fn exit_code(code: u8) -> ExitCode {
         .unwrap_or(ExitCode::TempFail)
 }
 
-/// One write(2) to stdout. [`std::io::Stdout`] has a lock; a duplicate of the descriptor is the same pipe with the same O_NONBLOCK.
+/// One write(2) to stdout. [`std::io::Stdout`] has a lock; a duplicate of the descriptor is the same pipe, O_NONBLOCK as well.
 fn write_once(line: &[u8]) -> io::Result<()> {
     let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     loop {

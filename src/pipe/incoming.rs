@@ -17,8 +17,8 @@ const AT_ONCE: u64 = 1 << 20;
 /// program need not, and servers limit their connections.
 const HELD: Duration = Duration::from_secs(5);
 
-/// Reads the message to its end, and runs `meanwhile` while the rest of a large one comes. `None`: it did not run, or what it opened
-/// was closed because the message came slowly.
+/// Reads the message to its end, and runs `meanwhile` while the rest of a large one comes. `None`: it did not run, or what it
+/// opened was closed because the message came slowly.
 ///
 /// # Errors
 /// The verdict, where the message is too large, cannot be read, or its writer has died.

@@ -11,8 +11,8 @@ use tracing::warn;
 ///
 /// Where it is killed while it writes the message, as by each `postfix stop`, the end of standard input looks like that of the
 /// message. But both keep the reading end of our standard output open until they have read all of it
-/// (`src/global/pipe_command.c`): only their death closes it. poll(2) then says POLLERR of a pipe, and POLLHUP of a socket. A file,
-/// a terminal and /dev/null tell nothing.
+/// (`src/global/pipe_command.c`): only their death closes it. poll(2) then says POLLERR of a pipe, and POLLHUP of a socket. A
+/// file, a terminal and /dev/null tell nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StandardStreams;
 

@@ -131,8 +131,8 @@ pub fn are_one(settings: &Settings, users: [&str; 2], deadline: Deadline) -> Res
     })
 }
 
-/// Whether `theirs` may be the position of the mailbox between `before` and `after`: UIDNEXT only grows while UIDVALIDITY stays the
-/// same (RFC 3501 section 2.3.1.1).
+/// Whether `theirs` may be the position of the mailbox between `before` and `after`: UIDNEXT only grows while UIDVALIDITY stays
+/// the same (RFC 3501 section 2.3.1.1).
 fn may_be_same(before: Position, theirs: Position, after: Position) -> bool {
     theirs.uid_validity == before.uid_validity && (before.uid_next..=after.uid_next).contains(&theirs.uid_next)
 }

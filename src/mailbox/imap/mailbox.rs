@@ -16,8 +16,8 @@ use crate::message::Identity;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The pauses before STATUS is asked again about a mailbox that another session is creating, which takes some milliseconds, and far
-/// more on a busy disk.
+/// The pauses before STATUS is asked again about a mailbox that another session is creating: that takes some milliseconds, and
+/// far more on a busy disk.
 const BEING_CREATED: [Duration; 6] = [
     Duration::from_millis(5),
     Duration::from_millis(20),

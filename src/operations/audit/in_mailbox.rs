@@ -188,7 +188,11 @@ struct List {
 }
 
 impl List {
-    fn read(mailbox: &mut dyn ReadableMailbox, position: Position, copies: &[DeliveredCopy]) -> Result<Self, MailboxError> {
+    fn read(
+        mailbox: &mut dyn ReadableMailbox,
+        position: Position,
+        copies: &[DeliveredCopy],
+    ) -> Result<Self, MailboxError> {
         let placed = copies.iter().filter_map(|copy| {
             let at = copy.placement.filter(|at| at.uid_validity == position.uid_validity)?;
             Some(copy.lowest.map_or(at.uid, |lowest| lowest.min(at.uid)))
