@@ -27,8 +27,7 @@ use crate::base::server_waits::{self, Whom};
 use crate::config::{self, Config, ConfigError, Engine};
 use crate::database::{Client, DatabaseError, DatabaseFailure, MysqlDatabase, PostgresDatabase, Server};
 use crate::delivery::{
-    self, Caller, CopyReport, Deferral, Delivered, Delivery, Manner, NoCaller, NotOpened, OwedCopy, Policy, Refusal,
-    Stages,
+    self, Caller, CopyReport, Deferral, Delivered, Delivery, Manner, NoCaller, OwedCopy, Policy, Refusal, Stages,
 };
 use crate::imap;
 use crate::ledger::Database;
@@ -37,7 +36,7 @@ use crate::ledger::recorded::{self, Brought, RecordedCopy};
 use crate::ledger::{CopyHistory, CopyKey, WayIn};
 use crate::lock::LockName;
 use crate::mailbox::imap::authorization::{self, Honoured};
-use crate::mailbox::{ImapMailbox, Mailbox, MailboxError, MailboxFailure, Placement, Reading};
+use crate::mailbox::{ImapMailbox, MailboxError, MailboxFailure, Placement, ReadableMailbox};
 use crate::message::Role;
 use crate::message::{Address, Message};
 use crate::routing::{Party, Route, Router};
@@ -427,14 +426,17 @@ impl Site {
     ) -> Result<Manner, Refusal> {
         let mut database = self.open_database(None, deadline).map_err(Deferral::Database)?;
         self.prove_way_in(&copy.user, &copy.mailbox, database.as_mut(), deadline)?;
-        let mailbox = self.mailbox(&copy.user, &copy.mailbox, deadline);
+        let mut mailbox = self.mailbox(&copy.user, &copy.mailbox, deadline);
         let owed = OwedCopy {
             role: copy.role,
             // Nobody else's copy is ever owed.
             authors: !restore || copy.role == Role::Sender,
             user: copy.user.clone(),
             mailbox_name: copy.mailbox.clone(),
-            mailbox: mailbox.map(|mailbox| mailbox as Box<dyn Mailbox>).map_err(NotOpened::from),
+            mailbox: match &mut mailbox {
+                Ok(mailbox) => Ok(mailbox.as_mut()),
+                Err(error) => Err(error.clone().into()),
+            },
         };
         // Nobody but the operator tries this again: a failure is told, not recorded as owed once more.
         let policy = Policy { sent_retry_for: Duration::MAX, keep_source_up_to: 0, ..self.policy() };
@@ -561,7 +563,12 @@ impl Site {
     ///
     /// # Errors
     /// Where the server cannot be reached, or does not let us in.
-    pub fn mailbox(&self, user: &str, mailbox: &str, deadline: Deadline) -> Result<Box<dyn Reading>, MailboxError> {
+    pub fn mailbox(
+        &self,
+        user: &str,
+        mailbox: &str,
+        deadline: Deadline,
+    ) -> Result<Box<dyn ReadableMailbox>, MailboxError> {
         Ok(match &self.kind {
             Kind::Embedded(embedded) => Box::new(embedded.mailbox(user, mailbox)),
             Kind::Configured(site) => Box::new(imap::connect(site.imap()?, deadline)?.open(user, mailbox)?),

@@ -7,7 +7,7 @@
 //! newline in a `%` field or in the message.)
 
 #[cfg(any(test, feature = "test-properties"))]
-pub mod properties;
+pub mod test_properties;
 
 use rustix::fs::OFlags;
 use serde::Deserialize;

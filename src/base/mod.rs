@@ -3,13 +3,13 @@
 pub(crate) mod core_dumps;
 pub mod deadline;
 pub mod endpoint;
-#[cfg(feature = "test-faults")]
-pub(crate) mod fault;
 pub(crate) mod files;
 pub mod hex;
 pub mod log;
 pub mod secret;
 pub(crate) mod server_waits;
 pub(crate) mod terminal;
+#[cfg(feature = "test-faults")]
+pub(crate) mod test_faults;
 pub(crate) mod timestamp;
 pub(crate) mod tls;

@@ -6,11 +6,11 @@
 
 pub(crate) mod mysql;
 pub(crate) mod postgres;
-#[cfg(any(test, feature = "test-properties"))]
-pub mod properties;
 mod session;
 pub(crate) mod sqlite;
 mod tables;
+#[cfg(any(test, feature = "test-properties"))]
+pub mod test_properties;
 
 pub use self::mysql::MysqlDatabase;
 pub use self::postgres::PostgresDatabase;

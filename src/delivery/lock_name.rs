@@ -1,27 +1,24 @@
-//! The lock that guards a message: it is named after the Message-ID.
+//! The lock of a message, which is named after its Message-ID.
 
 use crate::lock::LockName;
 use crate::message::{Message, message_id_as_stored};
 
 /// The lock of `message`: its Message-ID's, or, where it has none, one made up from its content.
-#[must_use]
 pub fn lock_of(namespace: &str, message: &Message) -> LockName {
-    // The negative control of the two-host test: with a name of its own, every process gets its lock at once.
+    // The negative control of the two-host test: with a name of its own, each process gets its lock at once.
     #[cfg(feature = "test-without-lock")]
     let namespace = &format!("{namespace} {}", uuid::Uuid::now_v7());
     lock_of_message_id(namespace, message.lock_subject())
 }
 
-/// The lock of the messages with this Message-ID. It has `X` for each byte beyond ASCII, since the
-/// [`Identity`](crate::message::Identity) reads the id so; who calls the SQL functions writes `X`, too.
-#[must_use]
+/// The lock of the messages with this Message-ID. Bytes beyond ASCII count as `X`, as in
+/// [`Identity`](crate::message::Identity); callers of the SQL functions have to write `X`, too.
 pub fn lock_of_message_id(namespace: &str, message_id: &[u8]) -> LockName {
     LockName::new(namespace, bare_message_id(&message_id_as_stored(message_id)))
 }
 
-/// The id between its angle brackets, or the trimmed text where it has none: `<123@example.com>` and `123@example.com` are
-/// one lock, as the SQL functions have it. Case counts (RFC 5322 section 3.6.4 does not allow to fold it).
-#[must_use]
+/// The id between its angle brackets, or the trimmed text where it has none: `<123@example.com>` and `123@example.com` have one
+/// lock, as in the SQL functions. Case counts (RFC 5322 section 3.6.4).
 pub fn bare_message_id(id: &[u8]) -> &[u8] {
     let id = id.trim_ascii();
     match id.strip_prefix(b"<") {

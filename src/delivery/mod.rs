@@ -1,16 +1,15 @@
-//! The story of one delivery, from top to bottom. Uses all rooms below it.
+//! One delivery, from top to bottom. Uses all rooms below it.
 //!
-//! Given a message, an envelope and open connections, [`deliver`] returns what came of it. It knows nothing of standard
-//! input, exit codes or the process it runs in: the pipe and whatever comes later call the same code. What it does ask is
-//! whether its [`Caller`] still lives.
+//! Given a message, an envelope and open connections, [`deliver`] says what became of it. It knows nothing of standard input,
+//! exit codes or its process; it only asks whether its [`Caller`] still lives.
 //!
 //! ```text
 //! 1  journal   one autocommit statement: for each copy owed, "attempt by host/pid/queue id, open", and where its
 //!              mailbox stood (UIDVALIDITY, UIDNEXT)
 //! 2  lock      held elsewhere: end the attempt, try again later
 //! 3  look      a new statement, so a new snapshot: which copies are delivered? which attempts are open?
-//! 4  append    INBOX first, then Sent; search first if anybody else's attempt is open; before what makes the message
-//!              stored: is the lock still ours, and does the caller still live?
+//! 4  append    INBOX first, then Sent; search first if another attempt is open; before the last CRLF, which makes the
+//!              server store the message: is the lock still ours, and does the caller still live?
 //! 5  record    message, copies, attempts ended; COMMIT
 //! ```
 //!
@@ -19,22 +18,24 @@
 //! - The journal commits *before* the lock is taken: a crash after APPEND must leave a trace, and the lock's own
 //!   transaction can commit nothing while it holds the lock.
 //! - The look comes *after* the lock, in a statement of its own: a snapshot older than the lock misses a row that was
-//!   committed a moment ago. The journal is read again there, too: whoever was the first to journal need not be the
-//!   first to get the lock.
+//!   committed a moment ago. It reads the journal, too: the first to journal need not be the first to get the lock.
 //! - The record comes *after* the append: exit 0 means that the copy is there.
 //!
-//! Whatever goes wrong on the way: what was appended is recorded if the lock is still held, and the message stays with
-//! Postfix. An attempt that sent no APPEND ends itself; any other stays open, and the next one will look.
+//! Whatever goes wrong: what was appended is recorded if the lock is still held, and the message stays with Postfix. An attempt
+//! that sent no APPEND ends itself; any other stays open, and the next one searches.
 
 mod caller;
-mod copy;
+mod deliver_copy;
 mod lock_name;
-mod outcome;
+mod other_attempts;
+mod report;
+mod stages;
 mod verdict;
 
 pub use caller::{Caller, NoCaller};
 pub use lock_name::{bare_message_id, lock_of, lock_of_message_id};
-pub use outcome::{CopyReport, Deferral, Delivered, Manner, Refusal, Stages, milliseconds};
+pub use report::{CopyReport, Deferral, Delivered, Manner, Refusal};
+pub use stages::{Stages, milliseconds};
 pub use verdict::{StatusDetail, Verdict};
 
 pub use crate::config::Policy;
@@ -43,9 +44,9 @@ use crate::ledger::{AcquiredAndLooked, Cause, CopyHistory, CopyKey, EndedAttempt
 use crate::ledger::{MessageRecord, Outcome, Record};
 use crate::lock::LockName;
 use crate::mailbox::{Mailbox, MailboxError};
-use crate::message::Message;
-use crate::message::Role;
-use copy::{Copy, End, LockLost, OtherAttempts};
+use crate::message::{Message, Role};
+use deliver_copy::{Copy, End, LockLost, deliver_copy};
+use other_attempts::OtherAttempts;
 use std::time::Instant;
 use time::OffsetDateTime;
 use tracing::{debug, warn};
@@ -54,27 +55,21 @@ use uuid::Uuid;
 /// One message on its way to one envelope recipient.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery<'a> {
-    /// The message.
     pub message: &'a Message,
     /// The envelope sender; empty for the null sender.
     pub sender: &'a str,
-    /// The envelope recipient, folded: every retry for this recipient bears the same.
+    /// The envelope recipient, folded, so that it is the same in each retry.
     pub recipient: &'a str,
-    /// Postfix's queue id, if given.
     pub queue_id: Option<&'a str>,
-    /// The lock that guards the message.
     pub lock: &'a LockName,
     /// Names this attempt; a new one for each.
     pub attempt: Uuid,
-    /// This host's name, for whoever looks for the holder of a lock.
+    /// Host and process, for people who look for the holder of a lock.
     pub host: &'a str,
-    /// This process's id, for the same.
     pub pid: u32,
-    /// When the message arrived: the INTERNALDATE of its copies.
+    /// The INTERNALDATE of the copies.
     pub arrived: OffsetDateTime,
-    /// What the operator has chosen.
     pub policy: &'a Policy,
-    /// Whoever handed the message over.
     pub caller: &'a dyn Caller,
     /// Whether the mailboxes may have lost what the ledger has as delivered: each copy is then looked for in all of its
     /// mailbox, and appended if it is not there. Asked for by people, never by Postfix.
@@ -83,17 +78,14 @@ pub struct Delivery<'a> {
 
 /// A copy owed by this delivery, and the mailbox it belongs in.
 pub struct OwedCopy<'a> {
-    /// Why the mailbox gets it.
     pub role: Role,
-    /// Whether it is the author's, who keeps what is sent: whatever is wrong with it, the message has been delivered. Its role is
-    /// the recipient's where the author keeps that in INBOX, and may be a recipient as well: one copy, one name.
+    /// Whether it is the author's own copy: if it fails, the message is delivered all the same. Its role is the recipient's where
+    /// the author keeps sent mail in INBOX, so that an author who is a recipient, too, has one copy there.
     pub authors: bool,
     /// The user that the mailbox store knows.
     pub user: String,
-    /// The mailbox's name.
     pub mailbox_name: String,
-    /// The mailbox, opened; or why it is not.
-    pub mailbox: Result<Box<dyn Mailbox + 'a>, NotOpened>,
+    pub mailbox: Result<&'a mut dyn Mailbox, NotOpened>,
 }
 
 /// Why a mailbox is not opened.
@@ -101,7 +93,7 @@ pub struct OwedCopy<'a> {
 pub enum NotOpened {
     /// It could not be.
     Trouble(MailboxError),
-    /// The author's mail program is about to save a copy of its own: ours stays owed until somebody has looked for that.
+    /// The author's mail program is about to save a copy of its own: ours stays owed until that has been looked for.
     LeftToTheAuthor,
 }
 
@@ -111,26 +103,22 @@ impl From<MailboxError> for NotOpened {
     }
 }
 
-/// Delivers one message to one envelope recipient: the recipient's copy, and the sender's if one is owed.
+/// Delivers one message to one envelope recipient.
 ///
-/// `owed` holds the recipient's copy first; a copy for the sender, if any, second. (Or one copy alone, whichever it is, that
-/// people want delivered again.)
+/// `owed` is the recipient's copy, and then the sender's, if one is owed; or any one copy that people want delivered again.
 ///
 /// # Errors
-/// [`Refusal`] says whether the message is to be tried again (nearly always) or refused for good, and why.
-pub fn deliver<D>(
+/// Where the message is to be tried again (nearly always), or is refused for good.
+pub fn deliver(
     delivery: &Delivery<'_>,
-    database: &mut D,
+    database: &mut dyn Ledger,
     owed: Vec<OwedCopy<'_>>,
     stages: &mut Stages,
-) -> Result<Delivered, Refusal>
-where
-    D: Ledger + ?Sized,
-{
-    // Where the mailboxes stand, before anything is written anywhere. A Sent mailbox that is out of reach must not hold
-    // up the recipient's copy: it is remembered as such, and its copy stays owed.
+) -> Result<Delivered, Refusal> {
+    // Where the mailboxes stand, before anything is written. A Sent mailbox that is out of reach must not hold up the recipient's
+    // copy.
     let began = Instant::now();
-    let mut copies: Vec<Copy<'_>> = owed.into_iter().map(|owed| Copy::stand(delivery, owed)).collect();
+    let mut copies: Vec<Copy<'_>> = owed.into_iter().map(|owed| Copy::ask_position(delivery, owed)).collect();
     if let Some(error) = copies.first_mut().and_then(Copy::take_trouble) {
         return Err(Deferral::Mailbox(error).into());
     }
@@ -162,7 +150,7 @@ where
         }
     };
     let result = deliver_under_lock(delivery, database, &mut copies, &keys, looked, stages);
-    // On every path. PostgreSQL has freed it with the record's COMMIT; elsewhere it is let go here, after the COMMIT.
+    // On every path. PostgreSQL has released it with the record's COMMIT; elsewhere it is released here, after the COMMIT.
     if let Err(error) = database.release(delivery.lock) {
         debug!(%error, "the lock was not released; the server frees it with the connection");
     }
@@ -170,27 +158,18 @@ where
 }
 
 /// Steps 3 to 5: everything that happens while the lock is ours.
-fn deliver_under_lock<D>(
+fn deliver_under_lock(
     delivery: &Delivery<'_>,
-    database: &mut D,
+    database: &mut dyn Ledger,
     copies: &mut [Copy<'_>],
     keys: &[CopyKey],
     looked: Result<Vec<CopyHistory>, DatabaseError>,
     stages: &mut Stages,
-) -> Result<Delivered, Refusal>
-where
-    D: Ledger + ?Sized,
-{
+) -> Result<Delivered, Refusal> {
     // 3 look: what it saw
     let began = Instant::now();
-    let histories = match looked {
-        Ok(histories) => histories,
-        Err(error) => {
-            end_attempt(delivery, database, copies, &Outcome::Deferred(Cause::LedgerUnreadable, None), stages);
-            return Err(Deferral::Database(error).into());
-        }
-    };
-    let others = match OtherAttempts::read(delivery, copies, &histories) {
+    let histories = looked.map_err(|error| (Cause::LedgerUnreadable, Deferral::Database(error)));
+    let others = match histories.and_then(|histories| OtherAttempts::read(delivery, copies, &histories)) {
         Ok(others) => others,
         Err((cause, deferral)) => {
             end_attempt(delivery, database, copies, &Outcome::Deferred(cause, None), stages);
@@ -205,14 +184,14 @@ where
     for (copy, others) in copies.iter_mut().zip(&others) {
         ends.push(match ends.last() {
             Some(End::Failed { .. }) => End::NotTried,
-            // With the lock lost, nothing can be written down: the attempt stays open, and the next one will look.
-            _ => copy::settle(delivery, database, copy, others, keys).map_err(|LockLost| Deferral::LockLost)?,
+            // With the lock lost nothing can be recorded: the attempt stays open, and the next one searches.
+            _ => deliver_copy(delivery, database, copy, others, keys).map_err(|LockLost| Deferral::LockLost)?,
         });
     }
     stages.append = began.elapsed();
 
-    // 5 record: what was appended is written down even where another copy failed, or each retry would deliver the INBOX
-    // copy again to somebody who has already filed it.
+    // 5 record: what was appended, even where another copy failed. Otherwise each retry would deliver to INBOX again what the
+    // recipient has already filed.
     let began = Instant::now();
     let headers;
     let took = stages.as_json();
@@ -222,7 +201,7 @@ where
         if let Some(outcome) = end.outcome().filter(|_| copy.journalled()) {
             record.ended.push(EndedAttempt { attempt: delivery.attempt, key: copy.key, outcome, stages: Some(&took) });
         }
-        if end.settles_earlier_attempts() {
+        if end.ends_earlier_attempts() {
             record.ended.extend(others.earlier_of_this_recipient().map(|earlier| EndedAttempt {
                 attempt: earlier.attempt,
                 key: copy.key,
@@ -251,7 +230,7 @@ where
     Ok(Delivered { copies: reports, brought: None })
 }
 
-/// What goes into the journal: the copies whose mailboxes are within reach. No other can be appended.
+/// The journal has the copies whose mailboxes are within reach: no other can be appended.
 fn journal<'a>(delivery: &Delivery<'a>, copies: &'a [Copy<'_>]) -> Journal<'a> {
     Journal {
         attempt: delivery.attempt,
@@ -276,22 +255,18 @@ fn journal<'a>(delivery: &Delivery<'a>, copies: &'a [Copy<'_>]) -> Journal<'a> {
     }
 }
 
-/// Ends an attempt that has sent no APPEND. Where even that fails the attempt stays open, and costs the next one a
-/// search: no more.
-fn end_attempt<D>(delivery: &Delivery<'_>, database: &mut D, copies: &[Copy<'_>], outcome: &Outcome, stages: &Stages)
-where
-    D: Ledger + ?Sized,
-{
-    let journalled = copies.iter().filter(|copy| copy.journalled());
-    let took = stages.as_json();
-    let ended = journalled
-        .map(|copy| EndedAttempt {
-            attempt: delivery.attempt,
-            key: copy.key,
-            outcome: outcome.clone(),
-            stages: Some(&took),
-        })
-        .collect();
+/// Ends an attempt that has sent no APPEND. Where that fails it stays open, and costs the next one a search.
+fn end_attempt(
+    delivery: &Delivery<'_>,
+    database: &mut dyn Ledger,
+    copies: &[Copy<'_>],
+    outcome: &Outcome,
+    stages: &Stages,
+) {
+    let (attempt, took) = (delivery.attempt, stages.as_json());
+    let ended =
+        |copy: &Copy<'_>| EndedAttempt { attempt, key: copy.key, outcome: outcome.clone(), stages: Some(&took) };
+    let ended = copies.iter().filter(|copy| copy.journalled()).map(ended).collect();
     if let Err(error) = database.record(&Record { ended, ..Record::default() }) {
         warn!(%error, "this attempt could not be ended in the ledger; the next one will search the mailbox");
     }

@@ -1,11 +1,9 @@
-//! What the sender of a message is told: an enhanced status code and one line. Which exit status goes with it is the
-//! pipe's to say.
+//! What the sender of a message is told: an enhanced status code and one line. The pipe chooses the exit status by it.
 //!
-//! Postfix looks at the line first: if the output of a command that failed begins with an enhanced status code, that code
-//! decides, whatever the exit code is (`src/global/pipe_command.c`). So `5.1.1` with exit 75 bounces, and `2.0.0` with exit
-//! 75 bounces too. Here, code and text come from one constructor.
+//! If the output of a command that failed begins with an enhanced status code, Postfix goes by that, whatever the exit status is
+//! (`src/global/pipe_command.c`): `5.1.1` with exit 75 bounces, and so does `2.0.0`.
 
-use super::outcome::{CopyReport, Deferral, Delivered, Manner, Refusal};
+use super::report::{CopyReport, Deferral, Delivered, Manner, Refusal};
 use crate::database::DatabaseFailure;
 use crate::mailbox::MailboxFailure;
 use std::fmt;
@@ -13,8 +11,7 @@ use std::fmt;
 /// The longest line, its newline included. It may reach the sender, and the mail log.
 const LONGEST_LINE: usize = 199;
 
-/// Subject and detail of an enhanced status code, `X.3.0`, without its class (RFC 3463 section 2): the class follows from
-/// the verdict.
+/// Subject and detail of an enhanced status code (RFC 3463 section 2): `3.0` of `X.3.0`. The class follows from the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatusDetail(u16, u16);
 
@@ -48,32 +45,27 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// The recipient's copy is in its mailbox: 2.0.0.
-    #[must_use]
+    /// 2.0.0: the recipient's copy is in its mailbox.
     pub fn delivered(text: impl Into<String>) -> Self {
         Self::new(2, StatusDetail::UNDEFINED, text)
     }
 
-    /// Not now: 4.X.X. Postfix keeps the message and tries again.
-    #[must_use]
+    /// 4.X.X: Postfix keeps the message and tries again.
     pub fn deferred(detail: StatusDetail, text: impl Into<String>) -> Self {
         Self::new(4, detail, text)
     }
 
-    /// There is no such recipient: 5.1.1. Postfix bounces the message.
-    #[must_use]
+    /// 5.1.1: Postfix bounces the message.
     pub fn unknown_recipient(text: impl Into<String>) -> Self {
         Self::new(5, StatusDetail::UNKNOWN_ADDRESS, text)
     }
 
-    /// The message is larger than a rule of the operator's allows: 5.3.4. Postfix bounces it.
-    #[must_use]
+    /// 5.3.4, by a rule of the operator's: Postfix bounces the message.
     pub fn too_big(text: impl Into<String>) -> Self {
         Self::new(5, StatusDetail::MESSAGE_TOO_BIG, text)
     }
 
-    /// The mailbox is over quota, and a rule of the operator's says not to wait: 5.2.2. Postfix bounces it.
-    #[must_use]
+    /// 5.2.2, by a rule of the operator's: Postfix bounces the message.
     pub fn over_quota(text: impl Into<String>) -> Self {
         Self::new(5, StatusDetail::MAILBOX_FULL, text)
     }
@@ -82,29 +74,23 @@ impl Verdict {
         Self { class, detail, text: text.into() }
     }
 
-    /// 2, 4 or 5 (RFC 3463 section 2).
-    #[must_use]
     pub(crate) fn class(&self) -> u8 {
         self.class
     }
 
-    /// What the class is about.
-    #[must_use]
     pub(crate) fn detail(&self) -> StatusDetail {
         self.detail
     }
 
-    /// The text as it was given.
-    #[must_use]
+    /// As it was given.
     pub fn text(&self) -> &str {
         &self.text
     }
 
     /// `4.3.0 text` and a newline: fewer than 200 bytes of printable ASCII. Anything else in the text is a `?`.
-    #[must_use]
     pub fn line(&self) -> String {
         let mut line = self.to_string();
-        // Every character is one byte by now.
+        // Each character is one byte by now.
         line.truncate(LONGEST_LINE - 1);
         line.truncate(line.trim_ascii_end().len());
         line.push('\n');
@@ -132,8 +118,7 @@ fn told(copy: &CopyReport) -> String {
 }
 
 impl From<&Refusal> for Verdict {
-    /// The line may reach the sender: it says what kind of thing failed, and nothing of hosts, accounts or causes. Those
-    /// are in the log.
+    /// The line may reach the sender: it says what kind of thing failed. Hosts, accounts and causes are in the log alone.
     fn from(refusal: &Refusal) -> Self {
         let deferral = match refusal {
             Refusal::UnknownRecipient => return Self::unknown_recipient("no such recipient here"),

@@ -1,5 +1,5 @@
-//! Commands and their arguments: every argument that is not ours is quoted or sent as a literal, so that nothing in a
-//! name or a password is ever read as a command.
+//! Commands and their arguments. An argument that is not ours is quoted or sent as a literal, so that nothing in a name or a
+//! password is read as a command.
 
 use super::Broken;
 use super::MailboxFailure;
@@ -22,7 +22,7 @@ pub(crate) enum Part<'a> {
 }
 
 impl<'a> Command<'a> {
-    /// A command of ours: `name` is never somebody else's text.
+    /// `name` is always our own text.
     pub fn new(name: &str) -> Self {
         Self { parts: vec![Part::Text(name.to_owned())], shown: name.to_owned() }
     }
@@ -43,7 +43,7 @@ impl<'a> Command<'a> {
         Ok(self)
     }
 
-    /// Any other argument that may show itself in a log.
+    /// Any other argument that a log may show.
     pub(crate) fn string(mut self, text: &str) -> Result<Self, Broken> {
         self.shown.push_str(&format!(" {text:?}"));
         self.argument(text.as_bytes())?;
@@ -72,7 +72,6 @@ impl<'a> Command<'a> {
         self
     }
 
-    /// What it is made of, in order.
     pub(crate) fn parts(&self) -> &[Part<'a>] {
         &self.parts
     }
@@ -117,7 +116,7 @@ impl<'a> Command<'a> {
 /// A mailbox's name as the protocol spells it: modified UTF-7 (RFC 3501 section 5.1.3).
 ///
 /// # Errors
-/// CR, LF and NUL are refused: no mailbox is called so.
+/// Where it has CR, LF or NUL: no mailbox is called so.
 pub(crate) fn mailbox_name(name: &str) -> Result<String, Broken> {
     if name.is_empty() || name.contains(['\r', '\n', '\0']) {
         return Err(Broken::new(MailboxFailure::Local, format!("{name:?} cannot be the name of a mailbox")));
@@ -172,21 +171,8 @@ pub fn date(day: Date) -> String {
     format!("{}-{}-{:04}", day.day(), month(day.month()), day.year())
 }
 
-fn month(month: Month) -> &'static str {
-    match month {
-        Month::January => "Jan",
-        Month::February => "Feb",
-        Month::March => "Mar",
-        Month::April => "Apr",
-        Month::May => "May",
-        Month::June => "Jun",
-        Month::July => "Jul",
-        Month::August => "Aug",
-        Month::September => "Sep",
-        Month::October => "Oct",
-        Month::November => "Nov",
-        Month::December => "Dec",
-    }
+fn month(month: Month) -> String {
+    month.to_string().chars().take(3).collect()
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Commands out, answers back, in order, over one connection. After any failure the connection is dropped: what is on
-//! it could no longer be told apart.
+//! Commands out, answers back, in order, over one connection. After a failure the connection is dropped: nothing more on it
+//! could be told apart.
 
 use super::argument::{Command, Part};
 use super::stream::Stream;
-use super::wire::{Answer, Reader, Reply, Segment, Status, for_people};
+use super::wire::{Answer, Reader, Reply, Status, for_people};
 use super::{Broken, fetch};
 use super::{MailboxError, MailboxFailure};
 use crate::base::deadline::Deadline;
@@ -18,7 +18,7 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 /// RFC 7888 section 5: with LITERAL-, the longest literal that need not wait for the server, in bytes.
 const LITERAL_MINUS_LIMIT: usize = 4096;
 
-/// A connection on which we talk.
+/// A connection to a server that has been reached.
 pub(crate) struct Conversation {
     /// `None` once it has failed or was given up.
     stream: Option<Stream>,
@@ -27,40 +27,13 @@ pub(crate) struct Conversation {
     capabilities: Vec<String>,
     /// What no log and no error may show, should the server say it back.
     secrets: Vec<String>,
-    /// Whether anything was said since the server was last heard.
+    /// Whether anything was sent since the server was last heard.
     spoke: bool,
     round_trips: u32,
-    /// When it began.
+    /// When the connection was made.
     since: Instant,
-    /// Whether the server has refused a command, or has said what nobody had asked for: then nothing more than the delivery
-    /// at hand is entrusted to this connection.
+    /// Whether the server has refused a command, or sent what nothing had asked for: then no other delivery uses the connection.
     doubtful: bool,
-}
-
-/// What the server says without a tag.
-pub(crate) enum Untagged<'a> {
-    /// Data: `* 3 EXISTS`.
-    Data(&'a [Segment]),
-    /// A remark: `* OK [UIDVALIDITY 3]`.
-    Remark(&'a Answer),
-}
-
-impl<'a> Untagged<'a> {
-    /// The data; nothing where it is a remark.
-    pub(crate) fn data(&self) -> &'a [Segment] {
-        match self {
-            Self::Data(data) => data,
-            Self::Remark(_) => &[],
-        }
-    }
-
-    /// The arguments of the code of this name, where it is a remark with that code.
-    pub(crate) fn code(&self, name: &str) -> Option<&'a str> {
-        match self {
-            Self::Data(_) => None,
-            Self::Remark(answer) => answer.code(name),
-        }
-    }
 }
 
 /// How far a command got.
@@ -86,30 +59,27 @@ impl Conversation {
         }
     }
 
-    /// How often we said something and then heard the server.
+    /// How often we sent something and then heard the server.
     pub fn round_trips(&self) -> u32 {
         self.round_trips
     }
 
-    /// When the connection was made.
     pub(crate) fn since(&self) -> Instant {
         self.since
     }
 
-    /// Whether nothing speaks against more deliveries by this connection: it stands, each command that was sent has been
-    /// answered by OK, and nothing else has come in.
+    /// Whether another delivery may use this connection: it stands, each command was answered by OK, and nothing else came in.
     pub(crate) fn is_sound(&mut self) -> bool {
         let quiet = !self.doubtful && !self.spoke && self.reader.is_empty();
         quiet && self.stream.as_mut().is_some_and(Stream::is_quiet)
     }
 
-    /// Another deadline, and round trips counted anew.
+    /// For another delivery: its deadline, and round trips counted anew.
     pub(crate) fn begin_anew(&mut self, deadline: Deadline) {
         self.round_trips = 0;
         self.set_deadline(deadline);
     }
 
-    /// Another deadline.
     pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
         if let Some(stream) = &mut self.stream {
             stream.set_deadline(deadline);
@@ -121,27 +91,26 @@ impl Conversation {
         thread::sleep(self.stream.as_ref().map_or(Duration::ZERO, |stream| span.min(stream.remaining())));
     }
 
-    /// What the server has said that it can do, in capitals.
+    /// In capitals.
     pub(crate) fn capabilities(&self) -> &[String] {
         &self.capabilities
     }
 
-    /// Whether the server has said that it can do this.
     pub(crate) fn can(&self, capability: &str) -> bool {
         self.capabilities.iter().any(|known| known == capability)
     }
 
-    /// Forgets what the server said that it can do: it was said before TLS, or before the login.
+    /// What holds before TLS, or before the login, may not hold after it.
     pub(crate) fn forget_capabilities(&mut self) {
         self.capabilities.clear();
     }
 
-    /// From now on, no log and no error shows this, should the server say it back.
+    /// From now on no log and no error shows this, should the server send it back.
     pub(crate) fn hide(&mut self, secret: &str) {
         if secret.is_empty() {
             return;
         }
-        // As a quoted string has it, and as that is quoted once more in what is told of a line that is no IMAP.
+        // As it is in a quoted string, and as an error about a line that is no IMAP quotes that once more.
         if secret.contains(['\\', '"']) {
             let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"");
             let once = quoted(secret);
@@ -150,7 +119,6 @@ impl Conversation {
         self.secrets.push(secret.to_owned());
     }
 
-    /// Whether the connection is still of use.
     pub(crate) fn is_usable(&self) -> bool {
         self.stream.is_some()
     }
@@ -160,8 +128,8 @@ impl Conversation {
         self.stream = None;
     }
 
-    /// The connection itself, to go on under TLS. What the server has already said must have been heard to its end: what
-    /// is left could be anybody's, slipped in before the encryption (RFC 3501 section 6.2.1; CVE-2011-0411 and its kin).
+    /// The connection itself, to go on under TLS. Nothing may be left unread: an attacker could have slipped it in before the
+    /// encryption (RFC 3501 section 6.2.1; CVE-2011-0411).
     pub(super) fn bare_stream(&mut self) -> Result<&mut Stream, Broken> {
         if !self.reader.is_empty() {
             self.give_up();
@@ -170,7 +138,6 @@ impl Conversation {
         self.stream.as_mut().ok_or_else(given_up)
     }
 
-    /// The server's first words.
     pub(crate) fn greeting(&mut self) -> Result<Answer, Broken> {
         loop {
             if let Some(Reply::Status(None, answer)) = self.hear(None)? {
@@ -180,36 +147,27 @@ impl Conversation {
         }
     }
 
-    /// Sends a command and waits for what comes of it. What comes without a tag goes to `on_untagged`.
-    pub(crate) fn run(
-        &mut self,
-        command: &Command<'_>,
-        on_untagged: &mut dyn FnMut(&Untagged<'_>),
-    ) -> Result<Answer, Broken> {
-        let mut tag = String::new();
-        match self.send(command, &mut tag, true)? {
-            Progress::Sent => self.answer(&tag, on_untagged),
-            Progress::Answered(answer) => Ok(answer),
+    /// Sends a command and waits for its answer. What comes without a tag goes to `on_untagged`.
+    pub(crate) fn run(&mut self, command: &Command<'_>, on_untagged: &mut dyn FnMut(&Reply)) -> Result<Answer, Broken> {
+        match self.send(command, true)? {
+            (tag, Progress::Sent) => self.answer(&tag, on_untagged),
+            (_, Progress::Answered(answer)) => Ok(answer),
         }
     }
 
-    /// Sends two commands, and only then waits for what comes of them.
+    /// Sends two commands, and only then waits for their answers.
     pub(crate) fn run_both(&mut self, one: &Command<'_>, other: &Command<'_>) -> Result<[Answer; 2], Broken> {
-        let mut tags = [String::new(), String::new()];
-        for (command, tag) in [one, other].into_iter().zip(&mut tags) {
-            if let Progress::Answered(answer) = self.send(command, tag, true)? {
-                return Err(Broken::lost(answer.quote()));
-            }
-        }
-        let [one, other] = tags;
+        let mut send = |command| match self.send(command, true)? {
+            (tag, Progress::Sent) => Ok(tag),
+            (_, Progress::Answered(answer)) => Err(Broken::lost(answer.quote())),
+        };
+        let (one, other) = (send(one)?, send(other)?);
         Ok([self.answer(&one, &mut |_| {})?, self.answer(&other, &mut |_| {})?])
     }
 
-    /// Sends a command but not its last CRLF, and says under which tag. Each literal goes when the server is ready for it.
+    /// Sends a command but for its last CRLF, and returns its tag.
     pub fn begin(&mut self, command: &Command<'_>) -> Result<(String, Progress), Broken> {
-        let mut tag = String::new();
-        let progress = self.send(command, &mut tag, false)?;
-        Ok((tag, progress))
+        self.send(command, false)
     }
 
     /// Sends the last CRLF of a command that was begun.
@@ -217,53 +175,41 @@ impl Conversation {
         self.write(b"\r\n", &[], tag)
     }
 
-    /// Sends a line and no more: for a farewell to which the answer does not matter, and for what answers a `+`.
+    /// Sends a line that answers a `+`.
     pub(crate) fn say(&mut self, line: &str) -> Result<(), Broken> {
         self.write(format!("{line}\r\n").as_bytes(), &[], "").map(drop)
     }
 
-    /// LOGOUT, if the connection still stands. Nobody waits for the answer.
-    pub(crate) fn log_out(&mut self) {
-        self.commands += 1;
-        let line = format!("A{} LOGOUT", self.commands);
-        if let Err(broken) = self.say(&line) {
-            tracing::debug!(reason = broken.detail, "IMAP LOGOUT was not sent");
-        }
-    }
-
-    /// Hears what comes until the answer to this command.
-    pub(crate) fn answer(&mut self, tag: &str, on_untagged: &mut dyn FnMut(&Untagged<'_>)) -> Result<Answer, Broken> {
+    /// Waits for the answer to this command.
+    pub(crate) fn answer(&mut self, tag: &str, on_untagged: &mut dyn FnMut(&Reply)) -> Result<Answer, Broken> {
         loop {
-            match self.hear(None)? {
-                Some(Reply::Status(Some(its_tag), answer)) => return self.tagged(tag, &its_tag, answer),
-                Some(Reply::Status(None, answer)) => self.remark(&answer, on_untagged)?,
-                Some(Reply::Data(data)) => self.data(&data, on_untagged),
-                // A `+` that nobody waits for: some servers send one even after a LITERAL+.
-                Some(Reply::Continue) => self.doubtful = true,
-                None => {}
+            if let Some(reply) = self.hear(None)?
+                && let Some(answer) = self.take(reply, tag, on_untagged)?
+            {
+                return Ok(answer);
             }
         }
     }
 
-    /// Waits for the server's `+`. What it says before is heard and means nothing; an answer to the command means that the
-    /// `+` will not come.
+    /// Waits for the server's `+`, which does not come after an answer to the command.
     pub(crate) fn invitation(&mut self, tag: &str) -> Result<Progress, Broken> {
         loop {
             match self.hear(None)? {
                 Some(Reply::Continue) => return Ok(Progress::Sent),
-                Some(Reply::Status(Some(its_tag), answer)) => {
-                    return self.tagged(tag, &its_tag, answer).map(Progress::Answered);
+                Some(reply) => {
+                    if let Some(answer) = self.take(reply, tag, &mut |_| {})? {
+                        return Ok(Progress::Answered(answer));
+                    }
                 }
-                Some(Reply::Status(None, answer)) => self.remark(&answer, &mut |_| {})?,
-                Some(Reply::Data(data)) => self.data(&data, &mut |_| {}),
                 None => {}
             }
         }
     }
 
-    fn send(&mut self, command: &Command<'_>, tag: &mut String, whole: bool) -> Result<Progress, Broken> {
+    /// Sends a command, with its last CRLF or without, and returns its tag. Each literal goes when the server is ready for it.
+    fn send(&mut self, command: &Command<'_>, whole: bool) -> Result<(String, Progress), Broken> {
         self.commands += 1;
-        *tag = format!("A{}", self.commands);
+        let tag = format!("A{}", self.commands);
         tracing::debug!(tag, command = command.shown(), "IMAP command");
         let mut pending = format!("{tag} ").into_bytes();
         for part in command.parts() {
@@ -273,21 +219,19 @@ impl Conversation {
                     let at_once = self.can("LITERAL+") || (self.can("LITERAL-") && bytes.len() <= LITERAL_MINUS_LIMIT);
                     let plus = if at_once { "+" } else { "" };
                     pending.extend_from_slice(format!("{{{}{plus}}}\r\n", bytes.len()).as_bytes());
-                    if !at_once {
-                        self.forget_old_invitations(tag)?;
-                    }
                     // Not before the server asks for it: if it says NO instead, it would take the message for commands.
                     if !at_once {
-                        if let Progress::Answered(answer) = self.write(&pending, &[], tag)? {
-                            return Ok(Progress::Answered(answer));
+                        self.forget_old_invitations(&tag)?;
+                        if let early @ Progress::Answered(_) = self.write(&pending, &[], &tag)? {
+                            return Ok((tag, early));
                         }
-                        if let Progress::Answered(answer) = self.invitation(tag)? {
-                            return Ok(Progress::Answered(answer));
+                        if let early @ Progress::Answered(_) = self.invitation(&tag)? {
+                            return Ok((tag, early));
                         }
                         pending.clear();
                     }
-                    if let Progress::Answered(answer) = self.write(&pending, bytes, tag)? {
-                        return Ok(Progress::Answered(answer));
+                    if let early @ Progress::Answered(_) = self.write(&pending, bytes, &tag)? {
+                        return Ok((tag, early));
                     }
                     pending.clear();
                 }
@@ -296,25 +240,23 @@ impl Conversation {
         if whole {
             pending.extend_from_slice(b"\r\n");
         }
-        self.write(&pending, &[], tag)
+        let progress = self.write(&pending, &[], &tag)?;
+        Ok((tag, progress))
     }
 
-    /// Hears what has already come in: a `+` sent before the command cannot be an answer to it.
+    /// Reads what has already come in: a `+` sent before the command cannot be an answer to it.
     fn forget_old_invitations(&mut self, tag: &str) -> Result<(), Broken> {
         while let Some(reply) = self.next_reply().inspect_err(|_| self.stream = None)? {
-            match reply {
-                Reply::Continue => self.doubtful = true,
-                Reply::Data(data) => self.data(&data, &mut |_| {}),
-                Reply::Status(None, answer) => self.remark(&answer, &mut |_| {})?,
-                Reply::Status(Some(its_tag), answer) => return self.tagged(tag, &its_tag, answer).map(drop),
+            if self.take(reply, tag, &mut |_| {})?.is_some() {
+                break;
             }
         }
         Ok(())
     }
 
-    /// Writes it all, `bytes` and then `more`, in one packet where they fit. A server that takes no more may have answered
-    /// already, and may even wait for us to hear it: a refused literal (RFC 7888 section 4). The command is then cut off in
-    /// its midst, so the connection is of no further use.
+    /// Writes `bytes` and then `more`, in one packet where they fit. A server that takes no more may have refused the literal,
+    /// and wait for us to read that (RFC 7888 section 4). The command is then cut off in the middle, and the connection of no
+    /// further use.
     fn write(&mut self, bytes: &[u8], more: &[u8], tag: &str) -> Result<Progress, Broken> {
         let mut pieces = [IoSlice::new(bytes), IoSlice::new(more)];
         let mut rest = pieces.as_mut_slice();
@@ -346,7 +288,7 @@ impl Conversation {
                     self.give_up();
                     return match early {
                         Ok(Some(answer)) => Ok(Progress::Answered(answer)),
-                        // What the server said at its end tells more than a broken pipe.
+                        // What the server sent last tells more than a broken pipe.
                         Err(last_words) if last_words.failure == MailboxFailure::ConnectionLost => Err(last_words),
                         _ => Err(broken),
                     };
@@ -358,30 +300,48 @@ impl Conversation {
     /// A refusal of the command that is still being sent, if the server has sent one.
     fn early_answer(&mut self, tag: &str, patience: Duration) -> Result<Option<Answer>, Broken> {
         while let Some(reply) = self.hear(Some(patience))? {
-            match reply {
-                Reply::Continue => self.doubtful = true,
-                Reply::Data(data) => self.data(&data, &mut |_| {}),
-                Reply::Status(None, answer) => self.remark(&answer, &mut |_| {})?,
-                Reply::Status(Some(its_tag), answer) => {
-                    let answer = self.tagged(tag, &its_tag, answer)?;
-                    if answer.status == Status::Ok {
-                        self.give_up();
-                        return Err(Broken::protocol("the server said OK to a command that it did not have yet"));
-                    }
-                    return Ok(Some(answer));
+            if let Some(answer) = self.take(reply, tag, &mut |_| {})? {
+                if answer.status == Status::Ok {
+                    self.give_up();
+                    return Err(Broken::protocol("the server said OK to a command that it did not have yet"));
                 }
+                return Ok(Some(answer));
             }
         }
         Ok(None)
     }
 
-    /// The next reply. `None`: none came within `patience`.
-    fn hear(&mut self, patience: Option<Duration>) -> Result<Option<Reply>, Broken> {
-        let heard = self.hear_or_fail(patience);
-        if heard.is_err() {
-            self.give_up();
+    /// The answer to the command of this tag, if this reply is one.
+    fn take(&mut self, reply: Reply, tag: &str, on_untagged: &mut dyn FnMut(&Reply)) -> Result<Option<Answer>, Broken> {
+        match reply {
+            // A `+` not asked for: some servers send one even after a LITERAL+.
+            Reply::Continue => self.doubtful = true,
+            Reply::Data(ref data) => {
+                match fetch::capabilities(data) {
+                    Some(capabilities) => self.capabilities = capabilities,
+                    // A delivery asks for nothing else while no mailbox is selected.
+                    None => self.doubtful |= fetch::position(data).is_none(),
+                }
+                on_untagged(&reply);
+            }
+            Reply::Status(None, ref answer) => {
+                if answer.status == Status::Bye {
+                    self.give_up();
+                    return Err(farewell(answer));
+                }
+                tracing::debug!(?answer.status, ?answer.code, text = answer.text, "IMAP remark");
+                self.doubtful |= answer.status != Status::Ok;
+                self.learn_from(answer);
+                on_untagged(&reply);
+            }
+            Reply::Status(Some(its_tag), answer) => return self.tagged(tag, &its_tag, answer).map(Some),
         }
-        heard
+        Ok(None)
+    }
+
+    /// `None`: none came within `patience`.
+    fn hear(&mut self, patience: Option<Duration>) -> Result<Option<Reply>, Broken> {
+        self.hear_or_fail(patience).inspect_err(|_| self.stream = None)
     }
 
     fn hear_or_fail(&mut self, patience: Option<Duration>) -> Result<Option<Reply>, Broken> {
@@ -402,7 +362,7 @@ impl Conversation {
         }
     }
 
-    /// The next reply of those that came in, without our secrets.
+    /// The next reply that has come in, without our secrets.
     fn next_reply(&mut self) -> Result<Option<Reply>, Broken> {
         let secrets = &self.secrets;
         let hide = |text: &mut String| {
@@ -416,7 +376,7 @@ impl Conversation {
         match self.reader.next() {
             Ok(Some(Reply::Status(tag, mut answer))) => {
                 hide(&mut answer.text);
-                // A short password may well be part of what we go by.
+                // A short password may be part of a number that we need.
                 const READ: [&str; 4] = ["CAPABILITY", "APPENDUID", "UIDVALIDITY", "UIDNEXT"];
                 if let Some(code) = answer.code.as_mut().filter(|code| !READ.contains(&code.name.as_str())) {
                     hide(&mut code.arguments);
@@ -450,28 +410,6 @@ impl Conversation {
         }
     }
 
-    /// An untagged status: a remark, or the server's farewell.
-    fn remark(&mut self, answer: &Answer, on_untagged: &mut dyn FnMut(&Untagged<'_>)) -> Result<(), Broken> {
-        if answer.status == Status::Bye {
-            self.give_up();
-            return Err(farewell(answer));
-        }
-        tracing::debug!(?answer.status, ?answer.code, text = answer.text, "IMAP remark");
-        self.doubtful |= answer.status != Status::Ok;
-        self.learn_from(answer);
-        on_untagged(&Untagged::Remark(answer));
-        Ok(())
-    }
-
-    fn data(&mut self, data: &[Segment], on_untagged: &mut dyn FnMut(&Untagged<'_>)) {
-        match fetch::capabilities(data) {
-            Some(capabilities) => self.capabilities = capabilities,
-            // Of all that is asked for without a mailbox selected, a delivery needs this alone.
-            None => self.doubtful |= fetch::position(data).is_none(),
-        }
-        on_untagged(&Untagged::Data(data));
-    }
-
     fn learn_from(&mut self, answer: &Answer) {
         if let Some(capabilities) = answer.code("CAPABILITY") {
             self.capabilities = capabilities.split_ascii_whitespace().map(str::to_ascii_uppercase).collect();
@@ -483,7 +421,7 @@ fn given_up() -> Broken {
     Broken::lost("the connection was given up before")
 }
 
-/// What a BYE means, whenever it comes.
+/// BYE as an error.
 pub(crate) fn farewell(answer: &Answer) -> Broken {
     Broken::lost(format!("the server said BYE: {}", answer.text))
 }
@@ -506,7 +444,7 @@ impl Answer {
         }
     }
 
-    /// The refusal as an error (RFC 5530 says what the codes mean).
+    /// As an error (RFC 5530 has the meaning of the codes).
     pub(crate) fn refusal(&self, doing: &str) -> MailboxError {
         let failure = if self.has_code(&["OVERQUOTA"]) {
             MailboxFailure::OverQuota

@@ -7,36 +7,32 @@ use thiserror::Error;
 pub enum MailboxFailure {
     /// The server cannot be reached, or its TLS certificate is not to be trusted.
     Unreachable,
-    /// The server says that it does not let the service account in for this user: RFC 5530 AUTHENTICATIONFAILED,
-    /// AUTHORIZATIONFAILED.
+    /// The server refuses the service account, or refuses it for this user: RFC 5530 AUTHENTICATIONFAILED, AUTHORIZATIONFAILED.
     AccessDenied,
-    /// The server does not let us in, and does not say that it is about the account.
+    /// The server refuses the login, and does not say that it is about the account.
     LoginRefused,
     /// The server opens the same INBOX for every user that the service account names: all mail would go there.
     IdentityIgnored,
-    /// The connection ended.
     ConnectionLost,
-    /// No answer within the time that was left.
     TimedOut,
     /// The mailbox is not there and cannot be created.
     NoSuchMailbox,
-    /// The user is over quota (RFC 5530 OVERQUOTA).
+    /// RFC 5530 OVERQUOTA.
     OverQuota,
-    /// The server said NO or BAD, and said no more.
+    /// The server said NO or BAD, without a code that tells more.
     Refused,
     /// The server said NO and that trying again is of no use: RFC 5530 CANNOT, LIMIT, NOPERM.
     RefusedForGood,
-    /// What came is not the protocol.
+    /// What came is no IMAP.
     Protocol,
     /// Something on this machine: a file, a directory, a setting.
     Local,
-    /// This process itself: a panic in one of its threads, or no thread to be had. Says nothing of how it is set up.
+    /// This process itself: a panic in one of its threads, or no thread to be had. Nothing is wrong with the setup.
     Internal,
 }
 
 impl MailboxFailure {
     /// The words that the ledger has for it; `stats` counts by them.
-    #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unreachable => "the mailbox store is out of reach",
@@ -55,7 +51,6 @@ impl MailboxFailure {
         }
     }
 
-    /// All of them.
     pub(crate) const ALL: [Self; 13] = [
         Self::Unreachable,
         Self::AccessDenied,
@@ -77,7 +72,6 @@ impl MailboxFailure {
 #[derive(Clone, Debug, Error)]
 #[error("{doing}: {detail}")]
 pub struct MailboxError {
-    /// What it is about.
     pub failure: MailboxFailure,
     /// What was being done, for the log: `appending to "INBOX"`.
     pub doing: String,
@@ -86,14 +80,11 @@ pub struct MailboxError {
 }
 
 impl MailboxError {
-    /// A failure of the given kind.
     pub fn new(failure: MailboxFailure, doing: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { failure, doing: doing.into(), detail: detail.into() }
     }
 
-    /// Whether trying again later can help. Everything may mend itself but what the server refused for good; being over
-    /// quota passes.
-    #[must_use]
+    /// Whether trying again later can help: always, but for what the server refused for good. Being over quota passes.
     pub fn trying_again_can_help(&self) -> bool {
         self.failure != MailboxFailure::RefusedForGood
     }

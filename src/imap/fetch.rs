@@ -1,16 +1,22 @@
-//! What the untagged data say that we ask for: STATUS, SEARCH, FETCH, and the code APPENDUID.
+//! Reads the untagged data that we ask for: STATUS, SEARCH, FETCH; and the code APPENDUID. In each function `None` means that the
+//! line is something else.
 
 use super::token::{Token, Tokens};
 use super::wire::{Answer, Segment};
 use super::{Placement, Position};
 
-/// `* STATUS "INBOX" (UIDNEXT 4392 UIDVALIDITY 1)` (RFC 3501 section 7.2.4). `None`: it is something else, or says only
-/// half of it.
-pub(crate) fn position(data: &[Segment]) -> Option<Position> {
+/// What follows `* NAME`.
+fn after<'a>(data: &'a [Segment], name: &str) -> Option<Tokens<'a>> {
     let mut tokens = Tokens::of(data);
     tokens.next().filter(|token| token.is("*"))?;
-    tokens.next().filter(|token| token.is("STATUS"))?;
-    // The mailbox's name: an atom or a string, as the server likes. We ask for one at a time.
+    tokens.next().filter(|token| token.is(name))?;
+    Some(tokens)
+}
+
+/// `* STATUS "INBOX" (UIDNEXT 4392 UIDVALIDITY 1)` (RFC 3501 section 7.2.4). `None` also where one of the two is missing.
+pub(crate) fn position(data: &[Segment]) -> Option<Position> {
+    let mut tokens = after(data, "STATUS")?;
+    // The mailbox's name, an atom or a string. We ask for one at a time.
     tokens.name().filter(|token| !matches!(token, Token::Open | Token::Close))?;
     tokens.next().filter(|token| *token == Token::Open)?;
     let (mut uid_validity, mut uid_next) = (None, None);
@@ -25,38 +31,30 @@ pub(crate) fn position(data: &[Segment]) -> Option<Position> {
     Some(Position { uid_validity: uid_validity?, uid_next: uid_next? })
 }
 
-/// `* SEARCH 2 3 6` (RFC 3501 section 7.2.5). `None`: it is something else.
+/// `* SEARCH 2 3 6` (RFC 3501 section 7.2.5).
 pub(crate) fn search(data: &[Segment]) -> Option<Vec<u32>> {
-    let mut tokens = Tokens::of(data);
-    tokens.next().filter(|token| token.is("*"))?;
-    tokens.next().filter(|token| token.is("SEARCH"))?;
-    // What is no number there is an extension's: `(MODSEQ 917162500)`.
+    let tokens = after(data, "SEARCH")?;
+    // What is no number belongs to an extension: `(MODSEQ 917162500)`.
     Some(tokens.take_while(|token| *token != Token::Open).filter_map(|token| token.nonzero()).collect())
 }
 
 /// Whether it is a line of LIST: `* LIST (\HasNoChildren) "/" Sent` (RFC 3501 section 7.2.2).
 pub(crate) fn is_list(data: &[Segment]) -> bool {
-    let mut tokens = Tokens::of(data);
-    tokens.next().is_some_and(|token| token.is("*")) && tokens.next().is_some_and(|token| token.is("LIST"))
+    after(data, "LIST").is_some()
 }
 
-/// `* CAPABILITY IMAP4rev1 UIDPLUS`, in capitals. `None`: it is something else.
+/// `* CAPABILITY IMAP4rev1 UIDPLUS`, in capitals.
 pub(crate) fn capabilities(data: &[Segment]) -> Option<Vec<String>> {
-    let mut tokens = Tokens::of(data);
-    tokens.next().filter(|token| token.is("*"))?;
-    tokens.next().filter(|token| token.is("CAPABILITY"))?;
-    let names = tokens.filter_map(|token| match token {
+    let names = after(data, "CAPABILITY")?.filter_map(|token| match token {
         Token::Atom(name) => Some(String::from_utf8_lossy(name).to_ascii_uppercase()),
         _ => None,
     });
     Some(names.collect())
 }
 
-/// `* MYRIGHTS INBOX lrswipkxte` (RFC 4314 section 3.8): the rights. `None`: it is something else.
+/// `* MYRIGHTS INBOX lrswipkxte` (RFC 4314 section 3.8): the rights.
 pub fn my_rights(data: &[Segment]) -> Option<String> {
-    let mut tokens = Tokens::of(data);
-    tokens.next().filter(|token| token.is("*"))?;
-    tokens.next().filter(|token| token.is("MYRIGHTS"))?;
+    let mut tokens = after(data, "MYRIGHTS")?;
     tokens.name()?;
     match tokens.next()? {
         Token::Atom(rights) => Some(String::from_utf8_lossy(rights).into_owned()),

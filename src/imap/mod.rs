@@ -1,24 +1,24 @@
 //! The IMAP client (RFC 3501). Uses `base`; knows nothing of deliveries.
 //!
-//! The client is our own because what matters here is what the ready-made ones leave out: the literal is never sent
-//! before the server asked for it, its last CRLF can be held back, the response code of a refused APPEND is kept, a lost
-//! reply is told apart from a refusal, and text that is not ASCII breaks nothing.
+//! The client is our own, since ready-made ones lack what matters here: a literal is never sent before the server asked for
+//! it, its last CRLF can be held back, the response code of a refused APPEND is kept, a lost reply is told apart from a refusal,
+//! and text that is not ASCII breaks nothing.
 //!
-//! From the outside in: [`Connection`] is a server that greeted us, [`Session`] is one user of it; one
-//! mailbox of that user is [`crate::mailbox`]'s. Below them, `conversation` sends commands and hears replies, `argument`
-//! writes commands, `wire` and `token` read replies, `stream` moves bytes within the deadline.
+//! [`Connection`] is a server that greeted us, [`Session`] one user who is logged in; that user's mailboxes are in
+//! [`crate::mailbox`]. `conversation` sends commands and hears replies, `argument` writes commands, `wire` and `token` read
+//! replies, `fetch` finds in them what we asked for, `stream` moves bytes within the deadline.
 
 pub(crate) mod argument;
 pub(crate) mod conversation;
 mod error;
 pub(crate) mod fetch;
-#[cfg(any(test, feature = "test-properties"))]
-pub mod properties;
 #[cfg(test)]
 #[path = "../../tests/properties/imap/mod.rs"]
 mod properties_test;
 pub(crate) mod session;
 mod stream;
+#[cfg(any(test, feature = "test-properties"))]
+pub mod test_properties;
 mod token;
 pub(crate) mod wire;
 
@@ -42,55 +42,46 @@ pub struct Position {
 /// The name of one message in a mailbox (RFC 4315: what APPENDUID says).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// The mailbox's UIDVALIDITY when the copy was stored.
     pub uid_validity: u32,
-    /// The copy's UID.
     pub uid: u32,
 }
 
 /// Where the IMAP server is, and how we get at a user's mailboxes.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How to reach it: host and port, or the path of a unix socket.
     pub address: Endpoint,
-    /// How a TCP connection is encrypted; a unix socket never is.
+    /// Of a TCP connection; a unix socket needs none.
     pub encryption: Encryption,
     /// The CA certificates to trust, PEM; the system's where none is named.
     pub ca_file: Option<PathBuf>,
     /// The service account.
     pub user: String,
-    /// Its password.
     pub password: Secret,
-    /// Whether the service account names the mailbox's user as the one it acts for: the authorization identity of SASL
-    /// PLAIN (RFC 4616 section 2). `LOGIN` has none.
+    /// Whether the service account names the mailbox's user as the authorization identity of SASL PLAIN (RFC 4616 section 2).
+    /// `LOGIN` has none.
     pub act_for_user: bool,
-    /// How to log in.
     pub login: Mechanism,
     /// The login name, where [`act_for_user`](Self::act_for_user) is off: `{user}` in it stands for the mailbox's user, as
-    /// in `{user}*service` for servers whose master users are told apart by a separator. `None`: the service account's
-    /// own name, whoever the mailbox's user is, so the name of a mailbox must then say whose it is (`user/lisa`).
+    /// in `{user}*service` for servers whose master users have a separator. `None`: the service account's own name, so the
+    /// name of a mailbox must then say whose it is (`user/lisa`).
     pub login_user: Option<String>,
 }
 
 impl Settings {
-    /// Whether a login says whose mailboxes it is for.
-    #[must_use]
+    /// See [`login_names_the_user`].
     pub(crate) fn name_the_user(&self) -> bool {
         login_names_the_user(self.act_for_user, self.login_user.as_deref())
     }
 
-    /// Whether, as far as these settings can tell, a login for this user leads to a mailbox of this user's: the login says whose
-    /// it is, or the mailbox's name does.
-    #[must_use]
+    /// Whether these settings lead to a mailbox of this user's: the login says whose it is, or the mailbox's name does.
     pub(crate) fn lead_to(&self, user: &str, mailbox: &str) -> bool {
         self.name_the_user() || is_named_after(mailbox, user)
     }
 }
 
-/// How a TCP connection to the server is encrypted. There is no form that encrypts without verifying the certificate.
+/// How a TCP connection to the server is encrypted; where it is, the certificate is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encryption {
-    /// Not at all.
     None,
     /// By STARTTLS (RFC 3501 section 6.2.1).
     StartTls,
@@ -104,18 +95,15 @@ pub enum Rights {
     /// The server does not tell (no ACL, RFC 4314).
     #[default]
     Unknown,
-    /// There is no such mailbox yet.
     NoMailbox,
     /// These letters.
     Of(String),
 }
 
-/// How to log in.
+/// How to log in: by `AUTHENTICATE PLAIN` (RFC 4616) or `LOGIN` (RFC 3501 section 6.2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
-    /// `AUTHENTICATE PLAIN` (RFC 4616).
     Plain,
-    /// The command `LOGIN` (RFC 3501 section 6.2.3).
     Login,
 }
 
@@ -145,13 +133,11 @@ impl Broken {
 }
 
 /// Whether a login says whose mailboxes it is for: by the name that the service account acts for, or by its own.
-#[must_use]
 pub(crate) fn login_names_the_user(act_for_user: bool, login_user: Option<&str>) -> bool {
     act_for_user || login_user.is_some_and(|pattern| pattern.contains("{user}"))
 }
 
 /// Whether the name of a mailbox contains the user's, whole: `user/lisa` is lisa's, and neither al's nor lis's.
-#[must_use]
 pub(crate) fn is_named_after(mailbox: &str, user: &str) -> bool {
     !user.is_empty()
         && mailbox.match_indices(user).any(|(at, _)| {

@@ -1,4 +1,4 @@
-//! From nothing to a user's session: connect, TLS, greeting, login.
+//! Connect, TLS, greeting, login.
 
 use super::argument::Command;
 use super::conversation::{Conversation, Progress, farewell};
@@ -12,7 +12,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::time::Instant;
 
-/// A server that has greeted us, and does not know yet for whom we come.
+/// A server that has greeted us; nobody is logged in.
 pub struct Connection {
     conversation: Conversation,
     pub(crate) settings: Settings,
@@ -21,73 +21,54 @@ pub struct Connection {
     place: String,
 }
 
-/// One user of the server.
+/// One user, logged in.
 pub struct Session {
     pub(crate) conversation: Conversation,
     pub(crate) user: String,
     pub(crate) greeting: String,
 }
 
-/// Connects and does everything that needs no user: TCP, TLS, the greeting, what the server can do. No wait outlives the
-/// deadline, from now on until the mailbox is closed.
-///
-/// # Errors
-/// `Unreachable`, `TimedOut`, `ConnectionLost` or `Protocol` as the server has it, `Local` where TLS cannot be set up,
-/// `LoginRefused` where the server takes us for somebody before we said who we are.
+/// Connects and does everything that needs no user: TCP, TLS, greeting, capabilities. No wait outlives the deadline, until the
+/// mailbox is closed.
 pub fn connect(settings: &Settings, deadline: Deadline) -> Result<Connection, MailboxError> {
-    connect_by(settings, deadline, Stream::connect)
+    greeted(settings, Stream::connect(&settings.address, deadline))
 }
 
-/// A connection that was begun.
-pub struct Begun {
-    stream: Stream,
-    deadline: Deadline,
-}
+/// A connection that was [begun](begin).
+pub struct Begun(Stream);
 
-/// Begins to connect, if the server speaks first on it (no TLS) and its address needs no looking up: it greets us while we
-/// do something else, and no thread has to wait for that.
+/// Begins to connect, where the server speaks first (no TLS) and no name has to be looked up: it greets us while we do something
+/// else, and no thread has to wait for that.
 #[must_use]
 pub fn begin(settings: &Settings, deadline: Deadline) -> Option<Begun> {
     let in_the_clear = settings.encryption == Encryption::None;
-    let stream = in_the_clear.then(|| Stream::begin(&settings.address, deadline)).flatten()?;
-    Some(Begun { stream, deadline })
+    in_the_clear.then(|| Stream::begin(&settings.address, deadline)).flatten().map(Begun)
 }
 
 impl Begun {
-    /// Does the rest.
-    ///
-    /// # Errors
-    /// As [`connect`].
+    /// Does the rest of [`connect`].
     pub fn finish(self, settings: &Settings) -> Result<Connection, MailboxError> {
-        connect_by(settings, self.deadline, |_, _| Ok(self.stream))
+        greeted(settings, Ok(self.0))
     }
 }
 
-fn connect_by(
-    settings: &Settings,
-    deadline: Deadline,
-    stream: impl FnOnce(&Endpoint, Deadline) -> Result<Stream, Broken>,
-) -> Result<Connection, MailboxError> {
+fn greeted(settings: &Settings, stream: Result<Stream, Broken>) -> Result<Connection, MailboxError> {
     let place = match &settings.address {
         Endpoint::Tcp { host, port } => format!("{host}:{port}"),
         Endpoint::Socket(path) => path.display().to_string(),
     };
     let doing = format!("connecting to the IMAP server {place}");
-    let (conversation, greeting) =
-        reach(settings, || stream(&settings.address, deadline)).map_err(|broken| broken.while_doing(&doing))?;
+    let greeted = stream.and_then(|stream| hear_greeting(settings, stream));
+    let (conversation, greeting) = greeted.map_err(|broken| broken.while_doing(&doing))?;
     Ok(Connection { conversation, settings: settings.clone(), greeting, place })
 }
 
-fn reach(
-    settings: &Settings,
-    stream: impl FnOnce() -> Result<Stream, Broken>,
-) -> Result<(Conversation, String), Broken> {
+fn hear_greeting(settings: &Settings, mut stream: Stream) -> Result<(Conversation, String), Broken> {
     // A unix socket needs no encryption, and has no host name to verify.
     let host = match (&settings.address, settings.encryption) {
         (Endpoint::Tcp { host, .. }, Encryption::StartTls | Encryption::Implicit) => Some(host),
         _ => None,
     };
-    let mut stream = stream()?;
     if let Some(host) = host.filter(|_| settings.encryption == Encryption::Implicit) {
         stream.start_tls(tls_config(settings)?, host)?;
     }
@@ -97,7 +78,7 @@ fn reach(
         Status::Ok => {}
         Status::Bye => return Err(Broken::new(MailboxFailure::Unreachable, farewell(&greeting).detail)),
         Status::PreAuth => {
-            // RFC 3501 section 7.1.4. Whose mailboxes these would be is anybody's guess.
+            // RFC 3501 section 7.1.4. Nothing tells whose mailboxes these would be.
             return Err(Broken::new(
                 MailboxFailure::LoginRefused,
                 format!("the server has logged us in before we said as whom: {}", greeting.quote()),
@@ -123,7 +104,7 @@ fn tls_config(settings: &Settings) -> Result<std::sync::Arc<rustls::ClientConfig
         .map_err(|e| Broken::new(MailboxFailure::Local, format!("TLS: {e}")))
 }
 
-/// Asks what the server can do, if it has not told by itself.
+/// Asks for the capabilities, if the server has not told them by itself.
 fn learn_capabilities(conversation: &mut Conversation) -> Result<(), Broken> {
     if conversation.capabilities().is_empty() {
         let answer = conversation.run(&Command::new("CAPABILITY"), &mut |_| {})?;
@@ -138,19 +119,19 @@ impl Connection {
     /// Logs in, to act for this user.
     ///
     /// # Errors
-    /// `AccessDenied` where the server says that it does not let the account in; `LoginRefused` where it refuses and does not
-    /// say why, or offers no way in that the settings allow; else as [`connect`].
+    /// `AccessDenied` where the server refuses the account; `LoginRefused` where it does not say why, or offers no login that
+    /// the settings allow; else as [`connect`].
     pub fn authenticate(self, user: &str) -> Result<Session, MailboxError> {
         let doing = self.doing(user);
-        self.ask_in(user)?.map_err(|refusal| refused_login(doing, &refusal))
+        self.try_authenticate(user)?.map_err(|refusal| refused_login(doing, &refusal))
     }
 
     pub(crate) fn doing(&self, user: &str) -> String {
         format!("logging in at {} for {user:?}", self.place)
     }
 
-    /// The same; a refusal is a value.
-    pub(crate) fn ask_in(mut self, user: &str) -> Result<Result<Session, Answer>, MailboxError> {
+    /// The same, with a refusal as a value.
+    pub(crate) fn try_authenticate(mut self, user: &str) -> Result<Result<Session, Answer>, MailboxError> {
         let doing = self.doing(user);
         let answer = self.log_in(user).map_err(|broken| broken.while_doing(&doing))?;
         if !answer.is_ok() {
@@ -161,7 +142,8 @@ impl Connection {
     }
 
     fn log_in(&mut self, user: &str) -> Result<Answer, Broken> {
-        let refused = |detail: &str| Err(Broken::new(MailboxFailure::LoginRefused, detail));
+        let refused = |detail| Err(Broken::new(MailboxFailure::LoginRefused, detail));
+        let impossible = |detail| Err(Broken::new(MailboxFailure::Local, detail));
         let settings = &self.settings;
         let password = settings.password.expose();
         let login = match (&settings.login_user, settings.act_for_user) {
@@ -169,53 +151,55 @@ impl Connection {
             _ => settings.user.clone(),
         };
         if [user, &login, password].iter().any(|text| text.contains(['\0', '\r', '\n'])) {
-            return Err(Broken::new(
-                MailboxFailure::Local,
-                "a name or password with a line end or a NUL is never sent",
-            ));
+            return impossible("a name or password with a line end or a NUL is never sent");
         }
         if user.is_empty() || login.is_empty() {
-            return Err(Broken::new(MailboxFailure::Local, "no name to log in with"));
+            return impossible("no name to log in with");
         }
         let conversation = &mut self.conversation;
-        // Some servers say back what they did not like.
+        // Some servers send back what they refuse.
         conversation.hide(password);
-        match settings.login {
-            Mechanism::Login if settings.act_for_user => Err(Broken::new(
-                MailboxFailure::Local,
-                "LOGIN cannot act for another user: use PLAIN, or name a login_user",
-            )),
+        // Kept until the command is out: LITERAL+ and SASL-IR are needed for it.
+        let before = conversation.capabilities().to_vec();
+        let answer = match settings.login {
+            Mechanism::Login if settings.act_for_user => {
+                return impossible("LOGIN cannot act for another user: use PLAIN, or name a login_user");
+            }
             Mechanism::Login if conversation.can("LOGINDISABLED") => {
-                refused("the server offers no LOGIN here (LOGINDISABLED): is encryption missing?")
+                return refused("the server offers no LOGIN here (LOGINDISABLED): is encryption missing?");
             }
             Mechanism::Login => {
                 let command = Command::new("LOGIN").string(&login)?.secret(password)?;
-                forgetting(conversation, |conversation| conversation.run(&command, &mut |_| {}))
+                conversation.run(&command, &mut |_| {})?
             }
             Mechanism::Plain if !conversation.can("AUTH=PLAIN") => {
-                refused("the server offers no AUTH=PLAIN here: is encryption missing?")
+                return refused("the server offers no AUTH=PLAIN here: is encryption missing?");
             }
             Mechanism::Plain => {
                 let acting_for = if settings.act_for_user { user } else { "" };
                 let response = STANDARD.encode(format!("{acting_for}\0{login}\0{password}"));
                 conversation.hide(&response);
-                forgetting(conversation, |conversation| authenticate_plain(conversation, &response))
+                authenticate_plain(conversation, &response)?
             }
+        };
+        // What the server can do before the login says nothing about what it can do after.
+        if conversation.capabilities() == before && !answer.has_code(&["CAPABILITY"]) {
+            conversation.forget_capabilities();
         }
+        Ok(answer)
     }
 
     /// What the server says of itself, for people.
-    #[must_use]
     pub fn describe(&self) -> String {
         describe(&self.greeting, &self.conversation)
     }
 }
 
-/// RFC 5530: the server's own trouble, which says nothing about an account.
+/// RFC 5530: trouble of the server's own, which is not about an account.
 pub(crate) const ITS_OWN_TROUBLE: [&str; 5] = ["UNAVAILABLE", "SERVERBUG", "INUSE", "LIMIT", "CONTACTADMIN"];
 
-/// A refused login as an error. Some servers have no codes, and others say with a code of their own that there are too many
-/// connections: only what RFC 5530 says of an account is about the account.
+/// A refused login as an error. It is about the account only where the server says so by RFC 5530: some servers have no codes,
+/// and others have one of their own for too many connections.
 pub(crate) fn refused_login(doing: String, refusal: &Answer) -> MailboxError {
     let failure = if refusal.has_code(&ITS_OWN_TROUBLE) {
         MailboxFailure::Refused
@@ -225,20 +209,6 @@ pub(crate) fn refused_login(doing: String, refusal: &Answer) -> MailboxError {
         MailboxFailure::LoginRefused
     };
     MailboxError::new(failure, doing, refusal.quote())
-}
-
-/// What a server can do before the login says nothing about what it can do after.
-fn forgetting(
-    conversation: &mut Conversation,
-    log_in: impl FnOnce(&mut Conversation) -> Result<Answer, Broken>,
-) -> Result<Answer, Broken> {
-    // Kept until the command is out: LITERAL+ and SASL-IR are needed for it.
-    let before = conversation.capabilities().to_vec();
-    let answer = log_in(conversation)?;
-    if conversation.capabilities() == before && !answer.has_code(&["CAPABILITY"]) {
-        conversation.forget_capabilities();
-    }
-    Ok(answer)
 }
 
 /// RFC 3501 section 6.2.2, with the initial response of RFC 4959 where the server takes one.
@@ -258,20 +228,16 @@ fn authenticate_plain(conversation: &mut Conversation, response: &str) -> Result
 }
 
 impl Session {
-    /// Whose it is.
-    #[must_use]
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// When its connection was made.
-    #[must_use]
     pub(crate) fn since(&self) -> Instant {
         self.conversation.since()
     }
 
-    /// Makes it one for another delivery, which has to end by then. `None` where the server has said anything meanwhile (BYE),
-    /// or has gone: the connection is closed then. Waits for nothing.
+    /// Makes it one for another delivery, with this deadline. `None`, and the connection is closed, where the server has sent
+    /// anything meanwhile (BYE) or has gone. Does not wait.
     #[must_use]
     pub fn begin(mut self, deadline: Deadline) -> Option<Self> {
         if !self.conversation.is_sound() {
@@ -280,21 +246,9 @@ impl Session {
         self.conversation.begin_anew(deadline);
         Some(self)
     }
-
-    /// What the server says of itself, for people.
-    #[must_use]
-    pub fn describe(&self) -> String {
-        describe(&self.greeting, &self.conversation)
-    }
-
-    /// Whether the server tells the UID of what it stored, and can expunge one message by it (RFC 4315).
-    #[must_use]
-    pub fn has_uid_plus(&self) -> bool {
-        self.conversation.can("UIDPLUS")
-    }
 }
 
-/// The greeting, and those of the capabilities that a delivery makes use of.
+/// The greeting, and the capabilities that a delivery makes use of.
 pub fn describe(greeting: &str, conversation: &Conversation) -> String {
     const USED: [&str; 5] = ["UIDPLUS", "LITERAL+", "LITERAL-", "SASL-IR", "STARTTLS"];
     let used: Vec<&str> = USED.into_iter().filter(|capability| conversation.can(capability)).collect();

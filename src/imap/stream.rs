@@ -1,4 +1,4 @@
-//! Bytes to and from the server: TCP or a unix socket, in the clear or under TLS, every wait bounded by the deadline.
+//! Bytes to and from the server: TCP or a unix socket, in the clear or under TLS, each wait bounded by the deadline.
 
 use super::Broken;
 use super::MailboxFailure;
@@ -15,9 +15,8 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// For how long the kernel goes on sending what the server does not acknowledge (`TCP_USER_TIMEOUT`, tcp(7)), also when this
-/// process is gone: what it had sent does not arrive later than that. Left to itself the kernel would for 100 s or more
-/// (`tcp_orphan_retries`), and nobody may look for the copy before.
+/// For how long the kernel goes on sending what the server does not acknowledge (`TCP_USER_TIMEOUT`, tcp(7)), also after the end
+/// of this process. By default that is 100 s or more (`tcp_orphan_retries`), and a copy must not be looked for before.
 pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection to the server.
@@ -27,18 +26,18 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// Connects to the server.
     pub(super) fn connect(address: &Endpoint, deadline: Deadline) -> Result<Self, Broken> {
         let transport = match address {
-            Endpoint::Tcp { host, port } => Transport::Tcp(connect_tcp(host, *port, deadline)?),
+            Endpoint::Tcp { host, port } => {
+                Transport::Tcp(connect_to_one_of(&resolve(host, *port, deadline)?, host, deadline)?)
+            }
             Endpoint::Socket(path) => Transport::Unix(connect_unix(path, deadline)?),
         };
         Ok(Self { socket: Socket { transport, deadline, begun: false }, tls: None })
     }
 
-    /// Begins to connect where that needs neither a name server nor a word of ours before the server's first: the rest
-    /// happens in the kernel, and the first read waits for it. `None` where it is not so simple, or nothing came of it:
-    /// [`connect`](Self::connect) then does it, or says why not.
+    /// Begins to connect where no name has to be looked up: the kernel does the rest, and the first read waits for it. `None`
+    /// where that is not possible or fails: [`connect`](Self::connect) then does it, or says why not.
     pub(super) fn begin(address: &Endpoint, deadline: Deadline) -> Option<Self> {
         let Endpoint::Tcp { host, port } = address else { return None };
         // Elsewhere a read from what is not yet connected fails (ENOTCONN).
@@ -49,17 +48,16 @@ impl Stream {
         Some(Self { socket: Socket { transport: Transport::Tcp(stream), deadline, begun: true }, tls: None })
     }
 
-    /// Sets another deadline.
     pub(super) fn set_deadline(&mut self, deadline: Deadline) {
         self.socket.deadline = deadline;
     }
 
-    /// Whether the connection stands, and nothing has come in that was not read. Waits for nothing.
+    /// Whether the connection stands, and nothing unread has come in. Does not wait.
     pub(super) fn is_quiet(&mut self) -> bool {
         loop {
             let Ok(readable) = self.socket.is_readable() else { return false };
             let Some(tls) = &mut self.tls else { return !readable };
-            // What came may be TLS's own: a session ticket, a key update.
+            // It may be TLS's own: a session ticket, a key update.
             if readable && !matches!(tls.read_tls(&mut self.socket.bounded(None)), Ok(1..)) {
                 return false;
             }
@@ -73,7 +71,6 @@ impl Stream {
         }
     }
 
-    /// What is left of the deadline.
     pub(super) fn remaining(&self) -> Duration {
         self.socket.deadline.remaining()
     }
@@ -95,7 +92,7 @@ impl Stream {
                 return Err(Broken::lost("the server closed the connection during the TLS handshake"));
             }
             if let Err(e) = tls.process_new_packets() {
-                // The alert tells the server's log why; that it may not get there changes nothing.
+                // The alert is for the server's log; it does not matter if it is lost.
                 let _ = tls.write_tls(&mut self.socket.bounded(None));
                 return Err(unreachable(format!("TLS: {e}")));
             }
@@ -122,12 +119,9 @@ impl Stream {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
                 Err(e) => return Err(Broken::lost(format!("TLS: {e}"))),
             }
-            // TLS itself may have something to say: an answer to a key update.
-            while tls.wants_write() {
-                let written = tls.write_tls(&mut self.socket.bounded(patience));
-                if self.socket.outcome(written)?.is_none() {
-                    return Ok(None);
-                }
+            // TLS's own: an answer to a key update.
+            if !send_pending(tls, &mut self.socket, patience)? {
+                return Ok(None);
             }
             let read = tls.read_tls(&mut self.socket.bounded(patience));
             if self.socket.outcome(read)?.is_none() {
@@ -137,8 +131,8 @@ impl Stream {
         }
     }
 
-    /// Hands over as much of `pieces`, one after the other, as goes, waiting no longer than `patience`. `None`: nothing
-    /// went. What fits into one packet is one, and no copy is made to put the pieces together.
+    /// Writes as much of `pieces` as goes within `patience`; `None`: nothing went. What fits into one packet is one, and no
+    /// copy is made to put the pieces together.
     pub(super) fn write(&mut self, pieces: &[IoSlice<'_>], patience: Duration) -> Result<Option<usize>, Broken> {
         let Some(tls) = &mut self.tls else {
             let written = self.socket.bounded(Some(patience)).write_vectored(pieces);
@@ -147,11 +141,8 @@ impl Stream {
                 written => Ok(written),
             };
         };
-        while tls.wants_write() {
-            let written = tls.write_tls(&mut self.socket.bounded(Some(patience)));
-            if self.socket.outcome(written)?.is_none() {
-                return Ok(None);
-            }
+        if !send_pending(tls, &mut self.socket, Some(patience))? {
+            return Ok(None);
         }
         let accepted = tls.writer().write_vectored(pieces).map_err(|e| Broken::lost(format!("TLS: {e}")))?;
         Ok(Some(accepted))
@@ -159,15 +150,21 @@ impl Stream {
 
     /// Sends what TLS still keeps. `false`: not all of it went within `patience`.
     pub(super) fn flush(&mut self, patience: Duration) -> Result<bool, Broken> {
-        let Some(tls) = &mut self.tls else { return Ok(true) };
-        while tls.wants_write() {
-            let written = tls.write_tls(&mut self.socket.bounded(Some(patience)));
-            if self.socket.outcome(written)?.is_none() {
-                return Ok(false);
-            }
+        match &mut self.tls {
+            Some(tls) => send_pending(tls, &mut self.socket, Some(patience)),
+            None => Ok(true),
         }
-        Ok(true)
     }
+}
+
+fn send_pending(tls: &mut ClientConnection, socket: &mut Socket, patience: Option<Duration>) -> Result<bool, Broken> {
+    while tls.wants_write() {
+        let written = tls.write_tls(&mut socket.bounded(patience));
+        if socket.outcome(written)?.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Sends the first packet of a connection, and does not wait for the answer (EINPROGRESS).
@@ -197,12 +194,8 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-fn connect_tcp(host: &str, port: u16, deadline: Deadline) -> Result<TcpStream, Broken> {
-    connect_to_one_of(&resolve(host, port, deadline)?, host, deadline)
-}
-
-/// Connects to one of the host's addresses, giving each its share of the time that is left, and none too much of it while
-/// there is another.
+/// Connects to one of the host's addresses. Each gets its share of the time that is left, and no more than
+/// [`CONNECT_TIMEOUT`] while there is another.
 fn connect_to_one_of(addresses: &[SocketAddr], host: &str, deadline: Deadline) -> Result<TcpStream, Broken> {
     let mut failures = Vec::new();
     for (tried, address) in addresses.iter().enumerate() {
@@ -243,8 +236,8 @@ fn connect_unix(path: &Path, deadline: Deadline) -> Result<UnixStream, Broken> {
     bounded(deadline, &path.display().to_string(), move || UnixStream::connect(socket))
 }
 
-/// What the system calls do that know no time limit: looking up a name, and connecting to a unix socket whose queue is
-/// full. They run in a thread of their own; one that never comes back is left behind.
+/// For calls without a time limit: looking up a name, connecting to a unix socket whose queue is full. Each runs in a thread
+/// of its own; one that never comes back is left behind.
 fn bounded<T: Send + 'static>(
     deadline: Deadline,
     what: &str,
@@ -253,7 +246,7 @@ fn bounded<T: Send + 'static>(
     let (tell, hear) = mpsc::channel();
     std::thread::Builder::new()
         .name("imap-connect".into())
-        // Nobody hears it any more once the deadline has passed.
+        // Past the deadline nobody receives it.
         .spawn(move || drop(tell.send(call())))
         .map_err(|e| Broken::new(MailboxFailure::Internal, format!("{what}: no thread could be started: {e}")))?;
     match hear.recv_timeout(deadline.remaining()) {
@@ -272,7 +265,7 @@ fn bounded<T: Send + 'static>(
 struct Socket {
     transport: Transport,
     deadline: Deadline,
-    /// Whether the connection was begun, and nothing has been heard yet.
+    /// Whether the connection was [begun](Stream::begin), and nothing has been read yet.
     begun: bool,
 }
 
@@ -286,7 +279,7 @@ impl Socket {
         Bounded { socket: self, patience }
     }
 
-    /// Whether a read would not have to wait: for bytes, or for the end of the connection.
+    /// Whether a read would return at once: with bytes, or with the end of the connection.
     fn is_readable(&self) -> io::Result<bool> {
         let mut watched = [match &self.transport {
             Transport::Tcp(stream) => PollFd::new(stream, PollFlags::IN),
@@ -296,7 +289,7 @@ impl Socket {
         Ok(ready > 0)
     }
 
-    /// `None` where patience ended before the deadline did.
+    /// `None` where `patience` ended before the deadline did.
     fn outcome(&self, result: io::Result<usize>) -> Result<Option<usize>, Broken> {
         match result {
             Ok(moved) => Ok(Some(moved)),
@@ -335,7 +328,7 @@ impl Bounded<'_> {
             if left.is_zero() {
                 return Err(ErrorKind::TimedOut.into());
             }
-            // Set anew each time: a peer that sends a byte a second gets no new time for each of them.
+            // Set anew each time: a server that sends a byte a second gets no new time for each of them.
             set(&self.socket.transport, self.patience.map_or(left, |patience| patience.min(left)))?;
             let _awaited = server_waits::for_answer(Whom::MailboxStore);
             match call(&mut self.socket.transport) {

@@ -20,7 +20,7 @@ impl<'a> Token<'a> {
         matches!(self, Self::Atom(atom) if atom.eq_ignore_ascii_case(name.as_bytes()))
     }
 
-    /// The number that it spells, above zero.
+    /// The number that it spells.
     pub(super) fn number(&self) -> Option<u64> {
         match self {
             Self::Atom(atom) => std::str::from_utf8(atom).ok()?.parse().ok(),
@@ -33,7 +33,6 @@ impl<'a> Token<'a> {
         self.number().and_then(|number| u32::try_from(number).ok()).filter(|number| *number != 0)
     }
 
-    /// The bytes of a string.
     pub(super) fn string(self) -> Option<Cow<'a, [u8]>> {
         match self {
             Self::String(bytes) => Some(bytes),
@@ -53,8 +52,8 @@ impl<'a> Tokens<'a> {
         Self { segments: segments.iter(), text: &[] }
     }
 
-    /// The next token, where it is a name that somebody gave (a flag, a mailbox): a bracket in it is a letter like any
-    /// other (RFC 3501 section 9: `ATOM-CHAR` takes `[`, and `ASTRING-CHAR` `]` as well).
+    /// The next token, where it is the name of a flag or a mailbox: brackets in it are letters like any other (RFC 3501
+    /// section 9: `ATOM-CHAR` takes `[`, and `ASTRING-CHAR` `]` as well).
     pub(super) fn name(&mut self) -> Option<Token<'a>> {
         self.token(|_| false)
     }
@@ -88,8 +87,7 @@ impl<'a> Tokens<'a> {
         Token::String(Cow::Owned(string))
     }
 
-    /// An atom goes to the next space or parenthesis. If it is the name of a section, what stands in its brackets belongs
-    /// to it.
+    /// An atom goes to the next space or parenthesis. What is in the brackets of a section's name belongs to it.
     fn atom(&mut self, names_section: impl Fn(&[u8]) -> bool) -> Token<'a> {
         let has_section = names_section(self.text);
         let mut brackets = 0_usize;

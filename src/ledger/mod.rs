@@ -15,7 +15,7 @@ mod outcome;
 pub(crate) mod postgres;
 pub mod recorded;
 mod sqlite;
-pub(crate) mod stages;
+pub(crate) mod stage_times;
 pub(crate) mod statistics;
 pub(crate) mod time_span;
 pub(crate) mod trace;
@@ -117,7 +117,7 @@ pub struct CopyHistory {
     /// The copy's name.
     pub key: CopyKey,
     /// Set once the copy is recorded as delivered; where, if known.
-    pub delivered: Option<Delivered>,
+    pub delivered: Option<DeliveredAt>,
     /// Under which lock its message was recorded, and how many seconds ago by the database's clock; only where it is
     /// delivered.
     pub recorded: Option<(LockName, f64)>,
@@ -125,9 +125,9 @@ pub struct CopyHistory {
     pub open_attempts: Vec<OpenAttempt>,
 }
 
-/// A copy that is recorded as delivered.
+/// Where a copy is that is recorded as delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delivered {
+pub struct DeliveredAt {
     /// Where it was stored, if the server told.
     pub placement: Option<Placement>,
 }

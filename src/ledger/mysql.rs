@@ -5,8 +5,8 @@
 //! had then, and not see what was committed a moment ago.
 
 use super::{
-    AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, CopyRecord, CopyState, Delivered, Destination, EndedAttempt,
-    Journal, Ledger, MessageRecord, OpenAttempt, Record, WayIn, looked_by_itself, without_headers,
+    AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, CopyRecord, CopyState, DeliveredAt, Destination,
+    EndedAttempt, Journal, Ledger, MessageRecord, OpenAttempt, Record, WayIn, looked_by_itself, without_headers,
 };
 use crate::database::mysql::{Answer, bytes_column, column, only_row, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
@@ -170,7 +170,7 @@ impl Ledger for MysqlDatabase {
             let key = CopyKey::from_bytes(bytes_column(row, 0, doing)?);
             open.entry(key).or_default().push(open_attempt(row, doing)?);
         }
-        let mut done: HashMap<CopyKey, (Delivered, Option<(LockName, f64)>)> = HashMap::new();
+        let mut done: HashMap<CopyKey, (DeliveredAt, Option<(LockName, f64)>)> = HashMap::new();
         for row in delivered {
             let key = CopyKey::from_bytes(bytes_column(row, 0, doing)?);
             let placement = match (column(row, 1, doing)?, column(row, 2, doing)?) {
@@ -179,7 +179,7 @@ impl Ledger for MysqlDatabase {
             };
             let age: Option<i64> = column(row, 4, doing)?;
             let recorded = age.map(|age| Ok((lock_name(row, 3, doing)?, seconds(age)))).transpose()?;
-            done.insert(key, (Delivered { placement }, recorded));
+            done.insert(key, (DeliveredAt { placement }, recorded));
         }
         Ok(copies
             .iter()
@@ -203,7 +203,7 @@ impl Ledger for MysqlDatabase {
         if record.message.is_none() && record.ended.is_empty() {
             return Ok(());
         }
-        without_headers::or_bare(record, |record| {
+        without_headers::record_or_bare(record, |record| {
             let source = record.message.as_ref().and_then(|message| self.source_that_fits(message));
             self.retrying(|database| database.try_to_record(record, source))
         })

@@ -6,7 +6,7 @@
 //! [`PostgresDatabase`]). A batch has no parameters, so every value in it is written as hexadecimal digits
 //! (`database/postgres/literal.rs`), which nothing can break out of.
 
-use super::{AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, Delivered, Destination, Journal, Ledger};
+use super::{AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, DeliveredAt, Destination, Journal, Ledger};
 use super::{OpenAttempt, Record, WayIn, without_headers};
 use crate::base::hex;
 use crate::database::postgres::literal::stored;
@@ -174,7 +174,7 @@ impl Ledger for PostgresDatabase {
             }
         };
         let mut begin = first;
-        let written = without_headers::or_bare(record, |record| {
+        let written = without_headers::record_or_bare(record, |record| {
             loop {
                 let written = self.try_record(begin, record);
                 begin = again;
@@ -252,7 +252,7 @@ fn histories(copies: &[CopyKey], seen: &Batch) -> Result<Vec<CopyHistory>, Datab
         let history = history.ok_or_else(|| odd(doing, "a copy that was not asked for"))?;
         if row.truth(doing, 1)? {
             let placement = pair(doing, &row, 2, 3)?.map(|(uid_validity, uid)| Placement { uid_validity, uid });
-            history.delivered = Some(Delivered { placement });
+            history.delivered = Some(DeliveredAt { placement });
             history.recorded = lock_name(doing, &row, 11)?.zip(row.value(doing, 12)?);
         }
         if let Some(attempt) = row.value(doing, 4)? {

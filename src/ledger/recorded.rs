@@ -6,7 +6,7 @@ use super::columns::{number, optional, owned as text_of, placement, role, text};
 use super::{CopyKey, Database, time_span};
 use crate::database::{DatabaseError, Row, Value};
 use crate::lock::LockName;
-use crate::mailbox::{MailboxError, Matching, Placement, Reading, Recorded, Wanted, look_everywhere};
+use crate::mailbox::{MailboxError, Matching, Placement, ReadableMailbox, Recorded, Wanted, look_everywhere};
 use crate::message::Role;
 use crate::message::{Identity, message_id_for_search};
 use std::collections::BTreeMap;
@@ -90,7 +90,7 @@ impl RecordedCopy {
     /// Where in its mailbox it is by now, if it is there at all; the inner `None` is a store without UIDs.
     pub fn whereabouts(
         &self,
-        mailbox: &mut dyn Reading,
+        mailbox: &mut dyn ReadableMailbox,
         has_uids: bool,
     ) -> Result<Option<Option<Placement>>, MailboxError> {
         let found = look_everywhere(mailbox, &self.wanted(), self.placement, has_uids)?;

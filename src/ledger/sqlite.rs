@@ -1,7 +1,7 @@
 //! The ledger in SQLite (`sql/sqlite/`).
 
 use super::{
-    CopyHistory, CopyKey, CopyRecord, CopyState, Delivered, Journal, Ledger, MessageRecord, OpenAttempt, Record,
+    CopyHistory, CopyKey, CopyRecord, CopyState, DeliveredAt, Journal, Ledger, MessageRecord, OpenAttempt, Record,
     without_headers,
 };
 use crate::database::sqlite::now;
@@ -59,7 +59,7 @@ impl Ledger for SqliteDatabase {
         if record.message.is_none() && !record.copies.is_empty() {
             return Err(DatabaseError::new(DatabaseFailure::Local, DOING, "copies of no message: a bug of our own"));
         }
-        without_headers::or_bare(record, |record| {
+        without_headers::record_or_bare(record, |record| {
             self.writing(DOING, |transaction| {
                 let now = now();
                 if let Some(message) = &record.message {
@@ -117,7 +117,7 @@ fn history(connection: &Connection, key: CopyKey) -> rusqlite::Result<CopyHistor
                 let recorded = row.get::<_, Option<[u8; 32]>>(2)?.zip(row.get::<_, Option<i64>>(3)?);
                 let recorded =
                     recorded.map(|(lock, at)| (LockName::from_digest(lock), seconds(now.saturating_sub(at))));
-                Ok((Delivered { placement }, recorded))
+                Ok((DeliveredAt { placement }, recorded))
             },
         )
         .optional()?;

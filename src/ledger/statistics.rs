@@ -16,7 +16,7 @@ pub(crate) struct TriedCopy {
     pub(crate) role: Role,
     /// `None` where it has not ended.
     pub(crate) outcome: Option<Outcome>,
-    /// How long the stages of the whole attempt took; see `stages::read`.
+    /// How long the stages of the whole attempt took; see `stage_times::read`.
     pub(crate) stages: Option<String>,
 }
 

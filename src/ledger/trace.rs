@@ -1,7 +1,7 @@
 //! All that the ledger has of one message: which messages are meant by a Message-ID, a queue id or an address, and each
 //! one's copies and attempts, whoever made them.
 
-use super::{Outcome, columns, stages, time_span};
+use super::{Outcome, columns, stage_times, time_span};
 use crate::base::{hex, timestamp};
 use crate::database::{DatabaseError, Row, Value};
 use crate::ledger::{AttemptResult, Database};
@@ -127,7 +127,7 @@ pub(crate) struct StoryAttempt {
     /// Its copies, the recipient's first.
     pub(crate) copies: Vec<TriedCopy>,
     /// Milliseconds of each stage, in their order.
-    #[serde(rename = "stages_ms", serialize_with = "stages::serialize")]
+    #[serde(rename = "stages_ms", serialize_with = "stage_times::serialize")]
     pub(crate) stages: Vec<(&'static str, f64)>,
 }
 
@@ -469,7 +469,7 @@ fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<Sto
                 }),
             }
             if let (Some(attempt), Some(json)) = (attempts.last_mut(), row.text(14)) {
-                attempt.stages = stages::read(json);
+                attempt.stages = stage_times::read(json);
             }
         }
         if rows.len() < PAGE {

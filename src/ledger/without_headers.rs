@@ -16,7 +16,7 @@ const LONGEST: usize = 255;
 ///
 /// # Errors
 /// Whatever `write` says, of the second record if there was one.
-pub(super) fn or_bare(
+pub(super) fn record_or_bare(
     record: &Record<'_>,
     mut write: impl FnMut(&Record<'_>) -> Result<(), DatabaseError>,
 ) -> Result<(), DatabaseError> {
@@ -141,7 +141,7 @@ mod tests {
         let ended = EndedAttempt { attempt: Uuid::from_u128(1), key, outcome: Outcome::Appended, stages: None };
         let whole = Record { message: Some(message(&identity, &lock)), copies: vec![copy], ended: vec![ended] };
         let mut written = Vec::new();
-        or_bare(&whole, |record| {
+        record_or_bare(&whole, |record| {
             written.push(told(record));
             if written.len() == 1 { Err(refuses(DatabaseFailure::Refused)) } else { Ok(()) }
         })
@@ -182,7 +182,7 @@ mod tests {
         let whole = Record { message: Some(message(&identity, &lock)), ..Record::default() };
         for failure in [DatabaseFailure::ConnectionLost, DatabaseFailure::Contention, DatabaseFailure::Other] {
             let mut times = 0;
-            let error = or_bare(&whole, |_| {
+            let error = record_or_bare(&whole, |_| {
                 times += 1;
                 Err(refuses(failure))
             });
@@ -196,7 +196,7 @@ mod tests {
         }
         // Neither is a record that says nothing of the message.
         let mut times = 0;
-        let refused = or_bare(&Record::default(), |_| {
+        let refused = record_or_bare(&Record::default(), |_| {
             times += 1;
             Err(refuses(DatabaseFailure::Refused))
         });

@@ -1,26 +1,26 @@
 //! Maildir: a message is a file, and it is there once its name is (<https://cr.yp.to/proto/maildir.html>).
 //!
-//! A copy is written to `tmp/`, synced, linked into `new/` (a seen one into `cur/`) and the directory is synced. The name
-//! is made from the copy's identity and role, not from time and chance: an append that is repeated, since nobody knows
-//! what became of the first, finds the name taken and stores nothing twice.
+//! A copy is written to `tmp/`, synced, linked into `new/` (a seen one into `cur/`) and the directory is synced. Its name is
+//! made from its identity and role, not from time and chance: an append repeated after an unknown outcome finds the name taken,
+//! and stores nothing twice.
 //!
-//! Files have LF line ends, as programs that read Maildirs expect: each CRLF becomes LF. The file's mtime is the time of
-//! arrival, which Dovecot shows as INTERNALDATE.
+//! Each CRLF becomes LF, which programs that read Maildirs expect. The file's mtime is the time of arrival, which Dovecot shows
+//! as INTERNALDATE.
 //!
-//! What is not promised here, and is over IMAP:
+//! Limits:
 //!
-//! * One machine, and a local disk: link(2) and rename(2) over NFS can fail and have happened all the same.
+//! * One machine and a local disk: over NFS, link(2) and rename(2) can fail and have happened all the same.
 //! * A power loss is survived as far as file system and disk keep what fsync(2) says.
-//! * A copy is looked for in its own mailbox only: one that the user moved to another folder, or deleted, between a crash
-//!   and the next attempt (Postfix comes back after 5 minutes) is delivered again.
-//! * A reader that renames files at a different base name (none that we know) hides copies from the search.
-//! * There are no UIDs. A copy has no placement and there is never one too many to take out.
+//! * A copy is looked for in its own mailbox only: one moved to another folder, or deleted, between a crash and the next attempt
+//!   (Postfix tries again after 5 minutes) is delivered again.
+//! * A reader that changes the base names of files (we know of none) hides copies from the search.
+//! * There are no UIDs: a copy has no placement, and there is never one too many to take out.
 //! * Nothing is subscribed: whether a reader shows `.Sent` is its own setting.
 //! * The file of an append that was killed stays in `tmp/`; readers remove what is older than 36 hours there.
 
 use super::{
     Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position,
-    Presence, Reading, Recorded, Removal, Role, Seen, Wanted,
+    Presence, ReadableMailbox, Recorded, Removal, Role, Seen, Wanted,
 };
 use crate::base::files::{create_directory, sync_directory};
 use crate::base::hex;
@@ -35,10 +35,11 @@ use uuid::Uuid;
 /// How often a search begins anew because the directory changed under it.
 const LOOKS: usize = 5;
 
-/// Until Linux 6.13 the times of files went on by ticks of the kernel's clock, of up to 10 ms
-/// (<https://docs.kernel.org/filesystems/multigrain-ts.html>): of two changes within one tick the second does not show.
+/// Until Linux 6.13 the times of files advance by up to 10 ms at once
+/// (<https://docs.kernel.org/filesystems/multigrain-ts.html>): of two changes in between, the second does not show.
 const TICK: Duration = Duration::from_millis(20);
-/// How many files may bear a copy's name and be something else.
+
+/// How many files may have a copy's name and be something else.
 const NAMES: usize = 8;
 
 /// One mailbox: a Maildir, or a Maildir++ folder inside one.
@@ -60,30 +61,20 @@ struct CopyFile {
     bytes: Vec<u8>,
 }
 
-/// Where an append failed: whether the copy may be there is what the caller must know.
-struct Failed {
-    doing: String,
-    error: io::Error,
-}
-
 impl MaildirMailbox {
     /// The INBOX in `maildir`.
-    #[must_use]
     pub(crate) fn inbox(maildir: PathBuf) -> Self {
         Self { directory: maildir.clone(), maildir }
     }
 
     /// The folder in `directory`, which lies in `maildir`.
-    #[must_use]
     pub(crate) fn folder(maildir: PathBuf, directory: PathBuf) -> Self {
         Self { maildir, directory }
     }
 
-    /// Makes the mailbox if it is missing.
-    ///
-    /// `tmp` comes last, once all the rest is on the disk: so whoever finds `tmp` need not sync anything above `new` and
-    /// `cur` again, and a delivery costs no more than it must.
-    fn create(&self) -> Result<(), Failed> {
+    /// Makes the mailbox if it is missing. `tmp` comes last, once all the rest is on the disk: so where there is a `tmp`, no
+    /// delivery need sync anything above `new` and `cur`.
+    fn create(&self) -> Result<(), MailboxError> {
         make_maildir(&self.maildir, false)?;
         if self.directory != self.maildir {
             make_maildir(&self.directory, true)?;
@@ -92,13 +83,13 @@ impl MaildirMailbox {
     }
 
     /// Whether the mailbox is there, whole.
-    fn is_there(&self) -> Result<bool, Failed> {
+    fn is_there(&self) -> Result<bool, MailboxError> {
         let tmp = self.directory.join("tmp");
         tmp.try_exists().map_err(at("looking for", &tmp))
     }
 
     /// Writes the copy to `tmp/` and syncs it.
-    fn write(&self, copy: &NewCopy<'_>) -> Result<Temporary, Failed> {
+    fn write(&self, copy: &NewCopy<'_>) -> Result<Temporary, MailboxError> {
         let path = self.directory.join("tmp").join(format!("{}.maildrop", Uuid::now_v7()));
         let mut file = match create_new(&path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -109,17 +100,17 @@ impl MaildirMailbox {
         }
         .map_err(at("creating", &path))?;
         let temporary = Temporary { path };
-        file.write_all(&with_lf(copy.bytes)).map_err(at("writing", &temporary.path))?;
+        file.write_all(&with_line_ends(copy.bytes, b"\r\n", b"\n")).map_err(at("writing", &temporary.path))?;
         file.set_times(FileTimes::new().set_modified(SystemTime::from(copy.arrived)))
             .map_err(at("setting the time of", &temporary.path))?;
         file.sync_all().map_err(at("syncing", &temporary.path))?;
         Ok(temporary)
     }
 
-    /// Links the copy to its name in `place`, and says in which directory it is: finding it in the mailbox already is as good.
-    fn link(&self, temporary: &Temporary, place: &Path, copy: &NewCopy<'_>) -> Result<PathBuf, Failed> {
+    /// Links the copy to its name in `place`, and returns the directory it is in: it may have been in the mailbox already.
+    fn link(&self, temporary: &Temporary, place: &Path, copy: &NewCopy<'_>) -> Result<PathBuf, MailboxError> {
         let base = base_name(copy.identity, copy.role);
-        // A copy that holds a replaced NUL, or the like, counts as the same too.
+        // The same but for a replaced NUL counts, too.
         let ours = Identity::of(copy.bytes);
         let is_copy = |identity: &Identity| *identity == ours || identity == copy.identity;
         let flags = if copy.seen { ":2,S" } else { "" };
@@ -129,7 +120,7 @@ impl MaildirMailbox {
             match fs::hard_link(&temporary.path, &path) {
                 Ok(()) => return Ok(place.to_owned()),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                    // Its reader may move it to `cur` just now, so all of the mailbox is looked at.
+                    // A reader may just move it to `cur`, so all of the mailbox is looked at.
                     if let Some(found) = self.search(&base, &is_copy)? {
                         return Ok(found.place);
                     }
@@ -144,10 +135,9 @@ impl MaildirMailbox {
 
     /// Looks for a copy by its base name in `new` and `cur`.
     ///
-    /// A directory that is read while a file in it is renamed may show that file under neither name, so a search that
-    /// found nothing in a directory that changed meanwhile begins anew. So does one in a directory that had changed just
-    /// before, where another change need not show.
-    fn search(&self, base: &str, is_copy: &dyn Fn(&Identity) -> bool) -> Result<Option<CopyFile>, Failed> {
+    /// A directory read while a file in it is renamed may show that file under neither name. So a search that found nothing
+    /// begins anew where a directory changed meanwhile, or just before, when another change need not show.
+    fn search(&self, base: &str, is_copy: &dyn Fn(&Identity) -> bool) -> Result<Option<CopyFile>, MailboxError> {
         let places = ["new", "cur"].map(|place| self.directory.join(place));
         for _ in 0..LOOKS {
             let began = SystemTime::now();
@@ -188,26 +178,26 @@ impl Mailbox for MaildirMailbox {
         let place = self.directory.join(if copy.seen { "cur" } else { "new" });
         let temporary = match self.write(copy) {
             Ok(temporary) => temporary,
-            Err(failed) => return not_stored(failed),
+            Err(error) => return not_stored(error),
         };
         if !go_ahead() {
             return Appended::Withheld;
         }
         let place = match self.link(&temporary, &place, copy) {
             Ok(place) => place,
-            Err(failed) => return not_stored(failed),
+            Err(error) => return not_stored(error),
         };
         drop(temporary);
-        // Not before: a copy that was found there may be from a process that died before it came to this.
+        // Also for a copy that was found: the process that put it there may have died before it did this.
         match sync_directory(&place) {
             Ok(()) => Appended::Stored(None),
-            Err(error) => Appended::Unknown(at("syncing", &place)(error).into()),
+            Err(error) => Appended::Unknown(at("syncing", &place)(error)),
         }
     }
 
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
         if wanted.matching == Matching::MessageId {
-            // Every file would have to be read. Only a configuration asks for it, and embedded there is none.
+            // Every file would have to be read. Only a configuration asks for it, and with Maildirs there is none.
             return Err(MailboxError::new(
                 MailboxFailure::Local,
                 format!("searching {}", self.directory.display()),
@@ -220,11 +210,11 @@ impl Mailbox for MaildirMailbox {
         let base = base_name(wanted.identity, wanted.role);
         let found = self.search(&base, &|identity| identity == wanted.identity)?;
         if let Some(found) = &found {
-            // Whoever adopts it tells Postfix that it is delivered; who put it there may have died before it came to this. What
-            // the file holds was on the disk before it had this name, and the directories before there was a `tmp`.
+            // A delivery that adopts it reports it as delivered, and the process that put it there may have died before it did
+            // this. The content was on the disk before the file had this name, and the directories before there was a `tmp`.
             sync_directory(&found.place).map_err(at("syncing", &found.place))?;
         }
-        // Names say it all: where to begin does not matter, and without UIDs nothing is in range.
+        // It is found by its name, wherever the search was to begin; and without UIDs nothing is in range.
         let found = found.map(|found| FoundCopy { placement: None, deleted: found.deleted });
         Ok(Found { in_range: false, copies: found.into_iter().collect() })
     }
@@ -241,7 +231,7 @@ impl Mailbox for MaildirMailbox {
     }
 }
 
-impl Reading for MaildirMailbox {
+impl ReadableMailbox for MaildirMailbox {
     /// By their names alone: one look into the directories, however many copies are asked about.
     fn presence(&mut self, copies: &[Recorded<'_>]) -> Result<Seen, MailboxError> {
         if !self.is_there()? {
@@ -274,7 +264,7 @@ impl Reading for MaildirMailbox {
             return Ok(None);
         }
         let found = self.search(&base_name(copy.identity, copy.role), &|identity| identity == copy.identity)?;
-        Ok(found.map(|found| with_crlf(&found.bytes)))
+        Ok(found.map(|found| with_line_ends(&found.bytes, b"\n", b"\r\n")))
     }
 
     fn list(&mut self, _since: Position, _take: &mut dyn FnMut(Listed)) -> Result<(), MailboxError> {
@@ -282,14 +272,14 @@ impl Reading for MaildirMailbox {
     }
 }
 
-/// What every attempt at one copy calls its file. (The custom is to begin with the time; a second attempt would then not
-/// meet the first.)
+/// The name of a copy's file, the same for each attempt at it. (By custom it begins with the time; a second attempt would then
+/// not find the first one's file.)
 fn base_name(identity: &Identity, role: Role) -> String {
     format!("{}.maildrop-{}", hex::encode(identity.as_bytes()), role.as_str())
 }
 
 /// Makes one Maildir; see [`MaildirMailbox::create`] about the order.
-fn make_maildir(directory: &Path, is_folder: bool) -> Result<(), Failed> {
+fn make_maildir(directory: &Path, is_folder: bool) -> Result<(), MailboxError> {
     let make = |path: &Path| create_directory(path).map_err(at("creating", path));
     make(directory)?;
     make(&directory.join("new"))?;
@@ -310,32 +300,13 @@ fn create_new(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// The bytes with LF line ends.
-fn with_lf(bytes: &[u8]) -> Vec<u8> {
-    let mut text = Vec::with_capacity(bytes.len());
-    for line in bytes.split_inclusive(|&byte| byte == b'\n') {
-        match line.strip_suffix(b"\r\n") {
-            Some(line) => {
-                text.extend_from_slice(line);
-                text.push(b'\n');
-            }
-            None => text.extend_from_slice(line),
-        }
-    }
-    text
-}
-
-/// The bytes with CRLF line ends: what [`with_lf`] took is put back.
-fn with_crlf(bytes: &[u8]) -> Vec<u8> {
+/// The bytes with other line ends.
+fn with_line_ends(bytes: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(bytes.len() + bytes.len() / 32);
     for line in bytes.split_inclusive(|&byte| byte == b'\n') {
-        match line.strip_suffix(b"\n") {
-            Some(line) => {
-                text.extend_from_slice(line);
-                text.extend_from_slice(b"\r\n");
-            }
-            None => text.extend_from_slice(line),
-        }
+        let (line, end) = line.strip_suffix(from).map_or((line, &[][..]), |line| (line, to));
+        text.extend_from_slice(line);
+        text.extend_from_slice(end);
     }
     text
 }
@@ -346,12 +317,16 @@ fn is_marked_deleted(name: &str) -> bool {
 }
 
 /// When something was last added to, removed from or renamed in a directory.
-fn changed(directory: &Path) -> Result<SystemTime, Failed> {
+fn changed(directory: &Path) -> Result<SystemTime, MailboxError> {
     fs::metadata(directory).and_then(|metadata| metadata.modified()).map_err(at("looking at", directory))
 }
 
 /// A file of this base name whose content is the copy, in one directory.
-fn search_directory(place: &Path, base: &str, is_copy: &dyn Fn(&Identity) -> bool) -> Result<Option<CopyFile>, Failed> {
+fn search_directory(
+    place: &Path,
+    base: &str,
+    is_copy: &dyn Fn(&Identity) -> bool,
+) -> Result<Option<CopyFile>, MailboxError> {
     for entry in fs::read_dir(place).map_err(at("reading", place))? {
         let entry = entry.map_err(at("reading", place))?;
         let name = entry.file_name();
@@ -359,7 +334,7 @@ fn search_directory(place: &Path, base: &str, is_copy: &dyn Fn(&Identity) -> boo
         let path = entry.path();
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
-            // Renamed or removed since it was listed: the directory has changed, and the search begins anew.
+            // Renamed or removed since it was listed: the directory has changed, so the search begins anew.
             Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
             Err(e) => return Err(at("reading", &path)(e)),
         };
@@ -370,7 +345,7 @@ fn search_directory(place: &Path, base: &str, is_copy: &dyn Fn(&Identity) -> boo
     Ok(None)
 }
 
-/// A file in `tmp/`. It goes when this is dropped; linked elsewhere by then, only its name here goes.
+/// A file in `tmp/`, whose name there goes when this is dropped.
 struct Temporary {
     path: PathBuf,
 }
@@ -384,28 +359,23 @@ impl Drop for Temporary {
 }
 
 /// Says at what an operation failed.
-fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Failed {
+fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> MailboxError {
     let doing = format!("{doing} {}", path.display());
-    move |error| Failed { doing, error }
-}
-
-/// A failure at a time when the copy had no name yet.
-fn not_stored(failed: Failed) -> Appended {
-    let error = MailboxError::from(failed);
-    match error.failure {
-        MailboxFailure::OverQuota => Appended::Refused(error),
-        _ => Appended::NotSent(error),
-    }
-}
-
-impl From<Failed> for MailboxError {
-    fn from(failed: Failed) -> Self {
-        let failure = match failed.error.kind() {
-            // EDQUOT is this user's, and passes when the user tidies up. ENOSPC is everybody's.
+    move |error| {
+        let failure = match error.kind() {
+            // EDQUOT is about this user, who can delete mail. ENOSPC is about all.
             io::ErrorKind::QuotaExceeded => MailboxFailure::OverQuota,
             _ => MailboxFailure::Local,
         };
-        Self::new(failure, failed.doing, failed.error.to_string())
+        MailboxError::new(failure, doing, error.to_string())
+    }
+}
+
+/// A failure while the copy had no name yet.
+fn not_stored(error: MailboxError) -> Appended {
+    match error.failure {
+        MailboxFailure::OverQuota => Appended::Refused(error),
+        _ => Appended::NotSent(error),
     }
 }
 
@@ -421,7 +391,7 @@ mod tests {
         SYNCED.take()
     }
 
-    /// Whoever is told of a copy tells Postfix that it is delivered, and only a synced directory survives a power failure.
+    /// A delivery that finds a copy reports it as delivered, and only a synced directory survives a power failure.
     #[test]
     fn the_directory_of_a_copy_is_on_the_disk_before_anybody_relies_on_the_copy() {
         let directory = tempfile::tempdir().unwrap();
@@ -547,7 +517,7 @@ mod tests {
 
     #[test]
     fn a_quota_is_the_users_and_a_full_disk_is_everybodys() {
-        let failed = |kind: io::ErrorKind| not_stored(Failed { doing: "writing".into(), error: kind.into() });
+        let failed = |kind: io::ErrorKind| not_stored(at("writing", Path::new("x"))(kind.into()));
         match failed(io::ErrorKind::QuotaExceeded) {
             Appended::Refused(error) => assert_eq!(error.failure, MailboxFailure::OverQuota),
             other => panic!("{other:?}"),

@@ -5,13 +5,13 @@
 pub mod imap;
 mod maildir;
 mod moved_copy;
-mod reading;
+mod readable_mailbox;
 
 pub use self::imap::ImapMailbox;
 pub use crate::imap::{MailboxError, MailboxFailure, Placement, Position};
 pub use maildir::MaildirMailbox;
 pub use moved_copy::look_everywhere;
-pub use reading::{Listed, Presence, Reading, Recorded, Seen};
+pub use readable_mailbox::{Listed, Presence, ReadableMailbox, Recorded, Seen};
 
 use crate::message::{Identity, Role};
 use time::OffsetDateTime;
@@ -21,17 +21,15 @@ use time::OffsetDateTime;
 pub struct NewCopy<'a> {
     /// The message with CRLF line ends and no NUL.
     pub bytes: &'a [u8],
-    /// Whose message it is a copy of.
     pub identity: &'a Identity,
-    /// Why the mailbox gets it.
     pub role: Role,
-    /// Whether it is marked `\Seen` (the Sent copy is).
+    /// Whether it is marked `\Seen`, as the Sent copy is.
     pub seen: bool,
-    /// When it arrived: the INTERNALDATE.
+    /// The INTERNALDATE.
     pub arrived: OffsetDateTime,
 }
 
-/// What came of an append.
+/// The result of an append.
 #[derive(Debug)]
 pub enum Appended {
     /// The server says that it is stored; where, if it tells (UIDPLUS).
@@ -42,7 +40,7 @@ pub enum Appended {
     Refused(MailboxError),
     /// It failed before the last CRLF was sent: nothing is stored.
     NotSent(MailboxError),
-    /// It was sent, and the answer is missing: stored, not stored, or stored later. Treat it as a crash.
+    /// It was sent, and the answer is missing: stored, not stored, or stored later. It counts as a crash.
     Unknown(MailboxError),
 }
 
@@ -51,30 +49,26 @@ pub enum Appended {
 pub struct Wanted<'a> {
     /// The Message-ID as it stands in the message, without its angle brackets; `None` where it has none.
     pub message_id: Option<&'a str>,
-    /// The identity, recomputed from the bytes in the mailbox for each candidate.
+    /// Recomputed for each candidate from its bytes in the mailbox.
     pub identity: &'a Identity,
-    /// The role of the copy looked for.
     pub role: Role,
-    /// What makes a candidate a match.
     pub matching: Matching,
-    /// Where to begin: only what arrived at or above this UID, as long as UIDVALIDITY is the same. `None`, or a mailbox
-    /// with another UIDVALIDITY: the whole mailbox.
+    /// Only what is at or above this UID. `None`, or a mailbox with another UIDVALIDITY: the whole mailbox.
     pub since: Option<Position>,
-    /// In a search of the whole mailbox: nothing that arrived before this day (INTERNALDATE, a day earlier to be safe
-    /// about time zones).
+    /// In a search of the whole mailbox: nothing that arrived before this day (by INTERNALDATE, a day earlier to be safe about
+    /// time zones).
     pub not_before: OffsetDateTime,
 }
 
 /// What makes a candidate a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matching {
-    /// The same message: same Message-ID, same words of its author.
+    /// The same [`Identity`](crate::message::Identity).
     Identity,
-    /// The same Message-ID is enough: a copy that the member's own mail program has saved may differ in its headers.
+    /// The same Message-ID: a copy that the author's own mail program has saved may differ in its headers.
     MessageId,
 }
 
-/// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Whether the search could begin at [`Wanted::since`]: UIDVALIDITY is the same. Nothing is ever removed otherwise.
@@ -83,16 +77,15 @@ pub struct Found {
     pub copies: Vec<FoundCopy>,
 }
 
-/// One copy found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundCopy {
-    /// Where it is; `None` in a store without UIDs (Maildir).
+    /// `None` in a store without UIDs (Maildir).
     pub placement: Option<Placement>,
     /// Whether it bears `\Deleted`.
     pub deleted: bool,
 }
 
-/// What came of taking out a copy.
+/// The result of taking out a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
     /// It is gone.
@@ -115,7 +108,7 @@ pub trait Mailbox {
     /// (Maildir).
     ///
     /// # Errors
-    /// [`MailboxError`]
+    /// Where the store fails, or the mailbox is not there and cannot be created.
     fn position(&mut self) -> Result<Option<Position>, MailboxError>;
 
     /// Appends a copy. `go_ahead` is asked when everything but the last CRLF is with the server: a literal without it
@@ -126,14 +119,14 @@ pub trait Mailbox {
     /// another has appended since.
     ///
     /// # Errors
-    /// [`MailboxError`]
+    /// Where the store fails: then nothing is known of the copies.
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError>;
 
-    /// Takes out `extra`, only if it and `keep` are both there, are both what is `wanted` by identity, `keep` is not
-    /// marked `\Deleted`, UIDVALIDITY is the same, and `go_ahead`, asked at the last moment, says yes. By UID EXPUNGE.
+    /// Takes out `extra`, by UID EXPUNGE, only if it and `keep` are both there and have the identity `wanted`, `keep` is not
+    /// marked `\Deleted`, UIDVALIDITY is the same, and `go_ahead`, asked at the last moment, says yes.
     ///
     /// # Errors
-    /// [`MailboxError`]
+    /// Where the store fails: the copy may still be taken out later.
     fn remove(
         &mut self,
         extra: Placement,
@@ -141,29 +134,4 @@ pub trait Mailbox {
         wanted: &Wanted<'_>,
         go_ahead: &mut dyn FnMut() -> bool,
     ) -> Result<Removal, MailboxError>;
-}
-
-/// A mailbox that is lent.
-impl<M: Mailbox + ?Sized> Mailbox for &mut M {
-    fn position(&mut self) -> Result<Option<Position>, MailboxError> {
-        (**self).position()
-    }
-
-    fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
-        (**self).append(copy, go_ahead)
-    }
-
-    fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
-        (**self).find(wanted)
-    }
-
-    fn remove(
-        &mut self,
-        extra: Placement,
-        keep: Placement,
-        wanted: &Wanted<'_>,
-        go_ahead: &mut dyn FnMut() -> bool,
-    ) -> Result<Removal, MailboxError> {
-        (**self).remove(extra, keep, wanted, go_ahead)
-    }
 }

@@ -1,19 +1,13 @@
-//! Where a copy is by now that is not where the ledger has it.
+//! Looks for a copy that is not where the ledger has it.
 
 use super::{FoundCopy, Mailbox, MailboxError, Matching, Placement, Position, Wanted};
 use time::OffsetDateTime;
 
-/// Looks for a copy in all of a mailbox, wherever it got to: the mailbox may have been renumbered, restored from an old
-/// backup, or put together by hand.
+/// Looks for a copy in all of a mailbox, which may have been renumbered, restored from a backup, or put together by hand.
 ///
-/// `wanted.since` does not count. Where the store has UIDs and the message has a Message-ID to search by, the server is asked
-/// for the Message-ID, and what it names is compared; else, all that arrived since `wanted.not_before` is looked at.
-///
-/// What arrived at or above the recorded place is always looked at message by message: a SEARCH by header may be answered
-/// from an index that has not seen the newest ones.
-///
-/// # Errors
-/// [`MailboxError`]
+/// `wanted.since` does not count. Where there are UIDs and a Message-ID, what is at or above the recorded place is compared
+/// first, message by message: a SEARCH by header may be answered from an index that has not seen the newest ones. Then the
+/// server is asked for the Message-ID, and what it names is compared. Otherwise all that arrived since `wanted.not_before` is.
 pub fn look_everywhere(
     mailbox: &mut dyn Mailbox,
     wanted: &Wanted<'_>,

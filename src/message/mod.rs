@@ -6,15 +6,15 @@
 
 pub(crate) mod address;
 pub mod authentication_results;
+mod copy_role;
 mod decode;
 mod fields;
 mod identity;
-mod role;
 
 pub use address::{Address, AddressError, EnvelopeSender, fold};
+pub use copy_role::Role;
 pub use identity::message_id_as_stored;
 pub use identity::{ContentDigest, Identity};
-pub use role::Role;
 
 use decode::{FIELD_LIMIT, Metadata};
 use fields::{Fields, without_mbox_line};

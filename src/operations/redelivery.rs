@@ -8,7 +8,7 @@ use crate::database::{DatabaseError, DatabaseFailure};
 use crate::delivery::{Manner, Refusal};
 use crate::ledger::recorded::{self, RecordedCopy, Selection};
 use crate::ledger::{CopyKey, Database};
-use crate::mailbox::{MailboxError, MailboxFailure, Matching, Reading, Recorded, Wanted};
+use crate::mailbox::{MailboxError, MailboxFailure, Matching, ReadableMailbox, Recorded, Wanted};
 use crate::message::{Identity, Message, Role};
 use crate::operations::audit::{self, Audit};
 use crate::operations::replay::ReplayOutcome;
@@ -198,7 +198,10 @@ fn as_it_came(site: &Site, message: Message, copy: &RecordedCopy) -> Message {
 }
 
 /// The bytes of a copy, under its recorded UID or another.
-fn read_wherever_it_is(mailbox: &mut dyn Reading, copy: &RecordedCopy) -> Result<Option<Vec<u8>>, MailboxError> {
+fn read_wherever_it_is(
+    mailbox: &mut dyn ReadableMailbox,
+    copy: &RecordedCopy,
+) -> Result<Option<Vec<u8>>, MailboxError> {
     let recorded = copy.recorded();
     let same = |bytes: &Vec<u8>| Identity::of(bytes) == copy.identity;
     if let Some(bytes) = mailbox.read(&recorded)?.filter(same) {

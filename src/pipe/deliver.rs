@@ -1,9 +1,9 @@
 //! `deliver`: the message on standard input, to one envelope recipient.
 //!
-//! Every path through here ends in one [`Verdict`]. In doubt that is 75.
+//! Each path through here ends in one [`Verdict`]: in doubt, 75.
 
-use super::caller::StandardStreams;
 use super::incoming::receive;
+use super::standard_streams::StandardStreams;
 use crate::base::core_dumps;
 use crate::base::deadline::{self, Deadline};
 use crate::base::log;
@@ -120,8 +120,8 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         warn!("core dumps could not be switched off: one of this process would hold passwords");
     }
 
-    // What, and by which sessions. Read to its end, always: Postfix takes exit 0 for delivered, whether anybody has read
-    // the message or not.
+    // What, and by which sessions. The message is always read to its end: for Postfix exit 0 means delivered, whether it was read
+    // or not.
     let queue_id = text(&arguments.queue_id);
     let open = || (!arguments.dry_run).then(|| site.open(queue_id.as_deref(), deadline));
     let (message, opened) = match receive(size_limit, open) {
@@ -151,14 +151,14 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     }
     let mut stages = Stages::default();
     #[cfg(feature = "test-faults")]
-    crate::base::fault::at("before");
+    crate::base::test_faults::at("before");
     let result = opened.transpose().map_err(Refusal::from).and_then(|opened| {
         let sessions = &mut opened.unwrap_or_default();
         let terms = Terms { policy: &policy, caller: &StandardStreams, deadline };
         site.deliver(sessions, &message, &envelope, &terms, &mut stages)
     });
     #[cfg(feature = "test-faults")]
-    crate::base::fault::at("after");
+    crate::base::test_faults::at("after");
     let verdict = match &result {
         Ok(delivered) => Verdict::from(delivered),
         Err(refusal) => Verdict::from(refusal),
@@ -167,13 +167,12 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     verdict
 }
 
-/// What an option says, if it says anything: Postfix leaves out no option whose macro is empty.
+/// An option's value, if it is not empty: Postfix passes an option even where its macro is empty.
 fn text(value: &Option<OsString>) -> Option<String> {
     value.as_deref().map(OsStr::to_string_lossy).filter(|value| !value.is_empty()).map(String::from)
 }
 
-/// Who sends it and to whom, from the options; then from a header, where the operator says so; then from what local(8)
-/// sets.
+/// Who sends it and to whom: by the options, by a header where the operator says so, or by what local(8) sets.
 fn envelope(arguments: &Arguments, message: &Message) -> Result<Envelope, String> {
     let from_environment = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let recipient = match (text(&arguments.recipient), &arguments.recipient_header) {
@@ -198,8 +197,8 @@ fn envelope(arguments: &Arguments, message: &Message) -> Result<Envelope, String
     })
 }
 
-/// Says what a delivery would do. It delivers nothing, so it exits 75, like any delivery that did not happen: in a
-/// master.cf by mistake, it must not lose mail.
+/// Says what a delivery would do. It exits 75, like any delivery that did not happen: left in a master.cf by mistake, it must not
+/// lose mail.
 fn dry_run(site: &Site, message: &Message, envelope: &Envelope, deadline: Deadline) -> Verdict {
     let planned = site
         .open_database(envelope.queue_id.as_deref(), deadline)

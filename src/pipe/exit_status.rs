@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use sysexits::ExitCode;
 
 /// The exit status for a verdict: 0 for class 2, one that Postfix bounces for class 5, 75 for everything else.
-#[must_use]
 pub fn exit_status(verdict: &Verdict) -> ExitCode {
     match (verdict.class(), verdict.detail()) {
         (2, _) => ExitCode::Ok,
@@ -20,25 +19,23 @@ pub fn exit_status(verdict: &Verdict) -> ExitCode {
     }
 }
 
-/// No verdict has been reported.
 const NONE: u8 = u8::MAX;
 
-/// The exit code of the verdict that this process has reported.
+/// The exit code of the verdict that this process has reported, or [`NONE`].
 static REPORTED: AtomicU8 = AtomicU8::new(NONE);
 
 /// Whether its line was written, or could not be.
 static WRITTEN: AtomicBool = AtomicBool::new(false);
 
-/// How long a line may take. A stdout that nobody reads may block for ever.
+/// How long a line may take: a stdout that nobody reads may block for ever.
 pub(crate) const LINE_LIMIT: Duration = Duration::from_millis(500);
 
-/// Reports the verdict on stdout, if it is the first of this process, and returns the code to exit with: that of the
-/// *first* verdict. The delivery and the [watchdog](crate::pipe::watchdog) may race, and a line and an exit code of two different
-/// verdicts would bounce the message (`2.0.0` with exit 75).
+/// Reports the verdict on stdout, if it is the first of this process, and returns the code to exit with: that of the *first*
+/// verdict. The delivery and the [watchdog](crate::pipe::watchdog) may race, and the line of one with the exit code of the other
+/// would bounce the message (`2.0.0` with exit 75).
 ///
-/// One write, whatever becomes of it: stdout is a pipe that Postfix may not be reading (EAGAIN) or has closed (EPIPE), and
-/// the exit code alone says enough then. Takes no lock that another thread could hold, and does not panic. It can block
-/// where stdout can, which Postfix's cannot: it is O_NONBLOCK.
+/// One write, which may fail: Postfix may not read its pipe (EAGAIN) or may have closed it (EPIPE), and the exit code is enough.
+/// Takes no lock that another thread could hold, and does not panic. It does not block, since that pipe is O_NONBLOCK.
 #[must_use = "the process must end with this code"]
 pub fn report(verdict: &Verdict) -> ExitCode {
     match claim(verdict) {
@@ -47,8 +44,7 @@ pub fn report(verdict: &Verdict) -> ExitCode {
             exit_status(verdict)
         }
         Err(first) => {
-            // The watchdog has the word, and the process must not end before its line is out: a deferral without a
-            // reason helps nobody.
+            // The process must not end before the watchdog's line is out: a deferral without a reason helps nobody.
             let begun = Instant::now();
             while !WRITTEN.load(Ordering::Acquire) && begun.elapsed() < LINE_LIMIT {
                 std::thread::sleep(Duration::from_millis(2));
@@ -58,8 +54,8 @@ pub fn report(verdict: &Verdict) -> ExitCode {
     }
 }
 
-/// Makes this the verdict of the process, at once and without waiting for anything; or says the exit code of the one that
-/// was first. Whoever claims it writes its line.
+/// Makes this the verdict of the process, without waiting; then the caller writes its line. `Err`: the exit code of the verdict
+/// that was first.
 pub(crate) fn claim(verdict: &Verdict) -> Result<(), ExitCode> {
     match REPORTED.compare_exchange(NONE, u8::from(exit_status(verdict)), Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Ok(()),
@@ -69,12 +65,12 @@ pub(crate) fn claim(verdict: &Verdict) -> Result<(), ExitCode> {
 
 /// Writes the line of the verdict that was claimed.
 pub(crate) fn write_line(verdict: &Verdict) {
-    // A failure is ordinary (see `report`), changes nothing, and there is nobody left to tell: a log could block.
+    // A failure is nothing unusual (see `report`), and it is not logged, since a log could block.
     let _ = write_once(verdict.line().as_bytes());
     WRITTEN.store(true, Ordering::Release);
 }
 
-/// The codes that a verdict can have. Any other number cannot come here; 75 is right for it all the same.
+/// The code of a verdict, by its number. There is no other; 75 would be right for it.
 fn exit_code(code: u8) -> ExitCode {
     [ExitCode::Ok, ExitCode::NoUser, ExitCode::DataErr, ExitCode::NoPerm]
         .into_iter()
@@ -82,8 +78,7 @@ fn exit_code(code: u8) -> ExitCode {
         .unwrap_or(ExitCode::TempFail)
 }
 
-/// One write(2) to stdout. Not through [`std::io::Stdout`], whose buffer is behind a lock: a duplicate of the descriptor
-/// is the same pipe with the same O_NONBLOCK.
+/// One write(2) to stdout. [`std::io::Stdout`] has a lock; a duplicate of the descriptor is the same pipe, O_NONBLOCK as well.
 fn write_once(line: &[u8]) -> io::Result<()> {
     let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     loop {

@@ -1,6 +1,6 @@
 //! The message on standard input.
 
-use super::caller::StandardStreams;
+use super::standard_streams::StandardStreams;
 use crate::base::terminal::complain;
 use crate::delivery::{Caller, Deferral, Refusal, StatusDetail, Verdict};
 use crate::message::Message;
@@ -9,25 +9,25 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// Up to this size, in bytes, a message is read before anything else is done: that takes a millisecond or two, and a thread
-/// costs about as much as could be gained.
+/// Up to this size, in bytes, a message is read before anything else is done: that takes a millisecond or two, and a thread would
+/// cost about what it could gain.
 const AT_ONCE: u64 = 1 << 20;
 
-/// How long what was opened meanwhile is held for a message that is slow to come: pipe(8) writes as fast as we read, but
-/// somebody's own program need not, and servers have only so many connections.
+/// How long what was opened meanwhile is kept for a message that comes slowly: pipe(8) writes as fast as we read, but another
+/// program need not, and servers limit their connections.
 const HELD: Duration = Duration::from_secs(5);
 
-/// Reads the message to its end. While the rest of a large one comes, `meanwhile` runs. `None`: it has not, or what it opened was
-/// closed because the message was slow to come.
+/// Reads the message to its end, and runs `meanwhile` while the rest of a large one comes. `None`: it did not run, or what it
+/// opened was closed because the message came slowly.
 ///
 /// # Errors
-/// The verdict, where there is no message to deliver: it is too large, could not be read, or whoever wrote it has died.
+/// The verdict, where the message is too large, cannot be read, or its writer has died.
 pub(super) fn receive<T>(
     size_limit: Option<u64>,
     meanwhile: impl FnOnce() -> T,
 ) -> Result<(Message, Option<T>), Verdict> {
     if io::stdin().is_terminal() {
-        // No pipe of Postfix's: somebody tries it by hand, and waits.
+        // Somebody tries it by hand, and waits.
         complain("reading the message from the terminal; end it with Ctrl-D, or give a file: … < message.eml");
     }
     let limit = size_limit.unwrap_or(u64::MAX);
@@ -43,8 +43,8 @@ pub(super) fn receive<T>(
     let (tell, hear) = mpsc::channel();
     let reader = thread::Builder::new().name("message".into()).spawn(move || {
         #[cfg(feature = "test-faults")]
-        crate::base::fault::at("message");
-        // Whoever started this thread hears it, or has gone on without.
+        crate::base::test_faults::at("message");
+        // It fails only where the receiver is gone.
         let _ = tell.send(up_to(limit, raw).and_then(|raw| whole(raw, limit)));
     });
     reader.map_err(|error| failed(&format!("out of threads: {error}")))?;
@@ -63,7 +63,7 @@ fn whole(raw: Vec<u8>, limit: u64) -> Result<Message, Verdict> {
     if raw.len() as u64 > limit {
         return Err(Verdict::too_big(format!("the message is larger than the {limit} bytes allowed here")));
     }
-    // Looked at once more before each copy is stored: here it saves the servers the work.
+    // Asked again before each copy is stored: here it saves the servers the work.
     if StandardStreams.is_gone() {
         return Err(Verdict::from(&Refusal::from(Deferral::CallerGone)));
     }

@@ -1,6 +1,6 @@
-//! The last word on time: at the deadline the process ends, whatever it is waiting for.
+//! Ends the process at the deadline, whatever it is waiting for.
 //!
-//! Every wait is bounded by the [deadline](crate::base::deadline); this is for the one that is not: a name server, a disk that
+//! Each wait is bounded by the [deadline](crate::base::deadline); this is for the one that is not: a name server, a disk that
 //! hangs, a bug. Past Postfix's own limit the message would *bounce*.
 
 use crate::delivery::Verdict;
@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 /// How long exit(3) may take: it runs what was registered with atexit(3), and waits for another thread that is in it.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
-/// The thread that has the last word.
 #[derive(Debug)]
 pub struct Watchdog {
     begun: Instant,
@@ -25,15 +24,15 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts a thread that, when `deadline` has passed from now, reports `verdict` and ends the process with its exit
-    /// code (a [deferral](Verdict::deferred): 75). If a verdict was reported before that, the process ends with that
-    /// one's code: the delivery is over then, and only its end hangs.
+    /// Starts a thread that, `deadline` from now, reports `verdict` and ends the process with its exit code (of a
+    /// [deferral](Verdict::deferred): 75). If a verdict was reported before, that one's code counts: the delivery is over then,
+    /// and only its end hangs.
     ///
-    /// The thread waits for nothing that another could hold: it takes no lock, does not log, and gives stdout half a second and
-    /// exit(3) one second; then it aborts, which Postfix takes for a deferral too (killed by a signal: 4.3.0).
+    /// The thread takes no lock, does not log, and gives stdout half a second and exit(3) one second. Then it aborts, which is a
+    /// deferral for Postfix, too (killed by a signal: 4.3.0).
     ///
     /// # Errors
-    /// The system gives us no thread. The delivery must then not begin: nothing would bound it.
+    /// Where there is no thread to be had. The delivery must then not begin, since nothing would bound it.
     pub fn start(deadline: Duration, verdict: Verdict) -> io::Result<Self> {
         let begun = Instant::now();
         let milliseconds = Arc::new(AtomicU64::new(whole_milliseconds(deadline)));
@@ -52,7 +51,7 @@ impl Watchdog {
         Ok(Self { begun, deadline: milliseconds, thread: handle.thread().clone() })
     }
 
-    /// Moves the deadline to `left` from now: once the configuration is read, which has to be watched over, too.
+    /// Moves the deadline to `left` from now, once the configuration has been read (under a deadline, too).
     pub(crate) fn move_to(&self, left: Duration) {
         let deadline = whole_milliseconds(self.begun.elapsed().saturating_add(left));
         self.deadline.store(deadline, Ordering::Release);
@@ -65,7 +64,7 @@ fn whole_milliseconds(span: Duration) -> u64 {
 }
 
 fn end(verdict: Verdict) -> ! {
-    // A helper thread may be refused to us. Nothing depends on it: the exit code alone says enough.
+    // There may be no thread to be had. Nothing depends on it: the exit code is enough.
     let _ = thread::Builder::new().name("abort".into()).spawn(|| {
         thread::sleep(LINE_LIMIT + EXIT_LIMIT);
         std::process::abort();

@@ -37,8 +37,8 @@ impl Owed {
             user: self.user.clone(),
             mailbox_name: self.mailbox_name.clone(),
             mailbox: match &mut self.mailbox {
-                Ok(UserMailbox::Imap(mailbox)) => Ok(Box::new(mailbox.as_mut())),
-                Ok(UserMailbox::Maildir(mailbox)) => Ok(Box::new(mailbox)),
+                Ok(UserMailbox::Imap(mailbox)) => Ok(mailbox.as_mut()),
+                Ok(UserMailbox::Maildir(mailbox)) => Ok(mailbox),
                 Err(why) => Err(why.clone()),
             },
         }
@@ -167,7 +167,7 @@ impl Greeting {
         match self {
             Self::Begun(begun) => {
                 #[cfg(feature = "test-faults")]
-                crate::base::fault::at("imap");
+                crate::base::test_faults::at("imap");
                 begun.finish(settings)
             }
             Self::Beside(beside) => beside.finish(doing),
@@ -184,7 +184,7 @@ impl<T: Send + 'static> Beside<T> {
         let work = {
             let name = name.to_owned();
             move || {
-                crate::base::fault::at(&name);
+                crate::base::test_faults::at(&name);
                 work()
             }
         };

@@ -1,7 +1,7 @@
 //! Reading a Maildir long after a delivery: what is there by its name, as it was delivered, and nothing made by looking.
 
 use maildrop_command::mailbox::{
-    Mailbox, MailboxFailure, MaildirMailbox, Matching, NewCopy, Presence, Reading, Recorded, Wanted,
+    Mailbox, MailboxFailure, MaildirMailbox, Matching, NewCopy, Presence, ReadableMailbox, Recorded, Wanted,
 };
 use maildrop_command::message::Identity;
 use maildrop_command::message::Role;

@@ -93,7 +93,7 @@ impl Ledger for Database {
             if self.journalled.contains(key) && !self.forgets.contains(&place) {
                 open_attempts.push(attempt(OURS, "doug@mail.axial.net", self.own_age));
             }
-            let delivered = delivered.map(|placement| maildrop_command::ledger::Delivered { placement });
+            let delivered = delivered.map(|placement| maildrop_command::ledger::DeliveredAt { placement });
             CopyHistory { key: *key, delivered, open_attempts, recorded: None }
         });
         let histories = histories.collect();
@@ -303,20 +303,22 @@ impl Case {
             caller: &CallerThat { is_gone: self.caller_gone },
             restore: self.restore,
         };
-        let open = |script: &Rc<RefCell<Script>>, closed: Option<MailboxFailure>| match closed {
-            Some(failure) => Err(trouble(failure).into()),
-            None => Ok(Box::new(Scripted(Rc::clone(script))) as Box<dyn Mailbox>),
-        };
-        let owe = |role, user: &str, name: &str, mailbox| OwedCopy {
-            role,
-            authors: role == Role::Sender,
-            user: user.into(),
-            mailbox_name: name.into(),
-            mailbox,
-        };
-        let mut owed = vec![owe(Role::Recipient, "doug", "INBOX", open(&self.inbox, self.closed[0]))];
+        fn open(mailbox: &mut Scripted, closed: Option<MailboxFailure>) -> Result<&mut dyn Mailbox, NotOpened> {
+            closed.map_or(Ok(mailbox), |failure| Err(trouble(failure).into()))
+        }
+        fn owe<'a>(
+            role: Role,
+            user: &str,
+            name: &str,
+            mailbox: Result<&'a mut dyn Mailbox, NotOpened>,
+        ) -> OwedCopy<'a> {
+            let (authors, user, mailbox_name) = (role == Role::Sender, user.into(), name.into());
+            OwedCopy { role, authors, user, mailbox_name, mailbox }
+        }
+        let (mut inbox, mut sent) = (Scripted(Rc::clone(&self.inbox)), Scripted(Rc::clone(&self.sent)));
+        let mut owed = vec![owe(Role::Recipient, "doug", "INBOX", open(&mut inbox, self.closed[0]))];
         if self.owes_sent {
-            let sent = if self.left { Err(NotOpened::LeftToTheAuthor) } else { open(&self.sent, self.closed[1]) };
+            let sent = if self.left { Err(NotOpened::LeftToTheAuthor) } else { open(&mut sent, self.closed[1]) };
             owed.push(owe(Role::Sender, "lisa", "Sent", sent));
         }
         delivery::deliver(&delivery, &mut self.database, owed, &mut Stages::default())

@@ -3,7 +3,7 @@
 use crate::world::{Attempt, Engine, Fate, Lingering, Point, Row, World, placement_parts, position_parts};
 use corosensei::Yielder;
 use maildrop_command::database::{DatabaseError, DatabaseFailure};
-use maildrop_command::ledger::{CopyHistory, CopyKey, CopyState, Delivered, Journal, Ledger, OpenAttempt, Record};
+use maildrop_command::ledger::{CopyHistory, CopyKey, CopyState, DeliveredAt, Journal, Ledger, OpenAttempt, Record};
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use maildrop_command::mailbox::{Placement, Position};
 use std::cell::RefCell;
@@ -172,7 +172,7 @@ impl Ledger for Connection<'_> {
             key: *key,
             delivered: match world.copies.get(key) {
                 Some(Row::Delivered(place)) => {
-                    Some(Delivered { placement: place.map(|(uid_validity, uid)| Placement { uid_validity, uid }) })
+                    Some(DeliveredAt { placement: place.map(|(uid_validity, uid)| Placement { uid_validity, uid }) })
                 }
                 Some(Row::Owed) | None => None,
             },

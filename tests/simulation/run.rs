@@ -10,7 +10,7 @@ use crate::scenario::{A_LONG_TIME, Left, Scenario, lock_name};
 use crate::world::{Fate, Lingering, Name, Point, SETTLE, World};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
-use maildrop_command::delivery::{self, Caller, Delivery, NoCaller, NotOpened, OwedCopy, Policy, Stages};
+use maildrop_command::delivery::{self, Caller, Delivery, NoCaller, OwedCopy, Policy, Stages};
 use maildrop_command::message::Message;
 use maildrop_command::message::Role;
 use std::cell::RefCell;
@@ -378,21 +378,24 @@ fn process(
             restore: job.restore,
         };
         let pending = Pending::default();
-        let open = |role: Role, name: Name| OwedCopy {
-            role,
-            authors: role == Role::Sender,
-            user: name.0.into(),
-            mailbox_name: name.1.into(),
-            mailbox: Ok::<_, NotOpened>(Box::new(MistakenMailbox {
-                mailbox: SimulatedMailbox { name, number, world: Rc::clone(&world), yielder, alive: true },
-                mistake,
-                pending: Rc::clone(&pending),
-            })),
-        };
-        let mut owed = vec![open(Role::Recipient, (job.recipient, "INBOX"))];
-        if job.sent {
-            owed.push(open(Role::Sender, ("lisa", "Sent")));
-        }
+        let mut mailboxes = vec![(job.recipient, "INBOX")];
+        mailboxes.extend(job.sent.then_some(("lisa", "Sent")));
+        let mut mailboxes: Vec<(Name, MistakenMailbox<'_>)> = mailboxes
+            .into_iter()
+            .map(|name| {
+                let mailbox = SimulatedMailbox { name, number, world: Rc::clone(&world), yielder, alive: true };
+                (name, MistakenMailbox { mailbox, mistake, pending: Rc::clone(&pending) })
+            })
+            .collect();
+        let owed =
+            [Role::Recipient, Role::Sender].into_iter().zip(&mut mailboxes).map(|(role, (name, mailbox))| OwedCopy {
+                role,
+                authors: role == Role::Sender,
+                user: name.0.into(),
+                mailbox_name: name.1.into(),
+                mailbox: Ok(mailbox),
+            });
+        let owed = owed.collect();
         let connection = Connection { number, world: Rc::clone(&world), yielder, alive: true };
         let mut database = Database::new(connection, mistake, Rc::clone(&pending));
         match delivery::deliver(&delivery, &mut database, owed, &mut Stages::default()) {

@@ -1,6 +1,6 @@
 //! `lock exec`: a command that runs on one machine at a time.
 
-use super::program::{Outcome, die_with, run_under_lock};
+use super::program::{ProgramOutcome, die_with, run_under_lock};
 use super::{exit, list, program_name};
 use crate::cli::site_options::SiteOptions;
 use crate::cli::{complain, duration};
@@ -63,15 +63,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     let request = LockRequest { name: name.clone(), lock, wait: arguments.wait, host: site.host().to_owned() };
     let open = move |deadline| site.open_database(None, deadline);
     match run_under_lock(open, request, &arguments.command, arguments.grace)? {
-        Outcome::Ended(status) => exit(u8::try_from(status).unwrap_or(u8::MAX)),
-        Outcome::Busy(holder) => {
+        ProgramOutcome::Ended(status) => exit(u8::try_from(status).unwrap_or(u8::MAX)),
+        ProgramOutcome::Busy(holder) => {
             // Asked once more: MySQL itself tells no more than the session.
             let entry = list::holder(&arguments.site, &lock).or(holder.map(Entry::from));
             let who = entry.map_or_else(|| "somebody who has let go of it since".into(), |entry| list::who(&entry));
             complain(&format!("{name}: held by {who}"));
             exit(arguments.busy_code)
         }
-        Outcome::Lost(why) => {
+        ProgramOutcome::Lost(why) => {
             complain(&format!("{name}: the lock was lost while the command ran, so it was ended: {why}"));
             Err(ExitCode::Unavailable)
         }

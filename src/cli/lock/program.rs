@@ -41,7 +41,7 @@ const PASSED_ON: [(i32, Signal); 6] = [
 ];
 
 /// How it ended.
-pub(super) enum Outcome {
+pub(super) enum ProgramOutcome {
     /// The lock is held elsewhere. The program was not started.
     Busy(Option<Holder>),
     /// The program ended by itself, and the lock was held to its end: its exit status, 128 + n where signal n ended it. Or signal n
@@ -72,7 +72,7 @@ pub(super) fn run_under_lock(
     request: LockRequest,
     command: &[OsString],
     grace: Duration,
-) -> Result<Outcome, ExitCode> {
+) -> Result<ProgramOutcome, ExitCode> {
     let (send, events) = mpsc::channel();
     pass_signals_on(send.clone())?;
     let deadline = Deadline::after(request.wait.saturating_add(CONNECTING));
@@ -92,9 +92,9 @@ pub(super) fn run_under_lock(
 
     match events.recv_timeout(deadline.remaining() + PATIENCE) {
         Ok(Event::Lock(Report::Asked(Ok(Acquired::Held)))) => {}
-        Ok(Event::Lock(Report::Asked(Ok(Acquired::Busy(holder))))) => return Ok(Outcome::Busy(holder)),
+        Ok(Event::Lock(Report::Asked(Ok(Acquired::Busy(holder))))) => return Ok(ProgramOutcome::Busy(holder)),
         Ok(Event::Lock(Report::Asked(Err(error)))) => return Err(failed(&error)),
-        Ok(Event::Signal(signal)) => return Ok(Outcome::Ended(128 + signal)),
+        Ok(Event::Signal(signal)) => return Ok(ProgramOutcome::Ended(128 + signal)),
         Ok(_) | Err(_) => {
             let error =
                 DatabaseError::new(DatabaseFailure::TimedOut, "asking for the lock", "the server does not answer");
@@ -105,11 +105,11 @@ pub(super) fn run_under_lock(
     let lost = running.watch(&events);
     let status = running.child.wait().map_err(refused("collecting the program"))?;
     if let Some(why) = lost {
-        return Ok(Outcome::Lost(why));
+        return Ok(ProgramOutcome::Lost(why));
     }
     drop(done);
     let status = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(i32::MAX);
-    Ok(let_go(&events).map_or_else(Outcome::Lost, |()| Outcome::Ended(status)))
+    Ok(let_go(&events).map_or_else(ProgramOutcome::Lost, |()| ProgramOutcome::Ended(status)))
 }
 
 /// Waits until the lock is released, which says that it was held to the end.

@@ -1,4 +1,4 @@
-//! APPEND (RFC 3501 section 6.3.11): stores a copy, and says for sure whether it did, or that it cannot be known.
+//! APPEND (RFC 3501 section 6.3.11): stores a copy; the result says whether it is stored, or that this is not known.
 
 use super::mailbox::{ImapMailbox, is_missing};
 use crate::imap::argument::date_time;
@@ -6,13 +6,6 @@ use crate::imap::conversation::Progress;
 use crate::imap::fetch;
 use crate::imap::wire::Answer;
 use crate::mailbox::{Appended, MailboxError, MailboxFailure, NewCopy};
-
-/// What came of one APPEND command.
-enum Attempt {
-    Over(Appended),
-    /// The server refused; or, against all sense, agreed before it had the message.
-    Answered(Answer),
-}
 
 impl ImapMailbox {
     /// Appends the copy; where the mailbox has gone since its position was asked for, it is created once more.
@@ -24,8 +17,8 @@ impl ImapMailbox {
         }
         loop {
             let refusal = match self.try_append(&doing, copy, go_ahead) {
-                Attempt::Over(appended) => return appended,
-                Attempt::Answered(answer) => answer,
+                Ok(appended) => return appended,
+                Err(answer) => answer,
             };
             if refusal.is_ok() {
                 // It cannot have stored what it did not have.
@@ -36,29 +29,35 @@ impl ImapMailbox {
             if !is_missing(&refusal) || self.created || !self.conversation.is_usable() {
                 return Appended::Refused(refusal.refusal(&doing));
             }
-            // RFC 3501 section 6.3.11: TRYCREATE. It was there a moment ago; somebody has removed it.
+            // RFC 3501 section 6.3.11: TRYCREATE. It was there a moment ago, and was removed since.
             if let Err(error) = self.create() {
                 return Appended::Refused(error);
             }
         }
     }
 
-    fn try_append(&mut self, doing: &str, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Attempt {
+    /// `Err`: the server refused; or it said OK before it had the message, which makes no sense.
+    fn try_append(
+        &mut self,
+        doing: &str,
+        copy: &NewCopy<'_>,
+        go_ahead: &mut dyn FnMut() -> bool,
+    ) -> Result<Appended, Answer> {
         let command = match self.command("APPEND", doing) {
             Ok(command) if copy.seen => command.word("(\\Seen)"),
             Ok(command) => command,
-            Err(error) => return Attempt::Over(Appended::NotSent(error)),
+            Err(error) => return Ok(Appended::NotSent(error)),
         };
         let command = command.word(&date_time(copy.arrived)).message(copy.bytes);
         let tag = match self.conversation.begin(&command) {
             Ok((tag, Progress::Sent)) => tag,
-            Ok((_, Progress::Answered(answer))) => return Attempt::Answered(answer),
-            Err(broken) => return Attempt::Over(Appended::NotSent(broken.while_doing(doing))),
+            Ok((_, Progress::Answered(answer))) => return Err(answer),
+            Err(broken) => return Ok(Appended::NotSent(broken.while_doing(doing))),
         };
         if !go_ahead() {
-            // Not even a LOGOUT: whatever is sent now would end the command.
+            // Whatever is sent now would end the command.
             self.conversation.give_up();
-            return Attempt::Over(Appended::Withheld);
+            return Ok(Appended::Withheld);
         }
         let answer = match self.conversation.end(&tag) {
             Ok(Progress::Sent) => self.conversation.answer(&tag, &mut |_| {}),
@@ -66,9 +65,9 @@ impl ImapMailbox {
             Err(broken) => Err(broken),
         };
         match answer {
-            Ok(answer) if answer.is_ok() => Attempt::Over(Appended::Stored(fetch::append_uid(&answer))),
-            Ok(answer) => Attempt::Answered(answer),
-            Err(broken) => Attempt::Over(Appended::Unknown(broken.while_doing(doing))),
+            Ok(answer) if answer.is_ok() => Ok(Appended::Stored(fetch::append_uid(&answer))),
+            Ok(answer) => Err(answer),
+            Err(broken) => Ok(Appended::Unknown(broken.while_doing(doing))),
         }
     }
 }

@@ -1,9 +1,8 @@
-//! Does the server honour the authorization identity: for whom the service account logs in?
+//! Does the server honour the authorization identity, for which the service account logs in?
 //!
-//! SASL PLAIN carries two names (RFC 4616): who logs in, and for whom. Some servers read the first and skip the second
-//! (Courier's `authsasl_plain`, Stalwart), say OK, and open the service account's own INBOX: every user's mail would go there,
-//! and every answer would say that all went well. No answer to a user's own login can tell. What tells is what another name
-//! leads to: one that cannot exist is refused, or leads to another mailbox than the user's.
+//! SASL PLAIN carries two names (RFC 4616): who logs in, and for whom. Some servers skip the second (Courier's `authsasl_plain`,
+//! Stalwart), say OK, and open the service account's own INBOX: all mail would go there, and each answer would be OK. A login for
+//! the user alone cannot show it. A login for a name that cannot exist can: it is refused, or leads to another mailbox.
 
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
@@ -13,27 +12,27 @@ use crate::mailbox::{Mailbox, MailboxError, MailboxFailure, Position};
 use std::fmt;
 use std::time::Duration;
 
-/// What users are called who do not exist. Always the same: a server that makes a mailbox for whoever comes makes these two,
-/// once, and not two more at each time of asking.
+/// Names of users who do not exist. Always the same: a server that makes a mailbox for any name makes two, and not two more each
+/// time.
 const INVENTED: [&str; 2] = ["maildrop-check-0f9c41d27ab3", "maildrop-check-5e86b2107fd4"];
 
-/// UIDVALIDITY is the second in which a mailbox was made, on most servers. After so long, another one is made in another second.
+/// On most servers UIDVALIDITY is the second in which a mailbox was made. After this long, it is another second.
 const ANOTHER_SECOND: Duration = Duration::from_millis(1100);
 
-/// Dovecot closes the connection on a user whom a master user may act for, and whom no userdb has. So does a server that has just
-/// crashed: so often in a row, the user being let in before, between and after, it is the name.
+/// Dovecot closes the connection on a user whom a master user may act for and no userdb has. So does a server that has just
+/// crashed; but so often in a row, while the user is let in before, between and after, it is the name.
 const CUT_OFF_ENOUGH: u32 = 3;
 
-/// How a server was seen to honour it.
+/// How a server was seen to honour the authorization identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Honoured {
     /// It does not let in a user who does not exist.
     InventedUserRefused,
-    /// It closes the connection on a user who does not exist, each time, and on a user who does exist it never did meanwhile.
+    /// It closes the connection on a user who does not exist, each time, and never on a user who does.
     InventedUserCutOff,
     /// It lets in a user who does not exist, who then has no such mailbox.
     InventedUserHasNone,
-    /// It lets in whoever comes, and each has a mailbox of his own.
+    /// It lets in any name, and each has a mailbox of its own.
     EachHasHisOwn,
 }
 
@@ -48,10 +47,8 @@ impl fmt::Display for Honoured {
     }
 }
 
-/// One way of logging in to one server: what was found out about it holds for all who log in so.
-///
-/// A server on this machine is another one on each: `here` is this machine's name.
-#[must_use]
+/// Names one way of logging in to one server: what was found out about it holds for all who log in so. `here` is this machine's
+/// name, since a server on this machine is another one on each.
 pub fn way_in(settings: &Settings, here: &str) -> String {
     let place = match &settings.address {
         Endpoint::Tcp { host, port } if settings.address.is_on_this_machine() => format!("{host}:{port} of {here}"),
@@ -65,49 +62,48 @@ pub fn way_in(settings: &Settings, here: &str) -> String {
     format!("{place}, {:?}, {} {how}", settings.login, settings.user)
 }
 
-/// Finds out whether a login for `user` leads to this user's mailbox, by where other names lead. Nothing is written, but what a
-/// delivery to the user would make as well, and what a server makes by itself for whoever logs in.
+/// Finds out whether a login for `user` leads to this user's mailbox, by where other names lead. Nothing is made but what a
+/// delivery to the user would make as well, and what a server makes by itself at a login.
 ///
 /// Between two looks at the user's mailbox, a user who does not exist logs in, and where that is refused, the service account for
-/// itself: a server may look at the name and open the service account's mailbox all the same. Each is refused, or has no such
-/// mailbox, or another one. That the user is let in once more afterwards shows that what was refused was the name, and not one
-/// connection too many.
+/// itself: a server may check the name and open the service account's mailbox all the same. Each is refused, or has no such
+/// mailbox, or another one. The second look shows that the name was refused, and not one connection too many.
 ///
 /// # Errors
 /// `IdentityIgnored` where another name leads to the same mailbox. Any other failure leaves it open.
 pub fn prove(settings: &Settings, user: &str, mailbox: &str, deadline: Deadline) -> Result<Honoured, MailboxError> {
-    let looker = Looker { settings, user, mailbox, deadline };
-    let [first, second] = INVENTED.map(|name| looker.in_the_shape_of_the_user(name));
+    let probe = Probe { settings, user, mailbox, deadline };
+    let [first, second] = INVENTED.map(|name| probe.with_users_domain(name));
     let mut name = &first;
     let mut cut_off = 0;
     loop {
-        let (before, _session) = looker.at_home()?;
-        let theirs = looker.of_another(name)?;
+        let (before, _session) = probe.users_position()?;
+        let theirs = probe.leads_to(name)?;
         let its_own = match theirs {
-            Theirs::Refused | Theirs::CutOff(_) if settings.user != user => looker.of_the_service_account()?,
-            _ => Theirs::Refused,
+            LeadsTo::Refused | LeadsTo::CutOff(_) if settings.user != user => probe.service_account_leads_to()?,
+            _ => LeadsTo::Refused,
         };
-        let (after, _) = looker.at_home()?;
-        // Courier makes up another one for each look at a mailbox that nobody has selected yet.
-        let compared = [&theirs, &its_own].into_iter().any(|theirs| matches!(theirs, Theirs::At(_)));
+        let (after, _) = probe.users_position()?;
+        // Courier tells another one at each look at a mailbox that was never selected.
+        let compared = [&theirs, &its_own].into_iter().any(|theirs| matches!(theirs, LeadsTo::At(_)));
         if compared && before.uid_validity != after.uid_validity {
-            return Err(looker.unclear("the mailbox got another UIDVALIDITY meanwhile"));
+            return Err(probe.unclear("the mailbox got another UIDVALIDITY meanwhile"));
         }
-        let same = |theirs: &Theirs| matches!(theirs, Theirs::At(position) if may_be_one(before, *position, after));
+        let same = |theirs: &LeadsTo| matches!(theirs, LeadsTo::At(position) if may_be_same(before, *position, after));
         if same(&its_own) {
-            return Err(looker.ignored());
+            return Err(probe.ignored());
         }
         match theirs {
-            Theirs::Refused => return Ok(Honoured::InventedUserRefused),
-            Theirs::NotThere => return Ok(Honoured::InventedUserHasNone),
-            Theirs::At(_) if !same(&theirs) => return Ok(Honoured::EachHasHisOwn),
+            LeadsTo::Refused => return Ok(Honoured::InventedUserRefused),
+            LeadsTo::NotThere => return Ok(Honoured::InventedUserHasNone),
+            LeadsTo::At(_) if !same(&theirs) => return Ok(Honoured::EachHasHisOwn),
             // Two that were made in one second look the same while they are empty.
-            Theirs::At(_) if name == &first => {
-                looker.pause();
+            LeadsTo::At(_) if name == &first => {
+                std::thread::sleep(ANOTHER_SECOND.min(deadline.remaining()));
                 name = &second;
             }
-            Theirs::At(_) => return Err(looker.ignored()),
-            Theirs::CutOff(error) => {
+            LeadsTo::At(_) => return Err(probe.ignored()),
+            LeadsTo::CutOff(error) => {
                 cut_off += 1;
                 tracing::debug!(%error, cut_off, "an invented user was cut off");
                 if cut_off == CUT_OFF_ENOUGH {
@@ -118,31 +114,31 @@ pub fn prove(settings: &Settings, user: &str, mailbox: &str, deadline: Deadline)
     }
 }
 
-/// Whether two users' INBOXes are one; `None` where that cannot be told: both are empty, and look the same.
+/// Whether two users' INBOXes are one; `None` where both are empty and look the same.
 ///
 /// # Errors
 /// Where the server cannot be reached, or does not let both in.
 pub fn are_one(settings: &Settings, users: [&str; 2], deadline: Deadline) -> Result<Option<bool>, MailboxError> {
     let [user, other] = users;
-    let looker = Looker { settings, user, mailbox: "INBOX", deadline };
-    let (before, _session) = looker.at_home()?;
-    let theirs = looker.stands(connect(settings, deadline)?.authenticate(other)?)?;
-    let (after, _) = looker.at_home()?;
+    let probe = Probe { settings, user, mailbox: "INBOX", deadline };
+    let (before, _session) = probe.users_position()?;
+    let theirs = probe.position_in(connect(settings, deadline)?.authenticate(other)?)?;
+    let (after, _) = probe.users_position()?;
     Ok(match theirs {
-        Theirs::At(_) if before.uid_validity != after.uid_validity => None,
-        Theirs::At(position) if may_be_one(before, position, after) => (position.uid_next > 1).then_some(true),
+        LeadsTo::At(_) if before.uid_validity != after.uid_validity => None,
+        LeadsTo::At(position) if may_be_same(before, position, after) => (position.uid_next > 1).then_some(true),
         _ => Some(false),
     })
 }
 
-/// Whether a look at one mailbox may have seen `theirs` between `before` and `after`: while UIDVALIDITY stays the same, UIDNEXT
-/// only grows (RFC 3501 section 2.3.1.1).
-fn may_be_one(before: Position, theirs: Position, after: Position) -> bool {
+/// Whether `theirs` may be the position of the mailbox between `before` and `after`: UIDNEXT only grows while UIDVALIDITY stays
+/// the same (RFC 3501 section 2.3.1.1).
+fn may_be_same(before: Position, theirs: Position, after: Position) -> bool {
     theirs.uid_validity == before.uid_validity && (before.uid_next..=after.uid_next).contains(&theirs.uid_next)
 }
 
 /// Where another name leads.
-enum Theirs {
+enum LeadsTo {
     Refused,
     /// The connection ended in place of an answer.
     CutOff(MailboxError),
@@ -150,16 +146,16 @@ enum Theirs {
     At(Position),
 }
 
-struct Looker<'a> {
+struct Probe<'a> {
     settings: &'a Settings,
     user: &'a str,
     mailbox: &'a str,
     deadline: Deadline,
 }
 
-impl Looker<'_> {
-    /// A server that knows several domains refuses what is in none of them, whoever it is.
-    fn in_the_shape_of_the_user(&self, name: &str) -> String {
+impl Probe<'_> {
+    /// With the user's domain: a server may refuse a name that is in none of its domains.
+    fn with_users_domain(&self, name: &str) -> String {
         match self.user.rsplit_once('@') {
             Some((_, domain)) => format!("{name}@{domain}"),
             None => name.to_owned(),
@@ -167,7 +163,7 @@ impl Looker<'_> {
     }
 
     /// Where the user's mailbox stands; the session goes on.
-    fn at_home(&self) -> Result<(Position, super::ImapMailbox), MailboxError> {
+    fn users_position(&self) -> Result<(Position, super::ImapMailbox), MailboxError> {
         let mut mailbox = connect(self.settings, self.deadline)?.authenticate(self.user)?.open(self.mailbox);
         match mailbox.position()? {
             Some(position) => Ok((position, mailbox)),
@@ -175,42 +171,37 @@ impl Looker<'_> {
         }
     }
 
-    /// Where this name leads.
-    fn of_another(&self, name: &str) -> Result<Theirs, MailboxError> {
+    fn leads_to(&self, name: &str) -> Result<LeadsTo, MailboxError> {
         let connection = connect(self.settings, self.deadline)?;
         let doing = connection.doing(name);
-        match connection.ask_in(name) {
-            Ok(Ok(session)) => self.stands(session),
+        match connection.try_authenticate(name) {
+            Ok(Ok(session)) => self.position_in(session),
             Ok(Err(refusal)) if refusal.has_code(&ITS_OWN_TROUBLE) => Err(refused_login(doing, &refusal)),
-            Ok(Err(_)) => Ok(Theirs::Refused),
-            Err(error) if error.failure == MailboxFailure::ConnectionLost => Ok(Theirs::CutOff(error)),
+            Ok(Err(_)) => Ok(LeadsTo::Refused),
+            Err(error) if error.failure == MailboxFailure::ConnectionLost => Ok(LeadsTo::CutOff(error)),
             Err(error) => Err(error),
         }
     }
 
-    /// Where the service account leads by itself. A master user need not be a user: why it is not let in does not matter.
-    fn of_the_service_account(&self) -> Result<Theirs, MailboxError> {
-        match connect(self.settings, self.deadline)?.ask_in(&self.settings.user) {
-            Ok(Ok(session)) => self.stands(session),
-            Ok(Err(_)) => Ok(Theirs::Refused),
-            Err(error) if error.failure == MailboxFailure::ConnectionLost => Ok(Theirs::Refused),
+    /// Where the service account leads by itself. A master user need not be a user, so any refusal will do.
+    fn service_account_leads_to(&self) -> Result<LeadsTo, MailboxError> {
+        match connect(self.settings, self.deadline)?.try_authenticate(&self.settings.user) {
+            Ok(Ok(session)) => self.position_in(session),
+            Ok(Err(_)) => Ok(LeadsTo::Refused),
+            Err(error) if error.failure == MailboxFailure::ConnectionLost => Ok(LeadsTo::Refused),
             Err(error) => Err(error),
         }
     }
 
-    /// Where that session's mailbox stands. It is not made.
-    fn stands(&self, session: Session) -> Result<Theirs, MailboxError> {
+    /// Where that session's mailbox stands. It is not created.
+    fn position_in(&self, session: Session) -> Result<LeadsTo, MailboxError> {
         let mut mailbox = session.open(self.mailbox);
         let doing = mailbox.doing("asking where it stands,");
         match mailbox.status(&doing)? {
-            Ok(position) => Ok(Theirs::At(position)),
+            Ok(position) => Ok(LeadsTo::At(position)),
             Err(refusal) if refusal.has_code(&ITS_OWN_TROUBLE) => Err(refusal.refusal(&doing)),
-            Err(_) => Ok(Theirs::NotThere),
+            Err(_) => Ok(LeadsTo::NotThere),
         }
-    }
-
-    fn pause(&self) {
-        std::thread::sleep(ANOTHER_SECOND.min(self.deadline.remaining()));
     }
 
     fn ignored(&self) -> MailboxError {
@@ -236,7 +227,7 @@ mod tests {
     #[test]
     fn one_mailbox_is_told_from_another_by_what_only_grows() {
         let at = |uid_validity, uid_next| Position { uid_validity, uid_next };
-        let one = |theirs| may_be_one(at(7, 5), theirs, at(7, 6));
+        let one = |theirs| may_be_same(at(7, 5), theirs, at(7, 6));
         assert!(one(at(7, 5)) && one(at(7, 6)));
         assert!(!one(at(8, 5)) && !one(at(7, 4)) && !one(at(7, 7)));
     }

@@ -1,12 +1,12 @@
 //! One mailbox of one user on an IMAP server.
 
-use super::candidate;
+use super::message_id_match;
 use crate::base::deadline::Deadline;
 use crate::imap::argument::{Command, date};
-use crate::imap::conversation::{Conversation, Untagged};
+use crate::imap::conversation::Conversation;
 use crate::imap::fetch::{self, Fetched};
 use crate::imap::session::{self, Connection, ITS_OWN_TROUBLE, Session};
-use crate::imap::wire::{Answer, MAX_LITERALS};
+use crate::imap::wire::{Answer, MAX_LITERALS, Reply};
 use crate::imap::{Broken, Rights};
 use crate::mailbox::{
     Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
@@ -16,7 +16,7 @@ use crate::message::Identity;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The pauses before STATUS is asked again about a mailbox that another session is just creating: a few milliseconds, and
+/// The pauses before STATUS is asked again about a mailbox that another session is creating: that takes some milliseconds, and
 /// far more on a busy disk.
 const BEING_CREATED: [Duration; 6] = [
     Duration::from_millis(5),
@@ -27,27 +27,27 @@ const BEING_CREATED: [Duration; 6] = [
     Duration::from_millis(1000),
 ];
 
-/// How many UIDs one FETCH asks for: a command line has its bounds.
-const UIDS_PER_FETCH: usize = 200;
+/// How many UIDs one FETCH asks for: servers limit the length of a command line.
+pub(super) const UIDS_PER_FETCH: usize = 200;
 
-/// One mailbox of one user, authenticated; not selected until something is looked for.
+/// One mailbox of one user who is logged in; not selected until something is looked for.
 pub struct ImapMailbox {
     pub(super) conversation: Conversation,
     user: String,
     mailbox: String,
     greeting: String,
-    /// Whether we have tried to create it: once is enough.
+    /// Whether we have tried to create it: that is done once.
     pub(super) created: bool,
-    /// Where it stood when it was asked [ahead](Self::ask_position).
+    /// Where it stood when that was asked [ahead](Self::ask_position).
     position: Option<Position>,
-    /// Whether it was ever selected: from then on the server shows what it was like at that time.
+    /// Whether it was ever selected: from then on the server may show it as it was then.
     selected: bool,
 }
 
-/// What selecting a mailbox tells.
+/// The answer to SELECT or EXAMINE.
 pub(super) struct Selected {
     pub(super) uid_validity: u32,
-    /// Where told: RFC 3501 section 6.3.1 wants it, and allows for servers that do not tell.
+    /// `None` from a server that does not tell it: by RFC 3501 section 6.3.1 it should.
     pub(super) uid_next: Option<u32>,
     pub(super) empty: bool,
 }
@@ -67,11 +67,10 @@ struct Whole {
 }
 
 impl Connection {
-    /// One of a user's mailboxes. Nothing is asked of the server yet but to let us in.
+    /// Logs in, and opens one of the user's mailboxes.
     ///
     /// # Errors
-    /// `Local` where the settings would lead to another mailbox than this user's; else as
-    /// [`authenticate`](Self::authenticate).
+    /// `Local` where the settings would lead to another user's mailbox; else as [`authenticate`](Self::authenticate).
     pub fn open(self, user: &str, mailbox: &str) -> Result<ImapMailbox, MailboxError> {
         if !self.settings.lead_to(user, mailbox) {
             let doing = self.doing(user);
@@ -88,47 +87,36 @@ impl Connection {
 
 impl Session {
     /// One of the user's mailboxes. Nothing is asked of the server yet.
-    #[must_use]
     pub fn open(self, mailbox: &str) -> ImapMailbox {
         let Self { conversation, user, greeting } = self;
-        ImapMailbox::new(conversation, user, mailbox.to_owned(), greeting)
+        let mailbox = mailbox.to_owned();
+        ImapMailbox { conversation, user, mailbox, greeting, created: false, position: None, selected: false }
     }
 }
 
 impl ImapMailbox {
-    pub(super) fn new(conversation: Conversation, user: String, mailbox: String, greeting: String) -> Self {
-        Self { conversation, user, mailbox, greeting, created: false, position: None, selected: false }
-    }
-
     /// How often the server was waited for in this delivery, logging in included and TLS not.
-    #[must_use]
     pub fn round_trips(&self) -> u32 {
         self.conversation.round_trips()
     }
 
     /// What the server says of itself, for people.
-    #[must_use]
     pub fn describe(&self) -> String {
         session::describe(&self.greeting, &self.conversation)
     }
 
     /// Whether the server can expunge a single UID and tells where an appended message went (RFC 4315).
-    #[must_use]
     pub fn has_uid_plus(&self) -> bool {
         self.conversation.can("UIDPLUS")
     }
 
-    /// Asks where the mailbox stands now, so that [`Mailbox::position`] need not: several mailboxes can be asked side by
-    /// side.
-    ///
-    /// # Errors
-    /// Those of [`Mailbox::position`].
+    /// Asks where the mailbox stands now, for the next [`Mailbox::position`]: several mailboxes can be asked side by side.
     pub fn ask_position(mut self) -> Result<Self, MailboxError> {
         self.position = self.position()?;
         Ok(self)
     }
 
-    /// What we may do in it, where the server tells (RFC 4314). It is not made.
+    /// What we may do in it, where the server tells (RFC 4314). It is not created.
     ///
     /// # Errors
     /// Where the server does not answer, or has trouble of its own.
@@ -151,26 +139,17 @@ impl ImapMailbox {
         }
     }
 
-    /// Says good-bye, if the connection is still there. Nobody waits for the answer: everything that matters is done.
-    pub fn logout(mut self) {
-        self.conversation.log_out();
-    }
-
     /// From now on no wait outlives this deadline.
     pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
         self.conversation.set_deadline(deadline);
     }
 
-    /// The session, for the user's next delivery. `None`, and the connection is closed, where that may find anything of this
-    /// one: a mailbox was selected, a command was refused or cut short, or the server has said something unasked.
+    /// The session, for the user's next delivery. `None`, and the connection is closed, where anything of this one could be left
+    /// in it: a mailbox was selected, a command was refused or cut short, or the server has sent something unasked.
     #[must_use]
-    pub fn end(mut self) -> Option<Session> {
-        let Self { conversation, selected, .. } = &mut self;
-        if *selected || !conversation.is_sound() {
-            return None;
-        }
-        let Self { conversation, user, greeting, .. } = self;
-        Some(Session { conversation, user, greeting })
+    pub fn end(self) -> Option<Session> {
+        let Self { mut conversation, user, greeting, selected, .. } = self;
+        (!selected && conversation.is_sound()).then_some(Session { conversation, user, greeting })
     }
 
     pub(super) fn doing(&self, what: &str) -> String {
@@ -182,7 +161,7 @@ impl ImapMailbox {
         &mut self,
         doing: &str,
         command: &Command<'_>,
-        on_untagged: &mut dyn FnMut(&Untagged<'_>),
+        on_untagged: &mut dyn FnMut(&Reply),
     ) -> Result<Answer, MailboxError> {
         let answer = self.conversation.run(command, on_untagged).map_err(|broken| broken.while_doing(doing))?;
         if answer.is_ok() { Ok(answer) } else { Err(answer.refusal(doing)) }
@@ -193,10 +172,10 @@ impl ImapMailbox {
         Command::new(name).mailbox(&self.mailbox).map_err(|broken| broken.while_doing(doing))
     }
 
-    /// STATUS, never SELECT: it resets nobody's `\Recent`, and builds no view of the mailbox. A refusal is a value.
+    /// STATUS, never SELECT: it resets no `\Recent`, and builds no view of the mailbox. A refusal is a value.
     ///
-    /// While another session creates the mailbox, Dovecot answers `UIDVALIDITY 0` (2.4.1: one STATUS in 25 that met a
-    /// CREATE). The twenty deliveries of one message that all find no Sent do meet it: it is asked for again.
+    /// While another session creates the mailbox, Dovecot answers `UIDVALIDITY 0` (2.4.1: one STATUS in 25 that met a CREATE), as
+    /// happens when twenty deliveries of one message find no Sent. So it is asked again.
     pub(super) fn status(&mut self, doing: &str) -> Result<Result<Position, Answer>, MailboxError> {
         let mut again = BEING_CREATED.iter();
         loop {
@@ -222,7 +201,7 @@ impl ImapMailbox {
         Ok(if answer.is_ok() { Ok(position) } else { Err(answer) })
     }
 
-    /// Creates the mailbox, and subscribes its user to it, or mail programs would not show it.
+    /// Creates the mailbox, and subscribes its user to it: mail programs would not show it otherwise.
     pub(super) fn create(&mut self) -> Result<(), MailboxError> {
         self.created = true;
         let doing = self.doing("creating the mailbox");
@@ -261,7 +240,7 @@ impl ImapMailbox {
         }
     }
 
-    /// Whether LIST knows the mailbox. Its name may hold a wildcard, and others match: no reason to say that it is missing.
+    /// Whether LIST knows the mailbox, or, where its name has a wildcard, another that matches: then it is not taken for missing.
     pub(super) fn is_listed(&mut self, doing: &str) -> Result<bool, MailboxError> {
         let broken = |broken: Broken| broken.while_doing(doing);
         let command = Command::new("LIST").string("").and_then(|list| list.mailbox(&self.mailbox)).map_err(broken)?;
@@ -281,8 +260,8 @@ impl ImapMailbox {
     ) -> Result<(), MailboxError> {
         let command = Command::new("UID FETCH").word(uids).word(items);
         self.must(doing, &command, &mut |untagged| {
-            // `n:*` means the last message too where all are below n (RFC 3501 section 6.4.8). And a server may tell at
-            // any time of flags that others change, which is no answer of ours.
+            // `n:*` means the last message too where all are below n (RFC 3501 section 6.4.8). And a server may tell at any time
+            // of flags that others change.
             if let Some(fetched) = fetch::fetched(untagged.data()).filter(|fetched| fetched.uid >= lowest) {
                 take(fetched);
             }
@@ -290,12 +269,10 @@ impl ImapMailbox {
         Ok(())
     }
 
-    /// One message with its flags and its bytes, if it is there. One that is larger than any that we would deliver is none
-    /// of ours.
     fn fetch_whole(&mut self, doing: &str, uid: u32) -> Result<Option<Whole>, MailboxError> {
         let (mut identity, mut deleted) = (None, None);
         self.fetch(doing, &uid.to_string(), uid, "(FLAGS BODY.PEEK[])", &mut |fetched| {
-            // Both may come in one answer or in two; and flags once more, if somebody changes them meanwhile.
+            // Both may come in one answer or in two; and the flags again, if they are changed meanwhile.
             if fetched.uid == uid {
                 identity = fetched.body.map(|bytes| Identity::of(&bytes)).or(identity);
                 deleted = fetched.deleted.or(deleted);
@@ -304,15 +281,13 @@ impl ImapMailbox {
         Ok(identity.map(|identity| Whole { identity, deleted }))
     }
 
-    /// The messages that may be what is wanted, by their Message-ID.
+    /// The messages that may be the wanted one, by their Message-ID.
     ///
-    /// Where the search begins at a UID, each message from there on is looked at: there are few, and a SEARCH by header
-    /// may be answered from an index that has not seen the newest ones. Of a whole mailbox the server names those to look
-    /// at.
+    /// From a UID on, each message is looked at: there are few, and a SEARCH by header may be answered from an index that has not
+    /// seen the newest ones. Of a whole mailbox the server names those to look at.
     ///
-    /// The whole header, and not the one field: that comes from a cache, which was wrong after a crash of the server in the
-    /// midst of an APPEND (seen on Dovecot 2.4.1 with Maildir: a UID that it had given twice kept the one message's file,
-    /// and the other's Message-ID).
+    /// The whole header is fetched, since the one field comes from a cache. That was wrong after a crash of the server during
+    /// an APPEND (Dovecot 2.4.1 with Maildir: a UID given twice had one message's file and the other's Message-ID).
     fn candidates(
         &mut self,
         doing: &str,
@@ -332,7 +307,7 @@ impl ImapMailbox {
             let items = "(FLAGS RFC822.SIZE BODY.PEEK[HEADER])";
             self.fetch(doing, &set, lowest, items, &mut |fetched| {
                 let Some(header) = fetched.body else { return };
-                if candidate::may_be(&header, wanted) {
+                if message_id_match::may_be(&header, wanted) {
                     let (deleted, size) = (fetched.deleted.unwrap_or(false), fetched.size.unwrap_or(0));
                     candidates.insert(fetched.uid, Candidate { uid: fetched.uid, deleted, size });
                 }
@@ -341,34 +316,29 @@ impl ImapMailbox {
         Ok(candidates.into_values().collect())
     }
 
-    /// Searches the whole mailbox for what arrived since a day earlier than told, to be safe about time zones.
+    /// Searches the whole mailbox, for what arrived since the day before [`Wanted::not_before`].
     fn search(&mut self, doing: &str, wanted: &Wanted<'_>) -> Result<Vec<u32>, MailboxError> {
         let day = wanted.not_before.date();
         let since = date(day.previous_day().unwrap_or(day));
         let mut command = Command::new("UID SEARCH").word("SINCE").word(&since);
-        if let Some(id) = candidate::searchable(wanted) {
+        if let Some(id) = message_id_match::searchable(wanted) {
             command =
                 command.word("HEADER").word("Message-ID").string(id).map_err(|broken| broken.while_doing(doing))?;
         }
         self.searched(doing, &command)
     }
 
-    /// Which UIDs of a set are there.
-    pub(super) fn search_uids(&mut self, doing: &str, set: &str) -> Result<Vec<u32>, MailboxError> {
-        self.searched(doing, &Command::new("UID SEARCH").word("UID").word(set))
-    }
-
-    fn searched(&mut self, doing: &str, command: &Command<'_>) -> Result<Vec<u32>, MailboxError> {
+    pub(super) fn searched(&mut self, doing: &str, command: &Command<'_>) -> Result<Vec<u32>, MailboxError> {
         let mut uids = Vec::new();
         self.must(doing, command, &mut |untagged| uids.extend(fetch::search(untagged.data()).unwrap_or_default()))?;
         Ok(uids)
     }
 
-    /// Marks one message \\Deleted and expunges it alone (RFC 4315 section 2.1).
+    /// Marks one message `\Deleted` and expunges it alone (RFC 4315 section 2.1).
     ///
-    /// Both commands are under way before either answer is: a connection lost between them leaves a copy that is marked
-    /// and still there, which the next attempt finds and takes out. The mailbox is never closed by CLOSE, which would
-    /// expunge what the user has marked.
+    /// Both commands are sent before either is answered: where the connection is lost between them, the copy is marked and still
+    /// there, and the next attempt takes it out. The mailbox is never closed by CLOSE, which would expunge what the user has
+    /// marked.
     fn expunge(&mut self, doing: &str, uid: u32) -> Result<Removal, MailboxError> {
         let uid = uid.to_string();
         let mark = Command::new("UID STORE").word(&uid).word("+FLAGS.SILENT").word("(\\Deleted)");
@@ -376,7 +346,7 @@ impl ImapMailbox {
         let answers = self.conversation.run_both(&mark, &expunge).map_err(|broken| broken.while_doing(doing))?;
         for answer in answers {
             if !answer.is_ok() {
-                // A right that is missing (RFC 4314: t, e) will be missing tomorrow, too: no reason to defer.
+                // A right that is missing (RFC 4314: t, e) will be missing later, too: that is no reason to defer.
                 tracing::warn!(refusal = answer.quote(), "{doing}");
                 return Ok(Removal::Unsupported);
             }
@@ -400,7 +370,7 @@ impl Mailbox for ImapMailbox {
         if self.created || !may_be_missing {
             return Err(refusal.refusal(&doing));
         }
-        // Somebody else may create it at the same moment: whether it is there now is what counts.
+        // Another delivery may create it at the same moment: what counts is whether it is there now.
         let created = self.create();
         match (created, self.status(&doing)) {
             (_, Ok(Ok(position))) => Ok(Some(position)),
@@ -426,11 +396,8 @@ impl Mailbox for ImapMailbox {
             let deleted = match wanted.matching {
                 Matching::MessageId => candidate.deleted,
                 Matching::Identity if candidate.size > MAX_LITERALS as u64 => {
-                    tracing::warn!(
-                        uid = candidate.uid,
-                        size = candidate.size,
-                        "too large to be looked at: passed over"
-                    );
+                    let Candidate { uid, size, .. } = candidate;
+                    tracing::warn!(uid, size, "too large to be looked at: passed over");
                     continue;
                 }
                 Matching::Identity => match self.fetch_whole(&doing, candidate.uid)? {
@@ -455,7 +422,7 @@ impl Mailbox for ImapMailbox {
         if extra.uid == keep.uid {
             return Err(MailboxError::new(MailboxFailure::Local, doing, "the copy to keep is the one to take out"));
         }
-        // A plain EXPUNGE would also remove what the user has marked \Deleted, and may want back.
+        // A plain EXPUNGE would also remove what the user has marked \Deleted and may want back.
         if !self.has_uid_plus() {
             return Ok(Removal::Unsupported);
         }
@@ -467,7 +434,7 @@ impl Mailbox for ImapMailbox {
             Some(extra) if extra.identity == *wanted.identity => {}
             _ => return Ok(Removal::NotThere),
         }
-        // The one to keep last: the less time for its owner to move it.
+        // The one to keep last: that leaves its owner the least time to move it.
         match self.fetch_whole(&doing, keep.uid)? {
             Some(keep) if keep.identity == *wanted.identity && keep.deleted == Some(false) => {}
             _ => return Ok(Removal::KeeperGone),
@@ -479,12 +446,12 @@ impl Mailbox for ImapMailbox {
     }
 }
 
-/// Whether a refusal says that the mailbox is not there.
+/// Whether a refusal says that the mailbox is missing.
 pub(super) fn is_missing(refusal: &Answer) -> bool {
     refusal.has_code(&["TRYCREATE", "NONEXISTENT"])
 }
 
-/// What a failure to create a mailbox is about: a refusal means that the mailbox stays missing.
+/// Where creating a mailbox was refused, it is missing.
 fn missing_unless_broken(error: &MailboxError) -> MailboxFailure {
     match error.failure {
         MailboxFailure::Refused | MailboxFailure::RefusedForGood => MailboxFailure::NoSuchMailbox,

@@ -2,8 +2,8 @@
 
 mod append;
 pub mod authorization;
-mod candidate;
+mod examine;
 mod mailbox;
-mod reading;
+mod message_id_match;
 
 pub use mailbox::ImapMailbox;

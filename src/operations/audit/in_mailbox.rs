@@ -4,7 +4,7 @@ use super::{Gone, Twice};
 use crate::database::DatabaseError;
 use crate::ledger::Database;
 use crate::ledger::recorded::{self, DeliveredCopy, RecordedCopy};
-use crate::mailbox::{Listed, MailboxError, MailboxFailure, Placement, Position, Presence, Reading, Recorded};
+use crate::mailbox::{Listed, MailboxError, MailboxFailure, Placement, Position, Presence, ReadableMailbox, Recorded};
 use crate::message::{Identity, message_id_for_search};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ pub(super) enum LookError {
 /// Compares the mailbox of this user and name.
 pub(super) fn look(
     database: &mut dyn Database,
-    mailbox: &mut dyn Reading,
+    mailbox: &mut dyn ReadableMailbox,
     name: (&str, &str),
     copies: &[DeliveredCopy],
 ) -> Result<InMailbox, LookError> {
@@ -95,7 +95,7 @@ fn taken_out_before(gone: &mut [(RecordedCopy, Gone)]) {
 
 /// A mailbox that is being compared.
 struct Compared<'a> {
-    mailbox: &'a mut dyn Reading,
+    mailbox: &'a mut dyn ReadableMailbox,
     /// `None` in a store without UIDs.
     position: Option<Position>,
     list: List,
@@ -188,7 +188,11 @@ struct List {
 }
 
 impl List {
-    fn read(mailbox: &mut dyn Reading, position: Position, copies: &[DeliveredCopy]) -> Result<Self, MailboxError> {
+    fn read(
+        mailbox: &mut dyn ReadableMailbox,
+        position: Position,
+        copies: &[DeliveredCopy],
+    ) -> Result<Self, MailboxError> {
         let placed = copies.iter().filter_map(|copy| {
             let at = copy.placement.filter(|at| at.uid_validity == position.uid_validity)?;
             Some(copy.lowest.map_or(at.uid, |lowest| lowest.min(at.uid)))

@@ -11,7 +11,7 @@ use crate::delivery::Deferral;
 use crate::ledger::recorded::{self, RecordedCopy};
 use crate::ledger::{Database, EndedAttempt, Journal, JournalCopy, Outcome, Record};
 use crate::lock::Acquired;
-use crate::mailbox::{MailboxError, Reading, Recorded, Removal};
+use crate::mailbox::{MailboxError, ReadableMailbox, Recorded, Removal};
 use crate::message::Identity;
 use crate::site::Site;
 use std::time::Duration;
@@ -90,7 +90,7 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
 fn under_lock(
     site: &Site,
     database: &mut dyn Database,
-    mailbox: &mut dyn Reading,
+    mailbox: &mut dyn ReadableMailbox,
     twice: &Twice,
     attempt: Uuid,
 ) -> Result<(), NotTaken> {
@@ -132,7 +132,7 @@ fn under_lock(
 }
 
 /// Whether the two are still there and the same to the last byte.
-fn same_bytes(mailbox: &mut dyn Reading, twice: &Twice) -> Result<(), NotTaken> {
+fn same_bytes(mailbox: &mut dyn ReadableMailbox, twice: &Twice) -> Result<(), NotTaken> {
     let mut read = |placement| mailbox.read(&Recorded { placement: Some(placement), ..twice.copy.recorded() });
     let extra = read(twice.extra)?.ok_or(NotTaken::Changed("the copy too many is not there any more"))?;
     let keep = read(twice.keep)?.ok_or(NotTaken::Changed("the copy to keep is not there any more"))?;

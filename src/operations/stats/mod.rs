@@ -4,7 +4,7 @@ mod histogram;
 
 use crate::base::timestamp;
 use crate::database::DatabaseError;
-use crate::ledger::stages::{self, STAGES};
+use crate::ledger::stage_times::{self, STAGES};
 use crate::ledger::{AttemptResult, Database, statistics, time_span};
 use crate::message::Role;
 use histogram::Histogram;
@@ -204,7 +204,7 @@ impl Tally {
         }
         attempts.all += 1;
         let Some(stages) = &attempt.stages else { return };
-        let stages = stages::read(stages);
+        let stages = stage_times::read(stages);
         let total = stages.iter().map(|(_, took)| took).sum();
         for (name, took) in stages.into_iter().chain([(TOTAL, total)]) {
             self.stages.entry(name).or_default().add((took * UNITS).round().max(0.0) as u64);

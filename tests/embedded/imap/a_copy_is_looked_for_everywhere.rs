@@ -3,7 +3,7 @@
 use maildrop_command::ledger::recorded::RecordedCopy;
 use maildrop_command::lock::LockName;
 use maildrop_command::mailbox::{
-    Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, Matching, NewCopy, Placement, Position, Reading,
+    Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, Matching, NewCopy, Placement, Position, ReadableMailbox,
     Recorded, Removal, Seen, Wanted, look_everywhere,
 };
 use maildrop_command::message::{Identity, Role};
@@ -46,7 +46,7 @@ impl Mailbox for Finding {
     }
 }
 
-impl Reading for Finding {
+impl ReadableMailbox for Finding {
     fn presence(&mut self, _: &[Recorded<'_>]) -> Result<Seen, MailboxError> {
         unreachable!()
     }

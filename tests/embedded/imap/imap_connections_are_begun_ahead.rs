@@ -71,10 +71,10 @@ fn a_server_is_described_before_and_after_the_login() {
     });
     let connection = connect(&settings, soon()).unwrap();
     assert_eq!(connection.describe(), "Here I am (LITERAL- SASL-IR)");
-    let session = connection.authenticate("lisa").unwrap();
-    assert_eq!(session.describe(), "Here I am (UIDPLUS)");
-    assert!(session.has_uid_plus());
-    drop(session);
+    let mailbox = connection.authenticate("lisa").unwrap().open("INBOX");
+    assert_eq!(mailbox.describe(), "Here I am (UIDPLUS)");
+    assert!(mailbox.has_uid_plus());
+    drop(mailbox);
     thread.join().unwrap();
 }
 

@@ -54,7 +54,7 @@ fn without_sasl_ir_the_password_waits_for_the_servers_plus() {
         peer.answer("OK");
         response
     });
-    assert!(log_in(&settings).unwrap().has_uid_plus());
+    assert!(log_in(&settings).unwrap().open("INBOX").has_uid_plus());
     assert!(String::from_utf8(thread.join().unwrap()).unwrap().ends_with(PASSWORD));
 }
 
@@ -68,7 +68,7 @@ fn what_the_server_could_do_before_the_login_says_nothing_about_after() {
         peer.say("* CAPABILITY IMAP4rev1\n");
         peer.answer("OK");
     });
-    assert!(!log_in(&settings).unwrap().has_uid_plus());
+    assert!(!log_in(&settings).unwrap().open("INBOX").has_uid_plus());
     thread.join().unwrap();
 }
 
@@ -281,19 +281,4 @@ fn a_password_that_is_part_of_an_answer_changes_nothing() {
     thread.join().unwrap();
     let at = Placement { uid_validity: 3812, uid: 127 };
     assert!(matches!(appended, Appended::Stored(Some(placement)) if placement == at), "{appended:?}");
-}
-
-#[test]
-fn logging_out_waits_for_nobody() {
-    let (settings, thread) = peer(|peer| {
-        peer.welcome(BARE);
-        peer.command()
-    });
-    mailbox(&settings).logout();
-    assert_eq!(thread.join().unwrap(), "LOGOUT");
-    let (settings, thread) = peer(|peer| peer.welcome(BARE));
-    let mut mailbox = mailbox(&settings);
-    thread.join().unwrap();
-    assert_eq!(mailbox.position().unwrap_err().failure, MailboxFailure::ConnectionLost);
-    mailbox.logout();
 }

@@ -3,7 +3,7 @@
 
 use crate::imap_peer::{BARE, Peer, mailbox, peer};
 use maildrop_command::mailbox::{
-    ImapMailbox, Listed, MailboxFailure, Placement, Position, Presence, Reading, Recorded, Seen,
+    ImapMailbox, Listed, MailboxFailure, Placement, Position, Presence, ReadableMailbox, Recorded, Seen,
 };
 use maildrop_command::message::{Identity, Role};
 

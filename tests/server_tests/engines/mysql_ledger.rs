@@ -4,7 +4,7 @@ use crate::support_mysql::{Mail, Tap, TestDatabase, client, on_each_server};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::database::{MysqlDatabase, Server};
-use maildrop_command::ledger::{CopyHistory, CopyKey, CopyState, Delivered, Ledger, Record};
+use maildrop_command::ledger::{CopyHistory, CopyKey, CopyState, DeliveredAt, Ledger, Record};
 use maildrop_command::lock::{Acquired, NamedLock};
 use maildrop_command::mailbox::{Placement, Position};
 use mysql::prelude::Queryable;
@@ -51,7 +51,7 @@ fn under_the_lock_the_look_sees_what_was_committed_a_moment_before(server: &str)
     std::thread::sleep(Duration::from_millis(200));
     first.record(&to_scuba.record(CopyState::Delivered(Some(PLACED)), CopyState::Delivered(Some(PLACED)))).unwrap();
     first.release(&to_scuba.lock).unwrap();
-    assert_eq!(waiting.join().unwrap(), Some(Delivered { placement: Some(PLACED) }));
+    assert_eq!(waiting.join().unwrap(), Some(DeliveredAt { placement: Some(PLACED) }));
 }
 
 fn an_open_attempt_is_seen_with_its_age_and_position(server: &str) {
@@ -88,9 +88,9 @@ fn a_delivered_copy_is_seen_with_its_placement(server: &str) {
     database.journal(&mail.journal()).unwrap();
     database.record(&mail.record(CopyState::Delivered(Some(PLACED)), CopyState::Delivered(None))).unwrap();
     let inbox = history(&mut database, mail.inbox());
-    assert_eq!(inbox.delivered, Some(Delivered { placement: Some(PLACED) }));
+    assert_eq!(inbox.delivered, Some(DeliveredAt { placement: Some(PLACED) }));
     assert!(inbox.open_attempts.is_empty());
-    assert_eq!(history(&mut database, mail.sent()).delivered, Some(Delivered { placement: None }));
+    assert_eq!(history(&mut database, mail.sent()).delivered, Some(DeliveredAt { placement: None }));
 }
 
 fn a_copy_owed_is_not_delivered_until_it_is(server: &str) {
@@ -102,7 +102,7 @@ fn a_copy_owed_is_not_delivered_until_it_is(server: &str) {
     let reason: String = site.admin().query_first("SELECT reason FROM copies WHERE state = 'owed'").unwrap().unwrap();
     assert_eq!(reason, "over quota");
     database.record(&mail.record(CopyState::Delivered(None), CopyState::Delivered(Some(PLACED)))).unwrap();
-    assert_eq!(history(&mut database, mail.sent()).delivered, Some(Delivered { placement: Some(PLACED) }));
+    assert_eq!(history(&mut database, mail.sent()).delivered, Some(DeliveredAt { placement: Some(PLACED) }));
     let reasons: Option<String> = site.admin().query_first("SELECT MAX(reason) FROM copies").unwrap().unwrap();
     assert_eq!(reasons, None);
 }
@@ -121,7 +121,7 @@ fn a_delivered_copy_never_becomes_owed_again(server: &str) {
     let after: Vec<String> = site.admin().query(all).unwrap();
     assert_eq!(before.len(), 2);
     assert_eq!(before, after);
-    assert_eq!(history(&mut database, mail.inbox()).delivered, Some(Delivered { placement: Some(PLACED) }));
+    assert_eq!(history(&mut database, mail.inbox()).delivered, Some(DeliveredAt { placement: Some(PLACED) }));
 }
 
 fn a_new_delivery_moves_a_copys_placement(server: &str) {
@@ -132,7 +132,7 @@ fn a_new_delivery_moves_a_copys_placement(server: &str) {
     let since: String = site.admin().query_first("SELECT MAX(delivered_at) FROM copies").unwrap().unwrap();
     let elsewhere = Placement { uid_validity: 7, uid: 8 };
     database.record(&mail.record(CopyState::Delivered(Some(elsewhere)), CopyState::Delivered(None))).unwrap();
-    assert_eq!(history(&mut database, mail.inbox()).delivered, Some(Delivered { placement: Some(elsewhere) }));
+    assert_eq!(history(&mut database, mail.inbox()).delivered, Some(DeliveredAt { placement: Some(elsewhere) }));
     let still: String = site.admin().query_first("SELECT MAX(delivered_at) FROM copies").unwrap().unwrap();
     assert_eq!(since, still);
 }

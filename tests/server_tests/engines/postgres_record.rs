@@ -3,7 +3,7 @@
 use crate::support::counting_proxy::CountingProxy;
 use crate::support::postgres::{Mail, TestDatabase, on_each_postgres, tcp};
 use crate::support::program::wait_until;
-use maildrop_command::ledger::{CopyState, Delivered, Ledger, Outcome, Record};
+use maildrop_command::ledger::{CopyState, DeliveredAt, Ledger, Outcome, Record};
 use maildrop_command::lock::{Acquired, NamedLock};
 use maildrop_command::mailbox::Placement;
 use std::thread;
@@ -28,10 +28,10 @@ fn every_state_is_told_again(server: &str) {
     let test = TestDatabase::migrated(server);
     let mut database = test.connect("A");
     for (n, (state, told, with_lock)) in [
-        (CopyState::Delivered(Some(SOMEWHERE)), Some(Delivered { placement: Some(SOMEWHERE) }), true),
-        (CopyState::Delivered(None), Some(Delivered { placement: None }), true),
+        (CopyState::Delivered(Some(SOMEWHERE)), Some(DeliveredAt { placement: Some(SOMEWHERE) }), true),
+        (CopyState::Delivered(None), Some(DeliveredAt { placement: None }), true),
         (CopyState::Owed("over quota"), None, true),
-        (CopyState::Delivered(Some(SOMEWHERE)), Some(Delivered { placement: Some(SOMEWHERE) }), false),
+        (CopyState::Delivered(Some(SOMEWHERE)), Some(DeliveredAt { placement: Some(SOMEWHERE) }), false),
         (CopyState::Owed("over quota"), None, false),
     ]
     .into_iter()
@@ -45,7 +45,7 @@ fn every_state_is_told_again(server: &str) {
         }
         database.record(&mail.record(attempt, CopyState::Delivered(None), state)).unwrap();
         let [recipient, sender] = &database.look(&mail.keys()).unwrap()[..] else { panic!() };
-        assert_eq!(recipient.delivered, Some(Delivered { placement: None }));
+        assert_eq!(recipient.delivered, Some(DeliveredAt { placement: None }));
         assert_eq!(sender.delivered, told);
         assert!(recipient.open_attempts.is_empty() && sender.open_attempts.is_empty());
     }

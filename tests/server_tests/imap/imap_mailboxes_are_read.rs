@@ -1,7 +1,7 @@
 //! Reading real mailboxes long after a delivery: by UID, in bounded pieces, and without leaving a trace.
 
 use crate::support::imap_server::{ALL, Server, message, position, somebody, stored};
-use maildrop_command::mailbox::{Listed, MailboxFailure, Placement, Position, Presence, Reading, Recorded};
+use maildrop_command::mailbox::{Listed, MailboxFailure, Placement, Position, Presence, ReadableMailbox, Recorded};
 use maildrop_command::message::Role;
 use maildrop_command::message::{Identity, Message};
 
@@ -9,7 +9,7 @@ fn recorded(message: &Message, placement: Option<Placement>) -> Recorded<'_> {
     Recorded { identity: message.identity(), role: Role::Recipient, placement }
 }
 
-fn listed(mailbox: &mut impl Reading, since: Position) -> Vec<Listed> {
+fn listed(mailbox: &mut impl ReadableMailbox, since: Position) -> Vec<Listed> {
     let mut listed = Vec::new();
     mailbox.list(since, &mut |one| listed.push(one)).unwrap();
     listed

@@ -24,10 +24,9 @@ fn under_tls(server: Server) -> Settings {
 fn leads_in(settings: &Settings) {
     let user = somebody("waysin");
     let session = log_in(settings, &user).unwrap_or_else(|error| panic!("{settings:?}: {error}"));
-    assert!(session.describe().contains(" ready"), "{}", session.describe());
     let mut mailbox = session.open("INBOX");
+    assert!(mailbox.describe().contains(" ready"), "{}", mailbox.describe());
     assert_eq!(position(&mut mailbox).uid_next, 1);
-    mailbox.logout();
 }
 
 fn refused(settings: &Settings, failure: MailboxFailure) {

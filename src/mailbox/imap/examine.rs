@@ -1,13 +1,12 @@
-//! Reading an IMAP mailbox: EXAMINE and BODY.PEEK, so that nobody's `\Seen` and `\Recent` change, and sets of UIDs.
+//! Reading an IMAP mailbox: by EXAMINE and BODY.PEEK, so that no `\Seen` and `\Recent` changes, and by sets of UIDs.
 
-use super::candidate;
-use super::mailbox::{ImapMailbox, Selected};
-use crate::mailbox::{Listed, MailboxError, MailboxFailure, Position, Presence, Reading, Recorded, Seen};
+use super::mailbox::{ImapMailbox, Selected, UIDS_PER_FETCH};
+use super::message_id_match;
+use crate::imap::argument::Command;
+use crate::mailbox::{Listed, MailboxError, MailboxFailure, Position, Presence, ReadableMailbox, Recorded, Seen};
 use std::collections::BTreeMap;
 
-/// How many UIDs one FETCH asks for: a command line has its bounds.
-const UIDS_PER_FETCH: usize = 200;
-/// How many UIDs one SEARCH covers: its answer is one line, and has its bounds, too.
+/// How many UIDs one SEARCH covers: its answer is one line, whose length is limited, too.
 const UIDS_PER_SEARCH: u32 = 50_000;
 
 /// `1:3,7`, of UIDs in ascending order.
@@ -24,8 +23,7 @@ fn sequence_set(uids: &[u32]) -> String {
 }
 
 impl ImapMailbox {
-    /// EXAMINE. Of a mailbox that is not there some servers say NO, and no more (RFC 5530 came later; seen on Cyrus 3.10):
-    /// LIST tells.
+    /// EXAMINE. About a missing mailbox some servers say NO without a code (Cyrus 3.10): then LIST tells.
     fn examine(&mut self, doing: &str) -> Result<Selected, MailboxError> {
         let error = match self.select("EXAMINE", doing) {
             Err(error) if error.failure == MailboxFailure::Refused => error,
@@ -36,7 +34,7 @@ impl ImapMailbox {
     }
 }
 
-impl Reading for ImapMailbox {
+impl ReadableMailbox for ImapMailbox {
     fn presence(&mut self, copies: &[Recorded<'_>]) -> Result<Seen, MailboxError> {
         let doing = self.doing("looking which copies are in");
         let selected = self.examine(&doing)?;
@@ -89,14 +87,15 @@ impl Reading for ImapMailbox {
             return Ok(());
         }
         let mut lowest = since.uid_next;
-        // What arrives while we list is for the next look.
+        // What arrives meanwhile is not listed.
         while let Some(uid_next) = selected.uid_next.filter(|uid_next| lowest < *uid_next) {
             let highest = (uid_next - 1).min(lowest.saturating_add(UIDS_PER_SEARCH - 1));
-            let mut uids = self.search_uids(&doing, &format!("{lowest}:{highest}"))?;
+            let mut uids =
+                self.searched(&doing, &Command::new("UID SEARCH").word("UID").word(&format!("{lowest}:{highest}")))?;
             uids.retain(|uid| (lowest..=highest).contains(uid));
             uids.sort_unstable();
             for uids in uids.chunks(UIDS_PER_FETCH) {
-                // The whole header: the one field may come from a cache that a crash has left wrong (see `candidates`).
+                // The whole header: see `candidates`.
                 let items = "(FLAGS RFC822.SIZE BODY.PEEK[HEADER])";
                 let mut listed = BTreeMap::new();
                 self.fetch(&doing, &sequence_set(uids), lowest, items, &mut |fetched| {
@@ -107,7 +106,7 @@ impl Reading for ImapMailbox {
                             uid: fetched.uid,
                             deleted: fetched.deleted.unwrap_or(false),
                             size: fetched.size.unwrap_or(0),
-                            message_id: candidate::message_id(header),
+                            message_id: message_id_match::message_id(header),
                         },
                     );
                 })?;

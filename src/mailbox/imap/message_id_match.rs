@@ -1,16 +1,15 @@
-//! Which messages of a mailbox may be the one that is wanted, by their Message-ID alone.
+//! Which messages of a mailbox may be the wanted one, by their Message-ID.
 
 use crate::mailbox::{Matching, Wanted};
 use crate::message::{Message, message_id_as_stored};
 
-/// How long a Message-ID may be to be searched by: command lines have their bounds.
+/// The longest Message-ID to search by: servers limit the length of a command line.
 const MAX_SEARCHED: usize = 500;
 
 /// Whether the message with this header may be the one.
 ///
-/// For [`Matching::Identity`], which looks at all bytes afterwards, the doubtful pass: what a server takes for the header
-/// of an odd message need not be what we take for it, and what is beyond ASCII need not be left as it was (Cyrus writes an X
-/// for each such byte: munge8bit).
+/// For [`Matching::Identity`], which compares all bytes afterwards, the doubtful pass: a server may see another header in an odd
+/// message than we do, and may change what is beyond ASCII (Cyrus writes an X for each such byte: munge8bit).
 pub(super) fn may_be(header: &[u8], wanted: &Wanted<'_>) -> bool {
     let message = Message::receive(header.to_vec()).ok();
     let id = message.as_ref().and_then(Message::message_id);
@@ -21,12 +20,12 @@ pub(super) fn may_be(header: &[u8], wanted: &Wanted<'_>) -> bool {
     }
 }
 
-/// What the server can be asked to search a whole mailbox for: a Message-ID that it cannot read in another way than we do,
-/// and only where no more than the Message-ID counts. (Of a message with two Message-ID fields, Cyrus knows the last.)
+/// What the server can be asked to search for: a Message-ID that it reads as we do, and only where nothing else counts. (Of a
+/// message with two Message-ID fields, Cyrus knows the last.)
 pub(super) fn searchable<'a>(wanted: &Wanted<'a>) -> Option<&'a str> {
     let id = bare(wanted.message_id.filter(|_| wanted.matching == Matching::MessageId)?);
     let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'(' | b')');
-    // An encoded word (RFC 2047) would be decoded before it is compared.
+    // A server decodes an encoded word (RFC 2047) before it compares.
     let fits = !id.is_empty() && id.len() <= MAX_SEARCHED && id.bytes().all(plain) && !id.contains("=?");
     fits.then_some(id)
 }
@@ -46,8 +45,7 @@ fn bare(id: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::Identity;
-    use crate::message::Role;
+    use crate::message::{Identity, Role};
     use time::macros::datetime;
 
     fn wanted<'a>(message_id: Option<&'a str>, matching: Matching, identity: &'a Identity) -> Wanted<'a> {

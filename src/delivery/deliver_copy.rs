@@ -1,0 +1,395 @@
+//! Delivers one copy, under the lock: it is found, adopted, appended, or recorded as owed.
+
+use super::other_attempts::{OtherAttempts, is_above, search_from};
+use super::report::{CopyReport, Deferral, Manner, Refusal};
+use super::{Delivery, NotOpened, OwedCopy};
+use crate::ledger::{Cause, CopyKey, CopyRecord, CopyState, DeliveredAt, Ledger, Outcome};
+use crate::mailbox::{
+    Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
+    Wanted, look_everywhere,
+};
+use crate::message::Role;
+use time::OffsetDateTime;
+use tracing::{info, warn};
+
+/// Why a copy that is left to its author's mail program is owed.
+const LEFT_TO_THE_AUTHOR: &str = "left to the author's own mail program, whose copy `replay --owed` looks for";
+
+/// A copy owed by this delivery.
+pub(super) struct Copy<'m> {
+    pub key: CopyKey,
+    pub role: Role,
+    /// Whether it is the author's.
+    authors: bool,
+    /// Whether it is left to the author's own mail program for now.
+    left: bool,
+    pub user: String,
+    pub mailbox_name: String,
+    /// Where its mailbox stood before this attempt was journalled.
+    pub position: Option<Position>,
+    mailbox: Result<&'m mut dyn Mailbox, Option<MailboxError>>,
+}
+
+impl<'m> Copy<'m> {
+    /// Asks where the mailbox stands.
+    pub fn ask_position(delivery: &Delivery<'_>, owed: OwedCopy<'m>) -> Self {
+        let OwedCopy { role, authors, user, mailbox_name, mailbox } = owed;
+        let key = CopyKey::new(delivery.message.identity(), role, &user, &mailbox_name);
+        let left = matches!(mailbox, Err(NotOpened::LeftToTheAuthor));
+        let asked = mailbox.and_then(|mailbox| Ok(mailbox.position().map(|position| (mailbox, position))?));
+        let (mailbox, position) = match asked {
+            Ok((mailbox, position)) => (Ok(mailbox), position),
+            Err(NotOpened::Trouble(error)) => (Err(Some(error)), None),
+            Err(NotOpened::LeftToTheAuthor) => (Err(None), None),
+        };
+        Self { key, role, authors, left, user, mailbox_name, position, mailbox }
+    }
+
+    /// Why its mailbox is out of reach, if it is. The second call says `None`.
+    pub fn take_trouble(&mut self) -> Option<MailboxError> {
+        self.mailbox.as_mut().err().and_then(Option::take)
+    }
+
+    /// Whether this attempt is in the journal: its mailbox is within reach, so something may be appended.
+    pub fn journalled(&self) -> bool {
+        self.mailbox.is_ok()
+    }
+
+    /// Its row in the ledger.
+    pub fn record<'a>(&'a self, delivery: &Delivery<'a>, state: CopyState<'a>) -> CopyRecord<'a> {
+        CopyRecord {
+            key: self.key,
+            role: self.role,
+            user: &self.user,
+            mailbox: &self.mailbox_name,
+            recipient: delivery.recipient,
+            state,
+        }
+    }
+
+    /// What is said of it afterwards.
+    pub fn report(&self, manner: Manner) -> CopyReport {
+        CopyReport { role: self.role, user: self.user.clone(), mailbox: self.mailbox_name.clone(), manner }
+    }
+}
+
+/// How a copy ended up in this run.
+pub(super) enum End {
+    /// It is where it belongs, or is recorded as owed.
+    Done(Manner),
+    /// It is not there, or that is not known.
+    Failed {
+        refusal: Refusal,
+        /// For the ledger; `None` where the attempt stays open: an APPEND was sent and its answer is missing.
+        outcome: Option<Outcome>,
+    },
+    /// The sender's copy was tried for long enough, and what came of the last APPEND is not known: it is recorded as owed, and
+    /// our attempt stays open, so that a later one searches first.
+    GivenUp(String),
+    /// The ledger has it as delivered; an earlier attempt died, and what it may have left could not be looked for.
+    Unchecked,
+    /// It was not tried, because the copy before it failed.
+    NotTried,
+}
+
+impl End {
+    /// What the ledger's row of the copy is to say; `None` where it stays as it is.
+    pub fn state(&self) -> Option<CopyState<'_>> {
+        match self {
+            Self::Done(Manner::Appended(placement) | Manner::Adopted(placement)) => {
+                Some(CopyState::Delivered(*placement))
+            }
+            Self::Done(Manner::Owed(reason)) | Self::GivenUp(reason) => Some(CopyState::Owed(reason)),
+            Self::Done(Manner::AlreadyThere) | Self::Unchecked | Self::Failed { .. } | Self::NotTried => None,
+        }
+    }
+
+    /// How our attempt ended; `None` where it stays open, so that the next one looks.
+    pub fn outcome(&self) -> Option<Outcome> {
+        match self {
+            Self::Done(manner) => Some(manner.outcome()),
+            Self::GivenUp(_) => None,
+            Self::Unchecked => Some(Outcome::AlreadyThereUnchecked),
+            Self::Failed { outcome, .. } => outcome.clone(),
+            Self::NotTried => Some(Outcome::Deferred(Cause::RecipientsCopyFailed, None)),
+        }
+    }
+
+    /// Whether the earlier attempts that died end with it: their copies were looked for.
+    pub fn ends_earlier_attempts(&self) -> bool {
+        matches!(self, Self::Done(Manner::Appended(_) | Manner::Adopted(_) | Manner::AlreadyThere))
+    }
+}
+
+/// The lock was lost: nothing more may be appended, removed or recorded.
+pub(super) struct LockLost;
+
+/// Why a copy is not where it belongs.
+enum Failure {
+    LockLost,
+    /// Nothing was stored.
+    CallerGone,
+    /// Nothing was stored.
+    NothingStored(MailboxError),
+    /// It was sent, and the answer is missing.
+    Unknown(MailboxError),
+}
+
+/// Delivers one copy: it is there already, or is adopted, appended, or recorded as owed.
+pub(super) fn deliver_copy(
+    delivery: &Delivery<'_>,
+    database: &mut dyn Ledger,
+    copy: &mut Copy<'_>,
+    others: &OtherAttempts,
+    keys: &[CopyKey],
+) -> Result<End, LockLost> {
+    if copy.left {
+        return Ok(match others.delivered {
+            None => End::Done(Manner::Owed(LEFT_TO_THE_AUTHOR.into())),
+            Some(_) if others.died_before() => End::Unchecked,
+            Some(_) => End::Done(Manner::AlreadyThere),
+        });
+    }
+    let error = match store_once(delivery, database, copy, others) {
+        Ok(manner) => return Ok(End::Done(manner)),
+        Err(Failure::LockLost) => return Err(LockLost),
+        Err(Failure::CallerGone) => {
+            let outcome = Some(Outcome::Deferred(Cause::CallerGone, None));
+            return Ok(End::Failed { refusal: Deferral::CallerGone.into(), outcome });
+        }
+        Err(Failure::Unknown(error)) => {
+            warn!(%error, role = copy.role.as_str(), "the outcome of an append is unknown; the next attempt looks for it");
+            // The recipient has the message: a server that never answers about the Sent copy must not make Postfix bounce it.
+            if copy.authors && past_retrying(delivery, database, keys) {
+                let reason = format!("the outcome of an append is unknown: {error}");
+                warn!(reason, user = copy.user, mailbox = copy.mailbox_name, "the Sent copy stays owed");
+                return Ok(End::GivenUp(reason));
+            }
+            let refusal = Deferral::Unknown(error).into();
+            return Ok(End::Failed { refusal, outcome: None });
+        }
+        Err(Failure::NothingStored(error)) => error,
+    };
+    let over_quota_refuses = error.failure == MailboxFailure::OverQuota && delivery.policy.over_quota_refuses;
+    let outcome = Some(if over_quota_refuses && !copy.authors {
+        Outcome::Refused(format!("{}: {error}", error.failure.as_str()))
+    } else {
+        Outcome::Deferred(Cause::Mailbox(error.failure), Some(error.to_string()))
+    });
+    if !copy.authors {
+        let refusal =
+            if over_quota_refuses { Refusal::OverQuota(error) } else { Refusal::Deferred(Deferral::Mailbox(error)) };
+        return Ok(End::Failed { refusal, outcome });
+    }
+    // The recipient's copy decides the exit: the sender's is tried for a while, and then stays owed in the ledger.
+    // The service account has just logged in for the recipient, so a login refused now is about this author: where a rule gives
+    // a whole domain mailboxes, From can name a user who does not exist.
+    let not_let_in = error.failure == MailboxFailure::AccessDenied;
+    let for_good = !error.trying_again_can_help() || over_quota_refuses || not_let_in;
+    // What people restore is recorded as delivered, and never becomes owed: they see the failure.
+    if delivery.restore || (!for_good && !past_retrying(delivery, database, keys)) {
+        return Ok(End::Failed { refusal: Deferral::Mailbox(error).into(), outcome });
+    }
+    if others.delivered.is_some() {
+        warn!(%error, "an earlier attempt that died could not be looked after; its mailbox may hold a copy too many");
+        return Ok(End::Unchecked);
+    }
+    let reason = error.to_string();
+    warn!(reason, user = copy.user, mailbox = copy.mailbox_name, "the Sent copy stays owed");
+    Ok(End::Done(Manner::Owed(reason)))
+}
+
+/// Whether the delivery has gone on for longer than the operator wants a Sent copy tried. In doubt it has not.
+fn past_retrying(delivery: &Delivery<'_>, database: &mut dyn Ledger, keys: &[CopyKey]) -> bool {
+    match database.first_attempt_age(keys) {
+        Ok(age) => age >= delivery.policy.sent_retry_for,
+        Err(error) => {
+            warn!(%error, "the age of the first attempt is not known");
+            false
+        }
+    }
+}
+
+/// Sees to it that the mailbox has one copy: by what the ledger says, by looking, or by appending it.
+fn store_once(
+    delivery: &Delivery<'_>,
+    database: &mut dyn Ledger,
+    copy: &mut Copy<'_>,
+    others: &OtherAttempts,
+) -> Result<Manner, Failure> {
+    // Nearly all messages have one recipient, and are never searched for. A delivered copy is looked for only if an earlier
+    // run for this recipient died: what it had sent may have landed since.
+    let died_before = others.died_before();
+    if others.delivered.is_some() && !died_before && !delivery.restore {
+        return Ok(Manner::AlreadyThere);
+    }
+    let mailbox: &mut dyn Mailbox = match &mut copy.mailbox {
+        Ok(mailbox) => &mut **mailbox,
+        Err(trouble) => {
+            let told_already = || {
+                let doing = format!("opening {}", copy.mailbox_name);
+                MailboxError::new(MailboxFailure::Unreachable, doing, "it is out of reach")
+            };
+            return Err(Failure::NothingStored(trouble.take().unwrap_or_else(told_already)));
+        }
+    };
+    let message = delivery.message;
+    let floor = others.floor(copy.position);
+    let wanted = Wanted {
+        message_id: message.message_id_for_search(),
+        identity: message.identity(),
+        role: copy.role,
+        matching: Matching::Identity,
+        since: search_from(floor),
+        not_before: others.first_began(delivery.arrived),
+    };
+    if let Some(recorded) = others.delivered {
+        if died_before {
+            let manner = recheck_recorded(delivery, database, mailbox, &wanted, floor, recorded)?;
+            if !delivery.restore || manner != Manner::AlreadyThere {
+                return Ok(manner);
+            }
+        }
+    } else if !others.is_empty() {
+        let found = mailbox.find(&wanted).map_err(Failure::NothingStored)?;
+        // Keep the lowest, marked \Deleted or not: then all who look keep the same one. Passing over one that its owner has
+        // just marked would take that one out while an expunge of the other may still be under way, from a delivery that has
+        // lost its lock; and both would be gone. Beside a marked one nothing is removed.
+        //
+        // One below the floor is ours if the server lowered UIDNEXT, or was there before: the mailbox then has the message all
+        // the same. But a marked one is passed over, since its owner may have deleted it long ago: in doubt a second copy, never
+        // none. And one below is taken only where there is none above, so no copy is ever taken out for its sake.
+        let first = found.copies.iter().find(|copy| is_above(copy, floor));
+        if let Some(keep) = first.or_else(|| found.copies.iter().find(|copy| !copy.deleted)) {
+            info!(role = copy.role.as_str(), placement = ?keep.placement, "found the copy of an attempt that never ended");
+            take_out_all_but(delivery, database, mailbox, &wanted, &found, floor, keep.placement)?;
+            return Ok(Manner::Adopted(keep.placement));
+        }
+    }
+    if delivery.restore {
+        let everywhere = Wanted { not_before: delivery.arrived, ..wanted };
+        let (recorded, has_uids) = (others.delivered.and_then(|at| at.placement), copy.position.is_some());
+        let found = look_everywhere(mailbox, &everywhere, recorded, has_uids).map_err(Failure::NothingStored)?;
+        if found.iter().any(|copy| others.delivered.is_some_and(|at| at.placement == copy.placement)) {
+            return Ok(Manner::AlreadyThere);
+        }
+        if let Some(keep) = found.iter().find(|copy| !copy.deleted).or(found.first()) {
+            return Ok(Manner::Adopted(keep.placement));
+        }
+    }
+    if copy.authors && delivery.policy.look_in_sent && wanted.message_id.is_some() {
+        let by_message_id =
+            Wanted { matching: Matching::MessageId, since: None, not_before: sent_on(delivery), ..wanted };
+        let found = mailbox.find(&by_message_id).map_err(Failure::NothingStored)?;
+        if let Some(keep) = found.copies.first() {
+            return Ok(Manner::Adopted(keep.placement));
+        }
+    }
+    let new = NewCopy {
+        bytes: if copy.authors { message.without_prepended_lines() } else { message.as_received() },
+        identity: message.identity(),
+        role: copy.role,
+        seen: copy.authors,
+        arrived: delivery.arrived,
+    };
+    let mut caller_gone = false;
+    let mut go_ahead = || {
+        // The caller last: its look costs nothing, and the other one is a round trip to the database.
+        let held = still_held(delivery, database);
+        caller_gone = held && delivery.caller.is_gone();
+        held && !caller_gone
+    };
+    match mailbox.append(&new, &mut go_ahead) {
+        Appended::Stored(placement) => Ok(Manner::Appended(placement)),
+        Appended::Withheld if caller_gone => Err(Failure::CallerGone),
+        Appended::Withheld => Err(Failure::LockLost),
+        Appended::Refused(error) | Appended::NotSent(error) => Err(Failure::NothingStored(error)),
+        Appended::Unknown(error) => Err(Failure::Unknown(error)),
+    }
+}
+
+/// Looks again for a copy that is recorded, after an earlier run for the same recipient died: takes out what that run
+/// left, or adopts it if the recorded one is gone.
+fn recheck_recorded(
+    delivery: &Delivery<'_>,
+    database: &mut dyn Ledger,
+    mailbox: &mut dyn Mailbox,
+    wanted: &Wanted<'_>,
+    floor: Option<Position>,
+    recorded: DeliveredAt,
+) -> Result<Manner, Failure> {
+    // The search has to reach down to the recorded copy, too.
+    let since = wanted.since.map(|since| match recorded.placement {
+        Some(recorded) if recorded.uid_validity == since.uid_validity => {
+            Position { uid_next: since.uid_next.min(recorded.uid), ..since }
+        }
+        _ => since,
+    });
+    let found = mailbox.find(&Wanted { since, ..*wanted }).map_err(Failure::NothingStored)?;
+    let is_recorded = |copy: &&FoundCopy| match recorded.placement {
+        Some(recorded) => copy.placement == Some(recorded),
+        // No UID was told when it was stored (no UIDPLUS): the lowest is taken for it.
+        None => !copy.deleted && is_above(copy, floor),
+    };
+    match found.copies.iter().find(is_recorded) {
+        Some(keep) => {
+            take_out_all_but(delivery, database, mailbox, wanted, &found, floor, keep.placement)?;
+            Ok(Manner::AlreadyThere)
+        }
+        // Its owner has moved or deleted it, or the mailbox was renumbered: what is left is adopted, nothing removed.
+        None => match found.copies.iter().find(|copy| !copy.deleted) {
+            Some(left) => Ok(Manner::Adopted(left.placement)),
+            None => Ok(Manner::AlreadyThere),
+        },
+    }
+}
+
+/// Takes out every copy found but the one to keep. Only this can destroy mail: so under the lock, asked for at the last moment;
+/// under an unchanged UIDVALIDITY; nothing below the floor, which its owner may have put there; and [`Mailbox::remove`]
+/// compares the bytes of both.
+fn take_out_all_but(
+    delivery: &Delivery<'_>,
+    database: &mut dyn Ledger,
+    mailbox: &mut dyn Mailbox,
+    wanted: &Wanted<'_>,
+    found: &Found,
+    floor: Option<Position>,
+    keep: Option<Placement>,
+) -> Result<(), Failure> {
+    let Some((keep, floor)) = keep.zip(floor).filter(|_| found.in_range) else { return Ok(()) };
+    let above = found.copies.iter().filter(|copy| is_above(copy, Some(floor))).filter_map(|copy| copy.placement);
+    for extra in above.filter(|&placement| placement != keep) {
+        // Where the answer is missing, the expunge may still be carried out after we are gone (seen on Dovecot and Cyrus):
+        // our attempt stays open, so that no other relies on what is there before it is settled.
+        let removal =
+            mailbox.remove(extra, keep, wanted, &mut || still_held(delivery, database)).map_err(Failure::Unknown)?;
+        match removal {
+            Removal::Removed => info!(?extra, ?keep, "took out a copy that was there twice"),
+            Removal::Withheld => return Err(Failure::LockLost),
+            left => warn!(?extra, ?keep, ?left, "a copy is there twice, and was left"),
+        }
+    }
+    Ok(())
+}
+
+/// Whether the lock is still ours; a connection that cannot tell holds none.
+fn still_held(delivery: &Delivery<'_>, database: &mut dyn Ledger) -> bool {
+    match database.still_held(delivery.lock) {
+        Ok(held) => held,
+        Err(error) => {
+            warn!(%error, "the lock's connection is gone, and the lock with it");
+            false
+        }
+    }
+}
+
+/// The day from which the author's own copy can be in Sent: the message's Date, unless that is nonsense, which must not make
+/// the search cover years.
+fn sent_on(delivery: &Delivery<'_>) -> OffsetDateTime {
+    let date = delivery.message.date().and_then(|date| OffsetDateTime::from_unix_timestamp(date).ok());
+    let a_week = time::Duration::days(7);
+    match date {
+        Some(date) if date <= delivery.arrived && delivery.arrived - date <= a_week => date,
+        _ => delivery.arrived,
+    }
+}
