@@ -18,12 +18,13 @@ pub use policy::Policy;
 pub use sections::{
     Delivery, Domain, Lock, Log, LogTo, Look, Record, Retention, Routing, Sent, Trust, UnknownRecipient,
 };
-pub use servers::{Database, Encryption, Engine, Imap, Mechanism, OverQuota};
+pub use servers::{Database, Engine, Imap, OverQuota};
 pub use source::ConfigError;
 
 use crate::base::log;
 use crate::base::secret::Secret;
 use crate::database::Server;
+use crate::imap;
 use crate::routing::Router;
 use sections::SentSection;
 use serde::Deserialize;
@@ -75,7 +76,7 @@ struct File {
 
 impl Config {
     /// Reads and checks the file. The files that passwords are in are not read yet: see
-    /// [`database_server`](Self::database_server) and [`imap_password`](Self::imap_password).
+    /// [`database_server`](Self::database_server) and [`imap_settings`](Self::imap_settings).
     ///
     /// # Errors
     /// When the file cannot be read, is not TOML, has a key that is not known, or a value that is not allowed.
@@ -121,19 +122,22 @@ impl Config {
     /// The database server, its password read.
     ///
     /// # Errors
-    /// [`ConfigError`] where the file that the password is in cannot be read, or holds none.
+    /// Where the file that the password is in cannot be read, or holds none.
     pub(crate) fn database_server(&self) -> Result<Server, ConfigError> {
         let Database { address, database, user, password, tls, .. } = self.database.clone();
         let password = password.map(|file| self.password(&file)).transpose()?;
         Ok(Server { address, database, user, password, tls })
     }
 
-    /// The IMAP service account's password.
+    /// How the IMAP server is reached and logged in to, the service account's password read.
     ///
     /// # Errors
-    /// [`ConfigError`] where the file that it is in cannot be read, or holds none.
-    pub(crate) fn imap_password(&self) -> Result<Secret, ConfigError> {
-        self.password(&self.imap.password)
+    /// Where the file that the password is in cannot be read, or holds none.
+    pub(crate) fn imap_settings(&self) -> Result<imap::Settings, ConfigError> {
+        let Imap { address, encryption, ca_file, user, password, act_for_user, mechanism, login_user, .. } =
+            self.imap.clone();
+        let (password, login) = (self.password(&password)?, mechanism);
+        Ok(imap::Settings { address, encryption, ca_file, user, password, act_for_user, login, login_user })
     }
 
     fn password(&self, file: &PasswordFile) -> Result<Secret, ConfigError> {

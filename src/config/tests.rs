@@ -2,6 +2,7 @@ use super::*;
 use crate::base::endpoint::Endpoint;
 use crate::base::log::Level;
 use crate::database::Tls;
+use crate::imap::Encryption;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -50,7 +51,7 @@ fn what_is_left_out_has_its_default() {
     assert_eq!(config.database.tls, Tls::Verify { ca_file: None });
     assert_eq!(config.database.password, None);
     assert_eq!(config.imap.address, tcp("imap.example.com", 993));
-    assert_eq!(config.imap.encryption, Encryption::Tls);
+    assert_eq!(config.imap.encryption, Encryption::Implicit);
     assert!(config.imap.act_for_user);
     assert_eq!(
         config.policy(),
@@ -615,7 +616,7 @@ fn a_password_is_the_one_line_of_its_file() {
     let config = good(&LEAST.replace("/etc/imap.password", path.to_str().unwrap()));
     let read = |content: &[u8]| {
         fs::write(&path, content).unwrap();
-        config.imap_password().map(|secret| secret.expose().to_owned()).map_err(|error| error.to_string())
+        config.imap_settings().map(|settings| settings.password.expose().to_owned()).map_err(|error| error.to_string())
     };
     for content in [&b"s3cret pass"[..], b"s3cret pass\n", b"s3cret pass\r\n"] {
         assert_eq!(read(content).as_deref(), Ok("s3cret pass"));
@@ -631,7 +632,7 @@ fn a_password_is_the_one_line_of_its_file() {
         assert_eq!(read(content), Err(format!("{prefix}{problem}")));
     }
     fs::remove_file(folder.path().join("password")).unwrap();
-    let error = config.imap_password().unwrap_err().to_string();
+    let error = config.imap_settings().unwrap_err().to_string();
     assert_eq!(error, format!("{prefix}No such file or directory (os error 2)"));
     assert!(!format!("{:?}", Secret::new("s3cret".into())).contains("s3cret"));
 }

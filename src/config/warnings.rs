@@ -1,9 +1,10 @@
 //! What works, and should be otherwise: `check` shows it.
 
+use super::Config;
 use super::servers::LATE;
-use super::{Config, Encryption};
 use crate::base::endpoint::Endpoint;
 use crate::database::Tls;
+use crate::imap::Encryption;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

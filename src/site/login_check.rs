@@ -7,8 +7,7 @@
 use super::Site;
 use crate::base::deadline::Deadline;
 use crate::delivery::Deferral;
-use crate::ledger::Database;
-use crate::ledger::WayIn;
+use crate::ledger::{Database, WayIn};
 use crate::lock::{Acquired, LockName};
 use crate::mailbox::imap::authorization;
 use crate::mailbox::{MailboxError, MailboxFailure};
@@ -78,7 +77,7 @@ impl Site {
         database: &mut dyn Database,
         deadline: Deadline,
     ) -> Result<(), Deferral> {
-        let Some(site) = self.set_up() else { return Ok(()) };
+        let Some(site) = self.as_configured() else { return Ok(()) };
         // Whoever had the lock before us has found it out. (On PostgreSQL this statement's snapshot then stays while IMAP works:
         // for seconds, once a week.)
         if holds(database.look_up(&[], Some(way_in)).map_err(Deferral::Database)?.proven) {
@@ -94,7 +93,7 @@ impl Site {
 
     /// How we log in, where that says for whom. Otherwise the mailboxes' names do, and there is nothing to prove.
     pub(super) fn way_in(&self) -> Option<&WayIn> {
-        self.set_up().and_then(|site| site.way_in.as_ref())
+        self.as_configured().and_then(|site| site.way_in.as_ref())
     }
 }
 

@@ -1,12 +1,11 @@
 //! Opens the mailboxes that one delivery needs, side by side.
 
-use super::routes::{Routes, role_of_sent};
+use super::destinations::{Destinations, role_of_sent};
 use super::sessions::Kept;
 use super::{Kind, Site};
 use crate::base::deadline::Deadline;
 use crate::config::Look;
-use crate::delivery::NotOpened;
-use crate::delivery::OwedCopy;
+use crate::delivery::{NotOpened, OwedCopy};
 use crate::imap;
 use crate::mailbox::{ImapMailbox, MailboxError, MailboxFailure, MaildirMailbox};
 use crate::message::Role;
@@ -57,12 +56,12 @@ impl Site {
     /// Opens the mailboxes that copies are owed to, and asks where they stand, side by side.
     pub(super) fn open_mailboxes(
         &self,
-        routes: Routes,
+        destinations: Destinations,
         greeting: Option<Greeting>,
         kept: &mut Kept<imap::Session>,
         deadline: Deadline,
     ) -> Vec<Owed> {
-        let Routes { recipient, sender, .. } = routes;
+        let Destinations { recipient, sender, .. } = destinations;
         // Where Sent is the very INBOX that the recipient's copy goes to, a note to oneself is there once.
         let sender = sender.filter(|sender| (&sender.user, &sender.sent) != (&recipient.user, &recipient.inbox));
         let (recipients_mailbox, senders_mailbox) = match &self.kind {
@@ -283,16 +282,16 @@ mod tests {
         }
     }
 
-    fn routes(recipient: &str, sender: Option<&str>) -> Routes {
+    fn destinations(recipient: &str, sender: Option<&str>) -> Destinations {
         let destination = |user: &str| Destination { user: user.into(), inbox: "INBOX".into(), sent: "Sent".into() };
-        Routes { recipient: destination(recipient), sender: sender.map(destination), proven: None }
+        Destinations { recipient: destination(recipient), sender: sender.map(destination), proven: None }
     }
 
     #[test]
     fn a_senders_mailbox_that_hangs_leaves_the_recipients_copy_its_time() {
         let (site, _directory) = Server::default().start();
         let deadline = Deadline::after(Duration::from_secs(8));
-        let mut owed = site.open_mailboxes(routes("doug", Some("lisa")), None, &mut Kept::default(), deadline);
+        let mut owed = site.open_mailboxes(destinations("doug", Some("lisa")), None, &mut Kept::default(), deadline);
         assert!(deadline.remaining() > Duration::from_millis(500), "the sender's mailbox has used up the time of both");
         let [recipient, sender] = owed.as_mut_slice() else { panic!("two copies are owed") };
         let (recipient, sender) = (recipient.lend(), sender.lend());
@@ -301,9 +300,9 @@ mod tests {
     }
 
     /// Opens the mailboxes of a delivery, and ends it.
-    fn deliver(site: &Site, sessions: &mut Sessions, routes: Routes) {
+    fn deliver(site: &Site, sessions: &mut Sessions, destinations: Destinations) {
         let deadline = Deadline::after(Duration::from_secs(60));
-        let mut owed = site.open_mailboxes(routes, None, &mut sessions.kept, deadline);
+        let mut owed = site.open_mailboxes(destinations, None, &mut sessions.kept, deadline);
         assert!(owed.iter_mut().all(|copy| copy.lend().mailbox.is_ok()));
         sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();
         sessions.end();
@@ -314,18 +313,18 @@ mod tests {
         let server = Server::default();
         let (site, _directory) = server.clone().start();
         let mut sessions = Sessions::default();
-        deliver(&site, &mut sessions, routes("doug", Some("scuba")));
+        deliver(&site, &mut sessions, destinations("doug", Some("scuba")));
         let both = ["doug AUTHENTICATE", "doug STATUS", "scuba AUTHENTICATE", "scuba STATUS"];
         assert_eq!(server.asked(), both);
         // Whatever part a user has in it.
-        deliver(&site, &mut sessions, routes("scuba", Some("doug")));
+        deliver(&site, &mut sessions, destinations("scuba", Some("doug")));
         assert_eq!(server.asked(), ["doug STATUS", "scuba STATUS"]);
-        deliver(&site, &mut sessions, routes("dou", Some("doug")));
+        deliver(&site, &mut sessions, destinations("dou", Some("doug")));
         assert_eq!(server.asked(), ["dou AUTHENTICATE", "dou STATUS", "doug STATUS"]);
         // A note to oneself needs two at once.
-        deliver(&site, &mut sessions, routes("dou", Some("dou")));
+        deliver(&site, &mut sessions, destinations("dou", Some("dou")));
         assert_eq!(server.asked(), ["dou AUTHENTICATE", "dou STATUS", "dou STATUS"]);
-        deliver(&site, &mut sessions, routes("dou", Some("dou")));
+        deliver(&site, &mut sessions, destinations("dou", Some("dou")));
         assert_eq!(server.asked(), ["dou STATUS", "dou STATUS"]);
     }
 
@@ -334,18 +333,18 @@ mod tests {
         let server = Server::default();
         let (site, _directory) = server.clone().start();
         let mut sessions = Sessions::default();
-        deliver(&site, &mut sessions, routes("doug", None));
+        deliver(&site, &mut sessions, destinations("doug", None));
         server.asked();
         let mut ended = server.sessions.lock().unwrap().pop().unwrap();
         ended.write_all(b"* BYE shutting down\r\n").unwrap();
         ended.shutdown(std::net::Shutdown::Both).unwrap();
-        deliver(&site, &mut sessions, routes("doug", None));
+        deliver(&site, &mut sessions, destinations("doug", None));
         assert_eq!(server.asked(), ["doug AUTHENTICATE", "doug STATUS"]);
         *server.forgets.lock().unwrap() = true;
         // So that the session at hand is an older one.
-        deliver(&site, &mut sessions, routes("scuba", None));
+        deliver(&site, &mut sessions, destinations("scuba", None));
         server.asked();
-        deliver(&site, &mut sessions, routes("doug", None));
+        deliver(&site, &mut sessions, destinations("doug", None));
         assert_eq!(server.asked(), ["doug AUTHENTICATE", "doug STATUS", "doug STATUS"]);
     }
 }
