@@ -16,6 +16,7 @@ pub use self::mysql::MysqlDatabase;
 pub use self::postgres::PostgresDatabase;
 pub use self::session::{ByIdle, Client, Idle, Session};
 pub use self::sqlite::SqliteDatabase;
+pub(crate) use self::tables::unreadable;
 pub use self::tables::{Dialect, Row, Tables, Value};
 
 use crate::base::endpoint::Endpoint;
@@ -101,6 +102,11 @@ impl DatabaseError {
     /// A failure of the given kind.
     pub fn new(failure: DatabaseFailure, doing: impl Into<String>, detail: impl Into<String>) -> Self {
         Self { failure, doing: doing.into(), detail: detail.into() }
+    }
+
+    /// What should never come about: an answer of another shape, a step out of order.
+    pub(crate) fn other(doing: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::new(DatabaseFailure::Other, doing, detail)
     }
 
     /// Whether another session may do what this one failed to do: this one was ended, or its server takes no writes any more.

@@ -111,7 +111,7 @@ impl Session for MysqlDatabase {
 
     fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
         let doing = "ending a delivery's use of the session";
-        let left = |what: &str| Err(DatabaseError::new(DatabaseFailure::Other, doing, what));
+        let left = |what: &str| Err(DatabaseError::other(doing, what));
         if self.doubtful {
             return left("an error came in its conversation");
         }
@@ -243,11 +243,7 @@ impl MysqlDatabase {
             return Ok(answers);
         }
         self.doubtful = true;
-        Err(DatabaseError::new(
-            DatabaseFailure::Other,
-            doing,
-            format!("{} answers to {statements} statements", answers.len()),
-        ))
+        Err(DatabaseError::other(doing, format!("{} answers to {statements} statements", answers.len())))
     }
 
     /// Runs one statement that bears a single value too large to be doubled into a hexadecimal literal, as a prepared
@@ -326,7 +322,7 @@ fn read_every_result_set(connection: &mut Conn, batch: &str) -> Result<Vec<Answe
 pub(crate) fn only_row<'a>(answers: &'a [Answer], doing: &str) -> Result<&'a Row, DatabaseError> {
     match answers.last().map(Vec::as_slice) {
         Some([row]) => Ok(row),
-        _ => Err(DatabaseError::new(DatabaseFailure::Other, doing, "the server did not answer with one row")),
+        _ => Err(DatabaseError::other(doing, "the server did not answer with one row")),
     }
 }
 
@@ -334,11 +330,9 @@ pub(crate) fn only_row<'a>(answers: &'a [Answer], doing: &str) -> Result<&'a Row
 pub(crate) fn column<T: FromValue>(row: &Row, index: usize, doing: &str) -> Result<T, DatabaseError> {
     match row.get_opt(index) {
         Some(Ok(value)) => Ok(value),
-        Some(Err(_)) | None => Err(DatabaseError::new(
-            DatabaseFailure::Other,
-            doing,
-            format!("column {} of the answer is not what it should be", index + 1),
-        )),
+        Some(Err(_)) | None => {
+            Err(DatabaseError::other(doing, format!("column {} of the answer is not what it should be", index + 1)))
+        }
     }
 }
 
@@ -347,10 +341,6 @@ pub(crate) fn bytes_column<const N: usize>(row: &Row, index: usize, doing: &str)
     let bytes: Vec<u8> = column(row, index, doing)?;
     let length = bytes.len();
     bytes.try_into().map_err(|_| {
-        DatabaseError::new(
-            DatabaseFailure::Other,
-            doing,
-            format!("column {} of the answer has {length} bytes instead of {N}", index + 1),
-        )
+        DatabaseError::other(doing, format!("column {} of the answer has {length} bytes instead of {N}", index + 1))
     })
 }

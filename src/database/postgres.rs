@@ -17,7 +17,7 @@ use crate::base::server_waits::{self, Whom};
 use postgres::config::SslMode;
 use postgres::error::DbError;
 use postgres::fallible_iterator::FallibleIterator as _;
-use postgres::types::{ToSql, Type};
+use postgres::types::{FromSql, ToSql, Type};
 use postgres::{Config, NoTls, Row, SimpleQueryMessage, SimpleQueryRow};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::Path;
@@ -87,7 +87,7 @@ impl Session for PostgresDatabase {
     /// The name that the session was opened with goes too if it bears a queue id: no other delivery shall have it.
     fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
         let doing = "ending a delivery's use of the session";
-        let left = |what: &str| Err(DatabaseError::new(DatabaseFailure::Other, doing, what));
+        let left = |what: &str| Err(DatabaseError::other(doing, what));
         if self.transaction != Transaction::None {
             return left("a transaction is still open");
         }
@@ -332,7 +332,7 @@ impl Batch {
     pub(crate) fn truth(&self, doing: &str) -> Result<bool, DatabaseError> {
         match self.rows().next_back() {
             Some(row) => row.truth(doing, 0),
-            None => Err(DatabaseError::new(DatabaseFailure::Other, doing, "the server answered without a row")),
+            None => Err(DatabaseError::other(doing, "the server answered without a row")),
         }
     }
 }
@@ -366,15 +366,20 @@ impl<'a> TextRow<'a> {
 }
 
 fn unreadable(doing: &str, text: &str) -> DatabaseError {
-    DatabaseError::new(DatabaseFailure::Other, doing, format!("the server answered {text:?}, which is no such value"))
+    DatabaseError::other(doing, format!("the server answered {text:?}, which is no such value"))
 }
 
 /// A column of a row. Never panics, unlike the row's own `get`.
-pub(crate) fn column<'a, T>(doing: &str, row: &'a Row, index: usize) -> Result<T, DatabaseError>
-where
-    T: postgres::types::FromSql<'a>,
-{
+pub(crate) fn column<'a, T: FromSql<'a>>(doing: &str, row: &'a Row, index: usize) -> Result<T, DatabaseError> {
     row.try_get(index).map_err(|error| error::failed(doing, &error))
+}
+
+/// The only value of an answer.
+pub(crate) fn only<'a, T: FromSql<'a>>(doing: &str, rows: &'a [Row]) -> Result<T, DatabaseError> {
+    match rows {
+        [row] => column(doing, row, 0),
+        _ => Err(DatabaseError::other(doing, format!("{} rows for one", rows.len()))),
+    }
 }
 
 /// A time span as PostgreSQL's settings take it: whole milliseconds, as an int, and never 0, which means "no limit".

@@ -55,8 +55,7 @@ impl Session for SqliteDatabase {
     }
 
     fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
-        let left =
-            |what| Err(DatabaseError::new(DatabaseFailure::Other, "ending a delivery's use of the session", what));
+        let left = |what| Err(DatabaseError::other("ending a delivery's use of the session", what));
         if self.doubtful {
             return left("an error came in its conversation");
         }

@@ -2,7 +2,7 @@
 
 use crate::database::DatabaseError;
 use crate::ledger::Outcome;
-use crate::ledger::recorded::Brought;
+use crate::ledger::recorded::EarlierDelivery;
 use crate::ledger::stages::STAGES;
 use crate::lock::Holder;
 use crate::mailbox::{MailboxError, Placement};
@@ -17,7 +17,7 @@ pub struct Delivered {
     /// The copies, the recipient's first.
     pub copies: Vec<CopyReport>,
     /// Where the recipient's copy was there already: how it came to be there, if somebody has asked.
-    pub brought: Option<Brought>,
+    pub brought: Option<EarlierDelivery>,
 }
 
 /// One copy, and how it came to be where it is.

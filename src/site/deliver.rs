@@ -9,7 +9,7 @@ use crate::delivery::{
     self, Caller, CopyReport, Deferral, Delivered, Delivery, Manner, NoCaller, NotOpened, OwedCopy, Policy, Refusal,
     Stages,
 };
-use crate::ledger::recorded::{self, Brought, RecordedCopy};
+use crate::ledger::recorded::{self, EarlierDelivery, RecordedCopy};
 use crate::ledger::{CopyKey, Database};
 use crate::mailbox::{ImapMailbox, Mailbox, Placement};
 use crate::message::{Address, Message, Role};
@@ -257,11 +257,11 @@ impl Site {
 
 /// How the recipient's copy came to be there, where it was there already, for the log. All is recorded by now, and the lock is
 /// free: if this fails, the message is delivered all the same.
-fn how_it_came(message: &Message, copies: &[CopyReport], database: &mut dyn Database) -> Option<Brought> {
+fn how_it_came(message: &Message, copies: &[CopyReport], database: &mut dyn Database) -> Option<EarlierDelivery> {
     let is_there = |copy: &&CopyReport| copy.role == Role::Recipient && copy.manner == Manner::AlreadyThere;
     let copy = copies.iter().find(is_there)?;
     let key = CopyKey::new(message.identity(), copy.role, &copy.user, &copy.mailbox);
-    recorded::brought(database, &key).unwrap_or_else(|error| {
+    recorded::earlier_delivery(database, &key).unwrap_or_else(|error| {
         warn!(%error, "how the copy that was there already came to be there is not known");
         None
     })
