@@ -15,9 +15,7 @@ mod warnings;
 
 pub use password_file::PasswordFile;
 pub use policy::Policy;
-pub use sections::{
-    Delivery, Domain, Lock, Log, LogTo, Look, Record, Retention, Routing, Sent, Trust, UnknownRecipient,
-};
+pub use sections::{Delivery, Lock, Log, LogTo, Look, Record, Retention, Routing, Sent, Trust, UnknownRecipient};
 pub use servers::{Database, Engine, Imap, OverQuota};
 pub use source::ConfigError;
 
@@ -26,7 +24,6 @@ use crate::base::secret::Secret;
 use crate::database::Server;
 use crate::imap;
 use crate::routing::Router;
-use sections::SentSection;
 use serde::Deserialize;
 use servers::{DatabaseSection, ImapSection, NOT_ABSOLUTE};
 use source::Source;
@@ -67,7 +64,7 @@ struct File {
     lock: Lock,
     imap: ImapSection,
     routing: Routing,
-    sent: SentSection,
+    sent: Sent,
     record: Record,
     delivery: Delivery,
     retention: Retention,
@@ -109,7 +106,7 @@ impl Config {
             imap: file.imap.check(&source, credentials, file.delivery.deadline)?,
             lock: file.lock,
             routing: file.routing,
-            sent: file.sent.complete(file.delivery.postfix_queue_lifetime),
+            sent: file.sent,
             record: file.record,
             delivery: file.delivery,
             retention: file.retention,
@@ -150,7 +147,7 @@ impl Config {
         Policy {
             lock_wait: self.lock.wait_within(self.delivery.deadline),
             settle: self.imap.settle,
-            sent_retry_for: self.sent.retry_for,
+            sent_retry_for: self.sent.retry_for(self.delivery.postfix_queue_lifetime),
             over_quota_refuses: self.imap.over_quota == OverQuota::Reject,
             look_in_sent: self.sent.look == Look::Mailbox,
             keep_source_up_to: if self.record.raw { self.record.raw_limit } else { 0 },
@@ -172,8 +169,7 @@ impl Config {
     /// What addresses are routed by.
     #[must_use]
     pub fn router(&self) -> Router {
-        let rules = self.routing.domain.iter().map(Domain::rule).collect();
-        Router::new(rules, self.routing.recipient_delimiter.clone())
+        Router::new(self.routing.domain.clone(), self.routing.recipient_delimiter.clone())
     }
 }
 

@@ -3,9 +3,11 @@
 use super::servers::NOT_ABSOLUTE;
 use super::source::{ConfigError, Source};
 use super::{Config, Delivery, LogTo};
-use crate::imap::login_names_the_user;
+use crate::imap::{is_named_after, login_names_the_user};
+use crate::ledger::one_name;
 use crate::lock::OF_PROGRAMS;
 use crate::message::fold;
+use crate::routing::{DomainRule, is_user_template};
 use std::time::Duration;
 
 /// No less than this is left between the last try of a Sent copy and the end of Postfix's patience, unless that is short:
@@ -47,11 +49,12 @@ impl Config {
             return Err(source.error(&["imap", "settle"], &problem));
         }
         let last_try = LAST_TRY.min(postfix_queue_lifetime / 2);
-        if self.sent.retry_for > postfix_queue_lifetime.saturating_sub(last_try) {
+        let retry_for = self.sent.retry_for(postfix_queue_lifetime);
+        if retry_for > postfix_queue_lifetime.saturating_sub(last_try) {
             let problem = format!(
                 "{} is not {} below delivery.postfix_queue_lifetime ({}): Postfix may give up before the Sent copy does, and \
                  bounce what the recipient has got",
-                span(self.sent.retry_for),
+                span(retry_for),
                 span(last_try),
                 span(postfix_queue_lifetime)
             );
@@ -81,22 +84,22 @@ impl Config {
             return Err(source.error(&["routing", "recipient_delimiter"], problem));
         }
         for (at, domain) in self.routing.domain.iter().enumerate() {
-            domain.check(source)?;
-            let name = fold(&domain.name);
-            if self.routing.domain.iter().take(at).any(|earlier| fold(&earlier.name) == name) {
-                let problem = format!("{:?} has a rule already, and only the first would count", domain.name);
+            check_domain(domain, source)?;
+            let name = fold(&domain.domain);
+            if self.routing.domain.iter().take(at).any(|earlier| fold(&earlier.domain) == name) {
+                let problem = format!("{:?} has a rule already, and only the first would count", domain.domain);
                 return Err(source.error(&["routing", "domain"], &problem));
             }
         }
         if !login_names_the_user(self.imap.act_for_user, self.imap.login_user.as_deref())
             && let Some(rule) =
-                self.routing.domain.iter().find(|rule| !rule.leads_to_its_user_by_name(self.sent.enabled))
+                self.routing.domain.iter().find(|rule| !leads_to_its_user_by_name(rule, self.sent.enabled))
         {
             let problem = format!(
                 "with {} the login says of nobody whose mailbox it is for: everybody's mail for {} would go to one INBOX; say \
                  login_user = \"{{user}}*service\" or however your server wants it, or act_for_user = true",
                 if self.imap.login_user.is_some() { "no {user} in it" } else { "none" },
-                rule.name
+                rule.domain
             );
             return Err(source.error(&["imap", "login_user"], &problem));
         }
@@ -112,4 +115,27 @@ impl Config {
             _ => Ok(()),
         }
     }
+}
+
+fn check_domain(rule: &DomainRule, source: &Source<'_>) -> Result<(), ConfigError> {
+    let error = |problem: String| Err(source.error(&["routing", "domain"], &problem));
+    let DomainRule { domain, user, inbox, sent } = rule;
+    if domain.is_empty() || domain.contains(['@', ' ']) || domain.ends_with('.') {
+        return error(format!("name = {domain:?} is no domain: write \"example.com\""));
+    }
+    if !is_user_template(user) {
+        return error(format!(
+            "user = {user:?} of {domain}: only {{address}}, {{local}} and {{domain}} can stand in it"
+        ));
+    }
+    if inbox.is_empty() || sent.is_empty() || one_name(inbox) == one_name(sent) {
+        return error(format!("inbox and sent of {domain} have to be the names of two mailboxes"));
+    }
+    Ok(())
+}
+
+/// Whether the names of its mailboxes say whose they are. They are the same for the whole domain, so its user must be one.
+fn leads_to_its_user_by_name(rule: &DomainRule, with_sent: bool) -> bool {
+    let DomainRule { user, inbox, sent, .. } = rule;
+    !user.contains('{') && is_named_after(inbox, user) && (!with_sent || is_named_after(sent, user))
 }

@@ -84,14 +84,9 @@ pub(crate) fn never_ended(
     Ok(never_ended)
 }
 
-<<<<<<< HEAD
-/// Which deliveries to envelope recipients are asked for. What is not said does not narrow it.
+/// Which deliveries to envelope recipients are asked for. A field that is left out does not restrict.
 #[derive(Debug)]
 pub(crate) struct DeliveryQuery {
-=======
-/// Which deliveries to envelope recipients are asked for. A field that is left out does not restrict.
-pub(crate) struct DeliveryQuery<'a> {
->>>>>>> 9302fd2 (Ledger, schema, config, log: less that is said twice, plain comments; the mistakes in a configuration are a table in the file's own words)
     /// Of messages with one of these locks, whenever they were tried; empty: of all messages.
     pub(crate) locks: Vec<LockName>,
     /// Those that were tried since, in microseconds since 1970.

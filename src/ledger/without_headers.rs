@@ -173,27 +173,26 @@ mod tests {
     fn what_is_no_refusal_of_a_value_is_not_tried_again() {
         let (identity, lock) = (Identity::of(b"x"), LockName::new("test", b"x"));
         let whole = Record { message: Some(message(&identity, &lock)), ..Record::default() };
-        for failure in [DatabaseFailure::ConnectionLost, DatabaseFailure::Contention, DatabaseFailure::Other] {
+        let times = |record: &Record<'_>, failure| {
             let mut times = 0;
-            let error = or_bare(&whole, |_| {
+            let error = or_bare(record, |_| {
+                times += 1;
+                Err(refuses(failure))
+            });
+            assert_eq!(error.unwrap_err().failure, failure);
+            times
+        };
+        for failure in [DatabaseFailure::ConnectionLost, DatabaseFailure::Contention, DatabaseFailure::Other] {
+            assert_eq!(times(&whole, failure), 1);
+            let mut times = 0;
+            let error = journal_or_bare(&journal(&identity, &lock), |_| {
                 times += 1;
                 Err(refuses(failure))
             });
             assert_eq!((error.unwrap_err().failure, times), (failure, 1));
-            let journal = journal(&identity, &lock);
-            let error = journal_or_bare(&journal, |_| {
-                times += 1;
-                Err(refuses(failure))
-            });
-            assert_eq!((error.unwrap_err().failure, times), (failure, 2));
         }
         // Neither is a record that says nothing of the message.
-        let mut times = 0;
-        let refused = or_bare(&Record::default(), |_| {
-            times += 1;
-            Err(refuses(DatabaseFailure::Refused))
-        });
-        assert_eq!((refused.unwrap_err().failure, times), (DatabaseFailure::Refused, 1));
+        assert_eq!(times(&Record::default(), DatabaseFailure::Refused), 1);
     }
 
     #[test]

@@ -113,8 +113,6 @@ fn author_vouched_for(sent: &config::Sent, message: &Message, envelope: &Envelop
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Look;
-    use std::time::Duration;
 
     fn message(from: &str) -> Message {
         Message::receive(format!("From: {from}\nSubject: x\n\nx\n").into_bytes()).unwrap()
@@ -133,14 +131,7 @@ mod tests {
 
     #[test]
     fn a_member_who_logged_in_is_the_author_of_what_bears_the_members_own_name_only() {
-        let sent = config::Sent {
-            enabled: true,
-            look: Look::Ledger,
-            look_after: Duration::ZERO,
-            trust: Trust::Authenticated,
-            authserv_id: None,
-            retry_for: Duration::ZERO,
-        };
+        let sent = config::Sent { trust: Trust::Authenticated, ..config::Sent::default() };
         let vouched = |from: &str, sender: &str, sasl_username: &str| {
             let message = message(from);
             let author = message.from_address().unwrap();

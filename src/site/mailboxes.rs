@@ -53,7 +53,7 @@ impl Owed {
 }
 
 impl Site {
-    /// Opens the mailboxes that copies are owed to, and asks where they stand, side by side.
+    /// Opens the mailboxes that copies go to, and asks for their positions, side by side.
     pub(super) fn open_mailboxes(
         &self,
         destinations: Destinations,
@@ -62,7 +62,7 @@ impl Site {
         deadline: Deadline,
     ) -> Vec<Owed> {
         let Destinations { recipient, sender, .. } = destinations;
-        // Where Sent is the very INBOX that the recipient's copy goes to, a note to oneself is there once.
+        // Where Sent is the mailbox of the recipient's copy, a note to oneself is there once.
         let sender = sender.filter(|sender| (&sender.user, &sender.sent) != (&recipient.user, &recipient.inbox));
         let (recipients_mailbox, senders_mailbox) = match &self.kind {
             Kind::Embedded(embedded) => {
@@ -71,8 +71,8 @@ impl Site {
                 (maildir(&recipient.user, &recipient.inbox), senders)
             }
             Kind::Configured(site) => {
-                // A server that hangs for the sender's mailbox, and for no other, must leave the recipient's copy its time:
-                // at the whole deadline the delivery ends, and would end so at each retry, until Postfix bounces.
+                // A server that hangs for the sender's mailbox only must leave the recipient's copy its time: otherwise each
+                // delivery ends at its deadline, until Postfix bounces.
                 let senders_deadline = deadline.half_way();
                 let left = site.config.sent.look == Look::Mailbox;
                 let now = Instant::now();
@@ -119,8 +119,8 @@ impl Site {
     }
 }
 
-/// A mailbox of a user, asked where it stands: by a session of this user that was kept, or by one `anew`. A kept one that fails
-/// costs nothing but time, since nothing is written down yet.
+/// A mailbox of a user, and its position: by a session of this user that was kept, or else `anew`. Nothing is journalled yet, so a
+/// kept session may fail.
 fn open_mailbox(
     settings: &imap::Settings,
     session: Option<imap::Session>,
@@ -147,7 +147,7 @@ fn open_mailbox(
 pub(super) enum Greeting {
     /// The kernel waits for it.
     Begun(imap::Begun),
-    /// A thread does: there is a name to look up, TLS to talk about, or a socket that may be full.
+    /// A thread waits for it: there is a name to look up, a TLS handshake, or a socket that may be full.
     Beside(Beside<imap::Connection>),
 }
 
@@ -174,7 +174,7 @@ impl Greeting {
     }
 }
 
-/// A piece of work on a thread of its own, whose result is fetched later. A panic in it is a failure like any other.
+/// Work on another thread, whose result is fetched later. A panic in it is a failure like any other.
 pub(super) struct Beside<T>(Result<thread::JoinHandle<Result<T, MailboxError>>, std::io::Error>);
 
 impl<T: Send + 'static> Beside<T> {
@@ -209,8 +209,7 @@ mod tests {
     use std::time::Duration;
     use tempfile::TempDir;
 
-    /// An IMAP server that lets in whoever comes but lisa, whose login it never answers: one backend of many behind one proxy
-    /// that hangs.
+    /// An IMAP server that lets everybody log in but lisa, whom it never answers: as a proxy with one backend that hangs.
     #[derive(Clone, Default)]
     struct Server {
         /// What each session was asked, by its user.
