@@ -1,8 +1,8 @@
 //! The configuration file: TOML, every key documented in `config.example.toml`.
 //! Uses all rooms below it: what it reads is theirs.
 //!
-//! What is wrong with it is said in one line that names the file, the line, the key and what mends it. A key that is not
-//! known is an error: a misspelt one must not leave a default in force unnoticed.
+//! An error is one line with the file, the line, the key and what mends it. An unknown key is an error: a misspelt one must not
+//! leave a default in force unnoticed.
 
 mod password_file;
 mod policy;
@@ -160,7 +160,7 @@ impl Config {
         let target = match (self.log.to, &self.log.file) {
             (LogTo::File, Some(file)) => log::Target::File(file.clone()),
             (LogTo::Journald, _) => log::Target::Journald,
-            // A file without a name was refused when the file was read.
+            // `file` without a name was refused when the configuration was read.
             (LogTo::Syslog | LogTo::File, _) => log::Target::Syslog,
         };
         log::Settings { target, level: self.log.level, format: self.log.format }

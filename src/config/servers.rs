@@ -133,7 +133,7 @@ impl DatabaseSection {
                 return Err(section.error("tls", "a unix socket is never encrypted: leave it out"));
             }
             (Some(tls), _) => tls,
-            // Only what never leaves this machine goes in the clear unless said otherwise.
+            // By default only connections within this machine are in the clear.
             (None, address) if address.is_on_this_machine() => TlsKey::Off,
             (None, _) => TlsKey::Verify,
         };

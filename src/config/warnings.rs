@@ -1,4 +1,4 @@
-//! What works, and should be otherwise: `check` shows it.
+//! What `check` warns of: it works, but is not safe.
 
 use super::Config;
 use super::servers::LATE;
@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 impl Config {
-    /// What works, and should be otherwise: files that others can read or write, connections that others can listen to.
+    /// Files that others can read or write, connections that others can listen to, a time to settle that is too short.
     #[must_use]
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();

@@ -123,6 +123,13 @@ pub struct CopyHistory {
     pub open_attempts: Vec<OpenAttempt>,
 }
 
+impl CopyHistory {
+    /// Of a copy that the ledger does not know.
+    fn unknown(key: &CopyKey) -> Self {
+        Self { key: *key, delivered: None, recorded: None, open_attempts: Vec::new() }
+    }
+}
+
 /// A copy that is recorded as delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivered {

@@ -13,7 +13,6 @@ use crate::lock::{Holder, Holders, LockName, or_untold};
 use crate::mailbox::{Placement, Position};
 use crate::message::fold;
 use mysql::Row;
-use std::collections::HashMap;
 use std::time::Duration;
 use time::OffsetDateTime;
 use time::macros::format_description;
@@ -157,31 +156,24 @@ impl Ledger for MysqlDatabase {
         let [attempts, delivered] = answers.as_slice() else {
             return Err(DatabaseError::other(doing, "two answers were to come"));
         };
-        let mut open: HashMap<CopyKey, Vec<OpenAttempt>> = HashMap::new();
+        let mut histories: Vec<CopyHistory> = copies.iter().map(CopyHistory::unknown).collect();
         for row in attempts {
-            let key = CopyKey::from_bytes(bytes_column(row, 0, doing)?);
-            open.entry(key).or_default().push(open_attempt(row, doing)?);
+            let (key, attempt) = (CopyKey::from_bytes(bytes_column(row, 0, doing)?), open_attempt(row, doing)?);
+            for history in histories.iter_mut().filter(|history| history.key == key) {
+                history.open_attempts.push(attempt.clone());
+            }
         }
-        let mut done: HashMap<CopyKey, (Delivered, Option<(LockName, f64)>)> = HashMap::new();
         for row in delivered {
             let key = CopyKey::from_bytes(bytes_column(row, 0, doing)?);
-            let placement = match (column(row, 1, doing)?, column(row, 2, doing)?) {
-                (Some(uid_validity), Some(uid)) => Some(Placement { uid_validity, uid }),
-                _ => None,
-            };
+            let both = column::<Option<u32>>(row, 1, doing)?.zip(column(row, 2, doing)?);
+            let placement = both.map(|(uid_validity, uid)| Placement { uid_validity, uid });
             let age: Option<i64> = column(row, 4, doing)?;
             let recorded = age.map(|age| Ok((lock_name(row, 3, doing)?, seconds(age)))).transpose()?;
-            done.insert(key, (Delivered { placement }, recorded));
+            for history in histories.iter_mut().filter(|history| history.key == key) {
+                (history.delivered, history.recorded) = (Some(Delivered { placement }), recorded);
+            }
         }
-        Ok(copies
-            .iter()
-            .map(|key| CopyHistory {
-                key: *key,
-                delivered: done.get(key).map(|(delivered, _)| *delivered),
-                recorded: done.get(key).and_then(|(_, recorded)| *recorded),
-                open_attempts: open.get(key).cloned().unwrap_or_default(),
-            })
-            .collect())
+        Ok(histories)
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
@@ -328,17 +320,14 @@ fn in_list(addresses: &[String]) -> String {
 
 fn open_attempt(row: &Row, doing: &str) -> Result<OpenAttempt, DatabaseError> {
     let age: i64 = column(row, 3, doing)?;
-    let position = match (column(row, 4, doing)?, column(row, 5, doing)?) {
-        (Some(uid_validity), Some(uid_next)) => Some(Position { uid_validity, uid_next }),
-        _ => None,
-    };
+    let both = column::<Option<u32>>(row, 4, doing)?.zip(column(row, 5, doing)?);
     Ok(OpenAttempt {
         attempt: Uuid::from_bytes(bytes_column(row, 1, doing)?),
         recipient: column(row, 2, doing)?,
         host: column(row, 6, doing)?,
         lock: lock_name(row, 7, doing)?,
         age: seconds(age),
-        position,
+        position: both.map(|(uid_validity, uid_next)| Position { uid_validity, uid_next }),
     })
 }
 

@@ -240,8 +240,7 @@ const LOOKING: &str = "looking at what was done";
 /// What the rows of a look say of the copies that were asked for.
 fn histories(copies: &[CopyKey], seen: &Batch) -> Result<Vec<CopyHistory>, DatabaseError> {
     let doing = LOOKING;
-    let unknown = |key: &CopyKey| CopyHistory { key: *key, delivered: None, recorded: None, open_attempts: Vec::new() };
-    let mut histories: Vec<CopyHistory> = copies.iter().map(unknown).collect();
+    let mut histories: Vec<CopyHistory> = copies.iter().map(CopyHistory::unknown).collect();
     for row in seen.rows() {
         // Counted from 1.
         let place = row.value::<usize>(doing, 0)?.and_then(|place| place.checked_sub(1));

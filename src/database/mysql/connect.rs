@@ -24,15 +24,9 @@ const SYSTEM_CERTIFICATES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Whether what is sent to this server can be read on its way: over TCP, without TLS, to what is not this host.
+/// Whether what is sent to this server can be read on its way: without TLS, to another host.
 pub(super) fn in_clear(server: &Server) -> bool {
-    match (&server.address, &server.tls) {
-        (Endpoint::Tcp { host, .. }, Tls::Off) => {
-            let address = host.parse::<IpAddr>();
-            !(host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback()))
-        }
-        _ => false,
-    }
+    server.tls == Tls::Off && !server.address.is_on_this_machine()
 }
 
 /// Opens the connection and authenticates.
