@@ -16,11 +16,8 @@ use thiserror::Error;
 /// One file of `sql/<engine>/`: `NUMBER_NAME.sql`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migration {
-    /// Its number.
     pub number: u32,
-    /// Its name.
     pub name: &'static str,
-    /// Its text.
     pub sql: &'static str,
     /// Whether the schema works without it: some servers refuse it to ordinary roles, and `migrate` then leaves it out.
     pub optional: bool,
@@ -45,9 +42,7 @@ impl Migration {
 /// A migration that was applied, by the table of migrations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// Its number.
     pub number: u32,
-    /// Its name.
     pub name: String,
     /// Its checksum when it was applied.
     pub checksum: String,
@@ -111,9 +106,7 @@ pub enum MigrationState {
 /// One migration, known or applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigrationStatus {
-    /// Its number.
     pub number: u32,
-    /// Its name.
     pub name: String,
     /// Whether the schema works without it; `false` where this release does not know it.
     pub optional: bool,
@@ -141,28 +134,16 @@ pub enum MigrateError {
         "migration {number:04}_{name} was edited after it was applied, or was applied by another program: \
          restore its text, and put the change into a new migration"
     )]
-    Edited {
-        /// Its number.
-        number: u32,
-        /// Its name.
-        name: String,
-    },
+    Edited { number: u32, name: String },
     /// An applied migration is not known to this release, which knows newer ones.
     #[error("migration {number:04}_{name} is applied, and this release, which knows newer ones, does not know it")]
-    Unknown {
-        /// Its number.
-        number: u32,
-        /// Its name.
-        name: String,
-    },
+    Unknown { number: u32, name: String },
     /// A migration is missing below one that is applied.
     #[error(
         "migration {number:04}_{name} is not applied, but {newest:04} is: the table maildrop_migrations was changed"
     )]
     Skipped {
-        /// Its number.
         number: u32,
-        /// Its name.
         name: String,
         /// The newest one that is applied.
         newest: u32,

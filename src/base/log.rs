@@ -91,18 +91,12 @@ pub enum Format {
 pub enum LogError {
     /// The file cannot be opened for appending.
     #[error("opening the log file {}: {source}", path.display())]
-    File {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// The log service does not listen.
     #[error("reaching {service}: {source}")]
     Unreachable {
         /// `syslog at /dev/log` or `journald`.
         service: &'static str,
-        /// Why.
         source: io::Error,
     },
     /// This process has a log already.

@@ -16,15 +16,12 @@ use std::str::FromStr;
 pub enum Value<'a> {
     /// A number.
     Integer(i64),
-    /// Text.
     Text(&'a str),
     /// Bytes: a digest, a UUID (on PostgreSQL a column of type uuid wants [`Value::Uuid`]).
     Bytes(&'a [u8]),
-    /// A UUID.
     Uuid(uuid::Uuid),
     /// A moment, in microseconds since 1970.
     Moment(i64),
-    /// NULL.
     Null,
 }
 
@@ -55,13 +52,10 @@ pub trait Tables {
 /// How an engine writes what engines write differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// PostgreSQL.
     Postgresql,
     /// Oracle's MySQL.
     Mysql,
-    /// MariaDB.
     Mariadb,
-    /// SQLite.
     Sqlite,
 }
 

@@ -100,7 +100,6 @@ pub struct Journal<'a> {
 pub struct JournalCopy<'a> {
     /// The copy's key.
     pub key: CopyKey,
-    /// Its role.
     pub role: Role,
     /// The mailbox's user.
     pub user: &'a str,
@@ -184,7 +183,6 @@ pub struct MessageRecord<'a> {
     pub to: Option<&'a str>,
     /// The decoded Cc.
     pub cc: Option<&'a str>,
-    /// The decoded Subject.
     pub subject: Option<&'a str>,
     /// The Date, in seconds since 1970, where it could be read.
     pub date: Option<i64>,
@@ -201,7 +199,6 @@ pub struct MessageRecord<'a> {
 pub struct CopyRecord<'a> {
     /// The copy's key.
     pub key: CopyKey,
-    /// Its role.
     pub role: Role,
     /// The mailbox's user.
     pub user: &'a str,

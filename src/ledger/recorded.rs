@@ -35,15 +35,12 @@ pub struct RecordedCopy {
     pub message_id: String,
     /// The envelope sender; empty for the null sender.
     pub sender: String,
-    /// The subject.
     pub subject: Option<String>,
     /// When the message was first recorded, in microseconds since 1970.
     pub recorded_at: i64,
-    /// Its role.
     pub role: Role,
     /// The mailbox's user.
     pub user: String,
-    /// The mailbox.
     pub mailbox: String,
     /// The envelope recipient of the delivery that brought it, or owes it.
     pub recipient: String,
@@ -121,7 +118,6 @@ impl Selection<'_> {
 pub struct DeliveredCopy {
     /// The row of its message.
     pub message: i64,
-    /// Its role.
     pub role: Role,
     /// Where it was stored, if the server told.
     pub placement: Option<Placement>,

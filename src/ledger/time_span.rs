@@ -68,16 +68,16 @@ impl Pages {
         let by_uuid = self.table == Table::Attempts && dialect != Dialect::Postgresql;
         while !self.over && self.from < self.until {
             let end = if by_uuid { self.until } else { self.from.saturating_add(self.width).min(self.until) };
-            let (from_table, time, order, own) = match self.table {
-                Table::Attempts if by_uuid => ("attempts a", "a.started_at", "a.attempt, a.copy_key", 3),
-                Table::Attempts => ("attempts a", "a.started_at", "a.started_at, a.attempt, a.copy_key", 3),
-                Table::Messages => ("messages m", "m.recorded_at", "m.recorded_at, m.id", 2),
+            let (from_table, time, order) = match self.table {
+                Table::Attempts if by_uuid => ("attempts a", "a.started_at", "a.attempt, a.copy_key"),
+                Table::Attempts => ("attempts a", "a.started_at", "a.started_at, a.attempt, a.copy_key"),
+                Table::Messages => ("messages m", "m.recorded_at", "m.recorded_at, m.id"),
             };
-            let mut keys = vec![dialect.microseconds(time)];
-            match self.table {
-                Table::Attempts => keys.extend([dialect.uuid("a.attempt"), dialect.hex("a.copy_key")]),
-                Table::Messages => keys.push("m.id".into()),
-            }
+            let moment = dialect.microseconds(time);
+            let keys = match self.table {
+                Table::Attempts => vec![moment, dialect.uuid("a.attempt"), dialect.hex("a.copy_key")],
+                Table::Messages => vec![moment, "m.id".into()],
+            };
             let mut bounds = vec![format!("{time} >= ? AND {time} < ?")];
             let mut values = vec![Value::Moment(self.from), Value::Moment(end)];
             if by_uuid {
@@ -85,9 +85,9 @@ impl Pages {
                     Some(Last::Attempt { attempt, .. }) => attempt,
                     _ => first_uuid_of(self.from.saturating_sub(CLOCKS_DIFFER)),
                 };
+                let beyond = first_uuid_of(self.until.saturating_add(CLOCKS_DIFFER));
                 bounds.push("a.attempt >= ? AND a.attempt < ?".into());
-                values
-                    .extend([Value::Uuid(first), Value::Uuid(first_uuid_of(self.until.saturating_add(CLOCKS_DIFFER)))]);
+                values.extend([Value::Uuid(first), Value::Uuid(beyond)]);
             }
             match &self.last {
                 Some(Last::Attempt { attempt, copy_key, .. }) if by_uuid => {
@@ -114,7 +114,7 @@ impl Pages {
             let rows = database.select("reading the ledger", &sql, &values)?;
             self.go_on(&rows, by_uuid, end)?;
             if !rows.is_empty() {
-                return Ok(Some(Page { rows, first: own }));
+                return Ok(Some(Page { rows, first: keys.len() }));
             }
         }
         Ok(None)

@@ -13,36 +13,17 @@ use uuid::Uuid;
 /// Below this, in bytes, a record with long headers may not fit; see `ledger::mysql`.
 const SMALLEST_PACKET: u64 = 4 << 20;
 
-/// The server's variables that are read. No server has all of them.
-const VARIABLES: [&str; 23] = [
-    "read_only",
-    "super_read_only",
-    "innodb_read_only",
-    "innodb_flush_log_at_trx_commit",
-    "log_bin",
-    "sync_binlog",
-    "binlog_format",
-    "wsrep_on",
-    "wsrep_cluster_name",
-    "group_replication_group_name",
-    "group_replication_single_primary_mode",
-    "group_replication_consistency",
-    // MySQL's names for semi-synchronous replication, and MariaDB's.
-    "rpl_semi_sync_source_enabled",
-    "rpl_semi_sync_source_timeout",
-    "rpl_semi_sync_source_wait_point",
-    "rpl_semi_sync_source_wait_no_replica",
-    "rpl_semi_sync_master_enabled",
-    "rpl_semi_sync_master_timeout",
-    "rpl_semi_sync_master_wait_point",
-    "rpl_semi_sync_master_wait_no_slave",
-    "max_allowed_packet",
-    "max_connections",
-    "log_bin_trust_function_creators",
-];
+/// The server's variables that are read. No server has all of them: semi-synchronous replication has other names on MySQL (source,
+/// replica) and MariaDB (master, slave).
+const VARIABLES: &str = "read_only super_read_only innodb_read_only innodb_flush_log_at_trx_commit log_bin sync_binlog \
+    binlog_format wsrep_on wsrep_cluster_name group_replication_group_name group_replication_single_primary_mode \
+    group_replication_consistency rpl_semi_sync_source_enabled rpl_semi_sync_source_timeout \
+    rpl_semi_sync_source_wait_point rpl_semi_sync_source_wait_no_replica rpl_semi_sync_master_enabled \
+    rpl_semi_sync_master_timeout rpl_semi_sync_master_wait_point rpl_semi_sync_master_wait_no_slave \
+    max_allowed_packet max_connections log_bin_trust_function_creators";
 
 /// The same of its status.
-const STATUS: [&str; 3] = ["Slaves_connected", "Rpl_semi_sync_source_status", "Rpl_semi_sync_master_status"];
+const STATUS: &str = "Slaves_connected Rpl_semi_sync_source_status Rpl_semi_sync_master_status";
 
 /// What `VERSION()` says of products that speak MySQL's protocol, and have other locks.
 const RELATIVES: [&str; 2] = ["Vitess", "TiDB"];
@@ -108,10 +89,12 @@ impl Inspect for MysqlDatabase {
 impl MysqlDatabase {
     fn variables(&mut self) -> Result<Variables, DatabaseError> {
         let doing = "reading the server's variables";
-        let names = VARIABLES.map(|name| format!("'{name}'")).join(", ");
-        let mut variables = self.pairs(doing, &format!("SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"))?;
-        let names = STATUS.map(|name| format!("'{name}'")).join(", ");
-        variables.extend(self.pairs(doing, &format!("SHOW GLOBAL STATUS WHERE Variable_name IN ({names})"))?);
+        let show = |what: &str, names: &str| {
+            let names = names.split(' ').map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+            format!("SHOW GLOBAL {what} WHERE Variable_name IN ({names})")
+        };
+        let mut variables = self.pairs(doing, &show("VARIABLES", VARIABLES))?;
+        variables.extend(self.pairs(doing, &show("STATUS", STATUS))?);
         Ok(variables)
     }
 
