@@ -17,8 +17,8 @@ mod probe;
 mod sessions;
 mod setup;
 
+pub(crate) use deliver::Standing;
 pub use deliver::{Envelope, Terms};
-pub(crate) use deliver::{PlannedCopy, Standing};
 pub use delivery_log::log_delivery;
 pub use probe::Recipient;
 pub(crate) use probe::SeenMailboxes;
