@@ -6,11 +6,14 @@
 
 use crate::ledger::{AddressBook, Destination};
 use crate::message::{Address, fold};
+use serde::Deserialize;
 
 /// A rule for all addresses of one domain.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct DomainRule {
     /// The domain; case does not count.
+    #[serde(rename = "name")]
     pub domain: String,
     /// The user, made from `{address}`, `{local}` and `{domain}`: of the folded address, without its extension.
     pub user: String,
@@ -20,13 +23,19 @@ pub struct DomainRule {
     pub sent: String,
 }
 
+impl Default for DomainRule {
+    fn default() -> Self {
+        let [domain, user, inbox, sent] = ["", "{address}", "INBOX", "Sent"].map(ToOwned::to_owned);
+        Self { domain, user, inbox, sent }
+    }
+}
+
 /// In which capacity an address is routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Party {
     /// As the envelope recipient.
     Recipient,
-    /// As the author, who gets a Sent copy. Rows for `@domain` do not count: they would make
-    /// a member of every made-up local part.
+    /// As the author, who gets a Sent copy. Rows for `@domain` do not count: they would make every made-up address there a member.
     Sender,
 }
 
@@ -37,8 +46,8 @@ pub(crate) enum Route {
     To(Destination),
     /// No user here has this address.
     Unknown,
-    /// No address is known at all: the table `addresses` has no row, and no rule names the domain. That is a database not yet
-    /// filled, or the wrong one, and no reason to refuse mail.
+    /// The table `addresses` has no row, and no rule names the domain: a database that is not filled yet, or the wrong one, and no
+    /// reason to refuse mail.
     TableEmpty,
 }
 
@@ -58,11 +67,10 @@ impl Router {
 
     /// What to ask the table `addresses` for, in the order that counts, folded.
     ///
-    /// An author's extension is taken off wherever the address is, as Postfix does it for senders (`canonical(5)`,
-    /// `smtpd_sender_login_maps`): which domains are ours, only Postfix knows. It leads only to users whose
-    /// address without it is in the table or in a domain with a rule. What that costs: where a member's address elsewhere
-    /// is in the table (anna@example.org) and the delimiter is one that people bear in their names there
-    /// (anna-maria@example.org), the member gets the other's Sent copies. config.example.toml warns of it.
+    /// An author's extension is taken off whatever the domain, as Postfix does for senders (`canonical(5)`,
+    /// `smtpd_sender_login_maps`): only Postfix knows which domains are ours. The cost: where a member's address elsewhere is in the
+    /// table (anna@example.org) and names there contain the delimiter (anna-maria@example.org), the member gets the other's Sent
+    /// copies. config.example.toml warns of it.
     #[must_use]
     pub(crate) fn lookups(&self, address: &Address, party: Party) -> Vec<String> {
         let address = address.folded();
@@ -91,8 +99,7 @@ impl Router {
     }
 }
 
-/// The template with its placeholders filled in, in one pass: what an address brings along is never read as a
-/// placeholder.
+/// The template with its placeholders filled in, in one pass: nothing in an address is read as a placeholder.
 fn filled_in(template: &str, address: &Address) -> String {
     let mut user = String::new();
     let mut rest = template;
@@ -114,8 +121,7 @@ fn filled_in(template: &str, address: &Address) -> String {
     user
 }
 
-/// Whether a template for a user names no placeholder that there is not. One without any stands for one user, who gets
-/// the mail of the whole domain.
+/// Whether a template for a user has no unknown placeholder. One without any is one user, who gets the mail of the whole domain.
 #[must_use]
 pub(crate) fn is_user_template(template: &str) -> bool {
     let placeholders = ["{address}", "{local}", "{domain}"];
@@ -145,7 +151,7 @@ mod tests {
     }
 
     fn rule(domain: &str, user: &str) -> DomainRule {
-        DomainRule { domain: domain.into(), user: user.into(), inbox: "INBOX".into(), sent: "Sent".into() }
+        DomainRule { domain: domain.into(), user: user.into(), ..DomainRule::default() }
     }
 
     #[test]

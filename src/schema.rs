@@ -13,34 +13,36 @@ use crate::lock::LockName;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-/// One file of `sql/<engine>/`.
+/// One file of `sql/<engine>/`: `NUMBER_NAME.sql`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Migration {
-    /// Its number: the leading digits of its file's name.
     pub number: u32,
-    /// The rest of its file's name, without `.sql`.
     pub name: &'static str,
-    /// Its text.
     pub sql: &'static str,
-    /// Whether the schema works without it: an extra that some servers refuse to ordinary roles. It is then left out,
-    /// and `migrate` says so.
+    /// Whether the schema works without it: some servers refuse it to ordinary roles, and `migrate` then leaves it out.
     pub optional: bool,
 }
 
 impl Migration {
-    /// SHA-256 of its text, in lower-case hexadecimal: an applied migration is never edited.
+    const fn new(number: u32, name: &'static str, sql: &'static str) -> Self {
+        Self { number, name, sql, optional: false }
+    }
+
+    const fn optional(number: u32, name: &'static str, sql: &'static str) -> Self {
+        Self { optional: true, ..Self::new(number, name, sql) }
+    }
+
+    /// SHA-256 of its text, in lower-case hexadecimal, by which an edited migration is found.
     #[must_use]
     pub fn checksum(&self) -> String {
         crate::base::hex::encode(&Sha256::digest(self.sql.as_bytes()))
     }
 }
 
-/// A migration as the database remembers it.
+/// A migration that was applied, by the table of migrations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// Its number.
     pub number: u32,
-    /// Its name.
     pub name: String,
     /// Its checksum when it was applied.
     pub checksum: String,
@@ -55,18 +57,18 @@ pub enum Application {
     LeftOut(String),
 }
 
-/// A database whose schema can be looked at and brought up to date.
+/// A database whose schema can be read and migrated.
 pub trait Schema {
     /// The migrations that this release knows for this engine, in order.
     fn known(&self) -> &'static [Migration];
 
-    /// The migrations that were applied, in order; empty where there is no table of them yet.
+    /// The migrations that were applied, in order; empty where their table is not there yet.
     ///
     /// # Errors
-    /// Where the table of them cannot be read.
+    /// Where that table cannot be read.
     fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError>;
 
-    /// Takes the lock under which migrations are applied, waiting while another process has it, and makes the table of them.
+    /// Waits for the lock under which migrations are applied, and makes their table.
     ///
     /// # Errors
     /// Where another process has the lock until the deadline, or where our role may not make the table.
@@ -90,25 +92,23 @@ pub trait Schema {
 pub enum MigrationState {
     /// It is applied, as this release knows it.
     Applied,
-    /// This release knows it; it is not applied (yet, or an optional one that the server refused).
+    /// It is not applied: not yet, or the server refused an optional one.
     Pending,
-    /// It is applied, but its text was another one than this release's.
+    /// It is applied with another text than this release's.
     Edited,
-    /// It is applied, and this release, which knows newer ones, does not know it.
+    /// It is applied. This release does not know it, but knows newer ones.
     Unknown,
-    /// It is applied, and newer than all that this release knows: a newer release was here. Deliveries go on, since
-    /// migrations are additive.
+    /// It is applied, and newer than all that this release knows: by a newer release. Deliveries go on, since migrations are
+    /// additive.
     Newer,
 }
 
 /// One migration, known or applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MigrationStatus {
-    /// Its number.
     pub number: u32,
-    /// Its name; as it was applied, where this release does not know it.
     pub name: String,
-    /// Whether the schema works without it. `false` where this release does not know it.
+    /// Whether the schema works without it; `false` where this release does not know it.
     pub optional: bool,
     /// How it stands.
     pub state: MigrationState,
@@ -117,9 +117,9 @@ pub struct MigrationStatus {
 /// What [`migrate`] has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Migrated {
-    /// What became of each migration that was pending, in order. Empty where none was.
+    /// What became of each migration that was pending, in order.
     pub steps: Vec<(Migration, Application)>,
-    /// Migrations that a newer release has applied. Where there are any, this release is the older one: say so.
+    /// Migrations that a newer release has applied.
     pub newer: Vec<MigrationStatus>,
 }
 
@@ -134,41 +134,29 @@ pub enum MigrateError {
         "migration {number:04}_{name} was edited after it was applied, or was applied by another program: \
          restore its text, and put the change into a new migration"
     )]
-    Edited {
-        /// Its number.
-        number: u32,
-        /// Its name.
-        name: String,
-    },
-    /// The database has a migration among this release's own that it does not know.
+    Edited { number: u32, name: String },
+    /// An applied migration is not known to this release, which knows newer ones.
     #[error("migration {number:04}_{name} is applied, and this release, which knows newer ones, does not know it")]
-    Unknown {
-        /// Its number.
-        number: u32,
-        /// Its name.
-        name: String,
-    },
+    Unknown { number: u32, name: String },
     /// A migration is missing below one that is applied.
     #[error(
         "migration {number:04}_{name} is not applied, but {newest:04} is: the table maildrop_migrations was changed"
     )]
     Skipped {
-        /// Its number.
         number: u32,
-        /// Its name.
         name: String,
         /// The newest one that is applied.
         newest: u32,
     },
 }
 
-/// The lock under which migrations are applied. On MySQL it is one for all databases of a server: a migration of another site on
-/// the same server is waited for as well.
+/// The lock under which migrations are applied. On MySQL it is one for all databases of a server: the migration of another site
+/// there is waited for as well.
 fn schema_lock() -> LockName {
     LockName::new("maildrop schema", b"migrations")
 }
 
-/// How each migration stands that this release knows or that was applied, in order of their numbers. Takes no lock.
+/// How each migration stands that is known or applied, in the order of their numbers. Takes no lock.
 ///
 /// # Errors
 /// Where the table of migrations cannot be read.
@@ -177,13 +165,11 @@ pub fn status(database: &mut dyn Schema) -> Result<Vec<MigrationStatus>, Databas
     Ok(compare(database.known(), &applied))
 }
 
-/// Applies the migrations that are pending, in order. Any number of machines may do so at once: one does the work, under
-/// the schema's lock, and the others find it done.
+/// Applies the migrations that are pending, in order. Any number of machines may do so at once: under the schema's lock the first
+/// applies them, and the others find them applied.
 ///
-/// `progress` is told of each migration as soon as it is applied. Where the engine can take back all of them together
-/// (PostgreSQL), they are final when this returns `Ok`.
-///
-/// A schema that a newer release has migrated is left alone, and [`Migrated::newer`] says so.
+/// `progress` is told of each migration as soon as it is applied; on PostgreSQL, which takes back all of them together, they are
+/// final when this returns `Ok`.
 ///
 /// # Errors
 /// Where the server refuses a migration; and where a migration was edited, is unknown, or was skipped.
@@ -191,7 +177,7 @@ pub fn migrate(
     database: &mut dyn Schema,
     progress: &mut dyn FnMut(&Migration, &Application),
 ) -> Result<Migrated, MigrateError> {
-    // First without the lock: it may need rights that a role without any pending migration need not have.
+    // First without the lock, which needs rights that a role need not have where nothing is pending.
     let before = sound(status(database)?)?;
     if pending(&before).is_empty() {
         return Ok(Migrated { steps: Vec::new(), newer: newer(before) });
@@ -199,13 +185,13 @@ pub fn migrate(
     database.lock_schema()?;
     let migrated = apply_pending(database, progress);
     let unlocked = database.unlock_schema();
-    // What failed first is what to tell.
+    // The first failure is told.
     let migrated = migrated?;
     unlocked?;
     Ok(migrated)
 }
 
-/// Applies what is pending. Under the lock, so what was read before it does not count.
+/// Applies what is pending. Called under the lock, it reads again what is applied.
 fn apply_pending(
     database: &mut dyn Schema,
     progress: &mut dyn FnMut(&Migration, &Application),
@@ -221,7 +207,7 @@ fn apply_pending(
     Ok(Migrated { steps, newer: newer(now) })
 }
 
-/// Puts what this release knows and what was applied side by side.
+/// How each migration stands that is known or applied.
 fn compare(known: &[Migration], applied: &[Applied]) -> Vec<MigrationStatus> {
     let newest_known = known.iter().map(|migration| migration.number).max();
     let of_known = known.iter().map(|migration| MigrationStatus {
@@ -249,7 +235,7 @@ fn compare(known: &[Migration], applied: &[Applied]) -> Vec<MigrationStatus> {
     all
 }
 
-/// Passes on a state of the schema that migrations may be applied to.
+/// Passes on a schema that migrations may be applied to.
 fn sound(all: Vec<MigrationStatus>) -> Result<Vec<MigrationStatus>, MigrateError> {
     let newest =
         all.iter().filter(|migration| migration.state != MigrationState::Pending).map(|m| m.number).max().unwrap_or(0);
@@ -258,7 +244,7 @@ fn sound(all: Vec<MigrationStatus>) -> Result<Vec<MigrationStatus>, MigrateError
         match state {
             MigrationState::Edited => return Err(MigrateError::Edited { number, name }),
             MigrationState::Unknown => return Err(MigrateError::Unknown { number, name }),
-            // What depends on it is applied already. An optional one has nothing that depends on it.
+            // Later ones, already applied, may depend on it; not on an optional one.
             MigrationState::Pending if number < newest && !optional => {
                 return Err(MigrateError::Skipped { number, name, newest });
             }
@@ -284,14 +270,14 @@ mod tests {
     use crate::database::DatabaseFailure;
 
     const fn known(number: u32, optional: bool) -> Migration {
-        Migration { number, name: "some", sql: "some", optional }
+        Migration { optional, ..Migration::new(number, "some", "some") }
     }
 
     fn applied(number: u32, sql: &'static str) -> Applied {
         Applied { number, name: "some".into(), checksum: Migration { sql, ..known(number, false) }.checksum() }
     }
 
-    /// An engine that remembers, and whose lock lets another machine go first.
+    /// An engine in memory, whose lock lets another machine go first.
     #[derive(Default)]
     struct Engine {
         applied: Vec<Applied>,

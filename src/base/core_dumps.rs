@@ -7,13 +7,11 @@ use std::sync::OnceLock;
 /// The soft limit that the process was started with.
 static BEFORE: OnceLock<Option<u64>> = OnceLock::new();
 
-/// Switches them off for this process. Whether that worked is for [`are_possible`] to tell: at the start there is no log
-/// yet to say it in.
+/// Switches them off for this process. [`are_possible`] tells later whether that worked: there is no log yet.
 ///
-/// The soft limit counts (core(5)); the hard one stays, for programs that we might start. The kernel does not apply the
-/// limit to dumps that it pipes to a program (core(5), "Piping core dumps to a program"), although systemd-coredump and
-/// apport do; so on Linux the process is also made undumpable (PR_SET_DUMPABLE(2const)), which keeps other processes of
-/// the same user from reading its memory as well.
+/// The soft limit counts (core(5)); the hard one stays, for programs that we start. The kernel does not apply it to dumps that it
+/// pipes to a program (core(5), "Piping core dumps to a program"), although systemd-coredump and apport do. So on Linux the process
+/// is also made undumpable (PR_SET_DUMPABLE(2const)), which keeps other processes of the user from reading its memory, too.
 pub(crate) fn switch_off() {
     let Rlimit { current, maximum } = getrlimit(Resource::Core);
     let _ = BEFORE.set(current);

@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 /// How long a delivery may take unless configured otherwise: far below those 1000 s.
 pub(crate) const OF_A_DELIVERY: Duration = Duration::from_mins(4);
 
-/// How long a delivery waits for a lock held elsewhere unless configured otherwise: all recipients of one message begin in
-/// the same instant, and 30 seconds are time for a hundred of them, one after the other. At most half of the delivery's
-/// time: it has to go on afterwards.
+/// How long a delivery waits for a lock held elsewhere unless configured otherwise: in 30 seconds a hundred recipients of one message,
+/// which begin at once, have their turn. At most half of the delivery's time, which has to go on afterwards.
 #[must_use]
 pub(crate) fn lock_wait(deadline: Duration) -> Duration {
     Duration::from_secs(30).min(deadline / 2)
@@ -34,7 +33,7 @@ impl Deadline {
         self.0.saturating_duration_since(Instant::now())
     }
 
-    /// A deadline of its own for what must not use up all of this one: when half of what is left has passed.
+    /// The deadline for a step that may use up half of what is left.
     #[must_use]
     pub(crate) fn half_way(&self) -> Self {
         Self::after(self.remaining() / 2)

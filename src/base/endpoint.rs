@@ -14,7 +14,6 @@ pub enum Endpoint {
     Tcp {
         /// Name or address.
         host: String,
-        /// Port.
         port: u16,
     },
     /// A unix socket: its directory (PostgreSQL) or its path (MySQL, IMAP).

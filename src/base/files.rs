@@ -5,11 +5,11 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// Makes a directory (mode 0700) and those above it, each on the disk before anything is made inside it. Safe when many
-/// do it at once: a process that finds the directory there cannot know whether its maker has synced it yet, and syncs too.
+/// Makes a directory (mode 0700) and those above it, each on the disk before anything is made inside it. Many may do so at once: a
+/// process that finds the directory there syncs it, too, since its maker may not have done so yet.
 ///
 /// # Errors
-/// What the system says.
+/// Where the system cannot make or sync one of them.
 pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     let make = || match DirBuilder::new().mode(0o700).create(path) {
         Ok(()) => Ok(true),
@@ -22,8 +22,7 @@ pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
                 create_directory(parent)?;
                 return create_directory(path);
             }
-            // Another process has made the directory above in this very moment. Tried once: what is there already need not
-            // be what is missing (/proc says so of anything below it).
+            // Another process has just made the directory above. Tried once: below /proc everything is "not found".
             Some(_) => make()?,
             None => return Err(e),
         },
@@ -35,16 +34,16 @@ pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
         None => return Ok(()),
     };
     match sync_directory(parent) {
-        // We may not read the directory above: then none of us has made this one, or it would have failed here.
+        // Where we may not read the directory above, no process of ours has made this one: it would have failed here.
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied && !made => Ok(()),
         synced => synced,
     }
 }
 
-/// Puts a directory's entries on the disk: fsync of a file says nothing about its name (fsync(2)).
+/// Puts a directory's entries on the disk: fsync of a file does not include its name (fsync(2)).
 ///
 /// # Errors
-/// What the system says.
+/// Where the system cannot.
 pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     #[cfg(test)]
     SYNCED.with_borrow_mut(|synced| synced.push(path.to_owned()));

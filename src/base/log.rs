@@ -89,30 +89,14 @@ pub enum Format {
 /// The log cannot be set up.
 #[derive(Debug, Error)]
 pub enum LogError {
-    /// A setting is not one of the words for it.
-    #[error("the log {setting} {found:?} is none of {known}")]
-    Unknown {
-        /// Which setting.
-        setting: &'static str,
-        /// What it is.
-        found: String,
-        /// What it could be.
-        known: &'static str,
-    },
     /// The file cannot be opened for appending.
     #[error("opening the log file {}: {source}", path.display())]
-    File {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    File { path: PathBuf, source: io::Error },
     /// The log service does not listen.
     #[error("reaching {service}: {source}")]
     Unreachable {
         /// `syslog at /dev/log` or `journald`.
         service: &'static str,
-        /// Why.
         source: io::Error,
     },
     /// This process has a log already.
@@ -121,22 +105,18 @@ pub enum LogError {
 }
 
 impl FromStr for Level {
-    type Err = LogError;
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, LogError> {
+    fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "error" => Ok(Self::Error),
             "warn" => Ok(Self::Warn),
             "info" => Ok(Self::Info),
             "debug" => Ok(Self::Debug),
             "trace" => Ok(Self::Trace),
-            _ => Err(unknown("level", text, "error, warn, info, debug, trace")),
+            _ => Err(format!("the log level {text:?} is none of error, warn, info, debug, trace")),
         }
     }
-}
-
-fn unknown(setting: &'static str, found: &str, known: &'static str) -> LogError {
-    LogError::Unknown { setting, found: found.to_owned(), known }
 }
 
 impl From<Level> for LevelFilter {
@@ -159,7 +139,12 @@ impl From<Level> for LevelFilter {
 pub fn start(settings: &Settings) -> Result<(), LogError> {
     let format = settings.format;
     let layer = match &settings.target {
-        Target::Syslog => syslog_layer(format)?,
+        Target::Syslog => {
+            // syslog(3) itself drops records silently where no service listens.
+            std::fs::metadata(SYSLOG_SOCKET)
+                .map_err(|source| LogError::Unreachable { service: "syslog at /dev/log", source })?;
+            syslog_layer(Options::LOG_PID, format)?
+        }
         Target::Journald => journald_layer()?,
         Target::File(path) => file_layer(path, format)?,
     };
@@ -178,8 +163,7 @@ pub(crate) fn to_stderr(level: Level) -> Result<(), LogError> {
     tracing::subscriber::set_global_default(Registry::default().with(layer)).map_err(|_| LogError::Twice)
 }
 
-/// Makes a panic a record of the log. It prints nothing and ends nothing: it also runs for panics that are caught, and
-/// the code that catches them says how the process ends.
+/// Makes each panic a record of the log. It prints and ends nothing: panics that are caught come here, too.
 pub(crate) fn panic_hook() {
     std::panic::set_hook(Box::new(|panic| {
         let location = panic.location().map_or_else(|| "?".to_owned(), ToString::to_string);
@@ -191,14 +175,7 @@ pub(crate) fn panic_hook() {
 
 type AnyLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-fn syslog_layer(format: Format) -> Result<AnyLayer, LogError> {
-    // syslog(3) itself drops records silently where no service listens.
-    std::fs::metadata(SYSLOG_SOCKET)
-        .map_err(|source| LogError::Unreachable { service: "syslog at /dev/log", source })?;
-    syslog_written(Options::LOG_PID, format)
-}
-
-fn syslog_written(options: Options, format: Format) -> Result<AnyLayer, LogError> {
+fn syslog_layer(options: Options, format: Format) -> Result<AnyLayer, LogError> {
     let syslog = Syslog::new(IDENTITY, options, Facility::Mail).ok_or(LogError::Twice)?;
     // syslogd writes the time.
     Ok(written(syslog, format, false))
@@ -219,11 +196,11 @@ fn file_layer(path: &Path, format: Format) -> Result<AnyLayer, LogError> {
     Ok(written(AppendTo(file), format, true))
 }
 
-/// Opens the file, or makes it. One that root makes belongs to whom its folder belongs to: root's own, made by the first `replay`
-/// or `check` of an administrator, would put off every delivery after that.
+/// Opens the file, or makes it. One that root makes gets the owner of its folder: a file of root's, made by an administrator's
+/// first `replay` or `check`, would defer every delivery after that.
 ///
-/// In a folder of another user's, root opens nothing but a file of that user's: a link that was planted there would lead what
-/// strangers have written into any file of the system, and a pipe would hold root up for ever.
+/// In another user's folder, root opens only files of that user: a link planted there could lead strangers' text into any file of
+/// the system, and a pipe would block root for ever.
 fn open_log(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).mode(0o640);
@@ -273,7 +250,7 @@ where
     }
 }
 
-/// The log file. Each record is one write to a descriptor in append mode, so that records of many processes do not mix.
+/// The log file, in append mode: each record is one write, so that records of many processes do not mix.
 struct AppendTo(File);
 
 impl<'a> MakeWriter<'a> for AppendTo {
@@ -303,8 +280,8 @@ impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for OneLine<W> {
 }
 
 impl<W: Write> Write for OneLine<W> {
-    /// Called once per record, with all of it (`fmt_layer.rs`: `write_all` of the formatted event). What cannot be written
-    /// is lost: a log that fails must not fail a delivery, and there is nowhere left to say so.
+    /// Called once per record, with all of it (`fmt_layer.rs`: `write_all` of the formatted event). A log that fails must not fail
+    /// a delivery, and there is nowhere to say so.
     fn write(&mut self, record: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(record);
         let mut line = one_line(text.strip_suffix('\n').unwrap_or(&text), self.format);
@@ -411,7 +388,7 @@ mod tests {
     }
 
     fn assert_harmless(line: &str) {
-        assert!(!line.chars().any(is_unsafe), "{line:?}");
+        assert!(!line.contains(is_unsafe), "{line:?}");
     }
 
     #[test]
@@ -476,9 +453,8 @@ mod tests {
             match format {
                 Format::Json => {
                     let record: serde_json::Value = serde_json::from_str(line).unwrap();
-                    assert_eq!(record["message_id"], HOSTILE);
-                    assert_eq!(record["sender"], HOSTILE);
-                    assert_eq!(record["level"], "INFO");
+                    let expected = [("message_id", HOSTILE), ("sender", HOSTILE), ("level", "INFO")];
+                    assert!(expected.iter().all(|(name, value)| record[name] == *value), "{line}");
                 }
                 Format::Text => {
                     // Inside quotes it is a value; outside it would be a field.
@@ -488,7 +464,6 @@ mod tests {
                     assert!(line.contains("size=3 plain=a@b"), "{line}");
                 }
             }
-            use std::os::unix::fs::MetadataExt;
             assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o137, 0, "more than 0640");
         }
     }
@@ -499,7 +474,7 @@ mod tests {
     fn a_record_in_syslog_is_one_line_whatever_it_holds() {
         const CHILD: &str = "MAILDROP_TEST_SYSLOG_CHILD";
         if std::env::var_os(CHILD).is_some() {
-            log_hostile_things(syslog_written(Options::LOG_PERROR, Format::Text).unwrap());
+            log_hostile_things(syslog_layer(Options::LOG_PERROR, Format::Text).unwrap());
             return;
         }
         let output = Command::new(std::env::current_exe().unwrap())
@@ -533,7 +508,7 @@ mod tests {
     #[test]
     fn the_words_of_the_settings() {
         assert!("INFO".parse::<Level>().is_err());
-        let error = "loud".parse::<Level>().err().unwrap().to_string();
+        let error = "loud".parse::<Level>().unwrap_err();
         assert_eq!(error, "the log level \"loud\" is none of error, warn, info, debug, trace");
     }
 }

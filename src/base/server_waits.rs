@@ -1,13 +1,11 @@
 //! Waits for servers, for the subcommands that people start. (A delivery has its [watchdog](crate::pipe::watchdog).)
 //!
-//! A server that stands still (SIGSTOP, a paused container, a disk that hangs) keeps its connections: its kernel acknowledges
-//! what is sent, so that no time limit of TCP ends the wait for an answer. And no time limit of ours could: an index on a large
-//! table is an answer that takes an hour.
+//! A server that stands still (SIGSTOP, a paused container, a disk that hangs) keeps its connections: its kernel acknowledges what is
+//! sent, so no time limit of TCP ends the wait. A fixed limit would not do: an index on a large table may take an hour.
 //!
-//! So code that waits for an answer says so ([`for_answer`]), and one thread looks at these waits ([`watch`]). It tells a person
-//! at a terminal who is waited for. When an answer has been missing for ten seconds it asks the server something small over
-//! another connection, and again every ten seconds: a server that works on the question answers that. One that does not is
-//! given up, and the process ends.
+//! So code that waits for an answer says so ([`for_answer`]), and one thread watches these waits ([`watch`]). It tells a person at a
+//! terminal which server is waited for. Every ten seconds it asks the server something small over another connection: a server that
+//! is busy answers that. With one that does not, the process ends.
 
 use crate::base::deadline::Deadline;
 use std::collections::BTreeMap;
@@ -160,7 +158,7 @@ impl Watched {
             Some((answer, asked)) => match answer.try_recv() {
                 Ok(true) => (self.asking, self.asked) = (None, waited),
                 Err(TryRecvError::Empty) if asked.elapsed() < ASK_FOR => {}
-                // Where the thread that asks has panicked, it has not heard the server either.
+                // A thread that asks and has panicked has no answer either.
                 Ok(false) | Err(TryRecvError::Empty | TryRecvError::Disconnected) => {
                     let text = format!("{name} has not answered for {seconds} s, nor does it over another connection");
                     return Look::End(text);
@@ -174,8 +172,8 @@ impl Watched {
         Look::Nothing
     }
 
-    /// Asks on a thread of its own, which may stand still like the rest. `None` where there is none to be had: then nothing is
-    /// known against the server.
+    /// Asks on a thread of its own, which may block like the rest. `None` where the system gives no thread: then the server is not
+    /// blamed.
     fn ask(&self) -> Option<(Receiver<bool>, Instant)> {
         let (say, answer) = mpsc::channel();
         let ask = Arc::clone(&self.server.ask);

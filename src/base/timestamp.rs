@@ -1,17 +1,17 @@
-//! Moments, as people write and read them. All of them are UTC, and say so: several hosts and a database have several
-//! time zones.
+//! Moments, as people write and read them: in UTC, and saying so, since hosts and databases have several time zones.
 
 use serde::{Serialize, Serializer};
 use time::format_description::BorrowedFormatItem;
 use time::format_description::well_known::Rfc3339;
+use time::formatting::Formattable;
 use time::macros::format_description;
 use time::{Date, Duration, OffsetDateTime};
 
 const WHOLE_SECONDS: &[BorrowedFormatItem<'_>] = format_description!("[year]-[month]-[day] [hour]:[minute]:[second]Z");
 const DAY: &[BorrowedFormatItem<'_>] = format_description!("[year]-[month]-[day]");
 
-/// Longer than anybody waits, and short enough to be added to any moment.
-const LONGEST: std::time::Duration = std::time::Duration::from_hours(24 * 36_500);
+/// A century: it can be added to any moment.
+pub(crate) const LONGEST: std::time::Duration = std::time::Duration::from_hours(24 * 36_500);
 
 /// Reads `30s`, `5m`, `1h 30m`, or a bare number of seconds.
 pub(crate) fn duration(text: &str) -> Result<std::time::Duration, String> {
@@ -45,10 +45,12 @@ fn microseconds(moment: OffsetDateTime) -> Option<i64> {
 
 /// `2026-11-20 03:00:00Z`.
 pub(crate) fn told(microseconds: i64) -> String {
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(microseconds) * 1000)
-        .ok()
-        .and_then(|moment| moment.format(WHOLE_SECONDS).ok())
-        .unwrap_or_else(|| microseconds.to_string())
+    formatted(microseconds, WHOLE_SECONDS)
+}
+
+fn formatted(microseconds: i64, format: &(impl Formattable + ?Sized)) -> String {
+    let moment = OffsetDateTime::from_unix_timestamp_nanos(i128::from(microseconds) * 1000).ok();
+    moment.and_then(|moment| moment.format(format).ok()).unwrap_or_else(|| microseconds.to_string())
 }
 
 /// A span of time for people: `5d 10m`, `59s`, `0.2s`.
@@ -62,10 +64,7 @@ pub(crate) fn span(span: std::time::Duration) -> String {
 
 /// RFC 3339 with microseconds, for programs.
 pub(crate) fn exact(microseconds: i64) -> String {
-    OffsetDateTime::from_unix_timestamp_nanos(i128::from(microseconds) * 1000)
-        .ok()
-        .and_then(|moment| moment.format(&Rfc3339).ok())
-        .unwrap_or_else(|| microseconds.to_string())
+    formatted(microseconds, &Rfc3339)
 }
 
 /// A moment as [`exact`] has it, for programs.

@@ -12,7 +12,7 @@ use crate::operations::replay::{
     FailureFile, Form, List, MessageReport, PartialEnvelope, Replay, ReplayError, ReplayOutcome, Slice, Tally,
     list_deliveries, list_path, standard_input,
 };
-use crate::site::Setting;
+use crate::site::Setup;
 use clap::{ArgGroup, Args};
 use progress::ReplayProgress;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -254,7 +254,7 @@ fn exit_of(tally: &Tally, total: u64) -> ExitCode {
     }
 }
 
-fn setting(arguments: &Arguments) -> Result<Setting, ExitCode> {
+fn setting(arguments: &Arguments) -> Result<Setup, ExitCode> {
     let setting = match &arguments.site.embedded {
         Some(directory) => {
             arguments.site.refuse_root()?;
@@ -262,9 +262,9 @@ fn setting(arguments: &Arguments) -> Result<Setting, ExitCode> {
                 // A site that is not there must not be made just to be looked at.
                 arguments.site.resolve()?;
             }
-            Setting::embedded(directory)
+            Setup::embedded(directory)
         }
-        None => Setting::configured(arguments.site.config.as_deref().unwrap_or(CONFIGURATION.as_ref())),
+        None => Setup::configured(arguments.site.config.as_deref().unwrap_or(CONFIGURATION.as_ref())),
     };
     setting.map_err(|problem| arguments.site.unusable(&problem))
 }

@@ -1,8 +1,8 @@
 //! The configuration file: TOML, every key documented in `config.example.toml`.
 //! Uses all rooms below it: what it reads is theirs.
 //!
-//! What is wrong with it is said in one line that names the file, the line, the key and what mends it. A key that is not
-//! known is an error: a misspelt one must not leave a default in force unnoticed.
+//! An error is one line with the file, the line, the key and what mends it. An unknown key is an error: a misspelt one must not
+//! leave a default in force unnoticed.
 
 mod password_file;
 mod policy;
@@ -15,17 +15,15 @@ mod warnings;
 
 pub use password_file::PasswordFile;
 pub use policy::Policy;
-pub use sections::{
-    Delivery, Domain, Lock, Log, LogTo, Look, Record, Retention, Routing, Sent, Trust, UnknownRecipient,
-};
-pub use servers::{Database, Encryption, Engine, Imap, Mechanism, OverQuota};
+pub use sections::{Delivery, Lock, Log, LogTo, Look, Record, Retention, Routing, Sent, Trust, UnknownRecipient};
+pub use servers::{Database, Engine, Imap, OverQuota};
 pub use source::ConfigError;
 
 use crate::base::log;
 use crate::base::secret::Secret;
 use crate::database::Server;
+use crate::imap;
 use crate::routing::Router;
-use sections::SentSection;
 use serde::Deserialize;
 use servers::{DatabaseSection, ImapSection, NOT_ABSOLUTE};
 use source::Source;
@@ -66,7 +64,7 @@ struct File {
     lock: Lock,
     imap: ImapSection,
     routing: Routing,
-    sent: SentSection,
+    sent: Sent,
     record: Record,
     delivery: Delivery,
     retention: Retention,
@@ -75,7 +73,7 @@ struct File {
 
 impl Config {
     /// Reads and checks the file. The files that passwords are in are not read yet: see
-    /// [`database_server`](Self::database_server) and [`imap_password`](Self::imap_password).
+    /// [`database_server`](Self::database_server) and [`imap_settings`](Self::imap_settings).
     ///
     /// # Errors
     /// When the file cannot be read, is not TOML, has a key that is not known, or a value that is not allowed.
@@ -108,7 +106,7 @@ impl Config {
             imap: file.imap.check(&source, credentials, file.delivery.deadline)?,
             lock: file.lock,
             routing: file.routing,
-            sent: file.sent.complete(file.delivery.postfix_queue_lifetime),
+            sent: file.sent,
             record: file.record,
             delivery: file.delivery,
             retention: file.retention,
@@ -121,19 +119,22 @@ impl Config {
     /// The database server, its password read.
     ///
     /// # Errors
-    /// [`ConfigError`] where the file that the password is in cannot be read, or holds none.
+    /// Where the file that the password is in cannot be read, or holds none.
     pub(crate) fn database_server(&self) -> Result<Server, ConfigError> {
         let Database { address, database, user, password, tls, .. } = self.database.clone();
         let password = password.map(|file| self.password(&file)).transpose()?;
         Ok(Server { address, database, user, password, tls })
     }
 
-    /// The IMAP service account's password.
+    /// How the IMAP server is reached and logged in to, the service account's password read.
     ///
     /// # Errors
-    /// [`ConfigError`] where the file that it is in cannot be read, or holds none.
-    pub(crate) fn imap_password(&self) -> Result<Secret, ConfigError> {
-        self.password(&self.imap.password)
+    /// Where the file that the password is in cannot be read, or holds none.
+    pub(crate) fn imap_settings(&self) -> Result<imap::Settings, ConfigError> {
+        let Imap { address, encryption, ca_file, user, password, act_for_user, mechanism, login_user, .. } =
+            self.imap.clone();
+        let (password, login) = (self.password(&password)?, mechanism);
+        Ok(imap::Settings { address, encryption, ca_file, user, password, act_for_user, login, login_user })
     }
 
     fn password(&self, file: &PasswordFile) -> Result<Secret, ConfigError> {
@@ -146,7 +147,7 @@ impl Config {
         Policy {
             lock_wait: self.lock.wait_within(self.delivery.deadline),
             settle: self.imap.settle,
-            sent_retry_for: self.sent.retry_for,
+            sent_retry_for: self.sent.retry_for(self.delivery.postfix_queue_lifetime),
             over_quota_refuses: self.imap.over_quota == OverQuota::Reject,
             look_in_sent: self.sent.look == Look::Mailbox,
             keep_source_up_to: if self.record.raw { self.record.raw_limit } else { 0 },
@@ -159,7 +160,7 @@ impl Config {
         let target = match (self.log.to, &self.log.file) {
             (LogTo::File, Some(file)) => log::Target::File(file.clone()),
             (LogTo::Journald, _) => log::Target::Journald,
-            // A file without a name was refused when the file was read.
+            // `file` without a name was refused when the configuration was read.
             (LogTo::Syslog | LogTo::File, _) => log::Target::Syslog,
         };
         log::Settings { target, level: self.log.level, format: self.log.format }
@@ -168,8 +169,7 @@ impl Config {
     /// What addresses are routed by.
     #[must_use]
     pub fn router(&self) -> Router {
-        let rules = self.routing.domain.iter().map(Domain::rule).collect();
-        Router::new(rules, self.routing.recipient_delimiter.clone())
+        Router::new(self.routing.domain.clone(), self.routing.recipient_delimiter.clone())
     }
 }
 

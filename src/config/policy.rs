@@ -1,4 +1,4 @@
-//! What a delivery is told of the configuration.
+//! The part of the configuration that a delivery uses.
 
 use crate::base::deadline;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use std::time::Duration;
 pub struct Policy {
     /// How long to wait for a lock held elsewhere. Zero: not at all.
     pub lock_wait: Duration,
-    /// How long after its beginning an attempt that never ended may still land its APPEND. Longer than any delivery
-    /// lives; or zero, where a free lock proves that its last holder can store nothing more.
+    /// How long after its beginning the APPEND of an attempt that never ended may still be stored. Longer than any delivery lives; or
+    /// zero, where a free lock proves that its last holder can store nothing more.
     pub settle: Duration,
     /// Past this time since the first attempt, a Sent copy that cannot be appended stays owed, and the delivery is done.
     pub sent_retry_for: Duration,

@@ -1,13 +1,10 @@
 //! The sections of the file, and what holds where a key is left out.
 
-use super::source::{ConfigError, Source};
 use super::values;
 use crate::base::deadline;
 use crate::base::log::{Format, Level};
-use crate::imap::is_named_after;
-use crate::ledger::one_name;
 use crate::lock::DEFAULT_NAMESPACE;
-use crate::routing::{DomainRule, is_user_template};
+use crate::routing::DomainRule;
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -46,7 +43,7 @@ pub struct Routing {
     /// What becomes of mail for an address that has no mailbox here.
     pub unknown: UnknownRecipient,
     /// `[[routing.domain]]`: rules for whole domains, asked after the table `addresses`.
-    pub domain: Vec<Domain>,
+    pub domain: Vec<DomainRule>,
 }
 
 impl Default for Routing {
@@ -67,52 +64,27 @@ pub enum UnknownRecipient {
     Defer,
 }
 
-/// `[[routing.domain]]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Domain {
-    /// The domain.
-    pub name: String,
-    /// The user, made from `{address}`, `{local}` and `{domain}`; `{address}` if left out.
-    pub user: Option<String>,
-    /// The mailbox for arriving mail; `INBOX` if left out.
-    pub inbox: Option<String>,
-    /// The mailbox for sent mail; `Sent` if left out.
-    pub sent: Option<String>,
-}
-
 /// `[sent]`
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Sent {
     /// Whether senders who live here get a Sent copy.
     pub enabled: bool,
     /// Where to look whether it is there already.
     pub look: Look,
+    /// With [`Look::Mailbox`]: how long after a message was recorded its Sent copy is looked for.
+    #[serde(deserialize_with = "values::duration")]
+    pub look_after: Duration,
     /// What proves who the author of a message is.
     pub trust: Trust,
     /// Whose Authentication-Results count (RFC 8601 section 2.5): the name that our filter signs with.
     pub authserv_id: Option<String>,
-    /// With [`Look::Mailbox`]: how long after a message was recorded its Sent copy is looked for.
-    pub look_after: Duration,
-    /// Past this time since the first attempt, a Sent copy that cannot be appended stays owed, and the delivery is done.
-    pub retry_for: Duration,
-}
-
-/// `[sent]` as it is in the file.
-#[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct SentSection {
-    enabled: bool,
-    look: Look,
-    #[serde(deserialize_with = "values::duration")]
-    look_after: Duration,
-    trust: Trust,
-    authserv_id: Option<String>,
+    /// Left out: see [`Sent::retry_for`].
     #[serde(deserialize_with = "values::optional_duration")]
-    retry_for: Option<Duration>,
+    pub retry_for: Option<Duration>,
 }
 
-impl Default for SentSection {
+impl Default for Sent {
     fn default() -> Self {
         Self {
             enabled: true,
@@ -125,14 +97,14 @@ impl Default for SentSection {
     }
 }
 
-impl SentSection {
-    /// A day, unless Postfix gives up soon after it. Half of its patience is always early enough: between two tries it waits
-    /// for as long as the message is old (within `minimal_backoff_time` and `maximal_backoff_time`), so that one falls into the
-    /// other half.
-    pub(super) fn complete(self, queue_lifetime: Duration) -> Sent {
-        let Self { enabled, look, look_after, trust, authserv_id, retry_for } = self;
-        let retry_for = retry_for.unwrap_or(Duration::from_hours(24).min(queue_lifetime / 2));
-        Sent { enabled, look, look_after, trust, authserv_id, retry_for }
+impl Sent {
+    /// Past this time since the first attempt, a Sent copy that cannot be appended stays owed, and the delivery is done.
+    ///
+    /// By default a day, or half of the time after which Postfix gives up: between two tries it waits for at most as long as the
+    /// message is old (within `minimal_backoff_time` and `maximal_backoff_time`), so that one falls into the other half.
+    #[must_use]
+    pub(crate) fn retry_for(&self, queue_lifetime: Duration) -> Duration {
+        self.retry_for.unwrap_or(Duration::from_hours(24).min(queue_lifetime / 2))
     }
 }
 
@@ -269,42 +241,4 @@ pub enum LogTo {
     Journald,
     /// A file.
     File,
-}
-
-impl Domain {
-    pub(super) fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
-        let error = |problem: String| Err(source.error(&["routing", "domain"], &problem));
-        if self.name.is_empty() || self.name.contains(['@', ' ']) || self.name.ends_with('.') {
-            return error(format!("name = {:?} is no domain: write \"example.com\"", self.name));
-        }
-        let rule = self.rule();
-        if !is_user_template(&rule.user) {
-            return error(format!(
-                "user = {:?} of {}: only {{address}}, {{local}} and {{domain}} can stand in it",
-                rule.user, self.name
-            ));
-        }
-        if rule.inbox.is_empty() || rule.sent.is_empty() || one_name(&rule.inbox) == one_name(&rule.sent) {
-            return error(format!("inbox and sent of {} have to be the names of two mailboxes", self.name));
-        }
-        Ok(())
-    }
-
-    /// Whether the names of its mailboxes say whose they are. They are taken as they stand, so its user must be one.
-    pub(super) fn leads_to_its_user_by_name(&self, with_sent: bool) -> bool {
-        let rule = self.rule();
-        !rule.user.contains('{')
-            && is_named_after(&rule.inbox, &rule.user)
-            && (!with_sent || is_named_after(&rule.sent, &rule.user))
-    }
-
-    pub(super) fn rule(&self) -> DomainRule {
-        let or = |text: &Option<String>, default: &str| text.clone().unwrap_or_else(|| default.to_owned());
-        DomainRule {
-            domain: self.name.clone(),
-            user: or(&self.user, "{address}"),
-            inbox: or(&self.inbox, "INBOX"),
-            sent: or(&self.sent, "Sent"),
-        }
-    }
 }

@@ -5,7 +5,7 @@ use super::source::{ConfigError, Source};
 use super::values;
 use crate::base::endpoint::Endpoint;
 use crate::database::Tls;
-use crate::imap::USER_TIMEOUT;
+use crate::imap::{Encryption, Mechanism, USER_TIMEOUT};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -62,30 +62,6 @@ pub struct Imap {
     pub settle: Duration,
     /// What becomes of a message for a mailbox that is over quota.
     pub over_quota: OverQuota,
-}
-
-/// How a TCP connection to the IMAP server is encrypted. There is no form that encrypts without verifying the
-/// certificate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Encryption {
-    /// It is not.
-    None,
-    /// By STARTTLS, on port 143.
-    Starttls,
-    /// From the first byte on, on port 993.
-    Tls,
-}
-
-/// How to log in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mechanism {
-    /// AUTHENTICATE PLAIN (RFC 4616), which can act for another user.
-    #[default]
-    Plain,
-    /// LOGIN (RFC 3501 section 6.2.3), which cannot.
-    Login,
 }
 
 /// What becomes of a message for a mailbox that is over quota.
@@ -157,7 +133,7 @@ impl DatabaseSection {
                 return Err(section.error("tls", "a unix socket is never encrypted: leave it out"));
             }
             (Some(tls), _) => tls,
-            // Only what never leaves this machine goes in the clear unless said otherwise.
+            // By default only connections within this machine are in the clear.
             (None, address) if address.is_on_this_machine() => TlsKey::Off,
             (None, _) => TlsKey::Verify,
         };
@@ -193,16 +169,16 @@ impl ImapSection {
         // The port depends on the encryption, and the encryption on where the server is.
         let address = section.address(self.host, self.port, self.socket, 0)?;
         let encryption = match (self.encryption, &address) {
-            (Some(Encryption::Starttls | Encryption::Tls), Endpoint::Socket(_)) => {
+            (Some(Encryption::StartTls | Encryption::Implicit), Endpoint::Socket(_)) => {
                 return Err(section.error("encryption", "a unix socket is never encrypted: leave it out"));
             }
             (Some(encryption), _) => encryption,
             (None, address) if address.is_on_this_machine() => Encryption::None,
-            (None, _) => Encryption::Tls,
+            (None, _) => Encryption::Implicit,
         };
         let address = match address {
             Endpoint::Tcp { host, port: 0 } => {
-                Endpoint::Tcp { host, port: if encryption == Encryption::Tls { 993 } else { 143 } }
+                Endpoint::Tcp { host, port: if encryption == Encryption::Implicit { 993 } else { 143 } }
             }
             address => address,
         };

@@ -1,11 +1,9 @@
 //! Values that TOML has no type for.
 
+use crate::base::timestamp::LONGEST;
 use serde::de::{self, Deserializer, Visitor};
 use std::fmt;
 use std::time::Duration;
-
-/// A century.
-const LONGEST: Duration = Duration::from_hours(24 * 36_500);
 
 /// A duration: `"30s"`, `"5m"`, `"1d"`, `"1h 30m"`.
 pub(super) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
@@ -19,7 +17,6 @@ pub(super) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Dur
             let duration = humantime::parse_duration(text).map_err(|error| {
                 E::custom(format!("{text:?} is no duration, such as \"30s\", \"5m\" or \"1d\": {error}"))
             })?;
-            // It has to be one that can be added to any moment.
             if duration > LONGEST { Err(E::custom(format!("{text:?} is longer than a century"))) } else { Ok(duration) }
         }
     }

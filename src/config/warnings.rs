@@ -1,15 +1,16 @@
-//! What works, and should be otherwise: `check` shows it.
+//! What `check` warns of: it works, but is not safe.
 
+use super::Config;
 use super::servers::LATE;
-use super::{Config, Encryption};
 use crate::base::endpoint::Endpoint;
 use crate::database::Tls;
+use crate::imap::Encryption;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 impl Config {
-    /// What works, and should be otherwise: files that others can read or write, connections that others can listen to.
+    /// Files that others can read or write, connections that others can listen to, a time to settle that is too short.
     #[must_use]
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();

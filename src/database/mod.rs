@@ -1,8 +1,8 @@
 //! Sessions with databases, one file per engine: connecting, statements, errors. Lock, ledger and schema use them.
 //! Uses `base`.
 //!
-//! A session serves one delivery at a time, and is never reconnected: the lock would not come along. Whether it may serve
-//! another one afterwards is for [`Idle`] to find out.
+//! A session serves one delivery at a time, and is never reconnected: the lock would be lost. [`Idle`] proves that it may serve
+//! another.
 
 pub(crate) mod mysql;
 pub(crate) mod postgres;
@@ -16,6 +16,7 @@ pub use self::mysql::MysqlDatabase;
 pub use self::postgres::PostgresDatabase;
 pub use self::session::{ByIdle, Client, Idle, Session};
 pub use self::sqlite::SqliteDatabase;
+pub(crate) use self::tables::unreadable;
 pub use self::tables::{Dialect, Row, Tables, Value};
 
 use crate::base::endpoint::Endpoint;
@@ -24,9 +25,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
-/// After this long without a sign of life, the system gives the connection to a server up (TCP_USER_TIMEOUT, tcp(7)). It is set
-/// once, when the connection is opened, and is the same for each delivery of a long session: a server that vanished is noticed
-/// by then, also while the session lies idle and only keepalives are sent.
+/// After this long without an acknowledgement, the kernel gives up the connection to a server (TCP_USER_TIMEOUT, tcp(7)), also
+/// while the session is idle and only keepalives are sent. It is set once, when the connection is opened.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// Where a database server is, and who we are to it. From the configuration.
@@ -76,8 +76,7 @@ pub enum DatabaseFailure {
     Schema,
     /// The server takes no writes: a standby, or read-only.
     ReadOnly,
-    /// The server refuses a value: a constraint, a trigger, a type or an index will not have it. The same value will be
-    /// refused again.
+    /// The server refuses a value, by a constraint, a trigger, a type or an index, and will refuse it again.
     Refused,
     /// Something on this machine: a file, a directory, a setting.
     Local,
@@ -103,9 +102,13 @@ impl DatabaseError {
         Self { failure, doing: doing.into(), detail: detail.into() }
     }
 
-    /// Whether another session may do what this one failed to do: this one was ended, or its server takes no writes any more.
-    /// What this one was asked to write may have been written all the same, so that a delivery asks only before it has journalled
-    /// anything.
+    /// What should never come about: an answer of another shape, a step out of order.
+    pub(crate) fn other(doing: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::new(DatabaseFailure::Other, doing, detail)
+    }
+
+    /// Whether another session may do what this one failed to do: it was ended, or its server takes no writes any more. It may have
+    /// written what it was asked to all the same, so a delivery asks only before it has journalled.
     #[must_use]
     pub fn a_new_session_can_help(&self) -> bool {
         matches!(self.failure, DatabaseFailure::ConnectionLost | DatabaseFailure::ReadOnly)

@@ -2,17 +2,15 @@
 //!
 //! # One connection
 //!
-//! The lock is a user-level lock (`GET_LOCK`), which lives in the session: the connection is never in the crate's pool
-//! (which resets a connection that comes back to it, and the reset frees the lock) and never reconnected (`mysql::Conn`
-//! does not reconnect by itself). Once a read has timed out or the connection has ended, it is put aside for good: a late
-//! answer would be taken for the answer to the next question, and "the lock is yours" is not a thing to read by mistake.
+//! The lock is a user-level lock (`GET_LOCK`) of the session: the connection is never in the crate's pool (which resets returned
+//! connections, and frees the lock), and `mysql::Conn` does not reconnect by itself. Once a read has timed out or the connection
+//! has ended, it is not used again: a late answer, "the lock is yours" for one, would be taken for that to the next question.
 //!
 //! # Time limits
 //!
-//! The server's are set anew for each delivery. Those of the socket can be set only once, when the connection is opened: an
-//! answer is waited for as long as the *first* delivery may take, and two seconds. So a later delivery's single wait may end
-//! that much after its deadline, which the process's watchdog holds; a delivery with more time than the first one had cannot
-//! begin here. A server that vanished is given up after 30 s.
+//! The server's are set anew for each delivery; those of the socket only once, when the connection is opened: as long as the *first*
+//! delivery may take, and two seconds. So a wait of a later delivery may end after its deadline, which the process's watchdog keeps;
+//! a delivery with more time than the first cannot begin here. A server that vanished is given up after 30 s.
 //!
 //! # Statements
 //!
@@ -21,9 +19,9 @@
 //!
 //! # Privacy
 //!
-//! TLS is rustls with ring. The crate trusts Mozilla's root certificates *in addition to* the CA file: a private CA adds
-//! trust, and is no pin. Without TLS, `caching_sha2_password` asks the server for its RSA key and believes the answer, so
-//! so that a machine in between could take the password: `check` warns about TCP without TLS to another host.
+//! TLS is rustls with ring. The crate trusts Mozilla's root certificates *in addition to* the CA file: a private CA is no pin.
+//! Without TLS, `caching_sha2_password` believes whatever RSA key it is sent, so a machine in between could take the password:
+//! `check` warns about TCP without TLS to another host.
 
 mod connect;
 mod error;
@@ -41,11 +39,10 @@ use std::fmt;
 use std::time::Duration;
 use tracing::{debug, warn};
 
-/// How much longer than the deadline the socket waits for an answer: a wait for the lock may use the deadline up, and its answer
-/// is still to be heard.
+/// How much longer than the deadline the socket waits: the answer to a wait for the lock may come right at the deadline.
 const MORE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Which of the two it is. They differ in a handful of places, each of which asks.
+/// Which of the two it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Product {
     /// Oracle's MySQL, Percona Server.
@@ -59,12 +56,12 @@ pub struct MysqlDatabase {
     pub(crate) connection: Conn,
     /// Why the connection is of no further use, once it is.
     lost: Option<String>,
-    /// Whether an error came in this delivery's conversation: what the server makes of the session since is not known for sure.
+    /// Whether an error came during this delivery: the state of the session on the server is not known for sure.
     doubtful: bool,
     deadline: Deadline,
     /// The longest that an answer is waited for.
     patience: Duration,
-    /// What a delivery sets, until its first statement has taken it along.
+    /// What is to be set for this delivery, until that went with its first statement.
     to_set: Option<String>,
     product: Product,
     /// As the server gives it: `11.8.6-MariaDB-0+deb13u1`.
@@ -111,7 +108,7 @@ impl Session for MysqlDatabase {
 
     fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
         let doing = "ending a delivery's use of the session";
-        let left = |what: &str| Err(DatabaseError::new(DatabaseFailure::Other, doing, what));
+        let left = |what: &str| Err(DatabaseError::other(doing, what));
         if self.doubtful {
             return left("an error came in its conversation");
         }
@@ -130,11 +127,10 @@ impl Session for MysqlDatabase {
 
 /// What a delivery sets in its session:
 ///
-/// - Waits for row locks and metadata locks end within the deadline. A row lock is another delivery's record, which
-///   takes milliseconds: ten seconds is a fault, and worth a try anew.
-/// - `wait_timeout`: an idle session outlives the deadline by a minute and no more, so that the server frees the lock
-///   of a host that vanished without a FIN, hours before its own default or TCP's keepalive would. A session that lies idle
-///   for longer than that between two deliveries is ended, too.
+/// - Waits for row locks and metadata locks end within the deadline. A row lock is another delivery's record, which takes
+///   milliseconds: ten seconds is a fault, and is tried again.
+/// - `wait_timeout`: the server ends a session that is idle until a minute after the deadline, and so frees the lock of a host that
+///   vanished without a FIN, hours before its own default or TCP's keepalive would.
 fn time_limits(deadline: Deadline) -> String {
     let left = deadline.remaining().as_secs().max(1);
     let (row_lock_wait, idle) = (left.min(10), left + 60);
@@ -171,13 +167,13 @@ impl MysqlDatabase {
         Ok(database)
     }
 
-    /// - `SET NAMES`: what `init_connect` or `skip-character-set-client-handshake` made of the character set that was asked
-    ///   for on connecting, the server would put a question mark for each character of a mailbox's name that it has not.
-    /// - READ COMMITTED: what a statement does not change, it does not lock; and no read view outlives its statement.
+    /// - `SET NAMES`: `init_connect` or `skip-character-set-client-handshake` may have set another character set, in which the
+    ///   server would replace characters of a mailbox's name by question marks.
+    /// - READ COMMITTED: a statement locks only what it changes, and no read view outlives its statement.
     /// - `autocommit`: the look and the journal are transactions of their own.
-    /// - strict: what does not fit is an error, never cut.
-    /// - `sql_select_limit`: of what is asked for, all rows come. `completion_type`: after a COMMIT, no transaction is open.
-    /// - `time_zone`: nothing here depends on it, and nothing shall.
+    /// - strict: a value that does not fit is an error, and is not cut.
+    /// - `sql_select_limit`: all rows come. `completion_type`: after a COMMIT, no transaction is open.
+    /// - `time_zone`: so that nothing depends on it.
     fn set_session_up(&mut self) -> Result<(), DatabaseError> {
         let doing = "setting the database session up";
         let time_limits = time_limits(self.deadline);
@@ -243,11 +239,7 @@ impl MysqlDatabase {
             return Ok(answers);
         }
         self.doubtful = true;
-        Err(DatabaseError::new(
-            DatabaseFailure::Other,
-            doing,
-            format!("{} answers to {statements} statements", answers.len()),
-        ))
+        Err(DatabaseError::other(doing, format!("{} answers to {statements} statements", answers.len())))
     }
 
     /// Runs one statement that bears a single value too large to be doubled into a hexadecimal literal, as a prepared
@@ -260,10 +252,9 @@ impl MysqlDatabase {
         self.connection.exec_drop(statement, (value,)).map_err(|error| self.failed(doing, &error))
     }
 
-    /// Does a piece of work that the server may abort for the sake of another's (a deadlock, a lock wait), again and again
-    /// until it is through or the deadline has come. What was begun is rolled back on every failure, since MySQL rolls
-    /// back a whole transaction on a deadlock and only the statement on a lock wait. The named lock stays: it belongs to
-    /// the session.
+    /// Tries work again that the server may abort for another session's (a deadlock, a lock wait), until the deadline. Each failure
+    /// is rolled back, since MySQL rolls back the whole transaction on a deadlock, but only the statement on a lock wait. The named
+    /// lock is the session's, and stays.
     pub(crate) fn retrying<T>(
         &mut self,
         mut work: impl FnMut(&mut Self) -> Result<T, DatabaseError>,
@@ -284,7 +275,7 @@ impl MysqlDatabase {
                 return Err(error);
             }
             debug!(%error, "trying again");
-            // Two that collided must not collide in step: connection ids tell them apart.
+            // By the connection's id, so that two sessions that collided do not pause equally.
             let stagger = Duration::from_millis(u64::from(self.connection.connection_id() % 7));
             std::thread::sleep((pause + stagger).min(self.remaining()));
             pause = (pause * 2).min(Duration::from_millis(200));
@@ -326,7 +317,7 @@ fn read_every_result_set(connection: &mut Conn, batch: &str) -> Result<Vec<Answe
 pub(crate) fn only_row<'a>(answers: &'a [Answer], doing: &str) -> Result<&'a Row, DatabaseError> {
     match answers.last().map(Vec::as_slice) {
         Some([row]) => Ok(row),
-        _ => Err(DatabaseError::new(DatabaseFailure::Other, doing, "the server did not answer with one row")),
+        _ => Err(DatabaseError::other(doing, "the server did not answer with one row")),
     }
 }
 
@@ -334,11 +325,9 @@ pub(crate) fn only_row<'a>(answers: &'a [Answer], doing: &str) -> Result<&'a Row
 pub(crate) fn column<T: FromValue>(row: &Row, index: usize, doing: &str) -> Result<T, DatabaseError> {
     match row.get_opt(index) {
         Some(Ok(value)) => Ok(value),
-        Some(Err(_)) | None => Err(DatabaseError::new(
-            DatabaseFailure::Other,
-            doing,
-            format!("column {} of the answer is not what it should be", index + 1),
-        )),
+        Some(Err(_)) | None => {
+            Err(DatabaseError::other(doing, format!("column {} of the answer is not what it should be", index + 1)))
+        }
     }
 }
 
@@ -347,10 +336,6 @@ pub(crate) fn bytes_column<const N: usize>(row: &Row, index: usize, doing: &str)
     let bytes: Vec<u8> = column(row, index, doing)?;
     let length = bytes.len();
     bytes.try_into().map_err(|_| {
-        DatabaseError::new(
-            DatabaseFailure::Other,
-            doing,
-            format!("column {} of the answer has {length} bytes instead of {N}", index + 1),
-        )
+        DatabaseError::other(doing, format!("column {} of the answer has {length} bytes instead of {N}", index + 1))
     })
 }

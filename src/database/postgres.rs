@@ -17,7 +17,7 @@ use crate::base::server_waits::{self, Whom};
 use postgres::config::SslMode;
 use postgres::error::DbError;
 use postgres::fallible_iterator::FallibleIterator as _;
-use postgres::types::{ToSql, Type};
+use postgres::types::{FromSql, ToSql, Type};
 use postgres::{Config, NoTls, Row, SimpleQueryMessage, SimpleQueryRow};
 use std::net::{IpAddr, ToSocketAddrs};
 use std::path::Path;
@@ -32,14 +32,14 @@ use tracing::debug;
 const DEFAULT_PORT: u16 = 5432;
 /// A socket's name in its directory, up to the port (PostgreSQL manual, `unix_socket_directories`).
 const SOCKET_NAME: &str = ".s.PGSQL.";
-/// For how long a contended statement rests before it is tried again. Short: the server has already waited for its
-/// `deadlock_timeout` (1 s by default).
+/// The pause before a contended statement is tried again. Short: the server has already waited for its `deadlock_timeout` (1 s by
+/// default).
 const REST: Duration = Duration::from_millis(20);
 
-/// At the beginning of a transaction that writes: nothing is to be heard of what its statements warn about.
+/// At the beginning of a transaction that writes: no warnings of its statements.
 pub(crate) const HEAR_NOTHING: &str = "SET LOCAL client_min_messages = error;";
-/// Right before its COMMIT, whatever the role's setting is: what is heard after it is about the COMMIT itself. The setting
-/// lasts until the transaction has ended, and so while the COMMIT waits for a standby.
+/// Right before its COMMIT, whatever the role's setting is: a warning after this is about the COMMIT itself, also while it waits for
+/// a standby.
 pub(crate) const HEAR_OF_THE_COMMIT: &str = "SET LOCAL client_min_messages = warning;";
 
 /// A session with PostgreSQL.
@@ -47,12 +47,12 @@ pub struct PostgresDatabase {
     client: postgres::Client,
     /// What the server says beside its answers.
     notices: Receiver<DbError>,
-    /// The session's name on the server, and the one that this delivery has where that is another.
+    /// The session's name on the server, and this delivery's if that is another.
     called: Process,
     name: Option<String>,
     deadline: Deadline,
     pub(crate) transaction: Transaction,
-    /// Whether an error came in this delivery's conversation: what the server makes of the session since is not known for sure.
+    /// Whether an error came during this delivery: the state of the session on the server is not known for sure.
     doubtful: bool,
     round_trips: u32,
 }
@@ -74,7 +74,7 @@ impl Session for PostgresDatabase {
     }
 
     fn begin(&mut self, client: &Client, deadline: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
-        // Reads what has come since, without waiting for anything: that the server ended the session, for one.
+        // Reads what has come meanwhile, without waiting: the server may have ended the session.
         let heard = self.client.notifications().iter().next();
         heard.map_err(|error| error::failed("beginning a delivery", &error))?;
         let process = Process::of(client);
@@ -87,7 +87,7 @@ impl Session for PostgresDatabase {
     /// The name that the session was opened with goes too if it bears a queue id: no other delivery shall have it.
     fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
         let doing = "ending a delivery's use of the session";
-        let left = |what: &str| Err(DatabaseError::new(DatabaseFailure::Other, doing, what));
+        let left = |what: &str| Err(DatabaseError::other(doing, what));
         if self.transaction != Transaction::None {
             return left("a transaction is still open");
         }
@@ -127,8 +127,8 @@ impl PostgresDatabase {
     /// The socket directory of an [`Endpoint::Socket`] may be followed by the socket's name (`.s.PGSQL.5433`) where the
     /// port is not 5432.
     ///
-    /// How long a server that stands still is waited for after the TCP connect is bounded by the process's watchdog only: the
-    /// client library has no time limit for an answer. A server that vanished is given up after 30 s.
+    /// After the TCP connect, the client library has no time limit for an answer: only the process's watchdog ends the wait for a
+    /// server that stands still. A server that vanished is given up after 30 s.
     ///
     /// # Errors
     /// Where the server cannot be reached in time or refuses us, or where TLS cannot be set up here.
@@ -181,8 +181,8 @@ impl PostgresDatabase {
         })
         .map_err(|error| error::not_connected(&doing, &error, deadline.passed()))?;
         drop(awaited);
-        // The library keeps what the server said while connecting (a collation of another version) until the connection is
-        // used: it is heard here, and not taken for what a COMMIT says. Where the connection is gone, its first use tells.
+        // The library keeps notices from connecting (a collation of another version) until the connection is used: they are read
+        // here, so that none is taken for a COMMIT's. An error shows at the first use.
         drop(client.notifications().iter().next());
         Ok(Self {
             client,
@@ -206,7 +206,7 @@ impl PostgresDatabase {
         self.name.as_deref()
     }
 
-    /// Does something that may fail without leaving anything in doubt, since what it does last is a ROLLBACK.
+    /// Does work that leaves nothing in doubt where it fails within: it ends with a ROLLBACK.
     pub(crate) fn without_doubt<T>(
         &mut self,
         work: impl FnOnce(&mut Self) -> Result<T, DatabaseError>,
@@ -246,7 +246,7 @@ impl PostgresDatabase {
         self.ask(doing, |client| client.simple_query(sql)).map(Batch)
     }
 
-    /// One round trip. What the server said beside the answers before this one is past.
+    /// One round trip. Earlier notices of the server are dropped.
     fn ask<T>(
         &mut self,
         doing: &str,
@@ -263,14 +263,13 @@ impl PostgresDatabase {
         })
     }
 
-    /// Whether the COMMIT of the last round trip was all that a COMMIT is.
+    /// Whether the COMMIT of the last round trip has reached the standbys that it waits for.
     ///
-    /// The server answers with success, and a warning, where the COMMIT's wait for a synchronous standby was ended
-    /// (`pg_cancel_backend`): it is committed on this server, and a fail-over may forget it (PostgreSQL manual, "Synchronous
-    /// Replication"). That is an unknown outcome, and no success.
+    /// Where its wait for a synchronous standby was ended (`pg_cancel_backend`), the server answers with success and a warning: it is
+    /// committed on this server, and a fail-over may forget it (PostgreSQL manual, "Synchronous Replication").
     ///
     /// # Errors
-    /// [`DatabaseFailure::InDoubt`]
+    /// With [`DatabaseFailure::InDoubt`], where that wait was ended.
     pub(crate) fn replicated(&mut self, doing: &str) -> Result<(), DatabaseError> {
         let Some(notice) = self.notices.try_iter().find(error::in_doubt) else { return Ok(()) };
         self.doubtful = true;
@@ -284,8 +283,8 @@ impl PostgresDatabase {
         self.batch("rolling back", "ROLLBACK").map(|_| ())
     }
 
-    /// Like [`roll_back`](Self::roll_back), after a failure that is told anyway: where this fails too, the connection
-    /// is gone, and the server has rolled back by itself.
+    /// [`roll_back`](Self::roll_back) after a failure, which is told: where the rollback fails too, the connection is gone, and the
+    /// server has rolled back by itself.
     pub(crate) fn roll_back_after(&mut self, failure: DatabaseError) -> DatabaseError {
         match self.roll_back() {
             Ok(()) => failure,
@@ -332,7 +331,7 @@ impl Batch {
     pub(crate) fn truth(&self, doing: &str) -> Result<bool, DatabaseError> {
         match self.rows().next_back() {
             Some(row) => row.truth(doing, 0),
-            None => Err(DatabaseError::new(DatabaseFailure::Other, doing, "the server answered without a row")),
+            None => Err(DatabaseError::other(doing, "the server answered without a row")),
         }
     }
 }
@@ -366,15 +365,20 @@ impl<'a> TextRow<'a> {
 }
 
 fn unreadable(doing: &str, text: &str) -> DatabaseError {
-    DatabaseError::new(DatabaseFailure::Other, doing, format!("the server answered {text:?}, which is no such value"))
+    DatabaseError::other(doing, format!("the server answered {text:?}, which is no such value"))
 }
 
 /// A column of a row. Never panics, unlike the row's own `get`.
-pub(crate) fn column<'a, T>(doing: &str, row: &'a Row, index: usize) -> Result<T, DatabaseError>
-where
-    T: postgres::types::FromSql<'a>,
-{
+pub(crate) fn column<'a, T: FromSql<'a>>(doing: &str, row: &'a Row, index: usize) -> Result<T, DatabaseError> {
     row.try_get(index).map_err(|error| error::failed(doing, &error))
+}
+
+/// The only value of an answer.
+pub(crate) fn only<'a, T: FromSql<'a>>(doing: &str, rows: &'a [Row]) -> Result<T, DatabaseError> {
+    match rows {
+        [row] => column(doing, row, 0),
+        _ => Err(DatabaseError::other(doing, format!("{} rows for one", rows.len()))),
+    }
 }
 
 /// A time span as PostgreSQL's settings take it: whole milliseconds, as an int, and never 0, which means "no limit".
@@ -393,8 +397,8 @@ fn addresses(address: &Endpoint) -> Vec<IpAddr> {
     found
 }
 
-/// Tries one address after the other, as the library does; but that tells how the *last* one failed. Where `localhost` is
-/// `::1`, too, on a machine without IPv6, its error would not say that the server is there, and has refused the password.
+/// Tries one address after the other. The library does so, too, but tells how the *last* one failed: where `localhost` is also `::1`
+/// on a machine without IPv6, that would hide that the server has refused the password.
 fn try_each(
     config: &Config,
     addresses: &[IpAddr],
@@ -411,11 +415,9 @@ fn try_each(
         match connect(one.hostaddr(*address).connect_timeout(CONNECT_TIMEOUT.min(left))) {
             Ok(client) => return Ok(client),
             Err(error) => {
-                // A server that answers says more than an address without one; of those, the system prefers the first.
-                let more = told
-                    .as_ref()
-                    .is_none_or(|told| error::no_server_answered(told) && !error::no_server_answered(&error));
-                if more {
+                // The error of a server says more than that of an address without one.
+                let silent = error::no_server_answered;
+                if told.as_ref().is_none_or(|told| silent(told) && !silent(&error)) {
                     told = Some(error);
                 }
             }

@@ -1,7 +1,7 @@
 //! A session that serves one delivery after another.
 //!
-//! A session is opened for its first delivery, with the deadline and the name of that one. Where it is to serve another, it is
-//! proven in between to carry nothing over: [`Idle`]. Where that is in doubt, it is thrown away.
+//! A session is opened for its first delivery, with its deadline and name. Before it serves another, it is proven to carry nothing
+//! over ([`Idle`]); in doubt it is closed.
 
 use super::DatabaseError;
 use crate::base::deadline::Deadline;

@@ -3,9 +3,8 @@
 //! `DIR/ledger.sqlite` is the ledger, in WAL mode, `DIR/locks/` holds a file per lock that is held right now. Nothing
 //! has to be set up: the first delivery makes the directory, the database and its tables, and so may ten at once.
 //!
-//! What a commit promises here is what the disk keeps of an fsync: `synchronous=FULL`, so that it survives a power loss
-//! on a file system and a disk that do not lie. One machine only: WAL needs shared memory, and does not work over a
-//! network file system (<https://sqlite.org/wal.html>).
+//! A commit survives a power loss (`synchronous=FULL`) where the file system and the disk keep what they have synced. One machine
+//! only: WAL needs shared memory, and does not work over a network file system (<https://sqlite.org/wal.html>).
 
 pub(crate) mod file_locks;
 mod tables;
@@ -25,10 +24,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const LEDGER: &str = "ledger.sqlite";
 /// The lock files, under the directory.
 pub(crate) const LOCKS: &str = "locks";
-/// Between two tries of something that SQLite found busy without asking its busy handler.
+/// The pause after SQLITE_BUSY without a call of the busy handler.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long a statement may take once the lock is kept for as long as a program runs: less than `lock exec` gives it to let go.
+/// How long a statement may take while a program has the lock: less than the time of `lock exec` to release it.
 const ONCE_KEPT: Duration = Duration::from_secs(5);
+
 /// The ledger and the locks of one directory.
 #[derive(Debug)]
 pub struct SqliteDatabase {
@@ -38,7 +38,7 @@ pub struct SqliteDatabase {
     pub(crate) deadline: Deadline,
     /// Whether an error came in this delivery's conversation.
     doubtful: bool,
-    /// Whether the lock is kept for longer than a delivery lasts, and the deadline lies behind us by the time that it is let go.
+    /// Whether the lock is kept for longer than the deadline: for a program, not a delivery.
     pub(crate) kept: bool,
 }
 
@@ -55,8 +55,7 @@ impl Session for SqliteDatabase {
     }
 
     fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
-        let left =
-            |what| Err(DatabaseError::new(DatabaseFailure::Other, "ending a delivery's use of the session", what));
+        let left = |what| Err(DatabaseError::other("ending a delivery's use of the session", what));
         if self.doubtful {
             return left("an error came in its conversation");
         }
@@ -120,8 +119,8 @@ impl SqliteDatabase {
         })
     }
 
-    /// Runs `work`, and again as long as SQLite says that another connection is in the way and time is left. So `work`
-    /// must be one transaction, or change nothing: what failed has been rolled back.
+    /// Runs `work`, again and again while another connection is in the way and time is left. So `work` must be one transaction, or
+    /// change nothing.
     ///
     /// The busy handler does the waiting nearly always. SQLite does not ask it where waiting could be a deadlock
     /// (<https://sqlite.org/c3ref/busy_handler.html>), and says SQLITE_BUSY at once.

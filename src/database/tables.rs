@@ -1,13 +1,13 @@
 //! Questions that people ask of the tables: what `trace`, `stats`, `audit`, `prune` and `replay` read and change.
 //!
-//! A delivery's statements are written for one engine each, for the sake of its round trips and snapshots. These here are
-//! not in a hurry: each is written once, in the SQL that the engines share, with `?` for a value. Where they differ, a
-//! [`Dialect`] says how. Values cross as they do in a delivery: as hexadecimal digits, or bound.
+//! A delivery's statements are written for each engine, to save round trips. These here are written once, in the SQL that the
+//! engines share, with `?` for a value; where engines differ, a [`Dialect`] says how. Values cross as they do in a delivery: as
+//! hexadecimal digits, or bound.
 //!
 //! What is selected comes as text: bytes through [`Dialect::hex`], moments through [`Dialect::microseconds`]. Long answers
 //! are asked for in pages (`WHERE key > ? ORDER BY key LIMIT 500`), so that memory stays flat.
 
-use super::{DatabaseError, DatabaseFailure};
+use super::DatabaseError;
 use crate::base::hex;
 use std::str::FromStr;
 
@@ -16,15 +16,12 @@ use std::str::FromStr;
 pub enum Value<'a> {
     /// A number.
     Integer(i64),
-    /// Text.
     Text(&'a str),
     /// Bytes: a digest, a UUID (on PostgreSQL a column of type uuid wants [`Value::Uuid`]).
     Bytes(&'a [u8]),
-    /// A UUID.
     Uuid(uuid::Uuid),
     /// A moment, in microseconds since 1970.
     Moment(i64),
-    /// NULL.
     Null,
 }
 
@@ -55,13 +52,10 @@ pub trait Tables {
 /// How an engine writes what engines write differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// PostgreSQL.
     Postgresql,
     /// Oracle's MySQL.
     Mysql,
-    /// MariaDB.
     Mariadb,
-    /// SQLite.
     Sqlite,
 }
 
@@ -121,10 +115,7 @@ impl Row {
     /// # Errors
     /// Where it is something else.
     pub fn value<T: FromStr>(&self, index: usize) -> Result<Option<T>, DatabaseError> {
-        let unreadable = |text: &str| {
-            let detail = format!("column {} of the answer is {text:?}", index + 1);
-            DatabaseError::new(DatabaseFailure::Other, "reading the ledger", detail)
-        };
+        let unreadable = |text: &str| unreadable(format!("column {} of the answer is {text:?}", index + 1));
         self.text(index).map(|text| text.parse().map_err(|_| unreadable(text))).transpose()
     }
 
@@ -133,10 +124,7 @@ impl Row {
     /// # Errors
     /// Where it is something else.
     pub fn bytes(&self, index: usize) -> Result<Option<Vec<u8>>, DatabaseError> {
-        let unreadable = || {
-            let detail = format!("column {} of the answer is no hexadecimal number", index + 1);
-            DatabaseError::new(DatabaseFailure::Other, "reading the ledger", detail)
-        };
+        let unreadable = || unreadable(format!("column {} of the answer is no hexadecimal number", index + 1));
         self.text(index).map(|text| hex::decode(text).ok_or_else(unreadable)).transpose()
     }
 
@@ -145,11 +133,14 @@ impl Row {
     /// # Errors
     /// Where it is NULL or something else.
     pub fn digest<const N: usize>(&self, index: usize) -> Result<[u8; N], DatabaseError> {
-        self.bytes(index)?.and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
-            let detail = format!("column {} of the answer does not have {N} bytes", index + 1);
-            DatabaseError::new(DatabaseFailure::Other, "reading the ledger", detail)
-        })
+        let unreadable = || unreadable(format!("column {} of the answer does not have {N} bytes", index + 1));
+        self.bytes(index)?.and_then(|bytes| bytes.try_into().ok()).ok_or_else(unreadable)
     }
+}
+
+/// An answer that is not what was asked for.
+pub(crate) fn unreadable(detail: String) -> DatabaseError {
+    DatabaseError::other("reading the ledger", detail)
 }
 
 /// The statement with a literal in the place of each `?`.
@@ -163,7 +154,7 @@ pub(super) fn filled(
     let [first, rest @ ..] = pieces.as_slice() else { return Ok(String::new()) };
     if rest.len() != values.len() {
         let detail = format!("a statement with {} places for {} values", rest.len(), values.len());
-        return Err(DatabaseError::new(DatabaseFailure::Other, doing, detail));
+        return Err(DatabaseError::other(doing, detail));
     }
     let mut filled = (*first).to_owned();
     for (value, piece) in values.iter().zip(rest) {

@@ -2,7 +2,7 @@
 
 use crate::database::DatabaseError;
 use crate::ledger::Outcome;
-use crate::ledger::recorded::Brought;
+use crate::ledger::recorded::EarlierDelivery;
 use crate::lock::Holder;
 use crate::mailbox::{MailboxError, Placement};
 use crate::message::Role;
@@ -15,7 +15,7 @@ pub struct Delivered {
     /// The copies, the recipient's first.
     pub copies: Vec<CopyReport>,
     /// Where the recipient's copy was there already: how it came to be there, if that was asked.
-    pub brought: Option<Brought>,
+    pub brought: Option<EarlierDelivery>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

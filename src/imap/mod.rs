@@ -28,6 +28,7 @@ pub(crate) use stream::USER_TIMEOUT;
 
 use crate::base::endpoint::Endpoint;
 use crate::base::secret::Secret;
+use serde::Deserialize;
 use std::path::PathBuf;
 
 /// Where a mailbox stands: what the next message will be called (RFC 3501 section 2.3.1.1).
@@ -79,13 +80,15 @@ impl Settings {
     }
 }
 
-/// How a TCP connection to the server is encrypted; where it is, the certificate is verified.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a TCP connection to the server is encrypted. There is no form that encrypts without verifying the certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Encryption {
     None,
     /// By STARTTLS (RFC 3501 section 6.2.1).
     StartTls,
     /// From the first byte on (RFC 8314): port 993.
+    #[serde(rename = "tls")]
     Implicit,
 }
 
@@ -100,10 +103,14 @@ pub enum Rights {
     Of(String),
 }
 
-/// How to log in: by `AUTHENTICATE PLAIN` (RFC 4616) or `LOGIN` (RFC 3501 section 6.2.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How to log in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Mechanism {
+    /// `AUTHENTICATE PLAIN` (RFC 4616), which can act for another user.
+    #[default]
     Plain,
+    /// The command `LOGIN` (RFC 3501 section 6.2.3), which cannot.
     Login,
 }
 

@@ -1,4 +1,4 @@
-//! What the table `addresses` says: who lives here, and in which mailboxes.
+//! What the table `addresses` says: who has which mailboxes here.
 
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::message::fold;
@@ -14,8 +14,7 @@ pub struct Destination {
     pub sent: String,
 }
 
-/// The one name of a mailbox: INBOX has as many spellings as upper and lower case give it (RFC 9051 section 5.1), and a
-/// copy's name in the ledger is made of the mailbox's.
+/// A mailbox by one name: the case of INBOX does not matter (RFC 9051 section 5.1), but a copy's key is made of it.
 pub(crate) fn one_name(mailbox: &str) -> &str {
     if mailbox.eq_ignore_ascii_case("INBOX") { "INBOX" } else { mailbox }
 }
@@ -40,23 +39,19 @@ pub struct AddressBook {
 
 impl AddressBook {
     pub(crate) fn get(&self, address: &str) -> Option<&Destination> {
-        // Where a collation, or a view over the platform's own tables, does not tell case apart, neither do we.
+        // A collation, or a view over the platform's own tables, may not tell case apart.
         self.entries.iter().find(|(known, _)| fold(known) == address).map(|(_, destination)| destination)
     }
 }
 
-/// Why a database without the table cannot be asked for it: an embedded site needs none, since any address has a mailbox there.
+/// The error of an embedded database, which has no such table: any address has a mailbox there.
 pub(super) fn no_table(doing: &str) -> DatabaseError {
-    DatabaseError::new(
-        DatabaseFailure::Local,
-        doing,
-        "this database has no table of addresses: a mistake in this program",
-    )
+    let detail = "this database has no table of addresses: a mistake in this program";
+    DatabaseError::new(DatabaseFailure::Local, doing, detail)
 }
 
 impl AddressBook {
-    /// The book, unless none of the addresses is in it and the server takes no writes: a standby that lags behind may not
-    /// have them *yet*. A delivery could not go on there anyway, and this says why.
+    /// The book, unless it is empty and the server takes no writes: a standby that lags behind may not have the addresses yet.
     pub(super) fn unless_a_replica_knows_none(self, doing: &str, read_only: bool) -> Result<Self, DatabaseError> {
         if read_only && self.entries.is_empty() {
             let detail = "the server takes no writes (a standby?), so that an address it lacks may be known elsewhere";
@@ -70,7 +65,7 @@ impl AddressBook {
 mod tests {
     use super::*;
 
-    /// Else mail would bounce for an address that was entered a moment ago.
+    /// Otherwise mail for an address that was entered a moment ago would bounce.
     #[test]
     fn only_a_server_that_takes_writes_may_know_nobody() {
         let known = AddressBook {

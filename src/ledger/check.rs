@@ -1,4 +1,4 @@
-//! Whether a database keeps the promises that lock and ledger rest on: what `check` asks, a file per engine.
+//! What `check` asks of a database, a file per engine: does it keep the promises that lock and ledger rely on?
 
 mod mysql;
 mod postgres;
@@ -8,7 +8,7 @@ mod sqlite;
 use crate::database::DatabaseError;
 use serde::Serialize;
 
-/// What `check` asks of a database: does it keep the promises that a delivery rests on?
+/// What `check` asks of a database.
 pub trait Inspect {
     /// Product and version, for people: `PostgreSQL 17.6`.
     ///
@@ -16,21 +16,20 @@ pub trait Inspect {
     /// Where the server cannot be asked.
     fn describe(&mut self) -> Result<String, DatabaseError>;
 
-    /// What could be wrong with the server, each looked at: a standby, a read-only server, a commit that is not durable,
-    /// a cluster on which the lock does not exclude.
+    /// A finding on everything that could be wrong with the server: a standby, read-only, a commit that is not durable, a cluster
+    /// on which the lock does not exclude.
     ///
     /// # Errors
     /// Where the server cannot be asked. What our role may not see is a finding.
     fn inspect(&mut self) -> Result<Vec<Finding>, DatabaseError>;
 
-    /// Some address of the table `addresses` that is no `@domain`, and `not_of` these users, to try a login with; `None` if it
-    /// has none.
+    /// Some address of the table `addresses` to try a login with: no `@domain`, and `not_of` these users.
     ///
     /// # Errors
     /// Where the table cannot be read.
     fn any_address(&mut self, not_of: &[&str]) -> Result<Option<String>, DatabaseError>;
 
-    /// Which server answers: the same words on every connection to it, and others on another server.
+    /// Names the server that answers: the same text on each connection to it, another text on another server.
     ///
     /// # Errors
     /// Where the server cannot be asked.
@@ -63,17 +62,21 @@ pub enum State {
     Bad,
 }
 
-/// It is as it should be.
+/// What a fail-over costs where no commit waits for a standby.
+const FORGETS: &str =
+    "a fail-over forgets what has not arrived yet, which is then delivered twice, and is not in the ledger";
+
+/// A thing as it should be.
 pub(crate) fn good(what: impl Into<String>, found: impl Into<String>) -> Finding {
     Finding { what: what.into(), state: State::Good, found: found.into(), mend: None }
 }
 
-/// It works, and could be better.
+/// A thing that works, and could be better.
 pub(crate) fn warning(what: impl Into<String>, found: impl Into<String>, mend: impl Into<String>) -> Finding {
     Finding { what: what.into(), state: State::Warning, found: found.into(), mend: Some(mend.into()) }
 }
 
-/// It breaks a promise.
+/// A thing that breaks a promise.
 pub(crate) fn bad(what: impl Into<String>, found: impl Into<String>, mend: impl Into<String>) -> Finding {
     Finding { what: what.into(), state: State::Bad, found: found.into(), mend: Some(mend.into()) }
 }

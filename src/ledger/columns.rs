@@ -1,14 +1,10 @@
-//! Columns of the ledger's tables. What is missing, or what this release lacks, is an error: no reader guesses.
+//! Columns of the ledger's tables. A value that is missing, or that this release does not know, is an error.
 
 use super::Outcome;
-use crate::database::{DatabaseError, DatabaseFailure, Row};
+use crate::database::{DatabaseError, Row, unreadable};
 use crate::mailbox::Placement;
 use crate::message::Role;
 use std::str::FromStr;
-
-fn unreadable(detail: String) -> DatabaseError {
-    DatabaseError::new(DatabaseFailure::Other, "reading the ledger", detail)
-}
 
 fn missing(column: usize) -> DatabaseError {
     unreadable(format!("column {} of the answer is missing", column + 1))

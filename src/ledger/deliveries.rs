@@ -13,7 +13,7 @@ use uuid::Uuid;
 /// Rows of one answer.
 const PAGE: usize = 2000;
 
-/// An attempt that began long enough ago, and has not ended.
+/// An attempt that began longer ago than any delivery lives, and has not ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct NeverEnded {
     /// The Message-ID, for people.
@@ -44,7 +44,7 @@ fn in_seconds<S: serde::Serializer>(span: &Duration, serializer: S) -> Result<S:
     serializer.serialize_u64(span.as_secs())
 }
 
-/// The attempts that have not ended, and began longer ago than any delivery lives.
+/// The attempts that have not ended, and began longer ago than a delivery `lives`.
 pub(crate) fn never_ended(
     database: &mut dyn Database,
     selection: &Selection<'_>,
@@ -84,7 +84,7 @@ pub(crate) fn never_ended(
     Ok(never_ended)
 }
 
-/// Which deliveries to envelope recipients are asked for. What is not said does not narrow it.
+/// Which deliveries to envelope recipients are asked for. A field that is left out does not restrict.
 #[derive(Debug)]
 pub(crate) struct DeliveryQuery {
     /// Of messages with one of these locks, whenever they were tried; empty: of all messages.
@@ -105,7 +105,7 @@ pub(crate) struct TriedDelivery {
     pub(crate) lock: LockName,
 }
 
-/// Shows the attempts at the deliveries that are asked for, some thousand rows in memory at a time.
+/// Calls `see` for each attempt at these deliveries, with some thousand rows in memory at a time.
 pub(crate) fn each_delivery<E: From<DatabaseError>>(
     database: &mut dyn Database,
     query: &DeliveryQuery,
@@ -183,7 +183,7 @@ pub(crate) struct KnownDelivery {
     pub(crate) queue_id: Option<String>,
 }
 
-/// What the ledger has of the delivery of a copy, by the last attempt at it; `None` where it has nothing any more.
+/// What the ledger has of the delivery of a copy, by the last attempt at it; `None` where that is forgotten.
 pub(crate) fn known_delivery(
     database: &mut dyn Database,
     key: &CopyKey,

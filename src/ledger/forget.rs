@@ -1,21 +1,20 @@
-//! What may be forgotten, in SQL: which rows are old enough and needed by nobody, and their removal in small batches.
-//! `operations::prune` says when.
+//! The statements of `operations::prune`: which rows are old enough and not needed any more, and their removal in small batches.
 
 use super::time_span::{self, Page, Pages, Table};
 use super::{Database, columns};
 use crate::database::{DatabaseError, Value};
 use crate::lock::LockName;
 
-/// Rows of a batch: some milliseconds of a transaction.
+/// Rows of a batch: a transaction of some milliseconds.
 const BATCH: usize = 500;
 
-/// The same for sources, which may have megabytes each.
+/// The same for sources, which may be large.
 const SOURCES: usize = 50;
 
 /// A message `m` with a copy that is owed.
 const OWED: &str = "EXISTS (SELECT 1 FROM copies c WHERE c.message = m.id AND c.state = 'owed')";
 
-/// A message `m` that was heard of since a moment (twice asked for), or with an attempt that has not ended.
+/// A message `m` with a copy or an attempt since a moment (two values), or an attempt that has not ended.
 const HEARD_OF: &str = "(EXISTS (SELECT 1 FROM copies c WHERE c.message = m.id AND c.updated_at >= ?) \
      OR EXISTS (SELECT 1 FROM attempts a WHERE a.lock_digest = m.lock_digest AND a.identity = m.identity \
                 AND (a.ended_at IS NULL OR a.started_at >= ?)))";
@@ -30,11 +29,8 @@ fn count(database: &mut dyn Database, of: &str, values: &[Value<'_>]) -> Result<
 /// How many attempts from before a moment have ended, or have not.
 pub(crate) fn count_attempts(database: &mut dyn Database, before: i64, ended: bool) -> Result<u64, DatabaseError> {
     let (old, values) = time_span::attempts_before(database.dialect(), before);
-    count(
-        database,
-        &format!("attempts a WHERE {old} AND a.ended_at IS {} NULL", if ended { "NOT" } else { "" }),
-        &values,
-    )
+    let not = if ended { "NOT" } else { "" };
+    count(database, &format!("attempts a WHERE {old} AND a.ended_at IS {not} NULL"), &values)
 }
 
 /// How many sources there are of messages from before a moment: with a copy that is owed, or without.
@@ -48,14 +44,14 @@ pub(crate) fn count_owed_messages(database: &mut dyn Database, before: i64) -> R
     count(database, &format!("messages m WHERE m.recorded_at < ? AND {OWED}"), &[Value::Moment(before)])
 }
 
-/// The same without such a copy: those that were heard of since, or those that were not.
+/// The same without such a copy: those that are [heard of](HEARD_OF) since, or those that are not.
 pub(crate) fn count_messages(database: &mut dyn Database, before: i64, heard_of: bool) -> Result<u64, DatabaseError> {
     let not = if heard_of { "" } else { "NOT" };
     let old = format!("messages m WHERE m.recorded_at < ? AND NOT {OWED} AND {not} {HEARD_OF}");
     count(database, &old, &[Value::Moment(before); 3])
 }
 
-/// Removes nothing, as whoever may remove from these tables can: without the right the error comes even where nothing is old.
+/// Fails where our role may not delete from these tables, even if nothing is old; deletes nothing.
 pub(crate) fn try_right(database: &mut dyn Database, tables: &[&str]) -> Result<(), DatabaseError> {
     tables.iter().try_for_each(|table| {
         let sql = format!("DELETE FROM {table} WHERE 1 = 0");
@@ -80,7 +76,7 @@ impl OldAttempts {
         let Some((range, [first, last])) = time_span::attempts_of(database.dialect(), &page)? else {
             return Ok(Some(0));
         };
-        // By the range that the page covers, which an index finds on each engine; in it, only what the page was about.
+        // Each engine has an index for the range that the page covers; in it, only what the page was asked for.
         let sql = format!("DELETE FROM attempts WHERE {range} AND ended_at IS NOT NULL AND started_at < ?");
         database.change("forgetting attempts", &sql, &[first, last, Value::Moment(self.before)]).map(Some)
     }
@@ -128,7 +124,7 @@ pub(crate) struct OldMessage {
     pub(crate) lock: LockName,
 }
 
-/// The messages from before a moment that nobody has heard of since.
+/// The messages from before a moment that are not [heard of](HEARD_OF) since.
 pub(crate) struct OldMessages {
     pages: Pages,
     before: i64,
@@ -159,12 +155,12 @@ impl OldMessage {
     pub(crate) fn forget(&self, database: &mut dyn Database, before: i64) -> Result<bool, DatabaseError> {
         let doing = "forgetting a message";
         let (id, moment) = (Value::Integer(self.id), Value::Moment(before));
-        // A new statement, and so a new snapshot: what was journalled before we had the lock is in it.
+        // A new snapshot, with what was journalled before we had the lock.
         let again = format!("SELECT m.id FROM messages m WHERE m.id = ? AND NOT {OWED} AND NOT {HEARD_OF}");
         if database.select(doing, &again, &[id, moment, moment])?.is_empty() {
             return Ok(false);
         }
-        // Children before their parent. An attempt that began since the look stays, with its delivery behind our lock.
+        // Children before their parent. A newer attempt stays: its delivery waits for our lock.
         database.change_together(
             doing,
             &[

@@ -1,5 +1,5 @@
-//! Who has asked for locks, and what locks are named after: the programs of `lock exec`, in a table of their own, and the
-//! attempts of deliveries.
+//! Who has asked for locks, and what locks are named after: the programs of `lock exec`, which have a table, and deliveries, by
+//! their attempts.
 
 use super::{Database, columns, time_span};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Value};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// How far back an attempt may have begun that still holds its lock: longer than any delivery's deadline.
 const RECENT: Duration = Duration::from_hours(2);
-/// More than this many deliveries at once are not looked at.
+/// How many programs, and how many deliveries, are read at most.
 const MOST: usize = 1000;
 
 /// What a lock is named after.
@@ -21,7 +21,7 @@ pub enum LockPurpose {
     Program(String),
 }
 
-/// A process that the ledger knows to have asked for a lock. It may be gone since.
+/// A process that has asked for a lock, and may have ended since.
 #[derive(Clone, Debug)]
 pub(crate) struct LockUser {
     pub(crate) lock: LockName,
@@ -73,7 +73,7 @@ fn lock_user(row: &Row, purpose: fn(String) -> LockPurpose) -> Result<LockUser, 
     })
 }
 
-/// What the digests between these two mean: a name, of which a digest may have been cut.
+/// What the lock is named after whose digest is between these two: a digest may be known in part only.
 pub(crate) fn lock_purpose(
     database: &mut dyn Database,
     low: &[u8; 32],
@@ -94,7 +94,7 @@ pub(crate) fn lock_purpose(
     Ok(None)
 }
 
-/// What the table of programs has; nothing for those who may not read it, as a delivery may not.
+/// Rows of the table of programs; none for a role that may not read it, as that of deliveries may not.
 fn of_programs(database: &mut dyn Database, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
     match database.select("reading what programs run", sql, values) {
         Err(error) if error.failure == DatabaseFailure::AccessDenied => Ok(Vec::new()),
@@ -117,7 +117,7 @@ pub(crate) fn missing_grant(database: &mut dyn Database) -> Result<Option<String
     Ok(Some(format!("GRANT SELECT ON {};", rows.first().and_then(|row| row.text(0)).unwrap_or_default())))
 }
 
-/// Writes down that this process asks for a lock, and takes out what processes of this host left behind that are no more.
+/// Records that this process asks for a lock, and deletes the rows of processes of this host that have ended.
 pub(crate) fn write_down_program(
     database: &mut dyn Database,
     lock: &LockName,
@@ -129,7 +129,7 @@ pub(crate) fn write_down_program(
     let others = "SELECT pid FROM programs WHERE lock_digest = ? AND host = ?";
     for row in database.select(doing, others, &[digest, host_value])? {
         let pid: u32 = columns::number(&row, 0)?;
-        // Our own number may have been somebody else's.
+        // Our process id may have been another process's.
         if pid == std::process::id() || !Path::new(&format!("/proc/{pid}")).exists() {
             take_out_program(database, lock, host, pid)?;
         }
@@ -148,7 +148,7 @@ pub(crate) fn write_down_program(
     database.change(doing, &insert, &values).map(drop)
 }
 
-/// Takes out that a process of this host asks for a lock.
+/// Deletes the row of a process of this host that asked for a lock.
 pub(crate) fn take_out_program(
     database: &mut dyn Database,
     lock: &LockName,

@@ -1,8 +1,8 @@
 //! The ledger: what was tried and what was done, in the database that every machine shares.
 //! Uses `base`, `message`, `imap`, `database`, `lock`, `mailbox` and `schema`.
 //!
-//! Three tables (`sql/<engine>/`): `attempts` is the journal, a row per copy that a process set out to deliver;
-//! `messages` is what is known of a message; `copies` says for each copy where it is, or that it is still owed.
+//! Three tables (`sql/<engine>/`): `attempts` is the journal, a row for each attempt at a copy; `messages` has what is known of a
+//! message; `copies` says of each copy where it is, or that it is owed.
 
 mod addresses;
 pub(crate) mod check;
@@ -31,19 +31,18 @@ pub use outcome::{AttemptResult, Cause, Outcome};
 use crate::database::{DatabaseError, Session, Tables};
 use crate::lock::{Acquired, Holder, Holders, LockName, NamedLock};
 use crate::mailbox::{Placement, Position};
-use crate::message::Identity;
-use crate::message::Role;
+use crate::message::{Identity, Role};
 use crate::schema::Schema;
 use sha2::{Digest, Sha256};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Everything that a database is to this program.
+/// All that this program does with a database.
 pub trait Database: Session + NamedLock + Holders + Ledger + Schema + Inspect + Tables {}
 
 impl<T: Session + NamedLock + Holders + Ledger + Schema + Inspect + Tables> Database for T {}
 
-/// The name of a copy: (message, user, mailbox, role), as a digest. One copy, one key, on every engine.
+/// The key of a copy: a digest of message, role, user and mailbox, the same on every engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CopyKey([u8; 32]);
 
@@ -73,12 +72,12 @@ impl CopyKey {
     }
 }
 
-/// What a process writes down before it takes the lock: one row per copy. A crash after APPEND then leaves a trace.
+/// What a process journals before it takes the lock, a row for each copy: a crash after APPEND leaves these open.
 #[derive(Clone, Debug)]
 pub struct Journal<'a> {
-    /// Names this attempt. Version 7, so that rows of one time lie together.
+    /// The attempt's name. Version 7, so that rows of one time lie together.
     pub attempt: Uuid,
-    /// Whose message it is.
+    /// Which message it is.
     pub identity: &'a Identity,
     /// The lock that guards it.
     pub lock: &'a LockName,
@@ -92,47 +91,52 @@ pub struct Journal<'a> {
     pub host: &'a str,
     /// This process's id.
     pub pid: u32,
-    /// The copies it sets out to deliver.
+    /// The copies that it is to deliver.
     pub copies: Vec<JournalCopy<'a>>,
 }
 
 /// One copy in the journal.
 #[derive(Clone, Debug)]
 pub struct JournalCopy<'a> {
-    /// The copy's name.
+    /// The copy's key.
     pub key: CopyKey,
-    /// Its role.
     pub role: Role,
     /// The mailbox's user.
     pub user: &'a str,
     /// The mailbox.
     pub mailbox: &'a str,
-    /// Where the mailbox stood before anything was appended; `None` in a store without UIDs.
+    /// The mailbox's position before anything is appended; `None` in a store without UIDs.
     pub position: Option<Position>,
 }
 
 /// What the ledger knows of one copy.
 #[derive(Clone, Debug)]
 pub struct CopyHistory {
-    /// The copy's name.
+    /// The copy's key.
     pub key: CopyKey,
-    /// Set once the copy is recorded as delivered; where, if known.
+    /// Set if the copy is recorded as delivered.
     pub delivered: Option<DeliveredAt>,
-    /// Under which lock its message was recorded, and how many seconds ago by the database's clock; only where it is
-    /// delivered.
+    /// If it is delivered: the lock under which its message was recorded, and how many seconds ago by the database's clock.
     pub recorded: Option<(LockName, f64)>,
-    /// Attempts at it that have not ended, oldest first, our own among them if it was journalled.
+    /// Attempts at it that have not ended, the oldest first; our own, too, if it was journalled.
     pub open_attempts: Vec<OpenAttempt>,
 }
 
-/// Where a copy is that is recorded as delivered.
+impl CopyHistory {
+    /// Of a copy that the ledger does not know.
+    fn unknown(key: &CopyKey) -> Self {
+        Self { key: *key, delivered: None, recorded: None, open_attempts: Vec::new() }
+    }
+}
+
+/// A copy that is recorded as delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliveredAt {
     /// Where it was stored, if the server told.
     pub placement: Option<Placement>,
 }
 
-/// An attempt that has not ended, as far as the ledger knows: it runs now, or it died.
+/// An attempt that has not ended: it runs now, or it died.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenAttempt {
     /// Its name.
@@ -141,15 +145,15 @@ pub struct OpenAttempt {
     pub recipient: String,
     /// The host that it runs or ran on.
     pub host: String,
-    /// The lock that guards it: every other attempt at this copy should have the same.
+    /// Its lock: every other attempt at this copy should have the same.
     pub lock: LockName,
     /// How long ago it began, by the database's clock, in seconds; negative if that clock was set back.
     pub age: f64,
-    /// Where the mailbox stood when it began.
+    /// The mailbox's position when it began.
     pub position: Option<Position>,
 }
 
-/// What a delivery writes down at its end, in one transaction.
+/// What a delivery records at its end, in one transaction.
 #[derive(Clone, Debug, Default)]
 pub struct Record<'a> {
     /// The message; present whenever `copies` is not empty.
@@ -163,7 +167,7 @@ pub struct Record<'a> {
 /// What the ledger keeps of a message.
 #[derive(Clone, Debug)]
 pub struct MessageRecord<'a> {
-    /// (Message-ID, digest of what the author wrote), as one digest.
+    /// The digest of Message-ID and what the author wrote.
     pub identity: &'a Identity,
     /// The lock that guards it.
     pub lock: &'a LockName,
@@ -179,7 +183,6 @@ pub struct MessageRecord<'a> {
     pub to: Option<&'a str>,
     /// The decoded Cc.
     pub cc: Option<&'a str>,
-    /// The decoded Subject.
     pub subject: Option<&'a str>,
     /// The Date, in seconds since 1970, where it could be read.
     pub date: Option<i64>,
@@ -194,9 +197,8 @@ pub struct MessageRecord<'a> {
 /// One copy's row.
 #[derive(Clone, Debug)]
 pub struct CopyRecord<'a> {
-    /// The copy's name.
+    /// The copy's key.
     pub key: CopyKey,
-    /// Its role.
     pub role: Role,
     /// The mailbox's user.
     pub user: &'a str,
@@ -204,30 +206,30 @@ pub struct CopyRecord<'a> {
     pub mailbox: &'a str,
     /// The envelope recipient of the delivery that brought it.
     pub recipient: &'a str,
-    /// Delivered, or owed. A copy once delivered never becomes owed again.
+    /// A delivered copy never becomes owed.
     pub state: CopyState<'a>,
 }
 
-/// Whether a copy is where it belongs.
+/// Whether a copy is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyState<'a> {
     /// It is in its mailbox; where, if the server told.
     Delivered(Option<Placement>),
-    /// It is still owed, and why.
+    /// It is owed, and why.
     Owed(&'a str),
 }
 
 /// An attempt at one copy that has ended.
 #[derive(Clone, Debug)]
 pub struct EndedAttempt<'a> {
-    /// Which attempt.
+    /// The attempt's name.
     pub attempt: Uuid,
-    /// At which copy.
+    /// The copy's key.
     pub key: CopyKey,
-    /// How.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// How long its stages took, as [`Stages::as_json`](crate::delivery::Stages::as_json) writes it; `None` for an attempt
-    /// of another process, which took that with it.
+    /// How long its stages took, as [`Stages::as_json`](crate::delivery::Stages::as_json) writes it; `None` for an attempt of
+    /// another process that died.
     pub stages: Option<&'a str>,
 }
 
@@ -236,7 +238,7 @@ pub struct EndedAttempt<'a> {
 pub struct WayIn {
     /// For people.
     pub text: String,
-    /// Its name in the ledger.
+    /// Its key in the ledger.
     pub digest: [u8; 32],
 }
 
@@ -249,29 +251,28 @@ impl WayIn {
     }
 }
 
-/// What came of asking for a lock, and of looking at what is known of some copies under it.
+/// The answer to asking for a lock, and for what is known of some copies under it.
 #[derive(Debug)]
 pub enum AcquiredAndLooked {
     /// The lock is ours.
     Held {
         /// What is known of the copies, in the order asked for; or why that could not be read.
         looked: Result<Vec<CopyHistory>, DatabaseError>,
-        /// How long the look took by itself: nothing, where it was in one round trip with the lock.
+        /// How long the look took; zero if it was in one round trip with the lock.
         took: Duration,
     },
     /// Another session has the lock; which one, as far as the server and the journal tell.
     Busy(Option<Holder>),
 }
 
-/// What happened to messages, attempts and copies. It is written and read over the session that holds the lock.
+/// What a delivery reads and writes, over the session that holds the lock.
 ///
-/// A database without a table of addresses leaves out what has to do with that.
+/// An embedded database has no table of addresses: what is about that table fails there.
 pub trait Ledger: NamedLock {
     /// Which mailboxes these addresses have, and when this way in to the mailbox store was last proven, in one round trip.
     ///
     /// # Errors
-    /// Where the server cannot be asked; where it knows none of the addresses and takes no writes, so that another server may
-    /// know them; where this database has no table of addresses.
+    /// Where the server cannot be asked, or knows none of the addresses and takes no writes: another server may know them.
     fn look_up(&mut self, _addresses: &[&str], _way_in: Option<&WayIn>) -> Result<AddressBook, DatabaseError> {
         Err(addresses::no_table("looking addresses up"))
     }
@@ -284,23 +285,22 @@ pub trait Ledger: NamedLock {
         self.look_up(addresses, None)
     }
 
-    /// Remembers that this host has just proven a way in. On PostgreSQL this frees the lock, if one is held.
+    /// Records that this host has just proven a way in. On PostgreSQL this frees the lock, if one is held.
     ///
     /// # Errors
-    /// Where it may not be committed; where this database has no table of addresses.
+    /// Where it may not be committed.
     fn record_way_in(&mut self, _way_in: &WayIn, _host: &str) -> Result<(), DatabaseError> {
         Err(addresses::no_table("remembering a way in to the mailbox store"))
     }
 
-    /// Writes down that `host` refuses a recipient for good who is none of these addresses, and commits; `false`, with
-    /// nothing written, where one of them is in the table by now, or the table is empty.
+    /// Records that `host` refuses a recipient for good, since none of these addresses is in the table; `false`, with nothing
+    /// written, if one is by now, or if the table is empty.
     ///
-    /// The one statement that writes finds them missing once more. So the absence is no older than the commit, and the
-    /// server that says so is one that commits: no standby, no former primary that has not heard of its successor, no part of a
-    /// cluster that is cut off from the rest. Nothing that was read earlier refuses a recipient.
+    /// The statement that writes looks for them once more. So they are missing at the commit, on a server that can commit: no
+    /// standby, no former primary, no minority of a cluster. Nothing that was only read refuses a recipient.
     ///
     /// # Errors
-    /// Where it may not be committed; where this database has no table of addresses. Then no recipient is refused.
+    /// Where it may not be committed. Then no recipient is refused.
     fn refuse(&mut self, _host: &str, _addresses: &[&str]) -> Result<bool, DatabaseError> {
         Err(addresses::no_table("writing down that a recipient is refused"))
     }
@@ -311,7 +311,7 @@ pub trait Ledger: NamedLock {
     /// Where it may not be committed, or where the server refuses a value of it.
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError>;
 
-    /// The same; where the server refuses it for what it says of the message, it is written without that.
+    /// The same; where the server refuses a value from the message, it is written without these.
     ///
     /// # Errors
     /// Where it may not be committed.
@@ -319,8 +319,8 @@ pub trait Ledger: NamedLock {
         without_headers::journal_or_bare(journal, |journal| self.try_journal(journal))
     }
 
-    /// Takes the lock, and then looks at these copies, which this session has journalled: by a statement of its own behind
-    /// the one that took the lock, and so in a newer snapshot. Where an engine can do both in one round trip, it does.
+    /// Takes the lock, and then looks at these copies, which this session has journalled: by a later statement than the one that
+    /// took the lock, so in a newer snapshot. PostgreSQL does both in one round trip.
     ///
     /// # Errors
     /// Where the lock could not be asked for, as [`NamedLock::acquire`]; it is not held then.
@@ -336,22 +336,20 @@ pub trait Ledger: NamedLock {
         })
     }
 
-    /// What is known of these copies, in the order asked for, in a new statement and so a new snapshot: called under the
-    /// lock.
+    /// What is known of these copies, in the order asked for, by a new snapshot: called under the lock.
     ///
     /// # Errors
     /// Where it cannot be read.
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError>;
 
-    /// Writes down how it ended, and commits. On PostgreSQL this frees the lock, which lives in the same transaction;
-    /// elsewhere the lock is still held afterwards. Called without the lock (an attempt that found it busy ends itself),
-    /// it is a transaction of its own.
+    /// Writes the record, and commits. On PostgreSQL this frees the lock, which is held by the same transaction; elsewhere the lock
+    /// is still held afterwards. Called without the lock (by an attempt that found it busy), it is a transaction of its own.
     ///
-    /// Where the server refuses the record for what it says of the message, it is written without that, under the same
-    /// lock: the copies are in their mailboxes, and no header is worth deferring them for ever.
+    /// Where the server refuses a value from the message, the record is written without these, under the same lock: the copies are
+    /// in their mailboxes, and must not be deferred for ever.
     ///
     /// # Errors
-    /// Where it may not be committed: nothing, or (a lost reply to COMMIT) everything has then been written down.
+    /// Where it may not be committed: nothing is written then, or (a lost reply to COMMIT) everything.
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError>;
 
     /// How long ago the first attempt at any of these copies began, by the database's clock; zero if there was none.
@@ -361,9 +359,14 @@ pub trait Ledger: NamedLock {
     fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError>;
 }
 
-/// The lock is held, and this is the look, in a round trip of its own.
+/// The look, in a round trip of its own.
 fn looked_by_itself(look: impl FnOnce() -> Result<Vec<CopyHistory>, DatabaseError>) -> AcquiredAndLooked {
     let began = Instant::now();
     let looked = look();
     AcquiredAndLooked::Held { looked, took: began.elapsed() }
+}
+
+/// Microseconds as seconds; negative where a clock was set back.
+fn seconds(microseconds: i64) -> f64 {
+    microseconds as f64 / 1_000_000.0
 }

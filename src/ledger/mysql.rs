@@ -1,12 +1,12 @@
 //! The ledger in MySQL and MariaDB: `sql/mysql/`.
 //!
-//! The lock is in the session, so the order that matters is the delivery's: COMMIT here first, RELEASE_LOCK after. The
-//! look and the journal are autocommit statements: a transaction opened before the lock would keep the read view that it
-//! had then, and not see what was committed a moment ago.
+//! The lock is in the session: first the delivery's COMMIT, then RELEASE_LOCK. The look and the journal are autocommit statements:
+//! a transaction from before the lock would keep an older read view, and not see what was committed since.
 
 use super::{
     AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, CopyRecord, CopyState, DeliveredAt, Destination,
-    EndedAttempt, Journal, Ledger, MessageRecord, OpenAttempt, Record, WayIn, looked_by_itself, without_headers,
+    EndedAttempt, Journal, Ledger, MessageRecord, OpenAttempt, Record, WayIn, looked_by_itself, seconds,
+    without_headers,
 };
 use crate::database::mysql::{Answer, bytes_column, column, only_row, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
@@ -14,23 +14,20 @@ use crate::lock::{Holder, Holders, LockName, or_untold};
 use crate::mailbox::{Placement, Position};
 use crate::message::fold;
 use mysql::Row;
-use std::collections::HashMap;
 use std::time::Duration;
 use time::OffsetDateTime;
 use time::macros::format_description;
 use tracing::warn;
 use uuid::Uuid;
 
-/// A source of up to this size, in bytes, crosses within the batch, twice as long in hexadecimal digits. A larger one is
-/// worth the round trips of a prepared statement, which takes it as it is.
+/// A source of up to this size, in bytes, goes with the batch, twice as long in hexadecimal digits. A larger one goes as it is, by
+/// a prepared statement, for more round trips.
 const SOURCE_IN_BATCH: usize = 1 << 20;
 
-/// What of `max_allowed_packet` is left to everything but the source, in bytes. The texts of a record are bounded
-/// far below by the delivery.
+/// How much of `max_allowed_packet` is kept for everything but the source, in bytes: far more than a record's texts may have.
 const ROOM_BESIDE_SOURCE: usize = 1 << 20;
 
-/// The age of a row's `started_at` by the database's clock, in microseconds. UTC on both sides: no time zone, no summer
-/// time, no 2038.
+/// The age of a row's `started_at` by the database's clock, in microseconds.
 const AGE: &str = "TIMESTAMPDIFF(MICROSECOND, started_at, UTC_TIMESTAMP(6))";
 
 impl Ledger for MysqlDatabase {
@@ -56,8 +53,7 @@ impl Ledger for MysqlDatabase {
             }
         }
         let row = only_row(&answers, doing)?;
-        let proven: Option<i64> = column(row, 2, doing)?;
-        let proven = proven.map(|microseconds| microseconds as f64 / 1_000_000.0);
+        let proven = column::<Option<i64>>(row, 2, doing)?.map(seconds);
         AddressBook { entries, empty: column(row, 0, doing)?, proven }
             .unless_a_replica_knows_none(doing, column(row, 1, doing)?)
     }
@@ -79,11 +75,8 @@ impl Ledger for MysqlDatabase {
         let answers = self.retrying(|database| database.run(doing, &batch, 2))?;
         let row = only_row(&answers, doing)?;
         if column(row, 1, doing)? {
-            return Err(DatabaseError::new(
-                DatabaseFailure::ReadOnly,
-                doing,
-                "the server takes no writes (a replica?)",
-            ));
+            let detail = "the server takes no writes (a replica?)";
+            return Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail));
         }
         column(row, 0, doing)
     }
@@ -150,9 +143,8 @@ impl Ledger for MysqlDatabase {
             return Ok(Vec::new());
         }
         let keys = keys(copies);
-        // Two statements, two snapshots, and the attempts first: the end of an attempt is committed together with its copy,
-        // so that an attempt seen as ended has its copy seen as delivered. The other way round, a commit between the two
-        // would show a copy that is not delivered, and no attempt at it.
+        // Two snapshots, the attempts' first: an attempt's end is committed together with its copy, so an ended attempt has its
+        // copy in the later snapshot. The other way round, a commit in between would show neither the copy nor the attempt.
         let batch = format!(
             "SELECT copy_key, attempt, recipient, {AGE}, uid_validity, uid_next, host, lock_digest FROM attempts \
              WHERE copy_key IN ({keys}) AND ended_at IS NULL ORDER BY started_at, attempt; \
@@ -163,39 +155,31 @@ impl Ledger for MysqlDatabase {
         );
         let answers = self.run(doing, &batch, 2)?;
         let [attempts, delivered] = answers.as_slice() else {
-            return Err(DatabaseError::new(DatabaseFailure::Other, doing, "two answers were to come"));
+            return Err(DatabaseError::other(doing, "two answers were to come"));
         };
-        let mut open: HashMap<CopyKey, Vec<OpenAttempt>> = HashMap::new();
+        let mut histories: Vec<CopyHistory> = copies.iter().map(CopyHistory::unknown).collect();
         for row in attempts {
-            let key = CopyKey::from_bytes(bytes_column(row, 0, doing)?);
-            open.entry(key).or_default().push(open_attempt(row, doing)?);
+            let (key, attempt) = (CopyKey::from_bytes(bytes_column(row, 0, doing)?), open_attempt(row, doing)?);
+            for history in histories.iter_mut().filter(|history| history.key == key) {
+                history.open_attempts.push(attempt.clone());
+            }
         }
-        let mut done: HashMap<CopyKey, (DeliveredAt, Option<(LockName, f64)>)> = HashMap::new();
         for row in delivered {
             let key = CopyKey::from_bytes(bytes_column(row, 0, doing)?);
-            let placement = match (column(row, 1, doing)?, column(row, 2, doing)?) {
-                (Some(uid_validity), Some(uid)) => Some(Placement { uid_validity, uid }),
-                _ => None,
-            };
+            let both = column::<Option<u32>>(row, 1, doing)?.zip(column(row, 2, doing)?);
+            let placement = both.map(|(uid_validity, uid)| Placement { uid_validity, uid });
             let age: Option<i64> = column(row, 4, doing)?;
             let recorded = age.map(|age| Ok((lock_name(row, 3, doing)?, seconds(age)))).transpose()?;
-            done.insert(key, (DeliveredAt { placement }, recorded));
+            for history in histories.iter_mut().filter(|history| history.key == key) {
+                (history.delivered, history.recorded) = (Some(DeliveredAt { placement }), recorded);
+            }
         }
-        Ok(copies
-            .iter()
-            .map(|key| CopyHistory {
-                key: *key,
-                delivered: done.get(key).map(|(delivered, _)| *delivered),
-                recorded: done.get(key).and_then(|(_, recorded)| *recorded),
-                open_attempts: open.get(key).cloned().unwrap_or_default(),
-            })
-            .collect())
+        Ok(histories)
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
         if record.message.is_none() && !record.copies.is_empty() {
-            return Err(DatabaseError::new(
-                DatabaseFailure::Other,
+            return Err(DatabaseError::other(
                 "recording the delivery",
                 "copies without their message: a mistake in this program",
             ));
@@ -230,9 +214,9 @@ impl Holders for MysqlDatabase {
 }
 
 impl MysqlDatabase {
-    /// Who holds the lock: the session that the server names, and what that session wrote down of itself if it journalled an
-    /// attempt. A delivery that asks has journalled, too, and looks among the attempts at its own `copies`, by their index: a
-    /// holder that owes none of them is a mere session in the log. Without copies, all attempts under this lock are looked at.
+    /// Who holds the lock: the session that the server names, and what its journal says of it. A delivery asks by the index of its
+    /// own `copies`: of a holder that delivers none of them, the log has the session only. Without copies, all attempts under this
+    /// lock are looked at.
     fn holder_among(&mut self, lock: &LockName, copies: &[CopyKey]) -> Result<Option<Holder>, DatabaseError> {
         let doing = "asking who holds the lock";
         let ours = match copies {
@@ -241,8 +225,7 @@ impl MysqlDatabase {
         };
         let batch = format!(
             "SELECT IS_USED_LOCK({lock}); \
-             SELECT session, host, pid, queue_id, TIMESTAMPDIFF(MICROSECOND, started_at, UTC_TIMESTAMP(6)) \
-             FROM attempts \
+             SELECT session, host, pid, queue_id, {AGE} FROM attempts \
              WHERE {ours}ended_at IS NULL AND lock_digest = {digest} \
              AND session = IS_USED_LOCK({lock}) AND session <> CONNECTION_ID() \
              ORDER BY started_at DESC LIMIT 1",
@@ -269,10 +252,9 @@ impl MysqlDatabase {
         Ok(session.map(Holder::of_session))
     }
 
-    /// The source, unless the server could not take it. `max_allowed_packet` (16 MiB on MariaDB, 64 MiB on MySQL unless
-    /// set otherwise) bounds every value, however it is sent, and a packet above it costs the connection and the lock. A
-    /// message too large for that must not be deferred for ever: it is delivered, its source is not kept, and the log
-    /// says so.
+    /// The source, unless the server could not take it. `max_allowed_packet` (by default 16 MiB on MariaDB, 64 MiB on MySQL)
+    /// bounds every value, and a larger packet costs the connection and the lock. A message too large for that is delivered
+    /// without its source, and the log says so, instead of being deferred for ever.
     fn source_that_fits<'a>(&self, message: &MessageRecord<'a>) -> Option<&'a [u8]> {
         let source = message.raw?;
         let most = self.max_allowed_packet().saturating_sub(ROOM_BESIDE_SOURCE);
@@ -292,8 +274,8 @@ impl MysqlDatabase {
         source.len() <= SOURCE_IN_BATCH && source.len() * 2 + ROOM_BESIDE_SOURCE <= self.max_allowed_packet()
     }
 
-    /// One transaction, from START to COMMIT, in one round trip; in four if there is a large source. The caller rolls
-    /// back if it fails. A lost answer to COMMIT is an error like any other, and no reason to try again.
+    /// One transaction in one round trip; in four if there is a large source. The caller rolls back if it fails. A lost answer to
+    /// COMMIT is an error like any other, and no reason to try again.
     fn try_to_record(&mut self, record: &Record<'_>, source: Option<&[u8]>) -> Result<(), DatabaseError> {
         let doing = "recording the delivery";
         let mut statements = vec!["START TRANSACTION".to_owned()];
@@ -339,17 +321,14 @@ fn in_list(addresses: &[String]) -> String {
 
 fn open_attempt(row: &Row, doing: &str) -> Result<OpenAttempt, DatabaseError> {
     let age: i64 = column(row, 3, doing)?;
-    let position = match (column(row, 4, doing)?, column(row, 5, doing)?) {
-        (Some(uid_validity), Some(uid_next)) => Some(Position { uid_validity, uid_next }),
-        _ => None,
-    };
+    let both = column::<Option<u32>>(row, 4, doing)?.zip(column(row, 5, doing)?);
     Ok(OpenAttempt {
         attempt: Uuid::from_bytes(bytes_column(row, 1, doing)?),
         recipient: column(row, 2, doing)?,
         host: column(row, 6, doing)?,
         lock: lock_name(row, 7, doing)?,
         age: seconds(age),
-        position,
+        position: both.map(|(uid_validity, uid_next)| Position { uid_validity, uid_next }),
     })
 }
 
@@ -357,13 +336,8 @@ fn lock_name(row: &Row, index: usize, doing: &str) -> Result<LockName, DatabaseE
     Ok(LockName::from_digest(bytes_column(row, index, doing)?))
 }
 
-/// Microseconds as seconds; negative where the clock was set back.
-fn seconds(microseconds: i64) -> f64 {
-    microseconds as f64 / 1_000_000.0
-}
-
-/// The message, unless it is there. Either way LAST_INSERT_ID() is then its id: that is what the assignment to `id` is
-/// for (MySQL manual 15.2.7.2), which changes nothing.
+/// The message, unless it is there. The assignment to `id` changes nothing, but sets LAST_INSERT_ID() either way (MySQL manual
+/// 15.2.7.2).
 fn insert_message(message: &MessageRecord<'_>) -> String {
     format!(
         "INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, header_from, header_to, \
@@ -386,7 +360,7 @@ fn insert_message(message: &MessageRecord<'_>) -> String {
     )
 }
 
-/// The source, unless it is there: the rights of a delivery do not include changing one. `source` is a literal or `?`.
+/// The source, unless it is there: a delivery has no right to change one. `source` is a literal or `?`.
 fn insert_source(source: &str) -> String {
     format!(
         "INSERT INTO message_sources (message_id, source) SELECT @maildrop_message, {source} FROM DUAL \
@@ -394,9 +368,9 @@ fn insert_source(source: &str) -> String {
     )
 }
 
-/// The copy's row, new or changed: delivered never becomes owed. Assignments happen from left to right, so `state` comes
-/// last. The values are written out again, since what names the row to be inserted differs (`VALUES()` is deprecated in
-/// MySQL; MariaDB knows no alias).
+/// The copy's row, new or changed: delivered never becomes owed. Assignments go from left to right, so `state` comes last. The
+/// values are repeated, since MySQL and MariaDB have no name for the new row in common (`VALUES()` is deprecated in MySQL; MariaDB
+/// knows no alias).
 fn upsert_copy(copy: &CopyRecord<'_>) -> String {
     let recipient = sql::text(copy.recipient);
     let (state, placement, reason) = match copy.state {
@@ -437,7 +411,7 @@ fn upsert_copy(copy: &CopyRecord<'_>) -> String {
     )
 }
 
-/// The first word on how an attempt ended stands.
+/// An attempt's end. One that has ended stays as it ended.
 fn end_attempt(ended: &EndedAttempt<'_>) -> String {
     format!(
         "UPDATE attempts SET ended_at = UTC_TIMESTAMP(6), outcome = {}, stages = {} \
@@ -449,8 +423,8 @@ fn end_attempt(ended: &EndedAttempt<'_>) -> String {
     )
 }
 
-/// A Date field's seconds since 1970 as the server takes them: `None` outside of the years 1000 to 9999, which is what
-/// DATETIME is documented to hold. The field is the sender's to choose, and strict mode would refuse the row.
+/// A Date field's seconds since 1970 as a DATETIME; `None` outside of its years 1000 to 9999, for which strict mode would refuse
+/// the row.
 fn date(seconds: i64) -> Option<String> {
     let date = OffsetDateTime::from_unix_timestamp(seconds).ok()?;
     if !(1000..=9999).contains(&date.year()) {

@@ -15,13 +15,13 @@ pub enum Outcome {
     Adopted,
     /// The ledger had the copy as delivered.
     AlreadyThere,
-    /// The same; and what an earlier attempt may have left in the mailbox could not be looked for.
+    /// The same, but the mailbox could not be searched for what an earlier attempt may have left there.
     AlreadyThereUnchecked,
     /// The Sent copy could not be made, and is recorded as owed.
     Owed,
     /// Another delivery of the message held its lock.
     Busy,
-    /// Put off for another cause; with what the server or the system said, where that is known.
+    /// Put off for another cause; with what the server or the system said, if that is known.
     Deferred(Cause, Option<String>),
     /// Refused by a rule of the operator's, and why.
     Refused(String),
@@ -31,7 +31,7 @@ pub enum Outcome {
     AuditTookOut,
     /// `audit --repair` was about to take out a copy, and left it.
     AuditLeft,
-    /// A text that this release does not know: another release wrote it.
+    /// A text of another release, which this one does not know.
     Other(String),
 }
 
@@ -42,7 +42,7 @@ pub enum Cause {
     Unsettled,
     /// Another host delivers this message under another lock.
     OtherLock,
-    /// What was just written to the journal does not show.
+    /// The journal that was just written is not there.
     JournalForgotten,
     /// The ledger could not be read under the lock.
     LedgerUnreadable,
@@ -54,7 +54,7 @@ pub enum Cause {
     RecipientsCopyFailed,
     /// The mailbox store failed.
     Mailbox(MailboxFailure),
-    /// A cause that this release does not know, in the words of the one that wrote it.
+    /// A cause of another release, which this one does not know, in its words.
     Another(String),
 }
 
@@ -75,7 +75,7 @@ impl Outcome {
         Self::AuditLeft,
     ];
 
-    /// What every outcome of this kind is called; its details apart.
+    /// The outcome without its details.
     #[must_use]
     pub(crate) fn word(&self) -> &'static str {
         match self {
@@ -94,7 +94,7 @@ impl Outcome {
         }
     }
 
-    /// Why it was put off or refused, for people; of any other outcome all of its text.
+    /// Why it was put off or refused, for people; all of the text of any other outcome.
     #[must_use]
     pub(crate) fn reason(&self) -> String {
         let text = self.to_string();
@@ -102,7 +102,7 @@ impl Outcome {
         reason.map_or_else(|| text.clone(), ToOwned::to_owned)
     }
 
-    /// The outcome that the ledger's text says. What this release does not know comes back as it is.
+    /// The outcome of a text from the ledger.
     #[must_use]
     pub fn from_text(text: &str) -> Self {
         if let Some(plain) = Self::PLAIN.into_iter().find(|plain| plain.word() == text) {
@@ -132,7 +132,7 @@ impl fmt::Display for Outcome {
 }
 
 impl Cause {
-    /// The causes that this release writes, those at the mailbox store apart.
+    /// The causes that this release writes, but for those at the mailbox store.
     const OWN: [Self; 7] = [
         Self::Unsettled,
         Self::OtherLock,
@@ -179,7 +179,7 @@ impl fmt::Display for Cause {
 /// What causes are counted under that this release does not know.
 const ANOTHER_CAUSE: &str = "another cause";
 
-/// What an attempt came to, of all its copies.
+/// The result of an attempt, over all its copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AttemptResult {
     /// Postfix was told 0.
@@ -220,8 +220,7 @@ impl AttemptResult {
         }
     }
 
-    /// Of an attempt at several copies: the first failure, the recipient's before the sender's, which is not tried where
-    /// the recipient's failed.
+    /// Of an attempt at several copies: the recipient's failure, or else the sender's.
     pub(crate) fn of_attempt(copies: impl Iterator<Item = (Role, Self)>) -> Self {
         let failed = copies.filter(|(_, result)| *result != Self::Delivered);
         failed.min_by_key(|(role, _)| *role == Role::Sender).map_or(Self::Delivered, |(_, result)| result)

@@ -1,19 +1,18 @@
 //! The ledger on PostgreSQL.
 //!
-//! Each method is one round trip; the look goes along with the lock's statements. Before the lock they are single statements
-//! with parameters. Under it they are batches of the simple query protocol: the record's, so that its statements and its
-//! COMMIT travel together; the look's, since a statement with parameters keeps its snapshot until the next one (see
-//! [`PostgresDatabase`]). A batch has no parameters, so every value in it is written as hexadecimal digits
-//! (`database/postgres/literal.rs`), which nothing can break out of.
+//! Each method is one round trip; the look goes with the lock's statements. Before the lock they are single statements with
+//! parameters. Under it they are batches of the simple query protocol: the record, so that it and its COMMIT are one round trip;
+//! the look, since a statement with parameters keeps its snapshot until the next one (see [`PostgresDatabase`]). A batch has no
+//! parameters, so each value is written in hexadecimal digits (`database/postgres/literal.rs`), and cannot leave its quotes.
 
 use super::{AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, DeliveredAt, Destination, Journal, Ledger};
 use super::{OpenAttempt, Record, WayIn, without_headers};
 use crate::base::hex;
+use crate::database::DatabaseError;
 use crate::database::postgres::literal::stored;
 use crate::database::postgres::{
     Batch, HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, TextRow, Transaction, column,
 };
-use crate::database::{DatabaseError, DatabaseFailure};
 use crate::lock::{AcquiredAnd, LockName};
 use crate::mailbox::{Placement, Position};
 use crate::message::fold;
@@ -22,7 +21,7 @@ use std::time::Duration;
 
 mod statements;
 
-/// Casts make the answer the same for a view over the platform's own tables, whatever its types are.
+/// The casts are for a view over the platform's own tables, whatever its types are.
 const ADDRESSES: &str = "\
     SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven \
     FROM (SELECT NOT EXISTS (SELECT FROM addresses) AS empty, \
@@ -92,7 +91,7 @@ impl Ledger for PostgresDatabase {
 
     fn record_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
         let doing = "remembering a way in to the mailbox store";
-        // In the lock's transaction: with its COMMIT. Outside of one that is a warning of class 25, which is no error.
+        // COMMIT ends the lock's transaction. Without one it gives a warning of class 25.
         let batch = format!("{HEAR_NOTHING} {}; {HEAR_OF_THE_COMMIT} COMMIT", statements::way_in(way_in, host));
         self.batch(doing, &batch)?;
         self.transaction = Transaction::None;
@@ -118,7 +117,7 @@ impl Ledger for PostgresDatabase {
                 doing,
                 JOURNAL,
                 &[
-                    // As text: the crate's uuid type is a feature that nothing else needs.
+                    // As text: the crate's uuid type is an extra feature.
                     (&attempt, Type::TEXT),
                     (&&journal.identity.as_bytes()[..], Type::BYTEA),
                     (&&journal.lock.digest()[..], Type::BYTEA),
@@ -163,14 +162,13 @@ impl Ledger for PostgresDatabase {
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
-        // In the lock's transaction a contended statement is taken back to a savepoint, which leaves the lock alone. The
-        // savepoint also fails where there is no open and sound transaction (25P01, 25P02): a COMMIT alone would not,
-        // and the statements would be recorded without the lock.
+        // In the lock's transaction a contended statement is rolled back to a savepoint, which keeps the lock. A savepoint also
+        // fails outside of an open and sound transaction (25P01, 25P02), where the rest would be recorded without the lock.
         let (first, again) = match self.transaction {
             Transaction::None => (statements::BEGIN, statements::BEGIN_AGAIN),
             Transaction::Lock(_) => (statements::SAVEPOINT, statements::SAVEPOINT_AGAIN),
             Transaction::Schema => {
-                return Err(odd(statements::DOING, "the schema is being changed on this connection"));
+                return Err(DatabaseError::other(statements::DOING, "the schema is being changed on this connection"));
             }
         };
         let mut begin = first;
@@ -199,14 +197,13 @@ impl Ledger for PostgresDatabase {
             Some(row) => row.value(doing, 0)?,
             None => None,
         };
-        // Negative where the server's clock was set back: as good as just now.
+        // Negative where the server's clock was set back.
         Ok(age.and_then(|age| Duration::try_from_secs_f64(age).ok()).unwrap_or_default())
     }
 }
 
 impl PostgresDatabase {
-    /// One round trip; two more where the message's source is kept, so that its megabytes cross as bytes, and only once
-    /// for all recipients.
+    /// One round trip; two more where the message's source is kept, so that it crosses as bytes, and once for all recipients.
     fn try_record(&mut self, begin: &str, record: &Record<'_>) -> Result<(), DatabaseError> {
         let doing = statements::DOING;
         let mut batch = format!("{begin}{HEAR_NOTHING}");
@@ -221,7 +218,7 @@ impl PostgresDatabase {
                 batch.clear();
             }
         } else if !record.copies.is_empty() {
-            return Err(odd(doing, "copies without their message"));
+            return Err(DatabaseError::other(doing, "copies without their message"));
         }
         for copy in &record.copies {
             if let Some(message) = &record.message {
@@ -243,13 +240,12 @@ const LOOKING: &str = "looking at what was done";
 /// What the rows of a look say of the copies that were asked for.
 fn histories(copies: &[CopyKey], seen: &Batch) -> Result<Vec<CopyHistory>, DatabaseError> {
     let doing = LOOKING;
-    let unknown = |key: &CopyKey| CopyHistory { key: *key, delivered: None, recorded: None, open_attempts: Vec::new() };
-    let mut histories: Vec<CopyHistory> = copies.iter().map(unknown).collect();
+    let mut histories: Vec<CopyHistory> = copies.iter().map(CopyHistory::unknown).collect();
     for row in seen.rows() {
         // Counted from 1.
         let place = row.value::<usize>(doing, 0)?.and_then(|place| place.checked_sub(1));
         let history = place.and_then(|place| histories.get_mut(place));
-        let history = history.ok_or_else(|| odd(doing, "a copy that was not asked for"))?;
+        let history = history.ok_or_else(|| DatabaseError::other(doing, "a copy that was not asked for"))?;
         if row.truth(doing, 1)? {
             let placement = pair(doing, &row, 2, 3)?.map(|(uid_validity, uid)| Placement { uid_validity, uid });
             history.delivered = Some(DeliveredAt { placement });
@@ -260,8 +256,11 @@ fn histories(copies: &[CopyKey], seen: &Batch) -> Result<Vec<CopyHistory>, Datab
                 attempt,
                 recipient: row.text(doing, 5)?.unwrap_or_default().to_owned(),
                 host: row.text(doing, 9)?.unwrap_or_default().to_owned(),
-                lock: lock_name(doing, &row, 10)?.ok_or_else(|| odd(doing, "an attempt without a lock"))?,
-                age: row.value(doing, 6)?.ok_or_else(|| odd(doing, "an attempt without a beginning"))?,
+                lock: lock_name(doing, &row, 10)?
+                    .ok_or_else(|| DatabaseError::other(doing, "an attempt without a lock"))?,
+                age: row
+                    .value(doing, 6)?
+                    .ok_or_else(|| DatabaseError::other(doing, "an attempt without a beginning"))?,
                 position: pair(doing, &row, 7, 8)?.map(|(uid_validity, uid_next)| Position { uid_validity, uid_next }),
             });
         }
@@ -274,8 +273,8 @@ fn asked(addresses: &[&str]) -> Vec<String> {
     addresses.iter().map(|address| stored(&fold(address)).into_owned()).collect()
 }
 
-/// Two unsigned numbers that are known together or not at all. A number that IMAP cannot have counts as not known,
-/// which only ever means a longer search.
+/// Two unsigned numbers that are known together or not at all. A number that IMAP cannot have counts as not known, which only
+/// makes a search longer.
 fn pair(doing: &str, row: &TextRow<'_>, first: usize, second: usize) -> Result<Option<(u32, u32)>, DatabaseError> {
     let number = |index| -> Result<Option<u32>, DatabaseError> {
         Ok(row.value::<i64>(doing, index)?.and_then(|value| u32::try_from(value).ok()))
@@ -287,10 +286,7 @@ fn pair(doing: &str, row: &TextRow<'_>, first: usize, second: usize) -> Result<O
 fn lock_name(doing: &str, row: &TextRow<'_>, index: usize) -> Result<Option<LockName>, DatabaseError> {
     let Some(digits) = row.text(doing, index)? else { return Ok(None) };
     let digest = hex::decode(digits).and_then(|digest| digest.try_into().ok());
-    digest.map(|digest| Some(LockName::from_digest(digest))).ok_or_else(|| odd(doing, "a lock's digest that is none"))
-}
-
-/// What should never come about.
-fn odd(doing: &str, detail: &str) -> DatabaseError {
-    DatabaseError::new(DatabaseFailure::Other, doing, detail)
+    digest
+        .map(|digest| Some(LockName::from_digest(digest)))
+        .ok_or_else(|| DatabaseError::other(doing, "a lock's digest that is none"))
 }

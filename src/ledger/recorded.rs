@@ -1,22 +1,21 @@
-//! What the ledger has recorded, read by people: which copies are where, which are owed, whose message they are.
-//!
-//! No delivery asks any of this. Long answers come in pieces: a stretch of time, or a few hundred rows.
+//! What `audit` and `replay` read: which copies are delivered where, which are owed, and their messages. Long answers come in
+//! pieces: a span of time, or a few hundred rows.
 
-use super::columns::{number, optional, owned as text_of, placement, role, text};
+use super::columns::{number, optional, owned, placement, role, text};
 use super::{CopyKey, Database, time_span};
+use crate::base::timestamp;
 use crate::database::{DatabaseError, Row, Value};
 use crate::lock::LockName;
 use crate::mailbox::{MailboxError, Matching, Placement, ReadableMailbox, Recorded, Wanted, look_everywhere};
-use crate::message::Role;
-use crate::message::{Identity, message_id_for_search};
+use crate::message::{Identity, Role, message_id_for_search};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 /// An hour, in microseconds.
 const HOUR: i64 = 3_600_000_000;
-/// How much older than its last copy a message may be: Postfix tries for five days (maximal_queue_lifetime).
+/// A message may be this much older than its last copy: Postfix tries for five days (maximal_queue_lifetime).
 const LATE: i64 = 7 * 24 * HOUR;
 /// How many rows one answer holds.
 const PAGE: usize = 500;
@@ -28,23 +27,20 @@ const DOING: &str = "reading the ledger";
 pub struct RecordedCopy {
     /// The row of the message.
     pub message: i64,
-    /// Whose message it is.
+    /// Which message it is of.
     pub identity: Identity,
-    /// The lock that guards it. Never made from a mailbox's bytes: Cyrus stores X for each byte beyond ASCII.
+    /// The lock that guards it. It cannot be made from a mailbox's bytes: Cyrus stores X for each byte beyond ASCII.
     pub lock: LockName,
     /// The Message-ID for people, angle brackets included; made up where the message has none.
     pub message_id: String,
     /// The envelope sender; empty for the null sender.
     pub sender: String,
-    /// The subject.
     pub subject: Option<String>,
     /// When the message was first recorded, in microseconds since 1970.
     pub recorded_at: i64,
-    /// Its role.
     pub role: Role,
     /// The mailbox's user.
     pub user: String,
-    /// The mailbox.
     pub mailbox: String,
     /// The envelope recipient of the delivery that brought it, or owes it.
     pub recipient: String,
@@ -101,8 +97,8 @@ impl RecordedCopy {
 /// Which copies are meant.
 #[derive(Clone, Copy, Debug)]
 pub struct Selection<'a> {
-    /// Of messages recorded since then, in microseconds since 1970, or delivered since then of those recorded in the week
-    /// before: a backup of that moment has none of these.
+    /// Of messages recorded since then (in microseconds since 1970), or recorded in the week before and delivered since then: what
+    /// a backup of that moment does not have.
     pub since: i64,
     /// Only this user's (`scuba`), or only this mailbox's (`scuba/Sent`).
     pub mailbox: Option<&'a str>,
@@ -117,12 +113,11 @@ impl Selection<'_> {
     }
 }
 
-/// A delivered copy in as few bytes as will do: a week of them has to fit into memory.
+/// A delivered copy in few bytes: a week of them has to fit into memory.
 #[derive(Clone, Copy, Debug)]
 pub struct DeliveredCopy {
     /// The row of its message.
     pub message: i64,
-    /// Its role.
     pub role: Role,
     /// Where it was stored, if the server told.
     pub placement: Option<Placement>,
@@ -137,7 +132,7 @@ pub(crate) type Mailboxes = BTreeMap<(String, String), Vec<DeliveredCopy>>;
 pub fn delivered(database: &mut dyn Database, selection: &Selection<'_>) -> Result<Mailboxes, DatabaseError> {
     let dialect = database.dialect();
     let now = time_span::now(database)?;
-    // Rows come in the order of their times, but for what raced: an hour makes up for that, and for a clock set back.
+    // Ids are in the order of times, nearly: an hour is more than races and clocks set back make up.
     let first = format!("SELECT {} FROM messages ORDER BY id LIMIT 1", dialect.microseconds("recorded_at"));
     let first = database.select(DOING, &first, &[])?;
     let Some(first) = first.first().map(|row| number::<i64>(row, 0)).transpose()? else { return Ok(Mailboxes::new()) };
@@ -148,7 +143,7 @@ pub fn delivered(database: &mut dyn Database, selection: &Selection<'_>) -> Resu
                WHERE m.recorded_at >= ? AND m.recorded_at < ? AND c.state = 'delivered' \
                AND (m.recorded_at >= ? OR c.updated_at >= ?)";
     let mut mailboxes = Mailboxes::new();
-    // An hour at a time, which every engine finds by its index of times and none has to sort.
+    // An hour at a time: each engine finds it by its index of times, and none has to sort.
     let mut from = selection.since.saturating_sub(LATE).max(first.saturating_sub(HOUR));
     let since = Value::Moment(selection.since);
     while from < now.saturating_add(HOUR) {
@@ -187,22 +182,21 @@ fn copy(row: &Row) -> Result<RecordedCopy, DatabaseError> {
     Ok(RecordedCopy {
         message: number(row, 0)?,
         identity: Identity::from_bytes(row.digest(1)?),
-        message_id: text_of(row, 2)?,
-        sender: text_of(row, 3)?,
+        message_id: owned(row, 2)?,
+        sender: owned(row, 3)?,
         subject: optional(row, 4),
         recorded_at: number(row, 5)?,
         role: role(row, 6)?,
-        user: text_of(row, 7)?,
-        mailbox: text_of(row, 8)?,
-        recipient: text_of(row, 9)?,
+        user: owned(row, 7)?,
+        mailbox: owned(row, 8)?,
+        recipient: owned(row, 9)?,
         placement: placement(row, 10)?,
         reason: optional(row, 12),
         lock: LockName::from_digest(row.digest(13)?),
     })
 }
 
-/// All that is known of these copies of one mailbox; what the ledger has dropped meanwhile is left out. Ask for some
-/// hundreds at a time.
+/// These copies of one mailbox in full, as far as the ledger still has them. Ask for some hundreds at a time.
 pub(crate) fn of_mailbox(
     database: &mut dyn Database,
     (user, mailbox): (&str, &str),
@@ -236,29 +230,22 @@ pub fn of_message(database: &mut dyn Database, message: i64) -> Result<Vec<Recor
     database.select(DOING, &sql, &[Value::Integer(message)])?.iter().map(copy).collect()
 }
 
-/// How a copy that is there came to be there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Brought {
-    /// The envelope sender with which its message was first recorded, whoever that was for; empty for the null sender.
-    pub sender: String,
-    /// When it was delivered, in microseconds since 1970.
-    pub delivered_at: i64,
-    /// Postfix's queue id of the delivery that brought it, if it was given.
+/// The delivery that had brought a copy which another one found there already.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EarlierDelivery {
+    /// Postfix's queue id, if it was given; `None` as well where the attempt is no longer kept.
     pub queue_id: Option<String>,
-    /// The host of that delivery; `None` where the attempt is no longer kept.
+    /// Its host; `None` where the attempt is no longer kept.
     pub host: Option<String>,
-}
-
-impl Brought {
-    /// [`delivered_at`](Self::delivered_at), RFC 3339.
-    #[must_use]
-    pub(crate) fn moment(&self) -> Option<String> {
-        OffsetDateTime::from_unix_timestamp_nanos(i128::from(self.delivered_at) * 1000).ok()?.format(&Rfc3339).ok()
-    }
+    /// The envelope sender with which the message was first recorded, for whichever recipient; empty for the null sender.
+    pub sender: String,
+    /// In microseconds since 1970.
+    #[serde(serialize_with = "timestamp::serialize")]
+    pub delivered_at: i64,
 }
 
 /// How this copy came to be there, if it is delivered: one row by its key, and the attempts at it.
-pub fn brought(database: &mut dyn Database, copy: &CopyKey) -> Result<Option<Brought>, DatabaseError> {
+pub fn earlier_delivery(database: &mut dyn Database, copy: &CopyKey) -> Result<Option<EarlierDelivery>, DatabaseError> {
     let sql = format!(
         "SELECT m.sender, {}, a.queue_id, a.host FROM copies c JOIN messages m ON m.id = c.message \
          LEFT JOIN attempts a ON a.copy_key = c.copy_key AND a.outcome IN ('appended', 'adopted') \
@@ -266,15 +253,11 @@ pub fn brought(database: &mut dyn Database, copy: &CopyKey) -> Result<Option<Bro
         database.dialect().microseconds("c.delivered_at")
     );
     let rows = database.select("asking how a copy came to be there", &sql, &[Value::Bytes(copy.as_bytes())])?;
-    let brought = |row: &Row| {
-        Ok(Brought {
-            sender: text_of(row, 0)?,
-            delivered_at: number(row, 1)?,
-            queue_id: optional(row, 2),
-            host: optional(row, 3),
-        })
+    let earlier = |row: &Row| {
+        let (sender, delivered_at) = (owned(row, 0)?, number(row, 1)?);
+        Ok(EarlierDelivery { queue_id: optional(row, 2), host: optional(row, 3), sender, delivered_at })
     };
-    rows.first().map(brought).transpose()
+    rows.first().map(earlier).transpose()
 }
 
 /// The copies that deliveries left owed, oldest last attempt first. [`Selection::since`] is about that last attempt.
@@ -304,11 +287,11 @@ pub fn owed(database: &mut dyn Database, selection: &Selection<'_>) -> Result<Ve
     Ok(owed.into_iter().map(|(_, copy)| copy).collect())
 }
 
-/// Records an owed copy as delivered, there: its author's own mail program has saved one. Where it is not owed any more, what
-/// another has recorded stays.
+/// Records an owed copy as delivered, because its author's own mail program has saved one there. One that is not owed any more
+/// stays as it is.
 ///
 /// # Errors
-/// The database fails; nothing is then recorded.
+/// Where the database fails; nothing is recorded then.
 pub(crate) fn adopt_owed(
     database: &mut dyn Database,
     copy: &CopyKey,
@@ -328,8 +311,8 @@ pub(crate) fn adopt_owed(
     database.change("recording the author's own copy", &sql, &values).map(drop)
 }
 
-/// Those that are owed by now, and how many are left to their authors' mail programs for a while yet: of messages that were
-/// recorded less than `left_for` ago.
+/// The owed copies that are due, and how many are not: copies of messages recorded less than `left_for` ago are left to their
+/// authors' mail programs.
 pub fn owed_by_now(
     database: &mut dyn Database,
     selection: &Selection<'_>,

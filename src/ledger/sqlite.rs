@@ -2,7 +2,7 @@
 
 use super::{
     CopyHistory, CopyKey, CopyRecord, CopyState, DeliveredAt, Journal, Ledger, MessageRecord, OpenAttempt, Record,
-    without_headers,
+    seconds, without_headers,
 };
 use crate::database::sqlite::now;
 use crate::database::{DatabaseError, DatabaseFailure, SqliteDatabase};
@@ -46,7 +46,7 @@ impl Ledger for SqliteDatabase {
 
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {
         self.patiently("looking at what is known of the copies", |connection| {
-            // One transaction that only reads: one snapshot for all of it, taken at its first SELECT, so now.
+            // One snapshot for all copies, taken at the first SELECT.
             let transaction = connection.transaction()?;
             let histories = copies.iter().map(|key| history(&transaction, *key)).collect::<rusqlite::Result<_>>()?;
             transaction.commit()?;
@@ -69,16 +69,11 @@ impl Ledger for SqliteDatabase {
                     }
                 }
                 for ended in &record.ended {
+                    let (outcome, attempt) = (ended.outcome.to_string(), ended.attempt.as_bytes());
                     transaction.execute(
                         "UPDATE attempts SET ended_at = ?, outcome = ?, stages = ?
                          WHERE attempt = ? AND copy_key = ? AND ended_at IS NULL",
-                        params![
-                            now,
-                            ended.outcome.to_string(),
-                            ended.stages,
-                            ended.attempt.as_bytes(),
-                            ended.key.as_bytes()
-                        ],
+                        params![now, outcome, ended.stages, attempt, ended.key.as_bytes()],
                     )?;
                 }
                 Ok(())
@@ -142,12 +137,6 @@ fn history(connection: &Connection, key: CopyKey) -> rusqlite::Result<CopyHistor
     Ok(CopyHistory { key, delivered, recorded: recorded.flatten(), open_attempts })
 }
 
-/// Microseconds as seconds; negative where the clock was set back.
-fn seconds(microseconds: i64) -> f64 {
-    let span = Duration::from_micros(microseconds.unsigned_abs()).as_secs_f64();
-    if microseconds < 0 { -span } else { span }
-}
-
 /// Writes the message if it is not there yet, and says which row it is.
 fn write_message(transaction: &Transaction<'_>, message: &MessageRecord<'_>, now: i64) -> rusqlite::Result<i64> {
     transaction.execute(
@@ -166,7 +155,7 @@ fn write_message(transaction: &Transaction<'_>, message: &MessageRecord<'_>, now
             ":to": message.to,
             ":cc": message.cc,
             ":subject": message.subject,
-            // A Date field may claim the year 300,000: that is no reason to fail.
+            // A Date field may claim any year.
             ":sent_at": message.date.map(|seconds| seconds.saturating_mul(1_000_000)),
             ":headers": message.headers,
             ":size": i64::try_from(message.size).unwrap_or(i64::MAX),
@@ -185,7 +174,7 @@ fn write_message(transaction: &Transaction<'_>, message: &MessageRecord<'_>, now
     Ok(id)
 }
 
-/// Writes a copy's row. One that is delivered stays so, whatever is said later; only a newer delivery moves it.
+/// Writes a copy's row. A delivered copy never becomes owed; only another delivery changes where it is.
 fn write_copy(transaction: &Transaction<'_>, message: i64, copy: &CopyRecord<'_>, now: i64) -> rusqlite::Result<usize> {
     let (state, placement, reason) = match copy.state {
         CopyState::Delivered(placement) => ("delivered", placement, None),

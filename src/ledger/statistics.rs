@@ -6,8 +6,7 @@ use crate::database::{DatabaseError, Value};
 use crate::message::Role;
 use uuid::Uuid;
 
-/// Rows of a page. The rows of one attempt are written by one statement: they lie in the same page, or in two that follow
-/// one another.
+/// Rows of a page. The rows of one attempt lie in one page, or in two pages after each other.
 const PAGE: usize = 4000;
 
 /// An attempt's part in one copy.
@@ -20,7 +19,7 @@ pub(crate) struct TriedCopy {
     pub(crate) stages: Option<String>,
 }
 
-/// Shows what was tried from `from` up to, not including, `until`, both in microseconds since 1970, page by page.
+/// Calls `see` for each page of what was tried from `from` up to, not including, `until`, in microseconds since 1970.
 pub(crate) fn each_page_of_attempts(
     database: &mut dyn Database,
     from: i64,

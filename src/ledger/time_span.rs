@@ -1,20 +1,19 @@
-//! Walks through the attempts or the messages of a span of time, a page at a time, so that memory stays flat and no
-//! statement takes long, whatever the tables have grown to.
+//! Reads the attempts or the messages of a span of time in pages, so that memory stays flat and no statement takes long, however
+//! large the tables are.
 //!
-//! How the rows of a span of time are found is the engine's matter. A B-tree brings them in order, page after page:
-//! attempts on MySQL, MariaDB and SQLite lie in the order of their UUIDs (version 7), messages have an index by time.
-//! PostgreSQL has block range indexes, which bring all rows of a slice of time, unordered: there the slices are made as
-//! wide as a page needs, by what the last one held, and each row is looked at about twice.
+//! On MySQL, MariaDB and SQLite a B-tree has the rows in order: attempts by their UUIDs (version 7), messages by an index on their
+//! time. PostgreSQL has block range indexes, which find all rows of a slice of time, unordered: each slice is made about as wide as
+//! a page needs, by what the last one held, and each row is read about twice.
 
 use super::{Database, columns};
 use crate::database::{DatabaseError, Dialect, Row, Value};
 use std::time::Duration;
 use uuid::Uuid;
 
-/// How far the clocks of hosts, which the UUIDs of attempts come from, may be from the database's, in microseconds.
+/// How far the clocks of hosts, which make the UUIDs of attempts, may be from the database's, in microseconds.
 pub(super) const CLOCKS_DIFFER: i64 = 3_600_000_000;
 
-/// The table that is walked through.
+/// The table that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Table {
     /// Rows of `attempts`, as `a`, that began in the span.
@@ -32,7 +31,7 @@ pub(super) struct Pages {
     /// How wide the next slice is, in microseconds.
     width: i64,
     limit: usize,
-    /// The last row, where the next page goes on after it.
+    /// The last row, if the next page begins after it.
     last: Option<Last>,
     over: bool,
 }
@@ -43,7 +42,7 @@ enum Last {
     Message { recorded: i64, id: i64 },
 }
 
-/// A page: first come the walk's own columns, then those that were asked for.
+/// A page: first the columns by which the next page is found, then those that were asked for.
 pub(super) struct Page {
     pub(super) rows: Vec<Row>,
     /// The first column that was asked for.
@@ -57,8 +56,7 @@ impl Pages {
         Self { table, from, until, width: until.saturating_sub(from).max(1), limit, last: None, over: false }
     }
 
-    /// The next rows that meet `condition`; `None` at the end. `columns` and `condition` are SQL, `asked` the values in the
-    /// condition's places.
+    /// The next rows that meet `condition`, whose values are `asked`; `None` at the end.
     pub(super) fn next(
         &mut self,
         database: &mut dyn Database,
@@ -70,16 +68,16 @@ impl Pages {
         let by_uuid = self.table == Table::Attempts && dialect != Dialect::Postgresql;
         while !self.over && self.from < self.until {
             let end = if by_uuid { self.until } else { self.from.saturating_add(self.width).min(self.until) };
-            let (from_table, time, order, own) = match self.table {
-                Table::Attempts if by_uuid => ("attempts a", "a.started_at", "a.attempt, a.copy_key", 3),
-                Table::Attempts => ("attempts a", "a.started_at", "a.started_at, a.attempt, a.copy_key", 3),
-                Table::Messages => ("messages m", "m.recorded_at", "m.recorded_at, m.id", 2),
+            let (from_table, time, order) = match self.table {
+                Table::Attempts if by_uuid => ("attempts a", "a.started_at", "a.attempt, a.copy_key"),
+                Table::Attempts => ("attempts a", "a.started_at", "a.started_at, a.attempt, a.copy_key"),
+                Table::Messages => ("messages m", "m.recorded_at", "m.recorded_at, m.id"),
             };
-            let mut keys = vec![dialect.microseconds(time)];
-            match self.table {
-                Table::Attempts => keys.extend([dialect.uuid("a.attempt"), dialect.hex("a.copy_key")]),
-                Table::Messages => keys.push("m.id".into()),
-            }
+            let moment = dialect.microseconds(time);
+            let keys = match self.table {
+                Table::Attempts => vec![moment, dialect.uuid("a.attempt"), dialect.hex("a.copy_key")],
+                Table::Messages => vec![moment, "m.id".into()],
+            };
             let mut bounds = vec![format!("{time} >= ? AND {time} < ?")];
             let mut values = vec![Value::Moment(self.from), Value::Moment(end)];
             if by_uuid {
@@ -87,9 +85,9 @@ impl Pages {
                     Some(Last::Attempt { attempt, .. }) => attempt,
                     _ => first_uuid_of(self.from.saturating_sub(CLOCKS_DIFFER)),
                 };
+                let beyond = first_uuid_of(self.until.saturating_add(CLOCKS_DIFFER));
                 bounds.push("a.attempt >= ? AND a.attempt < ?".into());
-                values
-                    .extend([Value::Uuid(first), Value::Uuid(first_uuid_of(self.until.saturating_add(CLOCKS_DIFFER)))]);
+                values.extend([Value::Uuid(first), Value::Uuid(beyond)]);
             }
             match &self.last {
                 Some(Last::Attempt { attempt, copy_key, .. }) if by_uuid => {
@@ -116,7 +114,7 @@ impl Pages {
             let rows = database.select("reading the ledger", &sql, &values)?;
             self.go_on(&rows, by_uuid, end)?;
             if !rows.is_empty() {
-                return Ok(Some(Page { rows, first: own }));
+                return Ok(Some(Page { rows, first: keys.len() }));
             }
         }
         Ok(None)
@@ -171,7 +169,7 @@ pub(super) fn attempts_before(dialect: Dialect, before: i64) -> (&'static str, V
     ("a.started_at < ? AND a.attempt < ?", vec![Value::Moment(before), Value::Uuid(beyond)])
 }
 
-/// What finds again the attempts that a page of them covers, as SQL with its values.
+/// What finds again the attempts of a page, as SQL with its values.
 pub(super) fn attempts_of(
     dialect: Dialect,
     page: &Page,
@@ -199,8 +197,8 @@ pub fn microseconds(span: Duration) -> i64 {
     i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The lowest UUID of version 7 that was made at this moment: its milliseconds, and nothing but zeros after them
-/// (RFC 9562 section 5.7). Of a moment that it cannot hold, the nearest.
+/// The lowest UUID of version 7 of this moment: its milliseconds, and zeros (RFC 9562 section 5.7). For a moment that it cannot
+/// hold, the nearest.
 pub(crate) fn first_uuid_of(microseconds: i64) -> Uuid {
     let milliseconds = u128::try_from(microseconds / 1000).unwrap_or(0).min((1 << 48) - 1);
     Uuid::from_u128(milliseconds << 80)

@@ -1,10 +1,10 @@
-//! All that the ledger has of one message: which messages are meant by a Message-ID, a queue id or an address, and each
-//! one's copies and attempts, whoever made them.
+//! What `trace` reads: the messages that a Message-ID, a queue id or an address stands for, and all copies of each and attempts at
+//! it.
 
-use super::{Outcome, columns, stage_times, time_span};
+use super::recorded::EarlierDelivery;
+use super::{AttemptResult, Database, Outcome, columns, stage_times, time_span};
 use crate::base::{hex, timestamp};
 use crate::database::{DatabaseError, Row, Value};
-use crate::ledger::{AttemptResult, Database};
 use crate::lock::{Holder, LockName};
 use crate::message::Role;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
@@ -13,15 +13,15 @@ use uuid::Uuid;
 /// Rows of one answer.
 const PAGE: usize = 500;
 
-/// By what messages are looked for.
+/// What messages are looked for by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum By<'a> {
-    /// The lock of a Message-ID. It has an index, and is found however old it is.
+    /// The lock of a Message-ID. It has an index, so its age does not matter.
     Lock(&'a LockName),
     /// Postfix's queue id, among the attempts since a moment.
     QueueId(&'a str, i64),
-    /// What was tried since a moment for an envelope recipient or a mailbox's user, and what an envelope sender sent. The
-    /// address is in the form in which the ledger keeps it; the user's name as it was given.
+    /// An envelope recipient, a mailbox's user or an envelope sender, since a moment. The address is as the ledger keeps it; the
+    /// user's name as it was given.
     Address { address: &'a str, user: &'a str, since: i64 },
 }
 
@@ -42,11 +42,11 @@ pub(crate) struct Story {
     pub(crate) identity: String,
     /// The lock that guards it, and who holds it now.
     pub(crate) lock: HeldLock,
-    /// What was recorded with the first copy; `None` where none was delivered yet.
+    /// What was recorded with the first copy; `None` where none is delivered yet.
     pub(crate) message: Option<RecordedMessage>,
-    /// Recipients' copies first, in the order of their users.
+    /// Recipients' copies first, by user.
     pub(crate) copies: Vec<StoryCopy>,
-    /// In the order of time.
+    /// The oldest first.
     pub(crate) attempts: Vec<StoryAttempt>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct RecordedMessage {
     pub(crate) source_kept: bool,
 }
 
-/// Where a copy is, or that it is owed.
+/// A copy that is delivered or owed.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct StoryCopy {
     /// The digest that names it.
@@ -122,7 +122,7 @@ pub(crate) struct StoryAttempt {
     /// When the last of it ended, if all of it has.
     #[serde(serialize_with = "timestamp::serialize_optional")]
     pub(crate) ended_at: Option<i64>,
-    /// Whether it is the one that holds the lock now.
+    /// Whether it holds the lock now.
     pub(crate) holds_the_lock: bool,
     /// Its copies, the recipient's first.
     pub(crate) copies: Vec<TriedCopy>,
@@ -150,20 +150,6 @@ pub(crate) struct TriedCopy {
     pub(crate) earlier: Option<EarlierDelivery>,
 }
 
-/// The delivery that had brought a copy.
-#[derive(Clone, Debug, serde::Serialize)]
-pub(crate) struct EarlierDelivery {
-    /// Postfix's queue id; `None` as well where the attempt is no longer kept.
-    pub(crate) queue_id: Option<String>,
-    /// The host of that delivery; `None` where the attempt is no longer kept.
-    pub(crate) host: Option<String>,
-    /// The envelope sender with which the message was first recorded.
-    pub(crate) sender: Option<String>,
-    /// In microseconds since 1970.
-    #[serde(serialize_with = "timestamp::serialize")]
-    pub(crate) delivered_at: i64,
-}
-
 fn as_text<S: Serializer>(name: &impl std::fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(name)
 }
@@ -188,7 +174,7 @@ impl Serialize for HeldLock {
             })
         });
         let mut lock = serializer.serialize_struct("HeldLock", 3)?;
-        // A bigint as text: JSON numbers lose their last digits above 2^53 in many programs.
+        // As text: many programs round JSON numbers above 2^53.
         lock.serialize_field("postgresql", &self.name.postgres_key().to_string())?;
         lock.serialize_field("mysql", &self.name.mysql_name())?;
         lock.serialize_field("holder", &holder)?;
@@ -279,8 +265,8 @@ fn select(
     found.collect()
 }
 
-/// Each of them once, the newest first. Whoever is among the newest `limit` is among the newest `limit` of the table that
-/// makes it so.
+/// Each of them once, the newest first. Among the newest `limit` of all is nothing that is not among the newest `limit` of its own
+/// table.
 fn newest(mut found: Vec<FoundMessage>, limit: usize) -> (Vec<FoundMessage>, bool) {
     found.sort_by_key(|found| std::cmp::Reverse(found.newest));
     let mut once: Vec<FoundMessage> = Vec::new();
@@ -335,9 +321,9 @@ fn holds(attempt: &StoryAttempt, holder: &Holder) -> bool {
     attempt.result() == AttemptResult::Open && (named || same_session)
 }
 
-/// Says of each recipient's copy that an attempt found there already how it had come.
+/// Fills in how each recipient's copy that an attempt found there already had come.
 fn tell_what_was_there(story: &mut Story) {
-    let sender = story.message.as_ref().map(|message| message.sender.clone());
+    let Some(message) = &story.message else { return };
     let brought_by = |key: &[u8; 32]| {
         let brought = |tried: &&TriedCopy| {
             tried.key == *key && matches!(tried.outcome, Some(Outcome::Appended | Outcome::Adopted))
@@ -355,7 +341,7 @@ fn tell_what_was_there(story: &mut Story) {
             let earlier = EarlierDelivery {
                 queue_id: by.and_then(|by| by.queue_id.clone()),
                 host: by.map(|by| by.host.clone()),
-                sender: sender.clone(),
+                sender: message.sender.clone(),
                 delivered_at: copy.delivered_at.unwrap_or(copy.updated_at),
             };
             (copy.key, earlier)
@@ -473,7 +459,7 @@ fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<Sto
             }
         }
         if rows.len() < PAGE {
-            // The hosts' clocks made their UUIDs; the order of time is the database's.
+            // UUIDs have the hosts' clocks; the order of time is the database's.
             attempts.sort_by_key(|attempt| (attempt.began_at, attempt.attempt));
             return Ok(attempts);
         }

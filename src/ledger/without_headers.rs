@@ -1,18 +1,17 @@
 //! A record, and a journal, without what the message's author wrote.
 //!
-//! The header fields are anybody's to write, and the site's database may have a rule that one of them breaks: a
-//! constraint, a trigger, an index with a longest entry. The copies are in their mailboxes by then; deferring the message
-//! for a subject would defer it at each retry, until Postfix gives it up. So it is recorded without them, once more. And so
-//! is the journal, which is the first to hear of the Message-ID.
+//! A header field may break a rule of the site's database: a constraint, a trigger, the longest entry of an index. The copies are
+//! in their mailboxes by then, and a message that is deferred for its subject is deferred at each retry, until it bounces. So it is
+//! recorded once more without the fields. The same goes for the journal, which is written first and has the Message-ID.
 
 use super::{Journal, MessageRecord, Record};
 use crate::database::{DatabaseError, DatabaseFailure};
 use tracing::warn;
 
-/// How much of a text is kept where it is written without being asked for: characters, of ASCII.
+/// How many characters of a text are kept.
 const LONGEST: usize = 255;
 
-/// Writes the record; and if the server refuses a value of it, the same record with nothing from the message's header.
+/// Writes the record, and if the server refuses a value, the record without anything from the message's header.
 ///
 /// # Errors
 /// Whatever `write` says, of the second record if there was one.
@@ -46,8 +45,8 @@ pub(super) fn record_or_bare(
     write(&Record { message: Some(message), copies: record.copies.clone(), ended: record.ended.clone() })
 }
 
-/// Writes the journal; and if the server refuses a value of it, the same journal with a Message-ID that is harmless, and
-/// without the queue id. Nothing goes by either.
+/// Writes the journal, and if the server refuses a value, the journal with a [harmless] Message-ID and without the queue id: no
+/// decision depends on these.
 ///
 /// # Errors
 /// Whatever `write` says, of the second journal if there was one.
@@ -68,7 +67,7 @@ pub(super) fn journal_or_bare(
     write(&Journal { message_id: &message_id, queue_id: None, copies: journal.copies.clone(), ..*journal })
 }
 
-/// Printable ASCII, and not too much of it.
+/// Printable ASCII, of limited length.
 fn harmless(text: &str) -> String {
     text.chars().take(LONGEST).map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect()
 }
@@ -78,19 +77,13 @@ mod tests {
     use super::*;
     use crate::ledger::{CopyKey, CopyRecord, CopyState, EndedAttempt, JournalCopy, Outcome};
     use crate::lock::LockName;
-    use crate::message::Identity;
-    use crate::message::Role;
+    use crate::message::{Identity, Role};
     use uuid::Uuid;
 
     const HOSTILE: &str = "a\u{1F4A9} b\n";
 
     fn refuses(failure: DatabaseFailure) -> DatabaseError {
         DatabaseError::new(failure, "writing", "the test says so")
-    }
-
-    /// What the statement says, field by field.
-    fn told<T: std::fmt::Debug>(statement: &T) -> String {
-        format!("{statement:?}")
     }
 
     fn message<'a>(identity: &'a Identity, lock: &'a LockName) -> MessageRecord<'a> {
@@ -142,7 +135,7 @@ mod tests {
         let whole = Record { message: Some(message(&identity, &lock)), copies: vec![copy], ended: vec![ended] };
         let mut written = Vec::new();
         record_or_bare(&whole, |record| {
-            written.push(told(record));
+            written.push(format!("{record:?}"));
             if written.len() == 1 { Err(refuses(DatabaseFailure::Refused)) } else { Ok(()) }
         })
         .unwrap();
@@ -159,7 +152,7 @@ mod tests {
             ..message(&identity, &lock)
         };
         let bare = Record { message: Some(bare), ..whole.clone() };
-        assert_eq!(written, [told(&whole), told(&bare)]);
+        assert_eq!(written, [format!("{whole:?}"), format!("{bare:?}")]);
     }
 
     #[test]
@@ -168,39 +161,38 @@ mod tests {
         let whole = journal(&identity, &lock);
         let mut written = Vec::new();
         journal_or_bare(&whole, |journal| {
-            written.push(told(journal));
+            written.push(format!("{journal:?}"));
             if written.len() == 1 { Err(refuses(DatabaseFailure::Refused)) } else { Ok(()) }
         })
         .unwrap();
         let bare = Journal { message_id: "a? b?", queue_id: None, ..whole.clone() };
-        assert_eq!(written, [told(&whole), told(&bare)]);
+        assert_eq!(written, [format!("{whole:?}"), format!("{bare:?}")]);
     }
 
     #[test]
     fn what_is_no_refusal_of_a_value_is_not_tried_again() {
         let (identity, lock) = (Identity::of(b"x"), LockName::new("test", b"x"));
         let whole = Record { message: Some(message(&identity, &lock)), ..Record::default() };
-        for failure in [DatabaseFailure::ConnectionLost, DatabaseFailure::Contention, DatabaseFailure::Other] {
+        let times = |record: &Record<'_>, failure| {
             let mut times = 0;
-            let error = record_or_bare(&whole, |_| {
+            let error = record_or_bare(record, |_| {
+                times += 1;
+                Err(refuses(failure))
+            });
+            assert_eq!(error.unwrap_err().failure, failure);
+            times
+        };
+        for failure in [DatabaseFailure::ConnectionLost, DatabaseFailure::Contention, DatabaseFailure::Other] {
+            assert_eq!(times(&whole, failure), 1);
+            let mut times = 0;
+            let error = journal_or_bare(&journal(&identity, &lock), |_| {
                 times += 1;
                 Err(refuses(failure))
             });
             assert_eq!((error.unwrap_err().failure, times), (failure, 1));
-            let journal = journal(&identity, &lock);
-            let error = journal_or_bare(&journal, |_| {
-                times += 1;
-                Err(refuses(failure))
-            });
-            assert_eq!((error.unwrap_err().failure, times), (failure, 2));
         }
         // Neither is a record that says nothing of the message.
-        let mut times = 0;
-        let refused = record_or_bare(&Record::default(), |_| {
-            times += 1;
-            Err(refuses(DatabaseFailure::Refused))
-        });
-        assert_eq!((refused.unwrap_err().failure, times), (DatabaseFailure::Refused, 1));
+        assert_eq!(times(&Record::default(), DatabaseFailure::Refused), 1);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! What makes two byte strings the same message.
 //!
-//! Every recipient's copy of one message must get the same identity, whether it comes from Postfix or, years later, from
-//! an IMAP server; and two messages must not, even if a stranger has copied the Message-ID. So the identity covers what
-//! the author wrote, and nothing that is added, or changed, on the way:
+//! Each copy of one message must get the same identity, from Postfix and, years later, from an IMAP server; and two messages must
+//! not, even if a stranger has copied the Message-ID. So the identity covers what the author wrote, and nothing that is added or
+//! changed on the way:
 //!
 //! * not covered: Received, Return-Path, Delivered-To, X-Original-To, Authentication-Results, DKIM-Signature, ARC-*,
 //!   spam marks, and all else that is not in `AUTHOR_FIELDS`;
@@ -12,12 +12,12 @@
 //!   default; seen on 3.10).
 //!
 //! A message that lacks its Message-ID or its Date need not differ from another one in anything that its author wrote:
-//! "Backup done", every night, from a printer or a power supply. Of such a message, and of no other, the Received fields
-//! are covered too: all recipients' copies of one queue file have the same, and two messages never have. But for those that
-//! pickup(8) puts on top of others: `postsuper -r` makes a new queue file of a message that some have got already. Those who
-//! send one message in two transactions have then sent two: in doubt a second copy, never none.
+//! "Backup done", every night, from a printer or a power supply. Of such a message, and of no other, the Received fields are covered
+//! too: all copies of one queue file have the same, and two messages never have. Those that pickup(8) puts on top of others are not
+//! covered, since `postsuper -r` makes a new queue file of a message that some recipients have already. The same message, sent in
+//! two transactions, is then two: in doubt a second copy, never none.
 //!
-//! The encoding is for ever: what is in the ledger was computed by it. The tests pin it.
+//! The encoding must never change: ledgers hold its digests. The tests pin it.
 
 use super::fields::{Field, Fields, relaxed};
 use memchr::memchr2;

@@ -1,8 +1,7 @@
 //! A message: its bytes, what can be read in them, and its identity. Uses `base`.
 //!
-//! Nothing here refuses a message, except one without a single byte. Its header is located by ourselves (`fields`);
-//! what can be decoded is metadata (`decode`); what makes it the same message as another is in `identity`. All of it
-//! takes time that grows with the length of the message and no faster.
+//! Only an empty message is refused. `fields` finds the header, `decode` reads metadata from it, `identity` says whether two messages
+//! are the same. All of it takes time in proportion to the length of the message.
 
 pub(crate) mod address;
 pub mod authentication_results;
@@ -13,8 +12,7 @@ mod identity;
 
 pub use address::{Address, AddressError, EnvelopeSender, fold};
 pub use copy_role::Role;
-pub use identity::message_id_as_stored;
-pub use identity::{ContentDigest, Identity};
+pub use identity::{ContentDigest, Identity, message_id_as_stored};
 
 use decode::{FIELD_LIMIT, Metadata};
 use fields::{Fields, without_mbox_line};
@@ -56,8 +54,7 @@ impl Message {
     /// # Errors
     /// [`MessageError::Empty`]. Nothing else is refused, however odd.
     pub fn receive(raw: Vec<u8>) -> Result<Self, MessageError> {
-        // Before the line ends become CRLF: to identity a CR counts for nothing, and it is hashed in one piece where there
-        // is none.
+        // Before the line ends become CRLF: the identity ignores CR, and hashes faster without any.
         let Essence { message_id, content_digest, identity } = Essence::of(without_mbox_line(&raw));
         let (bytes, nul_bytes_replaced) = as_imap_wants_it(raw);
         if bytes.is_empty() {
@@ -109,7 +106,7 @@ impl Message {
         self.prepended_line("Delivered-To").or_else(|| self.prepended_line("X-Original-To"))
     }
 
-    /// The same message without the lines that pipe(8) prepended: for another recipient, whom they do not concern.
+    /// The same message without the lines that pipe(8) prepended, for another recipient.
     #[must_use]
     pub(crate) fn for_another_recipient(&self) -> Self {
         let mut other = self.clone();
@@ -161,10 +158,9 @@ impl Message {
         &self.message_id_for_people
     }
 
-    /// The Message-ID for IMAP SEARCH HEADER: without its angle brackets. `None` where there is none, or where it holds
-    /// anything that servers could read differently (text beside the angle brackets, white space, bytes beyond ASCII,
-    /// quotes, an uncommon length): a
-    /// search by it could miss the message, so everything has to be looked at.
+    /// The Message-ID for IMAP SEARCH HEADER: without its angle brackets. `None` where there is none, or where servers could read it
+    /// differently (text beside the angle brackets, white space, bytes beyond ASCII, quotes, an uncommon length): a search by it
+    /// could miss the message.
     #[must_use]
     pub fn message_id_for_search(&self) -> Option<&str> {
         message_id_for_search(std::str::from_utf8(self.message_id.as_deref()?).ok()?)
@@ -347,7 +343,7 @@ fn end_of_prepended_lines(bytes: &[u8]) -> usize {
         }
         end = bytes.len() - fields.rest().len();
     }
-    // Nothing but such lines is a message all the same: a Sent copy is never empty.
+    // A message of such lines only is kept whole: a Sent copy is never empty.
     if end == bytes.len() { 0 } else { end }
 }
 

@@ -12,7 +12,7 @@ use crate::delivery::{Deferral, Refusal, Stages, StatusDetail, Verdict};
 use crate::message::{Address, EnvelopeSender, Message};
 use crate::pipe::report;
 use crate::pipe::watchdog::Watchdog;
-use crate::site::{self, Envelope, Setting, Site, Terms};
+use crate::site::{self, Envelope, Setup, Site, Terms};
 use clap::Args;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -83,16 +83,16 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
 
     // Where to.
     let setting = match (&arguments.config, &arguments.embedded) {
-        (Some(file), _) => Setting::configured(file),
+        (Some(file), _) => Setup::configured(file),
         // Under pipe(8) the working directory is Postfix's queue.
         (None, Some(directory)) if !directory.is_absolute() => {
             return misconfigured("--embedded wants the whole path of the directory, from / on");
         }
-        (None, Some(directory)) => Setting::embedded(directory),
+        (None, Some(directory)) => Setup::embedded(directory),
         // A forgotten option must not swallow mail into a folder.
         (None, None) => return misconfigured("neither --config FILE nor --embedded DIR is given"),
     };
-    let Setting { site, log: log_settings, bounced_at, size_limit } = match setting {
+    let Setup { site, log: log_settings, bounced_at, size_limit } = match setting {
         Ok(setting) => setting,
         Err(problem) => return misconfigured(&problem),
     };

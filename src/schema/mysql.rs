@@ -1,31 +1,20 @@
 //! The schema of MySQL and MariaDB: `sql/mysql/`.
 //!
-//! DDL commits by itself here, statement by statement: a migration cannot be undone half way, so each is written to be run
-//! again, and is recorded only after its last statement.
+//! Each DDL statement commits here by itself. So a migration is written to be run again after a failure half way, and is recorded
+//! only after its last statement.
 
 use super::{Application, Applied, Migration, Schema, schema_lock};
 use crate::database::mysql::{column, only_row, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
 use crate::lock::{Acquired, NamedLock};
 
-/// What this release knows, in order.
 const MIGRATIONS: &[Migration] = &[
-    Migration { number: 1, name: "ledger", sql: include_str!("../../sql/mysql/0001_ledger.sql"), optional: false },
-    Migration {
-        number: 2,
-        name: "lock_functions",
-        sql: include_str!("../../sql/mysql/0002_lock_functions.sql"),
-        optional: true,
-    },
-    Migration {
-        number: 3,
-        name: "operation",
-        sql: include_str!("../../sql/mysql/0003_operation.sql"),
-        optional: false,
-    },
-    Migration { number: 4, name: "programs", sql: include_str!("../../sql/mysql/0004_programs.sql"), optional: false },
-    Migration { number: 5, name: "refusals", sql: include_str!("../../sql/mysql/0005_refusals.sql"), optional: false },
-    Migration { number: 6, name: "ways_in", sql: include_str!("../../sql/mysql/0006_ways_in.sql"), optional: false },
+    Migration::new(1, "ledger", include_str!("../../sql/mysql/0001_ledger.sql")),
+    Migration::optional(2, "lock_functions", include_str!("../../sql/mysql/0002_lock_functions.sql")),
+    Migration::new(3, "operation", include_str!("../../sql/mysql/0003_operation.sql")),
+    Migration::new(4, "programs", include_str!("../../sql/mysql/0004_programs.sql")),
+    Migration::new(5, "refusals", include_str!("../../sql/mysql/0005_refusals.sql")),
+    Migration::new(6, "ways_in", include_str!("../../sql/mysql/0006_ways_in.sql")),
 ];
 
 const MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS maildrop_migrations (\
@@ -42,7 +31,7 @@ impl Schema for MysqlDatabase {
 
     fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError> {
         let doing = "reading which migrations were applied";
-        // Asked first, so that a table that is not there is told apart from whatever else may be missing.
+        // Asked first: a failed SELECT would not say which table is missing.
         let there = "SELECT COUNT(*) FROM information_schema.tables \
                      WHERE table_schema = DATABASE() AND table_name = 'maildrop_migrations'";
         let answers = self.run(doing, there, 1)?;
@@ -52,33 +41,21 @@ impl Schema for MysqlDatabase {
         let answers = self.run(doing, "SELECT number, name, checksum FROM maildrop_migrations ORDER BY number", 1)?;
         let rows = answers.iter().flatten();
         rows.map(|row| {
-            Ok(Applied {
-                number: column(row, 0, doing)?,
-                name: column(row, 1, doing)?,
-                checksum: column(row, 2, doing)?,
-            })
+            let (number, name, checksum) = (column(row, 0, doing)?, column(row, 1, doing)?, column(row, 2, doing)?);
+            Ok(Applied { number, name, checksum })
         })
         .collect()
     }
 
     fn lock_schema(&mut self) -> Result<(), DatabaseError> {
         let wait = self.remaining();
-        match self.acquire(&schema_lock(), wait)? {
-            Acquired::Held => {}
-            Acquired::Busy(holder) => {
-                let session = holder.and_then(|holder| holder.session);
-                return Err(DatabaseError::new(
-                    DatabaseFailure::TimedOut,
-                    "waiting for the lock on the schema",
-                    format!(
-                        "another migration has held it all the time{}",
-                        session.map(|session| format!(", in session {session}")).unwrap_or_default()
-                    ),
-                ));
-            }
+        if let Acquired::Busy(holder) = self.acquire(&schema_lock(), wait)? {
+            let session = holder.and_then(|holder| holder.session);
+            let session = session.map(|session| format!(", in session {session}")).unwrap_or_default();
+            let detail = format!("another migration has held it all the time{session}");
+            return Err(DatabaseError::new(DatabaseFailure::TimedOut, "waiting for the lock on the schema", detail));
         }
-        self.run("making the table of migrations", MIGRATIONS_TABLE, 1)?;
-        Ok(())
+        self.run("making the table of migrations", MIGRATIONS_TABLE, 1).map(drop)
     }
 
     fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError> {
@@ -100,8 +77,7 @@ impl Schema for MysqlDatabase {
             sql::text(migration.name),
             sql::text(&migration.checksum()),
         );
-        self.run(&doing, &record, 1)?;
-        Ok(Application::Done)
+        self.run(&doing, &record, 1).map(|_| Application::Done)
     }
 
     fn unlock_schema(&mut self) -> Result<(), DatabaseError> {

@@ -1,43 +1,23 @@
-//! Migrations on PostgreSQL, whose DDL is transactional: all that are pending are applied in one transaction, which
-//! holds the schema's lock. Any failure takes back all of them.
+//! The schema of PostgreSQL: `sql/postgres/`. DDL is transactional here: all pending migrations are one transaction, which holds
+//! the schema's lock, and any failure takes back all of them.
 
 use super::{Application, Applied, Migration, Schema, schema_lock};
-use crate::database::postgres::{HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction, column, milliseconds};
+use crate::database::postgres::{HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction, column, milliseconds, only};
 use crate::database::{DatabaseError, DatabaseFailure};
 use postgres::types::Type;
 use std::time::Duration;
 
 const MIGRATIONS: &[Migration] = &[
-    Migration { number: 1, name: "ledger", sql: include_str!("../../sql/postgres/0001_ledger.sql"), optional: false },
-    Migration {
-        number: 2,
-        name: "lock_functions",
-        sql: include_str!("../../sql/postgres/0002_lock_functions.sql"),
-        optional: true,
-    },
-    Migration {
-        number: 3,
-        name: "operation",
-        sql: include_str!("../../sql/postgres/0003_operation.sql"),
-        optional: false,
-    },
-    Migration {
-        number: 4,
-        name: "programs",
-        sql: include_str!("../../sql/postgres/0004_programs.sql"),
-        optional: false,
-    },
-    Migration {
-        number: 5,
-        name: "refusals",
-        sql: include_str!("../../sql/postgres/0005_refusals.sql"),
-        optional: false,
-    },
-    Migration { number: 6, name: "ways_in", sql: include_str!("../../sql/postgres/0006_ways_in.sql"), optional: false },
+    Migration::new(1, "ledger", include_str!("../../sql/postgres/0001_ledger.sql")),
+    Migration::optional(2, "lock_functions", include_str!("../../sql/postgres/0002_lock_functions.sql")),
+    Migration::new(3, "operation", include_str!("../../sql/postgres/0003_operation.sql")),
+    Migration::new(4, "programs", include_str!("../../sql/postgres/0004_programs.sql")),
+    Migration::new(5, "refusals", include_str!("../../sql/postgres/0005_refusals.sql")),
+    Migration::new(6, "ways_in", include_str!("../../sql/postgres/0006_ways_in.sql")),
 ];
 
-/// For how long a migration waits for a table that is in use. What comes after it waits as long: a delivery holds its
-/// tables (for reading) until its lock ends, and new deliveries would queue behind the migration.
+/// For how long a migration waits for a table that is in use: a delivery holds its tables (for reading) until its lock ends, and
+/// new deliveries queue behind the migration as long.
 const TABLE_WAIT: Duration = Duration::from_secs(10);
 
 const MIGRATIONS_TABLE: &str = "\
@@ -52,11 +32,7 @@ impl Schema for PostgresDatabase {
     fn applied(&mut self) -> Result<Vec<Applied>, DatabaseError> {
         let doing = "reading which migrations are applied";
         let there = "SELECT to_regclass('maildrop_migrations') IS NOT NULL";
-        let there = match self.query(doing, there, &[])?.first() {
-            Some(row) => column(doing, row, 0)?,
-            None => false,
-        };
-        if !there {
+        if !only::<bool>(doing, &self.query(doing, there, &[])?)? {
             return Ok(Vec::new());
         }
         let rows = self.query(doing, "SELECT number, name, checksum FROM maildrop_migrations ORDER BY number", &[])?;
@@ -74,13 +50,12 @@ impl Schema for PostgresDatabase {
     fn lock_schema(&mut self) -> Result<(), DatabaseError> {
         let doing = "taking the schema's lock";
         if self.transaction != Transaction::None {
-            return Err(DatabaseError::new(DatabaseFailure::Other, doing, "this connection holds a lock already"));
+            return Err(DatabaseError::other(doing, "this connection holds a lock already"));
         }
         let key = schema_lock().postgres_key();
         let wait = milliseconds(self.deadline().remaining());
         let table_wait = milliseconds(TABLE_WAIT);
-        // The lock first, and CREATE TABLE in a statement after it: two at once would trip over each other in the
-        // catalogue, IF NOT EXISTS or not.
+        // CREATE TABLE only under the lock: two at once collide in the catalogue, even with IF NOT EXISTS.
         let batch = format!(
             "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
              SELECT set_config('idle_in_transaction_session_timeout', '0', true), \
@@ -104,12 +79,11 @@ impl Schema for PostgresDatabase {
     fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError> {
         let doing = format!("applying migration {:04}_{}", migration.number, migration.name);
         if self.transaction != Transaction::Schema {
-            return Err(DatabaseError::new(DatabaseFailure::Other, doing, "the schema's lock is not held"));
+            return Err(DatabaseError::other(doing, "the schema's lock is not held"));
         }
         match self.try_apply(&doing, migration) {
             Ok(()) => Ok(Application::Done),
-            // What the server refused is taken back, and nothing before it. A server that is gone refused nothing, and
-            // one where a table was in use may take it later.
+            // Only what the server refused is taken back. A server that is gone, or a table in use, is no refusal.
             Err(error) if migration.optional && refused(error.failure) => {
                 match self.batch(&doing, "ROLLBACK TO SAVEPOINT maildrop_migration") {
                     Ok(_) => Ok(Application::LeftOut(error.detail)),
@@ -145,20 +119,10 @@ impl PostgresDatabase {
     }
 }
 
-/// Whether a failure is the server's refusal of what it was asked to do.
+/// Whether the server refused what it was asked to do.
 fn refused(failure: DatabaseFailure) -> bool {
-    match failure {
-        DatabaseFailure::AccessDenied | DatabaseFailure::Schema | DatabaseFailure::Refused | DatabaseFailure::Other => {
-            true
-        }
-        DatabaseFailure::Unreachable
-        | DatabaseFailure::ConnectionLost
-        | DatabaseFailure::Contention
-        | DatabaseFailure::TimedOut
-        | DatabaseFailure::InDoubt
-        | DatabaseFailure::ReadOnly
-        | DatabaseFailure::Local => false,
-    }
+    use DatabaseFailure::{AccessDenied, Other, Refused, Schema};
+    matches!(failure, AccessDenied | Schema | Refused | Other)
 }
 
 #[cfg(test)]

@@ -9,19 +9,14 @@ use rusqlite::{OptionalExtension, params};
 use std::path::Path;
 
 const MIGRATIONS: &[Migration] = &[
-    Migration { number: 1, name: "ledger", sql: include_str!("../../sql/sqlite/0001_ledger.sql"), optional: false },
-    Migration {
-        number: 2,
-        name: "operation",
-        sql: include_str!("../../sql/sqlite/0002_operation.sql"),
-        optional: false,
-    },
-    Migration { number: 3, name: "programs", sql: include_str!("../../sql/sqlite/0003_programs.sql"), optional: false },
-    Migration { number: 4, name: "refusals", sql: include_str!("../../sql/sqlite/0004_refusals.sql"), optional: false },
+    Migration::new(1, "ledger", include_str!("../../sql/sqlite/0001_ledger.sql")),
+    Migration::new(2, "operation", include_str!("../../sql/sqlite/0002_operation.sql")),
+    Migration::new(3, "programs", include_str!("../../sql/sqlite/0003_programs.sql")),
+    Migration::new(4, "refusals", include_str!("../../sql/sqlite/0004_refusals.sql")),
 ];
 
-/// Opens the embedded database under `directory`, and brings its schema up to date: nearly always that is one SELECT. The
-/// first delivery makes everything, and so may ten at once.
+/// Opens the embedded database under `directory`, and migrates its schema: nearly always that is one SELECT. The first delivery
+/// makes everything, and so may ten at once.
 ///
 /// # Errors
 /// Where the directory or a file of it cannot be made or read, where another process holds it all the time until the
@@ -58,22 +53,20 @@ impl Schema for SqliteDatabase {
         })
     }
 
-    /// Also switches the database to WAL, which outlives the connection: it happens once, with the first migration.
+    /// Also switches the database to WAL, which stays so for good.
     fn lock_schema(&mut self) -> Result<(), DatabaseError> {
-        const DOING: &str = "taking the lock under which the embedded database's schema is changed";
         if let Acquired::Busy(holder) = self.acquire(&schema_lock(), self.deadline.remaining())? {
-            return Err(DatabaseError::new(DatabaseFailure::TimedOut, DOING, format!("it is held by {holder:?}")));
+            let doing = "taking the lock under which the embedded database's schema is changed";
+            return Err(DatabaseError::new(DatabaseFailure::TimedOut, doing, format!("it is held by {holder:?}")));
         }
-        let mode = self.patiently("switching the embedded database to WAL", |connection| {
+        let doing = "switching the embedded database to WAL";
+        let mode = self.patiently(doing, |connection| {
             connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get::<_, String>(0))
         })?;
         // SQLite answers with the mode that it stays in where it cannot do WAL.
         if !mode.eq_ignore_ascii_case("wal") {
-            return Err(DatabaseError::new(
-                DatabaseFailure::Local,
-                "switching the embedded database to WAL",
-                format!("it stays in mode {mode}: the file system has no shared memory?"),
-            ));
+            let detail = format!("it stays in mode {mode}: the file system has no shared memory?");
+            return Err(DatabaseError::new(DatabaseFailure::Local, doing, detail));
         }
         self.writing("making the table of migrations", |transaction| {
             transaction.execute_batch(

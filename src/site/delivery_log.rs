@@ -1,9 +1,8 @@
 //! What the log says of a delivery.
 
 use super::Envelope;
-use crate::base::hex;
+use crate::base::{hex, timestamp};
 use crate::delivery::{CopyReport, Deferral, Delivered, Refusal, Stages, Verdict, milliseconds};
-use crate::ledger::recorded::Brought;
 use crate::lock::LockName;
 use crate::message::Message;
 use std::time::Instant;
@@ -64,7 +63,7 @@ pub fn log_delivery(
                 earlier_queue_id = brought.and_then(|brought| brought.queue_id.as_deref()),
                 earlier_host = brought.and_then(|brought| brought.host.as_deref()),
                 earlier_sender = brought.map(|brought| brought.sender.as_str()),
-                earlier_at = brought.and_then(Brought::moment),
+                earlier_at = brought.map(|brought| timestamp::exact(brought.delivered_at)),
             );
         }
         Err(refusal @ Refusal::Deferred(Deferral::Busy(holder))) => {

@@ -26,7 +26,7 @@ const SENT: &str = "Sent";
 /// The longest name of a directory that we make, in bytes. File systems take 255.
 const LONGEST_NAME: usize = 200;
 
-/// The directory of `--embedded`, and who lives there.
+/// The directory of `--embedded`, and the mailboxes in it.
 #[derive(Clone, Debug)]
 pub struct Embedded {
     directory: PathBuf,
@@ -45,15 +45,14 @@ impl Embedded {
         &self.directory
     }
 
-    /// Why this process must not work here: root in another user's directory, or where one would be made. What root makes there
-    /// that user cannot open, so that each delivery would be put off until Postfix bounces it; and that user can plant links
-    /// there for root to write through. `None` where it may.
+    /// Why this process must not work here: it is root, in another user's directory. That user could not open the files that root
+    /// makes, so that each delivery would be deferred until it bounces, and could plant links for root to write through.
     #[must_use]
     pub(crate) fn refuses_root(&self) -> Option<String> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
-        // What cannot be looked at cannot be worked in either, and whoever tries hears why.
+        // A directory that cannot be examined cannot be used either: the first use tells why.
         let there = self
             .directory
             .ancestors()
@@ -63,14 +62,13 @@ impl Embedded {
             .then(|| format!("{directory} belongs to user {}: run this as that user, not as root", there.uid()))
     }
 
-    /// Where mail for `address` goes: every address has a mailbox here, made when the first message arrives.
+    /// Where mail for `address` goes: every address has a mailbox here, made by its first message.
     #[must_use]
     pub fn recipient(&self, address: &str) -> Destination {
         Destination { user: folded(address), inbox: INBOX.into(), sent: SENT.into() }
     }
 
-    /// Where the mail that `address` sent is kept: only if it lives here, which is to say that it has a Maildir by now.
-    /// `None` for the null sender.
+    /// Where the mail that `address` has sent is kept, if it has a Maildir here by now. `None` for the null sender.
     #[must_use]
     pub fn sender(&self, address: &str) -> Option<Destination> {
         if address.is_empty() {
@@ -82,8 +80,7 @@ impl Embedded {
             Ok(found) => found.is_dir().then_some(destination),
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => None,
             Err(e) => {
-                // Taken for there: the append will then fail and the delivery be deferred. Taken for missing, a copy that
-                // is owed would be lost.
+                // Taken for there, the append fails and the delivery is deferred; taken for missing, a Sent copy would be lost.
                 tracing::warn!(directory = %arriving.display(), error = %e, "cannot see whether the sender lives here");
                 Some(destination)
             }
@@ -108,18 +105,17 @@ impl Embedded {
     }
 }
 
-/// The address in lower case. Only ASCII is folded: Unicode folds some characters that look and are different onto one
-/// (the Kelvin sign onto k), and one person's mail would go to another.
+/// The address in lower case. Only ASCII is folded: Unicode folds some different characters into one (the Kelvin sign and k), and
+/// one person's mail would go to another.
 fn folded(address: &str) -> String {
     address.to_ascii_lowercase()
 }
 
 /// The name of a directory for `text`: readable where it can be, and never the same for two texts.
 ///
-/// What is not an ASCII letter, digit or one of `@._-+=` becomes `%XX`, a dot at the beginning too; so there is no `/`,
-/// no NUL, no `..` and no hidden name. A name that we use ourselves gets its first letter written so. What is longer than
-/// 200 bytes is cut and ends in the SHA-256 of the whole. No two kinds can meet: `%` is otherwise always followed by two
-/// digits of upper-case hexadecimal.
+/// What is not an ASCII letter, digit or one of `@._-+=` becomes `%XX`, a dot at the beginning too: there is no `/`, no NUL, no `..`
+/// and no hidden name. So does the first letter of a name that we use ourselves. What is longer than 200 bytes is cut and ends in
+/// `%-` and the SHA-256 of the whole; otherwise `%` is always followed by two hexadecimal digits.
 fn safe_name(text: &str) -> String {
     use std::fmt::Write;
     let reserved = matches!(text, "locks" | "delivery.log") || text.starts_with("ledger.sqlite");

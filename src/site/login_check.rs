@@ -1,14 +1,13 @@
-//! Before anything is appended to a mailbox, or taken out of one, it is known that logins lead to the mailboxes of the users that
-//! they name. A server that ignores that name says OK to everything, and all mail goes into one INBOX.
+//! Proves that logins lead to the mailboxes of the users that they name, before anything is appended to a mailbox or taken out of
+//! it. A server that ignores that name says OK to everything, and all mail would go into one INBOX.
 //!
-//! What was found out is in the ledger, and comes along with the addresses. It is found out anew after a while: servers are
-//! upgraded, and proxies moved.
+//! The proof is kept in the ledger, and read together with the addresses. It is renewed each week: servers are upgraded, and proxies
+//! changed.
 
 use super::Site;
 use crate::base::deadline::Deadline;
 use crate::delivery::Deferral;
-use crate::ledger::Database;
-use crate::ledger::WayIn;
+use crate::ledger::{Database, WayIn};
 use crate::lock::{Acquired, LockName};
 use crate::mailbox::imap::authorization;
 use crate::mailbox::{MailboxError, MailboxFailure};
@@ -18,15 +17,14 @@ use tracing::{debug, info};
 /// For how long a proof holds.
 const HOLDS_FOR: Duration = Duration::from_hours(7 * 24);
 
-/// How long to wait for whoever is finding it out. Some servers punish a login that fails by seconds of silence.
+/// How long to wait for another delivery that is proving it: some servers delay the answer to a failed login by seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl Site {
-    /// Sees to it that logins lead to their users' mailboxes: by what the ledger remembers, or by finding it out with this user's
-    /// `mailbox`.
+    /// Makes sure that logins lead to their users' mailboxes: by the proof in the ledger, or by a new one with this user's `mailbox`.
     ///
     /// # Errors
-    /// Where they do not, or where that cannot be found out now.
+    /// Where they do not, or where it cannot be proven now.
     pub(crate) fn prove_way_in(
         &self,
         user: &str,
@@ -39,7 +37,7 @@ impl Site {
         self.prove_way_in_unless(proven, user, mailbox, database, deadline)
     }
 
-    /// The same, where the ledger was asked already how many seconds ago it was proven.
+    /// The same, where the ledger has said how many seconds ago it was proven.
     pub(super) fn prove_way_in_unless(
         &self,
         proven: Option<f64>,
@@ -52,16 +50,13 @@ impl Site {
         if holds(proven) {
             return Ok(());
         }
-        // One at a time: a hundred deliveries that fail to log in at once look like an attack, and servers lock such hosts out.
+        // One at a time: a hundred failed logins at once look like an attack, and servers lock such hosts out.
         let lock = LockName::new("maildrop way in", &way_in.digest);
         let patience = PATIENCE.min(deadline.half_way().remaining());
-        match database.acquire(&lock, patience).map_err(Deferral::Database)? {
-            Acquired::Held => {}
-            Acquired::Busy(_) => {
-                let doing = "finding out whether the IMAP server honours the authorization identity";
-                let detail = "another delivery has been at it for too long";
-                return Err(Deferral::Mailbox(MailboxError::new(MailboxFailure::TimedOut, doing, detail)));
-            }
+        if let Acquired::Busy(_) = database.acquire(&lock, patience).map_err(Deferral::Database)? {
+            let doing = "finding out whether the IMAP server honours the authorization identity";
+            let detail = "another delivery has been at it for too long";
+            return Err(Deferral::Mailbox(MailboxError::new(MailboxFailure::TimedOut, doing, detail)));
         }
         let result = self.prove_under_lock(way_in, user, mailbox, database, deadline);
         if let Err(error) = database.release(&lock) {
@@ -78,9 +73,9 @@ impl Site {
         database: &mut dyn Database,
         deadline: Deadline,
     ) -> Result<(), Deferral> {
-        let Some(site) = self.set_up() else { return Ok(()) };
-        // Whoever had the lock before us has found it out. (On PostgreSQL this statement's snapshot then stays while IMAP works:
-        // for seconds, once a week.)
+        let Some(site) = self.as_configured() else { return Ok(()) };
+        // The delivery that had the lock before us may have proven it. (On PostgreSQL this statement's snapshot then stays during
+        // the logins: for seconds, once a week.)
         if holds(database.look_up(&[], Some(way_in)).map_err(Deferral::Database)?.proven) {
             return Ok(());
         }
@@ -92,13 +87,13 @@ impl Site {
         database.record_way_in(way_in, &self.host).map_err(Deferral::Database)
     }
 
-    /// How we log in, where that says for whom. Otherwise the mailboxes' names do, and there is nothing to prove.
+    /// How we log in, where a login names the user. Otherwise the mailboxes' names do, and there is nothing to prove.
     pub(super) fn way_in(&self) -> Option<&WayIn> {
-        self.set_up().and_then(|site| site.way_in.as_ref())
+        self.as_configured().and_then(|site| site.way_in.as_ref())
     }
 }
 
-/// Whether what was proven so many seconds ago still holds. A time to come is a clock that was set back.
+/// Whether what was proven so many seconds ago still holds. A negative number is a clock that was set back.
 fn holds(proven: Option<f64>) -> bool {
     proven.is_some_and(|age| age.abs() < HOLDS_FOR.as_secs_f64())
 }

@@ -1,12 +1,11 @@
 //! Opens the mailboxes that one delivery needs, side by side.
 
-use super::routes::{Routes, role_of_sent};
+use super::destinations::{Destinations, role_of_sent};
 use super::sessions::Kept;
 use super::{Kind, Site};
 use crate::base::deadline::Deadline;
 use crate::config::Look;
-use crate::delivery::NotOpened;
-use crate::delivery::OwedCopy;
+use crate::delivery::{NotOpened, OwedCopy};
 use crate::imap;
 use crate::mailbox::{ImapMailbox, MailboxError, MailboxFailure, MaildirMailbox};
 use crate::message::Role;
@@ -54,16 +53,16 @@ impl Owed {
 }
 
 impl Site {
-    /// Opens the mailboxes that copies are owed to, and asks where they stand, side by side.
+    /// Opens the mailboxes that copies go to, and asks for their positions, side by side.
     pub(super) fn open_mailboxes(
         &self,
-        routes: Routes,
+        destinations: Destinations,
         greeting: Option<Greeting>,
         kept: &mut Kept<imap::Session>,
         deadline: Deadline,
     ) -> Vec<Owed> {
-        let Routes { recipient, sender, .. } = routes;
-        // Where Sent is the very INBOX that the recipient's copy goes to, a note to oneself is there once.
+        let Destinations { recipient, sender, .. } = destinations;
+        // Where Sent is the mailbox of the recipient's copy, a note to oneself is there once.
         let sender = sender.filter(|sender| (&sender.user, &sender.sent) != (&recipient.user, &recipient.inbox));
         let (recipients_mailbox, senders_mailbox) = match &self.kind {
             Kind::Embedded(embedded) => {
@@ -72,8 +71,8 @@ impl Site {
                 (maildir(&recipient.user, &recipient.inbox), senders)
             }
             Kind::Configured(site) => {
-                // A server that hangs for the sender's mailbox, and for no other, must leave the recipient's copy its time:
-                // at the whole deadline the delivery ends, and would end so at each retry, until Postfix bounces.
+                // A server that hangs for the sender's mailbox only must leave the recipient's copy its time: otherwise each
+                // delivery ends at its deadline, until Postfix bounces.
                 let senders_deadline = deadline.half_way();
                 let left = site.config.sent.look == Look::Mailbox;
                 let now = Instant::now();
@@ -120,8 +119,8 @@ impl Site {
     }
 }
 
-/// A mailbox of a user, asked where it stands: by a session of this user that was kept, or by one `anew`. A kept one that fails
-/// costs nothing but time, since nothing is written down yet.
+/// A mailbox of a user, and its position: by a session of this user that was kept, or else `anew`. Nothing is journalled yet, so a
+/// kept session may fail.
 fn open_mailbox(
     settings: &imap::Settings,
     session: Option<imap::Session>,
@@ -148,7 +147,7 @@ fn open_mailbox(
 pub(super) enum Greeting {
     /// The kernel waits for it.
     Begun(imap::Begun),
-    /// A thread does: there is a name to look up, TLS to talk about, or a socket that may be full.
+    /// A thread waits for it: there is a name to look up, a TLS handshake, or a socket that may be full.
     Beside(Beside<imap::Connection>),
 }
 
@@ -175,7 +174,7 @@ impl Greeting {
     }
 }
 
-/// A piece of work on a thread of its own, whose result is fetched later. A panic in it is a failure like any other.
+/// Work on another thread, whose result is fetched later. A panic in it is a failure like any other.
 pub(super) struct Beside<T>(Result<thread::JoinHandle<Result<T, MailboxError>>, std::io::Error>);
 
 impl<T: Send + 'static> Beside<T> {
@@ -210,8 +209,7 @@ mod tests {
     use std::time::Duration;
     use tempfile::TempDir;
 
-    /// An IMAP server that lets in whoever comes but lisa, whose login it never answers: one backend of many behind one proxy
-    /// that hangs.
+    /// An IMAP server that lets everybody log in but lisa, whom it never answers: as a proxy with one backend that hangs.
     #[derive(Clone, Default)]
     struct Server {
         /// What each session was asked, by its user.
@@ -283,16 +281,16 @@ mod tests {
         }
     }
 
-    fn routes(recipient: &str, sender: Option<&str>) -> Routes {
+    fn destinations(recipient: &str, sender: Option<&str>) -> Destinations {
         let destination = |user: &str| Destination { user: user.into(), inbox: "INBOX".into(), sent: "Sent".into() };
-        Routes { recipient: destination(recipient), sender: sender.map(destination), proven: None }
+        Destinations { recipient: destination(recipient), sender: sender.map(destination), proven: None }
     }
 
     #[test]
     fn a_senders_mailbox_that_hangs_leaves_the_recipients_copy_its_time() {
         let (site, _directory) = Server::default().start();
         let deadline = Deadline::after(Duration::from_secs(8));
-        let mut owed = site.open_mailboxes(routes("doug", Some("lisa")), None, &mut Kept::default(), deadline);
+        let mut owed = site.open_mailboxes(destinations("doug", Some("lisa")), None, &mut Kept::default(), deadline);
         assert!(deadline.remaining() > Duration::from_millis(500), "the sender's mailbox has used up the time of both");
         let [recipient, sender] = owed.as_mut_slice() else { panic!("two copies are owed") };
         let (recipient, sender) = (recipient.lend(), sender.lend());
@@ -301,9 +299,9 @@ mod tests {
     }
 
     /// Opens the mailboxes of a delivery, and ends it.
-    fn deliver(site: &Site, sessions: &mut Sessions, routes: Routes) {
+    fn deliver(site: &Site, sessions: &mut Sessions, destinations: Destinations) {
         let deadline = Deadline::after(Duration::from_secs(60));
-        let mut owed = site.open_mailboxes(routes, None, &mut sessions.kept, deadline);
+        let mut owed = site.open_mailboxes(destinations, None, &mut sessions.kept, deadline);
         assert!(owed.iter_mut().all(|copy| copy.lend().mailbox.is_ok()));
         sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();
         sessions.end();
@@ -314,18 +312,18 @@ mod tests {
         let server = Server::default();
         let (site, _directory) = server.clone().start();
         let mut sessions = Sessions::default();
-        deliver(&site, &mut sessions, routes("doug", Some("scuba")));
+        deliver(&site, &mut sessions, destinations("doug", Some("scuba")));
         let both = ["doug AUTHENTICATE", "doug STATUS", "scuba AUTHENTICATE", "scuba STATUS"];
         assert_eq!(server.asked(), both);
         // Whatever part a user has in it.
-        deliver(&site, &mut sessions, routes("scuba", Some("doug")));
+        deliver(&site, &mut sessions, destinations("scuba", Some("doug")));
         assert_eq!(server.asked(), ["doug STATUS", "scuba STATUS"]);
-        deliver(&site, &mut sessions, routes("dou", Some("doug")));
+        deliver(&site, &mut sessions, destinations("dou", Some("doug")));
         assert_eq!(server.asked(), ["dou AUTHENTICATE", "dou STATUS", "doug STATUS"]);
         // A note to oneself needs two at once.
-        deliver(&site, &mut sessions, routes("dou", Some("dou")));
+        deliver(&site, &mut sessions, destinations("dou", Some("dou")));
         assert_eq!(server.asked(), ["dou AUTHENTICATE", "dou STATUS", "dou STATUS"]);
-        deliver(&site, &mut sessions, routes("dou", Some("dou")));
+        deliver(&site, &mut sessions, destinations("dou", Some("dou")));
         assert_eq!(server.asked(), ["dou STATUS", "dou STATUS"]);
     }
 
@@ -334,18 +332,18 @@ mod tests {
         let server = Server::default();
         let (site, _directory) = server.clone().start();
         let mut sessions = Sessions::default();
-        deliver(&site, &mut sessions, routes("doug", None));
+        deliver(&site, &mut sessions, destinations("doug", None));
         server.asked();
         let mut ended = server.sessions.lock().unwrap().pop().unwrap();
         ended.write_all(b"* BYE shutting down\r\n").unwrap();
         ended.shutdown(std::net::Shutdown::Both).unwrap();
-        deliver(&site, &mut sessions, routes("doug", None));
+        deliver(&site, &mut sessions, destinations("doug", None));
         assert_eq!(server.asked(), ["doug AUTHENTICATE", "doug STATUS"]);
         *server.forgets.lock().unwrap() = true;
         // So that the session at hand is an older one.
-        deliver(&site, &mut sessions, routes("scuba", None));
+        deliver(&site, &mut sessions, destinations("scuba", None));
         server.asked();
-        deliver(&site, &mut sessions, routes("doug", None));
+        deliver(&site, &mut sessions, destinations("doug", None));
         assert_eq!(server.asked(), ["doug AUTHENTICATE", "doug STATUS", "doug STATUS"]);
     }
 }

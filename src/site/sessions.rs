@@ -1,5 +1,4 @@
-//! What a delivery holds open, and what it may leave open for the next one: a session with the database, and sessions of users
-//! with the IMAP server.
+//! The session with the database and the users' sessions with the IMAP server, which one delivery may leave to the next.
 
 use super::Site;
 use super::mailboxes::Greeting;
@@ -16,13 +15,13 @@ use tracing::debug;
 const KEPT: usize = 8;
 /// For how long one is kept that nobody uses.
 const IDLE: Duration = Duration::from_mins(1);
-/// For how long one is kept in all: what a user may do, and where the mailboxes are, may change meanwhile.
+/// For how long one is kept in all: a user's rights and the place of the mailboxes may change.
 const AGE: Duration = Duration::from_mins(10);
 
 /// The sessions of one process with the servers of one [`Site`], which deliveries use one after the other.
 ///
-/// A delivery opens what it needs and does not find open. After it, [`end`](Self::end) keeps what is fit for another delivery; a
-/// process that delivers once has no use for that, and pays nothing for it.
+/// A delivery opens what it needs and does not find open. [`end`](Self::end) then keeps what is fit for another delivery; a process
+/// that delivers once does not call it.
 #[derive(Default)]
 pub struct Sessions {
     /// Opened ahead, for the next delivery.
@@ -41,7 +40,7 @@ pub(super) struct Opened {
     pub(super) greeting: Option<Greeting>,
     /// How long that took.
     pub(super) took: Duration,
-    /// Whether the session with the database has served another delivery: the server may have ended it since.
+    /// Whether the session with the database has served another delivery: the server may have ended it meanwhile.
     pub(super) has_served: bool,
 }
 
@@ -74,8 +73,8 @@ impl Sessions {
 }
 
 impl Site {
-    /// Opens what a delivery needs before anything is known of its message: for whoever has something else to do meanwhile.
-    /// (An embedded site's ledger is a file, and is opened by the delivery.)
+    /// Opens what a delivery needs before its message is known: the caller reads that meanwhile. (An embedded site's ledger is a
+    /// file, which the delivery opens.)
     ///
     /// # Errors
     /// Where there is no session with the database to be had.
@@ -87,8 +86,8 @@ impl Site {
         Ok(sessions)
     }
 
-    /// Begins with the session that is kept with the database, or opens one; and then, where no session of any user's is kept, a
-    /// connection to the IMAP server beside it: it greets us while the database looks at our password.
+    /// Takes the session that is kept with the database, or opens one. If no user's session is kept then either, it first begins a
+    /// connection to the IMAP server, which greets us while the database checks our password.
     pub(super) fn open_for(
         &self,
         sessions: &mut Sessions,

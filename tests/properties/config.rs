@@ -46,7 +46,7 @@ fn makes_sense(config: &Config) {
     let (deadline, settle) = (config.delivery.deadline, config.imap.settle);
     assert!(deadline > Duration::ZERO && deadline < config.delivery.postfix_time_limit && deadline < settle);
     let patience = config.delivery.postfix_queue_lifetime;
-    assert!(settle <= patience / 4 && config.sent.retry_for <= patience);
+    assert!(settle <= patience / 4 && config.policy().sent_retry_for <= patience);
     assert!(!config.lock.namespace.is_empty());
     assert!(!config.database.user.trim().is_empty() && !config.database.database.trim().is_empty());
     assert!(!config.imap.user.trim().is_empty());

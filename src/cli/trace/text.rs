@@ -129,7 +129,7 @@ fn already_there_text(story: &Story) -> String {
             Some(host) => format!("queue id {} on {host}", earlier.queue_id.as_deref().unwrap_or("(not given)")),
             None => "an attempt that is no longer kept".to_owned(),
         };
-        let sender = earlier.sender.as_deref().unwrap_or_default();
+        let sender = &earlier.sender;
         let at = told(earlier.delivered_at);
         Some(printable(&format!(
             "Already there in {mailbox} of {user}: brought by {by} at {at}; the message was first recorded with the \

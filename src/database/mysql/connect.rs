@@ -24,15 +24,9 @@ const SYSTEM_CERTIFICATES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Whether what is sent to this server can be read on its way: over TCP, without TLS, to what is not this host.
+/// Whether what is sent to this server can be read on its way: without TLS, to another host.
 pub(super) fn in_clear(server: &Server) -> bool {
-    match (&server.address, &server.tls) {
-        (Endpoint::Tcp { host, .. }, Tls::Off) => {
-            let address = host.parse::<IpAddr>();
-            !(host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback()))
-        }
-        _ => false,
-    }
+    server.tls == Tls::Off && !server.address.is_on_this_machine()
 }
 
 /// Opens the connection and authenticates.
@@ -121,8 +115,8 @@ fn resolve(host: &str, port: u16, doing: &str) -> Result<Vec<SocketAddr>, Databa
     Ok(addresses)
 }
 
-/// Tries one address after the other: the crate gives up at the first that does not answer, and a name like `localhost`
-/// may well stand for `::1` first, where no server listens.
+/// Tries one address after the other: the crate gives up at the first that does not answer, and the first of `localhost` may be
+/// `::1`, where no server listens.
 fn try_each(
     addresses: &[SocketAddr],
     host: &str,
@@ -152,11 +146,10 @@ fn try_each(
 
 /// The ways to the server, each by the first address that it leads to.
 ///
-/// Without TLS a way is an address. With TLS, the certificate must be for the host's *name*, and the crate takes the name
-/// to verify from the very option that says where to connect to. But if it is given an address of our own to bind to, it
-/// does try every address of that family before any of the other: so a name with several addresses is tried once for each
-/// family, bound to that family's unspecified address, which binds to nothing in particular. (The failure that comes
-/// back from such a way may speak of the other family, on which the bind cannot succeed.)
+/// Without TLS a way is an address. With TLS, the crate verifies the certificate for the very name that it connects to, so that must
+/// be the host's. But it tries the addresses of one family first if it is to bind to an address of that family: so a name with
+/// several addresses is tried once for each family, bound to its unspecified address, which is no restriction. (The error of such a
+/// way may be about the other family, where the bind cannot succeed.)
 fn ways(addresses: &[SocketAddr], host: &str, options: &OptsBuilder, tls: &Tls) -> Vec<(SocketAddr, OptsBuilder)> {
     let at = |host: &str| options.clone().ip_or_hostname(Some(bracketed(host)));
     match (tls, addresses) {
@@ -195,39 +188,28 @@ fn bracketed(host: &str) -> String {
 mod tests {
     use super::*;
 
-    fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
-        texts.iter().map(|text| text.parse().unwrap()).collect()
+    /// The host, and the address of our own, that each way is connected by.
+    fn tried(addresses: &[&str], host: &str, tls: &Tls) -> Vec<(String, Option<String>)> {
+        let addresses: Vec<SocketAddr> = addresses.iter().map(|text| text.parse().unwrap()).collect();
+        let ways = ways(&addresses, host, &OptsBuilder::new(), tls).into_iter();
+        ways.map(|(_, options)| {
+            let options = Opts::from(options);
+            (options.get_ip_or_hostname().into_owned(), options.bind_address().map(ToString::to_string))
+        })
+        .collect()
     }
 
     #[test]
     fn without_tls_each_address_is_a_way() {
-        let two = addresses(&["[::1]:3306", "127.0.0.1:3306"]);
-        let ways = ways(&two, "localhost", &OptsBuilder::new(), &Tls::Off);
-        let hosts: Vec<_> =
-            ways.into_iter().map(|(_, options)| Opts::from(options).get_ip_or_hostname().into_owned()).collect();
-        assert_eq!(hosts, ["[::1]", "127.0.0.1"]);
+        let ways = tried(&["[::1]:3306", "127.0.0.1:3306"], "localhost", &Tls::Off);
+        assert_eq!(ways, [("[::1]".into(), None), ("127.0.0.1".into(), None)]);
     }
 
     #[test]
     fn with_tls_each_family_is_a_way_and_the_name_stays() {
-        let three = addresses(&["[::1]:3306", "[fd00::1]:3306", "127.0.0.1:3306"]);
-        let ways = ways(&three, "db.example.com", &OptsBuilder::new(), &Tls::Verify { ca_file: None });
-        let seen: Vec<_> = ways
-            .into_iter()
-            .map(|(_, options)| {
-                let options = Opts::from(options);
-                (options.get_ip_or_hostname().into_owned(), options.bind_address().map(ToString::to_string))
-            })
-            .collect();
-        let name = "db.example.com".to_owned();
-        assert_eq!(seen, [(name.clone(), Some("[::]:0".into())), (name, Some("0.0.0.0:0".into()))]);
-    }
-
-    #[test]
-    fn one_address_is_connected_to_without_a_bind() {
-        let one = addresses(&["192.0.2.1:3306"]);
-        let ways = ways(&one, "db.example.com", &OptsBuilder::new(), &Tls::Verify { ca_file: None });
-        let seen: Vec<_> = ways.into_iter().map(|(_, options)| Opts::from(options).bind_address().copied()).collect();
-        assert_eq!(seen, [None]);
+        let (tls, name) = (Tls::Verify { ca_file: None }, "db.example.com");
+        let ways = tried(&["[::1]:3306", "[fd00::1]:3306", "127.0.0.1:3306"], name, &tls);
+        assert_eq!(ways, [(name.into(), Some("[::]:0".into())), (name.into(), Some("0.0.0.0:0".into()))]);
+        assert_eq!(tried(&["192.0.2.1:3306"], name, &tls), [(name.into(), None)], "one address needs no bind");
     }
 }

@@ -3,6 +3,8 @@
 use crate::database::{DatabaseError, DatabaseFailure};
 use postgres::error::{DbError, SqlState};
 use std::error::Error;
+use std::io;
+use std::iter::successors;
 
 /// What mends a schema that is missing or too old.
 const MIGRATE: &str = "run `maildrop_command migrate`";
@@ -11,9 +13,10 @@ const MIGRATE: &str = "run `maildrop_command migrate`";
 pub(crate) fn failed(doing: &str, error: &postgres::Error) -> DatabaseError {
     let failure = match error.as_db_error() {
         Some(said) => by_state(said.code()),
-        // Every other error of the crate on an open connection is the connection's: closed, reset, not the protocol.
-        // Where it is our own (a value that cannot be sent, a column that cannot be read) it says so in its text.
-        None if error.is_closed() || caused_by::<std::io::Error>(error) => DatabaseFailure::ConnectionLost,
+        // The connection's: closed, reset. Otherwise it is our own (a value that cannot be sent, a column that cannot be read).
+        None if error.is_closed() || causes(error).any(|cause| cause.is::<io::Error>()) => {
+            DatabaseFailure::ConnectionLost
+        }
         None => DatabaseFailure::Other,
     };
     DatabaseError::new(failure, doing, detail(error))
@@ -76,14 +79,12 @@ fn detail(error: &postgres::Error) -> String {
         return said_in_full(said);
     }
     let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let words = inner.to_string();
-        // Some causes repeat the words of the one they caused.
+    for cause in causes(error) {
+        let words = cause.to_string();
+        // Some errors repeat the words of their cause.
         if !text.ends_with(&words) {
             text = format!("{text}: {words}");
         }
-        cause = inner.source();
     }
     text
 }
@@ -103,16 +104,8 @@ pub(super) fn said_in_full(said: &DbError) -> String {
     text
 }
 
-/// Whether an error of this type is among the causes.
-fn caused_by<T: Error + 'static>(error: &postgres::Error) -> bool {
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        if inner.is::<T>() {
-            return true;
-        }
-        cause = inner.source();
-    }
-    false
+fn causes(error: &postgres::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    successors(error.source(), |cause| (*cause).source())
 }
 
 #[cfg(test)]

@@ -5,12 +5,10 @@ use crate::base::hex;
 use std::borrow::Cow;
 use uuid::Uuid;
 
-/// Bytes.
 pub fn bytes(bytes: &[u8]) -> String {
     format!("decode('{}','hex')", hex::encode(bytes))
 }
 
-/// Text.
 pub fn text(text: &str) -> String {
     format!("convert_from({},'UTF8')", bytes(stored(text).as_bytes()))
 }
@@ -45,7 +43,6 @@ pub(crate) fn json(json: &str) -> String {
     format!("{}::jsonb", text(&without_nul_escapes(json)))
 }
 
-/// NULL.
 pub(crate) fn null() -> String {
     "NULL".into()
 }

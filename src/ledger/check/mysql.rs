@@ -1,10 +1,10 @@
 //! What `check` asks of a MySQL or MariaDB server.
 
-use super::{Finding, Inspect, State, bad, good, warning};
+use super::{FORGETS, Finding, Inspect, State, bad, good, warning};
 use crate::database::mysql::{Product, column, only_row, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
-use crate::ledger::{CopyKey, EndedAttempt, Ledger, Outcome};
-use crate::lock::{LockName, NamedLock};
+use crate::ledger::{CopyKey, EndedAttempt, Ledger, Outcome, Record};
+use crate::lock::{Acquired, DEFAULT_NAMESPACE, LockName, NamedLock};
 use crate::schema::{self, MigrationState};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,42 +13,20 @@ use uuid::Uuid;
 /// Below this, in bytes, a record with long headers may not fit; see `ledger::mysql`.
 const SMALLEST_PACKET: u64 = 4 << 20;
 
-/// The server's variables that are looked at. One that a server does not have is not there to go wrong.
-const VARIABLES: [&str; 23] = [
-    "read_only",
-    "super_read_only",
-    "innodb_read_only",
-    "innodb_flush_log_at_trx_commit",
-    "log_bin",
-    "sync_binlog",
-    "binlog_format",
-    "wsrep_on",
-    "wsrep_cluster_name",
-    "group_replication_group_name",
-    "group_replication_single_primary_mode",
-    "group_replication_consistency",
-    // MySQL's names for semi-synchronous replication, and MariaDB's.
-    "rpl_semi_sync_source_enabled",
-    "rpl_semi_sync_source_timeout",
-    "rpl_semi_sync_source_wait_point",
-    "rpl_semi_sync_source_wait_no_replica",
-    "rpl_semi_sync_master_enabled",
-    "rpl_semi_sync_master_timeout",
-    "rpl_semi_sync_master_wait_point",
-    "rpl_semi_sync_master_wait_no_slave",
-    "max_allowed_packet",
-    "max_connections",
-    "log_bin_trust_function_creators",
-];
+/// The server's variables that are read. No server has all of them: semi-synchronous replication has other names on MySQL (source,
+/// replica) and MariaDB (master, slave).
+const VARIABLES: &str = "read_only super_read_only innodb_read_only innodb_flush_log_at_trx_commit log_bin sync_binlog \
+    binlog_format wsrep_on wsrep_cluster_name group_replication_group_name group_replication_single_primary_mode \
+    group_replication_consistency rpl_semi_sync_source_enabled rpl_semi_sync_source_timeout \
+    rpl_semi_sync_source_wait_point rpl_semi_sync_source_wait_no_replica rpl_semi_sync_master_enabled \
+    rpl_semi_sync_master_timeout rpl_semi_sync_master_wait_point rpl_semi_sync_master_wait_no_slave \
+    max_allowed_packet max_connections log_bin_trust_function_creators";
 
-/// What the server counts, in the same way.
-const STATUS: [&str; 3] = ["Slaves_connected", "Rpl_semi_sync_source_status", "Rpl_semi_sync_master_status"];
+/// The same of its status.
+const STATUS: &str = "Slaves_connected Rpl_semi_sync_source_status Rpl_semi_sync_master_status";
 
-/// What `VERSION()` says of those that speak MySQL's protocol and have locks of another making.
+/// What `VERSION()` says of products that speak MySQL's protocol, and have other locks.
 const RELATIVES: [&str; 2] = ["Vitess", "TiDB"];
-
-const FORGETS: &str =
-    "a fail-over forgets what has not arrived yet, which is then delivered twice, and is not in the ledger";
 
 type Variables = HashMap<String, String>;
 
@@ -111,10 +89,12 @@ impl Inspect for MysqlDatabase {
 impl MysqlDatabase {
     fn variables(&mut self) -> Result<Variables, DatabaseError> {
         let doing = "reading the server's variables";
-        let names = VARIABLES.map(|name| format!("'{name}'")).join(", ");
-        let mut variables = self.pairs(doing, &format!("SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})"))?;
-        let names = STATUS.map(|name| format!("'{name}'")).join(", ");
-        variables.extend(self.pairs(doing, &format!("SHOW GLOBAL STATUS WHERE Variable_name IN ({names})"))?);
+        let show = |what: &str, names: &str| {
+            let names = names.split(' ').map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+            format!("SHOW GLOBAL {what} WHERE Variable_name IN ({names})")
+        };
+        let mut variables = self.pairs(doing, &show("VARIABLES", VARIABLES))?;
+        variables.extend(self.pairs(doing, &show("STATUS", STATUS))?);
         Ok(variables)
     }
 
@@ -125,7 +105,7 @@ impl MysqlDatabase {
         rows.map(|row| Ok((column::<String>(row, 0, doing)?.to_ascii_lowercase(), column(row, 1, doing)?))).collect()
     }
 
-    /// Whether this member of a group is of the greater part of it: the smaller part still gives locks, and commits nothing.
+    /// Whether this member of a group is in its majority: a minority still gives locks, and commits nothing.
     fn group_found(&mut self, variables: &Variables) -> Result<Option<Finding>, DatabaseError> {
         if !in_a_group(variables) {
             return Ok(None);
@@ -160,24 +140,20 @@ impl MysqlDatabase {
         }
     }
 
-    /// Whether GET_LOCK does what it says, on this connection: a proxy that hands statements to changing sessions shows
-    /// itself here.
+    /// Whether GET_LOCK works on this connection: with a proxy that hands statements to changing sessions, it does not.
     fn lock_found(&mut self) -> Result<Finding, DatabaseError> {
         let what = "GET_LOCK";
         let name = LockName::new("maildrop check", Uuid::now_v7().as_bytes());
-        let took = self.acquire(&name, std::time::Duration::ZERO);
-        let held = matches!(took, Ok(crate::lock::Acquired::Held)) && self.still_held(&name)?;
+        let took = self.acquire(&name, Duration::ZERO);
+        let held = matches!(took, Ok(Acquired::Held)) && self.still_held(&name)?;
         self.release(&name)?;
         let freed = !self.still_held(&name)?;
         Ok(if held && freed {
             good(what, "taken, held and released")
         } else {
-            bad(
-                what,
-                format!("{took:?}, then held: {held}, then freed: {freed}"),
-                "connect to the server itself, or pin the session: a proxy between must not hand statements of one \
-                 connection to several sessions",
-            )
+            let mend = "connect to the server itself, or pin the session: a proxy between must not hand statements of one \
+                        connection to several sessions";
+            bad(what, format!("{took:?}, then held: {held}, then freed: {freed}"), mend)
         })
     }
 
@@ -189,52 +165,42 @@ impl MysqlDatabase {
         Ok(if session == greeted {
             good("session", "the server's own")
         } else {
-            warning(
-                "session",
-                format!("greeted as {greeted}, talking to {session}: a proxy is in between"),
-                "make sure that it keeps a connection that has called GET_LOCK on one session of the primary",
-            )
+            let found = format!("greeted as {greeted}, talking to {session}: a proxy is in between");
+            let mend = "make sure that it keeps a connection that has called GET_LOCK on one session of the primary";
+            warning("session", found, mend)
         })
     }
 
     fn privacy_found(&self) -> Finding {
         if self.in_clear {
-            warning(
-                "encryption",
-                "none, over the network",
-                "set tls: who can listen in reads the mail's headers, and who can step in takes the password",
-            )
+            let mend = "set tls: who can listen in reads the mail's headers, and who can step in takes the password";
+            warning("encryption", "none, over the network", mend)
         } else {
             good("encryption", "TLS, or not over the network")
         }
     }
 
     fn schema_found(&mut self) -> Result<Finding, DatabaseError> {
-        let (what, mend) = ("schema", "maildrop_command migrate");
+        let what = "schema";
         let all = schema::status(self)?;
-        if let Some(edited) =
-            all.iter().find(|migration| migration.state == MigrationState::Edited && !migration.optional)
-        {
-            return Ok(bad(
-                what,
-                format!("migration {} was applied in another form", edited.number),
-                "an applied migration is never changed: compare the schema with sql/mysql by hand",
-            ));
+        let needed = |state| all.iter().filter(move |migration| migration.state == state && !migration.optional);
+        if let Some(edited) = needed(MigrationState::Edited).next() {
+            let mend = "an applied migration is never changed: compare the schema with sql/mysql by hand";
+            return Ok(bad(what, format!("migration {} was applied in another form", edited.number), mend));
         }
-        let (missing, applied): (Vec<_>, Vec<_>) =
-            all.iter().partition(|migration| migration.state == MigrationState::Pending);
-        let missing = missing.into_iter().filter(|migration| !migration.optional);
-        let missing: Vec<String> =
-            missing.map(|migration| format!("{} ({})", migration.number, migration.name)).collect();
+        let missing: Vec<String> = needed(MigrationState::Pending)
+            .map(|migration| format!("{} ({})", migration.number, migration.name))
+            .collect();
         Ok(if missing.is_empty() {
-            good(what, format!("{} migrations applied", applied.len()))
+            let applied = all.iter().filter(|migration| migration.state != MigrationState::Pending).count();
+            good(what, format!("{applied} migrations applied"))
         } else {
-            bad(what, format!("not applied: {}", missing.join(", ")), mend)
+            bad(what, format!("not applied: {}", missing.join(", ")), "maildrop_command migrate")
         })
     }
 
-    /// Whether our role may do what a delivery does. Each right is asked for by a statement that changes nothing: MySQL
-    /// checks rights before it looks for rows.
+    /// Whether our role may do what a delivery does, tried by statements that change nothing: MySQL checks rights before it looks
+    /// for rows.
     fn rights_found(&mut self) -> Result<Finding, DatabaseError> {
         let what = "rights";
         let tries = [
@@ -263,7 +229,7 @@ impl MysqlDatabase {
         note(self.addresses(&[]).map(drop))?;
         note(self.look(&[nothing]).map(drop))?;
         let ended = vec![EndedAttempt { attempt: Uuid::nil(), key: nothing, outcome: Outcome::Busy, stages: None }];
-        note(self.record(&crate::ledger::Record { ended, ..Default::default() }))?;
+        note(self.record(&Record { ended, ..Default::default() }))?;
         Ok(if refused.is_empty() {
             good(what, "enough for a delivery")
         } else {
@@ -287,11 +253,11 @@ impl MysqlDatabase {
         }
     }
 
-    /// The lock's SQL functions: an extra for people, but one that must not tell them another name than ours.
+    /// The lock's SQL functions are for people only, but must give the same name as this program.
     fn functions_found(&mut self, variables: &Variables) -> Result<Finding, DatabaseError> {
         let what = "maildrop_lock_name()";
         let doing = "comparing the lock's name";
-        let (namespace, id) = (crate::lock::DEFAULT_NAMESPACE, "check@maildrop.invalid");
+        let (namespace, id) = (DEFAULT_NAMESPACE, "check@maildrop.invalid");
         let ours = LockName::new(namespace, id.as_bytes()).mysql_name();
         let ask = format!("SELECT maildrop_lock_name({}, {})", sql::text(id), sql::text(namespace));
         let answers = match self.run(doing, &ask, 1) {
@@ -332,46 +298,31 @@ fn writable(variables: &Variables) -> Finding {
     if read_only.is_empty() {
         good("read_only", "OFF")
     } else {
-        bad(
-            "read_only",
-            format!("{} is on", read_only.join(", ")),
-            "connect to the primary: a replica takes no writes, and a lock on it excludes nobody",
-        )
+        let mend = "connect to the primary: a replica takes no writes, and a lock on it excludes nobody";
+        bad("read_only", format!("{} is on", read_only.join(", ")), mend)
     }
 }
 
 fn durable(variables: &Variables) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let what = "innodb_flush_log_at_trx_commit";
-    match variables.get(what).map(String::as_str) {
-        None => {}
-        Some("1") => findings.push(good(what, "1")),
-        Some(other) => findings.push(bad(
-            what,
-            other,
-            "set it to 1: a commit that a power failure can undo is forgotten, and its message delivered twice",
-        )),
-    }
+    let one = |what: &str, otherwise: State, mend: &str| {
+        let found = variables.get(what)?.clone();
+        let (state, mend) = if found == "1" { (State::Good, None) } else { (otherwise, Some(mend.to_owned())) };
+        Some(Finding { what: what.to_owned(), state, found, mend })
+    };
+    let mend = "set it to 1: a commit that a power failure can undo is forgotten, and its message delivered twice";
+    findings.extend(one("innodb_flush_log_at_trx_commit", State::Bad, mend));
     if on(variables, "log_bin") {
-        let what = "sync_binlog";
-        match variables.get(what).map(String::as_str) {
-            None => {}
-            Some("1") => findings.push(good(what, "1")),
-            Some(other) => findings.push(warning(
-                what,
-                other,
-                "set it to 1: after a power failure replicas, and a primary that recovers by its binary log, may miss \
-                 commits",
-            )),
-        }
+        let mend = "set it to 1: after a power failure replicas, and a primary that recovers by its binary log, may miss commits";
+        findings.extend(one("sync_binlog", State::Warning, mend));
         let what = "binlog_format";
-        if let Some(format) = variables.get(what) {
-            findings.push(if format.eq_ignore_ascii_case("STATEMENT") {
-                bad(what, format.clone(), "set it to ROW (or MIXED): InnoDB refuses to log READ COMMITTED by statement")
+        findings.extend(variables.get(what).map(|format| {
+            if format.eq_ignore_ascii_case("STATEMENT") {
+                bad(what, format, "set it to ROW (or MIXED): InnoDB refuses to log READ COMMITTED by statement")
             } else {
-                good(what, format.clone())
-            });
-        }
+                good(what, format)
+            }
+        }));
     }
     findings
 }
@@ -379,26 +330,20 @@ fn durable(variables: &Variables) -> Vec<Finding> {
 fn replicated(variables: &Variables) -> Vec<Finding> {
     let mut findings = Vec::new();
     if on(variables, "wsrep_on") {
-        findings.push(bad(
-            "Galera",
-            variables.get("wsrep_cluster_name").cloned().unwrap_or_else(|| "on".into()),
-            "GET_LOCK holds on one node only: send every delivery to the same node, or use a server without Galera",
-        ));
+        let name = variables.get("wsrep_cluster_name").map_or("on", String::as_str);
+        let mend =
+            "GET_LOCK holds on one node only: send every delivery to the same node, or use a server without Galera";
+        findings.push(bad("Galera", name, mend));
     }
     if in_a_group(variables) {
-        if variables.get("group_replication_consistency").is_some_and(|value| value.eq_ignore_ascii_case("EVENTUAL")) {
-            findings.push(bad(
-                "group_replication_consistency",
-                "EVENTUAL",
-                "set it to BEFORE_ON_PRIMARY_FAILOVER: a new primary may be read before it has applied what was recorded",
-            ));
+        let what = "group_replication_consistency";
+        if variables.get(what).is_some_and(|value| value.eq_ignore_ascii_case("EVENTUAL")) {
+            let mend = "set it to BEFORE_ON_PRIMARY_FAILOVER: a new primary may be read before it has applied what was recorded";
+            findings.push(bad(what, "EVENTUAL", mend));
         }
         findings.push(if on(variables, "group_replication_single_primary_mode") {
-            warning(
-                "Group Replication",
-                "single primary",
-                "send every delivery to the primary; a fail-over frees all locks while their holders still run",
-            )
+            let mend = "send every delivery to the primary; a fail-over frees all locks while their holders still run";
+            warning("Group Replication", "single primary", mend)
         } else {
             bad("Group Replication", "several primaries", "GET_LOCK holds on one member only: use single-primary mode")
         });
@@ -419,8 +364,8 @@ fn members(all: u64, online: u64) -> Finding {
     }
 }
 
-/// Whether a commit waits for a replica, and for how long: past `..._timeout` it goes on without one, and the answer to COMMIT
-/// does not say so (PostgreSQL's does).
+/// Whether a commit waits for a replica, and for how long: past `..._timeout` it goes on without one, and unlike PostgreSQL the
+/// server does not say so.
 fn semi_synchronous(variables: &Variables, deadline: Duration) -> Vec<Finding> {
     let value = |mysql: &str, mariadb: &str| {
         let name = |of: &str| format!("rpl_semi_sync_{of}");
@@ -474,8 +419,7 @@ fn packet(bytes: u64) -> Finding {
     }
 }
 
-/// Whether a variable says yes, in whatever way. What is neither yes nor no counts as yes: MariaDB has more than one
-/// sort of read only.
+/// Whether a variable is on. What is neither yes nor no counts as yes: MariaDB's read_only has more than two values.
 fn on(variables: &Variables, name: &str) -> bool {
     variables.get(name).is_some_and(|value| !["OFF", "0", "NO", ""].iter().any(|off| value.eq_ignore_ascii_case(off)))
 }

@@ -1,39 +1,28 @@
 //! What `check` asks of PostgreSQL.
 
-use super::{Finding, Inspect, State, bad, good, warning};
+use super::{FORGETS, Finding, Inspect, State, bad, good, warning};
+use crate::database::DatabaseError;
 use crate::database::PostgresDatabase;
-use crate::database::postgres::column;
-use crate::database::{DatabaseError, DatabaseFailure};
+use crate::database::postgres::{column, only};
 use crate::lock::{Acquired, LockName, NamedLock};
 use crate::schema::{self, MigrationState};
-use postgres::Row;
-use postgres::types::{FromSql, Type};
+use postgres::types::Type;
 use std::time::Duration;
 use uuid::Uuid;
 
 /// Every right that a delivery needs, as `sql/postgres/grants.sql` gives it.
-const RIGHTS: [(&str, &str); 18] = [
-    ("addresses", "SELECT"),
-    ("attempts", "SELECT"),
-    ("attempts", "INSERT"),
-    ("attempts", "UPDATE"),
-    ("messages", "SELECT"),
-    ("messages", "INSERT"),
-    ("copies", "SELECT"),
-    ("copies", "INSERT"),
-    ("copies", "UPDATE"),
-    ("ways_in", "SELECT"),
-    ("ways_in", "INSERT"),
-    ("ways_in", "UPDATE"),
-    ("maildrop_migrations", "SELECT"),
-    ("message_sources", "SELECT"),
-    ("message_sources", "INSERT"),
-    ("refusals", "SELECT"),
-    ("refusals", "INSERT"),
-    ("refusals", "UPDATE"),
+const RIGHTS: [(&str, &[&str]); 8] = [
+    ("addresses", &["SELECT"]),
+    ("attempts", &["SELECT", "INSERT", "UPDATE"]),
+    ("messages", &["SELECT", "INSERT"]),
+    ("copies", &["SELECT", "INSERT", "UPDATE"]),
+    ("ways_in", &["SELECT", "INSERT", "UPDATE"]),
+    ("maildrop_migrations", &["SELECT"]),
+    ("message_sources", &["SELECT", "INSERT"]),
+    ("refusals", &["SELECT", "INSERT", "UPDATE"]),
 ];
 
-/// A right on some columns is enough: that is how `grants.sql` gives UPDATE. NULL where there is no such table.
+/// `grants.sql` gives UPDATE on some columns. NULL where there is no such table.
 const RIGHT: &str = "SELECT n, has_any_column_privilege(to_regclass(t), r) \
     FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS asked (t, r, n) ORDER BY n";
 
@@ -49,13 +38,13 @@ const SETTINGS: [&str; 9] = [
     "max_connections",
 ];
 
-/// Where the setting is a time, in milliseconds. A setting that the server does not know (it is older) has no row.
+/// A time is in milliseconds. A setting that an older server does not know has no row.
 const SETTING: &str = "SELECT name, setting FROM pg_settings WHERE name = ANY ($1)";
 
-/// What `version()` says of those that speak PostgreSQL's protocol and have locks of their own making, if any.
+/// What `version()` says of products that speak PostgreSQL's protocol, and have other locks or none.
 const RELATIVES: [(&str, &str); 3] = [("CockroachDB", "CockroachDB"), ("-YB-", "YugabyteDB"), ("Redshift", "Redshift")];
 
-/// How many receive what this server writes, for any role: one with few rights sees their rows, and little in them.
+/// Any role can count the standbys: without rights, it sees their rows with little in them.
 const REPLICATION: &str = "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'), \
     (SELECT count(*) FROM pg_stat_replication)";
 
@@ -66,11 +55,7 @@ const EXTENSIONS: &str =
 impl Inspect for PostgresDatabase {
     fn describe(&mut self) -> Result<String, DatabaseError> {
         let doing = "asking for the server's version";
-        let rows = self.query(doing, "SELECT current_setting('server_version')", &[])?;
-        let version: String = match rows.first() {
-            Some(row) => column(doing, row, 0)?,
-            None => String::new(),
-        };
+        let version: String = only(doing, &self.query(doing, "SELECT current_setting('server_version')", &[])?)?;
         // Debian's reads "17.11 (Debian 17.11-0+deb13u1)".
         Ok(format!("PostgreSQL {}", version.split(' ').next().unwrap_or_default()))
     }
@@ -85,7 +70,7 @@ impl Inspect for PostgresDatabase {
 
     fn server(&mut self) -> Result<String, DatabaseError> {
         let doing = "asking which server it is";
-        // To the microsecond. A standby has its primary's system_identifier.
+        // Not the system_identifier, which a standby shares with its primary.
         let sql = "SELECT 'the one that is up since ' || pg_postmaster_start_time()";
         only(doing, &self.query(doing, sql, &[])?)
     }
@@ -96,7 +81,7 @@ impl Inspect for PostgresDatabase {
             return Ok(vec![relative]);
         }
         let standby = self.standby()?;
-        // A standby refuses the lock's transaction, which may write; that it is one says it all.
+        // A standby refuses the lock's transaction, which may write.
         let is_primary = standby.state == State::Good;
         let mut findings = vec![standby];
         findings.extend(self.settings()?);
@@ -114,12 +99,7 @@ impl Inspect for PostgresDatabase {
 impl PostgresDatabase {
     fn standby(&mut self) -> Result<Finding, DatabaseError> {
         let doing = "asking whether the server is a standby";
-        let rows = self.query(doing, "SELECT pg_is_in_recovery()", &[])?;
-        let standby = match rows.first() {
-            Some(row) => column(doing, row, 0)?,
-            None => false,
-        };
-        Ok(if standby {
+        Ok(if only(doing, &self.query(doing, "SELECT pg_is_in_recovery()", &[])?)? {
             bad("role of the server", "standby", "name the primary: a lock on a standby excludes nobody")
         } else {
             good("role of the server", "primary")
@@ -140,7 +120,7 @@ impl PostgresDatabase {
     fn replication(&mut self) -> Result<Finding, DatabaseError> {
         let doing = "asking for standbys";
         let rows = self.query(doing, REPLICATION, &[])?;
-        let row = rows.first().ok_or_else(|| DatabaseError::new(DatabaseFailure::Other, doing, "no answer"))?;
+        let row = rows.first().ok_or_else(|| DatabaseError::other(doing, "no answer"))?;
         let standbys: i64 = column(doing, row, 2)?;
         Ok(replication(column(doing, row, 0)?, column(doing, row, 1)?, standbys))
     }
@@ -160,16 +140,13 @@ impl PostgresDatabase {
                 let doing = "asking which node of Citus it is";
                 let group: i32 = only(doing, &self.query(doing, "SELECT groupid FROM pg_dist_local_group", &[])?)?;
                 if group == 0 {
-                    warning(
-                        "Citus",
-                        "the coordinator",
-                        "never send a delivery to a worker: a lock excludes on one node only",
-                    )
+                    let mend = "never send a delivery to a worker: a lock excludes on one node only";
+                    warning("Citus", "the coordinator", mend)
                 } else {
                     bad("Citus", "a worker", "name the coordinator: a lock excludes on one node only")
                 }
             }
-            // One-way replication is what it is for most; both ways, and its servers are many primaries.
+            // It is mostly used one way; used both ways, it makes several primaries.
             "pglogical" => warning(name, "there", one_primary),
             _ => bad(name, "several primaries", one_primary),
         })
@@ -187,8 +164,8 @@ impl PostgresDatabase {
         Ok(findings)
     }
 
-    /// Takes a lock of its own, asks whether it is held, and lets go: a pooler that gives each statement another
-    /// server process shows here.
+    /// Takes a lock, asks whether it is held, and lets go: with a pooler that gives each statement another server process, it is
+    /// not.
     fn excludes(&mut self) -> Result<Finding, DatabaseError> {
         let what = "named lock";
         let name = LockName::new("maildrop check", Uuid::now_v7().as_bytes());
@@ -206,7 +183,7 @@ impl PostgresDatabase {
 
     fn schema(&mut self) -> Result<Vec<Finding>, DatabaseError> {
         let all = schema::status(self)?;
-        // `migrate` applies all that are missing: one cause, one finding.
+        // `migrate` applies all that are missing, so only the first is told.
         let mut missing = false;
         Ok(all
             .iter()
@@ -234,25 +211,24 @@ impl PostgresDatabase {
 
     fn rights(&mut self) -> Result<Vec<Finding>, DatabaseError> {
         let doing = "asking for the role's rights";
-        let tables: Vec<&str> = RIGHTS.iter().map(|(table, _)| *table).collect();
-        let rights: Vec<&str> = RIGHTS.iter().map(|(_, right)| *right).collect();
+        let needed = RIGHTS.iter().flat_map(|(table, rights)| rights.iter().map(|right| (*table, *right)));
+        let (tables, rights): (Vec<&str>, Vec<&str>) = needed.unzip();
         let rows = self.query(doing, RIGHT, &[(&tables, Type::TEXT_ARRAY), (&rights, Type::TEXT_ARRAY)])?;
         let mut findings = Vec::new();
-        for ((table, right), row) in RIGHTS.iter().zip(&rows) {
+        for ((table, right), row) in tables.into_iter().zip(rights).zip(&rows) {
             let what = format!("{right} on {table}");
             let mend = "see sql/postgres/grants.sql";
             findings.push(match column::<Option<bool>>(doing, row, 1)? {
                 Some(true) => good(what, "granted"),
-                // There is no such table: its migration is told.
+                // No such table: the finding on its migration says so.
                 None => continue,
-                Some(false) if *table == "message_sources" => {
+                Some(false) if table == "message_sources" => {
                     warning(what, "not granted; needed only with record.raw", mend)
                 }
-                Some(false) if *table == "refusals" => warning(
-                    &what,
-                    "not granted; needed with routing.unknown = \"reject\", which defers without it",
-                    mend,
-                ),
+                Some(false) if table == "refusals" => {
+                    let found = "not granted; needed with routing.unknown = \"reject\", which defers without it";
+                    warning(what, found, mend)
+                }
                 Some(false) => bad(what, "not granted", mend),
             });
         }
@@ -268,8 +244,7 @@ fn replication(names: &str, commit: &str, standbys: i64) -> Finding {
         ("", _, standbys) => warning(
             what,
             format!("to {standbys}, and no commit waits for it"),
-            "set synchronous_standby_names: a fail-over forgets what has not arrived yet, which is then delivered twice, and \
-             is not in the ledger",
+            format!("set synchronous_standby_names: {FORGETS}"),
         ),
         (_, _, 0) => bad(
             what,
@@ -279,8 +254,7 @@ fn replication(names: &str, commit: &str, standbys: i64) -> Finding {
         (_, "off" | "local", _) => warning(
             what,
             format!("synchronous_commit = {commit}: no commit waits for {names}"),
-            "ALTER ROLE ... SET synchronous_commit = on: a fail-over forgets what has not arrived yet, which is then delivered \
-             twice, and is not in the ledger",
+            format!("ALTER ROLE ... SET synchronous_commit = on: {FORGETS}"),
         ),
         _ => good(what, format!("a commit waits for {names}")),
     }
@@ -313,14 +287,6 @@ fn setting(name: &str, value: &str, deadline: Duration) -> Finding {
         ("statement_timeout" | "idle_session_timeout", "0") => good(name, "none"),
         ("statement_timeout" | "idle_session_timeout", _) => good(name, format!("{value} ms")),
         _ => good(name, value),
-    }
-}
-
-/// The only value of an answer.
-fn only<'a, T: FromSql<'a>>(doing: &str, rows: &'a [Row]) -> Result<T, DatabaseError> {
-    match rows {
-        [row] => column(doing, row, 0),
-        _ => Err(DatabaseError::new(DatabaseFailure::Other, doing, format!("{} rows for one", rows.len()))),
     }
 }
 

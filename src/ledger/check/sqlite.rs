@@ -29,30 +29,23 @@ impl Inspect for SqliteDatabase {
 
     fn inspect(&mut self) -> Result<Vec<Finding>, DatabaseError> {
         let journal_mode = self.pragma("journal_mode")?;
+        let wal = if journal_mode == "wal" { State::Good } else { State::Bad };
         let synchronous = self.pragma("synchronous")?;
-        let good_if = |good: bool| if good { State::Good } else { State::Bad };
+        // 2 is FULL, 3 is EXTRA (https://sqlite.org/pragma.html#pragma_synchronous).
+        let durable = if matches!(synchronous.as_str(), "2" | "3") { State::Good } else { State::Bad };
         Ok(vec![
-            Finding {
-                what: "journal_mode".into(),
-                state: good_if(journal_mode == "wal"),
-                found: journal_mode,
-                mend: Some("PRAGMA journal_mode=WAL".into()),
-            },
-            Finding {
-                what: "synchronous".into(),
-                // 2 is FULL, 3 is EXTRA (https://sqlite.org/pragma.html#pragma_synchronous).
-                state: good_if(matches!(synchronous.as_str(), "2" | "3")),
-                found: synchronous,
-                mend: None,
-            },
+            finding("journal_mode", wal, journal_mode, Some("PRAGMA journal_mode=WAL")),
+            finding("synchronous", durable, synchronous, None),
             self.inspect_mode()?,
             self.inspect_file_system(),
             self.inspect_lock()?,
-        ]
-        .into_iter()
-        .map(|finding| if finding.state == State::Good { Finding { mend: None, ..finding } } else { finding })
-        .collect())
+        ])
     }
+}
+
+fn finding(what: &str, state: State, found: impl Into<String>, mend: Option<&str>) -> Finding {
+    let mend = mend.filter(|_| state != State::Good).map(ToOwned::to_owned);
+    Finding { what: what.into(), state, found: found.into(), mend }
 }
 
 impl SqliteDatabase {
@@ -62,27 +55,22 @@ impl SqliteDatabase {
             .map_err(|e| DatabaseError::new(DatabaseFailure::Local, "looking at the directory", e.to_string()))?
             .mode()
             & 0o7777;
-        Ok(Finding {
-            what: format!("mode of {}", self.directory().display()),
-            state: if mode & 0o077 == 0 { State::Good } else { State::Warning },
-            found: format!("{mode:04o}"),
-            mend: Some(format!("chmod 0700 {}", self.directory().display())),
-        })
+        let state = if mode & 0o077 == 0 { State::Good } else { State::Warning };
+        let directory = self.directory().display();
+        let (what, mend) = (format!("mode of {directory}"), format!("chmod 0700 {directory}"));
+        Ok(finding(&what, state, format!("{mode:04o}"), Some(&mend)))
     }
 
     /// Whether another machine could have the same directory mounted: neither WAL nor flock would know of it.
     fn inspect_file_system(&self) -> Finding {
         let kind = fs::read_to_string("/proc/self/mountinfo").ok().and_then(|m| file_system(&m, self.directory()));
-        Finding {
-            what: "file system".into(),
-            state: match kind.as_deref() {
-                None => State::Warning,
-                Some(kind) if SHARED_FILE_SYSTEMS.contains(&kind) => State::Bad,
-                Some(_) => State::Good,
-            },
-            found: kind.unwrap_or_else(|| "not to be found out".into()),
-            mend: Some("a directory on a disk of this machine".into()),
-        }
+        let state = match kind.as_deref() {
+            None => State::Warning,
+            Some(kind) if SHARED_FILE_SYSTEMS.contains(&kind) => State::Bad,
+            Some(_) => State::Good,
+        };
+        let found = kind.unwrap_or_else(|| "not to be found out".into());
+        finding("file system", state, found, Some("a directory on a disk of this machine"))
     }
 
     /// Whether the lock excludes: taken once, a second try must find it busy.
@@ -93,13 +81,11 @@ impl SqliteDatabase {
         let (mut one, mut two) = (locks(), locks());
         let first = one.acquire(&name, Duration::ZERO)?;
         let second = two.acquire(&name, Duration::ZERO)?;
-        let excludes = matches!((&first, &second), (Asked::Held, Asked::Busy(_)));
-        Ok(Finding {
-            what: "file lock".into(),
-            state: if excludes { State::Good } else { State::Bad },
-            found: if excludes { "excludes" } else { "does not exclude" }.into(),
-            mend: Some("a file system with flock(2)".into()),
-        })
+        let (state, found) = match (&first, &second) {
+            (Asked::Held, Asked::Busy(_)) => (State::Good, "excludes"),
+            _ => (State::Bad, "does not exclude"),
+        };
+        Ok(finding("file lock", state, found, Some("a file system with flock(2)")))
     }
 }
 

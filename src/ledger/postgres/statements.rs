@@ -3,8 +3,7 @@
 //! Times are `clock_timestamp()`: `now()` is when the lock's transaction began, before anything was appended.
 
 use crate::database::postgres::literal;
-use crate::ledger::WayIn;
-use crate::ledger::{CopyKey, CopyRecord, CopyState, EndedAttempt, MessageRecord};
+use crate::ledger::{CopyKey, CopyRecord, CopyState, EndedAttempt, MessageRecord, WayIn};
 
 pub(super) const DOING: &str = "recording the delivery";
 
@@ -83,7 +82,7 @@ pub(super) fn source_is_missing(message: &MessageRecord<'_>) -> String {
     format!("SELECT NOT EXISTS (SELECT FROM message_sources WHERE message_id = {});", message_id(message))
 }
 
-/// A copy. Once delivered it is never owed again, and where it is changes only with a new delivery.
+/// A copy. A delivered one never becomes owed; only another delivery changes where it is.
 pub(super) fn copy(message: &MessageRecord<'_>, copy: &CopyRecord<'_>) -> String {
     let (state, placement, reason, delivered_at) = match copy.state {
         CopyState::Delivered(placement) => ("delivered", placement, None, "clock_timestamp()"),

@@ -8,7 +8,7 @@ use crate::ledger::{Database, Destination, Finding};
 use crate::mailbox::imap::authorization::Honoured;
 use crate::mailbox::{MailboxError, MailboxFailure};
 use crate::message::Address;
-use crate::site::{Recipient, Site, Tried};
+use crate::site::{Recipient, SeenMailboxes, Site};
 
 pub(super) fn look(
     site: &Site,
@@ -55,13 +55,13 @@ fn logins(
 }
 
 /// What the service account lacks to deliver there (RFC 4314 section 4), where the server tells its rights.
-fn rights(to: &Destination, tried: &Tried) -> Vec<Finding> {
+fn rights(to: &Destination, tried: &SeenMailboxes) -> Vec<Finding> {
     let lacks = |mailbox: &str, letters: &str, right: &str, for_what: &str| {
         let mend = format!("give the service account the right {right} there ({letters}), to {for_what}");
         bad(format!("rights to {mailbox}"), format!("no right {right}"), mend)
     };
     let mut findings = Vec::new();
-    for (mailbox, rights) in [(&to.inbox, &tried.inboxs_rights), (&to.sent, &tried.sents_rights)] {
+    for (mailbox, rights) in [(&to.inbox, &tried.inbox_rights), (&to.sent, &tried.sent_rights)] {
         match rights {
             Rights::Of(letters) if !letters.contains('i') => findings.push(lacks(mailbox, "i", "insert", "deliver")),
             Rights::Of(letters) => findings.push(good(format!("rights to {mailbox}"), letters)),
@@ -69,7 +69,7 @@ fn rights(to: &Destination, tried: &Tried) -> Vec<Finding> {
         }
     }
     // What may be made at the top is what INBOX's rights say, if anything does. The old letter is that of RFC 2086.
-    if let (Rights::Of(letters), Rights::NoMailbox) = (&tried.inboxs_rights, &tried.sents_rights)
+    if let (Rights::Of(letters), Rights::NoMailbox) = (&tried.inbox_rights, &tried.sent_rights)
         && !letters.contains(['k', 'c'])
     {
         findings.push(lacks(&to.sent, "k, in INBOX", "create", "make it the first time"));

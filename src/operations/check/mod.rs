@@ -60,7 +60,7 @@ fn settings(config: &Config) -> Vec<Finding> {
             format!(
                 "{}; a Sent copy is tried for {}, an attempt that died is settled after {}",
                 span(delivery.postfix_queue_lifetime),
-                span(config.sent.retry_for),
+                span(config.policy().sent_retry_for),
                 span(config.imap.settle)
             ),
             "see that main.cf says the same: postconf maximal_queue_lifetime",

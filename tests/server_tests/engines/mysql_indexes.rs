@@ -66,7 +66,7 @@ fn every_statement_of_a_delivery_uses_an_index(server: &str) {
         message.raw = Some(&source);
     }
     first.record(&record).unwrap();
-    assert!(recorded::brought(&mut first, &to_scuba.keys()[0]).unwrap().is_some());
+    assert!(recorded::earlier_delivery(&mut first, &to_scuba.keys()[0]).unwrap().is_some());
 
     let statements: Vec<String> =
         tap.queries().iter().flat_map(|batch| batch.split("; ").map(str::to_owned).collect::<Vec<_>>()).collect();

@@ -98,7 +98,7 @@ fn no_statement_reads_a_whole_table(server: &str) {
         }
         database.record(&record).unwrap();
     }
-    assert!(recorded::brought(&mut database, &mail.keys()[0]).unwrap().is_some());
+    assert!(recorded::earlier_delivery(&mut database, &mail.keys()[0]).unwrap().is_some());
     drop(database);
     until_all_sessions_have_ended(&test);
     settle(&test, reads);

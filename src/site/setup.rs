@@ -1,4 +1,4 @@
-//! Where deliveries go, by a configuration file or in one directory, and what bounds each of them.
+//! What a process that delivers is set up with: the site, its log and the limits, by a configuration file or one directory.
 
 use super::Site;
 use super::embedded::Embedded;
@@ -10,17 +10,17 @@ use std::time::Duration;
 /// Postfix's limit where no configuration says otherwise (`command_time_limit`, `<transport>_time_limit`).
 const POSTFIX_TIME_LIMIT: Duration = Duration::from_secs(1000);
 
-/// Where deliveries go, and what bounds each of them.
-pub(crate) struct Setting {
+/// The site that is delivered to, its log, and the limits of a delivery.
+pub(crate) struct Setup {
     pub(crate) site: Site,
     pub(crate) log: log::Settings,
-    /// When Postfix gives up on one, and bounces.
+    /// After this long Postfix kills a delivery, and bounces its message.
     pub(crate) bounced_at: Duration,
     /// The largest message, in bytes.
     pub(crate) size_limit: Option<u64>,
 }
 
-impl Setting {
+impl Setup {
     /// By a configuration file; or what is wrong with it.
     pub fn configured(file: &Path) -> Result<Self, String> {
         let config = Config::load(file).map_err(|error| error.to_string())?;

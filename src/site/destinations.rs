@@ -1,19 +1,17 @@
-//! Whose mailboxes a message goes to: the recipient's, by the table of addresses, and the author's Sent, where somebody vouches
-//! for the author.
+//! Where the copies of one message go: to the recipient's mailbox, by the table of addresses, and to the author's Sent, where the
+//! author is vouched for.
 
 use super::{Envelope, Kind, Site};
 use crate::config::{self, Trust};
 use crate::delivery::{Deferral, Refusal};
-use crate::ledger::Database;
-use crate::ledger::Destination;
-use crate::message::Role;
+use crate::ledger::{Database, Destination};
 use crate::message::authentication_results::Vouched;
-use crate::message::{Address, Message};
+use crate::message::{Address, Message, Role};
 use crate::routing::{Party, Route};
 use tracing::info;
 
-/// What a delivery is owed where, before anything is opened.
-pub(super) struct Routes {
+/// Where the copies of one message go.
+pub(super) struct Destinations {
     pub(super) recipient: Destination,
     /// The author's, if a Sent copy is owed.
     pub(super) sender: Option<Destination>,
@@ -22,20 +20,20 @@ pub(super) struct Routes {
 }
 
 impl Site {
-    /// Where the recipient's copy goes, and whether one is owed to the author. That an address is unknown is no refusal yet:
-    /// see [`refuse`](Self::refuse).
-    pub(super) fn route(
+    /// Where the recipient's copy goes, and the author's, if one is owed. An unknown recipient is not refused yet: see
+    /// [`refuse`](Self::refuse).
+    pub(super) fn destinations(
         &self,
         message: &Message,
         envelope: &Envelope,
         database: &mut dyn Database,
-    ) -> Result<Routes, Refusal> {
+    ) -> Result<Destinations, Refusal> {
         let site = match &self.kind {
             Kind::Embedded(embedded) => {
                 let recipient = embedded.recipient(&envelope.recipient.to_string());
                 let author = message.from_address().filter(|_| self.sent_copies);
                 let sender = author.and_then(|from| embedded.sender(&from.to_string()));
-                return Ok(Routes { recipient, sender, proven: None });
+                return Ok(Destinations { recipient, sender, proven: None });
             }
             Kind::Configured(site) => site,
         };
@@ -61,13 +59,13 @@ impl Site {
             Some(Route::To(destination)) => Some(destination),
             Some(Route::Unknown | Route::TableEmpty) | None => None,
         };
-        Ok(Routes { recipient, sender, proven: book.proven })
+        Ok(Destinations { recipient, sender, proven: book.proven })
     }
 
-    /// Refuses the recipient for good, where the database writes that down; otherwise puts the message off. Only what is
-    /// committed counts: an absence that was read may be that of a table of yesterday.
+    /// Refuses the recipient for good if the database commits that it is unknown; otherwise defers. A read alone does not count:
+    /// a replica that lags behind may not have the address yet.
     pub(super) fn refuse(&self, envelope: &Envelope, database: &mut dyn Database) -> Refusal {
-        let Some(site) = self.set_up() else { return Deferral::NobodyKnown.into() };
+        let Some(site) = self.as_configured() else { return Deferral::NobodyKnown.into() };
         let lookups = site.router.lookups(&envelope.recipient, Party::Recipient);
         let lookups: Vec<&str> = lookups.iter().map(String::as_str).collect();
         match database.refuse(&self.host, &lookups) {
@@ -115,8 +113,6 @@ fn author_vouched_for(sent: &config::Sent, message: &Message, envelope: &Envelop
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Look;
-    use std::time::Duration;
 
     fn message(from: &str) -> Message {
         Message::receive(format!("From: {from}\nSubject: x\n\nx\n").into_bytes()).unwrap()
@@ -135,14 +131,7 @@ mod tests {
 
     #[test]
     fn a_member_who_logged_in_is_the_author_of_what_bears_the_members_own_name_only() {
-        let sent = config::Sent {
-            enabled: true,
-            look: Look::Ledger,
-            look_after: Duration::ZERO,
-            trust: Trust::Authenticated,
-            authserv_id: None,
-            retry_for: Duration::ZERO,
-        };
+        let sent = config::Sent { trust: Trust::Authenticated, ..config::Sent::default() };
         let vouched = |from: &str, sender: &str, sasl_username: &str| {
             let message = message(from);
             let author = message.from_address().unwrap();

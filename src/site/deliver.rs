@@ -1,0 +1,270 @@
+//! One delivery at a site, from the route to the record; a copy of the ledger delivered again; and what a delivery would do.
+
+use super::Site;
+use super::destinations::{Destinations, role_of_sent};
+use super::mailboxes::Owed;
+use super::sessions::{Opened, Sessions};
+use crate::base::deadline::Deadline;
+use crate::delivery::{
+    self, Caller, CopyReport, Deferral, Delivered, Delivery, Manner, NoCaller, OwedCopy, Policy, Refusal, Stages,
+};
+use crate::ledger::recorded::{self, EarlierDelivery, RecordedCopy};
+use crate::ledger::{CopyKey, Database};
+use crate::mailbox::{ImapMailbox, Placement};
+use crate::message::{Address, Message, Role};
+use std::fmt;
+use std::time::{Duration, Instant};
+use time::OffsetDateTime;
+use tracing::{debug, warn};
+use uuid::Uuid;
+
+/// What Postfix knows of a message besides its bytes.
+#[derive(Clone, Debug)]
+pub struct Envelope {
+    /// The envelope sender; empty for the null sender.
+    pub sender: String,
+    /// The envelope recipient.
+    pub recipient: Address,
+    /// The recipient as the sender gave it, before any rewriting.
+    pub original_recipient: Option<String>,
+    /// Postfix's queue id.
+    pub queue_id: Option<String>,
+    /// The address of the SMTP client.
+    pub client_address: Option<String>,
+    /// The SASL user name, if the client logged in.
+    pub sasl_username: Option<String>,
+}
+
+/// By what rules, for which caller and until when a message is delivered.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms<'a> {
+    /// What the operator has chosen.
+    pub policy: &'a Policy,
+    /// The program that handed the message over.
+    pub caller: &'a dyn Caller,
+    /// When the delivery has ended, whatever happens.
+    pub deadline: Deadline,
+}
+
+/// A copy that a delivery owes, and what the ledger says of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlannedCopy {
+    /// Why the mailbox gets it.
+    pub role: Role,
+    /// The mailbox's user.
+    pub user: String,
+    /// The mailbox.
+    pub mailbox: String,
+    /// How it stands.
+    pub standing: Standing,
+}
+
+/// How a copy stands before a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It is delivered; where, if the server told.
+    ThereAlready(Option<Placement>),
+    /// No attempt at it, or all have ended without it.
+    ToBeAppended,
+    /// Its author's own mail program saves one: see [`Site::left_to_authors_for`].
+    ToBeLeft,
+    /// So many attempts at it have not ended: they run now, or have died.
+    ToBeLookedFor(usize),
+}
+
+impl fmt::Display for PlannedCopy {
+    /// `INBOX of doug (recipient): to be appended`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} ({}): ", self.mailbox, self.user, self.role.as_str())?;
+        match self.standing {
+            Standing::ThereAlready(Some(at)) => write!(f, "there already (uid {})", at.uid),
+            Standing::ThereAlready(None) => f.write_str("there already"),
+            Standing::ToBeAppended => f.write_str("to be appended"),
+            Standing::ToBeLeft => f.write_str("to be left to the author's own mail program"),
+            Standing::ToBeLookedFor(open) => write!(f, "to be looked for: {open} attempts at it have not ended"),
+        }
+    }
+}
+
+impl Site {
+    /// Delivers a message to the envelope's recipient by `sessions`; what is not open yet is opened.
+    ///
+    /// # Errors
+    /// Where the message is to be tried again, which is nearly always, or is refused for good: [`Refusal`] says why.
+    pub fn deliver(
+        &self,
+        sessions: &mut Sessions,
+        message: &Message,
+        envelope: &Envelope,
+        terms: &Terms<'_>,
+        stages: &mut Stages,
+    ) -> Result<Delivered, Refusal> {
+        let queue_id = envelope.queue_id.as_deref();
+        let Opened { mut database, greeting, took, has_served } =
+            sessions.for_a_delivery(self, queue_id, terms.deadline)?;
+        stages.connect = took;
+        let mut routed = self.route_or_refuse(message, envelope, database.as_mut(), stages);
+        // The server has ended the session meanwhile. Nothing is journalled yet, so another session may start over.
+        if let Err(Refusal::Deferred(Deferral::Database(error))) = &routed
+            && has_served
+            && error.a_new_session_can_help()
+        {
+            debug!(%error, "the session with the database is opened anew");
+            let began = Instant::now();
+            database = self.open_database(queue_id, terms.deadline).map_err(Deferral::Database)?;
+            stages.connect += began.elapsed();
+            routed = self.route_or_refuse(message, envelope, database.as_mut(), stages);
+        }
+        let result = routed.and_then(|destinations| {
+            let began = Instant::now();
+            let Destinations { recipient: to, proven, .. } = &destinations;
+            self.prove_way_in_unless(*proven, &to.user, &to.inbox, database.as_mut(), terms.deadline)?;
+            let mut owed = self.open_mailboxes(destinations, greeting, &mut sessions.kept, terms.deadline);
+            stages.authenticate = began.elapsed();
+            let result = self.deliver_copies(message, envelope, terms, database.as_mut(), &mut owed, stages);
+            sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();
+            stages.imap_round_trips = sessions.used_mailboxes.iter().map(ImapMailbox::round_trips).sum();
+            result
+        });
+        stages.database_round_trips = database.round_trips();
+        sessions.used_database = Some(database);
+        result
+    }
+
+    fn route_or_refuse(
+        &self,
+        message: &Message,
+        envelope: &Envelope,
+        database: &mut dyn Database,
+        stages: &mut Stages,
+    ) -> Result<Destinations, Refusal> {
+        let began = Instant::now();
+        let destinations = self.destinations(message, envelope, database).map_err(|refusal| match refusal {
+            Refusal::UnknownRecipient => self.refuse(envelope, database),
+            other => other,
+        })?;
+        stages.route = began.elapsed();
+        Ok(destinations)
+    }
+
+    fn deliver_copies(
+        &self,
+        message: &Message,
+        envelope: &Envelope,
+        terms: &Terms<'_>,
+        database: &mut dyn Database,
+        owed: &mut [Owed],
+        stages: &mut Stages,
+    ) -> Result<Delivered, Refusal> {
+        let attempt = Uuid::now_v7();
+        stages.attempt = Some(attempt);
+        let delivery = Delivery {
+            message,
+            sender: &envelope.sender,
+            recipient: &envelope.recipient.folded().to_string(),
+            queue_id: envelope.queue_id.as_deref(),
+            lock: &self.lock_name(message),
+            attempt,
+            host: &self.host,
+            pid: std::process::id(),
+            arrived: OffsetDateTime::now_utc(),
+            policy: terms.policy,
+            caller: terms.caller,
+            restore: false,
+        };
+        let copies = owed.iter_mut().map(Owed::lend).collect();
+        let mut delivered = delivery::deliver(&delivery, database, copies, stages)?;
+        delivered.brought = how_it_came(message, &delivered.copies, database);
+        Ok(delivered)
+    }
+
+    /// Delivers one copy of the ledger again, to the mailbox that the ledger names: one that is owed, or with `restore` one that
+    /// its mailbox may have lost. Its author was vouched for when it was recorded.
+    ///
+    /// # Errors
+    /// Where the copy is not there afterwards, or that is not known: [`Refusal`] says why.
+    pub(crate) fn deliver_again(
+        &self,
+        copy: &RecordedCopy,
+        message: &Message,
+        restore: bool,
+        deadline: Deadline,
+    ) -> Result<Manner, Refusal> {
+        let mut database = self.open_database(None, deadline).map_err(Deferral::Database)?;
+        self.prove_way_in(&copy.user, &copy.mailbox, database.as_mut(), deadline)?;
+        let mut mailbox = self.mailbox(&copy.user, &copy.mailbox, deadline);
+        let owed = OwedCopy {
+            role: copy.role,
+            // Only an author's copy is ever owed.
+            authors: !restore || copy.role == Role::Sender,
+            user: copy.user.clone(),
+            mailbox_name: copy.mailbox.clone(),
+            mailbox: match &mut mailbox {
+                Ok(mailbox) => Ok(mailbox.as_mut()),
+                Err(error) => Err(error.clone().into()),
+            },
+        };
+        // Only the operator tries this again: a failure is told, not recorded as owed once more.
+        let policy = Policy { sent_retry_for: Duration::MAX, keep_source_up_to: 0, ..self.policy() };
+        let delivery = Delivery {
+            message,
+            sender: &copy.sender,
+            recipient: &copy.recipient,
+            queue_id: None,
+            lock: &copy.lock,
+            attempt: Uuid::now_v7(),
+            host: &self.host,
+            pid: std::process::id(),
+            arrived: copy.arrived(),
+            policy: &policy,
+            caller: &NoCaller,
+            restore,
+        };
+        let delivered = delivery::deliver(&delivery, database.as_mut(), vec![owed], &mut Stages::default())?;
+        Ok(delivered.copies.into_iter().next().map_or(Manner::AlreadyThere, |copy| copy.manner))
+    }
+
+    /// What [`deliver`](Self::deliver) would do with each copy, the recipient's first. Nothing is written, created or locked.
+    ///
+    /// # Errors
+    /// Where a delivery would end with this refusal before it has opened a mailbox.
+    pub(crate) fn plan(
+        &self,
+        message: &Message,
+        envelope: &Envelope,
+        database: &mut dyn Database,
+    ) -> Result<Vec<PlannedCopy>, Refusal> {
+        let Destinations { recipient, sender, .. } = self.destinations(message, envelope, database)?;
+        let mut copies = vec![(Role::Recipient, recipient.user, recipient.inbox)];
+        copies.extend(sender.map(|sender| (role_of_sent(&sender), sender.user, sender.sent)));
+        copies.dedup_by(|(_, a, inbox), (_, b, sent)| a == b && inbox == sent);
+        let key =
+            |(role, user, mailbox): &(Role, String, String)| CopyKey::new(message.identity(), *role, user, mailbox);
+        let keys: Vec<CopyKey> = copies.iter().map(key).collect();
+        let histories = database.look(&keys).map_err(Deferral::Database)?;
+        let left_to_authors = self.left_to_authors_for().is_some();
+        let planned = copies.into_iter().zip(&histories).enumerate().map(|(at, ((role, user, mailbox), history))| {
+            let standing = match (&history.delivered, history.open_attempts.len()) {
+                (Some(delivered), 0) => Standing::ThereAlready(delivered.placement),
+                // The author's is the second.
+                (None, _) if at > 0 && left_to_authors => Standing::ToBeLeft,
+                (None, 0) => Standing::ToBeAppended,
+                (_, open) => Standing::ToBeLookedFor(open),
+            };
+            PlannedCopy { role, user, mailbox, standing }
+        });
+        Ok(planned.collect())
+    }
+}
+
+/// How the recipient's copy came to be there, where it was there already, for the log. All is recorded by now, and the lock is
+/// free: if this fails, the message is delivered all the same.
+fn how_it_came(message: &Message, copies: &[CopyReport], database: &mut dyn Database) -> Option<EarlierDelivery> {
+    let is_there = |copy: &&CopyReport| copy.role == Role::Recipient && copy.manner == Manner::AlreadyThere;
+    let copy = copies.iter().find(is_there)?;
+    let key = CopyKey::new(message.identity(), copy.role, &copy.user, &copy.mailbox);
+    recorded::earlier_delivery(database, &key).unwrap_or_else(|error| {
+        warn!(%error, "how the copy that was there already came to be there is not known");
+        None
+    })
+}

@@ -1,0 +1,143 @@
+//! What is asked of a site's servers outside of a delivery: what `check` tries, and whether a server that keeps us waiting still
+//! answers.
+
+use super::Site;
+use crate::base::deadline::Deadline;
+use crate::base::server_waits::{self, Whom};
+use crate::database::{DatabaseError, DatabaseFailure};
+use crate::imap;
+use crate::ledger::{Database, Destination};
+use crate::mailbox::imap::authorization::{self, Honoured};
+use crate::mailbox::{MailboxError, MailboxFailure};
+use crate::message::Address;
+use crate::routing::{Party, Route};
+use std::sync::Arc;
+
+/// Whose mailbox `check` can log in to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recipient {
+    /// This address's.
+    Known(Address, Destination),
+    /// This address has no mailbox.
+    Unknown(Address),
+    /// There is no address to try.
+    Nobody,
+}
+
+/// What was seen of a user's mailboxes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SeenMailboxes {
+    /// What the server says of itself.
+    pub said: String,
+    /// Whether it has UIDPLUS.
+    pub uid_plus: bool,
+    /// What we may do in INBOX.
+    pub inbox_rights: imap::Rights,
+    /// What we may do in Sent.
+    pub sent_rights: imap::Rights,
+}
+
+impl Site {
+    /// Whose mailbox `check` may log in to: the one that was named, or some address of the table, of a user `other_than` these.
+    ///
+    /// # Errors
+    /// Where the database does not answer, or not with addresses.
+    pub fn recipient(
+        &self,
+        named: Option<Address>,
+        other_than: &[&str],
+        database: &mut dyn Database,
+    ) -> Result<Recipient, DatabaseError> {
+        let Some(site) = self.as_configured() else { return Ok(Recipient::Nobody) };
+        let address = match named {
+            Some(address) => address,
+            None => match database.any_address(other_than)?.and_then(|address| Address::parse(&address).ok()) {
+                Some(address) => address,
+                None => return Ok(Recipient::Nobody),
+            },
+        };
+        let lookups = site.router.lookups(&address, Party::Recipient);
+        let lookups: Vec<&str> = lookups.iter().map(String::as_str).collect();
+        let book = database.addresses(&lookups)?;
+        Ok(match site.router.route(&address, Party::Recipient, &book) {
+            Route::To(destination) => Recipient::Known(address, destination),
+            Route::Unknown | Route::TableEmpty => Recipient::Unknown(address),
+        })
+    }
+
+    /// Logs in to a user's mailboxes, and looks at them. Creates nothing.
+    ///
+    /// # Errors
+    /// Where the server cannot be reached, or does not let us in.
+    pub(crate) fn try_mailboxes(&self, to: &Destination, deadline: Deadline) -> Result<SeenMailboxes, MailboxError> {
+        let Some(site) = self.as_configured() else { return Ok(SeenMailboxes::default()) };
+        let mut inbox = imap::connect(site.imap()?, deadline)?.open(&to.user, &to.inbox)?;
+        let inbox_rights = inbox.my_rights()?;
+        let sent_rights = if site.config.sent.enabled {
+            imap::connect(site.imap()?, deadline)?.open(&to.user, &to.sent)?.my_rights()?
+        } else {
+            imap::Rights::Unknown
+        };
+        Ok(SeenMailboxes { said: inbox.describe(), uid_plus: inbox.has_uid_plus(), inbox_rights, sent_rights })
+    }
+
+    /// Whether logins lead to the mailboxes of the users that they name; `None` where they name none.
+    ///
+    /// # Errors
+    /// `IdentityIgnored` where they do not; any other failure leaves it open.
+    pub(crate) fn try_way_in(&self, to: &Destination, deadline: Deadline) -> Result<Option<Honoured>, MailboxError> {
+        match self.as_configured().filter(|site| site.way_in.is_some()) {
+            Some(site) => authorization::prove(site.imap()?, &to.user, "INBOX", deadline).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Whether the INBOXes of two users are one; `None` where that cannot be told.
+    ///
+    /// # Errors
+    /// Where the server cannot be reached, or does not let both in.
+    pub fn are_one(&self, users: [&str; 2], deadline: Deadline) -> Result<Option<bool>, MailboxError> {
+        match self.as_configured().filter(|site| site.way_in.is_some()) {
+            Some(site) => authorization::are_one(site.imap()?, users, deadline),
+            None => Ok(Some(false)),
+        }
+    }
+
+    /// The servers of this site, and how each is asked whether it still answers: for [`server_waits::watch`]. An embedded site
+    /// has none.
+    pub(crate) fn servers(&self) -> Vec<server_waits::Server> {
+        let Some(configured) = self.as_configured() else { return Vec::new() };
+        let site = self.clone();
+        let database = server_waits::Server {
+            whom: Whom::Database,
+            name: format!("the database at {}", configured.database.address),
+            ask: Arc::new(move |deadline| {
+                let asked = site.open_database(None, deadline);
+                // An error is an answer, too.
+                let answered =
+                    asked.and_then(|mut database| database.select("asking whether it answers", "SELECT 1", &[]));
+                let silent = |failure| matches!(failure, DatabaseFailure::Unreachable | DatabaseFailure::TimedOut);
+                answered.err().is_none_or(|error| !silent(error.failure))
+            }),
+        };
+        let site = self.clone();
+        let mailbox_store = configured.imap.as_ref().map(|imap| server_waits::Server {
+            whom: Whom::MailboxStore,
+            name: format!("the mailbox store at {}", imap.address),
+            ask: Arc::new(move |deadline| {
+                let silent = |failure| matches!(failure, MailboxFailure::Unreachable | MailboxFailure::TimedOut);
+                site.try_greeting(deadline).err().is_none_or(|error| !silent(error.failure))
+            }),
+        });
+        std::iter::once(database).chain(mailbox_store).collect()
+    }
+
+    /// The greeting of the mailbox store.
+    ///
+    /// # Errors
+    /// Where the server cannot be reached, or does not greet us.
+    pub(crate) fn try_greeting(&self, deadline: Deadline) -> Result<String, MailboxError> {
+        let Some(site) = self.as_configured() else { return Ok("Maildir".into()) };
+        Ok(imap::connect(site.imap()?, deadline)?.describe())
+    }
+}
