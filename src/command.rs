@@ -64,7 +64,7 @@ enum Command {
     Migrate(cli::migrate::Arguments),
     /// Look whether database and mailbox store keep what a delivery relies on
     Check(cli::check::Arguments),
-    /// One message's whole story, across all hosts: what was tried, where its copies are, who has its lock now
+    /// One message's whole history, across all hosts: what was tried, where its copies are, who has its lock now
     Trace(cli::trace::Arguments),
     /// How deliveries went: outcomes, causes of deferrals, contention, how long the stages took
     Stats(cli::stats::Arguments),

@@ -10,7 +10,7 @@
 //!
 //! # The map
 //!
-//! Read [`delivery`] first: it tells the story of one delivery from top to bottom. The rooms, from the ground up; each may
+//! Read [`delivery`] first: it is one delivery from top to bottom. The rooms, from the ground up; each may
 //! use those above its own line and no others, and those of floor 6 do not use each other. `tests/embedded/the_floors.rs`
 //! holds the code to this table.
 //!

@@ -37,7 +37,8 @@ impl Endpoint {
         match self {
             Self::Socket(_) => true,
             Self::Tcp { host, .. } => {
-                host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+                host.eq_ignore_ascii_case("localhost")
+                    || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
             }
         }
     }

@@ -171,7 +171,7 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         return owed_and_lost::restore(arguments, site);
     }
 
-    if arguments.sources.iter().any(|path| path == "-") {
+    if arguments.sources.iter().any(|path| path.as_os_str() == "-") {
         standard_input().map_err(|error| cannot_go_on(&error))?;
     }
     let looking = super::Slow::watch("looking for messages");

@@ -1,5 +1,6 @@
 //! Where in the file something stands: an error names the line and the key, in one line of text.
 
+use crate::base::terminal::printable;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -54,8 +55,9 @@ impl Source<'_> {
         self.at(line, format!("{}: {problem}", path.join(".")))
     }
 
+    /// A value that is told may hold anything: it stays one line, and moves no cursor.
     fn at(&self, line: Option<usize>, problem: String) -> ConfigError {
-        ConfigError { file: self.file.to_owned(), line, problem }
+        ConfigError { file: self.file.to_owned(), line, problem: printable(&problem.replace('\n', " ")) }
     }
 
     /// `None` where the text is not TOML.

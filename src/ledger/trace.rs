@@ -36,7 +36,7 @@ pub(crate) struct FoundMessage {
 
 /// All of a message.
 #[derive(Clone, Debug, serde::Serialize)]
-pub(crate) struct Story {
+pub(crate) struct MessageTrace {
     pub(crate) message_id: String,
     /// The digest of Message-ID and what the author wrote.
     pub(crate) identity: String,
@@ -45,9 +45,9 @@ pub(crate) struct Story {
     /// What was recorded with the first copy; `None` where none is delivered yet.
     pub(crate) message: Option<RecordedMessage>,
     /// Recipients' copies first, by user.
-    pub(crate) copies: Vec<StoryCopy>,
+    pub(crate) copies: Vec<TracedCopy>,
     /// The oldest first.
-    pub(crate) attempts: Vec<StoryAttempt>,
+    pub(crate) attempts: Vec<TracedAttempt>,
 }
 
 /// A lock, and who holds it.
@@ -78,7 +78,7 @@ pub(crate) struct RecordedMessage {
 
 /// A copy that is delivered or owed.
 #[derive(Clone, Debug, serde::Serialize)]
-pub(crate) struct StoryCopy {
+pub(crate) struct TracedCopy {
     /// The digest that names it.
     #[serde(skip)]
     pub(crate) key: [u8; 32],
@@ -105,7 +105,7 @@ pub(crate) struct StoryCopy {
 
 /// What one process tried.
 #[derive(Clone, Debug, serde::Serialize)]
-pub(crate) struct StoryAttempt {
+pub(crate) struct TracedAttempt {
     #[serde(serialize_with = "as_text")]
     pub(crate) attempt: Uuid,
     #[serde(skip)]
@@ -182,7 +182,7 @@ impl Serialize for HeldLock {
     }
 }
 
-impl StoryAttempt {
+impl TracedAttempt {
     /// What it came to.
     pub(crate) fn result(&self) -> AttemptResult {
         AttemptResult::of_attempt(self.copies.iter().map(|copy| (copy.role, copy.result())))
@@ -285,7 +285,7 @@ pub(crate) fn read(
     database: &mut dyn Database,
     found: &FoundMessage,
     holder: Option<Holder>,
-) -> Result<Story, DatabaseError> {
+) -> Result<MessageTrace, DatabaseError> {
     let sql = format!(
         "SELECT m.id, m.message_id, m.sender, m.header_from, m.header_to, m.subject, m.size, {}, \
          (SELECT count(*) FROM message_sources s WHERE s.message_id = m.id) FROM messages m WHERE m.identity = ?",
@@ -302,7 +302,7 @@ pub(crate) fn read(
     for attempt in &mut attempts {
         attempt.holds_the_lock = holder.as_ref().is_some_and(|holder| holds(attempt, holder));
     }
-    let mut story = Story {
+    let mut trace = MessageTrace {
         message_id,
         identity: hex::encode(&found.identity),
         lock: HeldLock { name: found.lock, holder },
@@ -310,31 +310,31 @@ pub(crate) fn read(
         copies,
         attempts,
     };
-    tell_what_was_there(&mut story);
-    Ok(story)
+    tell_what_was_there(&mut trace);
+    Ok(trace)
 }
 
 /// Whether this attempt is the one that holds the lock.
-fn holds(attempt: &StoryAttempt, holder: &Holder) -> bool {
+fn holds(attempt: &TracedAttempt, holder: &Holder) -> bool {
     let named = holder.host.as_deref() == Some(&attempt.host) && holder.pid == Some(attempt.pid);
     let same_session = holder.session.is_some() && holder.session == attempt.session;
     attempt.result() == AttemptResult::Open && (named || same_session)
 }
 
 /// Fills in how each recipient's copy that an attempt found there already had come.
-fn tell_what_was_there(story: &mut Story) {
-    let Some(message) = &story.message else { return };
+fn tell_what_was_there(trace: &mut MessageTrace) {
+    let Some(message) = &trace.message else { return };
     let brought_by = |key: &[u8; 32]| {
         let brought = |tried: &&TriedCopy| {
             tried.key == *key && matches!(tried.outcome, Some(Outcome::Appended | Outcome::Adopted))
         };
-        let bringing = story
+        let bringing = trace
             .attempts
             .iter()
             .filter_map(|attempt| attempt.copies.iter().find(brought).map(|tried| (tried.ended_at, attempt)));
         bringing.min_by_key(|(ended_at, _)| *ended_at).map(|(_, attempt)| attempt)
     };
-    let recipients = story.copies.iter().filter(|copy| copy.delivered && copy.role == Role::Recipient);
+    let recipients = trace.copies.iter().filter(|copy| copy.delivered && copy.role == Role::Recipient);
     let earlier: Vec<([u8; 32], EarlierDelivery)> = recipients
         .map(|copy| {
             let by = brought_by(&copy.key);
@@ -347,7 +347,7 @@ fn tell_what_was_there(story: &mut Story) {
             (copy.key, earlier)
         })
         .collect();
-    for tried in story.attempts.iter_mut().flat_map(|attempt| &mut attempt.copies) {
+    for tried in trace.attempts.iter_mut().flat_map(|attempt| &mut attempt.copies) {
         if tried.outcome == Some(Outcome::AlreadyThere) && tried.role == Role::Recipient {
             tried.earlier = earlier.iter().find(|(key, _)| *key == tried.key).map(|(_, earlier)| earlier.clone());
         }
@@ -367,7 +367,7 @@ fn message(row: &Row) -> Result<RecordedMessage, DatabaseError> {
     })
 }
 
-fn copies(database: &mut dyn Database, message: i64) -> Result<Vec<StoryCopy>, DatabaseError> {
+fn copies(database: &mut dyn Database, message: i64) -> Result<Vec<TracedCopy>, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
         "SELECT {}, c.role, c.imap_user, c.mailbox, c.recipient, c.state, c.uid_validity, c.uid, c.reason, {}, {} \
@@ -376,13 +376,13 @@ fn copies(database: &mut dyn Database, message: i64) -> Result<Vec<StoryCopy>, D
         dialect.microseconds("c.delivered_at"),
         dialect.microseconds("c.updated_at")
     );
-    let mut copies: Vec<StoryCopy> = Vec::new();
+    let mut copies: Vec<TracedCopy> = Vec::new();
     loop {
         let after = copies.last().map(|copy| copy.key);
         let after = Value::Bytes(after.as_ref().map_or(&[], |key| &key[..]));
         let rows = database.select("reading the copies", &sql, &[Value::Integer(message), after])?;
         for row in &rows {
-            copies.push(StoryCopy {
+            copies.push(TracedCopy {
                 key: row.digest(0)?,
                 role: columns::role(row, 1)?,
                 user: columns::owned(row, 2)?,
@@ -403,7 +403,7 @@ fn copies(database: &mut dyn Database, message: i64) -> Result<Vec<StoryCopy>, D
     }
 }
 
-fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<StoryAttempt>, DatabaseError> {
+fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<TracedAttempt>, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
         "SELECT {}, {}, a.role, a.imap_user, a.mailbox, a.message_id, a.recipient, a.queue_id, a.host, a.pid, a.session, \
@@ -415,7 +415,7 @@ fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<Sto
         dialect.microseconds("a.started_at"),
         dialect.microseconds("a.ended_at")
     );
-    let mut attempts: Vec<StoryAttempt> = Vec::new();
+    let mut attempts: Vec<TracedAttempt> = Vec::new();
     let mut last = (Uuid::nil(), [0; 32]);
     loop {
         let (attempt, key) = (Value::Uuid(last.0), Value::Bytes(&last.1));
@@ -439,7 +439,7 @@ fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<Sto
                     attempt.copies.sort_by_key(|copy| copy.role == Role::Sender);
                     attempt.ended_at = attempt.ended_at.zip(ended_at).map(|(one, other)| one.max(other));
                 }
-                None => attempts.push(StoryAttempt {
+                None => attempts.push(TracedAttempt {
                     attempt: last.0,
                     message_id: columns::owned(row, 5)?,
                     recipient: columns::owned(row, 6)?,

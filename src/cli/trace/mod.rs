@@ -1,4 +1,4 @@
-//! `trace`: one message's whole story, across all hosts.
+//! `trace`: one message's whole history, across all hosts.
 
 mod text;
 
@@ -29,7 +29,7 @@ sent.
 A Message-ID has an index, and is found however old it is. A queue id or an address is looked for in what was tried since \
 --since; five days is how long Postfix keeps a message before it gives it up (maximal_queue_lifetime).
 
-Several messages may share one Message-ID: senders reuse them, and filters rewrite what is in them. Each has a story of \
+Several messages may share one Message-ID: senders reuse them, and filters rewrite what is in them. Each has a history of \
 its own.
 
 Exit status: 0 if there is something to tell, 66 if nothing was found, 69 if the database cannot be asked, 78 if the \

@@ -2,7 +2,7 @@
 
 use crate::base::timestamp::told;
 use crate::cli::{printable, table};
-use crate::ledger::trace::{Story, StoryAttempt, TriedCopy};
+use crate::ledger::trace::{MessageTrace, TracedAttempt, TriedCopy};
 use crate::operations::trace::{Asked, TakenAs, Trace, TracedMessage, held_by};
 use crate::site::Site;
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ pub(super) fn text(traced: &Trace, site: &Site, since: i64) -> String {
     }
     if several && *taken_as == TakenAs::MessageId {
         let many = if *more { "More than " } else { "" };
-        parts.push(format!("{many}{number} messages bear this Message-ID; each has a story of its own."));
+        parts.push(format!("{many}{number} messages bear this Message-ID; each has a history of its own."));
     }
     for (index, message) in messages.iter().enumerate() {
         if several {
@@ -39,11 +39,11 @@ pub(super) fn text(traced: &Trace, site: &Site, since: i64) -> String {
     parts.join("\n\n")
 }
 
-fn message_text(TracedMessage { verdict, recipients, story, .. }: &TracedMessage) -> String {
+fn message_text(TracedMessage { verdict, recipients, trace, .. }: &TracedMessage) -> String {
     let mut parts = vec![printable(verdict)];
 
-    let mut facts = vec![("Message-ID", story.message_id.clone())];
-    match &story.message {
+    let mut facts = vec![("Message-ID", trace.message_id.clone())];
+    match &trace.message {
         Some(message) => {
             let sender = if message.sender.is_empty() { "<> (the null sender)" } else { &message.sender };
             facts.extend([
@@ -60,7 +60,7 @@ fn message_text(TracedMessage { verdict, recipients, story, .. }: &TracedMessage
             facts.push(("recorded", "no: no copy of it was delivered yet, so sender and subject are not known".into()));
         }
     }
-    facts.push(("lock", story.lock.holder.as_ref().map_or_else(|| "free".to_owned(), held_by)));
+    facts.push(("lock", trace.lock.holder.as_ref().map_or_else(|| "free".to_owned(), held_by)));
     let facts = facts.iter().map(|(name, fact)| format!("{name:<17}{}", printable(fact)).trim_end().to_owned());
     parts.push(facts.collect::<Vec<_>>().join("\n"));
 
@@ -71,8 +71,8 @@ fn message_text(TracedMessage { verdict, recipients, story, .. }: &TracedMessage
         });
         parts.push(table(["recipient", "how it stands", "attempts", "last attempt"], rows));
     }
-    if !story.copies.is_empty() {
-        let rows = story.copies.iter().map(|copy| {
+    if !trace.copies.is_empty() {
+        let rows = trace.copies.iter().map(|copy| {
             let state = if copy.delivered { "delivered" } else { "OWED" };
             let number = |number: Option<u32>| number.map(|number| number.to_string()).unwrap_or_default();
             [
@@ -88,18 +88,18 @@ fn message_text(TracedMessage { verdict, recipients, story, .. }: &TracedMessage
         });
         parts.push(table(["copy in", "of user", "as", "state", "UID", "UIDVALIDITY", "when", "why"], rows));
     }
-    parts.push(attempts_text(story));
-    parts.push(already_there_text(story));
+    parts.push(attempts_text(trace));
+    parts.push(already_there_text(trace));
     parts.retain(|part| !part.is_empty());
     parts.join("\n\n")
 }
 
-fn attempts_text(story: &Story) -> String {
-    if story.attempts.is_empty() {
+fn attempts_text(trace: &MessageTrace) -> String {
+    if trace.attempts.is_empty() {
         return "Its attempts are no longer kept (prune).".into();
     }
-    let left_out = story.attempts.len().saturating_sub(ATTEMPTS_SHOWN);
-    let rows = story.attempts.iter().skip(left_out).map(|attempt| {
+    let left_out = trace.attempts.len().saturating_sub(ATTEMPTS_SHOWN);
+    let rows = trace.attempts.iter().skip(left_out).map(|attempt| {
         let whole: f64 = attempt.stages.iter().map(|(_, took)| took).sum();
         let stages: Vec<String> =
             attempt.stages.iter().map(|(name, took)| format!("{name} {}", brief(*took))).collect();
@@ -121,8 +121,8 @@ fn attempts_text(story: &Story) -> String {
 }
 
 /// For each recipient's copy that was there already, how it had come.
-fn already_there_text(story: &Story) -> String {
-    let tried = story.attempts.iter().flat_map(|attempt| &attempt.copies);
+fn already_there_text(trace: &MessageTrace) -> String {
+    let tried = trace.attempts.iter().flat_map(|attempt| &attempt.copies);
     let line = |TriedCopy { mailbox, user, earlier, .. }: &TriedCopy| {
         let earlier = earlier.as_ref()?;
         let by = match &earlier.host {
@@ -144,7 +144,7 @@ fn brief(milliseconds: f64) -> String {
     if milliseconds < 9.95 { format!("{milliseconds:.1}") } else { format!("{milliseconds:.0}") }
 }
 
-fn ended(attempt: &StoryAttempt) -> String {
+fn ended(attempt: &TracedAttempt) -> String {
     let word = |tried: &TriedCopy| match &tried.outcome {
         None if attempt.holds_the_lock => "under way".to_owned(),
         None => "not ended".to_owned(),

@@ -105,8 +105,9 @@ impl Job<'_> {
             ))
         })?;
         let site = self.replay.site;
+        let database = self.database()?;
         let deadline = Deadline::after(site.deadline());
-        match redelivery::message_of_ledger(site, self.database()?, (row, &identity), None, deadline) {
+        match redelivery::message_of_ledger(site, database, (row, &identity), None, deadline) {
             Ok(message) => {
                 let (sender, queue_id, recipients) = (known.sender, known.queue_id, vec![(known.recipient, None)]);
                 Ok((message, PartialEnvelope { sender, recipients, queue_id, ..PartialEnvelope::default() }))

@@ -240,13 +240,18 @@ impl Job<'_> {
                 // The rest is left as it is: the next run finds it.
                 continue;
             }
-            let done = match listed.resolve() {
-                Ok(entry) => catch_unwind(AssertUnwindSafe(|| self.replay_entry(&entry))).unwrap_or_else(|_| {
+            // After a panic with one message, which the log has, the others go on.
+            let done = match catch_unwind(AssertUnwindSafe(|| listed.resolve())) {
+                Ok(Ok(entry)) => catch_unwind(AssertUnwindSafe(|| self.replay_entry(&entry))).unwrap_or_else(|_| {
                     self.report(&entry, None, None, ReplayOutcome::internal_error());
                     true
                 }),
-                Err(why) => {
+                Ok(Err(why)) => {
                     self.report(&listed, None, None, ReplayOutcome::Refused(why));
+                    true
+                }
+                Err(_) => {
+                    self.report(&listed, None, None, ReplayOutcome::internal_error());
                     true
                 }
             };

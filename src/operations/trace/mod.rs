@@ -2,11 +2,11 @@
 
 mod summary;
 
-pub(crate) use summary::{RecipientSummary, StoryState, held_by};
+pub(crate) use summary::{RecipientState, RecipientSummary, held_by};
 
 use crate::base::timestamp;
 use crate::database::DatabaseError;
-use crate::ledger::trace::{self, By, Story};
+use crate::ledger::trace::{self, By, MessageTrace};
 use crate::ledger::{Database, time_span};
 use crate::message::{Address, fold};
 use crate::site::Site;
@@ -50,12 +50,12 @@ pub(crate) enum TakenAs {
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct TracedMessage {
-    pub(crate) state: StoryState,
+    pub(crate) state: RecipientState,
     /// The state in a sentence.
     pub(crate) verdict: String,
     pub(crate) recipients: Vec<RecipientSummary>,
     #[serde(flatten)]
-    pub(crate) story: Story,
+    pub(crate) trace: MessageTrace,
 }
 
 /// What the state of an attempt that has not ended depends on.
@@ -91,7 +91,7 @@ pub(crate) fn trace(
         (found, more) = trace::find(database, By::Address { address: &address, user: what, since }, limit)?;
     }
     let asked = Asked { what: what.to_owned(), taken_as, guessed };
-    let mut stories: Vec<Story> = Vec::new();
+    let mut stories: Vec<MessageTrace> = Vec::new();
     for found in found {
         // Messages that share a Message-ID share a lock.
         let holder = match stories.iter().find(|other| other.lock.name == found.lock) {
@@ -102,10 +102,10 @@ pub(crate) fn trace(
     }
     let now = time_span::now(database)?;
     let times = Times { now, deadline: site.deadline(), settle: site.policy().settle };
-    let traced = |story: Story| {
-        let recipients = summary::of_recipients(&story, &times);
-        let (state, verdict) = summary::of_message(&story, &recipients);
-        TracedMessage { state, verdict, recipients, story }
+    let traced = |trace: MessageTrace| {
+        let recipients = summary::of_recipients(&trace, &times);
+        let (state, verdict) = summary::of_message(&trace, &recipients);
+        TracedMessage { state, verdict, recipients, trace }
     };
     Ok(Trace { asked, now, more, messages: stories.into_iter().map(traced).collect() })
 }

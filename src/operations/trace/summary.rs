@@ -2,7 +2,7 @@
 
 use super::Times;
 use crate::base::timestamp::{span, told};
-use crate::ledger::trace::{Story, StoryAttempt, StoryCopy};
+use crate::ledger::trace::{MessageTrace, TracedAttempt, TracedCopy};
 use crate::ledger::{AttemptResult, Outcome};
 use crate::lock::Holder;
 use crate::message::Role;
@@ -16,7 +16,7 @@ const NOBODY_TRIES: Duration = Duration::from_secs(8000);
 /// How a message stands, for all or for one recipient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum StoryState {
+pub(crate) enum RecipientState {
     #[serde(rename = "under way")]
     UnderWay,
     Deferred,
@@ -30,7 +30,7 @@ pub(crate) enum StoryState {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct RecipientSummary {
     pub(crate) recipient: String,
-    pub(crate) state: StoryState,
+    pub(crate) state: RecipientState,
     /// The state in words.
     pub(crate) told: String,
     pub(crate) attempts: usize,
@@ -40,24 +40,24 @@ pub(crate) struct RecipientSummary {
 }
 
 /// How it stands for each recipient that was tried, in alphabetical order.
-pub(super) fn of_recipients(story: &Story, times: &Times) -> Vec<RecipientSummary> {
-    let tried = tries(story).map(|attempt| attempt.recipient.as_str());
+pub(super) fn of_recipients(trace: &MessageTrace, times: &Times) -> Vec<RecipientSummary> {
+    let tried = tries(trace).map(|attempt| attempt.recipient.as_str());
     // Attempts may have been pruned; the copies still tell.
-    let brought = story.copies.iter().filter(|copy| copy.role == Role::Recipient).map(|copy| copy.recipient.as_str());
+    let brought = trace.copies.iter().filter(|copy| copy.role == Role::Recipient).map(|copy| copy.recipient.as_str());
     let mut recipients: Vec<&str> = tried.chain(brought).collect();
     recipients.sort_unstable();
     recipients.dedup();
-    recipients.into_iter().map(|recipient| of_recipient(story, recipient, times)).collect()
+    recipients.into_iter().map(|recipient| of_recipient(trace, recipient, times)).collect()
 }
 
 /// The attempts at delivery, without those of `audit`.
-fn tries(story: &Story) -> impl Iterator<Item = &StoryAttempt> {
-    story.attempts.iter().filter(|attempt| attempt.result() != AttemptResult::Audit)
+fn tries(trace: &MessageTrace) -> impl Iterator<Item = &TracedAttempt> {
+    trace.attempts.iter().filter(|attempt| attempt.result() != AttemptResult::Audit)
 }
 
-fn of_recipient(story: &Story, recipient: &str, times: &Times) -> RecipientSummary {
-    let attempts: Vec<&StoryAttempt> = tries(story).filter(|attempt| attempt.recipient == recipient).collect();
-    let (state, told) = judge(story, recipient, &attempts, times);
+fn of_recipient(trace: &MessageTrace, recipient: &str, times: &Times) -> RecipientSummary {
+    let attempts: Vec<&TracedAttempt> = tries(trace).filter(|attempt| attempt.recipient == recipient).collect();
+    let (state, told) = judge(trace, recipient, &attempts, times);
     RecipientSummary {
         recipient: recipient.to_owned(),
         state,
@@ -67,32 +67,37 @@ fn of_recipient(story: &Story, recipient: &str, times: &Times) -> RecipientSumma
     }
 }
 
-fn judge(story: &Story, recipient: &str, attempts: &[&StoryAttempt], times: &Times) -> (StoryState, String) {
+fn judge(
+    trace: &MessageTrace,
+    recipient: &str,
+    attempts: &[&TracedAttempt],
+    times: &Times,
+) -> (RecipientState, String) {
     if let Some(attempt) = attempts.iter().find(|attempt| attempt.holds_the_lock) {
-        let StoryAttempt { host, pid, .. } = attempt;
+        let TracedAttempt { host, pid, .. } = attempt;
         let since = span(between(attempt.began_at, times.now));
-        return (StoryState::UnderWay, format!("being delivered now by {host}:{pid}, begun {since} ago"));
+        return (RecipientState::UnderWay, format!("being delivered now by {host}:{pid}, begun {since} ago"));
     }
-    let is_its = |copy: &&StoryCopy| {
+    let is_its = |copy: &&TracedCopy| {
         let of_its_attempts = attempts.iter().flat_map(|attempt| &attempt.copies).any(|tried| tried.key == copy.key);
         copy.role == Role::Recipient && (copy.recipient == recipient || of_its_attempts)
     };
-    let copy = story.copies.iter().find(is_its).filter(|copy| copy.delivered);
-    let done = attempts.iter().find(|attempt| is_done(story, attempt));
+    let copy = trace.copies.iter().find(is_its).filter(|copy| copy.delivered);
+    let done = attempts.iter().find(|attempt| is_done(trace, attempt));
     match (copy, done, attempts.last()) {
         (Some(copy), done, last) if done.is_some() || last.is_none() => {
             let at = copy.delivered_at.unwrap_or(copy.updated_at);
-            (StoryState::Delivered, format!("delivered {}", told(at)))
+            (RecipientState::Delivered, format!("delivered {}", told(at)))
         }
         // The copy was pruned, or never recorded: the attempt has to do.
-        (None, Some(done), _) => (StoryState::Delivered, format!("delivered {}", told(done.began_at))),
+        (None, Some(done), _) => (RecipientState::Delivered, format!("delivered {}", told(done.began_at))),
         (copy, _, Some(last)) => {
             let (state, mut why) = why_not(last, times);
             if copy.is_some() {
                 why = format!("its copy is in the mailbox, but Postfix was not told so: {why}");
             }
             let silent = between(last.began_at, times.now);
-            if state == StoryState::Deferred && silent > NOBODY_TRIES {
+            if state == RecipientState::Deferred && silent > NOBODY_TRIES {
                 let queue_id = last.queue_id.as_deref().unwrap_or("its queue id");
                 why.push_str(&format!(
                     "; nobody has tried for {}: ask `mailq` and Postfix's log for {queue_id} on {}",
@@ -102,33 +107,33 @@ fn judge(story: &Story, recipient: &str, attempts: &[&StoryAttempt], times: &Tim
             }
             (state, why)
         }
-        (_, _, None) => (StoryState::Deferred, "never tried".into()),
+        (_, _, None) => (RecipientState::Deferred, "never tried".into()),
     }
 }
 
 /// Whether Postfix was told 0. A Sent copy that was given up leaves its attempt open if the last append was not answered.
-fn is_done(story: &Story, attempt: &StoryAttempt) -> bool {
+fn is_done(trace: &MessageTrace, attempt: &TracedAttempt) -> bool {
     let given_up =
-        |key| story.copies.iter().any(|copy| copy.key == key && copy.role == Role::Sender && !copy.delivered);
+        |key| trace.copies.iter().any(|copy| copy.key == key && copy.role == Role::Sender && !copy.delivered);
     let copies = attempt.copies.iter().filter(|tried| tried.ended_at.is_some() || !given_up(tried.key));
     let endings = copies.map(|tried| (tried.role, tried.result()));
     AttemptResult::of_attempt(endings) == AttemptResult::Delivered
         && attempt.copies.iter().any(|tried| tried.ended_at.is_some())
 }
 
-fn why_not(last: &StoryAttempt, times: &Times) -> (StoryState, String) {
-    let StoryAttempt { host, pid, began_at, .. } = last;
+fn why_not(last: &TracedAttempt, times: &Times) -> (RecipientState, String) {
+    let TracedAttempt { host, pid, began_at, .. } = last;
     let failed = last.copies.iter().find(|tried| tried.result() != AttemptResult::Delivered);
     let reason = || failed.and_then(|tried| tried.outcome.as_ref()).map(Outcome::reason).unwrap_or_default();
     let settle = span(times.settle);
     let put_off = format!("is put off until {settle} after that beginning, in case its copy still arrives");
     match last.result() {
-        AttemptResult::Busy => (StoryState::Deferred, "another delivery of this message held its lock".into()),
-        AttemptResult::Refused => (StoryState::Refused, reason()),
+        AttemptResult::Busy => (RecipientState::Deferred, "another delivery of this message held its lock".into()),
+        AttemptResult::Refused => (RecipientState::Refused, reason()),
         AttemptResult::Deferred(_) => {
             let whose = failed.filter(|tried| tried.role == Role::Sender);
             let whose = whose.map(|tried| format!("the copy for {} of {}: ", tried.mailbox, tried.user));
-            (StoryState::Deferred, whose.unwrap_or_default() + &reason())
+            (RecipientState::Deferred, whose.unwrap_or_default() + &reason())
         }
         AttemptResult::Open if between(*began_at, times.now) < times.deadline => {
             let ago = span(between(*began_at, times.now));
@@ -139,7 +144,7 @@ fn why_not(last: &StoryAttempt, times: &Times) -> (StoryState, String) {
             let why = format!(
                 "{host}:{pid} began {ago} ago and has not ended: it is under way, waits for the lock, or was cut short{until}"
             );
-            (StoryState::UnderWay, why)
+            (RecipientState::UnderWay, why)
         }
         ending @ (AttemptResult::Open | AttemptResult::Died) => {
             let unsettled = ending == AttemptResult::Open && between(*began_at, times.now) < times.settle;
@@ -149,20 +154,20 @@ fn why_not(last: &StoryAttempt, times: &Times) -> (StoryState, String) {
                  the next try {until}looks for its copy first",
                 told(*began_at)
             );
-            (StoryState::Deferred, why)
+            (RecipientState::Deferred, why)
         }
         AttemptResult::Delivered | AttemptResult::Audit => {
-            (StoryState::Delivered, format!("delivered {}", told(*began_at)))
+            (RecipientState::Delivered, format!("delivered {}", told(*began_at)))
         }
     }
 }
 
 /// The state of the message, and the first line that is printed of it.
-pub(super) fn of_message(story: &Story, recipients: &[RecipientSummary]) -> (StoryState, String) {
+pub(super) fn of_message(trace: &MessageTrace, recipients: &[RecipientSummary]) -> (RecipientState, String) {
     let Some(worst) = recipients.iter().min_by_key(|one| one.state) else {
-        return (StoryState::Deferred, "Recorded, and nothing is known of an attempt: they were pruned.".into());
+        return (RecipientState::Deferred, "Recorded, and nothing is known of an attempt: they were pruned.".into());
     };
-    let delivered = recipients.iter().filter(|one| one.state == StoryState::Delivered).count();
+    let delivered = recipients.iter().filter(|one| one.state == RecipientState::Delivered).count();
     let of = match (recipients.len(), delivered) {
         (1, _) | (_, 0) => String::new(),
         (all, delivered) => format!(" Delivered to {delivered} of {all}."),
@@ -170,20 +175,20 @@ pub(super) fn of_message(story: &Story, recipients: &[RecipientSummary]) -> (Sto
     let RecipientSummary { recipient, told, attempts, state, .. } = worst;
     let times = if *attempts == 1 { "1 attempt".to_owned() } else { format!("{attempts} attempts") };
     let line = match state {
-        StoryState::UnderWay => format!("UNDER WAY to {recipient}: {told}.{of}"),
-        StoryState::Deferred => format!("STILL DEFERRED for {recipient} ({times}): {told}.{of}"),
-        StoryState::Refused => format!("REFUSED for {recipient}: {told}.{of}"),
-        StoryState::Owed | StoryState::Delivered => {
+        RecipientState::UnderWay => format!("UNDER WAY to {recipient}: {told}.{of}"),
+        RecipientState::Deferred => format!("STILL DEFERRED for {recipient} ({times}): {told}.{of}"),
+        RecipientState::Refused => format!("REFUSED for {recipient}: {told}.{of}"),
+        RecipientState::Owed | RecipientState::Delivered => {
             let to = match recipients {
                 [one] => format!("{}: {told}", one.recipient),
                 all => format!("all {} recipients that were tried", all.len()),
             };
-            return match story.copies.iter().find(|copy| !copy.delivered) {
-                None => (StoryState::Delivered, format!("DELIVERED to {to}.")),
-                Some(StoryCopy { mailbox, user, reason, .. }) => {
+            return match trace.copies.iter().find(|copy| !copy.delivered) {
+                None => (RecipientState::Delivered, format!("DELIVERED to {to}.")),
+                Some(TracedCopy { mailbox, user, reason, .. }) => {
                     let reason = reason.as_deref().unwrap_or("no reason is known");
                     let line = format!("DELIVERED to {to}; the copy for {mailbox} of {user} is OWED: {reason}.");
-                    (StoryState::Owed, line)
+                    (RecipientState::Owed, line)
                 }
             };
         }

@@ -33,7 +33,7 @@ fn json(directory: &Path, arguments: &[&str]) -> Json {
 }
 
 #[test]
-fn a_messages_story_is_told_by_any_of_its_names() {
+fn a_messages_history_is_told_by_any_of_its_names() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     for recipient in ["doug@x", "lisa@gmail.com", "scuba@x"] {

@@ -8,7 +8,7 @@ use crate::support::wire::{Fate, Speaker, Wire, says};
 use serde_json::Value;
 
 on_each_engine!(
-    a_delivered_message_has_its_story,
+    a_delivered_message_has_its_history,
     whoever_is_put_off_is_told_why,
     the_one_that_delivers_now_is_named_and_so_is_the_one_that_died,
     messages_that_share_a_message_id_are_told_apart,
@@ -55,7 +55,7 @@ fn hold(scene: &Scene, message_id: &str) -> Connection {
     session
 }
 
-fn a_delivered_message_has_its_story(engine: Engine) {
+fn a_delivered_message_has_its_history(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
     // Whoever looks needs no more than the rights that are meant for it.
     scene.database.create_operator(&format!("{}_o", scene.run), "secret");
@@ -101,7 +101,7 @@ fn a_delivered_message_has_its_story(engine: Engine) {
     }
     assert_eq!(told["lock"]["holder"], Value::Null);
 
-    // Every way in leads to the same story.
+    // Every way in leads to the same history.
     let bare = id.trim_matches(['<', '>']);
     assert_eq!(traced(&scene, &[bare])["asked"]["as"], "Message-ID");
     for (way, taken_as) in [(bare, "Message-ID"), (&queue_id, "queue id"), ("SCUBA@mail.axial.net", "address")] {
@@ -217,7 +217,10 @@ fn messages_that_share_a_message_id_are_told_apart(engine: Engine) {
     assert_eq!(strings(&messages[0]["recipients"], "recipient"), ["scuba@mail.axial.net"], "the newest comes first");
     assert_eq!(strings(&messages[1]["recipients"], "recipient"), ["doug@mail.axial.net"]);
     let (_, said) = text(&scene, &[&id]);
-    assert!(said.starts_with("2 messages bear this Message-ID; each has a story of its own.\n\n== 1 of 2\n"), "{said}");
+    assert!(
+        said.starts_with("2 messages bear this Message-ID; each has a history of its own.\n\n== 1 of 2\n"),
+        "{said}"
+    );
 }
 
 fn what_never_got_here_is_said_to_be_so(engine: Engine) {

@@ -70,7 +70,7 @@ impl Form {
 /// Lists the messages of a file or a folder; `-` is standard input. `form` says how files are written; without it, their
 /// beginning does.
 pub(crate) fn list_path(path: &Path, form: Option<Form>, list: &List) -> Result<(), ReplayError> {
-    if path == "-" {
+    if path.as_os_str() == "-" {
         return list_file(None, form, list);
     }
     // A replay of what failed may be started from another directory.
