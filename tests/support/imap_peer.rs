@@ -8,8 +8,12 @@ use maildrop_command::mailbox::ImapMailbox;
 use maildrop_command::mailbox::NewCopy;
 use maildrop_command::message::Identity;
 use maildrop_command::message::Role;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use time::macros::datetime;
@@ -20,23 +24,50 @@ pub const PASSWORD: &str = "correct horse battery staple";
 /// What the peer can do unless a test says otherwise: as little as possible.
 pub const BARE: &str = "IMAP4rev1 SASL-IR AUTH=PLAIN";
 
+/// For 127.0.0.1, signed by itself, until 2126:
+/// `openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 36500 -subj "/CN=a peer of the tests" -addext
+/// subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE`.
+const CERTIFICATE_AND_KEY: &[u8] = include_bytes!("imap_peer.pem");
+
 /// The server's end of one connection.
 pub struct Peer {
     stream: TcpStream,
+    tls: Option<ServerConnection>,
     /// The tag of the last command.
     pub tag: String,
+}
+
+impl Read for Peer {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match &mut self.tls {
+            Some(tls) => rustls::Stream::new(tls, &mut self.stream).read(buffer),
+            None => self.stream.read(buffer),
+        }
+    }
 }
 
 impl Peer {
     /// The server's end of this connection.
     pub fn on(stream: TcpStream) -> Self {
         stream.set_nodelay(true).unwrap();
-        Self { stream, tag: String::new() }
+        Self { stream, tls: None, tag: String::new() }
     }
 
     /// Says these lines, as they are, in one packet.
     pub fn say(&mut self, lines: &str) {
-        self.stream.write_all(lines.replace('\n', "\r\n").as_bytes()).expect("the client listens");
+        let lines = lines.replace('\n', "\r\n");
+        let said = match &mut self.tls {
+            Some(tls) => rustls::Stream::new(tls, &mut self.stream).write_all(lines.as_bytes()),
+            None => self.stream.write_all(lines.as_bytes()),
+        };
+        said.expect("the client listens");
+    }
+
+    /// Says something that is TLS's own: new keys (RFC 8446 section 4.6.3), which the client has to answer.
+    pub fn renew_keys(&mut self) {
+        let tls = self.tls.as_mut().expect("a peer under TLS");
+        tls.refresh_traffic_keys().unwrap();
+        tls.write_tls(&mut self.stream).unwrap();
     }
 
     /// Answers the last command.
@@ -68,7 +99,7 @@ impl Peer {
     /// So many bytes, or fewer if the client goes away.
     pub fn take(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
-        Read::by_ref(&mut self.stream).take(length as u64).read_to_end(&mut bytes).expect("bytes or an end");
+        Read::take(self, length as u64).read_to_end(&mut bytes).expect("bytes or an end");
         bytes
     }
 
@@ -76,14 +107,14 @@ impl Peer {
     pub fn rest(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         // A reset is an end as well.
-        let _ = self.stream.read_to_end(&mut bytes);
+        let _ = self.read_to_end(&mut bytes);
         bytes
     }
 
     /// Whether nothing comes for a while, and the client is still there.
     pub fn silence(&mut self) -> bool {
         self.stream.set_read_timeout(Some(Duration::from_millis(150))).unwrap();
-        let quiet = self.stream.read(&mut [0]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock);
+        let quiet = self.read(&mut [0]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock);
         self.stream.set_read_timeout(None).unwrap();
         quiet
     }
@@ -118,6 +149,24 @@ pub fn peer<T: Send + 'static>(script: impl FnOnce(&mut Peer) -> T + Send + 'sta
         script(&mut Peer::on(stream))
     });
     (settings(port), thread)
+}
+
+/// As [`peer`], under TLS from the first byte.
+pub fn tls_peer<T: Send + 'static>(script: impl FnOnce(&mut Peer) -> T + Send + 'static) -> (Settings, JoinHandle<T>) {
+    let certificate = CertificateDer::from_pem_slice(CERTIFICATE_AND_KEY).unwrap();
+    let key = PrivateKeyDer::from_pem_slice(CERTIFICATE_AND_KEY).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    let (settings, thread) = peer(move |peer| {
+        peer.tls = Some(ServerConnection::new(Arc::new(config)).unwrap());
+        script(peer)
+    });
+    let ca_file = Some(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/imap_peer.pem").into());
+    (Settings { encryption: Encryption::Implicit, ca_file, ..settings }, thread)
 }
 
 /// How to reach a peer.

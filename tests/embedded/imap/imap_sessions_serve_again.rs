@@ -1,12 +1,13 @@
 //! A session with the IMAP server may serve one delivery of its user after another. It carries nothing over; where that is in
 //! doubt, it is closed.
 
-use crate::imap_peer::{BARE, Peer, copy, mailbox, mailbox_within, peer};
+use crate::imap_peer::{BARE, Peer, copy, mailbox, mailbox_within, peer, tls_peer};
 use maildrop_command::base::deadline::Deadline;
-use maildrop_command::imap::Session;
+use maildrop_command::imap::{Session, Settings};
 use maildrop_command::mailbox::{Appended, ImapMailbox, Mailbox, MailboxFailure, Matching, Placement, Wanted};
 use maildrop_command::message::{Identity, Role};
 use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
 use std::time::Duration;
 use time::OffsetDateTime;
 
@@ -87,9 +88,21 @@ fn a_deadline_of_a_later_delivery_holds_as_that_of_the_first_one_would() {
 
 /// Begins another delivery once the peer has done `meanwhile`.
 fn begun_after(meanwhile: impl FnOnce(&mut Peer) + Send + 'static) -> Option<Session> {
+    begun_by(peer, meanwhile)
+}
+
+/// The same under TLS.
+fn begun_under_tls_after(meanwhile: impl FnOnce(&mut Peer) + Send + 'static) -> Option<Session> {
+    begun_by(tls_peer, meanwhile)
+}
+
+fn begun_by<S>(
+    peer: impl FnOnce(Box<dyn FnOnce(&mut Peer) + Send>) -> (Settings, JoinHandle<S>),
+    meanwhile: impl FnOnce(&mut Peer) + Send + 'static,
+) -> Option<Session> {
     let (go, wait) = channel();
     let (done, hear) = channel();
-    let (settings, thread) = peer(move |peer| {
+    let (settings, thread) = peer(Box::new(move |peer: &mut Peer| {
         peer.welcome(BARE);
         stands(peer, 7);
         wait.recv().unwrap();
@@ -97,7 +110,7 @@ fn begun_after(meanwhile: impl FnOnce(&mut Peer) + Send + 'static) -> Option<Ses
         done.send(()).unwrap();
         // The connection stays open but for what `meanwhile` has done to it.
         peer.rest();
-    });
+    }));
     let mut lisas = mailbox(&settings);
     lisas.position().unwrap();
     let session = lisas.end().expect("nothing speaks against it");
@@ -120,6 +133,30 @@ fn whatever_the_server_has_said_between_two_deliveries_ends_the_session() {
     assert!(begun_after(|peer| peer.say("* OK Still here\n")).is_none());
     assert!(begun_after(|peer| peer.say("* 3 EXISTS\n")).is_none());
     assert!(begun_after(Peer::hang_up).is_none());
+}
+
+#[test]
+fn under_tls_only_what_is_tls_own_may_come_between_two_deliveries() {
+    assert!(begun_under_tls_after(|_| {}).is_some());
+    assert!(begun_under_tls_after(Peer::renew_keys).is_some());
+    assert!(begun_under_tls_after(|peer| peer.say("* BYE Idle for too long\n")).is_none());
+    assert!(begun_under_tls_after(|peer| peer.say("* 3 EXISTS\n")).is_none());
+    assert!(begun_under_tls_after(Peer::hang_up).is_none());
+}
+
+#[test]
+fn a_server_that_goes_away_without_a_farewell_of_tls_has_gone_away() {
+    let (settings, thread) = tls_peer(|peer| {
+        peer.welcome(BARE);
+        assert!(peer.command().starts_with("STATUS"));
+        peer.hang_up();
+        peer.rest();
+    });
+    let mut lisas = mailbox(&settings);
+    let error = lisas.position().unwrap_err();
+    assert!(error.to_string().ends_with("the server closed the connection"), "{error}");
+    drop(lisas);
+    thread.join().unwrap();
 }
 
 /// Whether lisa's session may serve another delivery after this one.
