@@ -194,13 +194,11 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Connects to one of the host's addresses. Each gets its share of the time that is left, and no more than
-/// [`CONNECT_TIMEOUT`] while there is another.
+/// Connects to one of the host's addresses.
 fn connect_to_one_of(addresses: &[SocketAddr], host: &str, deadline: Deadline) -> Result<TcpStream, Broken> {
     let mut failures = Vec::new();
-    for (tried, address) in addresses.iter().enumerate() {
-        let left = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
-        let share = if left > 1 { CONNECT_TIMEOUT.min(deadline.remaining() / left) } else { deadline.remaining() };
+    for (others, address) in (0..addresses.len()).rev().zip(addresses) {
+        let share = share_of_one(others, deadline.remaining());
         if share.is_zero() {
             return Err(Broken::new(MailboxFailure::TimedOut, format!("no time was left to reach {host}")));
         }
@@ -214,6 +212,15 @@ fn connect_to_one_of(addresses: &[SocketAddr], host: &str, deadline: Deadline) -
     }
     let failure = if deadline.passed() { MailboxFailure::TimedOut } else { MailboxFailure::Unreachable };
     Err(Broken::new(failure, failures.join("; ")))
+}
+
+/// How long one address is waited for, if there are `others` after it: for its share of the time that is left, and no longer than
+/// [`CONNECT_TIMEOUT`] while there is another.
+fn share_of_one(others: usize, left: Duration) -> Duration {
+    match u32::try_from(others).unwrap_or(u32::MAX) {
+        0 => left,
+        others => CONNECT_TIMEOUT.min(left / others.saturating_add(1)),
+    }
 }
 
 /// The host's addresses, in the system's order of preference.
@@ -389,6 +396,13 @@ mod tests {
     use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
     use std::net::TcpListener;
     use std::time::Instant;
+
+    #[test]
+    fn the_last_address_has_all_the_time_that_is_left_and_no_other_more_than_its_share() {
+        let [short, long] = [6, 240].map(Duration::from_secs);
+        assert_eq!([2, 1, 0].map(|others| share_of_one(others, short)), [short / 3, short / 2, short]);
+        assert_eq!([2, 1, 0].map(|others| share_of_one(others, long)), [CONNECT_TIMEOUT, CONNECT_TIMEOUT, long]);
+    }
 
     #[cfg(target_os = "linux")]
     #[test]
