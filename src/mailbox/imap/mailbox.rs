@@ -140,7 +140,7 @@ impl ImapMailbox {
     }
 
     /// From now on no wait outlives this deadline.
-    pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
+    pub fn set_deadline(&mut self, deadline: Deadline) {
         self.conversation.set_deadline(deadline);
     }
 

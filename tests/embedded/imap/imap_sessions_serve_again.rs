@@ -86,6 +86,31 @@ fn a_deadline_of_a_later_delivery_holds_as_that_of_the_first_one_would() {
     thread.join().unwrap();
 }
 
+/// A session that was kept gets half of the time to prove itself, and then the rest.
+#[test]
+fn a_session_that_has_answered_may_use_all_of_its_deliverys_time() {
+    let (settings, thread) = peer(|peer| {
+        peer.welcome(BARE);
+        for uid_next in [7, 7, 8] {
+            stands(peer, uid_next);
+        }
+        assert_eq!(peer.rest(), b"");
+    });
+    let mut lisas = mailbox(&settings);
+    lisas.position().unwrap();
+    // Enough for a busy machine to ask once.
+    let at_first = Deadline::after(Duration::from_secs(3));
+    let mut lisas = lisas.end().unwrap().begin(at_first).unwrap().open("INBOX");
+    lisas.position().unwrap();
+    lisas.set_deadline(soon());
+    while !at_first.passed() {
+        std::thread::sleep(at_first.remaining());
+    }
+    assert_eq!(lisas.position().unwrap().unwrap().uid_next, 8);
+    drop(lisas);
+    thread.join().unwrap();
+}
+
 /// Begins another delivery once the peer has done `meanwhile`.
 fn begun_after(meanwhile: impl FnOnce(&mut Peer) + Send + 'static) -> Option<Session> {
     begun_by(peer, meanwhile)
