@@ -1,4 +1,4 @@
-//! `maildrop_command`: one message, one recipient, delivered exactly once.
+//! `maildrop_command` and `maildropd`: one message, delivered exactly once.
 //!
 //! Postfix runs this program once per recipient. Two recipients of one message are two processes, perhaps on two
 //! machines, at the same instant; both owe the sender's Sent mailbox the same copy. They agree through a *named lock* in
@@ -29,9 +29,13 @@
 //! | 4 | [`delivery`] | the five steps of one delivery; the verdict's code and text |
 //! | 4 | [`site`] | opens what one delivery needs, by a configuration or in one directory |
 //! | 5 | [`operations`] | trace, stats, audit, prune, check, replay: data out, nothing printed |
+//! | 5 | [`handover`] | what a way in hands over to the service, and what it is told |
+//! | 5 | [`zmtp`] | ZeroMQ's frames and the Paranoid Pirate's words, without input or output: knows no mail |
 //! | 6 | [`pipe`] | the way in for pipe(8) and local(8): exit status, one line, watchdog |
 //! | 6 | [`cli`] | what people type |
+//! | 6 | [`serve`] | the service: LMTP, broker, workers, and the master that starts them |
 //! | 7 | [`command`] | the command line as a whole: a delivery, or a subcommand |
+//! | 7 | [`service`] | the command line of `maildropd`: the master, or one of its roles |
 //!
 //! Lock and ledger of one engine share one connection: on PostgreSQL the lock *is* a transaction of it.
 
@@ -41,6 +45,7 @@ pub mod command;
 pub mod config;
 pub mod database;
 pub mod delivery;
+pub mod handover;
 pub mod imap;
 pub mod ledger;
 pub mod lock;
@@ -50,4 +55,7 @@ pub mod operations;
 pub mod pipe;
 pub(crate) mod routing;
 pub mod schema;
+pub mod serve;
+pub mod service;
 pub mod site;
+pub mod zmtp;

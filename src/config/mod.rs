@@ -8,6 +8,7 @@ mod password_file;
 mod policy;
 mod rules;
 mod sections;
+mod serve;
 mod servers;
 mod source;
 mod values;
@@ -16,6 +17,7 @@ mod warnings;
 pub use password_file::PasswordFile;
 pub use policy::Policy;
 pub use sections::{Delivery, Lock, Log, LogTo, Look, Record, Retention, Routing, Sent, Trust, UnknownRecipient};
+pub use serve::Serve;
 pub use servers::{Database, Engine, Imap, OverQuota};
 pub use source::ConfigError;
 
@@ -51,6 +53,8 @@ pub struct Config {
     pub delivery: Delivery,
     /// `[retention]`
     pub retention: Retention,
+    /// `[serve]`
+    pub serve: Serve,
     /// `[log]`
     pub log: Log,
 }
@@ -68,6 +72,7 @@ struct File {
     record: Record,
     delivery: Delivery,
     retention: Retention,
+    serve: Serve,
     log: Log,
 }
 
@@ -110,9 +115,11 @@ impl Config {
             record: file.record,
             delivery: file.delivery,
             retention: file.retention,
+            serve: file.serve,
             log: file.log,
         };
         config.check(&source)?;
+        config.check_serve(&source)?;
         Ok(config)
     }
 

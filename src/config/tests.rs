@@ -87,6 +87,7 @@ fn the_example_is_good_and_what_it_calls_a_default_is_one() {
     let other = ["credentials_directory", "port", "socket", "password_credential", "ca_file", "login_user"];
     let not_default = [
         "authserv_id",
+        "lmtp",
         "message_size_limit",
         "file",
         "attempts_older_than",
@@ -142,7 +143,7 @@ fn the_example_shows_every_key() {
         }
     }
     // serde knows the keys: it lists them where it meets one that is none.
-    let sections = ["database", "lock", "imap", "routing", "sent", "record", "delivery", "retention", "log"];
+    let sections = ["database", "lock", "imap", "routing", "sent", "record", "delivery", "retention", "serve", "log"];
     let mut known = std::collections::BTreeSet::new();
     for (header, prefix) in [(String::new(), String::new()), ("[[routing.domain]]\n".into(), "routing.domain.".into())]
         .into_iter()

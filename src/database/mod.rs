@@ -85,7 +85,7 @@ pub enum DatabaseFailure {
 }
 
 /// A failure at the database.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 #[error("{doing}: {detail}")]
 pub struct DatabaseError {
     /// What it is about.

@@ -56,7 +56,7 @@ impl Manner {
 }
 
 /// A delivery that did not happen.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 pub enum Refusal {
     /// For now: the message stays with the host that sent it here, which tries again.
     #[error(transparent)]
@@ -70,7 +70,7 @@ pub enum Refusal {
 }
 
 /// Why a delivery is put off.
-#[derive(Debug, Error)]
+#[derive(Clone, Debug, Error)]
 pub enum Deferral {
     /// Never success: that other delivery may still fail.
     #[error("another delivery of this message holds its lock")]

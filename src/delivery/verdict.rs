@@ -70,6 +70,25 @@ impl Verdict {
         Self::new(5, StatusDetail::MAILBOX_FULL, text)
     }
 
+    /// The verdict of this enhanced status code; `None` where no delivery ends with it. Any detail will do for a deferral.
+    pub(crate) fn by_code(code: &str, text: impl Into<String>) -> Option<Self> {
+        let number = |part: &str| {
+            let digits = (1..=3).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
+            digits.then(|| part.parse::<u16>().ok()).flatten()
+        };
+        let mut parts = code.split('.').map(number);
+        let (class, subject, detail) = (parts.next()??, parts.next()??, parts.next()??);
+        let verdict = Self::new(u8::try_from(class).ok()?, StatusDetail(subject, detail), text);
+        let known = match (verdict.class, verdict.detail) {
+            (2, detail) => detail == StatusDetail::UNDEFINED,
+            (4, _) => true,
+            (5, detail) => [StatusDetail::UNKNOWN_ADDRESS, StatusDetail::MESSAGE_TOO_BIG, StatusDetail::MAILBOX_FULL]
+                .contains(&detail),
+            _ => false,
+        };
+        (known && parts.next().is_none()).then_some(verdict)
+    }
+
     fn new(class: u8, detail: StatusDetail, text: impl Into<String>) -> Self {
         Self { class, detail, text: text.into() }
     }
@@ -80,6 +99,12 @@ impl Verdict {
 
     pub(crate) fn detail(&self) -> StatusDetail {
         self.detail
+    }
+
+    /// The enhanced status code: `4.3.0`.
+    pub(crate) fn code(&self) -> String {
+        let StatusDetail(subject, detail) = self.detail;
+        format!("{}.{subject}.{detail}", self.class)
     }
 
     /// As it was given.

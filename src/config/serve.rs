@@ -1,0 +1,116 @@
+//! `[serve]`: the long-running service, `maildropd`.
+
+use super::Config;
+use super::servers::NOT_ABSOLUTE;
+use super::source::{ConfigError, Source};
+use super::values;
+use serde::Deserialize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// `[serve]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Serve {
+    /// Where LMTP is spoken: whole paths of unix sockets, or `host:port`.
+    pub lmtp: Vec<String>,
+    /// The folder of the service's own sockets and of messages on their way. Nobody else may enter it.
+    pub runtime_directory: PathBuf,
+    /// The folder of what has to outlive a restart: the file queue, suspects, messages that are set aside.
+    pub state_directory: PathBuf,
+    /// How many workers there are: so many messages are delivered at once, each with a session of its own with the database.
+    pub workers: u32,
+    /// How many LMTP connections are served at once.
+    pub max_connections: u32,
+    /// How many recipients one message may have.
+    pub max_recipients: u32,
+    /// How long a message waits for a worker before it is put off.
+    #[serde(deserialize_with = "values::duration")]
+    pub queue_wait: Duration,
+    /// How many messages for one recipient are delivered at once.
+    pub per_user: u32,
+    /// How long one mailbox may hold up the others of its message.
+    #[serde(deserialize_with = "values::duration")]
+    pub batch_patience: Duration,
+    /// Messages that are larger than this wait for their worker in a file, in bytes.
+    #[serde(deserialize_with = "values::bytes")]
+    pub spool_above: u64,
+    /// After so many deliveries a worker is replaced by a new one.
+    pub recycle_after: u64,
+    /// The same, once it uses so much memory, in bytes.
+    #[serde(deserialize_with = "values::bytes")]
+    pub recycle_above: u64,
+}
+
+impl Default for Serve {
+    fn default() -> Self {
+        Self {
+            lmtp: Vec::new(),
+            runtime_directory: "/run/maildropd".into(),
+            state_directory: "/var/lib/maildropd".into(),
+            workers: 4,
+            max_connections: 100,
+            max_recipients: 1000,
+            queue_wait: Duration::from_secs(30),
+            per_user: 2,
+            batch_patience: Duration::from_secs(5),
+            spool_above: 256 << 10,
+            recycle_after: 10_000,
+            recycle_above: 200_000_000,
+        }
+    }
+}
+
+impl Serve {
+    /// The socket that thin clients and runners connect to.
+    #[must_use]
+    pub fn clients_socket(&self) -> PathBuf {
+        self.runtime_directory.join("clients.sock")
+    }
+
+    /// The socket that workers connect to.
+    #[must_use]
+    pub fn workers_socket(&self) -> PathBuf {
+        self.runtime_directory.join("workers.sock")
+    }
+
+    /// The socket by which the service is asked how it is, and told what to do.
+    #[must_use]
+    pub fn control_socket(&self) -> PathBuf {
+        self.runtime_directory.join("control.sock")
+    }
+}
+
+impl Config {
+    pub(super) fn check_serve(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let wrong = |key: &str, problem: &str| Err(source.error(&["serve", key], problem));
+        let serve = &self.serve;
+        for (key, directory) in
+            [("runtime_directory", &serve.runtime_directory), ("state_directory", &serve.state_directory)]
+        {
+            if !directory.is_absolute() {
+                return wrong(key, NOT_ABSOLUTE);
+            }
+        }
+        for (key, number) in [
+            ("workers", serve.workers),
+            ("max_connections", serve.max_connections),
+            ("max_recipients", serve.max_recipients),
+            ("per_user", serve.per_user),
+        ] {
+            if number == 0 {
+                return wrong(key, "0 would let no message in");
+            }
+        }
+        if serve.recycle_after == 0 {
+            return wrong("recycle_after", "0 would let no message in");
+        }
+        if serve.batch_patience.is_zero() || serve.batch_patience >= self.delivery.deadline {
+            return wrong("batch_patience", "it has to be more than nothing, and below delivery.deadline");
+        }
+        if serve.queue_wait >= self.delivery.deadline {
+            return wrong("queue_wait", "it has to be below delivery.deadline: nothing would be left for the delivery");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,219 @@
+//! What a way in hands over to the service, and what it is told: frames that front, thin client, runners and workers understand.
+//! Uses `base` and `delivery`.
+//!
+//! A frame is `MDR1`, the length of its header (four bytes, the highest first), the header (a JSON object), and the bytes of a
+//! message, where one follows. It is one frame of ZMTP, since the Paranoid Pirate's workers take exactly one.
+
+mod results;
+
+pub use results::{Told, Untellable};
+
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use thiserror::Error;
+use uuid::Uuid;
+
+/// How each frame of ours begins. What begins otherwise comes from another program.
+pub const MARK: &[u8; 4] = b"MDR1";
+
+/// The longest header, in bytes: a thousand recipients, each with an original address, of 300 bytes each, and some more.
+pub const LONGEST_HEADER: usize = 1 << 20;
+
+/// Mark and length.
+const PREFIX: usize = 8;
+
+/// What a frame is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Header {
+    /// Deliver a message. From a client it waits for [`Go`](Self::Go); to a worker it counts at once.
+    Deliver(Request),
+    /// The broker has all of this request.
+    Received { id: Uuid },
+    /// Its client is still there, and wants it: it may begin.
+    Go { id: Uuid },
+    /// Its client does not want it any more. What has begun goes on.
+    Cancel { id: Uuid },
+    /// What became of it.
+    Reply(Reply),
+}
+
+/// A message to be delivered, and all that is known of it besides its bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Its name. One that is handed over again keeps it.
+    pub id: Uuid,
+    /// How long the delivery may take, in milliseconds, from when a worker gets it. The broker takes off what it has waited.
+    pub time_left_ms: u64,
+    /// The envelope sender as the way in has it.
+    pub sender: String,
+    /// The envelope recipients, in their order. There is at least one.
+    pub recipients: Vec<Recipient>,
+    /// Postfix's queue id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_id: Option<String>,
+    /// The address of the SMTP client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_address: Option<String>,
+    /// The SASL user name, if the client logged in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sasl_username: Option<String>,
+    /// How long to wait for a lock held elsewhere, in milliseconds, where the way in was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock_wait_ms: Option<u64>,
+    /// The size of the message in bytes.
+    pub size: u64,
+    /// The file that the message is in, by its whole path. `None`: it follows the header.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+}
+
+/// One envelope recipient.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recipient {
+    /// As the way in has it.
+    pub address: String,
+    /// Before any rewriting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub original: Option<String>,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply {
+    pub id: Uuid,
+    /// One for each recipient, in the request's order.
+    pub results: Vec<Told>,
+    /// Whether the worker ends now, as it was asked to, or because it has served for long enough: it gets nothing more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
+}
+
+/// Why a frame is none of ours, or cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Unreadable {
+    #[error("it does not begin with MDR1: another program's")]
+    NotOurs,
+    #[error("it is cut short")]
+    CutShort,
+    #[error("its header is longer than {LONGEST_HEADER} bytes")]
+    TooLong,
+    #[error("its header: {0}")]
+    Header(String),
+    #[error("a message follows a header that has none, or is of another size than its header says")]
+    AnotherSize,
+    #[error("it names no recipient")]
+    NoRecipient,
+}
+
+impl Header {
+    /// The frame, with the message that it is about.
+    ///
+    /// # Errors
+    /// Where a path is not UTF-8.
+    pub fn frame(&self, message: &[u8]) -> Result<Vec<u8>, Unreadable> {
+        let header = serde_json::to_vec(self).map_err(|error| Unreadable::Header(error.to_string()))?;
+        let length = u32::try_from(header.len()).ok().filter(|_| header.len() <= LONGEST_HEADER);
+        let length = length.ok_or(Unreadable::TooLong)?;
+        let mut frame = Vec::with_capacity(PREFIX + header.len() + message.len());
+        frame.extend_from_slice(MARK);
+        frame.extend_from_slice(&length.to_be_bytes());
+        frame.extend_from_slice(&header);
+        frame.extend_from_slice(message);
+        Ok(frame)
+    }
+
+    /// Reads a frame: the header, and the bytes of the message that follows it.
+    ///
+    /// # Errors
+    /// [`Unreadable::NotOurs`] for another program's; the others for one of ours that makes no sense.
+    pub fn read(frame: &[u8]) -> Result<(Self, &[u8]), Unreadable> {
+        let rest = frame.strip_prefix(MARK).ok_or(Unreadable::NotOurs)?;
+        let (length, rest) = rest.split_first_chunk::<4>().ok_or(Unreadable::CutShort)?;
+        let length = u32::from_be_bytes(*length) as usize;
+        if length > LONGEST_HEADER {
+            return Err(Unreadable::TooLong);
+        }
+        let (header, message) = rest.split_at_checked(length).ok_or(Unreadable::CutShort)?;
+        let header: Self = serde_json::from_slice(header).map_err(|error| Unreadable::Header(error.to_string()))?;
+        let expected = match &header {
+            Self::Deliver(request) if request.recipients.is_empty() => return Err(Unreadable::NoRecipient),
+            Self::Deliver(Request { size, file: None, .. }) => *size,
+            _ => 0,
+        };
+        if message.len() as u64 != expected {
+            return Err(Unreadable::AnotherSize);
+        }
+        Ok((header, message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delivery::{StatusDetail, Verdict};
+
+    fn request(size: u64) -> Request {
+        Request {
+            id: Uuid::from_u128(7),
+            time_left_ms: 240_000,
+            sender: "lisa@gmail.com".into(),
+            recipients: vec![
+                Recipient { address: "scuba@mail.axial.net".into(), original: None },
+                Recipient { address: "doug@mail.axial.net".into(), original: Some("Doug@axial.net".into()) },
+            ],
+            queue_id: Some("4ABC".into()),
+            client_address: None,
+            sasl_username: None,
+            lock_wait_ms: None,
+            size,
+            file: None,
+        }
+    }
+
+    #[test]
+    fn what_is_handed_over_is_read_as_it_was() {
+        let told = |verdict: &Verdict| Told::from(verdict);
+        let reply = Reply {
+            id: Uuid::from_u128(7),
+            results: vec![
+                told(&Verdict::delivered("INBOX appended (uid 17)")),
+                told(&Verdict::deferred(StatusDetail::NO_ANSWER, "the database cannot be reached")),
+            ],
+            leaving: true,
+        };
+        let message = b"Subject: x\r\n\r\n\0\xff\r\n";
+        let headers = [
+            (Header::Deliver(request(message.len() as u64)), &message[..]),
+            (Header::Deliver(Request { file: Some("/run/x".into()), ..request(1 << 40) }), b""),
+            (Header::Received { id: Uuid::from_u128(8) }, b""),
+            (Header::Go { id: Uuid::from_u128(8) }, b""),
+            (Header::Cancel { id: Uuid::from_u128(8) }, b""),
+            (Header::Reply(reply), b""),
+        ];
+        for (header, message) in headers {
+            let frame = header.frame(message).unwrap();
+            assert_eq!(Header::read(&frame), Ok((header, message)));
+        }
+    }
+
+    #[test]
+    fn what_is_cut_short_or_is_no_frame_of_ours_is_told_apart() {
+        let message = b"Subject: x\r\n\r\nx\r\n";
+        let frame = Header::Deliver(request(message.len() as u64)).frame(message).unwrap();
+        for length in 0..frame.len() {
+            let read = Header::read(&frame[..length]);
+            let expected = if length < MARK.len() { Unreadable::NotOurs } else { Unreadable::CutShort };
+            let in_the_message = length >= frame.len() - message.len();
+            let expected = if in_the_message { Unreadable::AnotherSize } else { expected };
+            assert_eq!(read, Err(expected), "{length}");
+        }
+        assert_eq!(Header::read(b"0"), Err(Unreadable::NotOurs));
+        assert_eq!(Header::read(b"MDR1\xff\xff\xff\xff"), Err(Unreadable::TooLong));
+        assert!(matches!(Header::read(b"MDR1\0\0\0\x02{}"), Err(Unreadable::Header(_))));
+        let nobody = Header::Deliver(Request { recipients: Vec::new(), ..request(0) }).frame(b"").unwrap();
+        assert_eq!(Header::read(&nobody), Err(Unreadable::NoRecipient));
+        let more = [Header::Go { id: Uuid::nil() }.frame(b"").unwrap(), b"x".to_vec()].concat();
+        assert_eq!(Header::read(&more), Err(Unreadable::AnotherSize));
+    }
+}

@@ -1,0 +1,53 @@
+//! What one recipient's delivery came to, as it is told from process to process.
+
+use crate::delivery::Verdict;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// A [`Verdict`] as text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// The enhanced status code: `2.0.0`.
+    code: String,
+    /// The line that goes with it.
+    text: String,
+}
+
+/// It is no verdict that this program could have reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("its status code is none of ours")]
+pub struct Untellable;
+
+impl From<&Verdict> for Told {
+    fn from(verdict: &Verdict) -> Self {
+        Self { code: verdict.code(), text: verdict.text().to_owned() }
+    }
+}
+
+impl TryFrom<Told> for Verdict {
+    type Error = Untellable;
+
+    /// # Errors
+    /// Where the code is none that a delivery ends with: a `5` that came about by accident would bounce mail.
+    fn try_from(told: Told) -> Result<Self, Untellable> {
+        Verdict::by_code(&told.code, told.text).ok_or(Untellable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_arrives_as_it_was_and_no_other_does() {
+        for verdict in Verdict::one_of_each("some text") {
+            assert_eq!(Verdict::try_from(Told::from(&verdict)), Ok(verdict));
+        }
+        for code in
+            ["", "2", "5.0.0", "5.3.0", "3.0.0", "2.1.0", "250", "4.3", "4.3.0 ", "4.3.0.0", "4.+3.0", "4.99999.0"]
+        {
+            let told = Told { code: code.into(), text: "x".into() };
+            assert_eq!(Verdict::try_from(told), Err(Untellable), "{code}");
+        }
+    }
+}
