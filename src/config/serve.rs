@@ -24,12 +24,12 @@ pub struct Serve {
     pub max_connections: u32,
     /// How many recipients one message may have.
     pub max_recipients: u32,
-    /// How long a message waits for a worker before it is put off.
+    /// How long a message waits for a worker before it is put off. See [`Config::queue_wait`].
     #[serde(deserialize_with = "values::duration")]
     pub queue_wait: Duration,
     /// How many messages for one recipient are delivered at once.
     pub per_user: u32,
-    /// How long one mailbox may hold up the others of its message.
+    /// How long one mailbox may hold up the others of its message. See [`Config::batch_patience`].
     #[serde(deserialize_with = "values::duration")]
     pub batch_patience: Duration,
     /// Messages that are larger than this wait for their worker in a file, in bytes.
@@ -82,6 +82,18 @@ impl Serve {
 }
 
 impl Config {
+    /// How long a message waits for a worker: at most half of a delivery's deadline.
+    #[must_use]
+    pub fn queue_wait(&self) -> Duration {
+        self.serve.queue_wait.min(self.delivery.deadline / 2)
+    }
+
+    /// How long one mailbox may hold up the others of its message: at most a quarter of a delivery's deadline.
+    #[must_use]
+    pub fn batch_patience(&self) -> Duration {
+        self.serve.batch_patience.min(self.delivery.deadline / 4)
+    }
+
     pub(super) fn check_serve(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let wrong = |key: &str, problem: &str| Err(source.error(&["serve", key], problem));
         let serve = &self.serve;
@@ -105,11 +117,8 @@ impl Config {
         if serve.recycle_after == 0 {
             return wrong("recycle_after", "0 would let no message in");
         }
-        if serve.batch_patience.is_zero() || serve.batch_patience >= self.delivery.deadline {
-            return wrong("batch_patience", "it has to be more than nothing, and below delivery.deadline");
-        }
-        if serve.queue_wait >= self.delivery.deadline {
-            return wrong("queue_wait", "it has to be below delivery.deadline: nothing would be left for the delivery");
+        if serve.batch_patience.is_zero() {
+            return wrong("batch_patience", "it has to be more than nothing: no mailbox answers at once");
         }
         Ok(())
     }
