@@ -1,0 +1,269 @@
+//! A connection on a stream that blocks, with a limit to each wait.
+
+use super::connection::{Connection, Message, Settings};
+use super::error::ZmtpError;
+use super::handshake::Peer;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// How much is read at once.
+const PIECE: usize = 64 << 10;
+
+/// The shortest wait: zero would be none for ever (setsockopt(2), SO_RCVTIMEO).
+const SHORTEST: Duration = Duration::from_millis(1);
+
+/// A stream whose reads and writes can be given a limit.
+pub trait TimedStream: Read + Write {
+    /// # Errors
+    /// The operating system's.
+    fn limit_reads(&self, limit: Duration) -> io::Result<()>;
+
+    /// # Errors
+    /// The operating system's.
+    fn limit_writes(&self, limit: Duration) -> io::Result<()>;
+}
+
+impl TimedStream for UnixStream {
+    fn limit_reads(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit))
+    }
+
+    fn limit_writes(&self, limit: Duration) -> io::Result<()> {
+        self.set_write_timeout(Some(limit))
+    }
+}
+
+impl TimedStream for TcpStream {
+    fn limit_reads(&self, limit: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(limit))
+    }
+
+    fn limit_writes(&self, limit: Duration) -> io::Result<()> {
+        self.set_write_timeout(Some(limit))
+    }
+}
+
+/// Why a connection is of no use any more: another one may be.
+#[derive(Debug, Error)]
+pub enum BlockingError {
+    #[error(transparent)]
+    Protocol(#[from] ZmtpError),
+    #[error("the peer closed the connection")]
+    Closed,
+    #[error("the peer did not read, or not answer the handshake, in time")]
+    TimedOut,
+    #[error("the connection: {0}")]
+    Stream(#[from] io::Error),
+}
+
+/// A connection whose handshake is done. After any error it is of no use, and a new one has to be made.
+#[derive(Debug)]
+pub struct Blocking<S> {
+    stream: S,
+    connection: Connection,
+    piece: Vec<u8>,
+}
+
+impl<S: TimedStream> Blocking<S> {
+    /// Makes the handshake, on either side.
+    ///
+    /// # Errors
+    /// Where the peer is not there, is no peer for us, or has not answered by `until`.
+    pub fn handshake(stream: S, settings: Settings, until: Instant) -> Result<Self, BlockingError> {
+        let mut new = Self { stream, connection: Connection::new(settings), piece: vec![0; PIECE] };
+        while new.connection.peer().is_none() {
+            if !new.flush(until)? || !new.read(until)? || Instant::now() >= until {
+                return Err(BlockingError::TimedOut);
+            }
+        }
+        // Our READY, where the peer's came with its greeting.
+        if new.flush(until)? { Ok(new) } else { Err(BlockingError::TimedOut) }
+    }
+
+    /// The other end, as it says.
+    #[must_use]
+    pub fn peer(&self) -> Option<&Peer> {
+        self.connection.peer()
+    }
+
+    /// The stream itself, for waiting on it with poll(2): only after [`receive`](Self::receive) has given out all that is here.
+    pub fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// Where it has not gone out by `until`: perhaps a part of it has.
+    pub fn send(&mut self, frames: &[&[u8]], until: Instant) -> Result<(), BlockingError> {
+        self.connection.send(frames);
+        if self.flush(until)? { Ok(()) } else { Err(BlockingError::TimedOut) }
+    }
+
+    /// The next message. `None`: none has come by `until`; what has come of it is kept. An instant that has passed takes what is here.
+    ///
+    /// # Errors
+    /// Where no more messages will come.
+    pub fn receive(&mut self, until: Instant) -> Result<Option<Message>, BlockingError> {
+        loop {
+            if let Some(message) = self.connection.next()? {
+                return Ok(Some(message));
+            }
+            // The answer to a PING.
+            if !self.flush(until)? || !self.read(until)? {
+                return Ok(None);
+            }
+            // A peer that sends PINGs without end does not hold us up.
+            if Instant::now() >= until {
+                return Ok(self.connection.next()?);
+            }
+        }
+    }
+
+    /// Reads a piece. `false`: nothing has come by `until`.
+    fn read(&mut self, until: Instant) -> Result<bool, BlockingError> {
+        loop {
+            self.stream.limit_reads(left(until))?;
+            match self.stream.read(&mut self.piece) {
+                Ok(0) => return Err(BlockingError::Closed),
+                Ok(length) => {
+                    self.connection.feed(self.piece.get(..length).unwrap_or_default())?;
+                    return Ok(true);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return timed_out(error),
+            }
+        }
+    }
+
+    /// Writes all that is to be written. `false`: it could not by `until`.
+    fn flush(&mut self, until: Instant) -> Result<bool, BlockingError> {
+        while !self.connection.outgoing().is_empty() {
+            self.stream.limit_writes(left(until))?;
+            match self.stream.write(self.connection.outgoing()) {
+                Ok(0) => return Err(BlockingError::Closed),
+                Ok(length) => {
+                    self.connection.wrote(length);
+                    if Instant::now() >= until {
+                        return Ok(self.connection.outgoing().is_empty());
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return timed_out(error),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// What is left until then, and never nothing.
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now()).max(SHORTEST)
+}
+
+/// `false` where only the time is over (socket(7), SO_RCVTIMEO).
+fn timed_out(error: io::Error) -> Result<bool, BlockingError> {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => Ok(false),
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Err(BlockingError::Closed),
+        _ => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::handshake::SocketType;
+    use super::super::test_properties::{handshake, settings};
+    use super::*;
+    use std::thread;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    /// A dealer and a router that have found each other.
+    fn pair() -> (Blocking<UnixStream>, Blocking<UnixStream>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let router = thread::spawn(move || Blocking::handshake(theirs, settings(SocketType::Router), soon()).unwrap());
+        let dealer = Blocking::handshake(ours, settings(SocketType::Dealer), soon()).unwrap();
+        (dealer, router.join().unwrap())
+    }
+
+    #[test]
+    fn messages_go_both_ways() {
+        let (mut dealer, mut router) = pair();
+        assert_eq!(dealer.peer().unwrap().socket_type, SocketType::Router);
+        dealer.send(&[b"", b"one"], soon()).unwrap();
+        dealer.send(&[b"two"], soon()).unwrap();
+        assert_eq!(router.receive(soon()).unwrap(), Some(vec![b"".to_vec(), b"one".to_vec()]));
+        // What is here is given out, whatever the time is.
+        assert_eq!(router.receive(Instant::now()).unwrap(), Some(vec![b"two".to_vec()]));
+        assert_eq!(router.receive(Instant::now()).unwrap(), None);
+        router.send(&[b"three"], soon()).unwrap();
+        assert_eq!(dealer.receive(soon()).unwrap(), Some(vec![b"three".to_vec()]));
+        drop(router);
+        assert!(matches!(dealer.receive(soon()), Err(BlockingError::Closed)));
+    }
+
+    #[test]
+    fn a_message_that_comes_in_parts_is_waited_for_more_than_once() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&handshake(SocketType::Router)).unwrap();
+        let mut dealer = Blocking::handshake(ours, settings(SocketType::Dealer), soon()).unwrap();
+        theirs.write_all(b"\0\x03a").unwrap();
+        assert_eq!(dealer.receive(Instant::now()).unwrap(), None);
+        theirs.write_all(b"bc").unwrap();
+        assert_eq!(dealer.receive(soon()).unwrap(), Some(vec![b"abc".to_vec()]));
+    }
+
+    #[test]
+    fn a_peer_that_says_nothing_or_nonsense_gets_no_connection() {
+        let silent = UnixStream::pair().unwrap();
+        let until = Instant::now() + Duration::from_millis(20);
+        let error = Blocking::handshake(silent.0, settings(SocketType::Dealer), until).unwrap_err();
+        assert!(matches!(error, BlockingError::TimedOut), "{error}");
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"220 mail ESMTP\r\n").unwrap();
+        let error = Blocking::handshake(ours, settings(SocketType::Dealer), soon()).unwrap_err();
+        assert!(matches!(error, BlockingError::Protocol(ZmtpError::NotZmtp)), "{error}");
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let error = Blocking::handshake(ours, settings(SocketType::Dealer), soon()).unwrap_err();
+        assert!(matches!(error, BlockingError::Closed), "{error}");
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_is_not_waited_for_without_end() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&handshake(SocketType::Router)).unwrap();
+        let mut dealer = Blocking::handshake(ours, settings(SocketType::Dealer), soon()).unwrap();
+        let until = Instant::now() + Duration::from_millis(20);
+        let error = dealer.send(&[&vec![0; 16 << 20]], until).unwrap_err();
+        assert!(matches!(error, BlockingError::TimedOut), "{error}");
+    }
+
+    #[test]
+    fn a_peer_that_sends_pings_without_end_does_not_hold_us_up() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&handshake(SocketType::Router)).unwrap();
+        let mut dealer = Blocking::handshake(ours, settings(SocketType::Dealer), soon()).unwrap();
+        let flood = thread::spawn(move || {
+            let mut answers = [0; 4096];
+            theirs.set_nonblocking(true).unwrap();
+            loop {
+                match theirs.write(&b"\x04\x07\x04PING\0\x0a".repeat(10)) {
+                    Err(error) if error.kind() != ErrorKind::WouldBlock => return,
+                    // A part of a PING would be followed by a whole one.
+                    Ok(length) if length < 90 => return,
+                    _ => drop(theirs.read(&mut answers)),
+                }
+            }
+        });
+        assert!(!matches!(dealer.receive(Instant::now() + Duration::from_millis(50)), Ok(Some(_))));
+        drop(dealer);
+        flood.join().unwrap();
+    }
+}

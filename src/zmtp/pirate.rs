@@ -1,0 +1,206 @@
+//! The Paranoid Pirate's words: what a worker and its queue say to each other, and how long they wait.
+//!
+//! On the wire of a worker's DEALER: READY and HEARTBEAT are one frame each; a request and its reply are three, the address of
+//! the client, an empty one and the body. More than three frames the guide's own worker does not take.
+
+use super::connection::Message;
+use std::time::Duration;
+use thiserror::Error;
+
+/// How often either side gives a sign of life.
+pub const INTERVAL: Duration = Duration::from_secs(1);
+
+/// After so many intervals without any sign the other side is taken for dead.
+pub const LIVENESS: u32 = 3;
+
+const READY: &[u8] = &[1];
+const HEARTBEAT: &[u8] = &[2];
+
+/// What a worker says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FromWorker {
+    /// It is new, and wants work.
+    Ready,
+    /// It lives.
+    Heartbeat,
+    /// Its answer, and it wants work again.
+    Reply { client: Vec<u8>, body: Vec<u8> },
+}
+
+/// What a worker is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToWorker {
+    /// Its queue lives.
+    Heartbeat,
+    Request {
+        client: Vec<u8>,
+        body: Vec<u8>,
+    },
+}
+
+/// Why a message is none of the Paranoid Pirate's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NoPirate {
+    #[error("it has {0} frames, where one, two or three were expected")]
+    Frames(usize),
+    #[error("its only frame is neither READY nor HEARTBEAT")]
+    Word,
+    #[error("no empty frame stands before its body")]
+    NoDelimiter,
+    #[error("it has no address")]
+    NoAddress,
+}
+
+impl FromWorker {
+    /// # Errors
+    /// Where it is nothing that a worker says.
+    pub fn parse(frames: Message) -> Result<Self, NoPirate> {
+        match <[Vec<u8>; 1]>::try_from(frames) {
+            Ok([word]) if word == READY => Ok(Self::Ready),
+            Ok([word]) if word == HEARTBEAT => Ok(Self::Heartbeat),
+            Ok(_) => Err(NoPirate::Word),
+            Err(frames) => envelope(frames).map(|(client, body)| Self::Reply { client, body }),
+        }
+    }
+
+    /// As a worker sends it.
+    #[must_use]
+    pub fn frames(&self) -> Vec<&[u8]> {
+        match self {
+            Self::Ready => vec![READY],
+            Self::Heartbeat => vec![HEARTBEAT],
+            Self::Reply { client, body } => vec![client, b"", body],
+        }
+    }
+}
+
+impl ToWorker {
+    /// # Errors
+    /// Where it is nothing that a queue says to a worker.
+    pub fn parse(frames: Message) -> Result<Self, NoPirate> {
+        match <[Vec<u8>; 1]>::try_from(frames) {
+            Ok([word]) if word == HEARTBEAT => Ok(Self::Heartbeat),
+            Ok(_) => Err(NoPirate::Word),
+            Err(frames) => envelope(frames).map(|(client, body)| Self::Request { client, body }),
+        }
+    }
+
+    /// As a worker gets it: a ROUTER's own first frame, the worker's address, never reaches the wire.
+    #[must_use]
+    pub fn frames(&self) -> Vec<&[u8]> {
+        match self {
+            Self::Heartbeat => vec![HEARTBEAT],
+            Self::Request { client, body } => vec![client, b"", body],
+        }
+    }
+}
+
+fn envelope(frames: Message) -> Result<(Vec<u8>, Vec<u8>), NoPirate> {
+    let count = frames.len();
+    let [client, delimiter, body] = <[Vec<u8>; 3]>::try_from(frames).map_err(|_| NoPirate::Frames(count))?;
+    if !delimiter.is_empty() {
+        return Err(NoPirate::NoDelimiter);
+    }
+    if client.is_empty() {
+        return Err(NoPirate::NoAddress);
+    }
+    Ok((client, body))
+}
+
+/// What a client and its queue send each other, as a REQ does: an empty frame and the body. This reads it.
+///
+/// # Errors
+/// Where it is something else.
+pub fn from_client(frames: Message) -> Result<Vec<u8>, NoPirate> {
+    let count = frames.len();
+    let [delimiter, body] = <[Vec<u8>; 2]>::try_from(frames).map_err(|_| NoPirate::Frames(count))?;
+    if delimiter.is_empty() { Ok(body) } else { Err(NoPirate::NoDelimiter) }
+}
+
+/// The same, to be sent by either.
+#[must_use]
+pub fn to_client(body: &[u8]) -> [&[u8]; 2] {
+    [b"", body]
+}
+
+/// How long to wait before a new connection: one second, and twice as long after each that came to nothing, up to 32 seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackOff(Duration);
+
+impl BackOff {
+    const FIRST: Duration = Duration::from_secs(1);
+    const LONGEST: Duration = Duration::from_secs(32);
+
+    #[must_use]
+    pub fn new() -> Self {
+        Self(Self::FIRST)
+    }
+
+    /// The wait that is due; the next is longer.
+    #[must_use = "it says how long to wait"]
+    pub fn wait(&mut self) -> Duration {
+        let wait = self.0;
+        self.0 = (wait * 2).min(Self::LONGEST);
+        wait
+    }
+}
+
+impl Default for BackOff {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(frames: &[&[u8]]) -> Message {
+        frames.iter().map(|frame| frame.to_vec()).collect()
+    }
+
+    #[test]
+    fn each_word_is_read_as_it_is_sent() {
+        let (client, body) = (b"c".to_vec(), b"\x01".to_vec());
+        let reply = FromWorker::Reply { client: client.clone(), body: body.clone() };
+        for word in [FromWorker::Ready, FromWorker::Heartbeat, reply] {
+            assert_eq!(FromWorker::parse(message(&word.frames())), Ok(word));
+        }
+        for word in [ToWorker::Heartbeat, ToWorker::Request { client, body }] {
+            assert_eq!(ToWorker::parse(message(&word.frames())), Ok(word));
+        }
+        assert_eq!(from_client(message(&to_client(b"x"))), Ok(b"x".to_vec()));
+        assert_eq!(FromWorker::Ready.frames(), [b"\x01"]);
+        assert_eq!(FromWorker::Heartbeat.frames(), [b"\x02"]);
+    }
+
+    #[test]
+    fn what_is_no_word_is_refused_by_its_mistake() {
+        let cases: [(&[&[u8]], NoPirate); 9] = [
+            (&[], NoPirate::Frames(0)),
+            (&[b""], NoPirate::Word),
+            (&[b"\x03"], NoPirate::Word),
+            (&[b"\x01\x01"], NoPirate::Word),
+            (&[b"a", b""], NoPirate::Frames(2)),
+            (&[b"a", b"b", b"c"], NoPirate::NoDelimiter),
+            (&[b"", b"", b"c"], NoPirate::NoAddress),
+            (&[b"a", b"", b"c", b"d"], NoPirate::Frames(4)),
+            (&[b"a", b"b", b"", b"d"], NoPirate::Frames(4)),
+        ];
+        for (frames, expected) in cases {
+            assert_eq!(FromWorker::parse(message(frames)), Err(expected), "{frames:?}");
+            assert_eq!(ToWorker::parse(message(frames)), Err(expected), "{frames:?}");
+        }
+        // A worker is not asked to be ready.
+        assert_eq!(ToWorker::parse(message(&[READY])), Err(NoPirate::Word));
+        assert_eq!(from_client(message(&[b"x"])), Err(NoPirate::Frames(1)));
+        assert_eq!(from_client(message(&[b"x", b"y"])), Err(NoPirate::NoDelimiter));
+    }
+
+    #[test]
+    fn the_wait_doubles_up_to_half_a_minute() {
+        let mut back_off = BackOff::new();
+        let waits: Vec<u64> = std::iter::repeat_with(|| back_off.wait().as_secs()).take(8).collect();
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 32, 32]);
+    }
+}
