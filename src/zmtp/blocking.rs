@@ -3,6 +3,7 @@
 use super::connection::{Connection, Message, Settings};
 use super::error::ZmtpError;
 use super::handshake::Peer;
+use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -60,7 +61,6 @@ pub enum BlockingError {
 }
 
 /// A connection whose handshake is done. After any error it is of no use, and a new one has to be made.
-#[derive(Debug)]
 pub struct Blocking<S> {
     stream: S,
     connection: Connection,
@@ -156,6 +156,12 @@ impl<S: TimedStream> Blocking<S> {
             }
         }
         Ok(true)
+    }
+}
+
+impl<S> fmt::Debug for Blocking<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.connection.fmt(f)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::error::{ZmtpError, printable};
 use super::frame::{Header, read_short, write_command, write_message};
 use super::handshake::{GREETING, Peer, SocketType, check_greeting, greeting, read_ready, ready};
+use std::fmt;
 
 /// The longest command. A READY of ZeroMQ's library has about 50 bytes.
 const LONGEST_COMMAND: usize = 8 << 10;
@@ -38,7 +39,6 @@ pub struct Settings {
 ///
 /// It holds one message at most that is not complete, and what it was fed and has not given out: read a bounded piece, feed it, and
 /// ask for [messages](Self::next) until there is none, before you read again.
-#[derive(Debug)]
 pub struct Connection {
     settings: Settings,
     stage: Stage,
@@ -61,7 +61,6 @@ pub struct Connection {
 }
 
 /// What comes next.
-#[derive(Debug)]
 enum Stage {
     Greeting,
     Header,
@@ -277,6 +276,13 @@ impl Connection {
         let body = if let Stage::Body { body, .. } = &self.stage { body.capacity() } else { 0 };
         let complete = self.complete.as_ref().map_or(0, of);
         self.pending.capacity() + of(&self.frames) + complete + body + self.outgoing.capacity()
+    }
+}
+
+impl fmt::Debug for Connection {
+    /// Without what is said on it: that may be somebody's mail.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("peer", &self.peer).field("failed", &self.failed).finish_non_exhaustive()
     }
 }
 

@@ -11,3 +11,4 @@ mod faults;
 mod imap;
 mod operator;
 mod postfix;
+mod service;

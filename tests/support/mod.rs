@@ -10,6 +10,7 @@ pub mod mail_hosts;
 pub mod own_server;
 pub mod pages;
 pub mod past;
+pub mod peers;
 pub mod postfix;
 pub mod postgres;
 pub mod program;

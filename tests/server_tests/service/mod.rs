@@ -1,0 +1,3 @@
+//! The service, and those who talk with it: programs that others wrote are in the container of `peers`.
+
+mod zmtp_and_libzmq;
