@@ -3,10 +3,14 @@
 use super::connection::{Connection, Message, Settings};
 use super::error::ZmtpError;
 use super::handshake::Peer;
+use rustix::io::retry_on_intr;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType as NetType, connect, socket_with};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
@@ -58,6 +62,9 @@ pub enum BlockingError {
     TimedOut,
     #[error("the connection: {0}")]
     Stream(#[from] io::Error),
+    /// As where the peer is not running.
+    #[error("nobody answers there: {0}")]
+    NobodyThere(#[source] io::Error),
 }
 
 /// A connection whose handshake is done. After any error it is of no use, and a new one has to be made.
@@ -65,6 +72,34 @@ pub struct Blocking<S> {
     stream: S,
     connection: Connection,
     piece: Vec<u8>,
+}
+
+impl Blocking<UnixStream> {
+    /// Connects to a unix socket, and makes the handshake.
+    ///
+    /// # Errors
+    /// As [`handshake`](Self::handshake), and [`BlockingError::NobodyThere`].
+    pub fn connect_unix(path: &Path, settings: Settings, until: Instant) -> Result<Self, BlockingError> {
+        let address = SocketAddrUnix::new(path).map_err(io::Error::from)?;
+        let socket = socket_with(AddressFamily::UNIX, NetType::STREAM, SocketFlags::CLOEXEC, None);
+        let socket = socket.map_err(io::Error::from)?;
+        // Where too many wait to be accepted, connect(2) waits as well, and for this limit (unix(7)).
+        set_socket_timeout(&socket, Timeout::Send, Some(left(until))).map_err(io::Error::from)?;
+        retry_on_intr(|| connect(&socket, &address)).map_err(|error| nobody_there(error.into()))?;
+        Self::handshake(UnixStream::from(socket), settings, until)
+    }
+}
+
+impl Blocking<TcpStream> {
+    /// Connects over TCP, and makes the handshake.
+    ///
+    /// # Errors
+    /// As [`handshake`](Self::handshake), and [`BlockingError::NobodyThere`].
+    pub fn connect_tcp(address: SocketAddr, settings: Settings, until: Instant) -> Result<Self, BlockingError> {
+        let stream = TcpStream::connect_timeout(&address, left(until)).map_err(nobody_there)?;
+        stream.set_nodelay(true)?;
+        Self::handshake(stream, settings, until)
+    }
 }
 
 impl<S: TimedStream> Blocking<S> {
@@ -179,6 +214,14 @@ fn timed_out(error: io::Error) -> Result<bool, BlockingError> {
     }
 }
 
+/// A connect that came to nothing, or to no end in its time.
+fn nobody_there(error: io::Error) -> BlockingError {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => BlockingError::TimedOut,
+        _ => BlockingError::NobodyThere(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::handshake::SocketType;
@@ -239,6 +282,33 @@ mod tests {
         drop(theirs);
         let error = Blocking::handshake(ours, settings(SocketType::Dealer), soon()).unwrap_err();
         assert!(matches!(error, BlockingError::Closed), "{error}");
+    }
+
+    #[test]
+    fn whom_nobody_answers_is_told_at_once_and_who_is_not_accepted_waits_no_longer_than_allowed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        let connect = |until| Blocking::connect_unix(&path, settings(SocketType::Dealer), until).unwrap_err();
+        assert!(matches!(connect(soon()), BlockingError::NobodyThere(_)));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let waiting = UnixStream::connect(&path).unwrap();
+        assert!(matches!(connect(Instant::now() + Duration::from_millis(20)), BlockingError::TimedOut));
+        drop((waiting, listener));
+        assert!(matches!(connect(soon()), BlockingError::NobodyThere(_)));
+        let too_long = folder.path().join("x".repeat(200));
+        let error = Blocking::connect_unix(&too_long, settings(SocketType::Dealer), soon()).unwrap_err();
+        assert!(matches!(error, BlockingError::Stream(_)), "{error}");
+
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = thread::spawn(move || {
+            Blocking::handshake(listener.accept().unwrap().0, settings(SocketType::Router), soon()).map(drop).unwrap();
+        });
+        Blocking::connect_tcp(address, settings(SocketType::Dealer), soon()).unwrap();
+        router.join().unwrap();
+        let error = Blocking::connect_tcp(address, settings(SocketType::Dealer), soon()).unwrap_err();
+        assert!(matches!(error, BlockingError::NobodyThere(_)), "{error}");
     }
 
     #[test]
