@@ -18,7 +18,7 @@ mod sessions;
 mod setup;
 
 pub(crate) use deliver::Standing;
-pub use deliver::{Envelope, Terms};
+pub use deliver::{Envelope, Outcome, Terms};
 pub use delivery_log::log_delivery;
 pub use probe::Recipient;
 pub(crate) use probe::SeenMailboxes;

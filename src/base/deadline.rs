@@ -39,6 +39,18 @@ impl Deadline {
         Self::after(self.remaining() / 2)
     }
 
+    /// Whichever of the two comes first.
+    #[must_use]
+    pub(crate) fn or_sooner(self, other: Self) -> Self {
+        Self(self.0.min(other.0))
+    }
+
+    /// This one, or at least so long from now, if that is later.
+    #[must_use]
+    pub(crate) fn or_after(self, least: Duration) -> Self {
+        Self(self.0.max(Instant::now() + least))
+    }
+
     /// Whether it has passed.
     #[must_use]
     pub fn passed(&self) -> bool {

@@ -13,6 +13,8 @@ pub struct Policy {
     pub settle: Duration,
     /// Past this time since the first attempt, a Sent copy that cannot be appended stays owed, and the delivery is done.
     pub sent_retry_for: Duration,
+    /// How long one mailbox may hold up the other recipients of its message.
+    pub batch_patience: Duration,
     /// Whether a mailbox over quota refuses a message for good (5.2.2) rather than for now (4.2.2).
     pub over_quota_refuses: bool,
     /// Whether to look for the author's own copy in Sent first, by Message-ID.
@@ -30,6 +32,7 @@ impl Policy {
             // flock(2) is freed when the last thread of its holder has ended, and with that every link(2) of it.
             settle: Duration::ZERO,
             sent_retry_for: Duration::from_hours(24),
+            batch_patience: Duration::from_secs(5),
             over_quota_refuses: false,
             look_in_sent: false,
             keep_source_up_to: 0,

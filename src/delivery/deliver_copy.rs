@@ -1,14 +1,15 @@
-//! Delivers one copy, under the lock: it is found, adopted, appended, or recorded as owed.
+//! One copy, under the lock: it is found, adopted, has to be appended, or is recorded as owed.
 
 use super::other_attempts::{OtherAttempts, is_above, search_from};
 use super::report::{CopyReport, Deferral, Manner, Refusal};
-use super::{Delivery, NotOpened, OwedCopy};
+use super::{Delivery, NotOpened, OwedCopy, Whose};
 use crate::ledger::{Cause, CopyKey, CopyRecord, CopyState, DeliveredAt, Ledger, Outcome};
 use crate::mailbox::{
-    Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
-    Wanted, look_everywhere,
+    Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal, Wanted,
+    look_everywhere,
 };
 use crate::message::Role;
+use std::time::Duration;
 use time::OffsetDateTime;
 use tracing::{info, warn};
 
@@ -19,8 +20,7 @@ const LEFT_TO_THE_AUTHOR: &str = "left to the author's own mail program, whose c
 pub(super) struct Copy<'m> {
     pub key: CopyKey,
     pub role: Role,
-    /// Whether it is the author's.
-    authors: bool,
+    whose: Whose,
     /// Whether it is left to the author's own mail program for now.
     left: bool,
     pub user: String,
@@ -33,7 +33,7 @@ pub(super) struct Copy<'m> {
 impl<'m> Copy<'m> {
     /// Asks where the mailbox stands.
     pub fn ask_position(delivery: &Delivery<'_>, owed: OwedCopy<'m>) -> Self {
-        let OwedCopy { role, authors, user, mailbox_name, mailbox } = owed;
+        let OwedCopy { role, whose, user, mailbox_name, mailbox } = owed;
         let key = CopyKey::new(delivery.message.identity(), role, &user, &mailbox_name);
         let left = matches!(mailbox, Err(NotOpened::LeftToTheAuthor));
         let asked = mailbox.and_then(|mailbox| Ok(mailbox.position().map(|position| (mailbox, position))?));
@@ -42,12 +42,41 @@ impl<'m> Copy<'m> {
             Err(NotOpened::Trouble(error)) => (Err(Some(error)), None),
             Err(NotOpened::LeftToTheAuthor) => (Err(None), None),
         };
-        Self { key, role, authors, left, user, mailbox_name, position, mailbox }
+        Self { key, role, whose, left, user, mailbox_name, position, mailbox }
     }
 
-    /// Why its mailbox is out of reach, if it is. The second call says `None`.
-    pub fn take_trouble(&mut self) -> Option<MailboxError> {
-        self.mailbox.as_mut().err().and_then(Option::take)
+    /// Whether it is a recipient's, and not the author's.
+    pub fn is_recipients(&self) -> bool {
+        matches!(self.whose, Whose::Recipients(_))
+    }
+
+    /// Whose it is, by their places in [`Delivery::recipients`]; nobody's of them if it is the author's.
+    pub fn recipients(&self) -> &[usize] {
+        match &self.whose {
+            Whose::Recipients(places) => places,
+            Whose::Authors => &[],
+        }
+    }
+
+    /// Its mailbox, if that is open.
+    pub fn within_reach(&mut self) -> Option<&mut (dyn Mailbox + 'm)> {
+        match &mut self.mailbox {
+            Ok(mailbox) => Some(&mut **mailbox),
+            Err(_) => None,
+        }
+    }
+
+    /// Whether its mailbox could not be opened.
+    pub fn is_out_of_reach(&self) -> bool {
+        matches!(self.mailbox, Err(Some(_)))
+    }
+
+    /// How it ends if nothing at all is tried because mailboxes are out of reach.
+    pub fn out_of_reach(&mut self) -> End {
+        match self.mailbox.as_mut().err().and_then(Option::take) {
+            Some(error) => End::failed(Deferral::Mailbox(error), None),
+            None => End::NotTried,
+        }
     }
 
     /// Whether this attempt is in the journal: its mailbox is within reach, so something may be appended.
@@ -56,15 +85,8 @@ impl<'m> Copy<'m> {
     }
 
     /// Its row in the ledger.
-    pub fn record<'a>(&'a self, delivery: &Delivery<'a>, state: CopyState<'a>) -> CopyRecord<'a> {
-        CopyRecord {
-            key: self.key,
-            role: self.role,
-            user: &self.user,
-            mailbox: &self.mailbox_name,
-            recipient: delivery.recipient,
-            state,
-        }
+    pub fn record<'a>(&'a self, recipient: &'a str, state: CopyState<'a>) -> CopyRecord<'a> {
+        CopyRecord { key: self.key, role: self.role, user: &self.user, mailbox: &self.mailbox_name, recipient, state }
     }
 
     /// What is said of it afterwards.
@@ -82,17 +104,36 @@ pub(super) enum End {
         refusal: Refusal,
         /// For the ledger; `None` where the attempt stays open: an APPEND was sent and its answer is missing.
         outcome: Option<Outcome>,
+        /// Of an author's copy: the recipients who have to come back to look for it, by their places.
+        bearers: Vec<usize>,
     },
     /// The sender's copy was tried for long enough, and what came of the last APPEND is not known: it is recorded as owed, and
     /// our attempt stays open, so that a later one searches first.
     GivenUp(String),
     /// The ledger has it as delivered; an earlier attempt died, and what it may have left could not be looked for.
     Unchecked,
-    /// It was not tried, because the copy before it failed.
+    /// It was not tried, because no recipient's copy is there.
     NotTried,
 }
 
 impl End {
+    pub fn failed(refusal: impl Into<Refusal>, outcome: Option<Outcome>) -> Self {
+        Self::Failed { refusal: refusal.into(), outcome, bearers: Vec::new() }
+    }
+
+    /// Whether the copy is where it belongs.
+    pub fn is_there(&self) -> bool {
+        matches!(self, Self::Done(_) | Self::GivenUp(_) | Self::Unchecked)
+    }
+
+    /// Who has to come back to look for the author's copy.
+    pub fn bearers(&self) -> &[usize] {
+        match self {
+            Self::Failed { bearers, .. } => bearers,
+            _ => &[],
+        }
+    }
+
     /// What the ledger's row of the copy is to say; `None` where it stays as it is.
     pub fn state(&self) -> Option<CopyState<'_>> {
         match self {
@@ -125,61 +166,55 @@ impl End {
 pub(super) struct LockLost;
 
 /// Why a copy is not where it belongs.
-enum Failure {
+pub(super) enum Failure {
     LockLost,
     /// Nothing was stored.
     CallerGone,
+    /// An earlier attempt for the same recipient began only so long ago: what it sent may still land. Nothing was stored.
+    Unsettled(Duration),
     /// Nothing was stored.
     NothingStored(MailboxError),
     /// It was sent, and the answer is missing.
     Unknown(MailboxError),
 }
 
-/// Delivers one copy: it is there already, or is adopted, appended, or recorded as owed.
-pub(super) fn deliver_copy(
+/// How a copy that failed ends: it is put off, refused for good, or recorded as owed.
+pub(super) fn end_of(
+    failure: Failure,
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
-    copy: &mut Copy<'_>,
+    copy: &Copy<'_>,
     others: &OtherAttempts,
     keys: &[CopyKey],
 ) -> Result<End, LockLost> {
-    if copy.left {
-        return Ok(match others.delivered {
-            None => End::Done(Manner::Owed(LEFT_TO_THE_AUTHOR.into())),
-            Some(_) if others.died_before() => End::Unchecked,
-            Some(_) => End::Done(Manner::AlreadyThere),
-        });
-    }
-    let error = match store_once(delivery, database, copy, others) {
-        Ok(manner) => return Ok(End::Done(manner)),
-        Err(Failure::LockLost) => return Err(LockLost),
-        Err(Failure::CallerGone) => {
-            let outcome = Some(Outcome::Deferred(Cause::CallerGone, None));
-            return Ok(End::Failed { refusal: Deferral::CallerGone.into(), outcome });
-        }
-        Err(Failure::Unknown(error)) => {
+    let authors = !copy.is_recipients();
+    let deferred = |deferral, cause| Ok(End::failed(deferral, Some(Outcome::Deferred(cause, None))));
+    let error = match failure {
+        Failure::LockLost => return Err(LockLost),
+        Failure::CallerGone => return deferred(Deferral::CallerGone, Cause::CallerGone),
+        Failure::Unsettled(age) => return deferred(Deferral::Unsettled(age), Cause::Unsettled),
+        Failure::Unknown(error) => {
             warn!(%error, role = copy.role.as_str(), "the outcome of an append is unknown; the next attempt looks for it");
             // The recipient has the message: a server that never answers about the Sent copy must not make Postfix bounce it.
-            if copy.authors && past_retrying(delivery, database, keys) {
+            if authors && past_retrying(delivery, database, keys) {
                 let reason = format!("the outcome of an append is unknown: {error}");
                 warn!(reason, user = copy.user, mailbox = copy.mailbox_name, "the Sent copy stays owed");
                 return Ok(End::GivenUp(reason));
             }
-            let refusal = Deferral::Unknown(error).into();
-            return Ok(End::Failed { refusal, outcome: None });
+            return Ok(End::failed(Deferral::Unknown(error), None));
         }
-        Err(Failure::NothingStored(error)) => error,
+        Failure::NothingStored(error) => error,
     };
     let over_quota_refuses = error.failure == MailboxFailure::OverQuota && delivery.policy.over_quota_refuses;
-    let outcome = Some(if over_quota_refuses && !copy.authors {
+    let outcome = Some(if over_quota_refuses && !authors {
         Outcome::Refused(format!("{}: {error}", error.failure.as_str()))
     } else {
         Outcome::Deferred(Cause::Mailbox(error.failure), Some(error.to_string()))
     });
-    if !copy.authors {
+    if !authors {
         let refusal =
             if over_quota_refuses { Refusal::OverQuota(error) } else { Refusal::Deferred(Deferral::Mailbox(error)) };
-        return Ok(End::Failed { refusal, outcome });
+        return Ok(End::failed(refusal, outcome));
     }
     // The recipient's copy decides the exit: the sender's is tried for a while, and then stays owed in the ledger.
     // The service account has just logged in for the recipient, so a login refused now is about this author: where a rule gives
@@ -188,7 +223,7 @@ pub(super) fn deliver_copy(
     let for_good = !error.trying_again_can_help() || over_quota_refuses || not_let_in;
     // What people restore is recorded as delivered, and never becomes owed: they see the failure.
     if delivery.restore || (!for_good && !past_retrying(delivery, database, keys)) {
-        return Ok(End::Failed { refusal: Deferral::Mailbox(error).into(), outcome });
+        return Ok(End::failed(Deferral::Mailbox(error), outcome));
     }
     if others.delivered.is_some() {
         warn!(%error, "an earlier attempt that died could not be looked after; its mailbox may hold a copy too many");
@@ -210,19 +245,31 @@ fn past_retrying(delivery: &Delivery<'_>, database: &mut dyn Ledger, keys: &[Cop
     }
 }
 
-/// Sees to it that the mailbox has one copy: by what the ledger says, by looking, or by appending it.
-fn store_once(
+/// How a copy ends that need not be appended: by what the ledger says, or by looking. `None`: it has to be.
+pub(super) fn find_or_adopt(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
     copy: &mut Copy<'_>,
     others: &OtherAttempts,
-) -> Result<Manner, Failure> {
+) -> Result<Option<End>, Failure> {
+    if let Some(age) = others.unsettled {
+        return Err(Failure::Unsettled(age));
+    }
+    let died_before = others.died_before();
+    if copy.left {
+        return Ok(Some(match others.delivered {
+            None => End::Done(Manner::Owed(LEFT_TO_THE_AUTHOR.into())),
+            Some(_) if died_before => End::Unchecked,
+            Some(_) => End::Done(Manner::AlreadyThere),
+        }));
+    }
+    let there = |manner| Ok(Some(End::Done(manner)));
     // Nearly all messages have one recipient, and are never searched for. A delivered copy is looked for only if an earlier
     // run for this recipient died: what it had sent may have landed since.
-    let died_before = others.died_before();
     if others.delivered.is_some() && !died_before && !delivery.restore {
-        return Ok(Manner::AlreadyThere);
+        return there(Manner::AlreadyThere);
     }
+    let authors = !copy.is_recipients();
     let mailbox: &mut dyn Mailbox = match &mut copy.mailbox {
         Ok(mailbox) => &mut **mailbox,
         Err(trouble) => {
@@ -247,7 +294,7 @@ fn store_once(
         if died_before {
             let manner = recheck_recorded(delivery, database, mailbox, &wanted, floor, recorded)?;
             if !delivery.restore || manner != Manner::AlreadyThere {
-                return Ok(manner);
+                return there(manner);
             }
         }
     } else if !others.is_empty() {
@@ -263,7 +310,7 @@ fn store_once(
         if let Some(keep) = first.or_else(|| found.copies.iter().find(|copy| !copy.deleted)) {
             info!(role = copy.role.as_str(), placement = ?keep.placement, "found the copy of an attempt that never ended");
             take_out_all_but(delivery, database, mailbox, &wanted, &found, floor, keep.placement)?;
-            return Ok(Manner::Adopted(keep.placement));
+            return there(Manner::Adopted(keep.placement));
         }
     }
     if delivery.restore {
@@ -271,40 +318,32 @@ fn store_once(
         let (recorded, has_uids) = (others.delivered.and_then(|at| at.placement), copy.position.is_some());
         let found = look_everywhere(mailbox, &everywhere, recorded, has_uids).map_err(Failure::NothingStored)?;
         if found.iter().any(|copy| others.delivered.is_some_and(|at| at.placement == copy.placement)) {
-            return Ok(Manner::AlreadyThere);
+            return there(Manner::AlreadyThere);
         }
         if let Some(keep) = found.iter().find(|copy| !copy.deleted).or(found.first()) {
-            return Ok(Manner::Adopted(keep.placement));
+            return there(Manner::Adopted(keep.placement));
         }
     }
-    if copy.authors && delivery.policy.look_in_sent && wanted.message_id.is_some() {
+    if authors && delivery.policy.look_in_sent && wanted.message_id.is_some() {
         let by_message_id =
             Wanted { matching: Matching::MessageId, since: None, not_before: sent_on(delivery), ..wanted };
         let found = mailbox.find(&by_message_id).map_err(Failure::NothingStored)?;
         if let Some(keep) = found.copies.first() {
-            return Ok(Manner::Adopted(keep.placement));
+            return there(Manner::Adopted(keep.placement));
         }
     }
-    let new = NewCopy {
-        bytes: if copy.authors { message.without_prepended_lines() } else { message.as_received() },
+    Ok(None)
+}
+
+/// What is appended for a copy.
+pub(super) fn new_copy<'a>(delivery: &Delivery<'a>, copy: &Copy<'_>) -> NewCopy<'a> {
+    let (message, authors) = (delivery.message, !copy.is_recipients());
+    NewCopy {
+        bytes: if authors { message.without_prepended_lines() } else { message.as_received() },
         identity: message.identity(),
         role: copy.role,
-        seen: copy.authors,
+        seen: authors,
         arrived: delivery.arrived,
-    };
-    let mut caller_gone = false;
-    let mut go_ahead = || {
-        // The caller last: its look costs nothing, and the other one is a round trip to the database.
-        let held = still_held(delivery, database);
-        caller_gone = held && delivery.caller.is_gone();
-        held && !caller_gone
-    };
-    match mailbox.append(&new, &mut go_ahead) {
-        Appended::Stored(placement) => Ok(Manner::Appended(placement)),
-        Appended::Withheld if caller_gone => Err(Failure::CallerGone),
-        Appended::Withheld => Err(Failure::LockLost),
-        Appended::Refused(error) | Appended::NotSent(error) => Err(Failure::NothingStored(error)),
-        Appended::Unknown(error) => Err(Failure::Unknown(error)),
     }
 }
 
@@ -373,7 +412,7 @@ fn take_out_all_but(
 }
 
 /// Whether the lock is still ours; a connection that cannot tell holds none.
-fn still_held(delivery: &Delivery<'_>, database: &mut dyn Ledger) -> bool {
+pub(super) fn still_held(delivery: &Delivery<'_>, database: &mut dyn Ledger) -> bool {
     match database.still_held(delivery.lock) {
         Ok(held) => held,
         Err(error) => {

@@ -26,6 +26,7 @@
 
 mod caller;
 mod deliver_copy;
+mod deliver_round;
 mod lock_name;
 mod other_attempts;
 mod report;
@@ -45,21 +46,22 @@ use crate::ledger::{MessageRecord, Outcome, Record};
 use crate::lock::LockName;
 use crate::mailbox::{Mailbox, MailboxError};
 use crate::message::{Message, Role};
-use deliver_copy::{Copy, End, LockLost, deliver_copy};
+use deliver_copy::{Copy, End, LockLost};
+use deliver_round::{Stage, Try, deliver_round};
 use other_attempts::OtherAttempts;
 use std::time::Instant;
 use time::OffsetDateTime;
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-/// One message on its way to one envelope recipient.
+/// One message on its way to one envelope recipient, or to several under one lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery<'a> {
     pub message: &'a Message,
     /// The envelope sender; empty for the null sender.
     pub sender: &'a str,
-    /// The envelope recipient, folded, so that it is the same in each retry.
-    pub recipient: &'a str,
+    /// The envelope recipients, folded, so that each is the same in each retry. There is at least one.
+    pub recipients: &'a [String],
     pub queue_id: Option<&'a str>,
     pub lock: &'a LockName,
     /// Names this attempt; a new one for each.
@@ -76,12 +78,20 @@ pub struct Delivery<'a> {
     pub restore: bool,
 }
 
+/// Whose a copy is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// It is these recipients', by their places in [`Delivery::recipients`]: several addresses may have one mailbox.
+    Recipients(Vec<usize>),
+    /// It is the author's own: if it fails, the message is delivered all the same. Its role is the recipient's where the author keeps
+    /// sent mail in INBOX, so that an author who is a recipient, too, has one copy there.
+    Authors,
+}
+
 /// A copy owed by this delivery, and the mailbox it belongs in.
 pub struct OwedCopy<'a> {
     pub role: Role,
-    /// Whether it is the author's own copy: if it fails, the message is delivered all the same. Its role is the recipient's where
-    /// the author keeps sent mail in INBOX, so that an author who is a recipient, too, has one copy there.
-    pub authors: bool,
+    pub whose: Whose,
     /// The user that the mailbox store knows.
     pub user: String,
     pub mailbox_name: String,
@@ -103,30 +113,43 @@ impl From<MailboxError> for NotOpened {
     }
 }
 
-/// Delivers one message to one envelope recipient.
+/// Delivers one message to its envelope recipients; says of each what came of it, in their order.
 ///
-/// `owed` is the recipient's copy, and then the sender's, if one is owed; or any one copy that people want delivered again.
-///
-/// # Errors
-/// Where the message is to be tried again (nearly always), or is refused for good.
+/// `owed` has the recipients' copies, and then the author's, if one is owed; or any one copy that people want delivered again. What
+/// goes wrong with one copy is that copy's alone. Only what is common to all, the database and the lock, fails for all.
 pub fn deliver(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
     owed: Vec<OwedCopy<'_>>,
     stages: &mut Stages,
-) -> Result<Delivered, Refusal> {
-    // Where the mailboxes stand, before anything is written. A Sent mailbox that is out of reach must not hold up the recipient's
-    // copy.
+) -> Vec<Result<Delivered, Refusal>> {
+    // Where the mailboxes stand, before anything is written. A mailbox that is out of reach must not hold up the copies of others.
     let began = Instant::now();
     let mut copies: Vec<Copy<'_>> = owed.into_iter().map(|owed| Copy::ask_position(delivery, owed)).collect();
-    if let Some(error) = copies.first_mut().and_then(Copy::take_trouble) {
-        return Err(Deferral::Mailbox(error).into());
-    }
     stages.position = began.elapsed();
+    match deliver_copies(delivery, database, &mut copies, stages) {
+        Ok(ends) => outcomes(delivery, &copies, &ends),
+        Err(deferral) => delivery.recipients.iter().map(|_| Err(deferral.clone().into())).collect(),
+    }
+}
+
+/// How each copy ended up; or why none of them could be delivered.
+fn deliver_copies(
+    delivery: &Delivery<'_>,
+    database: &mut dyn Ledger,
+    copies: &mut [Copy<'_>],
+    stages: &mut Stages,
+) -> Result<Vec<End>, Deferral> {
+    // Without a recipient's mailbox there is nothing to begin with: an author's copy alone is delivered when people ask for it.
+    let of_recipients = copies.iter().any(Copy::is_recipients);
+    if copies.iter().filter(|copy| copy.is_recipients() == of_recipients).all(Copy::is_out_of_reach) {
+        return Ok(copies.iter_mut().map(Copy::out_of_reach).collect());
+    }
+    let bearer = bearer(copies);
 
     // 1 journal
     let began = Instant::now();
-    database.journal(&journal(delivery, &copies)).map_err(Deferral::Database)?;
+    database.journal(&journal(delivery, copies, bearer)).map_err(Deferral::Database)?;
     stages.journal = began.elapsed();
 
     // 2 lock, 3 look
@@ -141,15 +164,15 @@ pub fn deliver(
             looked
         }
         Ok(AcquiredAndLooked::Busy(holder)) => {
-            end_attempt(delivery, database, &copies, &Outcome::Busy, stages);
-            return Err(Deferral::Busy(holder).into());
+            end_attempt(delivery, database, copies, &Outcome::Busy, stages);
+            return Err(Deferral::Busy(holder));
         }
         Err(error) => {
-            end_attempt(delivery, database, &copies, &Outcome::Deferred(Cause::LockUnanswered, None), stages);
-            return Err(Deferral::Database(error).into());
+            end_attempt(delivery, database, copies, &Outcome::Deferred(Cause::LockUnanswered, None), stages);
+            return Err(Deferral::Database(error));
         }
     };
-    let result = deliver_under_lock(delivery, database, &mut copies, &keys, looked, stages);
+    let result = deliver_under_lock(delivery, database, copies, bearer, &keys, looked, stages);
     // On every path. PostgreSQL has released it with the record's COMMIT; elsewhere it is released here, after the COMMIT.
     if let Err(error) = database.release(delivery.lock) {
         debug!(%error, "the lock was not released; the server frees it with the connection");
@@ -157,15 +180,24 @@ pub fn deliver(
     result
 }
 
+/// The recipient who bears the author's copy, by its place: the first whose own mailbox is within reach. In the journal the attempt
+/// at the author's copy is for this recipient, who is not answered 250 while what came of it is unknown, or it has failed: so that
+/// somebody comes back to look for it.
+fn bearer(copies: &[Copy<'_>]) -> usize {
+    let within_reach = copies.iter().filter(|copy| copy.journalled());
+    within_reach.flat_map(Copy::recipients).copied().next().unwrap_or_default()
+}
+
 /// Steps 3 to 5: everything that happens while the lock is ours.
 fn deliver_under_lock(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
     copies: &mut [Copy<'_>],
+    bearer: usize,
     keys: &[CopyKey],
     looked: Result<Vec<CopyHistory>, DatabaseError>,
     stages: &mut Stages,
-) -> Result<Delivered, Refusal> {
+) -> Result<Vec<End>, Deferral> {
     // 3 look: what it saw
     let began = Instant::now();
     let histories = looked.map_err(|error| (Cause::LedgerUnreadable, Deferral::Database(error)));
@@ -173,20 +205,24 @@ fn deliver_under_lock(
         Ok(others) => others,
         Err((cause, deferral)) => {
             end_attempt(delivery, database, copies, &Outcome::Deferred(cause, None), stages);
-            return Err(deferral.into());
+            return Err(deferral);
         }
     };
     stages.look += began.elapsed();
 
-    // 4 append: the recipient's copy first. Where it fails, the sender's is not tried.
+    // 4 append: the recipients' copies first. Where none of them is there, the author's is not tried. With the lock lost nothing can
+    // be recorded: the attempt stays open, and the next one searches.
     let began = Instant::now();
-    let mut ends: Vec<End> = Vec::with_capacity(copies.len());
-    for (copy, others) in copies.iter_mut().zip(&others) {
-        ends.push(match ends.last() {
-            Some(End::Failed { .. }) => End::NotTried,
-            // With the lock lost nothing can be recorded: the attempt stays open, and the next one searches.
-            _ => deliver_copy(delivery, database, copy, others, keys).map_err(|LockLost| Deferral::LockLost)?,
-        });
+    let mut ends: Vec<End> = copies.iter().map(|_| End::NotTried).collect();
+    for recipients in [true, false] {
+        if !recipients && !ends.iter().any(End::is_there) && copies.iter().any(Copy::is_recipients) {
+            break;
+        }
+        let round = copies.iter_mut().zip(&others).zip(&mut ends);
+        let round = round.filter(|((copy, _), _)| copy.is_recipients() == recipients);
+        let mut tries: Vec<Try<'_, '_>> =
+            round.map(|((copy, others), end)| Try { copy, others, end, stage: Stage::Ended }).collect();
+        deliver_round(delivery, database, &mut tries, keys).map_err(|LockLost| Deferral::LockLost)?;
     }
     stages.append = began.elapsed();
 
@@ -197,12 +233,13 @@ fn deliver_under_lock(
     let took = stages.as_json();
     let mut record = Record::default();
     for ((copy, others), end) in copies.iter().zip(&others).zip(&ends) {
-        record.copies.extend(end.state().map(|state| copy.record(delivery, state)));
+        let recipient = recipient(delivery, copy, bearer);
+        record.copies.extend(end.state().map(|state| copy.record(recipient, state)));
         if let Some(outcome) = end.outcome().filter(|_| copy.journalled()) {
             record.ended.push(EndedAttempt { attempt: delivery.attempt, key: copy.key, outcome, stages: Some(&took) });
         }
         if end.ends_earlier_attempts() {
-            record.ended.extend(others.earlier_of_this_recipient().map(|earlier| EndedAttempt {
+            record.ended.extend(others.that_died().map(|earlier| EndedAttempt {
                 attempt: earlier.attempt,
                 key: copy.key,
                 outcome: Outcome::Died,
@@ -217,27 +254,62 @@ fn deliver_under_lock(
     database.record(&record).map_err(Deferral::Database)?;
     stages.record = began.elapsed();
 
-    let mut reports = Vec::with_capacity(copies.len());
-    for (copy, end) in copies.iter().zip(ends) {
-        match end {
-            End::Failed { refusal, .. } => return Err(refusal),
-            End::Done(manner) => reports.push(copy.report(manner)),
-            End::GivenUp(reason) => reports.push(copy.report(Manner::Owed(reason))),
-            End::Unchecked => reports.push(copy.report(Manner::AlreadyThere)),
-            End::NotTried => {}
+    // Whoever has left an attempt at the author's copy open has to come back, until it is known what came of it.
+    for ((copy, others), end) in copies.iter().zip(&others).zip(&mut ends) {
+        if let (false, End::Failed { bearers, .. }) = (copy.is_recipients(), end) {
+            bearers.push(bearer);
+            let of = |recipient: &String| others.that_died().any(|earlier| earlier.recipient == *recipient);
+            bearers.extend(delivery.recipients.iter().enumerate().filter(|(_, name)| of(name)).map(|(at, _)| at));
         }
     }
-    Ok(Delivered { copies: reports, brought: None })
+    Ok(ends)
+}
+
+/// What came of each recipient's delivery.
+fn outcomes(delivery: &Delivery<'_>, copies: &[Copy<'_>], ends: &[End]) -> Vec<Result<Delivered, Refusal>> {
+    let bearer = bearer(copies);
+    let of = |recipient: usize| {
+        let mut reports = Vec::with_capacity(2);
+        let mut refused = None;
+        for (copy, end) in copies.iter().zip(ends) {
+            let concerns = if copy.is_recipients() {
+                copy.recipients().contains(&recipient)
+            } else {
+                recipient == bearer || end.bearers().contains(&recipient)
+            };
+            match end {
+                _ if !concerns => {}
+                // A deferral before a refusal for good: whoever is refused does not come back.
+                End::Failed { refusal, .. } => {
+                    let for_now = matches!(refusal, Refusal::Deferred(_));
+                    if refused.is_none() || (for_now && !matches!(refused, Some(Refusal::Deferred(_)))) {
+                        refused = Some(refusal.clone());
+                    }
+                }
+                End::Done(manner) => reports.push(copy.report(manner.clone())),
+                End::GivenUp(reason) => reports.push(copy.report(Manner::Owed(reason.clone()))),
+                End::Unchecked => reports.push(copy.report(Manner::AlreadyThere)),
+                End::NotTried => {}
+            }
+        }
+        refused.map_or(Ok(Delivered { copies: reports, brought: None }), Err)
+    };
+    (0..delivery.recipients.len()).map(of).collect()
+}
+
+/// The recipient that a copy's row names: its own, or the one who [bears](bearer) the author's.
+fn recipient<'a>(delivery: &Delivery<'a>, copy: &Copy<'_>, bearer: usize) -> &'a str {
+    let place = copy.recipients().first().copied().unwrap_or(bearer);
+    delivery.recipients.get(place).map_or("", String::as_str)
 }
 
 /// The journal has the copies whose mailboxes are within reach: no other can be appended.
-fn journal<'a>(delivery: &Delivery<'a>, copies: &'a [Copy<'_>]) -> Journal<'a> {
+fn journal<'a>(delivery: &Delivery<'a>, copies: &'a [Copy<'_>], bearer: usize) -> Journal<'a> {
     Journal {
         attempt: delivery.attempt,
         identity: delivery.message.identity(),
         lock: delivery.lock,
         message_id: delivery.message.message_id_for_people(),
-        recipient: delivery.recipient,
         queue_id: delivery.queue_id,
         host: delivery.host,
         pid: delivery.pid,
@@ -249,6 +321,7 @@ fn journal<'a>(delivery: &Delivery<'a>, copies: &'a [Copy<'_>]) -> Journal<'a> {
                 role: copy.role,
                 user: &copy.user,
                 mailbox: &copy.mailbox_name,
+                recipient: recipient(delivery, copy, bearer),
                 position: copy.position,
             })
             .collect(),

@@ -20,8 +20,10 @@ pub(super) struct OtherAttempts {
     /// Where the ledger has it, once it is delivered.
     pub delivered: Option<DeliveredAt>,
     others: Vec<OpenAttempt>,
-    /// Which of them were for this very recipient, and are settled: they died.
+    /// Which of them were for a recipient whose copy it is, or of the author's copy for any of ours: they died.
     died: Vec<bool>,
+    /// How long ago one of those began that is so young that its APPEND may still land.
+    pub unsettled: Option<Duration>,
 }
 
 impl OtherAttempts {
@@ -29,8 +31,7 @@ impl OtherAttempts {
     ///
     /// # Errors
     /// With what the journal is to say of it: [`Deferral::JournalForgotten`] where our own attempt is not in it;
-    /// [`Deferral::OtherLock`] where another host delivers this message under another lock; [`Deferral::Unsettled`] where an
-    /// earlier attempt for this recipient is so young that its APPEND may still land.
+    /// [`Deferral::OtherLock`] where another host delivers this message under another lock.
     pub fn read(
         delivery: &Delivery<'_>,
         copies: &[Copy<'_>],
@@ -54,32 +55,37 @@ impl OtherAttempts {
                 history.open_attempts.iter().filter(|attempt| !mine(attempt)).cloned().collect();
             let settle = delivery.policy.settle;
             let mut died = Vec::with_capacity(others.len());
+            let mut unsettled = None;
+            let of_ours = |recipient: &str| match copy.recipients() {
+                // The author's.
+                [] => delivery.recipients.iter().any(|ours| ours == recipient),
+                its => its.iter().any(|&place| delivery.recipients.get(place).is_some_and(|ours| ours == recipient)),
+            };
             for other in &others {
                 // One that began after us did not die: it waits for our lock, for a second alias of the same recipient. If
                 // we deferred to it as it defers to us, neither would ever deliver. An age below zero is a clock that was
                 // set back, and says nothing.
                 let began_after_us = other.age >= 0.0
                     && (other.age < own_age || (other.age == own_age && other.attempt > delivery.attempt));
-                let earlier = other.recipient == delivery.recipient && !began_after_us;
+                let earlier = of_ours(&other.recipient) && !began_after_us;
                 if earlier && !settle.is_zero() && other.age < settle.as_secs_f64() {
-                    let age = Duration::from_secs_f64(other.age.max(0.0));
-                    return Err((Cause::Unsettled, Deferral::Unsettled(age)));
+                    unsettled.get_or_insert(Duration::from_secs_f64(other.age.max(0.0)));
                 }
                 died.push(earlier);
             }
-            all.push(Self { delivered: history.delivered, others, died });
+            all.push(Self { delivered: history.delivered, others, died, unsettled });
         }
         Ok(all)
     }
 
-    /// The earlier attempts for this very recipient that died.
-    pub fn earlier_of_this_recipient(&self) -> impl Iterator<Item = &OpenAttempt> {
+    /// The earlier attempts for its recipients that died.
+    pub fn that_died(&self) -> impl Iterator<Item = &OpenAttempt> {
         self.others.iter().zip(&self.died).filter(|(_, died)| **died).map(|(other, _)| other)
     }
 
     /// Whether there is one.
     pub fn died_before(&self) -> bool {
-        self.earlier_of_this_recipient().next().is_some()
+        self.that_died().next().is_some()
     }
 
     /// Whether there is no attempt but ours.
@@ -146,6 +152,7 @@ fn under_another_lock(delivery: &Delivery<'_>, histories: &[CopyHistory]) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delivery::Whose;
     use crate::delivery::{NoCaller, OwedCopy, Policy};
     use crate::mailbox::{MailboxError, MailboxFailure};
     use crate::message::{Message, Role};
@@ -171,6 +178,7 @@ mod tests {
             delivered: None,
             others: attempts.iter().enumerate().map(open).collect(),
             died: attempts.iter().map(|&(_, _, died)| died).collect(),
+            unsettled: None,
         }
     }
 
@@ -182,7 +190,7 @@ mod tests {
         let delivery = Delivery {
             message: &message,
             sender: "",
-            recipient: "doug",
+            recipients: &["doug".to_owned()],
             queue_id: None,
             lock: &lock,
             attempt: own,
@@ -195,7 +203,10 @@ mod tests {
         };
         let (role, user, mailbox_name) = (Role::Recipient, "doug".to_owned(), "INBOX".to_owned());
         let mailbox = Err(MailboxError::new(MailboxFailure::Unreachable, "", "").into());
-        let copy = Copy::ask_position(&delivery, OwedCopy { role, authors: false, user, mailbox_name, mailbox });
+        let copy = Copy::ask_position(
+            &delivery,
+            OwedCopy { role, whose: Whose::Recipients(vec![0]), user, mailbox_name, mailbox },
+        );
         let open = |attempt, age, recipient: &str| OpenAttempt {
             attempt,
             recipient: recipient.into(),
@@ -212,7 +223,10 @@ mod tests {
         open_attempts.push(open(own, 5.0, "doug"));
         let history = CopyHistory { key: copy.key, delivered: None, recorded: None, open_attempts };
         let others = OtherAttempts::read(&delivery, &[copy], &[history]).map_err(|(_, deferral)| deferral)?;
-        Ok(others[0].earlier_of_this_recipient().map(|earlier| earlier.attempt.as_u128() as usize).collect())
+        if let Some(age) = others[0].unsettled {
+            return Err(Deferral::Unsettled(age));
+        }
+        Ok(others[0].that_died().map(|earlier| earlier.attempt.as_u128() as usize).collect())
     }
 
     #[test]

@@ -22,6 +22,8 @@ const LITERAL_MINUS_LIMIT: usize = 4096;
 pub(crate) struct Conversation {
     /// `None` once it has failed or was given up.
     stream: Option<Stream>,
+    /// The end of the delivery.
+    deadline: Deadline,
     reader: Reader,
     commands: u64,
     capabilities: Vec<String>,
@@ -47,6 +49,7 @@ pub(crate) enum Progress {
 impl Conversation {
     pub(super) fn new(stream: Stream) -> Self {
         Self {
+            deadline: stream.deadline(),
             stream: Some(stream),
             reader: Reader::default(),
             commands: 0,
@@ -81,8 +84,15 @@ impl Conversation {
     }
 
     pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
+        self.deadline = deadline;
+        self.patient_until(None);
+    }
+
+    /// Until then, if that is before the deadline, the server is waited for.
+    pub(crate) fn patient_until(&mut self, until: Option<Deadline>) {
+        let until = until.map_or(self.deadline, |until| until.or_sooner(self.deadline));
         if let Some(stream) = &mut self.stream {
-            stream.set_deadline(deadline);
+            stream.set_deadline(until);
         }
     }
 
@@ -189,6 +199,16 @@ impl Conversation {
                 return Ok(answer);
             }
         }
+    }
+
+    /// The answer to this command, if it comes within `patience`.
+    pub(crate) fn answer_within(&mut self, tag: &str, patience: Duration) -> Result<Option<Answer>, Broken> {
+        while let Some(reply) = self.hear(Some(patience))? {
+            if let Some(answer) = self.take(reply, tag, &mut |_| {})? {
+                return Ok(Some(answer));
+            }
+        }
+        Ok(None)
     }
 
     /// Waits for the server's `+`, which does not come after an answer to the command.

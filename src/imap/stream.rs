@@ -48,6 +48,10 @@ impl Stream {
         Some(Self { socket: Socket { transport: Transport::Tcp(stream), deadline, begun: true }, tls: None })
     }
 
+    pub(super) fn deadline(&self) -> Deadline {
+        self.socket.deadline
+    }
+
     pub(super) fn set_deadline(&mut self, deadline: Deadline) {
         self.socket.deadline = deadline;
     }

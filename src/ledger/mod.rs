@@ -83,8 +83,6 @@ pub struct Journal<'a> {
     pub lock: &'a LockName,
     /// The Message-ID, for people.
     pub message_id: &'a str,
-    /// The envelope recipient that this process delivers to.
-    pub recipient: &'a str,
     /// Postfix's queue id, if given.
     pub queue_id: Option<&'a str>,
     /// This host's name.
@@ -105,6 +103,8 @@ pub struct JournalCopy<'a> {
     pub user: &'a str,
     /// The mailbox.
     pub mailbox: &'a str,
+    /// The envelope recipient for whom it is delivered. Of an author's copy: the one who comes back, should it fail.
+    pub recipient: &'a str,
     /// The mailbox's position before anything is appended; `None` in a store without UIDs.
     pub position: Option<Position>,
 }

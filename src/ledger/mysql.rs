@@ -100,7 +100,6 @@ impl Ledger for MysqlDatabase {
         let identity = sql::bytes(journal.identity.as_bytes());
         let lock_digest = sql::bytes(journal.lock.digest());
         let message_id = sql::text(journal.message_id);
-        let recipient = sql::text(journal.recipient);
         let queue_id = sql::optional_text(journal.queue_id);
         let host = sql::text(journal.host);
         let pid = journal.pid;
@@ -112,6 +111,7 @@ impl Ledger for MysqlDatabase {
                 role = sql::text(copy.role.as_str()),
                 user = sql::text(copy.user),
                 mailbox = sql::text(copy.mailbox),
+                recipient = sql::text(copy.recipient),
                 uid_validity = sql::optional_number(copy.position.map(|position| position.uid_validity)),
                 uid_next = sql::optional_number(copy.position.map(|position| position.uid_next)),
             )

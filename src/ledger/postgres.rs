@@ -44,10 +44,10 @@ const REFUSE: &str = "\
 /// written, the second once all are.
 const JOURNAL: &str = "\
     WITH written AS (\
-        INSERT INTO attempts (attempt, identity, lock_digest, message_id, recipient, queue_id, host, pid, session, \
-                              copy_key, role, imap_user, mailbox, uid_validity, uid_next, started_at) \
-        SELECT $1::uuid, $2, $3, $4, $5, $6, $7, $8, pg_backend_pid(), c.*, clock_timestamp() \
-        FROM unnest($9::bytea[], $10::text[], $11::text[], $12::text[], $13::bigint[], $14::bigint[]) c \
+        INSERT INTO attempts (attempt, identity, lock_digest, message_id, queue_id, host, pid, session, \
+                              copy_key, role, imap_user, mailbox, recipient, uid_validity, uid_next, started_at) \
+        SELECT $1::uuid, $2, $3, $4, $5, $6, $7, pg_backend_pid(), c.*, clock_timestamp() \
+        FROM unnest($8::bytea[], $9::text[], $10::text[], $11::text[], $12::text[], $13::bigint[], $14::bigint[]) c \
         CROSS JOIN set_config('client_min_messages', 'error', true) \
         RETURNING 1) \
     SELECT set_config('client_min_messages', 'warning', true) FROM (SELECT count(*) FROM written) w";
@@ -102,7 +102,6 @@ impl Ledger for PostgresDatabase {
         let doing = "writing the journal";
         let attempt = journal.attempt.to_string();
         let message_id = stored(journal.message_id);
-        let recipient = stored(journal.recipient);
         let queue_id = journal.queue_id.map(stored);
         let host = stored(journal.host);
         let copies = &journal.copies;
@@ -110,6 +109,7 @@ impl Ledger for PostgresDatabase {
         let roles: Vec<&str> = copies.iter().map(|copy| copy.role.as_str()).collect();
         let users: Vec<_> = copies.iter().map(|copy| stored(copy.user)).collect();
         let mailboxes: Vec<_> = copies.iter().map(|copy| stored(copy.mailbox)).collect();
+        let recipients: Vec<_> = copies.iter().map(|copy| stored(copy.recipient)).collect();
         let validities: Vec<_> = copies.iter().map(|copy| copy.position.map(|p| i64::from(p.uid_validity))).collect();
         let nexts: Vec<_> = copies.iter().map(|copy| copy.position.map(|p| i64::from(p.uid_next))).collect();
         loop {
@@ -122,7 +122,6 @@ impl Ledger for PostgresDatabase {
                     (&&journal.identity.as_bytes()[..], Type::BYTEA),
                     (&&journal.lock.digest()[..], Type::BYTEA),
                     (&message_id, Type::TEXT),
-                    (&recipient, Type::TEXT),
                     (&queue_id, Type::TEXT),
                     (&host, Type::TEXT),
                     (&i64::from(journal.pid), Type::INT8),
@@ -130,6 +129,7 @@ impl Ledger for PostgresDatabase {
                     (&roles, Type::TEXT_ARRAY),
                     (&users, Type::TEXT_ARRAY),
                     (&mailboxes, Type::TEXT_ARRAY),
+                    (&recipients, Type::TEXT_ARRAY),
                     (&validities, Type::INT8_ARRAY),
                     (&nexts, Type::INT8_ARRAY),
                 ],

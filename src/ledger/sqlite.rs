@@ -31,7 +31,7 @@ impl Ledger for SqliteDatabase {
                     ":identity": journal.identity.as_bytes(),
                     ":lock": journal.lock.digest(),
                     ":message_id": journal.message_id,
-                    ":recipient": journal.recipient,
+                    ":recipient": copy.recipient,
                     ":queue_id": journal.queue_id,
                     ":host": journal.host,
                     ":pid": journal.pid,

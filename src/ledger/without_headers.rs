@@ -106,13 +106,13 @@ mod tests {
 
     fn journal<'a>(identity: &'a Identity, lock: &'a LockName) -> Journal<'a> {
         let key = CopyKey::from_bytes([3; 32]);
-        let copy = JournalCopy { key, role: Role::Sender, user: "lisa", mailbox: "Sent", position: None };
+        let copy =
+            JournalCopy { key, role: Role::Sender, user: "lisa", mailbox: "Sent", recipient: "doug@x", position: None };
         Journal {
             attempt: Uuid::from_u128(1),
             identity,
             lock,
             message_id: HOSTILE,
-            recipient: "doug@x",
             queue_id: Some("4cXyz"),
             host: "mx1",
             pid: 1,

@@ -22,6 +22,7 @@ use super::{
     Appended, Found, FoundCopy, Listed, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position,
     Presence, ReadableMailbox, Recorded, Removal, Role, Seen, Wanted,
 };
+use crate::base::deadline::Deadline;
 use crate::base::files::{create_directory, sync_directory};
 use crate::base::hex;
 use crate::message::Identity;
@@ -43,12 +44,24 @@ const TICK: Duration = Duration::from_millis(20);
 const NAMES: usize = 8;
 
 /// One mailbox: a Maildir, or a Maildir++ folder inside one.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct MaildirMailbox {
     /// The user's Maildir.
     maildir: PathBuf,
     /// The mailbox's own directory: the same for INBOX.
     directory: PathBuf,
+    /// A copy that is written, and not yet in its place.
+    written: Option<Written>,
+}
+
+/// A copy in `tmp/`, and where it is to be.
+#[derive(Debug)]
+struct Written {
+    file: Temporary,
+    place: PathBuf,
+    identity: Identity,
+    base: String,
+    flags: &'static str,
 }
 
 /// The file of a copy.
@@ -64,12 +77,12 @@ struct CopyFile {
 impl MaildirMailbox {
     /// The INBOX in `maildir`.
     pub(crate) fn inbox(maildir: PathBuf) -> Self {
-        Self { directory: maildir.clone(), maildir }
+        Self { directory: maildir.clone(), maildir, written: None }
     }
 
     /// The folder in `directory`, which lies in `maildir`.
     pub(crate) fn folder(maildir: PathBuf, directory: PathBuf) -> Self {
-        Self { maildir, directory }
+        Self { maildir, directory, written: None }
     }
 
     /// Makes the mailbox if it is missing. `tmp` comes last, once all the rest is on the disk: so where there is a `tmp`, no
@@ -107,21 +120,20 @@ impl MaildirMailbox {
         Ok(temporary)
     }
 
-    /// Links the copy to its name in `place`, and returns the directory it is in: it may have been in the mailbox already.
-    fn link(&self, temporary: &Temporary, place: &Path, copy: &NewCopy<'_>) -> Result<PathBuf, MailboxError> {
-        let base = base_name(copy.identity, copy.role);
-        // The same but for a replaced NUL counts, too.
-        let ours = Identity::of(copy.bytes);
-        let is_copy = |identity: &Identity| *identity == ours || identity == copy.identity;
-        let flags = if copy.seen { ":2,S" } else { "" };
+    /// Links the copy to its name, and returns the directory it is in: it may have been in the mailbox already.
+    fn link(&self, written: &Written) -> Result<PathBuf, MailboxError> {
+        let Written { file, place, identity, base, flags } = written;
         for number in 0..NAMES {
             let suffix = if number == 0 { String::new() } else { format!(".{number}") };
             let path = place.join(format!("{base}{suffix}{flags}"));
-            match fs::hard_link(&temporary.path, &path) {
-                Ok(()) => return Ok(place.to_owned()),
+            match fs::hard_link(&file.path, &path) {
+                Ok(()) => return Ok(place.clone()),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                    // The same but for a replaced NUL counts, too.
+                    let bytes = fs::read(&file.path).map_err(at("reading", &file.path))?;
+                    let ours = Identity::of(&with_line_ends(&bytes, b"\n", b"\r\n"));
                     // A reader may just move it to `cur`, so all of the mailbox is looked at.
-                    if let Some(found) = self.search(&base, &is_copy)? {
+                    if let Some(found) = self.search(base, &|found| *found == ours || found == identity)? {
                         return Ok(found.place);
                     }
                     tracing::warn!(file = %path.display(), "the name of a copy is taken by something else");
@@ -174,26 +186,42 @@ impl Mailbox for MaildirMailbox {
         Ok(None)
     }
 
-    fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
-        let place = self.directory.join(if copy.seen { "cur" } else { "new" });
-        let temporary = match self.write(copy) {
-            Ok(temporary) => temporary,
-            Err(error) => return not_stored(error),
+    fn upload(&mut self, copy: &NewCopy<'_>) -> Result<(), Appended> {
+        self.written = Some(Written {
+            file: self.write(copy).map_err(not_stored)?,
+            place: self.directory.join(if copy.seen { "cur" } else { "new" }),
+            identity: *copy.identity,
+            base: base_name(copy.identity, copy.role),
+            flags: if copy.seen { ":2,S" } else { "" },
+        });
+        Ok(())
+    }
+
+    fn complete(&mut self) {}
+
+    fn answer(&mut self) -> Appended {
+        let Some(written) = self.written.take() else {
+            let doing = format!("linking a copy into {}", self.directory.display());
+            return Appended::NotSent(MailboxError::new(MailboxFailure::Internal, doing, "none was written"));
         };
-        if !go_ahead() {
-            return Appended::Withheld;
-        }
-        let place = match self.link(&temporary, &place, copy) {
+        let place = match self.link(&written) {
             Ok(place) => place,
             Err(error) => return not_stored(error),
         };
-        drop(temporary);
+        drop(written);
         // Also for a copy that was found: the process that put it there may have died before it did this.
         match sync_directory(&place) {
             Ok(()) => Appended::Stored(None),
             Err(error) => Appended::Unknown(at("syncing", &place)(error)),
         }
     }
+
+    fn withhold(&mut self) {
+        self.written = None;
+    }
+
+    /// A disk has no time limit.
+    fn patient_until(&mut self, _until: Option<Deadline>) {}
 
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
         if wanted.matching == Matching::MessageId {
@@ -346,6 +374,7 @@ fn search_directory(
 }
 
 /// A file in `tmp/`, whose name there goes when this is dropped.
+#[derive(Debug)]
 struct Temporary {
     path: PathBuf,
 }

@@ -13,7 +13,9 @@ pub use maildir::MaildirMailbox;
 pub use moved_copy::look_everywhere;
 pub use readable_mailbox::{Listed, Presence, ReadableMailbox, Recorded, Seen};
 
+use crate::base::deadline::Deadline;
 use crate::message::{Identity, Role};
+use std::time::Duration;
 use time::OffsetDateTime;
 
 /// A copy about to be appended.
@@ -42,6 +44,8 @@ pub enum Appended {
     NotSent(MailboxError),
     /// It was sent, and the answer is missing: stored, not stored, or stored later. It counts as a crash.
     Unknown(MailboxError),
+    /// The mailbox was removed a moment ago, so that nothing is stored; it has been made anew: the copy may be appended once more.
+    MadeAnew,
 }
 
 /// What to look for in a mailbox.
@@ -111,9 +115,49 @@ pub trait Mailbox {
     /// Where the store fails, or the mailbox is not there and cannot be created.
     fn position(&mut self) -> Result<Option<Position>, MailboxError>;
 
-    /// Appends a copy. `go_ahead` is asked when everything but the last CRLF is with the server: a literal without it
-    /// stores nothing. On `false` it is never sent.
-    fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended;
+    /// The first half of an append: everything but the last CRLF goes to the server. A literal without it stores nothing. Then
+    /// comes either [`complete`](Self::complete) or [`withhold`](Self::withhold).
+    ///
+    /// # Errors
+    /// What came of it, if it is over already: nothing is stored.
+    fn upload(&mut self, copy: &NewCopy<'_>) -> Result<(), Appended>;
+
+    /// Sends the last CRLF of what was uploaded, and does not wait for the answer: several mailboxes may work on theirs at once.
+    fn complete(&mut self);
+
+    /// Whether the answer to what was completed has come, or comes within this time; or none is waited for.
+    fn is_answered_within(&mut self, _patience: Duration) -> bool {
+        true
+    }
+
+    /// The answer to what was completed.
+    fn answer(&mut self) -> Appended;
+
+    /// Never sends the last CRLF of what was uploaded. The session is of no further use.
+    fn withhold(&mut self);
+
+    /// Until when the server may take for what it is asked next; at most until the end of the delivery. `None`: until then.
+    fn patient_until(&mut self, until: Option<Deadline>);
+
+    /// A whole append of one copy. `go_ahead` is asked between its halves; on `false` the last CRLF is never sent.
+    fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
+        // It can be made anew once.
+        for _ in 0..2 {
+            if let Err(appended) = self.upload(copy) {
+                return appended;
+            }
+            if !go_ahead() {
+                self.withhold();
+                return Appended::Withheld;
+            }
+            self.complete();
+            match self.answer() {
+                Appended::MadeAnew => {}
+                appended => return appended,
+            }
+        }
+        Appended::MadeAnew
+    }
 
     /// Looks for copies. Selects the mailbox anew each time: a session that selected it earlier does not see what
     /// another has appended since.

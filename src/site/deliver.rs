@@ -2,14 +2,14 @@
 
 use super::Site;
 use super::destinations::{Destinations, role_of_sent};
-use super::mailboxes::Owed;
-use super::sessions::{Opened, Sessions};
+use super::mailboxes::{Greeting, Owed, RecipientsMailbox};
+use super::sessions::{KEPT, Opened, Sessions};
 use crate::base::deadline::Deadline;
 use crate::delivery::{
-    self, Caller, CopyReport, Deferral, Delivered, Delivery, Manner, NoCaller, OwedCopy, Policy, Refusal, Stages,
+    self, Caller, CopyReport, Deferral, Delivered, Delivery, Manner, NoCaller, OwedCopy, Policy, Refusal, Stages, Whose,
 };
 use crate::ledger::recorded::{self, EarlierDelivery, RecordedCopy};
-use crate::ledger::{CopyKey, Database};
+use crate::ledger::{CopyKey, Database, Destination};
 use crate::mailbox::{ImapMailbox, Placement};
 use crate::message::{Address, Message, Role};
 use std::fmt;
@@ -86,6 +86,13 @@ impl fmt::Display for PlannedCopy {
     }
 }
 
+/// What became of a message for one of its recipients, and how long that took.
+#[derive(Debug)]
+pub struct Outcome {
+    pub result: Result<Delivered, Refusal>,
+    pub stages: Stages,
+}
+
 impl Site {
     /// Delivers a message to the envelope's recipient by `sessions`; what is not open yet is opened.
     ///
@@ -99,13 +106,43 @@ impl Site {
         terms: &Terms<'_>,
         stages: &mut Stages,
     ) -> Result<Delivered, Refusal> {
-        let queue_id = envelope.queue_id.as_deref();
+        let outcomes = self.deliver_to_all(sessions, message, std::slice::from_ref(envelope), terms);
+        let nobody = || Outcome { result: Err(Deferral::NobodyKnown.into()), stages: *stages };
+        let outcome = outcomes.into_iter().next().unwrap_or_else(nobody);
+        *stages = outcome.stages;
+        outcome.result
+    }
+
+    /// Delivers a message to several recipients, whose envelopes differ in nothing else; says of each what came of it, in their
+    /// order. As many as can have their mailboxes open at once are delivered to under one lock, and then the next ones.
+    pub fn deliver_to_all(
+        &self,
+        sessions: &mut Sessions,
+        message: &Message,
+        envelopes: &[Envelope],
+        terms: &Terms<'_>,
+    ) -> Vec<Outcome> {
+        let mut stages = Stages::default();
+        self.open_and_deliver(sessions, message, envelopes, terms, &mut stages).unwrap_or_else(|deferral| {
+            envelopes.iter().map(|_| Outcome { result: Err(deferral.clone().into()), stages }).collect()
+        })
+    }
+
+    fn open_and_deliver(
+        &self,
+        sessions: &mut Sessions,
+        message: &Message,
+        envelopes: &[Envelope],
+        terms: &Terms<'_>,
+        stages: &mut Stages,
+    ) -> Result<Vec<Outcome>, Deferral> {
+        let queue_id = envelopes.first().and_then(|envelope| envelope.queue_id.as_deref());
         let Opened { mut database, greeting, took, has_served } =
             sessions.for_a_delivery(self, queue_id, terms.deadline)?;
         stages.connect = took;
-        let mut routed = self.route_or_refuse(message, envelope, database.as_mut(), stages);
+        let mut routed = self.route_or_refuse(message, envelopes, database.as_mut(), stages);
         // The server has ended the session meanwhile. Nothing is journalled yet, so another session may start over.
-        if let Err(Refusal::Deferred(Deferral::Database(error))) = &routed
+        if let Err(Deferral::Database(error)) = &routed
             && has_served
             && error.a_new_session_can_help()
         {
@@ -113,56 +150,117 @@ impl Site {
             let began = Instant::now();
             database = self.open_database(queue_id, terms.deadline).map_err(Deferral::Database)?;
             stages.connect += began.elapsed();
-            routed = self.route_or_refuse(message, envelope, database.as_mut(), stages);
+            routed = self.route_or_refuse(message, envelopes, database.as_mut(), stages);
         }
         let result = routed.and_then(|destinations| {
-            let began = Instant::now();
-            let Destinations { recipient: to, proven, .. } = &destinations;
-            self.prove_way_in_unless(*proven, &to.user, &to.inbox, database.as_mut(), terms.deadline)?;
-            let mut owed = self.open_mailboxes(destinations, greeting, &mut sessions.kept, terms.deadline);
-            stages.authenticate = began.elapsed();
-            let result = self.deliver_copies(message, envelope, terms, database.as_mut(), &mut owed, stages);
-            sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();
-            stages.imap_round_trips = sessions.used_mailboxes.iter().map(ImapMailbox::round_trips).sum();
-            result
+            let to = Routed { message, envelopes, destinations };
+            self.deliver_routed(to, greeting, terms, database.as_mut(), sessions, stages)
         });
         stages.database_round_trips = database.round_trips();
         sessions.used_database = Some(database);
         result
     }
 
+    /// Where the copies go; an unknown recipient is refused, or put off.
     fn route_or_refuse(
         &self,
         message: &Message,
-        envelope: &Envelope,
+        envelopes: &[Envelope],
         database: &mut dyn Database,
         stages: &mut Stages,
-    ) -> Result<Destinations, Refusal> {
+    ) -> Result<Destinations, Deferral> {
         let began = Instant::now();
-        let destinations = self.destinations(message, envelope, database).map_err(|refusal| match refusal {
-            Refusal::UnknownRecipient => self.refuse(envelope, database),
-            other => other,
-        })?;
+        let mut destinations = self.destinations(message, envelopes, database)?;
+        for (destination, envelope) in destinations.recipients.iter_mut().zip(envelopes) {
+            if let Err(refusal @ Refusal::UnknownRecipient) = destination {
+                *refusal = match self.refuse(envelope, database) {
+                    // The session is of no use to the others either.
+                    Refusal::Deferred(Deferral::Database(error)) if error.a_new_session_can_help() => {
+                        return Err(Deferral::Database(error));
+                    }
+                    other => other,
+                };
+            }
+        }
         stages.route = began.elapsed();
         Ok(destinations)
+    }
+
+    fn deliver_routed(
+        &self,
+        to: Routed<'_>,
+        mut greeting: Option<Greeting>,
+        terms: &Terms<'_>,
+        database: &mut dyn Database,
+        sessions: &mut Sessions,
+        stages: &mut Stages,
+    ) -> Result<Vec<Outcome>, Deferral> {
+        let Routed { message, envelopes, destinations } = to;
+        let began = Instant::now();
+        if let Some(to) = destinations.recipients.iter().find_map(|to| to.as_ref().ok()) {
+            let proven = destinations.proven;
+            self.prove_way_in_unless(proven, &to.user, &to.inbox, database, terms.deadline)?;
+        }
+        let Destinations { recipients, sender, .. } = destinations;
+        let mut outcomes: Vec<Option<Outcome>> = recipients.iter().map(|_| None).collect();
+        let mut mailboxes: Vec<RecipientsMailbox> = Vec::with_capacity(recipients.len());
+        for ((place, destination), outcome) in recipients.into_iter().enumerate().zip(&mut outcomes) {
+            match destination {
+                Err(refusal) => *outcome = Some(Outcome { result: Err(refusal), stages: *stages }),
+                Ok(to) => match mailboxes.iter_mut().find(|known| known.is_at(&to)) {
+                    Some(known) => known.recipients.push(place),
+                    None => mailboxes.push(RecipientsMailbox { to, recipients: vec![place] }),
+                },
+            }
+        }
+        // Where Sent is the mailbox of a recipient's copy, a note to oneself is there once.
+        let at_sent = |known: &RecipientsMailbox, sender: &Destination| {
+            (&known.to.user, &known.to.inbox) == (&sender.user, &sender.sent)
+        };
+        let sender = sender.filter(|sender| !mailboxes.iter().any(|known| at_sent(known, sender)));
+        let at_once = KEPT - usize::from(sender.is_some());
+        for batch in mailboxes.chunks(at_once) {
+            sessions.keep_mailboxes();
+            let mut stages = *stages;
+            let opening = Instant::now();
+            let mut owed =
+                self.open_mailboxes(batch, sender.as_ref(), greeting.take(), &mut sessions.kept, terms.deadline);
+            // Of the first batch, the proof of the way in is part of it.
+            let first = outcomes.iter().flatten().all(|outcome| outcome.stages.attempt.is_none());
+            stages.authenticate = if first { began.elapsed() } else { opening.elapsed() };
+            let places: Vec<usize> = batch.iter().flat_map(|mailbox| mailbox.recipients.iter().copied()).collect();
+            let to: Vec<&Envelope> = places.iter().filter_map(|&place| envelopes.get(place)).collect();
+            let results = self.deliver_copies(message, &to, terms, database, &mut owed, &mut stages);
+            sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();
+            stages.imap_round_trips = sessions.used_mailboxes.iter().map(ImapMailbox::round_trips).sum();
+            stages.database_round_trips = database.round_trips();
+            for (place, result) in places.into_iter().zip(results) {
+                if let Some(outcome) = outcomes.get_mut(place) {
+                    *outcome = Some(Outcome { result, stages });
+                }
+            }
+        }
+        let missing = || Outcome { result: Err(Deferral::NobodyKnown.into()), stages: *stages };
+        Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(missing)).collect())
     }
 
     fn deliver_copies(
         &self,
         message: &Message,
-        envelope: &Envelope,
+        envelopes: &[&Envelope],
         terms: &Terms<'_>,
         database: &mut dyn Database,
         owed: &mut [Owed],
         stages: &mut Stages,
-    ) -> Result<Delivered, Refusal> {
+    ) -> Vec<Result<Delivered, Refusal>> {
         let attempt = Uuid::now_v7();
         stages.attempt = Some(attempt);
+        let recipients: Vec<String> = envelopes.iter().map(|to| to.recipient.folded().to_string()).collect();
         let delivery = Delivery {
             message,
-            sender: &envelope.sender,
-            recipient: &envelope.recipient.folded().to_string(),
-            queue_id: envelope.queue_id.as_deref(),
+            sender: envelopes.first().map_or("", |envelope| &envelope.sender),
+            recipients: &recipients,
+            queue_id: envelopes.first().and_then(|envelope| envelope.queue_id.as_deref()),
             lock: &self.lock_name(message),
             attempt,
             host: &self.host,
@@ -173,9 +271,11 @@ impl Site {
             restore: false,
         };
         let copies = owed.iter_mut().map(Owed::lend).collect();
-        let mut delivered = delivery::deliver(&delivery, database, copies, stages)?;
-        delivered.brought = how_it_came(message, &delivered.copies, database);
-        Ok(delivered)
+        let mut results = delivery::deliver(&delivery, database, copies, stages);
+        for delivered in results.iter_mut().filter_map(|result| result.as_mut().ok()) {
+            delivered.brought = how_it_came(message, &delivered.copies, database);
+        }
+        results
     }
 
     /// Delivers one copy of the ledger again, to the mailbox that the ledger names: one that is owed, or with `restore` one that
@@ -196,7 +296,7 @@ impl Site {
         let owed = OwedCopy {
             role: copy.role,
             // Only an author's copy is ever owed.
-            authors: !restore || copy.role == Role::Sender,
+            whose: if !restore || copy.role == Role::Sender { Whose::Authors } else { Whose::Recipients(vec![0]) },
             user: copy.user.clone(),
             mailbox_name: copy.mailbox.clone(),
             mailbox: match &mut mailbox {
@@ -209,7 +309,7 @@ impl Site {
         let delivery = Delivery {
             message,
             sender: &copy.sender,
-            recipient: &copy.recipient,
+            recipients: std::slice::from_ref(&copy.recipient),
             queue_id: None,
             lock: &copy.lock,
             attempt: Uuid::now_v7(),
@@ -220,7 +320,8 @@ impl Site {
             caller: &NoCaller,
             restore,
         };
-        let delivered = delivery::deliver(&delivery, database.as_mut(), vec![owed], &mut Stages::default())?;
+        let delivered = delivery::deliver(&delivery, database.as_mut(), vec![owed], &mut Stages::default());
+        let delivered = delivered.into_iter().next().unwrap_or(Err(Deferral::NobodyKnown.into()))?;
         Ok(delivered.copies.into_iter().next().map_or(Manner::AlreadyThere, |copy| copy.manner))
     }
 
@@ -234,7 +335,9 @@ impl Site {
         envelope: &Envelope,
         database: &mut dyn Database,
     ) -> Result<Vec<PlannedCopy>, Refusal> {
-        let Destinations { recipient, sender, .. } = self.destinations(message, envelope, database)?;
+        let destinations = self.destinations(message, std::slice::from_ref(envelope), database)?;
+        let Destinations { recipients, sender, .. } = destinations;
+        let recipient = recipients.into_iter().next().unwrap_or(Err(Deferral::NobodyKnown.into()))?;
         let mut copies = vec![(Role::Recipient, recipient.user, recipient.inbox)];
         copies.extend(sender.map(|sender| (role_of_sent(&sender), sender.user, sender.sent)));
         copies.dedup_by(|(_, a, inbox), (_, b, sent)| a == b && inbox == sent);
@@ -255,6 +358,13 @@ impl Site {
         });
         Ok(planned.collect())
     }
+}
+
+/// A message, and where its copies go.
+struct Routed<'a> {
+    message: &'a Message,
+    envelopes: &'a [Envelope],
+    destinations: Destinations,
 }
 
 /// How the recipient's copy came to be there, where it was there already, for the log. All is recorded by now, and the lock is

@@ -12,7 +12,8 @@ use tracing::info;
 
 /// Where the copies of one message go.
 pub(super) struct Destinations {
-    pub(super) recipient: Destination,
+    /// Each recipient's, in their order; or why there is none.
+    pub(super) recipients: Vec<Result<Destination, Refusal>>,
     /// The author's, if a Sent copy is owed.
     pub(super) sender: Option<Destination>,
     /// How many seconds ago the way in to the mailbox store was proven.
@@ -20,46 +21,60 @@ pub(super) struct Destinations {
 }
 
 impl Site {
-    /// Where the recipient's copy goes, and the author's, if one is owed. An unknown recipient is not refused yet: see
-    /// [`refuse`](Self::refuse).
+    /// Where the recipients' copies go, and the author's, if one is owed: asked for in one round trip. An unknown recipient is not
+    /// refused yet: see [`refuse`](Self::refuse).
     pub(super) fn destinations(
         &self,
         message: &Message,
-        envelope: &Envelope,
+        envelopes: &[Envelope],
         database: &mut dyn Database,
-    ) -> Result<Destinations, Refusal> {
+    ) -> Result<Destinations, Deferral> {
         let site = match &self.kind {
             Kind::Embedded(embedded) => {
-                let recipient = embedded.recipient(&envelope.recipient.to_string());
+                let recipient = |envelope: &Envelope| Ok(embedded.recipient(&envelope.recipient.to_string()));
                 let author = message.from_address().filter(|_| self.sent_copies);
                 let sender = author.and_then(|from| embedded.sender(&from.to_string()));
-                return Ok(Destinations { recipient, sender, proven: None });
+                return Ok(Destinations {
+                    recipients: envelopes.iter().map(recipient).collect(),
+                    sender,
+                    proven: None,
+                });
             }
             Kind::Configured(site) => site,
         };
         let sent = &site.config.sent;
         let author = message.from_address().filter(|_| self.sent_copies);
-        let author = author.filter(|author| author_vouched_for(sent, message, envelope, author));
-        let router = &site.router;
-        let of_recipient = router.lookups(&envelope.recipient, Party::Recipient);
-        let of_author: Vec<String> = author.iter().flat_map(|author| router.lookups(author, Party::Sender)).collect();
-        let lookups: Vec<&str> = of_recipient.iter().chain(&of_author).map(String::as_str).collect();
-        let book = database.look_up(&lookups, self.way_in()).map_err(Deferral::Database)?;
-        let recipient = match router.route(&envelope.recipient, Party::Recipient, &book) {
-            Route::To(destination) => destination,
-            Route::Unknown => {
-                return Err(match site.config.routing.unknown {
-                    config::UnknownRecipient::Reject => Refusal::UnknownRecipient,
-                    config::UnknownRecipient::Defer => Deferral::UnknownRecipient.into(),
-                });
-            }
-            Route::TableEmpty => return Err(Deferral::NobodyKnown.into()),
+        // What vouches for the author is the same for all of them.
+        let vouched = |author: &&Address| {
+            envelopes.first().is_some_and(|envelope| author_vouched_for(sent, message, envelope, author))
         };
+        let author = author.filter(vouched);
+        let router = &site.router;
+        let of_recipients = envelopes.iter().flat_map(|to| router.lookups(&to.recipient, Party::Recipient));
+        let of_author = author.iter().flat_map(|author| router.lookups(author, Party::Sender));
+        let mut lookups: Vec<String> = Vec::with_capacity(4);
+        for lookup in of_recipients.chain(of_author) {
+            // Those of one domain have some in common.
+            if !lookups.contains(&lookup) {
+                lookups.push(lookup);
+            }
+        }
+        let lookups: Vec<&str> = lookups.iter().map(String::as_str).collect();
+        let book = database.look_up(&lookups, self.way_in()).map_err(Deferral::Database)?;
+        let recipient = |envelope: &Envelope| match router.route(&envelope.recipient, Party::Recipient, &book) {
+            Route::To(destination) => Ok(destination),
+            Route::Unknown => Err(match site.config.routing.unknown {
+                config::UnknownRecipient::Reject => Refusal::UnknownRecipient,
+                config::UnknownRecipient::Defer => Deferral::UnknownRecipient.into(),
+            }),
+            Route::TableEmpty => Err(Deferral::NobodyKnown.into()),
+        };
+        let recipients = envelopes.iter().map(recipient).collect();
         let sender = match author.map(|author| router.route(author, Party::Sender, &book)) {
             Some(Route::To(destination)) => Some(destination),
             Some(Route::Unknown | Route::TableEmpty) | None => None,
         };
-        Ok(Destinations { recipient, sender, proven: book.proven })
+        Ok(Destinations { recipients, sender, proven: book.proven })
     }
 
     /// Refuses the recipient for good if the database commits that it is unknown; otherwise defers. A read alone does not count:

@@ -1,12 +1,13 @@
 //! Opens the mailboxes that one delivery needs, side by side.
 
-use super::destinations::{Destinations, role_of_sent};
+use super::destinations::role_of_sent;
 use super::sessions::Kept;
 use super::{Kind, Site};
 use crate::base::deadline::Deadline;
 use crate::config::Look;
-use crate::delivery::{NotOpened, OwedCopy};
+use crate::delivery::{NotOpened, OwedCopy, Whose};
 use crate::imap;
+use crate::ledger::Destination;
 use crate::mailbox::{ImapMailbox, MailboxError, MailboxFailure, MaildirMailbox};
 use crate::message::Role;
 use std::thread;
@@ -16,7 +17,7 @@ use tracing::debug;
 /// A copy that is owed, and its mailbox.
 pub(super) struct Owed {
     role: Role,
-    authors: bool,
+    whose: Whose,
     user: String,
     mailbox_name: String,
     mailbox: Result<UserMailbox, NotOpened>,
@@ -32,7 +33,7 @@ impl Owed {
     pub(super) fn lend(&mut self) -> OwedCopy<'_> {
         OwedCopy {
             role: self.role,
-            authors: self.authors,
+            whose: self.whose.clone(),
             user: self.user.clone(),
             mailbox_name: self.mailbox_name.clone(),
             mailbox: match &mut self.mailbox {
@@ -52,68 +53,106 @@ impl Owed {
     }
 }
 
+/// A mailbox, and the recipients whose it is.
+pub(super) struct RecipientsMailbox {
+    pub(super) to: Destination,
+    /// By their places among all recipients of the message.
+    pub(super) recipients: Vec<usize>,
+}
+
+impl RecipientsMailbox {
+    pub(super) fn is_at(&self, to: &Destination) -> bool {
+        (&self.to.user, &self.to.inbox) == (&to.user, &to.inbox)
+    }
+}
+
 impl Site {
-    /// Opens the mailboxes that copies go to, and asks for their positions, side by side.
+    /// Opens the mailboxes that copies go to, and asks for their positions, side by side. Of several recipients, whoever's mailbox is
+    /// not open in time is left out: nobody holds up the others.
     pub(super) fn open_mailboxes(
         &self,
-        destinations: Destinations,
+        recipients: &[RecipientsMailbox],
+        sender: Option<&Destination>,
         greeting: Option<Greeting>,
         kept: &mut Kept<imap::Session>,
         deadline: Deadline,
     ) -> Vec<Owed> {
-        let Destinations { recipient, sender, .. } = destinations;
-        // Where Sent is the mailbox of the recipient's copy, a note to oneself is there once.
-        let sender = sender.filter(|sender| (&sender.user, &sender.sent) != (&recipient.user, &recipient.inbox));
-        let (recipients_mailbox, senders_mailbox) = match &self.kind {
+        let (of_recipients, of_sender) = match &self.kind {
             Kind::Embedded(embedded) => {
                 let maildir = |user: &str, mailbox: &str| Ok(UserMailbox::Maildir(embedded.mailbox(user, mailbox)));
-                let senders = sender.as_ref().map(|sender| maildir(&sender.user, &sender.sent));
-                (maildir(&recipient.user, &recipient.inbox), senders)
+                let of_recipients = recipients.iter().map(|it| maildir(&it.to.user, &it.to.inbox)).collect();
+                (of_recipients, sender.map(|sender| maildir(&sender.user, &sender.sent)))
             }
             Kind::Configured(site) => {
+                let several = recipients.len() > 1;
+                let patience = Deadline::after(self.policy.batch_patience);
+                let in_time = if several { deadline.or_sooner(patience) } else { deadline };
                 // A server that hangs for the sender's mailbox only must leave the recipient's copy its time: otherwise each
                 // delivery ends at its deadline, until Postfix bounces.
-                let senders_deadline = deadline.half_way();
+                let senders_in_time = if several { in_time } else { deadline.half_way() };
                 let left = site.config.sent.look == Look::Mailbox;
                 let now = Instant::now();
-                let recipients_session = kept.take(&recipient.user, now);
-                let senders = sender.as_ref().filter(|_| !left).map(|sender| {
-                    let (settings, sender) = (site.imap().cloned(), sender.clone());
-                    let session = kept.take(&sender.user, now);
-                    Beside::start("imap-sender", move || {
+                let mut recipients = recipients.iter();
+                let Some(RecipientsMailbox { to: first, .. }) = recipients.next() else { return Vec::new() };
+                let firsts_session = kept.take(&first.user, now);
+                let mut beside = |name: &str, user: &str, mailbox: &str, in_time: Deadline| {
+                    let (user, mailbox) = (user.to_owned(), mailbox.to_owned());
+                    let (settings, session) = (site.imap().cloned(), kept.take(&user, now));
+                    Beside::start(name, move || {
                         let settings = settings?;
-                        let anew = || imap::connect(&settings, senders_deadline);
-                        open_mailbox(&settings, session, anew, &sender.user, &sender.sent, senders_deadline)
+                        let anew = || imap::connect(&settings, in_time);
+                        open_mailbox(&settings, session, anew, &user, &mailbox, in_time)
                     })
-                });
-                let recipients = site.imap().and_then(|settings| {
-                    let anew = || match greeting {
+                };
+                let others: Vec<_> =
+                    recipients.map(|it| beside("imap-recipient", &it.to.user, &it.to.inbox, in_time)).collect();
+                let senders = sender
+                    .filter(|_| !left)
+                    .map(|sender| beside("imap-sender", &sender.user, &sender.sent, senders_in_time));
+                // This thread opens the first.
+                let first = site.imap().and_then(|settings| {
+                    // Its greeting is waited for until the deadline.
+                    let anew = || match greeting.filter(|_| !several) {
                         Some(greeting) => greeting.heard(settings, "opening the recipient's mailbox"),
-                        None => imap::connect(settings, deadline),
+                        None => imap::connect(settings, in_time),
                     };
-                    open_mailbox(settings, recipients_session, anew, &recipient.user, &recipient.inbox, deadline)
+                    open_mailbox(settings, firsts_session, anew, &first.user, &first.inbox, in_time)
                 });
-                let senders = senders.map(|senders| senders.finish("opening the sender's mailbox"));
-                let opened = |mailbox: Result<ImapMailbox, MailboxError>| {
-                    mailbox.map(|mailbox| UserMailbox::Imap(Box::new(mailbox))).map_err(NotOpened::from)
+                let opened = |mailbox: Result<ImapMailbox, MailboxError>| match mailbox {
+                    Ok(mut mailbox) => {
+                        mailbox.set_deadline(deadline);
+                        Ok(UserMailbox::Imap(Box::new(mailbox)))
+                    }
+                    Err(error) => Err(NotOpened::from(error)),
                 };
-                let senders = match senders {
-                    Some(senders) => Some(opened(senders)),
-                    None => sender.as_ref().map(|_| Err(NotOpened::LeftToTheAuthor)),
+                let others = others.into_iter().map(|it| it.finish("opening a recipient's mailbox"));
+                let of_recipients: Vec<_> = std::iter::once(first).chain(others).map(opened).collect();
+                let of_sender = match senders {
+                    Some(senders) => Some(
+                        senders
+                            .finish("opening the sender's mailbox")
+                            .map(|mut mailbox| {
+                                mailbox.set_deadline(senders_in_time);
+                                UserMailbox::Imap(Box::new(mailbox))
+                            })
+                            .map_err(NotOpened::from),
+                    ),
+                    None => sender.map(|_| Err(NotOpened::LeftToTheAuthor)),
                 };
-                (opened(recipients), senders)
+                (of_recipients, of_sender)
             }
         };
-        let mut owed = vec![Owed {
-            role: Role::Recipient,
-            authors: false,
-            user: recipient.user,
-            mailbox_name: recipient.inbox,
-            mailbox: recipients_mailbox,
-        }];
-        if let (Some(sender), Some(mailbox)) = (sender, senders_mailbox) {
+        let mut owed: Vec<Owed> = Vec::with_capacity(recipients.len() + 1);
+        // The delivery counts the recipients of these mailboxes, one mailbox after the other.
+        let mut places = 0..;
+        for (it, mailbox) in recipients.iter().zip(of_recipients) {
+            let Destination { user, inbox, .. } = it.to.clone();
+            let whose = Whose::Recipients(places.by_ref().take(it.recipients.len()).collect());
+            owed.push(Owed { role: Role::Recipient, whose, user, mailbox_name: inbox, mailbox });
+        }
+        if let (Some(sender), Some(mailbox)) = (sender.cloned(), of_sender) {
             let role = role_of_sent(&sender);
-            owed.push(Owed { role, authors: true, user: sender.user, mailbox_name: sender.sent, mailbox });
+            owed.push(Owed { role, whose: Whose::Authors, user: sender.user, mailbox_name: sender.sent, mailbox });
         }
         owed
     }
@@ -201,7 +240,6 @@ impl<T: Send + 'static> Beside<T> {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::ledger::Destination;
     use crate::site::Sessions;
     use std::io::{BufRead, BufReader, Write};
     use std::net::{TcpListener, TcpStream};
@@ -281,16 +319,19 @@ mod tests {
         }
     }
 
+    type Destinations = (Vec<RecipientsMailbox>, Option<Destination>);
+
     fn destinations(recipient: &str, sender: Option<&str>) -> Destinations {
         let destination = |user: &str| Destination { user: user.into(), inbox: "INBOX".into(), sent: "Sent".into() };
-        Destinations { recipient: destination(recipient), sender: sender.map(destination), proven: None }
+        (vec![RecipientsMailbox { to: destination(recipient), recipients: vec![0] }], sender.map(destination))
     }
 
     #[test]
     fn a_senders_mailbox_that_hangs_leaves_the_recipients_copy_its_time() {
         let (site, _directory) = Server::default().start();
         let deadline = Deadline::after(Duration::from_secs(8));
-        let mut owed = site.open_mailboxes(destinations("doug", Some("lisa")), None, &mut Kept::default(), deadline);
+        let (recipients, sender) = destinations("doug", Some("lisa"));
+        let mut owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut Kept::default(), deadline);
         assert!(deadline.remaining() > Duration::from_millis(500), "the sender's mailbox has used up the time of both");
         let [recipient, sender] = owed.as_mut_slice() else { panic!("two copies are owed") };
         let (recipient, sender) = (recipient.lend(), sender.lend());
@@ -301,7 +342,8 @@ mod tests {
     /// Opens the mailboxes of a delivery, and ends it.
     fn deliver(site: &Site, sessions: &mut Sessions, destinations: Destinations) {
         let deadline = Deadline::after(Duration::from_secs(60));
-        let mut owed = site.open_mailboxes(destinations, None, &mut sessions.kept, deadline);
+        let (recipients, sender) = destinations;
+        let mut owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut sessions.kept, deadline);
         assert!(owed.iter_mut().all(|copy| copy.lend().mailbox.is_ok()));
         sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();
         sessions.end();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tracing::debug;
 
 /// How many IMAP sessions are kept at most.
-const KEPT: usize = 8;
+pub(super) const KEPT: usize = 8;
 /// For how long one is kept that nobody uses.
 const IDLE: Duration = Duration::from_mins(1);
 /// For how long one is kept in all: a user's rights and the place of the mailboxes may change.
@@ -62,8 +62,13 @@ impl Sessions {
 
     /// Ends the last delivery: keeps what is fit for another one, and closes the rest.
     pub fn end(&mut self) {
-        let now = Instant::now();
         self.database = self.used_database.take().and_then(Idle::after);
+        self.keep_mailboxes();
+    }
+
+    /// Keeps the users' sessions that are fit to be used again, and closes the others.
+    pub(super) fn keep_mailboxes(&mut self) {
+        let now = Instant::now();
         for mailbox in self.used_mailboxes.drain(..) {
             if let Some(session) = mailbox.end() {
                 self.kept.keep(session.user().to_owned(), session.since(), session, now);

@@ -1,10 +1,11 @@
 //! One delivery on a scripted lock, ledger and mailbox: what it asks of them, and what it writes down, in each case that it
 //! tells apart. That all of it together keeps the promises is for `tests/simulation`.
 
+use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::{DatabaseError, DatabaseFailure};
 use maildrop_command::delivery::{
     self, Caller, CopyReport, Deferral, Delivered, Delivery, Manner, NotOpened, OwedCopy, Policy, Refusal, Stages,
-    Verdict, milliseconds,
+    Verdict, Whose, milliseconds,
 };
 use maildrop_command::ledger::{CopyHistory, CopyKey, CopyState, Journal, Ledger, OpenAttempt, Record};
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
@@ -130,6 +131,8 @@ struct Script {
     removed: VecDeque<Result<Removal, MailboxFailure>>,
     /// What was looked for: how, from which UID, from which moment on.
     searches: Vec<(Matching, Option<Position>, OffsetDateTime)>,
+    /// What was uploaded, and is not completed yet.
+    uploaded: Option<(String, bool, OffsetDateTime)>,
     /// What was appended: its bytes, `\Seen`, its time.
     appends: Vec<(String, bool, OffsetDateTime)>,
     /// What was to be taken out, and the one to keep.
@@ -143,6 +146,7 @@ fn script() -> Script {
         appended: VecDeque::new(),
         removed: VecDeque::new(),
         searches: Vec::new(),
+        uploaded: None,
         appends: Vec::new(),
         removals: Vec::new(),
     }
@@ -155,14 +159,27 @@ impl Mailbox for Scripted {
         Ok(self.0.borrow().position)
     }
 
-    fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
-        let mut script = self.0.borrow_mut();
-        if !go_ahead() {
-            return Appended::Withheld;
-        }
-        script.appends.push((String::from_utf8_lossy(copy.bytes).into_owned(), copy.seen, copy.arrived));
-        script.appended.pop_front().unwrap_or(Appended::Stored(Some(uid(100))))
+    fn upload(&mut self, copy: &NewCopy<'_>) -> Result<(), Appended> {
+        let uploaded = (String::from_utf8_lossy(copy.bytes).into_owned(), copy.seen, copy.arrived);
+        self.0.borrow_mut().uploaded = Some(uploaded);
+        Ok(())
     }
+
+    fn complete(&mut self) {
+        let mut script = self.0.borrow_mut();
+        let uploaded = script.uploaded.take();
+        script.appends.extend(uploaded);
+    }
+
+    fn answer(&mut self) -> Appended {
+        self.0.borrow_mut().appended.pop_front().unwrap_or(Appended::Stored(Some(uid(100))))
+    }
+
+    fn withhold(&mut self) {
+        self.0.borrow_mut().uploaded = None;
+    }
+
+    fn patient_until(&mut self, _: Option<Deadline>) {}
 
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
         let mut script = self.0.borrow_mut();
@@ -292,7 +309,7 @@ impl Case {
         let delivery = Delivery {
             message: &message,
             sender: "lisa@gmail.com",
-            recipient: "doug@mail.axial.net",
+            recipients: &["doug@mail.axial.net".to_owned()],
             queue_id: Some("4cXyz"),
             lock: &lock(),
             attempt: OURS,
@@ -312,8 +329,8 @@ impl Case {
             name: &str,
             mailbox: Result<&'a mut dyn Mailbox, NotOpened>,
         ) -> OwedCopy<'a> {
-            let (authors, user, mailbox_name) = (role == Role::Sender, user.into(), name.into());
-            OwedCopy { role, authors, user, mailbox_name, mailbox }
+            let whose = if role == Role::Sender { Whose::Authors } else { Whose::Recipients(vec![0]) };
+            OwedCopy { role, whose, user: user.into(), mailbox_name: name.into(), mailbox }
         }
         let (mut inbox, mut sent) = (Scripted(Rc::clone(&self.inbox)), Scripted(Rc::clone(&self.sent)));
         let mut owed = vec![owe(Role::Recipient, "doug", "INBOX", open(&mut inbox, self.closed[0]))];
@@ -321,7 +338,9 @@ impl Case {
             let sent = if self.left { Err(NotOpened::LeftToTheAuthor) } else { open(&mut sent, self.closed[1]) };
             owed.push(owe(Role::Sender, "lisa", "Sent", sent));
         }
-        delivery::deliver(&delivery, &mut self.database, owed, &mut Stages::default())
+        let mut results = delivery::deliver(&delivery, &mut self.database, owed, &mut Stages::default());
+        assert_eq!(results.len(), 1);
+        results.remove(0)
     }
 
     fn manners(&mut self) -> Vec<Manner> {
@@ -886,6 +905,7 @@ fn one_machine_waits_half_a_minute_for_a_lock_for_nobody_who_died_and_a_day_for_
         lock_wait: Duration::from_secs(30),
         settle: Duration::ZERO,
         sent_retry_for: Duration::from_hours(24),
+        batch_patience: Duration::from_secs(5),
         over_quota_refuses: false,
         look_in_sent: false,
         keep_source_up_to: 0,

@@ -27,7 +27,6 @@ fn opener() {
         identity: &identity("a message"),
         lock: &LockName::new("maildrop", b"1"),
         message_id: "1",
-        recipient: "doug@mail.axial.net",
         queue_id: None,
         host: "mx1.example",
         pid: std::process::id(),
@@ -36,6 +35,7 @@ fn opener() {
             role: Role::Sender,
             user: "lisa@mail.axial.net",
             mailbox: "Sent",
+            recipient: "doug@mail.axial.net",
             position: None,
         }],
     };

@@ -37,14 +37,13 @@ fn scene() -> Scene {
 impl Scene {
     fn journal(&self, ledger: &mut dyn Ledger, recipient: &str, position: Option<Position>) -> Uuid {
         let attempt = Uuid::now_v7();
-        let copy = |key, role, user, mailbox| JournalCopy { key, role, user, mailbox, position };
+        let copy = |key, role, user, mailbox| JournalCopy { key, role, user, mailbox, recipient, position };
         ledger
             .journal(&Journal {
                 attempt,
                 identity: &self.identity,
                 lock: &self.lock,
                 message_id: "1@x",
-                recipient,
                 queue_id: Some("4bXyz"),
                 host: "mx1.example",
                 pid: 17,

@@ -159,7 +159,7 @@ impl Ledger for Connection<'_> {
             attempt: journal.attempt,
             lock: *journal.lock.digest(),
             key: copy.key,
-            recipient: journal.recipient.to_owned(),
+            recipient: copy.recipient.to_owned(),
             started: 0,
             ended: false,
             position: position_parts(copy.position),

@@ -2,10 +2,12 @@
 
 use crate::world::{Change, Fate, Name, Point, SimulatedBox, Stored, UnderWay, World, placement_parts, position_parts};
 use corosensei::Yielder;
+use maildrop_command::base::deadline::Deadline;
 use maildrop_command::mailbox::{
     Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
     Wanted,
 };
+use maildrop_command::message::Identity;
 use std::cell::RefCell;
 use std::rc::Rc;
 use time::OffsetDateTime;
@@ -16,6 +18,14 @@ pub struct SimulatedMailbox<'y> {
     pub world: Rc<RefCell<World>>,
     pub yielder: &'y Yielder<Fate, Point>,
     pub alive: bool,
+    /// The copy that was uploaded, and whether the lock was lost by then.
+    uploaded: Option<(Identity, bool)>,
+}
+
+impl<'y> SimulatedMailbox<'y> {
+    pub fn new(name: Name, number: usize, world: Rc<RefCell<World>>, yielder: &'y Yielder<Fate, Point>) -> Self {
+        Self { name, number, world, yielder, alive: true, uploaded: None }
+    }
 }
 
 impl SimulatedMailbox<'_> {
@@ -55,9 +65,13 @@ impl SimulatedMailbox<'_> {
     /// Sends what changes the mailbox: from here on others may run, the process may die, and it is carried out all the
     /// same, now, later, or never. `false`: the connection ended.
     fn send(&mut self, call: &'static str, what: Change) -> bool {
+        self.put_under_way(what);
+        self.wait_for_server(call)
+    }
+
+    fn put_under_way(&mut self, what: Change) {
         let (mailbox, process) = (self.name, self.number);
         self.world.borrow_mut().under_way.push(UnderWay { mailbox, process, abandoned: false, what });
-        self.wait_for_server(call)
     }
 
     /// Others may run, while the server has not carried out what is under way.
@@ -92,29 +106,34 @@ impl Mailbox for SimulatedMailbox<'_> {
         self.ask("position", position, |told, world, me| world.tell(me, &position_parts(*told)))
     }
 
-    fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
+    fn upload(&mut self, copy: &NewCopy<'_>) -> Result<(), Appended> {
         if !self.alive {
-            return Appended::NotSent(self.error(MailboxFailure::ConnectionLost));
+            return Err(Appended::NotSent(self.error(MailboxFailure::ConnectionLost)));
         }
         // While the literal is on its way.
         match self.stop("append", false) {
             Fate::Go => {}
             Fate::Lose | Fate::LoseUnnoticed => {
-                return Appended::NotSent(self.error(MailboxFailure::ConnectionLost));
+                return Err(Appended::NotSent(self.error(MailboxFailure::ConnectionLost)));
             }
-            Fate::Refuse => return Appended::Refused(self.error(MailboxFailure::OverQuota)),
+            Fate::Refuse => return Err(Appended::Refused(self.error(MailboxFailure::OverQuota))),
         }
-        let too_late = self.has_lost_the_lock();
-        if !go_ahead() {
-            self.alive = false;
-            return Appended::Withheld;
-        }
+        self.uploaded = Some((*copy.identity, self.has_lost_the_lock()));
+        Ok(())
+    }
+
+    /// The last CRLF is on its way.
+    fn complete(&mut self) {
+        let (identity, too_late) = self.uploaded.expect("it was uploaded");
         if too_late {
             self.world.borrow_mut().breaks("TWICE: the last CRLF was sent after the lock was lost");
         }
-        // The last CRLF is on its way.
-        let identity = *copy.identity;
-        if !self.send("append sent", Change::Append(identity)) {
+        self.put_under_way(Change::Append(identity));
+    }
+
+    fn answer(&mut self) -> Appended {
+        let (identity, _) = self.uploaded.take().expect("it was uploaded");
+        if !self.wait_for_server("append sent") {
             return Appended::Unknown(self.error(MailboxFailure::ConnectionLost));
         }
         self.take_mine();
@@ -128,6 +147,12 @@ impl Mailbox for SimulatedMailbox<'_> {
         }
         Appended::Stored(placement)
     }
+
+    fn withhold(&mut self) {
+        (self.uploaded, self.alive) = (None, false);
+    }
+
+    fn patient_until(&mut self, _: Option<Deadline>) {}
 
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
         let (identity, since, matching) = (*wanted.identity, wanted.since, wanted.matching);

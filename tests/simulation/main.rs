@@ -28,7 +28,7 @@ mod world;
 use choice::{Choice, Every, Extent, Random};
 use mistake::Mistake;
 use run::{Ended, Trace, run};
-use scenario::{Before, Job, Left, Scenario, to, two_recipients};
+use scenario::{Before, Job, Left, Scenario, to, to_all, two_recipients};
 use std::time::{Duration, Instant};
 use world::{Engine, SETTLE};
 
@@ -219,6 +219,7 @@ fn after_a_crash(before: Before, engine: Engine) -> Scenario {
     let name = match before {
         Before::Nothing => "nothing before",
         Before::UnderWay => "a copy is on its way",
+        Before::SentUnderWay => "a Sent copy is on its way, and INBOX is done",
         Before::BesideRecorded => "a copy beside the recorded one",
         Before::TwoUnrecorded => "two copies, and none recorded",
         Before::WentBack | Before::MadeAnew | Before::Renumbered => "a mailbox from a backup",
@@ -392,8 +393,55 @@ fn every_schedule_where_a_caller_dies() {
     }
 }
 
+/// Several recipients under one lock, as LMTP brings them, beside others that come by pipe(8).
+fn a_batch(engine: Engine) -> Scenario {
+    Scenario { name: "a batch", jobs: vec![to_all(&["scuba", "doug"])], ..two_recipients(engine) }
+}
+
+#[test]
+fn random_schedules_of_a_batch() {
+    for engine in [Engine::Postgresql, Engine::Mysql] {
+        random(&a_batch(engine));
+        random(&Scenario { refusals: true, ..a_batch(engine) });
+        let jobs = vec![to_all(&["scuba", "doug"]), to("kim")];
+        random(&Scenario { name: "a batch beside a pipe", jobs, ..two_recipients(engine) });
+        let jobs = vec![to_all(&["scuba", "doug"]), to_all(&["kim", "scuba"])];
+        random(&Scenario { name: "two batches with a recipient in common", jobs, ..two_recipients(engine) });
+        let jobs = vec![to_all(&["scuba", "doug", "lisa", "kim"])];
+        random(&Scenario { name: "a larger batch", jobs, refusals: true, ..two_recipients(engine) });
+    }
+}
+
+#[test]
+fn random_schedules_of_a_batch_where_more_goes_wrong() {
+    let batch = || a_batch(Engine::Postgresql);
+    random(&batch().with("a batch, and owners", |left| left.owner_acts = 2));
+    random(&batch().with("a batch, renumbered", |left| left.renumberings = 1));
+    random(&batch().with("a batch, and a fail-over", |left| left.fail_overs = 1));
+    random(&batch().with("a batch, and the clock", |left| left.clocks_set_back = 1));
+    random(&Scenario { uid_plus: false, ..batch() });
+    let sent_retry_for = Duration::from_millis(SETTLE.unsigned_abs()) * 3 / 2;
+    random(&Scenario { refusals: true, sent_retry_for, ..batch() }.with("a batch, given up", |left| left.faults = 6));
+    for before in CRASHES.into_iter().chain([Before::SentUnderWay]) {
+        for engine in [Engine::Postgresql, Engine::Mysql] {
+            let jobs = vec![to_all(&["doug", "scuba"]), to("lisa")];
+            random(&Scenario { name: "a batch after a crash", jobs, ..after_a_crash(before, engine) });
+        }
+    }
+}
+
+#[test]
+fn every_schedule_of_a_batch() {
+    for engine in [Engine::Postgresql, Engine::Mysql] {
+        every(&small(a_batch(engine))).unwrap_or_else(|broken| panic!("{broken}"));
+        let jobs = vec![to_all(&["scuba", "doug"]), to("kim")];
+        every(&small(Scenario { name: "a batch beside a pipe", jobs, ..two_recipients(engine) }))
+            .unwrap_or_else(|broken| panic!("{broken}"));
+    }
+}
+
 /// Where a mistake shows, if it is one: much goes wrong in some, and in others little, but at the worst moment.
-fn where_mistakes_show(mistake: Option<Mistake>) -> [Scenario; 13] {
+fn where_mistakes_show(mistake: Option<Mistake>) -> [Scenario; 16] {
     let three = || vec![to("doug"), to("lisa"), to("scuba")];
     let two = |engine| Scenario { mistake, ..two_recipients(engine) };
     let crash = |before| Scenario { mistake, ..after_a_crash(before, Engine::Mysql) };
@@ -412,6 +460,10 @@ fn where_mistakes_show(mistake: Option<Mistake>) -> [Scenario; 13] {
         crash(Before::AboveOwners),
         crash(Before::DaysAgo),
         Scenario { mistake, ..cut_short(Engine::Mysql) },
+        Scenario { mistake, ..a_batch(Engine::Postgresql) },
+        Scenario { mistake, refusals: true, ..a_batch(Engine::Mysql) },
+        Scenario { jobs: vec![to_all(&["doug", "scuba"])], ..crash(Before::SentUnderWay) }
+            .with("a batch, a copy lands", calm),
     ]
 }
 
@@ -477,5 +529,8 @@ each_mistake_is_found! {
     taking_out_what_is_below_it: NoFloor,
     searching_a_whole_mailbox_from_today: SearchFromToday,
     ending_the_attempts_of_everybody: EndsEverybodys,
+    answering_before_the_record: ReplyBeforeRecord,
+    answering_a_recipient_who_was_left_out: OneLeftOut,
+    not_waiting_for_what_another_recipient_sent_to_sent: OnlyTheBearersCount,
     taking_the_end_of_file_for_the_end_of_the_message: NoLookAtTheCaller,
 }

@@ -12,9 +12,10 @@ use crate::database::Connection;
 use crate::mailbox::SimulatedMailbox;
 use crate::scenario::Scenario;
 use crate::world::{Name, Row, SETTLE};
+use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::DatabaseError;
-use maildrop_command::delivery::{Deferral, Refusal};
-use maildrop_command::ledger::{CopyHistory, CopyKey, EndedAttempt, Journal, Ledger, Outcome, Record};
+use maildrop_command::delivery::{Deferral, Delivered, Refusal};
+use maildrop_command::ledger::{CopyHistory, CopyKey, EndedAttempt, Journal, Ledger, OpenAttempt, Outcome, Record};
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use maildrop_command::mailbox::{
     Appended, Found, FoundCopy, Mailbox, MailboxError, NewCopy, Placement, Position, Removal, Wanted,
@@ -79,19 +80,29 @@ pub enum Mistake {
     EndsEverybodys,
     /// Of two copies the one to keep is the first that is not marked `\Deleted`, and not the first.
     KeepsTheUnmarked,
+    /// The recipients are answered before the record has committed, or whatever came of it.
+    ReplyBeforeRecord,
+    /// Of several recipients, one whose copy failed is answered as if it was there.
+    OneLeftOut,
+    /// What an earlier attempt for another of the recipients has sent to Sent is taken for settled.
+    OnlyTheBearersCount,
     /// The end of what was written is taken for the end of the message: nobody asks whether its writer still lives.
     NoLookAtTheCaller,
 }
 
-/// What becomes of an outcome.
-pub fn outcome(mistake: Option<Mistake>, refusal: &Refusal) -> Result<(), String> {
-    match (mistake, refusal) {
-        (Some(Mistake::BusyIsDone), Refusal::Deferred(Deferral::Busy(_)))
-        | (Some(Mistake::UnknownIsDone), Refusal::Deferred(Deferral::Unknown(_)))
-        | (Some(Mistake::FailedCopyIsDone), Refusal::Deferred(Deferral::Mailbox(_))) => Ok(()),
-        (_, Refusal::Deferred(Deferral::Busy(_))) => Err("busy".into()),
-        _ => Err(refusal.to_string()),
-    }
+/// What becomes of the outcomes, a value for each recipient of a process.
+pub fn outcomes(mistake: Option<Mistake>, results: Vec<Result<Delivered, Refusal>>) -> Vec<Result<(), String>> {
+    let one_is_delivered = results.iter().any(Result::is_ok);
+    let outcome = |result: Result<Delivered, Refusal>| match (mistake, result) {
+        (_, Ok(_))
+        | (Some(Mistake::BusyIsDone), Err(Refusal::Deferred(Deferral::Busy(_))))
+        | (Some(Mistake::UnknownIsDone), Err(Refusal::Deferred(Deferral::Unknown(_))))
+        | (Some(Mistake::FailedCopyIsDone), Err(Refusal::Deferred(Deferral::Mailbox(_)))) => Ok(()),
+        (Some(Mistake::OneLeftOut), Err(_)) if one_is_delivered => Ok(()),
+        (_, Err(Refusal::Deferred(Deferral::Busy(_)))) => Err("busy".into()),
+        (_, Err(refusal)) => Err(refusal.to_string()),
+    };
+    results.into_iter().map(outcome).collect()
 }
 
 /// What two mailboxes and a database of one process share.
@@ -105,21 +116,13 @@ pub struct Database<'y> {
     /// What was read too early.
     stale: Vec<CopyHistory>,
     attempt: Uuid,
-    recipient: String,
+    recipients: Vec<String>,
     lock: Option<LockName>,
 }
 
 impl<'y> Database<'y> {
     pub fn new(process: Connection<'y>, mistake: Option<Mistake>, pending: Pending) -> Self {
-        Self {
-            process,
-            mistake,
-            pending,
-            stale: Vec::new(),
-            attempt: Uuid::nil(),
-            recipient: String::new(),
-            lock: None,
-        }
+        Self { process, mistake, pending, stale: Vec::new(), attempt: Uuid::nil(), recipients: Vec::new(), lock: None }
     }
 }
 
@@ -147,7 +150,8 @@ impl NamedLock for Database<'_> {
 impl Ledger for Database<'_> {
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
         self.process.try_journal(journal)?;
-        (self.attempt, self.recipient) = (journal.attempt, journal.recipient.to_owned());
+        self.attempt = journal.attempt;
+        self.recipients = journal.copies.iter().map(|copy| copy.recipient.to_owned()).collect();
         if matches!(self.mistake, Some(Mistake::LookBeforeLock | Mistake::JournalReadOnce)) {
             let keys: Vec<CopyKey> = journal.copies.iter().map(|copy| copy.key).collect();
             self.stale = self.process.look(&keys)?;
@@ -174,13 +178,20 @@ impl Ledger for Database<'_> {
                     }
                 }
                 (Some(Mistake::NoRecheck), _) if history.delivered.is_some() => {
-                    let ours = |recipient: &str| recipient == self.recipient;
+                    let ours = |recipient: &String| self.recipients.contains(recipient);
                     history.open_attempts.retain(|open| open.attempt == self.attempt || !ours(&open.recipient));
                 }
                 (Some(Mistake::NoSettle), _) => {
                     for open in history.open_attempts.iter_mut().filter(|open| open.attempt != self.attempt) {
                         open.age += 2.0 * Duration::from_millis(SETTLE.unsigned_abs()).as_secs_f64();
                     }
+                }
+                (Some(Mistake::OnlyTheBearersCount), _) => {
+                    let ours = |open: &&OpenAttempt| open.attempt == self.attempt;
+                    let bearer = history.open_attempts.iter().find(ours).map(|open| open.recipient.clone());
+                    let others = history.open_attempts.iter_mut();
+                    let others = others.filter(|open| bearer.as_ref().is_some_and(|bearer| *bearer != open.recipient));
+                    others.for_each(|open| open.recipient = "somebody else".into());
                 }
                 (Some(Mistake::NoFloor), _) => {
                     let positions = history.open_attempts.iter_mut().filter_map(|open| open.position.as_mut());
@@ -193,6 +204,11 @@ impl Ledger for Database<'_> {
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
+        if self.mistake == Some(Mistake::ReplyBeforeRecord) {
+            // It is told nothing of what comes of it.
+            let _ = self.process.record(record);
+            return Ok(());
+        }
         if self.mistake == Some(Mistake::LetGoBeforeRecord)
             && let Some(lock) = &self.lock
         {
@@ -231,6 +247,8 @@ pub struct MistakenMailbox<'y> {
     pub mailbox: SimulatedMailbox<'y>,
     pub mistake: Option<Mistake>,
     pub pending: Pending,
+    /// What is recorded before it is appended.
+    pub pretended: Option<Identity>,
 }
 
 impl MistakenMailbox<'_> {
@@ -255,12 +273,35 @@ impl Mailbox for MistakenMailbox<'_> {
         self.mailbox.position()
     }
 
-    fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
-        if self.mistake == Some(Mistake::RecordBeforeAppend) && go_ahead() {
-            self.pending.borrow_mut().push((self.mailbox.name, *copy.identity));
-            return Appended::Stored(None);
+    fn upload(&mut self, copy: &NewCopy<'_>) -> Result<(), Appended> {
+        if self.mistake == Some(Mistake::RecordBeforeAppend) {
+            self.pretended = Some(*copy.identity);
+            return Ok(());
         }
-        self.mailbox.append(copy, go_ahead)
+        self.mailbox.upload(copy)
+    }
+
+    fn complete(&mut self) {
+        match self.pretended {
+            Some(identity) => self.pending.borrow_mut().push((self.mailbox.name, identity)),
+            None => self.mailbox.complete(),
+        }
+    }
+
+    fn answer(&mut self) -> Appended {
+        match self.pretended.take() {
+            Some(_) => Appended::Stored(None),
+            None => self.mailbox.answer(),
+        }
+    }
+
+    fn withhold(&mut self) {
+        self.pretended = None;
+        self.mailbox.withhold();
+    }
+
+    fn patient_until(&mut self, until: Option<Deadline>) {
+        self.mailbox.patient_until(until);
     }
 
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {

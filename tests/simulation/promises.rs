@@ -2,21 +2,22 @@
 
 use crate::run::Messages;
 use crate::scenario::{A_LONG_TIME, Before, Job, Left, Scenario};
-use crate::world::{Attempt, Name, Row, SimulatedBox, World};
+use crate::world::{Attempt, Name, Row, SimulatedBox, UnderWay, World};
 use maildrop_command::ledger::CopyKey;
 use maildrop_command::mailbox::Placement;
 use maildrop_command::message::Identity;
 use maildrop_command::message::Role;
 
-/// The copies that a job owes.
-fn owed(job: &Job, messages: &Messages) -> Vec<(Name, CopyKey)> {
+/// The copy that a job owes to a recipient.
+fn inbox(job: &Job, recipient: &'static str, messages: &Messages) -> (Name, CopyKey) {
     let identity = messages[job.message].identity();
-    let inbox = CopyKey::new(identity, Role::Recipient, job.recipient, "INBOX");
-    let mut owed = vec![((job.recipient, "INBOX"), inbox)];
-    if job.sent {
-        owed.push((("lisa", "Sent"), CopyKey::new(identity, Role::Sender, "lisa", "Sent")));
-    }
-    owed
+    ((recipient, "INBOX"), CopyKey::new(identity, Role::Recipient, recipient, "INBOX"))
+}
+
+/// The copy that it owes to the author.
+fn sent(job: &Job, messages: &Messages) -> Option<(Name, CopyKey)> {
+    let identity = messages[job.message].identity();
+    job.sent.then(|| (("lisa", "Sent"), CopyKey::new(identity, Role::Sender, "lisa", "Sent")))
 }
 
 /// A sender's copy that could not be appended for long enough stays owed, and is no loss.
@@ -24,12 +25,14 @@ fn may_stay_owed(scenario: &Scenario, name: Name) -> bool {
     name.1 == "Sent" && scenario.sent_retry_for < A_LONG_TIME
 }
 
-/// A process exits 0: it was not told that another one holds the lock, nothing that an earlier run for the same recipient
-/// sent can still come of it, the copies are there, and they are recorded.
-pub fn exit_0(
+/// A recipient is answered 250, or a process exits 0: it was not told that another one holds the lock, nothing that an earlier run
+/// for the same recipient sent can still come of it, the copy is there, and it is recorded. So is the author's, unless somebody of
+/// the job is to come back.
+pub fn delivered(
     scenario: &Scenario,
     process: usize,
-    job: usize,
+    (job, recipient): (usize, &'static str),
+    nobody_comes_back: bool,
     messages: &Messages,
     world: &World,
 ) -> Result<(), String> {
@@ -37,11 +40,19 @@ pub fn exit_0(
         return Err("exit 0 of a process that was told that another one holds the lock".into());
     }
     let earlier = |number| number != process && scenario.job_of(number) == Some(job);
-    if world.under_way.iter().any(|sent| earlier(sent.process)) && !world.forgot {
+    let job = &scenario.jobs[job];
+    let (own, author) = (inbox(job, recipient, messages), sent(job, messages));
+    // Of the author's copy, the one who comes back is the recipient that the journal names.
+    let bore = |number: usize| {
+        let attempt = Scenario::attempt_of(number);
+        let row = |it: &&Attempt| it.attempt == attempt && author.is_some_and(|(_, key)| it.key == key);
+        world.attempts.iter().find(row).is_none_or(|row| row.recipient == recipient)
+    };
+    let concerns = |sent: &UnderWay| sent.mailbox == own.0 || (sent.mailbox.1 == "Sent" && bore(sent.process));
+    if world.under_way.iter().any(|sent| earlier(sent.process) && concerns(sent)) && !world.forgot {
         return Err("exit 0, and what an earlier run for the same recipient sent may still be carried out".into());
     }
-    let job = &scenario.jobs[job];
-    for (name, key) in owed(job, messages) {
+    for (name, key) in std::iter::once(own).chain(author.filter(|_| nobody_comes_back)) {
         match world.copies.get(&key) {
             Some(Row::Delivered(_)) => {}
             Some(Row::Owed) if may_stay_owed(scenario, name) => continue,
@@ -65,7 +76,8 @@ pub fn deferred(scenario: &Scenario, process: usize, left: Left, world: &World) 
     let is_before = |it: &Attempt| it.attempt != mine.attempt && it.started <= mine.started;
     // Of two who run at once under different locks, each may be put off by the other.
     let meets_another_lock = world.attempts.iter().any(|it| it.lock != mine.lock);
-    let defers_to_another = world.attempts.iter().any(|it| it.recipient == mine.recipient && is_before(it));
+    let own = scenario.job_of(process).map_or(&[][..], |job| &scenario.jobs[job].recipients[..]);
+    let defers_to_another = world.attempts.iter().any(|it| own.contains(&it.recipient.as_str()) && is_before(it));
     if undisturbed && scenario.before == Before::Nothing && !defers_to_another && !meets_another_lock {
         return Err("deferred, although it had the lock, and nothing had gone wrong".into());
     }
@@ -95,7 +107,7 @@ fn is_there(name: Name, key: CopyKey, job: &Job, messages: &Messages, world: &Wo
 }
 
 /// All processes have finished or died, and every retry has run.
-pub fn ended(scenario: &Scenario, done: &[bool], messages: &Messages, world: &World) -> Result<(), String> {
+pub fn ended(scenario: &Scenario, done: &[Vec<bool>], messages: &Messages, world: &World) -> Result<(), String> {
     if let Some(promise) = world.broken {
         return Err(promise.into());
     }
@@ -103,13 +115,15 @@ pub fn ended(scenario: &Scenario, done: &[bool], messages: &Messages, world: &Wo
         return Err("a lock is still held".into());
     }
     for (job, done) in scenario.jobs.iter().zip(done) {
-        if !done && job.retried {
-            return Err(format!("{} was never delivered", job.recipient));
-        }
-        if !done {
-            continue;
-        }
-        for (name, key) in owed(job, messages) {
+        let somebody = done.iter().any(|done| *done);
+        let of_recipients = job.recipients.iter().zip(done).map(|(name, done)| (inbox(job, name, messages), *done));
+        for ((name, key), done) in of_recipients.chain(sent(job, messages).map(|sent| (sent, somebody))) {
+            if !done && job.retried {
+                return Err(format!("{name:?} was never delivered"));
+            }
+            if !done {
+                continue;
+            }
             if !(world.copies.get(&key) == Some(&Row::Owed) && may_stay_owed(scenario, name)) {
                 is_there(name, key, job, messages, world)?;
             }

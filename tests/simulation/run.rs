@@ -10,7 +10,7 @@ use crate::scenario::{A_LONG_TIME, Left, Scenario, lock_name};
 use crate::world::{Fate, Lingering, Name, Point, SETTLE, World};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
-use maildrop_command::delivery::{self, Caller, Delivery, NoCaller, OwedCopy, Policy, Stages};
+use maildrop_command::delivery::{self, Caller, Delivery, NoCaller, OwedCopy, Policy, Stages, Whose};
 use maildrop_command::message::Message;
 use maildrop_command::message::Role;
 use std::cell::RefCell;
@@ -19,11 +19,14 @@ use std::rc::Rc;
 use std::time::Duration;
 use time::OffsetDateTime;
 
-type Routine = Coroutine<Fate, Point, Result<(), String>>;
+/// It returns what came of each recipient.
+type Routine = Coroutine<Fate, Point, Vec<Result<(), String>>>;
 
 struct Running {
     number: usize,
     job: usize,
+    /// The recipients that it delivers to, by their places in the job.
+    recipients: Vec<usize>,
     at: Point,
     routine: Option<Routine>,
 }
@@ -100,7 +103,8 @@ struct Schedule<'s> {
     running: Vec<Running>,
     /// Jobs that were deferred, or whose process died.
     waiting: Vec<usize>,
-    done: Vec<bool>,
+    /// Which recipients of each job are delivered.
+    done: Vec<Vec<bool>>,
     /// How often each job was started.
     started: Vec<usize>,
     left: Left,
@@ -123,7 +127,7 @@ pub fn run(scenario: &Scenario, choice: &mut Choice, trace: &mut Trace) -> Resul
         messages,
         running: Vec::new(),
         waiting: Vec::new(),
-        done: vec![false; scenario.jobs.len()],
+        done: scenario.jobs.iter().map(|job| vec![false; job.recipients.len()]).collect(),
         started: vec![0; scenario.jobs.len()],
         left: scenario.left,
         last: None,
@@ -175,9 +179,13 @@ impl Schedule<'_> {
         if self.scenario.is_cut(number) {
             self.world.borrow_mut().orphans.insert(number);
         }
-        let mut routine = process(number, self.scenario, job, Rc::clone(&self.world), Rc::clone(&self.messages));
+        let recipients: Vec<usize> = (0..self.done[job].len()).filter(|&place| !self.done[job][place]).collect();
+        let (world, messages) = (Rc::clone(&self.world), Rc::clone(&self.messages));
+        let mut routine = process(number, self.scenario, job, &recipients, world, messages);
         match routine.resume(Fate::Go) {
-            CoroutineResult::Yield(at) => self.running.push(Running { number, job, at, routine: Some(routine) }),
+            CoroutineResult::Yield(at) => {
+                self.running.push(Running { number, job, recipients, at, routine: Some(routine) });
+            }
             CoroutineResult::Return(_) => unreachable!("a delivery makes at least one call"),
         }
     }
@@ -234,30 +242,39 @@ impl Schedule<'_> {
                         CoroutineResult::Return(result) => result,
                     }
                 };
+                let recipients = std::mem::take(&mut self.running[which].recipients);
                 drop(self.running.remove(which));
                 let unheard = self.world.borrow().orphans.contains(&number);
-                match result {
-                    Ok(()) if self.scenario.is_cut(number) => {
-                        trace.say(|| format!("job {job} is delivered, cut short, and nobody hears of it"));
-                        self.is_deferred(job);
-                    }
-                    Ok(()) => {
-                        trace.say(|| format!("job {job} is delivered"));
-                        promises::exit_0(self.scenario, number, job, &self.messages, &self.world.borrow())?;
-                        if unheard {
-                            trace.say(|| "and nobody hears of it".into());
-                            self.is_deferred(job);
-                        } else {
-                            self.done[job] = true;
+                let whole = !self.scenario.is_cut(number);
+                // All hear it at once.
+                for (&place, _) in recipients.iter().zip(&result).filter(|(_, result)| result.is_ok()) {
+                    self.done[job][place] = whole && !unheard;
+                }
+                // As far as this process knows.
+                let known = |place: usize| self.done[job][place] || recipients.contains(&place);
+                let nobody_comes_back = result.iter().all(Result::is_ok) && (0..self.done[job].len()).all(known);
+                for (&place, result) in recipients.iter().zip(&result) {
+                    let recipient = self.scenario.jobs[job].recipients[place];
+                    match result {
+                        Ok(()) if !whole => {
+                            trace.say(|| format!("{recipient} is delivered, cut short, and nobody hears of it"));
+                        }
+                        Ok(()) => {
+                            trace.say(|| format!("job {job}: {recipient} is delivered"));
+                            let (scenario, world) = (self.scenario, self.world.borrow());
+                            let who = (job, recipient);
+                            promises::delivered(scenario, number, who, nobody_comes_back, &self.messages, &world)?;
+                        }
+                        Err(why) => {
+                            trace.say(|| format!("job {job}: {recipient} is deferred: {why}"));
+                            if !unheard {
+                                promises::deferred(self.scenario, number, self.left, &self.world.borrow())?;
+                            }
                         }
                     }
-                    Err(why) => {
-                        trace.say(|| format!("job {job} is deferred: {why}"));
-                        if !unheard {
-                            promises::deferred(self.scenario, number, self.left, &self.world.borrow())?;
-                        }
-                        self.is_deferred(job);
-                    }
+                }
+                if self.done[job].iter().any(|done| !done) {
+                    self.is_deferred(job);
                 }
                 self.world.borrow_mut().is_gone(number);
             }
@@ -346,9 +363,11 @@ fn process(
     number: usize,
     scenario: &Scenario,
     job: usize,
+    recipients: &[usize],
     world: Rc<RefCell<World>>,
     messages: Rc<Messages>,
 ) -> Routine {
+    let recipients: Vec<&'static str> = recipients.iter().map(|&place| scenario.jobs[job].recipients[place]).collect();
     let (job, sent_retry_for, mistake) = (scenario.jobs[job].clone(), scenario.sent_retry_for, scenario.mistake);
     let cut = scenario.is_cut(number);
     let stack = STACKS.with_borrow_mut(Vec::pop).unwrap_or_default();
@@ -358,6 +377,7 @@ fn process(
             lock_wait: Duration::ZERO,
             settle: Duration::from_millis(SETTLE.unsigned_abs()),
             sent_retry_for,
+            batch_patience: Duration::from_secs(60),
             over_quota_refuses: false,
             look_in_sent: false,
             keep_source_up_to: 0,
@@ -366,7 +386,7 @@ fn process(
         let delivery = Delivery {
             message,
             sender: "lisa@gmail.com",
-            recipient: job.recipient,
+            recipients: &recipients.iter().map(ToString::to_string).collect::<Vec<_>>(),
             queue_id: None,
             lock: &lock_name(job.namespace),
             attempt: Scenario::attempt_of(number),
@@ -378,29 +398,26 @@ fn process(
             restore: job.restore,
         };
         let pending = Pending::default();
-        let mut mailboxes = vec![(job.recipient, "INBOX")];
+        let mut mailboxes: Vec<Name> = recipients.iter().map(|&recipient| (recipient, "INBOX")).collect();
         mailboxes.extend(job.sent.then_some(("lisa", "Sent")));
         let mut mailboxes: Vec<(Name, MistakenMailbox<'_>)> = mailboxes
             .into_iter()
             .map(|name| {
-                let mailbox = SimulatedMailbox { name, number, world: Rc::clone(&world), yielder, alive: true };
-                (name, MistakenMailbox { mailbox, mistake, pending: Rc::clone(&pending) })
+                let mailbox = SimulatedMailbox::new(name, number, Rc::clone(&world), yielder);
+                (name, MistakenMailbox { mailbox, mistake, pending: Rc::clone(&pending), pretended: None })
             })
             .collect();
-        let owed =
-            [Role::Recipient, Role::Sender].into_iter().zip(&mut mailboxes).map(|(role, (name, mailbox))| OwedCopy {
-                role,
-                authors: role == Role::Sender,
-                user: name.0.into(),
-                mailbox_name: name.1.into(),
-                mailbox: Ok(mailbox),
-            });
+        let owed = mailboxes.iter_mut().enumerate().map(|(place, (name, mailbox))| OwedCopy {
+            role: if place < recipients.len() { Role::Recipient } else { Role::Sender },
+            whose: if place < recipients.len() { Whose::Recipients(vec![place]) } else { Whose::Authors },
+            user: name.0.into(),
+            mailbox_name: name.1.into(),
+            mailbox: Ok(mailbox),
+        });
         let owed = owed.collect();
         let connection = Connection { number, world: Rc::clone(&world), yielder, alive: true };
         let mut database = Database::new(connection, mistake, Rc::clone(&pending));
-        match delivery::deliver(&delivery, &mut database, owed, &mut Stages::default()) {
-            Ok(_) => Ok(()),
-            Err(refusal) => mistake::outcome(mistake, &refusal),
-        }
+        let results = delivery::deliver(&delivery, &mut database, owed, &mut Stages::default());
+        mistake::outcomes(mistake, results)
     })
 }

@@ -41,6 +41,8 @@ pub enum Before {
     Nothing,
     /// A delivery to scuba died, and its Sent copy is still on its way.
     UnderWay,
+    /// The same, but what it appended to INBOX is there, and recorded.
+    SentUnderWay,
     /// It came before another one, which somebody appended, recorded, and knows nothing of it.
     BesideRecorded,
     /// Two deliveries died, and left two Sent copies, none of them recorded.
@@ -95,7 +97,7 @@ impl Before {
         }
         let days_old = if self == Self::DaysAgo { 3 } else { 0 };
         let started = match self {
-            Self::UnderWay => world.clock,
+            Self::UnderWay | Self::SentUnderWay => world.clock,
             Self::DaysAgo => world.clock - days_old * 24 * 60 * 60 * 1000,
             _ => world.clock - SETTLE - 1000,
         };
@@ -105,7 +107,9 @@ impl Before {
             let (lock, position) = (*lock_name(NAMESPACE).digest(), Some((1, noted)));
             world.attempts.push(Attempt { attempt, lock, key, recipient, started, ended: false, position });
         };
-        died(0, "scuba", inbox_key);
+        if self != Self::SentUnderWay {
+            died(0, "scuba", inbox_key);
+        }
         died(0, "scuba", sent_key);
         if matches!(self, Self::TwoUnrecorded | Self::AboveOwners) {
             died(1, "doug", sent_key);
@@ -140,7 +144,10 @@ impl Before {
             return;
         }
         stored(inbox, 2);
-        if self == Self::UnderWay {
+        if matches!(self, Self::UnderWay | Self::SentUnderWay) {
+            if self == Self::SentUnderWay {
+                world.copies.insert(inbox_key, Row::Delivered(Some((1, 2))));
+            }
             let what = Change::Append(identity);
             world.under_way.push(UnderWay { mailbox: sent, process: LONG_DEAD, abandoned: true, what });
             return;
@@ -182,10 +189,10 @@ pub struct Left {
     pub callers_die: usize,
 }
 
-/// One message for one envelope recipient.
+/// One message for its envelope recipients: one by pipe(8), or several by LMTP.
 #[derive(Clone, Debug)]
 pub struct Job {
-    pub recipient: &'static str,
+    pub recipients: Vec<&'static str>,
     pub message: usize,
     pub sent: bool,
     /// Postfix tries again until it hears 0; an operator's replay that failed may be forgotten.
@@ -202,7 +209,12 @@ pub struct Job {
 pub const NAMESPACE: &str = "simulation";
 
 pub fn to(recipient: &'static str) -> Job {
-    Job { recipient, message: 0, sent: true, retried: true, restore: false, namespace: NAMESPACE, cut: false }
+    to_all(&[recipient])
+}
+
+pub fn to_all(recipients: &[&'static str]) -> Job {
+    let recipients = recipients.to_vec();
+    Job { recipients, message: 0, sent: true, retried: true, restore: false, namespace: NAMESPACE, cut: false }
 }
 
 /// The name of the lock of all messages here, on a host of that namespace.

@@ -190,7 +190,6 @@ impl Mail {
             identity: &self.identity,
             lock: &self.lock,
             message_id: &self.message_id,
-            recipient: &self.recipient,
             queue_id: Some("4XyZ"),
             host: "mx1.example.com",
             pid: 4711,
@@ -200,9 +199,17 @@ impl Mail {
                     role: Role::Recipient,
                     user: &self.recipient,
                     mailbox: "INBOX",
+                    recipient: &self.recipient,
                     position,
                 },
-                JournalCopy { key: self.sent(), role: Role::Sender, user: "lisa", mailbox: "Sent", position: None },
+                JournalCopy {
+                    key: self.sent(),
+                    role: Role::Sender,
+                    user: "lisa",
+                    mailbox: "Sent",
+                    recipient: &self.recipient,
+                    position: None,
+                },
             ],
         }
     }

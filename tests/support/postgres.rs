@@ -201,13 +201,14 @@ impl Mail {
 
     pub fn journal(&self, attempt: Uuid, position: Option<Position>) -> Journal<'_> {
         let [recipient, sender] = self.keys();
-        let copy = |key, role, user, mailbox| JournalCopy { key, role, user, mailbox, position };
+        let recipient_of_all = &self.recipient;
+        let copy =
+            |key, role, user, mailbox| JournalCopy { key, role, user, mailbox, recipient: recipient_of_all, position };
         Journal {
             attempt,
             identity: &self.identity,
             lock: &self.lock,
             message_id: &self.message_id,
-            recipient: &self.recipient,
             queue_id: Some("4XyZ12"),
             host: "mx1.example.com",
             pid: 4711,

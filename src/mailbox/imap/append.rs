@@ -1,73 +1,103 @@
 //! APPEND (RFC 3501 section 6.3.11): stores a copy; the result says whether it is stored, or that this is not known.
 
 use super::mailbox::{ImapMailbox, is_missing};
+use crate::imap::Broken;
 use crate::imap::argument::date_time;
 use crate::imap::conversation::Progress;
 use crate::imap::fetch;
 use crate::imap::wire::Answer;
 use crate::mailbox::{Appended, MailboxError, MailboxFailure, NewCopy};
+use std::time::Duration;
+
+/// An APPEND that is under way.
+pub(super) enum UnderWay {
+    /// All but its last CRLF is with the server.
+    Uploaded { tag: String },
+    /// Its last CRLF was sent; or the server answered, or the connection broke, at that.
+    Completed { tag: String, progress: Result<Progress, Broken> },
+}
 
 impl ImapMailbox {
-    /// Appends the copy; where the mailbox has gone since its position was asked for, it is created once more.
-    pub(super) fn append_or_create(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
+    /// Uploads the copy; where the mailbox has gone since its position was asked for, it is created once more.
+    pub(super) fn upload_or_create(&mut self, copy: &NewCopy<'_>) -> Result<(), Appended> {
         let doing = self.doing("appending to");
         if memchr::memchr(0, copy.bytes).is_some() {
             let detail = "a NUL cannot be sent (RFC 3501 section 4.3)";
-            return Appended::NotSent(MailboxError::new(MailboxFailure::Local, doing, detail));
+            return Err(Appended::NotSent(MailboxError::new(MailboxFailure::Local, doing, detail)));
         }
         loop {
-            let refusal = match self.try_append(&doing, copy, go_ahead) {
-                Ok(appended) => return appended,
-                Err(answer) => answer,
+            let command = match self.command("APPEND", &doing) {
+                Ok(command) if copy.seen => command.word("(\\Seen)"),
+                Ok(command) => command,
+                Err(error) => return Err(Appended::NotSent(error)),
             };
-            if refusal.is_ok() {
-                // It cannot have stored what it did not have.
-                self.conversation.give_up();
-                let detail = "the server said OK before it had the message";
-                return Appended::NotSent(MailboxError::new(MailboxFailure::Protocol, doing, detail));
-            }
-            if !is_missing(&refusal) || self.created || !self.conversation.is_usable() {
-                return Appended::Refused(refusal.refusal(&doing));
-            }
-            // RFC 3501 section 6.3.11: TRYCREATE. It was there a moment ago, and was removed since.
-            if let Err(error) = self.create() {
-                return Appended::Refused(error);
+            let command = command.word(&date_time(copy.arrived)).message(copy.bytes);
+            match self.conversation.begin(&command) {
+                Ok((tag, Progress::Sent)) => {
+                    self.append = Some(UnderWay::Uploaded { tag });
+                    return Ok(());
+                }
+                Ok((_, Progress::Answered(answer))) => match self.refused(&doing, &answer) {
+                    Appended::MadeAnew => {}
+                    refused => return Err(refused),
+                },
+                Err(broken) => return Err(Appended::NotSent(broken.while_doing(&doing))),
             }
         }
     }
 
-    /// `Err`: the server refused; or it said OK before it had the message, which makes no sense.
-    fn try_append(
-        &mut self,
-        doing: &str,
-        copy: &NewCopy<'_>,
-        go_ahead: &mut dyn FnMut() -> bool,
-    ) -> Result<Appended, Answer> {
-        let command = match self.command("APPEND", doing) {
-            Ok(command) if copy.seen => command.word("(\\Seen)"),
-            Ok(command) => command,
-            Err(error) => return Ok(Appended::NotSent(error)),
-        };
-        let command = command.word(&date_time(copy.arrived)).message(copy.bytes);
-        let tag = match self.conversation.begin(&command) {
-            Ok((tag, Progress::Sent)) => tag,
-            Ok((_, Progress::Answered(answer))) => return Err(answer),
-            Err(broken) => return Ok(Appended::NotSent(broken.while_doing(doing))),
-        };
-        if !go_ahead() {
-            // Whatever is sent now would end the command.
-            self.conversation.give_up();
-            return Ok(Appended::Withheld);
+    pub(super) fn complete_upload(&mut self) {
+        if let Some(UnderWay::Uploaded { tag }) = self.append.take() {
+            let progress = self.conversation.end(&tag);
+            self.append = Some(UnderWay::Completed { tag, progress });
         }
-        let answer = match self.conversation.end(&tag) {
+    }
+
+    pub(super) fn has_answer_within(&mut self, patience: Duration) -> bool {
+        let Some(UnderWay::Completed { tag, progress: progress @ Ok(Progress::Sent) }) = &mut self.append else {
+            return true;
+        };
+        match self.conversation.answer_within(tag, patience) {
+            Ok(None) => return false,
+            Ok(Some(answer)) => *progress = Ok(Progress::Answered(answer)),
+            Err(broken) => *progress = Err(broken),
+        }
+        true
+    }
+
+    pub(super) fn appended(&mut self) -> Appended {
+        let doing = self.doing("appending to");
+        let Some(UnderWay::Completed { tag, progress }) = self.append.take() else {
+            let detail = "no APPEND was completed: a bug of our own";
+            return Appended::NotSent(MailboxError::new(MailboxFailure::Internal, doing, detail));
+        };
+        let answer = match progress {
             Ok(Progress::Sent) => self.conversation.answer(&tag, &mut |_| {}),
             Ok(Progress::Answered(answer)) => Ok(answer),
             Err(broken) => Err(broken),
         };
         match answer {
-            Ok(answer) if answer.is_ok() => Ok(Appended::Stored(fetch::append_uid(&answer))),
-            Ok(answer) => Err(answer),
-            Err(broken) => Ok(Appended::Unknown(broken.while_doing(doing))),
+            Ok(answer) if answer.is_ok() => Appended::Stored(fetch::append_uid(&answer)),
+            Ok(answer) => self.refused(&doing, &answer),
+            Err(broken) => Appended::Unknown(broken.while_doing(&doing)),
+        }
+    }
+
+    /// An answer that is no success: the server refused, or said OK before it had the message, which makes no sense.
+    fn refused(&mut self, doing: &str, refusal: &Answer) -> Appended {
+        if refusal.is_ok() {
+            // It cannot have stored what it did not have.
+            self.conversation.give_up();
+            let detail = "the server said OK before it had the message";
+            return Appended::NotSent(MailboxError::new(MailboxFailure::Protocol, doing, detail));
+        }
+        if !is_missing(refusal) || self.created || !self.conversation.is_usable() {
+            return Appended::Refused(refusal.refusal(doing));
+        }
+        // RFC 3501 section 6.3.11: TRYCREATE. It was there a moment ago, and was removed since.
+        match self.create() {
+            Ok(()) => Appended::MadeAnew,
+            Err(error) => Appended::Refused(error),
         }
     }
 }

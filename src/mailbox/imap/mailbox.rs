@@ -1,5 +1,6 @@
 //! One mailbox of one user on an IMAP server.
 
+use super::append::UnderWay;
 use super::message_id_match;
 use crate::base::deadline::Deadline;
 use crate::imap::argument::{Command, date};
@@ -42,6 +43,8 @@ pub struct ImapMailbox {
     position: Option<Position>,
     /// Whether it was ever selected: from then on the server may show it as it was then.
     selected: bool,
+    /// The APPEND that is under way.
+    pub(super) append: Option<UnderWay>,
 }
 
 /// The answer to SELECT or EXAMINE.
@@ -90,7 +93,16 @@ impl Session {
     pub fn open(self, mailbox: &str) -> ImapMailbox {
         let Self { conversation, user, greeting } = self;
         let mailbox = mailbox.to_owned();
-        ImapMailbox { conversation, user, mailbox, greeting, created: false, position: None, selected: false }
+        ImapMailbox {
+            conversation,
+            user,
+            mailbox,
+            greeting,
+            created: false,
+            position: None,
+            selected: false,
+            append: None,
+        }
     }
 }
 
@@ -380,8 +392,30 @@ impl Mailbox for ImapMailbox {
         }
     }
 
-    fn append(&mut self, copy: &NewCopy<'_>, go_ahead: &mut dyn FnMut() -> bool) -> Appended {
-        self.append_or_create(copy, go_ahead)
+    fn upload(&mut self, copy: &NewCopy<'_>) -> Result<(), Appended> {
+        self.upload_or_create(copy)
+    }
+
+    fn complete(&mut self) {
+        self.complete_upload();
+    }
+
+    fn is_answered_within(&mut self, patience: Duration) -> bool {
+        self.has_answer_within(patience)
+    }
+
+    fn answer(&mut self) -> Appended {
+        self.appended()
+    }
+
+    fn withhold(&mut self) {
+        // Whatever is sent now would end the command.
+        self.append = None;
+        self.conversation.give_up();
+    }
+
+    fn patient_until(&mut self, until: Option<Deadline>) {
+        self.conversation.patient_until(until);
     }
 
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {

@@ -65,11 +65,17 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
         identity: &copy.identity,
         lock: &copy.lock,
         message_id: &copy.message_id,
-        recipient: &copy.recipient,
         queue_id: None,
         host: site.host(),
         pid: std::process::id(),
-        copies: vec![JournalCopy { key, role: copy.role, user: &copy.user, mailbox: &copy.mailbox, position }],
+        copies: vec![JournalCopy {
+            key,
+            role: copy.role,
+            user: &copy.user,
+            mailbox: &copy.mailbox,
+            recipient: &copy.recipient,
+            position,
+        }],
     })?;
     let taken = under_lock(site, database.as_mut(), mailbox.as_mut(), twice, attempt);
     // Where the answer is missing the attempt stays open.

@@ -1,5 +1,6 @@
 //! A copy that is not where the ledger has it is looked for where it can have got to, and by what it is.
 
+use maildrop_command::base::deadline::Deadline;
 use maildrop_command::ledger::recorded::RecordedCopy;
 use maildrop_command::lock::LockName;
 use maildrop_command::mailbox::{
@@ -26,7 +27,23 @@ impl Mailbox for Finding {
         unreachable!()
     }
 
-    fn append(&mut self, _: &NewCopy<'_>, _: &mut dyn FnMut() -> bool) -> Appended {
+    fn upload(&mut self, _: &NewCopy<'_>) -> Result<(), Appended> {
+        unreachable!()
+    }
+
+    fn complete(&mut self) {
+        unreachable!()
+    }
+
+    fn answer(&mut self) -> Appended {
+        unreachable!()
+    }
+
+    fn withhold(&mut self) {
+        unreachable!()
+    }
+
+    fn patient_until(&mut self, _: Option<Deadline>) {
         unreachable!()
     }
 
