@@ -78,19 +78,22 @@ fn append(
     // The caller last: that look costs nothing, and the other one is a round trip to the database.
     let held = still_held(delivery, database);
     let caller_gone = held && delivery.caller.is_gone();
+    let go_ahead = held && !caller_gone;
     for it in tries.iter_mut().filter(|it| it.stage == Stage::Uploaded) {
-        let Some(mailbox) = it.copy.within_reach() else {
-            it.fails(unopened(), delivery, database, keys)?;
-            continue;
-        };
-        if held && !caller_gone {
-            mailbox.complete();
-            it.stage = Stage::Completed;
-            continue;
+        match it.copy.within_reach() {
+            Some(mailbox) if go_ahead => mailbox.complete(),
+            Some(mailbox) => mailbox.withhold(),
+            None => {}
         }
-        mailbox.withhold();
-        let failure = if held { Failure::CallerGone } else { Failure::LockLost };
-        it.fails(failure, delivery, database, keys)?;
+        it.stage = Stage::Completed;
+    }
+    if !held {
+        return Err(LockLost);
+    }
+    if caller_gone {
+        for it in tries.iter_mut().filter(|it| it.stage == Stage::Completed) {
+            it.fails(Failure::CallerGone, delivery, database, keys)?;
+        }
     }
     hear_answers(delivery, database, tries, keys, patience)
 }

@@ -23,38 +23,42 @@ use time::OffsetDateTime;
 use time::macros::datetime;
 use uuid::Uuid;
 
-const ARRIVED: OffsetDateTime = datetime!(2026-11-22 12:00:00 UTC);
-const OURS: Uuid = Uuid::from_u128(500);
-const SETTLE: f64 = 300.0;
+pub const ARRIVED: OffsetDateTime = datetime!(2026-11-22 12:00:00 UTC);
+pub const OURS: Uuid = Uuid::from_u128(500);
+pub const SETTLE: f64 = 300.0;
 /// A search begins so far below, since a server that crashes may give UIDs out again.
 const IN_FLIGHT: u32 = 20;
 
-const LISA: &str = "Delivered-To: doug@mail.axial.net\nFrom: Lisa <lisa@gmail.com>\nSubject: Hello\n\
+pub const LISA: &str = "Delivered-To: doug@mail.axial.net\nFrom: Lisa <lisa@gmail.com>\nSubject: Hello\n\
     Date: Sat, 21 Nov 2026 12:00:00 +0000\nMessage-ID: <123-abc@mail.google.com>\n\nHello\n";
 
 /// What the ledger says, and what was written into it.
 #[derive(Default)]
-struct Database {
+pub struct Database {
     /// For each copy: whether it is delivered, and the attempts beside ours.
-    before: Vec<(Option<Option<Placement>>, Vec<OpenAttempt>)>,
+    pub before: Vec<(Option<Option<Placement>>, Vec<OpenAttempt>)>,
     /// How old our own attempt is.
-    own_age: f64,
+    pub own_age: f64,
     /// The copies whose history lacks our attempt although it was journalled.
-    forgets: Vec<usize>,
-    busy: bool,
-    fails_at: &'static str,
-    loses_the_lock: bool,
-    first_attempt_age: Option<Duration>,
-    journalled: Vec<CopyKey>,
-    keys: Vec<CopyKey>,
+    pub forgets: Vec<usize>,
+    pub busy: bool,
+    pub fails_at: &'static str,
+    pub loses_the_lock: bool,
+    pub first_attempt_age: Option<Duration>,
+    pub journalled: Vec<CopyKey>,
+    /// For each row of the journal, its recipient.
+    pub bearers: Vec<String>,
+    /// How often the lock was asked for.
+    pub asked: usize,
+    pub keys: Vec<CopyKey>,
     /// For each copy that was recorded, its role and state.
-    copies: Vec<(Role, String)>,
+    pub copies: Vec<(Role, String)>,
     /// For each attempt that was ended: its name, the number of its copy, how, and whether with the time that it took.
-    ended: Vec<(Uuid, usize, String, bool)>,
+    pub ended: Vec<(Uuid, usize, String, bool)>,
     /// The message's size and whether its source is kept.
-    message: Option<(u64, Option<usize>)>,
-    records: usize,
-    released: usize,
+    pub message: Option<(u64, Option<usize>)>,
+    pub records: usize,
+    pub released: usize,
 }
 
 impl Database {
@@ -70,6 +74,7 @@ impl NamedLock for Database {
     }
 
     fn still_held(&mut self, _: &LockName) -> Result<bool, DatabaseError> {
+        self.asked += 1;
         self.fail("still_held", !self.loses_the_lock)
     }
 
@@ -82,6 +87,7 @@ impl NamedLock for Database {
 impl Ledger for Database {
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
         self.journalled = journal.copies.iter().map(|copy| copy.key).collect();
+        self.bearers = journal.copies.iter().map(|copy| copy.recipient.to_owned()).collect();
         self.fail("journal", ())
     }
 
@@ -124,26 +130,29 @@ impl Ledger for Database {
 }
 
 /// What a mailbox says, and what was asked of it.
-struct Script {
+pub struct Script {
     position: Option<Position>,
     found: VecDeque<Result<Found, MailboxFailure>>,
-    appended: VecDeque<Appended>,
+    pub appended: VecDeque<Appended>,
+    /// Whether it never answers.
+    pub silent: bool,
     removed: VecDeque<Result<Removal, MailboxFailure>>,
     /// What was looked for: how, from which UID, from which moment on.
     searches: Vec<(Matching, Option<Position>, OffsetDateTime)>,
     /// What was uploaded, and is not completed yet.
-    uploaded: Option<(String, bool, OffsetDateTime)>,
+    pub uploaded: Option<(String, bool, OffsetDateTime)>,
     /// What was appended: its bytes, `\Seen`, its time.
-    appends: Vec<(String, bool, OffsetDateTime)>,
+    pub appends: Vec<(String, bool, OffsetDateTime)>,
     /// What was to be taken out, and the one to keep.
     removals: Vec<(u32, u32)>,
 }
 
-fn script() -> Script {
+pub fn script() -> Script {
     Script {
         position: Some(at(7, 100)),
         found: VecDeque::new(),
         appended: VecDeque::new(),
+        silent: false,
         removed: VecDeque::new(),
         searches: Vec::new(),
         uploaded: None,
@@ -152,7 +161,7 @@ fn script() -> Script {
     }
 }
 
-struct Scripted(Rc<RefCell<Script>>);
+pub struct Scripted(pub Rc<RefCell<Script>>);
 
 impl Mailbox for Scripted {
     fn position(&mut self) -> Result<Option<Position>, MailboxError> {
@@ -169,6 +178,10 @@ impl Mailbox for Scripted {
         let mut script = self.0.borrow_mut();
         let uploaded = script.uploaded.take();
         script.appends.extend(uploaded);
+    }
+
+    fn is_answered_within(&mut self, _: Duration) -> bool {
+        !self.0.borrow().silent
     }
 
     fn answer(&mut self) -> Appended {
@@ -203,24 +216,24 @@ impl Mailbox for Scripted {
     }
 }
 
-fn trouble(failure: MailboxFailure) -> MailboxError {
+pub fn trouble(failure: MailboxFailure) -> MailboxError {
     MailboxError::new(failure, "asking", "the script says so")
 }
 
-fn at(uid_validity: u32, uid_next: u32) -> Position {
+pub fn at(uid_validity: u32, uid_next: u32) -> Position {
     Position { uid_validity, uid_next }
 }
 
 /// The lock of all attempts here, whatever the message.
-fn lock() -> LockName {
+pub fn lock() -> LockName {
     LockName::new("test", b"123-abc@mail.google.com")
 }
 
-fn uid(uid: u32) -> Placement {
+pub fn uid(uid: u32) -> Placement {
     Placement { uid_validity: 7, uid }
 }
 
-fn attempt(attempt: Uuid, recipient: &str, age: f64) -> OpenAttempt {
+pub fn attempt(attempt: Uuid, recipient: &str, age: f64) -> OpenAttempt {
     OpenAttempt {
         attempt,
         host: "mx2".into(),
@@ -232,15 +245,15 @@ fn attempt(attempt: Uuid, recipient: &str, age: f64) -> OpenAttempt {
 }
 
 /// Of an earlier run for our recipient that died long ago.
-fn died(number: u128) -> OpenAttempt {
+pub fn died(number: u128) -> OpenAttempt {
     attempt(Uuid::from_u128(number), "doug@mail.axial.net", SETTLE)
 }
 
-fn copies(uids: &[(u32, bool)]) -> Vec<FoundCopy> {
+pub fn copies(uids: &[(u32, bool)]) -> Vec<FoundCopy> {
     uids.iter().map(|&(number, deleted)| FoundCopy { placement: Some(uid(number)), deleted }).collect()
 }
 
-fn found(uids: &[(u32, bool)]) -> Result<Found, MailboxFailure> {
+pub fn found(uids: &[(u32, bool)]) -> Result<Found, MailboxFailure> {
     Ok(Found { in_range: true, copies: copies(uids) })
 }
 
@@ -262,8 +275,8 @@ struct Case {
 }
 
 #[derive(Debug)]
-struct CallerThat {
-    is_gone: bool,
+pub struct CallerThat {
+    pub is_gone: bool,
 }
 
 impl Caller for CallerThat {

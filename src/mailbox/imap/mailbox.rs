@@ -160,8 +160,8 @@ impl ImapMailbox {
     /// in it: a mailbox was selected, a command was refused or cut short, or the server has sent something unasked.
     #[must_use]
     pub fn end(self) -> Option<Session> {
-        let Self { mut conversation, user, greeting, selected, .. } = self;
-        (!selected && conversation.is_sound()).then_some(Session { conversation, user, greeting })
+        let Self { mut conversation, user, greeting, selected, append, .. } = self;
+        (!selected && append.is_none() && conversation.is_sound()).then_some(Session { conversation, user, greeting })
     }
 
     pub(super) fn doing(&self, what: &str) -> String {

@@ -240,6 +240,11 @@ fn a_refusal_or_an_unknown_outcome_ends_the_session() {
         assert!(matches!(lisas.append(&copy(MESSAGE, &identity), &mut || false), Appended::Withheld));
     };
     assert!(!is_fit_after(BARE, withheld, say_no));
+    // Whatever came next would be part of the command.
+    let left_uploaded = |lisas: &mut ImapMailbox| {
+        assert!(lisas.upload(&copy(MESSAGE, &Identity::of(b""))).is_ok());
+    };
+    assert!(!is_fit_after(BARE, withheld, left_uploaded));
     let cut_short = |peer: &mut Peer| {
         let length = peer.append();
         peer.say("+\n");

@@ -1,0 +1,274 @@
+//! One message to several recipients under one lock, on a scripted ledger and scripted mailboxes: each recipient has an outcome of his
+//! own, and somebody always comes back to look for the author's copy.
+
+use crate::one_delivery_step_by_step::{
+    ARRIVED, CallerThat, Database, LISA, OURS, SETTLE, Script, Scripted, attempt, lock, script, trouble, uid,
+};
+use maildrop_command::delivery::{
+    self, Deferral, Delivered, Delivery, Manner, NotOpened, OwedCopy, Policy, Refusal, Stages, Whose,
+};
+use maildrop_command::mailbox::{Appended, Mailbox, MailboxFailure};
+use maildrop_command::message::{Message, Role};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+use uuid::Uuid;
+
+const NAMES: [&str; 3] = ["doug@mail.axial.net", "scuba@mail.axial.net", "kim@mail.axial.net"];
+
+/// A message to doug, scuba and kim, with everything that a test may want otherwise.
+struct Batch {
+    policy: Policy,
+    database: Database,
+    /// Those of the recipients, and lisa's Sent.
+    mailboxes: [Rc<RefCell<Script>>; 4],
+    /// What keeps them from being opened.
+    closed: [Option<MailboxFailure>; 4],
+    /// Whose the first three are, by the recipients' places. An empty one is nobody's.
+    whose: [&'static [usize]; 3],
+    caller_gone: bool,
+}
+
+fn batch() -> Batch {
+    Batch {
+        policy: Policy { settle: Duration::from_secs_f64(SETTLE), ..Policy::embedded() },
+        database: Database { own_age: 1.0, first_attempt_age: Some(Duration::ZERO), ..Database::default() },
+        mailboxes: [(); 4].map(|()| Rc::new(RefCell::new(script()))),
+        closed: [None; 4],
+        whose: [&[0], &[1], &[2]],
+        caller_gone: false,
+    }
+}
+
+impl Batch {
+    fn answers(self, which: usize, appended: Appended) -> Self {
+        self.mailboxes[which].borrow_mut().appended.push_back(appended);
+        self
+    }
+
+    fn run(&mut self) -> Vec<Result<Delivered, Refusal>> {
+        let message = Message::receive(LISA.into()).unwrap();
+        let delivery = Delivery {
+            message: &message,
+            sender: "lisa@gmail.com",
+            recipients: &NAMES.map(String::from),
+            queue_id: Some("4cXyz"),
+            lock: &lock(),
+            attempt: OURS,
+            host: "mx1",
+            pid: 1,
+            arrived: ARRIVED,
+            policy: &self.policy,
+            caller: &CallerThat { is_gone: self.caller_gone },
+            restore: false,
+        };
+        let mut mailboxes = self.mailboxes.each_ref().map(|script| Scripted(Rc::clone(script)));
+        let owed = mailboxes.iter_mut().zip(self.closed).enumerate().filter_map(|(place, (mailbox, closed))| {
+            let whose = self.whose.get(place).map_or(Whose::Authors, |whose| Whose::Recipients(whose.to_vec()));
+            let authors = whose == Whose::Authors;
+            Some(OwedCopy {
+                role: if authors { Role::Sender } else { Role::Recipient },
+                user: if authors { "lisa".into() } else { NAMES[place].into() },
+                mailbox_name: if authors { "Sent".into() } else { "INBOX".into() },
+                mailbox: match closed {
+                    None => Ok(mailbox as &mut dyn Mailbox),
+                    Some(failure) => Err(NotOpened::from(trouble(failure))),
+                },
+                whose,
+            })
+            .filter(|copy| copy.whose != Whose::Recipients(Vec::new()))
+        });
+        let owed = owed.collect();
+        delivery::deliver(&delivery, &mut self.database, owed, &mut Stages::default())
+    }
+
+    /// In a word each.
+    fn told(&mut self) -> [String; 3] {
+        let told = |result: Result<Delivered, Refusal>| match result {
+            Ok(delivered) => {
+                let copies = delivered.copies.iter().map(|copy| format!("{} {}", copy.mailbox, copy.manner.as_str()));
+                copies.collect::<Vec<_>>().join(", ")
+            }
+            Err(Refusal::Deferred(Deferral::Mailbox(error))) => format!("deferred: {:?}", error.failure),
+            Err(Refusal::Deferred(Deferral::Unknown(_))) => "deferred: unknown".into(),
+            Err(Refusal::Deferred(Deferral::Unsettled(_))) => "deferred: unsettled".into(),
+            Err(Refusal::Deferred(deferral)) => format!("deferred: {deferral}"),
+            Err(refusal) => format!("refused: {refusal}"),
+        };
+        self.run().into_iter().map(told).collect::<Vec<_>>().try_into().unwrap()
+    }
+
+    fn outcomes(&self) -> Vec<(usize, &str)> {
+        let ours = self.database.ended.iter().filter(|(attempt, ..)| *attempt == OURS);
+        ours.map(|(_, copy, outcome, _)| (*copy, outcome.as_str())).collect()
+    }
+}
+
+fn refused(failure: MailboxFailure) -> Appended {
+    Appended::Refused(trouble(failure))
+}
+
+#[test]
+fn all_are_journalled_locked_and_recorded_together_and_the_lock_is_asked_for_once() {
+    let mut batch = batch();
+    batch.closed[3] = Some(MailboxFailure::AccessDenied);
+    assert_eq!(batch.told(), ["INBOX appended, Sent owed", "INBOX appended", "INBOX appended"]);
+    let Batch { database, mailboxes, .. } = &batch;
+    assert_eq!((database.asked, database.records, database.released), (1, 1, 1));
+    assert_eq!(database.bearers, NAMES);
+    assert!(mailboxes[..3].iter().all(|script| script.borrow().appends.len() == 1));
+    assert_eq!(batch.outcomes(), [(0, "appended"), (1, "appended"), (2, "appended")]);
+}
+
+#[test]
+fn what_goes_wrong_with_one_mailbox_is_that_recipients_alone() {
+    let unknown = Appended::Unknown(trouble(MailboxFailure::ConnectionLost));
+    let mut batch = batch().answers(1, refused(MailboxFailure::OverQuota)).answers(2, unknown);
+    assert_eq!(batch.told(), ["INBOX appended, Sent appended", "deferred: OverQuota", "deferred: unknown"]);
+    let copies: Vec<_> = batch.database.copies.iter().map(|(role, _)| *role).collect();
+    assert_eq!(copies, [Role::Recipient, Role::Sender]);
+    // Whoever comes next looks for what is unknown.
+    let outcomes = batch.outcomes();
+    let ended: Vec<usize> = outcomes.iter().map(|(copy, _)| *copy).collect();
+    assert_eq!(ended, [0, 1, 3]);
+    assert!(outcomes[1].1.starts_with("deferred"), "{outcomes:?}");
+}
+
+#[test]
+fn a_mailbox_that_is_not_open_is_left_out_before_the_journal() {
+    let mut batch = batch();
+    batch.closed[0] = Some(MailboxFailure::TimedOut);
+    assert_eq!(batch.told(), ["deferred: TimedOut", "INBOX appended, Sent appended", "INBOX appended"]);
+    // Scuba bears the author's copy.
+    assert_eq!(batch.database.bearers, [NAMES[1], NAMES[2], NAMES[1]]);
+    assert_eq!(batch.outcomes(), [(1, "appended"), (2, "appended"), (3, "appended")]);
+
+    let mut nobody = self::batch();
+    nobody.closed = [Some(MailboxFailure::Unreachable); 4];
+    nobody.closed[3] = None;
+    assert_eq!(nobody.told(), ["deferred: Unreachable"; 3].map(String::from));
+    assert_eq!((nobody.database.bearers.len(), nobody.database.records, nobody.database.released), (0, 0, 0));
+}
+
+#[test]
+fn whoever_bears_the_authors_copy_comes_back_while_that_failed_or_is_unknown() {
+    for (appended, told) in [
+        (refused(MailboxFailure::Refused), "deferred: Refused"),
+        (Appended::Unknown(trouble(MailboxFailure::ConnectionLost)), "deferred: unknown"),
+    ] {
+        let mut batch = batch().answers(3, appended);
+        assert_eq!(batch.told(), [told, "INBOX appended", "INBOX appended"]);
+        assert_eq!(batch.database.copies.len(), 3, "all that is there is recorded");
+    }
+}
+
+#[test]
+fn a_bearer_who_would_be_refused_for_good_comes_back_all_the_same() {
+    let full = || refused(MailboxFailure::OverQuota);
+    let mut batch = batch().answers(0, full()).answers(1, full()).answers(3, refused(MailboxFailure::Refused));
+    batch.policy.over_quota_refuses = true;
+    let told = batch.told();
+    assert_eq!(told[0], "deferred: Refused");
+    assert!(told[1].starts_with("refused: over quota"), "{told:?}");
+    assert_eq!(told[2], "INBOX appended");
+}
+
+#[test]
+fn an_authors_copy_that_stays_owed_holds_up_nobody() {
+    let mut batch = batch().answers(3, refused(MailboxFailure::Refused));
+    batch.database.first_attempt_age = Some(Duration::from_hours(48));
+    assert_eq!(batch.told(), ["INBOX appended, Sent owed", "INBOX appended", "INBOX appended"]);
+}
+
+#[test]
+fn without_any_recipients_copy_there_is_none_for_the_author() {
+    let mut batch = batch();
+    for place in 0..3 {
+        batch = batch.answers(place, refused(MailboxFailure::Refused));
+    }
+    assert_eq!(batch.told(), ["deferred: Refused"; 3].map(String::from));
+    assert_eq!(batch.mailboxes[3].borrow().appends.len(), 0);
+    assert_eq!(batch.outcomes()[3], (3, "deferred: the recipient's copy failed"));
+}
+
+#[test]
+fn what_an_earlier_attempt_may_still_store_is_waited_for_by_its_recipient_alone() {
+    let earlier = |age| attempt(Uuid::from_u128(1), NAMES[1], age);
+    let mut own = batch();
+    own.database.before = vec![(None, vec![]), (None, vec![earlier(SETTLE - 1.0)])];
+    assert_eq!(own.told(), ["INBOX appended, Sent appended", "deferred: unsettled", "INBOX appended"]);
+
+    // Of the author's copy: by whoever bore it then, and whoever bears it now.
+    let mut authors = batch();
+    let delivered = (Some(Some(uid(9))), vec![]);
+    authors.database.before = vec![(None, vec![]), delivered, (None, vec![]), (None, vec![earlier(SETTLE - 1.0)])];
+    assert_eq!(authors.told(), ["deferred: unsettled", "deferred: unsettled", "INBOX appended"]);
+
+    // Settled, and not found: it ends with what is appended now.
+    let mut died = batch();
+    died.database.before = vec![(None, vec![]), (None, vec![earlier(SETTLE)])];
+    assert_eq!(died.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
+    assert!(
+        died.database.ended.iter().any(
+            |(name, copy, how, _)| (name.as_u128(), *copy, how.as_str()) == (1, 1, "died; its copy was looked for")
+        )
+    );
+}
+
+#[test]
+fn a_lock_that_was_lost_or_a_caller_who_is_gone_stores_nothing_for_anybody() {
+    let mut lost = batch();
+    lost.database.loses_the_lock = true;
+    assert_eq!(lost.told(), ["deferred: the lock was lost on the way"; 3].map(String::from));
+    assert_eq!((lost.database.records, lost.database.released), (0, 1));
+
+    let mut gone = batch();
+    gone.caller_gone = true;
+    for told in gone.told() {
+        assert!(told.starts_with("deferred: the program that handed"), "{told}");
+    }
+    for batch in [&lost, &gone] {
+        let untouched =
+            |script: &Rc<RefCell<Script>>| script.borrow().appends.is_empty() && script.borrow().uploaded.is_none();
+        assert!(batch.mailboxes.iter().all(untouched));
+    }
+}
+
+#[test]
+fn two_addresses_of_one_mailbox_have_one_copy_and_the_same_outcome() {
+    let mut batch = batch();
+    batch.whose = [&[0, 2], &[1], &[]];
+    assert_eq!(batch.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
+    assert_eq!(batch.mailboxes[0].borrow().appends.len(), 1);
+    let mut batch = self::batch().answers(0, refused(MailboxFailure::Refused));
+    batch.whose = [&[0, 2], &[1], &[]];
+    assert_eq!(batch.told()[0], "deferred: Refused");
+    assert_eq!(batch.told()[2], "INBOX appended");
+}
+
+#[test]
+fn a_mailbox_that_does_not_answer_holds_up_the_others_for_as_long_as_the_operator_allows() {
+    let mut batch = batch().answers(1, Appended::Unknown(trouble(MailboxFailure::TimedOut)));
+    batch.policy.batch_patience = Duration::from_millis(20);
+    batch.mailboxes[1].borrow_mut().silent = true;
+    assert_eq!(batch.told(), ["INBOX appended, Sent appended", "deferred: unknown", "INBOX appended"]);
+
+    // The only one is waited for until the end of the delivery.
+    let mut alone = self::batch();
+    alone.policy.batch_patience = Duration::from_millis(20);
+    alone.mailboxes[0].borrow_mut().silent = true;
+    alone.whose = [&[0, 1, 2], &[], &[]];
+    assert_eq!(alone.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
+}
+
+#[test]
+fn a_mailbox_that_was_removed_meanwhile_is_appended_to_once_more() {
+    let mut batch = batch().answers(1, Appended::MadeAnew);
+    assert_eq!(batch.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
+    assert_eq!(batch.mailboxes[1].borrow().appends.len(), 2);
+    let mut batch = self::batch().answers(1, Appended::MadeAnew).answers(1, Appended::MadeAnew);
+    assert_eq!(batch.told()[1], "deferred: NoSuchMailbox");
+    let mut manners = self::batch();
+    let first = manners.run().remove(0).unwrap().copies.remove(0).manner;
+    assert_eq!(first, Manner::Appended(Some(uid(100))));
+}
