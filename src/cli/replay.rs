@@ -155,11 +155,12 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         );
         return Err(ExitCode::Usage);
     }
-    let mut setting = setting(arguments)?;
+    let setting = setting(arguments)?;
+    let mut site = setting.place.site().map_err(|problem| arguments.site.unusable(&problem))?;
     if arguments.without_sent {
-        setting.site = setting.site.without_sent_copies();
+        site = site.without_sent_copies();
     }
-    let site = &setting.site;
+    let site = &site;
     if let Err(error) = crate::base::log::start(&setting.log) {
         complain(&format!("the deliveries are not logged: {error}"));
     }

@@ -2,8 +2,9 @@
 //!
 //! Each path through here ends in one [`Verdict`]: in doubt, 75.
 
-use super::incoming::receive;
+use super::incoming::{self, receive};
 use super::standard_streams::StandardStreams;
+use super::via::{self, Handed, Socket};
 use crate::base::core_dumps;
 use crate::base::deadline::{self, Deadline};
 use crate::base::log;
@@ -62,6 +63,13 @@ pub(crate) struct Arguments {
     /// What to log: error, warn, info, debug or trace [default: log.level of the configuration, otherwise info]
     #[arg(long, value_name = "LEVEL")]
     log_level: Option<log::Level>,
+    /// Hand the message over to the running service (maildropd) by its socket: the whole path of clients.sock in
+    /// serve.runtime_directory. Where the service does not take the message, it is delivered from here, as without this option
+    #[arg(long, value_name = "SOCKET")]
+    via: Option<Socket>,
+    /// With --via: where the service does not take the message, exit 75 and deliver nothing from here
+    #[arg(long, requires = "via")]
+    via_only: bool,
     /// Say what would be done, deliver nothing, and exit 75
     #[arg(long)]
     dry_run: bool,
@@ -92,26 +100,24 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         // A forgotten option must not swallow mail into a folder.
         (None, None) => return misconfigured("neither --config FILE nor --embedded DIR is given"),
     };
-    let Setup { site, log: log_settings, bounced_at, size_limit } = match setting {
+    let Setup { place, log: log_settings, bounced_at, size_limit, deadline, settle } = match setting {
         Ok(setting) => setting,
         Err(problem) => return misconfigured(&problem),
     };
-    let deadline = arguments.deadline.unwrap_or(site.deadline());
-    let mut policy = site.policy();
-    policy.lock_wait = arguments.lock_wait.unwrap_or_else(|| site.lock_wait(deadline));
-    if !policy.settle.is_zero() && deadline >= policy.settle {
-        let settle = humantime::format_duration(policy.settle);
+    let allowed = arguments.deadline.unwrap_or(deadline);
+    if !settle.is_zero() && allowed >= settle {
+        let settle = humantime::format_duration(settle);
         let text =
             format!("--deadline is not below {settle} (imap.settle), by which an earlier attempt's APPEND has landed");
         return misconfigured(&text);
     }
-    if deadline >= bounced_at {
+    if allowed >= bounced_at {
         return misconfigured(
             "--deadline is not below Postfix's time limit, at which it kills the delivery and bounces",
         );
     }
-    watchdog.move_to(deadline.saturating_sub(began.elapsed()));
-    let deadline = Deadline::after(deadline.saturating_sub(began.elapsed()));
+    watchdog.move_to(allowed.saturating_sub(began.elapsed()));
+    let deadline = Deadline::after(allowed.saturating_sub(began.elapsed()));
     let log_settings = log::Settings { level: arguments.log_level.unwrap_or(log_settings.level), ..log_settings };
     if let Err(error) = log::start(&log_settings) {
         return misconfigured(&format!("the log: {error}"));
@@ -120,23 +126,37 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         warn!("core dumps could not be switched off: one of this process would hold passwords");
     }
 
+    // By the service, which has all that a delivery needs open already.
+    let mut left = None;
+    if let Some(socket) = arguments.via.as_ref().filter(|_| !arguments.dry_run) {
+        match by_the_service(arguments, socket, size_limit, deadline) {
+            Ok(message) => left = Some(message),
+            Err(verdict) => return verdict,
+        }
+    }
+
+    let site = match place.site() {
+        Ok(site) => site,
+        Err(problem) => return misconfigured(&problem),
+    };
+    let mut policy = site.policy();
+    policy.lock_wait = arguments.lock_wait.unwrap_or_else(|| site.lock_wait(allowed));
+
     // What, and by which sessions. The message is always read to its end: for Postfix exit 0 means delivered, whether it was read
     // or not.
     let queue_id = text(&arguments.queue_id);
     let open = || (!arguments.dry_run).then(|| site.open(queue_id.as_deref(), deadline));
-    let (message, opened) = match receive(size_limit, open) {
-        Ok((message, opened)) => (message, opened.flatten()),
-        Err(verdict) => {
-            warn!(verdict = %verdict, "no message");
-            return verdict;
-        }
+    let received = match left {
+        Some(message) => Ok((message, None)),
+        None => receive(size_limit, open),
     };
-    let envelope = match envelope(arguments, &message) {
+    let (message, opened) = match received {
+        Ok((message, opened)) => (message, opened.flatten()),
+        Err(verdict) => return no_message(verdict),
+    };
+    let envelope = match envelope(arguments, |name| message.topmost(name)) {
         Ok(envelope) => envelope,
-        Err(problem) => {
-            warn!(problem, "no envelope");
-            return misconfigured(&problem);
-        }
+        Err(problem) => return no_envelope(&problem),
     };
     if message.nul_bytes_replaced() > 0 {
         warn!(
@@ -167,19 +187,60 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
     verdict
 }
 
+/// Hands the message over to the service; the verdict is what came of it. `Ok`: it did not take the message, which is to be
+/// delivered from here.
+fn by_the_service(
+    arguments: &Arguments,
+    socket: &Socket,
+    size_limit: Option<u64>,
+    deadline: Deadline,
+) -> Result<Message, Verdict> {
+    let raw = incoming::read(size_limit).map_err(no_message)?;
+    // The message is read by the service. Only where one of its lines names the recipient, it is read here as well.
+    let topmost = |name: &str| Message::receive(raw.clone()).ok()?.topmost(name);
+    let envelope = envelope(arguments, topmost).map_err(|problem| no_envelope(&problem))?;
+    match via::hand_over(socket, &envelope, arguments.lock_wait, &raw, &StandardStreams, deadline) {
+        Handed::Over(verdict) => Err(verdict),
+        Handed::NotOver(reason) if arguments.via_only => {
+            warn!(reason, queue_id = envelope.queue_id, "the service did not take the message, which is put off");
+            Err(Verdict::deferred(StatusDetail::NO_ANSWER, "the delivery service did not take the message"))
+        }
+        Handed::NotOver(reason) => {
+            warn!(
+                reason,
+                queue_id = envelope.queue_id,
+                "the service did not take the message, which is delivered without it"
+            );
+            incoming::understood(raw).map_err(no_message)
+        }
+    }
+}
+
+/// Logs why there is no message to be delivered.
+fn no_message(verdict: Verdict) -> Verdict {
+    warn!(verdict = %verdict, "no message");
+    verdict
+}
+
+/// Logs why nobody is known to deliver it to.
+fn no_envelope(problem: &str) -> Verdict {
+    warn!(problem, "no envelope");
+    Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, problem)
+}
+
 /// An option's value, if it is not empty: Postfix passes an option even where its macro is empty.
 fn text(value: &Option<OsString>) -> Option<String> {
     value.as_deref().map(OsStr::to_string_lossy).filter(|value| !value.is_empty()).map(String::from)
 }
 
 /// Who sends it and to whom: by the options, by a header where the operator says so, or by what local(8) sets.
-fn envelope(arguments: &Arguments, message: &Message) -> Result<Envelope, String> {
+fn envelope(arguments: &Arguments, topmost: impl FnOnce(&str) -> Option<String>) -> Result<Envelope, String> {
     let from_environment = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let recipient = match (text(&arguments.recipient), &arguments.recipient_header) {
         (Some(recipient), _) => recipient,
-        (None, Some(name)) => message
-            .topmost(name)
-            .ok_or_else(|| format!("the message has no {name} line: does master.cf have pipe flag D?"))?,
+        (None, Some(name)) => {
+            topmost(name).ok_or_else(|| format!("the message has no {name} line: does master.cf have pipe flag D?"))?
+        }
         (None, None) => from_environment("RECIPIENT").ok_or("no envelope recipient: give --recipient ${recipient}")?,
     };
     let recipient = Address::parse(&recipient).map_err(|error| format!("the envelope recipient: {error}"))?;

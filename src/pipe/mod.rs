@@ -1,10 +1,11 @@
 //! The way in for Postfix's pipe(8) and local(8): one message on standard input, one recipient, one exit status. Uses all
-//! rooms up to `delivery`.
+//! rooms up to `zmtp`.
 
 pub mod deliver;
 mod exit_status;
 mod incoming;
 mod standard_streams;
+mod via;
 pub mod watchdog;
 
 pub use exit_status::{exit_status, report};

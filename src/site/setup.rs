@@ -1,33 +1,58 @@
-//! What a process that delivers is set up with: the site, its log and the limits, by a configuration file or one directory.
+//! What a process that delivers is set up with: where to, its log and the limits, by a configuration file or one directory.
 
 use super::Site;
 use super::embedded::Embedded;
-use crate::base::log;
+use crate::base::{deadline, log};
 use crate::config::Config;
+use crate::delivery::Policy;
 use std::path::Path;
 use std::time::Duration;
 
 /// Postfix's limit where no configuration says otherwise (`command_time_limit`, `<transport>_time_limit`).
 const POSTFIX_TIME_LIMIT: Duration = Duration::from_secs(1000);
 
-/// The site that is delivered to, its log, and the limits of a delivery.
+/// Where is delivered to, the log, and the limits of a delivery. No password is read yet.
 pub(crate) struct Setup {
-    pub(crate) site: Site,
+    pub(crate) place: Place,
     pub(crate) log: log::Settings,
     /// After this long Postfix kills a delivery, and bounces its message.
     pub(crate) bounced_at: Duration,
     /// The largest message, in bytes.
     pub(crate) size_limit: Option<u64>,
+    /// How long a delivery may take.
+    pub(crate) deadline: Duration,
+    /// After this long nothing of an attempt can arrive any more.
+    pub(crate) settle: Duration,
+}
+
+/// What a [`Site`] is made of.
+pub(crate) enum Place {
+    Configured(Box<Config>),
+    Embedded(Embedded),
+}
+
+impl Place {
+    /// The site, its passwords read; or why they cannot be.
+    pub fn site(self) -> Result<Site, String> {
+        match self {
+            Self::Configured(config) => Site::configured(*config).map_err(|error| error.to_string()),
+            Self::Embedded(embedded) => Ok(Site::embedded(embedded)),
+        }
+    }
 }
 
 impl Setup {
     /// By a configuration file; or what is wrong with it.
     pub fn configured(file: &Path) -> Result<Self, String> {
         let config = Config::load(file).map_err(|error| error.to_string())?;
-        let log = config.log_settings();
-        let (bounced_at, size_limit) = (config.delivery.postfix_time_limit, config.delivery.message_size_limit);
-        let site = Site::configured(config).map_err(|error| error.to_string())?;
-        Ok(Self { site, log, bounced_at, size_limit })
+        Ok(Self {
+            log: config.log_settings(),
+            bounced_at: config.delivery.postfix_time_limit,
+            size_limit: config.delivery.message_size_limit,
+            deadline: config.delivery.deadline,
+            settle: config.policy().settle,
+            place: Place::Configured(Box::new(config)),
+        })
     }
 
     /// In one directory, which is made if it is missing; or what is wrong with it.
@@ -42,7 +67,13 @@ impl Setup {
             return Err(problem);
         }
         crate::base::files::create_directory(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-        let site = Site::embedded(embedded);
-        Ok(Self { site, log, bounced_at: POSTFIX_TIME_LIMIT, size_limit: None })
+        Ok(Self {
+            place: Place::Embedded(embedded),
+            log,
+            bounced_at: POSTFIX_TIME_LIMIT,
+            size_limit: None,
+            deadline: deadline::OF_A_DELIVERY,
+            settle: Policy::embedded().settle,
+        })
     }
 }

@@ -3,12 +3,14 @@
 use super::connection::{Connection, Message, Settings};
 use super::error::ZmtpError;
 use super::handshake::Peer;
-use rustix::io::retry_on_intr;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType as NetType, connect, socket_with};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,35 +19,23 @@ use thiserror::Error;
 /// How much is read at once.
 const PIECE: usize = 64 << 10;
 
-/// The shortest wait: zero would be none for ever (setsockopt(2), SO_RCVTIMEO).
+/// The shortest wait for a write: zero would be for ever (socket(7), SO_SNDTIMEO).
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// A stream whose reads and writes can be given a limit.
-pub trait TimedStream: Read + Write {
-    /// # Errors
-    /// The operating system's.
-    fn limit_reads(&self, limit: Duration) -> io::Result<()>;
-
+/// A stream that can be waited for, and whose writes can be given a limit.
+pub trait TimedStream: Read + Write + AsFd {
     /// # Errors
     /// The operating system's.
     fn limit_writes(&self, limit: Duration) -> io::Result<()>;
 }
 
 impl TimedStream for UnixStream {
-    fn limit_reads(&self, limit: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(limit))
-    }
-
     fn limit_writes(&self, limit: Duration) -> io::Result<()> {
         self.set_write_timeout(Some(limit))
     }
 }
 
 impl TimedStream for TcpStream {
-    fn limit_reads(&self, limit: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(limit))
-    }
-
     fn limit_writes(&self, limit: Duration) -> io::Result<()> {
         self.set_write_timeout(Some(limit))
     }
@@ -160,8 +150,7 @@ impl<S: TimedStream> Blocking<S> {
 
     /// Reads a piece. `false`: nothing has come by `until`.
     fn read(&mut self, until: Instant) -> Result<bool, BlockingError> {
-        loop {
-            self.stream.limit_reads(left(until))?;
+        while self.is_readable(until)? {
             match self.stream.read(&mut self.piece) {
                 Ok(0) => return Err(BlockingError::Closed),
                 Ok(length) => {
@@ -172,6 +161,18 @@ impl<S: TimedStream> Blocking<S> {
                 Err(error) => return timed_out(error),
             }
         }
+        Ok(false)
+    }
+
+    /// Waits for something to read, by poll(2): a limit of the socket's own may be late by an eighth (Linux's timer wheel).
+    fn is_readable(&self, until: Instant) -> Result<bool, BlockingError> {
+        retry_on_intr(|| {
+            let left = until.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
+            poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], Some(&left))
+        })
+        .map(|ready| ready > 0)
+        .map_err(|error| BlockingError::Stream(error.into()))
     }
 
     /// Writes all that is to be written. `false`: it could not by `until`.

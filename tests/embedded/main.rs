@@ -1,6 +1,8 @@
 //! Without any server: messages as they come; SQLite, file locks and Maildirs under one directory; what the process says
 //! at its end.
 
+#[path = "../support/broker.rs"]
+mod broker;
 #[path = "../support/imap_accounts.rs"]
 mod imap_accounts;
 #[path = "../support/imap_peer.rs"]
@@ -22,6 +24,7 @@ mod a_session_serves_one_delivery_after_another;
 mod any_address_has_a_maildir;
 mod any_bytes_are_delivered;
 mod any_text_is_an_address_a_file_or_a_line;
+mod handed_over_to_the_service;
 mod imap;
 mod one_delivery_step_by_step;
 mod operator;

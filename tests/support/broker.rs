@@ -1,0 +1,113 @@
+//! The service's broker, played by a test: it hears what a client hands over, and answers what the test says.
+#![allow(dead_code, reason = "every test target uses a part of it")]
+
+use crate::program::PATIENCE;
+use maildrop_command::delivery::Verdict;
+use maildrop_command::handover::{Header, MARK, Reply, Request, Told};
+use maildrop_command::zmtp::{Blocking, BlockingError, Settings, SocketType, from_client, to_client};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::Instant;
+use uuid::Uuid;
+
+/// Where clients connect to.
+pub struct Broker {
+    folder: tempfile::TempDir,
+    listener: UnixListener,
+}
+
+/// One client's connection.
+pub struct Client(Blocking<UnixStream>);
+
+fn patience() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+impl Broker {
+    pub fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(folder.path().join("clients.sock")).unwrap();
+        Self { folder, listener }
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("clients.sock")
+    }
+
+    /// The next client.
+    pub fn accept(&self) -> Client {
+        let longest = 64 << 20;
+        let settings = Settings {
+            socket_type: SocketType::Router,
+            identity: None,
+            longest_frame: longest,
+            most_frames: 4,
+            longest_message: longest,
+        };
+        Client(Blocking::handshake(self.listener.accept().unwrap().0, settings, patience()).unwrap())
+    }
+
+    /// The next client, up to the message that it hands over, and the word that it has arrived.
+    pub fn receive(&self) -> (Client, Request) {
+        let mut client = self.accept();
+        let (request, _) = client.deliver();
+        client.say(&Header::Received { id: request.id });
+        (client, request)
+    }
+
+    /// The same, up to Go.
+    pub fn until_go(&self) -> (Client, Request) {
+        let (mut client, request) = self.receive();
+        assert_eq!(client.hear(), Some((Header::Go { id: request.id }, Vec::new())));
+        (client, request)
+    }
+}
+
+impl Client {
+    /// What it says next, and the bytes that follow. `None`: it has hung up.
+    #[track_caller]
+    pub fn hear(&mut self) -> Option<(Header, Vec<u8>)> {
+        let body = match self.0.receive(patience()) {
+            Ok(message) => from_client(message.expect("it says something")).unwrap(),
+            Err(BlockingError::Closed) => return None,
+            Err(error) => panic!("{error}"),
+        };
+        let (header, message) = Header::read(&body).unwrap();
+        Some((header, message.to_vec()))
+    }
+
+    /// The message that it hands over.
+    #[track_caller]
+    pub fn deliver(&mut self) -> (Request, Vec<u8>) {
+        match self.hear() {
+            Some((Header::Deliver(request), message)) => (request, message),
+            other => panic!("no message: {other:?}"),
+        }
+    }
+
+    pub fn say(&mut self, header: &Header) {
+        self.say_bytes(&header.frame(b"").unwrap());
+    }
+
+    /// Any bytes as the body.
+    pub fn say_bytes(&mut self, body: &[u8]) {
+        self.say_frames(&to_client(body));
+    }
+
+    /// Any frames. It may have hung up.
+    pub fn say_frames(&mut self, frames: &[&[u8]]) {
+        let _ = self.0.send(frames, patience());
+    }
+
+    /// What became of it.
+    pub fn reply(&mut self, id: Uuid, verdicts: &[Verdict]) {
+        let results = verdicts.iter().map(Told::from).collect();
+        self.say(&Header::Reply(Reply { id, results, leaving: false }));
+    }
+}
+
+/// A frame with any text as its header.
+pub fn frame_of(header: &str) -> Vec<u8> {
+    let length = u32::try_from(header.len()).unwrap().to_be_bytes();
+    [&MARK[..], &length, header.as_bytes()].concat()
+}
