@@ -1,3 +1,4 @@
 //! The service, and those who talk with it: programs that others wrote are in the container of `peers`.
 
+mod the_thin_client_and_libzmq;
 mod zmtp_and_libzmq;
