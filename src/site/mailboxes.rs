@@ -89,7 +89,8 @@ impl Site {
                 let in_time = if several { deadline.or_sooner(patience) } else { deadline };
                 // A server that hangs for the sender's mailbox only must leave the recipient's copy its time: otherwise each
                 // delivery ends at its deadline, until Postfix bounces.
-                let senders_in_time = if several { in_time } else { deadline.half_way() };
+                let senders_deadline = deadline.half_way();
+                let senders_in_time = if several { in_time } else { senders_deadline };
                 let left = site.config.sent.look == Look::Mailbox;
                 let now = Instant::now();
                 let mut recipients = recipients.iter();
@@ -118,7 +119,7 @@ impl Site {
                     };
                     open_mailbox(settings, firsts_session, anew, &first.user, &first.inbox, in_time)
                 });
-                let opened = |mailbox: Result<ImapMailbox, MailboxError>| match mailbox {
+                let opened = |mailbox: Result<ImapMailbox, MailboxError>, deadline| match mailbox {
                     Ok(mut mailbox) => {
                         mailbox.set_deadline(deadline);
                         Ok(UserMailbox::Imap(Box::new(mailbox)))
@@ -126,17 +127,10 @@ impl Site {
                     Err(error) => Err(NotOpened::from(error)),
                 };
                 let others = others.into_iter().map(|it| it.finish("opening a recipient's mailbox"));
-                let of_recipients: Vec<_> = std::iter::once(first).chain(others).map(opened).collect();
+                let of_recipients: Vec<_> =
+                    std::iter::once(first).chain(others).map(|it| opened(it, deadline)).collect();
                 let of_sender = match senders {
-                    Some(senders) => Some(
-                        senders
-                            .finish("opening the sender's mailbox")
-                            .map(|mut mailbox| {
-                                mailbox.set_deadline(senders_in_time);
-                                UserMailbox::Imap(Box::new(mailbox))
-                            })
-                            .map_err(NotOpened::from),
-                    ),
+                    Some(senders) => Some(opened(senders.finish("opening the sender's mailbox"), senders_deadline)),
                     None => sender.map(|_| Err(NotOpened::LeftToTheAuthor)),
                 };
                 (of_recipients, of_sender)

@@ -1,4 +1,5 @@
 //! The service, and those who talk with it: programs that others wrote are in the container of `peers`.
 
+mod several_recipients;
 mod the_thin_client_and_libzmq;
 mod zmtp_and_libzmq;

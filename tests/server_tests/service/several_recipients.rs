@@ -1,0 +1,204 @@
+//! One message to several recipients, delivered under one lock, on real servers.
+
+use crate::support::database::Engine;
+use crate::support::scene::{LISA, Scene};
+use crate::support::wire::{Fate, Speaker, Wire, says};
+use base64::Engine as _;
+use maildrop_command::base::deadline::Deadline;
+use maildrop_command::delivery::{Deferral, Delivered, Manner, NoCaller, Refusal};
+use maildrop_command::mailbox::MailboxFailure;
+use maildrop_command::message::{Address, Message};
+use maildrop_command::site::{Envelope, Outcome, Sessions, Site, Terms};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+const TEN: [&str; 10] = ["doug", "scuba", "kim", "anna", "bert", "carl", "dora", "emil", "fred", "gina"];
+
+fn envelope(name: &str) -> Envelope {
+    Envelope {
+        sender: LISA.into(),
+        recipient: Address::parse(&format!("{name}@mail.axial.net")).unwrap(),
+        original_recipient: None,
+        queue_id: Some("4cBxyz1234z9rs".into()),
+        client_address: None,
+        sasl_username: None,
+    }
+}
+
+struct Worker {
+    site: Site,
+    sessions: Sessions,
+}
+
+impl Worker {
+    fn of(scene: &Scene) -> Self {
+        Self { site: scene.site(), sessions: Sessions::default() }
+    }
+
+    fn deliver(&mut self, names: &[&str], message: &str) -> Vec<Outcome> {
+        let message = Message::receive(message.to_owned().into_bytes()).unwrap();
+        let envelopes: Vec<Envelope> = names.iter().map(|name| envelope(name)).collect();
+        let deadline = Deadline::after(Duration::from_secs(120));
+        let terms = Terms { policy: &self.site.policy(), caller: &NoCaller, deadline };
+        let outcomes = self.site.deliver_to_all(&mut self.sessions, &message, &envelopes, &terms);
+        self.sessions.end();
+        assert_eq!(outcomes.len(), names.len());
+        outcomes
+    }
+
+    fn delivers(&mut self, names: &[&str], message: &str) -> Vec<Delivered> {
+        let delivered = self.deliver(names, message).into_iter().map(|outcome| outcome.result);
+        delivered.map(|result| result.unwrap_or_else(|refusal| panic!("{refusal}"))).collect()
+    }
+}
+
+fn scene(engine: Engine, names: &[&str]) -> Scene {
+    let mut scene = Scene::with(engine, names);
+    scene.member("lisa");
+    scene.configure(|settings| settings.more = "[sent]\ntrust = \"header\"\n[serve]\nbatch_patience = \"2s\"\n".into());
+    scene
+}
+
+on_each_engine![
+    ten_recipients_have_a_copy_each_and_the_author_has_one,
+    a_batch_and_processes_for_the_same_recipients_at_once_make_one_copy_each,
+];
+
+fn ten_recipients_have_a_copy_each_and_the_author_has_one(engine: Engine) {
+    let mut scene = scene(engine, &TEN);
+    let mut worker = Worker::of(&scene);
+    worker.delivers(&["doug"], &scene.message("first"));
+    // The first made Sent, and proved the way in.
+    let one = worker.deliver(&["doug"], &scene.message("to one")).remove(0).stages.database_round_trips;
+
+    let message = scene.message("to ten");
+    let outcomes = worker.deliver(&TEN, &message);
+    // As many mailboxes as there are sessions; the rest in a batch of its own: its journal, lock and record, and its route is known.
+    let attempts = outcomes.iter().map(|outcome| outcome.stages.attempt.unwrap());
+    let attempts: std::collections::BTreeSet<_> = attempts.collect();
+    assert_eq!(attempts.len(), 2);
+    let both = outcomes.iter().map(|outcome| outcome.stages.database_round_trips).max().unwrap();
+    assert!(both <= 2 * one, "{both}, and {one} for one recipient");
+    for outcome in outcomes {
+        let delivered = outcome.result.unwrap_or_else(|refusal| panic!("{refusal}"));
+        assert!(matches!(delivered.copies[0].manner, Manner::Appended(Some(_))), "{delivered:?}");
+    }
+    for name in TEN {
+        assert_eq!(scene.inbox(name).iter().filter(|copy| copy.field("Subject") == "to ten").count(), 1, "{name}");
+    }
+    assert_eq!(scene.sent("lisa").iter().filter(|copy| copy.field("Subject") == "to ten").count(), 1);
+    // Once more, as from Postfix's queue after a reply that was lost.
+    for delivered in worker.delivers(&TEN, &message) {
+        assert!(delivered.copies.iter().all(|copy| copy.manner == Manner::AlreadyThere), "{delivered:?}");
+    }
+    assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+    assert_eq!(scene.database.count("SELECT count(*) FROM copies"), 1 + 1 + 10 + 3);
+}
+
+fn a_batch_and_processes_for_the_same_recipients_at_once_make_one_copy_each(engine: Engine) {
+    let names = &TEN[..4];
+    let scene = scene(engine, names);
+    let message = scene.message("both ways");
+    let running: Vec<_> = names.iter().map(|name| scene.start(name, &[], &message)).collect();
+    let outcomes = Worker::of(&scene).deliver(names, &message);
+    let mut deferred: Vec<&str> =
+        names.iter().zip(&outcomes).filter(|(_, outcome)| outcome.result.is_err()).map(|(name, _)| *name).collect();
+    for (name, running) in names.iter().zip(running) {
+        if running.end().exit != Some(0) {
+            deferred.push(name);
+        }
+    }
+    // Whoever met the other's attempt waits until that is settled.
+    let mut scene = scene;
+    scene.ten_minutes_pass();
+    if !deferred.is_empty() {
+        Worker::of(&scene).delivers(&deferred, &message);
+    }
+    for name in names {
+        assert_eq!(scene.inbox(name).len(), 1, "{name}");
+    }
+    assert_eq!(scene.sent("lisa").len(), 1);
+}
+
+#[test]
+fn an_address_that_nobody_bears_is_refused_and_the_others_are_delivered_to() {
+    let mut scene = scene(Engine::Postgres17, &["doug", "scuba"]);
+    scene.configure(|settings| settings.more += "[routing]\nunknown = \"reject\"\n");
+    let outcomes = Worker::of(&scene).deliver(&["doug", "stranger", "scuba"], &scene.message("to a stranger"));
+    let told: Vec<bool> = outcomes.iter().map(|outcome| outcome.result.is_ok()).collect();
+    assert_eq!(told, [true, false, true]);
+    assert!(matches!(outcomes[1].result, Err(Refusal::UnknownRecipient)));
+}
+
+#[test]
+fn two_addresses_of_one_mailbox_have_one_copy_and_an_answer_each() {
+    let mut scene = scene(Engine::Mysql9, &["doug"]);
+    let (user, alias) = (scene.user("doug"), "douglas@mail.axial.net");
+    scene.database.add_address(alias, &user);
+    let delivered = Worker::of(&scene).delivers(&["doug", "douglas"], &scene.message("to one mailbox"));
+    assert_eq!(delivered[0].copies[0], delivered[1].copies[0]);
+    assert_eq!((scene.inbox("doug").len(), scene.sent("lisa").len()), (1, 1));
+}
+
+/// A proxy with one backend that hangs: the login of one of the ten is never answered.
+#[test]
+fn a_mailbox_that_cannot_be_opened_holds_up_nobody() {
+    let mut scene = scene(Engine::Postgres17, &TEN);
+    // The user whom we act for comes first in SASL PLAIN.
+    let whom = scene.user("kim");
+    let whole_groups = whom.len() / 3 * 3;
+    let whom = base64::engine::general_purpose::STANDARD.encode(&whom[..whole_groups]);
+    let wire = Wire::to(scene.settings.imap.clone(), move |speaker, piece| {
+        if speaker == Speaker::Program && says(piece, &whom) { Fate::Hold } else { Fate::Pass }
+    });
+    let straight = scene.settings.imap.clone();
+    scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
+    let message = scene.message("one hangs");
+    let mut worker = Worker::of(&scene);
+    for (name, outcome) in TEN.iter().zip(worker.deliver(&TEN, &message)) {
+        match outcome.result {
+            Ok(_) => assert_ne!(*name, "kim"),
+            Err(Refusal::Deferred(Deferral::Mailbox(error))) => {
+                assert_eq!((*name, error.failure), ("kim", MailboxFailure::TimedOut), "{error}");
+            }
+            Err(refusal) => panic!("{name}: {refusal}"),
+        }
+    }
+    assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+    scene.configure(|settings| settings.imap = straight);
+    Worker::of(&scene).delivers(&["kim"], &message);
+    for name in TEN {
+        assert_eq!(scene.inbox(name).len(), 1, "{name}");
+    }
+    assert_eq!(scene.sent("lisa").len(), 1);
+}
+
+/// The last CRLF of one copy never arrives.
+#[test]
+fn a_mailbox_that_does_not_answer_about_its_copy_holds_up_nobody_and_gets_it_later() {
+    let names = &TEN[..5];
+    let mut scene = scene(Engine::Mariadb118, names);
+    let completed = Arc::new(AtomicU32::new(0));
+    let wire = Wire::to(scene.settings.imap.clone(), move |speaker, piece| {
+        let is_third = speaker == Speaker::Program && piece == b"\r\n" && completed.fetch_add(1, Ordering::SeqCst) == 2;
+        if is_third { Fate::Hold } else { Fate::Pass }
+    });
+    scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
+    let message = scene.message("one is silent");
+    let outcomes = Worker::of(&scene).deliver(names, &message);
+    let unknown = |outcome: &Outcome| matches!(outcome.result, Err(Refusal::Deferred(Deferral::Unknown(_))));
+    let silent: Vec<&str> = names.iter().zip(&outcomes).filter(|(_, it)| unknown(it)).map(|(name, _)| *name).collect();
+    assert_eq!(silent.len(), 1, "{outcomes:?}");
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.result.is_ok()).count(), 4, "{outcomes:?}");
+    // Its attempt alone stays open.
+    assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 1);
+    let early = Worker::of(&scene).deliver(&silent, &message);
+    assert!(matches!(early[0].result, Err(Refusal::Deferred(Deferral::Unsettled(_)))), "{:?}", early[0].result);
+    scene.ten_minutes_pass();
+    Worker::of(&scene).delivers(&silent, &message);
+    for name in names {
+        assert_eq!(scene.inbox(name).len(), 1, "{name}");
+    }
+    assert_eq!(scene.sent("lisa").len(), 1);
+}
