@@ -12,13 +12,14 @@ pub(super) const BEGIN_AGAIN: &str = "ROLLBACK; BEGIN ISOLATION LEVEL READ COMMI
 pub(super) const SAVEPOINT: &str = "SAVEPOINT maildrop_record;";
 pub(super) const SAVEPOINT_AGAIN: &str = "ROLLBACK TO SAVEPOINT maildrop_record;";
 
-/// A row for each pair of a copy asked for and an open attempt at it.
+/// A row for each pair of a copy asked for and an open attempt at it. The clock is read once for all ages, by a subquery that
+/// depends on no row: by a clock read for each row, the younger of two attempts may seem the older one.
 pub(super) fn look(copies: &[CopyKey]) -> String {
     format!(
         "SELECT k.place, c.copy_key IS NOT NULL, c.uid_validity, c.uid, a.attempt, a.recipient, \
-         extract(epoch FROM clock_timestamp() - a.started_at), a.uid_validity, a.uid_next, \
+         extract(epoch FROM (SELECT clock_timestamp()) - a.started_at), a.uid_validity, a.uid_next, \
          a.host, encode(a.lock_digest, 'hex'), \
-         encode(m.lock_digest, 'hex'), extract(epoch FROM clock_timestamp() - m.recorded_at) \
+         encode(m.lock_digest, 'hex'), extract(epoch FROM (SELECT clock_timestamp()) - m.recorded_at) \
          FROM unnest({}) WITH ORDINALITY k (copy_key, place) \
          LEFT JOIN copies c ON c.copy_key = k.copy_key AND c.state = 'delivered' \
          LEFT JOIN messages m ON m.id = c.message \
