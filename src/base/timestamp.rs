@@ -67,6 +67,11 @@ pub(crate) fn exact(microseconds: i64) -> String {
     formatted(microseconds, &Rfc3339)
 }
 
+/// Reads what [`exact`] has written, as microseconds since 1970.
+pub(crate) fn read_exact(text: &str) -> Option<i64> {
+    OffsetDateTime::parse(text, &Rfc3339).ok().and_then(microseconds)
+}
+
 /// A moment as [`exact`] has it, for programs.
 pub(crate) fn serialize<S: Serializer>(microseconds: &i64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&exact(*microseconds))
@@ -95,6 +100,7 @@ mod tests {
     fn programs_read_them_to_the_microsecond() {
         assert_eq!(exact(1_500_000), "1970-01-01T00:00:01.5Z");
         assert_eq!(told(i64::MAX), i64::MAX.to_string());
+        assert_eq!((read_exact("1970-01-01T00:00:01.5Z"), read_exact("2d")), (Some(1_500_000), None));
     }
 
     #[test]

@@ -7,9 +7,10 @@ use super::site_options::{CONFIGURATION, LONGEST_ANSWER, SiteOptions, failed, sh
 use super::{complain, printable, say, table};
 use crate::base::timestamp;
 use crate::ledger::deliveries::DeliveryQuery;
+use crate::lock::Slice;
 use crate::message::Address;
 use crate::operations::replay::{
-    FailureFile, Form, List, MessageReport, PartialEnvelope, Replay, ReplayError, ReplayOutcome, Slice, Tally,
+    FailureFile, Form, List, MessageReport, PartialEnvelope, Replay, ReplayError, ReplayOutcome, Tally,
     list_deliveries, list_path, standard_input,
 };
 use crate::site::Setup;

@@ -4,12 +4,15 @@
 mod mysql;
 mod name;
 mod postgres;
+mod slice;
 mod sqlite;
 
 pub(crate) use mysql::or_untold;
 pub(crate) use name::OF_PROGRAMS;
 pub use name::{DEFAULT_NAMESPACE, LockName};
 pub(crate) use postgres::AcquiredAnd;
+pub use slice::Slice;
+pub(crate) use slice::job_of;
 
 use crate::database::DatabaseError;
 use std::time::Duration;

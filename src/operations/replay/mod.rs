@@ -15,14 +15,12 @@ mod lines;
 mod list;
 mod reading;
 mod runner;
-mod slice;
 mod source;
 
 pub(crate) use envelope::PartialEnvelope;
 pub(crate) use failure_file::FailureFile;
 pub(crate) use list::List;
 pub(crate) use runner::{MessageReport, Replay, ReplayOutcome, Tally};
-pub(crate) use slice::Slice;
 pub(crate) use source::{Form, list_deliveries, list_path, standard_input};
 
 use crate::database::DatabaseError;

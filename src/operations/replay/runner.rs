@@ -3,13 +3,12 @@
 use super::entry::{Entry, Location, Piece};
 use super::envelope::was_prepended_for;
 use super::reading::TOO_LARGE;
-use super::slice::job_of;
-use super::{List, PartialEnvelope, ReplayError, Slice};
+use super::{List, PartialEnvelope, ReplayError};
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::delivery::{Deferral, Delivered, Manner, NoCaller, Refusal, Stages, Verdict};
 use crate::ledger::Database;
-use crate::lock::LockName;
+use crate::lock::{LockName, Slice, job_of};
 use crate::message::Message;
 use crate::site::{self, Envelope, Sessions, Site, Standing, Terms};
 use std::io;

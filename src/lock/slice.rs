@@ -1,19 +1,29 @@
-//! Slices: which of several machines replays a message, and which job of one process.
+//! Slices: which of several machines replays a message, which job of one process, and which of several queue runners.
 //!
-//! Both go by the lock's name, so two deliveries of one Message-ID never run at once, and no job waits for a lock that
-//! another one holds. As among GNU Mailman's queue runners, each has a range of the hashes, all of one size.
+//! All go by the lock's name, so two deliveries of one Message-ID never run at once, and no job waits for a lock that
+//! another one holds. As among GNU Mailman's queue runners, each has a range of the hashes, all of one size. Its bounds are
+//! integers: with floating point, a hash on a bound would be in two slices.
 
-use crate::lock::LockName;
+use super::LockName;
 use std::str::FromStr;
 
 /// One of several parts of all Message-IDs. The parts cover everything, and none overlaps another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slice {
+pub struct Slice {
     index: u32,
     count: u32,
 }
 
 impl Slice {
+    /// All of it.
+    pub const WHOLE: Self = Self { index: 0, count: 1 };
+
+    /// The part with this number, from 0, of so many. `None` where there are not so many.
+    #[must_use]
+    pub fn new(index: u32, count: u32) -> Option<Self> {
+        (index < count).then_some(Self { index, count })
+    }
+
     /// Whether it is the only one, so that no lock needs to be known.
     pub(crate) fn is_whole(&self) -> bool {
         self.count == 1
@@ -21,7 +31,14 @@ impl Slice {
 
     /// Whether the message that this lock guards is in this slice.
     pub(crate) fn has(&self, lock: &LockName) -> bool {
-        range_of(first_bytes(lock, 0), self.count) == self.index
+        self.has_first_bytes(first_bytes(lock, 0))
+    }
+
+    /// The same for a lock of which only the first eight bytes are known, the highest first. With 2^n slices the n highest bits
+    /// say which one it is.
+    #[must_use]
+    pub fn has_first_bytes(&self, first_bytes: u64) -> bool {
+        range_of(first_bytes, self.count) == self.index
     }
 }
 
@@ -31,10 +48,8 @@ impl FromStr for Slice {
     /// Reads `0/4`, the first of four.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parts = text.split_once('/').and_then(|(index, count)| Some((index.parse().ok()?, count.parse().ok()?)));
-        match parts {
-            Some((index, count)) if index < count => Ok(Self { index, count }),
-            _ => Err("write it like 0/4, 1/4, 2/4 and 3/4: one for each of four machines"),
-        }
+        let slice = parts.and_then(|(index, count)| Self::new(index, count));
+        slice.ok_or("write it like 0/4, 1/4, 2/4 and 3/4: one for each of four machines")
     }
 }
 
@@ -75,6 +90,16 @@ mod tests {
             let share = 2000 / count;
             assert!(sizes.iter().all(|&size| size > share / 4 && size < share * 3), "{count}: {sizes:?}");
             assert!(count > 7 || jobs.iter().all(|&size| size > share / 5 / 3), "{count}: {jobs:?}");
+        }
+    }
+
+    #[test]
+    fn with_a_power_of_two_the_highest_bits_are_the_slice() {
+        for bits in 0..5_u32 {
+            for first in [0, 1, u64::MAX, u64::MAX >> 1, (u64::MAX >> 1) + 1, 0x1234_5678_9abc_def0, 0xf000 << 48] {
+                let high = u32::try_from(u128::from(first) << bits >> 64).unwrap();
+                assert!(Slice::new(high, 1 << bits).unwrap().has_first_bytes(first), "{first:x} {bits}");
+            }
         }
     }
 

@@ -1,0 +1,183 @@
+//! What a person does with a message of the queue: hold, release, drop, read.
+
+use super::folder::{Folder, Found};
+use super::{Envelope, Folders, Name, Queue, QueueError, State};
+use std::io::Read;
+use std::time::{Duration, SystemTime};
+use thiserror::Error;
+
+/// How often a message that was just taken away is looked for again.
+const LOOKS: usize = 5;
+
+/// Why a message was left as it is.
+#[derive(Debug, Error)]
+pub enum ByHandError {
+    #[error("there is no message {id} in the queue")]
+    NoSuch { id: String },
+    /// A clock that was set back may give one id twice.
+    #[error("{id} is more than one message: name one file of {}", files.join(", "))]
+    Several { id: String, files: Vec<String> },
+    #[error("{id} is being delivered at this moment: try again when it is not")]
+    BeingDelivered { id: String },
+    #[error("{id} is in {state}/: only a message in {allowed} can be {done}")]
+    NotFrom { id: String, state: State, allowed: &'static str, done: &'static str },
+    /// What is older than the ledger remembers may have been delivered without anybody knowing.
+    #[error(
+        "{id} has been in the queue for longer than the ledger remembers: if it was delivered, it would be there twice"
+    )]
+    TooOld { id: String },
+    #[error("{id} cannot be read: {problem}")]
+    Unreadable { id: String, problem: String },
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+impl Queue {
+    /// Keeps runners from a message, until it is released.
+    ///
+    /// # Errors
+    /// Where it is not in `new/`.
+    pub fn hold(&self, id: &str) -> Result<Name, ByHandError> {
+        self.act(id, |folders, state, name| match state {
+            State::New => Ok(move_for_good(&folders.new, &folders.held, name, name)?),
+            state => Err(not_from(id, state, "new/", "held")),
+        })
+    }
+
+    /// Lets runners have a message that was held, refused or set aside: as soon as may be.
+    ///
+    /// `age_limit` is for how long the ledger remembers what was delivered. A message that was accepted longer ago is released
+    /// only `again`: some of it may have been delivered, and be delivered once more. (What counts is when it was accepted. When it
+    /// was held is known to the file's times alone, which a backup changes.)
+    ///
+    /// # Errors
+    /// Where it is somewhere else, or too old.
+    pub fn release(
+        &self,
+        id: &str,
+        age_limit: Option<Duration>,
+        again: bool,
+        now: SystemTime,
+    ) -> Result<Name, ByHandError> {
+        self.act(id, |folders, state, name| {
+            if !matches!(state, State::Held | State::Refused | State::Bad) {
+                return Err(not_from(id, state, "held/, refused/ or bad/", "released"));
+            }
+            if !again && age_limit.is_some_and(|limit| name.age(now) > limit) {
+                return Err(ByHandError::TooOld { id: id.to_owned() });
+            }
+            let released = move_for_good(folders.folder(state), &folders.new, name, name.due_at_once())?;
+            if state == State::Bad && released.is_some() {
+                folders.bad.remove(name.of_reason().as_str())?;
+            }
+            Ok(released)
+        })
+    }
+
+    /// Removes a message, which nobody else has: it is lost.
+    ///
+    /// # Errors
+    /// Where a runner is at it.
+    pub fn drop_message(&self, id: &str) -> Result<Name, ByHandError> {
+        self.act(id, |folders, state, name| {
+            if state == State::Work {
+                return Err(ByHandError::BeingDelivered { id: id.to_owned() });
+            }
+            let folder = folders.folder(state);
+            if !folder.remove(name.to_string().as_str())? {
+                return Ok(None);
+            }
+            folder.sync()?;
+            if state == State::Bad {
+                folder.remove(name.of_reason().as_str())?;
+            }
+            Ok(Some(name))
+        })
+    }
+
+    /// A message of the queue, wherever it is: its envelope, and its bytes as they came.
+    ///
+    /// # Errors
+    /// Where there is none, or it cannot be read.
+    pub fn read(&self, id: &str) -> Result<(Envelope, Vec<u8>), ByHandError> {
+        let unreadable = |problem: String| ByHandError::Unreadable { id: id.to_owned(), problem };
+        for _ in 0..LOOKS {
+            let (state, name) = self.0.named(id)?;
+            let folder = self.0.folder(state);
+            match folder.find(name.to_string().as_str())? {
+                Found::Gone => {}
+                Found::NoFile(kind) => return Err(unreadable(format!("it is {kind}"))),
+                Found::File(mut file) => {
+                    let mut bytes = Vec::new();
+                    file.read_to_end(&mut bytes).map_err(|error| unreadable(error.to_string()))?;
+                    return Envelope::read_with_message(bytes).map_err(|error| unreadable(error.to_string()));
+                }
+            }
+        }
+        Err(ByHandError::BeingDelivered { id: id.to_owned() })
+    }
+
+    /// Finds a message and does something with it, which says `None` where the message has left that place meanwhile.
+    fn act(
+        &self,
+        id: &str,
+        does: impl Fn(&Folders, State, Name) -> Result<Option<Name>, ByHandError>,
+    ) -> Result<Name, ByHandError> {
+        for _ in 0..LOOKS {
+            let (state, name) = self.0.named(id)?;
+            if let Some(done) = does(&self.0, state, name)? {
+                return Ok(done);
+            }
+        }
+        Err(ByHandError::BeingDelivered { id: id.to_owned() })
+    }
+}
+
+impl Folders {
+    /// Where the message of this id, or file name, is.
+    fn named(&self, id: &str) -> Result<(State, Name), ByHandError> {
+        let mut found = Vec::new();
+        // It may be on its way from one folder to another while we look.
+        for _ in 0..LOOKS {
+            for (state, folder) in self.all() {
+                let names = folder.messages()?.into_iter();
+                found.extend(names.filter(|n| n.id() == id || n.to_string() == id).map(|name| (state, name)));
+            }
+            match found.as_slice() {
+                [] => {}
+                [one] => return Ok(*one),
+                // The same message, which has moved while we looked, or two of them.
+                _ => {
+                    found.retain(|(state, name)| self.folder(*state).has(&name.to_string()).unwrap_or(true));
+                    match found.as_slice() {
+                        [one] => return Ok(*one),
+                        [] => {}
+                        several => {
+                            let file = |(state, name): &(State, Name)| format!("{state}/{name}");
+                            let files = several.iter().map(file).collect();
+                            return Err(ByHandError::Several { id: id.to_owned(), files });
+                        }
+                    }
+                }
+            }
+        }
+        Err(ByHandError::NoSuch { id: id.to_owned() })
+    }
+}
+
+fn not_from(id: &str, state: State, allowed: &'static str, done: &'static str) -> ByHandError {
+    match state {
+        State::Work => ByHandError::BeingDelivered { id: id.to_owned() },
+        state => ByHandError::NotFrom { id: id.to_owned(), state, allowed, done },
+    }
+}
+
+/// Moves a message; once this returns, it stays moved after a power failure, too.
+fn move_for_good(from: &Folder, to: &Folder, name: Name, new_name: Name) -> Result<Option<Name>, QueueError> {
+    let moved = from.rename_to_a_free(name.to_string().as_str(), to, new_name)?;
+    if moved.is_some() {
+        to.sync()?;
+        from.sync()?;
+    }
+    Ok(moved)
+}

@@ -1,0 +1,213 @@
+//! What a file of the queue holds: the envelope as TOML, a line `---`, and the bytes of the message as they came.
+
+use super::QueueError;
+use crate::base::timestamp;
+use memchr::memmem;
+use serde::Deserialize;
+use std::fmt::Write;
+use thiserror::Error;
+
+/// What divides the envelope from the message. No line of the TOML that we write is like this: each value is one line.
+const DIVIDER: &[u8] = b"\n---\n";
+
+/// The longest envelope. Where the divider does not come before, it does not come.
+pub(super) const LONGEST: usize = 1 << 22;
+
+/// The envelope of a queued message, and what is to be known of it besides its bytes.
+// An unknown key makes the file unreadable, and so it is set aside: what a later release has written there could change what is to
+// be done with the message.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Envelope {
+    /// The envelope sender; empty for the null sender.
+    pub sender: String,
+    /// When it was accepted, in microseconds since 1970.
+    #[serde(deserialize_with = "read_time")]
+    pub queued_at: i64,
+    /// Who brought it.
+    pub injected_by: String,
+    /// Whether the sender's Sent mailbox may get a copy.
+    #[serde(default)]
+    pub may_owe_sent: bool,
+    /// Whether who brought it vouches for the sender: that the sender is who the envelope says.
+    #[serde(default)]
+    pub vouches: bool,
+    /// Why it was refused, last time.
+    pub reason: Option<String>,
+    /// The size of the message in bytes: what is cut short is found out by it.
+    pub size: u64,
+    /// The envelope recipients. There is at least one.
+    pub recipients: Vec<Recipient>,
+}
+
+/// One envelope recipient.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipient {
+    pub address: String,
+    /// Before any rewriting.
+    pub original: Option<String>,
+}
+
+/// What keeps a file from being a message of the queue.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(super) enum Unreadable {
+    #[error("no line `---` follows an envelope: it is cut short, or is no file of the queue")]
+    NoEnvelope,
+    #[error("its envelope is not UTF-8")]
+    NotUtf8,
+    #[error("its envelope: {0}")]
+    Toml(String),
+    #[error("its envelope names no recipient")]
+    NoRecipient,
+    #[error("its message has {found} bytes, and should have {expected}: it is cut short, or was changed")]
+    AnotherSize { expected: u64, found: u64 },
+    #[error("its name is {0:?}, which is none that the queue gives")]
+    Name(String),
+}
+
+impl Envelope {
+    /// The beginning of a file: what comes before the message.
+    pub(super) fn written(&self) -> Result<Vec<u8>, QueueError> {
+        let toml = self.toml().map_err(|error| QueueError::Envelope { problem: error.to_string() })?;
+        let bytes = [toml.trim_end_matches('\n').as_bytes(), DIVIDER].concat();
+        // Nothing is accepted that could not be read again.
+        match Self::read(&bytes) {
+            Ok((read, at)) if read == *self && at == bytes.len() && at <= LONGEST => Ok(bytes),
+            Ok(_) => Err(QueueError::Envelope { problem: "it would not be read as it is written".into() }),
+            Err(unreadable) => Err(QueueError::Envelope { problem: unreadable.to_string() }),
+        }
+    }
+
+    /// By hand, since a library's writer puts texts with a line end in them into several lines.
+    fn toml(&self) -> Result<String, std::fmt::Error> {
+        let Self { sender, queued_at, injected_by, may_owe_sent, vouches, reason, size, recipients } = self;
+        let mut toml = String::new();
+        writeln!(toml, "sender = {}", quoted(sender)?)?;
+        writeln!(toml, "queued_at = {}", quoted(&timestamp::exact(*queued_at))?)?;
+        writeln!(toml, "injected_by = {}", quoted(injected_by)?)?;
+        writeln!(toml, "may_owe_sent = {may_owe_sent}\nvouches = {vouches}")?;
+        if let Some(reason) = reason {
+            writeln!(toml, "reason = {}", quoted(reason)?)?;
+        }
+        writeln!(toml, "size = {size}")?;
+        for Recipient { address, original } in recipients {
+            writeln!(toml, "\n[[recipients]]\naddress = {}", quoted(address)?)?;
+            if let Some(original) = original {
+                writeln!(toml, "original = {}", quoted(original)?)?;
+            }
+        }
+        Ok(toml)
+    }
+
+    /// Reads the beginning of a file, and says where the message begins.
+    pub(super) fn read(bytes: &[u8]) -> Result<(Self, usize), Unreadable> {
+        let end = memmem::find(bytes.get(..LONGEST).unwrap_or(bytes), DIVIDER).ok_or(Unreadable::NoEnvelope)?;
+        let text = str::from_utf8(bytes.get(..end).unwrap_or_default()).map_err(|_| Unreadable::NotUtf8)?;
+        let envelope: Self = toml::from_str(text).map_err(|error| Unreadable::Toml(error.message().to_owned()))?;
+        if envelope.recipients.is_empty() {
+            return Err(Unreadable::NoRecipient);
+        }
+        Ok((envelope, end + DIVIDER.len()))
+    }
+
+    /// Reads a whole file: the envelope, and the message.
+    pub(super) fn read_with_message(mut file: Vec<u8>) -> Result<(Self, Vec<u8>), Unreadable> {
+        let (envelope, at) = Self::read(&file)?;
+        envelope.check_size((file.len() - at) as u64)?;
+        file.drain(..at);
+        Ok((envelope, file))
+    }
+
+    /// Whether so many bytes are the whole message.
+    pub(super) fn check_size(&self, found: u64) -> Result<(), Unreadable> {
+        let expected = self.size;
+        if found == expected { Ok(()) } else { Err(Unreadable::AnotherSize { expected, found }) }
+    }
+}
+
+/// A text in quotes: JSON's string is TOML's basic string, but for U+007F, which JSON leaves as it is.
+fn quoted(text: &str) -> Result<String, std::fmt::Error> {
+    let json = serde_json::to_string(text).map_err(|_| std::fmt::Error)?;
+    Ok(json.replace('\u{7f}', "\\u007f"))
+}
+
+fn read_time<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    timestamp::read_exact(&text).ok_or_else(|| serde::de::Error::custom("queued_at is no moment"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn envelope() -> Envelope {
+        Envelope {
+            sender: "lisa@gmail.com".into(),
+            queued_at: 1_700_000_000_123_456,
+            injected_by: "user 0, process 7".into(),
+            may_owe_sent: false,
+            vouches: true,
+            reason: None,
+            size: 3,
+            recipients: vec![
+                Recipient { address: "scuba@mail.axial.net".into(), original: None },
+                Recipient { address: "doug@mail.axial.net".into(), original: Some("Doug@axial.net".into()) },
+            ],
+        }
+    }
+
+    #[test]
+    fn people_can_read_it() {
+        let text = String::from_utf8(envelope().written().unwrap()).unwrap();
+        assert_eq!(
+            text,
+            "sender = \"lisa@gmail.com\"\nqueued_at = \"2023-11-14T22:13:20.123456Z\"\ninjected_by = \"user 0, process 7\"\n\
+             may_owe_sent = false\nvouches = true\nsize = 3\n\n[[recipients]]\naddress = \"scuba@mail.axial.net\"\n\n[[recipients]]\n\
+             address = \"doug@mail.axial.net\"\noriginal = \"Doug@axial.net\"\n---\n"
+        );
+    }
+
+    #[test]
+    fn what_is_cut_short_anywhere_is_unreadable() {
+        let file = [envelope().written().unwrap(), b"a\n\xff".to_vec()].concat();
+        assert_eq!(Envelope::read_with_message(file.clone()), Ok((envelope(), b"a\n\xff".to_vec())));
+        for length in 0..file.len() {
+            assert!(Envelope::read_with_message(file[..length].to_vec()).is_err(), "{length}");
+        }
+        let longer = [&file[..], b"x"].concat();
+        assert_eq!(Envelope::read_with_message(longer), Err(Unreadable::AnotherSize { expected: 3, found: 4 }));
+    }
+
+    #[test]
+    fn what_another_program_may_have_meant_is_not_guessed() {
+        for (toml, problem) in [
+            ("x = 1", "unknown field"),
+            ("sender = ", "Toml"),
+            ("\u{0}", "Toml"),
+            ("sender=''\nqueued_at='2d'\ninjected_by=''\nsize=0\nrecipients=[{address='a'}]", "no moment"),
+            ("sender=''\nqueued_at='2023-11-14T22:13:20Z'\ninjected_by=''\nsize=0\nrecipients=[]", "NoRecipient"),
+        ] {
+            let unreadable = Envelope::read(format!("{toml}\n---\n").as_bytes()).unwrap_err();
+            assert!(format!("{unreadable:?}").contains(problem), "{unreadable:?}");
+        }
+        assert_eq!(Envelope::read(b"\xff\n---\n"), Err(Unreadable::NotUtf8));
+        let nobody = Envelope { recipients: Vec::new(), ..envelope() };
+        assert!(matches!(nobody.written(), Err(QueueError::Envelope { .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_and_any_bytes_come_back_as_they_were(
+            sender in any::<String>(), address in "\\PC*(\n---\n|\"\"\"|'''|\\\\|\u{7f}|\r)?\\PC*", original: Option<String>,
+            reason: Option<String>, message: Vec<u8>,
+        ) {
+            let recipients = vec![Recipient { address, original }];
+            let size = message.len() as u64;
+            let envelope = Envelope { sender, reason, recipients, size, ..envelope() };
+            let file = [envelope.written().unwrap(), message.clone()].concat();
+            prop_assert_eq!(Envelope::read_with_message(file), Ok((envelope, message)));
+        }
+    }
+}

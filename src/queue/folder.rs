@@ -1,0 +1,363 @@
+//! One folder of the queue: every system call on it is here, by its open descriptor, and no link is followed.
+
+use super::{Name, QueueError};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::fs::{File, TryLockError};
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use uuid::Uuid;
+
+/// How many names in a row may be taken. Each is a nanosecond later.
+const NAMES: usize = 100_000;
+
+/// A folder, open.
+#[derive(Debug)]
+pub(super) struct Folder {
+    pub(super) path: PathBuf,
+    descriptor: OwnedFd,
+}
+
+/// What a name stands for.
+pub(super) enum Found {
+    File(File),
+    /// A link, a folder, a pipe, a socket, a device: none of ours, never opened.
+    NoFile(&'static str),
+    /// Nothing, now.
+    Gone,
+}
+
+/// What became of a rename.
+#[derive(PartialEq, Eq)]
+pub(super) enum Moved {
+    Done,
+    /// There is no such file (any more).
+    Gone,
+    /// The new name is taken.
+    Taken,
+}
+
+impl Folder {
+    /// Opens a folder that is ours alone.
+    pub(super) fn open(path: PathBuf) -> Result<Self, QueueError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let descriptor = rustix::fs::openat(CWD, &path, flags, Mode::empty()).map_err(|errno| match errno {
+            Errno::NOENT => QueueError::NoQueue { path: path.clone() },
+            errno => QueueError::of("opening", &path, errno),
+        })?;
+        let folder = Self { path, descriptor };
+        let stat = rustix::fs::fstat(&folder.descriptor).map_err(|errno| folder.error("examining", errno))?;
+        let user = rustix::process::geteuid();
+        // Root may look after the queue of another user: it follows no link there, and what it writes belongs to that user.
+        if stat.st_uid != user.as_raw() && !user.is_root() {
+            return Err(QueueError::AnotherOwner { path: folder.path, owner: stat.st_uid, user: user.as_raw() });
+        }
+        let mode = Mode::from_raw_mode(stat.st_mode);
+        if mode.intersects(Mode::WGRP | Mode::WOTH) {
+            return Err(QueueError::WritableByOthers { path: folder.path, mode: mode.as_raw_mode() });
+        }
+        Ok(folder)
+    }
+
+    fn error(&self, doing: &'static str, errno: Errno) -> QueueError {
+        QueueError::of(doing, &self.path, errno)
+    }
+
+    fn error_at(&self, doing: &'static str, name: &str, errno: Errno) -> QueueError {
+        QueueError::of(doing, &self.path.join(name), errno)
+    }
+
+    /// The names in it, but for those that begin with a dot.
+    pub(super) fn names(&self) -> Result<Vec<OsString>, QueueError> {
+        self.names_that(|name| !name.starts_with(b"."))
+    }
+
+    /// What [`prove_renames`] left behind when it was killed.
+    pub(super) fn probes(&self) -> Result<Vec<OsString>, QueueError> {
+        self.names_that(|name| name.starts_with(b".") && !matches!(name, b"." | b".."))
+    }
+
+    fn names_that(&self, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<OsString>, QueueError> {
+        let entries = Dir::read_from(&self.descriptor).map_err(|errno| self.error("reading", errno))?;
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|errno| self.error("reading", errno))?;
+            let name = entry.file_name().to_bytes();
+            if wanted(name) {
+                names.push(OsString::from_vec(name.to_vec()));
+            }
+        }
+        Ok(names)
+    }
+
+    /// The names of messages in it, the oldest first.
+    pub(super) fn messages(&self) -> Result<Vec<Name>, QueueError> {
+        let names = self.names()?;
+        let mut names: Vec<Name> = names.iter().filter_map(|name| name.to_str().and_then(Name::read)).collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Opens a file for reading.
+    pub(super) fn find(&self, name: impl rustix::path::Arg + Copy) -> Result<Found, QueueError> {
+        let told = || name.to_string_lossy().into_owned();
+        // A link planted there could lead anywhere, and a pipe would hold us up for ever. What is no file is not even opened:
+        // opening a device can do something.
+        let stat = match rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(Found::Gone),
+            Err(errno) => return Err(self.error_at("examining", &told(), errno)),
+        };
+        if let Some(kind) = no_file(&stat) {
+            return Ok(Found::NoFile(kind));
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let descriptor = match rustix::fs::openat(&self.descriptor, name, flags, Mode::empty()) {
+            Ok(descriptor) => descriptor,
+            Err(Errno::NOENT) => return Ok(Found::Gone),
+            Err(Errno::LOOP) => return Ok(Found::NoFile("a symbolic link")),
+            Err(errno) => return Err(self.error_at("opening", &told(), errno)),
+        };
+        let stat = rustix::fs::fstat(&descriptor).map_err(|errno| self.error_at("examining", &told(), errno))?;
+        Ok(no_file(&stat).map_or_else(|| Found::File(File::from(descriptor)), Found::NoFile))
+    }
+
+    /// Whether `name` stands for this very file.
+    fn is(&self, name: impl rustix::path::Arg + Copy, file: &File) -> Result<bool, QueueError> {
+        let told = || name.to_string_lossy().into_owned();
+        let open = rustix::fs::fstat(file).map_err(|errno| self.error_at("examining", &told(), errno))?;
+        match rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) => Ok((there.st_dev, there.st_ino) == (open.st_dev, open.st_ino)),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(self.error_at("examining", &told(), errno)),
+        }
+    }
+
+    /// Opens a file and locks it (flock(2)), if nobody else has, and if it still has this name then.
+    pub(super) fn lock(&self, name: impl rustix::path::Arg + Copy) -> Result<Option<File>, QueueError> {
+        let Found::File(file) = self.find(name)? else { return Ok(None) };
+        step();
+        let locked = self.locked(name, &file)?;
+        Ok(locked.then_some(file))
+    }
+
+    fn locked(&self, name: impl rustix::path::Arg + Copy, file: &File) -> Result<bool, QueueError> {
+        match file.try_lock() {
+            Ok(()) => self.is(name, file),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => {
+                Err(QueueError::of_io("locking", &self.path.join(name.to_string_lossy().as_ref()), error))
+            }
+        }
+    }
+
+    /// Whether there is anything of this name.
+    pub(super) fn has(&self, name: &str) -> Result<bool, QueueError> {
+        match rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(self.error_at("examining", name, errno)),
+        }
+    }
+
+    /// Renames a file, and overwrites none.
+    pub(super) fn rename(
+        &self,
+        name: impl rustix::path::Arg + Copy,
+        to: &Self,
+        new_name: &str,
+    ) -> Result<Moved, QueueError> {
+        step();
+        let moved = rustix::fs::renameat_with(&self.descriptor, name, &to.descriptor, new_name, RenameFlags::NOREPLACE);
+        step();
+        match moved {
+            Ok(()) => Ok(Moved::Done),
+            Err(Errno::NOENT) => Ok(Moved::Gone),
+            Err(Errno::EXIST) => Ok(Moved::Taken),
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                Err(QueueError::RenamesOverwrite { path: to.path.clone() })
+            }
+            Err(errno) => Err(to.error_at("renaming a file to", new_name, errno)),
+        }
+    }
+
+    /// The same to this name, or to the next one that is free. `None` where the file is gone.
+    pub(super) fn rename_to_a_free(
+        &self,
+        from: impl rustix::path::Arg + Copy,
+        to: &Self,
+        name: Name,
+    ) -> Result<Option<Name>, QueueError> {
+        let mut name = name;
+        for _ in 0..NAMES {
+            match self.rename(from, to, &name.to_string())? {
+                Moved::Done => return Ok(Some(name)),
+                Moved::Gone => return Ok(None),
+                Moved::Taken => name = name.later(),
+            }
+        }
+        Err(to.error_at("renaming a file to", &name.to_string(), Errno::EXIST))
+    }
+
+    /// The same, and what was there is overwritten: for files that are no messages.
+    pub(super) fn rename_over(&self, name: &str, to: &Self, new_name: &str) -> Result<(), QueueError> {
+        step();
+        rustix::fs::renameat(&self.descriptor, name, &to.descriptor, new_name)
+            .map_err(|errno| to.error_at("renaming a file to", new_name, errno))
+    }
+
+    /// Removes a file. `false` where there was none.
+    pub(super) fn remove(&self, name: impl rustix::path::Arg + Copy) -> Result<bool, QueueError> {
+        step();
+        let removed = rustix::fs::unlinkat(&self.descriptor, name, AtFlags::empty());
+        step();
+        match removed {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(self.error_at("removing", &name.to_string_lossy(), errno)),
+        }
+    }
+
+    /// Puts its names on the disk: fsync of a file does not include its name (fsync(2)).
+    pub(super) fn sync(&self) -> Result<(), QueueError> {
+        step();
+        #[cfg(test)]
+        SYNCED.with_borrow_mut(|synced| synced.push(self.path.clone()));
+        rustix::fs::fsync(&self.descriptor).map_err(|errno| self.error("syncing", errno))
+    }
+
+    /// Writes a new file of mode 0600 into this folder, syncs it, and keeps it locked.
+    pub(super) fn write(&self, parts: &[&[u8]]) -> Result<Written<'_>, QueueError> {
+        let written = self.create()?;
+        let path = || self.path.join(&written.name);
+        for part in parts {
+            step();
+            (&written.file).write_all(part).map_err(|error| QueueError::of_io("writing", &path(), error))?;
+        }
+        step();
+        written.file.sync_all().map_err(|error| QueueError::of_io("syncing", &path(), error))?;
+        Ok(written)
+    }
+
+    fn create(&self) -> Result<Written<'_>, QueueError> {
+        loop {
+            let name = Uuid::now_v7().to_string();
+            step();
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let descriptor = match rustix::fs::openat(&self.descriptor, &name, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(descriptor) => descriptor,
+                Err(Errno::EXIST) => continue,
+                Err(errno) => return Err(self.error_at("creating", &name, errno)),
+            };
+            let written = Written { folder: self, file: File::from(descriptor), name, placed: false };
+            if rustix::process::geteuid().is_root() {
+                // The user whose queue it is could not read a file of root's.
+                let owner =
+                    rustix::fs::fstat(self.descriptor.as_fd()).map_err(|errno| self.error("examining", errno))?;
+                let to = |id| std::os::unix::fs::fchown(&written.file, Some(id), Some(owner.st_gid));
+                to(owner.st_uid).map_err(|error| QueueError::of_io("giving away a file in", &self.path, error))?;
+            }
+            // Before it was locked, a clean-up may have taken it for one whose writer is gone, and removed it.
+            if self.locked(written.name.as_str(), &written.file)? {
+                return Ok(written);
+            }
+        }
+    }
+}
+
+/// A file that has been written into `tmp/`. It is removed again unless it is given its place.
+#[derive(Debug)]
+pub(super) struct Written<'a> {
+    folder: &'a Folder,
+    /// Locked for as long as it is open.
+    file: File,
+    pub(super) name: String,
+    placed: bool,
+}
+
+impl Written<'_> {
+    /// Gives it its place for good: once this returns, it is there after a power failure, too.
+    ///
+    /// It stays locked until then, so that nobody takes it before its name is on the disk. Where that fails, it is taken away
+    /// again: who is told of a failure brings the message once more.
+    pub(super) fn place(mut self, to: &Folder, name: Name) -> Result<Name, QueueError> {
+        let placed = self.folder.rename_to_a_free(self.name.as_str(), to, name)?;
+        let name = placed.ok_or_else(|| self.folder.error_at("renaming", &self.name, Errno::NOENT))?;
+        self.placed = true;
+        if let Err(error) = to.sync() {
+            to.remove(name.to_string().as_str())?;
+            return Err(error);
+        }
+        Ok(name)
+    }
+
+    /// The same under a name that may be taken, for a file that is no message.
+    pub(super) fn place_over(mut self, to: &Folder, name: &str) -> Result<(), QueueError> {
+        self.folder.rename_over(&self.name, to, name)?;
+        self.placed = true;
+        to.sync()
+    }
+}
+
+impl Drop for Written<'_> {
+    fn drop(&mut self) {
+        if !self.placed
+            && let Err(error) = self.folder.remove(self.name.as_str())
+        {
+            tracing::warn!(%error, "a file that was not accepted is left behind; the next clean-up removes it");
+        }
+    }
+}
+
+/// What it is that is no file.
+fn no_file(stat: &Stat) -> Option<&'static str> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => None,
+        FileType::Symlink => Some("a symbolic link"),
+        FileType::Directory => Some("a folder"),
+        FileType::Fifo => Some("a named pipe"),
+        FileType::Socket => Some("a socket"),
+        _ => Some("a device"),
+    }
+}
+
+/// Shows that names can be moved from each of these folders to the next, without overwriting.
+pub(super) fn prove_renames(tmp: &Folder, others: &[&Folder]) -> Result<(), QueueError> {
+    let probe = tmp.write(&[])?;
+    // With a dot, nobody takes it for a message.
+    let name = format!(".{}", probe.name);
+    let mut from = (tmp, probe.name.clone());
+    for to in others.iter().copied() {
+        let moved = from.0.rename(from.1.as_str(), to, &name);
+        if !matches!(moved, Ok(Moved::Done)) {
+            from.0.remove(from.1.as_str())?;
+            moved?;
+            return Err(to.error_at("renaming a file to", &name, Errno::BUSY));
+        }
+        from = (to, name.clone());
+    }
+    from.0.remove(from.1.as_str())?;
+    Ok(())
+}
+
+/// Where a process may be killed: between any two system calls that change something.
+#[cfg(test)]
+fn step() {
+    super::crash_tests::step();
+}
+#[cfg(not(test))]
+const fn step() {}
+
+#[cfg(test)]
+thread_local! {
+    /// What this thread has synced, for tests: nothing else shows it but a power failure.
+    pub(super) static SYNCED: std::cell::RefCell<Vec<PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// Whether there is a folder of this kind.
+pub(super) fn is_there(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok()
+}

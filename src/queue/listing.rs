@@ -1,0 +1,205 @@
+//! What is in the queue. Only read, without a lock: runners go on meanwhile.
+
+use super::envelope::LONGEST;
+use super::folder::{Folder, Found};
+use super::{Envelope, Folders, Name, Queue, QueueError};
+use crate::base::timestamp;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::str::FromStr;
+
+/// In which folder a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// It waits for a runner, or for its next try.
+    New,
+    /// A runner is at it.
+    Work,
+    /// An operator holds it back.
+    Held,
+    /// A recipient refused it for good.
+    Refused,
+    /// It cannot be read.
+    Bad,
+}
+
+/// One message of the queue; or something else that lies there, which nobody touches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    /// By which it is held, released and dropped.
+    pub id: String,
+    /// The name of its file.
+    pub file: String,
+    pub state: State,
+    /// When it was accepted, in microseconds since 1970.
+    #[serde(serialize_with = "timestamp::serialize_optional")]
+    pub queued_at: Option<i64>,
+    /// The size of the message in bytes.
+    pub size: Option<u64>,
+    pub sender: Option<String>,
+    pub recipients: Vec<String>,
+    pub injected_by: Option<String>,
+    /// How often it was tried, and put off.
+    pub tries: u32,
+    /// Not before this moment, in microseconds since 1970.
+    #[serde(serialize_with = "timestamp::serialize_optional")]
+    pub next_try: Option<i64>,
+    /// Why it was refused, or set aside, or is none of the queue's.
+    pub reason: Option<String>,
+}
+
+/// How many messages there are in each folder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    pub new: usize,
+    pub work: usize,
+    pub held: usize,
+    pub refused: usize,
+    pub bad: usize,
+}
+
+impl Queue {
+    /// All messages, by folder, the oldest first. What is in the queue and stays where it is, is listed; what moves meanwhile is
+    /// listed once, in most cases.
+    ///
+    /// # Errors
+    /// Where a folder cannot be read. A file that cannot be read is listed with the reason.
+    pub fn list(&self) -> Result<Vec<Entry>, QueueError> {
+        let folders = &*self.0;
+        let mut entries = BTreeMap::new();
+        // Messages go to and fro between these two: one that is taken up, or put back, while we look is seen by the second look.
+        let again = [(State::New, &folders.new), (State::Work, &folders.work)];
+        for (state, folder) in folders.all().into_iter().chain(again) {
+            for file in folder.names()? {
+                if file.to_str().is_some_and(Name::is_of_reason) && state == State::Bad {
+                    continue;
+                }
+                if let Some((inode, entry)) = folders.entry(state, &file)? {
+                    // A rename keeps the inode. What is no file, or cannot be opened, is nothing that a runner moves.
+                    let key =
+                        inode.map_or_else(|| (0, format!("{state}/{}", entry.file)), |inode| (inode, String::new()));
+                    entries.insert(key, entry);
+                }
+            }
+        }
+        let mut entries: Vec<Entry> = entries.into_values().collect();
+        entries.sort_by(|a, b| (a.state, &a.id).cmp(&(b.state, &b.id)));
+        Ok(entries)
+    }
+
+    /// How many messages there are, by their names alone.
+    ///
+    /// # Errors
+    /// Where a folder cannot be read.
+    pub fn counts(&self) -> Result<Counts, QueueError> {
+        let count = |folder: &Folder| folder.messages().map(|names| names.len());
+        let folders = &*self.0;
+        Ok(Counts {
+            new: count(&folders.new)?,
+            work: count(&folders.work)?,
+            held: count(&folders.held)?,
+            refused: count(&folders.refused)?,
+            bad: count(&folders.bad)?,
+        })
+    }
+}
+
+impl Folders {
+    /// What a name in a folder stands for, with the inode of its file. `None` where it is gone.
+    fn entry(&self, state: State, file: &OsStr) -> Result<Option<(Option<u64>, Entry)>, QueueError> {
+        let mut inode = None;
+        let told = file.to_string_lossy().into_owned();
+        let name = Name::read(&told);
+        let mut entry = Entry {
+            id: name.map_or_else(|| told.clone(), |name| name.id()),
+            queued_at: name.map(|name| name.accepted_at()),
+            size: None,
+            sender: None,
+            recipients: Vec::new(),
+            injected_by: None,
+            tries: name.map_or(0, |name| name.tries),
+            next_try: name.and_then(|name| name.next_try()),
+            reason: None,
+            file: told,
+            state,
+        };
+        let folder = self.folder(state);
+        match folder.find(file) {
+            Ok(Found::Gone) => return Ok(None),
+            Ok(Found::NoFile(kind)) => entry.reason = Some(format!("{kind}, and no file: the queue leaves it alone")),
+            Ok(Found::File(open)) => {
+                inode = open.metadata().ok().map(|metadata| metadata.ino());
+                match read_envelope(&open) {
+                    Ok(Ok(envelope)) => entry.has(envelope),
+                    Ok(Err(unreadable)) => entry.reason = Some(unreadable),
+                    Err(error) => {
+                        let error = QueueError::of_io("reading", &folder.path.join(file), error);
+                        entry.reason = Some(error.to_string());
+                    }
+                }
+            }
+            // Files that others own, say: the rest can still be listed.
+            Err(error) => entry.reason = Some(error.to_string()),
+        }
+        if let (State::Bad, Some(name)) = (state, name)
+            && let Ok(Found::File(reason)) = folder.find(OsString::from(name.of_reason()).as_os_str())
+        {
+            let mut text = String::new();
+            if reason.take(4096).read_to_string(&mut text).is_ok() {
+                entry.reason = Some(text.trim_end().to_owned());
+            }
+        }
+        Ok(Some((inode, entry)))
+    }
+}
+
+impl Entry {
+    fn has(&mut self, envelope: Envelope) {
+        self.size = Some(envelope.size);
+        self.sender = Some(envelope.sender);
+        self.recipients = envelope.recipients.into_iter().map(|recipient| recipient.address).collect();
+        self.injected_by = Some(envelope.injected_by);
+        self.reason = envelope.reason;
+    }
+}
+
+/// The envelope at the beginning of a file, if the whole message follows it; or what is wrong with it.
+fn read_envelope(file: &File) -> std::io::Result<Result<Envelope, String>> {
+    let mut beginning = Vec::new();
+    // Most envelopes end within the first of these.
+    for length in [1 << 12, LONGEST as u64] {
+        file.take(length.saturating_sub(beginning.len() as u64)).read_to_end(&mut beginning)?;
+        if let Ok((envelope, at)) = Envelope::read(&beginning) {
+            let message = file.metadata()?.len().saturating_sub(at as u64);
+            return Ok(envelope.check_size(message).map(|()| envelope).map_err(|unreadable| unreadable.to_string()));
+        }
+    }
+    Ok(Envelope::read(&beginning).map(|(envelope, _)| envelope).map_err(|unreadable| unreadable.to_string()))
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::New => "new",
+            Self::Work => "work",
+            Self::Held => "held",
+            Self::Refused => "refused",
+            Self::Bad => "bad",
+        })
+    }
+}
+
+impl FromStr for State {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let all = [Self::New, Self::Work, Self::Held, Self::Refused, Self::Bad];
+        all.into_iter().find(|state| state.to_string() == text).ok_or("it is new, work, held, refused or bad")
+    }
+}

@@ -1,0 +1,210 @@
+//! The name of a queued message: `TIME-LOCK[,TRIES[,NEXT]].msg`.
+//!
+//! What changes from try to try is in the name alone. A rename is there or it is not; a file that is rewritten may be neither.
+
+use crate::lock::LockName;
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How the name of a message ends.
+const ENDING: &str = ".msg";
+/// How the name of the file ends that says why the message beside it is in `bad/`.
+const REASON: &str = ".reason";
+/// The pause after the first try. Each further one is twice as long, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_mins(1);
+/// The longest pause between two tries.
+const LONGEST_PAUSE: Duration = Duration::from_hours(1);
+
+/// The name of one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name {
+    /// When it was accepted, in nanoseconds since 1970; later by a few where that moment was taken.
+    pub(super) time: u64,
+    /// The first eight bytes of the lock's digest: two files of one Message-ID have the same.
+    pub(super) lock: u64,
+    /// How often it was tried, and put off.
+    pub(super) tries: u32,
+    /// Not before this time, in seconds since 1970. `None`: as soon as may be.
+    pub(super) next: Option<u64>,
+}
+
+impl Name {
+    pub(super) fn new(now: SystemTime, lock: &LockName) -> Self {
+        let first_bytes = lock.digest().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte));
+        Self { time: nanoseconds(now), lock: first_bytes, tries: 0, next: None }
+    }
+
+    /// Reads the name of a file. `None` for each that this program would not have written in just this way.
+    pub(super) fn read(text: &str) -> Option<Self> {
+        let (id, state) = match text.strip_suffix(ENDING)?.split_once(',') {
+            Some((id, state)) => (id, Some(state)),
+            None => (text.strip_suffix(ENDING)?, None),
+        };
+        let (time, lock) = id.split_once('-')?;
+        let (tries, next) = match state.map(|state| state.split_once(',').map_or((state, None), |(t, n)| (t, Some(n))))
+        {
+            None => (0, None),
+            Some((tries, next)) => (tries.parse().ok()?, next.map(str::parse).transpose().ok()?),
+        };
+        let name = Self { time: time.parse().ok()?, lock: u64::from_str_radix(lock, 16).ok()?, tries, next };
+        (name.to_string() == text).then_some(name)
+    }
+
+    /// What stays the same for as long as the message is in the queue.
+    #[must_use]
+    pub fn id(&self) -> String {
+        format!("{:020}-{:016x}", self.time, self.lock)
+    }
+
+    /// The name of the file that says why the message of this name is in `bad/`.
+    pub(super) fn of_reason(&self) -> String {
+        let name = self.to_string();
+        format!("{}{REASON}", name.strip_suffix(ENDING).unwrap_or(&name))
+    }
+
+    /// Whether this is the name of a file that says why the message beside it is in `bad/`.
+    pub(super) fn is_of_reason(text: &str) -> bool {
+        text.strip_suffix(REASON).is_some_and(|name| Self::read(&format!("{name}{ENDING}")).is_some())
+    }
+
+    /// The next name, where this one is taken.
+    pub(super) fn later(self) -> Self {
+        Self { time: self.time.saturating_add(1), ..self }
+    }
+
+    /// Tried once more, and put off.
+    pub(super) fn put_off(self, now: SystemTime) -> Self {
+        let tries = self.tries.saturating_add(1);
+        Self { tries, next: Some(seconds(now).saturating_add(pause_after(tries).as_secs())), ..self }
+    }
+
+    /// To be tried as soon as may be.
+    pub(super) fn due_at_once(self) -> Self {
+        Self { next: None, ..self }
+    }
+
+    /// Whether it may be tried now. No pause is longer than an hour: a later time was written by a clock that was wrong.
+    pub(super) fn is_due(&self, now: SystemTime) -> bool {
+        let now = seconds(now);
+        self.next.is_none_or(|next| next <= now || next > now.saturating_add(LONGEST_PAUSE.as_secs()))
+    }
+
+    /// When it was accepted, in microseconds since 1970.
+    pub(super) fn accepted_at(&self) -> i64 {
+        i64::try_from(self.time / 1000).unwrap_or(i64::MAX)
+    }
+
+    /// When it may be tried again, in microseconds since 1970.
+    pub(super) fn next_try(&self) -> Option<i64> {
+        self.next.map(|next| i64::try_from(next.saturating_mul(1_000_000)).unwrap_or(i64::MAX))
+    }
+
+    /// For how long it has been in the queue.
+    pub(super) fn age(&self, now: SystemTime) -> Duration {
+        Duration::from_nanos(nanoseconds(now).saturating_sub(self.time))
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.id())?;
+        if self.tries > 0 || self.next.is_some() {
+            write!(f, ",{}", self.tries)?;
+        }
+        if let Some(next) = self.next {
+            write!(f, ",{next}")?;
+        }
+        f.write_str(ENDING)
+    }
+}
+
+/// How long to wait after so many tries: a minute, then twice as long each time, up to an hour, and every hour from then on. It
+/// never ends: nobody else has the message any more.
+#[must_use]
+pub fn pause_after(tries: u32) -> Duration {
+    let doubled = 1_u32.checked_shl(tries.saturating_sub(1)).unwrap_or(u32::MAX);
+    FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE)
+}
+
+fn nanoseconds(moment: SystemTime) -> u64 {
+    let since = moment.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn seconds(moment: SystemTime) -> u64 {
+    moment.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_name_says_when_which_lock_how_often_and_when_again() {
+        let lock = LockName::from_digest([0xab; 32]);
+        let name = Name::new(at(1_700_000_000), &lock);
+        assert_eq!(name.to_string(), "01700000000000000000-abababababababab.msg");
+        let name = name.put_off(at(1_700_000_100));
+        assert_eq!(name.to_string(), "01700000000000000000-abababababababab,1,1700000160.msg");
+        assert_eq!(name.due_at_once().to_string(), "01700000000000000000-abababababababab,1.msg");
+        assert_eq!(name.of_reason(), "01700000000000000000-abababababababab,1,1700000160.reason");
+        assert!(Name::is_of_reason(&name.of_reason()) && !Name::is_of_reason(&name.to_string()));
+        assert_eq!(name.id(), "01700000000000000000-abababababababab");
+        assert_eq!((name.accepted_at(), name.next_try()), (1_700_000_000_000_000, Some(1_700_000_160_000_000)));
+    }
+
+    #[test]
+    fn names_that_nobody_here_wrote_are_none() {
+        let strange = [
+            "",
+            ".msg",
+            "1-1.msg",
+            "01700000000000000000-ABABABABABABABAB.msg",
+            "01700000000000000000-abababababababab",
+            "01700000000000000000-abababababababab,0.msg",
+            "01700000000000000000-abababababababab,01.msg",
+            "01700000000000000000-abababababababab,+1.msg",
+            "01700000000000000000-abababababababab,1,.msg",
+            "01700000000000000000-abababababababab,1,2,3.msg",
+            "01700000000000000000-abababababababab,-1.msg",
+            "99999999999999999999-abababababababab.msg",
+            "01700000000000000000-abababababababab.msg.msg",
+        ];
+        for text in strange {
+            assert_eq!(Name::read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn pauses_double_up_to_an_hour_and_go_on_for_ever() {
+        let minutes = |tries| pause_after(tries).as_secs() / 60;
+        assert_eq!([0, 1, 2, 3, 6, 7, 33, u32::MAX].map(minutes), [1, 1, 2, 4, 32, 60, 60, 60]);
+    }
+
+    #[test]
+    fn a_time_that_only_a_wrong_clock_can_have_written_is_not_waited_for() {
+        let name = Name::new(at(0), &LockName::from_digest([0; 32])).put_off(at(10_000));
+        assert!(!name.is_due(at(10_000)) && !name.is_due(at(10_059)) && name.is_due(at(10_060)));
+        assert!(name.is_due(at(1_000)), "the clock was ahead when it was written");
+    }
+
+    proptest! {
+        #[test]
+        fn each_name_is_read_as_it_was_written(time: u64, lock: u64, tries: u32, next: Option<u64>) {
+            let name = Name { time, lock, tries, next };
+            prop_assert_eq!(Name::read(&name.to_string()), Some(name));
+        }
+
+        #[test]
+        fn no_text_is_too_odd_to_be_looked_at(text in "[-,.0-9a-f]{0,60}(\\.msg)?|\\PC*") {
+            if let Some(name) = Name::read(&text) {
+                prop_assert_eq!(name.to_string(), text);
+            }
+        }
+    }
+}

@@ -1,0 +1,342 @@
+use super::folder::SYNCED;
+use super::*;
+use crate::lock::Slice;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::time::{Duration, UNIX_EPOCH};
+use tempfile::TempDir;
+
+const MESSAGE: &[u8] = b"Subject: x\r\n\r\n---\n\0\xff";
+
+pub(super) fn at(seconds: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
+pub(super) fn lock(name: &str) -> LockName {
+    LockName::new("maildrop", name.as_bytes())
+}
+
+pub(super) fn mail(recipients: &[&str]) -> NewMail {
+    let recipient = |address: &&str| Recipient { address: (*address).into(), original: None };
+    NewMail {
+        sender: "lisa@gmail.com".into(),
+        recipients: recipients.iter().map(recipient).collect(),
+        injected_by: "a test".into(),
+        ..NewMail::default()
+    }
+}
+
+fn queue() -> (TempDir, Queue) {
+    let directory = tempfile::tempdir().unwrap();
+    let queue = Queue::open(&directory.path().join("state/queue")).unwrap();
+    (directory, queue)
+}
+
+fn accepted(queue: &Queue, lock_name: &str, seconds: u64) -> Name {
+    queue
+        .enqueue(&lock(lock_name), mail(&["scuba@mail.axial.net", "doug@mail.axial.net"]), MESSAGE, at(seconds))
+        .unwrap()
+}
+
+fn claimed(queue: &Queue, seconds: u64) -> Claim {
+    queue.claim(Slice::WHOLE, at(seconds)).unwrap().expect("there is one")
+}
+
+fn claim_nothing(queue: &Queue, seconds: u64) {
+    assert!(queue.claim(Slice::WHOLE, at(seconds)).unwrap().is_none());
+}
+
+/// Each message's folder and name.
+fn files(queue: &Queue) -> Vec<String> {
+    queue.list().unwrap().into_iter().map(|entry| format!("{}/{}", entry.state, entry.file)).collect()
+}
+
+#[test]
+fn what_is_accepted_is_claimed_as_it_came_and_removed_once_it_is_delivered() {
+    let (_directory, queue) = queue();
+    let name = accepted(&queue, "a", 1000);
+    let path = queue.path().join("new").join(name.to_string());
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+    assert_eq!(fs::read_dir(queue.path().join("tmp")).unwrap().count(), 0);
+
+    let claim = claimed(&queue, 1000);
+    assert_eq!((claim.name(), claim.tries(), claim.message()), (name, 0, MESSAGE));
+    let recipients: Vec<&str> = claim.envelope().recipients.iter().map(|r| r.address.as_str()).collect();
+    assert_eq!(recipients, ["scuba@mail.axial.net", "doug@mail.axial.net"]);
+    assert_eq!((claim.envelope().sender.as_str(), claim.envelope().queued_at), ("lisa@gmail.com", 1_000_000_000));
+    assert_eq!(files(&queue), [format!("work/{name}")]);
+    claim_nothing(&queue, 1000);
+    claim.finish().unwrap();
+    assert!(files(&queue).is_empty());
+}
+
+#[test]
+fn names_are_on_the_disk_before_anybody_is_told() {
+    let (_directory, queue) = queue();
+    let synced = |expected: &[&str]| {
+        let folders: Vec<String> =
+            SYNCED.take().iter().map(|p| p.file_name().unwrap().to_str().unwrap().into()).collect();
+        assert_eq!(folders, expected);
+    };
+    synced(&[]);
+    let id = accepted(&queue, "a", 1000).id();
+    synced(&["new"]);
+    queue.hold(&id).unwrap();
+    synced(&["held", "new"]);
+    queue.release(&id, None, false, at(1000)).unwrap();
+    synced(&["new", "held"]);
+    let claim = claimed(&queue, 1000);
+    let settled = claim.settle(&[Settlement::Refused("no".into()), Settlement::Deferred], at(1000)).unwrap();
+    synced(&["refused", "new", "work"]);
+    queue.drop_message(&settled.refused[0].id()).unwrap();
+    synced(&["refused"]);
+}
+
+#[test]
+fn the_oldest_comes_first_and_one_that_was_put_off_waits_for_its_time() {
+    let (_directory, queue) = queue();
+    let younger = accepted(&queue, "b", 2000);
+    let older = accepted(&queue, "a", 1000);
+    let put_off = claimed(&queue, 3000).defer(at(3000)).unwrap().unwrap();
+    assert_eq!(put_off.to_string(), format!("{},1,3060.msg", older.id()));
+    let claim = claimed(&queue, 3000);
+    assert_eq!(claim.name(), younger);
+    claim_nothing(&queue, 3059);
+    let again = claimed(&queue, 3060);
+    assert_eq!((again.name(), again.tries()), (put_off, 1));
+    // Not tried: nothing is counted.
+    assert_eq!(again.give_back().unwrap(), Some(put_off));
+    let again = claimed(&queue, 3060).defer(at(3060)).unwrap().unwrap();
+    assert_eq!(again.to_string(), format!("{},2,3180.msg", older.id()));
+}
+
+#[test]
+fn two_messages_of_one_lock_are_never_claimed_at_once() {
+    let (_directory, queue) = queue();
+    let names = [1, 2].map(|second| accepted(&queue, "one", second));
+    let other = accepted(&queue, "other", 3);
+    let first = claimed(&queue, 10);
+    assert_eq!(first.name(), names[0]);
+    let second = claimed(&queue, 10);
+    assert_eq!(second.name(), other);
+    claim_nothing(&queue, 10);
+    // Put off, it does not hold up the next.
+    first.defer(at(10)).unwrap();
+    assert_eq!(claimed(&queue, 10).name(), names[1]);
+}
+
+#[test]
+fn a_runner_claims_what_is_in_its_slice() {
+    let (_directory, queue) = queue();
+    for n in 0..32 {
+        accepted(&queue, &n.to_string(), 1);
+    }
+    let mut claims = Vec::new();
+    for index in 0..4 {
+        let slice = Slice::new(index, 4).unwrap();
+        while let Some(claim) = queue.claim(slice, at(1)).unwrap() {
+            assert_eq!(claim.name().lock >> 62, u64::from(index));
+            claims.push(claim);
+        }
+    }
+    assert_eq!(claims.len(), 32);
+}
+
+#[test]
+fn what_remains_of_a_message_is_kept_and_what_was_refused_too() {
+    let (_directory, queue) = queue();
+    let recipients = ["a@x", "b@x", "c@x", "d@x"];
+    let name = queue.enqueue(&lock("a"), mail(&recipients), MESSAGE, at(1000)).unwrap();
+    let outcome = [Settlement::Delivered, Settlement::Deferred, Settlement::Refused("5.1.1 unknown".into())];
+    let settled = claimed(&queue, 1000).settle(&outcome, at(1000)).unwrap();
+    let remaining = settled.remaining.unwrap();
+    assert_eq!(settled.refused, [name.later()]);
+    assert_eq!(remaining.to_string(), format!("{},1,1060.msg", name.later().later().id()));
+    let listed: Vec<_> =
+        queue.list().unwrap().into_iter().map(|e| (e.state, e.recipients.join(" "), e.reason)).collect();
+    // Of the last one nothing was said: in doubt, it is tried again.
+    let refused = (State::Refused, "c@x".to_owned(), Some("5.1.1 unknown".to_owned()));
+    assert_eq!(listed, [(State::New, "b@x d@x".to_owned(), None), refused]);
+    let claim = claimed(&queue, 1060);
+    assert_eq!((claim.message(), claim.envelope().queued_at), (MESSAGE, 1_000_000_000));
+    let settled =
+        claim.settle(&[Settlement::Delivered, Settlement::Delivered, Settlement::Deferred], at(1060)).unwrap();
+    assert_eq!(settled, Settled { remaining: None, refused: Vec::new() });
+    assert_eq!(queue.counts().unwrap(), Counts { refused: 1, ..Counts::default() });
+    let (envelope, message) = queue.read(&name.later().id()).unwrap();
+    assert_eq!((envelope.reason.as_deref(), &message[..]), (Some("5.1.1 unknown"), MESSAGE));
+}
+
+#[test]
+fn the_claim_of_a_runner_that_is_gone_comes_back_and_that_of_another_does_not() {
+    let (_directory, queue) = queue();
+    let names = ["a", "b"].map(|lock| accepted(&queue, lock, 1));
+    let alive = claimed(&queue, 1);
+    // Its lock goes with the process, or with its descriptor.
+    drop(claimed(&queue, 1));
+    assert_eq!(queue.counts().unwrap().work, 2);
+    let another = Queue::open(queue.path()).unwrap();
+    let returned = Recovered { returned: 1, ..Recovered::default() };
+    assert_eq!(another.recover(at(1)).unwrap(), returned);
+    assert_eq!(another.recover(at(1)).unwrap(), Recovered::default());
+    let again = claimed(&another, 1);
+    assert!(again.name() != alive.name() && names.contains(&again.name()));
+}
+
+#[test]
+fn a_clock_that_was_set_back_gives_no_name_twice() {
+    let (_directory, queue) = queue();
+    let first = accepted(&queue, "a", 1000);
+    let second = accepted(&queue, "a", 1000);
+    assert_eq!(second, first.later());
+    queue.hold(&first.id()).unwrap();
+    queue.hold(&second.id()).unwrap();
+    assert_eq!(accepted(&queue, "a", 1000), second.later());
+    assert_eq!(accepted(&queue, "a", 999).time, 999_000_000_000);
+    // Released, each finds a place.
+    for name in [first, second] {
+        queue.release(&name.id(), None, false, at(1)).unwrap();
+    }
+    assert_eq!(queue.counts().unwrap().new, 4);
+}
+
+#[test]
+fn no_rename_overwrites_a_message() {
+    let (_directory, queue) = queue();
+    let name = accepted(&queue, "a", 1000);
+    let file = name.to_string();
+    let copy = |to: &str, text: &str| {
+        let whole = fs::read(queue.path().join("new").join(&file)).unwrap();
+        let whole = String::from_utf8_lossy(&whole).replace("a test", text);
+        fs::write(queue.path().join(to).join(&file), whole).unwrap();
+    };
+    // As somebody may have copied them.
+    copy("held", "one");
+    copy("refused", "two");
+    copy("bad", "three");
+    for state in ["held", "refused", "bad"] {
+        let several = queue.hold(&file).unwrap_err();
+        assert!(matches!(&several, ByHandError::Several { files, .. } if files.contains(&format!("{state}/{file}"))));
+    }
+    drop(claimed(&queue, 1000));
+    copy_back(&queue, &file);
+    queue.recover(at(1000)).unwrap();
+    assert_eq!(queue.counts().unwrap(), Counts { new: 2, held: 1, refused: 1, bad: 1, work: 0 });
+    let all: Vec<_> = queue.list().unwrap().into_iter().map(|entry| entry.injected_by).collect();
+    assert_eq!(all.len(), 5);
+}
+
+fn copy_back(queue: &Queue, file: &str) {
+    fs::copy(queue.path().join("work").join(file), queue.path().join("new").join(file)).unwrap();
+}
+
+#[test]
+fn what_cannot_be_read_is_set_aside_with_the_reason() {
+    let (_directory, queue) = queue();
+    let good = accepted(&queue, "good", 5);
+    let whole = fs::read(queue.path().join("new").join(good.to_string())).unwrap();
+    let new = queue.path().join("new");
+    let name = |n: u8| format!("0000000000000000000{n}-000000000000000{n}.msg");
+    fs::write(new.join(name(1)), &whole[..whole.len() - 1]).unwrap();
+    fs::write(new.join(name(2)), "x = 1\n---\n").unwrap();
+    fs::write(new.join(name(3)), "").unwrap();
+    fs::write(new.join("a name of its own"), &whole).unwrap();
+    assert_eq!(claimed(&queue, 10).name(), good);
+    assert_eq!(queue.counts().unwrap(), Counts { new: 0, work: 1, bad: 3, ..Counts::default() });
+    assert_eq!(queue.recover(at(10)).unwrap(), Recovered { returned: 1, set_aside: 1, removed: 0 });
+    let bad: Vec<Entry> = queue.list().unwrap().into_iter().filter(|entry| entry.state == State::Bad).collect();
+    let reasons: Vec<&str> = bad.iter().map(|entry| entry.reason.as_deref().unwrap()).collect();
+    for (reason, part) in reasons.iter().zip(["cut short", "unknown field", "no line", "\"a name of its own\""]) {
+        assert!(reason.contains(part), "{reasons:?}");
+    }
+    // The last one was readable: it only had no name. Released, it is delivered; the others come back.
+    for entry in &bad {
+        queue.release(&entry.id, None, false, at(10)).unwrap();
+    }
+    let mut read = Vec::new();
+    while let Some(claim) = queue.claim(Slice::WHOLE, at(20)).unwrap() {
+        assert_eq!(claim.message(), MESSAGE);
+        read.push(claim);
+    }
+    assert_eq!((read.len(), queue.counts().unwrap().bad), (2, 3));
+    assert_eq!(fs::read_dir(queue.path().join("bad")).unwrap().count(), 6, "a reason beside each");
+    queue.drop_message(&bad[0].id).unwrap();
+    assert_eq!(fs::read_dir(queue.path().join("bad")).unwrap().count(), 4);
+}
+
+#[test]
+fn links_folders_and_pipes_are_left_alone_and_listed() {
+    let (directory, queue) = queue();
+    let outside = directory.path().join("outside");
+    let name = accepted(&queue, "a", 5);
+    fs::copy(queue.path().join("new").join(name.to_string()), &outside).unwrap();
+    queue.drop_message(&name.id()).unwrap();
+    let new = queue.path().join("new");
+    let name = |n: u8| format!("0000000000000000000{n}-000000000000000{n}.msg");
+    symlink(&outside, new.join(name(1))).unwrap();
+    fs::create_dir(new.join(name(2))).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, new.join(name(3)), rustix::fs::Mode::RWXU).unwrap();
+    symlink("nowhere", new.join("a link")).unwrap();
+    claim_nothing(&queue, 10);
+    assert_eq!(queue.recover(at(10)).unwrap(), Recovered::default());
+    let listed: Vec<String> = queue.list().unwrap().into_iter().map(|entry| entry.reason.unwrap()).collect();
+    let kinds = ["a symbolic link", "a folder", "a named pipe", "a symbolic link"];
+    for (reason, kind) in listed.iter().zip(kinds) {
+        assert!(reason.starts_with(kind), "{listed:?}");
+    }
+    assert_eq!(listed.len(), kinds.len());
+    assert!(outside.exists());
+}
+
+#[test]
+fn a_person_holds_releases_and_drops_and_not_what_is_being_delivered() {
+    let (_directory, queue) = queue();
+    let name = accepted(&queue, "a", 1000);
+    let id = name.id();
+    assert!(matches!(queue.release(&id, None, false, at(1000)), Err(ByHandError::NotFrom { .. })));
+    queue.hold(&id).unwrap();
+    claim_nothing(&queue, 1000);
+    assert!(matches!(queue.hold(&id), Err(ByHandError::NotFrom { state: State::Held, .. })));
+    let limit = Some(Duration::from_secs(100));
+    let refused = queue.release(&id, limit, false, at(1101));
+    assert!(matches!(refused, Err(ByHandError::TooOld { .. })), "{refused:?}");
+    queue.release(&id, limit, true, at(1101)).unwrap();
+    let claim = claimed(&queue, 1101);
+    assert!(matches!(queue.hold(&id), Err(ByHandError::BeingDelivered { .. })));
+    assert!(matches!(queue.release(&id, None, true, at(1)), Err(ByHandError::BeingDelivered { .. })));
+    assert!(matches!(queue.drop_message(&id), Err(ByHandError::BeingDelivered { .. })));
+    let put_off = claim.defer(at(1101)).unwrap().unwrap();
+    // What was put off is held and released with its tries, and is due at once.
+    queue.hold(&id).unwrap();
+    let released = queue.release(&put_off.to_string(), limit, false, at(1100)).unwrap();
+    assert_eq!(released.to_string(), format!("{id},1.msg"));
+    queue.drop_message(&id).unwrap();
+    assert!(matches!(queue.drop_message(&id), Err(ByHandError::NoSuch { .. })));
+    assert!(matches!(queue.read("../../etc/passwd"), Err(ByHandError::NoSuch { .. })));
+}
+
+#[test]
+fn a_queue_that_others_can_write_to_is_refused() {
+    let (directory, queue) = queue();
+    for folder in ["", "held"] {
+        let path = queue.path().join(folder);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o770)).unwrap();
+        for opened in [Queue::open(queue.path()), Queue::existing(queue.path())] {
+            let error = opened.unwrap_err();
+            assert!(matches!(error, QueueError::WritableByOthers { mode: 0o770, .. }), "{error}");
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    let link = directory.path().join("link");
+    symlink(queue.path(), &link).unwrap();
+    assert!(matches!(Queue::open(&link), Err(QueueError::Io { .. })));
+    assert!(matches!(Queue::existing(&directory.path().join("none")), Err(QueueError::NoQueue { .. })));
+    assert!(!directory.path().join("none").exists());
+}
+
+#[test]
+fn a_message_for_nobody_is_not_accepted() {
+    let (_directory, queue) = queue();
+    assert!(matches!(queue.enqueue(&lock("a"), mail(&[]), MESSAGE, at(1)), Err(QueueError::NoRecipient)));
+    assert!(files(&queue).is_empty());
+}
