@@ -61,7 +61,6 @@ impl QueueError {
         let path = path.to_owned();
         match errno {
             Errno::NOSPC | Errno::DQUOT => Self::NoSpace { doing, path },
-            Errno::XDEV => Self::AnotherFileSystem { path },
             errno => Self::Io { doing, path, source: errno.into() },
         }
     }

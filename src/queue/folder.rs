@@ -180,6 +180,7 @@ impl Folder {
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 Err(QueueError::RenamesOverwrite { path: to.path.clone() })
             }
+            Err(Errno::XDEV) => Err(QueueError::AnotherFileSystem { path: to.path.clone() }),
             Err(errno) => Err(to.error_at("renaming a file to", new_name, errno)),
         }
     }

@@ -7,6 +7,8 @@ mod broker;
 mod imap_accounts;
 #[path = "../support/imap_peer.rs"]
 mod imap_peer;
+#[path = "../support/not_run.rs"]
+mod not_run;
 #[path = "../support/pages.rs"]
 mod pages;
 #[path = "../support/program.rs"]
@@ -36,6 +38,7 @@ mod support;
 mod ten_at_once_on_a_fresh_directory;
 mod the_command_line;
 mod the_envelope;
+mod the_file_queue;
 mod the_first_verdict_is_the_last_word;
 mod the_floors;
 mod the_ledger_remembers;

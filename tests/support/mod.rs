@@ -7,6 +7,7 @@ pub mod imap;
 pub mod imap_accounts;
 pub mod imap_server;
 pub mod mail_hosts;
+pub mod not_run;
 pub mod own_server;
 pub mod pages;
 pub mod past;
@@ -23,7 +24,7 @@ pub mod standby;
 pub mod two_addresses;
 pub mod wire;
 
-use std::io::Write;
+use not_run::did_not_run;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -78,21 +79,6 @@ pub fn container(name: &str) -> String {
         (None, Some(list)) => did_not_run("CONTAINERS", Path::new(&list)),
         (None, None) => panic!("{name} runs in no container: this test makes servers of its own, to kill them"),
     }
-}
-
-/// Ends this test, and adds `SERVER TEST` to the list.
-fn did_not_run(server: &str, list: &Path) -> ! {
-    let test = std::env::var("NEXTEST_TEST_NAME").ok();
-    let test = test.or_else(|| std::thread::current().name().map(str::to_owned)).unwrap_or_else(|| "a test".to_owned());
-    let mut list = std::fs::OpenOptions::new().append(true).create(true).open(list).expect("the list can be opened");
-    // In one piece, since other tests write as well.
-    list.write_all(format!("{server} {test}\n").as_bytes()).expect("the list can be written");
-    if std::env::var_os("NEXTEST").is_some() {
-        // nextest gives each test a process of its own.
-        std::process::exit(0);
-    }
-    // Under `cargo test` all tests share one process; tests/run knows from the list what has not really failed.
-    panic!("it needs {server}, which is not here");
 }
 
 /// Whether a server may be of another version than its name says: in plain mode this machine's packages stand in.
