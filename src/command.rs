@@ -77,10 +77,14 @@ enum Command {
     /// The named lock: run a command under it, see who holds it, its name in SQL
     #[command(subcommand)]
     Lock(cli::lock::Command),
+    /// The file queue of the service: list, show, hold, release, drop
+    #[command(subcommand)]
+    Queue(cli::queue::Command),
 }
 
 /// The subcommands by which a command line is told apart from a delivery, even where the rest of it cannot be read.
-const OTHER_SUBCOMMANDS: [&str; 9] = ["migrate", "check", "replay", "trace", "stats", "audit", "prune", "lock", "help"];
+const OTHER_SUBCOMMANDS: [&str; 10] =
+    ["migrate", "check", "replay", "trace", "stats", "audit", "prune", "lock", "queue", "help"];
 
 /// The command line's definition, from which its manual pages and completions are made.
 #[must_use]
@@ -128,6 +132,7 @@ fn dispatch(arguments: &[OsString], other: bool) -> ExitCode {
         Some(Command::Audit(arguments)) => cli::audit::run(&arguments),
         Some(Command::Replay(arguments)) => Ok(cli::replay::run(&arguments)),
         Some(Command::Lock(command)) => cli::lock::run(&command),
+        Some(Command::Queue(command)) => cli::queue::run(&command),
     };
     ended.unwrap_or_else(|exit| exit)
 }

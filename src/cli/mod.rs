@@ -6,6 +6,7 @@ pub(crate) mod check;
 pub(crate) mod lock;
 pub(crate) mod migrate;
 pub(crate) mod prune;
+pub(crate) mod queue;
 pub(crate) mod replay;
 mod site_options;
 pub(crate) mod stats;

@@ -114,7 +114,7 @@ pub fn spans() -> Vec<Line> {
 }
 
 /// The subcommands, by which an excerpt in the text is known as one of ours though it leaves out the program's name.
-const SUBCOMMANDS: [&str; 8] = ["migrate", "check", "trace", "stats", "audit", "prune", "replay", "lock"];
+const SUBCOMMANDS: [&str; 9] = ["migrate", "check", "trace", "stats", "audit", "prune", "replay", "lock", "queue"];
 
 /// The command lines of this program in the text itself: `maildrop_command trace`, `replay --owed`.
 pub fn commands_in_the_text() -> Vec<Line> {
@@ -204,8 +204,10 @@ const PACKAGE: &str =
 const CI: &str = "it builds; .ci/run runs it";
 const HOURS: &str = "it takes longer than a test may";
 
+const QUEUE: &str = "tests/embedded/operator/the_queue_by_hand.rs runs it, on a queue of its own";
+
 /// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
-const NOT_RUN: [(&str, &str); 20] = [
+const NOT_RUN: [(&str, &str); 26] = [
     ("cargo build", CI),
     ("cargo fmt --check", CI),
     ("cargo clippy --locked --all-targets --all-features -- -D warnings", CI),
@@ -238,6 +240,12 @@ const NOT_RUN: [(&str, &str); 20] = [
          /usr/bin/maildrop_command.new /usr/bin/maildrop_command",
         PACKAGE,
     ),
+    ("maildrop_command queue list", QUEUE),
+    ("maildrop_command queue show ID", QUEUE),
+    ("maildrop_command queue show --message ID", QUEUE),
+    ("maildrop_command queue hold ID", QUEUE),
+    ("maildrop_command queue release ID", QUEUE),
+    ("maildrop_command queue drop --yes ID", QUEUE),
     ("journalctl --grep relay=maildrop", "the test's mail hosts have no journald"),
     (
         "setpriv --reuid 1000 --regid 1000 --clear-groups maildrop_command …",
