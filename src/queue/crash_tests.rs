@@ -4,6 +4,7 @@ use super::tests::{at, lock, mail};
 use super::*;
 use crate::lock::Slice;
 use rustix::process::{Signal, getpid, kill_process};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -18,8 +19,28 @@ const KILLED_AT: &str = "MAILDROP_TEST_QUEUE_KILLED_AT";
 
 static STEPS: AtomicU64 = AtomicU64::new(0);
 
-/// Kills this very process, if it was ordered here.
+type Interruption = Box<dyn FnOnce()>;
+
+thread_local! {
+    /// What is to happen, and before which of this thread's next steps.
+    static BETWEEN: RefCell<Option<(u64, Interruption)>> = const { RefCell::new(None) };
+}
+
+/// Does something of this thread, and something else before its step of this number, as another process could. Whether there was
+/// such a step.
+pub(super) fn interrupted(step: u64, between: Interruption, does: impl FnOnce()) -> bool {
+    BETWEEN.set(Some((step, between)));
+    does();
+    BETWEEN.take().is_none()
+}
+
+/// Kills this very process, or lets something else happen, if it was ordered here.
 pub(super) fn step() {
+    match BETWEEN.take() {
+        Some((0, between)) => between(),
+        Some((steps, between)) => BETWEEN.set(Some((steps - 1, between))),
+        None => {}
+    }
     let step = STEPS.fetch_add(1, Ordering::SeqCst);
     if std::env::var(KILLED_AT).is_ok_and(|at| at == step.to_string()) {
         kill_process(getpid(), Signal::KILL).unwrap();

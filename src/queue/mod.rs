@@ -27,6 +27,8 @@ mod crash_tests;
 mod envelope;
 mod error;
 mod folder;
+#[cfg(test)]
+mod interleaving_tests;
 mod listing;
 #[cfg(test)]
 mod model_tests;
