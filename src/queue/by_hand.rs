@@ -68,7 +68,7 @@ impl Queue {
             }
             let released = move_for_good(folders.folder(state), &folders.new, name, name.due_at_once())?;
             if state == State::Bad && released.is_some() {
-                folders.bad.remove(name.of_reason().as_str())?;
+                remove_reason(folders, name);
             }
             Ok(released)
         })
@@ -89,7 +89,7 @@ impl Queue {
             }
             folder.sync()?;
             if state == State::Bad {
-                folder.remove(name.of_reason().as_str())?;
+                remove_reason(folders, name);
             }
             Ok(Some(name))
         })
@@ -162,6 +162,13 @@ impl Folders {
             }
         }
         Err(ByHandError::NoSuch { id: id.to_owned() })
+    }
+}
+
+/// Removes what said why a message was in `bad/`. The message itself has been moved or removed: nobody is to take that for failed.
+fn remove_reason(folders: &Folders, name: Name) {
+    if let Err(error) = folders.bad.remove(name.of_reason().as_str()) {
+        tracing::warn!(message = name.id(), %error, "the reason of a message that is not there any more is left behind");
     }
 }
 

@@ -55,7 +55,7 @@ impl Queue {
         let mut failed = None;
         for name in self.0.new.messages()?.into_iter().filter(mine) {
             // One that cannot be had, for whatever reason, does not keep us from the others.
-            match self.claim_this(name) {
+            match self.claim_this(name, now) {
                 Ok(Some(claim)) => return Ok(Some(claim)),
                 Ok(None) => {}
                 Err(error) => {
@@ -67,9 +67,9 @@ impl Queue {
         failed.map_or(Ok(None), Err)
     }
 
-    fn claim_this(&self, name: Name) -> Result<Option<Claim>, QueueError> {
+    fn claim_this(&self, name: Name, now: SystemTime) -> Result<Option<Claim>, QueueError> {
         let Some(locked) = self.0.claim(name)? else { return Ok(None) };
-        match Claim::read(&self.0, name, locked)? {
+        match Claim::read(&self.0, name, locked, now)? {
             Ok(claim) => Ok(Some(claim)),
             Err((_locked, unreadable)) => {
                 warn!(message = name.id(), %unreadable, "a file of the queue is set aside in bad/");
@@ -131,13 +131,18 @@ impl Folders {
 }
 
 impl Claim {
-    fn read(folders: &Arc<Folders>, name: Name, file: File) -> Result<Result<Self, (File, Unreadable)>, QueueError> {
+    fn read(
+        folders: &Arc<Folders>,
+        name: Name,
+        file: File,
+        now: SystemTime,
+    ) -> Result<Result<Self, (File, Unreadable)>, QueueError> {
         let mut bytes = Vec::new();
         if let Err(error) = (&file).read_to_end(&mut bytes) {
             // That says nothing about the file. Others have their turn before it is tried again.
             let text = name.to_string();
             let error = QueueError::of_io("reading", &folders.work.path.join(&text), error);
-            folders.work.rename_to_a_free(text.as_str(), &folders.new, name.put_off(SystemTime::now()))?;
+            folders.work.rename_to_a_free(text.as_str(), &folders.new, name.put_off(now))?;
             return Err(error);
         }
         Ok(match Envelope::read_with_message(bytes) {

@@ -8,6 +8,7 @@ use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
@@ -358,7 +359,20 @@ thread_local! {
     pub(super) static SYNCED: std::cell::RefCell<Vec<PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Whether there is a folder of this kind.
+/// Keeps root from making a queue in another user's folder: that user could not open what root makes.
+pub(super) fn refuse_root(path: &Path) -> Result<(), QueueError> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    // Where nothing can be examined, the first use tells why.
+    let there = path.ancestors().find_map(|path| Some((path, std::fs::symlink_metadata(path).ok()?.uid())));
+    match there {
+        Some((path, owner)) if owner != 0 => Err(QueueError::AnotherOwner { path: path.to_owned(), owner, user: 0 }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether there is anything of this name.
 pub(super) fn is_there(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok()
 }

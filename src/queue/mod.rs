@@ -81,13 +81,14 @@ pub struct NewMail {
 }
 
 impl Queue {
-    /// Opens the queue in this folder, and makes what is missing of it.
+    /// Opens the queue in this folder, and makes what is missing of it: for the service, as its own user.
     ///
     /// # Errors
-    /// Where a folder cannot be made, belongs to somebody else or can be written by others; where the folders are not on one file
+    /// Where a folder cannot be made, or would belong to root in another user's folder, where it belongs to somebody else or can be written by others; where the folders are not on one file
     /// system ([`QueueError::AnotherFileSystem`]), or that cannot rename without overwriting.
     pub fn open(path: &Path) -> Result<Self, QueueError> {
         let made = |path: &Path| create_directory(path).map_err(|error| QueueError::of_io("making", path, error));
+        folder::refuse_root(path)?;
         if !folder::is_there(path) {
             made(path)?;
         }

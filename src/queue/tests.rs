@@ -340,3 +340,29 @@ fn a_message_for_nobody_is_not_accepted() {
     assert!(matches!(queue.enqueue(&lock("a"), mail(&[]), MESSAGE, at(1)), Err(QueueError::NoRecipient)));
     assert!(files(&queue).is_empty());
 }
+
+#[test]
+fn root_makes_no_queue_for_another_user_and_what_it_queues_there_belongs_to_that_user() {
+    const NOBODY: u32 = 65_534;
+    let (directory, queue) = queue();
+    let chown = |path: &Path| std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY));
+    if chown(directory.path()).is_err() {
+        // Only root can give a folder away.
+        return;
+    }
+    let refused = |path: &Path| {
+        let error = Queue::open(path).unwrap_err();
+        assert!(matches!(error, QueueError::AnotherOwner { owner: NOBODY, user: 0, .. }), "{error}");
+    };
+    refused(&directory.path().join("another/queue"));
+    assert!(!directory.path().join("another").exists());
+    for folder in ["", "tmp", "new", "work", "held", "refused", "bad"] {
+        chown(&queue.path().join(folder)).unwrap();
+    }
+    refused(queue.path());
+    // An administrator may look after it.
+    let queue = Queue::existing(queue.path()).unwrap();
+    let name = accepted(&queue, "a", 1000);
+    let metadata = fs::metadata(queue.path().join("new").join(name.to_string())).unwrap();
+    assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o7777), (NOBODY, NOBODY, 0o600));
+}
