@@ -1,6 +1,10 @@
 //! TLS, built only when a connection really uses it: rustls with ring. (aws-lc costs some 33 ms at each start for its
 //! entropy, native OpenSSL some 54 ms to load its store.)
 
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
 use std::path::Path;
 use std::sync::Arc;
 use thiserror::Error;
@@ -16,34 +20,71 @@ pub(crate) struct TlsError(String);
 /// # Errors
 /// [`TlsError`] names the file and what is wrong with it.
 pub(crate) fn client_config(ca_file: Option<&Path>) -> Result<Arc<rustls::ClientConfig>, TlsError> {
-    use rustls::pki_types::{CertificateDer, pem::PemObject};
-    let mut roots = rustls::RootCertStore::empty();
-    match ca_file {
-        Some(path) => {
-            let bad = |detail: String| TlsError(format!("the CA file {}: {detail}", path.display()));
-            for certificate in CertificateDer::pem_file_iter(path).map_err(|e| bad(e.to_string()))? {
-                let certificate = certificate.map_err(|e| bad(e.to_string()))?;
-                roots.add(certificate).map_err(|e| bad(e.to_string()))?;
-            }
-            if roots.is_empty() {
-                return Err(bad("it holds no certificate".into()));
-            }
-        }
+    let roots = match ca_file {
+        Some(path) => trusted(path)?,
         None => {
             // One odd certificate in the system's store is no reason to trust none; an empty store is.
             let loaded = rustls_native_certs::load_native_certs();
+            let mut roots = rustls::RootCertStore::empty();
             roots.add_parsable_certificates(loaded.certs);
             if roots.is_empty() {
                 return Err(TlsError(
                     "the system has no CA certificates: install ca-certificates, or name a ca_file".into(),
                 ));
             }
+            roots
         }
-    }
-    let config = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    };
+    let config = rustls::ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|e| TlsError(e.to_string()))?
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(Arc::new(config))
+}
+
+/// A server configuration that shows this certificate (and those behind it, which it was signed by). With a `client_ca` a client
+/// has to show one that is signed by a CA of that file.
+///
+/// # Errors
+/// [`TlsError`] names the file and what is wrong with it.
+pub(crate) fn server_config(
+    certificate: &Path,
+    key: &Path,
+    client_ca: Option<&Path>,
+) -> Result<Arc<rustls::ServerConfig>, TlsError> {
+    let chain = certificates("the certificate", certificate)?;
+    let bad_key = |detail: String| TlsError(format!("the key {}: {detail}", key.display()));
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|e| bad_key(e.to_string()))?;
+    let builder = rustls::ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| TlsError(e.to_string()))?;
+    let builder = match client_ca {
+        Some(path) => {
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(trusted(path)?), provider()).build();
+            builder.with_client_cert_verifier(verifier.map_err(|e| TlsError(format!("{}: {e}", path.display())))?)
+        }
+        None => builder.with_no_client_auth(),
+    };
+    builder.with_single_cert(chain, private).map(Arc::new).map_err(|e| bad_key(e.to_string()))
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// The CA certificates of a file, of which there is one at least.
+fn trusted(path: &Path) -> Result<rustls::RootCertStore, TlsError> {
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in certificates("the CA file", path)? {
+        roots.add(certificate).map_err(|e| TlsError(format!("the CA file {}: {e}", path.display())))?;
+    }
+    Ok(roots)
+}
+
+fn certificates(what: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let bad = |detail: String| TlsError(format!("{what} {}: {detail}", path.display()));
+    let read = CertificateDer::pem_file_iter(path).map_err(|e| bad(e.to_string()))?;
+    let certificates = read.collect::<Result<Vec<_>, _>>().map_err(|e| bad(e.to_string()))?;
+    if certificates.is_empty() { Err(bad("it holds no certificate".into())) } else { Ok(certificates) }
 }

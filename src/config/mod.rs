@@ -4,6 +4,7 @@
 //! An error is one line with the file, the line, the key and what mends it. An unknown key is an error: a misspelt one must not
 //! leave a default in force unnoticed.
 
+mod network;
 mod password_file;
 mod policy;
 mod rules;
@@ -14,6 +15,7 @@ mod source;
 mod values;
 mod warnings;
 
+pub use network::Network;
 pub use password_file::PasswordFile;
 pub use policy::Policy;
 pub use sections::{Delivery, Lock, Log, LogTo, Look, Record, Retention, Routing, Sent, Trust, UnknownRecipient};

@@ -1,9 +1,11 @@
 //! `[serve]`: the long-running service, `maildropd`.
 
 use super::Config;
+use super::network::Network;
 use super::servers::NOT_ABSOLUTE;
 use super::source::{ConfigError, Source};
 use super::values;
+use crate::base::endpoint::Endpoint;
 use serde::Deserialize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,6 +16,13 @@ use std::time::Duration;
 pub struct Serve {
     /// Where LMTP is spoken: whole paths of unix sockets, or `host:port`.
     pub lmtp: Vec<String>,
+    /// Who may connect from another machine, encrypted or not.
+    pub lmtp_clients: Vec<Network>,
+    /// The certificate that we show over TCP, with those that it was signed by, PEM; and its private key.
+    pub certificate_file: Option<PathBuf>,
+    pub key_file: Option<PathBuf>,
+    /// The CA certificates, PEM, that sign the certificates of clients. Whoever shows one may connect from another machine.
+    pub client_ca_file: Option<PathBuf>,
     /// The folder of the service's own sockets and of messages on their way. Nobody else may enter it.
     pub runtime_directory: PathBuf,
     /// The folder of what has to outlive a restart: the file queue, suspects, messages that are set aside.
@@ -46,6 +55,10 @@ impl Default for Serve {
     fn default() -> Self {
         Self {
             lmtp: Vec::new(),
+            lmtp_clients: Vec::new(),
+            certificate_file: None,
+            key_file: None,
+            client_ca_file: None,
             runtime_directory: "/run/maildropd".into(),
             state_directory: "/var/lib/maildropd".into(),
             workers: 4,
@@ -81,6 +94,71 @@ impl Serve {
     }
 }
 
+/// Where `text` says that LMTP is spoken; `None` where it is neither a whole path nor `host:port`.
+fn endpoint(text: &str) -> Option<Endpoint> {
+    if text.starts_with('/') {
+        return Some(Endpoint::Socket(text.into()));
+    }
+    let (host, port) = text.rsplit_once(':')?;
+    let port = port.parse().ok().filter(|port| *port != 0)?;
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    // An IPv6 address has colons of its own: only brackets tell them from that of the port.
+    let host = bare.or_else(|| Some(host).filter(|host| !host.contains(['[', ']', ':'])))?;
+    (!host.is_empty()).then(|| Endpoint::Tcp { host: host.into(), port })
+}
+
+impl Serve {
+    /// Where LMTP is spoken.
+    #[must_use]
+    pub fn lmtp_endpoints(&self) -> Vec<Endpoint> {
+        // What can be read as none was refused when the configuration was read.
+        self.lmtp.iter().filter_map(|text| endpoint(text)).collect()
+    }
+
+    fn check_lmtp(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let wrong = |key: &str, problem: &str| Err(source.error(&["serve", key], problem));
+        for (key, path) in [
+            ("certificate_file", &self.certificate_file),
+            ("key_file", &self.key_file),
+            ("client_ca_file", &self.client_ca_file),
+        ] {
+            if path.as_ref().is_some_and(|path| !path.is_absolute()) {
+                return wrong(key, NOT_ABSOLUTE);
+            }
+        }
+        match (&self.certificate_file, &self.key_file, &self.client_ca_file) {
+            (Some(_), None, _) => {
+                return wrong("key_file", "it is missing: name the file of the certificate's private key");
+            }
+            (None, Some(_), _) => {
+                return wrong("certificate_file", "it is missing: name the file of the key's certificate");
+            }
+            (None, None, Some(_)) => {
+                return wrong(
+                    "client_ca_file",
+                    "without a certificate_file there is no TLS: name one, or leave this out",
+                );
+            }
+            _ => {}
+        }
+        for text in &self.lmtp {
+            let Some(endpoint) = endpoint(text) else {
+                let problem = format!("{text:?} is neither the whole path of a socket nor host:port");
+                return wrong("lmtp", &problem);
+            };
+            let for_nobody = self.lmtp_clients.is_empty() && self.client_ca_file.is_none();
+            if for_nobody && !endpoint.is_on_this_machine() {
+                let problem = format!(
+                    "{text} can be reached from other machines, and whoever connects can hand in mail: say lmtp_clients or \
+                     client_ca_file"
+                );
+                return wrong("lmtp", &problem);
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Config {
     /// How long a message waits for a worker: at most half of a delivery's deadline.
     #[must_use]
@@ -97,6 +175,7 @@ impl Config {
     pub(super) fn check_serve(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         let wrong = |key: &str, problem: &str| Err(source.error(&["serve", key], problem));
         let serve = &self.serve;
+        serve.check_lmtp(source)?;
         for (key, directory) in
             [("runtime_directory", &serve.runtime_directory), ("state_directory", &serve.state_directory)]
         {
@@ -121,5 +200,24 @@ impl Config {
             return wrong("batch_patience", "it has to be more than nothing: no mailbox answers at once");
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_for_lmtp_is_a_path_or_a_host_with_a_port() {
+        let tcp = |host: &str, port| Some(Endpoint::Tcp { host: host.into(), port });
+        assert_eq!(endpoint("/run/x:1"), Some(Endpoint::Socket("/run/x:1".into())));
+        assert_eq!(endpoint("localhost:24"), tcp("localhost", 24));
+        assert_eq!(endpoint("192.0.2.1:24"), tcp("192.0.2.1", 24));
+        assert_eq!(endpoint("[2001:db8::1]:24"), tcp("2001:db8::1", 24));
+        for text in
+            ["", "x", "run/x", ":24", "x:", "x:0", "x:65536", "x:-1", "2001:db8::1:24", "[x:24", "[]:24", "unix:/run/x"]
+        {
+            assert_eq!(endpoint(text), None, "{text}");
+        }
     }
 }

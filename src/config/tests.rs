@@ -89,6 +89,10 @@ fn the_example_is_good_and_what_it_calls_a_default_is_one() {
     let not_default = [
         "authserv_id",
         "lmtp",
+        "lmtp_clients",
+        "client_ca_file",
+        "certificate_file",
+        "key_file",
         "message_size_limit",
         "file",
         "attempts_older_than",

@@ -2,6 +2,9 @@
 
 use crate::delivery::Verdict;
 use crate::handover::Request;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use tokio::sync::oneshot;
 use tracing::warn;
@@ -13,8 +16,8 @@ pub struct Handed {
     pub request: Request,
     /// Its bytes: a Return-Path line, and what came after DATA.
     pub message: Body,
-    /// Takes one verdict for each recipient, in the request's order. Whatever is missing is answered with 451; so is everybody
-    /// where it is dropped. Nobody listens any more once the client has hung up: the delivery goes on all the same.
+    /// Takes one verdict for each recipient, in the request's order. With any other number of them, or where it is dropped,
+    /// everybody is answered 451. Nobody may listen any more: the delivery goes on all the same.
     pub answer: oneshot::Sender<Vec<Verdict>>,
 }
 
@@ -38,28 +41,53 @@ impl Body {
     }
 }
 
-/// A file with a message in it, which is removed when this is dropped.
+/// A file with a message in it, which is removed when this is dropped. It is locked (flock(2)) until then, so that another process
+/// sees whether it was left behind.
 #[derive(Debug)]
-pub struct MessageFile(PathBuf);
+pub struct MessageFile {
+    path: PathBuf,
+    file: File,
+}
 
 impl MessageFile {
-    /// Takes over a file that is there.
-    #[allow(dead_code, reason = "the LMTP server that writes such files follows")]
-    pub(super) fn new(path: PathBuf) -> Self {
-        Self(path)
+    /// Makes a file that only we may read.
+    ///
+    /// # Errors
+    /// Where there is such a file, or the system cannot make one.
+    pub(super) fn create(path: PathBuf) -> io::Result<Self> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        let made = Self { path, file };
+        made.file.try_lock()?;
+        Ok(made)
+    }
+
+    /// Removes a file that nobody has, and says whether it did.
+    ///
+    /// # Errors
+    /// Where the system cannot open or remove it.
+    pub(super) fn remove_if_left_behind(path: &Path) -> io::Result<bool> {
+        match File::open(path)?.try_lock() {
+            Ok(()) => fs::remove_file(path).map(|()| true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all(bytes)
     }
 
     /// The file's whole path.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for MessageFile {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_file(&self.0) {
-            warn!(file = %self.0.display(), %error, "a message's file cannot be removed; the next start will try again");
+        if let Err(error) = fs::remove_file(&self.path) {
+            warn!(file = %self.path.display(), %error, "a message's file cannot be removed; the next start will try again");
         }
     }
 }
@@ -67,16 +95,26 @@ impl Drop for MessageFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_messages_file_is_there_for_as_long_as_the_message_is() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("x");
-        std::fs::write(&path, b"Subject: x\r\n\r\n").unwrap();
-        let body = Body::File(MessageFile::new(path.clone()));
+        let mut file = MessageFile::create(path.clone()).unwrap();
+        file.append(b"Subject: x\r\n").unwrap();
+        file.append(b"\r\n").unwrap();
+        assert!(MessageFile::create(path.clone()).is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"Subject: x\r\n\r\n");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let body = Body::File(file);
         assert_eq!(body.in_memory(), b"");
+        assert!(!MessageFile::remove_if_left_behind(&path).unwrap());
         assert!(path.exists());
         drop(body);
+        assert!(!path.exists());
+        fs::write(&path, b"x").unwrap();
+        assert!(MessageFile::remove_if_left_behind(&path).unwrap());
         assert!(!path.exists());
         assert_eq!(Body::Memory(b"x".to_vec()).in_memory(), b"x");
     }

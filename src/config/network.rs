@@ -1,0 +1,105 @@
+//! Addresses of clients: one, or a network.
+
+use serde::Deserialize;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+/// `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Network {
+    address: IpAddr,
+    prefix: u8,
+}
+
+impl Network {
+    /// Whether the address is one of it. An IPv4 address that came to an IPv6 socket is one still.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(mine), IpAddr::V4(other)) => {
+                same_start(u128::from(mine.to_bits()) << 96, u128::from(other.to_bits()) << 96, self.prefix)
+            }
+            (IpAddr::V6(mine), IpAddr::V6(other)) => same_start(mine.to_bits(), other.to_bits(), self.prefix),
+            _ => false,
+        }
+    }
+}
+
+/// Whether the highest bits are the same.
+fn same_start(one: u128, other: u128, bits: u8) -> bool {
+    let shift = 128 - u32::from(bits);
+    one.checked_shr(shift).unwrap_or(0) == other.checked_shr(shift).unwrap_or(0)
+}
+
+impl FromStr for Network {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let none = || format!("{text:?} is no address or network, such as \"192.0.2.7\" or \"2001:db8::/32\"");
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| none())?;
+        let (bits, longest) = match address {
+            IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, 32),
+            IpAddr::V6(address) => (address.to_bits(), 128),
+        };
+        let prefix = prefix.map_or(Ok(longest), |prefix| prefix.parse().map_err(|_| none()))?;
+        if prefix > longest {
+            return Err(none());
+        }
+        // Somebody has meant another network, or one address.
+        if bits.checked_shl(u32::from(prefix)).unwrap_or(0) != 0 {
+            return Err(format!("{text:?}: the address has bits behind the network's {prefix}"));
+        }
+        Ok(Self { address, prefix })
+    }
+}
+
+impl TryFrom<String> for Network {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contains(network: &str, address: &str) -> bool {
+        network.parse::<Network>().unwrap().contains(address.parse().unwrap())
+    }
+
+    #[test]
+    fn a_network_has_the_addresses_that_begin_as_it_does() {
+        for (network, inside, outside) in [
+            ("192.0.2.7", "192.0.2.7", "192.0.2.6"),
+            ("192.0.2.0/24", "192.0.2.255", "192.0.3.0"),
+            ("192.0.2.128/25", "192.0.2.128", "192.0.2.127"),
+            ("192.0.2.0/24", "::ffff:192.0.2.9", "::ffff:192.0.3.9"),
+            ("0.0.0.0/0", "255.1.2.3", "2001:db8::1"),
+            ("2001:db8::/32", "2001:db8:ffff::1", "2001:db9::"),
+            ("2001:db8::1", "2001:db8::1", "2001:db8::2"),
+            ("::/0", "2001:db8::1", "192.0.2.1"),
+        ] {
+            assert!(contains(network, inside), "{network} {inside}");
+            assert!(!contains(network, outside), "{network} {outside}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_network_is_none() {
+        for text in
+            ["", "x", "192.0.2", "192.0.2.0/33", "::/129", "192.0.2.0/", "/24", "192.0.2.0/-1", "192.0.2.0/24/24"]
+        {
+            assert!(text.parse::<Network>().unwrap_err().contains("is no address"), "{text}");
+        }
+        for text in ["192.0.2.7/24", "2001:db8::1/32", "0.0.0.1/0"] {
+            assert!(text.parse::<Network>().unwrap_err().contains("has bits behind"), "{text}");
+        }
+    }
+}

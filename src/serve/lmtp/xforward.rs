@@ -1,0 +1,133 @@
+//! XFORWARD: what Postfix knows of the client that it had a message from (its XFORWARD_README).
+
+/// The names that LHLO offers.
+pub(super) const NAMES: &str = "NAME ADDR PORT PROTO HELO IDENT SOURCE";
+
+/// What counts of an attribute. The others are read, and not used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Attribute {
+    /// The client's address, if it is known.
+    Address(Option<String>),
+    /// Postfix's queue id, if it is known.
+    QueueId(Option<String>),
+    Unused,
+}
+
+/// What Postfix has said for the next message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Forwarded {
+    pub client_address: Option<String>,
+    pub queue_id: Option<String>,
+}
+
+impl Forwarded {
+    /// There may be several commands: the last word counts.
+    pub(super) fn take(&mut self, attributes: Vec<Attribute>) {
+        for attribute in attributes {
+            match attribute {
+                Attribute::Address(address) => self.client_address = address,
+                Attribute::QueueId(queue_id) => self.queue_id = queue_id,
+                Attribute::Unused => {}
+            }
+        }
+    }
+}
+
+/// Reads the attributes; `None` where there is none, or one that is not offered, or whose value is no xtext.
+pub(super) fn read(argument: &[u8]) -> Option<Vec<Attribute>> {
+    let words = argument.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
+    let attributes = words.map(attribute).collect::<Option<Vec<_>>>()?;
+    (!attributes.is_empty()).then_some(attributes)
+}
+
+fn attribute(word: &[u8]) -> Option<Attribute> {
+    let at = word.iter().position(|byte| *byte == b'=')?;
+    let name = std::str::from_utf8(word.get(..at)?).ok()?.to_ascii_uppercase();
+    let value = known(&xtext(word.get(at + 1..)?)?);
+    match name.as_str() {
+        "ADDR" => Some(Attribute::Address(value.and_then(|address| client_address(&address)))),
+        "IDENT" => Some(Attribute::QueueId(value)),
+        name => NAMES.split(' ').any(|offered| offered == name).then_some(Attribute::Unused),
+    }
+}
+
+/// `None` for what Postfix does not know, and for what is no word of printable ASCII: both go to the log and to the database.
+fn known(value: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(value).ok()?;
+    let word = (1..=255).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+    let unknown = ["[UNAVAILABLE]", "[TEMPUNAVAIL]"].iter().any(|unknown| text.eq_ignore_ascii_case(unknown));
+    (word && !unknown).then(|| text.to_owned())
+}
+
+/// `192.0.2.7`, or `IPV6:2001:db8::7`.
+fn client_address(text: &str) -> Option<String> {
+    let prefixed = text.split_at_checked("IPV6:".len()).filter(|(prefix, _)| prefix.eq_ignore_ascii_case("IPV6:"));
+    let address = prefixed.map_or(text, |(_, address)| address);
+    address.parse::<std::net::IpAddr>().ok().map(|_| address.to_owned())
+}
+
+/// RFC 3461 section 4: `+2B` is `+`.
+fn xtext(text: &[u8]) -> Option<Vec<u8>> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut bytes = text.iter();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'+' => {
+                let mut digit = || char::from(*bytes.next()?).to_digit(16);
+                let (high, low) = (digit()?, digit()?);
+                decoded.push(u8::try_from(high * 16 + low).ok()?);
+            }
+            b'=' => return None,
+            byte if byte.is_ascii_graphic() => decoded.push(*byte),
+            _ => return None,
+        }
+    }
+    Some(decoded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn forwarded(lines: &[&str]) -> (Option<String>, Option<String>) {
+        let mut forwarded = Forwarded::default();
+        for line in lines {
+            forwarded.take(read(line.as_bytes()).unwrap());
+        }
+        (forwarded.client_address, forwarded.queue_id)
+    }
+
+    #[test]
+    fn what_postfix_says_is_taken_word_by_word() {
+        let both = |address: &str, id: &str| (Some(address.to_owned()), Some(id.to_owned()));
+        assert_eq!(
+            forwarded(&["NAME=mail.example ADDR=192.0.2.7 PORT=4711 PROTO=ESMTP", "HELO=x IDENT=4bXyz1 SOURCE=REMOTE"]),
+            both("192.0.2.7", "4bXyz1")
+        );
+        assert_eq!(forwarded(&["addr=IPV6:2001:db8::7 ident=a+2Bb"]), both("2001:db8::7", "a+b"));
+        assert_eq!(forwarded(&["ADDR=192.0.2.7", "ADDR=[UNAVAILABLE] IDENT=+5BUNAVAILABLE+5D"]), (None, None));
+        assert_eq!(forwarded(&["ADDR=mail.example IDENT="]), (None, None));
+        // Nothing that steers a terminal or ends a line.
+        assert_eq!(forwarded(&["IDENT=a+0Ab"]), (None, None));
+        assert_eq!(forwarded(&["IDENT=a+20b"]), (None, None));
+        assert_eq!(forwarded(&["HELO=+FF"]), (None, None));
+    }
+
+    #[test]
+    fn what_is_not_offered_or_no_xtext_is_refused() {
+        for line in [
+            "",
+            "LOGIN=x",
+            "ADDR",
+            "=x",
+            "IDENT=+",
+            "IDENT=+4",
+            "IDENT=+4g",
+            "IDENT=a=b",
+            "IDENT=\u{e9}",
+            "ADDR=1.2.3.4 X",
+        ] {
+            assert_eq!(read(line.as_bytes()), None, "{line:?}");
+        }
+    }
+}
