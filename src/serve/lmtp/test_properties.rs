@@ -53,7 +53,7 @@ fn hear(bytes: &[u8], piece: usize) -> Heard {
     };
     let client = Client { may_forward: true, starttls: StartTls::NotOffered };
     let mut session = Session::new(Arc::new(settings), client);
-    let mut heard = Heard::default();
+    let mut heard = Heard { replies: session.replies(), ..Heard::default() };
     for mut piece in bytes.chunks(piece) {
         loop {
             let (taken, step) = session.feed(piece);
@@ -127,8 +127,8 @@ fn count(bytes: &[u8], heard: &Heard) {
             (b"DATA", "354") => {
                 let after_a_line = [b"\r\n", rest].concat();
                 let Some(end) = memmem::find(&after_a_line, b"\r\n.\r\n") else { break };
-                let content = &after_a_line[2..(end + 2).max(2)];
-                rest = &after_a_line[end + 5..];
+                let content = &rest[..end];
+                rest = &rest[end + 3..];
                 let told: Vec<&str> = replies.by_ref().take(recipients).map(String::as_str).collect();
                 assert!(recipients > 0 && told.len() == recipients, "{told:?} for {recipients}");
                 let plain = without_dots(content);
