@@ -74,4 +74,77 @@ mod tests {
             assert_eq!(client(Some(refused)), None, "{refused}");
         }
     }
+
+    const CERTIFICATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/imap_peer.pem");
+
+    fn certified() -> Access {
+        let file = || Some(CERTIFICATE.into());
+        let serve = Serve { certificate_file: file(), key_file: file(), client_ca_file: file(), ..Serve::default() };
+        Access::new(&serve).unwrap()
+    }
+
+    #[test]
+    fn who_is_not_named_has_to_show_a_certificate_and_may_say_little_before() {
+        let stranger = certified().admit(Some("192.0.3.1".parse().unwrap())).unwrap();
+        assert_eq!(stranger.client, Client { may_forward: false, starttls: StartTls::Required });
+        let neighbour = certified().admit(Some("127.0.0.1".parse().unwrap())).unwrap();
+        assert_eq!(neighbour.client, Client { may_forward: true, starttls: StartTls::Offered });
+    }
+
+    #[tokio::test]
+    async fn only_a_certificate_of_that_ca_lets_a_stranger_in() {
+        use rustls::pki_types::pem::PemObject;
+        use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        for (address, shows, admitted) in
+            [("192.0.3.1", true, true), ("192.0.3.1", false, false), ("127.0.0.1", false, true)]
+        {
+            let tls = certified().admit(Some(address.parse().unwrap())).unwrap().tls.unwrap();
+            let (ours, theirs) = tokio::io::duplex(100_000);
+            let mut roots = rustls::RootCertStore::empty();
+            let certificate = CertificateDer::from_pem_file(CERTIFICATE).unwrap();
+            roots.add(certificate.clone()).unwrap();
+            let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+            let config = rustls::ClientConfig::builder_with_provider(provider);
+            let config = config.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+            let config = if shows {
+                let key = PrivateKeyDer::from_pem_file(CERTIFICATE).unwrap();
+                config.with_client_auth_cert(vec![certificate], key).unwrap()
+            } else {
+                config.with_no_client_auth()
+            };
+            let client = tokio::spawn(async move {
+                let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+                let mut stream = connector.connect("127.0.0.1".try_into().unwrap(), theirs).await.unwrap();
+                let _ = stream.read_u8().await;
+            });
+            let accepted = tls.accept(ours).await;
+            assert_eq!(accepted.is_ok(), admitted, "{address} {shows}: {:?}", accepted.err());
+            if let Ok(mut stream) = accepted {
+                stream.write_u8(b'x').await.unwrap();
+                stream.shutdown().await.unwrap();
+            }
+            client.await.unwrap();
+        }
+    }
+
+    #[test]
+    fn a_certificate_that_cannot_be_read_is_named() {
+        let serve = |certificate: &str, key: &str, ca: &str| Serve {
+            certificate_file: Some(certificate.into()),
+            key_file: Some(key.into()),
+            client_ca_file: Some(ca.into()),
+            ..Serve::default()
+        };
+        let here = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        for (serve, said) in [
+            (serve("/nonexistent", CERTIFICATE, CERTIFICATE), "the certificate /nonexistent: "),
+            (serve(here, CERTIFICATE, CERTIFICATE), "it holds no certificate"),
+            (serve(CERTIFICATE, here, CERTIFICATE), "the key "),
+            (serve(CERTIFICATE, CERTIFICATE, here), "the CA file "),
+        ] {
+            let error = Access::new(&serve).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
 }

@@ -184,3 +184,7 @@ impl Surroundings {
         told
     }
 }
+
+#[cfg(test)]
+#[path = "conversation_tests.rs"]
+mod tests;
