@@ -87,12 +87,14 @@ impl Server {
                 (place, accept(&listeners, turn).await)
             };
             let (place, accepted) = tokio::select! {
+                // Once we are to stop, nobody is taken from the socket's queue.
+                biased;
                 _ = stop.wait_for(|stop| *stop) => break,
-                next = next => next,
                 Some(ended) = sessions.join_next() => {
                     report(ended);
                     continue;
                 }
+                next = next => next,
             };
             match (place, accepted) {
                 (Ok(place), Ok(connection)) => {
