@@ -182,6 +182,7 @@ async fn at_the_end_of_the_service_what_has_begun_goes_on() {
     let mut scene = Scene::new();
     scene.hear("\r\n").await;
     scene.stop.send(true).unwrap();
+    tokio::time::sleep(Limits::default().begin / 2).await;
     scene.data(1).await;
     scene.say(".\r\n").await;
     let handed = scene.handed.recv().await.unwrap();
