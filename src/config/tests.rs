@@ -397,4 +397,9 @@ fn files_that_others_can_read_or_write_are_warned_of() {
     assert_eq!(warnings(0o644, 0o644), [format!("{}: mode 644: {problem}", password.display())]);
     assert_eq!(warnings(0o644, 0o660), [format!("{}: mode 660: {problem}", password.display())]);
     assert_eq!(warnings(0o664, 0o600), [format!("{}: mode 664: others may write it: chmod go-w", file.display())]);
+    // The private key of the service.
+    fs::set_permissions(&password, Permissions::from_mode(0o604)).unwrap();
+    let key = password.display();
+    let serve = format!("{LEAST}[serve]\ncertificate_file = \"{key}\"\nkey_file = \"{key}\"\n");
+    assert_eq!(good(&serve).warnings(), [format!("{key}: mode 604: {problem}")]);
 }

@@ -29,6 +29,9 @@ impl Config {
         for file in self.database.password.iter().chain([&self.imap.password]) {
             look(file.path(), true);
         }
+        if let Some(key) = &self.serve.key_file {
+            look(key, true);
+        }
         let plain = |address: &Endpoint, encrypted: bool| !encrypted && !address.is_on_this_machine();
         if plain(&self.database.address, self.database.tls != Tls::Off) {
             warnings.push(format!(

@@ -47,7 +47,8 @@ pub(super) enum CommandError {
     MailSyntax,
     #[error("501 5.5.2 Say RCPT TO:<address>")]
     RcptSyntax,
-    #[error("501 5.1.7 The sender's address cannot be read")]
+    /// Not 501, as RFC 5321 has it: a bounce would have nowhere to go, and the message would be lost.
+    #[error("451 4.1.7 The sender's address cannot be read")]
     Sender,
     #[error("501 5.1.3 The recipient's address cannot be read")]
     Recipient,
@@ -246,7 +247,9 @@ mod tests {
             ("XFORWARD FOO=bar", Xforward),
         ] {
             assert_eq!(read(line), Err(error), "{line:?}");
-            assert!(matches!(error.to_string().as_bytes(), [b'5', b'0' | b'5', _, b' ', b'5', b'.', ..]), "{error}");
+            let class = if error == Sender { '4' } else { '5' };
+            let said = error.to_string();
+            assert!(said.starts_with(class) && said[3..].starts_with(&format!(" {class}.")), "{said}");
         }
     }
 }
