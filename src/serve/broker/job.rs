@@ -27,17 +27,13 @@ pub(super) enum What {
     /// A message, for this program's own workers.
     Ours { request: Request, body: Body, users: BTreeSet<String> },
     /// Another program's words, for any worker.
-    Plain(Vec<Vec<u8>>),
+    Plain(Vec<u8>),
 }
 
 /// Who wants to know what becomes of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
-    Client {
-        connection: ConnectionId,
-        /// The frames that go before the answer, up to the empty one.
-        envelope: Vec<Vec<u8>>,
-    },
+    Client(ConnectionId),
     Local(LocalId),
     /// Its client has gone; the delivery goes on.
     Nobody,
@@ -64,14 +60,14 @@ impl Job {
     }
 
     /// The body for a worker, which is told how much time is left. `None` for one of ours whose header cannot be written.
-    pub(super) fn frames_for_worker(&self, now: Instant) -> Option<Vec<Vec<u8>>> {
+    pub(super) fn body_for_worker(&self, now: Instant) -> Option<Vec<u8>> {
         match &self.what {
-            What::Plain(frames) => Some(frames.clone()),
+            What::Plain(body) => Some(body.clone()),
             What::Ours { request, body, .. } => {
                 let left = self.time_left(now);
                 let time_left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
                 let header = Header::Deliver(Request { time_left_ms, ..request.clone() });
-                header.frame(body.in_memory()).ok().map(|frame| vec![frame])
+                header.frame(body.in_memory()).ok()
             }
         }
     }
@@ -81,10 +77,9 @@ impl Job {
     }
 
     /// What a worker has answered, if it is one verdict for each recipient of this very request, and whether the worker leaves.
-    pub(super) fn read_answer(&self, frames: &[Vec<u8>]) -> Option<(Vec<Verdict>, bool)> {
+    pub(super) fn read_answer(&self, body: &[u8]) -> Option<(Vec<Verdict>, bool)> {
         let What::Ours { request, .. } = &self.what else { return None };
-        let [frame] = frames else { return None };
-        let Ok((Header::Reply(Reply { id, results, leaving }), _)) = Header::read(frame) else { return None };
+        let Ok((Header::Reply(Reply { id, results, leaving }), _)) = Header::read(body) else { return None };
         if id != request.id || results.len() != request.recipients.len() {
             return None;
         }

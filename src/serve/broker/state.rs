@@ -50,11 +50,11 @@ pub enum Event {
     /// A worker says that it lives.
     WorkerBeat { connection: ConnectionId },
     /// A worker answers.
-    WorkerAnswered { connection: ConnectionId, address: Vec<u8>, body: Vec<Vec<u8>> },
+    WorkerAnswered { connection: ConnectionId, address: Vec<u8>, body: Vec<u8> },
     /// A worker's connection has ended.
     WorkerGone { connection: ConnectionId },
     /// A client has sent a request, or says something about one.
-    ClientSaid { connection: ConnectionId, envelope: Vec<Vec<u8>>, body: Vec<Vec<u8>> },
+    ClientSaid { connection: ConnectionId, body: Vec<u8> },
     /// A client's connection has ended.
     ClientGone { connection: ConnectionId },
     /// A message has come by LMTP.
@@ -67,9 +67,9 @@ pub enum Action {
     /// Tell a worker that the broker is there.
     Beat { connection: ConnectionId },
     /// Hand a message to a worker.
-    Work { connection: ConnectionId, address: Vec<u8>, body: Vec<Vec<u8>> },
+    Work { connection: ConnectionId, address: Vec<u8>, body: Vec<u8> },
     /// Say something to a client.
-    Tell { connection: ConnectionId, envelope: Vec<Vec<u8>>, body: Vec<Vec<u8>> },
+    Tell { connection: ConnectionId, body: Vec<u8> },
     /// Answer the LMTP server: a verdict for each recipient.
     Answer { id: LocalId, verdicts: Vec<Verdict> },
     /// Kill the process behind this connection, if the system told which that is, and close it.
@@ -131,7 +131,7 @@ impl Broker {
                 self.worker_answered(connection, &address, body, now);
             }
             Event::WorkerGone { connection } => self.lose_worker(connection, "the process that delivered it has ended"),
-            Event::ClientSaid { connection, envelope, body } => self.client_said(connection, envelope, body, now),
+            Event::ClientSaid { connection, body } => self.client_said(connection, body, now),
             Event::ClientGone { connection } => self.client_gone(connection),
             Event::Handed { id, request, body } => {
                 let job = self.admit(request, body, Asker::Local(id), now);
@@ -184,21 +184,17 @@ impl Broker {
         Standing { queued: self.queue.len(), held, ready, busy, silent }
     }
 
-    fn client_said(&mut self, connection: ConnectionId, envelope: Vec<Vec<u8>>, mut body: Vec<Vec<u8>>, now: Instant) {
-        let asker = Asker::Client { connection, envelope };
-        let ours = body.first().is_some_and(|frame| frame.starts_with(MARK));
-        if !ours {
+    fn client_said(&mut self, connection: ConnectionId, mut body: Vec<u8>, now: Instant) {
+        let asker = Asker::Client(connection);
+        if !body.starts_with(MARK) {
             let job = self.insert(What::Plain(body), asker, self.settings.longest_delivery, Stage::Queued, now);
             self.queue.push_back(job);
             return;
         }
-        let read = match body.as_mut_slice() {
-            [frame] => Header::read(frame).map(|(header, message)| (header, frame.len() - message.len())),
-            _ => Err(crate::handover::Unreadable::AnotherSize),
-        };
+        let read = Header::read(&body).map(|(header, message)| (header, body.len() - message.len()));
         match read {
             Ok((Header::Deliver(request), at)) if request.recipients.len() <= self.settings.max_recipients => {
-                let message = body.pop().map(|mut frame| frame.split_off(at)).unwrap_or_default();
+                let message = body.split_off(at);
                 self.client_delivers(request, message, asker, now);
             }
             Ok((Header::Go { id }, _)) => self.client_says_go(id, now),
@@ -226,19 +222,19 @@ impl Broker {
             if !matches!(&job.what, What::Ours { request: known, .. } if is_same(known, &request)) {
                 warn!(%id, "two different requests of one name; the second is put off");
                 let verdicts = all(&request, StatusDetail::SYSTEM, "another request has the same name");
-                self.tell(&asker, &reply(id, &verdicts));
+                self.tell(asker, &reply(id, &verdicts));
                 return;
             }
-            job.asker = asker.clone();
+            job.asker = asker;
             self.counters.joined += 1;
         } else {
-            let job = self.admit(request, Body::Memory(message), asker.clone(), now);
+            let job = self.admit(request, Body::Memory(message), asker, now);
             self.named.insert(id, job);
             if let Some(job) = self.jobs.get_mut(&job) {
                 job.stage = Stage::Held;
             }
         }
-        self.tell(&asker, &Header::Received { id });
+        self.tell(asker, &Header::Received { id });
     }
 
     fn client_says_go(&mut self, id: Uuid, now: Instant) {
@@ -263,7 +259,7 @@ impl Broker {
     }
 
     fn client_gone(&mut self, gone: ConnectionId) {
-        let its = |job: &Job| matches!(&job.asker, Asker::Client { connection, .. } if *connection == gone);
+        let its = |job: &Job| job.asker == Asker::Client(gone);
         let jobs: Vec<JobId> = self.jobs.iter().filter(|(_, job)| its(job)).map(|(id, _)| *id).collect();
         for id in jobs {
             match self.jobs.get_mut(&id) {
@@ -344,7 +340,7 @@ impl Broker {
 
     fn hand_to_a_worker(&mut self, id: JobId, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let Some(body) = job.frames_for_worker(now) else {
+        let Some(body) = job.body_for_worker(now) else {
             self.answer_all(id, StatusDetail::SYSTEM, "the envelope is too long");
             return;
         };
@@ -364,7 +360,7 @@ impl Broker {
         [self.settings.run.to_be_bytes(), id.0.to_be_bytes()].concat()
     }
 
-    fn worker_answered(&mut self, connection: ConnectionId, address: &[u8], body: Vec<Vec<u8>>, now: Instant) {
+    fn worker_answered(&mut self, connection: ConnectionId, address: &[u8], body: Vec<u8>, now: Instant) {
         if !self.workers.heard(connection, now) {
             debug!(connection = connection.0, "an answer of somebody who has not said READY");
             return;
@@ -387,11 +383,11 @@ impl Broker {
     }
 
     /// Passes on what a worker has answered. Whether the worker says that it leaves.
-    fn pass_on(&mut self, id: JobId, from: ConnectionId, body: Vec<Vec<u8>>) -> bool {
+    fn pass_on(&mut self, id: JobId, from: ConnectionId, body: Vec<u8>) -> bool {
         let Some(job) = self.jobs.get(&id) else { return false };
         if let What::Plain(_) = job.what {
-            if let Some(Asker::Client { connection, envelope }) = self.take(id).map(|job| job.asker) {
-                self.actions.push(Action::Tell { connection, envelope, body });
+            if let Some(Asker::Client(connection)) = self.take(id).map(|job| job.asker) {
+                self.actions.push(Action::Tell { connection, body });
             }
             return false;
         }
@@ -502,16 +498,15 @@ impl Broker {
         self.counters.answered(verdicts);
         match job.asker {
             Asker::Local(id) => self.actions.push(Action::Answer { id, verdicts: verdicts.to_vec() }),
-            ref client @ Asker::Client { .. } => self.tell(client, &reply(request.id, verdicts)),
+            client @ Asker::Client(_) => self.tell(client, &reply(request.id, verdicts)),
             Asker::Nobody => debug!(id = %request.id, "whoever handed this message over has gone"),
         }
     }
 
-    fn tell(&mut self, to: &Asker, header: &Header) {
-        let Asker::Client { connection, envelope } = to else { return };
-        let (connection, envelope) = (*connection, envelope.clone());
+    fn tell(&mut self, to: Asker, header: &Header) {
+        let Asker::Client(connection) = to else { return };
         self.actions.push(match header.frame(&[]) {
-            Ok(frame) => Action::Tell { connection, envelope, body: vec![frame] },
+            Ok(body) => Action::Tell { connection, body },
             Err(problem) => {
                 warn!(%problem, "an answer to a client cannot be written");
                 Action::CloseClient { connection }
@@ -534,7 +529,6 @@ fn is_same(known: &Request, again: &Request) -> bool {
 }
 
 /// Whether a worker that has nothing in hand says that it ends: a reply to nothing.
-fn leaves(body: &[Vec<u8>]) -> bool {
-    let [frame] = body else { return false };
-    matches!(Header::read(frame), Ok((Header::Reply(Reply { leaving: true, .. }), _)))
+fn leaves(body: &[u8]) -> bool {
+    matches!(Header::read(body), Ok((Header::Reply(Reply { leaving: true, .. }), _)))
 }

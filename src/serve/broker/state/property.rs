@@ -74,7 +74,7 @@ struct Outside {
     connection: ConnectionId,
     stopped: bool,
     /// What it was handed, and has not answered.
-    in_hand: Option<(Vec<u8>, Vec<Vec<u8>>)>,
+    in_hand: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 struct World {
@@ -132,7 +132,7 @@ impl World {
                 }
                 Action::Tell { connection, body, .. } => {
                     assert!(self.clients.contains(&connection), "a client that is there");
-                    if let Ok((Header::Reply(reply), _)) = Header::read(&body[0]) {
+                    if let Ok((Header::Reply(reply), _)) = Header::read(&body) {
                         assert_eq!(
                             self.named.remove(&reply.id),
                             Some(connection),
@@ -156,7 +156,7 @@ impl World {
     fn nobody_is_at_more_than_allowed(&self) {
         let mut at_work: BTreeMap<String, usize> = BTreeMap::new();
         for (_, body) in self.workers.iter().filter_map(|worker| worker.in_hand.as_ref()) {
-            if let Ok((Header::Deliver(request), _)) = Header::read(&body[0]) {
+            if let Ok((Header::Deliver(request), _)) = Header::read(&body) {
                 *at_work.entry(request.recipients[0].address.clone()).or_default() += 1;
             }
         }
@@ -208,7 +208,7 @@ impl World {
                 let request = to_two(u128::from(request), request % 3);
                 let frame = Header::Deliver(request.clone()).frame(b"Subject: x\r\n\r\nx\r\n").unwrap();
                 self.named.insert(request.id, connection);
-                self.event(Event::ClientSaid { connection, envelope: vec![vec![]], body: vec![frame] });
+                self.event(Event::ClientSaid { connection, body: frame });
             }
             Step::Go(request) => self.say(&Header::Go { id: Uuid::from_u128(request.into()) }),
             Step::Cancel(request) => {
@@ -221,7 +221,7 @@ impl World {
             Step::Plain => {
                 let connection = self.connection();
                 self.clients.push(connection);
-                self.event(Event::ClientSaid { connection, envelope: vec![vec![]], body: vec![b"17".to_vec()] });
+                self.event(Event::ClientSaid { connection, body: b"17".to_vec() });
             }
             Step::Leave(at) if at < self.clients.len() => {
                 let connection = self.clients.remove(at);
@@ -234,30 +234,30 @@ impl World {
 
     fn say(&mut self, header: &Header) {
         let Some(connection) = self.clients.last().copied() else { return };
-        let body = vec![header.frame(b"").unwrap()];
-        self.event(Event::ClientSaid { connection, envelope: vec![vec![]], body });
+        let body = header.frame(b"").unwrap();
+        self.event(Event::ClientSaid { connection, body });
     }
 
     fn answer(&mut self, at: usize, how: Answered) {
         let Some(worker) = self.workers.get_mut(at) else { return };
         let connection = worker.connection;
         if let Answered::ToNothing = how {
-            self.event(Event::WorkerAnswered { connection, address: b"x".to_vec(), body: vec![b"y".to_vec()] });
+            self.event(Event::WorkerAnswered { connection, address: b"x".to_vec(), body: b"y".to_vec() });
             return;
         }
         let Some((address, body)) = worker.in_hand.take() else { return };
-        let answer = match Header::read(&body[0]) {
+        let answer = match Header::read(&body) {
             Ok((Header::Deliver(request), _)) if !matches!(how, Answered::Wrongly) => {
                 let results = vec![Told::from(&Verdict::delivered("INBOX appended")); 2];
                 let leaving = matches!(how, Answered::Leaving);
                 Header::Reply(Reply { id: request.id, results, leaving }).frame(b"").unwrap()
             }
-            _ => body[0].clone(),
+            _ => body.clone(),
         };
         let said = |address: &[u8], answer: &[u8]| Event::WorkerAnswered {
             connection,
             address: address.to_vec(),
-            body: vec![answer.to_vec()],
+            body: answer.to_vec(),
         };
         self.event(said(&address, &answer));
         if let Answered::Twice = how {

@@ -57,13 +57,12 @@ impl Scene {
     }
 
     fn say_bytes(&mut self, client: u64, frame: Vec<u8>) -> Vec<Action> {
-        let (connection, envelope) = (ConnectionId(client), vec![vec![]]);
-        self.handle(Event::ClientSaid { connection, envelope, body: vec![frame] })
+        self.handle(Event::ClientSaid { connection: ConnectionId(client), body: frame })
     }
 
     fn reply(&mut self, worker: u64, address: &[u8], frame: Vec<u8>) -> Vec<Action> {
         let connection = ConnectionId(worker);
-        self.handle(Event::WorkerAnswered { connection, address: address.to_vec(), body: vec![frame] })
+        self.handle(Event::WorkerAnswered { connection, address: address.to_vec(), body: frame })
     }
 
     /// Lets this much time pass, a second at a time, while these workers beat.
@@ -125,8 +124,7 @@ fn frame(header: &Header) -> Vec<u8> {
 fn one_work(actions: Vec<Action>) -> (u64, Vec<u8>, Header) {
     match <[Action; 1]>::try_from(actions) {
         Ok([Action::Work { connection, address, body }]) => {
-            let [frame] = body.as_slice() else { panic!("{body:?}") };
-            let (header, message) = Header::read(frame).unwrap();
+            let (header, message) = Header::read(&body).unwrap();
             assert_eq!(message, BYTES);
             (connection.0, address, header)
         }
@@ -146,7 +144,7 @@ fn one_answer(actions: Vec<Action>) -> (u64, Vec<String>) {
 /// What clients are told.
 fn told(actions: &[Action]) -> Vec<(u64, Header)> {
     let told = |action: &Action| match action {
-        Action::Tell { connection, body, .. } => Some((connection.0, Header::read(&body[0]).unwrap().0)),
+        Action::Tell { connection, body, .. } => Some((connection.0, Header::read(&body).unwrap().0)),
         _ => None,
     };
     actions.iter().filter_map(told).collect()
@@ -419,8 +417,8 @@ fn another_programs_words_pass_through_as_they_are_by_any_worker() {
     // It does not understand ours; theirs it may.
     let actions = scene.say_bytes(5, b"17".to_vec());
     let [Action::Work { connection, address, body }] = actions.as_slice() else { panic!("{actions:?}") };
-    assert_eq!((connection.0, body), (1, &vec![b"17".to_vec()]));
-    let told = Action::Tell { connection: ConnectionId(5), envelope: vec![vec![]], body: vec![b"17".to_vec()] };
+    assert_eq!((connection.0, body), (1, &b"17".to_vec()));
+    let told = Action::Tell { connection: ConnectionId(5), body: b"17".to_vec() };
     assert_eq!(scene.reply(1, address, b"17".to_vec()), [told]);
     // Where the worker ends, there is no answer that they would understand.
     scene.say_bytes(5, b"18".to_vec());
