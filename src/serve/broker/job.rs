@@ -25,7 +25,7 @@ pub(super) struct Job {
 
 pub(super) enum What {
     /// A message, for this program's own workers.
-    Ours { request: Request, body: Body, users: BTreeSet<String> },
+    Ours { request: Box<Request>, body: Body, users: BTreeSet<String> },
     /// Another program's words, for any worker.
     Plain(Vec<u8>),
 }
@@ -66,7 +66,7 @@ impl Job {
             What::Ours { request, body, .. } => {
                 let left = self.time_left(now);
                 let time_left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-                let header = Header::Deliver(Request { time_left_ms, ..request.clone() });
+                let header = Header::Deliver(Request { time_left_ms, ..request.as_ref().clone() });
                 header.frame(body.in_memory()).ok()
             }
         }

@@ -11,6 +11,7 @@
 
 mod counters;
 mod job;
+pub mod sockets;
 pub mod state;
 mod workers;
 

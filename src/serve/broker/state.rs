@@ -7,10 +7,11 @@ mod tests;
 
 use super::counters::{Counters, Standing};
 use super::job::{Asker, Job, JobId, Stage, What, users};
-use super::workers::{BEAT, Workers};
+use super::workers::Workers;
 use crate::delivery::{StatusDetail, Verdict};
 use crate::handover::{Header, MARK, Reply, Request, Told};
 use crate::serve::handed::Body;
+use crate::zmtp::INTERVAL;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
@@ -58,7 +59,9 @@ pub enum Event {
     /// A client's connection has ended.
     ClientGone { connection: ConnectionId },
     /// A message has come by LMTP.
-    Handed { id: LocalId, request: Request, body: Body },
+    Handed { id: LocalId, request: Box<Request>, body: Body },
+    /// This process is to end: what is at workers is waited for, and nothing else begins.
+    Stop,
 }
 
 /// What is to be done.
@@ -91,6 +94,7 @@ pub struct Broker {
     named: HashMap<Uuid, JobId>,
     /// How many messages for an address are at workers.
     at_work: BTreeMap<String, usize>,
+    stopping: bool,
     last_job: u64,
     last_tick: Instant,
     next_beat: Instant,
@@ -108,9 +112,10 @@ impl Broker {
             queue: VecDeque::new(),
             named: HashMap::new(),
             at_work: BTreeMap::new(),
+            stopping: false,
             last_job: 0,
             last_tick: now,
-            next_beat: now + BEAT,
+            next_beat: now + INTERVAL,
             counters: Counters::default(),
             actions: Vec::new(),
         }
@@ -137,9 +142,19 @@ impl Broker {
                 let job = self.admit(request, body, Asker::Local(id), now);
                 self.queue.push_back(job);
             }
+            Event::Stop => self.stopping = true,
+        }
+        if self.stopping {
+            self.put_off_what_has_not_begun();
         }
         self.hand_out(now);
         std::mem::take(&mut self.actions)
+    }
+
+    /// Whether nothing is under way any more, after [`Event::Stop`].
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.stopping && self.jobs.is_empty()
     }
 
     /// When [`tick`](Self::tick) is to be called, if nothing happens before.
@@ -156,10 +171,10 @@ impl Broker {
         let pause = now.saturating_duration_since(self.last_tick);
         self.last_tick = now;
         if now >= self.next_beat {
-            self.next_beat = now + BEAT;
+            self.next_beat = now + INTERVAL;
             self.actions.extend(self.workers.connections().map(|connection| Action::Beat { connection }));
         }
-        if pause > 2 * BEAT {
+        if pause > 2 * INTERVAL {
             // This process was stopped, or the machine was: nobody's silence meanwhile was theirs.
             warn!(seconds = pause.as_secs(), "the broker did not run for a while: all workers are given more time");
             self.workers.all_heard(now);
@@ -228,7 +243,7 @@ impl Broker {
             job.asker = asker;
             self.counters.joined += 1;
         } else {
-            let job = self.admit(request, Body::Memory(message), asker, now);
+            let job = self.admit(Box::new(request), Body::Memory(message), asker, now);
             self.named.insert(id, job);
             if let Some(job) = self.jobs.get_mut(&job) {
                 job.stage = Stage::Held;
@@ -274,7 +289,7 @@ impl Broker {
         drop(self.take(id));
     }
 
-    fn admit(&mut self, request: Request, body: Body, asker: Asker, now: Instant) -> JobId {
+    fn admit(&mut self, request: Box<Request>, body: Body, asker: Asker, now: Instant) -> JobId {
         let time = Duration::from_millis(request.time_left_ms).min(self.settings.longest_delivery);
         let users = users(&request);
         self.insert(What::Ours { request, body, users }, asker, time, Stage::Queued, now)
@@ -471,6 +486,13 @@ impl Broker {
             // 4.4.5, mail system congestion (RFC 3463 section 3.5): it is what this is. 4.3.2 would say that the whole system takes
             // nothing, where it may be the recipient's own mailbox that is waited for.
             self.answer_all(id, StatusDetail::CONGESTION, "it waited too long for others to be delivered");
+        }
+    }
+
+    fn put_off_what_has_not_begun(&mut self) {
+        let waiting = self.jobs.iter().filter(|(_, job)| !matches!(job.stage, Stage::At(..)));
+        for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.answer_all(id, StatusDetail::NOT_ACCEPTING, "the service is being stopped");
         }
     }
 

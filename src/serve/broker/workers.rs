@@ -2,16 +2,15 @@
 
 use super::job::JobId;
 use super::state::ConnectionId;
+use crate::zmtp::{INTERVAL, LIVENESS};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How often each side says that it is there (6/PPP).
-pub(super) const BEAT: Duration = Duration::from_secs(1);
-/// After so long a silence a worker gets nothing new: three beats.
-pub(super) const SILENT: Duration = Duration::from_secs(3);
+/// After so long a silence a worker gets nothing new.
+const SILENT: Duration = INTERVAL.saturating_mul(LIVENESS);
 /// After so long a silence it is ended. A process that has been stopped, or is short of memory, may come back before, and then its
 /// message is delivered without a second try.
-pub(super) const DEAD: Duration = Duration::from_secs(10);
+const DEAD: Duration = Duration::from_secs(10);
 
 pub(super) struct Worker {
     /// What it calls itself, for the log.
@@ -65,7 +64,7 @@ impl Workers {
 
     /// Takes the worker that has waited longest and may have this message.
     pub(super) fn take(&mut self, job: JobId, ours: bool, now: Instant) -> Option<ConnectionId> {
-        let suits = |worker: &Worker| !worker.is_silent(now) && !worker.leaving && !(ours && worker.misunderstands);
+        let suits = |worker: &Worker| worker.may_take(ours, now);
         let at = self.ready.iter().position(|connection| self.all.get(connection).is_some_and(suits))?;
         let connection = self.ready.remove(at)?;
         self.all.get_mut(&connection)?.job = Some(job);
@@ -74,7 +73,7 @@ impl Workers {
 
     /// Whether any worker could take a message now; of ours, or of another program's.
     pub(super) fn any_for(&self, ours: bool, now: Instant) -> bool {
-        let suits = |worker: &Worker| !worker.is_silent(now) && !worker.leaving && !(ours && worker.misunderstands);
+        let suits = |worker: &Worker| worker.may_take(ours, now);
         self.ready.iter().any(|connection| self.all.get(connection).is_some_and(suits))
     }
 
@@ -113,6 +112,11 @@ impl Workers {
 impl Worker {
     fn silence(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.heard)
+    }
+
+    fn may_take(&self, ours: bool, now: Instant) -> bool {
+        let understands = !ours || !self.misunderstands;
+        understands && !self.leaving && !self.is_silent(now)
     }
 
     fn is_silent(&self, now: Instant) -> bool {

@@ -156,7 +156,7 @@ impl World {
     fn nobody_is_at_more_than_allowed(&self) {
         let mut at_work: BTreeMap<String, usize> = BTreeMap::new();
         for (_, body) in self.workers.iter().filter_map(|worker| worker.in_hand.as_ref()) {
-            if let Ok((Header::Deliver(request), _)) = Header::read(&body) {
+            if let Ok((Header::Deliver(request), _)) = Header::read(body) {
                 *at_work.entry(request.recipients[0].address.clone()).or_default() += 1;
             }
         }
@@ -193,7 +193,7 @@ impl World {
                 self.last_local += 1;
                 let id = LocalId(self.last_local);
                 self.local.insert(id);
-                let request = to_two(u128::from(self.last_local), user);
+                let request = Box::new(to_two(u128::from(self.last_local), user));
                 self.event(Event::Handed { id, request, body: Body::Memory(b"Subject: x\r\n\r\nx\r\n".to_vec()) });
             }
             Step::Deliver { request, again } => {

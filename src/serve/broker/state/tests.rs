@@ -47,7 +47,7 @@ impl Scene {
     }
 
     fn hand(&mut self, id: u64, to: &[&str]) -> Vec<Action> {
-        let request = request(u128::from(id), to);
+        let request = Box::new(request(u128::from(id), to));
         self.handle(Event::Handed { id: LocalId(id), request, body: Body::Memory(BYTES.to_vec()) })
     }
 
@@ -144,7 +144,7 @@ fn one_answer(actions: Vec<Action>) -> (u64, Vec<String>) {
 /// What clients are told.
 fn told(actions: &[Action]) -> Vec<(u64, Header)> {
     let told = |action: &Action| match action {
-        Action::Tell { connection, body, .. } => Some((connection.0, Header::read(&body).unwrap().0)),
+        Action::Tell { connection, body, .. } => Some((connection.0, Header::read(body).unwrap().0)),
         _ => None,
     };
     actions.iter().filter_map(told).collect()
@@ -248,7 +248,7 @@ fn no_worker_is_blamed_for_a_time_in_which_the_broker_itself_did_not_run() {
 #[test]
 fn a_delivery_that_goes_on_past_its_deadline_is_ended_with_its_worker() {
     let mut scene = Scene::with_workers(&[1]);
-    let mut request = request(10, &["a@x"]);
+    let mut request = Box::new(request(10, &["a@x"]));
     request.time_left_ms = 20_000;
     let body = Body::Memory(BYTES.to_vec());
     one_work(scene.handle(Event::Handed { id: LocalId(10), request, body }));
@@ -271,7 +271,7 @@ fn what_waits_for_too_long_is_put_off_by_congestion() {
 #[test]
 fn a_message_with_little_time_waits_for_half_of_it() {
     let mut scene = Scene::new();
-    let mut request = request(10, &["a@x"]);
+    let mut request = Box::new(request(10, &["a@x"]));
     request.time_left_ms = 4_000;
     assert_eq!(scene.handle(Event::Handed { id: LocalId(1), request, body: Body::Memory(BYTES.to_vec()) }), []);
     assert_eq!(scene.broker.next_tick(), scene.now + SECOND);
@@ -291,7 +291,7 @@ fn what_it_has_waited_is_taken_off_the_time_of_its_delivery() {
     let mut scene = Scene::with_workers(&[1]);
     let endless = Request { time_left_ms: u64::MAX, ..request(10, &["a@x"]) };
     let body = Body::Memory(BYTES.to_vec());
-    let (_, _, header) = one_work(scene.handle(Event::Handed { id: LocalId(1), request: endless, body }));
+    let (_, _, header) = one_work(scene.handle(Event::Handed { id: LocalId(1), request: Box::new(endless), body }));
     assert_eq!(header, Header::Deliver(request(10, &["a@x"])));
 }
 
@@ -450,12 +450,12 @@ fn a_worker_that_leaves_gets_nothing_more_and_its_connection_is_closed() {
     assert_eq!(scene.hand(11, &["a@x"]), []);
     // While it waits.
     let mut scene = Scene::with_workers(&[1]);
-    assert_eq!(scene.reply(1, b"", frame(&leaving(0, 0))), [close()]);
+    assert_eq!(scene.reply(1, b"leaving", frame(&leaving(0, 0))), [close()]);
     assert_eq!(scene.hand(11, &["a@x"]), []);
     // While a message is on its way to it: that one it delivers still.
     let mut scene = Scene::with_workers(&[1]);
     let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
-    assert_eq!(scene.reply(1, b"", frame(&leaving(0, 0))), []);
+    assert_eq!(scene.reply(1, b"leaving", frame(&leaving(0, 0))), []);
     let actions = scene.reply(1, &address, frame(&delivered(10, 1)));
     assert!(matches!(actions.as_slice(), [Action::Answer { .. }, last] if *last == close()), "{actions:?}");
 }
@@ -467,4 +467,20 @@ fn an_answer_to_the_broker_before_this_one_is_nobodys() {
     let other = [&6_u64.to_be_bytes()[..], &address[8..]].concat();
     assert_eq!(scene.reply(1, &other, frame(&delivered(10, 1))), []);
     assert_eq!(one_answer(scene.reply(1, &address, frame(&delivered(10, 1)))).0, 10);
+}
+
+#[test]
+fn a_broker_that_is_stopped_waits_for_what_has_begun_and_puts_off_the_rest() {
+    let mut scene = Scene::with_workers(&[1]);
+    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    scene.hand(11, &["b@x"]);
+    scene.say(5, &deliver(12, &["c@x"]));
+    let actions = scene.handle(Event::Stop);
+    assert_eq!(told(&actions).iter().map(|(_, header)| codes(header)).collect::<Vec<_>>(), [["4.3.2"]]);
+    let local = actions.iter().filter(|action| matches!(action, Action::Answer { .. })).map(clone);
+    assert_eq!(one_answer(local.collect()), (11, vec!["4.3.2".into()]));
+    assert_eq!(one_answer(scene.hand(13, &["b@x"])), (13, vec!["4.3.2".into()]));
+    assert!(!scene.broker.has_ended());
+    assert_eq!(one_answer(scene.reply(1, &address, frame(&delivered(10, 1)))), (10, vec!["2.0.0".into()]));
+    assert!(scene.broker.has_ended());
 }

@@ -1,0 +1,200 @@
+//! One message, delivered to its recipients.
+
+use crate::base::deadline::Deadline;
+use crate::delivery::{NoCaller, Stages, StatusDetail, Verdict};
+use crate::handover::{Recipient, Request};
+use crate::message::{Address, EnvelopeSender, Message};
+use crate::site::{self, Envelope, Sessions, Site, Terms};
+use rustix::fs::OFlags;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tracing::warn;
+
+/// Delivers a message to each of its recipients, and adds a verdict for each to `verdicts` as soon as it is known.
+pub(super) fn to_each(
+    site: &Site,
+    sessions: &mut Sessions,
+    messages: &Path,
+    request: &Request,
+    bytes: &[u8],
+    left: Duration,
+    verdicts: &mut Vec<Verdict>,
+) {
+    let deadline = Deadline::after(left);
+    let message = match message(request, bytes, messages) {
+        Ok(message) => message,
+        Err(verdict) => {
+            let queue_id = request.queue_id.as_deref().unwrap_or_default();
+            warn!(queue_id, %verdict, "no message");
+            verdicts.resize(request.recipients.len(), verdict);
+            return;
+        }
+    };
+    if message.nul_bytes_replaced() > 0 {
+        warn!(
+            message_id = message.message_id_for_people(),
+            nul_bytes = message.nul_bytes_replaced(),
+            "NUL bytes, which an IMAP literal cannot carry, were replaced by 0x80"
+        );
+    }
+    let mut policy = site.policy();
+    policy.lock_wait = request.lock_wait_ms.map_or_else(|| site.lock_wait(left), Duration::from_millis);
+    let terms = Terms { policy: &policy, caller: &NoCaller, deadline };
+    for recipient in &request.recipients {
+        verdicts.push(to_one(site, sessions, &message, request, recipient, &terms));
+    }
+}
+
+/// One recipient after the other, each with a lock of its own: to be replaced by one delivery for all of them.
+fn to_one(
+    site: &Site,
+    sessions: &mut Sessions,
+    message: &Message,
+    request: &Request,
+    recipient: &Recipient,
+    terms: &Terms<'_>,
+) -> Verdict {
+    let began = Instant::now();
+    let address = match Address::parse(&recipient.address) {
+        Ok(address) => address,
+        Err(error) => {
+            warn!(problem = %error, "no envelope");
+            let text = format!("the envelope recipient: {error}");
+            return Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, text);
+        }
+    };
+    let envelope = Envelope {
+        sender: EnvelopeSender::for_the_record(&request.sender),
+        recipient: address,
+        original_recipient: recipient.original.clone(),
+        queue_id: request.queue_id.clone(),
+        client_address: request.client_address.clone(),
+        sasl_username: request.sasl_username.clone(),
+    };
+    let mut stages = Stages::default();
+    #[cfg(feature = "test-faults")]
+    crate::base::test_faults::at("before");
+    let result = site.deliver(sessions, message, &envelope, terms, &mut stages);
+    #[cfg(feature = "test-faults")]
+    crate::base::test_faults::at("after");
+    let verdict = match &result {
+        Ok(delivered) => Verdict::from(delivered),
+        Err(refusal) => Verdict::from(refusal),
+    };
+    site::log_delivery(message, &envelope, &site.lock_name(message), &result, &verdict, &stages, began);
+    verdict
+}
+
+/// The message, wherever it is; or the verdict where it cannot be had.
+fn message(request: &Request, bytes: &[u8], messages: &Path) -> Result<Message, Verdict> {
+    let failed = |text: String| Verdict::deferred(StatusDetail::SYSTEM, text);
+    let bytes = match &request.file {
+        None => bytes.to_vec(),
+        Some(file) => read(file, request.size, messages).map_err(|error| {
+            warn!(file = %file.display(), %error, "a message that waits in a file");
+            failed("the message's file cannot be read".into())
+        })?,
+    };
+    Message::receive(bytes).map_err(|error| failed(error.to_string()))
+}
+
+/// Reads a message from a file of the service's own folder, and from no other: whoever may hand over a message must not read by us
+/// what he may not read himself.
+fn read(file: &Path, size: u64, messages: &Path) -> io::Result<Vec<u8>> {
+    if file.parent() != Some(messages) || file.file_name().is_none() {
+        return Err(io::Error::other("it is not in the service's folder"));
+    }
+    // A pipe must not hold us up, nor a link lead elsewhere.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).bits();
+    let mut opened = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(file)?;
+    if !opened.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    opened.by_ref().take(size.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 == size { Ok(bytes) } else { Err(io::Error::other("it is of another size than was said")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::site::embedded::Embedded;
+    use std::fs;
+    use uuid::Uuid;
+
+    const BYTES: &[u8] = b"Message-ID: <1@x>\r\nSubject: x\r\n\r\nx\r\n";
+
+    fn request(to: &[&str]) -> Request {
+        Request {
+            id: Uuid::nil(),
+            time_left_ms: 1,
+            sender: "lisa@gmail.com".into(),
+            recipients: to.iter().map(|to| Recipient { address: (*to).into(), original: None }).collect(),
+            queue_id: None,
+            client_address: None,
+            sasl_username: None,
+            lock_wait_ms: None,
+            size: BYTES.len() as u64,
+            file: None,
+        }
+    }
+
+    fn deliver(directory: &Path, request: &Request, bytes: &[u8]) -> Vec<String> {
+        let site = Site::embedded(Embedded::new(directory.join("mail")));
+        crate::base::files::create_directory(&directory.join("mail")).unwrap();
+        let (mut sessions, mut verdicts) = (Sessions::default(), Vec::new());
+        let left = Duration::from_secs(240);
+        to_each(&site, &mut sessions, &directory.join("messages"), request, bytes, left, &mut verdicts);
+        verdicts.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn each_recipient_has_a_verdict_in_its_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let verdicts = deliver(directory.path(), &request(&["doug@x", "nobody", "scuba@x", "Doug@x"]), BYTES);
+        let [first, second, third, fourth] = verdicts.as_slice() else { panic!("{verdicts:?}") };
+        assert!(first.starts_with("2.0.0 INBOX appended"), "{first}");
+        assert_eq!(second, "4.3.5 the envelope recipient: it has no @domain");
+        assert!(third.starts_with("2.0.0 INBOX appended"), "{third}");
+        assert_eq!(fourth, "2.0.0 INBOX already there");
+    }
+
+    #[test]
+    fn an_empty_message_is_put_off_for_each_recipient() {
+        let directory = tempfile::tempdir().unwrap();
+        let verdicts = deliver(directory.path(), &request(&["doug@x", "scuba@x"]), b"");
+        assert_eq!(verdicts, ["4.3.0 the message is empty"; 2]);
+    }
+
+    #[test]
+    fn a_message_in_a_file_is_read_from_the_services_folder_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let messages = directory.path().join("messages");
+        fs::create_dir(&messages).unwrap();
+        let place = |name: &str| messages.join(name);
+        fs::write(place("good"), BYTES).unwrap();
+        fs::write(directory.path().join("elsewhere"), BYTES).unwrap();
+        fs::create_dir(place("folder")).unwrap();
+        std::os::unix::fs::symlink(directory.path().join("elsewhere"), place("link")).unwrap();
+        let from = |file: std::path::PathBuf| Request { file: Some(file), ..request(&["doug@x"]) };
+        for wrong in [
+            directory.path().join("elsewhere"),
+            messages.join("../elsewhere"),
+            place("link"),
+            place("folder"),
+            place("missing"),
+        ] {
+            let verdicts = deliver(directory.path(), &from(wrong), b"");
+            assert_eq!(verdicts, ["4.3.0 the message's file cannot be read"]);
+        }
+        for size in [1, 1000] {
+            let verdicts = deliver(directory.path(), &Request { size, ..from(place("good")) }, b"");
+            assert_eq!(verdicts, ["4.3.0 the message's file cannot be read"]);
+        }
+        let verdicts = deliver(directory.path(), &from(place("good")), b"");
+        assert!(verdicts[0].starts_with("2.0.0 INBOX appended"), "{verdicts:?}");
+    }
+}
