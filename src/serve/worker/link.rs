@@ -12,6 +12,7 @@ use crate::zmtp::{
     ToWorker,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionbio;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -227,12 +228,19 @@ impl Link {
     }
 
     /// Takes what the broker has said by now. Whether it has said anything.
-    fn listen<S: TimedStream>(&mut self, connection: &mut Blocking<S>, number: u64) -> Result<bool, BlockingError> {
+    fn listen<S: TimedStream + AsFd>(
+        &mut self,
+        connection: &mut Blocking<S>,
+        number: u64,
+    ) -> Result<bool, BlockingError> {
+        // The shortest time limit of a socket is a tick of the kernel's clock, up to 10 ms: each answer would wait for that.
+        ioctl_fionbio(connection.stream(), true).map_err(io::Error::from)?;
         let mut said = false;
         while let Some(frames) = connection.receive(Instant::now())? {
             said = true;
             self.take(frames, number);
         }
+        ioctl_fionbio(connection.stream(), false).map_err(io::Error::from)?;
         Ok(said)
     }
 
