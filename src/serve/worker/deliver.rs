@@ -1,10 +1,10 @@
 //! One message, delivered to its recipients.
 
 use crate::base::deadline::Deadline;
-use crate::delivery::{NoCaller, Stages, StatusDetail, Verdict};
+use crate::delivery::{NoCaller, StatusDetail, Verdict};
 use crate::handover::{Recipient, Request};
 use crate::message::{Address, EnvelopeSender, Message};
-use crate::site::{self, Envelope, Sessions, Site, Terms};
+use crate::site::{self, Envelope, Outcome, Sessions, Site, Terms};
 use rustix::fs::OFlags;
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -13,24 +13,22 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tracing::warn;
 
-/// Delivers a message to each of its recipients, and adds a verdict for each to `verdicts` as soon as it is known.
-pub(super) fn to_each(
+/// Delivers a message to all of its recipients: a verdict for each, in their order.
+pub(super) fn to_all(
     site: &Site,
     sessions: &mut Sessions,
     messages: &Path,
     request: &Request,
     bytes: &[u8],
     left: Duration,
-    verdicts: &mut Vec<Verdict>,
-) {
-    let deadline = Deadline::after(left);
+) -> Vec<Verdict> {
+    let (began, deadline) = (Instant::now(), Deadline::after(left));
     let message = match message(request, bytes, messages) {
         Ok(message) => message,
         Err(verdict) => {
             let queue_id = request.queue_id.as_deref().unwrap_or_default();
             warn!(queue_id, %verdict, "no message");
-            verdicts.resize(request.recipients.len(), verdict);
-            return;
+            return vec![verdict; request.recipients.len()];
         }
     };
     if message.nul_bytes_replaced() > 0 {
@@ -40,52 +38,52 @@ pub(super) fn to_each(
             "NUL bytes, which an IMAP literal cannot carry, were replaced by 0x80"
         );
     }
+    // Who has no address that could be read is put off alone.
+    let envelopes: Vec<Result<Envelope, Verdict>> =
+        request.recipients.iter().map(|recipient| envelope(request, recipient)).collect();
+    let to: Vec<Envelope> = envelopes.iter().filter_map(|envelope| envelope.as_ref().ok()).cloned().collect();
     let mut policy = site.policy();
     policy.lock_wait = request.lock_wait_ms.map_or_else(|| site.lock_wait(left), Duration::from_millis);
     let terms = Terms { policy: &policy, caller: &NoCaller, deadline };
-    for recipient in &request.recipients {
-        verdicts.push(to_one(site, sessions, &message, request, recipient, &terms));
-    }
+    #[cfg(feature = "test-faults")]
+    crate::base::test_faults::at("before");
+    let outcomes = if to.is_empty() { Vec::new() } else { site.deliver_to_all(sessions, &message, &to, &terms) };
+    #[cfg(feature = "test-faults")]
+    crate::base::test_faults::at("after");
+    let lock = site.lock_name(&message);
+    let mut outcomes = outcomes.into_iter();
+    let verdict = |envelope: Result<Envelope, Verdict>| {
+        let envelope = match envelope {
+            Ok(envelope) => envelope,
+            Err(verdict) => return verdict,
+        };
+        let Some(Outcome { result, stages }) = outcomes.next() else {
+            return Verdict::deferred(StatusDetail::SYSTEM, "an internal error");
+        };
+        let verdict = match &result {
+            Ok(delivered) => Verdict::from(delivered),
+            Err(refusal) => Verdict::from(refusal),
+        };
+        site::log_delivery(&message, &envelope, &lock, &result, &verdict, &stages, began);
+        verdict
+    };
+    envelopes.into_iter().map(verdict).collect()
 }
 
-/// One recipient after the other, each with a lock of its own: to be replaced by one delivery for all of them.
-fn to_one(
-    site: &Site,
-    sessions: &mut Sessions,
-    message: &Message,
-    request: &Request,
-    recipient: &Recipient,
-    terms: &Terms<'_>,
-) -> Verdict {
-    let began = Instant::now();
-    let address = match Address::parse(&recipient.address) {
-        Ok(address) => address,
-        Err(error) => {
-            warn!(problem = %error, "no envelope");
-            let text = format!("the envelope recipient: {error}");
-            return Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, text);
-        }
-    };
-    let envelope = Envelope {
+/// The envelope for one recipient; or the verdict where the address is none.
+fn envelope(request: &Request, recipient: &Recipient) -> Result<Envelope, Verdict> {
+    let address = Address::parse(&recipient.address).map_err(|error| {
+        warn!(problem = %error, "no envelope");
+        Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, format!("the envelope recipient: {error}"))
+    })?;
+    Ok(Envelope {
         sender: EnvelopeSender::for_the_record(&request.sender),
         recipient: address,
         original_recipient: recipient.original.clone(),
         queue_id: request.queue_id.clone(),
         client_address: request.client_address.clone(),
         sasl_username: request.sasl_username.clone(),
-    };
-    let mut stages = Stages::default();
-    #[cfg(feature = "test-faults")]
-    crate::base::test_faults::at("before");
-    let result = site.deliver(sessions, message, &envelope, terms, &mut stages);
-    #[cfg(feature = "test-faults")]
-    crate::base::test_faults::at("after");
-    let verdict = match &result {
-        Ok(delivered) => Verdict::from(delivered),
-        Err(refusal) => Verdict::from(refusal),
-    };
-    site::log_delivery(message, &envelope, &site.lock_name(message), &result, &verdict, &stages, began);
-    verdict
+    })
 }
 
 /// The message, wherever it is; or the verdict where it cannot be had.
@@ -145,9 +143,8 @@ mod tests {
     fn deliver(directory: &Path, request: &Request, bytes: &[u8]) -> Vec<String> {
         let site = Site::embedded(Embedded::new(directory.join("mail")));
         crate::base::files::create_directory(&directory.join("mail")).unwrap();
-        let (mut sessions, mut verdicts) = (Sessions::default(), Vec::new());
-        let left = Duration::from_secs(240);
-        to_each(&site, &mut sessions, &directory.join("messages"), request, bytes, left, &mut verdicts);
+        let (mut sessions, left) = (Sessions::default(), Duration::from_secs(240));
+        let verdicts = to_all(&site, &mut sessions, &directory.join("messages"), request, bytes, left);
         verdicts.iter().map(ToString::to_string).collect()
     }
 
@@ -159,7 +156,7 @@ mod tests {
         assert!(first.starts_with("2.0.0 INBOX appended"), "{first}");
         assert_eq!(second, "4.3.5 the envelope recipient: it has no @domain");
         assert!(third.starts_with("2.0.0 INBOX appended"), "{third}");
-        assert_eq!(fourth, "2.0.0 INBOX already there");
+        assert_eq!(fourth, first);
     }
 
     #[test]

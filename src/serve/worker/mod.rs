@@ -169,19 +169,14 @@ impl Worker<'_> {
         let time = Duration::from_millis(request.time_left_ms).min(self.site.deadline());
         let left = time.saturating_sub(received.elapsed());
         let _watched = self.watchdog.watch("a delivery", left.saturating_add(PAST_THE_DEADLINE));
-        let mut verdicts = Vec::with_capacity(request.recipients.len());
         let (site, messages, sessions) = (self.site, &self.settings.messages, &mut self.sessions);
-        let ended = catch_unwind(AssertUnwindSafe(|| {
-            deliver::to_each(site, sessions, messages, request, message, left, &mut verdicts);
-        }));
-        if ended.is_err() {
+        let ended =
+            catch_unwind(AssertUnwindSafe(|| deliver::to_all(site, sessions, messages, request, message, left)));
+        ended.unwrap_or_else(|_| {
             // The log has what it was. The sessions may be in the middle of anything.
             self.sessions = Sessions::default();
-        }
-        // Those that were done before it are done.
-        let rest = Verdict::deferred(StatusDetail::SYSTEM, "an internal error");
-        verdicts.resize(request.recipients.len(), rest);
-        verdicts
+            vec![Verdict::deferred(StatusDetail::SYSTEM, "an internal error"); request.recipients.len()]
+        })
     }
 
     /// Makes the sessions ready for the next delivery, after this one is answered.
