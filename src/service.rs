@@ -102,10 +102,9 @@ fn front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
         settings.workers = workers.clone();
     }
     log::start(&log).map_err(unusable)?;
-    front::run(&settings, |inside| async move {
-        // Whoever hands messages over from inside this process, the LMTP server, keeps this.
-        let _inside = inside;
-        std::future::pending().await
+    front::run(&settings, |mut inside| async move {
+        // Where the LMTP server runs: it hands its messages over by this, and ends when it is told to.
+        let _ = inside.stop.wait_for(|stop| *stop).await;
     })
     .map_err(unavailable)
 }

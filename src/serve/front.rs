@@ -14,7 +14,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use thiserror::Error;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tracing::info;
 use uuid::Uuid;
 
@@ -95,6 +95,8 @@ pub struct Inside {
     pub hand: mpsc::Sender<Handed>,
     /// Asks it how it stands.
     pub ask: mpsc::Sender<oneshot::Sender<Report>>,
+    /// Becomes true once this process is to end. The broker waits for what holds `hand` until that is dropped.
+    pub stop: watch::Receiver<bool>,
 }
 
 /// Runs a front until SIGTERM or SIGINT, and then until all that has begun is answered. `beside` runs in the same runtime once the
@@ -117,17 +119,19 @@ where
         let (hand, handed) = mpsc::channel(1);
         let (ask, asked) = mpsc::channel(1);
         let (tell, stop) = oneshot::channel();
+        let (tell_beside, beside_stops) = watch::channel(false);
         let mut ends = Ends::new().map_err(system("setting up signals"))?;
         let within = settings.stop_within;
         let signals = async move {
             ends.come().await;
             info!("the front ends, once all that has begun is answered");
             let _ = tell.send(within);
+            let _ = tell_beside.send(true);
             std::future::pending::<()>().await;
         };
         let broker = Broker::new(settings.broker, Instant::now());
         info!(clients = %settings.clients, workers = %settings.workers, "the front is ready");
-        let beside = beside(Inside { hand, ask });
+        let beside = beside(Inside { hand, ask, stop: beside_stops });
         let beside = async {
             beside.await;
             std::future::pending::<()>().await;

@@ -127,7 +127,8 @@ impl Sockets {
         }));
     }
 
-    /// Runs the broker until `stop` comes, or its sender is dropped, and all that has begun by then is answered; `stop_within` at most.
+    /// Runs the broker until `stop` comes with the time that is left then, or its sender is dropped; and then until nobody can hand it
+    /// a message any more, and all that it had is answered.
     pub async fn run(
         mut self,
         broker: Broker,
@@ -138,7 +139,7 @@ impl Sockets {
         let mut at = Loop { broker, connections: HashMap::new(), local: HashMap::new(), last_local: 0 };
         let mut until: Option<Instant> = None;
         let (mut may_hand, mut may_ask) = (true, true);
-        while !at.broker.has_ended() && until.is_none_or(|until| Instant::now() < until) {
+        while until.is_none_or(|until| Instant::now() < until && (may_hand || !at.broker.is_idle())) {
             let tick = at.broker.next_tick();
             tokio::select! {
                 Some(input) = self.inbox.recv() => at.take(input),

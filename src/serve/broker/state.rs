@@ -60,7 +60,8 @@ pub enum Event {
     ClientGone { connection: ConnectionId },
     /// A message has come by LMTP.
     Handed { id: LocalId, request: Box<Request>, body: Body },
-    /// This process is to end: what is at workers is waited for, and nothing else begins.
+    /// This process is to end: what clients have not let begin is put off, and so is what no worker is there for. The rest is
+    /// delivered still.
     Stop,
 }
 
@@ -145,16 +146,16 @@ impl Broker {
             Event::Stop => self.stopping = true,
         }
         if self.stopping {
-            self.put_off_what_has_not_begun();
+            self.put_off_what_cannot_begin();
         }
         self.hand_out(now);
         std::mem::take(&mut self.actions)
     }
 
-    /// Whether nothing is under way any more, after [`Event::Stop`].
+    /// Whether nothing is under way.
     #[must_use]
-    pub fn has_ended(&self) -> bool {
-        self.stopping && self.jobs.is_empty()
+    pub fn is_idle(&self) -> bool {
+        self.jobs.is_empty()
     }
 
     /// When [`tick`](Self::tick) is to be called, if nothing happens before.
@@ -489,8 +490,13 @@ impl Broker {
         }
     }
 
-    fn put_off_what_has_not_begun(&mut self) {
-        let waiting = self.jobs.iter().filter(|(_, job)| !matches!(job.stage, Stage::At(..)));
+    fn put_off_what_cannot_begin(&mut self) {
+        let stay = self.workers.any_that_stay();
+        let waiting = self.jobs.iter().filter(|(_, job)| match job.stage {
+            Stage::Held => true,
+            Stage::Queued => !stay,
+            Stage::At(..) => false,
+        });
         for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.answer_all(id, StatusDetail::NOT_ACCEPTING, "the service is being stopped");
         }

@@ -77,6 +77,11 @@ impl Workers {
         self.ready.iter().any(|connection| self.all.get(connection).is_some_and(suits))
     }
 
+    /// Whether there is a worker that takes another message, now or later.
+    pub(super) fn any_that_stay(&self) -> bool {
+        self.all.values().any(|worker| !worker.leaving)
+    }
+
     /// It has answered, and waits again.
     pub(super) fn free(&mut self, connection: ConnectionId) {
         if let Some(worker) = self.all.get_mut(&connection) {
