@@ -60,14 +60,20 @@ impl Job {
     }
 
     /// The body for a worker, which is told how much time is left. `None` for one of ours whose header cannot be written.
-    pub(super) fn body_for_worker(&self, now: Instant) -> Option<Vec<u8>> {
-        match &self.what {
-            What::Plain(body) => Some(body.clone()),
+    ///
+    /// It is handed out once, so that its bytes need not be kept. A file stays until the job is done: the worker reads it.
+    pub(super) fn take_body(&mut self, now: Instant) -> Option<Vec<u8>> {
+        let left = self.time_left(now);
+        match &mut self.what {
+            What::Plain(body) => Some(std::mem::take(body)),
             What::Ours { request, body, .. } => {
-                let left = self.time_left(now);
                 let time_left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
                 let header = Header::Deliver(Request { time_left_ms, ..request.as_ref().clone() });
-                header.frame(body.in_memory()).ok()
+                let frame = header.frame(body.in_memory()).ok();
+                if let Body::Memory(bytes) = body {
+                    *bytes = Vec::new();
+                }
+                frame
             }
         }
     }

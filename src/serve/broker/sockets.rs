@@ -52,6 +52,8 @@ pub enum Peers {
 pub struct Report {
     pub standing: Standing,
     pub counters: Counters,
+    /// The workers that are connected, by their processes.
+    pub workers: Vec<i32>,
 }
 
 /// What reaches the loop.
@@ -63,7 +65,8 @@ enum Input {
 
 /// What a connection's task is to do.
 enum Order {
-    Send(Vec<Vec<u8>>),
+    SendToWorker(ToWorker),
+    SendToClient(Vec<u8>),
     Close,
 }
 
@@ -239,20 +242,22 @@ impl Loop {
     }
 
     fn report(&self) -> Report {
-        Report { standing: self.broker.standing(Instant::now()), counters: self.broker.counters().clone() }
+        Report {
+            standing: self.broker.standing(Instant::now()),
+            counters: self.broker.counters().clone(),
+            workers: self.broker.worker_pids(),
+        }
     }
 
     fn act(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Beat { connection } => self.to_worker(connection, &ToWorker::Heartbeat),
+                Action::Beat { connection } => self.order(connection, Order::SendToWorker(ToWorker::Heartbeat)),
                 Action::Work { connection, address, body } => {
-                    self.to_worker(connection, &ToWorker::Request { client: address, body });
+                    let request = ToWorker::Request { client: address, body };
+                    self.order(connection, Order::SendToWorker(request));
                 }
-                Action::Tell { connection, body } => {
-                    let frames = to_client(&body).map(<[u8]>::to_vec).to_vec();
-                    self.order(connection, Order::Send(frames));
-                }
+                Action::Tell { connection, body } => self.order(connection, Order::SendToClient(body)),
                 Action::Answer { id, verdicts } => {
                     if let Some(Err(_)) = self.local.remove(&id).map(|asker| asker.send(verdicts)) {
                         debug!("the LMTP client has hung up before it was answered");
@@ -276,10 +281,6 @@ impl Loop {
                 }
             }
         }
-    }
-
-    fn to_worker(&self, connection: ConnectionId, word: &ToWorker) {
-        self.order(connection, Order::Send(word.frames().into_iter().map(<[u8]>::to_vec).collect()));
     }
 
     fn order(&self, connection: ConnectionId, order: Order) {
@@ -365,11 +366,10 @@ impl Conversation {
                     }
                 },
                 order = obey.recv() => match order {
-                    Some(Order::Send(frames)) => {
-                        if takes_what_we_write {
-                            connection.send(&frames.iter().map(Vec::as_slice).collect::<Vec<_>>());
-                        }
-                    }
+                    // There is no use in keeping what cannot be written.
+                    Some(Order::SendToWorker(_) | Order::SendToClient(_)) if !takes_what_we_write => {}
+                    Some(Order::SendToWorker(word)) => connection.send(&word.frames()),
+                    Some(Order::SendToClient(body)) => connection.send(&to_client(&body)),
                     Some(Order::Close) | None => {
                         // The last that it is told may not all be out.
                         let rest = writer.write_all(connection.outgoing());

@@ -88,7 +88,7 @@ pub enum Action {
 pub struct Broker {
     settings: Settings,
     workers: Workers,
-    jobs: HashMap<JobId, Job>,
+    jobs: BTreeMap<JobId, Job>,
     /// Those that wait for a worker, in the order in which they came.
     queue: VecDeque<JobId>,
     /// The jobs of clients, by the names that these have given them.
@@ -109,7 +109,7 @@ impl Broker {
         Self {
             settings,
             workers: Workers::default(),
-            jobs: HashMap::new(),
+            jobs: BTreeMap::new(),
             queue: VecDeque::new(),
             named: HashMap::new(),
             at_work: BTreeMap::new(),
@@ -190,6 +190,12 @@ impl Broker {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// The processes that have said READY and not gone since, busy ones too, as far as the system tells.
+    #[must_use]
+    pub fn worker_pids(&self) -> Vec<i32> {
+        self.workers.pids().collect()
     }
 
     /// How many messages and workers there are now.
@@ -354,9 +360,10 @@ impl Broker {
         job.users().any(|user| self.at_work.get(user).is_some_and(|count| *count >= self.settings.per_user))
     }
 
+    /// Hands a message out, which it is once and never again.
     fn hand_to_a_worker(&mut self, id: JobId, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let Some(body) = job.body_for_worker(now) else {
+        let Some(body) = job.take_body(now) else {
             self.answer_all(id, StatusDetail::SYSTEM, "the envelope is too long");
             return;
         };

@@ -100,6 +100,10 @@ impl Workers {
         self.all.keys().copied()
     }
 
+    pub(super) fn pids(&self) -> impl Iterator<Item = i32> {
+        self.all.values().filter_map(|worker| worker.pid)
+    }
+
     /// Those that have been silent for too long to be waited for.
     pub(super) fn dead(&self, now: Instant) -> Vec<ConnectionId> {
         self.all.iter().filter(|(_, worker)| worker.silence(now) >= DEAD).map(|(connection, _)| *connection).collect()

@@ -19,7 +19,7 @@ pub(super) fn to_all(
     sessions: &mut Sessions,
     messages: &Path,
     request: &Request,
-    bytes: &[u8],
+    bytes: Vec<u8>,
     left: Duration,
 ) -> Vec<Verdict> {
     let (began, deadline) = (Instant::now(), Deadline::after(left));
@@ -87,10 +87,10 @@ fn envelope(request: &Request, recipient: &Recipient) -> Result<Envelope, Verdic
 }
 
 /// The message, wherever it is; or the verdict where it cannot be had.
-fn message(request: &Request, bytes: &[u8], messages: &Path) -> Result<Message, Verdict> {
+fn message(request: &Request, bytes: Vec<u8>, messages: &Path) -> Result<Message, Verdict> {
     let failed = |text: String| Verdict::deferred(StatusDetail::SYSTEM, text);
     let bytes = match &request.file {
-        None => bytes.to_vec(),
+        None => bytes,
         Some(file) => read(file, request.size, messages).map_err(|error| {
             warn!(file = %file.display(), %error, "a message that waits in a file");
             failed("the message's file cannot be read".into())
@@ -144,7 +144,7 @@ mod tests {
         let site = Site::embedded(Embedded::new(directory.join("mail")));
         crate::base::files::create_directory(&directory.join("mail")).unwrap();
         let (mut sessions, left) = (Sessions::default(), Duration::from_secs(240));
-        let verdicts = to_all(&site, &mut sessions, &directory.join("messages"), request, bytes, left);
+        let verdicts = to_all(&site, &mut sessions, &directory.join("messages"), request, bytes.to_vec(), left);
         verdicts.iter().map(ToString::to_string).collect()
     }
 

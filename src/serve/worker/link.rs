@@ -44,6 +44,8 @@ pub(super) struct Answer {
     pub(super) connection: u64,
     pub(super) address: Vec<u8>,
     pub(super) body: Vec<u8>,
+    /// Whether it says that this worker leaves.
+    pub(super) leaving: bool,
 }
 
 /// Wakes the thread that waits for the broker.
@@ -191,7 +193,7 @@ impl Link {
                 }
                 // How long it took says nothing about the broker.
                 heard = Instant::now();
-                if self.is_to_end() {
+                if answer.leaving {
                     leaving = Some(heard);
                 }
             }

@@ -107,19 +107,23 @@ pub fn run(site: &Site, settings: WorkerSettings) -> Result<(), WorkerError> {
     let mut worker = Worker { site, settings, watchdog, sessions: Sessions::default() };
     let mut delivered = 0;
     // It ends when the other thread does.
-    for job in assigned {
-        // Its broker has gone, and its way in has been told so: nobody would hear of it.
-        let body = if job.connection == current.load(Ordering::Acquire) {
+    for Job { connection, address, body, received } in assigned {
+        let mut leaving = false;
+        // Otherwise its broker has gone, and its way in has been told so: nobody would hear of it.
+        let body = if connection == current.load(Ordering::Acquire) {
             delivered += 1;
-            worker.answer(&job, delivered, &recycling, &stop)
+            worker.answer(body, received, || {
+                if recycling.is_due(delivered) {
+                    stop.store(true, Ordering::Release);
+                }
+                leaving = stop.load(Ordering::Acquire);
+                leaving
+            })
         } else {
             info!("a message whose broker has gone is left alone");
             Vec::new()
         };
-        if recycling.is_due(delivered) {
-            stop.store(true, Ordering::Release);
-        }
-        let told = answer.send(Answer { connection: job.connection, address: job.address, body });
+        let told = answer.send(Answer { connection, address, body, leaving });
         wake.wake();
         if told.is_err() {
             break;
@@ -143,21 +147,22 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     /// The answer to what a broker has handed us. What is no message of ours goes back as it came, as the guide's worker has it.
-    fn answer(&mut self, job: &Job, delivered: u64, recycling: &Recycling, stop: &AtomicBool) -> Vec<u8> {
-        let (request, message) = match Header::read(&job.body) {
-            Ok((Header::Deliver(request), message)) => (request, message),
+    fn answer(&mut self, mut body: Vec<u8>, received: Instant, leaves: impl FnOnce() -> bool) -> Vec<u8> {
+        let (request, header) = match Header::read(&body) {
+            Ok((Header::Deliver(request), message)) => (request, body.len() - message.len()),
             Ok(_) => {
                 warn!("the broker has sent what is no message to be delivered");
-                return job.body.clone();
+                return body;
             }
             Err(problem) => {
                 info!(%problem, "another program's message goes back as it came");
-                return job.body.clone();
+                return body;
             }
         };
-        let verdicts = self.deliver(&request, message, job.received);
-        let leaving = stop.load(Ordering::Acquire) || recycling.is_due(delivered);
-        let reply = Reply { id: request.id, results: verdicts.iter().map(Told::from).collect(), leaving };
+        // In its place: a message may be large.
+        body.drain(..header);
+        let verdicts = self.deliver(&request, body, received);
+        let reply = Reply { id: request.id, results: verdicts.iter().map(Told::from).collect(), leaving: leaves() };
         Header::Reply(reply).frame(&[]).unwrap_or_else(|problem| {
             // The broker takes it for no answer, and puts the message off.
             warn!(%problem, "the answer to a message cannot be written");
@@ -165,7 +170,7 @@ impl Worker<'_> {
         })
     }
 
-    fn deliver(&mut self, request: &Request, message: &[u8], received: Instant) -> Vec<Verdict> {
+    fn deliver(&mut self, request: &Request, message: Vec<u8>, received: Instant) -> Vec<Verdict> {
         let time = Duration::from_millis(request.time_left_ms).min(self.site.deadline());
         let left = time.saturating_sub(received.elapsed());
         let _watched = self.watchdog.watch("a delivery", left.saturating_add(PAST_THE_DEADLINE));
