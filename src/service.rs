@@ -83,7 +83,7 @@ fn unavailable(problem: impl ToString) -> (ExitCode, String) {
     (ExitCode::Unavailable, problem.to_string())
 }
 
-/// The front reads no password: [`Setup`] would.
+/// The front reads no password.
 fn front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let (mut settings, log) = match (&arguments.config, &arguments.embedded) {
         (Some(file), _) => {
@@ -124,7 +124,8 @@ fn worker(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
         settings.broker = workers.clone();
     }
     log::start(&setup.log).map_err(unusable)?;
-    worker::run(&setup.site, settings).map_err(unavailable)
+    let site = setup.place.site().map_err(unusable)?;
+    worker::run(&site, settings).map_err(unavailable)
 }
 
 fn embedded(directory: &std::path::Path) -> Result<Setup, (ExitCode, String)> {

@@ -271,7 +271,7 @@ fn to_two(id: u128, user: u8) -> Request {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1000) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 
     #[test]
     fn each_request_is_answered_once_and_none_is_ever_at_two_workers(
