@@ -2,4 +2,5 @@
 
 mod a_worker_that_ends;
 mod support;
+mod the_thin_client;
 mod what_is_handed_over_is_delivered;
