@@ -33,6 +33,7 @@ mod operator;
 mod project;
 mod real_messages_are_delivered_as_they_came;
 mod root_keeps_out_of_other_peoples_directories;
+mod service;
 mod several_recipients_under_one_lock;
 mod support;
 mod ten_at_once_on_a_fresh_directory;

@@ -207,11 +207,15 @@ const HOURS: &str = "it takes longer than a test may";
 const QUEUE: &str = "tests/embedded/operator/the_queue_by_hand.rs runs it, on a queue of its own";
 
 /// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
-const NOT_RUN: [(&str, &str); 26] = [
+const NOT_RUN: [(&str, &str); 27] = [
     ("cargo build", CI),
     ("cargo fmt --check", CI),
     ("cargo clippy --locked --all-targets --all-features -- -D warnings", CI),
     ("cargo nextest run --test simulation", "it is one of the tests"),
+    (
+        "cargo nextest run --features test-faults --test embedded -E 'test(by_a_bug)'",
+        "it builds the program with bugs to order, which no other test is to see",
+    ),
     (
         "SIMULATION_PREEMPTIONS=3 SIMULATION_RETRIES=3 cargo test --profile simulation --test simulation every_schedule -- \
          --nocapture",

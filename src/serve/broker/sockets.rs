@@ -1,0 +1,409 @@
+//! The broker's sockets: who connects, what is said on each connection, and the loop that asks [`state`](super::state) what to do.
+//!
+//! One task for each connection reads, writes and knows no more than ZMTP; one loop decides.
+
+use super::state::{Action, Broker, ConnectionId, Event, LocalId};
+use super::{Counters, Standing};
+use crate::delivery::Verdict;
+use crate::serve::handed::Handed;
+use crate::zmtp::{
+    Connection, FromWorker, NoPirate, Settings, SocketType, ToWorker, ZmtpError, from_client, to_client,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, sleep_until, timeout};
+use tracing::{debug, info, warn};
+
+/// How long a peer may take for its handshake, and to read the last that it is told.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How much is read at once.
+const PIECE: usize = 64 << 10;
+/// How many events may wait for the loop: then connections are read no further.
+const WAITING_EVENTS: usize = 256;
+/// The pause after a connection could not be accepted: this process, or the system, has too many files open.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A socket that peers connect to.
+#[derive(Debug)]
+pub enum Listener {
+    Unix(UnixListener),
+    /// For tests alone: there is nothing to tell who connects.
+    Tcp(TcpListener),
+}
+
+/// What connects to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peers {
+    Clients,
+    Workers,
+}
+
+/// How the broker stands, for whoever asks.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub standing: Standing,
+    pub counters: Counters,
+    /// The workers that are connected, by their processes.
+    pub workers: Vec<i32>,
+}
+
+/// What reaches the loop.
+enum Input {
+    Opened(ConnectionId, mpsc::UnboundedSender<Order>),
+    Event(Event),
+    Closed(ConnectionId, Peers),
+}
+
+/// What a connection's task is to do.
+enum Order {
+    SendToWorker(ToWorker),
+    SendToClient(Vec<u8>),
+    Close,
+}
+
+/// Makes the loop and what feeds it.
+pub struct Sockets {
+    input: mpsc::Sender<Input>,
+    inbox: mpsc::Receiver<Input>,
+    longest_frame: usize,
+    last_connection: Arc<AtomicU64>,
+    listeners: Vec<JoinHandle<()>>,
+}
+
+impl Sockets {
+    /// `longest_frame` is what one frame of a peer may have, in bytes.
+    #[must_use]
+    pub fn new(longest_frame: usize) -> Self {
+        let (input, inbox) = mpsc::channel(WAITING_EVENTS);
+        Self { input, inbox, longest_frame, last_connection: Arc::default(), listeners: Vec::new() }
+    }
+
+    /// Serves those who connect from now on, `most` at once: others wait until the system takes no more of them.
+    pub fn listen(&mut self, listener: Listener, peers: Peers, most: usize) {
+        let (input, last, longest_frame) = (self.input.clone(), Arc::clone(&self.last_connection), self.longest_frame);
+        self.listeners.push(tokio::spawn(async move {
+            let places = Arc::new(Semaphore::new(most));
+            while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+                let id = ConnectionId(last.fetch_add(1, Ordering::Relaxed) + 1);
+                let accepted = match &listener {
+                    Listener::Unix(listener) => match listener.accept().await {
+                        Ok((stream, _)) => match may_connect(&stream) {
+                            Ok(pid) => Ok(Either::Unix(stream, pid)),
+                            Err(refusal) => {
+                                warn!(%refusal, ?peers, "a connection is refused");
+                                continue;
+                            }
+                        },
+                        Err(error) => Err(error),
+                    },
+                    Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| Either::Tcp(stream)),
+                };
+                let conversation = Conversation { id, peers, pid: None, input: input.clone(), longest_frame };
+                match accepted {
+                    Ok(Either::Unix(stream, pid)) => {
+                        tokio::spawn(async move {
+                            Conversation { pid, ..conversation }.run(stream).await;
+                            drop(place);
+                        });
+                    }
+                    Ok(Either::Tcp(stream)) => {
+                        tokio::spawn(async move {
+                            conversation.run(stream).await;
+                            drop(place);
+                        });
+                    }
+                    Err(error) => {
+                        warn!(%error, ?peers, "a connection cannot be accepted");
+                        sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        }));
+    }
+
+    /// Runs the broker until `stop` comes with the time that is left then, or its sender is dropped; and then until nobody can hand it
+    /// a message any more, and all that it had is answered.
+    pub async fn run(
+        mut self,
+        broker: Broker,
+        mut handed: mpsc::Receiver<Handed>,
+        mut asked: mpsc::Receiver<oneshot::Sender<Report>>,
+        mut stop: oneshot::Receiver<Duration>,
+    ) {
+        let mut at = Loop { broker, connections: HashMap::new(), local: HashMap::new(), last_local: 0 };
+        let mut until: Option<Instant> = None;
+        let (mut may_hand, mut may_ask) = (true, true);
+        while until.is_none_or(|until| Instant::now() < until && (may_hand || !at.broker.is_idle())) {
+            let tick = at.broker.next_tick();
+            tokio::select! {
+                Some(input) = self.inbox.recv() => at.take(input),
+                message = handed.recv(), if may_hand => match message {
+                    Some(message) => at.take_handed(message),
+                    None => may_hand = false,
+                },
+                asker = asked.recv(), if may_ask => match asker {
+                    // It may have gone meanwhile.
+                    Some(asker) => drop(asker.send(at.report())),
+                    None => may_ask = false,
+                },
+                within = &mut stop, if until.is_none() => {
+                    until = Some(Instant::now() + within.unwrap_or_default());
+                    // Whoever connects now is to find nobody, and not somebody who takes nothing.
+                    self.listeners.drain(..).for_each(|listener| listener.abort());
+                    at.event(Event::Stop);
+                }
+                () = sleep_until(tick.into()) => {}
+            }
+            // What peers have said by now counts before what they have not.
+            for _ in 0..WAITING_EVENTS {
+                let Ok(input) = self.inbox.try_recv() else { break };
+                at.take(input);
+            }
+            let now = Instant::now();
+            if now >= tick {
+                let actions = at.broker.tick(now);
+                at.act(actions);
+            }
+        }
+        // The last answers go out.
+        drop(at);
+        drop(self.input);
+        let _ = timeout(HANDSHAKE, async { while self.inbox.recv().await.is_some() {} }).await;
+    }
+}
+
+/// A stream that was accepted, and the process at its other end, where the system tells.
+enum Either {
+    Unix(UnixStream, Option<i32>),
+    Tcp(tokio::net::TcpStream),
+}
+
+/// Why somebody is refused.
+#[derive(Debug, Error)]
+enum MayNotConnect {
+    #[error("user {0} is neither the service's user nor root")]
+    User(u32),
+    #[error("the system does not tell who it is: {0}")]
+    Unknown(#[from] io::Error),
+}
+
+/// Only this process's user and root: a client is believed who has logged in, and a worker gets everybody's mail.
+fn may_connect(stream: &UnixStream) -> Result<Option<i32>, MayNotConnect> {
+    let peer = stream.peer_cred()?;
+    if peer.uid() == 0 || peer.uid() == rustix::process::geteuid().as_raw() {
+        Ok(peer.pid())
+    } else {
+        Err(MayNotConnect::User(peer.uid()))
+    }
+}
+
+/// The loop's own: the broker, and how its peers are reached.
+struct Loop {
+    broker: Broker,
+    connections: HashMap<ConnectionId, mpsc::UnboundedSender<Order>>,
+    local: HashMap<LocalId, oneshot::Sender<Vec<Verdict>>>,
+    last_local: u64,
+}
+
+impl Loop {
+    fn take(&mut self, input: Input) {
+        match input {
+            Input::Opened(id, orders) => drop(self.connections.insert(id, orders)),
+            Input::Event(event) => self.event(event),
+            Input::Closed(connection, peers) => {
+                self.connections.remove(&connection);
+                self.event(match peers {
+                    Peers::Clients => Event::ClientGone { connection },
+                    Peers::Workers => Event::WorkerGone { connection },
+                });
+            }
+        }
+    }
+
+    fn take_handed(&mut self, Handed { request, message, answer }: Handed) {
+        self.last_local += 1;
+        let id = LocalId(self.last_local);
+        self.local.insert(id, answer);
+        self.event(Event::Handed { id, request: Box::new(request), body: message });
+    }
+
+    fn event(&mut self, event: Event) {
+        let actions = self.broker.handle(event, Instant::now());
+        self.act(actions);
+    }
+
+    fn report(&self) -> Report {
+        Report {
+            standing: self.broker.standing(Instant::now()),
+            counters: self.broker.counters().clone(),
+            workers: self.broker.worker_pids(),
+        }
+    }
+
+    fn act(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Beat { connection } => self.order(connection, Order::SendToWorker(ToWorker::Heartbeat)),
+                Action::Work { connection, address, body } => {
+                    let request = ToWorker::Request { client: address, body };
+                    self.order(connection, Order::SendToWorker(request));
+                }
+                Action::Tell { connection, body } => self.order(connection, Order::SendToClient(body)),
+                Action::Answer { id, verdicts } => {
+                    if let Some(Err(_)) = self.local.remove(&id).map(|asker| asker.send(verdicts)) {
+                        debug!("the LMTP client has hung up before it was answered");
+                    }
+                }
+                Action::EndWorker { connection, pid } => {
+                    // The connection is still open: no other process can have this number by now.
+                    match pid.and_then(Pid::from_raw).filter(|_| self.connections.contains_key(&connection)) {
+                        Some(pid) => {
+                            warn!(pid = pid.as_raw_nonzero(), "a worker is killed");
+                            if let Err(error) = kill_process(pid, Signal::KILL) {
+                                warn!(%error, "it cannot be killed");
+                            }
+                        }
+                        None => warn!("a worker whose process is not known is cut off"),
+                    }
+                    self.order(connection, Order::Close);
+                }
+                Action::CloseWorker { connection } | Action::CloseClient { connection } => {
+                    self.order(connection, Order::Close);
+                }
+            }
+        }
+    }
+
+    fn order(&self, connection: ConnectionId, order: Order) {
+        // Where it is closed, that is on its way to us as well.
+        if let Some(orders) = self.connections.get(&connection) {
+            let _ = orders.send(order);
+        }
+    }
+}
+
+/// One connection.
+struct Conversation {
+    id: ConnectionId,
+    peers: Peers,
+    pid: Option<i32>,
+    input: mpsc::Sender<Input>,
+    longest_frame: usize,
+}
+
+/// Why a conversation is over.
+#[derive(Debug, Error)]
+enum Over {
+    #[error("the other side has closed it")]
+    Closed,
+    #[error("its handshake took too long")]
+    HandshakeTooLong,
+    #[error("it was to be closed")]
+    AsOrdered,
+    #[error(transparent)]
+    Stream(#[from] io::Error),
+    #[error(transparent)]
+    Zmtp(#[from] ZmtpError),
+    #[error(transparent)]
+    NoPirate(#[from] NoPirate),
+}
+
+impl Conversation {
+    async fn run<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S) {
+        let (orders, obey) = mpsc::unbounded_channel();
+        // The loop ends last.
+        let _ = self.input.send(Input::Opened(self.id, orders)).await;
+        match self.talk(stream, obey).await {
+            over @ (Over::Closed | Over::AsOrdered) => debug!(id = self.id.0, peers = ?self.peers, %over),
+            over => info!(id = self.id.0, peers = ?self.peers, why = %over, "a connection is cut off"),
+        }
+        let _ = self.input.send(Input::Closed(self.id, self.peers)).await;
+    }
+
+    async fn talk<S>(&self, stream: S, mut obey: mpsc::UnboundedReceiver<Order>) -> Over
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let mut connection = Connection::new(Settings {
+            socket_type: SocketType::Router,
+            identity: None,
+            longest_frame: self.longest_frame,
+            most_frames: 3,
+            longest_message: self.longest_frame.saturating_add(512),
+        });
+        let mut piece = vec![0; PIECE];
+        let mut takes_what_we_write = true;
+        let handshake = sleep(HANDSHAKE);
+        tokio::pin!(handshake);
+        loop {
+            let writes = takes_what_we_write && !connection.outgoing().is_empty();
+            tokio::select! {
+                read = reader.read(&mut piece) => match read {
+                    Ok(0) => return Over::Closed,
+                    Err(error) => return error.into(),
+                    Ok(length) => {
+                        if let Err(over) = self.heard(&mut connection, piece.get(..length).unwrap_or_default()).await {
+                            return over;
+                        }
+                    }
+                },
+                written = writer.write(connection.outgoing()), if writes => match written {
+                    Ok(length) => connection.wrote(length),
+                    // What it has said before it closed is still to be read.
+                    Err(error) => {
+                        debug!(%error, id = self.id.0, "nothing more can be said to this peer");
+                        takes_what_we_write = false;
+                    }
+                },
+                order = obey.recv() => match order {
+                    // There is no use in keeping what cannot be written.
+                    Some(Order::SendToWorker(_) | Order::SendToClient(_)) if !takes_what_we_write => {}
+                    Some(Order::SendToWorker(word)) => connection.send(&word.frames()),
+                    Some(Order::SendToClient(body)) => connection.send(&to_client(&body)),
+                    Some(Order::Close) | None => {
+                        // The last that it is told may not all be out.
+                        let rest = writer.write_all(connection.outgoing());
+                        if takes_what_we_write && !matches!(timeout(HANDSHAKE, rest).await, Ok(Ok(()))) {
+                            debug!(id = self.id.0, "a peer did not read the last that it was told");
+                        }
+                        return Over::AsOrdered;
+                    }
+                },
+                () = &mut handshake, if connection.peer().is_none() => return Over::HandshakeTooLong,
+            }
+        }
+    }
+
+    /// Understands what was read, and tells the loop.
+    async fn heard(&self, connection: &mut Connection, bytes: &[u8]) -> Result<(), Over> {
+        // What came before a mistake counts.
+        let fed = connection.feed(bytes);
+        loop {
+            let Some(frames) = connection.next()? else { return Ok(fed?) };
+            let event = match self.peers {
+                Peers::Clients => Event::ClientSaid { connection: self.id, body: from_client(frames)? },
+                Peers::Workers => match FromWorker::parse(frames)? {
+                    FromWorker::Ready => {
+                        let name = connection.peer().and_then(|peer| peer.identity.clone()).unwrap_or_default();
+                        Event::WorkerReady { connection: self.id, name, pid: self.pid }
+                    }
+                    FromWorker::Heartbeat => Event::WorkerBeat { connection: self.id },
+                    FromWorker::Reply { client, body } => {
+                        Event::WorkerAnswered { connection: self.id, address: client, body }
+                    }
+                },
+            };
+            let _ = self.input.send(Input::Event(event)).await;
+        }
+    }
+}

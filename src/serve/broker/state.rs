@@ -1,0 +1,569 @@
+//! The broker's decisions, without input or output: events and the time in, actions out.
+
+#[cfg(test)]
+mod property;
+#[cfg(test)]
+mod tests;
+
+use super::counters::{Counters, Standing};
+use super::job::{Asker, Job, JobId, Stage, What, users};
+use super::workers::Workers;
+use crate::delivery::{StatusDetail, Verdict};
+use crate::handover::{Header, MARK, Reply, Request, Told};
+use crate::serve::handed::Body;
+use crate::zmtp::INTERVAL;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::{Duration, Instant};
+use tracing::{debug, info, warn};
+use uuid::Uuid;
+
+/// For how long after its deadline a worker is waited for: its own watchdog comes first.
+pub(super) const GRACE: Duration = Duration::from_secs(5);
+
+/// A connection of a client or of a worker. No two ever have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// A message that came by LMTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LocalId(pub u64);
+
+/// What the broker goes by.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How long a message waits for a worker at most.
+    pub queue_wait: Duration,
+    /// How many messages for one recipient are delivered at once.
+    pub per_user: usize,
+    /// How many recipients a message may have.
+    pub max_recipients: usize,
+    /// How long a delivery may take at most, whatever the way in says.
+    pub longest_delivery: Duration,
+    /// Tells this broker's messages from those of the one before it: an answer to that one's may still come.
+    pub run: u64,
+}
+
+/// Something has happened.
+#[derive(Debug)]
+pub enum Event {
+    /// A worker says READY.
+    WorkerReady { connection: ConnectionId, name: Vec<u8>, pid: Option<i32> },
+    /// A worker says that it lives.
+    WorkerBeat { connection: ConnectionId },
+    /// A worker answers.
+    WorkerAnswered { connection: ConnectionId, address: Vec<u8>, body: Vec<u8> },
+    /// A worker's connection has ended.
+    WorkerGone { connection: ConnectionId },
+    /// A client has sent a request, or says something about one.
+    ClientSaid { connection: ConnectionId, body: Vec<u8> },
+    /// A client's connection has ended.
+    ClientGone { connection: ConnectionId },
+    /// A message has come by LMTP.
+    Handed { id: LocalId, request: Box<Request>, body: Body },
+    /// This process is to end: what clients have not let begin is put off, and so is what no worker is there for. The rest is
+    /// delivered still.
+    Stop,
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Tell a worker that the broker is there.
+    Beat { connection: ConnectionId },
+    /// Hand a message to a worker.
+    Work { connection: ConnectionId, address: Vec<u8>, body: Vec<u8> },
+    /// Say something to a client.
+    Tell { connection: ConnectionId, body: Vec<u8> },
+    /// Answer the LMTP server: a verdict for each recipient.
+    Answer { id: LocalId, verdicts: Vec<Verdict> },
+    /// Kill the process behind this connection, if the system told which that is, and close it.
+    EndWorker { connection: ConnectionId, pid: Option<i32> },
+    /// Close a worker's connection: it has said that it leaves.
+    CloseWorker { connection: ConnectionId },
+    /// Close a client's connection: it said what makes no sense, and is to notice at once.
+    CloseClient { connection: ConnectionId },
+}
+
+/// The broker.
+pub struct Broker {
+    settings: Settings,
+    workers: Workers,
+    jobs: BTreeMap<JobId, Job>,
+    /// Those that wait for a worker, in the order in which they came.
+    queue: VecDeque<JobId>,
+    /// The jobs of clients, by the names that these have given them.
+    named: HashMap<Uuid, JobId>,
+    /// How many messages for an address are at workers.
+    at_work: BTreeMap<String, usize>,
+    stopping: bool,
+    last_job: u64,
+    last_tick: Instant,
+    next_beat: Instant,
+    counters: Counters,
+    actions: Vec<Action>,
+}
+
+impl Broker {
+    #[must_use]
+    pub fn new(settings: Settings, now: Instant) -> Self {
+        Self {
+            settings,
+            workers: Workers::default(),
+            jobs: BTreeMap::new(),
+            queue: VecDeque::new(),
+            named: HashMap::new(),
+            at_work: BTreeMap::new(),
+            stopping: false,
+            last_job: 0,
+            last_tick: now,
+            next_beat: now + INTERVAL,
+            counters: Counters::default(),
+            actions: Vec::new(),
+        }
+    }
+
+    /// What is to be done now that this has happened.
+    #[must_use]
+    pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
+        match event {
+            Event::WorkerReady { connection, name, pid } => self.workers.ready(connection, &name, pid, now),
+            Event::WorkerBeat { connection } => {
+                if !self.workers.heard(connection, now) {
+                    // It hears no heartbeat from us either, and soon begins anew with READY.
+                    debug!(connection = connection.0, "a heartbeat of somebody who has not said READY");
+                }
+            }
+            Event::WorkerAnswered { connection, address, body } => {
+                self.worker_answered(connection, &address, body, now);
+            }
+            Event::WorkerGone { connection } => self.lose_worker(connection, "the process that delivered it has ended"),
+            Event::ClientSaid { connection, body } => self.client_said(connection, body, now),
+            Event::ClientGone { connection } => self.client_gone(connection),
+            Event::Handed { id, request, body } => {
+                let job = self.admit(request, body, Asker::Local(id), now);
+                self.queue.push_back(job);
+            }
+            Event::Stop => self.stopping = true,
+        }
+        if self.stopping {
+            self.put_off_what_cannot_begin();
+        }
+        self.hand_out(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    /// Whether nothing is under way.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// When [`tick`](Self::tick) is to be called, if nothing happens before.
+    #[must_use]
+    pub fn next_tick(&self) -> Instant {
+        let queued = self.queue.iter().filter_map(|id| self.jobs.get(id)).map(|job| self.waits_until(job));
+        queued.min().map_or(self.next_beat, |first| first.min(self.next_beat))
+    }
+
+    /// What is to be done at this time: heartbeats, and what has waited for too long. All that peers have said by now has to have
+    /// been [handled](Self::handle) before.
+    #[must_use]
+    pub fn tick(&mut self, now: Instant) -> Vec<Action> {
+        let pause = now.saturating_duration_since(self.last_tick);
+        self.last_tick = now;
+        if now >= self.next_beat {
+            self.next_beat = now + INTERVAL;
+            self.actions.extend(self.workers.connections().map(|connection| Action::Beat { connection }));
+        }
+        if pause > 2 * INTERVAL {
+            // This process was stopped, or the machine was: nobody's silence meanwhile was theirs.
+            warn!(seconds = pause.as_secs(), "the broker did not run for a while: all workers are given more time");
+            self.workers.all_heard(now);
+        } else {
+            self.end_what_takes_too_long(now);
+        }
+        self.end_what_waits_too_long(now);
+        self.hand_out(now);
+        std::mem::take(&mut self.actions)
+    }
+
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The processes that have said READY and not gone since, busy ones too, as far as the system tells.
+    #[must_use]
+    pub fn worker_pids(&self) -> Vec<i32> {
+        self.workers.pids().collect()
+    }
+
+    /// How many messages and workers there are now.
+    #[must_use]
+    pub fn standing(&self, now: Instant) -> Standing {
+        let (ready, busy, silent) = self.workers.count(now);
+        let held = self.jobs.values().filter(|job| job.stage == Stage::Held).count();
+        Standing { queued: self.queue.len(), held, ready, busy, silent }
+    }
+
+    fn client_said(&mut self, connection: ConnectionId, mut body: Vec<u8>, now: Instant) {
+        let asker = Asker::Client(connection);
+        if !body.starts_with(MARK) {
+            let job = self.insert(What::Plain(body), asker, self.settings.longest_delivery, Stage::Queued, now);
+            self.queue.push_back(job);
+            return;
+        }
+        let read = Header::read(&body).map(|(header, message)| (header, body.len() - message.len()));
+        match read {
+            Ok((Header::Deliver(request), at)) if request.recipients.len() <= self.settings.max_recipients => {
+                let message = body.split_off(at);
+                self.client_delivers(request, message, asker, now);
+            }
+            Ok((Header::Go { id }, _)) => self.client_says_go(id, now),
+            Ok((Header::Cancel { id }, _)) => self.client_cancels(id),
+            Ok((Header::Deliver(request), _)) => {
+                let recipients = request.recipients.len();
+                warn!(recipients, "a client's message has more recipients than serve.max_recipients");
+                self.actions.push(Action::CloseClient { connection });
+            }
+            Ok((Header::Received { .. } | Header::Reply(_), _)) => {
+                warn!("a client said what only the broker says");
+                self.actions.push(Action::CloseClient { connection });
+            }
+            Err(problem) => {
+                warn!(%problem, "a client's request cannot be read");
+                self.actions.push(Action::CloseClient { connection });
+            }
+        }
+    }
+
+    fn client_delivers(&mut self, request: Request, message: Vec<u8>, asker: Asker, now: Instant) {
+        let id = request.id;
+        if let Some(job) = self.named.get(&id).and_then(|job| self.jobs.get_mut(job)) {
+            // Its client has connected anew, for the first answer is missing or its connection broke: it waits there now.
+            if !matches!(&job.what, What::Ours { request: known, .. } if is_same(known, &request)) {
+                warn!(%id, "two different requests of one name; the second is put off");
+                let verdicts = all(&request, StatusDetail::SYSTEM, "another request has the same name");
+                self.tell(asker, &reply(id, &verdicts));
+                return;
+            }
+            job.asker = asker;
+            self.counters.joined += 1;
+        } else {
+            let job = self.admit(Box::new(request), Body::Memory(message), asker, now);
+            self.named.insert(id, job);
+            if let Some(job) = self.jobs.get_mut(&job) {
+                job.stage = Stage::Held;
+            }
+        }
+        self.tell(asker, &Header::Received { id });
+    }
+
+    fn client_says_go(&mut self, id: Uuid, now: Instant) {
+        let Some(&job_id) = self.named.get(&id) else {
+            // It was put off already, for this word took too long.
+            debug!(%id, "no request of this name waits for its client");
+            return;
+        };
+        if let Some(job) = self.jobs.get_mut(&job_id).filter(|job| job.stage == Stage::Held) {
+            job.stage = Stage::Queued;
+            job.queued = now;
+            self.queue.push_back(job_id);
+        }
+    }
+
+    fn client_cancels(&mut self, id: Uuid) {
+        if let Some(&job) = self.named.get(&id)
+            && self.jobs.get(&job).is_some_and(|job| !matches!(job.stage, Stage::At(..)))
+        {
+            self.drop_job(job);
+        }
+    }
+
+    fn client_gone(&mut self, gone: ConnectionId) {
+        let its = |job: &Job| job.asker == Asker::Client(gone);
+        let jobs: Vec<JobId> = self.jobs.iter().filter(|(_, job)| its(job)).map(|(id, _)| *id).collect();
+        for id in jobs {
+            match self.jobs.get_mut(&id) {
+                Some(job) if matches!(job.stage, Stage::At(..)) => job.asker = Asker::Nobody,
+                _ => self.drop_job(id),
+            }
+        }
+    }
+
+    fn drop_job(&mut self, id: JobId) {
+        self.counters.dropped += 1;
+        drop(self.take(id));
+    }
+
+    fn admit(&mut self, request: Box<Request>, body: Body, asker: Asker, now: Instant) -> JobId {
+        let time = Duration::from_millis(request.time_left_ms).min(self.settings.longest_delivery);
+        let users = users(&request);
+        self.insert(What::Ours { request, body, users }, asker, time, Stage::Queued, now)
+    }
+
+    fn insert(&mut self, what: What, asker: Asker, time: Duration, stage: Stage, now: Instant) -> JobId {
+        self.last_job += 1;
+        let id = JobId(self.last_job);
+        self.jobs.insert(id, Job { what, asker, stage, arrived: now, queued: now, time });
+        id
+    }
+
+    /// Takes a job out, wherever it is.
+    fn take(&mut self, id: JobId) -> Option<Job> {
+        let job = self.jobs.remove(&id)?;
+        if let What::Ours { request, .. } = &job.what
+            && self.named.get(&request.id) == Some(&id)
+        {
+            self.named.remove(&request.id);
+        }
+        match job.stage {
+            Stage::Held => {}
+            Stage::Queued => self.queue.retain(|queued| *queued != id),
+            Stage::At(..) => {
+                for user in job.users() {
+                    if let Some(count) = self.at_work.get_mut(user) {
+                        *count -= 1;
+                        if *count == 0 {
+                            self.at_work.remove(user);
+                        }
+                    }
+                }
+            }
+        }
+        Some(job)
+    }
+
+    /// Gives messages to workers, for as long as there are both.
+    fn hand_out(&mut self, now: Instant) {
+        let mut at = 0;
+        while let Some(&id) = self.queue.get(at) {
+            let (ours, plain) = (self.workers.any_for(true, now), self.workers.any_for(false, now));
+            if !plain {
+                return;
+            }
+            // What has to wait for others of its recipient does not hold up those behind it.
+            let may_go = self.jobs.get(&id).is_some_and(|job| match job.what {
+                What::Ours { .. } => ours && !self.is_at_limit(job),
+                What::Plain(_) => true,
+            });
+            if !may_go {
+                at += 1;
+                continue;
+            }
+            self.queue.remove(at);
+            self.hand_to_a_worker(id, now);
+        }
+    }
+
+    fn is_at_limit(&self, job: &Job) -> bool {
+        job.users().any(|user| self.at_work.get(user).is_some_and(|count| *count >= self.settings.per_user))
+    }
+
+    /// Hands a message out, which it is once and never again.
+    fn hand_to_a_worker(&mut self, id: JobId, now: Instant) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let Some(body) = job.take_body(now) else {
+            self.answer_all(id, StatusDetail::SYSTEM, "the envelope is too long");
+            return;
+        };
+        let ours = matches!(job.what, What::Ours { .. });
+        let Some(connection) = self.workers.take(id, ours, now) else { return };
+        for user in job.users() {
+            *self.at_work.entry(user.clone()).or_default() += 1;
+        }
+        self.counters.waits.add(now.saturating_duration_since(job.queued));
+        self.counters.handed_out += 1;
+        job.stage = Stage::At(connection, now + job.time_left(now) + GRACE);
+        self.actions.push(Action::Work { connection, address: self.address(id), body });
+    }
+
+    /// What stands before a message's body on its way to a worker and back.
+    fn address(&self, id: JobId) -> Vec<u8> {
+        [self.settings.run.to_be_bytes(), id.0.to_be_bytes()].concat()
+    }
+
+    fn worker_answered(&mut self, connection: ConnectionId, address: &[u8], body: Vec<u8>, now: Instant) {
+        if !self.workers.heard(connection, now) {
+            debug!(connection = connection.0, "an answer of somebody who has not said READY");
+            return;
+        }
+        let in_hand = self.workers.get(connection).and_then(|worker| worker.job);
+        let Some(id) = in_hand.filter(|id| self.address(*id) == address) else {
+            if leaves(&body) {
+                self.let_go(connection);
+            } else {
+                // Twice the same, or to a broker before this one.
+                self.counters.late_answers += 1;
+                info!(connection = connection.0, "an answer to nothing that this worker has");
+            }
+            return;
+        };
+        self.workers.free(connection);
+        if self.pass_on(id, connection, body) || self.workers.get(connection).is_some_and(|worker| worker.leaving) {
+            self.let_go(connection);
+        }
+    }
+
+    /// Passes on what a worker has answered. Whether the worker says that it leaves.
+    fn pass_on(&mut self, id: JobId, from: ConnectionId, body: Vec<u8>) -> bool {
+        let Some(job) = self.jobs.get(&id) else { return false };
+        if let What::Plain(_) = job.what {
+            if let Some(Asker::Client(connection)) = self.take(id).map(|job| job.asker) {
+                self.actions.push(Action::Tell { connection, body });
+            }
+            return false;
+        }
+        match job.read_answer(&body) {
+            Some((verdicts, leaving)) => {
+                self.answer(id, &verdicts);
+                leaving
+            }
+            None => {
+                self.counters.wrong_answers += 1;
+                if let Some(worker) = self.workers.get_mut(from) {
+                    worker.misunderstands = true;
+                    warn!(
+                        worker = worker.name,
+                        "this worker does not understand our requests, and gets no more of them"
+                    );
+                }
+                self.answer_all(id, StatusDetail::SYSTEM, "the process that delivered it gave no answer");
+                false
+            }
+        }
+    }
+
+    /// A worker has said that it ends. Its connection is closed, so that it knows that nothing more is on its way.
+    fn let_go(&mut self, connection: ConnectionId) {
+        let Some(worker) = self.workers.get_mut(connection) else { return };
+        worker.leaving = true;
+        if worker.job.is_none() {
+            self.workers.remove(connection);
+            self.actions.push(Action::CloseWorker { connection });
+        }
+    }
+
+    /// A worker has ended, or is taken for it: what it had is put off. It may be delivered, or be so yet: the next attempt looks.
+    fn lose_worker(&mut self, connection: ConnectionId, why: &str) {
+        let Some(worker) = self.workers.remove(connection) else { return };
+        match worker.job {
+            None => info!(worker = worker.name, pid = worker.pid, "a worker has gone"),
+            Some(id) => {
+                self.counters.workers_lost += 1;
+                let request = self.jobs.get(&id).and_then(|job| match &job.what {
+                    What::Ours { request, .. } => Some(request),
+                    What::Plain(_) => None,
+                });
+                let queue_id = request.and_then(|request| request.queue_id.as_deref()).unwrap_or_default();
+                warn!(worker = worker.name, pid = worker.pid, queue_id, why, "a worker is lost with a message");
+                self.answer_all(id, StatusDetail::SYSTEM, why);
+            }
+        }
+    }
+
+    fn end_worker(&mut self, connection: ConnectionId, why: &str) {
+        let Some(pid) = self.workers.get(connection).map(|worker| worker.pid) else { return };
+        self.actions.push(Action::EndWorker { connection, pid });
+        self.lose_worker(connection, why);
+    }
+
+    /// Ends workers that are silent, or whose message is overdue.
+    fn end_what_takes_too_long(&mut self, now: Instant) {
+        for connection in self.workers.dead(now) {
+            self.end_worker(connection, "the process that delivered it stood still");
+        }
+        let overdue = self.jobs.values().filter_map(|job| match job.stage {
+            Stage::At(connection, until) if now >= until => Some(connection),
+            _ => None,
+        });
+        for connection in overdue.collect::<Vec<_>>() {
+            self.end_worker(connection, "its delivery took too long");
+        }
+    }
+
+    /// Puts off what no worker was there for, and what its client has not let begin.
+    fn end_what_waits_too_long(&mut self, now: Instant) {
+        let late = self.jobs.iter().filter(|(_, job)| match job.stage {
+            Stage::Queued => now >= self.waits_until(job),
+            Stage::Held => job.time_left(now).is_zero(),
+            Stage::At(..) => false,
+        });
+        for id in late.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.counters.waited_too_long += 1;
+            // 4.4.5, mail system congestion (RFC 3463 section 3.5): it is what this is. 4.3.2 would say that the whole system takes
+            // nothing, where it may be the recipient's own mailbox that is waited for.
+            self.answer_all(id, StatusDetail::CONGESTION, "it waited too long for others to be delivered");
+        }
+    }
+
+    fn put_off_what_cannot_begin(&mut self) {
+        let stay = self.workers.any_that_stay();
+        let waiting = self.jobs.iter().filter(|(_, job)| match job.stage {
+            Stage::Held => true,
+            Stage::Queued => !stay,
+            Stage::At(..) => false,
+        });
+        for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.answer_all(id, StatusDetail::NOT_ACCEPTING, "the service is being stopped");
+        }
+    }
+
+    /// Until when a message waits for a worker: at least half of its time is for the delivery.
+    fn waits_until(&self, job: &Job) -> Instant {
+        (job.queued + self.settings.queue_wait).min(job.arrived + job.time / 2)
+    }
+
+    /// Answers a message with one deferral for all of its recipients. Another program's gets no answer: it knows no words of ours.
+    fn answer_all(&mut self, id: JobId, detail: StatusDetail, text: &str) {
+        let verdicts = match self.jobs.get(&id).map(|job| &job.what) {
+            Some(What::Ours { request, .. }) => all(request, detail, text),
+            Some(What::Plain(_)) | None => {
+                self.take(id);
+                return;
+            }
+        };
+        self.answer(id, &verdicts);
+    }
+
+    /// The one place that answers a message of ours: it is taken out, so that nothing can answer it again.
+    fn answer(&mut self, id: JobId, verdicts: &[Verdict]) {
+        let Some(job) = self.take(id) else { return };
+        let What::Ours { request, .. } = &job.what else { return };
+        self.counters.answered(verdicts);
+        match job.asker {
+            Asker::Local(id) => self.actions.push(Action::Answer { id, verdicts: verdicts.to_vec() }),
+            client @ Asker::Client(_) => self.tell(client, &reply(request.id, verdicts)),
+            Asker::Nobody => debug!(id = %request.id, "whoever handed this message over has gone"),
+        }
+    }
+
+    fn tell(&mut self, to: Asker, header: &Header) {
+        let Asker::Client(connection) = to else { return };
+        self.actions.push(match header.frame(&[]) {
+            Ok(body) => Action::Tell { connection, body },
+            Err(problem) => {
+                warn!(%problem, "an answer to a client cannot be written");
+                Action::CloseClient { connection }
+            }
+        });
+    }
+}
+
+fn reply(id: Uuid, verdicts: &[Verdict]) -> Header {
+    Header::Reply(Reply { id, results: verdicts.iter().map(Told::from).collect(), leaving: false })
+}
+
+fn all(request: &Request, detail: StatusDetail, text: &str) -> Vec<Verdict> {
+    vec![Verdict::deferred(detail, text); request.recipients.len()]
+}
+
+/// Whether a request is the same, sent again: only its time may be shorter by now.
+fn is_same(known: &Request, again: &Request) -> bool {
+    Request { time_left_ms: known.time_left_ms, ..again.clone() } == *known
+}
+
+/// Whether a worker that has nothing in hand says that it ends: a reply to nothing.
+fn leaves(body: &[u8]) -> bool {
+    matches!(Header::read(body), Ok((Header::Reply(Reply { leaving: true, .. }), _)))
+}

@@ -1,0 +1,297 @@
+//! Whatever happens in whatever order: each request is answered once, or its client has left; and none is ever at two workers.
+
+use super::tests::{SETTINGS, request};
+use super::*;
+use proptest::prelude::*;
+use std::collections::{BTreeSet, HashSet};
+
+/// What may happen next.
+#[derive(Clone, Debug)]
+enum Step {
+    /// A new worker says READY.
+    Ready,
+    /// Those that are not stopped beat, and time passes.
+    Pass {
+        milliseconds: u64,
+    },
+    /// This worker is stopped, or goes on.
+    Stop(usize),
+    /// This worker ends.
+    Die(usize),
+    /// It answers what it was handed last, in this way.
+    Answer(usize, Answered),
+    /// The LMTP server hands a message over.
+    Hand {
+        user: u8,
+    },
+    /// A client sends a request, lets it begin, or calls it off; the connection is new, or the one before.
+    Deliver {
+        request: u8,
+        again: bool,
+    },
+    Go(u8),
+    Cancel(u8),
+    /// Another program's client.
+    Plain,
+    /// This client goes.
+    Leave(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Answered {
+    Well,
+    Twice,
+    Wrongly,
+    Leaving,
+    ToNothing,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let answered = prop_oneof![
+        6 => Just(Answered::Well),
+        1 => Just(Answered::Twice),
+        1 => Just(Answered::Wrongly),
+        1 => Just(Answered::Leaving),
+        1 => Just(Answered::ToNothing),
+    ];
+    prop_oneof![
+        3 => Just(Step::Ready),
+        4 => (1_u64..4000).prop_map(|milliseconds| Step::Pass { milliseconds }),
+        1 => (0_usize..8).prop_map(Step::Stop),
+        1 => (0_usize..8).prop_map(Step::Die),
+        6 => (0_usize..8, answered).prop_map(|(worker, how)| Step::Answer(worker, how)),
+        3 => (0_u8..3).prop_map(|user| Step::Hand { user }),
+        3 => (0_u8..6, any::<bool>()).prop_map(|(request, again)| Step::Deliver { request, again }),
+        3 => (0_u8..6).prop_map(Step::Go),
+        1 => (0_u8..6).prop_map(Step::Cancel),
+        1 => Just(Step::Plain),
+        1 => (0_usize..8).prop_map(Step::Leave),
+    ]
+}
+
+/// A worker as the world around the broker knows it.
+struct Outside {
+    connection: ConnectionId,
+    stopped: bool,
+    /// What it was handed, and has not answered.
+    in_hand: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+struct World {
+    broker: Broker,
+    now: Instant,
+    last_connection: u64,
+    workers: Vec<Outside>,
+    clients: Vec<ConnectionId>,
+    /// Messages of LMTP that have not been answered.
+    local: BTreeSet<LocalId>,
+    last_local: u64,
+    /// The connection that each client's request was sent by last, until it is answered.
+    named: BTreeMap<Uuid, ConnectionId>,
+    /// Each address that a worker was handed.
+    handed: HashSet<Vec<u8>>,
+}
+
+impl World {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self {
+            broker: Broker::new(SETTINGS, now),
+            now,
+            last_connection: 0,
+            workers: Vec::new(),
+            clients: Vec::new(),
+            local: BTreeSet::new(),
+            last_local: 1000,
+            named: BTreeMap::new(),
+            handed: HashSet::new(),
+        }
+    }
+
+    fn connection(&mut self) -> ConnectionId {
+        self.last_connection += 1;
+        ConnectionId(self.last_connection)
+    }
+
+    fn event(&mut self, event: Event) {
+        let actions = self.broker.handle(event, self.now);
+        self.done(actions);
+    }
+
+    fn done(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Beat { connection } => assert!(self.workers.iter().any(|w| w.connection == connection)),
+                Action::Work { connection, address, body } => {
+                    assert!(self.handed.insert(address.clone()), "handed out twice");
+                    let worker = self.workers.iter_mut().find(|worker| worker.connection == connection);
+                    let worker = worker.expect("a worker that is there");
+                    assert!(worker.in_hand.is_none(), "one message at a time");
+                    worker.in_hand = Some((address, body));
+                    self.nobody_is_at_more_than_allowed();
+                }
+                Action::Tell { connection, body, .. } => {
+                    assert!(self.clients.contains(&connection), "a client that is there");
+                    if let Ok((Header::Reply(reply), _)) = Header::read(&body) {
+                        assert_eq!(
+                            self.named.remove(&reply.id),
+                            Some(connection),
+                            "answered once, where it was sent last"
+                        );
+                    }
+                }
+                Action::Answer { id, verdicts } => {
+                    assert!(self.local.remove(&id), "answered once");
+                    assert_eq!(verdicts.len(), 2);
+                }
+                Action::EndWorker { connection, .. } | Action::CloseWorker { connection } => {
+                    self.workers.retain(|worker| worker.connection != connection);
+                }
+                Action::CloseClient { .. } => panic!("all that clients say makes sense"),
+            }
+        }
+    }
+
+    /// Of the messages at workers, none of those that have been put off by now, which a worker may still have in hand.
+    fn nobody_is_at_more_than_allowed(&self) {
+        let mut at_work: BTreeMap<String, usize> = BTreeMap::new();
+        for (_, body) in self.workers.iter().filter_map(|worker| worker.in_hand.as_ref()) {
+            if let Ok((Header::Deliver(request), _)) = Header::read(body) {
+                *at_work.entry(request.recipients[0].address.clone()).or_default() += 1;
+            }
+        }
+        assert!(at_work.values().all(|count| *count <= SETTINGS.per_user), "{at_work:?}");
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::Ready => {
+                let connection = self.connection();
+                self.workers.push(Outside { connection, stopped: false, in_hand: None });
+                self.event(Event::WorkerReady { connection, name: b"x".to_vec(), pid: None });
+            }
+            Step::Pass { milliseconds } => {
+                self.now += Duration::from_millis(milliseconds);
+                let beating = self.workers.iter().filter(|worker| !worker.stopped).map(|worker| worker.connection);
+                for connection in beating.collect::<Vec<_>>() {
+                    self.event(Event::WorkerBeat { connection });
+                }
+                let actions = self.broker.tick(self.now);
+                self.done(actions);
+            }
+            Step::Stop(at) => {
+                if let Some(worker) = self.workers.get_mut(at) {
+                    worker.stopped = !worker.stopped;
+                }
+            }
+            Step::Die(at) if at < self.workers.len() => {
+                let connection = self.workers.remove(at).connection;
+                self.event(Event::WorkerGone { connection });
+            }
+            Step::Answer(at, how) => self.answer(at, how),
+            Step::Hand { user } => {
+                self.last_local += 1;
+                let id = LocalId(self.last_local);
+                self.local.insert(id);
+                let request = Box::new(to_two(u128::from(self.last_local), user));
+                self.event(Event::Handed { id, request, body: Body::Memory(b"Subject: x\r\n\r\nx\r\n".to_vec()) });
+            }
+            Step::Deliver { request, again } => {
+                let connection = match self.clients.last() {
+                    Some(connection) if again => *connection,
+                    _ => {
+                        let connection = self.connection();
+                        self.clients.push(connection);
+                        connection
+                    }
+                };
+                let request = to_two(u128::from(request), request % 3);
+                let frame = Header::Deliver(request.clone()).frame(b"Subject: x\r\n\r\nx\r\n").unwrap();
+                self.named.insert(request.id, connection);
+                self.event(Event::ClientSaid { connection, body: frame });
+            }
+            Step::Go(request) => self.say(&Header::Go { id: Uuid::from_u128(request.into()) }),
+            Step::Cancel(request) => {
+                let dropped = self.broker.counters().dropped;
+                self.say(&Header::Cancel { id: Uuid::from_u128(request.into()) });
+                if self.broker.counters().dropped > dropped {
+                    self.named.remove(&Uuid::from_u128(request.into()));
+                }
+            }
+            Step::Plain => {
+                let connection = self.connection();
+                self.clients.push(connection);
+                self.event(Event::ClientSaid { connection, body: b"17".to_vec() });
+            }
+            Step::Leave(at) if at < self.clients.len() => {
+                let connection = self.clients.remove(at);
+                self.named.retain(|_, last| *last != connection);
+                self.event(Event::ClientGone { connection });
+            }
+            Step::Die(_) | Step::Leave(_) => {}
+        }
+    }
+
+    fn say(&mut self, header: &Header) {
+        let Some(connection) = self.clients.last().copied() else { return };
+        let body = header.frame(b"").unwrap();
+        self.event(Event::ClientSaid { connection, body });
+    }
+
+    fn answer(&mut self, at: usize, how: Answered) {
+        let Some(worker) = self.workers.get_mut(at) else { return };
+        let connection = worker.connection;
+        if let Answered::ToNothing = how {
+            self.event(Event::WorkerAnswered { connection, address: b"x".to_vec(), body: b"y".to_vec() });
+            return;
+        }
+        let Some((address, body)) = worker.in_hand.take() else { return };
+        let answer = match Header::read(&body) {
+            Ok((Header::Deliver(request), _)) if !matches!(how, Answered::Wrongly) => {
+                let results = vec![Told::from(&Verdict::delivered("INBOX appended")); 2];
+                let leaving = matches!(how, Answered::Leaving);
+                Header::Reply(Reply { id: request.id, results, leaving }).frame(b"").unwrap()
+            }
+            _ => body.clone(),
+        };
+        let said = |address: &[u8], answer: &[u8]| Event::WorkerAnswered {
+            connection,
+            address: address.to_vec(),
+            body: answer.to_vec(),
+        };
+        self.event(said(&address, &answer));
+        if let Answered::Twice = how {
+            self.event(said(&address, &answer));
+        }
+    }
+}
+
+fn to_two(id: u128, user: u8) -> Request {
+    request(id, &[&format!("{user}@x"), &format!("{user}.too@x")])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    #[test]
+    fn each_request_is_answered_once_and_none_is_ever_at_two_workers(
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let mut world = World::new();
+        for step in steps {
+            world.step(step);
+            let standing = world.broker.standing(world.now);
+            prop_assert!(standing.busy + standing.ready <= world.workers.len());
+        }
+        // In the end all that has not been answered is, though no worker says anything more.
+        for _ in 0..260 {
+            world.now += Duration::from_secs(1);
+            let actions = world.broker.tick(world.now);
+            world.done(actions);
+        }
+        prop_assert!(world.local.is_empty(), "{:?}", world.local);
+        prop_assert!(world.named.is_empty(), "{:?}", world.named);
+        prop_assert_eq!(world.broker.standing(world.now), Standing::default());
+        prop_assert!(world.broker.jobs.is_empty() && world.broker.at_work.is_empty());
+    }
+}

@@ -1,0 +1,491 @@
+//! What the broker does, event by event.
+
+use super::*;
+use crate::handover::Recipient;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+pub(super) const SETTINGS: Settings = Settings {
+    queue_wait: Duration::from_secs(30),
+    per_user: 2,
+    max_recipients: 5,
+    longest_delivery: Duration::from_mins(4),
+    run: 7,
+};
+
+/// A broker, and the time that it is told.
+struct Scene {
+    broker: Broker,
+    now: Instant,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { broker: Broker::new(SETTINGS, now), now }
+    }
+
+    fn with_workers(workers: &[u64]) -> Self {
+        let mut scene = Self::new();
+        for worker in workers {
+            assert_eq!(scene.ready(*worker), []);
+        }
+        scene
+    }
+
+    fn handle(&mut self, event: Event) -> Vec<Action> {
+        self.broker.handle(event, self.now)
+    }
+
+    fn ready(&mut self, worker: u64) -> Vec<Action> {
+        let pid = i32::try_from(worker).ok();
+        self.handle(Event::WorkerReady { connection: ConnectionId(worker), name: b"host/1/x".to_vec(), pid })
+    }
+
+    fn beat(&mut self, worker: u64) -> Vec<Action> {
+        self.handle(Event::WorkerBeat { connection: ConnectionId(worker) })
+    }
+
+    fn hand(&mut self, id: u64, to: &[&str]) -> Vec<Action> {
+        let request = Box::new(request(u128::from(id), to));
+        self.handle(Event::Handed { id: LocalId(id), request, body: Body::Memory(BYTES.to_vec()) })
+    }
+
+    fn say(&mut self, client: u64, header: &Header) -> Vec<Action> {
+        let message = if matches!(header, Header::Deliver(_)) { BYTES } else { b"" };
+        self.say_bytes(client, header.frame(message).unwrap())
+    }
+
+    fn say_bytes(&mut self, client: u64, frame: Vec<u8>) -> Vec<Action> {
+        self.handle(Event::ClientSaid { connection: ConnectionId(client), body: frame })
+    }
+
+    fn reply(&mut self, worker: u64, address: &[u8], frame: Vec<u8>) -> Vec<Action> {
+        let connection = ConnectionId(worker);
+        self.handle(Event::WorkerAnswered { connection, address: address.to_vec(), body: frame })
+    }
+
+    /// Lets this much time pass, a second at a time, while these workers beat.
+    fn pass(&mut self, seconds: u64, beating: &[u64]) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for _ in 0..seconds {
+            self.now += SECOND;
+            for worker in beating {
+                actions.extend(self.beat(*worker));
+            }
+            actions.extend(self.broker.tick(self.now));
+        }
+        actions.retain(|action| !matches!(action, Action::Beat { .. }));
+        actions
+    }
+}
+
+const BYTES: &[u8] = b"Subject: x\r\n\r\nx\r\n";
+
+pub(super) fn request(id: u128, to: &[&str]) -> Request {
+    Request {
+        id: Uuid::from_u128(id),
+        time_left_ms: 240_000,
+        sender: "lisa@gmail.com".into(),
+        recipients: to.iter().map(|to| Recipient { address: (*to).into(), original: None }).collect(),
+        queue_id: None,
+        client_address: None,
+        sasl_username: None,
+        lock_wait_ms: None,
+        size: BYTES.len() as u64,
+        file: None,
+    }
+}
+
+fn deliver(id: u128, to: &[&str]) -> Header {
+    Header::Deliver(request(id, to))
+}
+
+fn go(id: u128) -> Header {
+    Header::Go { id: Uuid::from_u128(id) }
+}
+
+fn delivered(id: u128, recipients: usize) -> Header {
+    let told = Told::from(&Verdict::delivered("INBOX appended"));
+    Header::Reply(Reply { id: Uuid::from_u128(id), results: vec![told; recipients], leaving: false })
+}
+
+fn leaving(id: u128, recipients: usize) -> Header {
+    let Header::Reply(reply) = delivered(id, recipients) else { unreachable!() };
+    Header::Reply(Reply { leaving: true, ..reply })
+}
+
+fn frame(header: &Header) -> Vec<u8> {
+    header.frame(b"").unwrap()
+}
+
+/// The worker, the address and the request, where that is all that is to be done.
+#[track_caller]
+fn one_work(actions: Vec<Action>) -> (u64, Vec<u8>, Header) {
+    match <[Action; 1]>::try_from(actions) {
+        Ok([Action::Work { connection, address, body }]) => {
+            let (header, message) = Header::read(&body).unwrap();
+            assert_eq!(message, BYTES);
+            (connection.0, address, header)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What the local asker is told.
+#[track_caller]
+fn one_answer(actions: Vec<Action>) -> (u64, Vec<String>) {
+    match <[Action; 1]>::try_from(actions) {
+        Ok([Action::Answer { id, verdicts }]) => (id.0, verdicts.iter().map(Verdict::code).collect()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What clients are told.
+fn told(actions: &[Action]) -> Vec<(u64, Header)> {
+    let told = |action: &Action| match action {
+        Action::Tell { connection, body, .. } => Some((connection.0, Header::read(body).unwrap().0)),
+        _ => None,
+    };
+    actions.iter().filter_map(told).collect()
+}
+
+fn codes(header: &Header) -> Vec<String> {
+    let Header::Reply(reply) = header else { panic!("{header:?}") };
+    reply.results.iter().map(|told| Verdict::try_from(told.clone()).unwrap().code()).collect()
+}
+
+#[test]
+fn a_message_goes_to_the_worker_that_has_waited_longest_and_its_answer_comes_back() {
+    let mut scene = Scene::with_workers(&[1, 2]);
+    let (first, address, _) = one_work(scene.hand(10, &["a@x", "b@x"]));
+    let (second, ..) = one_work(scene.hand(11, &["c@x"]));
+    assert_eq!((first, second), (1, 2));
+    assert_eq!(one_answer(scene.reply(1, &address, frame(&delivered(10, 2)))), (10, vec!["2.0.0".into(); 2]));
+    let (third, ..) = one_work(scene.hand(12, &["d@x"]));
+    assert_eq!(third, 1);
+    assert_eq!(scene.broker.counters().verdicts, BTreeMap::from([("2.0.0".into(), 2)]));
+    assert_eq!(scene.broker.standing(scene.now), Standing { busy: 2, ..Standing::default() });
+}
+
+#[test]
+fn a_heartbeat_does_not_make_a_worker_ready() {
+    let mut scene = Scene::with_workers(&[1]);
+    one_work(scene.hand(10, &["a@x"]));
+    assert_eq!(scene.hand(11, &["b@x"]), []);
+    assert_eq!(scene.beat(1), []);
+    // Nor does READY while it works, nor a heartbeat of somebody who never said READY.
+    assert_eq!(scene.ready(1), []);
+    assert_eq!(scene.beat(9), []);
+    assert_eq!(scene.broker.standing(scene.now).queued, 1);
+}
+
+#[test]
+fn workers_hear_a_heartbeat_each_second() {
+    let mut scene = Scene::with_workers(&[1, 2]);
+    let beats = |actions: Vec<Action>| actions.iter().filter(|a| matches!(a, Action::Beat { .. })).count();
+    assert_eq!(beats(scene.broker.tick(scene.now)), 0);
+    scene.now = scene.broker.next_tick();
+    assert_eq!(beats(scene.broker.tick(scene.now)), 2);
+    assert_eq!(beats(scene.broker.tick(scene.now)), 0);
+}
+
+#[test]
+fn a_worker_that_ends_costs_its_message_a_deferral_at_once_and_no_other_worker_gets_it() {
+    let mut scene = Scene::with_workers(&[1, 2]);
+    one_work(scene.hand(10, &["a@x", "b@x"]));
+    let actions = scene.handle(Event::WorkerGone { connection: ConnectionId(1) });
+    assert_eq!(one_answer(actions), (10, vec!["4.3.0".into(); 2]));
+    assert_eq!(scene.pass(300, &[2]), []);
+    assert_eq!(scene.broker.counters().workers_lost, 1);
+}
+
+#[test]
+fn a_silent_worker_gets_nothing_new_and_is_ended_after_ten_seconds() {
+    let mut scene = Scene::with_workers(&[1, 2]);
+    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    // Neither is heard for three seconds: what comes then waits, and what is at work is not answered.
+    assert_eq!(scene.pass(3, &[]), []);
+    assert_eq!(scene.hand(11, &["b@x"]), []);
+    assert_eq!(scene.broker.standing(scene.now).silent, 2);
+    // The second is back, and gets it.
+    let (worker, ..) = one_work(scene.beat(2));
+    assert_eq!(worker, 2);
+    let actions = scene.pass(7, &[2]);
+    assert_eq!(actions[0], Action::EndWorker { connection: ConnectionId(1), pid: Some(1) });
+    assert_eq!(one_answer(actions[1..].iter().map(clone).collect()), (10, vec!["4.3.0".into()]));
+    // Its answer, if it still comes, is nobody's.
+    assert_eq!(scene.reply(1, &address, frame(&delivered(10, 1))), []);
+}
+
+fn clone(action: &Action) -> Action {
+    match action {
+        Action::Answer { id, verdicts } => Action::Answer { id: *id, verdicts: verdicts.clone() },
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_worker_that_is_back_before_ten_seconds_answers_its_message() {
+    let mut scene = Scene::with_workers(&[1]);
+    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    assert_eq!(scene.pass(9, &[]), []);
+    assert_eq!(one_answer(scene.reply(1, &address, frame(&delivered(10, 1)))), (10, vec!["2.0.0".into()]));
+}
+
+#[test]
+fn no_worker_is_blamed_for_a_time_in_which_the_broker_itself_did_not_run() {
+    let mut scene = Scene::with_workers(&[1]);
+    one_work(scene.hand(10, &["a@x"]));
+    scene.now += 60 * SECOND;
+    let actions = scene.broker.tick(scene.now);
+    assert_eq!(actions, [Action::Beat { connection: ConnectionId(1) }]);
+    // It has its time from then on.
+    assert_eq!(scene.pass(9, &[]), []);
+    assert_eq!(scene.pass(1, &[]).len(), 2);
+}
+
+#[test]
+fn a_delivery_that_goes_on_past_its_deadline_is_ended_with_its_worker() {
+    let mut scene = Scene::with_workers(&[1]);
+    let mut request = Box::new(request(10, &["a@x"]));
+    request.time_left_ms = 20_000;
+    let body = Body::Memory(BYTES.to_vec());
+    one_work(scene.handle(Event::Handed { id: LocalId(10), request, body }));
+    assert_eq!(scene.pass(24, &[1]), []);
+    let actions = scene.pass(1, &[1]);
+    assert_eq!(actions[0], Action::EndWorker { connection: ConnectionId(1), pid: Some(1) });
+    assert_eq!(one_answer(actions[1..].iter().map(clone).collect()), (10, vec!["4.3.0".into()]));
+}
+
+#[test]
+fn what_waits_for_too_long_is_put_off_by_congestion() {
+    let mut scene = Scene::new();
+    assert_eq!(scene.hand(10, &["a@x", "b@x"]), []);
+    assert_eq!(scene.pass(29, &[]), []);
+    assert_eq!(one_answer(scene.pass(1, &[])), (10, vec!["4.4.5".into(); 2]));
+    assert_eq!(scene.ready(1), []);
+    assert_eq!(scene.broker.counters().waited_too_long, 1);
+}
+
+#[test]
+fn a_message_with_little_time_waits_for_half_of_it() {
+    let mut scene = Scene::new();
+    let mut request = Box::new(request(10, &["a@x"]));
+    request.time_left_ms = 4_000;
+    assert_eq!(scene.handle(Event::Handed { id: LocalId(1), request, body: Body::Memory(BYTES.to_vec()) }), []);
+    assert_eq!(scene.broker.next_tick(), scene.now + SECOND);
+    assert_eq!(scene.pass(1, &[]), []);
+    assert_eq!(one_answer(scene.pass(1, &[])).1, ["4.4.5"]);
+}
+
+#[test]
+fn what_it_has_waited_is_taken_off_the_time_of_its_delivery() {
+    let mut scene = Scene::new();
+    scene.hand(10, &["a@x"]);
+    scene.pass(12, &[]);
+    let (_, _, header) = one_work(scene.ready(1));
+    assert_eq!(header, Header::Deliver(Request { time_left_ms: 228_000, ..request(10, &["a@x"]) }));
+    assert_eq!(scene.broker.counters().waits.sum_ms, 12_000);
+    // And nobody has more of it than a delivery may take.
+    let mut scene = Scene::with_workers(&[1]);
+    let endless = Request { time_left_ms: u64::MAX, ..request(10, &["a@x"]) };
+    let body = Body::Memory(BYTES.to_vec());
+    let (_, _, header) = one_work(scene.handle(Event::Handed { id: LocalId(1), request: Box::new(endless), body }));
+    assert_eq!(header, Header::Deliver(request(10, &["a@x"])));
+}
+
+#[test]
+fn no_more_messages_for_one_recipient_are_at_work_than_allowed_and_others_overtake() {
+    let mut scene = Scene::with_workers(&[1, 2, 3, 4]);
+    let (first, address, _) = one_work(scene.hand(10, &["a@x"]));
+    one_work(scene.hand(11, &["A@X", "c@x"]));
+    assert_eq!(scene.hand(12, &["b@x", "a@X"]), []);
+    assert_eq!(scene.hand(13, &["a@x"]), []);
+    let (_, _, overtaking) = one_work(scene.hand(14, &["b@x", "b@X"]));
+    assert_eq!(overtaking, deliver(14, &["b@x", "b@X"]));
+    // As soon as one is done, the first of those that wait goes.
+    let actions = scene.reply(first, &address, frame(&delivered(10, 1)));
+    let works: Vec<_> = actions.into_iter().filter(|action| matches!(action, Action::Work { .. })).collect();
+    assert_eq!(one_work(works).2, deliver(12, &["b@x", "a@X"]));
+}
+
+#[test]
+fn a_clients_request_waits_for_its_word() {
+    let mut scene = Scene::with_workers(&[1]);
+    let actions = scene.say(5, &deliver(10, &["a@x"]));
+    assert_eq!(told(&actions), [(5, Header::Received { id: Uuid::from_u128(10) })]);
+    assert_eq!(actions.len(), 1);
+    let (_, address, _) = one_work(scene.say(5, &go(10)));
+    assert_eq!(scene.say(5, &go(10)), []);
+    assert_eq!(told(&scene.reply(1, &address, frame(&delivered(10, 1)))), [(5, delivered(10, 1))]);
+    assert_eq!(scene.reply(1, &address, frame(&delivered(10, 1))), []);
+    assert_eq!(scene.broker.counters().late_answers, 1);
+    assert_eq!(scene.say(5, &go(10)), []);
+}
+
+#[test]
+fn a_request_whose_client_never_lets_it_begin_is_put_off() {
+    let mut scene = Scene::with_workers(&[1]);
+    scene.say(5, &deliver(10, &["a@x"]));
+    assert_eq!(scene.broker.standing(scene.now).held, 1);
+    let actions = scene.pass(240, &[1]);
+    assert_eq!(told(&actions).iter().map(|(_, header)| codes(header)).collect::<Vec<_>>(), [["4.4.5"]]);
+    assert_eq!(scene.say(5, &go(10)), []);
+}
+
+#[test]
+fn what_a_client_calls_off_or_leaves_behind_before_it_began_is_dropped() {
+    let mut scene = Scene::new();
+    for id in [10, 11, 12] {
+        scene.say(u64::try_from(id).unwrap(), &deliver(id, &["a@x"]));
+    }
+    scene.say(10, &go(10));
+    scene.say(11, &go(11));
+    assert_eq!(scene.say(10, &Header::Cancel { id: Uuid::from_u128(10) }), []);
+    assert_eq!(scene.say(12, &Header::Cancel { id: Uuid::from_u128(12) }), []);
+    assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(11) }), []);
+    assert_eq!(scene.ready(1), []);
+    assert_eq!(scene.broker.standing(scene.now), Standing { ready: 1, ..Standing::default() });
+    assert_eq!(scene.broker.counters().dropped, 3);
+}
+
+#[test]
+fn what_has_begun_goes_on_whoever_leaves() {
+    let mut scene = Scene::with_workers(&[1]);
+    scene.say(5, &deliver(10, &["a@x"]));
+    let (_, address, _) = one_work(scene.say(5, &go(10)));
+    assert_eq!(scene.say(5, &Header::Cancel { id: Uuid::from_u128(10) }), []);
+    assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(5) }), []);
+    assert_eq!(scene.reply(1, &address, frame(&delivered(10, 1))), []);
+    assert_eq!(scene.broker.counters().verdicts, BTreeMap::from([("2.0.0".into(), 1)]));
+}
+
+#[test]
+fn a_request_that_is_sent_again_is_joined_and_answered_where_it_was_sent_last() {
+    let mut scene = Scene::with_workers(&[1, 2]);
+    scene.say(5, &deliver(10, &["a@x"]));
+    let (_, address, _) = one_work(scene.say(5, &go(10)));
+    let again = Header::Deliver(Request { time_left_ms: 237_500, ..request(10, &["a@x"]) });
+    assert_eq!(told(&scene.say(6, &again)), [(6, Header::Received { id: Uuid::from_u128(10) })]);
+    assert_eq!(scene.say(6, &go(10)), []);
+    assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(5) }), []);
+    assert_eq!(told(&scene.reply(1, &address, frame(&delivered(10, 1)))), [(6, delivered(10, 1))]);
+    assert_eq!(scene.broker.counters().joined, 1);
+}
+
+#[test]
+fn another_request_of_the_same_name_is_put_off_and_does_not_touch_the_first() {
+    let mut scene = Scene::with_workers(&[1]);
+    scene.say(5, &deliver(10, &["a@x"]));
+    let answered = told(&scene.say(6, &deliver(10, &["b@x", "c@x"])));
+    assert_eq!((answered[0].0, codes(&answered[0].1)), (6, vec!["4.3.0".into(); 2]));
+    assert_eq!(one_work(scene.say(5, &go(10))).2, deliver(10, &["a@x"]));
+}
+
+#[test]
+fn an_answer_that_is_none_puts_the_message_off_and_its_worker_gets_no_more_of_ours() {
+    let request = deliver(10, &["a@x", "b@x"]).frame(BYTES).unwrap();
+    let untellable = br#"{"kind":"reply","id":"00000000-0000-0000-0000-00000000000a","results":[{"code":"2.0.0","text":""},{"code":"5.0.0","text":""}]}"#;
+    let length = u32::try_from(untellable.len()).unwrap().to_be_bytes();
+    let untellable = [&b"MDR1"[..], &length, untellable].concat();
+    for wrong in [
+        request,
+        b"ok".to_vec(),
+        frame(&delivered(10, 1)),
+        frame(&delivered(10, 3)),
+        frame(&delivered(11, 2)),
+        frame(&go(10)),
+        untellable,
+    ] {
+        let mut scene = Scene::with_workers(&[1]);
+        let (_, address, _) = one_work(scene.hand(10, &["a@x", "b@x"]));
+        assert_eq!(one_answer(scene.reply(1, &address, wrong)), (10, vec!["4.3.0".into(); 2]));
+        assert_eq!(scene.broker.counters().wrong_answers, 1);
+        assert_eq!(scene.hand(11, &["c@x"]), []);
+        // READY on the same connection changes nothing; on a new one it is a new worker.
+        assert_eq!(scene.ready(1), []);
+        assert_eq!(one_work(scene.ready(2)).0, 2);
+    }
+}
+
+#[test]
+fn another_programs_words_pass_through_as_they_are_by_any_worker() {
+    let mut scene = Scene::with_workers(&[1]);
+    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    scene.reply(1, &address, b"an echo".to_vec());
+    // It does not understand ours; theirs it may.
+    let actions = scene.say_bytes(5, b"17".to_vec());
+    let [Action::Work { connection, address, body }] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!((connection.0, body), (1, &b"17".to_vec()));
+    let told = Action::Tell { connection: ConnectionId(5), body: b"17".to_vec() };
+    assert_eq!(scene.reply(1, address, b"17".to_vec()), [told]);
+    // Where the worker ends, there is no answer that they would understand.
+    scene.say_bytes(5, b"18".to_vec());
+    assert_eq!(scene.handle(Event::WorkerGone { connection: ConnectionId(1) }), []);
+    scene.say_bytes(5, b"19".to_vec());
+    assert_eq!(scene.pass(30, &[]), []);
+    assert_eq!(scene.broker.standing(scene.now), Standing::default());
+}
+
+#[test]
+fn what_makes_no_sense_closes_its_connection() {
+    let mut scene = Scene::new();
+    let mut frames = vec![b"MDR1".to_vec(), frame(&delivered(10, 1)), frame(&Header::Received { id: Uuid::nil() })];
+    frames.push(deliver(10, &["a@x"; 6]).frame(BYTES).unwrap());
+    for frame in frames {
+        assert_eq!(scene.say_bytes(5, frame), [Action::CloseClient { connection: ConnectionId(5) }]);
+    }
+    assert_eq!(scene.broker.standing(scene.now), Standing::default());
+}
+
+#[test]
+fn a_worker_that_leaves_gets_nothing_more_and_its_connection_is_closed() {
+    let close = || Action::CloseWorker { connection: ConnectionId(1) };
+    // With its answer.
+    let mut scene = Scene::with_workers(&[1]);
+    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    let actions = scene.reply(1, &address, frame(&leaving(10, 1)));
+    assert!(matches!(actions.as_slice(), [Action::Answer { .. }, last] if *last == close()), "{actions:?}");
+    assert_eq!(scene.hand(11, &["a@x"]), []);
+    // While it waits.
+    let mut scene = Scene::with_workers(&[1]);
+    assert_eq!(scene.reply(1, b"leaving", frame(&leaving(0, 0))), [close()]);
+    assert_eq!(scene.hand(11, &["a@x"]), []);
+    // While a message is on its way to it: that one it delivers still.
+    let mut scene = Scene::with_workers(&[1]);
+    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    assert_eq!(scene.reply(1, b"leaving", frame(&leaving(0, 0))), []);
+    let actions = scene.reply(1, &address, frame(&delivered(10, 1)));
+    assert!(matches!(actions.as_slice(), [Action::Answer { .. }, last] if *last == close()), "{actions:?}");
+}
+
+#[test]
+fn an_answer_to_the_broker_before_this_one_is_nobodys() {
+    let mut scene = Scene::with_workers(&[1]);
+    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    let other = [&6_u64.to_be_bytes()[..], &address[8..]].concat();
+    assert_eq!(scene.reply(1, &other, frame(&delivered(10, 1))), []);
+    assert_eq!(one_answer(scene.reply(1, &address, frame(&delivered(10, 1)))).0, 10);
+}
+
+#[test]
+fn a_broker_that_is_stopped_delivers_what_waits_while_there_are_workers_and_puts_off_the_rest() {
+    let mut scene = Scene::with_workers(&[1]);
+    let (_, first, _) = one_work(scene.hand(10, &["a@x"]));
+    scene.hand(11, &["b@x"]);
+    scene.say(5, &deliver(12, &["c@x"]));
+    // What its client has not let begin does not.
+    let actions = scene.handle(Event::Stop);
+    assert_eq!(actions.len(), 1);
+    assert_eq!(told(&actions).iter().map(|(_, header)| codes(header)).collect::<Vec<_>>(), [["4.3.2"]]);
+    let actions = scene.reply(1, &first, frame(&delivered(10, 1)));
+    let [Action::Answer { .. }, Action::Work { address, .. }] = actions.as_slice() else { panic!("{actions:?}") };
+    // A message that the LMTP server was just taking.
+    assert_eq!(scene.hand(13, &["d@x"]), []);
+    let actions = scene.reply(1, address, frame(&leaving(11, 1)));
+    let answers: Vec<_> = actions.iter().filter(|action| matches!(action, Action::Answer { .. })).map(clone).collect();
+    assert_eq!(answers.len(), 2);
+    assert_eq!(one_answer(answers[1..].iter().map(clone).collect()), (13, vec!["4.3.2".into()]));
+    assert!(scene.broker.is_idle());
+}

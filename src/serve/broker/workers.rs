@@ -1,0 +1,134 @@
+//! The workers that are connected: which of them gets the next message.
+
+use super::job::JobId;
+use super::state::ConnectionId;
+use crate::zmtp::{INTERVAL, LIVENESS};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// After so long a silence a worker gets nothing new.
+const SILENT: Duration = INTERVAL.saturating_mul(LIVENESS);
+/// After so long a silence it is ended. A process that has been stopped, or is short of memory, may come back before, and then its
+/// message is delivered without a second try.
+const DEAD: Duration = Duration::from_secs(10);
+
+pub(super) struct Worker {
+    /// What it calls itself, for the log.
+    pub(super) name: String,
+    /// Its process, where the system tells. It is not what the worker says of itself: this process gets killed.
+    pub(super) pid: Option<i32>,
+    heard: Instant,
+    pub(super) job: Option<JobId>,
+    /// It has answered one of our requests with what is no answer.
+    pub(super) misunderstands: bool,
+    /// It ends, and gets nothing more.
+    pub(super) leaving: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Workers {
+    all: BTreeMap<ConnectionId, Worker>,
+    /// Those without a message, the one that has waited longest first.
+    ready: VecDeque<ConnectionId>,
+}
+
+impl Workers {
+    /// A worker says READY. On a connection that is known it only shows that it lives: it may be at work.
+    pub(super) fn ready(&mut self, connection: ConnectionId, name: &[u8], pid: Option<i32>, now: Instant) {
+        if self.heard(connection, now) {
+            return;
+        }
+        let name = String::from_utf8_lossy(name).into_owned();
+        let worker = Worker { name, pid, heard: now, job: None, misunderstands: false, leaving: false };
+        self.all.insert(connection, worker);
+        self.ready.push_back(connection);
+    }
+
+    /// Whether the worker is known, whose silence ends.
+    pub(super) fn heard(&mut self, connection: ConnectionId, now: Instant) -> bool {
+        self.all.get_mut(&connection).map(|worker| worker.heard = now).is_some()
+    }
+
+    /// All are taken for having just been heard: this process has not listened meanwhile.
+    pub(super) fn all_heard(&mut self, now: Instant) {
+        self.all.values_mut().for_each(|worker| worker.heard = now);
+    }
+
+    pub(super) fn get_mut(&mut self, connection: ConnectionId) -> Option<&mut Worker> {
+        self.all.get_mut(&connection)
+    }
+
+    pub(super) fn get(&self, connection: ConnectionId) -> Option<&Worker> {
+        self.all.get(&connection)
+    }
+
+    /// Takes the worker that has waited longest and may have this message.
+    pub(super) fn take(&mut self, job: JobId, ours: bool, now: Instant) -> Option<ConnectionId> {
+        let suits = |worker: &Worker| worker.may_take(ours, now);
+        let at = self.ready.iter().position(|connection| self.all.get(connection).is_some_and(suits))?;
+        let connection = self.ready.remove(at)?;
+        self.all.get_mut(&connection)?.job = Some(job);
+        Some(connection)
+    }
+
+    /// Whether any worker could take a message now; of ours, or of another program's.
+    pub(super) fn any_for(&self, ours: bool, now: Instant) -> bool {
+        let suits = |worker: &Worker| worker.may_take(ours, now);
+        self.ready.iter().any(|connection| self.all.get(connection).is_some_and(suits))
+    }
+
+    /// Whether there is a worker that takes another message, now or later.
+    pub(super) fn any_that_stay(&self) -> bool {
+        self.all.values().any(|worker| !worker.leaving)
+    }
+
+    /// It has answered, and waits again.
+    pub(super) fn free(&mut self, connection: ConnectionId) {
+        if let Some(worker) = self.all.get_mut(&connection) {
+            worker.job = None;
+            self.ready.push_back(connection);
+        }
+    }
+
+    /// Forgets one, and says what it was.
+    pub(super) fn remove(&mut self, connection: ConnectionId) -> Option<Worker> {
+        self.ready.retain(|ready| *ready != connection);
+        self.all.remove(&connection)
+    }
+
+    pub(super) fn connections(&self) -> impl Iterator<Item = ConnectionId> {
+        self.all.keys().copied()
+    }
+
+    pub(super) fn pids(&self) -> impl Iterator<Item = i32> {
+        self.all.values().filter_map(|worker| worker.pid)
+    }
+
+    /// Those that have been silent for too long to be waited for.
+    pub(super) fn dead(&self, now: Instant) -> Vec<ConnectionId> {
+        self.all.iter().filter(|(_, worker)| worker.silence(now) >= DEAD).map(|(connection, _)| *connection).collect()
+    }
+
+    /// How many are ready, busy, and silent.
+    pub(super) fn count(&self, now: Instant) -> (usize, usize, usize) {
+        let busy = self.all.values().filter(|worker| worker.job.is_some()).count();
+        let silent = self.all.values().filter(|worker| worker.is_silent(now)).count();
+        let ready = self.ready.iter().filter_map(|connection| self.all.get(connection));
+        (ready.filter(|worker| !worker.is_silent(now) && !worker.leaving).count(), busy, silent)
+    }
+}
+
+impl Worker {
+    fn silence(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.heard)
+    }
+
+    fn may_take(&self, ours: bool, now: Instant) -> bool {
+        let understands = !ours || !self.misunderstands;
+        understands && !self.leaving && !self.is_silent(now)
+    }
+
+    fn is_silent(&self, now: Instant) -> bool {
+        self.silence(now) >= SILENT
+    }
+}

@@ -1,0 +1,184 @@
+//! The front: LMTP and thin clients on one side, workers on the other, the broker between them.
+//!
+//! It reads no mail and no password, and delivers nothing, so that no message can end it: lmtp(8) takes a connection that is
+//! dropped for a failure of the whole site, and puts off all that waits for it.
+
+use super::broker::sockets::{Listener, Peers, Report, Sockets};
+use super::broker::state::{Broker, Settings};
+use super::handed::Handed;
+use super::place::Place;
+use super::runtime_directory::{self, NoSockets};
+use crate::config::{Config, Serve};
+use crate::handover::LONGEST_HEADER;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::info;
+use uuid::Uuid;
+
+/// The largest message where the configuration names no limit.
+const LARGEST_MESSAGE: u64 = 256 << 20;
+/// How many workers may be connected for each one that is to be there: those that leave are replaced at the same time.
+const SPARE_WORKERS: usize = 4;
+
+/// What a front goes by.
+#[derive(Clone, Debug)]
+pub struct FrontSettings {
+    /// Where clients connect to.
+    pub clients: Place,
+    /// Where workers connect to.
+    pub workers: Place,
+    pub broker: Settings,
+    /// The longest frame, in bytes.
+    pub longest_frame: usize,
+    /// How many clients may be connected at once.
+    pub most_clients: usize,
+    /// How many workers may be connected at once.
+    pub most_workers: usize,
+    /// For how long what has begun is waited for, once the front is told to end.
+    pub stop_within: Duration,
+}
+
+impl FrontSettings {
+    /// As a configuration says.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        let (deadline, limit) = (config.delivery.deadline, config.delivery.message_size_limit);
+        Self::with(&config.serve, config.queue_wait(), deadline, limit)
+    }
+
+    /// For the directory of an embedded site.
+    #[must_use]
+    pub fn embedded(directory: &Path) -> Self {
+        let serve = super::embedded(directory);
+        let deadline = crate::base::deadline::OF_A_DELIVERY;
+        Self::with(&serve, serve.queue_wait.min(deadline / 2), deadline, None)
+    }
+
+    fn with(serve: &Serve, queue_wait: Duration, deadline: Duration, size_limit: Option<u64>) -> Self {
+        let whole = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+        let message = usize::try_from(size_limit.unwrap_or(LARGEST_MESSAGE)).unwrap_or(usize::MAX);
+        Self {
+            clients: Place::Unix(serve.clients_socket()),
+            workers: Place::Unix(serve.workers_socket()),
+            broker: Settings {
+                queue_wait,
+                per_user: whole(serve.per_user),
+                max_recipients: whole(serve.max_recipients),
+                longest_delivery: deadline,
+                run: Uuid::now_v7().as_u64_pair().1,
+            },
+            longest_frame: message.saturating_add(LONGEST_HEADER).saturating_add(64),
+            most_clients: whole(serve.max_connections),
+            most_workers: whole(serve.workers).saturating_mul(SPARE_WORKERS),
+            // The broker answers for what takes longer.
+            stop_within: deadline.saturating_add(Duration::from_secs(10)),
+        }
+    }
+}
+
+/// Why there can be no front.
+#[derive(Debug, Error)]
+pub enum FrontError {
+    #[error(transparent)]
+    Sockets(#[from] NoSockets),
+    #[error("{doing}: {source}")]
+    System { doing: &'static str, source: io::Error },
+}
+
+/// What reaches the broker from inside this process.
+#[derive(Clone, Debug)]
+pub struct Inside {
+    /// Hands it a message.
+    pub hand: mpsc::Sender<Handed>,
+    /// Asks it how it stands.
+    pub ask: mpsc::Sender<oneshot::Sender<Report>>,
+    /// Becomes true once this process is to end. The broker waits for what holds `hand` until that is dropped.
+    pub stop: watch::Receiver<bool>,
+}
+
+/// Runs a front until SIGTERM or SIGINT, and then until all that has begun is answered. `beside` runs in the same runtime once the
+/// sockets are there: the LMTP server, which hands its messages to the broker.
+///
+/// # Errors
+/// Where its sockets cannot be had.
+pub fn run<B>(settings: &FrontSettings, beside: impl FnOnce(Inside) -> B) -> Result<(), FrontError>
+where
+    B: Future<Output = ()> + 'static,
+{
+    let system = |doing| move |source| FrontError::System { doing, source };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(system("starting the runtime"))?.block_on(async {
+        let clients = listen(&settings.clients)?;
+        let workers = listen(&settings.workers)?;
+        let mut sockets = Sockets::new(settings.longest_frame);
+        sockets.listen(clients, Peers::Clients, settings.most_clients);
+        sockets.listen(workers, Peers::Workers, settings.most_workers);
+        let (hand, handed) = mpsc::channel(1);
+        let (ask, asked) = mpsc::channel(1);
+        let (tell, stop) = oneshot::channel();
+        let (tell_beside, beside_stops) = watch::channel(false);
+        let mut ends = Ends::new().map_err(system("setting up signals"))?;
+        let within = settings.stop_within;
+        let signals = async move {
+            ends.come().await;
+            info!("the front ends, once all that has begun is answered");
+            let _ = tell.send(within);
+            let _ = tell_beside.send(true);
+            std::future::pending::<()>().await;
+        };
+        let broker = Broker::new(settings.broker, Instant::now());
+        info!(clients = %settings.clients, workers = %settings.workers, "the front is ready");
+        let beside = beside(Inside { hand, ask, stop: beside_stops });
+        let beside = async {
+            beside.await;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = sockets.run(broker, handed, asked, stop) => {}
+            () = beside => {}
+            () = signals => {}
+        }
+        info!("the front has ended");
+        Ok(())
+    })
+}
+
+fn listen(place: &Place) -> Result<Listener, FrontError> {
+    let system = |source| FrontError::System { doing: "listening", source };
+    Ok(match place {
+        Place::Unix(path) => {
+            if let Some(directory) = path.parent() {
+                runtime_directory::prepare(directory)?;
+            }
+            let listener = runtime_directory::listen(path)?;
+            Listener::Unix(tokio::net::UnixListener::from_std(listener).map_err(system)?)
+        }
+        Place::Tcp(address) => {
+            let listener = std::net::TcpListener::bind(address).map_err(system)?;
+            listener.set_nonblocking(true).map_err(system)?;
+            Listener::Tcp(tokio::net::TcpListener::from_std(listener).map_err(system)?)
+        }
+    })
+}
+
+/// SIGTERM and SIGINT.
+struct Ends(tokio::net::UnixStream);
+
+impl Ends {
+    fn new() -> io::Result<Self> {
+        let (wake, woken) = std::os::unix::net::UnixStream::pair()?;
+        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+            signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
+        }
+        woken.set_nonblocking(true)?;
+        Ok(Self(tokio::net::UnixStream::from_std(woken)?))
+    }
+
+    async fn come(&mut self) {
+        // It ends only with this process.
+        let _ = tokio::io::AsyncReadExt::read_u8(&mut self.0).await;
+    }
+}

@@ -1,0 +1,197 @@
+//! One message, delivered to its recipients.
+
+use crate::base::deadline::Deadline;
+use crate::delivery::{NoCaller, StatusDetail, Verdict};
+use crate::handover::{Recipient, Request};
+use crate::message::{Address, EnvelopeSender, Message};
+use crate::site::{self, Envelope, Outcome, Sessions, Site, Terms};
+use rustix::fs::OFlags;
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tracing::warn;
+
+/// Delivers a message to all of its recipients: a verdict for each, in their order.
+pub(super) fn to_all(
+    site: &Site,
+    sessions: &mut Sessions,
+    messages: &Path,
+    request: &Request,
+    bytes: Vec<u8>,
+    left: Duration,
+) -> Vec<Verdict> {
+    let (began, deadline) = (Instant::now(), Deadline::after(left));
+    let message = match message(request, bytes, messages) {
+        Ok(message) => message,
+        Err(verdict) => {
+            let queue_id = request.queue_id.as_deref().unwrap_or_default();
+            warn!(queue_id, %verdict, "no message");
+            return vec![verdict; request.recipients.len()];
+        }
+    };
+    if message.nul_bytes_replaced() > 0 {
+        warn!(
+            message_id = message.message_id_for_people(),
+            nul_bytes = message.nul_bytes_replaced(),
+            "NUL bytes, which an IMAP literal cannot carry, were replaced by 0x80"
+        );
+    }
+    // Who has no address that could be read is put off alone.
+    let envelopes: Vec<Result<Envelope, Verdict>> =
+        request.recipients.iter().map(|recipient| envelope(request, recipient)).collect();
+    let to: Vec<Envelope> = envelopes.iter().filter_map(|envelope| envelope.as_ref().ok()).cloned().collect();
+    let mut policy = site.policy();
+    policy.lock_wait = request.lock_wait_ms.map_or_else(|| site.lock_wait(left), Duration::from_millis);
+    let terms = Terms { policy: &policy, caller: &NoCaller, deadline };
+    #[cfg(feature = "test-faults")]
+    crate::base::test_faults::at("before");
+    let outcomes = if to.is_empty() { Vec::new() } else { site.deliver_to_all(sessions, &message, &to, &terms) };
+    #[cfg(feature = "test-faults")]
+    crate::base::test_faults::at("after");
+    let lock = site.lock_name(&message);
+    let mut outcomes = outcomes.into_iter();
+    let verdict = |envelope: Result<Envelope, Verdict>| {
+        let envelope = match envelope {
+            Ok(envelope) => envelope,
+            Err(verdict) => return verdict,
+        };
+        let Some(Outcome { result, stages }) = outcomes.next() else {
+            return Verdict::deferred(StatusDetail::SYSTEM, "an internal error");
+        };
+        let verdict = match &result {
+            Ok(delivered) => Verdict::from(delivered),
+            Err(refusal) => Verdict::from(refusal),
+        };
+        site::log_delivery(&message, &envelope, &lock, &result, &verdict, &stages, began);
+        verdict
+    };
+    envelopes.into_iter().map(verdict).collect()
+}
+
+/// The envelope for one recipient; or the verdict where the address is none.
+fn envelope(request: &Request, recipient: &Recipient) -> Result<Envelope, Verdict> {
+    let address = Address::parse(&recipient.address).map_err(|error| {
+        warn!(problem = %error, "no envelope");
+        Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, format!("the envelope recipient: {error}"))
+    })?;
+    Ok(Envelope {
+        sender: EnvelopeSender::for_the_record(&request.sender),
+        recipient: address,
+        original_recipient: recipient.original.clone(),
+        queue_id: request.queue_id.clone(),
+        client_address: request.client_address.clone(),
+        sasl_username: request.sasl_username.clone(),
+    })
+}
+
+/// The message, wherever it is; or the verdict where it cannot be had.
+fn message(request: &Request, bytes: Vec<u8>, messages: &Path) -> Result<Message, Verdict> {
+    let failed = |text: String| Verdict::deferred(StatusDetail::SYSTEM, text);
+    let bytes = match &request.file {
+        None => bytes,
+        Some(file) => read(file, request.size, messages).map_err(|error| {
+            warn!(file = %file.display(), %error, "a message that waits in a file");
+            failed("the message's file cannot be read".into())
+        })?,
+    };
+    Message::receive(bytes).map_err(|error| failed(error.to_string()))
+}
+
+/// Reads a message from a file of the service's own folder, and from no other: whoever may hand over a message must not read by us
+/// what he may not read himself.
+fn read(file: &Path, size: u64, messages: &Path) -> io::Result<Vec<u8>> {
+    if file.parent() != Some(messages) || file.file_name().is_none() {
+        return Err(io::Error::other("it is not in the service's folder"));
+    }
+    // A pipe must not hold us up, nor a link lead elsewhere.
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).bits();
+    let mut opened = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(file)?;
+    if !opened.metadata()?.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    opened.by_ref().take(size.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 == size { Ok(bytes) } else { Err(io::Error::other("it is of another size than was said")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::site::embedded::Embedded;
+    use std::fs;
+    use uuid::Uuid;
+
+    const BYTES: &[u8] = b"Message-ID: <1@x>\r\nSubject: x\r\n\r\nx\r\n";
+
+    fn request(to: &[&str]) -> Request {
+        Request {
+            id: Uuid::nil(),
+            time_left_ms: 1,
+            sender: "lisa@gmail.com".into(),
+            recipients: to.iter().map(|to| Recipient { address: (*to).into(), original: None }).collect(),
+            queue_id: None,
+            client_address: None,
+            sasl_username: None,
+            lock_wait_ms: None,
+            size: BYTES.len() as u64,
+            file: None,
+        }
+    }
+
+    fn deliver(directory: &Path, request: &Request, bytes: &[u8]) -> Vec<String> {
+        let site = Site::embedded(Embedded::new(directory.join("mail")));
+        crate::base::files::create_directory(&directory.join("mail")).unwrap();
+        let (mut sessions, left) = (Sessions::default(), Duration::from_secs(240));
+        let verdicts = to_all(&site, &mut sessions, &directory.join("messages"), request, bytes.to_vec(), left);
+        verdicts.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn each_recipient_has_a_verdict_in_its_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let verdicts = deliver(directory.path(), &request(&["doug@x", "nobody", "scuba@x", "Doug@x"]), BYTES);
+        let [first, second, third, fourth] = verdicts.as_slice() else { panic!("{verdicts:?}") };
+        assert!(first.starts_with("2.0.0 INBOX appended"), "{first}");
+        assert_eq!(second, "4.3.5 the envelope recipient: it has no @domain");
+        assert!(third.starts_with("2.0.0 INBOX appended"), "{third}");
+        assert_eq!(fourth, first);
+    }
+
+    #[test]
+    fn an_empty_message_is_put_off_for_each_recipient() {
+        let directory = tempfile::tempdir().unwrap();
+        let verdicts = deliver(directory.path(), &request(&["doug@x", "scuba@x"]), b"");
+        assert_eq!(verdicts, ["4.3.0 the message is empty"; 2]);
+    }
+
+    #[test]
+    fn a_message_in_a_file_is_read_from_the_services_folder_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let messages = directory.path().join("messages");
+        fs::create_dir(&messages).unwrap();
+        let place = |name: &str| messages.join(name);
+        fs::write(place("good"), BYTES).unwrap();
+        fs::write(directory.path().join("elsewhere"), BYTES).unwrap();
+        fs::create_dir(place("folder")).unwrap();
+        std::os::unix::fs::symlink(directory.path().join("elsewhere"), place("link")).unwrap();
+        let from = |file: std::path::PathBuf| Request { file: Some(file), ..request(&["doug@x"]) };
+        for wrong in [
+            directory.path().join("elsewhere"),
+            messages.join("../elsewhere"),
+            place("link"),
+            place("folder"),
+            place("missing"),
+        ] {
+            let verdicts = deliver(directory.path(), &from(wrong), b"");
+            assert_eq!(verdicts, ["4.3.0 the message's file cannot be read"]);
+        }
+        for size in [1, 1000] {
+            let verdicts = deliver(directory.path(), &Request { size, ..from(place("good")) }, b"");
+            assert_eq!(verdicts, ["4.3.0 the message's file cannot be read"]);
+        }
+        let verdicts = deliver(directory.path(), &from(place("good")), b"");
+        assert!(verdicts[0].starts_with("2.0.0 INBOX appended"), "{verdicts:?}");
+    }
+}

@@ -1,0 +1,211 @@
+//! A front, workers and clients in one directory.
+
+use crate::support::{open, soon};
+use maildrop_command::database::{SqliteDatabase, Tables};
+use maildrop_command::delivery::Verdict;
+use maildrop_command::handover::{Header, Recipient, Reply, Request};
+use maildrop_command::lock::{Acquired, NamedLock};
+use maildrop_command::message::Message;
+use maildrop_command::site::Site;
+use maildrop_command::site::embedded::Embedded;
+use maildrop_command::zmtp::{Blocking, Settings, SocketType, from_client, to_client};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+/// How long is waited for what has to happen.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until this holds.
+#[track_caller]
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "never: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// One process of the service. Dropped, it is killed.
+pub struct Process(Child);
+
+impl Process {
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// Waits for its end.
+    pub fn end(mut self) -> ExitStatus {
+        let mut status = None;
+        until("the process ends", || {
+            status = self.0.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A site with a front.
+pub struct Service {
+    directory: tempfile::TempDir,
+    pub front: Option<Process>,
+}
+
+impl Service {
+    pub fn start() -> Self {
+        let mut service = Self { directory: tempfile::tempdir().unwrap(), front: None };
+        service.start_front();
+        service
+    }
+
+    pub fn start_front(&mut self) {
+        self.front = Some(self.process("front", &[]));
+        let socket = self.directory.path().join("run/workers.sock");
+        until("the front listens", || UnixStream::connect(&socket).is_ok());
+    }
+
+    /// A worker that is connected.
+    pub fn worker(&self) -> Process {
+        self.worker_with(&[])
+    }
+
+    pub fn worker_with(&self, environment: &[(&str, &str)]) -> Process {
+        let before = self.connected();
+        let worker = self.process("worker", environment);
+        until("the worker is connected", || self.connected() > before);
+        worker
+    }
+
+    /// How often a worker has connected.
+    pub fn connected(&self) -> usize {
+        self.log().matches("connected with the broker").count()
+    }
+
+    fn process(&self, role: &str, environment: &[(&str, &str)]) -> Process {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+        command.arg("--embedded").arg(self.directory.path()).args(["--role", role]).env_clear();
+        command.envs(environment.iter().copied()).stdin(Stdio::null());
+        Process(command.spawn().unwrap())
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.path().join("delivery.log")).unwrap_or_default()
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(&self.path().join("run/clients.sock"))
+    }
+
+    /// The messages in the INBOX of `address`.
+    pub fn inbox(&self, address: &str) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.path().join(address).join("new")).into_iter().flatten();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+
+    /// How many attempts have begun, and not ended.
+    pub fn open_attempts(&self) -> usize {
+        let sql = "SELECT role FROM attempts WHERE ended_at IS NULL";
+        open(self.path()).select("counting", sql, &[]).unwrap().len()
+    }
+
+    /// Holds the lock of a message, so that its delivery goes as far as that and no further.
+    pub fn hold_lock_of(&self, message: &[u8]) -> SqliteDatabase {
+        let site = Site::embedded(Embedded::new(self.path().to_owned()));
+        let name = site.lock_name(&Message::receive(message.to_vec()).unwrap());
+        let mut database =
+            maildrop_command::schema::open_embedded(self.path(), &crate::support::client("x"), soon()).unwrap();
+        assert!(matches!(database.acquire(&name, Duration::ZERO).unwrap(), Acquired::Held));
+        database
+    }
+}
+
+/// A client on its own connection.
+pub struct Client(Blocking<UnixStream>);
+
+impl Client {
+    pub fn connect(socket: &Path) -> Self {
+        let settings = Settings {
+            socket_type: SocketType::Dealer,
+            identity: None,
+            longest_frame: 1 << 20,
+            most_frames: 2,
+            longest_message: 1 << 20,
+        };
+        Self(Blocking::connect_unix(socket, settings, Instant::now() + PATIENCE).unwrap())
+    }
+
+    pub fn say(&mut self, header: &Header, message: &[u8]) {
+        self.say_plain(&header.frame(message).unwrap());
+    }
+
+    pub fn say_plain(&mut self, body: &[u8]) {
+        self.0.send(&to_client(body), Instant::now() + PATIENCE).unwrap();
+    }
+
+    #[track_caller]
+    pub fn hear_plain(&mut self) -> Vec<u8> {
+        let frames = self.0.receive(Instant::now() + PATIENCE).unwrap().expect("an answer in time");
+        from_client(frames).unwrap()
+    }
+
+    #[track_caller]
+    pub fn hear(&mut self) -> Header {
+        Header::read(&self.hear_plain()).unwrap().0
+    }
+
+    /// Hands a message over, and lets it begin.
+    #[track_caller]
+    pub fn hand_over(&mut self, request: &Request, message: &[u8]) {
+        self.say(&Header::Deliver(request.clone()), message);
+        assert_eq!(self.hear(), Header::Received { id: request.id });
+        self.say(&Header::Go { id: request.id }, b"");
+    }
+
+    /// What became of it: a line for each recipient.
+    #[track_caller]
+    pub fn verdicts(&mut self, request: &Request) -> Vec<String> {
+        let Header::Reply(Reply { id, results, .. }) = self.hear() else { panic!("no reply") };
+        assert_eq!(id, request.id);
+        results.into_iter().map(|told| Verdict::try_from(told).unwrap().to_string()).collect()
+    }
+
+    #[track_caller]
+    pub fn deliver(&mut self, request: &Request, message: &[u8]) -> Vec<String> {
+        self.hand_over(request, message);
+        self.verdicts(request)
+    }
+}
+
+pub fn message(number: usize) -> Vec<u8> {
+    format!("Message-ID: <{number}@x>\r\nFrom: lisa@gmail.com\r\nSubject: {number}\r\n\r\nx\r\n").into_bytes()
+}
+
+pub fn request(to: &[&str], message: &[u8]) -> Request {
+    Request {
+        id: Uuid::now_v7(),
+        time_left_ms: 240_000,
+        sender: "lisa@gmail.com".into(),
+        recipients: to.iter().map(|to| Recipient { address: (*to).into(), original: None }).collect(),
+        queue_id: Some("4bXyz".into()),
+        client_address: None,
+        sasl_username: None,
+        lock_wait_ms: Some(120_000),
+        size: message.len() as u64,
+        file: None,
+    }
+}

@@ -1,0 +1,43 @@
+//! What Postfix starts, `deliver --via`, with the service's own front and worker.
+
+use super::support::{Service, message, until};
+use crate::program::{Outcome, Running, program};
+use rustix::process::Signal;
+
+fn deliver(service: &Service, message: &[u8]) -> Running {
+    let (directory, socket) = (service.path().display().to_string(), service.path().join("run/clients.sock"));
+    let envelope =
+        ["--sender", "lisa@gmail.com", "--recipient", "doug@x", "--queue-id", "4bXyz", "--lock-wait", "100s"];
+    let socket = socket.display().to_string();
+    let via = ["--embedded", &directory, "--via", &socket, "--via-only"];
+    Running::start(program(&[&via[..], &envelope].concat()), message)
+}
+
+#[test]
+fn its_message_is_delivered_by_a_worker_and_it_tells_postfix_so() {
+    let service = Service::start();
+    let worker = service.worker();
+    let ended: Vec<Outcome> = (0..4).map(|number| deliver(&service, &message(number)).end()).collect();
+    assert!(ended.iter().all(|outcome| outcome.delivered().starts_with("INBOX appended")), "{ended:?}");
+    assert_eq!(deliver(&service, &message(1)).end().delivered(), "INBOX already there");
+    assert_eq!(service.inbox("doug@x").len(), 4);
+    worker.signal(Signal::TERM);
+    assert_eq!(worker.end().code(), Some(0));
+    assert!(service.log().contains("delivered=5"), "{}", service.log());
+}
+
+#[test]
+fn where_its_worker_is_killed_postfix_tries_again_and_one_copy_is_there() {
+    let service = Service::start();
+    let worker = service.worker();
+    let message = message(1);
+    let lock = service.hold_lock_of(&message);
+    let delivery = deliver(&service, &message);
+    until("the delivery waits for the lock", || service.open_attempts() > 0);
+    worker.signal(Signal::KILL);
+    assert_eq!(delivery.end().deferred("4.3.0 "), "the process that delivered it has ended");
+    drop(lock);
+    let _next = service.worker();
+    assert!(deliver(&service, &message).end().delivered().starts_with("INBOX appended"));
+    assert_eq!(service.inbox("doug@x").len(), 1);
+}

@@ -1,0 +1,166 @@
+//! Our broker and our worker with the programs of ZeroMQ's guide: its lazy pirate client, its paranoid pirate queue, its paranoid pirate
+//! worker. They know no other addresses than ports 5555 and 5556 of their own machine: each test has a container with a network of
+//! its own.
+//!
+//! The programs are no part of this project: `MAILDROP_TEST_ZGUIDE` names the folder that has `lpclient.py`, `ppqueue.py` and
+//! `ppworker.py` of <https://github.com/booksbyus/zguide> (examples/Python).
+
+use crate::support::{cannot_run, container, env_if_there};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A container with the guide's programs and ours. Dropped, it is removed with all that runs in it.
+struct Machine(String);
+
+impl Machine {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let Some(guide) = env_if_there("MAILDROP_TEST_ZGUIDE").filter(|folder| Path::new(folder).is_dir()) else {
+            cannot_run("ZGUIDE")
+        };
+        let image = docker(&["inspect", "--format", "{{.Image}}", &container("PEERS")]);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let machine = Self(format!("maildrop-test-zguide-{}-{number}", std::process::id()));
+        // It ends by itself, should this process be killed.
+        docker(&[
+            "run",
+            "--detach",
+            "--rm",
+            "--init",
+            "--network",
+            "none",
+            "--name",
+            &machine.0,
+            "--entrypoint",
+            "sleep",
+            &image,
+            "600",
+        ]);
+        docker(&["cp", env!("CARGO_BIN_EXE_maildropd"), &format!("{}:/maildropd", machine.0)]);
+        docker(&["cp", &guide, &format!("{}:/zguide", machine.0)]);
+        machine
+    }
+
+    /// Starts a program, and reads what it says.
+    fn start(&self, program: &[&str]) -> Program {
+        let mut command = Command::new("docker");
+        command.args(["exec", &self.0, "sh", "-c", "exec \"$@\" 2>&1", "sh"]).args(program);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("docker runs");
+        let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
+        let (say, said) = mpsc::channel();
+        thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| say.send(line)));
+        Program { child, said }
+    }
+
+    fn guide(&self, program: &str) -> Program {
+        self.start(&["python3", "-u", &format!("/zguide/{program}.py")])
+    }
+
+    fn ours(&self, role: &str) -> Program {
+        let places = ["--clients", "tcp:127.0.0.1:5555", "--workers", "tcp:127.0.0.1:5556"];
+        self.start(&[&["/maildropd", "--embedded", "/site", "--role", role][..], &places].concat())
+    }
+
+    /// Waits until somebody listens at this port.
+    fn until_listening(&self, port: u16) {
+        let ask = format!("import socket; socket.create_connection(('127.0.0.1', {port}))");
+        let began = Instant::now();
+        while !Command::new("docker")
+            .args(["exec", &self.0, "python3", "-c", &ask])
+            .stderr(Stdio::null())
+            .status()
+            .expect("docker runs")
+            .success()
+        {
+            assert!(began.elapsed() < PATIENCE, "nobody listens at {port}");
+        }
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = Command::new("docker").args(["rm", "--force", &self.0]).stdout(Stdio::null()).status();
+    }
+}
+
+#[track_caller]
+fn docker(arguments: &[&str]) -> String {
+    let output = Command::new("docker").args(arguments).output().expect("docker runs");
+    assert!(output.status.success(), "docker {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8").trim().to_owned()
+}
+
+struct Program {
+    child: Child,
+    said: Receiver<String>,
+}
+
+impl Program {
+    #[track_caller]
+    fn line(&self) -> String {
+        self.said.recv_timeout(PATIENCE).expect("it says something")
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The client's next answers are right, one after the other, at the first try.
+#[track_caller]
+fn answered(client: &Program, from: usize, count: usize) {
+    for number in from..from + count {
+        let mut line = client.line();
+        while line.contains("Connecting to server") || line.contains("Sending") {
+            line = client.line();
+        }
+        assert_eq!(line, format!("INFO: Server replied OK (b'{number}')"));
+    }
+}
+
+#[test]
+fn the_guides_client_by_our_broker_to_our_worker() {
+    let machine = Machine::new();
+    let _front = machine.ours("front");
+    machine.until_listening(5556);
+    let _worker = machine.ours("worker");
+    answered(&machine.guide("lpclient"), 0, 1000);
+}
+
+/// Each of the guide's workers answers three requests, and then crashes or stops for a while as chance has it.
+#[test]
+fn the_guides_client_by_our_broker_to_the_guides_workers() {
+    let machine = Machine::new();
+    let _front = machine.ours("front");
+    machine.until_listening(5556);
+    let workers = [machine.guide("ppworker"), machine.guide("ppworker")];
+    let client = machine.guide("lpclient");
+    answered(&client, 0, 6);
+    // They hear our heartbeats while they wait: nobody is taken for dead.
+    for worker in &workers {
+        let mut heard = Vec::new();
+        while !heard.iter().any(|line: &String| line == "I: Queue heartbeat") {
+            heard.push(worker.line());
+        }
+        assert!(!heard.iter().any(|line| line.starts_with("W: ") || line.starts_with("E: ")), "{heard:?}");
+    }
+}
+
+#[test]
+fn the_guides_client_by_the_guides_queue_to_our_worker() {
+    let machine = Machine::new();
+    let _queue = machine.guide("ppqueue");
+    machine.until_listening(5556);
+    let _worker = machine.ours("worker");
+    answered(&machine.guide("lpclient"), 0, 1000);
+}
