@@ -2,3 +2,4 @@
 //! Uses all rooms up to `zmtp`.
 
 pub mod handed;
+pub mod master;
