@@ -34,6 +34,7 @@ mod project;
 mod real_messages_are_delivered_as_they_came;
 mod root_keeps_out_of_other_peoples_directories;
 mod several_recipients_under_one_lock;
+mod service;
 mod support;
 mod ten_at_once_on_a_fresh_directory;
 mod the_command_line;
