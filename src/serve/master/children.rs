@@ -49,8 +49,10 @@ pub(super) struct Running {
     tail: Tail,
     /// How many restarts had been asked for when it was started.
     pub(super) generation: u64,
-    /// It was told to end, and is killed then.
-    told: Option<Instant>,
+    /// It was told to end.
+    told: bool,
+    /// It is killed then, if it has not ended.
+    kill_at: Option<Instant>,
     /// Killed by us.
     killed: bool,
     /// Whether it takes work.
@@ -157,7 +159,8 @@ impl Slot {
                     stderr,
                     tail: Tail::default(),
                     generation,
-                    told: None,
+                    told: false,
+                    kill_at: None,
                     killed: false,
                     ready: false,
                     owes_reopening: false,
@@ -211,7 +214,7 @@ impl Slot {
             (None, signal) => End::Signal(signal.unwrap_or_default()),
         };
         let said = running.tail.into_lines();
-        let (pid, asked) = (running.pid, running.told.is_some());
+        let (pid, asked) = (running.pid, running.told);
         let done = end == End::Exit(0) && lived >= SHARE;
         if asked || done {
             info!(process = name, pid, "{end}");
@@ -249,7 +252,7 @@ impl Slot {
             since: running.map(|running| exact(running.since_wall)),
             up_s: running.map(|running| now.saturating_duration_since(running.since).as_secs_f64()),
             ready: self.is_ready(),
-            ending: running.is_some_and(|running| running.told.is_some()),
+            ending: running.is_some_and(|running| running.told),
             restarts: self.started.saturating_sub(1),
             throttled: self.is_throttled(),
             starts_in_s: starts_in,
@@ -278,17 +281,23 @@ impl Running {
     /// SIGTERM: end after what is in hand. It is killed once `patience` is over.
     pub(super) fn tell_to_end(&mut self, now: Instant, patience: Duration) {
         self.send(Signal::TERM);
+        self.told = true;
+        self.kill_after(now, patience);
+    }
+
+    /// It is killed once `patience` is over, if it has not ended by itself.
+    pub(super) fn kill_after(&mut self, now: Instant, patience: Duration) {
         let kill_at = now + patience;
-        self.told = Some(self.told.map_or(kill_at, |before| before.min(kill_at)));
+        self.kill_at = Some(self.kill_at.map_or(kill_at, |before| before.min(kill_at)));
     }
 
     pub(super) fn is_told_to_end(&self) -> bool {
-        self.told.is_some()
+        self.told
     }
 
     /// When it is killed.
     pub(super) fn kill_at(&self) -> Option<Instant> {
-        self.told.filter(|_| !self.killed)
+        self.kill_at.filter(|_| !self.killed)
     }
 
     /// SIGKILL.

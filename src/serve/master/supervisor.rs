@@ -1,6 +1,6 @@
 //! The master's loop: it waits for signals, for what its processes and people tell it, and for the time when something is due.
 
-use super::changes::Mode;
+use super::changes::{LAST_GRACE, Mode};
 use super::children::{Ended, Phase, Slot};
 use super::control::{Connection, Control};
 use super::listeners::Listeners;
@@ -240,10 +240,12 @@ impl Supervisor {
     fn lost_the_front(slot: &mut Slot, error: &io::Error, now: Instant) {
         if let Some(running) = slot.running_mut() {
             running.link = None;
-            if error.kind() != io::ErrorKind::UnexpectedEof {
+            let closed = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+            if !closed.contains(&error.kind()) {
                 warn!(%error, "the front cannot be talked to");
             }
-            running.tell_to_end(now, super::changes::LAST_GRACE);
+            // Not told to end: if it has died, that counts as a death.
+            running.kill_after(now, LAST_GRACE);
         }
         slot.set_ready(false, now);
     }

@@ -59,6 +59,22 @@ fn a_worker_that_dies_again_and_again_is_throttled_loudly_and_never_given_up() {
     assert_eq!(stage.status()["state"], "well");
 }
 
+/// The master hears of a front's end twice: its standard input is closed, and it has ended.
+#[test]
+fn a_front_that_dies_again_and_again_is_throttled_and_comes_up_by_itself_once_it_can() {
+    let mut stage = Stage::new("restarts = 2");
+    stage.let_behave("front", "die late");
+    stage.start();
+    let status = stage.wait("it is throttled", |status| status["processes"][0]["throttled"] == true);
+    let front = &status["processes"][0];
+    assert_eq!((&front["restarts"], &front["last_end"]["exit"]), (&2.into(), &70.into()), "{front}");
+    assert_eq!(status["state"], "degraded");
+    assert!(status["reasons"].to_string().contains("the front dies again and again"), "{status}");
+    stage.let_behave("front", "");
+    assert_eq!(stage.service(&["restart"]).status.code(), Some(0));
+    stage.wait_until_well();
+}
+
 #[test]
 fn a_worker_that_the_front_wants_ended_is_killed_and_that_is_not_its_messages_doing() {
     let mut stage = Stage::new("");

@@ -257,6 +257,9 @@ fn talk(behaviour: &str, folder: &Path) {
     let (mut workers, mut told, mut line) = (Vec::<u32>::new(), None, String::new());
     let mut asked_to_kill = behaviour != "kill";
     loop {
+        if behaviour == "die late" && told.is_some() {
+            std::process::exit(70);
+        }
         match from_master.read_line(&mut line) {
             Ok(0) => return,
             Ok(_) => {
