@@ -77,6 +77,12 @@ fn it_tells_how_it_is_and_lets_nobody_else_in() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.starts_with("maildropd ") && text.contains("worker 2") && text.contains("ready"), "{text}");
+    // A worker's memory is bounded, and the front's is not: what it holds depends on who connects.
+    let bounded = |pid: u64| {
+        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        limits.lines().any(|line| line.starts_with("Max address space") && line.contains(" 1000000000 "))
+    };
+    assert_eq!(pids(&stage.status()).into_iter().map(bounded).collect::<Vec<_>>(), [false, true, true]);
     let mode = |name: &str| std::fs::metadata(stage.path(name)).unwrap().permissions().mode() & 0o777;
     let modes = (mode("run"), mode("state"), mode("run/control.sock"), mode("run/master.lock"));
     assert_eq!(modes, (0o700, 0o700, 0o600, 0o600));
@@ -125,6 +131,22 @@ fn the_log_is_opened_anew_by_all_processes() {
     // The master writes to the new one.
     send("KILL", pids(&status)[1]);
     wait_until("it is logged", || stage.lines("log").iter().any(|line| line.contains("ended by SIGKILL")));
+}
+
+/// A process that has only just been started does not listen to signals yet, and would die of it.
+#[test]
+fn a_process_that_is_not_up_yet_does_not_die_of_a_reopened_log() {
+    let mut stage = Stage::new("");
+    stage.let_behave("worker 2", "late");
+    stage.start();
+    stage.wait("all but one are up", |status| {
+        let ready = |index: usize| status["processes"][index]["ready"] == true;
+        status["state"] == "well" && ready(0) && ready(1)
+    });
+    assert_eq!(stage.service(&["reopen"]).status.code(), Some(0));
+    std::fs::write(stage.path("go"), "").unwrap();
+    let status = stage.wait_until_well();
+    assert_eq!(status["processes"][2]["restarts"], 0, "{status}");
 }
 
 /// What `maildropd` starts is `maildropd`.

@@ -204,13 +204,16 @@ fn a_process() {
     let (role, name) =
         if front { (Role::Front, "front".to_owned()) } else { (Role::Worker, format!("worker {number}")) };
     let master = u32::try_from(subject["master"].as_u64().unwrap()).unwrap();
+    let behaviour = |name: &str| fs::read_to_string(folder.join(name)).ok();
+    let behaviour = behaviour(&name).or_else(|| behaviour(name.split(' ').next().unwrap())).unwrap_or_default();
+    while behaviour == "late" && !folder.join("go").exists() {
+        thread::sleep(Duration::from_millis(5));
+    }
     let ends = Signals::new([SIGTERM]).unwrap();
     if let Err(error) = child_start::begin(role, master, &path("file"), &path("checked")) {
         eprintln!("{error}");
         std::process::exit(78);
     }
-    let behaviour = |name: &str| fs::read_to_string(folder.join(name)).ok();
-    let behaviour = behaviour(&name).or_else(|| behaviour(name.split(' ').next().unwrap())).unwrap_or_default();
     match behaviour.as_str() {
         "die" => {
             eprintln!("no database, no mail");

@@ -8,10 +8,18 @@ fn told_to_end_it_ends_the_front_then_the_workers_and_leaves_nothing() {
     for signal in ["TERM", "INT"] {
         let socket = tempfile::tempdir().unwrap();
         let lmtp = socket.path().join("lmtp");
-        let mut stage = Stage::started(&format!("lmtp = [{lmtp:?}]"));
-        let pids = pids(&stage.status());
+        let mut stage = Stage::new(&format!("lmtp = [{lmtp:?}]"));
+        stage.let_behave("front", "slow");
+        stage.start();
+        let pids = pids(&stage.wait_until_well());
         assert_eq!(pids.len(), 3);
         stage.signal(signal);
+        wait_until("the front is told", || !stage.lines("ends").is_empty());
+        // It has messages out: the workers go on, and who asks is answered.
+        for _ in 0..3 {
+            assert_eq!(stage.status()["state"], "stopping");
+        }
+        std::fs::write(stage.path("finish"), "").unwrap();
         assert_eq!(stage.end().code(), Some(0));
         assert!(pids.iter().all(|pid| !lives(*pid)));
         let ends = stage.lines("ends");
