@@ -80,11 +80,14 @@ enum Command {
     /// The file queue of the service: list, show, hold, release, drop
     #[command(subcommand)]
     Queue(cli::queue::Command),
+    /// The service, maildropd: start it, ask how it is, tell it what to do
+    #[command(subcommand)]
+    Service(cli::service::Command),
 }
 
 /// The subcommands by which a command line is told apart from a delivery, even where the rest of it cannot be read.
-const OTHER_SUBCOMMANDS: [&str; 10] =
-    ["migrate", "check", "replay", "trace", "stats", "audit", "prune", "lock", "queue", "help"];
+const OTHER_SUBCOMMANDS: [&str; 11] =
+    ["migrate", "check", "replay", "trace", "stats", "audit", "prune", "lock", "queue", "service", "help"];
 
 /// The command line's definition, from which its manual pages and completions are made.
 #[must_use]
@@ -133,6 +136,7 @@ fn dispatch(arguments: &[OsString], other: bool) -> ExitCode {
         Some(Command::Replay(arguments)) => Ok(cli::replay::run(&arguments)),
         Some(Command::Lock(command)) => cli::lock::run(&command),
         Some(Command::Queue(command)) => cli::queue::run(&command),
+        Some(Command::Service(command)) => cli::service::run(&command),
     };
     ended.unwrap_or_else(|exit| exit)
 }

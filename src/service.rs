@@ -1,30 +1,67 @@
 //! The command line of `maildropd`: the master, or one of its roles. Uses `serve`.
 
 use crate::base::log;
-use crate::base::terminal::complain;
+use crate::base::terminal::complain_as;
 use crate::config::Config;
+use crate::handover::control;
 use crate::serve::Place;
-use crate::serve::front::{self, FrontSettings};
+use crate::serve::front::{self, FrontSettings, Inside};
+use crate::serve::lmtp::{Listening, Server};
+use crate::serve::master::child_start::{self, CannotBegin};
+use crate::serve::master::listeners::{self, Listener};
+use crate::serve::master::notice::to_the_master;
+use crate::serve::master::{self, MasterError};
+use crate::serve::standing::tell_master;
 use crate::serve::worker::{self, WorkerSettings};
-use crate::site::Setup;
-use clap::{Parser, ValueEnum};
+use crate::site::{Setup, Site};
+use clap::{CommandFactory, Parser, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use sysexits::ExitCode;
 
-/// Deliver mail for Postfix as a service, by LMTP and for thin clients: exactly once, as maildrop_command does
+/// Deliver mail for Postfix as a service, by LMTP and for thin clients: exactly once, as maildrop_command does.
+///
+/// It stays in the foreground. It starts a front, which holds the connections, and workers, which deliver; whatever of them
+/// ends is started again. `maildrop_command service` asks how it is, and tells it what to do.
 #[derive(Debug, Parser)]
-#[command(name = "maildropd", version)]
+#[command(
+    name = "maildropd",
+    version,
+    after_help = "\
+Examples:
+  systemctl enable --now maildropd.socket maildropd.service
+  maildropd --config /etc/maildrop_command/config.toml
+
+Signals: SIGTERM and SIGINT end it after the messages in hand, a second one at once. SIGHUP reads the configuration anew (one \
+with a mistake in it changes nothing) and opens the log anew, SIGUSR1 replaces one process after the other, SIGUSR2 opens the \
+log anew.
+
+Exit status: 0 told to end, 69 if a socket cannot be listened at, 73 if its folders or its log cannot be had, 75 if another one \
+is running, 78 if the configuration cannot be read."
+)]
 struct Arguments {
     /// The configuration file
     #[arg(long, value_name = "FILE", required_unless_present = "embedded", conflicts_with = "embedded")]
     config: Option<PathBuf>,
-    /// Deliver on this one machine, into Maildirs and an SQLite ledger under DIR, with no configuration; the sockets are in DIR/run
-    #[arg(long, value_name = "DIR")]
+    /// A role that is started by hand delivers on this one machine, into Maildirs and an SQLite ledger under DIR, with no
+    /// configuration; the sockets are in DIR/run
+    #[arg(long, value_name = "DIR", hide = true, requires = "role")]
     embedded: Option<PathBuf>,
+    /// Leave the terminal, as `maildrop_command service start` has it
+    #[arg(long, hide = true)]
+    detach: bool,
     /// What this process is to do, which the master says of the processes that it starts
     #[arg(long, value_enum, hide = true)]
     role: Option<Role>,
+    /// Which of its role this process is
+    #[arg(long, hide = true, default_value = "1")]
+    number: u32,
+    /// The process id of the master; without one it is started by hand
+    #[arg(long, hide = true, requires = "checked")]
+    master: Option<u32>,
+    /// The configuration as the master has checked it
+    #[arg(long, hide = true)]
+    checked: Option<PathBuf>,
     /// Where clients connect to, for tests: a whole path, or tcp:ADDRESS:PORT
     #[arg(long, value_name = "PLACE", hide = true)]
     clients: Option<Place>,
@@ -42,6 +79,12 @@ enum Role {
     Worker,
 }
 
+/// The command line's definition, from which its manual page and completions are made.
+#[must_use]
+pub fn definition() -> clap::Command {
+    Arguments::command()
+}
+
 /// Runs a command line of `maildropd`, and returns the status to exit with.
 #[must_use]
 pub fn run(arguments: &[OsString]) -> u8 {
@@ -49,18 +92,38 @@ pub fn run(arguments: &[OsString]) -> u8 {
     crate::base::log::panic_hook();
     u8::from(match Arguments::try_parse_from(arguments) {
         Ok(arguments) => match arguments.role {
-            Some(Role::Front) => ended(front(&arguments)),
-            Some(Role::Worker) => ended(worker(&arguments)),
-            None => {
-                complain("this service has no master yet");
-                ExitCode::Unavailable
-            }
+            Some(Role::Front) => ended(be_front(&arguments)),
+            Some(Role::Worker) => ended(be_worker(&arguments)),
+            None => be_master(&arguments),
         },
         Err(error) => {
             let _ = error.print();
             if error.use_stderr() { ExitCode::Usage } else { ExitCode::Ok }
         }
     })
+}
+
+fn be_master(arguments: &Arguments) -> ExitCode {
+    if arguments.detach
+        && let Err(error) = rustix::process::setsid()
+    {
+        complain(&format!("leaving the terminal: {error}"));
+        return ExitCode::OsErr;
+    }
+    let Some(config) = &arguments.config else { return ExitCode::Usage };
+    match master::run(config, master::this_program()) {
+        Ok(()) => ExitCode::Ok,
+        Err(error) => {
+            complain(&error.to_string());
+            match error {
+                MasterError::Config(_) => ExitCode::Config,
+                MasterError::Another { .. } => ExitCode::TempFail,
+                MasterError::File { .. } | MasterError::NotOurs { .. } | MasterError::Log(_) => ExitCode::CantCreat,
+                MasterError::Listen { .. } => ExitCode::Unavailable,
+                MasterError::System { .. } => ExitCode::OsErr,
+            }
+        }
+    }
 }
 
 /// Says what went wrong, where something did.
@@ -83,65 +146,123 @@ fn unavailable(problem: impl ToString) -> (ExitCode, String) {
     (ExitCode::Unavailable, problem.to_string())
 }
 
-/// The front reads no password.
-fn front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
-    let (mut settings, log) = match (&arguments.config, &arguments.embedded) {
-        (Some(file), _) => {
-            let config = Config::load(file).map_err(unusable)?;
-            (FrontSettings::of(&config), config.log_settings())
-        }
-        (None, directory) => {
-            let directory = directory.as_deref().unwrap_or_else(|| "".as_ref());
-            (FrontSettings::embedded(directory), embedded(directory)?.log)
-        }
+/// The configuration that a role goes by, once its process has begun: from the master, or from its file where it is started by hand.
+/// `None` for the directory of an embedded site.
+fn begin(role: Role, arguments: &Arguments) -> Result<Option<Config>, (ExitCode, String)> {
+    let Some(file) = &arguments.config else { return Ok(None) };
+    if let (Some(master), Some(checked)) = (arguments.master, &arguments.checked) {
+        return child_start::begin(role.into(), master, file, checked).map(Some).map_err(cannot_begin);
+    }
+    let config = Config::load(file).map_err(unusable)?;
+    log::start_of_service(&config.log_settings()).map_err(unusable)?;
+    Ok(Some(config))
+}
+
+fn cannot_begin(error: CannotBegin) -> (ExitCode, String) {
+    let exit = match error {
+        CannotBegin::NoMaster => ExitCode::Unavailable,
+        CannotBegin::Config(_) => ExitCode::Config,
+        CannotBegin::Log(_) => ExitCode::CantCreat,
+        CannotBegin::System { .. } => ExitCode::OsErr,
     };
+    (exit, error.to_string())
+}
+
+/// The front reads no password.
+fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
+    // Before any thread is started.
+    let inherited = listeners::inherited().map_err(unavailable)?;
+    let Some(config) = begin(Role::Front, arguments)? else {
+        log::start(&embedded(arguments)?.log).map_err(unusable)?;
+        let directory = arguments.embedded.as_deref().unwrap_or_else(|| "".as_ref());
+        let settings = at_places(FrontSettings::embedded(directory), arguments);
+        return front::run(&settings, |mut inside: Inside| async move {
+            let _ = inside.stop.wait_for(|stop| *stop).await;
+        })
+        .map_err(unavailable);
+    };
+    let settings = at_places(FrontSettings::of(&config), arguments);
+    let (listening, master) = if arguments.master.is_some() {
+        let listening = inherited.into_iter().map(|listener| match listener {
+            Listener::Unix(listener) => Listening::Unix(listener),
+            Listener::Tcp(listener) => Listening::Tcp(listener),
+        });
+        (listening.collect(), Some(to_the_master().map_err(unavailable)?))
+    } else {
+        (Listening::open(&config.serve).map_err(unavailable)?, None)
+    };
+    let host = gethostname::gethostname().to_string_lossy().into_owned();
+    front::prepare(&settings).map_err(unavailable)?;
+    let server = Server::new(&config, host, listening).map_err(unavailable)?;
+    front::run(&settings, |Inside { hand, ask, stop }| async move {
+        let lmtp = server.run(hand, stop.clone());
+        let told = async {
+            if let Some(master) = master
+                && let Err(error) = tell_master(master, ask, stop).await
+            {
+                tracing::warn!(%error, "the master cannot be talked with");
+            }
+        };
+        let (served, ()) = tokio::join!(lmtp, told);
+        if let Err(error) = served {
+            tracing::error!(%error, "LMTP is not served any more");
+        }
+    })
+    .map_err(unavailable)
+}
+
+fn at_places(mut settings: FrontSettings, arguments: &Arguments) -> FrontSettings {
     if let Some(clients) = &arguments.clients {
         settings.clients = clients.clone();
     }
     if let Some(workers) = &arguments.workers {
         settings.workers = workers.clone();
     }
-    log::start(&log).map_err(unusable)?;
-    front::run(&settings, |mut inside| async move {
-        // Where the LMTP server runs: it hands its messages over by this, and ends when it is told to.
-        let _ = inside.stop.wait_for(|stop| *stop).await;
-    })
-    .map_err(unavailable)
+    settings
 }
 
-fn worker(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
-    let (mut settings, setup) = match (&arguments.config, &arguments.embedded) {
-        (Some(file), _) => {
-            let config = Config::load(file).map_err(unusable)?;
-            (WorkerSettings::of(&config), Setup::configured(file).map_err(unusable)?)
-        }
-        (None, directory) => {
-            let directory = directory.as_deref().unwrap_or_else(|| "".as_ref());
-            (WorkerSettings::embedded(directory), embedded(directory)?)
+fn be_worker(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
+    let (mut settings, site) = match begin(Role::Worker, arguments)? {
+        Some(config) => (WorkerSettings::of(&config), Site::configured(config).map_err(unusable)?),
+        None => {
+            let setup = embedded(arguments)?;
+            log::start(&setup.log).map_err(unusable)?;
+            let directory = arguments.embedded.as_deref().unwrap_or_else(|| "".as_ref());
+            (WorkerSettings::embedded(directory), setup.place.site().map_err(unusable)?)
         }
     };
     if let Some(workers) = &arguments.workers {
         settings.broker = workers.clone();
     }
-    log::start(&setup.log).map_err(unusable)?;
-    let site = setup.place.site().map_err(unusable)?;
     worker::run(&site, settings).map_err(unavailable)
 }
 
-fn embedded(directory: &std::path::Path) -> Result<Setup, (ExitCode, String)> {
-    if !directory.is_absolute() {
-        return Err(unusable("--embedded wants the whole path of the directory, from / on"));
+fn embedded(arguments: &Arguments) -> Result<Setup, (ExitCode, String)> {
+    match &arguments.embedded {
+        Some(directory) if directory.is_absolute() => Setup::embedded(directory).map_err(unusable),
+        _ => Err(unusable("--embedded wants the whole path of the directory, from / on")),
     }
-    Setup::embedded(directory).map_err(unusable)
+}
+
+fn complain(text: &str) {
+    complain_as("maildropd", text);
+}
+
+impl From<Role> for control::Role {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Front => Self::Front,
+            Role::Worker => Self::Worker,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_sound() {
-        Arguments::command().debug_assert();
+        definition().debug_assert();
     }
 }

@@ -18,6 +18,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use syslog_tracing::{Facility, Options, Syslog};
 use thiserror::Error;
 use tracing::Metadata;
@@ -29,8 +30,10 @@ use tracing_subscriber::fmt::{FormatFields, MakeWriter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry};
 
-/// Our name in the log.
-const IDENTITY: &CStr = c"maildrop_command";
+/// The name of the command in the log.
+const COMMAND: &CStr = c"maildrop_command";
+/// The name of the service in the log.
+const SERVICE: &CStr = c"maildropd";
 /// Where syslog(3) sends to.
 const SYSLOG_SOCKET: &str = "/dev/log";
 /// The longest line of text, in bytes: rsyslog and syslog-ng take 8 KiB by default.
@@ -137,15 +140,27 @@ impl From<Level> for LevelFilter {
 /// When the file cannot be opened, the service is out of reach, or a log was started before. There is no fall-back: the
 /// caller says what to do without a log.
 pub fn start(settings: &Settings) -> Result<(), LogError> {
+    start_as(COMMAND, settings)
+}
+
+/// The same for a process of the service.
+///
+/// # Errors
+/// As [`start`].
+pub(crate) fn start_of_service(settings: &Settings) -> Result<(), LogError> {
+    start_as(SERVICE, settings)
+}
+
+fn start_as(name: &'static CStr, settings: &Settings) -> Result<(), LogError> {
     let format = settings.format;
     let layer = match &settings.target {
         Target::Syslog => {
             // syslog(3) itself drops records silently where no service listens.
             std::fs::metadata(SYSLOG_SOCKET)
                 .map_err(|source| LogError::Unreachable { service: "syslog at /dev/log", source })?;
-            syslog_layer(Options::LOG_PID, format)?
+            syslog_layer(name, Options::LOG_PID, format)?
         }
-        Target::Journald => journald_layer()?,
+        Target::Journald => journald_layer(name)?,
         Target::File(path) => file_layer(path, format)?,
     };
     let level = LevelFilter::from(settings.level);
@@ -175,16 +190,16 @@ pub(crate) fn panic_hook() {
 
 type AnyLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-fn syslog_layer(options: Options, format: Format) -> Result<AnyLayer, LogError> {
-    let syslog = Syslog::new(IDENTITY, options, Facility::Mail).ok_or(LogError::Twice)?;
+fn syslog_layer(name: &'static CStr, options: Options, format: Format) -> Result<AnyLayer, LogError> {
+    let syslog = Syslog::new(name, options, Facility::Mail).ok_or(LogError::Twice)?;
     // syslogd writes the time.
     Ok(written(syslog, format, false))
 }
 
-fn journald_layer() -> Result<AnyLayer, LogError> {
+fn journald_layer(name: &'static CStr) -> Result<AnyLayer, LogError> {
     let layer = tracing_journald::layer().map_err(|source| LogError::Unreachable { service: "journald", source })?;
     Ok(layer
-        .with_syslog_identifier(IDENTITY.to_string_lossy().into_owned())
+        .with_syslog_identifier(name.to_string_lossy().into_owned())
         .with_field_prefix(Some("MAILDROP".into()))
         // Facility mail is 2 (RFC 5424 section 6.2.1).
         .with_custom_fields([("SYSLOG_FACILITY", "2")])
@@ -193,7 +208,24 @@ fn journald_layer() -> Result<AnyLayer, LogError> {
 
 fn file_layer(path: &Path, format: Format) -> Result<AnyLayer, LogError> {
     let file = open_log(path).map_err(|source| LogError::File { path: path.to_owned(), source })?;
+    let file = Arc::new(Mutex::new(Arc::new(file)));
+    // A process has one log: a test that makes a second layer reopens the first one's file.
+    let _ = LOG_FILE.set((path.to_owned(), Arc::clone(&file)));
     Ok(written(AppendTo(file), format, true))
+}
+
+/// The file that this process logs to, and where it is.
+static LOG_FILE: OnceLock<(PathBuf, Arc<Mutex<Arc<File>>>)> = OnceLock::new();
+
+/// Opens the log file anew, after logrotate(8) has moved it away. syslog and journald need nothing of the kind.
+///
+/// # Errors
+/// When the file cannot be opened. Records go on to the one that was open.
+pub(crate) fn reopen() -> Result<(), LogError> {
+    let Some((path, open)) = LOG_FILE.get() else { return Ok(()) };
+    let file = open_log(path).map_err(|source| LogError::File { path: path.clone(), source })?;
+    *open.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(file);
+    Ok(())
 }
 
 /// Opens the file, or makes it. One that root makes gets the owner of its folder: a file of root's, made by an administrator's
@@ -251,13 +283,13 @@ where
 }
 
 /// The log file, in append mode: each record is one write, so that records of many processes do not mix.
-struct AppendTo(File);
+struct AppendTo(Arc<Mutex<Arc<File>>>);
 
 impl<'a> MakeWriter<'a> for AppendTo {
-    type Writer = &'a File;
+    type Writer = Arc<File>;
 
-    fn make_writer(&'a self) -> &'a File {
-        &self.0
+    fn make_writer(&'a self) -> Arc<File> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -474,7 +506,7 @@ mod tests {
     fn a_record_in_syslog_is_one_line_whatever_it_holds() {
         const CHILD: &str = "MAILDROP_TEST_SYSLOG_CHILD";
         if std::env::var_os(CHILD).is_some() {
-            log_hostile_things(syslog_layer(Options::LOG_PERROR, Format::Text).unwrap());
+            log_hostile_things(syslog_layer(COMMAND, Options::LOG_PERROR, Format::Text).unwrap());
             return;
         }
         let output = Command::new(std::env::current_exe().unwrap())
@@ -498,9 +530,9 @@ mod tests {
     #[test]
     fn journald_that_is_not_there_is_an_error() {
         if Path::new("/run/systemd/journal/socket").exists() {
-            assert!(journald_layer().is_ok());
+            assert!(journald_layer(COMMAND).is_ok());
         } else {
-            let error = journald_layer().err().unwrap().to_string();
+            let error = journald_layer(COMMAND).err().unwrap().to_string();
             assert!(error.contains("journald"), "{error}");
         }
     }

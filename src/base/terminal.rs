@@ -5,7 +5,12 @@ use std::io::Write;
 
 /// Prints an error of a subcommand other than `deliver`, with what mends it.
 pub(crate) fn complain(text: &str) {
-    let _ = writeln!(std::io::stderr(), "maildrop_command: {}", printable(text));
+    complain_as("maildrop_command", text);
+}
+
+/// The same for the program of that name.
+pub(crate) fn complain_as(program: &str, text: &str) {
+    let _ = writeln!(std::io::stderr(), "{program}: {}", printable(text));
 }
 
 /// What servers and messages say comes from outside: nothing of it may move the terminal's cursor, or turn round what stands

@@ -8,6 +8,7 @@ pub(crate) mod migrate;
 pub(crate) mod prune;
 pub(crate) mod queue;
 pub(crate) mod replay;
+pub(crate) mod service;
 mod site_options;
 pub(crate) mod stats;
 pub(crate) mod trace;
@@ -32,6 +33,13 @@ fn say(text: &str) {
 fn json(what: &impl serde::Serialize) -> String {
     // It fails only for map keys that are not text.
     serde_json::to_value(what).unwrap_or_default().to_string()
+}
+
+/// Ends with an exit status that [`ExitCode`](sysexits::ExitCode) has no room for: another program's, or an init script's.
+fn exit(status: u8) -> ! {
+    // Its reader is gone.
+    let _ = std::io::stdout().flush();
+    std::process::exit(status.into())
 }
 
 /// Complains, once, if something could not be printed.

@@ -20,6 +20,7 @@ pub use password_file::PasswordFile;
 pub use policy::Policy;
 pub use sections::{Delivery, Lock, Log, LogTo, Look, Record, Retention, Routing, Sent, Trust, UnknownRecipient};
 pub use serve::Serve;
+pub(crate) use serve::runtime_directory_of;
 pub use servers::{Database, Engine, Imap, OverQuota};
 pub use source::ConfigError;
 
@@ -85,6 +86,11 @@ impl Config {
     /// # Errors
     /// When the file cannot be read, is not TOML, has a key that is not known, or a value that is not allowed.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::load_with_text(path).map(|(config, _)| config)
+    }
+
+    /// The same, with the text as it was read.
+    pub(crate) fn load_with_text(path: &Path) -> Result<(Self, String), ConfigError> {
         let unreadable = |problem: String| ConfigError {
             file: path.to_owned(),
             line: None,
@@ -93,7 +99,7 @@ impl Config {
         let bytes = fs::read(path).map_err(|error| unreadable(error.to_string()))?;
         let text = String::from_utf8(bytes).map_err(|_| unreadable("it is not UTF-8".into()))?;
         let credentials = std::env::var_os("CREDENTIALS_DIRECTORY").map(PathBuf::from);
-        Self::parse(path, &text, credentials.as_deref())
+        Self::parse(path, &text, credentials.as_deref()).map(|config| (config, text))
     }
 
     /// The same for a text that was in the file `path`; `credentials` is what $CREDENTIALS_DIRECTORY says.

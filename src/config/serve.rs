@@ -49,6 +49,15 @@ pub struct Serve {
     /// The same, once it uses so much memory, in bytes.
     #[serde(deserialize_with = "values::bytes")]
     pub recycle_above: u64,
+    /// How much address space a worker may use, in bytes (RLIMIT_AS): what asks for more ends, and not the whole machine.
+    #[serde(deserialize_with = "values::bytes")]
+    pub worker_memory: u64,
+    /// How many deaths of one process within [`restart_window`](Self::restart_window) are borne before it is throttled: started
+    /// once a minute, for as long as it takes.
+    pub restarts: u32,
+    /// See [`restarts`](Self::restarts).
+    #[serde(deserialize_with = "values::duration")]
+    pub restart_window: Duration,
 }
 
 impl Default for Serve {
@@ -70,6 +79,9 @@ impl Default for Serve {
             spool_above: 256 << 10,
             recycle_after: 10_000,
             recycle_above: 200_000_000,
+            worker_memory: 1_000_000_000,
+            restarts: 10,
+            restart_window: Duration::from_mins(10),
         }
     }
 }
@@ -91,6 +103,29 @@ impl Serve {
     #[must_use]
     pub fn control_socket(&self) -> PathBuf {
         self.runtime_directory.join("control.sock")
+    }
+
+    /// The file that the one master of this folder has locked.
+    #[must_use]
+    pub fn master_lock(&self) -> PathBuf {
+        self.runtime_directory.join("master.lock")
+    }
+
+    /// The configuration as the master has checked it, which the processes that it starts read: a file that somebody is just
+    /// editing must not end workers one after the other, as they are replaced.
+    #[must_use]
+    pub fn checked_configuration(&self) -> PathBuf {
+        self.runtime_directory.join("config.toml")
+    }
+}
+
+/// The runtime directory that this text names, or the default, even where the rest of it is not in order: who ends a service, or
+/// asks how it is, has to reach it all the same.
+pub(crate) fn runtime_directory_of(text: &str) -> Option<PathBuf> {
+    let text: toml::Table = text.parse().ok()?;
+    match text.get("serve").and_then(|serve| serve.get("runtime_directory")) {
+        Some(named) => named.as_str().map(PathBuf::from),
+        None => Some(Serve::default().runtime_directory),
     }
 }
 
@@ -195,6 +230,15 @@ impl Config {
         }
         if serve.recycle_after == 0 {
             return wrong("recycle_after", "0 would let no message in");
+        }
+        if serve.worker_memory <= serve.recycle_above {
+            return wrong(
+                "worker_memory",
+                "it has to be more than recycle_above, or no worker would be replaced in time",
+            );
+        }
+        if serve.restart_window.is_zero() {
+            return wrong("restart_window", "no process would ever be throttled");
         }
         if serve.batch_patience.is_zero() {
             return wrong("batch_patience", "it has to be more than nothing: no mailbox answers at once");

@@ -4,6 +4,7 @@
 //! A frame is `MDR1`, the length of its header (four bytes, the highest first), the header (a JSON object), and the bytes of a
 //! message, where one follows. It is one frame of ZMTP, since the Paranoid Pirate's workers take exactly one.
 
+pub mod control;
 mod results;
 
 pub use results::{Told, Untellable};

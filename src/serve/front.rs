@@ -99,6 +99,21 @@ pub struct Inside {
     pub stop: watch::Receiver<bool>,
 }
 
+/// Makes the folder of its sockets, in which messages on their way are kept, too; or finds that it is there and nobody else's.
+///
+/// # Errors
+/// Where it cannot be had.
+pub fn prepare(settings: &FrontSettings) -> Result<(), FrontError> {
+    for place in [&settings.clients, &settings.workers] {
+        if let Place::Unix(path) = place
+            && let Some(directory) = path.parent()
+        {
+            runtime_directory::prepare(directory)?;
+        }
+    }
+    Ok(())
+}
+
 /// Runs a front until SIGTERM or SIGINT, and then until all that has begun is answered. `beside` runs in the same runtime once the
 /// sockets are there: the LMTP server, which hands its messages to the broker.
 ///

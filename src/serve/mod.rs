@@ -5,8 +5,10 @@ pub mod broker;
 pub mod front;
 pub mod handed;
 pub mod lmtp;
+pub mod master;
 mod place;
 mod runtime_directory;
+pub mod standing;
 pub mod worker;
 
 pub use place::Place;

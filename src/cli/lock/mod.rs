@@ -5,9 +5,9 @@ mod key;
 mod list;
 mod program;
 
+use super::exit;
 use clap::Subcommand;
 use std::ffi::OsString;
-use std::io::Write;
 use sysexits::ExitCode;
 
 #[derive(Debug, Subcommand)]
@@ -49,11 +49,4 @@ fn program_name(text: &str) -> Result<String, String> {
         Err("a name is 1 to 200 bytes, with no `<` or white space before it, none after it and no control characters"
             .into())
     }
-}
-
-/// Ends with the exit status of another program, which [`ExitCode`] has no room for.
-fn exit(status: u8) -> ! {
-    // Its reader is gone.
-    let _ = std::io::stdout().flush();
-    std::process::exit(status.into())
 }

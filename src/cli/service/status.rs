@@ -1,0 +1,153 @@
+//! `service status`: how it is, for people and for programs.
+
+use super::ask::{SHORT, ask};
+use super::{DEGRADED, NOT_RUNNING, Place, complain, exit, say};
+use crate::base::timestamp::span;
+use crate::cli::service::ask::NotAsked;
+use crate::cli::{json, table};
+use crate::handover::control::{Command, Process, Role, State, Status};
+use clap::Args;
+use std::time::Duration;
+use sysexits::ExitCode;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  maildrop_command service status
+  maildrop_command service status --json | jq -r '.processes[] | select(.ready | not) | .pid'
+
+Exit status: 0 it is well, 1 it is not (degraded, starting or ending), 3 it is not running, 69 or 77 if it cannot be asked.")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    place: Place,
+    /// Print JSON, for programs
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
+    let socket = arguments.place.socket()?;
+    let answer = match ask(&socket, Command::Status, SHORT) {
+        Err(NotAsked::NotRunning) if arguments.json => {
+            say(&json(&serde_json::json!({ "state": "not_running" })));
+            exit(NOT_RUNNING)
+        }
+        answered => answered.map_err(|problem| problem.told(&socket))?,
+    };
+    let Some(status) = answer.status else {
+        complain("the service does not say how it is");
+        return Err(ExitCode::Protocol);
+    };
+    say(&if arguments.json { json(&status) } else { told(&status) });
+    if status.state == State::Well { Ok(ExitCode::Ok) } else { exit(DEGRADED) }
+}
+
+/// How it is, in lines and a table.
+pub(super) fn told(status: &Status) -> String {
+    let Status { version, pid, up_s, configuration, state, reasons, listeners, processes, front, .. } = status;
+    let mut lines = vec![format!("maildropd {version} is {}: pid {pid}, for {}", state.as_str(), age(*up_s))];
+    lines.extend(reasons.iter().map(|reason| format!("  {reason}")));
+    lines.push(format!("configuration: {}", configuration.display()));
+    let places = if listeners.is_empty() { "nowhere".into() } else { listeners.join(", ") };
+    lines.push(format!("LMTP: {places}"));
+    if let Some(front) = front.as_object() {
+        lines.extend(front.iter().map(|(what, value)| format!("{}: {value}", what.replace('_', " "))));
+    }
+    let header = ["PROCESS", "PID", "STATE", "FOR", "RESTARTS", "THE LAST ONE"];
+    lines.push(table(header, processes.iter().map(row)));
+    lines.join("\n")
+}
+
+fn row(process: &Process) -> [String; 6] {
+    let name = match process.role {
+        Role::Front => "front".into(),
+        Role::Worker => format!("worker {}", process.number),
+    };
+    let state = match (process.pid, process.starts_in_s) {
+        (Some(_), _) if process.ending => "ending".into(),
+        (Some(_), _) if process.ready => "ready".into(),
+        (Some(_), _) => "not ready".into(),
+        (None, Some(seconds)) => format!("starts in {}", age(seconds)),
+        (None, None) => "gone".into(),
+    };
+    let state = if process.throttled { format!("{state}, throttled") } else { state };
+    let last = process.last_end.as_ref().map(|last| {
+        let said = last.said.last().map(|line| format!("; it said: {line}")).unwrap_or_default();
+        format!("{}{said}", last.end)
+    });
+    [
+        name,
+        process.pid.map_or_else(|| "-".into(), |pid| pid.to_string()),
+        state,
+        process.up_s.map_or_else(|| "-".into(), age),
+        process.restarts.to_string(),
+        last.unwrap_or_else(|| "-".into()),
+    ]
+}
+
+fn age(seconds: f64) -> String {
+    Duration::try_from_secs_f64(seconds).map_or_else(|_| "-".into(), span)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handover::control::{End, LastEnd};
+
+    #[test]
+    fn a_throttled_worker_stands_in_the_table_with_its_reason() {
+        let last = LastEnd { at: String::new(), end: End::Signal(11), said: vec!["a".into(), "stack\u{1b}[2J".into()] };
+        let worker = Process {
+            role: Role::Worker,
+            number: 2,
+            pid: None,
+            since: None,
+            up_s: None,
+            ready: false,
+            ending: false,
+            restarts: 12,
+            throttled: true,
+            starts_in_s: Some(42.5),
+            last_end: Some(last),
+        };
+        let front = Process {
+            role: Role::Front,
+            number: 1,
+            pid: Some(7),
+            up_s: Some(3600.0),
+            ready: true,
+            throttled: false,
+            starts_in_s: None,
+            last_end: None,
+            restarts: 0,
+            ..worker.clone()
+        };
+        let status = Status {
+            version: "0.1.0".into(),
+            pid: 6,
+            since: String::new(),
+            up_s: 7200.0,
+            configuration: "/c".into(),
+            state: State::Degraded,
+            reasons: vec!["worker 2 dies".into()],
+            listeners: vec!["/run/lmtp".into()],
+            processes: vec![front, worker],
+            front: serde_json::json!({ "queue_length": 3 }),
+        };
+        let text = told(&status);
+        let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+        assert_eq!(
+            lines[..5],
+            [
+                "maildropd 0.1.0 is degraded: pid 6, for 2h",
+                "  worker 2 dies",
+                "configuration: /c",
+                "LMTP: /run/lmtp",
+                "queue length: 3"
+            ]
+        );
+        assert!(lines[6].contains("front") && lines[6].contains("ready"), "{text}");
+        let words: Vec<&str> = lines[7].split_whitespace().collect();
+        assert_eq!(words.join(" "), "worker 2 - starts in 42s, throttled - 12 ended by SIGSEGV; it said: stack?[2J");
+    }
+}

@@ -1,0 +1,343 @@
+//! The processes that the master starts: one slot for the front, and one for each worker, in which one process follows another.
+
+use super::notice::Link;
+use super::restarts::Restarts;
+use super::tail::Tail;
+use crate::base::timestamp::{exact, now as wall_clock};
+use crate::handover::control::{End, LastEnd, Process, Role};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{self, Read};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::{Duration, Instant};
+use tracing::{info, warn};
+
+/// A worker that ends by itself with exit status 0, after so long a life, has done its share: that is no death.
+const SHARE: Duration = Duration::from_secs(1);
+/// How much is read of one process's standard error at once, so that one that writes and writes does not hold up the others.
+const READ_AT_ONCE: usize = 64 << 10;
+
+/// A place for one process.
+pub(super) struct Slot {
+    pub(super) role: Role,
+    /// From 1.
+    pub(super) number: u32,
+    pub(super) phase: Phase,
+    restarts: Restarts,
+    /// How many processes were started in it.
+    started: u64,
+    last_end: Option<LastEnd>,
+    /// Since when it is not ready, if it is not.
+    unready_since: Option<Instant>,
+    /// There are to be fewer workers: nothing is started in it any more.
+    pub(super) given_up: bool,
+}
+
+pub(super) enum Phase {
+    /// Nothing runs in it until then.
+    Waiting(Instant),
+    Running(Box<Running>),
+}
+
+/// A process that runs.
+pub(super) struct Running {
+    child: Child,
+    pub(super) pid: u32,
+    since: Instant,
+    since_wall: i64,
+    stderr: Option<ChildStderr>,
+    tail: Tail,
+    /// How many restarts had been asked for when it was started.
+    pub(super) generation: u64,
+    /// It was told to end.
+    told: bool,
+    /// It is killed then, if it has not ended.
+    kill_at: Option<Instant>,
+    /// Killed by us.
+    killed: bool,
+    /// Whether it takes work.
+    pub(super) ready: bool,
+    /// It has to open its log anew, once it is ready: a process that has just begun would die of the signal.
+    owes_reopening: bool,
+    /// To the front.
+    pub(super) link: Option<Link>,
+    /// How often it was asked how it stands since it last said so. `None`: it never has.
+    pub(super) unanswered: Option<u32>,
+    pub(super) next_ask: Instant,
+}
+
+/// A process that has ended.
+pub(super) struct Ended {
+    pub(super) role: Role,
+    pub(super) number: u32,
+    pub(super) name: String,
+    pub(super) pid: u32,
+    pub(super) end: End,
+    /// Whether it was killed by us, or told to end.
+    pub(super) by_us: bool,
+    pub(super) generation: u64,
+    pub(super) was_ready: bool,
+    pub(super) said: Vec<String>,
+}
+
+impl Slot {
+    pub(super) fn new(role: Role, number: u32, restarts: Restarts, now: Instant) -> Self {
+        let phase = Phase::Waiting(now);
+        Self { role, number, phase, restarts, started: 0, last_end: None, unready_since: Some(now), given_up: false }
+    }
+
+    /// `the front`, `worker 3`.
+    pub(super) fn name(&self) -> String {
+        match self.role {
+            Role::Front => "the front".into(),
+            Role::Worker => format!("worker {}", self.number),
+        }
+    }
+
+    pub(super) fn running(&self) -> Option<&Running> {
+        match &self.phase {
+            Phase::Running(running) => Some(running),
+            Phase::Waiting(_) => None,
+        }
+    }
+
+    pub(super) fn running_mut(&mut self) -> Option<&mut Running> {
+        match &mut self.phase {
+            Phase::Running(running) => Some(running),
+            Phase::Waiting(_) => None,
+        }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.running().is_some_and(|running| running.ready)
+    }
+
+    pub(super) fn is_throttled(&self) -> bool {
+        self.restarts.is_throttled()
+    }
+
+    /// For how long it has not been ready.
+    pub(super) fn unready_for(&self, now: Instant) -> Option<Duration> {
+        self.unready_since.map(|since| now.saturating_duration_since(since))
+    }
+
+    pub(super) fn set_ready(&mut self, ready: bool, now: Instant) {
+        if let Some(running) = self.running_mut() {
+            running.ready = ready;
+            if ready && std::mem::take(&mut running.owes_reopening) {
+                running.send(Signal::USR2);
+            }
+        }
+        self.unready_since = if ready { None } else { self.unready_since.or(Some(now)) };
+    }
+
+    /// Starts a process in it. `command` is what to start, but for its standard error, and `link` the master's end of what the
+    /// front has as standard input.
+    ///
+    /// Only the main thread may do so: a process gets its signal of our death when the *thread* that started it ends
+    /// (PR_SET_PDEATHSIG(2const)).
+    pub(super) fn start(&mut self, command: io::Result<(Command, Option<Link>)>, generation: u64, now: Instant) {
+        self.started += 1;
+        let spawned = command.and_then(|(mut command, link)| {
+            // A group of its own: what the terminal sends to the foreground, Ctrl-C, is for the master alone.
+            let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0).spawn()?;
+            let stderr = child.stderr.take();
+            if let Some(stderr) = &stderr {
+                rustix::io::ioctl_fionbio(stderr, true)?;
+            }
+            Ok((child, stderr, link))
+        });
+        match spawned {
+            Ok((child, stderr, link)) => {
+                let pid = child.id();
+                info!(process = self.name(), pid, "started");
+                self.phase = Phase::Running(Box::new(Running {
+                    child,
+                    pid,
+                    since: now,
+                    since_wall: wall_clock(),
+                    stderr,
+                    tail: Tail::default(),
+                    generation,
+                    told: false,
+                    kill_at: None,
+                    killed: false,
+                    ready: false,
+                    owes_reopening: false,
+                    link,
+                    unanswered: None,
+                    next_ask: now,
+                }));
+            }
+            Err(error) => {
+                let end = End::NotStarted(error.to_string());
+                let pause = self.restarts.died(now, Duration::ZERO);
+                warn!(process = self.name(), %error, again_in = ?pause, "it could not be started");
+                self.last_end = Some(LastEnd { at: exact(wall_clock()), end, said: Vec::new() });
+                self.phase = Phase::Waiting(now + pause);
+            }
+        }
+    }
+
+    /// Reads what it has written to standard error.
+    pub(super) fn listen(&mut self) {
+        let name = self.name();
+        if let Some(running) = self.running_mut() {
+            for line in running.read_what_it_says() {
+                warn!(process = name, pid = running.pid, "it says: {line}");
+            }
+        }
+    }
+
+    /// Whether the process in it has ended: how, and when the next one is started.
+    pub(super) fn ended(&mut self, now: Instant) -> Option<Ended> {
+        let name = self.name();
+        let running = self.running_mut()?;
+        let lived = now.saturating_duration_since(running.since);
+        let status = match running.child.try_wait() {
+            Ok(Some(status)) => status,
+            Ok(None) => {
+                self.restarts.lives(lived);
+                return None;
+            }
+            Err(error) => {
+                // ECHILD cannot be: nobody else waits for our children.
+                warn!(process = name, %error, "it cannot be waited for");
+                return None;
+            }
+        };
+        self.listen();
+        let old = std::mem::replace(&mut self.phase, Phase::Waiting(now));
+        let Phase::Running(running) = old else { return None };
+        let end = match (status.code(), status.signal()) {
+            (Some(code), _) => End::Exit(code),
+            (None, signal) => End::Signal(signal.unwrap_or_default()),
+        };
+        let said = running.tail.into_lines();
+        let (pid, asked) = (running.pid, running.told);
+        let done = end == End::Exit(0) && lived >= SHARE;
+        if asked || done {
+            info!(process = name, pid, "{end}");
+        } else {
+            let pause = self.restarts.died(now, lived);
+            self.phase = Phase::Waiting(now + pause);
+            warn!(process = name, pid, again_in = ?pause, throttled = self.restarts.is_throttled(), "{end}");
+        }
+        self.last_end = Some(LastEnd { at: exact(wall_clock()), end: end.clone(), said: said.clone() });
+        self.unready_since = self.unready_since.or(Some(now));
+        let Running { generation, ready: was_ready, killed, .. } = *running;
+        let (role, number, by_us) = (self.role, self.number, asked || killed);
+        Some(Ended { role, number, name, pid, end, by_us, generation, was_ready, said })
+    }
+
+    /// Somebody has mended something, and asks for a restart: what was counted counts no more, and what waits is started now.
+    pub(super) fn forgive(&mut self, restarts: Restarts, now: Instant) {
+        self.restarts = restarts;
+        if let Phase::Waiting(until) = &mut self.phase {
+            *until = now;
+        }
+    }
+
+    /// How it is, for `service status`.
+    pub(super) fn status(&self, now: Instant) -> Process {
+        let running = self.running();
+        let starts_in = match self.phase {
+            Phase::Waiting(until) => Some(until.saturating_duration_since(now).as_secs_f64()),
+            Phase::Running(_) => None,
+        };
+        Process {
+            role: self.role,
+            number: self.number,
+            pid: running.map(|running| running.pid),
+            since: running.map(|running| exact(running.since_wall)),
+            up_s: running.map(|running| now.saturating_duration_since(running.since).as_secs_f64()),
+            ready: self.is_ready(),
+            ending: running.is_some_and(|running| running.told),
+            restarts: self.started.saturating_sub(1),
+            throttled: self.is_throttled(),
+            starts_in_s: starts_in,
+            last_end: self.last_end.clone(),
+        }
+    }
+
+    /// How the last process in it ended, in a few words.
+    pub(super) fn how_it_ended(&self) -> String {
+        self.last_end.as_ref().map_or_else(|| "it has not ended yet".into(), |last| how(&last.end, &last.said))
+    }
+}
+
+impl Ended {
+    /// How it ended, in a few words.
+    pub(super) fn how(&self) -> String {
+        how(&self.end, &self.said)
+    }
+}
+
+fn how(end: &End, said: &[String]) -> String {
+    said.last().map_or_else(|| end.to_string(), |line| format!("{end}; it said: {line}"))
+}
+
+impl Running {
+    /// SIGTERM: end after what is in hand. It is killed once `patience` is over.
+    pub(super) fn tell_to_end(&mut self, now: Instant, patience: Duration) {
+        self.send(Signal::TERM);
+        self.told = true;
+        self.kill_after(now, patience);
+    }
+
+    /// It is killed once `patience` is over, if it has not ended by itself.
+    pub(super) fn kill_after(&mut self, now: Instant, patience: Duration) {
+        let kill_at = now + patience;
+        self.kill_at = Some(self.kill_at.map_or(kill_at, |before| before.min(kill_at)));
+    }
+
+    pub(super) fn is_told_to_end(&self) -> bool {
+        self.told
+    }
+
+    /// When it is killed.
+    pub(super) fn kill_at(&self) -> Option<Instant> {
+        self.kill_at.filter(|_| !self.killed)
+    }
+
+    /// SIGKILL.
+    pub(super) fn kill(&mut self) {
+        self.killed = true;
+        self.send(Signal::KILL);
+    }
+
+    /// Has it open its log anew.
+    pub(super) fn reopen_log(&mut self) {
+        if self.ready {
+            self.send(Signal::USR2);
+        } else {
+            self.owes_reopening = true;
+        }
+    }
+
+    /// What is to be read of it.
+    pub(super) fn standard_error(&self) -> Option<&ChildStderr> {
+        self.stderr.as_ref()
+    }
+
+    fn send(&self, signal: Signal) {
+        // It has not been waited for, so that its number is still its own. It may have ended all the same.
+        let _ = kill_process(Pid::from_child(&self.child), signal);
+    }
+
+    fn read_what_it_says(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut buffer = [0; 4096];
+        for _ in 0..READ_AT_ONCE / buffer.len() {
+            let Some(stderr) = &mut self.stderr else { break };
+            match stderr.read(&mut buffer) {
+                Ok(0) => self.stderr = None,
+                Ok(count) => lines.extend(self.tail.take(buffer.get(..count).unwrap_or_default())),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => self.stderr = None,
+            }
+        }
+        lines
+    }
+}

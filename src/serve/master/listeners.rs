@@ -1,0 +1,295 @@
+//! Where LMTP comes in: sockets that systemd made, and sockets that the master binds. The master keeps them, so that no connection
+//! is refused while the front is replaced; the front gets them by their numbers.
+//!
+//! lmtp(8) takes a refused connection for a failure of the whole site, and puts off all that waits for it.
+
+use super::MasterError;
+use command_fds::{CommandFdExt, FdMapping, FdMappingCollision};
+use listenfd::ListenFd;
+use std::io;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+use tracing::warn;
+
+/// The number of the first listener in the front. Above all that the standard library opens while it starts a process: what it
+/// reports errors by must not be overwritten.
+const FIRST: i32 = 500;
+
+/// How often a socket that somebody still listens at is tried again, and after what pause: the front of a master that was killed
+/// ends within a moment.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// One socket that is listened at.
+#[derive(Debug)]
+pub enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Listener {
+    /// Its address, as `serve.lmtp` names it.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Unix(socket) => {
+                let address = socket.local_addr().ok();
+                let path = address.as_ref().and_then(|address| address.as_pathname());
+                path.map_or_else(|| "a unix socket without a path".into(), |path| path.display().to_string())
+            }
+            Self::Tcp(socket) => {
+                socket.local_addr().map_or_else(|_| "a TCP socket".into(), |address| address.to_string())
+            }
+        }
+    }
+
+    fn duplicate(&self) -> io::Result<OwnedFd> {
+        Ok(match self {
+            Self::Unix(socket) => socket.try_clone()?.into(),
+            Self::Tcp(socket) => socket.try_clone()?.into(),
+        })
+    }
+}
+
+/// The listeners that this process was started with: by systemd, or by the master. To be called once, before any thread is started,
+/// since it takes the variables that tell of them out of the environment.
+///
+/// # Errors
+/// Where what was handed over is no listener of a kind that LMTP is spoken at.
+pub fn inherited() -> io::Result<Vec<Listener>> {
+    let mut handed = ListenFd::from_env();
+    let mut all = Vec::new();
+    for index in 0..handed.len() {
+        // Which of the two it is, nothing but trying tells.
+        let listener = match handed.take_unix_listener(index) {
+            Ok(unix) => unix.map(Listener::Unix),
+            Err(_) => handed.take_tcp_listener(index)?.map(Listener::Tcp),
+        };
+        all.extend(listener);
+    }
+    Ok(all)
+}
+
+/// All listeners of the master.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    from_systemd: Vec<Listener>,
+    bound: Vec<Bound>,
+}
+
+/// What the master has bound by itself.
+#[derive(Debug)]
+struct Bound {
+    /// As `serve.lmtp` has it.
+    place: String,
+    sockets: Vec<Listener>,
+}
+
+impl Listeners {
+    /// Those that systemd has made, so far.
+    pub(super) fn from_systemd() -> Result<Self, MasterError> {
+        let from_systemd =
+            inherited().map_err(|source| MasterError::Listen { place: "a socket of systemd's".into(), source })?;
+        Ok(Self { from_systemd, bound: Vec::new() })
+    }
+
+    /// Binds what is to be there and is not yet, and returns that; nothing has changed until it is [taken over](Self::take_over).
+    ///
+    /// # Errors
+    /// Where one of them cannot be had.
+    pub(super) fn missing(&self, places: &[String]) -> Result<Vec<NewListener>, MasterError> {
+        let mut new = Vec::new();
+        for place in places {
+            let there = self.from_systemd.iter().any(|listener| listener.name() == *place)
+                || self.bound.iter().any(|bound| bound.place == *place)
+                || new.iter().any(|NewListener(new)| new.as_ref().is_some_and(|new| new.place == *place));
+            if !there {
+                let sockets = bind(place).map_err(|source| MasterError::Listen { place: place.clone(), source })?;
+                new.push(NewListener(Some(Bound { place: place.clone(), sockets })));
+            }
+        }
+        Ok(new)
+    }
+
+    /// From now on these are the listeners, with those of systemd.
+    pub(super) fn take_over(&mut self, new: Vec<NewListener>, places: &[String]) {
+        self.bound.extend(new.into_iter().filter_map(|mut new| new.0.take()));
+        let (keep, gone) = std::mem::take(&mut self.bound).into_iter().partition(|bound| places.contains(&bound.place));
+        self.bound = keep;
+        gone.iter().for_each(Bound::remove_file);
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Listener> {
+        self.from_systemd.iter().chain(self.bound.iter().flat_map(|bound| &bound.sockets))
+    }
+
+    /// Their addresses, for people.
+    pub(super) fn names(&self) -> Vec<String> {
+        self.all().map(Listener::name).collect()
+    }
+
+    /// Hands all of them to a process that is about to be started, for [`inherited`].
+    pub(super) fn hand_to(&self, command: &mut Command) -> io::Result<()> {
+        let mut mappings = Vec::new();
+        for (child_fd, listener) in (FIRST..).zip(self.all()) {
+            mappings.push(FdMapping { parent_fd: listener.duplicate()?, child_fd });
+        }
+        command.env("LISTEN_FDS", mappings.len().to_string()).env("LISTEN_FDS_FIRST_FD", FIRST.to_string());
+        command.fd_mappings(mappings).map_err(|error: FdMappingCollision| io::Error::other(error))?;
+        Ok(())
+    }
+
+    /// The service ends: what it has made is taken away. systemd's sockets stay, and keep who connects meanwhile.
+    pub(super) fn remove_files(&self) {
+        self.bound.iter().for_each(Bound::remove_file);
+    }
+}
+
+/// A listener that is not in use yet. Left unused, its file is taken away again.
+#[derive(Debug)]
+pub(super) struct NewListener(Option<Bound>);
+
+impl Bound {
+    fn remove_file(&self) {
+        if self.place.starts_with('/')
+            && let Err(error) = std::fs::remove_file(&self.place)
+        {
+            warn!(socket = self.place, %error, "a socket that is used no more cannot be removed");
+        }
+    }
+}
+
+/// Binds one place: a unix socket, or each address that a host has.
+fn bind(place: &str) -> io::Result<Vec<Listener>> {
+    if place.starts_with('/') {
+        return Ok(vec![Listener::Unix(bind_unix(Path::new(place))?)]);
+    }
+    let mut sockets = Vec::new();
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "this name has no address");
+    for address in place.to_socket_addrs()? {
+        match TcpListener::bind(address) {
+            Ok(socket) => sockets.push(Listener::Tcp(socket)),
+            // `localhost` has an address of IPv6 in /etc/hosts, even where the system has no IPv6.
+            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => last = error,
+            Err(error) => return Err(error),
+        }
+    }
+    if sockets.is_empty() { Err(last) } else { Ok(sockets) }
+}
+
+/// Binds a unix socket. What is left of a service that is gone is taken away first: where nobody answers.
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    for attempt in 1.. {
+        match UnixListener::bind(path) {
+            Ok(socket) => {
+                // Who may connect is who may enter its folder, as it is for Dovecot's and Postfix's own sockets.
+                std::fs::set_permissions(path, PermissionsExt::from_mode(0o666))?;
+                return Ok(socket);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => match UnixStream::connect(path) {
+                Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
+                    remove_stale(path)?;
+                }
+                Err(gone) if gone.kind() == io::ErrorKind::NotFound => {}
+                Ok(_) if attempt >= TRIES => {
+                    return Err(io::Error::new(io::ErrorKind::AddrInUse, "another program answers there"));
+                }
+                Err(error) if attempt >= TRIES => return Err(error),
+                Ok(_) | Err(_) => thread::sleep(PAUSE),
+            },
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
+}
+
+/// Removes a socket that nobody listens at, and nothing else that may be there by that name.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    let found = std::fs::symlink_metadata(path)?;
+    if !found.file_type().is_socket() {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something that is no socket is there"));
+    }
+    std::fs::remove_file(path)
+}
+
+/// Binds a socket of the service's own in its runtime directory: whoever was there before is gone, since we hold the lock.
+pub(super) fn bind_own(path: &Path) -> Result<UnixListener, MasterError> {
+    let failed = |source| MasterError::Listen { place: path.display().to_string(), source };
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let socket = UnixListener::bind(path).map_err(failed)?;
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).map_err(failed)?;
+    socket.set_nonblocking(true).map_err(failed)?;
+    Ok(socket)
+}
+
+impl Drop for NewListener {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Bound::remove_file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(names: &[&Path]) -> Vec<String> {
+        names.iter().map(|name| name.to_str().unwrap().to_owned()).collect()
+    }
+
+    #[test]
+    fn what_a_dead_service_has_left_is_taken_away_and_what_is_no_socket_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let (socket, file) = (folder.path().join("lmtp"), folder.path().join("file"));
+        drop(UnixListener::bind(&socket).unwrap());
+        let mut listeners = Listeners::default();
+        let wanted = places(&[&socket]);
+        let new = listeners.missing(&wanted).unwrap();
+        listeners.take_over(new, &wanted);
+        UnixStream::connect(&socket).unwrap();
+        assert_eq!(listeners.names(), wanted);
+
+        std::fs::write(&file, "a letter").unwrap();
+        let error = listeners.missing(&places(&[&socket, &file])).unwrap_err().to_string();
+        assert!(error.contains("no socket"), "{error}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "a letter");
+        listeners.remove_files();
+        assert!(!socket.exists());
+    }
+
+    #[test]
+    fn a_change_that_cannot_be_made_changes_nothing_and_one_that_can_keeps_what_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, second, nowhere] = ["1", "2", "nowhere/3"].map(|name| folder.path().join(name));
+        let mut listeners = Listeners::default();
+        let wanted = places(&[&first]);
+        let new = listeners.missing(&wanted).unwrap();
+        listeners.take_over(new, &wanted);
+        let waiting = UnixStream::connect(&first).unwrap();
+
+        assert!(listeners.missing(&places(&[&first, &second, &nowhere])).is_err());
+        assert!(first.exists() && !second.exists());
+        let wanted = places(&[&first, &second, Path::new("127.0.0.1:0")]);
+        let new = listeners.missing(&wanted).unwrap();
+        listeners.take_over(new, &wanted);
+        assert_eq!(listeners.names().len(), 3);
+        // Who connected before the change is still waiting in the same queue.
+        let Some(Listener::Unix(socket)) = listeners.all().next() else { panic!("{listeners:?}") };
+        drop(waiting);
+        socket.accept().unwrap();
+        let wanted = places(&[&second]);
+        let new = listeners.missing(&wanted).unwrap();
+        listeners.take_over(new, &wanted);
+        assert_eq!(listeners.names(), wanted);
+        assert!(!first.exists());
+    }
+}

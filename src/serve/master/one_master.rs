@@ -1,0 +1,107 @@
+//! There is one master for each runtime directory: it holds a lock on a file in it for as long as it lives.
+//!
+//! flock(2) ends with the process, however that ends. A lock with a lifetime does not: its owner may sleep longer than that, and
+//! what is left of a dead one has to be cleared away by hand.
+
+use super::MasterError;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// Held for as long as this is.
+#[derive(Debug)]
+pub(super) struct OneMaster {
+    /// Closed on exec, as all that Rust opens: a process that we start must not hold the lock when we are gone.
+    _locked: File,
+}
+
+impl OneMaster {
+    /// Takes the lock, and writes our process id into the file, for people.
+    ///
+    /// # Errors
+    /// [`MasterError::Another`] where another process holds it.
+    pub(super) fn take(path: &Path) -> Result<Self, MasterError> {
+        let failed = |source| MasterError::File { doing: "locking", path: path.to_owned(), source };
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(failed)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                // It may be about to write it.
+                let mut pid = String::new();
+                let _ = file.read_to_string(&mut pid);
+                return Err(MasterError::Another { pid: pid.trim().parse().ok() });
+            }
+            Err(error) => return Err(failed(error.into())),
+        }
+        let mut write = || {
+            file.set_len(0)?;
+            file.rewind()?;
+            writeln!(file, "{}", std::process::id())
+        };
+        write().map_err(failed)?;
+        Ok(Self { _locked: file })
+    }
+}
+
+/// Makes a directory of the service that nobody else may enter, or sees to it that the one that is there is such a one.
+///
+/// # Errors
+/// Where it cannot be made, is no directory, or is another user's.
+pub(super) fn own_directory(path: &Path) -> Result<(), MasterError> {
+    let failed = |source| MasterError::File { doing: "making the directory", path: path.to_owned(), source };
+    crate::base::files::create_directory(path).map_err(failed)?;
+    // systemd may have made it, or an administrator.
+    let found = std::fs::symlink_metadata(path).map_err(failed)?;
+    let us = rustix::process::geteuid().as_raw();
+    if !found.is_dir() || found.uid() != us {
+        return Err(MasterError::NotOurs { path: path.to_owned(), us });
+    }
+    if found.mode() & 0o077 != 0 {
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o700)).map_err(failed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_is_told_who_holds_it_and_what_is_left_of_a_dead_one_holds_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("master.lock");
+        std::fs::write(&path, "99999999\n").unwrap();
+        let held = OneMaster::take(&path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
+        // Another description of the same file: flock(2) takes it for another holder, in this process, too.
+        let error = OneMaster::take(&path).unwrap_err();
+        assert!(matches!(error, MasterError::Another { pid: Some(pid) } if pid == std::process::id()), "{error}");
+        drop(held);
+        OneMaster::take(&path).unwrap();
+    }
+
+    #[test]
+    fn a_directory_is_closed_to_others_and_a_link_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+        let path = folder.path().join("a");
+        own_directory(&path).unwrap();
+        assert_eq!(mode(&path), 0o700);
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        own_directory(&path).unwrap();
+        assert_eq!(mode(&path), 0o700);
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(matches!(own_directory(&link), Err(MasterError::NotOurs { .. })));
+    }
+}

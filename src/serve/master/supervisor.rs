@@ -1,0 +1,421 @@
+//! The master's loop: it waits for signals, for what its processes and people tell it, and for the time when something is due.
+
+use super::changes::{LAST_GRACE, Mode};
+use super::children::{Ended, Phase, Slot};
+use super::control::{Connection, Control};
+use super::listeners::Listeners;
+use super::notice::{Link, Notice, Report};
+use super::one_master::{OneMaster, own_directory};
+use super::restarts::Restarts;
+use super::systemd::Systemd;
+use super::{MasterError, Program, Start};
+use crate::base::timestamp;
+use crate::config::Config;
+use crate::handover::control::{Role, State};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::Value;
+use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use tracing::{error, info, warn};
+
+/// How often the front is asked how it stands.
+const ASK: Duration = Duration::from_secs(2);
+/// A front that has not answered so often, for half a minute, is killed. It is counted and not timed: a machine that stood still
+/// has not asked, either.
+const ASKED_IN_VAIN: u32 = 15;
+/// Until then systemd's watchdog hears from us. A front that cannot even be killed is a matter for systemd.
+const UNKILLABLE: u32 = 2 * ASKED_IN_VAIN;
+/// How long the loop waits at most.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// What systemd tells its service, and what nobody else is to take for himself.
+const OF_SYSTEMD: [&str; 6] =
+    ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
+
+/// The master at work.
+pub(super) struct Supervisor {
+    pub(super) file: PathBuf,
+    pub(super) config: Config,
+    pub(super) program: Program,
+    /// The front, then the workers by their numbers.
+    pub(super) slots: Vec<Slot>,
+    pub(super) listeners: Listeners,
+    pub(super) control: Control,
+    signals: SignalDelivery<UnixStream, SignalOnly>,
+    pub(super) systemd: Systemd,
+    pub(super) mode: Mode,
+    /// How many restarts were asked for: a process of an earlier one is still to be replaced.
+    pub(super) generation: u64,
+    /// Who waits for a restart.
+    pub(super) waiting: Vec<Connection>,
+    /// Why the configuration that is in the file now was not taken over.
+    pub(super) not_taken_over: Option<String>,
+    /// Whether all that is needed was ever up.
+    pub(super) was_ready: bool,
+    /// What the front said last.
+    pub(super) known: Value,
+    pub(super) began: Instant,
+    pub(super) began_wall: i64,
+    /// What was logged last.
+    pub(super) told: (State, Vec<String>),
+    lock: OneMaster,
+}
+
+impl Supervisor {
+    pub(super) fn begin(file: &Path, config: Config, text: &str, program: Program) -> Result<Self, MasterError> {
+        let now = Instant::now();
+        // Before anything else, since it is taken out of the environment.
+        let mut listeners = Listeners::from_systemd()?;
+        own_directory(&config.serve.runtime_directory)?;
+        let lock = OneMaster::take(&config.serve.master_lock())?;
+        own_directory(&config.serve.state_directory)?;
+        // Before the first process is started, so that none ends unheard.
+        let system = |doing| move |source| MasterError::System { doing, source };
+        let (read, write) = UnixStream::pair().map_err(system("making a pair of sockets"))?;
+        let heard = [SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2];
+        let signals =
+            SignalDelivery::with_pipe(read, write, SignalOnly, heard).map_err(system("setting up signals"))?;
+        let control = Control::bind(&config.serve.control_socket())?;
+        let new = listeners.missing(&config.serve.lmtp)?;
+        listeners.take_over(new, &config.serve.lmtp);
+        if listeners.names().is_empty() {
+            warn!("LMTP is spoken nowhere: serve.lmtp is empty, and systemd has handed over no socket");
+        }
+        if rustix::process::geteuid().is_root() {
+            warn!("this service needs no rights of root's: start it as the user of deliveries");
+        }
+        let mut supervisor = Self {
+            file: file.to_owned(),
+            config,
+            program,
+            slots: Vec::new(),
+            listeners,
+            control,
+            signals,
+            systemd: Systemd::new(),
+            mode: Mode::Running,
+            generation: 0,
+            waiting: Vec::new(),
+            not_taken_over: None,
+            was_ready: false,
+            known: Value::Null,
+            began: now,
+            began_wall: timestamp::now(),
+            told: (State::Starting, Vec::new()),
+            lock,
+        };
+        supervisor.write_checked(text)?;
+        supervisor.fit_slots(now);
+        info!(version = env!("CARGO_PKG_VERSION"), listeners = ?supervisor.listeners.names(), "the service begins");
+        Ok(supervisor)
+    }
+
+    /// Goes on until the service has been told to end, and all its processes have ended.
+    pub(super) fn supervise(&mut self) {
+        while !self.turn() {
+            self.wait();
+        }
+    }
+
+    /// One turn of the loop; whether it was the last.
+    fn turn(&mut self) -> bool {
+        let now = Instant::now();
+        self.hear_signals(now);
+        self.hear_processes(now);
+        self.notice_ends(now);
+        for (from, request) in self.control.requests(now) {
+            self.asked(from, request.command, now);
+        }
+        let over = match &self.mode {
+            Mode::Running => {
+                self.replace_one(now);
+                self.start_what_is_due(now);
+                self.ask_the_front(now);
+                false
+            }
+            Mode::Stopping(_) => self.go_on_stopping(now),
+        };
+        self.kill_what_is_due(now);
+        self.tell(now);
+        over
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&self) {
+        let (control_in, control_out) = self.control.sources();
+        let mut sources = vec![PollFd::new(self.signals.get_read(), PollFlags::IN)];
+        sources.extend(control_in.iter().map(|source| PollFd::new(source, PollFlags::IN)));
+        sources.extend(control_out.iter().map(|source| PollFd::new(source, PollFlags::OUT)));
+        for running in self.slots.iter().filter_map(Slot::running) {
+            sources.extend(running.standard_error().map(|stderr| PollFd::new(stderr, PollFlags::IN)));
+            if let Some(link) = &running.link {
+                let out = if link.has_to_send() { PollFlags::OUT } else { PollFlags::empty() };
+                sources.push(PollFd::from_borrowed_fd(link.as_fd(), PollFlags::IN | out));
+            }
+        }
+        let now = Instant::now();
+        let left = self.next().map_or(LONGEST_WAIT, |next| next.saturating_duration_since(now)).min(LONGEST_WAIT);
+        // Rounded up: a wait that ends too early turns the loop in vain until it is time.
+        let left = left + Duration::from_millis(1);
+        let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        // A signal that interrupts it is one to hear. Otherwise it is short of memory: the loop turns, and tries again.
+        if let Err(error) = poll(&mut sources, Some(&left))
+            && error != rustix::io::Errno::INTR
+        {
+            error!(%error, "poll(2)");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// When something is due.
+    fn next(&self) -> Option<Instant> {
+        let of_slots = self.slots.iter().filter_map(|slot| match &slot.phase {
+            Phase::Waiting(until) => matches!(self.mode, Mode::Running).then_some(*until),
+            Phase::Running(running) => {
+                let ask = running.link.is_some().then_some(running.next_ask);
+                let ask = ask.filter(|_| matches!(self.mode, Mode::Running));
+                running.kill_at().into_iter().chain(ask).min()
+            }
+        });
+        let of_mode = match &self.mode {
+            Mode::Running => None,
+            Mode::Stopping(stopping) => stopping.next(),
+        };
+        of_slots.chain(of_mode).chain(self.control.next()).chain(self.systemd.next()).min()
+    }
+
+    fn hear_signals(&mut self, now: Instant) {
+        let heard: Vec<i32> = self.signals.pending().collect();
+        for signal in heard {
+            match signal {
+                SIGTERM | SIGINT => self.stop(now),
+                SIGHUP => drop(self.reload(now)),
+                SIGUSR1 => self.restart(now),
+                SIGUSR2 => drop(self.reopen()),
+                // SIGCHLD: each turn looks who has ended.
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads what the processes write, and what the front tells.
+    fn hear_processes(&mut self, now: Instant) {
+        let mut reports = Vec::new();
+        for slot in &mut self.slots {
+            slot.listen();
+            let Some(running) = slot.running_mut() else { continue };
+            let Some(link) = &mut running.link else { continue };
+            match link.send().and_then(|()| link.received()) {
+                Ok(told) => {
+                    running.unanswered = if told.is_empty() { running.unanswered } else { Some(0) };
+                    reports.extend(told);
+                }
+                Err(error) => Self::lost_the_front(slot, &error, now),
+            }
+        }
+        for report in reports {
+            match report {
+                Report::Standing { accepting, workers, known } => {
+                    for slot in &mut self.slots {
+                        let ready = match slot.role {
+                            Role::Front => accepting,
+                            Role::Worker => slot.running().is_some_and(|running| workers.contains(&running.pid)),
+                        };
+                        slot.set_ready(ready, now);
+                    }
+                    self.known = Value::Object(known);
+                }
+                Report::Kill { pid, why } => self.kill_worker(pid, &why),
+            }
+        }
+    }
+
+    /// The front has closed its standard input, or talks nonsense. It has most likely ended, and that is heard of at once.
+    fn lost_the_front(slot: &mut Slot, error: &io::Error, now: Instant) {
+        if let Some(running) = slot.running_mut() {
+            running.link = None;
+            let closed = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+            if !closed.contains(&error.kind()) {
+                warn!(%error, "the front cannot be talked to");
+            }
+            // Not told to end: if it has died, that counts as a death.
+            running.kill_after(now, LAST_GRACE);
+        }
+        slot.set_ready(false, now);
+    }
+
+    fn kill_worker(&mut self, pid: u32, why: &str) {
+        let worker = self.slots.iter_mut().filter(|slot| slot.role == Role::Worker);
+        let name_and_worker = worker
+            .map(|slot| (slot.name(), slot))
+            .find(|(_, slot)| slot.running().is_some_and(|running| running.pid == pid));
+        // It may have ended meanwhile.
+        if let Some((name, slot)) = name_and_worker
+            && let Some(running) = slot.running_mut()
+        {
+            warn!(process = name, pid, why, "killed, as the front asks");
+            running.kill();
+        }
+    }
+
+    /// Buries who has ended, and tells the front.
+    fn notice_ends(&mut self, now: Instant) {
+        let ended: Vec<Ended> = self.slots.iter_mut().filter_map(|slot| slot.ended(now)).collect();
+        for one in ended {
+            if !one.by_us && !one.was_ready && one.generation == self.generation {
+                self.fail_who_waits(&one.name, &one.how(), now);
+            }
+            match one.role {
+                Role::Front => {
+                    self.known = Value::Null;
+                    // Who takes work, nobody knows until there is a front again.
+                    self.slots.iter_mut().for_each(|slot| slot.set_ready(false, now));
+                }
+                Role::Worker => {
+                    let Ended { number, pid, end, by_us, said, .. } = one;
+                    self.tell_the_front(&Notice::WorkerEnded { number, pid, end, by_us, said }, now);
+                }
+            }
+        }
+        self.slots.retain(|slot| !slot.given_up || slot.running().is_some());
+    }
+
+    fn tell_the_front(&mut self, notice: &Notice, now: Instant) {
+        let Some(slot) = self.slots.iter_mut().find(|slot| slot.role == Role::Front) else { return };
+        if let Some(link) = slot.running_mut().and_then(|running| running.link.as_mut())
+            && let Err(error) = link.tell(notice)
+        {
+            Self::lost_the_front(slot, &error, now);
+        }
+    }
+
+    fn start_what_is_due(&mut self, now: Instant) {
+        let checked = self.config.serve.checked_configuration();
+        let (mut started, mut failed) = (Vec::new(), Vec::new());
+        for slot in &mut self.slots {
+            if !matches!(slot.phase, Phase::Waiting(until) if until <= now) {
+                continue;
+            }
+            let start = Start { role: slot.role, number: slot.number, file: &self.file, checked: &checked };
+            let command = command(&self.program, &start, &self.listeners);
+            slot.start(command, self.generation, now);
+            match slot.running() {
+                Some(running) => started.push((slot.role, running.pid)),
+                None => failed.push((slot.name(), slot.how_it_ended())),
+            }
+        }
+        for (name, how) in failed {
+            self.fail_who_waits(&name, &how, now);
+        }
+        let new_front = started.iter().any(|(role, _)| *role == Role::Front);
+        // A new front is told of all workers that there are.
+        let workers = self.slots.iter().filter(|slot| slot.role == Role::Worker);
+        let workers = workers.filter_map(|slot| slot.running().map(|running| (slot.number, running.pid)));
+        let news: Vec<(u32, u32)> =
+            workers.filter(|(_, pid)| new_front || started.iter().any(|(_, new)| new == pid)).collect();
+        for (number, pid) in news {
+            self.tell_the_front(&Notice::WorkerStarted { number, pid }, now);
+        }
+    }
+
+    fn ask_the_front(&mut self, now: Instant) {
+        let Some(running) = self.slots.iter_mut().find(|slot| slot.role == Role::Front).and_then(Slot::running_mut)
+        else {
+            return;
+        };
+        if running.link.is_none() || now < running.next_ask {
+            return;
+        }
+        running.next_ask = now + ASK;
+        if let Some(unanswered) = &mut running.unanswered {
+            *unanswered += 1;
+            if *unanswered == ASKED_IN_VAIN {
+                error!(pid = running.pid, "the front has not answered for half a minute: killed");
+                running.kill();
+            }
+        }
+        self.tell_the_front(&Notice::Ask, now);
+    }
+
+    /// Says to systemd and to the log how the service is.
+    fn tell(&mut self, now: Instant) {
+        let front = self.slots.iter().find(|slot| slot.role == Role::Front);
+        let unanswered = front.and_then(Slot::running).and_then(|running| running.unanswered).unwrap_or_default();
+        let ready = front.is_some_and(Slot::is_ready)
+            && self.slots.iter().any(|slot| slot.role == Role::Worker && slot.is_ready());
+        if ready {
+            self.was_ready = true;
+        }
+        if self.was_ready && matches!(self.mode, Mode::Running) {
+            self.systemd.ready();
+        }
+        if unanswered < UNKILLABLE {
+            self.systemd.watchdog(now);
+        }
+        self.tell_changes(now);
+    }
+
+    /// Makes as many slots as the configuration wants.
+    pub(super) fn fit_slots(&mut self, now: Instant) {
+        let restarts = self.restarts();
+        let wanted = [(Role::Front, 1)].into_iter().chain((1..=self.config.serve.workers).map(|n| (Role::Worker, n)));
+        for (role, number) in wanted {
+            match self.slots.iter_mut().find(|slot| (slot.role, slot.number) == (role, number)) {
+                Some(slot) => slot.given_up = false,
+                None => self.slots.push(Slot::new(role, number, restarts.clone(), now)),
+            }
+        }
+        for slot in &mut self.slots {
+            slot.given_up = slot.role == Role::Worker && slot.number > self.config.serve.workers;
+        }
+        self.slots.retain(|slot| !slot.given_up || slot.running().is_some());
+    }
+
+    pub(super) fn restarts(&self) -> Restarts {
+        Restarts::new(self.config.serve.restarts, self.config.serve.restart_window)
+    }
+
+    /// Writes down what the processes are to read.
+    pub(super) fn write_checked(&self, text: &str) -> Result<(), MasterError> {
+        let path = self.config.serve.checked_configuration();
+        let temporary = path.with_extension("new");
+        // Nothing of it has to outlive the power: it is written anew at each start.
+        let written = std::fs::write(&temporary, text).and_then(|()| std::fs::rename(&temporary, &path));
+        written.map_err(|source| MasterError::File { doing: "writing", path, source })
+    }
+
+    /// The end: takes away what was made, and tells who waits for it.
+    pub(super) fn end(self) {
+        let Self { listeners, control, mode, lock, .. } = self;
+        listeners.remove_files();
+        control.close();
+        info!("the service has ended");
+        // Whoever is told may start the next one at once.
+        drop(lock);
+        if let Mode::Stopping(stopping) = mode {
+            stopping.tell_who_waits();
+        }
+    }
+}
+
+/// The process that is about to be started.
+fn command(program: &Program, start: &Start<'_>, listeners: &Listeners) -> io::Result<(Command, Option<Link>)> {
+    let mut command = program(start);
+    for name in OF_SYSTEMD {
+        command.env_remove(name);
+    }
+    if start.role == Role::Worker {
+        command.stdin(Stdio::null());
+        return Ok((command, None));
+    }
+    let (link, stdin) = Link::pair()?;
+    command.stdin(stdin);
+    listeners.hand_to(&mut command)?;
+    Ok((command, Some(link)))
+}

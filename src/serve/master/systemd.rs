@@ -1,0 +1,72 @@
+//! What systemd is told: sd_notify(3). Without systemd there is nobody to be told, and nothing happens.
+
+use sd_notify::NotifyState;
+use std::time::{Duration, Instant};
+use tracing::warn;
+
+#[derive(Debug)]
+pub(super) struct Systemd {
+    ready: bool,
+    status: String,
+    /// How often it wants to hear from us: twice as often as it would act.
+    watchdog: Option<Duration>,
+    heard: Instant,
+}
+
+impl Systemd {
+    pub(super) fn new() -> Self {
+        let watchdog = sd_notify::watchdog_enabled().map(|period| period / 2);
+        Self { ready: false, status: String::new(), watchdog, heard: Instant::now() }
+    }
+
+    /// All that is needed is up. Said once, and once after each [reload](Self::reloading).
+    pub(super) fn ready(&mut self) {
+        if !std::mem::replace(&mut self.ready, true) {
+            tell(&[NotifyState::Ready]);
+        }
+    }
+
+    /// The configuration is read anew. [`ready`](Self::ready) ends it.
+    pub(super) fn reloading(&mut self) {
+        // Before the first READY=1 it is starting, and nothing else.
+        if !std::mem::take(&mut self.ready) {
+            return;
+        }
+        match NotifyState::monotonic_usec_now() {
+            Ok(now) => tell(&[NotifyState::Reloading, now]),
+            Err(error) => warn!(%error, "systemd cannot be told of a reload"),
+        }
+    }
+
+    /// The service ends.
+    pub(super) fn stopping(&mut self) {
+        tell(&[NotifyState::Stopping]);
+    }
+
+    /// How it is, in a line.
+    pub(super) fn status(&mut self, status: String) {
+        if status != self.status {
+            tell(&[NotifyState::Status(&status)]);
+            self.status = status;
+        }
+    }
+
+    /// Our loop turns.
+    pub(super) fn watchdog(&mut self, now: Instant) {
+        if self.watchdog.is_some_and(|every| now.saturating_duration_since(self.heard) >= every) {
+            self.heard = now;
+            tell(&[NotifyState::Watchdog]);
+        }
+    }
+
+    /// When it wants to hear from us next.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.watchdog.map(|every| self.heard + every)
+    }
+}
+
+fn tell(what: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(what) {
+        warn!(%error, "systemd cannot be told how the service is");
+    }
+}

@@ -1,0 +1,311 @@
+//! A master in a process of its own, and the front and workers that it starts: this test binary, started again. How each of them
+//! behaves is in a file that bears its name.
+
+use crate::program::wait_until;
+use crate::support::{child, subject};
+use maildrop_command::handover::control::Role;
+use maildrop_command::serve::master::notice::{Notice, Report, to_the_master};
+use maildrop_command::serve::master::{self, Start, child_start, listeners};
+use serde_json::{Map, Value, json};
+use signal_hook::consts::SIGTERM;
+use signal_hook::iterator::Signals;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+const MASTER: &str = "service::stage::a_master";
+const PROCESS: &str = "service::stage::a_process";
+
+/// A site without servers: what is not asked need not be there.
+const SITE: &str = "\
+[database]
+engine = \"postgresql\"
+host = \"db.invalid\"
+database = \"maildrop\"
+user = \"maildrop\"
+[imap]
+host = \"imap.invalid\"
+user = \"service\"
+password_file = \"/nowhere\"
+";
+
+/// A service, and its folder. Dropped, its master is killed, and all that it started ends.
+pub struct Stage {
+    pub folder: tempfile::TempDir,
+    master: Option<Child>,
+}
+
+impl Stage {
+    /// With two workers; `serve` is what else the section says.
+    pub fn new(serve: &str) -> Self {
+        let stage = Self { folder: tempfile::tempdir().unwrap(), master: None };
+        stage.configure(&format!("workers = 2\n{serve}"));
+        stage
+    }
+
+    pub fn started(serve: &str) -> Self {
+        let mut stage = Self::new(serve);
+        stage.start();
+        stage.wait_until_well();
+        stage
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn configure(&self, serve: &str) {
+        let here = self.folder.path().display();
+        let text = format!(
+            "{SITE}[serve]\nruntime_directory = \"{here}/run\"\nstate_directory = \"{here}/state\"\n{serve}\n[log]\nto = \
+             \"file\"\nfile = \"{here}/log\"\n"
+        );
+        fs::write(self.path("config.toml"), text).unwrap();
+    }
+
+    /// How whoever is so called behaves from his next start on: `front`, `worker`, `worker 2`.
+    pub fn let_behave(&self, who: &str, how: &str) {
+        fs::write(self.path(who), how).unwrap();
+    }
+
+    /// The command that starts the master.
+    pub fn command(&self) -> Command {
+        let mut command = child(MASTER, self.folder.path().to_str().unwrap());
+        command.stdout(Stdio::null());
+        command
+    }
+
+    pub fn start(&mut self) {
+        self.start_as(self.command());
+    }
+
+    pub fn start_as(&mut self, mut command: Command) {
+        self.master = Some(command.spawn().unwrap());
+    }
+
+    pub fn master(&mut self) -> &mut Child {
+        self.master.as_mut().unwrap()
+    }
+
+    /// Waits for the master's end.
+    pub fn end(&mut self) -> ExitStatus {
+        let mut master = self.master.take().unwrap();
+        wait_until("the master ends", || master.try_wait().unwrap().is_some());
+        master.wait().unwrap()
+    }
+
+    pub fn signal(&self, name: &str) {
+        send(name, u64::from(self.master.as_ref().unwrap().id()));
+    }
+
+    /// `maildrop_command service …`.
+    pub fn service(&self, arguments: &[&str]) -> Output {
+        self.service_command(arguments).output().unwrap()
+    }
+
+    pub fn service_command(&self, arguments: &[&str]) -> Command {
+        let mut command = crate::program::program(&["service"]);
+        command.args(arguments).arg("--config").arg(self.path("config.toml")).stdin(Stdio::null());
+        command
+    }
+
+    /// How it is, if it says so.
+    pub fn status(&self) -> Value {
+        let output = self.service(&["status", "--json"]);
+        serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
+    }
+
+    /// Waits until it is so; returns how it is then.
+    #[track_caller]
+    pub fn wait(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let mut status = Value::Null;
+        wait_until(what, || {
+            status = self.status();
+            is_so(&status)
+        });
+        status
+    }
+
+    #[track_caller]
+    pub fn wait_until_well(&self) -> Value {
+        self.wait("it is well, and all are ready", |status| {
+            let all = status["processes"].as_array().is_some_and(|all| all.iter().all(|one| one["ready"] == true));
+            status["state"] == "well" && all
+        })
+    }
+
+    /// The lines of a file in the folder; none where it is not there.
+    pub fn lines(&self, name: &str) -> Vec<String> {
+        fs::read_to_string(self.path(name)).unwrap_or_default().lines().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        if let Some(master) = &mut self.master {
+            let _ = master.kill();
+            let _ = master.wait();
+        }
+    }
+}
+
+/// Sends a signal.
+pub fn send(name: &str, pid: u64) {
+    let sent = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap();
+    assert!(sent.success(), "kill -{name} {pid}");
+}
+
+/// The process ids of front and workers.
+pub fn pids(status: &Value) -> Vec<u64> {
+    status["processes"].as_array().unwrap().iter().filter_map(|one| one["pid"].as_u64()).collect()
+}
+
+/// Whether there is such a process: not one that has ended, and that nobody has waited for.
+pub fn lives(pid: u64) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['Z', 'X']))
+}
+
+/// The master, in a process of its own.
+#[test]
+fn a_master() {
+    let Some(folder) = subject() else { return };
+    let folder = PathBuf::from(folder);
+    let start = move |start: &Start<'_>| {
+        let folder = start.file.parent().unwrap();
+        let subject = json!({
+            "folder": folder, "front": start.role == Role::Front, "number": start.number, "file": start.file,
+            "checked": start.checked, "master": std::process::id(),
+        });
+        child(PROCESS, &subject.to_string())
+    };
+    match master::run(&folder.join("config.toml"), Box::new(start)) {
+        Ok(()) => std::process::exit(0),
+        Err(error) => {
+            eprintln!("{error}");
+            std::process::exit(1);
+        }
+    }
+}
+
+/// The front, or a worker.
+#[test]
+fn a_process() {
+    let Some(subject) = subject() else { return };
+    // Before there is a thread.
+    let listeners = listeners::inherited().unwrap();
+    let subject: Value = serde_json::from_str(&subject).unwrap();
+    let path = |key: &str| PathBuf::from(subject[key].as_str().unwrap());
+    let (folder, number) = (path("folder"), subject["number"].as_u64().unwrap());
+    let front = subject["front"] == true;
+    let (role, name) =
+        if front { (Role::Front, "front".to_owned()) } else { (Role::Worker, format!("worker {number}")) };
+    let master = u32::try_from(subject["master"].as_u64().unwrap()).unwrap();
+    let behaviour = |name: &str| fs::read_to_string(folder.join(name)).ok();
+    let behaviour = behaviour(&name).or_else(|| behaviour(name.split(' ').next().unwrap())).unwrap_or_default();
+    while behaviour == "late" && !folder.join("go").exists() {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let ends = Signals::new([SIGTERM]).unwrap();
+    if let Err(error) = child_start::begin(role, master, &path("file"), &path("checked")) {
+        eprintln!("{error}");
+        std::process::exit(78);
+    }
+    match behaviour.as_str() {
+        "die" => {
+            eprintln!("no database, no mail");
+            std::process::exit(70);
+        }
+        "abort" => std::process::abort(),
+        _ => {}
+    }
+    if front {
+        let behaviour = behaviour.clone();
+        let folder = folder.clone();
+        thread::spawn(move || talk(&behaviour, &folder));
+        for listener in listeners {
+            thread::spawn(move || greet(&listener));
+        }
+    } else {
+        assert!(listeners.is_empty(), "a worker gets no listener");
+        fs::write(folder.join(format!("up.{}", std::process::id())), "").unwrap();
+    }
+    wait_for_the_end(ends, &behaviour, &folder, &name)
+}
+
+fn wait_for_the_end(mut ends: Signals, behaviour: &str, folder: &Path, name: &str) {
+    for _ in ends.forever() {
+        note(folder, "ends", &format!("{name} is told to end"));
+        if behaviour == "deaf" {
+            continue;
+        }
+        // The message in hand.
+        while behaviour == "slow" && !folder.join("finish").exists() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        note(folder, "ends", &format!("{name} ends"));
+        std::process::exit(0);
+    }
+}
+
+/// The front: a worker that it hears of is ready as soon as the worker has said so, by a file.
+fn talk(behaviour: &str, folder: &Path) {
+    let mut to_master = to_the_master().unwrap();
+    to_master.set_nonblocking(false).unwrap();
+    to_master.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+    let mut from_master = BufReader::new(to_master.try_clone().unwrap());
+    let (mut workers, mut told, mut line) = (Vec::<u32>::new(), None, String::new());
+    let mut asked_to_kill = behaviour != "kill";
+    loop {
+        if behaviour == "die late" && told.is_some() {
+            std::process::exit(70);
+        }
+        match from_master.read_line(&mut line) {
+            Ok(0) => return,
+            Ok(_) => {
+                match serde_json::from_str(&line).unwrap() {
+                    Notice::Ask => told = None,
+                    Notice::WorkerStarted { pid, .. } => workers.push(pid),
+                    Notice::WorkerEnded { pid, .. } => {
+                        note(folder, "notices", line.trim_end());
+                        workers.retain(|worker| *worker != pid);
+                    }
+                }
+                line.clear();
+            }
+            // What has come of the line stays in it.
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+        }
+        let mut say = |report: &Report| {
+            let line = serde_json::to_string(report).unwrap() + "\n";
+            let _ = to_master.write_all(line.as_bytes());
+        };
+        let ready: Vec<u32> = workers.iter().copied().filter(|pid| folder.join(format!("up.{pid}")).exists()).collect();
+        if let (false, Some(&pid)) = (asked_to_kill, ready.first()) {
+            say(&Report::Kill { pid, why: "it is silent".into() });
+            asked_to_kill = true;
+        }
+        if told.as_ref() != Some(&ready) {
+            let known = Map::from_iter([("queue_length".to_owned(), json!(3))]);
+            say(&Report::Standing { accepting: true, workers: ready.clone(), known });
+            told = Some(ready);
+        }
+    }
+}
+
+fn greet(listener: &listeners::Listener) {
+    loop {
+        match listener {
+            listeners::Listener::Unix(socket) => drop(socket.accept().unwrap().0.write_all(b"220\r\n")),
+            listeners::Listener::Tcp(socket) => drop(socket.accept().unwrap().0.write_all(b"220\r\n")),
+        }
+    }
+}
+
+fn note(folder: &Path, file: &str, line: &str) {
+    let mut file = fs::OpenOptions::new().create(true).append(true).open(folder.join(file)).unwrap();
+    file.write_all(format!("{line}\n").as_bytes()).unwrap();
+}
