@@ -50,8 +50,8 @@ impl Place {
         self.config.clone().unwrap_or_else(|| CONFIGURATION.into())
     }
 
-    /// The control socket. A mistake in the configuration must not keep anybody from asking a service that runs: it is told, and the
-    /// folder is looked for all the same.
+    /// The control socket. A mistake in the configuration must not keep anybody from asking a service that runs: it is told,
+    /// and the folder is looked for all the same.
     pub(super) fn socket(&self) -> Result<PathBuf, ExitCode> {
         if let Some(socket) = &self.socket {
             return Ok(socket.clone());

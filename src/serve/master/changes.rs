@@ -142,8 +142,8 @@ impl Supervisor {
         self.slots.iter_mut().for_each(|slot| slot.forgive(restarts.clone(), now));
     }
 
-    /// Replaces the next one, if it is time: one at a time, and the next one not before the last is up, so that whatever keeps new
-    /// ones from coming up costs one of them, and not all.
+    /// Replaces the next one, if it is time: one at a time, and the next one not before the last is up, so that whatever
+    /// keeps new ones from coming up costs one of them, and not all.
     pub(super) fn replace_one(&mut self, now: Instant) {
         let (generation, patience) = (self.generation, self.patience());
         let is_old = |slot: &Slot| slot.running().is_some_and(|running| running.generation < generation);

@@ -24,8 +24,8 @@ pub enum CannotBegin {
     Log(#[from] log::LogError),
 }
 
-/// Begins a process of the service: returns the configuration as the master has checked it, which is in the file `checked`, once
-/// all of this holds:
+/// Begins a process of the service: returns the configuration as the master has checked it, which is in the file `checked`,
+/// once all of this holds:
 ///
 /// - it gets SIGTERM when `master` ends, however that ends (PR_SET_PDEATHSIG(2const)),
 /// - a worker gets no more memory than `serve.worker_memory`,

@@ -1,5 +1,5 @@
-//! Where LMTP comes in: sockets that systemd made, and sockets that the master binds. The master keeps them, so that no connection
-//! is refused while the front is replaced; the front gets them by their numbers.
+//! Where LMTP comes in: sockets that systemd made, and sockets that the master binds. The master keeps them, so that no
+//! connection is refused while the front is replaced; the front gets them by their numbers.
 //!
 //! lmtp(8) takes a refused connection for a failure of the whole site, and puts off all that waits for it.
 
@@ -21,8 +21,8 @@ use tracing::warn;
 /// reports errors by must not be overwritten.
 const FIRST: i32 = 500;
 
-/// How often a socket that somebody still listens at is tried again, and after what pause: the front of a master that was killed
-/// ends within a moment.
+/// How often a socket that somebody still listens at is tried again, and after what pause: the front of a master that was
+/// killed ends within a moment.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -57,8 +57,8 @@ impl Listener {
     }
 }
 
-/// The listeners that this process was started with: by systemd, or by the master. To be called once, before any thread is started,
-/// since it takes the variables that tell of them out of the environment.
+/// The listeners that this process was started with: by systemd, or by the master. To be called once, before any thread is
+/// started, since it takes the variables that tell of them out of the environment.
 ///
 /// # Errors
 /// Where what was handed over is no listener of a kind that LMTP is spoken at.
@@ -99,7 +99,8 @@ impl Listeners {
         Ok(Self { from_systemd, bound: Vec::new() })
     }
 
-    /// Binds what is to be there and is not yet, and returns that; nothing has changed until it is [taken over](Self::take_over).
+    /// Binds what is to be there and is not yet, and returns that; nothing has changed until it is [taken
+    /// over](Self::take_over).
     ///
     /// # Errors
     /// Where one of them cannot be had.

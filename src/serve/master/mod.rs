@@ -1,7 +1,8 @@
-//! The master of the service: starts the front and the workers, and starts again whatever ends. Uses `base`, `config` and `handover`.
+//! The master of the service: starts the front and the workers, and starts again whatever ends. Uses `base`, `config` and
+//! `handover`.
 //!
-//! It delivers nothing and listens to nobody but whoever may use its control socket, so that there is little that could end it. It
-//! has one thread and no runtime: [`supervisor`] is its loop.
+//! It delivers nothing and listens to nobody but whoever may use its control socket, so that there is little that could end
+//! it. It has one thread and no runtime: [`supervisor`] is its loop.
 //!
 //! What it is careful about, each for a reason that stopped somebody's mail:
 //!
@@ -9,11 +10,12 @@
 //! - Its end is heard of at once, whenever it comes: SIGCHLD is handled before the first one is started.
 //! - Exit status and signal are two things ([`End`](crate::handover::control::End)).
 //! - There is one master, by a lock that dies with it ([`one_master`]).
-//! - Nothing is told to a process by a number in a file: it may be another's by now. Who gives orders asks at the control socket,
-//!   and is told when they are carried out.
+//! - Nothing is told to a process by a number in a file: it may be another's by now. Who gives orders asks at the control
+//!   socket, and is told when they are carried out.
 //! - A configuration with a mistake in it changes nothing, whoever reads it when ([`child_start`]).
-//! - A process of the service is the file that the master is, even if an upgrade has put another in its place: /proc/self/exe. Two
-//!   versions never talk to each other; after an upgrade the service is stopped and started, and systemd keeps its sockets.
+//! - A process of the service is the file that the master is, even if an upgrade has put another in its place:
+//!   /proc/self/exe. Two versions never talk to each other; after an upgrade the service is stopped and started, and systemd
+//!   keeps its sockets.
 
 mod changes;
 pub mod child_start;
@@ -89,8 +91,8 @@ pub fn this_program() -> Program {
     })
 }
 
-/// Is the master, by this configuration file, until the service is told to end. It takes the main thread, and sockets that systemd
-/// has handed over: to be called before any thread is started.
+/// Is the master, by this configuration file, until the service is told to end. It takes the main thread, and sockets that
+/// systemd has handed over: to be called before any thread is started.
 ///
 /// # Errors
 /// Where it cannot begin. Once it has begun it goes on, whatever fails.

@@ -1,7 +1,7 @@
 //! There is one master for each runtime directory: it holds a lock on a file in it for as long as it lives.
 //!
-//! flock(2) ends with the process, however that ends. A lock with a lifetime does not: its owner may sleep longer than that, and
-//! what is left of a dead one has to be cleared away by hand.
+//! flock(2) ends with the process, however that ends. A lock with a lifetime does not: its owner may sleep longer than that,
+//! and what is left of a dead one has to be cleared away by hand.
 
 use super::MasterError;
 use rustix::fs::{FlockOperation, flock};

@@ -1,8 +1,8 @@
-//! When a process that has died is started again: after a pause that doubles, and once a minute where it dies too often. There is
-//! no last time.
+//! When a process that has died is started again: after a pause that doubles, and once a minute where it dies too often.
+//! There is no last time.
 //!
-//! A count for life stops a service for days: after so many crashes of a year, or of ten seconds without a database, nobody starts
-//! it any more, and nobody says so. So what is counted is within a window, and what follows is a pause.
+//! A count for life stops a service for days: after so many crashes of a year, or of ten seconds without a database, nobody
+//! starts it any more, and nobody says so. So what is counted is within a window, and what follows is a pause.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -27,8 +27,8 @@ use tracing::{error, info, warn};
 
 /// How often the front is asked how it stands.
 const ASK: Duration = Duration::from_secs(2);
-/// A front that has not answered so often, for half a minute, is killed. It is counted and not timed: a machine that stood still
-/// has not asked, either.
+/// A front that has not answered so often, for half a minute, is killed. It is counted and not timed: a machine that stood
+/// still has not asked, either.
 const ASKED_IN_VAIN: u32 = 15;
 /// Until then systemd's watchdog hears from us. A front that cannot even be killed is a matter for systemd.
 const UNKILLABLE: u32 = 2 * ASKED_IN_VAIN;
@@ -355,9 +355,7 @@ impl Supervisor {
         if self.was_ready && matches!(self.mode, Mode::Running) {
             self.systemd.ready();
         }
-        if unanswered < UNKILLABLE {
-            self.systemd.watchdog(now);
-        }
+        self.systemd.watchdog(unanswered < UNKILLABLE, now);
         self.tell_changes(now);
     }
 

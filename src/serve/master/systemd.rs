@@ -51,11 +51,13 @@ impl Systemd {
         }
     }
 
-    /// Our loop turns.
-    pub(super) fn watchdog(&mut self, now: Instant) {
+    /// Our loop turns. Where all is not `fine` systemd does not hear of it, and acts.
+    pub(super) fn watchdog(&mut self, fine: bool, now: Instant) {
         if self.watchdog.is_some_and(|every| now.saturating_duration_since(self.heard) >= every) {
             self.heard = now;
-            tell(&[NotifyState::Watchdog]);
+            if fine {
+                tell(&[NotifyState::Watchdog]);
+            }
         }
     }
 
