@@ -1,10 +1,10 @@
 //! `[serve]`: the long-running service, `maildropd`.
 
-use super::Config;
 use super::network::Network;
 use super::servers::NOT_ABSOLUTE;
 use super::source::{ConfigError, Source};
 use super::values;
+use super::{Config, Sent, Trust};
 use crate::base::endpoint::Endpoint;
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -195,6 +195,20 @@ impl Serve {
 }
 
 impl Config {
+    /// What LMTP would silently end: it carries no SASL name, so that without an `authserv_id` nobody vouches for an author.
+    ///
+    /// # Errors
+    /// Where no Sent copy could ever be made of mail that comes by LMTP, although they are wanted.
+    pub(crate) fn lmtp_makes_sent_copies(&self) -> Result<(), ConfigError> {
+        let Sent { enabled, trust, authserv_id, .. } = &self.sent;
+        if !enabled || *trust != Trust::Authenticated || authserv_id.is_some() {
+            return Ok(());
+        }
+        let problem = "sent.authserv_id: it is missing: LMTP tells of no SASL login, so that with trust = \"authenticated\" no author \
+                       would have a Sent copy any more; name the filter that writes Authentication-Results, or say enabled = false";
+        Err(ConfigError { file: self.file.clone(), line: None, problem: problem.into() })
+    }
+
     /// How long a message waits for a worker: at most half of a delivery's deadline.
     #[must_use]
     pub fn queue_wait(&self) -> Duration {

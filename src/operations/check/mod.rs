@@ -76,6 +76,11 @@ fn settings(config: &Config) -> Vec<Finding> {
     ];
     let warnings = config.warnings().into_iter();
     findings.extend(warnings.map(|found| Finding { mend: None, ..warning("configuration", found, "") }));
+    if !config.serve.lmtp.is_empty()
+        && let Err(error) = config.lmtp_makes_sent_copies()
+    {
+        findings.push(bad("serve.lmtp", error.problem, "until then maildropd does not start"));
+    }
     if let Err(error) = crate::base::log::start(&config.log_settings()) {
         let mend = "start what it names, or choose another log in [log]: until then every delivery is 75";
         findings.push(bad("log", error.to_string(), mend));

@@ -220,6 +220,9 @@ impl Supervisor {
                 ));
             }
         }
+        if !config.serve.lmtp.is_empty() || !self.listeners.names().is_empty() {
+            config.lmtp_makes_sent_copies().map_err(|error| error.to_string())?;
+        }
         let new = self.listeners.missing(&config.serve.lmtp).map_err(|error| error.to_string())?;
         self.write_checked(&text).map_err(|error| error.to_string())?;
         if config.log_settings() != self.config.log_settings() {

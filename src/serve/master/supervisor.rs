@@ -82,6 +82,9 @@ impl Supervisor {
         let signals =
             SignalDelivery::with_pipe(read, write, SignalOnly, heard).map_err(system("setting up signals"))?;
         let control = Control::bind(&config.serve.control_socket())?;
+        if !config.serve.lmtp.is_empty() || !listeners.names().is_empty() {
+            config.lmtp_makes_sent_copies()?;
+        }
         let new = listeners.missing(&config.serve.lmtp)?;
         listeners.take_over(new, &config.serve.lmtp);
         if listeners.names().is_empty() {

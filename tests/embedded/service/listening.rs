@@ -80,6 +80,28 @@ fn a_socket_that_systemd_made_is_used_and_stays() {
     assert_eq!(greeting(waits), "220\r\n");
 }
 
+/// LMTP carries no SASL name.
+#[test]
+fn lmtp_is_not_opened_where_it_would_silently_end_sent_copies() {
+    let folder = tempfile::tempdir().unwrap();
+    let lmtp = folder.path().join("lmtp");
+    let without = format!("workers = 2\nlmtp = [{lmtp:?}]\n[sent]\ntrust = \"authenticated\"");
+    let mut stage = Stage::new("");
+    stage.configure(&without);
+    stage.start();
+    assert!(!stage.end().success());
+    assert!(!lmtp.exists());
+    // A filter vouches for authors.
+    stage.configure(&format!("{without}\nauthserv_id = \"mx.example.com\""));
+    stage.start();
+    stage.wait_until_well();
+    stage.configure(&without);
+    let output = stage.service(&["reload"]);
+    assert_eq!(output.status.code(), Some(78), "{output:?}");
+    assert!(String::from_utf8(output.stderr).unwrap().contains("sent.authserv_id"));
+    assert_eq!(greeting(UnixStream::connect(&lmtp).unwrap()), "220\r\n");
+}
+
 /// A port that nobody listens at: it was just free.
 fn free_port() -> String {
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
