@@ -204,10 +204,12 @@ const PACKAGE: &str =
 const CI: &str = "it builds; .ci/run runs it";
 const HOURS: &str = "it takes longer than a test may";
 
+const SERVICE: &str = "tests/embedded/service/commands.rs runs it, on a service of its own";
+
 const QUEUE: &str = "tests/embedded/operator/the_queue_by_hand.rs runs it, on a queue of its own";
 
 /// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
-const NOT_RUN: [(&str, &str); 27] = [
+const NOT_RUN: [(&str, &str); 33] = [
     ("cargo build", CI),
     ("cargo fmt --check", CI),
     ("cargo clippy --locked --all-targets --all-features -- -D warnings", CI),
@@ -244,6 +246,12 @@ const NOT_RUN: [(&str, &str); 27] = [
          /usr/bin/maildrop_command.new /usr/bin/maildrop_command",
         PACKAGE,
     ),
+    ("systemctl enable --now maildropd.socket maildropd.service", PACKAGE),
+    ("maildrop_command service status", SERVICE),
+    ("maildrop_command service reload", SERVICE),
+    ("maildrop_command service restart", SERVICE),
+    ("maildrop_command service reopen", SERVICE),
+    ("maildrop_command service stop", SERVICE),
     ("maildrop_command queue list", QUEUE),
     ("maildrop_command queue show ID", QUEUE),
     ("maildrop_command queue show --message ID", QUEUE),
