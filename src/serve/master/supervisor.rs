@@ -229,6 +229,8 @@ impl Supervisor {
                         let ready = match slot.role {
                             Role::Front => accepting,
                             Role::Worker => slot.running().is_some_and(|running| workers.contains(&running.pid)),
+                            // It waits for whatever it lacks.
+                            Role::Runner => slot.running().is_some(),
                         };
                         slot.set_ready(ready, now);
                     }
@@ -284,6 +286,7 @@ impl Supervisor {
                     let Ended { number, pid, end, by_us, said, .. } = one;
                     self.tell_the_front(&Notice::WorkerEnded { number, pid, end, by_us, said }, now);
                 }
+                Role::Runner => {}
             }
         }
         self.slots.retain(|slot| !slot.given_up || slot.running().is_some());
@@ -411,7 +414,7 @@ fn command(program: &Program, start: &Start<'_>, listeners: &Listeners) -> io::R
     for name in OF_SYSTEMD {
         command.env_remove(name);
     }
-    if start.role == Role::Worker {
+    if start.role != Role::Front {
         command.stdin(Stdio::null());
         return Ok((command, None));
     }
