@@ -100,7 +100,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         return Err(ExitCode::NoPerm);
     }
     at_the_door(&site, &recipients)?;
-    let queue = Queue::open(&serve.queue()).map_err(|error| {
+    // Root may write into another user's queue, and makes none.
+    let queue = match Queue::existing(&serve.queue()) {
+        Err(QueueError::NoQueue { .. }) => Queue::open(&serve.queue()),
+        existing => existing,
+    };
+    let queue = queue.map_err(|error| {
         let NotTaken { problem, exit } = not_queued(&error);
         complain(&format!("{problem}\nnothing was accepted"));
         exit
