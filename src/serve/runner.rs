@@ -150,13 +150,13 @@ impl Runner<'_> {
             Handed::Answered(verdicts) => {
                 let settlements: Vec<Settlement> = verdicts.iter().map(settlement).collect();
                 for (recipient, verdict) in claim.envelope().recipients.iter().zip(&verdicts) {
-                    info!(message = id, recipient = recipient.address, %verdict, "a message of the queue was tried");
+                    info!(queue_id = id, recipient = recipient.address, %verdict, "a message of the queue was tried");
                 }
                 claim.settle(&settlements, SystemTime::now())?;
                 return Ok(Next::Go);
             }
             Handed::NotTaken(NotTaken { why, no_service: true }) => {
-                warn!(message = id, why, "no service takes what is in the queue; it waits");
+                warn!(queue_id = id, why, "no service takes what is in the queue; it waits");
                 claim.give_back()?;
                 return Ok(Next::NoBroker);
             }
@@ -166,7 +166,7 @@ impl Runner<'_> {
             Handed::Lost(Lost::Silent) => "the service has not answered in time".into(),
             Handed::Lost(Lost::Nonsense) => "the service's answer makes no sense".into(),
         };
-        warn!(message = id, why = lost, tries = claim.tries() + 1, "a message of the queue is put off");
+        warn!(queue_id = id, why = lost, tries = claim.tries() + 1, "a message of the queue is put off");
         claim.defer(SystemTime::now())?;
         Ok(Next::Go)
     }

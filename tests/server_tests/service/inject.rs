@@ -64,7 +64,8 @@ fn what_is_taken_in_is_delivered_once_and_the_author_gets_a_copy_only_where_that
     assert_eq!([scene.inbox("doug").len(), scene.inbox("scuba").len()], [2, 1]);
     assert_eq!(scene.sent("lisa").len(), 1);
     // By its ID in the queue it is found.
-    let id = String::from_utf8(output.stdout).unwrap().lines().nth(1).unwrap().split(' ').next().unwrap().to_owned();
+    let id =
+        String::from_utf8(output.stdout).unwrap().lines().nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
     let trace = scene.subcommand(&["trace", &id]);
     let told = String::from_utf8(trace.stdout).unwrap();
     assert!(trace.status.success() && told.contains(&scene.message_id("by its author")), "{told}");
