@@ -23,7 +23,7 @@ use sysexits::ExitCode;
 
 /// Deliver mail for Postfix as a service, by LMTP and for thin clients: exactly once, as maildrop_command does.
 ///
-/// It stays in the foreground. It starts a front, which holds the connections, and workers, which deliver; whatever of them
+/// It stays in the foreground. It starts a front, which holds the connections, workers, which deliver, and runners, which take messages out of the file queue; whatever of them
 /// ends is started again. `maildrop_command service` asks how it is, and tells it what to do.
 #[derive(Debug, Parser)]
 #[command(
@@ -70,9 +70,9 @@ struct Arguments {
     /// Where workers connect to, for tests
     #[arg(long, value_name = "PLACE", hide = true)]
     workers: Option<Place>,
-    /// Which part of all messages a runner takes: 0/4, the first of four
-    #[arg(long, value_name = "N/M", hide = true, default_value = "0/1")]
-    slice: Slice,
+    /// Which part of all messages a runner takes: 0/4, the first of four [default: by its number, of serve.runners]
+    #[arg(long, value_name = "N/M", hide = true)]
+    slice: Option<Slice>,
 }
 
 /// What one process of the service does.
@@ -248,11 +248,15 @@ fn be_worker(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
 /// The runner reads no password.
 fn be_runner(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let settings = match begin(Role::Runner, arguments)? {
-        Some(config) => RunnerSettings::of(&config, arguments.slice),
+        Some(config) => {
+            let by_number = || Slice::new(arguments.number.checked_sub(1)?, config.serve.runners);
+            let slice = arguments.slice.or_else(by_number);
+            RunnerSettings::of(&config, slice.ok_or_else(|| unusable("there is no runner of this number"))?)
+        }
         None => {
             log::start(&embedded(arguments)?.log).map_err(unusable)?;
             let directory = arguments.embedded.as_deref().unwrap_or_else(|| "".as_ref());
-            RunnerSettings::embedded(directory, arguments.slice)
+            RunnerSettings::embedded(directory, arguments.slice.unwrap_or(Slice::WHOLE))
         }
     };
     runner::run(&settings).map_err(|error| (ExitCode::CantCreat, error.to_string()))

@@ -210,14 +210,16 @@ fn without_a_broker_nothing_is_lost_or_counted_as_a_try_and_it_is_taken_up_once_
     scene.until(Counts::default());
 }
 
+type Answer = fn(&mut Client, &Request);
+
 #[test]
 fn an_answer_that_is_lost_or_makes_no_sense_puts_the_message_off() {
-    let answers: [&dyn Fn(&mut Client, &Request); 3] = [
+    let answers: [Answer; 3] = [
         // The broker hangs up.
-        &|_, _| (),
+        |_, _| (),
         // Another number of recipients.
-        &|client, request| client.reply(request.id, &[delivered()]),
-        &|client, _| client.say_bytes(b"2.0.0 delivered"),
+        |client, request| client.reply(request.id, &[delivered()]),
+        |client, _| client.say_bytes(b"2.0.0 delivered"),
     ];
     let scene = Scene::new();
     let broker = scene.broker();

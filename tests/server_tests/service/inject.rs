@@ -1,9 +1,10 @@
-//! `inject`: from a file, by the queue, a runner, the front and a worker, into mailboxes; and who is turned away at the door.
+//! `inject`: from a file, by the queue, runners, the front and workers, into mailboxes; and who is turned away at the door.
 
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
 use crate::support::scene::{LISA, Scene};
 use maildrop_command::queue::{Counts, Queue};
+use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Child, Command, Output, Stdio};
 
 on_each_engine!(
@@ -12,10 +13,25 @@ on_each_engine!(
     where_unknown_recipients_are_deferred_whoever_brings_mail_is_told_to_try_later,
 );
 
-/// One process of the service. Dropped, it is killed.
-struct Process(Child);
+/// The service's master. Dropped, it is killed, and all that it has started ends.
+struct Master(Child);
 
-impl Drop for Process {
+impl Master {
+    fn start(scene: &Scene) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+        command.args(["--config", &scene.path("config.toml")]).env_clear().stdin(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+
+    /// Ends the service.
+    fn end(mut self) {
+        kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
+        wait_until("the service ends", || self.0.try_wait().unwrap().is_some());
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Master {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -28,16 +44,10 @@ fn scene(engine: Engine, members: &[&str], unknown: &str) -> Scene {
     scene.configure(|settings| {
         settings.more = format!(
             "[routing]\nunknown = \"{unknown}\"\n[serve]\nruntime_directory = \"{run}\"\nstate_directory = \
-             \"{state}\"\ninject_as_author = true\n"
+             \"{state}\"\ninject_as_author = true\nworkers = 2\nrunners = 2\n"
         );
     });
     scene
-}
-
-fn process(scene: &Scene, role: &str) -> Process {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
-    command.args(["--config", &scene.path("config.toml"), "--role", role]).env_clear().stdin(Stdio::null());
-    Process(command.spawn().unwrap())
 }
 
 fn inject(scene: &Scene, arguments: &[&str], id: &str) -> Output {
@@ -59,8 +69,9 @@ fn what_is_taken_in_is_delivered_once_and_the_author_gets_a_copy_only_where_that
     let output = inject(&scene, &["--recipient", "doug@mail.axial.net", "--as-author"], "by its author");
     assert!(output.status.success(), "{output:?}");
     assert_eq!(counts(&scene), Counts { new: 3, ..Counts::default() });
-    let _service = ["front", "worker", "runner"].map(|role| process(&scene, role));
+    let service = Master::start(&scene);
     wait_until("all is delivered", || counts(&scene) == Counts::default());
+    service.end();
     assert_eq!([scene.inbox("doug").len(), scene.inbox("scuba").len()], [2, 1]);
     assert_eq!(scene.sent("lisa").len(), 1);
     // By its ID in the queue it is found.
