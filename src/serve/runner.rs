@@ -84,7 +84,11 @@ impl RunnerSettings {
 /// Where the queue cannot be opened, or the system gives us no signals.
 pub fn run(settings: &RunnerSettings) -> Result<(), RunnerError> {
     let stop = Stop::on_signals().map_err(|source| RunnerError::System { doing: "setting up signals", source })?;
-    let queue = Queue::open(&settings.queue)?;
+    let queue = match Queue::open(&settings.queue) {
+        // What is delivered makes room.
+        Err(error) if error.is_no_space() => Queue::existing(&settings.queue),
+        opened => opened,
+    }?;
     let mut runner = Runner { settings, queue, stop, pause: BackOff::new(), recovered: None };
     info!(queue = %settings.queue.display(), slice = ?settings.slice, "the runner has begun");
     while !runner.stop.is_told() {
@@ -122,7 +126,7 @@ impl Runner<'_> {
                 self.pause = BackOff::new();
                 Duration::ZERO
             }
-            Ok(Next::NoBroker) => self.pause.wait(),
+            Ok(Next::Pause) => self.pause.wait(),
             Err(error) => {
                 // It is in the queue still: at the latest, it is brought back within a minute.
                 warn!(%error, "what became of a message cannot be written down");
@@ -146,7 +150,7 @@ impl Runner<'_> {
         let request = request(&claim);
         let deadline = Deadline::after(self.settings.deadline);
         let handing = Handing { request: &request, message: claim.message(), caller: &NoCaller, deadline };
-        let lost = match client::hand_over(&self.settings.broker, handing) {
+        let (why, next) = match client::hand_over(&self.settings.broker, handing) {
             Handed::Answered(verdicts) => {
                 let settlements: Vec<Settlement> = verdicts.iter().map(settlement).collect();
                 for (recipient, verdict) in claim.envelope().recipients.iter().zip(&verdicts) {
@@ -158,24 +162,27 @@ impl Runner<'_> {
             Handed::NotTaken(NotTaken { why, no_service: true }) => {
                 warn!(queue_id = id, why, "no service takes what is in the queue; it waits");
                 claim.give_back()?;
-                return Ok(Next::NoBroker);
+                return Ok(Next::Pause);
             }
-            Handed::NotTaken(NotTaken { why, .. }) => why,
-            Handed::CallerGone => "it was taken back".into(),
-            Handed::Lost(Lost::Connection) => "the connection to the service was lost".into(),
-            Handed::Lost(Lost::Silent) => "the service has not answered in time".into(),
-            Handed::Lost(Lost::Nonsense) => "the service's answer makes no sense".into(),
+            // A broker that takes nothing at this moment must not have the whole queue put off at once.
+            Handed::NotTaken(NotTaken { why, .. }) => (why, Next::Pause),
+            Handed::CallerGone => ("it was taken back".into(), Next::Pause),
+            Handed::Lost(Lost::Connection) => ("the connection to the service was lost".into(), Next::Go),
+            Handed::Lost(Lost::Silent) => ("the service has not answered in time".into(), Next::Go),
+            Handed::Lost(Lost::Nonsense) => ("the service's answer makes no sense".into(), Next::Go),
         };
-        warn!(queue_id = id, why = lost, tries = claim.tries() + 1, "a message of the queue is put off");
+        warn!(queue_id = id, why, tries = claim.tries() + 1, "a message of the queue is put off");
         claim.defer(SystemTime::now())?;
-        Ok(Next::Go)
+        Ok(next)
     }
 }
 
 /// How it goes on.
 enum Next {
+    /// With the next message.
     Go,
-    NoBroker,
+    /// After a pause, which is longer each time.
+    Pause,
 }
 
 /// Each try has an id of its own: what the broker still has of an earlier one is another delivery.

@@ -164,6 +164,20 @@ mod tests {
     }
 
     #[test]
+    fn the_author_gets_no_copy_where_the_request_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        // She lives here once she has a mailbox.
+        deliver(directory.path(), &request(&["lisa@x"]), BYTES);
+        for (number, no_sent) in [(2, true), (3, false)] {
+            let bytes = format!("From: lisa@x\r\nMessage-ID: <{number}@x>\r\n\r\nx\r\n").into_bytes();
+            let request = Request { no_sent, size: bytes.len() as u64, ..request(&["doug@x"]) };
+            let verdicts = deliver(directory.path(), &request, &bytes);
+            assert!(verdicts[0].starts_with("2.0.0 INBOX appended"), "{verdicts:?}");
+            assert_eq!(verdicts[0].contains("Sent"), !no_sent, "{verdicts:?}");
+        }
+    }
+
+    #[test]
     fn an_empty_message_is_put_off_for_each_recipient() {
         let directory = tempfile::tempdir().unwrap();
         let verdicts = deliver(directory.path(), &request(&["doug@x", "scuba@x"]), b"");
