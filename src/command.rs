@@ -77,6 +77,8 @@ enum Command {
     /// The named lock: run a command under it, see who holds it, its name in SQL
     #[command(subcommand)]
     Lock(cli::lock::Command),
+    /// Take mail that has no Postfix behind it into the file queue of the service
+    Inject(cli::inject::Arguments),
     /// The file queue of the service: list, show, hold, release, drop
     #[command(subcommand)]
     Queue(cli::queue::Command),
@@ -86,8 +88,8 @@ enum Command {
 }
 
 /// The subcommands by which a command line is told apart from a delivery, even where the rest of it cannot be read.
-const OTHER_SUBCOMMANDS: [&str; 11] =
-    ["migrate", "check", "replay", "trace", "stats", "audit", "prune", "lock", "queue", "service", "help"];
+const OTHER_SUBCOMMANDS: [&str; 12] =
+    ["migrate", "check", "replay", "trace", "stats", "audit", "prune", "lock", "inject", "queue", "service", "help"];
 
 /// The command line's definition, from which its manual pages and completions are made.
 #[must_use]
@@ -135,6 +137,7 @@ fn dispatch(arguments: &[OsString], other: bool) -> ExitCode {
         Some(Command::Audit(arguments)) => cli::audit::run(&arguments),
         Some(Command::Replay(arguments)) => Ok(cli::replay::run(&arguments)),
         Some(Command::Lock(command)) => cli::lock::run(&command),
+        Some(Command::Inject(arguments)) => cli::inject::run(&arguments),
         Some(Command::Queue(command)) => cli::queue::run(&command),
         Some(Command::Service(command)) => cli::service::run(&command),
     };

@@ -29,9 +29,9 @@
 //! | 4 | [`delivery`] | the five steps of one delivery; the verdict's code and text |
 //! | 4 | [`site`] | opens what one delivery needs, by a configuration or in one directory |
 //! | 5 | [`operations`] | trace, stats, audit, prune, check, replay: data out, nothing printed |
+//! | 5 | [`zmtp`] | ZeroMQ's frames and the Paranoid Pirate's words: knows no mail |
 //! | 5 | [`handover`] | what a way in hands over to the service, and what it is told |
 //! | 5 | [`queue`] | what has no Postfix behind it: files that are never lost, claims, slices |
-//! | 5 | [`zmtp`] | ZeroMQ's frames and the Paranoid Pirate's words: knows no mail |
 //! | 6 | [`pipe`] | the way in for pipe(8) and local(8): exit status, one line, watchdog |
 //! | 6 | [`cli`] | what people type |
 //! | 6 | [`serve`] | the service: LMTP, broker, workers, and the master that starts them |

@@ -4,6 +4,7 @@ use crate::base::log;
 use crate::base::terminal::complain_as;
 use crate::config::Config;
 use crate::handover::control;
+use crate::lock::Slice;
 use crate::serve::Place;
 use crate::serve::front::{self, FrontSettings, Inside};
 use crate::serve::lmtp::{Listening, Server};
@@ -11,6 +12,7 @@ use crate::serve::master::child_start::{self, CannotBegin};
 use crate::serve::master::listeners::{self, Listener};
 use crate::serve::master::notice::to_the_master;
 use crate::serve::master::{self, MasterError};
+use crate::serve::runner::{self, RunnerSettings};
 use crate::serve::standing::tell_master;
 use crate::serve::worker::{self, WorkerSettings};
 use crate::site::{Setup, Site};
@@ -21,7 +23,7 @@ use sysexits::ExitCode;
 
 /// Deliver mail for Postfix as a service, by LMTP and for thin clients: exactly once, as maildrop_command does.
 ///
-/// It stays in the foreground. It starts a front, which holds the connections, and workers, which deliver; whatever of them
+/// It stays in the foreground. It starts a front, which holds the connections, workers, which deliver, and runners, which take messages out of the file queue; whatever of them
 /// ends is started again. `maildrop_command service` asks how it is, and tells it what to do.
 #[derive(Debug, Parser)]
 #[command(
@@ -68,6 +70,9 @@ struct Arguments {
     /// Where workers connect to, for tests
     #[arg(long, value_name = "PLACE", hide = true)]
     workers: Option<Place>,
+    /// Which part of all messages a runner takes: 0/4, the first of four [default: by its number, of serve.runners]
+    #[arg(long, value_name = "N/M", hide = true)]
+    slice: Option<Slice>,
 }
 
 /// What one process of the service does.
@@ -77,6 +82,8 @@ enum Role {
     Front,
     /// Delivers messages
     Worker,
+    /// Takes messages out of the file queue, and hands them to the front
+    Runner,
 }
 
 /// The command line's definition, from which its manual page and completions are made.
@@ -94,6 +101,7 @@ pub fn run(arguments: &[OsString]) -> u8 {
         Ok(arguments) => match arguments.role {
             Some(Role::Front) => ended(be_front(&arguments)),
             Some(Role::Worker) => ended(be_worker(&arguments)),
+            Some(Role::Runner) => ended(be_runner(&arguments)),
             None => be_master(&arguments),
         },
         Err(error) => {
@@ -237,6 +245,23 @@ fn be_worker(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     worker::run(&site, settings).map_err(unavailable)
 }
 
+/// The runner reads no password.
+fn be_runner(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
+    let settings = match begin(Role::Runner, arguments)? {
+        Some(config) => {
+            let by_number = || Slice::new(arguments.number.checked_sub(1)?, config.serve.runners);
+            let slice = arguments.slice.or_else(by_number);
+            RunnerSettings::of(&config, slice.ok_or_else(|| unusable("there is no runner of this number"))?)
+        }
+        None => {
+            log::start(&embedded(arguments)?.log).map_err(unusable)?;
+            let directory = arguments.embedded.as_deref().unwrap_or_else(|| "".as_ref());
+            RunnerSettings::embedded(directory, arguments.slice.unwrap_or(Slice::WHOLE))
+        }
+    };
+    runner::run(&settings).map_err(|error| (ExitCode::CantCreat, error.to_string()))
+}
+
 fn embedded(arguments: &Arguments) -> Result<Setup, (ExitCode, String)> {
     match &arguments.embedded {
         Some(directory) if directory.is_absolute() => Setup::embedded(directory).map_err(unusable),
@@ -253,6 +278,7 @@ impl From<Role> for control::Role {
         match role {
             Role::Front => Self::Front,
             Role::Worker => Self::Worker,
+            Role::Runner => Self::Runner,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 pub mod audit;
 pub(crate) mod check;
+pub(crate) mod inject;
 pub(crate) mod lock;
 pub(crate) mod migrate;
 pub(crate) mod prune;

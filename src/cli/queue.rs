@@ -289,7 +289,7 @@ impl QueueOptions {
             }
             ExitCode::Config
         })?;
-        let queue = Queue::existing(&config.serve.state_directory.join("queue")).map_err(|error| failed(&error))?;
+        let queue = Queue::existing(&config.serve.queue()).map_err(|error| failed(&error))?;
         Ok((config, queue))
     }
 }

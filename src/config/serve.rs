@@ -7,7 +7,7 @@ use super::values;
 use super::{Config, Sent, Trust};
 use crate::base::endpoint::Endpoint;
 use serde::Deserialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// `[serve]`
@@ -29,6 +29,11 @@ pub struct Serve {
     pub state_directory: PathBuf,
     /// How many workers there are: so many messages are delivered at once, each with a session of its own with the database.
     pub workers: u32,
+    /// How many processes take messages out of the file queue, each its slice of all Message-IDs: a power of two, so that a change
+    /// splits slices, or joins them, and leaves the others as they are.
+    pub runners: u32,
+    /// Whether `inject --as-author` may vouch for the author of what it takes in, who then gets a copy in Sent.
+    pub inject_as_author: bool,
     /// How many LMTP connections are served at once.
     pub max_connections: u32,
     /// How many recipients one message may have.
@@ -71,6 +76,8 @@ impl Default for Serve {
             runtime_directory: "/run/maildropd".into(),
             state_directory: "/var/lib/maildropd".into(),
             workers: 4,
+            runners: 1,
+            inject_as_author: false,
             max_connections: 100,
             max_recipients: 1000,
             queue_wait: Duration::from_secs(30),
@@ -87,6 +94,18 @@ impl Default for Serve {
 }
 
 impl Serve {
+    /// For the directory of an embedded site: the sockets are in `DIR/run`, the queue is in `DIR/state`.
+    #[must_use]
+    pub fn embedded(directory: &Path) -> Self {
+        Self { runtime_directory: directory.join("run"), state_directory: directory.join("state"), ..Self::default() }
+    }
+
+    /// The folder of the file queue.
+    #[must_use]
+    pub fn queue(&self) -> PathBuf {
+        self.state_directory.join("queue")
+    }
+
     /// The socket that thin clients and runners connect to.
     #[must_use]
     pub fn clients_socket(&self) -> PathBuf {
@@ -241,6 +260,9 @@ impl Config {
             if number == 0 {
                 return wrong(key, "0 would let no message in");
             }
+        }
+        if !serve.runners.is_power_of_two() {
+            return wrong("runners", "it has to be a power of two, such as 1, 2, 4 or 8");
         }
         if serve.recycle_after == 0 {
             return wrong("recycle_after", "0 would let no message in");

@@ -120,6 +120,8 @@ pub enum Role {
     Front,
     /// Delivers one message after the other.
     Worker,
+    /// Takes messages out of the file queue, and hands them to the front.
+    Runner,
 }
 
 impl Role {
@@ -129,6 +131,7 @@ impl Role {
         match self {
             Self::Front => "front",
             Self::Worker => "worker",
+            Self::Runner => "runner",
         }
     }
 }

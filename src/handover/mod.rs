@@ -1,9 +1,10 @@
 //! What a way in hands over to the service, and what it is told: frames that front, thin client, runners and workers understand.
-//! Uses `base` and `delivery`.
+//! Uses `base`, `delivery` and `zmtp`.
 //!
 //! A frame is `MDR1`, the length of its header (four bytes, the highest first), the header (a JSON object), and the bytes of a
 //! message, where one follows. It is one frame of ZMTP, since the Paranoid Pirate's workers take exactly one.
 
+pub(crate) mod client;
 pub mod control;
 mod results;
 
@@ -19,6 +20,9 @@ pub const MARK: &[u8; 4] = b"MDR1";
 
 /// The longest header, in bytes: a thousand recipients, each with an original address, of 300 bytes each, and some more.
 pub const LONGEST_HEADER: usize = 1 << 20;
+
+/// The largest message where the configuration names no limit, in bytes.
+pub const LARGEST_MESSAGE: u64 = 256 << 20;
 
 /// Mark and length.
 const PREFIX: usize = 8;
@@ -62,6 +66,9 @@ pub struct Request {
     /// How long to wait for a lock held elsewhere, in milliseconds, where the way in was told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock_wait_ms: Option<u64>,
+    /// Whether the author gets no copy, whatever the site has chosen: nobody vouches for who it is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_sent: bool,
     /// The size of the message in bytes.
     pub size: u64,
     /// The file that the message is in, by its whole path. `None`: it follows the header.
@@ -167,6 +174,7 @@ mod tests {
             client_address: None,
             sasl_username: None,
             lock_wait_ms: None,
+            no_sent: false,
             size,
             file: None,
         }
@@ -186,6 +194,7 @@ mod tests {
         let message = b"Subject: x\r\n\r\n\0\xff\r\n";
         let headers = [
             (Header::Deliver(request(message.len() as u64)), &message[..]),
+            (Header::Deliver(Request { no_sent: true, ..request(0) }), b""),
             (Header::Deliver(Request { file: Some("/run/x".into()), ..request(1 << 40) }), b""),
             (Header::Received { id: Uuid::from_u128(8) }, b""),
             (Header::Go { id: Uuid::from_u128(8) }, b""),

@@ -4,12 +4,13 @@
 
 use super::incoming::{self, receive};
 use super::standard_streams::StandardStreams;
-use super::via::{self, Handed, Socket};
+use super::via::{self, Handed};
 use crate::base::core_dumps;
 use crate::base::deadline::{self, Deadline};
 use crate::base::log;
 use crate::base::timestamp::duration;
 use crate::delivery::{Deferral, Refusal, Stages, StatusDetail, Verdict};
+use crate::handover::client::Socket;
 use crate::message::{Address, EnvelopeSender, Message};
 use crate::pipe::report;
 use crate::pipe::watchdog::Watchdog;

@@ -9,7 +9,7 @@ use super::handed::Handed;
 use super::place::Place;
 use super::runtime_directory::{self, NoSockets};
 use crate::config::{Config, Serve};
-use crate::handover::LONGEST_HEADER;
+use crate::handover::{LARGEST_MESSAGE, LONGEST_HEADER};
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,8 +18,6 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::info;
 use uuid::Uuid;
 
-/// The largest message where the configuration names no limit.
-const LARGEST_MESSAGE: u64 = 256 << 20;
 /// How many workers may be connected for each one that is to be there: those that leave are replaced at the same time.
 const SPARE_WORKERS: usize = 4;
 
@@ -52,7 +50,7 @@ impl FrontSettings {
     /// For the directory of an embedded site.
     #[must_use]
     pub fn embedded(directory: &Path) -> Self {
-        let serve = super::embedded(directory);
+        let serve = Serve::embedded(directory);
         let deadline = crate::base::deadline::OF_A_DELIVERY;
         Self::with(&serve, serve.queue_wait.min(deadline / 2), deadline, None)
     }

@@ -173,7 +173,7 @@ impl Site {
         let mut destinations = self.destinations(message, envelopes, database)?;
         for (destination, envelope) in destinations.recipients.iter_mut().zip(envelopes) {
             if let Err(refusal @ Refusal::UnknownRecipient) = destination {
-                *refusal = match self.refuse(envelope, database) {
+                *refusal = match self.refuse(&envelope.recipient, database) {
                     // The session is of no use to the others either.
                     Refusal::Deferred(Deferral::Database(error)) if error.a_new_session_can_help() => {
                         return Err(Deferral::Database(error));

@@ -1,10 +1,10 @@
 //! Where the copies of one message go: to the recipient's mailbox, by the table of addresses, and to the author's Sent, where the
 //! author is vouched for.
 
-use super::{Envelope, Kind, Site};
+use super::{Configured, Envelope, Kind, Site};
 use crate::config::{self, Trust};
 use crate::delivery::{Deferral, Refusal};
-use crate::ledger::{Database, Destination};
+use crate::ledger::{AddressBook, Database, Destination};
 use crate::message::authentication_results::Vouched;
 use crate::message::{Address, Message, Role};
 use crate::routing::{Party, Route};
@@ -61,15 +61,7 @@ impl Site {
         }
         let lookups: Vec<&str> = lookups.iter().map(String::as_str).collect();
         let book = database.look_up(&lookups, self.way_in()).map_err(Deferral::Database)?;
-        let recipient = |envelope: &Envelope| match router.route(&envelope.recipient, Party::Recipient, &book) {
-            Route::To(destination) => Ok(destination),
-            Route::Unknown => Err(match site.config.routing.unknown {
-                config::UnknownRecipient::Reject => Refusal::UnknownRecipient,
-                config::UnknownRecipient::Defer => Deferral::UnknownRecipient.into(),
-            }),
-            Route::TableEmpty => Err(Deferral::NobodyKnown.into()),
-        };
-        let recipients = envelopes.iter().map(recipient).collect();
+        let recipients = envelopes.iter().map(|to| site.recipient(&to.recipient, &book)).collect();
         let sender = match author.map(|author| router.route(author, Party::Sender, &book)) {
             Some(Route::To(destination)) => Some(destination),
             Some(Route::Unknown | Route::TableEmpty) | None => None,
@@ -77,16 +69,58 @@ impl Site {
         Ok(Destinations { recipients, sender, proven: book.proven })
     }
 
+    /// Says of each of these recipients whether mail for it can be taken in: at a door behind which nobody hears of a refusal any
+    /// more. For one that is unknown, that is committed by the database, as for a delivery.
+    ///
+    /// # Errors
+    /// Where the database cannot say.
+    pub(crate) fn at_the_door(
+        &self,
+        recipients: &[Address],
+        database: &mut dyn Database,
+    ) -> Result<Vec<Result<(), Refusal>>, Deferral> {
+        // Each address has a mailbox in the directory of an embedded site.
+        let Some(site) = self.as_configured() else { return Ok(vec![Ok(()); recipients.len()]) };
+        let mut lookups = Vec::new();
+        for lookup in recipients.iter().flat_map(|to| site.router.lookups(to, Party::Recipient)) {
+            if !lookups.contains(&lookup) {
+                lookups.push(lookup);
+            }
+        }
+        let lookups: Vec<&str> = lookups.iter().map(String::as_str).collect();
+        let book = database.look_up(&lookups, self.way_in()).map_err(Deferral::Database)?;
+        let known = |to: &Address| match site.recipient(to, &book) {
+            Ok(_) => Ok(()),
+            Err(Refusal::UnknownRecipient) => Err(self.refuse(to, database)),
+            Err(other) => Err(other),
+        };
+        Ok(recipients.iter().map(known).collect())
+    }
+
     /// Refuses the recipient for good if the database commits that it is unknown; otherwise defers. A read alone does not count:
     /// a replica that lags behind may not have the address yet.
-    pub(super) fn refuse(&self, envelope: &Envelope, database: &mut dyn Database) -> Refusal {
+    pub(super) fn refuse(&self, recipient: &Address, database: &mut dyn Database) -> Refusal {
         let Some(site) = self.as_configured() else { return Deferral::NobodyKnown.into() };
-        let lookups = site.router.lookups(&envelope.recipient, Party::Recipient);
+        let lookups = site.router.lookups(recipient, Party::Recipient);
         let lookups: Vec<&str> = lookups.iter().map(String::as_str).collect();
         match database.refuse(&self.host, &lookups) {
             Ok(true) => Refusal::UnknownRecipient,
             Ok(false) => Deferral::AddressesChanged.into(),
             Err(error) => Deferral::Database(error).into(),
+        }
+    }
+}
+
+impl Configured {
+    /// Where mail for this address goes, by what the database knows of it.
+    fn recipient(&self, address: &Address, book: &AddressBook) -> Result<Destination, Refusal> {
+        match self.router.route(address, Party::Recipient, book) {
+            Route::To(destination) => Ok(destination),
+            Route::Unknown => Err(match self.config.routing.unknown {
+                config::UnknownRecipient::Reject => Refusal::UnknownRecipient,
+                config::UnknownRecipient::Defer => Deferral::UnknownRecipient.into(),
+            }),
+            Route::TableEmpty => Err(Deferral::NobodyKnown.into()),
         }
     }
 }

@@ -44,6 +44,7 @@ mod the_first_verdict_is_the_last_word;
 mod the_floors;
 mod the_ledger_remembers;
 mod the_lmtp_server;
+mod the_runner;
 mod the_watchdog_ends_what_hangs;
 mod what_comes_first_is_there;
 mod what_others_see_of_it;

@@ -6,13 +6,14 @@ use maildrop_command::delivery::Verdict;
 use maildrop_command::handover::{Header, MARK, Reply, Request, Told};
 use maildrop_command::zmtp::{Blocking, BlockingError, Settings, SocketType, from_client, to_client};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 use uuid::Uuid;
 
 /// Where clients connect to.
 pub struct Broker {
-    folder: tempfile::TempDir,
+    socket: PathBuf,
+    _folder: Option<tempfile::TempDir>,
     listener: UnixListener,
 }
 
@@ -26,12 +27,19 @@ fn patience() -> Instant {
 impl Broker {
     pub fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(folder.path().join("clients.sock")).unwrap();
-        Self { folder, listener }
+        let broker = Self::at(folder.path());
+        Self { _folder: Some(folder), ..broker }
+    }
+
+    /// In the runtime directory of a service.
+    pub fn at(folder: &Path) -> Self {
+        let socket = folder.join("clients.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        Self { socket, _folder: None, listener }
     }
 
     pub fn socket(&self) -> PathBuf {
-        self.folder.path().join("clients.sock")
+        self.socket.clone()
     }
 
     /// The next client.
@@ -83,6 +91,13 @@ impl Client {
             Some((Header::Deliver(request), message)) => (request, message),
             other => panic!("no message: {other:?}"),
         }
+    }
+
+    /// Says that the message has arrived, and hears that it may begin.
+    #[track_caller]
+    pub fn receive_and_go(&mut self, request: &Request) {
+        self.say(&Header::Received { id: request.id });
+        assert_eq!(self.hear(), Some((Header::Go { id: request.id }, Vec::new())));
     }
 
     pub fn say(&mut self, header: &Header) {

@@ -114,7 +114,8 @@ pub fn spans() -> Vec<Line> {
 }
 
 /// The subcommands, by which an excerpt in the text is known as one of ours though it leaves out the program's name.
-const SUBCOMMANDS: [&str; 9] = ["migrate", "check", "trace", "stats", "audit", "prune", "replay", "lock", "queue"];
+const SUBCOMMANDS: [&str; 10] =
+    ["migrate", "check", "trace", "stats", "audit", "prune", "replay", "lock", "queue", "inject"];
 
 /// The command lines of this program in the text itself: `maildrop_command trace`, `replay --owed`.
 pub fn commands_in_the_text() -> Vec<Line> {
@@ -206,10 +207,11 @@ const HOURS: &str = "it takes longer than a test may";
 
 const SERVICE: &str = "tests/embedded/service/commands.rs runs it, on a service of its own";
 
+const INJECT: &str = "tests/embedded/operator/inject_on_one_machine.rs and tests/server_tests/service/inject.rs run it";
 const QUEUE: &str = "tests/embedded/operator/the_queue_by_hand.rs runs it, on a queue of its own";
 
 /// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
-const NOT_RUN: [(&str, &str); 33] = [
+const NOT_RUN: [(&str, &str); 35] = [
     ("cargo build", CI),
     ("cargo fmt --check", CI),
     ("cargo clippy --locked --all-targets --all-features -- -D warnings", CI),
@@ -258,6 +260,8 @@ const NOT_RUN: [(&str, &str); 33] = [
     ("maildrop_command queue hold ID", QUEUE),
     ("maildrop_command queue release ID", QUEUE),
     ("maildrop_command queue drop --yes ID", QUEUE),
+    ("maildrop_command inject", INJECT),
+    ("maildrop_command inject --sender ADDRESS --recipient ADDRESS FILE", INJECT),
     ("journalctl --grep relay=maildrop", "the test's mail hosts have no journald"),
     (
         "setpriv --reuid 1000 --regid 1000 --clear-groups maildrop_command …",

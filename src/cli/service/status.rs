@@ -62,6 +62,7 @@ fn row(process: &Process) -> [String; 6] {
     let name = match process.role {
         Role::Front => "front".into(),
         Role::Worker => format!("worker {}", process.number),
+        Role::Runner => format!("runner {}", process.number),
     };
     let state = match (process.pid, process.starts_in_s) {
         (Some(_), _) if process.ending => "ending".into(),

@@ -437,6 +437,7 @@ impl Session {
             client_address: forwarded.client_address,
             sasl_username: None,
             lock_wait_ms: None,
+            no_sent: false,
             size,
             file,
         };

@@ -83,7 +83,7 @@ impl Supervisor {
             stopping.at_once_at = Some(now);
             return;
         }
-        info!("the service ends: the front first, then the workers, each after what it has in hand");
+        info!("the service ends: the front and the runners first, then the workers, each after what it has in hand");
         self.systemd.stopping();
         let patience = self.patience();
         self.mode =
@@ -92,6 +92,8 @@ impl Supervisor {
             self.control.answer(who, &Answer::failed("the service ends"), now);
         }
         self.tell_to_end(Role::Front, now, patience);
+        // The front answers for what they have handed to it.
+        self.tell_to_end(Role::Runner, now, patience);
     }
 
     /// Goes on with ending the service; whether all have ended.
@@ -103,6 +105,7 @@ impl Supervisor {
             stopping.at_once_at = None;
             self.tell_to_end(Role::Front, now, LAST_GRACE);
             self.tell_to_end(Role::Worker, now, LAST_GRACE);
+            self.tell_to_end(Role::Runner, now, LAST_GRACE);
         } else if !front_runs && !std::mem::replace(&mut stopping.front_has_ended, true) {
             let patience = self.patience();
             self.tell_to_end(Role::Worker, now, patience);
@@ -148,15 +151,15 @@ impl Supervisor {
         let (generation, patience) = (self.generation, self.patience());
         let is_old = |slot: &Slot| slot.running().is_some_and(|running| running.generation < generation);
         let front_is_up = self.slots.iter().any(|slot| slot.role == Role::Front && slot.is_ready());
-        // Without a front nobody knows which workers are up.
+        // Without a front nobody knows which workers are up. A runner waits for whatever it lacks.
         let is_up =
-            |slot: &Slot| slot.is_ready() || (!front_is_up && slot.role == Role::Worker && slot.running().is_some());
+            |slot: &Slot| slot.is_ready() || (!front_is_up && slot.role != Role::Front && slot.running().is_some());
         let all_new_are_up = self.slots.iter().filter(|slot| !is_old(slot)).all(is_up);
         let one_ends = self.slots.iter().filter_map(Slot::running).any(Running::is_told_to_end);
         if !all_new_are_up || one_ends {
             return;
         }
-        // The workers, then the front: it has no work for those that come to it, and waits for nobody.
+        // The workers and runners, then the front: it has no work for those that come to it, and waits for nobody.
         let mut old: Vec<&mut Slot> = self.slots.iter_mut().filter(|slot| is_old(slot)).collect();
         old.sort_by_key(|slot| (slot.role == Role::Front, slot.number));
         if let Some((name, running)) = old.into_iter().next().and_then(|slot| Some((slot.name(), slot.running_mut()?)))

@@ -91,6 +91,7 @@ impl Slot {
         match self.role {
             Role::Front => "the front".into(),
             Role::Worker => format!("worker {}", self.number),
+            Role::Runner => format!("runner {}", self.number),
         }
     }
 

@@ -43,7 +43,7 @@ pub(super) struct Supervisor {
     pub(super) file: PathBuf,
     pub(super) config: Config,
     pub(super) program: Program,
-    /// The front, then the workers by their numbers.
+    /// The front, then the workers and the runners by their numbers.
     pub(super) slots: Vec<Slot>,
     pub(super) listeners: Listeners,
     pub(super) control: Control,
@@ -229,6 +229,8 @@ impl Supervisor {
                         let ready = match slot.role {
                             Role::Front => accepting,
                             Role::Worker => slot.running().is_some_and(|running| workers.contains(&running.pid)),
+                            // It waits for whatever it lacks.
+                            Role::Runner => slot.running().is_some(),
                         };
                         slot.set_ready(ready, now);
                     }
@@ -284,6 +286,7 @@ impl Supervisor {
                     let Ended { number, pid, end, by_us, said, .. } = one;
                     self.tell_the_front(&Notice::WorkerEnded { number, pid, end, by_us, said }, now);
                 }
+                Role::Runner => {}
             }
         }
         self.slots.retain(|slot| !slot.given_up || slot.running().is_some());
@@ -365,7 +368,9 @@ impl Supervisor {
     /// Makes as many slots as the configuration wants.
     pub(super) fn fit_slots(&mut self, now: Instant) {
         let restarts = self.restarts();
-        let wanted = [(Role::Front, 1)].into_iter().chain((1..=self.config.serve.workers).map(|n| (Role::Worker, n)));
+        let (workers, runners) = (self.config.serve.workers, self.config.serve.runners);
+        let wanted = [(Role::Front, 1)].into_iter().chain((1..=workers).map(|n| (Role::Worker, n)));
+        let wanted = wanted.chain((1..=runners).map(|n| (Role::Runner, n)));
         for (role, number) in wanted {
             match self.slots.iter_mut().find(|slot| (slot.role, slot.number) == (role, number)) {
                 Some(slot) => slot.given_up = false,
@@ -373,7 +378,11 @@ impl Supervisor {
             }
         }
         for slot in &mut self.slots {
-            slot.given_up = slot.role == Role::Worker && slot.number > self.config.serve.workers;
+            slot.given_up = match slot.role {
+                Role::Front => false,
+                Role::Worker => slot.number > workers,
+                Role::Runner => slot.number > runners,
+            };
         }
         self.slots.retain(|slot| !slot.given_up || slot.running().is_some());
     }
@@ -411,7 +420,7 @@ fn command(program: &Program, start: &Start<'_>, listeners: &Listeners) -> io::R
     for name in OF_SYSTEMD {
         command.env_remove(name);
     }
-    if start.role == Role::Worker {
+    if start.role != Role::Front {
         command.stdin(Stdio::null());
         return Ok((command, None));
     }

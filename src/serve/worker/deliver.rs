@@ -23,6 +23,9 @@ pub(super) fn to_all(
     left: Duration,
 ) -> Vec<Verdict> {
     let (began, deadline) = (Instant::now(), Deadline::after(left));
+    // Where nobody vouches for the author.
+    let without_sent = request.no_sent.then(|| site.clone().without_sent_copies());
+    let site = without_sent.as_ref().unwrap_or(site);
     let message = match message(request, bytes, messages) {
         Ok(message) => message,
         Err(verdict) => {
@@ -135,6 +138,7 @@ mod tests {
             client_address: None,
             sasl_username: None,
             lock_wait_ms: None,
+            no_sent: false,
             size: BYTES.len() as u64,
             file: None,
         }
@@ -157,6 +161,20 @@ mod tests {
         assert_eq!(second, "4.3.5 the envelope recipient: it has no @domain");
         assert!(third.starts_with("2.0.0 INBOX appended"), "{third}");
         assert_eq!(fourth, first);
+    }
+
+    #[test]
+    fn the_author_gets_no_copy_where_the_request_says_so() {
+        let directory = tempfile::tempdir().unwrap();
+        // She lives here once she has a mailbox.
+        deliver(directory.path(), &request(&["lisa@x"]), BYTES);
+        for (number, no_sent) in [(2, true), (3, false)] {
+            let bytes = format!("From: lisa@x\r\nMessage-ID: <{number}@x>\r\n\r\nx\r\n").into_bytes();
+            let request = Request { no_sent, size: bytes.len() as u64, ..request(&["doug@x"]) };
+            let verdicts = deliver(directory.path(), &request, &bytes);
+            assert!(verdicts[0].starts_with("2.0.0 INBOX appended"), "{verdicts:?}");
+            assert_eq!(verdicts[0].contains("Sent"), !no_sent, "{verdicts:?}");
+        }
     }
 
     #[test]

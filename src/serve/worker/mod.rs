@@ -61,7 +61,7 @@ impl WorkerSettings {
     #[must_use]
     pub fn embedded(directory: &std::path::Path) -> Self {
         let front = super::front::FrontSettings::embedded(directory);
-        Self::with(&super::embedded(directory), front.longest_frame)
+        Self::with(&Serve::embedded(directory), front.longest_frame)
     }
 
     fn with(serve: &Serve, longest_frame: usize) -> Self {

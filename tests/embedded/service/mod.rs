@@ -5,6 +5,7 @@ mod a_worker_that_ends;
 mod commands;
 mod death_and_restart;
 mod listening;
+mod runners;
 mod stage;
 mod support;
 mod the_end;

@@ -66,7 +66,7 @@ impl Stage {
         fs::write(self.path("config.toml"), text).unwrap();
     }
 
-    /// How whoever is so called behaves from his next start on: `front`, `worker`, `worker 2`.
+    /// How whoever is so called behaves from his next start on: `front`, `worker`, `worker 2`, `runner`.
     pub fn let_behave(&self, who: &str, how: &str) {
         fs::write(self.path(who), how).unwrap();
     }
@@ -160,7 +160,8 @@ pub fn send(name: &str, pid: u64) {
 
 /// The process ids of front and workers.
 pub fn pids(status: &Value) -> Vec<u64> {
-    status["processes"].as_array().unwrap().iter().filter_map(|one| one["pid"].as_u64()).collect()
+    let all = status["processes"].as_array().unwrap().iter();
+    all.filter(|one| one["role"] != "runner").filter_map(|one| one["pid"].as_u64()).collect()
 }
 
 /// Whether there is such a process: not one that has ended, and that nobody has waited for.
@@ -177,7 +178,7 @@ fn a_master() {
     let start = move |start: &Start<'_>| {
         let folder = start.file.parent().unwrap();
         let subject = json!({
-            "folder": folder, "front": start.role == Role::Front, "number": start.number, "file": start.file,
+            "folder": folder, "role": start.role, "number": start.number, "file": start.file,
             "checked": start.checked, "master": std::process::id(),
         });
         child(PROCESS, &subject.to_string())
@@ -191,7 +192,7 @@ fn a_master() {
     }
 }
 
-/// The front, or a worker.
+/// The front, a worker, or a runner.
 #[test]
 fn a_process() {
     let Some(subject) = subject() else { return };
@@ -200,9 +201,9 @@ fn a_process() {
     let subject: Value = serde_json::from_str(&subject).unwrap();
     let path = |key: &str| PathBuf::from(subject[key].as_str().unwrap());
     let (folder, number) = (path("folder"), subject["number"].as_u64().unwrap());
-    let front = subject["front"] == true;
-    let (role, name) =
-        if front { (Role::Front, "front".to_owned()) } else { (Role::Worker, format!("worker {number}")) };
+    let role: Role = serde_json::from_value(subject["role"].clone()).unwrap();
+    let front = role == Role::Front;
+    let name = if front { "front".to_owned() } else { format!("{} {number}", role.as_str()) };
     let master = u32::try_from(subject["master"].as_u64().unwrap()).unwrap();
     let behaviour = |name: &str| fs::read_to_string(folder.join(name)).ok();
     let behaviour = behaviour(&name).or_else(|| behaviour(name.split(' ').next().unwrap())).unwrap_or_default();
@@ -230,7 +231,7 @@ fn a_process() {
             thread::spawn(move || greet(&listener));
         }
     } else {
-        assert!(listeners.is_empty(), "a worker gets no listener");
+        assert!(listeners.is_empty(), "workers and runners get no listener");
         fs::write(folder.join(format!("up.{}", std::process::id())), "").unwrap();
     }
     wait_for_the_end(ends, &behaviour, &folder, &name)
@@ -238,7 +239,9 @@ fn a_process() {
 
 fn wait_for_the_end(mut ends: Signals, behaviour: &str, folder: &Path, name: &str) {
     for _ in ends.forever() {
-        note(folder, "ends", &format!("{name} is told to end"));
+        // Runners end beside the front.
+        let file = if name.starts_with("runner") { "ends of runners" } else { "ends" };
+        note(folder, file, &format!("{name} is told to end"));
         if behaviour == "deaf" {
             continue;
         }
@@ -246,7 +249,7 @@ fn wait_for_the_end(mut ends: Signals, behaviour: &str, folder: &Path, name: &st
         while behaviour == "slow" && !folder.join("finish").exists() {
             thread::sleep(Duration::from_millis(5));
         }
-        note(folder, "ends", &format!("{name} ends"));
+        note(folder, file, &format!("{name} ends"));
         std::process::exit(0);
     }
 }

@@ -205,6 +205,7 @@ pub fn request(to: &[&str], message: &[u8]) -> Request {
         client_address: None,
         sasl_username: None,
         lock_wait_ms: Some(120_000),
+        no_sent: false,
         size: message.len() as u64,
         file: None,
     }

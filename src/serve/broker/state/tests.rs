@@ -92,6 +92,7 @@ pub(super) fn request(id: u128, to: &[&str]) -> Request {
         client_address: None,
         sasl_username: None,
         lock_wait_ms: None,
+        no_sent: false,
         size: BYTES.len() as u64,
         file: None,
     }

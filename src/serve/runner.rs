@@ -1,0 +1,252 @@
+//! A runner: a process that takes its slice of the file queue, the oldest message first, and hands one after the other to the
+//! broker, as any client does.
+//!
+//! | what becomes of a message | what the runner does |
+//! |---|---|
+//! | delivered (2.x) | removes it |
+//! | put off (4.x) | puts it off by the queue's own pauses |
+//! | refused (5.x) | keeps it in `refused/` with the reason: nobody is there who could be told |
+//! | nobody knows: the connection was lost after Go, or the answer makes no sense | puts it off: the ledger tells the next try |
+//! | not taken by a broker that is there | puts it off: it may be the message, and others have their turn |
+//! | no broker is there | gives it back as it was, and waits: each other message would fare the same |
+//!
+//! A runner that dies leaves its claim to the next one: see [`Queue::recover`].
+
+use crate::base::deadline::{self, Deadline};
+use crate::config::{Config, Serve};
+use crate::delivery::{NoCaller, Verdict};
+use crate::handover::client::{self, Handed, Handing, Lost, NotTaken, Socket};
+use crate::handover::{Recipient, Request};
+use crate::lock::Slice;
+use crate::queue::{Claim, Queue, QueueError, Settlement};
+use crate::zmtp::BackOff;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, retry_on_intr};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+use thiserror::Error;
+use tracing::{info, warn};
+use uuid::Uuid;
+
+/// How long an empty queue is left alone. inotify(7) would tell of new files at once, but not of those whose next try is due, nor of
+/// those that another runner gives back for their lock; and to list an empty folder each second costs next to nothing.
+const LOOK_EACH: Duration = Duration::from_secs(1);
+/// How often it is looked for what runners have left behind that are gone.
+const RECOVER_EACH: Duration = Duration::from_mins(1);
+
+/// What a runner goes by.
+#[derive(Clone, Debug)]
+pub struct RunnerSettings {
+    /// The folder of the queue.
+    queue: PathBuf,
+    /// Where the broker listens for clients.
+    broker: Socket,
+    /// How long one delivery may take.
+    deadline: Duration,
+    /// Its part of all messages.
+    slice: Slice,
+}
+
+/// Why there can be no runner.
+#[derive(Debug, Error)]
+pub enum RunnerError {
+    #[error("{doing}: {source}")]
+    System { doing: &'static str, source: io::Error },
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+}
+
+impl RunnerSettings {
+    /// As a configuration says.
+    #[must_use]
+    pub fn of(config: &Config, slice: Slice) -> Self {
+        Self::with(&config.serve, config.delivery.deadline, slice)
+    }
+
+    /// For the directory of an embedded site.
+    #[must_use]
+    pub fn embedded(directory: &Path, slice: Slice) -> Self {
+        Self::with(&Serve::embedded(directory), deadline::OF_A_DELIVERY, slice)
+    }
+
+    fn with(serve: &Serve, deadline: Duration, slice: Slice) -> Self {
+        Self { queue: serve.queue(), broker: Socket::Unix(serve.clients_socket()), deadline, slice }
+    }
+}
+
+/// Hands out what is in the queue, until SIGTERM or SIGINT, and then until the message in hand has its answer.
+///
+/// # Errors
+/// Where the queue cannot be opened, or the system gives us no signals.
+pub fn run(settings: &RunnerSettings) -> Result<(), RunnerError> {
+    let stop = Stop::on_signals().map_err(|source| RunnerError::System { doing: "setting up signals", source })?;
+    let queue = match Queue::open(&settings.queue) {
+        // What is delivered makes room.
+        Err(error) if error.is_no_space() => Queue::existing(&settings.queue),
+        opened => opened,
+    }?;
+    let mut runner = Runner { settings, queue, stop, pause: BackOff::new(), recovered: None };
+    info!(queue = %settings.queue.display(), slice = ?settings.slice, "the runner has begun");
+    while !runner.stop.is_told() {
+        let wait = runner.once();
+        runner.stop.wait(wait).map_err(|source| RunnerError::System { doing: "waiting", source })?;
+    }
+    info!("the runner has ended");
+    Ok(())
+}
+
+struct Runner<'a> {
+    settings: &'a RunnerSettings,
+    queue: Queue,
+    stop: Stop,
+    /// Before the next look, where the system fails us or no broker is there.
+    pause: BackOff,
+    /// When it was last looked for what runners have left behind.
+    recovered: Option<Instant>,
+}
+
+impl Runner<'_> {
+    /// One message, if there is one; says how long to wait before the next.
+    fn once(&mut self) -> Duration {
+        self.recover();
+        let claim = match self.queue.claim(self.settings.slice, SystemTime::now()) {
+            Ok(Some(claim)) => claim,
+            Ok(None) => return LOOK_EACH,
+            Err(error) => {
+                warn!(%error, "no message can be claimed");
+                return self.pause.wait();
+            }
+        };
+        match self.run(claim) {
+            Ok(Next::Go) => {
+                self.pause = BackOff::new();
+                Duration::ZERO
+            }
+            Ok(Next::Pause) => self.pause.wait(),
+            Err(error) => {
+                // It is in the queue still: at the latest, it is brought back within a minute.
+                warn!(%error, "what became of a message cannot be written down");
+                self.pause.wait()
+            }
+        }
+    }
+
+    fn recover(&mut self) {
+        if self.recovered.is_some_and(|at| at.elapsed() < RECOVER_EACH) {
+            return;
+        }
+        self.recovered = Some(Instant::now());
+        if let Err(error) = self.queue.recover(SystemTime::now()) {
+            warn!(%error, "what was left behind in the queue cannot be put right");
+        }
+    }
+
+    fn run(&self, claim: Claim) -> Result<Next, QueueError> {
+        let id = claim.name().id();
+        let request = request(&claim);
+        let deadline = Deadline::after(self.settings.deadline);
+        let handing = Handing { request: &request, message: claim.message(), caller: &NoCaller, deadline };
+        let (why, next) = match client::hand_over(&self.settings.broker, handing) {
+            Handed::Answered(verdicts) => {
+                let settlements: Vec<Settlement> = verdicts.iter().map(settlement).collect();
+                for (recipient, verdict) in claim.envelope().recipients.iter().zip(&verdicts) {
+                    info!(queue_id = id, recipient = recipient.address, %verdict, "a message of the queue was tried");
+                }
+                claim.settle(&settlements, SystemTime::now())?;
+                return Ok(Next::Go);
+            }
+            Handed::NotTaken(NotTaken { why, no_service: true }) => {
+                warn!(queue_id = id, why, "no service takes what is in the queue; it waits");
+                claim.give_back()?;
+                return Ok(Next::Pause);
+            }
+            // A broker that takes nothing at this moment must not have the whole queue put off at once.
+            Handed::NotTaken(NotTaken { why, .. }) => (why, Next::Pause),
+            Handed::CallerGone => ("it was taken back".into(), Next::Pause),
+            Handed::Lost(Lost::Connection) => ("the connection to the service was lost".into(), Next::Go),
+            Handed::Lost(Lost::Silent) => ("the service has not answered in time".into(), Next::Go),
+            Handed::Lost(Lost::Nonsense) => ("the service's answer makes no sense".into(), Next::Go),
+        };
+        warn!(queue_id = id, why, tries = claim.tries() + 1, "a message of the queue is put off");
+        claim.defer(SystemTime::now())?;
+        Ok(next)
+    }
+}
+
+/// How it goes on.
+enum Next {
+    /// With the next message.
+    Go,
+    /// After a pause, which is longer each time.
+    Pause,
+}
+
+/// Each try has an id of its own: what the broker still has of an earlier one is another delivery.
+fn request(claim: &Claim) -> Request {
+    let (envelope, id) = (claim.envelope(), claim.name().id());
+    let recipient = |recipient: &crate::queue::Recipient| Recipient {
+        address: recipient.address.clone(),
+        original: recipient.original.clone(),
+    };
+    Request {
+        id: Uuid::now_v7(),
+        time_left_ms: 0,
+        sender: envelope.sender.clone(),
+        recipients: envelope.recipients.iter().map(recipient).collect(),
+        // By it the log and `trace` find the message, as they find one of Postfix's.
+        queue_id: Some(id),
+        client_address: None,
+        // Who logs in at Postfix is vouched for in the same way.
+        sasl_username: envelope.vouches.then(|| envelope.sender.clone()).filter(|sender| !sender.is_empty()),
+        lock_wait_ms: None,
+        no_sent: !envelope.may_owe_sent,
+        size: claim.message().len() as u64,
+        file: None,
+    }
+}
+
+fn settlement(verdict: &Verdict) -> Settlement {
+    match verdict.class() {
+        2 => Settlement::Delivered,
+        5 => Settlement::Refused(verdict.to_string()),
+        _ => Settlement::Deferred,
+    }
+}
+
+/// Whether this process was told to end.
+struct Stop {
+    told: Arc<AtomicBool>,
+    woken: UnixStream,
+}
+
+impl Stop {
+    fn on_signals() -> io::Result<Self> {
+        let (woken, wake) = UnixStream::pair()?;
+        let told = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+            // The flag first: who is woken looks at it.
+            signal_hook::flag::register(signal, Arc::clone(&told))?;
+            signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
+        }
+        Ok(Self { told, woken })
+    }
+
+    fn is_told(&self) -> bool {
+        self.told.load(Ordering::Acquire)
+    }
+
+    /// Waits for so long, or until it is told.
+    fn wait(&self, span: Duration) -> io::Result<()> {
+        let until = Instant::now() + span;
+        retry_on_intr(|| {
+            let left = until.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
+            poll(&mut [PollFd::new(&self.woken, PollFlags::IN)], Some(&left))
+        })?;
+        Ok(())
+    }
+}

@@ -1,0 +1,368 @@
+//! `maildropd --role runner`: what is in the file queue reaches the broker, and is settled by what that says; the broker is played.
+
+use crate::broker::{Broker, Client};
+use crate::program::wait_until;
+use maildrop_command::delivery::{StatusDetail, Verdict};
+use maildrop_command::handover::Request;
+use maildrop_command::lock::LockName;
+use maildrop_command::queue::{Counts, Entry, NewMail, Queue, Recipient, State};
+use rustix::process::{Pid, Signal, kill_process};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+const MESSAGE: &[u8] = b"From: lisa@gmail.com\nMessage-ID: <1@x>\n\nHello\0\xff\r\n\n";
+
+struct Scene {
+    folder: tempfile::TempDir,
+    queue: Queue,
+}
+
+/// A runner. Dropped, it is killed.
+struct Runner(Child);
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        // A runner needs neither password nor server.
+        let text = format!(
+            "[database]\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
+             [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n\
+             [log]\nto = \"file\"\nfile = {:?}\n[serve]\nstate_directory = {:?}\nruntime_directory = {:?}\n",
+            path("log"),
+            path("state"),
+            path("run"),
+        );
+        std::fs::write(path("config.toml"), text).unwrap();
+        std::fs::create_dir(path("run")).unwrap();
+        let queue = Queue::open(&path("state/queue")).unwrap();
+        Self { folder, queue }
+    }
+
+    fn broker(&self) -> Broker {
+        Broker::at(&self.folder.path().join("run"))
+    }
+
+    fn runner(&self) -> Runner {
+        self.runner_of("0/1")
+    }
+
+    fn runner_of(&self, slice: &str) -> Runner {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+        command.arg("--config").arg(self.folder.path().join("config.toml")).args(["--role=runner", "--slice", slice]);
+        Runner(command.env_clear().stdin(Stdio::null()).spawn().unwrap())
+    }
+
+    /// Puts a message into the queue, which came so long ago.
+    fn enqueue(&self, lock: &str, recipients: &[&str], ago: u64) -> String {
+        let recipient = |address: &&str| Recipient { address: (*address).into(), original: None };
+        let mail = NewMail { recipients: recipients.iter().map(recipient).collect(), ..mail() };
+        self.put(lock, mail, ago)
+    }
+
+    fn put(&self, lock: &str, mail: NewMail, ago: u64) -> String {
+        let (lock, at) = (LockName::new("maildrop", lock.as_bytes()), SystemTime::now() - Duration::from_secs(ago));
+        self.queue.enqueue(&lock, mail, MESSAGE, at).unwrap().id()
+    }
+
+    /// Waits until the queue is so.
+    #[track_caller]
+    fn until(&self, counts: Counts) {
+        wait_until(&format!("{counts:?}"), || self.queue.counts().unwrap() == counts);
+    }
+
+    fn entries(&self, state: State) -> Vec<Entry> {
+        self.queue.list().unwrap().into_iter().filter(|entry| entry.state == state).collect()
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Runner {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// It ends of itself, and well.
+    #[track_caller]
+    fn ends(mut self) {
+        wait_until("the runner ends", || self.0.try_wait().unwrap().is_some());
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn mail() -> NewMail {
+    NewMail {
+        sender: "lisa@gmail.com".into(),
+        recipients: vec![Recipient { address: "doug@x".into(), original: None }],
+        injected_by: "a test".into(),
+        ..NewMail::default()
+    }
+}
+
+fn queue_id(request: &Request) -> &str {
+    request.queue_id.as_deref().unwrap()
+}
+
+fn deferred() -> Verdict {
+    Verdict::deferred(StatusDetail::SYSTEM, "the database cannot be reached")
+}
+
+fn delivered() -> Verdict {
+    Verdict::delivered("INBOX appended (uid 17)")
+}
+
+#[test]
+fn what_is_delivered_is_removed_the_oldest_first_and_the_broker_is_told_all_of_it() {
+    let scene = Scene::new();
+    let original = Some("Scuba@axial.net".to_owned());
+    let recipients =
+        vec![Recipient { address: "doug@x".into(), original: None }, Recipient { address: "scuba@x".into(), original }];
+    let second = scene.put("b", NewMail { may_owe_sent: true, vouches: true, ..mail() }, 100);
+    let first = scene.put("a", NewMail { recipients, ..mail() }, 200);
+    let broker = scene.broker();
+    let _runner = scene.runner();
+
+    let mut client = broker.accept();
+    let (request, message) = client.deliver();
+    assert_eq!((queue_id(&request), &message[..]), (&*first, MESSAGE));
+    let told: Vec<_> = request.recipients.iter().map(|to| (&*to.address, to.original.as_deref())).collect();
+    assert_eq!(told, [("doug@x", None), ("scuba@x", Some("Scuba@axial.net"))]);
+    assert_eq!(request.sender, "lisa@gmail.com");
+    // It owes no Sent copy, and vouches for nobody.
+    assert_eq!((request.no_sent, request.sasl_username.as_deref()), (true, None));
+    assert!(request.time_left_ms > 0 && request.time_left_ms <= 239_000);
+    // Nothing is settled before its answer.
+    assert_eq!(scene.queue.counts().unwrap(), Counts { new: 1, work: 1, ..Counts::default() });
+    client.receive_and_go(&request);
+    client.reply(request.id, &[delivered(), delivered()]);
+
+    let (mut client, request) = broker.until_go();
+    assert_eq!(queue_id(&request), second);
+    assert_eq!((request.no_sent, request.sasl_username.as_deref()), (false, Some("lisa@gmail.com")));
+    client.reply(request.id, &[delivered()]);
+    scene.until(Counts::default());
+}
+
+#[test]
+fn each_recipient_is_settled_by_its_own_answer_and_a_refusal_is_kept_with_its_reason() {
+    let scene = Scene::new();
+    scene.enqueue("a", &["doug@x", "scuba@x", "lisa@x"], 100);
+    let broker = scene.broker();
+    let _runner = scene.runner();
+    let (mut client, request) = broker.until_go();
+    client.reply(request.id, &[delivered(), deferred(), Verdict::unknown_recipient("no such user")]);
+    scene.until(Counts { new: 1, refused: 1, ..Counts::default() });
+    let (new, refused) = (scene.entries(State::New), scene.entries(State::Refused));
+    assert_eq!((&new[0].recipients[..], new[0].tries), (&["scuba@x".to_owned()][..], 1));
+    assert!(new[0].next_try.is_some());
+    assert_eq!(refused[0].recipients, ["lisa@x"]);
+    assert!(refused[0].reason.as_ref().unwrap().contains("5.1.1 no such user"), "{refused:?}");
+    assert!(scene.log().contains("the database cannot be reached"), "{}", scene.log());
+}
+
+#[test]
+fn what_was_put_off_is_tried_again_once_it_is_due() {
+    let scene = Scene::new();
+    let id = scene.enqueue("a", &["doug@x"], 100);
+    {
+        let broker = scene.broker();
+        let runner = scene.runner();
+        let (mut client, request) = broker.until_go();
+        client.reply(request.id, &[deferred()]);
+        scene.until(Counts { new: 1, ..Counts::default() });
+        runner.signal(Signal::TERM);
+        runner.ends();
+    }
+    // Its time has come: what says when is its name.
+    let new = scene.queue.path().join("new");
+    let file = &scene.entries(State::New)[0].file;
+    std::fs::rename(new.join(file), new.join(format!("{id},1,1000.msg"))).unwrap();
+    std::fs::remove_file(scene.folder.path().join("run/clients.sock")).unwrap();
+    let broker = scene.broker();
+    let _runner = scene.runner();
+    let (mut client, request) = broker.until_go();
+    assert_eq!(queue_id(&request), id);
+    client.reply(request.id, &[delivered()]);
+    scene.until(Counts::default());
+}
+
+#[test]
+fn without_a_broker_nothing_is_lost_or_counted_as_a_try_and_it_is_taken_up_once_there_is_one() {
+    let scene = Scene::new();
+    let id = scene.enqueue("a", &["doug@x"], 100);
+    let _runner = scene.runner();
+    wait_until("it looks for the broker", || scene.log().contains("no service takes what is in the queue"));
+    wait_until("it is given back", || scene.entries(State::New).len() == 1);
+    assert_eq!(scene.entries(State::New)[0].tries, 0);
+    let (mut client, request) = scene.broker().until_go();
+    assert_eq!(queue_id(&request), id);
+    client.reply(request.id, &[delivered()]);
+    scene.until(Counts::default());
+}
+
+type Answer = fn(&mut Client, &Request);
+
+#[test]
+fn an_answer_that_is_lost_or_makes_no_sense_puts_the_message_off() {
+    let answers: [Answer; 3] = [
+        // The broker hangs up.
+        |_, _| (),
+        // Another number of recipients.
+        |client, request| client.reply(request.id, &[delivered()]),
+        |client, _| client.say_bytes(b"2.0.0 delivered"),
+    ];
+    let scene = Scene::new();
+    let broker = scene.broker();
+    let _runner = scene.runner();
+    for (number, answer) in answers.iter().enumerate() {
+        scene.enqueue(&number.to_string(), &["doug@x", "scuba@x"], 100);
+        let (mut client, request) = broker.until_go();
+        answer(&mut client, &request);
+        drop(client);
+        scene.until(Counts { new: number + 1, ..Counts::default() });
+        let put_off = || scene.entries(State::New).iter().all(|entry| entry.tries == 1 && entry.recipients.len() == 2);
+        wait_until("it is put off", put_off);
+    }
+}
+
+#[test]
+fn a_message_that_a_broker_does_not_take_is_put_off_and_does_not_keep_others_from_it() {
+    let scene = Scene::new();
+    let old = scene.enqueue("a", &["doug@x"], 200);
+    let young = scene.enqueue("b", &["doug@x"], 100);
+    let broker = scene.broker();
+    let _runner = scene.runner();
+    for _ in 0..3 {
+        assert_eq!(queue_id(&broker.accept().deliver().0), old);
+    }
+    let (mut client, request) = broker.until_go();
+    assert_eq!(queue_id(&request), young);
+    client.reply(request.id, &[delivered()]);
+    scene.until(Counts { new: 1, ..Counts::default() });
+    assert_eq!((&*scene.entries(State::New)[0].id, scene.entries(State::New)[0].tries), (&*old, 1));
+}
+
+#[test]
+fn the_message_of_a_runner_that_was_killed_is_taken_up_by_the_next() {
+    let scene = Scene::new();
+    let id = scene.enqueue("a", &["doug@x"], 100);
+    let broker = scene.broker();
+    let runner = scene.runner();
+    let (mut client, request) = broker.until_go();
+    assert_eq!(queue_id(&request), id);
+    drop(runner);
+    assert_eq!(client.hear(), None);
+    assert_eq!(scene.queue.counts().unwrap(), Counts { work: 1, ..Counts::default() });
+    let _runner = scene.runner();
+    let (mut client, request) = broker.until_go();
+    assert_eq!(queue_id(&request), id);
+    client.reply(request.id, &[delivered()]);
+    scene.until(Counts::default());
+}
+
+#[test]
+fn two_messages_of_one_message_id_are_never_on_their_way_at_once() {
+    let scene = Scene::new();
+    let broker = scene.broker();
+    for ago in [100, 90, 80] {
+        scene.enqueue("the same", &["doug@x"], ago);
+    }
+    // Both have all of it: no slice keeps them apart.
+    let _runners = (scene.runner(), scene.runner());
+    for left in (0..3).rev() {
+        let (mut client, request) = broker.until_go();
+        // A claim that was begun beside this one has seen it, or will.
+        wait_until("one is at work", || {
+            let Counts { new, work, .. } = scene.queue.counts().unwrap();
+            (new, work) == (left, 1)
+        });
+        client.reply(request.id, &[delivered()]);
+        wait_until("it is done", || {
+            let Counts { new, work, .. } = scene.queue.counts().unwrap();
+            new + work == left
+        });
+    }
+    scene.until(Counts::default());
+}
+
+#[test]
+fn a_runner_takes_its_own_slice_alone() {
+    let scene = Scene::new();
+    let broker = scene.broker();
+    let locks: Vec<String> = (0..8).map(|number| number.to_string()).collect();
+    let low = |lock: &&String| LockName::new("maildrop", lock.as_bytes()).digest()[0] < 128;
+    let mine: Vec<_> = locks.iter().filter(low).collect();
+    assert!(!mine.is_empty() && mine.len() < locks.len());
+    for lock in &locks {
+        scene.enqueue(lock, &["doug@x"], 100);
+    }
+    let runner = scene.runner_of("0/2");
+    for _ in &mine {
+        let (mut client, request) = broker.until_go();
+        client.reply(request.id, &[delivered()]);
+    }
+    let others = locks.len() - mine.len();
+    scene.until(Counts { new: others, ..Counts::default() });
+    runner.signal(Signal::TERM);
+    runner.ends();
+    let _runner = scene.runner_of("1/2");
+    for _ in 0..others {
+        let (mut client, request) = broker.until_go();
+        client.reply(request.id, &[delivered()]);
+    }
+    scene.until(Counts::default());
+}
+
+#[test]
+fn told_to_end_it_ends_after_the_message_in_hand_and_takes_no_other() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let scene = Scene::new();
+        let broker = scene.broker();
+        scene.enqueue("a", &["doug@x"], 200);
+        scene.enqueue("b", &["doug@x"], 100);
+        let runner = scene.runner();
+        let (mut client, request) = broker.until_go();
+        runner.signal(signal);
+        client.reply(request.id, &[delivered()]);
+        runner.ends();
+        assert_eq!(scene.queue.counts().unwrap(), Counts { new: 1, ..Counts::default() });
+    }
+}
+
+#[test]
+fn told_to_end_it_ends_while_it_waits() {
+    let scene = Scene::new();
+    let runner = scene.runner();
+    wait_until("it has begun", || scene.log().contains("the runner has begun"));
+    runner.signal(Signal::TERM);
+    runner.ends();
+    // Nor is a broker waited for that is not there.
+    scene.enqueue("a", &["doug@x"], 100);
+    let runner = scene.runner();
+    wait_until("it waits", || scene.log().contains("no service takes what is in the queue"));
+    runner.signal(Signal::TERM);
+    runner.ends();
+    assert_eq!(scene.queue.counts().unwrap(), Counts { new: 1, ..Counts::default() });
+}
+
+#[test]
+fn without_a_queue_of_its_own_it_says_why_and_ends() {
+    let scene = Scene::new();
+    let queue = scene.folder.path().join("state/queue");
+    std::fs::set_permissions(&queue, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+    command.arg("--config").arg(scene.folder.path().join("config.toml")).arg("--role=runner");
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(73));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("chmod 0700"), "{output:?}");
+}

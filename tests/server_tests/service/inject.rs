@@ -1,0 +1,106 @@
+//! `inject`: from a file, by the queue, runners, the front and workers, into mailboxes; and who is turned away at the door.
+
+use crate::support::database::Engine;
+use crate::support::program::wait_until;
+use crate::support::scene::{LISA, Scene};
+use maildrop_command::queue::{Counts, Queue};
+use rustix::process::{Pid, Signal, kill_process};
+use std::process::{Child, Command, Output, Stdio};
+
+on_each_engine!(
+    what_is_taken_in_is_delivered_once_and_the_author_gets_a_copy_only_where_that_is_said,
+    an_unknown_recipient_is_turned_away_and_nothing_is_accepted,
+    where_unknown_recipients_are_deferred_whoever_brings_mail_is_told_to_try_later,
+);
+
+/// The service's master. Dropped, it is killed, and all that it has started ends.
+struct Master(Child);
+
+impl Master {
+    fn start(scene: &Scene) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+        command.args(["--config", &scene.path("config.toml")]).env_clear().stdin(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+
+    /// Ends the service.
+    fn end(mut self) {
+        kill_process(Pid::from_child(&self.0), Signal::TERM).unwrap();
+        wait_until("the service ends", || self.0.try_wait().unwrap().is_some());
+        assert!(self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn scene(engine: Engine, members: &[&str], unknown: &str) -> Scene {
+    let mut scene = Scene::with(engine, members);
+    let (run, state) = (scene.path("run"), scene.path("state"));
+    scene.configure(|settings| {
+        settings.more = format!(
+            "[routing]\nunknown = \"{unknown}\"\n[serve]\nruntime_directory = \"{run}\"\nstate_directory = \
+             \"{state}\"\ninject_as_author = true\nworkers = 2\nrunners = 2\n"
+        );
+    });
+    scene
+}
+
+fn inject(scene: &Scene, arguments: &[&str], id: &str) -> Output {
+    let file = scene.file(&format!("{id}.eml"), &scene.message(id), 0o600);
+    scene.subcommand(&[&["inject", "--sender", LISA], arguments, &[&file]].concat())
+}
+
+fn counts(scene: &Scene) -> Counts {
+    Queue::existing(scene.path("state/queue").as_ref()).unwrap().counts().unwrap()
+}
+
+fn what_is_taken_in_is_delivered_once_and_the_author_gets_a_copy_only_where_that_is_said(engine: Engine) {
+    let scene = scene(engine, &["doug", "scuba", "lisa"], "reject");
+    let to = ["--recipient", "doug@mail.axial.net", "--recipient", "scuba@mail.axial.net"];
+    for _ in 0..2 {
+        let output = inject(&scene, &to, "nobody vouches");
+        assert!(output.status.success(), "{output:?}");
+    }
+    let output = inject(&scene, &["--recipient", "doug@mail.axial.net", "--as-author"], "by its author");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(counts(&scene), Counts { new: 3, ..Counts::default() });
+    let service = Master::start(&scene);
+    wait_until("all is delivered", || counts(&scene) == Counts::default());
+    service.end();
+    assert_eq!([scene.inbox("doug").len(), scene.inbox("scuba").len()], [2, 1]);
+    assert_eq!(scene.sent("lisa").len(), 1);
+    // By its ID in the queue it is found.
+    let id =
+        String::from_utf8(output.stdout).unwrap().lines().nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    let trace = scene.subcommand(&["trace", &id]);
+    let told = String::from_utf8(trace.stdout).unwrap();
+    assert!(trace.status.success() && told.contains(&scene.message_id("by its author")), "{told}");
+}
+
+fn an_unknown_recipient_is_turned_away_and_nothing_is_accepted(engine: Engine) {
+    let mut scene = scene(engine, &["doug"], "reject");
+    let to = ["--recipient", "doug@mail.axial.net", "--recipient", "stranger@mail.axial.net"];
+    let output = inject(&scene, &to, "to a stranger");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(67), "{said}");
+    assert!(said.contains("stranger@mail.axial.net: unknown recipient") && !said.contains("doug@"), "{said}");
+    assert!(said.contains("nothing was accepted"), "{said}");
+    assert!(!std::path::Path::new(&scene.path("state/queue")).exists());
+    // That nobody bears the address is committed, and not only read.
+    assert_eq!(scene.database.count("SELECT count(*) FROM refusals"), 1);
+}
+
+fn where_unknown_recipients_are_deferred_whoever_brings_mail_is_told_to_try_later(engine: Engine) {
+    let mut scene = scene(engine, &["doug"], "defer");
+    let output = inject(&scene, &["--recipient", "stranger@mail.axial.net"], "to a stranger");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(75), "{said}");
+    assert!(said.contains("stranger@mail.axial.net: unknown recipient, which routing.unknown defers"), "{said}");
+    assert!(!std::path::Path::new(&scene.path("state/queue")).exists());
+    assert_eq!(scene.database.count("SELECT count(*) FROM refusals"), 0);
+}
