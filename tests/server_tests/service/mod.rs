@@ -1,5 +1,7 @@
 //! The service, and those who talk with it: programs that others wrote are in the container of `peers`.
 
+mod by_lmtp;
+
 mod several_recipients;
 mod the_guides_peers;
 mod the_thin_client_and_libzmq;
