@@ -1,7 +1,7 @@
 //! The service, and those who talk with it: programs that others wrote are in the container of `peers`.
 
 mod by_lmtp;
-
+mod lmtp_clients_of_others;
 mod several_recipients;
 mod the_guides_peers;
 mod the_thin_client_and_libzmq;
