@@ -2,6 +2,7 @@
 
 mod by_lmtp;
 mod lmtp_clients_of_others;
+mod postfix_and_the_service;
 mod several_recipients;
 mod the_guides_peers;
 mod the_thin_client_and_libzmq;
