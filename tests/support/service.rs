@@ -33,7 +33,13 @@ impl Service {
                 "[serve]\nlmtp = {places:?}\nruntime_directory = \"{run}\"\nstate_directory = \"{state}\"\n{serve}"
             );
         });
-        let (config, stderr) = (scene.configuration_here(), PathBuf::from(scene.path("maildropd.stderr")));
+        scene.configuration_here();
+        Self::start_again(scene)
+    }
+
+    /// Starts one in this scene by the configuration of the one that has ended.
+    pub fn start_again(scene: &Scene) -> Self {
+        let (config, stderr) = (scene.path("config-here.toml"), PathBuf::from(scene.path("maildropd.stderr")));
         let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
         command.args(["--config", &config]).env_clear().stdin(Stdio::null()).stdout(Stdio::null());
         let master = command.stderr(std::fs::File::create(&stderr).unwrap()).spawn().expect("maildropd starts");

@@ -2,12 +2,13 @@
 //! is the same by both ways, whatever its bytes, and going from the one way to the other leaves nothing out and nothing twice.
 
 use crate::support::database::Engine;
-use crate::support::mail_hosts::{MailHosts, Options};
+use crate::support::mail_hosts::{MailHosts, Options, long_message};
 use crate::support::postfix::{Postfix, wait_until_delivered};
 use crate::support::program::wait_until;
-use crate::support::run::Report;
+use crate::support::run::{Random, Report, faults};
 use crate::support::scene::LISA;
 use crate::support::service::Service;
+use rustix::process::{Signal, kill_process};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -261,6 +262,51 @@ fn from_pipe_to_lmtp_and_back_while_mail_flows() {
     assert_eq!(stage.counted("SELECT count(*) FROM copies"), (deliveries + message_ids.len()) as i64);
     assert_eq!(stage.counted("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
     stage.service.end();
+}
+
+/// Half of the kills are fronts, whose clients hear nothing: Postfix takes that for a failure of all that maildropd does.
+#[test]
+fn fronts_and_workers_that_are_killed_under_postfix() {
+    let mut stage = Stage::set_up(&Options::new(Engine::Postgres17, 3));
+    stage.go_by(&stage.by_lmtp());
+    let mut random = Random::seeded();
+    let (mut message_ids, mut queue_ids) = (Vec::new(), Vec::new());
+    let mut report = Report::default();
+    for round in 0..faults(6) {
+        for number in 0..4 {
+            let id = format!("<killed{round}.{number}.{}@x>", stage.site.scene.run);
+            let mut smtp = stage.mx1().smtp();
+            smtp.give(LISA, &stage.site.recipients, long_message(LISA, &id).as_bytes());
+            queue_ids.push(smtp.end());
+            message_ids.push(id);
+        }
+        let is_busy = |stage: &Stage| stage.service.status()["front"]["busy"].as_u64().is_some_and(|busy| busy > 0);
+        let all_done = |stage: &Stage| stage.mx1().unfinished(&queue_ids).is_empty();
+        wait_until("there is work", || is_busy(&stage) || all_done(&stage));
+        let role = if round % 2 == 0 { "front" } else { "worker" };
+        let there = stage.service.processes(role);
+        let struck = there[random.next() as usize % there.len()];
+        kill_process(struck, Signal::KILL).unwrap();
+        report.faults += 1;
+        stage.service.wait_until_replaced(&[struck]);
+    }
+    // What the dead had sent may land until nobody is left who sends; then that has settled.
+    let Stage { mut site, service } = stage;
+    service.end();
+    site.scene.wait_for_dovecot();
+    site.scene.ten_minutes_pass();
+    let service = Service::start_again(&site.scene);
+    wait_until_delivered(&[(&site.hosts[0], queue_ids)], LIMIT);
+    let log = site.hosts[0].log();
+    assert_eq!((log.matches("status=bounced").count(), log.matches("SOFTBOUNCE").count()), (0, 0), "{log}");
+    report.deliveries = message_ids.len() * site.recipients.len();
+    report.deferred = log.matches("status=deferred").count();
+    site.compare(&mut report, &message_ids);
+    report.tell(Engine::Postgres17, "SIGKILL of the service under Postfix");
+    let copies = site.scene.database.count("SELECT count(*) FROM copies WHERE state = 'delivered'");
+    assert_eq!(copies as usize, report.deliveries + message_ids.len());
+    assert_eq!(site.scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+    service.end();
 }
 
 /// Ends what goes on until then, even where the test fails first.
