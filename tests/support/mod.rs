@@ -6,6 +6,7 @@ pub mod database;
 pub mod imap;
 pub mod imap_accounts;
 pub mod imap_server;
+pub mod lmtp;
 pub mod mail_hosts;
 pub mod not_run;
 pub mod own_server;
@@ -19,6 +20,7 @@ pub mod replay;
 pub mod run;
 #[macro_use]
 pub mod scene;
+pub mod service;
 pub mod smtp;
 pub mod standby;
 pub mod two_addresses;

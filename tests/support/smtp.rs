@@ -31,6 +31,11 @@ impl Smtp {
     pub fn give(&mut self, sender: &str, recipients: &[String], message: &[u8]) {
         let reply = self.say(&format!("MAIL FROM:<{sender}> BODY=8BITMIME"));
         assert_eq!(reply.0, 250, "{reply:?}");
+        self.give_content(recipients, message);
+    }
+
+    /// The same, once MAIL has been said.
+    pub fn give_content(&mut self, recipients: &[String], message: &[u8]) {
         for recipient in recipients {
             let reply = self.say(&format!("RCPT TO:<{recipient}>"));
             assert_eq!(reply.0, 250, "{recipient}: {reply:?}");

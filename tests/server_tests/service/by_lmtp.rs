@@ -1,0 +1,184 @@
+//! The whole service on real servers, by LMTP: what it answers, and what is in the mailboxes afterwards, whatever of it is killed.
+
+use crate::support::database::Engine;
+use crate::support::lmtp::Lmtp;
+use crate::support::program::wait_until;
+use crate::support::scene::{LISA, Scene};
+use crate::support::service::Service;
+use rustix::process::{Pid, Signal, kill_process};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const TEN: [&str; 10] = ["doug", "scuba", "kim", "anna", "bert", "carl", "dora", "emil", "fred", "gina"];
+
+fn scene(engine: Engine) -> Scene {
+    let mut scene = Scene::with(engine, &TEN);
+    scene.member("lisa");
+    scene
+}
+
+fn addresses(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| format!("{name}@mail.axial.net")).collect()
+}
+
+/// How often a mailbox has the message of this subject.
+fn copies(scene: &Scene, name: &str, mailbox: &str, subject: &str) -> usize {
+    scene.mailbox(name, mailbox).iter().filter(|copy| copy.field("Subject") == subject).count()
+}
+
+/// A reply, up to what it says of the author's copy.
+fn without_sent(reply: &str) -> &str {
+    reply.split_once(", Sent ").map_or(reply, |(inbox, _)| inbox)
+}
+
+/// Each of these has it once, and so has its author.
+#[track_caller]
+fn each_has_one(scene: &Scene, names: &[&str], subject: &str) {
+    for name in names {
+        assert_eq!(copies(scene, name, "INBOX", subject), 1, "{subject}: {name}");
+    }
+    assert_eq!(copies(scene, "lisa", "Sent", subject), 1, "{subject}: Sent");
+}
+
+on_each_engine![
+    each_recipient_has_one_copy_and_an_answer_of_its_own,
+    a_worker_that_is_killed_in_the_midst_of_a_message_puts_it_off_for_all,
+    a_front_that_is_killed_is_there_again_on_the_same_socket,
+    processes_that_are_replaced_under_a_stream_of_messages_refuse_none,
+];
+
+fn each_recipient_has_one_copy_and_an_answer_of_its_own(engine: Engine) {
+    let mut scene = scene(engine);
+    let service = Service::start(&mut scene);
+    let mut lmtp = Lmtp::connect(&service.socket);
+    for (round, count) in [1, 2, 10].into_iter().enumerate() {
+        let (names, subject) = (&TEN[..count], format!("to {count}"));
+        let message = scene.message(&subject.replace(' ', "-")).replace("Subject: to-", "Subject: to ");
+        let replies = lmtp.deliver(LISA, &addresses(names), &message);
+        // Its author's copy is told of in the first reply.
+        let sent = format!(", Sent appended (uid {})", round + 1);
+        assert!(replies[0].ends_with(&sent), "{replies:?}");
+        for (name, reply) in names.iter().zip(&replies) {
+            let uid = scene.inbox(name).pop().unwrap().uid;
+            assert_eq!(without_sent(reply), format!("250 2.0.0 INBOX appended (uid {uid})"), "{replies:?}");
+        }
+        each_has_one(&scene, names, &subject);
+        // Once more, as from Postfix's queue after a reply that was lost.
+        let replies = lmtp.deliver(LISA, &addresses(names), &message);
+        assert_eq!(replies[0], "250 2.0.0 INBOX already there, Sent already there");
+        assert!(replies.iter().all(|reply| without_sent(reply) == "250 2.0.0 INBOX already there"), "{replies:?}");
+        each_has_one(&scene, names, &subject);
+    }
+    // Nobody is lost for a stranger among them, and there is nobody's answer in his place.
+    let among = addresses(&["doug", "stranger", "scuba"]);
+    let replies = lmtp.deliver(LISA, &among, &scene.message("stranger"));
+    let told: Vec<&str> = replies.iter().map(|reply| &reply[..9]).collect();
+    assert_eq!(told, ["250 2.0.0", "451 4.1.1", "250 2.0.0"], "{replies:?}");
+    // Not one reply more, which would be taken for that to the next command.
+    assert_eq!(lmtp.say("QUIT"), "221 2.0.0 Bye");
+    each_has_one(&scene, &["doug", "scuba"], "stranger");
+    service.end();
+    assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+    assert_eq!(scene.database.count("SELECT count(*) FROM messages"), 4);
+}
+
+fn a_worker_that_is_killed_in_the_midst_of_a_message_puts_it_off_for_all(engine: Engine) {
+    let mut scene = scene(engine);
+    let mut service = Service::start(&mut scene);
+    let names = &TEN[..3];
+    let message = scene.message("killed");
+    let mut lmtp = Lmtp::connect(&service.socket);
+    let holder = scene.hold(&scene.message_id("killed"));
+    lmtp.give(LISA, &addresses(names), &message);
+    let open = "SELECT DISTINCT CAST(pid AS char(20)) FROM attempts WHERE ended_at IS NULL";
+    wait_until("a worker waits for the lock", || !scene.database.texts(open).is_empty());
+    let pid: i32 = scene.database.texts(open).remove(0).trim().parse().unwrap();
+    let worker = Pid::from_raw(pid).unwrap();
+    assert!(service.processes("worker").contains(&worker));
+    kill_process(worker, Signal::KILL).unwrap();
+    let replies = lmtp.replies(names.len());
+    assert!(replies.iter().all(|reply| reply.starts_with("451 4.3.0 ")), "{replies:?}");
+    // The connection has outlived it, and so has the service.
+    drop(holder);
+    service.wait_until_replaced(&[worker]);
+    scene.ten_minutes_pass();
+    let replies = lmtp.deliver(LISA, &addresses(names), &message);
+    assert!(replies.iter().all(|reply| reply.starts_with("250 2.0.0 INBOX appended")), "{replies:?}");
+    each_has_one(&scene, names, "killed");
+    service.end();
+    assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+}
+
+fn a_front_that_is_killed_is_there_again_on_the_same_socket(engine: Engine) {
+    let mut scene = scene(engine);
+    let mut service = Service::start(&mut scene);
+    let names = &TEN[..3];
+    let message = scene.message("front");
+    let mut lmtp = Lmtp::connect(&service.socket);
+    let holder = scene.hold(&scene.message_id("front"));
+    lmtp.give(LISA, &addresses(names), &message);
+    wait_until("a worker waits for the lock", || {
+        scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL") > 0
+    });
+    let front = service.processes("front");
+    kill_process(front[0], Signal::KILL).unwrap();
+    // Nothing is answered: whoever is told nothing keeps the message.
+    assert!(lmtp.is_closed());
+    // Whoever connects meanwhile waits, since the master holds the socket.
+    let mut lmtp = Lmtp::connect(&service.socket);
+    drop(holder);
+    service.wait_until_replaced(&front);
+    wait_until("the worker has ended what it had in hand", || {
+        scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL") == 0
+    });
+    let replies = lmtp.deliver(LISA, &addresses(names), &message);
+    assert!(replies.iter().all(|reply| without_sent(reply) == "250 2.0.0 INBOX already there"), "{replies:?}");
+    each_has_one(&scene, names, "front");
+    service.end();
+}
+
+fn processes_that_are_replaced_under_a_stream_of_messages_refuse_none(engine: Engine) {
+    let mut scene = scene(engine);
+    let mut service = Service::start(&mut scene);
+    let names = [TEN[0], TEN[1]];
+    let (recipients, socket) = (addresses(&names), service.socket.clone());
+    let template = scene.message("the-id");
+    let all_is_new = AtomicBool::new(false);
+    let stream = &|client: usize| {
+        let mut sent = Vec::new();
+        // A few more once all is new.
+        let mut left = 3;
+        while left > 0 {
+            if all_is_new.load(Ordering::SeqCst) {
+                left -= 1;
+            }
+            let id = format!("c{client}m{}", sent.len());
+            let message = template.replace("the-id", &id);
+            let replies = Lmtp::connect(&socket).deliver(LISA, &recipients, &message);
+            assert!(replies.iter().all(|reply| reply.starts_with("250 2.0.0 INBOX appended")), "{id}: {replies:?}");
+            sent.push(id);
+        }
+        sent
+    };
+    let sent: Vec<String> = std::thread::scope(|scope| {
+        let streams = [1, 2].map(|client| scope.spawn(move || stream(client)));
+        for _ in 0..2 {
+            let old = [service.processes("front"), service.processes("worker")].concat();
+            assert_eq!(old.len(), 3);
+            service.signal(Signal::USR1);
+            service.wait_until_replaced(&old);
+        }
+        all_is_new.store(true, Ordering::SeqCst);
+        streams.into_iter().flat_map(|stream| stream.join().unwrap()).collect()
+    });
+    service.end();
+    println!("{} messages while all processes were replaced twice", sent.len());
+    let mailboxes = names.map(|name| scene.inbox(name)).into_iter().chain([scene.sent("lisa")]);
+    for mailbox in mailboxes {
+        let mut there: Vec<String> = mailbox.iter().map(|copy| copy.field("Subject")).collect();
+        let mut wanted = sent.clone();
+        there.sort();
+        wanted.sort();
+        assert_eq!(there, wanted);
+    }
+    assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+}

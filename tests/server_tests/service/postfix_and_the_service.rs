@@ -1,0 +1,319 @@
+//! A real Postfix that hands its mail to the service by LMTP, with the shipped fragments, beside the pipe(8) transport: one message
+//! is the same by both ways, whatever its bytes, and going from the one way to the other leaves nothing out and nothing twice.
+
+use crate::support::database::Engine;
+use crate::support::mail_hosts::{MailHosts, Options, long_message};
+use crate::support::postfix::{Postfix, wait_until_delivered};
+use crate::support::program::wait_until;
+use crate::support::run::{Random, Report, faults};
+use crate::support::scene::LISA;
+use crate::support::service::Service;
+use rustix::process::{Signal, kill_process};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// A site, and the service that its first mail host may hand mail to.
+struct Stage {
+    site: MailHosts,
+    service: Service,
+}
+
+impl Stage {
+    fn set_up(options: &Options) -> Self {
+        let mut site = MailHosts::set_up(options);
+        // Nobody waits for a lock: who finds one held is put off, and finds another way later.
+        site.scene.configure(|settings| settings.more = "[lock]\nwait = \"0s\"\n".into());
+        let service = Service::start(&mut site.scene);
+        let mx1 = &site.hosts[0];
+        mx1.append_to_master_cf(include_str!("../../../postfix/master.cf.maildropd"));
+        mx1.append_to_main_cf(include_str!("../../../postfix/main.cf.maildropd"));
+        Self { site, service }
+    }
+
+    fn mx1(&self) -> &Postfix {
+        &self.site.hosts[0]
+    }
+
+    /// The transport, as main.cf has it; the socket is where the host sees it.
+    fn by_lmtp(&self) -> String {
+        format!("maildrop-lmtp:unix:{}", self.site.scene.seen("lmtp"))
+    }
+
+    /// Has Postfix deliver by this transport from now on.
+    fn go_by(&self, transport: &str) {
+        self.set(&format!("virtual_transport={transport}"));
+    }
+
+    fn set(&self, setting: &str) {
+        let reloads = || self.mx1().log().matches("reload -- version").count();
+        self.mx1().run("postconf", &["-e", setting]);
+        let before = reloads();
+        self.mx1().run("postfix", &["reload"]);
+        wait_until("Postfix has read its settings", || reloads() > before);
+    }
+
+    fn counted(&mut self, sql: &str) -> i64 {
+        self.site.scene.database.count(sql)
+    }
+}
+
+fn message(id: &str, more: &str, body: &str) -> String {
+    format!("From: Lisa <{LISA}>\r\nDate: Fri, 20 Nov 2026 10:00:00 +0000\r\nMessage-ID: {id}\r\n{more}\r\n{body}\r\n")
+}
+
+/// The statuses that Postfix has logged of this message by this transport's program.
+fn told(postfix: &Postfix, id: &str, program: &str) -> Vec<String> {
+    let (id, log) = (format!(" {id}: to=<"), postfix.log());
+    let lines = log.lines().filter(|line| line.contains(&id) && line.contains(program));
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn fifty_recipients_are_one_transaction_and_have_one_copy_each_in_postgresql() {
+    fifty_recipients(Engine::Postgres17);
+}
+
+#[test]
+fn fifty_recipients_are_one_transaction_and_have_one_copy_each_in_mysql() {
+    fifty_recipients(Engine::Mysql9);
+}
+
+#[test]
+fn fifty_recipients_are_one_transaction_and_have_one_copy_each_in_mariadb() {
+    fifty_recipients(Engine::Mariadb118);
+}
+
+fn fifty_recipients(engine: Engine) {
+    let mut stage = Stage::set_up(&Options::new(engine, 50));
+    stage.go_by(&stage.by_lmtp());
+    let message = message(&format!("<fifty.{}@x>", stage.site.scene.run), "Subject: fifty\r\n", "Hello\r\n.\r\nthere");
+    let mut smtp = stage.mx1().smtp();
+    smtp.give(LISA, &stage.site.recipients, message.as_bytes());
+    let id = smtp.end();
+    wait_until_delivered(&[(stage.mx1(), vec![id.clone()])], LIMIT);
+    let lines = told(stage.mx1(), &id, "/lmtp[");
+    assert!(
+        lines.len() == 50 && lines.iter().all(|line| line.contains("dsn=2.0.0, status=sent (250 2.0.0 ")),
+        "{lines:?}"
+    );
+    for recipient in &stage.site.recipients {
+        let inbox = stage.site.scene.mailbox(recipient, "INBOX");
+        assert!(inbox.len() == 1 && inbox[0].content.ends_with(b"\r\nHello\r\n.\r\nthere\r\n"), "{recipient}");
+    }
+    assert_eq!(stage.site.scene.mailbox(LISA, "Sent").len(), 1);
+    // What XFORWARD tells.
+    let queue_ids = stage.site.scene.database.texts("SELECT DISTINCT queue_id FROM attempts");
+    assert_eq!(queue_ids, [id]);
+    assert_eq!(stage.counted("SELECT count(*) FROM copies"), 51);
+    assert_eq!(stage.counted("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+    let Stage { site, service } = stage;
+    service.end();
+    // Each worker says at its end how many it was given.
+    let said = site.scene.log();
+    let numbers = said.lines().filter_map(|line| line.split_once("the worker has ended delivered=")?.1.parse().ok());
+    assert_eq!(numbers.collect::<Vec<u32>>().iter().sum::<u32>(), 1);
+}
+
+/// Each message goes to one by pipe(8), and to the others by LMTP: that is two messages if the ways differ in one byte that counts.
+#[test]
+fn a_message_is_the_same_by_both_ways_whatever_its_bytes() {
+    let mut stage = Stage::set_up(&Options { lock_wait: Some("30s"), ..Options::new(Engine::Postgres17, 2) });
+    let alias = "alias@mail.axial.net";
+    let user = stage.site.scene.user("user1@");
+    stage.site.scene.database.add_address(alias, &user);
+    let [by_pipe, by_lmtp] = [stage.site.recipients[0].clone(), stage.site.recipients[1].clone()];
+    let lmtp = stage.by_lmtp();
+    stage.set(&format!("transport_maps=inline:{{{{{by_lmtp}={lmtp}}}, {{{alias}={lmtp}}}}}"));
+    let id = |name: &str| format!("<{name}.{}@x>", stage.site.scene.run);
+    let long = format!("{}\r\n.{}\r\n{}", "x".repeat(5000), "y".repeat(998), "word ".repeat(1000));
+    let ascii = "Subject: x\r\n";
+    let messages: Vec<(&str, &str, Vec<u8>)> = vec![
+        ("long lines", LISA, message(&id("long"), ascii, &long).into_bytes()),
+        (
+            "eight bits",
+            LISA,
+            message(&id("eight"), "Subject: x\r\nContent-Transfer-Encoding: 8bit\r\n", "Größe, 信").into_bytes(),
+        ),
+        (
+            "eight bits without MIME",
+            LISA,
+            [message(&id("latin"), ascii, "Gr").as_bytes(), b"\xf6\xdfe\xff\r\n"].concat(),
+        ),
+        ("SMTPUTF8", LISA, message(&id("utf8"), "Subject: Größe\r\nTo: νίκος@mail.axial.net\r\n", "信").into_bytes()),
+        ("NUL", LISA, message(&id("nul"), ascii, "before\0after").into_bytes()),
+        ("null sender", "", message(&id("null"), ascii, "It cannot be delivered").into_bytes()),
+        ("dots", LISA, message(&id("dots"), ascii, ".\r\n..\r\n.x\r\n\r\n\r\n.").into_bytes()),
+        ("blanks at the end", LISA, message(&id("blanks"), ascii, "a  \r\n\t\r\n b\t\r\n\r\n\r\n").into_bytes()),
+        (
+            "no end of line",
+            LISA,
+            message(&id("mbox"), "Subject: a\r\n\tfolded  \r\n", "From the start\r\n>From").into_bytes(),
+        ),
+        ("no Message-ID", LISA, format!("From: {LISA}\r\nSubject: none\r\n\r\nx\r\n").into_bytes()),
+        ("no header", LISA, b"\r\nx\r\n".to_vec()),
+    ];
+    let mut ids = Vec::new();
+    for (name, sender, message) in &messages {
+        let mut smtp = stage.mx1().smtp();
+        let extension = if *name == "SMTPUTF8" { "> BODY=8BITMIME SMTPUTF8" } else { "> BODY=8BITMIME" };
+        assert_eq!(smtp.say(&format!("MAIL FROM:<{sender}{extension}")).0, 250);
+        smtp.give_content(&[by_pipe.clone(), by_lmtp.clone(), alias.into()], message);
+        ids.push(smtp.end());
+    }
+    wait_until_delivered(&[(stage.mx1(), ids.clone())], LIMIT);
+    for (id, (name, ..)) in ids.iter().zip(&messages) {
+        let sent = |program| told(stage.mx1(), id, program).iter().filter(|line| line.contains("status=sent")).count();
+        assert_eq!((sent("/pipe["), sent("/lmtp[")), (1, 2), "{name}: {}", stage.mx1().log());
+    }
+    let [piped, handed] = [&by_pipe, &by_lmtp].map(|name| stage.site.scene.mailbox(name, "INBOX"));
+    assert_eq!((piped.len(), handed.len()), (messages.len(), messages.len()));
+    for (name, subject) in [("long", &long)] {
+        let copy = handed.iter().find(|copy| copy.field("Message-ID") == id(name)).unwrap();
+        assert!(copy.content.ends_with(format!("{subject}\r\n").as_bytes()), "{name}");
+    }
+    // By its identity each is one message, with a copy for each of the two mailboxes.
+    let identities = stage.site.scene.database.texts("SELECT DISTINCT encode(identity, 'hex') FROM messages");
+    assert_eq!(identities.len(), messages.len(), "{identities:?}");
+    assert_eq!(stage.counted("SELECT count(*) FROM messages"), messages.len() as i64);
+    let both = "SELECT count(*) FROM copies WHERE role = 'recipient'";
+    assert_eq!(stage.counted(both), 2 * messages.len() as i64);
+    // What stands in the mailbox is the same, but for what pipe(8) puts on top.
+    for copy in &handed {
+        let end = |content: &[u8]| {
+            let at = content.windows(10).position(|bytes| bytes == b"Received: ").unwrap();
+            content[at..].to_vec()
+        };
+        assert!(
+            piped.iter().any(|other| end(&other.content) == end(&copy.content)),
+            "{}",
+            String::from_utf8_lossy(&copy.content)
+        );
+    }
+    assert_eq!(stage.counted("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+    stage.service.end();
+}
+
+/// Mail flows all the time. Some messages find their lock held, by each way, and go the other one when they are tried again.
+#[test]
+fn from_pipe_to_lmtp_and_back_while_mail_flows() {
+    let mut stage = Stage::set_up(&Options { lock_wait: Some("0s"), ..Options::new(Engine::Postgres17, 3) });
+    let run = stage.site.scene.run.clone();
+    let text = |id: &str| message(id, "Subject: x\r\n", "the last line");
+    let flow_id = |number: usize| format!("<flow{number}.{run}@x>");
+    let (by_lmtp, over) = (stage.by_lmtp(), AtomicBool::new(false));
+    let (mx1, recipients) = (stage.mx1(), &stage.site.recipients);
+    let mut message_ids = Vec::new();
+    let mut queue_ids = std::thread::scope(|scope| {
+        let flow = scope.spawn(|| {
+            let mut queue_ids = Vec::new();
+            while !over.load(Ordering::SeqCst) {
+                let mut smtp = mx1.smtp();
+                smtp.give(LISA, recipients, text(&flow_id(queue_ids.len())).as_bytes());
+                queue_ids.push(smtp.end());
+                // Not more at once than is delivered.
+                wait_until("there is less in the queue", || mx1.unfinished(&queue_ids).len() < 5);
+            }
+            queue_ids
+        });
+        let at_the_end = SetAtTheEnd(&over);
+        let mut held = Vec::new();
+        for round in 0..2 {
+            for (way, programs) in [(by_lmtp.as_str(), ["/pipe[", "/lmtp["]), ("maildrop", ["/lmtp[", "/pipe["])] {
+                let id = format!("<held{}.{round}.{run}@x>", message_ids.len());
+                let holder = stage.site.scene.hold(&id);
+                let mut smtp = mx1.smtp();
+                smtp.give(LISA, recipients, text(&id).as_bytes());
+                let queue_id = smtp.end();
+                let told = |program: &str, status: &str| {
+                    told(mx1, &queue_id, program).iter().filter(|line| line.contains(status)).count()
+                };
+                wait_until("all were put off", || told(programs[0], "status=deferred") >= recipients.len());
+                stage.go_by(way);
+                drop(holder);
+                wait_until("it is delivered", || {
+                    mx1.flush();
+                    mx1.unfinished(std::slice::from_ref(&queue_id)).is_empty()
+                });
+                assert_eq!(told(programs[0], "status=sent") + told(programs[1], "status=sent"), recipients.len());
+                // (One may have been tried again by the old way at the very moment of the change.)
+                assert!(told(programs[1], "status=sent") > 0, "{}", mx1.log());
+                message_ids.push(id);
+                held.push(queue_id);
+            }
+        }
+        drop(at_the_end);
+        let flowed = flow.join().unwrap();
+        message_ids.extend((0..flowed.len()).map(flow_id));
+        held.extend(flowed);
+        held
+    });
+    wait_until_delivered(&[(mx1, std::mem::take(&mut queue_ids))], LIMIT);
+    let log = mx1.log();
+    assert_eq!((log.matches("status=bounced").count(), log.matches("SOFTBOUNCE").count()), (0, 0), "{log}");
+    let deliveries = message_ids.len() * recipients.len();
+    // A change of the way counts as a fault.
+    let mut report =
+        Report { deliveries, faults: 4, deferred: log.matches("status=deferred").count(), ..Report::default() };
+    stage.site.compare(&mut report, &message_ids);
+    report.tell(Engine::Postgres17, "from pipe to LMTP and back");
+    assert_eq!(stage.counted("SELECT count(*) FROM messages"), message_ids.len() as i64);
+    assert_eq!(stage.counted("SELECT count(*) FROM copies"), (deliveries + message_ids.len()) as i64);
+    assert_eq!(stage.counted("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+    stage.service.end();
+}
+
+/// Half of the kills are fronts, whose clients hear nothing: Postfix takes that for a failure of all that maildropd does.
+#[test]
+fn fronts_and_workers_that_are_killed_under_postfix() {
+    let mut stage = Stage::set_up(&Options::new(Engine::Postgres17, 3));
+    stage.go_by(&stage.by_lmtp());
+    let mut random = Random::seeded();
+    let (mut message_ids, mut queue_ids) = (Vec::new(), Vec::new());
+    let mut report = Report::default();
+    for round in 0..faults(6) {
+        for number in 0..4 {
+            let id = format!("<killed{round}.{number}.{}@x>", stage.site.scene.run);
+            let mut smtp = stage.mx1().smtp();
+            smtp.give(LISA, &stage.site.recipients, long_message(LISA, &id).as_bytes());
+            queue_ids.push(smtp.end());
+            message_ids.push(id);
+        }
+        let is_busy = |stage: &Stage| stage.service.status()["front"]["busy"].as_u64().is_some_and(|busy| busy > 0);
+        let all_done = |stage: &Stage| stage.mx1().unfinished(&queue_ids).is_empty();
+        wait_until("there is work", || is_busy(&stage) || all_done(&stage));
+        let role = if round % 2 == 0 { "front" } else { "worker" };
+        let there = stage.service.processes(role);
+        let struck = there[random.next() as usize % there.len()];
+        kill_process(struck, Signal::KILL).unwrap();
+        report.faults += 1;
+        stage.service.wait_until_replaced(&[struck]);
+    }
+    // What the dead had sent may land until nobody is left who sends; then that has settled.
+    let Stage { mut site, service } = stage;
+    service.end();
+    site.scene.wait_for_dovecot();
+    site.scene.ten_minutes_pass();
+    let service = Service::start_again(&site.scene);
+    wait_until_delivered(&[(&site.hosts[0], queue_ids)], LIMIT);
+    let log = site.hosts[0].log();
+    assert_eq!((log.matches("status=bounced").count(), log.matches("SOFTBOUNCE").count()), (0, 0), "{log}");
+    report.deliveries = message_ids.len() * site.recipients.len();
+    report.deferred = log.matches("status=deferred").count();
+    site.compare(&mut report, &message_ids);
+    report.tell(Engine::Postgres17, "SIGKILL of the service under Postfix");
+    let copies = site.scene.database.count("SELECT count(*) FROM copies WHERE state = 'delivered'");
+    assert_eq!(copies as usize, report.deliveries + message_ids.len());
+    assert_eq!(site.scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+    service.end();
+}
+
+/// Ends what goes on until then, even where the test fails first.
+struct SetAtTheEnd<'a>(&'a AtomicBool);
+
+impl Drop for SetAtTheEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
