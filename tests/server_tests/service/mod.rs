@@ -1,7 +1,7 @@
 //! The service, and those who talk with it: programs that others wrote are in the container of `peers`.
 
-mod inject;
 mod by_lmtp;
+mod inject;
 mod lmtp_clients_of_others;
 mod postfix_and_the_service;
 mod several_recipients;
