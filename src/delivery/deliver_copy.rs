@@ -3,6 +3,7 @@
 use super::other_attempts::{OtherAttempts, is_above, search_from};
 use super::report::{CopyReport, Deferral, Manner, Refusal};
 use super::{Delivery, NotOpened, OwedCopy, Whose};
+use crate::base::deadline::Deadline;
 use crate::ledger::{Cause, CopyKey, CopyRecord, CopyState, DeliveredAt, Ledger, Outcome};
 use crate::mailbox::{
     Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal, Wanted,
@@ -63,6 +64,13 @@ impl<'m> Copy<'m> {
         match &mut self.mailbox {
             Ok(mailbox) => Some(&mut **mailbox),
             Err(_) => None,
+        }
+    }
+
+    /// Until when its mailbox may take for what it is asked next.
+    pub fn is_patient_until(&mut self, until: Option<Deadline>) {
+        if let Some(mailbox) = self.within_reach() {
+            mailbox.patient_until(until);
         }
     }
 

@@ -31,17 +31,31 @@ pub(super) enum Stage {
     Ended,
 }
 
+/// How the copies of one round are delivered.
+#[derive(Clone, Copy)]
+pub(super) struct Round {
+    /// Whether they are only looked for, and not appended.
+    pub look_only: bool,
+    /// How long one of them may hold up the others of the message, if there are others.
+    pub patience: Option<Duration>,
+}
+
 /// Delivers these copies: each is found, adopted or appended, or it fails by itself.
 pub(super) fn deliver_round(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
     tries: &mut [Try<'_, '_>],
     keys: &[CopyKey],
+    Round { look_only, patience }: Round,
 ) -> Result<(), LockLost> {
+    let share = Share::of(patience);
     for it in tries.iter_mut() {
+        it.copy.is_patient_until(share.until());
         let found = find_or_adopt(delivery, database, it.copy, it.others);
+        it.copy.is_patient_until(None);
         match found {
             Ok(Some(end)) => it.ends(end),
+            Ok(None) if look_only => {}
             Ok(None) => it.stage = Stage::ToAppend,
             Err(failure) => it.fails(failure, delivery, database, keys)?,
         }
@@ -49,7 +63,7 @@ pub(super) fn deliver_round(
     // A mailbox that was removed meanwhile is made anew, once.
     for _ in 0..2 {
         if tries.iter().any(|it| it.stage == Stage::ToAppend) {
-            append(delivery, database, tries, keys)?;
+            append(delivery, database, tries, keys, patience)?;
         }
     }
     for it in tries.iter_mut().filter(|it| it.stage == Stage::ToAppend) {
@@ -66,11 +80,8 @@ fn append(
     database: &mut dyn Ledger,
     tries: &mut [Try<'_, '_>],
     keys: &[CopyKey],
+    patience: Option<Duration>,
 ) -> Result<(), LockLost> {
-    // Nobody else is held up by the only one.
-    let several = tries.iter().filter(|it| it.stage == Stage::ToAppend).count() > 1;
-    let patience = several.then_some(delivery.policy.batch_patience);
-
     upload(delivery, database, tries, keys, patience)?;
     if tries.iter().all(|it| it.stage != Stage::Uploaded) {
         return Ok(());
@@ -106,15 +117,14 @@ fn upload(
     keys: &[CopyKey],
     patience: Option<Duration>,
 ) -> Result<(), LockLost> {
-    // One that hangs may use up the patience of all: then a fifth of it is left for each of the others.
-    let all = patience.map(|patience| (Deadline::after(patience), patience / 5));
+    let share = Share::of(patience);
     for it in tries.iter_mut().filter(|it| it.stage == Stage::ToAppend) {
         let new = new_copy(delivery, it.copy);
         let Some(mailbox) = it.copy.within_reach() else {
             it.fails(unopened(), delivery, database, keys)?;
             continue;
         };
-        mailbox.patient_until(all.map(|(all, least)| all.or_after(least)));
+        mailbox.patient_until(share.until());
         let uploaded = mailbox.upload(&new);
         mailbox.patient_until(None);
         match uploaded {
@@ -125,12 +135,27 @@ fn upload(
     Ok(())
 }
 
+/// The patience with mailboxes that are asked one after the other. One that hangs may use up the patience of all: then a fifth of it is
+/// left for each of the others.
+struct Share(Option<(Deadline, Duration)>);
+
+impl Share {
+    fn of(patience: Option<Duration>) -> Self {
+        Self(patience.map(|patience| (Deadline::after(patience), patience / 5)))
+    }
+
+    fn until(&self) -> Option<Deadline> {
+        self.0.map(|(all, least)| all.or_after(least))
+    }
+}
+
 /// What never comes about: only a copy whose mailbox is open is appended.
 fn unopened() -> Failure {
     Failure::Unknown(MailboxError::new(MailboxFailure::Internal, "appending", "to a mailbox that is not open"))
 }
 
-/// Hears what came of what was completed: whoever answers first is heard first. From then on the others have so long.
+/// Hears what came of what was completed: whoever answers first is heard first. From then on the others have so long. A mailbox that is
+/// the last of its message has so long from the beginning, since all who were delivered to wait for it.
 fn hear_answers(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
@@ -138,7 +163,8 @@ fn hear_answers(
     keys: &[CopyKey],
     patience: Option<Duration>,
 ) -> Result<(), LockLost> {
-    let mut until: Option<Deadline> = None;
+    let alone = tries.iter().filter(|it| it.stage == Stage::Completed).count() == 1;
+    let mut until: Option<Deadline> = patience.filter(|_| alone).map(Deadline::after);
     while tries.iter().any(|it| it.stage == Stage::Completed) {
         for it in tries.iter_mut().filter(|it| it.stage == Stage::Completed) {
             let Some(mailbox) = it.copy.within_reach() else {

@@ -47,9 +47,9 @@ use crate::lock::LockName;
 use crate::mailbox::{Mailbox, MailboxError};
 use crate::message::{Message, Role};
 use deliver_copy::{Copy, End, LockLost};
-use deliver_round::{Stage, Try, deliver_round};
+use deliver_round::{Round, Stage, Try, deliver_round};
 use other_attempts::OtherAttempts;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use tracing::{debug, warn};
 use uuid::Uuid;
@@ -214,15 +214,21 @@ fn deliver_under_lock(
     // be recorded: the attempt stays open, and the next one searches.
     let began = Instant::now();
     let mut ends: Vec<End> = copies.iter().map(|_| End::NotTried).collect();
+    let several = copies.iter().filter(|copy| copy.is_recipients()).count() > 1;
+    // A second more for each megabyte: a large message must not fail time and again because its line is slow.
+    let size = Duration::from_millis(delivery.message.as_received().len() as u64 / 1000);
+    let patience = several.then(|| delivery.policy.batch_patience.saturating_add(size));
     for recipients in [true, false] {
-        if !recipients && !ends.iter().any(End::is_there) && copies.iter().any(Copy::is_recipients) {
-            break;
-        }
+        // What an earlier attempt at the author's copy has left is looked for all the same: the recipient who bears it may be one whose
+        // own mailbox never takes the message.
+        let look_only = !recipients && !ends.iter().any(End::is_there) && copies.iter().any(Copy::is_recipients);
         let round = copies.iter_mut().zip(&others).zip(&mut ends);
         let round = round.filter(|((copy, _), _)| copy.is_recipients() == recipients);
+        let round = round.filter(|((copy, others), _)| !look_only || (copy.journalled() && others.died_before()));
         let mut tries: Vec<Try<'_, '_>> =
             round.map(|((copy, others), end)| Try { copy, others, end, stage: Stage::Ended }).collect();
-        deliver_round(delivery, database, &mut tries, keys).map_err(|LockLost| Deferral::LockLost)?;
+        deliver_round(delivery, database, &mut tries, keys, Round { look_only, patience })
+            .map_err(|LockLost| Deferral::LockLost)?;
     }
     stages.append = began.elapsed();
 
@@ -254,10 +260,14 @@ fn deliver_under_lock(
     database.record(&record).map_err(Deferral::Database)?;
     stages.record = began.elapsed();
 
-    // Whoever has left an attempt at the author's copy open has to come back, until it is known what came of it.
+    // Whoever has left an attempt at the author's copy open has to come back, until it is known what came of it. So has one whose own
+    // copy is there: without any, the author's is not tried, and the bearer's may never be there.
+    let somebody = copies.iter().zip(&ends).filter(|(_, end)| end.is_there()).flat_map(|(copy, _)| copy.recipients());
+    let somebody = somebody.copied().min_by_key(|place| (*place != bearer, *place));
     for ((copy, others), end) in copies.iter().zip(&others).zip(&mut ends) {
         if let (false, End::Failed { bearers, .. }) = (copy.is_recipients(), end) {
             bearers.push(bearer);
+            bearers.extend(somebody);
             let of = |recipient: &String| others.that_died().any(|earlier| earlier.recipient == *recipient);
             bearers.extend(delivery.recipients.iter().enumerate().filter(|(_, name)| of(name)).map(|(at, _)| at));
         }
@@ -292,6 +302,8 @@ fn outcomes(delivery: &Delivery<'_>, copies: &[Copy<'_>], ends: &[End]) -> Vec<R
                 End::NotTried => {}
             }
         }
+        // Whoever has no copy at all is not delivered to, whatever brought that about.
+        let refused = refused.or_else(|| reports.is_empty().then(|| Deferral::JournalForgotten.into()));
         refused.map_or(Ok(Delivered { copies: reports, brought: None }), Err)
     };
     (0..delivery.recipients.len()).map(of).collect()

@@ -10,13 +10,16 @@ use crate::delivery::{
 };
 use crate::ledger::recorded::{self, EarlierDelivery, RecordedCopy};
 use crate::ledger::{CopyKey, Database, Destination};
-use crate::mailbox::{ImapMailbox, Placement};
+use crate::mailbox::{ImapMailbox, MailboxFailure, Placement};
 use crate::message::{Address, Message, Role};
 use std::fmt;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use tracing::{debug, warn};
 use uuid::Uuid;
+
+/// By how many recipients' mailboxes it is tried to prove the way in.
+const PROOFS: usize = 3;
 
 /// What Postfix knows of a message besides its bytes.
 #[derive(Clone, Debug)]
@@ -197,10 +200,7 @@ impl Site {
     ) -> Result<Vec<Outcome>, Deferral> {
         let Routed { message, envelopes, destinations } = to;
         let began = Instant::now();
-        if let Some(to) = destinations.recipients.iter().find_map(|to| to.as_ref().ok()) {
-            let proven = destinations.proven;
-            self.prove_way_in_unless(proven, &to.user, &to.inbox, database, terms.deadline)?;
-        }
+        self.prove_way_in_by_one_of(&destinations, terms.deadline, database)?;
         let Destinations { recipients, sender, .. } = destinations;
         let mut outcomes: Vec<Option<Outcome>> = recipients.iter().map(|_| None).collect();
         let mut mailboxes: Vec<RecipientsMailbox> = Vec::with_capacity(recipients.len());
@@ -218,13 +218,22 @@ impl Site {
             (&known.to.user, &known.to.inbox) == (&sender.user, &sender.sent)
         };
         let sender = sender.filter(|sender| !mailboxes.iter().any(|known| at_sent(known, sender)));
+        // In batches of one size, so that none has a single mailbox, which would have all the time for itself.
         let at_once = KEPT - usize::from(sender.is_some());
+        let at_once = mailboxes.len().div_ceil(mailboxes.len().div_ceil(at_once).max(1)).max(1);
         for batch in mailboxes.chunks(at_once) {
             sessions.keep_mailboxes();
             let mut stages = *stages;
             let opening = Instant::now();
-            let mut owed =
-                self.open_mailboxes(batch, sender.as_ref(), greeting.take(), &mut sessions.kept, terms.deadline);
+            let mut open = |patience| {
+                let (sender, greeting) = (sender.as_ref(), greeting.take());
+                self.open_mailboxes(batch, sender, greeting, &mut sessions.kept, terms.deadline, patience)
+            };
+            let mut owed = open(self.policy.batch_patience);
+            // Where nobody's is open in time the server is slow, and nobody holds up another.
+            if batch.len() > 1 && owed.iter().all(Owed::took_too_long) {
+                owed = open(terms.deadline.half_way().remaining());
+            }
             // Of the first batch, the proof of the way in is part of it.
             let first = outcomes.iter().flatten().all(|outcome| outcome.stages.attempt.is_none());
             stages.authenticate = if first { began.elapsed() } else { opening.elapsed() };
@@ -242,6 +251,30 @@ impl Site {
         }
         let missing = || Outcome { result: Err(Deferral::NobodyKnown.into()), stages: *stages };
         Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(missing)).collect())
+    }
+
+    /// Proves the way in to the mailbox store, if that is due, by the mailbox of one of the recipients: of several, one that cannot be
+    /// logged in to does not hold up the others.
+    fn prove_way_in_by_one_of(
+        &self,
+        destinations: &Destinations,
+        deadline: Deadline,
+        database: &mut dyn Database,
+    ) -> Result<(), Deferral> {
+        let mut ways = destinations.recipients.iter().filter_map(|to| to.as_ref().ok()).take(PROOFS).peekable();
+        while let Some(to) = ways.next() {
+            let patience = Deadline::after(self.policy.batch_patience);
+            let in_time = if ways.peek().is_some() { deadline.or_sooner(patience) } else { deadline };
+            match self.prove_way_in_unless(destinations.proven, &to.user, &to.inbox, database, in_time) {
+                Err(Deferral::Mailbox(error))
+                    if error.failure != MailboxFailure::IdentityIgnored && ways.peek().is_some() =>
+                {
+                    debug!(%error, user = to.user, "the way in is proven by another recipient's mailbox");
+                }
+                proven => return proven,
+            }
+        }
+        Ok(())
     }
 
     fn deliver_copies(

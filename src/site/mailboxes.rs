@@ -11,7 +11,7 @@ use crate::ledger::Destination;
 use crate::mailbox::{ImapMailbox, MailboxError, MailboxFailure, MaildirMailbox};
 use crate::message::Role;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tracing::debug;
 
 /// A copy that is owed, and its mailbox.
@@ -42,6 +42,12 @@ impl Owed {
                 Err(why) => Err(why.clone()),
             },
         }
+    }
+
+    /// Whether its mailbox was not open in time; or it is the author's, which nobody waits for.
+    pub(super) fn took_too_long(&self) -> bool {
+        let too_long = |why: &NotOpened| matches!(why, NotOpened::Trouble(e) if e.failure == MailboxFailure::TimedOut);
+        self.whose == Whose::Authors || self.mailbox.as_ref().err().is_some_and(too_long)
     }
 
     /// The mailbox after the delivery, if it is on an IMAP server.
@@ -76,6 +82,7 @@ impl Site {
         greeting: Option<Greeting>,
         kept: &mut Kept<imap::Session>,
         deadline: Deadline,
+        patience: Duration,
     ) -> Vec<Owed> {
         let (of_recipients, of_sender) = match &self.kind {
             Kind::Embedded(embedded) => {
@@ -85,8 +92,7 @@ impl Site {
             }
             Kind::Configured(site) => {
                 let several = recipients.len() > 1;
-                let patience = Deadline::after(self.policy.batch_patience);
-                let in_time = if several { deadline.or_sooner(patience) } else { deadline };
+                let in_time = if several { deadline.or_sooner(Deadline::after(patience)) } else { deadline };
                 // A server that hangs for the sender's mailbox only must leave the recipient's copy its time: otherwise each
                 // delivery ends at its deadline, until Postfix bounces.
                 let senders_deadline = deadline.half_way();
@@ -238,8 +244,9 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::net::{TcpListener, TcpStream};
     use std::sync::{Arc, Mutex};
-    use std::time::Duration;
     use tempfile::TempDir;
+
+    const PATIENCE: Duration = Duration::from_secs(5);
 
     /// An IMAP server that lets everybody log in but lisa, whom it never answers: as a proxy with one backend that hangs.
     #[derive(Clone, Default)]
@@ -325,7 +332,8 @@ mod tests {
         let (site, _directory) = Server::default().start();
         let deadline = Deadline::after(Duration::from_secs(8));
         let (recipients, sender) = destinations("doug", Some("lisa"));
-        let mut owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut Kept::default(), deadline);
+        let mut owed =
+            site.open_mailboxes(&recipients, sender.as_ref(), None, &mut Kept::default(), deadline, PATIENCE);
         assert!(deadline.remaining() > Duration::from_millis(500), "the sender's mailbox has used up the time of both");
         let [recipient, sender] = owed.as_mut_slice() else { panic!("two copies are owed") };
         let (recipient, sender) = (recipient.lend(), sender.lend());
@@ -337,7 +345,7 @@ mod tests {
     fn deliver(site: &Site, sessions: &mut Sessions, destinations: Destinations) {
         let deadline = Deadline::after(Duration::from_secs(60));
         let (recipients, sender) = destinations;
-        let mut owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut sessions.kept, deadline);
+        let mut owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut sessions.kept, deadline, PATIENCE);
         assert!(owed.iter_mut().all(|copy| copy.lend().mailbox.is_ok()));
         sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();
         sessions.end();

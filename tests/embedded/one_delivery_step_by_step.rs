@@ -132,13 +132,13 @@ impl Ledger for Database {
 /// What a mailbox says, and what was asked of it.
 pub struct Script {
     position: Option<Position>,
-    found: VecDeque<Result<Found, MailboxFailure>>,
+    pub found: VecDeque<Result<Found, MailboxFailure>>,
     pub appended: VecDeque<Appended>,
     /// Whether it never answers.
     pub silent: bool,
     removed: VecDeque<Result<Removal, MailboxFailure>>,
     /// What was looked for: how, from which UID, from which moment on.
-    searches: Vec<(Matching, Option<Position>, OffsetDateTime)>,
+    pub searches: Vec<(Matching, Option<Position>, OffsetDateTime)>,
     /// What was uploaded, and is not completed yet.
     pub uploaded: Option<(String, bool, OffsetDateTime)>,
     /// What was appended: its bytes, `\Seen`, its time.

@@ -2,7 +2,7 @@
 //! own, and somebody always comes back to look for the author's copy.
 
 use crate::one_delivery_step_by_step::{
-    ARRIVED, CallerThat, Database, LISA, OURS, SETTLE, Script, Scripted, attempt, lock, script, trouble, uid,
+    ARRIVED, CallerThat, Database, LISA, OURS, SETTLE, Script, Scripted, attempt, found, lock, script, trouble, uid,
 };
 use maildrop_command::delivery::{
     self, Deferral, Delivered, Delivery, Manner, NotOpened, OwedCopy, Policy, Refusal, Stages, Whose,
@@ -170,7 +170,49 @@ fn a_bearer_who_would_be_refused_for_good_comes_back_all_the_same() {
     let told = batch.told();
     assert_eq!(told[0], "deferred: Refused");
     assert!(told[1].starts_with("refused: over quota"), "{told:?}");
-    assert_eq!(told[2], "INBOX appended");
+    // Kim, who has the message, comes back as well: without any recipient's copy the author's would not be tried.
+    assert_eq!(told[2], "deferred: Refused");
+}
+
+/// The bearer's own mailbox may never take the message: then somebody whose mailbox has it comes back for the author's copy, and the
+/// bearer looks for what the attempt in his name has left.
+#[test]
+fn the_authors_copy_is_not_given_up_with_a_bearer_whose_own_mailbox_is_full() {
+    let full = || refused(MailboxFailure::OverQuota);
+    let unknown = Appended::Unknown(trouble(MailboxFailure::ConnectionLost));
+    let mut first = batch().answers(0, full()).answers(3, unknown);
+    assert_eq!(first.told(), ["deferred: OverQuota", "deferred: unknown", "INBOX appended"]);
+
+    let doug = attempt(Uuid::from_u128(1), NAMES[0], SETTLE);
+    let alone = |full_mailbox: &Batch| {
+        let mut again = batch();
+        again.whose = [&[0], &[], &[]];
+        again.database.before = vec![(None, vec![]), (None, vec![doug.clone()])];
+        again.mailboxes = full_mailbox.mailboxes.clone();
+        again
+    };
+    let mut again = alone(&batch().answers(0, full()));
+    assert_eq!(again.told()[0], "deferred: OverQuota");
+    assert_eq!(again.mailboxes[3].borrow().searches.len(), 1);
+    assert!(again.mailboxes[3].borrow().appends.is_empty());
+    // What it finds is recorded, and its attempt ends.
+    let there = batch().answers(0, full());
+    there.mailboxes[3].borrow_mut().found.push_back(found(&[(100, false)]));
+    let mut again = alone(&there);
+    assert_eq!(again.told()[0], "deferred: OverQuota");
+    assert_eq!(again.database.copies.len(), 1);
+    assert!(again.database.ended.iter().any(|(name, copy, ..)| (name.as_u128(), *copy) == (1, 1)));
+}
+
+#[test]
+fn nobody_is_told_delivered_who_has_no_copy() {
+    let mut batch = batch();
+    batch.whose = [&[0], &[1], &[]];
+    assert_eq!(batch.told()[2], "deferred: the journal does not show what was just written to it");
+    let mut nothing = self::batch();
+    nothing.whose = [&[], &[], &[]];
+    nothing.closed[3] = Some(MailboxFailure::Unreachable);
+    assert!(nothing.told().iter().all(|told| told.starts_with("deferred: ")));
 }
 
 #[test]

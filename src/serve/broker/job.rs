@@ -39,6 +39,13 @@ pub(super) enum Asker {
     Nobody,
 }
 
+impl Asker {
+    /// Whether `other` asks in place of this one: not if it is an older connection.
+    pub(super) fn is_before(self, other: Self) -> bool {
+        !matches!((self, other), (Self::Client(known), Self::Client(other)) if known > other)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Its client has yet to say that it may begin.

@@ -247,7 +247,10 @@ impl Broker {
                 self.tell(asker, &reply(id, &verdicts));
                 return;
             }
-            job.asker = asker;
+            // What a connection that has ended meanwhile had still sent may be read after what its successor says.
+            if job.asker.is_before(asker) {
+                job.asker = asker;
+            }
             self.counters.joined += 1;
         } else {
             let job = self.admit(Box::new(request), Body::Memory(message), asker, now);
@@ -356,8 +359,12 @@ impl Broker {
         }
     }
 
+    /// Whether so many messages for its recipients are at work that it has to wait. One to several recipients waits only where that is
+    /// so for each of them: a mailbox that hangs holds up the others of its message for `serve.batch_patience`, and no longer.
     fn is_at_limit(&self, job: &Job) -> bool {
-        job.users().any(|user| self.at_work.get(user).is_some_and(|count| *count >= self.settings.per_user))
+        let mut users = job.users().peekable();
+        let at_limit = |user: &String| self.at_work.get(user).is_some_and(|count| *count >= self.settings.per_user);
+        users.peek().is_some() && users.all(at_limit)
     }
 
     /// Hands a message out, which it is once and never again.

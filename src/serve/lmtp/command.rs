@@ -37,7 +37,8 @@ pub(super) struct Mail {
 pub(super) enum CommandError {
     #[error("500 5.5.1 There is no such command here")]
     Unknown,
-    #[error("500 5.5.2 A line ends with CR LF, and holds no other control character")]
+    /// Not 500: Postfix would bounce a message for an odd byte in an address.
+    #[error("451 4.5.2 A line ends with CR LF, and holds no other control character")]
     ControlCharacter,
     #[error("501 5.5.4 This command has no argument")]
     Argument,
@@ -247,7 +248,7 @@ mod tests {
             ("XFORWARD FOO=bar", Xforward),
         ] {
             assert_eq!(read(line), Err(error), "{line:?}");
-            let class = if error == Sender { '4' } else { '5' };
+            let class = if matches!(error, Sender | ControlCharacter) { '4' } else { '5' };
             let said = error.to_string();
             assert!(said.starts_with(class) && said[3..].starts_with(&format!(" {class}.")), "{said}");
         }

@@ -259,8 +259,8 @@ fn only_cr_lf_ends_a_command_and_a_long_one_takes_no_memory() {
     let mut talk = Talk::begun(settings(), FRIEND);
     assert_eq!(talk.say("NOOP\nNOOP\n"), "");
     assert_eq!(talk.0.phase(), Phase::Command);
-    assert_eq!(talk.code("NOOP"), "500");
-    assert_eq!(talk.code("NOOP\rNOOP"), "500");
+    assert_eq!(talk.code("NOOP"), "451");
+    assert_eq!(talk.code("NOOP\rNOOP"), "451");
     for length in [LONGEST_LINE - 1, LONGEST_LINE, LONGEST_LINE + 1, 1_000_000] {
         let line = format!("NOOP {}\r\n", "x".repeat(length - 7));
         let code = if length > LONGEST_LINE { "500 5.5.2 The line is too long\r\n" } else { "250 2.0.0 Ok\r\n" };

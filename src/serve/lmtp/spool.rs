@@ -72,7 +72,7 @@ pub(super) struct Incoming {
     /// All of it, or what the file does not have yet.
     bytes: Vec<u8>,
     file: Option<MessageFile>,
-    /// How much came from the client.
+    /// How much came from the client, each line end counted as one byte.
     received: u64,
     /// How much there is.
     size: u64,
@@ -94,7 +94,10 @@ impl Incoming {
         if self.failed.is_some() {
             return;
         }
-        self.received = self.received.saturating_add(bytes.len() as u64);
+        // A line end counts as one byte, as it does where Postfix and the pipe measure: what is small enough for the one way is so for
+        // the other.
+        let line_ends = memchr::memchr_iter(b'\n', bytes).count();
+        self.received = self.received.saturating_add(bytes.len().saturating_sub(line_ends) as u64);
         if self.spool.limit.is_some_and(|limit| self.received > limit) {
             self.fail(NotTaken::TooBig);
             return;

@@ -46,7 +46,9 @@ pub(super) fn to_all(
         request.recipients.iter().map(|recipient| envelope(request, recipient)).collect();
     let to: Vec<Envelope> = envelopes.iter().filter_map(|envelope| envelope.as_ref().ok()).cloned().collect();
     let mut policy = site.policy();
-    policy.lock_wait = request.lock_wait_ms.map_or_else(|| site.lock_wait(left), Duration::from_millis);
+    // Some time has to be left for the delivery, however long the message has waited for us.
+    let lock_wait = request.lock_wait_ms.map_or_else(|| site.lock_wait(left), Duration::from_millis);
+    policy.lock_wait = lock_wait.min(left / 2);
     let terms = Terms { policy: &policy, caller: &NoCaller, deadline };
     #[cfg(feature = "test-faults")]
     crate::base::test_faults::at("before");
