@@ -20,11 +20,13 @@ pub struct SimulatedMailbox<'y> {
     pub alive: bool,
     /// The copy that was uploaded, and whether the lock was lost by then.
     uploaded: Option<(Identity, bool)>,
+    /// Whether it takes nothing.
+    pub full: bool,
 }
 
 impl<'y> SimulatedMailbox<'y> {
     pub fn new(name: Name, number: usize, world: Rc<RefCell<World>>, yielder: &'y Yielder<Fate, Point>) -> Self {
-        Self { name, number, world, yielder, alive: true, uploaded: None }
+        Self { name, number, world, yielder, alive: true, uploaded: None, full: false }
     }
 }
 
@@ -117,6 +119,9 @@ impl Mailbox for SimulatedMailbox<'_> {
                 return Err(Appended::NotSent(self.error(MailboxFailure::ConnectionLost)));
             }
             Fate::Refuse => return Err(Appended::Refused(self.error(MailboxFailure::OverQuota))),
+        }
+        if self.full {
+            return Err(Appended::Refused(self.error(MailboxFailure::OverQuota)));
         }
         self.uploaded = Some((*copy.identity, self.has_lost_the_lock()));
         Ok(())

@@ -430,10 +430,27 @@ fn random_schedules_of_a_batch_where_more_goes_wrong() {
     }
 }
 
+/// The first recipient, who bears the author's copy, is given up in the end: the author's is there all the same, or somebody would have
+/// come back for it.
+fn a_batch_with_a_full_mailbox(engine: Engine) -> Scenario {
+    let jobs = vec![Job { full: Some("scuba"), ..to_all(&["scuba", "doug"]) }];
+    Scenario { name: "a batch, and a mailbox that stays full", jobs, ..two_recipients(engine) }
+}
+
+#[test]
+fn random_schedules_of_a_batch_where_the_bearers_own_mailbox_stays_full() {
+    for engine in [Engine::Postgresql, Engine::Mysql] {
+        random(&a_batch_with_a_full_mailbox(engine));
+        random(&Scenario { refusals: true, ..a_batch_with_a_full_mailbox(engine) });
+    }
+}
+
 #[test]
 fn every_schedule_of_a_batch() {
     for engine in [Engine::Postgresql, Engine::Mysql] {
         every(&small(a_batch(engine))).unwrap_or_else(|broken| panic!("{broken}"));
+        let full = Scenario { refusals: true, ..a_batch_with_a_full_mailbox(engine) };
+        every(&small(full)).unwrap_or_else(|broken| panic!("{broken}"));
         let jobs = vec![to_all(&["scuba", "doug"]), to("kim")];
         every(&small(Scenario { name: "a batch beside a pipe", jobs, ..two_recipients(engine) }))
             .unwrap_or_else(|broken| panic!("{broken}"));

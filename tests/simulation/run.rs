@@ -6,7 +6,7 @@ use crate::environment;
 use crate::mailbox::SimulatedMailbox;
 use crate::mistake::{self, Database, Mistake, MistakenMailbox, Pending};
 use crate::promises;
-use crate::scenario::{A_LONG_TIME, Left, Scenario, lock_name};
+use crate::scenario::{A_LONG_TIME, GIVEN_UP, Job, Left, Scenario, lock_name};
 use crate::world::{Fate, Lingering, Name, Point, SETTLE, World};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
@@ -179,7 +179,7 @@ impl Schedule<'_> {
         if self.scenario.is_cut(number) {
             self.world.borrow_mut().orphans.insert(number);
         }
-        let recipients: Vec<usize> = (0..self.done[job].len()).filter(|&place| !self.done[job][place]).collect();
+        let recipients: Vec<usize> = (0..self.done[job].len()).filter(|&place| self.is_left(job, place)).collect();
         let (world, messages) = (Rc::clone(&self.world), Rc::clone(&self.messages));
         let mut routine = process(number, self.scenario, job, &recipients, world, messages);
         match routine.resume(Fate::Go) {
@@ -251,7 +251,7 @@ impl Schedule<'_> {
                     self.done[job][place] = whole && !unheard;
                 }
                 // As far as this process knows.
-                let known = |place: usize| self.done[job][place] || recipients.contains(&place);
+                let known = |place: usize| !self.is_left(job, place) || recipients.contains(&place);
                 let nobody_comes_back = result.iter().all(Result::is_ok) && (0..self.done[job].len()).all(known);
                 for (&place, result) in recipients.iter().zip(&result) {
                     let recipient = self.scenario.jobs[job].recipients[place];
@@ -273,13 +273,20 @@ impl Schedule<'_> {
                         }
                     }
                 }
-                if self.done[job].iter().any(|done| !done) {
+                if (0..self.done[job].len()).any(|place| self.is_left(job, place)) {
                     self.is_deferred(job);
                 }
                 self.world.borrow_mut().is_gone(number);
             }
         }
         Ok(())
+    }
+
+    /// Whether a recipient is still to be delivered to: neither delivered, nor given up.
+    fn is_left(&self, job: usize, place: usize) -> bool {
+        let Job { recipients, full, .. } = &self.scenario.jobs[job];
+        let given_up = *full == Some(recipients[place]) && self.started[job] > GIVEN_UP;
+        !self.done[job][place] && !given_up
     }
 
     fn is_deferred(&mut self, job: usize) {
@@ -403,7 +410,8 @@ fn process(
         let mut mailboxes: Vec<(Name, MistakenMailbox<'_>)> = mailboxes
             .into_iter()
             .map(|name| {
-                let mailbox = SimulatedMailbox::new(name, number, Rc::clone(&world), yielder);
+                let mut mailbox = SimulatedMailbox::new(name, number, Rc::clone(&world), yielder);
+                mailbox.full = name.1 == "INBOX" && job.full == Some(name.0);
                 (name, MistakenMailbox { mailbox, mistake, pending: Rc::clone(&pending), pretended: None })
             })
             .collect();

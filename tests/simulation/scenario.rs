@@ -201,6 +201,8 @@ pub struct Job {
     pub restore: bool,
     /// The `lock.namespace` of the host that it comes to.
     pub namespace: &'static str,
+    /// The recipient whose INBOX never takes the message. After some tries Postfix gives up, and bounces it for that recipient.
+    pub full: Option<&'static str>,
     /// Whether its first process gets the beginning of the message only: whoever wrote it has died half-way.
     pub cut: bool,
 }
@@ -214,8 +216,20 @@ pub fn to(recipient: &'static str) -> Job {
 
 pub fn to_all(recipients: &[&'static str]) -> Job {
     let recipients = recipients.to_vec();
-    Job { recipients, message: 0, sent: true, retried: true, restore: false, namespace: NAMESPACE, cut: false }
+    Job {
+        recipients,
+        message: 0,
+        sent: true,
+        retried: true,
+        restore: false,
+        namespace: NAMESPACE,
+        full: None,
+        cut: false,
+    }
 }
+
+/// After so many tries Postfix gives up.
+pub const GIVEN_UP: usize = 3;
 
 /// The name of the lock of all messages here, on a host of that namespace.
 pub fn lock_name(namespace: &str) -> LockName {
