@@ -134,8 +134,10 @@ pub struct Script {
     position: Option<Position>,
     pub found: VecDeque<Result<Found, MailboxFailure>>,
     pub appended: VecDeque<Appended>,
-    /// Whether it never answers.
-    pub silent: bool,
+    /// So often it has not answered yet, after all the time that it is given; `usize::MAX`: never.
+    pub silent: usize,
+    /// The patience that was shown to it.
+    pub patience: Vec<Duration>,
     removed: VecDeque<Result<Removal, MailboxFailure>>,
     /// What was looked for: how, from which UID, from which moment on.
     pub searches: Vec<(Matching, Option<Position>, OffsetDateTime)>,
@@ -152,7 +154,8 @@ pub fn script() -> Script {
         position: Some(at(7, 100)),
         found: VecDeque::new(),
         appended: VecDeque::new(),
-        silent: false,
+        silent: 0,
+        patience: Vec::new(),
         removed: VecDeque::new(),
         searches: Vec::new(),
         uploaded: None,
@@ -180,8 +183,14 @@ impl Mailbox for Scripted {
         script.appends.extend(uploaded);
     }
 
-    fn is_answered_within(&mut self, _: Duration) -> bool {
-        !self.0.borrow().silent
+    fn is_answered_within(&mut self, patience: Duration) -> bool {
+        let mut script = self.0.borrow_mut();
+        if script.silent == 0 {
+            return true;
+        }
+        script.silent = if script.silent == usize::MAX { usize::MAX } else { script.silent - 1 };
+        std::thread::sleep(patience);
+        false
     }
 
     fn answer(&mut self) -> Appended {
@@ -192,7 +201,9 @@ impl Mailbox for Scripted {
         self.0.borrow_mut().uploaded = None;
     }
 
-    fn patient_until(&mut self, _: Option<Deadline>) {}
+    fn patient_until(&mut self, until: Option<Deadline>) {
+        self.0.borrow_mut().patience.extend(until.map(|until| until.remaining()));
+    }
 
     fn find(&mut self, wanted: &Wanted<'_>) -> Result<Found, MailboxError> {
         let mut script = self.0.borrow_mut();

@@ -18,6 +18,7 @@ const NAMES: [&str; 3] = ["doug@mail.axial.net", "scuba@mail.axial.net", "kim@ma
 
 /// A message to doug, scuba and kim, with everything that a test may want otherwise.
 struct Batch {
+    message: String,
     policy: Policy,
     database: Database,
     /// Those of the recipients, and lisa's Sent.
@@ -31,6 +32,7 @@ struct Batch {
 
 fn batch() -> Batch {
     Batch {
+        message: LISA.into(),
         policy: Policy { settle: Duration::from_secs_f64(SETTLE), ..Policy::embedded() },
         database: Database { own_age: 1.0, first_attempt_age: Some(Duration::ZERO), ..Database::default() },
         mailboxes: [(); 4].map(|()| Rc::new(RefCell::new(script()))),
@@ -47,7 +49,7 @@ impl Batch {
     }
 
     fn run(&mut self) -> Vec<Result<Delivered, Refusal>> {
-        let message = Message::receive(LISA.into()).unwrap();
+        let message = Message::receive(self.message.clone().into_bytes()).unwrap();
         let delivery = Delivery {
             message: &message,
             sender: "lisa@gmail.com",
@@ -292,15 +294,66 @@ fn two_addresses_of_one_mailbox_have_one_copy_and_the_same_outcome() {
 fn a_mailbox_that_does_not_answer_holds_up_the_others_for_as_long_as_the_operator_allows() {
     let mut batch = batch().answers(1, Appended::Unknown(trouble(MailboxFailure::TimedOut)));
     batch.policy.batch_patience = Duration::from_millis(20);
-    batch.mailboxes[1].borrow_mut().silent = true;
+    batch.mailboxes[1].borrow_mut().silent = usize::MAX;
     assert_eq!(batch.told(), ["INBOX appended, Sent appended", "deferred: unknown", "INBOX appended"]);
 
     // The only one is waited for until the end of the delivery.
     let mut alone = self::batch();
     alone.policy.batch_patience = Duration::from_millis(20);
-    alone.mailboxes[0].borrow_mut().silent = true;
+    alone.mailboxes[0].borrow_mut().silent = usize::MAX;
     alone.whose = [&[0, 1, 2], &[], &[]];
     assert_eq!(alone.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
+}
+
+/// A second more for each megabyte of the message; nobody is held up by the only mailbox.
+#[test]
+fn a_mailbox_is_shown_patience_where_others_wait_for_it_and_more_for_a_larger_message() {
+    let mut several = batch();
+    several.message = format!("{LISA}{}", "x\r\n".repeat(1_000_000));
+    several.policy.batch_patience = Duration::from_secs(10);
+    several.told();
+    for mailbox in &several.mailboxes {
+        // What is searched, and what is uploaded.
+        let patience = mailbox.borrow().patience.clone();
+        assert_eq!(patience.len(), 2, "{patience:?}");
+        assert!(patience.iter().all(|span| *span <= Duration::from_millis(13_001)), "{patience:?}");
+        // It was just begun.
+        assert!(patience.iter().all(|span| *span > Duration::from_millis(11_000)), "{patience:?}");
+    }
+    let mut alone = batch();
+    alone.whose = [&[0, 1, 2], &[], &[]];
+    alone.told();
+    assert!(alone.mailboxes.iter().all(|mailbox| mailbox.borrow().patience.is_empty()));
+}
+
+/// It begins with the first answer: a server that is slow for all of them holds up nobody.
+#[test]
+fn patience_with_the_others_begins_once_one_has_answered() {
+    let mut slow = batch();
+    slow.policy.batch_patience = Duration::from_millis(200);
+    slow.mailboxes[..3].iter().for_each(|mailbox| mailbox.borrow_mut().silent = 20);
+    assert_eq!(slow.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
+    assert!(slow.mailboxes[..3].iter().all(|mailbox| mailbox.borrow().patience.len() == 2));
+}
+
+#[test]
+fn an_authors_mailbox_that_does_not_answer_holds_up_the_recipients_no_longer_than_another() {
+    let mut batch = batch().answers(3, Appended::Unknown(trouble(MailboxFailure::TimedOut)));
+    batch.policy.batch_patience = Duration::from_millis(20);
+    batch.mailboxes[3].borrow_mut().silent = usize::MAX;
+    assert_eq!(batch.told(), ["deferred: unknown", "INBOX appended", "INBOX appended"]);
+}
+
+#[test]
+fn an_authors_copy_is_not_even_looked_for_where_no_recipients_is_there_and_none_of_theirs_has_died() {
+    let mut batch = batch();
+    for place in 0..3 {
+        batch = batch.answers(place, refused(MailboxFailure::Refused));
+    }
+    let somebody_elses = attempt(Uuid::from_u128(1), "anna@mail.axial.net", SETTLE);
+    batch.database.before = vec![(None, vec![]), (None, vec![]), (None, vec![]), (None, vec![somebody_elses])];
+    assert_eq!(batch.told(), ["deferred: Refused"; 3].map(String::from));
+    assert!(batch.mailboxes[3].borrow().searches.is_empty());
 }
 
 #[test]
