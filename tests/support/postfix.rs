@@ -131,10 +131,20 @@ impl Postfix {
 
     /// Those of these queue ids whose messages are still in the queue.
     ///
-    /// From the log: a message on its way from one queue to another can escape `postqueue -p`.
+    /// By the log, which `postfix stop` may cut short: what was said of a message last is lost with postlogd(8). So whoever is not
+    /// told to be removed is looked for in the queue as well; more than once, since a message on its way from one queue to another
+    /// can escape a look.
     pub fn unfinished(&self, ids: &[String]) -> Vec<String> {
         let log = self.log();
-        ids.iter().filter(|id| !log.contains(&format!(" {id}: removed"))).cloned().collect()
+        let mut left: Vec<String> =
+            ids.iter().filter(|id| !log.contains(&format!(" {id}: removed"))).cloned().collect();
+        if !left.is_empty() {
+            // A file may go while it is looked at: find(1) then ends with 1.
+            let look = "find \"$1/queue\" -type f 2>/dev/null || :";
+            let looks = [(); 3].map(|()| on(self.host, &["sh", "-c", look, "sh", &self.directory]));
+            left.retain(|id| looks.iter().any(|found| found.lines().any(|file| file.ends_with(&format!("/{id}")))));
+        }
+        left
     }
 
     /// A command that runs on this Postfix's host.
