@@ -60,6 +60,8 @@ struct PlainDelivery {
 enum Command {
     /// Deliver the message on standard input to one recipient (what happens without a subcommand, too)
     Deliver(pipe::deliver::Arguments),
+    /// Write what a site needs to go live: configuration, passwords, SQL, Postfix's fragments, and the commands in their order
+    Quickstart(cli::quickstart::Arguments),
     /// Bring the database's schema up to date, or tell how it stands
     Migrate(cli::migrate::Arguments),
     /// Look whether database and mailbox store keep what a delivery relies on
@@ -82,14 +84,39 @@ enum Command {
     /// The file queue of the service: list, show, hold, release, drop
     #[command(subcommand)]
     Queue(cli::queue::Command),
+    /// Messages that were set aside because they end workers of the service: list, show, retry, drop
+    #[command(subcommand)]
+    Shunt(cli::shunt::Command),
+    /// Who is told of what happens to messages: create, list, show, pause, resume, secret, delete
+    #[command(subcommand)]
+    Subscription(cli::subscription::Command),
+    /// Notifications: how far behind subscribers are; tell them once more
+    #[command(subcommand)]
+    Notify(cli::notify::Command),
     /// The service, maildropd: start it, ask how it is, tell it what to do
     #[command(subcommand)]
     Service(cli::service::Command),
 }
 
 /// The subcommands by which a command line is told apart from a delivery, even where the rest of it cannot be read.
-const OTHER_SUBCOMMANDS: [&str; 12] =
-    ["migrate", "check", "replay", "trace", "stats", "audit", "prune", "lock", "inject", "queue", "service", "help"];
+const OTHER_SUBCOMMANDS: [&str; 16] = [
+    "quickstart",
+    "migrate",
+    "check",
+    "replay",
+    "trace",
+    "stats",
+    "audit",
+    "prune",
+    "lock",
+    "inject",
+    "queue",
+    "shunt",
+    "subscription",
+    "notify",
+    "service",
+    "help",
+];
 
 /// The command line's definition, from which its manual pages and completions are made.
 #[must_use]
@@ -129,6 +156,7 @@ fn dispatch(arguments: &[OsString], other: bool) -> ExitCode {
     let ended = match parsed.command {
         None => Ok(pipe::deliver::run(&parsed.deliver)),
         Some(Command::Deliver(arguments)) => Ok(pipe::deliver::run(&arguments)),
+        Some(Command::Quickstart(arguments)) => cli::quickstart::run(&arguments),
         Some(Command::Migrate(arguments)) => cli::migrate::run(&arguments),
         Some(Command::Check(arguments)) => cli::check::run(&arguments),
         Some(Command::Trace(arguments)) => cli::trace::run(&arguments),
@@ -139,6 +167,9 @@ fn dispatch(arguments: &[OsString], other: bool) -> ExitCode {
         Some(Command::Lock(command)) => cli::lock::run(&command),
         Some(Command::Inject(arguments)) => cli::inject::run(&arguments),
         Some(Command::Queue(command)) => cli::queue::run(&command),
+        Some(Command::Shunt(command)) => cli::shunt::run(&command),
+        Some(Command::Subscription(command)) => cli::subscription::run(&command),
+        Some(Command::Notify(command)) => cli::notify::run(&command),
         Some(Command::Service(command)) => cli::service::run(&command),
     };
     ended.unwrap_or_else(|exit| exit)

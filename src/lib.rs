@@ -28,12 +28,14 @@
 //! | 3 | [`config`] | the TOML file |
 //! | 4 | [`delivery`] | the five steps of one delivery; the verdict's code and text |
 //! | 4 | [`site`] | opens what one delivery needs, by a configuration or in one directory |
+//! | 5 | [`webhook`] | where a callback may be, secrets and signatures, when a notification is tried again |
 //! | 5 | [`operations`] | trace, stats, audit, prune, check, replay: data out, nothing printed |
 //! | 5 | [`zmtp`] | ZeroMQ's frames and the Paranoid Pirate's words: knows no mail |
 //! | 5 | [`handover`] | what a way in hands over to the service, and what it is told |
-//! | 5 | [`queue`] | what has no Postfix behind it: files that are never lost, claims, slices |
+//! | 5 | [`queue`] | what has no Postfix behind it: files that are never lost, claims, slices; and copies of what was set aside |
 //! | 6 | [`pipe`] | the way in for pipe(8) and local(8): exit status, one line, watchdog |
 //! | 6 | [`cli`] | what people type |
+//! | 6 | [`push`] | the notifier: publishes events, and tells subscribers by signed requests |
 //! | 6 | [`serve`] | the service: LMTP, broker, workers, and the master that starts them |
 //! | 7 | [`command`] | the command line as a whole: a delivery, or a subcommand |
 //! | 7 | [`service`] | the command line of `maildropd`: the master, or one of its roles |
@@ -54,10 +56,12 @@ pub mod mailbox;
 pub mod message;
 pub mod operations;
 pub mod pipe;
+pub mod push;
 pub mod queue;
 pub(crate) mod routing;
 pub mod schema;
 pub mod serve;
 pub mod service;
 pub mod site;
+pub mod webhook;
 pub mod zmtp;

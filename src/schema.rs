@@ -1,7 +1,9 @@
-//! The schema in `sql/<engine>/`: numbered migrations, applied in order by `migrate`. Uses `base`, `database` and `lock`.
+//! The schema in `sql/<engine>/`: numbered migrations, applied in order by `migrate`. Uses `base`, `message`, `database` and `lock`.
 //!
-//! Migrations are additive, so that release N runs on the schema of N+1 while machines are upgraded one by one.
+//! Migrations are additive, so that release N runs on the schema of N+1 while machines are upgraded one by one; but for
+//! `keys_by_day`, the one change of what keys are, after which no earlier program can write into the journal.
 
+mod by_day;
 mod mysql;
 mod postgres;
 mod sqlite;
@@ -21,15 +23,21 @@ pub struct Migration {
     pub sql: &'static str,
     /// Whether the schema works without it: some servers refuse it to ordinary roles, and `migrate` then leaves it out.
     pub optional: bool,
+    /// Whether the table `keys_by_day` is filled first, and all that the migration changes is one transaction.
+    pub changes_keys: bool,
 }
 
 impl Migration {
     const fn new(number: u32, name: &'static str, sql: &'static str) -> Self {
-        Self { number, name, sql, optional: false }
+        Self { number, name, sql, optional: false, changes_keys: false }
     }
 
     const fn optional(number: u32, name: &'static str, sql: &'static str) -> Self {
         Self { optional: true, ..Self::new(number, name, sql) }
+    }
+
+    const fn of_keys(number: u32, name: &'static str, sql: &'static str) -> Self {
+        Self { changes_keys: true, ..Self::new(number, name, sql) }
     }
 
     /// SHA-256 of its text, in lower-case hexadecimal, by which an edited migration is found.
@@ -53,6 +61,8 @@ pub struct Applied {
 pub enum Application {
     /// It is applied and recorded.
     Done,
+    /// The same, and what it has changed, for people.
+    Changed(String),
     /// An optional one that this server refused, and what it said.
     LeftOut(String),
 }

@@ -1,30 +1,39 @@
-//! The command line of `maildropd`: the master, or one of its roles. Uses `serve`.
+//! The command line of `maildropd`: the master, or one of its roles. Uses `serve` and `push`.
 
+use crate::base::endpoint::Endpoint;
 use crate::base::log;
 use crate::base::terminal::complain_as;
 use crate::config::Config;
+use crate::delivery::tell_stages;
 use crate::handover::control;
 use crate::lock::Slice;
+use crate::push::{self, NotifierSettings};
 use crate::serve::Place;
 use crate::serve::front::{self, FrontSettings, Inside};
+use crate::serve::http::{Http, Sources};
 use crate::serve::lmtp::{Listening, Server};
 use crate::serve::master::child_start::{self, CannotBegin};
-use crate::serve::master::listeners::{self, Listener};
+use crate::serve::master::listeners::{self, Inherited, Listener};
 use crate::serve::master::notice::to_the_master;
 use crate::serve::master::{self, MasterError};
 use crate::serve::runner::{self, RunnerSettings};
 use crate::serve::standing::tell_master;
+use crate::serve::suspects::STAGE;
+use crate::serve::timer::{self, TimerSettings};
 use crate::serve::worker::{self, WorkerSettings};
 use crate::site::{Setup, Site};
 use clap::{CommandFactory, Parser, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use sysexits::ExitCode;
+use tokio::sync::watch;
 
 /// Deliver mail for Postfix as a service, by LMTP and for thin clients: exactly once, as maildrop_command does.
 ///
-/// It stays in the foreground. It starts a front, which holds the connections, workers, which deliver, and runners, which take messages out of the file queue; whatever of them
-/// ends is started again. `maildrop_command service` asks how it is, and tells it what to do.
+/// It stays in the foreground. It starts a front, which holds the connections, workers, which deliver, runners, which take messages
+/// out of the file queue, a timer, which finishes Sent copies that are owed, and prunes, and, where it is configured, a notifier, which tells subscribers;
+/// whatever of them ends is started again.
+/// `maildrop_command service` asks how it is, and tells it what to do.
 #[derive(Debug, Parser)]
 #[command(
     name = "maildropd",
@@ -84,6 +93,10 @@ enum Role {
     Worker,
     /// Takes messages out of the file queue, and hands them to the front
     Runner,
+    /// Finishes owed copies, and prunes
+    Timer,
+    /// Publishes events, and tells subscribers
+    Notify,
 }
 
 /// The command line's definition, from which its manual page and completions are made.
@@ -102,6 +115,8 @@ pub fn run(arguments: &[OsString]) -> u8 {
             Some(Role::Front) => ended(be_front(&arguments)),
             Some(Role::Worker) => ended(be_worker(&arguments)),
             Some(Role::Runner) => ended(be_runner(&arguments)),
+            Some(Role::Timer) => ended(be_timer(&arguments)),
+            Some(Role::Notify) => ended(be_notifier(&arguments)),
             None => be_master(&arguments),
         },
         Err(error) => {
@@ -184,39 +199,72 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
         log::start(&embedded(arguments)?.log).map_err(unusable)?;
         let directory = arguments.embedded.as_deref().unwrap_or_else(|| "".as_ref());
         let settings = at_places(FrontSettings::embedded(directory), arguments);
-        return front::run(&settings, |mut inside: Inside| async move {
-            let _ = inside.stop.wait_for(|stop| *stop).await;
+        // Where a test is its master.
+        let master = to_the_master().ok();
+        return front::run(&settings, |Inside { ask, ended, mut stop, .. }| async move {
+            match master {
+                Some(master) => drop(tell_master(master, ask, ended, stop, watch::channel(None).0).await),
+                None => drop(stop.wait_for(|stop| *stop).await),
+            }
         })
         .map_err(unavailable);
     };
     let settings = at_places(FrontSettings::of(&config), arguments);
-    let (listening, master) = if arguments.master.is_some() {
-        let listening = inherited.into_iter().map(|listener| match listener {
-            Listener::Unix(listener) => Listening::Unix(listener),
-            Listener::Tcp(listener) => Listening::Tcp(listener),
-        });
-        (listening.collect(), Some(to_the_master().map_err(unavailable)?))
+    let (lmtp, http, master) = if arguments.master.is_some() {
+        let Inherited { lmtp, http } = inherited;
+        (listening(lmtp), listening(http), Some(to_the_master().map_err(unavailable)?))
     } else {
-        (Listening::open(&config.serve).map_err(unavailable)?, None)
+        let open = |endpoints: &[Endpoint]| Listening::open_at(endpoints).map_err(unavailable);
+        (open(&config.serve.lmtp_endpoints())?, open(&config.serve.http_endpoints())?, None)
     };
     let host = gethostname::gethostname().to_string_lossy().into_owned();
     front::prepare(&settings).map_err(unavailable)?;
-    let server = Server::new(&config, host, listening).map_err(unavailable)?;
-    front::run(&settings, |Inside { hand, ask, stop }| async move {
-        let lmtp = server.run(hand, stop.clone());
-        let told = async {
-            if let Some(master) = master
-                && let Err(error) = tell_master(master, ask, stop).await
-            {
-                tracing::warn!(%error, "the master cannot be talked with");
+    let server = Server::new(&config, host, lmtp).map_err(unavailable)?;
+    front::run(&settings, |Inside { hand, ask, ended, stop }| async move {
+        let (tell, service) = watch::channel(None);
+        let (tally, max_connections) = (server.tally(), server.max_connections());
+        let sources = Sources { ask: ask.clone(), service, stop: stop.clone(), tally, max_connections };
+        let http = Http::new(http, &config.serve, sources);
+        let lmtp = async {
+            if let Err(error) = server.run(hand, stop.clone()).await {
+                tracing::error!(%error, "LMTP is not served any more");
             }
         };
-        let (served, ()) = tokio::join!(lmtp, told);
-        if let Err(error) = served {
-            tracing::error!(%error, "LMTP is not served any more");
-        }
+        let told = async {
+            match master {
+                None => std::future::pending().await,
+                Some(master) => {
+                    if let Err(error) = tell_master(master, ask, ended, stop.clone(), tell).await {
+                        tracing::warn!(%error, "the master cannot be talked with");
+                    }
+                }
+            }
+        };
+        let http = async {
+            let served = async {
+                if let Err(error) = http.run().await {
+                    tracing::error!(%error, "metrics and health are not served any more");
+                }
+                std::future::pending::<()>().await;
+            };
+            // Without a master this process is about to end. The next one wants the port.
+            tokio::select! {
+                () = served => {}
+                () = told => {}
+            }
+        };
+        tokio::join!(lmtp, http);
     })
     .map_err(unavailable)
+}
+
+/// What the master has handed over.
+fn listening(inherited: Vec<Listener>) -> Vec<Listening> {
+    let listening = inherited.into_iter().map(|listener| match listener {
+        Listener::Unix(listener) => Listening::Unix(listener),
+        Listener::Tcp(listener) => Listening::Tcp(listener),
+    });
+    listening.collect()
 }
 
 fn at_places(mut settings: FrontSettings, arguments: &Arguments) -> FrontSettings {
@@ -242,6 +290,12 @@ fn be_worker(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     if let Some(workers) = &arguments.workers {
         settings.broker = workers.clone();
     }
+    // The master keeps the last lines.
+    tell_stages(|stage| {
+        if worker::has_a_suspect() {
+            complain(&format!("{STAGE}{stage}"));
+        }
+    });
     worker::run(&site, settings).map_err(unavailable)
 }
 
@@ -262,6 +316,35 @@ fn be_runner(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     runner::run(&settings).map_err(|error| (ExitCode::CantCreat, error.to_string()))
 }
 
+/// The timer reads no password but those of the configuration that it goes by.
+fn be_timer(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
+    let (settings, site) = match begin(Role::Timer, arguments)? {
+        Some(config) => {
+            let own = config.of_timer().map_err(unusable)?;
+            let settings = TimerSettings::of(&config, &own);
+            let site = if settings.opens_mailboxes() { Site::configured(own) } else { Site::without_mailboxes(own) };
+            (settings, site.map_err(unusable)?)
+        }
+        None => {
+            let setup = embedded(arguments)?;
+            log::start(&setup.log).map_err(unusable)?;
+            let directory = arguments.embedded.as_deref().unwrap_or_else(|| "".as_ref());
+            (TimerSettings::embedded(directory), setup.place.site().map_err(unusable)?)
+        }
+    };
+    timer::run(&site, settings).map_err(|error| (ExitCode::OsErr, error.to_string()))
+}
+
+/// The notifier reads no password of mailboxes.
+fn be_notifier(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
+    let Some(config) = begin(Role::Notify, arguments)? else {
+        return Err(unusable("nobody is told of what is in a directory: there is no table of subscriptions"));
+    };
+    let settings = NotifierSettings::of(&config).map_err(unusable)?;
+    let site = Site::without_mailboxes(config.of_notifier().map_err(unusable)?).map_err(unusable)?;
+    push::run(&site, settings).map_err(|error| (ExitCode::OsErr, error.to_string()))
+}
+
 fn embedded(arguments: &Arguments) -> Result<Setup, (ExitCode, String)> {
     match &arguments.embedded {
         Some(directory) if directory.is_absolute() => Setup::embedded(directory).map_err(unusable),
@@ -279,6 +362,8 @@ impl From<Role> for control::Role {
             Role::Front => Self::Front,
             Role::Worker => Self::Worker,
             Role::Runner => Self::Runner,
+            Role::Timer => Self::Timer,
+            Role::Notify => Self::Notify,
         }
     }
 }

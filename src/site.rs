@@ -7,11 +7,13 @@
 //!
 //! Once a week, after the route, one delivery proves that logins lead to the users that they name (`login_check`).
 
+mod database;
 mod deliver;
 mod delivery_log;
 mod destinations;
 pub mod embedded;
 mod login_check;
+mod logins;
 mod mailboxes;
 mod probe;
 mod sessions;
@@ -20,24 +22,25 @@ mod setup;
 pub(crate) use deliver::Standing;
 pub use deliver::{Envelope, Outcome, Terms};
 pub use delivery_log::log_delivery;
+pub(crate) use logins::Logins;
 pub use probe::Recipient;
 pub(crate) use probe::SeenMailboxes;
 pub use sessions::Sessions;
 pub(crate) use setup::Setup;
 
 use crate::base::deadline::{self, Deadline};
-use crate::config::{self, Config, ConfigError, Engine};
-use crate::database::{Client, DatabaseError, MysqlDatabase, PostgresDatabase, Server};
+use crate::config::{self, Config, ConfigError};
+use crate::database::Server;
 use crate::delivery::{self, Policy};
 use crate::imap;
-use crate::ledger::{Database, WayIn};
+use crate::ledger::WayIn;
 use crate::lock::LockName;
 use crate::mailbox::imap::authorization;
 use crate::mailbox::{MailboxError, MailboxFailure, ReadableMailbox};
 use crate::message::Message;
 use crate::routing::Router;
-use crate::schema;
 use embedded::Embedded;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Where a site's database and mailboxes are, and how it delivers.
@@ -54,6 +57,8 @@ pub struct Site {
     deadline: Duration,
     /// The namespace of their locks.
     namespace: String,
+    /// The sessions that were opened.
+    logins: Arc<logins::Counter>,
 }
 
 #[derive(Clone, Debug)]
@@ -66,7 +71,8 @@ enum Kind {
 #[derive(Clone, Debug)]
 struct Configured {
     config: Config,
-    database: Server,
+    /// The servers that may be the primary, in their order.
+    database: Vec<Server>,
     /// `None` for a site [without mailboxes](Site::without_mailboxes).
     imap: Option<imap::Settings>,
     /// How we log in there, where a login names the user.
@@ -96,7 +102,7 @@ impl Site {
         let host = host_name();
         let way_in = imap.as_ref().filter(|imap| imap.name_the_user());
         let configured = Configured {
-            database: config.database_server()?,
+            database: config.database_servers()?,
             way_in: way_in.map(|imap| WayIn::new(authorization::way_in(imap, &host))),
             imap,
             router: config.router(),
@@ -105,7 +111,8 @@ impl Site {
         let config = &configured.config;
         let (policy, deadline) = (config.policy(), config.delivery.deadline);
         let namespace = config.lock.namespace.clone();
-        Ok(Self { kind: Kind::Configured(Box::new(configured)), host, sent_copies: true, policy, deadline, namespace })
+        let (kind, logins) = (Kind::Configured(Box::new(configured)), Arc::default());
+        Ok(Self { kind, host, sent_copies: true, policy, deadline, namespace, logins })
     }
 
     /// One machine with everything under one directory.
@@ -118,6 +125,7 @@ impl Site {
             policy: Policy::embedded(),
             deadline: deadline::OF_A_DELIVERY,
             namespace: crate::lock::DEFAULT_NAMESPACE.into(),
+            logins: Arc::default(),
         }
     }
 
@@ -145,6 +153,12 @@ impl Site {
     pub(crate) fn left_to_authors_for(&self) -> Option<Duration> {
         let sent = &self.config()?.sent;
         (sent.look == config::Look::Mailbox).then_some(sent.look_after)
+    }
+
+    /// How many sessions were opened for deliveries so far.
+    #[must_use]
+    pub(crate) fn logins(&self) -> Logins {
+        self.logins.so_far()
     }
 
     /// How long one delivery may take.
@@ -193,30 +207,6 @@ impl Site {
     #[must_use]
     pub fn config(&self) -> Option<&Config> {
         self.as_configured().map(|site| &site.config)
-    }
-
-    /// Opens a session with the database.
-    ///
-    /// # Errors
-    /// Where it cannot be reached in time, refuses us, or (embedded) cannot be made.
-    pub fn open_database(
-        &self,
-        queue_id: Option<&str>,
-        deadline: Deadline,
-    ) -> Result<Box<dyn Database>, DatabaseError> {
-        let client = self.client(queue_id);
-        Ok(match &self.kind {
-            Kind::Configured(site) => match site.config.database.engine {
-                Engine::Postgresql => Box::new(PostgresDatabase::connect(&site.database, &client, deadline)?),
-                Engine::Mysql => Box::new(MysqlDatabase::connect(&site.database, &client, deadline)?),
-            },
-            Kind::Embedded(embedded) => Box::new(schema::open_embedded(embedded.directory(), &client, deadline)?),
-        })
-    }
-
-    /// What a database's list of sessions says of us.
-    fn client(&self, queue_id: Option<&str>) -> Client {
-        Client { host: self.host.clone(), pid: std::process::id(), queue_id: queue_id.map(ToOwned::to_owned) }
     }
 
     /// A mailbox of a user of the mailbox store, logged in to as a delivery logs in. Creates nothing, and asks nothing of

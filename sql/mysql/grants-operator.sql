@@ -19,6 +19,13 @@ GRANT INSERT, UPDATE ON maildrop.copies TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE ON maildrop.refusals TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE ON maildrop.ways_in TO 'maildrop_operator'@'%';
 
+GRANT INSERT ON maildrop.outbox TO 'maildrop_operator'@'%';
+
+-- `subscription` changes who is told of what.
+GRANT INSERT, UPDATE, DELETE ON maildrop.subscriptions TO 'maildrop_operator'@'%';
+GRANT INSERT, UPDATE, DELETE ON maildrop.subscription_queues TO 'maildrop_operator'@'%';
+GRANT INSERT, UPDATE, DELETE ON maildrop.notifications TO 'maildrop_operator'@'%';
+
 -- `lock exec` says which programs it runs.
 GRANT INSERT, DELETE ON maildrop.programs TO 'maildrop_operator'@'%';
 
@@ -31,3 +38,5 @@ GRANT DELETE ON maildrop.attempts TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.copies TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.messages TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.message_sources TO 'maildrop_operator'@'%';
+GRANT DELETE ON maildrop.events TO 'maildrop_operator'@'%';
+GRANT DELETE ON maildrop.notification_attempts TO 'maildrop_operator'@'%';

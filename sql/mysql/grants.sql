@@ -21,6 +21,10 @@ GRANT SELECT, INSERT, UPDATE ON maildrop.copies TO 'maildrop'@'%';
 -- What the mailbox store has shown of how it is logged in to.
 GRANT SELECT, INSERT, UPDATE ON maildrop.ways_in TO 'maildrop'@'%';
 
+-- An event for each change of a copy, where anybody is subscribed: see grants-notify.sql. Whose subscriptions there are is not seen.
+GRANT INSERT ON maildrop.outbox TO 'maildrop'@'%';
+GRANT SELECT (id) ON maildrop.subscriptions TO 'maildrop'@'%';
+
 -- With routing.unknown = "reject" only: nobody is refused before that is written down.
 GRANT SELECT, INSERT, UPDATE ON maildrop.refusals TO 'maildrop'@'%';
 
@@ -32,3 +36,7 @@ GRANT SELECT ON maildrop.maildrop_migrations TO 'maildrop'@'%';
 -- GRANT EXECUTE ON FUNCTION maildrop.maildrop_lock_digest TO 'maildrop'@'%';
 -- GRANT EXECUTE ON FUNCTION maildrop.maildrop_lock_name TO 'maildrop'@'%';
 -- GRANT EXECUTE ON FUNCTION maildrop.maildrop_lock_key TO 'maildrop'@'%';
+
+-- With Group Replication, and database.hosts or database.seen_file: how often the group has changed its members, so that one that was
+-- left behind is told from the new primary.
+-- GRANT SELECT ON performance_schema.replication_group_member_stats TO 'maildrop'@'%';

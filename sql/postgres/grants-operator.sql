@@ -13,8 +13,12 @@ GRANT SELECT ON addresses, maildrop_migrations, attempts, messages, copies, mess
 -- `lock exec` says which programs it runs.
 GRANT SELECT, INSERT, DELETE ON programs TO :"role";
 
+-- `subscription` changes who is told of what; `check` and `stats` read how far behind that is.
+GRANT SELECT ON outbox, events, notification_attempts TO :"role";
+GRANT SELECT, INSERT, UPDATE, DELETE ON subscriptions, subscription_queues, notifications TO :"role";
+
 -- `prune` only: nothing else ever deletes.
-GRANT DELETE ON attempts, copies, messages, message_sources TO :"role";
+GRANT DELETE ON attempts, copies, messages, message_sources, events, notification_attempts TO :"role";
 
 -- `lock list`: since when a lock is held, and from where, also where another role holds it. Only a superuser may give this:
 -- where the owner of the tables is none ("permission denied to grant role"), run this one line as one. All else works

@@ -20,6 +20,10 @@ GRANT UPDATE (refused, last_at) ON refusals TO :"role";
 GRANT SELECT, INSERT ON ways_in TO :"role";
 GRANT UPDATE (proven_at, host) ON ways_in TO :"role";
 
+-- An event for each change of a copy, where anybody is subscribed: see grants-notify.sql. Whose subscriptions there are is not seen.
+GRANT INSERT ON outbox TO :"role";
+GRANT SELECT (id) ON subscriptions TO :"role";
+
 -- With record.raw only: keep the source of messages. A delivery never reads it back.
 GRANT INSERT, SELECT (message_id) ON message_sources TO :"role";
 

@@ -1,5 +1,6 @@
 //! The ground floor: what knows no mail. Uses no other room.
 
+pub(crate) mod confinement;
 pub(crate) mod core_dumps;
 pub mod deadline;
 pub mod endpoint;
@@ -8,6 +9,7 @@ pub mod hex;
 pub mod log;
 pub mod secret;
 pub(crate) mod server_waits;
+pub(crate) mod stop;
 pub(crate) mod terminal;
 #[cfg(feature = "test-faults")]
 pub(crate) mod test_faults;

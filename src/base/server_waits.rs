@@ -77,6 +77,11 @@ impl Drop for Awaited {
     }
 }
 
+/// Whether the waits of this process are watched.
+pub(crate) fn are_watched() -> bool {
+    WAITS.get().is_some()
+}
+
 /// Whether a wait is open, so that [`watch`] tells of it.
 pub(crate) fn is_told() -> bool {
     oldest(|_| true).is_some_and(|(_, since)| since.elapsed() >= TELL_AFTER)

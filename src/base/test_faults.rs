@@ -14,6 +14,17 @@ pub(crate) fn at(place: &str) {
     }
 }
 
+/// Commits the fault that the message orders, by a field of its own: `X-Test-Fault: abort`. The environment has to say
+/// `MAILDROP_TEST_FAULT=by-message`.
+pub(crate) fn of(message: &[u8]) {
+    if std::env::var("MAILDROP_TEST_FAULT").is_ok_and(|fault| fault == "by-message") {
+        let text = String::from_utf8_lossy(message);
+        if let Some(fault) = text.lines().find_map(|line| line.strip_prefix("X-Test-Fault: ")) {
+            commit(fault.trim_end());
+        }
+    }
+}
+
 #[allow(clippy::panic, reason = "that is what it is for")]
 fn commit(fault: &str) {
     match fault {
@@ -28,6 +39,11 @@ fn commit(fault: &str) {
         "hang" => loop {
             std::thread::sleep(Duration::from_secs(3600));
         },
+        "loop" => loop {
+            std::hint::spin_loop();
+        },
+        // Not all at once, and each piece is written to.
+        "4GB" => drop(std::hint::black_box((0..64).map(|_| vec![1_u8; 64 << 20]).collect::<Vec<_>>())),
         // The allocator's failure aborts, as that of any growing Vec does.
         "memory" => drop(std::hint::black_box(Vec::<u8>::with_capacity(isize::MAX as usize))),
         other => panic!("no such fault: {other}"),

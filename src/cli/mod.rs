@@ -3,15 +3,20 @@
 
 pub mod audit;
 pub(crate) mod check;
+mod folders;
 pub(crate) mod inject;
 pub(crate) mod lock;
 pub(crate) mod migrate;
+pub(crate) mod notify;
 pub(crate) mod prune;
 pub(crate) mod queue;
+pub(crate) mod quickstart;
 pub(crate) mod replay;
 pub(crate) mod service;
+pub(crate) mod shunt;
 mod site_options;
 pub(crate) mod stats;
+pub(crate) mod subscription;
 pub(crate) mod trace;
 
 use crate::base::server_waits;

@@ -53,6 +53,9 @@ pub(crate) struct Arguments {
     /// Remove messages that were not heard of since, with their copies, sources and attempts: 400d
     #[arg(long, value_name = "AGE", value_parser = timestamp::duration)]
     messages_older_than: Option<Duration>,
+    /// Remove events from before, with what subscribers were told of them, or are still to be told: 30d
+    #[arg(long, value_name = "AGE", value_parser = timestamp::duration, conflicts_with = "embedded")]
+    events_older_than: Option<Duration>,
     /// Say what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
@@ -71,10 +74,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         attempts_older_than: arguments.attempts_older_than.or(configured.attempts_older_than),
         sources_older_than: arguments.sources_older_than.or(configured.sources_older_than),
         messages_older_than: arguments.messages_older_than.or(configured.messages_older_than),
+        events_older_than: arguments.events_older_than.or(configured.events_older_than),
     };
     let delivery = site.config().map_or_else(Delivery::default, |config| config.delivery.clone());
     if let Some((key, problem)) = retention.forgets_too_early(delivery.postfix_queue_lifetime + site.policy().settle) {
         complain(&format!("--{}: {problem}", key.replace('_', "-")));
+        return Err(ExitCode::Usage);
+    }
+    let retry = site.config().map(|config| config.notifications.retry.clone()).unwrap_or_default();
+    if let Some(problem) = retention.forgets_events_too_early(&retry) {
+        complain(&format!("--events-older-than: {problem}"));
         return Err(ExitCode::Usage);
     }
     let kinds = prune::kinds(&retention);
@@ -93,6 +102,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
             let mut progress = Progress::new();
             prune::prune(database.as_mut(), kind, age, arguments.pause, &mut |removed| {
                 progress.tell(|| format!("{removed} {} removed …", kind.as_str()));
+                true
             })
         };
         match pruned {

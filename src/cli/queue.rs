@@ -1,12 +1,13 @@
 //! `queue`: the file queue, by hand.
 
+use super::folders::failed;
 use super::site_options::{CONFIGURATION, shell_word};
 use super::{complain, json, said, say, table};
 use crate::base::timestamp;
 use crate::config::Config;
-use crate::queue::{ByHandError, Entry, Queue, QueueError, State};
+use crate::queue::{ByHandError, Entry, Queue, State};
 use clap::{Args, Subcommand};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::SystemTime;
 use sysexits::ExitCode;
@@ -304,25 +305,6 @@ fn left(error: &ByHandError) -> ExitCode {
         ByHandError::NotFrom { .. } => ("`maildrop_command queue list` shows how it stands", ExitCode::DataErr),
         ByHandError::TooOld { .. } => ("to release it all the same, add --again", ExitCode::DataErr),
         ByHandError::Unreadable { .. } => ("`maildrop_command queue show` says in which file it is", ExitCode::DataErr),
-    };
-    complain(&format!("{error}\n{mend}"));
-    exit
-}
-
-/// Says what is wrong with the queue, and what mends it.
-fn failed(error: &QueueError) -> ExitCode {
-    let (mend, exit) = match error {
-        QueueError::NoQueue { .. } => (
-            "the service makes it when it first starts; see serve.state_directory in the configuration",
-            ExitCode::NoInput,
-        ),
-        QueueError::AnotherOwner { .. } => ("run this as that user, or as root", ExitCode::NoPerm),
-        QueueError::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => {
-            ("run this as the user whom the service runs as, or as root", ExitCode::NoPerm)
-        }
-        QueueError::WritableByOthers { .. } => ("look first who has put what there", ExitCode::NoPerm),
-        QueueError::NoSpace { .. } => ("make room on that disk", ExitCode::Unavailable),
-        _ => ("nothing was changed", ExitCode::Unavailable),
     };
     complain(&format!("{error}\n{mend}"));
     exit

@@ -4,7 +4,9 @@
 //! An error is one line with the file, the line, the key and what mends it. An unknown key is an error: a misspelt one must not
 //! leave a default in force unnoticed.
 
+mod database;
 mod network;
+mod notifications;
 mod password_file;
 mod policy;
 mod rules;
@@ -15,25 +17,35 @@ mod source;
 mod values;
 mod warnings;
 
+pub use database::{Database, Durability, Engine};
 pub use network::Network;
+pub use notifications::Notifications;
 pub use password_file::PasswordFile;
 pub use policy::Policy;
-pub use sections::{Delivery, Lock, Log, LogTo, Look, Record, Retention, Routing, Sent, Trust, UnknownRecipient};
+pub use sections::{
+    Delivery, HeaderFields, Lock, Log, LogTo, Look, Record, Retention, Routing, Sent, Trust, UnknownRecipient,
+};
 pub use serve::Serve;
 pub(crate) use serve::runtime_directory_of;
-pub use servers::{Database, Engine, Imap, OverQuota};
+pub use servers::{Imap, OverQuota};
 pub use source::ConfigError;
 
 use crate::base::log;
 use crate::base::secret::Secret;
-use crate::database::Server;
+use crate::database::{Limits, Seen, Server};
 use crate::imap;
 use crate::routing::Router;
+use database::DatabaseSection;
 use serde::Deserialize;
-use servers::{DatabaseSection, ImapSection, NOT_ABSOLUTE};
+use servers::{ImapSection, NOT_ABSOLUTE};
 use source::Source;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long one of several database servers may take to answer to a connect.
+const CONNECT_ONE_OF_SEVERAL: Duration = Duration::from_secs(3);
 
 /// The whole configuration, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +70,8 @@ pub struct Config {
     pub retention: Retention,
     /// `[serve]`
     pub serve: Serve,
+    /// `[notifications]`
+    pub notifications: Notifications,
     /// `[log]`
     pub log: Log,
 }
@@ -76,6 +90,7 @@ struct File {
     delivery: Delivery,
     retention: Retention,
     serve: Serve,
+    notifications: Notifications,
     log: Log,
 }
 
@@ -115,7 +130,7 @@ impl Config {
         let credentials = file.credentials_directory.as_deref().or(credentials);
         let config = Self {
             file: path.to_owned(),
-            database: file.database.check(&source, credentials)?,
+            database: file.database.check(&source, credentials, file.delivery.deadline)?,
             imap: file.imap.check(&source, credentials, file.delivery.deadline)?,
             lock: file.lock,
             routing: file.routing,
@@ -124,21 +139,37 @@ impl Config {
             delivery: file.delivery,
             retention: file.retention,
             serve: file.serve,
+            notifications: file.notifications,
             log: file.log,
         };
         config.check(&source)?;
         config.check_serve(&source)?;
+        config.notifications.check(&source)?;
         Ok(config)
     }
 
-    /// The database server, its password read.
+    /// The database's servers, in their order, their password read.
     ///
     /// # Errors
     /// Where the file that the password is in cannot be read, or holds none.
-    pub(crate) fn database_server(&self) -> Result<Server, ConfigError> {
-        let Database { address, database, user, password, tls, .. } = self.database.clone();
+    pub(crate) fn database_servers(&self) -> Result<Vec<Server>, ConfigError> {
+        let Database { addresses, database, user, password, tls, silence, seen_file, .. } = self.database.clone();
         let password = password.map(|file| self.password(&file)).transpose()?;
-        Ok(Server { address, database, user, password, tls })
+        let several = addresses.len() > 1;
+        // Another one may do better.
+        let connect = if several { CONNECT_ONE_OF_SEVERAL } else { Limits::default().connect };
+        let limits = Limits { connect: connect.min(silence), silence };
+        let seen = (several || seen_file.is_some()).then(|| Arc::new(Seen::new(seen_file)));
+        let server = |address| Server {
+            address,
+            database: database.clone(),
+            user: user.clone(),
+            password: password.clone(),
+            tls: tls.clone(),
+            limits,
+            seen: seen.clone(),
+        };
+        Ok(addresses.into_iter().map(server).collect())
     }
 
     /// How the IMAP server is reached and logged in to, the service account's password read.
@@ -167,6 +198,7 @@ impl Config {
             over_quota_refuses: self.imap.over_quota == OverQuota::Reject,
             look_in_sent: self.sent.look == Look::Mailbox,
             keep_source_up_to: if self.record.raw { self.record.raw_limit } else { 0 },
+            headers: self.record.headers,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The part of the configuration that a delivery uses.
 
+use super::sections::HeaderFields;
 use crate::base::deadline;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub struct Policy {
     pub look_in_sent: bool,
     /// Keep the raw source of messages of at most this size, in bytes; zero keeps none.
     pub keep_source_up_to: u64,
+    /// Which header fields the ledger keeps.
+    pub headers: HeaderFields,
 }
 
 impl Policy {
@@ -36,6 +39,7 @@ impl Policy {
             over_quota_refuses: false,
             look_in_sent: false,
             keep_source_up_to: 0,
+            headers: HeaderFields::All,
         }
     }
 }

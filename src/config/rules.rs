@@ -57,6 +57,16 @@ impl Config {
         if let Some((key, problem)) = self.retention.forgets_too_early(postfix_queue_lifetime + self.imap.settle) {
             return wrong("retention", key, &problem);
         }
+        if let Some(problem) = self.retention.forgets_events_too_early(&self.notifications.retry) {
+            return wrong("retention", "events_older_than", &problem);
+        }
+        if self.database.wait >= deadline {
+            let wait = humantime::format_duration(self.database.wait);
+            let problem = format!(
+                "{wait} is not below delivery.deadline ({told_deadline}): nothing would be left for the delivery"
+            );
+            return wrong("database", "wait", &problem);
+        }
         if let Some(wait) = self.lock.wait.filter(|wait| *wait >= deadline) {
             let wait = humantime::format_duration(wait);
             let problem = format!(

@@ -140,11 +140,26 @@ pub struct Record {
     /// Of messages of at most this size, in bytes.
     #[serde(deserialize_with = "values::bytes")]
     pub raw_limit: u64,
+    /// Which header fields are kept.
+    pub headers: HeaderFields,
+}
+
+/// Which header fields the ledger keeps in its column `headers`. No command reads them: they are for people who ask the tables.
+/// From, To, Cc, Subject and Date are in columns of their own besides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HeaderFields {
+    /// All of them.
+    #[default]
+    All,
+    /// Those that say who wrote what to whom, and in answer to what.
+    Few,
+    None,
 }
 
 impl Default for Record {
     fn default() -> Self {
-        Self { raw: false, raw_limit: 10_000_000 }
+        Self { raw: false, raw_limit: 10_000_000, headers: HeaderFields::All }
     }
 }
 
@@ -191,6 +206,9 @@ pub struct Retention {
     /// Messages older than this, and all that belongs to them.
     #[serde(deserialize_with = "values::optional_duration")]
     pub messages_older_than: Option<Duration>,
+    /// Events older than this, and what subscribers were told of them, or are still to be told.
+    #[serde(deserialize_with = "values::optional_duration")]
+    pub events_older_than: Option<Duration>,
 }
 
 impl Retention {
@@ -213,6 +231,20 @@ impl Retention {
                 span(least)
             ),
         ))
+    }
+
+    /// Why events are forgotten too early: a subscriber is told by all the waits of `retry`, and then somebody may look.
+    #[must_use]
+    pub(crate) fn forgets_events_too_early(&self, retry: &[Duration]) -> Option<String> {
+        let (age, tried) = (self.events_older_than?, retry.iter().sum::<Duration>());
+        let span = humantime::format_duration;
+        (age <= tried).then(|| {
+            format!(
+                "{} is too short: it has to be longer than {}, which is for how long a notification is tried (notifications.retry)",
+                span(age),
+                span(tried)
+            )
+        })
     }
 }
 

@@ -4,11 +4,14 @@ use super::network::Network;
 use super::servers::NOT_ABSOLUTE;
 use super::source::{ConfigError, Source};
 use super::values;
-use super::{Config, Sent, Trust};
+use super::{Config, Retention, Sent, Trust};
 use crate::base::endpoint::Endpoint;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// `prune` is run no more often.
+const SELDOM: Duration = Duration::from_hours(1);
 
 /// `[serve]`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -23,15 +26,28 @@ pub struct Serve {
     pub key_file: Option<PathBuf>,
     /// The CA certificates, PEM, that sign the certificates of clients. Whoever shows one may connect from another machine.
     pub client_ca_file: Option<PathBuf>,
+    /// Where metrics and health are asked for by HTTP: `host:port`, or the whole path of a unix socket. `None`: nowhere.
+    pub http: Option<String>,
     /// The folder of the service's own sockets and of messages on their way. Nobody else may enter it.
     pub runtime_directory: PathBuf,
     /// The folder of what has to outlive a restart: the file queue, suspects, messages that are set aside.
     pub state_directory: PathBuf,
     /// How many workers there are: so many messages are delivered at once, each with a session of its own with the database.
     pub workers: u32,
+    /// How many sessions with the IMAP server a worker keeps, each a user's; and so to how many mailboxes one message is delivered at
+    /// once.
+    pub mailbox_sessions: usize,
     /// How many processes take messages out of the file queue, each its slice of all Message-IDs: a power of two, so that a change
     /// splits slices, or joins them, and leaves the others as they are.
     pub runners: u32,
+    /// How often owed copies are finished, as `replay --owed` does; zero: never.
+    #[serde(deserialize_with = "values::duration")]
+    pub finish_owed_every: Duration,
+    /// How often `prune` is run; left out: never.
+    #[serde(deserialize_with = "values::optional_duration")]
+    pub prune_every: Option<Duration>,
+    /// The configuration that these two go by, with a role for people in it; left out: this one.
+    pub timer_config: Option<PathBuf>,
     /// Whether `inject --as-author` may vouch for the author of what it takes in, who then gets a copy in Sent.
     pub inject_as_author: bool,
     /// How many LMTP connections are served at once.
@@ -73,10 +89,15 @@ impl Default for Serve {
             certificate_file: None,
             key_file: None,
             client_ca_file: None,
+            http: None,
             runtime_directory: "/run/maildropd".into(),
             state_directory: "/var/lib/maildropd".into(),
             workers: 4,
+            mailbox_sessions: 8,
             runners: 1,
+            finish_owed_every: Duration::from_mins(5),
+            prune_every: None,
+            timer_config: None,
             inject_as_author: false,
             max_connections: 100,
             max_recipients: 1000,
@@ -104,6 +125,24 @@ impl Serve {
     #[must_use]
     pub fn queue(&self) -> PathBuf {
         self.state_directory.join("queue")
+    }
+
+    /// The file in which the timer writes down what it has done, and when it goes on.
+    #[must_use]
+    pub fn timer_state(&self) -> PathBuf {
+        self.state_directory.join("timer.json")
+    }
+
+    /// Whether there is anything for a timer to do.
+    #[must_use]
+    pub fn has_timer(&self) -> bool {
+        !self.finish_owed_every.is_zero() || self.prune_every.is_some()
+    }
+
+    /// The folder of messages on their way.
+    #[must_use]
+    pub fn messages(&self) -> PathBuf {
+        self.runtime_directory.join("messages")
     }
 
     /// The socket that thin clients and runners connect to.
@@ -162,6 +201,12 @@ fn endpoint(text: &str) -> Option<Endpoint> {
 }
 
 impl Serve {
+    /// Where metrics and health are asked for.
+    #[must_use]
+    pub fn http_endpoints(&self) -> Vec<Endpoint> {
+        self.http.iter().filter_map(|text| endpoint(text)).collect()
+    }
+
     /// Where LMTP is spoken.
     #[must_use]
     pub fn lmtp_endpoints(&self) -> Vec<Endpoint> {
@@ -228,6 +273,41 @@ impl Config {
         Err(ConfigError { file: self.file.clone(), line: None, problem: problem.into() })
     }
 
+    /// The configuration that the timer goes by: the file that `serve.timer_config` names, or this one.
+    ///
+    /// # Errors
+    /// Where that file cannot be read, is not in order, or is for another site. Its passwords are not read yet.
+    pub(crate) fn of_timer(&self) -> Result<Self, ConfigError> {
+        let Some(file) = &self.serve.timer_config else { return Ok(self.clone()) };
+        let other = Self::load(file)?;
+        let differs = |key: &str| {
+            let problem = format!(
+                "{key}: it differs from that in {}, whose serve.timer_config this file is: it has to be the same site",
+                self.file.display()
+            );
+            Err(ConfigError { file: file.clone(), line: None, problem })
+        };
+        if (&other.database.engine, &other.database.database) != (&self.database.engine, &self.database.database) {
+            return differs("database.database");
+        }
+        // Its locks have to be those of the deliveries.
+        if other.lock.namespace != self.lock.namespace {
+            return differs("lock.namespace");
+        }
+        // So have its answers to when an attempt has ended, and to who looks after Sent.
+        if other.imap.settle != self.imap.settle {
+            return differs("imap.settle");
+        }
+        if (other.sent.look, other.sent.look_after) != (self.sent.look, self.sent.look_after) {
+            return differs("sent.look");
+        }
+        if self.serve.prune_every.is_some() && other.retention == Retention::default() {
+            let problem = "retention: it is missing: serve.prune_every asks for what it says to be forgotten".into();
+            return Err(ConfigError { file: file.clone(), line: None, problem });
+        }
+        Ok(other)
+    }
+
     /// How long a message waits for a worker: at most half of a delivery's deadline.
     #[must_use]
     pub fn queue_wait(&self) -> Duration {
@@ -244,6 +324,14 @@ impl Config {
         let wrong = |key: &str, problem: &str| Err(source.error(&["serve", key], problem));
         let serve = &self.serve;
         serve.check_lmtp(source)?;
+        if let Some(http) = &serve.http {
+            if endpoint(http).is_none() {
+                return wrong("http", &format!("{http:?} is neither the whole path of a socket nor host:port"));
+            }
+            if serve.lmtp.contains(http) {
+                return wrong("http", &format!("LMTP is spoken at {http}: choose another one"));
+            }
+        }
         for (key, directory) in
             [("runtime_directory", &serve.runtime_directory), ("state_directory", &serve.state_directory)]
         {
@@ -261,6 +349,9 @@ impl Config {
                 return wrong(key, "0 would let no message in");
             }
         }
+        if serve.mailbox_sessions < 2 {
+            return wrong("mailbox_sessions", "a message goes to two mailboxes, where its author lives here");
+        }
         if !serve.runners.is_power_of_two() {
             return wrong("runners", "it has to be a power of two, such as 1, 2, 4 or 8");
         }
@@ -272,6 +363,17 @@ impl Config {
                 "worker_memory",
                 "it has to be more than recycle_above, or no worker would be replaced in time",
             );
+        }
+        if serve.prune_every.is_some_and(|every| every < SELDOM) {
+            return wrong("prune_every", "at least an hour, such as \"1d\": it reads all that is old, each time");
+        }
+        match &serve.timer_config {
+            Some(file) if !file.is_absolute() => return wrong("timer_config", NOT_ABSOLUTE),
+            None if serve.prune_every.is_some() => {
+                let problem = "it needs timer_config, a configuration with a role that may delete: the role of deliveries may not";
+                return wrong("prune_every", problem);
+            }
+            _ => {}
         }
         if serve.restart_window.is_zero() {
             return wrong("restart_window", "no process would ever be throttled");

@@ -1,41 +1,13 @@
-//! The sections that say where a server is and who we are to it: `[database]` and `[imap]`.
+//! `[imap]`, and what it has in common with `[database]`: where a server is, and who we are to it.
 
 use super::password_file::PasswordFile;
 use super::source::{ConfigError, Source};
 use super::values;
 use crate::base::endpoint::Endpoint;
-use crate::database::Tls;
 use crate::imap::{Encryption, Mechanism, USER_TIMEOUT};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-
-/// `[database]`: the database that every machine shares.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Database {
-    /// Which product it is.
-    pub engine: Engine,
-    /// How to reach it.
-    pub address: Endpoint,
-    /// The database (PostgreSQL) or schema (MySQL).
-    pub database: String,
-    /// Our role there.
-    pub user: String,
-    /// Where its password is, if it has one.
-    pub password: Option<PasswordFile>,
-    /// Whether the connection is encrypted.
-    pub tls: Tls,
-}
-
-/// A database product.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Engine {
-    /// PostgreSQL.
-    Postgresql,
-    /// MySQL or MariaDB.
-    Mysql,
-}
 
 /// `[imap]`: the server that the mailboxes are on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,29 +47,6 @@ pub enum OverQuota {
     Reject,
 }
 
-/// `[database]` as it is in the file.
-#[derive(Deserialize, Default)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct DatabaseSection {
-    engine: Option<Engine>,
-    host: Option<String>,
-    port: Option<u16>,
-    socket: Option<PathBuf>,
-    database: Option<String>,
-    user: Option<String>,
-    password_file: Option<PathBuf>,
-    password_credential: Option<String>,
-    tls: Option<TlsKey>,
-    ca_file: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum TlsKey {
-    Off,
-    Verify,
-}
-
 /// `[imap]` as it is in the file.
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
@@ -116,46 +65,6 @@ pub(super) struct ImapSection {
     #[serde(deserialize_with = "values::optional_duration")]
     settle: Option<Duration>,
     over_quota: OverQuota,
-}
-
-impl DatabaseSection {
-    pub(super) fn check(self, source: &Source<'_>, credentials: Option<&Path>) -> Result<Database, ConfigError> {
-        let section = Section { source, name: "database", credentials };
-        let engine =
-            section.required("engine", self.engine, "say \"postgresql\" or \"mysql\" (which MariaDB is, too)")?;
-        let port = match engine {
-            Engine::Postgresql => 5432,
-            Engine::Mysql => 3306,
-        };
-        let address = section.address(self.host, self.port, self.socket, port)?;
-        let tls = match (self.tls, &address) {
-            (Some(TlsKey::Verify), Endpoint::Socket(_)) => {
-                return Err(section.error("tls", "a unix socket is never encrypted: leave it out"));
-            }
-            (Some(tls), _) => tls,
-            // By default only connections within this machine are in the clear.
-            (None, address) if address.is_on_this_machine() => TlsKey::Off,
-            (None, _) => TlsKey::Verify,
-        };
-        let ca_file = section.path("ca_file", self.ca_file)?;
-        let tls = match (tls, ca_file) {
-            (TlsKey::Verify, ca_file) => Tls::Verify { ca_file },
-            (TlsKey::Off, None) => Tls::Off,
-            (TlsKey::Off, Some(_)) => {
-                return Err(
-                    section.error("ca_file", "the connection is not encrypted: say tls = \"verify\", or leave it out")
-                );
-            }
-        };
-        Ok(Database {
-            engine,
-            address,
-            database: section.text("database", self.database, "name the database that the tables are in")?,
-            user: section.text("user", self.user, "name our role in the database")?,
-            password: section.password(self.password_file, self.password_credential)?,
-            tls,
-        })
-    }
 }
 
 impl ImapSection {
@@ -237,34 +146,34 @@ pub(super) const LATE: Duration = USER_TIMEOUT.saturating_add(DEAD_LOCKS);
 const DEAD_LOCKS: Duration = Duration::from_mins(2);
 
 /// A section being checked.
-struct Section<'a> {
-    source: &'a Source<'a>,
-    name: &'static str,
-    credentials: Option<&'a Path>,
+pub(super) struct Section<'a> {
+    pub source: &'a Source<'a>,
+    pub name: &'static str,
+    pub credentials: Option<&'a Path>,
 }
 
 impl Section<'_> {
-    fn error(&self, key: &str, problem: &str) -> ConfigError {
+    pub(super) fn error(&self, key: &str, problem: &str) -> ConfigError {
         self.source.error(&[self.name, key], problem)
     }
 
-    fn required<T>(&self, key: &str, value: Option<T>, mend: &str) -> Result<T, ConfigError> {
+    pub(super) fn required<T>(&self, key: &str, value: Option<T>, mend: &str) -> Result<T, ConfigError> {
         value.ok_or_else(|| self.error(key, &format!("it is missing: {mend}")))
     }
 
-    fn text(&self, key: &str, value: Option<String>, mend: &str) -> Result<String, ConfigError> {
+    pub(super) fn text(&self, key: &str, value: Option<String>, mend: &str) -> Result<String, ConfigError> {
         self.required(key, value.filter(|text| !text.trim().is_empty()), mend)
     }
 
     /// pipe(8) runs us in Postfix's queue directory: a relative path would lead nowhere.
-    fn path(&self, key: &str, path: Option<PathBuf>) -> Result<Option<PathBuf>, ConfigError> {
+    pub(super) fn path(&self, key: &str, path: Option<PathBuf>) -> Result<Option<PathBuf>, ConfigError> {
         match path {
             Some(path) if !path.is_absolute() => Err(self.error(key, NOT_ABSOLUTE)),
             path => Ok(path),
         }
     }
 
-    fn address(
+    pub(super) fn address(
         &self,
         host: Option<String>,
         port: Option<u16>,
@@ -291,7 +200,11 @@ impl Section<'_> {
         }
     }
 
-    fn password(&self, file: Option<PathBuf>, credential: Option<String>) -> Result<Option<PasswordFile>, ConfigError> {
+    pub(super) fn password(
+        &self,
+        file: Option<PathBuf>,
+        credential: Option<String>,
+    ) -> Result<Option<PasswordFile>, ConfigError> {
         let key = |key: &str| format!("{}.{key}", self.name);
         match (self.path("password_file", file)?, credential) {
             (Some(_), Some(_)) => {

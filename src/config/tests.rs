@@ -41,7 +41,8 @@ fn and(more: &str) -> String {
 fn what_is_left_out_has_its_default() {
     let config = good(LEAST);
     let tcp = |host: &str, port| Endpoint::Tcp { host: host.into(), port };
-    assert_eq!(config.database.address, tcp("db.example.com", 5432));
+    assert_eq!(config.database.addresses, [tcp("db.example.com", 5432)]);
+    assert_eq!((config.database.wait, config.database.silence), (Duration::from_secs(60), Duration::from_secs(20)));
     assert_eq!(config.database.tls, Tls::Verify { ca_file: None });
     assert_eq!(config.database.password, None);
     assert_eq!(config.imap.address, tcp("imap.example.com", 993));
@@ -57,6 +58,7 @@ fn what_is_left_out_has_its_default() {
             over_quota_refuses: false,
             look_in_sent: false,
             keep_source_up_to: 0,
+            headers: HeaderFields::All,
         }
     );
     assert_eq!(config.log, Log::default());
@@ -76,28 +78,59 @@ fn a_server_on_this_machine_is_not_encrypted_unless_asked_for() {
         .replace("host = \"imap.example.com\"", "socket = \"/run/imap\"");
     let config = good(&sockets);
     assert_eq!((&config.database.tls, config.imap.encryption), (&Tls::Off, Encryption::None));
-    assert_eq!(config.database.address, Endpoint::Socket("/run/postgresql".into()));
+    assert_eq!(config.database.addresses, [Endpoint::Socket("/run/postgresql".into())]);
     let config = good(&LEAST.replace("host = \"imap", "encryption = \"starttls\"\nhost = \"imap"));
     assert_eq!(config.imap.address, Endpoint::Tcp { host: "imap.example.com".into(), port: 143 });
+}
+
+#[test]
+fn several_servers_are_tried_in_their_order_and_encrypted_unless_all_are_here() {
+    let with = |hosts: &str| good(&LEAST.replace("host = \"db.example.com\"", &format!("hosts = {hosts}")));
+    let config = with(r#"["db1", "db2:5433", "/run/postgresql"]"#);
+    let told: Vec<String> = config.database.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(told, ["db1 port 5432", "db2 port 5433", "/run/postgresql"]);
+    assert_eq!(config.database.tls, Tls::Verify { ca_file: None });
+    let servers = config.database_servers().unwrap();
+    assert!(servers.iter().all(|server| server.limits.connect == Duration::from_secs(3) && server.seen.is_some()));
+    assert_eq!(with(r#"["localhost", "/run/postgresql"]"#).database.tls, Tls::Off);
+    // What concerns several servers costs nothing where there is one.
+    let one = good(LEAST).database_servers().unwrap();
+    assert!(matches!(&one[..], [server] if server.limits == Limits::default() && server.seen.is_none()));
+}
+
+/// Who sets a short deadline, and no wait, has a configuration that works.
+#[test]
+fn the_wait_for_a_server_makes_room_for_the_deadline() {
+    let wait = |more: &str| good(&format!("{LEAST}{more}")).database.wait;
+    assert_eq!(wait("[delivery]\ndeadline = \"2m\""), Duration::from_secs(60));
+    assert_eq!(wait("[delivery]\ndeadline = \"20s\""), Duration::from_secs(10));
 }
 
 #[test]
 fn the_example_is_good_and_what_it_calls_a_default_is_one() {
     let plain = good(EXAMPLE);
     // Lines that show a default can be put to work, and change nothing.
-    let other = ["credentials_directory", "port", "socket", "password_credential", "ca_file", "login_user"];
+    let other = ["credentials_directory", "hosts", "port", "socket", "password_credential", "ca_file", "login_user"];
     let not_default = [
         "authserv_id",
         "lmtp",
+        "http",
         "lmtp_clients",
         "client_ca_file",
         "certificate_file",
         "key_file",
         "message_size_limit",
+        "seen_file",
         "file",
         "attempts_older_than",
         "sources_older_than",
         "messages_older_than",
+        "events_older_than",
+        "prune_every",
+        "timer_config",
+        "secret_key_file",
+        "config",
+        "allow_networks",
     ];
     let with_defaults: String = EXAMPLE
         .lines()
@@ -126,6 +159,7 @@ fn what_may_still_come_back_has_to_be_remembered() {
         retention("messages_older_than = \"1h\"").contains("line 12: retention.messages_older_than: 1h is too short")
     );
     assert!(retention("messages_older_than = \"9\"").contains("is no duration"));
+    assert!(retention("events_older_than = \"3d\"").contains("retention.events_older_than: 3days is too short"));
     let config = good(&format!(
         "{LEAST}[retention]\nattempts_older_than = \"5d 8m\"\nsources_older_than = \"1s\"\nmessages_older_than = \"400d\"\n"
     ));
@@ -148,7 +182,19 @@ fn the_example_shows_every_key() {
         }
     }
     // serde knows the keys: it lists them where it meets one that is none.
-    let sections = ["database", "lock", "imap", "routing", "sent", "record", "delivery", "retention", "serve", "log"];
+    let sections = [
+        "database",
+        "lock",
+        "imap",
+        "routing",
+        "sent",
+        "record",
+        "delivery",
+        "retention",
+        "serve",
+        "notifications",
+        "log",
+    ];
     let mut known = std::collections::BTreeSet::new();
     for (header, prefix) in [(String::new(), String::new()), ("[[routing.domain]]\n".into(), "routing.domain.".into())]
         .into_iter()
@@ -176,6 +222,10 @@ fn everything_can_be_said() {
         password_credential = "db"
         tls = "verify"
         ca_file = "/etc/ca.pem"
+        wait = "0s"
+        silence = "5s"
+        seen_file = "/var/lib/m/seen"
+        durability = "replicated"
         [lock]
         namespace = "test"
         wait = "1m 30s"
@@ -206,6 +256,7 @@ fn everything_can_be_said() {
         [record]
         raw = true
         raw_limit = "1MiB"
+        headers = "few"
         [delivery]
         deadline = "5m"
         postfix_time_limit = "2000s"
@@ -218,7 +269,10 @@ fn everything_can_be_said() {
         "#,
     );
     assert_eq!(config.database.engine, Engine::Mysql);
-    assert_eq!(config.database.address, Endpoint::Tcp { host: "db.example.com".into(), port: 3307 });
+    assert_eq!(config.database.addresses, [Endpoint::Tcp { host: "db.example.com".into(), port: 3307 }]);
+    assert_eq!((config.database.wait, config.database.silence), (Duration::ZERO, Duration::from_secs(5)));
+    assert_eq!(config.database.seen_file.as_deref(), Some(Path::new("/var/lib/m/seen")));
+    assert_eq!(config.database.durability, Durability::Replicated);
     assert_eq!(config.database.password.as_ref().unwrap().path(), Path::new("/run/credentials/db"));
     assert_eq!(config.imap.password.path(), Path::new("/run/credentials/imap"));
     assert!(!config.imap.act_for_user);
@@ -233,6 +287,7 @@ fn everything_can_be_said() {
             over_quota_refuses: true,
             look_in_sent: true,
             keep_source_up_to: 1 << 20,
+            headers: HeaderFields::Few,
         }
     );
     assert_eq!(config.delivery.message_size_limit, Some(50_000_000));
@@ -377,6 +432,37 @@ fn a_sent_copy_is_tried_for_a_day_and_for_less_where_postfix_gives_up_sooner() {
     }
     let longest = good(&format!("{LEAST}[sent]\nretry_for = \"4d 22h\"\n"));
     assert_eq!(longest.policy().sent_retry_for, Duration::from_hours(118));
+}
+
+#[test]
+fn the_timer_goes_by_a_configuration_of_the_same_site() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("timer.toml");
+    let asked = |serve: &str, other: &str| {
+        fs::write(&file, other).unwrap();
+        let serve = format!("{LEAST}[serve]\n{serve}timer_config = {file:?}\n");
+        good(&serve).of_timer().map_err(|error| error.to_string())
+    };
+    let other = LEAST.replace("user = \"maildrop\"", "user = \"operator\"");
+    assert_eq!(asked("", &other).unwrap().database.user, "operator");
+    let alone = good(LEAST);
+    assert_eq!(alone.of_timer(), Ok(alone));
+    for (differs, from, to) in [
+        ("database.database", "database = \"maildrop\"", "database = \"other\""),
+        ("lock.namespace", "[imap]", "[lock]\nnamespace = \"other\"\n[imap]"),
+        ("imap.settle", "[imap]", "[imap]\nsettle = \"10m\""),
+        ("sent.look", "[imap]", "[sent]\nlook = \"mailbox\"\n[imap]"),
+    ] {
+        let error = asked("", &LEAST.replace(from, to)).unwrap_err();
+        assert!(error.contains(&format!("timer.toml: {differs}: it differs from that in /etc/m.toml")), "{error}");
+    }
+    let prune = "prune_every = \"1d\"\n";
+    assert!(asked(prune, &other).unwrap_err().contains("timer.toml: retention: it is missing"));
+    let retention = format!("{other}[retention]\nattempts_older_than = \"30d\"\n");
+    assert!(asked(prune, &retention).is_ok());
+    fs::remove_file(&file).unwrap();
+    let gone = good(&format!("{LEAST}[serve]\ntimer_config = {file:?}\n"));
+    assert!(gone.of_timer().unwrap_err().to_string().contains("timer.toml: cannot read it"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Values that TOML has no type for.
 
 use crate::base::timestamp::LONGEST;
+use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
 use std::fmt;
 use std::time::Duration;
@@ -26,6 +27,13 @@ pub(super) fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Dur
 /// A duration that may be left out.
 pub(super) fn optional_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
     duration(deserializer).map(Some)
+}
+
+/// Durations: `["5s", "5m"]`.
+pub(super) fn durations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Duration>, D::Error> {
+    #[derive(Deserialize)]
+    struct One(#[serde(deserialize_with = "duration")] Duration);
+    Ok(Vec::<One>::deserialize(deserializer)?.into_iter().map(|One(duration)| duration).collect())
 }
 
 /// A size in bytes: `1000000`, `"1MB"`, `"1MiB"`.

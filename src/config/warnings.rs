@@ -33,7 +33,7 @@ impl Config {
             look(key, true);
         }
         let plain = |address: &Endpoint, encrypted: bool| !encrypted && !address.is_on_this_machine();
-        if plain(&self.database.address, self.database.tls != Tls::Off) {
+        if self.database.addresses.iter().any(|address| plain(address, self.database.tls != Tls::Off)) {
             warnings.push(format!(
                 "{}: database.tls: passwords and mail cross the network in the clear",
                 self.file.display()

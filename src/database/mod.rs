@@ -4,30 +4,32 @@
 //! A session serves one delivery at a time, and is never reconnected: the lock would be lost. [`Idle`] proves that it may serve
 //! another.
 
+mod hosts;
 pub(crate) mod mysql;
 pub(crate) mod postgres;
+mod seen;
 mod session;
 pub(crate) mod sqlite;
 mod tables;
 #[cfg(any(test, feature = "test-properties"))]
 pub mod test_properties;
 
+pub(crate) use self::hosts::{Found, Patience, first_that_writes};
 pub use self::mysql::MysqlDatabase;
 pub use self::postgres::PostgresDatabase;
+pub use self::seen::Seen;
 pub use self::session::{ByIdle, Client, Idle, Session};
 pub use self::sqlite::SqliteDatabase;
 pub(crate) use self::tables::unreadable;
 pub use self::tables::{Dialect, Row, Tables, Value};
 
-use crate::base::endpoint::Endpoint;
+use crate::base::endpoint::{CONNECT_TIMEOUT, Endpoint};
 use crate::base::secret::Secret;
+use crate::base::server_waits;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
-
-/// After this long without an acknowledgement, the kernel gives up the connection to a server (TCP_USER_TIMEOUT, tcp(7)), also
-/// while the session is idle and only keepalives are sent. It is set once, when the connection is opened.
-const SILENCE: Duration = Duration::from_secs(30);
 
 /// Where a database server is, and who we are to it. From the configuration.
 #[derive(Clone, Debug)]
@@ -42,6 +44,43 @@ pub struct Server {
     pub password: Option<Secret>,
     /// Whether the connection is encrypted; a unix socket never is.
     pub tls: Tls,
+    /// How long it is waited for.
+    pub limits: Limits,
+    /// With what it is compared, where there is another server that may take over.
+    pub seen: Option<Arc<Seen>>,
+}
+
+impl Server {
+    /// How long it may say nothing while it lets us in, of what is left of the time. A subcommand that people start is told by
+    /// [`server_waits`] of a server that says nothing, unless there is another one to be tried.
+    fn silence(&self, left: Duration) -> Option<Duration> {
+        (!server_waits::are_watched() || self.seen.is_some()).then(|| self.limits.silence.min(left))
+    }
+
+    /// Whether it is asked who it is before it is used.
+    fn is_suspect(&self) -> bool {
+        self.seen.as_ref().is_some_and(|seen| seen.suspects(&self.address.to_string()))
+    }
+}
+
+/// How long a server is waited for, locks and commits apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How long one address of it may take to answer to a connect.
+    pub connect: Duration,
+    /// How long it may say nothing while it lets us in, and until it answers what is only read. After this long without an
+    /// acknowledgement, the kernel gives up the connection (TCP_USER_TIMEOUT, tcp(7)), also while the session is idle and only
+    /// keepalives are sent: that is set once, when the connection is opened.
+    pub silence: Duration,
+}
+
+/// How long a server may say nothing, unless configured otherwise.
+pub(crate) const SILENCE: Duration = Duration::from_secs(20);
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connect: CONNECT_TIMEOUT, silence: SILENCE }
+    }
 }
 
 /// Whether a TCP connection to a database is encrypted.
@@ -76,6 +115,8 @@ pub enum DatabaseFailure {
     Schema,
     /// The server takes no writes: a standby, or read-only.
     ReadOnly,
+    /// The server has missed a fail-over: this host has seen one whose history reaches further.
+    Behind,
     /// The server refuses a value, by a constraint, a trigger, a type or an index, and will refuse it again.
     Refused,
     /// Something on this machine: a file, a directory, a setting.
@@ -111,7 +152,15 @@ impl DatabaseError {
     /// written what it was asked to all the same, so a delivery asks only before it has journalled.
     #[must_use]
     pub fn a_new_session_can_help(&self) -> bool {
-        matches!(self.failure, DatabaseFailure::ConnectionLost | DatabaseFailure::ReadOnly)
+        matches!(self.failure, DatabaseFailure::ConnectionLost | DatabaseFailure::ReadOnly | DatabaseFailure::Behind)
+    }
+
+    /// Whether it may be over in a minute, by itself or because another server takes over: so a delivery asks that has not
+    /// journalled.
+    #[must_use]
+    pub(crate) fn may_pass(&self) -> bool {
+        use DatabaseFailure::{Behind, ConnectionLost, ReadOnly, TimedOut, Unreachable};
+        matches!(self.failure, Unreachable | ConnectionLost | TimedOut | ReadOnly | Behind)
     }
 
     /// Whether the very same statement, tried again at once, can help.

@@ -28,6 +28,7 @@ mod error;
 pub(crate) mod sql;
 mod tables;
 
+use super::seen::History;
 use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Server, Session};
 use crate::base::deadline::Deadline;
 use crate::base::server_waits::{self, Whom};
@@ -41,6 +42,13 @@ use tracing::{debug, warn};
 
 /// How much longer than the deadline the socket waits: the answer to a wait for the lock may come right at the deadline.
 const MORE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The name of the group, where replication is by a group; no row, or an empty name, elsewhere.
+const GROUP: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'group_replication_group_name'; ";
+/// The view that the server has of its group. A role may not have the right to read it.
+const VIEW: &str =
+    "SELECT VIEW_ID FROM performance_schema.replication_group_member_stats WHERE MEMBER_ID = @@server_uuid";
+const VIEWS: &str = "replication_group_member_stats";
 
 /// Which of the two it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +76,13 @@ pub struct MysqlDatabase {
     pub(crate) version: String,
     /// Whether it may be a node of Galera.
     knows_galera: bool,
+    /// Whether the server has said, when the session was set up, that it takes no writes.
+    said_read_only: bool,
+    /// Where it leads.
+    server: Server,
+    /// The group that the server is of, where it is asked how far its history reaches; and whether it is with the next statement.
+    group: Option<String>,
+    who_answers_is_asked: bool,
     /// The longest packet that the server takes in this session, in bytes.
     pub(crate) max_allowed_packet: usize,
     /// Whether what is sent can be read on its way to another host.
@@ -94,6 +109,10 @@ impl Session for MysqlDatabase {
         self.round_trips
     }
 
+    fn said_read_only(&self) -> bool {
+        self.said_read_only
+    }
+
     fn begin(&mut self, _: &Client, deadline: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
         let doing = "beginning a delivery";
         self.usable(doing)?;
@@ -103,6 +122,7 @@ impl Session for MysqlDatabase {
         }
         (self.deadline, self.round_trips) = (deadline, 0);
         self.to_set = Some(format!("SET SESSION {}", time_limits(deadline)));
+        self.who_answers_is_asked = self.group.is_some();
         Ok(())
     }
 
@@ -159,11 +179,18 @@ impl MysqlDatabase {
             product: Product::Mysql,
             version: String::new(),
             knows_galera: false,
+            said_read_only: false,
+            server: server.clone(),
+            group: None,
+            who_answers_is_asked: false,
             max_allowed_packet: 0,
             in_clear: connect::in_clear(server),
             round_trips: 0,
         };
         database.set_session_up()?;
+        if server.is_suspect() {
+            database.run("asking how far the server's history reaches", "DO 0", 1)?;
+        }
         Ok(database)
     }
 
@@ -177,6 +204,7 @@ impl MysqlDatabase {
     fn set_session_up(&mut self) -> Result<(), DatabaseError> {
         let doing = "setting the database session up";
         let time_limits = time_limits(self.deadline);
+        let (group, statements) = if self.server.seen.is_some() { (GROUP, 5) } else { ("", 4) };
         let batch = format!(
             "SET NAMES utf8mb4; \
              SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
@@ -184,9 +212,10 @@ impl MysqlDatabase {
              sql_mode = 'STRICT_ALL_TABLES,NO_ZERO_IN_DATE,NO_ZERO_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION', \
              {time_limits}, \
              sql_select_limit = 18446744073709551615, completion_type = 0; \
-             SELECT VERSION(), @@max_allowed_packet, @@version_comment"
+             {group}SELECT VERSION(), @@max_allowed_packet, @@version_comment, {read_only}",
+            read_only = sql::READ_ONLY
         );
-        let answers = self.run(doing, &batch, 4)?;
+        let answers = self.run(doing, &batch, statements)?;
         let row = only_row(&answers, doing)?;
         self.version = column(row, 0, doing)?;
         self.max_allowed_packet = column(row, 1, doing)?;
@@ -195,6 +224,12 @@ impl MysqlDatabase {
         // Percona XtraDB Cluster says "WSREP version 26…", and Codership's own MySQL is called "MySQL-wsrep".
         let comment: String = column(row, 2, doing)?;
         self.knows_galera = self.product == Product::Mariadb || comment.to_ascii_lowercase().contains("wsrep");
+        self.said_read_only = column(row, 3, doing)?;
+        if let (5, Some([group])) = (statements, answers.get(3).map(Vec::as_slice)) {
+            let name: String = column(group, 1, doing)?;
+            self.group = Some(name).filter(|name| !name.is_empty());
+            self.who_answers_is_asked = self.group.is_some();
+        }
         Ok(())
     }
 
@@ -224,6 +259,39 @@ impl MysqlDatabase {
     /// # Errors
     /// Where one of them fails, or where the server answers more or fewer than there are statements.
     pub(crate) fn run(&mut self, doing: &str, batch: &str, statements: usize) -> Result<Vec<Answer>, DatabaseError> {
+        if !std::mem::take(&mut self.who_answers_is_asked) {
+            return self.converse(doing, batch, statements);
+        }
+        let doubtful = self.doubtful;
+        match self.converse(doing, &format!("{VIEW}; {batch}"), statements + 1) {
+            Ok(mut answers) => {
+                let view = answers.remove(0);
+                self.judge_view(doing, &view)?;
+                Ok(answers)
+            }
+            // It is the first of them, so that none has run.
+            Err(error) if error.failure == DatabaseFailure::AccessDenied && error.detail.contains(VIEWS) => {
+                debug!(%error, "how far the group's history reaches is not known");
+                (self.doubtful, self.group) = (doubtful, None);
+                self.converse(doing, batch, statements)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether this host has seen a later view of the group: then the server was left behind when another took over.
+    fn judge_view(&mut self, doing: &str, view: &Answer) -> Result<(), DatabaseError> {
+        let view: Option<String> = view.first().map(|row| column(row, 0, doing)).transpose()?.flatten();
+        let (Some(seen), Some(group), Some(view)) = (&self.server.seen, &self.group, view) else { return Ok(()) };
+        let Some(history) = history(group, &view) else { return Ok(()) };
+        let address = self.server.address.to_string();
+        seen.compare(&history, &address).map_err(|said| {
+            self.doubtful = true;
+            DatabaseError::new(DatabaseFailure::Behind, doing, format!("{address}: {said}"))
+        })
+    }
+
+    fn converse(&mut self, doing: &str, batch: &str, statements: usize) -> Result<Vec<Answer>, DatabaseError> {
         self.usable(doing)?;
         self.round_trips += 1;
         let _awaited = server_waits::for_answer(Whom::Database);
@@ -304,6 +372,13 @@ impl MysqlDatabase {
     }
 }
 
+/// A view's name is what was chosen when the group was made, and a number that each change of members makes one higher (MySQL
+/// manual, "Group Membership").
+fn history(group: &str, view: &str) -> Option<History> {
+    let (made, number) = view.split_once(':')?;
+    Some(History { origin: format!("group/{group}/{made}"), reach: number.parse().ok()? })
+}
+
 fn read_every_result_set(connection: &mut Conn, batch: &str) -> Result<Vec<Answer>, mysql::Error> {
     let mut result = connection.query_iter(batch)?;
     let mut answers = Vec::new();
@@ -338,4 +413,22 @@ pub(crate) fn bytes_column<const N: usize>(row: &Row, index: usize, doing: &str)
     bytes.try_into().map_err(|_| {
         DatabaseError::other(doing, format!("column {} of the answer has {length} bytes instead of {N}", index + 1))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn views_of_one_group_compare_until_it_is_made_anew() {
+        let told = |view| history("7b2f", view);
+        let first = told("17638565520143210:3").unwrap();
+        assert_eq!((first.origin.as_str(), first.reach), ("group/7b2f/17638565520143210", 3));
+        assert_eq!(
+            told("17638565520143210:12").map(|later| later.origin == first.origin && later.reach > 3),
+            Some(true)
+        );
+        assert_ne!(told("17638565990143210:1").unwrap().origin, first.origin);
+        assert_eq!([told(""), told("x"), told("1:x")], [None, None, None]);
+    }
 }

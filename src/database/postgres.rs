@@ -4,37 +4,37 @@
 //! session state but its name, no startup options; what has to be set is set for one transaction.
 
 mod application_name;
+mod connect;
+mod connection;
 mod error;
 pub(crate) mod literal;
 mod tables;
 
 pub(crate) use application_name::Process;
 
-use super::{ByIdle, Client, DatabaseError, DatabaseFailure, SILENCE, Server, Session, Tls};
+use super::seen::History;
+use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Server, Session};
 use crate::base::deadline::Deadline;
-use crate::base::endpoint::{CONNECT_TIMEOUT, Endpoint};
 use crate::base::server_waits::{self, Whom};
-use postgres::config::SslMode;
-use postgres::error::DbError;
-use postgres::fallible_iterator::FallibleIterator as _;
+use connection::Connection;
 use postgres::types::{FromSql, ToSql, Type};
-use postgres::{Config, NoTls, Row, SimpleQueryMessage, SimpleQueryRow};
-use std::net::{IpAddr, ToSocketAddrs};
-use std::path::Path;
+use postgres::{Error, Row, SimpleQueryMessage, SimpleQueryRow};
 use std::str::FromStr;
-use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
-use tokio_postgres_rustls::MakeRustlsConnect;
 use tracing::debug;
 
-/// Where a socket directory's path says nothing of the port.
-const DEFAULT_PORT: u16 = 5432;
-/// A socket's name in its directory, up to the port (PostgreSQL manual, `unix_socket_directories`).
-const SOCKET_NAME: &str = ".s.PGSQL.";
 /// The pause before a contended statement is tried again. Short: the server has already waited for its `deadlock_timeout` (1 s by
 /// default).
 const REST: Duration = Duration::from_millis(20);
+
+/// The last of the functions that the migrations `cached_plans` and `cached_events` make, each in one transaction.
+const CACHED_PLANS: [&str; 2] = ["maildrop_ended_1", "maildrop_event_1"];
+
+/// Whether the server takes no writes; where its history began, and how far that reaches. By the write-ahead log's own position:
+/// `pg_control_checkpoint()` has the timeline of the last checkpoint, which a promotion does not wait for.
+const WHO_ANSWERS: &str = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool, system_identifier, \
+     CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_insert_lsn()) END FROM pg_control_system()";
 
 /// At the beginning of a transaction that writes: no warnings of its statements.
 pub(crate) const HEAR_NOTHING: &str = "SET LOCAL client_min_messages = error;";
@@ -44,16 +44,22 @@ pub(crate) const HEAR_OF_THE_COMMIT: &str = "SET LOCAL client_min_messages = war
 
 /// A session with PostgreSQL.
 pub struct PostgresDatabase {
-    client: postgres::Client,
-    /// What the server says beside its answers.
-    notices: Receiver<DbError>,
+    connection: Connection,
+    /// Where it leads, and what is known of who answers there.
+    server: Server,
+    /// Whether it is asked, with the next statement, how far the history of whoever answers reaches.
+    who_answers_is_asked: bool,
     /// The session's name on the server, and this delivery's if that is another.
     called: Process,
     name: Option<String>,
     deadline: Deadline,
     pub(crate) transaction: Transaction,
+    /// The server's name for the transaction that has taken the last lock.
+    pub(crate) locked_in: String,
     /// Whether an error came during this delivery: the state of the session on the server is not known for sure.
     doubtful: bool,
+    /// See [`plans_are_cached`](Self::plans_are_cached).
+    cached_plans: bool,
     round_trips: u32,
 }
 
@@ -73,10 +79,20 @@ impl Session for PostgresDatabase {
         self.round_trips
     }
 
+    fn said_read_only(&self) -> bool {
+        self.connection.reports_read_only()
+    }
+
+    fn is_read_only(&mut self) -> Result<bool, DatabaseError> {
+        let doing = "asking whether the server takes writes";
+        let ask = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool";
+        only(doing, &self.query(doing, ask, &[])?)
+    }
+
     fn begin(&mut self, client: &Client, deadline: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
         // Reads what has come meanwhile, without waiting: the server may have ended the session.
-        let heard = self.client.notifications().iter().next();
-        heard.map_err(|error| error::failed("beginning a delivery", &error))?;
+        self.connection.hear().map_err(|failed| error::unanswered("beginning a delivery", &failed))?;
+        self.who_answers_is_asked = self.server.seen.is_some();
         let process = Process::of(client);
         self.name = (process != self.called).then(|| process.to_string());
         (self.deadline, self.round_trips) = (deadline, 0);
@@ -100,10 +116,14 @@ impl Session for PostgresDatabase {
         } else {
             format!(", set_config('application_name', {}, false)", literal::text(&nameless.to_string()))
         };
+        // A lock of a transaction has gone with it. One of the session's own nobody here takes: what there may be is freed.
+        let [plans, events] = CACHED_PLANS;
         let proof = format!(
             "SELECT transaction_timestamp() <> statement_timestamp(), \
-             EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory'), \
-             current_setting('transaction_read_only')::bool{rename}"
+             current_setting('transaction_read_only')::bool, \
+             coalesce(has_function_privilege(to_regproc('{plans}'), 'EXECUTE') \
+                      AND has_function_privilege(to_regproc('{events}'), 'EXECUTE'), false), \
+             pg_advisory_unlock_all(){rename}"
         );
         let answers = self.batch(doing, &proof)?;
         let Some(row) = answers.rows().next() else { return left("the server answered without a row") };
@@ -112,90 +132,14 @@ impl Session for PostgresDatabase {
             return left("a transaction is still open on the server");
         }
         if row.truth(doing, 1)? {
-            return left("a lock is still held on the server");
-        }
-        if row.truth(doing, 2)? {
             return left("the server takes no writes any more");
         }
+        self.cached_plans = row.truth(doing, 2)?;
         Ok(())
     }
 }
 
 impl PostgresDatabase {
-    /// Connects and authenticates: three round trips with a password (SCRAM), and those of TLS.
-    ///
-    /// The socket directory of an [`Endpoint::Socket`] may be followed by the socket's name (`.s.PGSQL.5433`) where the
-    /// port is not 5432.
-    ///
-    /// After the TCP connect, the client library has no time limit for an answer: only the process's watchdog ends the wait for a
-    /// server that stands still. A server that vanished is given up after 30 s.
-    ///
-    /// # Errors
-    /// Where the server cannot be reached in time or refuses us, or where TLS cannot be set up here.
-    pub fn connect(server: &Server, client: &Client, deadline: Deadline) -> Result<Self, DatabaseError> {
-        let doing = format!("connecting to PostgreSQL at {}", server.address);
-        let remaining = deadline.remaining();
-        if remaining.is_zero() {
-            return Err(DatabaseError::new(DatabaseFailure::TimedOut, doing, "no time is left"));
-        }
-        let called = Process::of(client);
-        let (say, notices) = mpsc::channel();
-        let mut config = Config::new();
-        config
-            // Sending fails once the receiver is gone: the connection is about to be closed.
-            .notice_callback(move |notice| drop(say.send(notice)))
-            .dbname(&server.database)
-            .user(&server.user)
-            .application_name(&called.to_string())
-            .connect_timeout(CONNECT_TIMEOUT.min(remaining))
-            .tcp_user_timeout(SILENCE)
-            .keepalives_idle(Duration::from_secs(15))
-            .keepalives_interval(Duration::from_secs(5))
-            .keepalives_retries(3);
-        if let Some(password) = &server.password {
-            config.password(password.expose());
-        }
-        match &server.address {
-            Endpoint::Tcp { host, port } => config.host(host).port(*port),
-            Endpoint::Socket(path) => {
-                let (directory, port) = socket(path);
-                config.host_path(directory).port(port)
-            }
-        };
-        let tls = match (&server.tls, &server.address) {
-            (Tls::Verify { ca_file }, Endpoint::Tcp { .. }) => {
-                let tls = crate::base::tls::client_config(ca_file.as_deref())
-                    .map_err(|error| DatabaseError::new(DatabaseFailure::Local, &doing, error.to_string()))?;
-                config.ssl_mode(SslMode::Require);
-                Some(MakeRustlsConnect::new(tls.as_ref().clone()))
-            }
-            (Tls::Off, _) | (Tls::Verify { .. }, Endpoint::Socket(_)) => {
-                config.ssl_mode(SslMode::Disable);
-                None
-            }
-        };
-        let awaited = server_waits::for_answer(Whom::Database);
-        let mut client = try_each(&config, &addresses(&server.address), deadline, |config| match &tls {
-            Some(tls) => config.connect(tls.clone()),
-            None => config.connect(NoTls),
-        })
-        .map_err(|error| error::not_connected(&doing, &error, deadline.passed()))?;
-        drop(awaited);
-        // The library keeps notices from connecting (a collation of another version) until the connection is used: they are read
-        // here, so that none is taken for a COMMIT's. An error shows at the first use.
-        drop(client.notifications().iter().next());
-        Ok(Self {
-            client,
-            notices,
-            called,
-            name: None,
-            deadline,
-            transaction: Transaction::None,
-            doubtful: false,
-            round_trips: 0,
-        })
-    }
-
     /// The deadline of the delivery that the session serves.
     pub(crate) fn deadline(&self) -> Deadline {
         self.deadline
@@ -204,6 +148,11 @@ impl PostgresDatabase {
     /// The delivery's name for its transactions, where the session was opened under another one.
     pub(crate) fn name_to_set(&self) -> Option<&str> {
         self.name.as_deref()
+    }
+
+    /// Whether statements are made by the functions whose plans a session keeps: from its second delivery on, where they are there.
+    pub(crate) fn plans_are_cached(&self) -> bool {
+        self.cached_plans
     }
 
     /// Does work that leaves nothing in doubt where it fails within: it ends with a ROLLBACK.
@@ -217,7 +166,8 @@ impl PostgresDatabase {
         Ok(done)
     }
 
-    /// Runs one statement with parameters and brings its rows: one round trip, no named statement.
+    /// Runs one statement with parameters and brings its rows: one round trip, no named statement. A server that says nothing is
+    /// given up.
     ///
     /// Not for the lock's transaction: the client library does not close its portal, which keeps its snapshot until the
     /// next statement, and so holds back VACUUM while IMAP works. A [`batch`](Self::batch) leaves nothing behind.
@@ -227,7 +177,19 @@ impl PostgresDatabase {
         sql: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, DatabaseError> {
-        self.ask(doing, |client| client.query_typed(sql, parameters))
+        let silence = self.silence();
+        if !self.who_answers_is_asked || self.transaction != Transaction::None {
+            return self.ask(doing, silence, async |client| client.query_typed(sql, parameters).await);
+        }
+        self.who_answers_is_asked = false;
+        // Both are sent before either is answered.
+        let (who, rows) = self.ask(doing, silence, async |client| {
+            let asked = (client.simple_query(WHO_ANSWERS), client.query_typed(sql, parameters));
+            let (who, rows) = tokio::join!(biased; asked.0, asked.1);
+            Ok((who, rows?))
+        })?;
+        self.judge_who_answers(doing, who)?;
+        Ok(rows)
     }
 
     /// Runs one statement with parameters: one round trip, no named statement.
@@ -237,29 +199,82 @@ impl PostgresDatabase {
         sql: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<u64, DatabaseError> {
-        self.ask(doing, |client| client.execute_typed(sql, parameters))
+        self.ask_who_answers(doing)?;
+        self.ask(doing, None, async |client| client.execute_typed(sql, parameters).await)
     }
 
     /// Runs statements in one round trip, each with a snapshot of its own, up to the first that fails. They are text:
     /// nothing goes into it but constants, numbers and hexadecimal digits.
     pub(crate) fn batch(&mut self, doing: &str, sql: &str) -> Result<Batch, DatabaseError> {
-        self.ask(doing, |client| client.simple_query(sql)).map(Batch)
+        self.ask_who_answers(doing)?;
+        self.ask(doing, None, async |client| client.simple_query(sql).await).map(Batch)
     }
 
     /// One round trip. Earlier notices of the server are dropped.
     fn ask<T>(
         &mut self,
         doing: &str,
-        ask: impl FnOnce(&mut postgres::Client) -> Result<T, postgres::Error>,
+        silence: Option<Duration>,
+        ask: impl AsyncFnOnce(&tokio_postgres::Client) -> Result<T, Error>,
     ) -> Result<T, DatabaseError> {
         self.round_trips += 1;
-        for notice in self.notices.try_iter() {
+        for notice in self.connection.notices() {
             debug!(said = %notice, "a notice of the database server");
         }
         let _awaited = server_waits::for_answer(Whom::Database);
-        ask(&mut self.client).map_err(|error| {
+        self.connection.ask(silence, ask).map_err(|failed| {
             self.doubtful = true;
-            error::failed(doing, &error)
+            error::unanswered(doing, &failed)
+        })
+    }
+
+    /// How long the server may say nothing before it answers what is only read. A subcommand that people start asks a server that
+    /// says nothing over another connection, and waits for one that works.
+    fn silence(&self) -> Option<Duration> {
+        (!server_waits::are_watched()).then_some(self.server.limits.silence)
+    }
+
+    /// Asks by itself what otherwise goes along with a statement that reads, if it is to be asked.
+    fn ask_who_answers(&mut self, doing: &str) -> Result<(), DatabaseError> {
+        if !std::mem::take(&mut self.who_answers_is_asked) {
+            return Ok(());
+        }
+        let silence = self.silence();
+        let who = self.ask(doing, silence, async |client| Ok(client.simple_query(WHO_ANSWERS).await))?;
+        self.judge_who_answers(doing, who)
+    }
+
+    fn judge_who_answers(
+        &mut self,
+        doing: &str,
+        who: Result<Vec<SimpleQueryMessage>, Error>,
+    ) -> Result<(), DatabaseError> {
+        let answers = match who {
+            Ok(answers) => Batch(answers),
+            // Some services have PostgreSQL's protocol and not all of its functions.
+            Err(error) => {
+                debug!(%error, "how far the server's history reaches is not known");
+                return Ok(());
+            }
+        };
+        let Some(row) = answers.rows().next() else {
+            return Err(DatabaseError::other(doing, "the server answered without a row"));
+        };
+        let address = self.server.address.to_string();
+        // One that has said so on connecting was opened to be read.
+        if row.truth(doing, 0)? && !self.connection.reports_read_only() {
+            self.doubtful = true;
+            if let Some(seen) = &self.server.seen {
+                seen.suspect(&address);
+            }
+            return Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, format!("{address} takes no writes")));
+        }
+        let (Some(seen), Some(history)) = (&self.server.seen, history(row.text(doing, 1)?, row.text(doing, 2)?)) else {
+            return Ok(());
+        };
+        seen.compare(&history, &address).map_err(|said| {
+            self.doubtful = true;
+            DatabaseError::new(DatabaseFailure::Behind, doing, format!("{address}: {said}"))
         })
     }
 
@@ -271,7 +286,7 @@ impl PostgresDatabase {
     /// # Errors
     /// With [`DatabaseFailure::InDoubt`], where that wait was ended.
     pub(crate) fn replicated(&mut self, doing: &str) -> Result<(), DatabaseError> {
-        let Some(notice) = self.notices.try_iter().find(error::in_doubt) else { return Ok(()) };
+        let Some(notice) = self.connection.notices().into_iter().find(error::in_doubt) else { return Ok(()) };
         self.doubtful = true;
         Err(DatabaseError::new(DatabaseFailure::InDoubt, doing, error::said_in_full(&notice)))
     }
@@ -381,74 +396,28 @@ pub(crate) fn only<'a, T: FromSql<'a>>(doing: &str, rows: &'a [Row]) -> Result<T
     }
 }
 
+/// The first eight digits of a log file's name are its timeline (PostgreSQL manual, "WAL Internals").
+fn history(system: Option<&str>, log_file: Option<&str>) -> Option<History> {
+    let reach = u64::from_str_radix(log_file?.get(..8)?, 16).ok()?;
+    Some(History { origin: format!("postgresql/{}", system?), reach })
+}
+
 /// A time span as PostgreSQL's settings take it: whole milliseconds, as an int, and never 0, which means "no limit".
 pub fn milliseconds(span: Duration) -> i32 {
     i32::try_from(span.as_millis()).unwrap_or(i32::MAX).max(1)
 }
 
-/// The addresses of a host; none of a socket, or of a name that cannot be looked up, which is the library's to tell.
-fn addresses(address: &Endpoint) -> Vec<IpAddr> {
-    let Endpoint::Tcp { host, port } = address else { return Vec::new() };
-    let mut found: Vec<IpAddr> = (host.as_str(), *port)
-        .to_socket_addrs()
-        .map(|found| found.map(|address| address.ip()).collect())
-        .unwrap_or_default();
-    found.dedup();
-    found
-}
-
-/// Tries one address after the other. The library does so, too, but tells how the *last* one failed: where `localhost` is also `::1`
-/// on a machine without IPv6, that would hide that the server has refused the password.
-fn try_each(
-    config: &Config,
-    addresses: &[IpAddr],
-    deadline: Deadline,
-    connect: impl Fn(&Config) -> Result<postgres::Client, postgres::Error>,
-) -> Result<postgres::Client, postgres::Error> {
-    let mut told: Option<postgres::Error> = None;
-    for address in addresses {
-        let left = deadline.remaining();
-        if left.is_zero() {
-            break;
-        }
-        let mut one = config.clone();
-        match connect(one.hostaddr(*address).connect_timeout(CONNECT_TIMEOUT.min(left))) {
-            Ok(client) => return Ok(client),
-            Err(error) => {
-                // The error of a server says more than that of an address without one.
-                let silent = error::no_server_answered;
-                if told.as_ref().is_none_or(|told| silent(told) && !silent(&error)) {
-                    told = Some(error);
-                }
-            }
-        }
-    }
-    told.map_or_else(|| connect(config), Err)
-}
-
-/// The directory and the port of a unix socket.
-fn socket(path: &Path) -> (&Path, u16) {
-    let port = path
-        .file_name()
-        .and_then(|name| name.to_str())
-        .and_then(|name| name.strip_prefix(SOCKET_NAME))
-        .and_then(|port| port.parse().ok());
-    match (path.parent(), port) {
-        (Some(directory), Some(port)) => (directory, port),
-        _ => (path, DEFAULT_PORT),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read as _, Write as _};
-    use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn a_socket_is_a_directory_or_a_file_that_names_its_port() {
-        assert_eq!(socket(Path::new("/run/postgresql")), (Path::new("/run/postgresql"), 5432));
-        assert_eq!(socket(Path::new("/run/postgresql/.s.PGSQL.5433")), (Path::new("/run/postgresql"), 5433));
+    fn a_history_is_told_by_the_system_and_the_name_of_a_log_file() {
+        let told = history(Some("7412345678901234567"), Some("0000001A0000000100000002")).unwrap();
+        assert_eq!((told.origin.as_str(), told.reach), ("postgresql/7412345678901234567", 26));
+        for (system, file) in [(None, Some("000000010000000000000001")), (Some("7"), None), (Some("7"), Some("x"))] {
+            assert_eq!(history(system, file), None);
+        }
     }
 
     #[test]
@@ -457,34 +426,5 @@ mod tests {
         assert_eq!(milliseconds(Duration::from_micros(1_500)), 1);
         assert_eq!(milliseconds(Duration::from_secs(240)), 240_000);
         assert_eq!(milliseconds(Duration::MAX), i32::MAX);
-    }
-
-    /// Refuses a client, as PostgreSQL does at a wrong password.
-    fn refuse(mut stream: TcpStream) {
-        let mut length = [0; 4];
-        stream.read_exact(&mut length).unwrap();
-        stream.read_exact(&mut vec![0; u32::from_be_bytes(length) as usize - 4]).unwrap();
-        let said = b"SFATAL\0VFATAL\0C28P01\0Mpassword authentication failed\0\0";
-        stream.write_all(b"E").unwrap();
-        stream.write_all(&(u32::try_from(said.len()).unwrap() + 4).to_be_bytes()).unwrap();
-        stream.write_all(said).unwrap();
-    }
-
-    #[test]
-    fn what_the_server_says_is_told_whatever_another_address_of_it_does() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let server = thread::spawn(move || (0..2).for_each(|_| refuse(listener.accept().unwrap().0)));
-        // No server listens at the second one.
-        let (there, nowhere) = ([127, 0, 0, 1].into(), [127, 0, 0, 2].into());
-        for addresses in [[there, nowhere], [nowhere, there]] {
-            let mut config = Config::new();
-            config.host("localhost").port(port).user("maildrop").ssl_mode(SslMode::Disable);
-            let deadline = Deadline::after(Duration::from_secs(60));
-            let error = try_each(&config, &addresses, deadline, |config| config.connect(NoTls)).err().unwrap();
-            let error = error::not_connected("connecting", &error, false);
-            assert_eq!(error.failure, DatabaseFailure::AccessDenied, "{error}");
-        }
-        server.join().unwrap();
     }
 }

@@ -23,6 +23,19 @@ pub trait Session {
     /// How often the server was waited for since this delivery began, connecting apart.
     fn round_trips(&self) -> u32;
 
+    /// Whether the server takes no writes, as far as it has said without being asked for it.
+    fn said_read_only(&self) -> bool {
+        false
+    }
+
+    /// Whether it takes none now: what a pooler says for its server may be old. One round trip at most.
+    ///
+    /// # Errors
+    /// Where it does not answer.
+    fn is_read_only(&mut self) -> Result<bool, DatabaseError> {
+        Ok(self.said_read_only())
+    }
+
     /// Lets another delivery begin. Takes no round trip: what the server has to be told goes along with the first statement.
     ///
     /// # Errors

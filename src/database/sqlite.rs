@@ -245,6 +245,27 @@ mod tests {
     }
 
     #[test]
+    fn each_error_of_sqlite_has_the_meaning_that_a_delivery_goes_by() {
+        use DatabaseFailure::{Contention, Local, Other, ReadOnly, Refused};
+        for (code, means) in [
+            (ffi::SQLITE_BUSY, Contention),
+            (ffi::SQLITE_LOCKED, Contention),
+            (ffi::SQLITE_READONLY, ReadOnly),
+            (ffi::SQLITE_CANTOPEN, Local),
+            (ffi::SQLITE_FULL, Local),
+            (ffi::SQLITE_IOERR, Local),
+            (ffi::SQLITE_PERM, Local),
+            (ffi::SQLITE_CONSTRAINT, Refused),
+            (ffi::SQLITE_TOOBIG, Refused),
+            (ffi::SQLITE_MISMATCH, Refused),
+            (ffi::SQLITE_CORRUPT, Other),
+        ] {
+            let said = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            assert_eq!(error("testing", &said).failure, means, "{said}");
+        }
+    }
+
+    #[test]
     fn what_stays_busy_is_given_up_at_the_deadline() {
         let directory = tempfile::tempdir().unwrap();
         let mut database = database(directory.path(), Duration::from_secs(120));

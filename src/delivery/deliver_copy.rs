@@ -4,6 +4,7 @@ use super::other_attempts::{OtherAttempts, is_above, search_from};
 use super::report::{CopyReport, Deferral, Manner, Refusal};
 use super::{Delivery, NotOpened, OwedCopy, Whose};
 use crate::base::deadline::Deadline;
+use crate::ledger::event::Standing;
 use crate::ledger::{Cause, CopyKey, CopyRecord, CopyState, DeliveredAt, Ledger, Outcome};
 use crate::mailbox::{
     Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal, Wanted,
@@ -150,6 +151,16 @@ impl End {
             }
             Self::Done(Manner::Owed(reason)) | Self::GivenUp(reason) => Some(CopyState::Owed(reason)),
             Self::Done(Manner::AlreadyThere) | Self::Unchecked | Self::Failed { .. } | Self::NotTried => None,
+        }
+    }
+
+    /// How the copy stands now, for whoever is told of it; `None` where it stands as it stood.
+    pub fn standing(&self) -> Option<Standing<'_>> {
+        match (self.state(), self) {
+            (Some(CopyState::Delivered(placement)), _) => Some(Standing::Delivered(placement)),
+            (Some(CopyState::Owed(reason)), _) => Some(Standing::Owed(reason)),
+            (None, Self::Failed { outcome: Some(Outcome::Refused(why)), .. }) => Some(Standing::Refused(why)),
+            (None, _) => None,
         }
     }
 

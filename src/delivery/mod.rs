@@ -27,6 +27,7 @@
 mod caller;
 mod deliver_copy;
 mod deliver_round;
+mod events;
 mod lock_name;
 mod other_attempts;
 mod report;
@@ -36,9 +37,11 @@ mod verdict;
 pub use caller::{Caller, NoCaller};
 pub use lock_name::{bare_message_id, lock_of, lock_of_message_id};
 pub use report::{CopyReport, Deferral, Delivered, Manner, Refusal};
-pub use stages::{Stages, milliseconds};
+pub(crate) use stages::begins;
+pub use stages::{Stages, milliseconds, tell_stages};
 pub use verdict::{StatusDetail, Verdict};
 
+use crate::config::HeaderFields;
 pub use crate::config::Policy;
 use crate::database::DatabaseError;
 use crate::ledger::{AcquiredAndLooked, Cause, CopyHistory, CopyKey, EndedAttempt, Journal, JournalCopy, Ledger};
@@ -124,6 +127,7 @@ pub fn deliver(
     stages: &mut Stages,
 ) -> Vec<Result<Delivered, Refusal>> {
     // Where the mailboxes stand, before anything is written. A mailbox that is out of reach must not hold up the copies of others.
+    begins("position");
     let began = Instant::now();
     let mut copies: Vec<Copy<'_>> = owed.into_iter().map(|owed| Copy::ask_position(delivery, owed)).collect();
     stages.position = began.elapsed();
@@ -148,11 +152,13 @@ fn deliver_copies(
     let bearer = bearer(copies);
 
     // 1 journal
+    begins("journal");
     let began = Instant::now();
     database.journal(&journal(delivery, copies, bearer)).map_err(Deferral::Database)?;
     stages.journal = began.elapsed();
 
     // 2 lock, 3 look
+    begins("lock");
     let began = Instant::now();
     let keys: Vec<CopyKey> = copies.iter().map(|copy| copy.key).collect();
     let acquired = database.acquire_and_look(delivery.lock, delivery.policy.lock_wait, &keys);
@@ -199,6 +205,7 @@ fn deliver_under_lock(
     stages: &mut Stages,
 ) -> Result<Vec<End>, Deferral> {
     // 3 look: what it saw
+    begins("look");
     let began = Instant::now();
     let histories = looked.map_err(|error| (Cause::LedgerUnreadable, Deferral::Database(error)));
     let others = match histories.and_then(|histories| OtherAttempts::read(delivery, copies, &histories)) {
@@ -212,6 +219,7 @@ fn deliver_under_lock(
 
     // 4 append: the recipients' copies first. Where none of them is there, the author's is not tried. With the lock lost nothing can
     // be recorded: the attempt stays open, and the next one searches.
+    begins("append");
     let began = Instant::now();
     let mut ends: Vec<End> = copies.iter().map(|_| End::NotTried).collect();
     let several = copies.iter().filter(|copy| copy.is_recipients()).count() > 1;
@@ -234,12 +242,14 @@ fn deliver_under_lock(
 
     // 5 record: what was appended, even where another copy failed. Otherwise each retry would deliver to INBOX again what the
     // recipient has already filed.
+    begins("record");
     let began = Instant::now();
     let headers;
     let took = stages.as_json();
     let mut record = Record::default();
     for ((copy, others), end) in copies.iter().zip(&others).zip(&ends) {
         let recipient = recipient(delivery, copy, bearer);
+        record.events.extend(events::event(delivery, copy, others, end, recipient));
         record.copies.extend(end.state().map(|state| copy.record(recipient, state)));
         if let Some(outcome) = end.outcome().filter(|_| copy.journalled()) {
             record.ended.push(EndedAttempt { attempt: delivery.attempt, key: copy.key, outcome, stages: Some(&took) });
@@ -254,7 +264,11 @@ fn deliver_under_lock(
         }
     }
     if !record.copies.is_empty() {
-        headers = delivery.message.headers_json();
+        headers = match delivery.policy.headers {
+            HeaderFields::All => delivery.message.headers_json(),
+            HeaderFields::Few => delivery.message.headers_json_of(&FEW_FIELDS),
+            HeaderFields::None => "[]".into(),
+        };
         record.message = Some(message_record(delivery, &headers));
     }
     database.record(&record).map_err(Deferral::Database)?;
@@ -356,6 +370,10 @@ fn end_attempt(
         warn!(%error, "this attempt could not be ended in the ledger; the next one will search the mailbox");
     }
 }
+
+/// Of the header, with `record.headers = "few"`.
+const FEW_FIELDS: [&str; 9] =
+    ["From", "To", "Cc", "Subject", "Date", "Message-ID", "References", "In-Reply-To", "List-Id"];
 
 /// What the ledger keeps of the message.
 fn message_record<'a>(delivery: &Delivery<'a>, headers: &'a str) -> MessageRecord<'a> {

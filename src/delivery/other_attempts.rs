@@ -19,6 +19,8 @@ const IN_FLIGHT: u32 = 20;
 pub(super) struct OtherAttempts {
     /// Where the ledger has it, once it is delivered.
     pub delivered: Option<DeliveredAt>,
+    /// Why the ledger has it as owed, if it has.
+    pub owed: Option<String>,
     others: Vec<OpenAttempt>,
     /// Which of them were for a recipient whose copy it is, or of the author's copy for any of ours: they died.
     died: Vec<bool>,
@@ -73,7 +75,7 @@ impl OtherAttempts {
                 }
                 died.push(earlier);
             }
-            all.push(Self { delivered: history.delivered, others, died, unsettled });
+            all.push(Self { delivered: history.delivered, owed: history.owed.clone(), others, died, unsettled });
         }
         Ok(all)
     }
@@ -176,6 +178,7 @@ mod tests {
         };
         OtherAttempts {
             delivered: None,
+            owed: None,
             others: attempts.iter().enumerate().map(open).collect(),
             died: attempts.iter().map(|&(_, _, died)| died).collect(),
             unsettled: None,
@@ -221,7 +224,7 @@ mod tests {
             .map(|(number, &(age, recipient))| open(Uuid::from_u128(number as u128), age, recipient))
             .collect();
         open_attempts.push(open(own, 5.0, "doug"));
-        let history = CopyHistory { key: copy.key, delivered: None, recorded: None, open_attempts };
+        let history = CopyHistory { key: copy.key, delivered: None, owed: None, recorded: None, open_attempts };
         let others = OtherAttempts::read(&delivery, &[copy], &[history]).map_err(|(_, deferral)| deferral)?;
         if let Some(age) = others[0].unsettled {
             return Err(Deferral::Unsettled(age));

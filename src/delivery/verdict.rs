@@ -185,6 +185,7 @@ impl From<&Refusal> for Verdict {
                     (StatusDetail::SYSTEM_CONFIGURATION, "the database is not set up for deliveries")
                 }
                 DatabaseFailure::ReadOnly => (StatusDetail::SYSTEM, "the database takes no writes"),
+                DatabaseFailure::Behind => (StatusDetail::SYSTEM, "the database has missed a fail-over"),
                 DatabaseFailure::InDoubt => (StatusDetail::SYSTEM, "the database did not confirm a commit"),
                 DatabaseFailure::Contention | DatabaseFailure::Refused | DatabaseFailure::Other => {
                     (StatusDetail::SYSTEM, "the database failed")

@@ -122,8 +122,7 @@ enum Failed {
 
 /// Hands a message over, and waits for what becomes of it.
 pub(crate) fn hand_over(socket: &Socket, handing: Handing<'_>) -> Handed {
-    // A delivery from here needs time as well.
-    let patience = PATIENCE.min(handing.deadline.remaining() / (TRIES + 1) / 2);
+    let patience = for_one_try(handing.deadline.remaining());
     let mut reason = String::new();
     for number in 1..=TRIES {
         let until = Instant::now() + patience;
@@ -190,9 +189,7 @@ impl Handing<'_> {
 
     /// Nothing is delivered by anybody else any more.
     fn go<S: TimedStream>(&self, connection: &mut Blocking<S>) -> Handed {
-        // A little less, so that the log has it before the watchdog ends the process.
-        let left = self.deadline.remaining();
-        let until = Instant::now() + left.saturating_sub(LAST_WORDS.min(left / 20));
+        let until = Instant::now() + for_the_answer(self.deadline.remaining());
         let lost = |error: &dyn std::fmt::Display| {
             warn!(id = %self.id(), %error, queue_id = self.queue_id(), "the service had the message, and was lost");
             Handed::Lost(Lost::Connection)
@@ -257,11 +254,24 @@ impl Handing<'_> {
     }
 
     fn request(&self) -> Request {
-        let left = self.deadline.remaining();
-        // A little less, so that its answer is here before our own end.
-        let left = left.saturating_sub(Duration::from_secs(1).min(left / 10));
+        let left = for_the_service(self.deadline.remaining());
         Request { time_left_ms: milliseconds(left), ..self.request.clone() }
     }
+}
+
+/// How long one try may take, of the time that is left: a delivery from here needs time as well.
+fn for_one_try(left: Duration) -> Duration {
+    PATIENCE.min(left / (TRIES + 1) / 2)
+}
+
+/// How long the answer is waited for: a little less than what is left, so that the log has it before the watchdog ends the process.
+fn for_the_answer(left: Duration) -> Duration {
+    left.saturating_sub(LAST_WORDS.min(left / 20))
+}
+
+/// How much time the service has: a little less than what is left, so that its answer is here before our own end.
+fn for_the_service(left: Duration) -> Duration {
+    left.saturating_sub(Duration::from_secs(1).min(left / 10))
 }
 
 /// A span of time as requests have it.
@@ -313,6 +323,17 @@ mod tests {
         assert!(may_have_it(2, 1, 2));
         assert!(!may_have_it(3, 1, 2));
         assert!(!may_have_it(3, 0, 0));
+    }
+
+    /// In milliseconds: what is left, one try, the wait for the answer, the service's time.
+    #[test]
+    fn tries_answer_and_service_have_their_parts_of_the_time() {
+        for (left, one_try, answer, service) in
+            [(240_000, 2500, 239_800, 239_000), (8000, 1000, 7800, 7200), (1000, 125, 950, 900), (0, 0, 0, 0)]
+        {
+            let parts = [for_one_try, for_the_answer, for_the_service].map(|part| part(Duration::from_millis(left)));
+            assert_eq!(parts, [one_try, answer, service].map(Duration::from_millis), "{left}");
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -79,11 +80,53 @@ pub struct Status {
     /// Where mail comes in.
     #[serde(default)]
     pub listeners: Vec<String>,
+    /// Where metrics and health are asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub http: Vec<String>,
     /// The front, then the workers by their numbers.
     pub processes: Vec<Process>,
     /// What the front knows: how long its queue is, how many workers are busy.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub front: Value,
+    /// What the timer does, and what came of it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub timer: Vec<Task>,
+    /// What the master has counted.
+    #[serde(default)]
+    pub counted: Counted,
+}
+
+/// What the master has counted since it began. It outlives each front.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// Processes that were started, and how they ended, by what they do.
+    pub roles: BTreeMap<Role, Ends>,
+    /// Whether the configuration that is in the file was taken over when it was last read.
+    pub configuration_is_taken_over: bool,
+    /// When a configuration was last taken over: RFC 3339.
+    pub configuration_taken_over_at: String,
+}
+
+/// The processes of one role.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ends {
+    /// How many were started.
+    pub started: u64,
+    /// How many ended in which way: `asked` to by the master, or `killed` by it, `done` with their share; `exit 70`, `SIGSEGV`,
+    /// `not started`.
+    pub ended: BTreeMap<String, u64>,
+}
+
+impl Counted {
+    /// A process was started.
+    pub(crate) fn started(&mut self, role: Role) {
+        self.roles.entry(role).or_default().started += 1;
+    }
+
+    /// A process has ended, or could not be started.
+    pub(crate) fn ended(&mut self, role: Role, how: String) {
+        *self.roles.entry(role).or_default().ended.entry(how).or_default() += 1;
+    }
 }
 
 /// How the service is as a whole.
@@ -113,7 +156,7 @@ impl State {
 }
 
 /// What a process of the service does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Holds the LMTP connections, and hands messages to the workers.
@@ -122,9 +165,19 @@ pub enum Role {
     Worker,
     /// Takes messages out of the file queue, and hands them to the front.
     Runner,
+    /// Finishes owed copies, and prunes.
+    Timer,
+    /// Publishes events, and tells subscribers.
+    Notify,
 }
 
 impl Role {
+    /// Whether mail goes through it: nobody waits for one through which none does.
+    #[must_use]
+    pub fn carries_mail(self) -> bool {
+        !matches!(self, Self::Timer | Self::Notify)
+    }
+
     /// Its name, as the command line and the JSON have it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -132,6 +185,8 @@ impl Role {
             Self::Front => "front",
             Self::Worker => "worker",
             Self::Runner => "runner",
+            Self::Timer => "timer",
+            Self::Notify => "notify",
         }
     }
 }
@@ -162,6 +217,34 @@ pub struct Process {
     pub last_end: Option<LastEnd>,
 }
 
+/// What is done at intervals.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Task {
+    /// `finish_owed` or `prune`.
+    pub task: String,
+    /// How often, in seconds.
+    pub every_s: f64,
+    /// When the next run begins, if none is under way: RFC 3339.
+    pub next_at: Option<String>,
+    /// How many runs have failed since one went well.
+    pub failed_runs: u32,
+    /// What came of the last run that ended.
+    pub last: Option<LastRun>,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LastRun {
+    /// When it began: RFC 3339.
+    pub at: String,
+    /// How long it took, in seconds.
+    pub took_s: f64,
+    /// Whether nothing was amiss: single copies may be owed still.
+    pub well: bool,
+    /// In one line.
+    pub said: String,
+}
+
 /// How a process ended, and when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastEnd {
@@ -184,6 +267,19 @@ pub enum End {
     Signal(i32),
     /// It could not be started.
     NotStarted(String),
+}
+
+impl End {
+    /// In one or two words, as it is counted.
+    #[must_use]
+    pub fn kind(&self) -> String {
+        match self {
+            Self::Exit(status) => format!("exit {status}"),
+            Self::Signal(signal) => signal_hook::low_level::signal_name(*signal)
+                .map_or_else(|| format!("signal {signal}"), ToOwned::to_owned),
+            Self::NotStarted(_) => "not started".into(),
+        }
+    }
 }
 
 impl fmt::Display for End {

@@ -74,6 +74,30 @@ pub struct Request {
     /// The file that the message is in, by its whole path. `None`: it follows the header.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
+    /// Who hands it over.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub source: Source,
+    /// The message has ended a worker before: the worker says how far it has come, for whoever asks what it died of. The broker
+    /// fills it in.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub suspect: bool,
+}
+
+/// Who hands a message over, and has it until it is delivered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// Postfix, or another mail system.
+    #[default]
+    Mta,
+    /// A runner, out of the file queue: no mail system has it.
+    Queue,
+    /// A person, out of what was set aside: it gets a worker of its own.
+    Shunt,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// One envelope recipient.
@@ -95,6 +119,25 @@ pub struct Reply {
     /// Whether the worker ends now, as it was asked to, or because it has served for long enough: it gets nothing more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
+    /// What the worker has opened since its last reply.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub logins: Logins,
+}
+
+/// How many sessions were opened, which is what takes most of the time of a delivery that has to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Logins {
+    /// With the database.
+    pub database: u64,
+    /// With the IMAP server, as a user.
+    pub imap: u64,
+}
+
+impl Logins {
+    pub(crate) fn add(&mut self, more: Self) {
+        self.database = self.database.saturating_add(more.database);
+        self.imap = self.imap.saturating_add(more.imap);
+    }
 }
 
 /// Why a frame is none of ours, or cannot be read.
@@ -177,6 +220,8 @@ mod tests {
             no_sent: false,
             size,
             file: None,
+            source: Source::Mta,
+            suspect: false,
         }
     }
 
@@ -190,11 +235,14 @@ mod tests {
                 told(&Verdict::deferred(StatusDetail::NO_ANSWER, "the database cannot be reached")),
             ],
             leaving: true,
+            logins: Logins { database: 1, imap: 8 },
         };
         let message = b"Subject: x\r\n\r\n\0\xff\r\n";
         let headers = [
             (Header::Deliver(request(message.len() as u64)), &message[..]),
             (Header::Deliver(Request { no_sent: true, ..request(0) }), b""),
+            (Header::Deliver(Request { source: Source::Queue, suspect: true, ..request(0) }), b""),
+            (Header::Deliver(Request { source: Source::Shunt, ..request(0) }), b""),
             (Header::Deliver(Request { file: Some("/run/x".into()), ..request(1 << 40) }), b""),
             (Header::Received { id: Uuid::from_u128(8) }, b""),
             (Header::Go { id: Uuid::from_u128(8) }, b""),

@@ -17,11 +17,11 @@ pub trait Inspect {
     fn describe(&mut self) -> Result<String, DatabaseError>;
 
     /// A finding on everything that could be wrong with the server: a standby, read-only, a commit that is not durable, a cluster
-    /// on which the lock does not exclude.
+    /// on which the lock does not exclude. `replicated`: it is wrong, too, where what was committed may be on no other server.
     ///
     /// # Errors
     /// Where the server cannot be asked. What our role may not see is a finding.
-    fn inspect(&mut self) -> Result<Vec<Finding>, DatabaseError>;
+    fn inspect(&mut self, replicated: bool) -> Result<Vec<Finding>, DatabaseError>;
 
     /// Some address of the table `addresses` to try a login with: no `@domain`, and `not_of` these users.
     ///
@@ -74,6 +74,16 @@ pub(crate) fn good(what: impl Into<String>, found: impl Into<String>) -> Finding
 /// A thing that works, and could be better.
 pub(crate) fn warning(what: impl Into<String>, found: impl Into<String>, mend: impl Into<String>) -> Finding {
     Finding { what: what.into(), state: State::Warning, found: found.into(), mend: Some(mend.into()) }
+}
+
+/// A thing that breaks a promise where commits are to be replicated.
+pub(crate) fn bad_if(
+    replicated: bool,
+    what: impl Into<String>,
+    found: impl Into<String>,
+    mend: impl Into<String>,
+) -> Finding {
+    if replicated { bad(what, found, mend) } else { warning(what, found, mend) }
 }
 
 /// A thing that breaks a promise.

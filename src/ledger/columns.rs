@@ -6,7 +6,7 @@ use crate::mailbox::Placement;
 use crate::message::Role;
 use std::str::FromStr;
 
-fn missing(column: usize) -> DatabaseError {
+pub(super) fn missing(column: usize) -> DatabaseError {
     unreadable(format!("column {} of the answer is missing", column + 1))
 }
 

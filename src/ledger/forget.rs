@@ -4,6 +4,7 @@ use super::time_span::{self, Page, Pages, Table};
 use super::{Database, columns};
 use crate::database::{DatabaseError, Value};
 use crate::lock::LockName;
+use uuid::Uuid;
 
 /// Rows of a batch: a transaction of some milliseconds.
 const BATCH: usize = 500;
@@ -113,6 +114,70 @@ impl OldSources {
             vec!["?"; ids.len()].join(", ")
         );
         database.change(doing, &delete, &values).map(Some)
+    }
+}
+
+/// How many events are from before a moment.
+pub(crate) fn count_events(database: &mut dyn Database, before: i64) -> Result<u64, DatabaseError> {
+    count(database, "events WHERE created_at < ?", &[Value::Moment(before)])
+}
+
+/// The events from before a moment, and what subscribers were told of them, or are still to be told.
+pub(crate) struct OldEvents {
+    before: i64,
+    /// The position of the last one that was looked at.
+    last: i64,
+    /// Whoever may have been told.
+    subscriptions: Option<Vec<Uuid>>,
+}
+
+impl OldEvents {
+    pub(crate) fn before(before: i64) -> Self {
+        Self { before, last: 0, subscriptions: None }
+    }
+
+    /// Forgets the next of them, and says how many; `None` at the end, which is the first that is newer: positions are in
+    /// the order of their commits, and what lies beyond is left to the next time.
+    pub(crate) fn forget_some(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
+        let doing = "forgetting events";
+        let page = format!(
+            "SELECT position, CASE WHEN created_at < ? THEN 1 ELSE 0 END FROM events WHERE position > ? \
+             ORDER BY position LIMIT {BATCH}"
+        );
+        let mut old = Vec::new();
+        for row in database.select(doing, &page, &[Value::Moment(self.before), Value::Integer(self.last)])? {
+            if columns::number::<i64>(&row, 1)? == 0 {
+                break;
+            }
+            old.push(columns::number::<i64>(&row, 0)?);
+        }
+        let Some(last) = old.last() else { return Ok(None) };
+        let subscriptions = match self.subscriptions.take() {
+            Some(known) => known,
+            None => {
+                let asked = format!("SELECT {} FROM subscriptions", database.dialect().uuid("id"));
+                let rows = database.select(doing, &asked, &[])?;
+                rows.iter().map(|row| row.value(0)?.ok_or_else(|| columns::missing(0))).collect::<Result<_, _>>()?
+            }
+        };
+        let range = [Value::Integer(self.last), Value::Integer(*last)];
+        let of_subscribers: Vec<Value<'_>> = subscriptions.iter().map(|id| Value::Uuid(*id)).chain(range).collect();
+        // By its key, of which the subscription is the first part.
+        let pending = format!(
+            "DELETE FROM notifications WHERE subscription IN ({}) AND event > ? AND event <= ?",
+            vec!["?"; subscriptions.len()].join(", ")
+        );
+        let mut changes: Vec<(&str, &[Value<'_>])> = vec![
+            ("DELETE FROM notification_attempts WHERE event > ? AND event <= ?", &range),
+            ("DELETE FROM events WHERE position > ? AND position <= ?", &range),
+        ];
+        if !subscriptions.is_empty() {
+            changes.insert(0, (&pending, &of_subscribers));
+        }
+        database.change_together(doing, &changes)?;
+        self.last = *last;
+        self.subscriptions = Some(subscriptions);
+        Ok(Some(old.len() as u64))
     }
 }
 

@@ -148,6 +148,51 @@ pub(crate) fn write_down_program(
     database.change(doing, &insert, &values).map(drop)
 }
 
+/// The row that this process has written, to be written anew.
+pub(crate) struct WrittenDown {
+    lock: LockName,
+    host: String,
+    name: String,
+    session: Option<i64>,
+    asked_at: i64,
+}
+
+impl WrittenDown {
+    /// What [`write_down_program`] wrote.
+    pub(crate) fn read(
+        database: &mut dyn Database,
+        lock: &LockName,
+        host: &str,
+        name: &str,
+    ) -> Result<Self, DatabaseError> {
+        let doing = "reading which program asks for the lock";
+        let asked_at = database.dialect().microseconds("asked_at");
+        let sql = format!("SELECT session, {asked_at} FROM programs WHERE lock_digest = ? AND host = ? AND pid = ?");
+        let values = [Value::Bytes(lock.digest()), Value::Text(host), Value::Integer(std::process::id().into())];
+        let rows = database.select(doing, &sql, &values)?;
+        let row = rows.first().ok_or_else(|| DatabaseError::other(doing, "the row has been deleted"))?;
+        Ok(Self {
+            lock: *lock,
+            host: host.to_owned(),
+            name: name.to_owned(),
+            session: row.value(0)?,
+            asked_at: columns::number(row, 1)?,
+        })
+    }
+
+    /// Commits it once more, as it was: not an update that changes nothing, of which MySQL would tell nobody.
+    pub(crate) fn commit_again(&self, database: &mut dyn Database) -> Result<(), DatabaseError> {
+        let (digest, host) = (Value::Bytes(self.lock.digest()), Value::Text(&self.host));
+        let pid = Value::Integer(std::process::id().into());
+        let session = self.session.map_or(Value::Null, Value::Integer);
+        let delete = "DELETE FROM programs WHERE lock_digest = ? AND host = ? AND pid = ?";
+        let insert = "INSERT INTO programs (lock_digest, host, pid, name, session, asked_at) VALUES (?, ?, ?, ?, ?, ?)";
+        let inserted = [digest, host, pid, Value::Text(&self.name), session, Value::Moment(self.asked_at)];
+        let changes: [(&str, &[Value<'_>]); 2] = [(delete, &[digest, host, pid]), (insert, &inserted)];
+        database.change_together("committing that the lock is held", &changes)
+    }
+}
+
 /// Deletes the row of a process of this host that asked for a lock.
 pub(crate) fn take_out_program(
     database: &mut dyn Database,

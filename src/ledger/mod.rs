@@ -8,15 +8,18 @@ mod addresses;
 pub(crate) mod check;
 mod columns;
 pub(crate) mod deliveries;
+pub mod event;
 pub(crate) mod forget;
 pub(crate) mod lock_users;
 mod mysql;
+pub mod notifications;
 mod outcome;
 pub(crate) mod postgres;
 pub mod recorded;
 mod sqlite;
 pub(crate) mod stage_times;
 pub(crate) mod statistics;
+pub(crate) mod subscriptions;
 pub(crate) mod time_span;
 pub(crate) mod trace;
 mod without_headers;
@@ -25,38 +28,34 @@ pub(crate) use addresses::one_name;
 pub use addresses::{AddressBook, Destination};
 pub use check::{Finding, Inspect, State};
 pub use deliveries::NeverEnded;
+pub use event::EventRecord;
 pub use lock_users::LockPurpose;
+pub use notifications::Notifications;
 pub use outcome::{AttemptResult, Cause, Outcome};
 
 use crate::database::{DatabaseError, Session, Tables};
 use crate::lock::{Acquired, Holder, Holders, LockName, NamedLock};
 use crate::mailbox::{Placement, Position};
-use crate::message::{Identity, Role};
+use crate::message::{Identity, Role, key_of_copy};
 use crate::schema::Schema;
 use sha2::{Digest, Sha256};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// All that this program does with a database.
-pub trait Database: Session + NamedLock + Holders + Ledger + Schema + Inspect + Tables {}
+pub trait Database: Session + NamedLock + Holders + Ledger + Schema + Inspect + Tables + Notifications {}
 
-impl<T: Session + NamedLock + Holders + Ledger + Schema + Inspect + Tables> Database for T {}
+impl<T: Session + NamedLock + Holders + Ledger + Schema + Inspect + Tables + Notifications> Database for T {}
 
-/// The key of a copy: a digest of message, role, user and mailbox, the same on every engine.
+/// The key of a copy: the message's day, and a digest of message, role, user and mailbox; the same on every engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CopyKey([u8; 32]);
 
 impl CopyKey {
-    /// SHA-256 over identity, and length-prefixed role, user and mailbox.
+    /// The key of this copy. Whatever makes one changes none: ledgers hold them.
     #[must_use]
     pub fn new(identity: &Identity, role: Role, user: &str, mailbox: &str) -> Self {
-        let mut hash = Sha256::new();
-        hash.update(identity.as_bytes());
-        for part in [role.as_str(), user, mailbox] {
-            hash.update(u32::try_from(part.len()).unwrap_or(u32::MAX).to_be_bytes());
-            hash.update(part.as_bytes());
-        }
-        Self(hash.finalize().into())
+        Self(key_of_copy(identity.as_bytes(), role.as_str(), user, mailbox))
     }
 
     /// The key as read back from the ledger.
@@ -116,6 +115,8 @@ pub struct CopyHistory {
     pub key: CopyKey,
     /// Set if the copy is recorded as delivered.
     pub delivered: Option<DeliveredAt>,
+    /// Set if it is recorded as owed: why.
+    pub owed: Option<String>,
     /// If it is delivered: the lock under which its message was recorded, and how many seconds ago by the database's clock.
     pub recorded: Option<(LockName, f64)>,
     /// Attempts at it that have not ended, the oldest first; our own, too, if it was journalled.
@@ -125,7 +126,7 @@ pub struct CopyHistory {
 impl CopyHistory {
     /// Of a copy that the ledger does not know.
     fn unknown(key: &CopyKey) -> Self {
-        Self { key: *key, delivered: None, recorded: None, open_attempts: Vec::new() }
+        Self { key: *key, delivered: None, owed: None, recorded: None, open_attempts: Vec::new() }
     }
 }
 
@@ -162,6 +163,8 @@ pub struct Record<'a> {
     pub copies: Vec<CopyRecord<'a>>,
     /// The attempts that have ended.
     pub ended: Vec<EndedAttempt<'a>>,
+    /// What there is to tell of it, to whoever is subscribed: written only where anybody is. An embedded database has no subscribers.
+    pub events: Vec<EventRecord<'a>>,
 }
 
 /// What the ledger keeps of a message.
@@ -346,7 +349,7 @@ pub trait Ledger: NamedLock {
     /// is still held afterwards. Called without the lock (by an attempt that found it busy), it is a transaction of its own.
     ///
     /// Where the server refuses a value from the message, the record is written without these, under the same lock: the copies are
-    /// in their mailboxes, and must not be deferred for ever.
+    /// in their mailboxes, and must not be deferred for ever. So it is, without its events, where these cannot be written.
     ///
     /// # Errors
     /// Where it may not be committed: nothing is written then, or (a lost reply to COMMIT) everything.

@@ -5,7 +5,7 @@
 
 use super::{
     AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, CopyRecord, CopyState, DeliveredAt, Destination,
-    EndedAttempt, Journal, Ledger, MessageRecord, OpenAttempt, Record, WayIn, looked_by_itself, seconds,
+    EndedAttempt, EventRecord, Journal, Ledger, MessageRecord, OpenAttempt, Record, WayIn, looked_by_itself, seconds,
     without_headers,
 };
 use crate::database::mysql::{Answer, bytes_column, column, only_row, sql};
@@ -38,7 +38,8 @@ impl Ledger for MysqlDatabase {
         let batch = format!(
             "SELECT address, imap_user, inbox, sent FROM addresses WHERE address IN ({wanted}); \
              SELECT NOT EXISTS (SELECT 1 FROM addresses), {}, \
-             (SELECT TIMESTAMPDIFF(MICROSECOND, proven_at, UTC_TIMESTAMP(6)) FROM ways_in WHERE digest = {})",
+             (SELECT TIMESTAMPDIFF(MICROSECOND, proven_at, UTC_TIMESTAMP(6)) FROM ways_in WHERE digest = {}), \
+             EXISTS (SELECT 1 FROM maildrop_migrations WHERE name = 'keys_by_day')",
             sql::READ_ONLY,
             way_in.map_or_else(|| "NULL".to_owned(), |way_in| sql::bytes(&way_in.digest)),
         );
@@ -55,6 +56,7 @@ impl Ledger for MysqlDatabase {
         let row = only_row(&answers, doing)?;
         let proven = column::<Option<i64>>(row, 2, doing)?.map(seconds);
         AddressBook { entries, empty: column(row, 0, doing)?, proven }
+            .unless_its_keys_are_old(doing, column(row, 3, doing)?)?
             .unless_a_replica_knows_none(doing, column(row, 1, doing)?)
     }
 
@@ -149,12 +151,13 @@ impl Ledger for MysqlDatabase {
             "SELECT copy_key, attempt, recipient, {AGE}, uid_validity, uid_next, host, lock_digest FROM attempts \
              WHERE copy_key IN ({keys}) AND ended_at IS NULL ORDER BY started_at, attempt; \
              SELECT copy_key, uid_validity, uid, lock_digest, \
-             TIMESTAMPDIFF(MICROSECOND, recorded_at, UTC_TIMESTAMP(6)) \
+             TIMESTAMPDIFF(MICROSECOND, recorded_at, UTC_TIMESTAMP(6)), \
+             CASE WHEN state = 'owed' THEN COALESCE(reason, '') END \
              FROM copies LEFT JOIN messages ON messages.id = copies.message \
-             WHERE copy_key IN ({keys}) AND state = 'delivered'"
+             WHERE copy_key IN ({keys})"
         );
         let answers = self.run(doing, &batch, 2)?;
-        let [attempts, delivered] = answers.as_slice() else {
+        let [attempts, recorded] = answers.as_slice() else {
             return Err(DatabaseError::other(doing, "two answers were to come"));
         };
         let mut histories: Vec<CopyHistory> = copies.iter().map(CopyHistory::unknown).collect();
@@ -164,8 +167,14 @@ impl Ledger for MysqlDatabase {
                 history.open_attempts.push(attempt.clone());
             }
         }
-        for row in delivered {
+        for row in recorded {
             let key = CopyKey::from_bytes(bytes_column(row, 0, doing)?);
+            if let Some(why) = column::<Option<String>>(row, 5, doing)? {
+                for history in histories.iter_mut().filter(|history| history.key == key) {
+                    history.owed = Some(why.clone());
+                }
+                continue;
+            }
             let both = column::<Option<u32>>(row, 1, doing)?.zip(column(row, 2, doing)?);
             let placement = both.map(|(uid_validity, uid)| Placement { uid_validity, uid });
             let age: Option<i64> = column(row, 4, doing)?;
@@ -187,7 +196,7 @@ impl Ledger for MysqlDatabase {
         if record.message.is_none() && record.ended.is_empty() {
             return Ok(());
         }
-        without_headers::record_or_bare(record, |record| {
+        without_headers::record_or_less(record, |record| {
             let source = record.message.as_ref().and_then(|message| self.source_that_fits(message));
             self.retrying(|database| database.try_to_record(record, source))
         })
@@ -278,7 +287,13 @@ impl MysqlDatabase {
     /// COMMIT is an error like any other, and no reason to try again.
     fn try_to_record(&mut self, record: &Record<'_>, source: Option<&[u8]>) -> Result<(), DatabaseError> {
         let doing = "recording the delivery";
-        let mut statements = vec!["START TRANSACTION".to_owned()];
+        let mut statements = Vec::new();
+        if !record.events.is_empty() {
+            // Before the transaction: within it, the look at subscriptions would be its snapshot, which MariaDB holds the rest to.
+            // Not within the INSERT, which would wait for whoever changes a subscription (1205).
+            statements.push("SELECT EXISTS (SELECT 1 FROM subscriptions) INTO @maildrop_subscribed".into());
+        }
+        statements.push("START TRANSACTION".into());
         if let Some(message) = &record.message {
             statements.push(insert_message(message));
             statements.push("SET @maildrop_message = LAST_INSERT_ID()".into());
@@ -298,6 +313,7 @@ impl MysqlDatabase {
         }
         statements.extend(record.copies.iter().map(upsert_copy));
         statements.extend(record.ended.iter().map(end_attempt));
+        statements.extend(record.events.iter().map(insert_event));
         statements.push("COMMIT".into());
         self.run_all(doing, &mut statements)?;
         Ok(())
@@ -420,6 +436,30 @@ fn end_attempt(ended: &EndedAttempt<'_>) -> String {
         sql::optional_text(ended.stages),
         sql::bytes(ended.attempt.as_bytes()),
         sql::bytes(ended.key.as_bytes()),
+    )
+}
+
+/// What there is to tell of a copy, where anybody is subscribed.
+fn insert_event(event: &EventRecord<'_>) -> String {
+    format!(
+        "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, manner, \
+         attempt, queue_id, host, diff, created_at) \
+         SELECT {name}, '{kind}', {key}, {identity}, {message_id}, '{role}', {recipient}, {user}, {mailbox}, {manner}, \
+         {attempt}, {queue_id}, {host}, {diff}, UTC_TIMESTAMP(6) FROM DUAL WHERE @maildrop_subscribed",
+        name = sql::bytes(event.event.as_bytes()),
+        kind = event.kind.as_str(),
+        key = sql::bytes(event.key.as_bytes()),
+        identity = sql::bytes(event.identity.as_bytes()),
+        message_id = sql::text(event.message_id),
+        role = event.role.as_str(),
+        recipient = sql::text(event.recipient),
+        user = sql::text(event.user),
+        mailbox = sql::text(event.mailbox),
+        manner = sql::optional_text(event.manner),
+        attempt = event.attempt.map_or_else(|| "NULL".to_owned(), |attempt| sql::bytes(attempt.as_bytes())),
+        queue_id = sql::optional_text(event.queue_id),
+        host = sql::text(event.host),
+        diff = sql::text(&event.diff.as_json()),
     )
 }
 

@@ -23,14 +23,15 @@ mod statements;
 
 /// The casts are for a view over the platform's own tables, whatever its types are.
 const ADDRESSES: &str = "\
-    SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven \
+    SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven, t.by_day \
     FROM (SELECT NOT EXISTS (SELECT FROM addresses) AS empty, \
                  current_setting('transaction_read_only')::bool AS read_only, \
                  (SELECT extract(epoch FROM clock_timestamp() - proven_at)::float8 FROM ways_in \
-                  WHERE digest = $2) AS proven) t \
+                  WHERE digest = $2) AS proven, \
+                 EXISTS (SELECT FROM maildrop_migrations WHERE name = 'keys_by_day') AS by_day) t \
     LEFT JOIN addresses a ON a.address = ANY ($1)";
 
-/// The settings are those of a record's batch (`HEAR_NOTHING`, `HEAR_OF_THE_COMMIT`), as in [`JOURNAL`].
+/// The settings are those of a record's batch (`HEAR_NOTHING`, `HEAR_OF_THE_COMMIT`), as in a journal's statement.
 const REFUSE: &str = "\
     WITH written AS (\
         INSERT INTO refusals (host, refused, last_at) \
@@ -40,28 +41,16 @@ const REFUSE: &str = "\
         RETURNING 1) \
     SELECT set_config('client_min_messages', 'warning', true) FROM (SELECT count(*) AS rows FROM written) w WHERE w.rows > 0";
 
-/// The settings are those of a record's batch (`HEAR_NOTHING`, `HEAR_OF_THE_COMMIT`): the first is made before a row is
-/// written, the second once all are.
-const JOURNAL: &str = "\
-    WITH written AS (\
-        INSERT INTO attempts (attempt, identity, lock_digest, message_id, queue_id, host, pid, session, \
-                              copy_key, role, imap_user, mailbox, recipient, uid_validity, uid_next, started_at) \
-        SELECT $1::uuid, $2, $3, $4, $5, $6, $7, pg_backend_pid(), c.*, clock_timestamp() \
-        FROM unnest($8::bytea[], $9::text[], $10::text[], $11::text[], $12::text[], $13::bigint[], $14::bigint[]) c \
-        CROSS JOIN set_config('client_min_messages', 'error', true) \
-        RETURNING 1) \
-    SELECT set_config('client_min_messages', 'warning', true) FROM (SELECT count(*) FROM written) w";
-
 impl Ledger for PostgresDatabase {
     fn look_up(&mut self, addresses: &[&str], way_in: Option<&WayIn>) -> Result<AddressBook, DatabaseError> {
         let doing = "looking up addresses";
         let asked = asked(addresses);
         let mut book = AddressBook::default();
-        let mut read_only = false;
+        let (mut read_only, mut by_day) = (false, false);
         let digest = way_in.map(|way_in| &way_in.digest[..]);
         for row in &self.query(doing, ADDRESSES, &[(&asked, Type::TEXT_ARRAY), (&digest, Type::BYTEA)])? {
-            (book.empty, read_only, book.proven) =
-                (column(doing, row, 4)?, column(doing, row, 5)?, column(doing, row, 6)?);
+            (book.empty, read_only, book.proven, by_day) =
+                (column(doing, row, 4)?, column(doing, row, 5)?, column(doing, row, 6)?, column(doing, row, 7)?);
             if let Some(address) = column(doing, row, 0)? {
                 let destination = Destination {
                     user: column(doing, row, 1)?,
@@ -71,7 +60,7 @@ impl Ledger for PostgresDatabase {
                 book.entries.push((address, destination));
             }
         }
-        book.unless_a_replica_knows_none(doing, read_only)
+        book.unless_its_keys_are_old(doing, by_day)?.unless_a_replica_knows_none(doing, read_only)
     }
 
     fn refuse(&mut self, host: &str, addresses: &[&str]) -> Result<bool, DatabaseError> {
@@ -112,12 +101,12 @@ impl Ledger for PostgresDatabase {
         let recipients: Vec<_> = copies.iter().map(|copy| stored(copy.recipient)).collect();
         let validities: Vec<_> = copies.iter().map(|copy| copy.position.map(|p| i64::from(p.uid_validity))).collect();
         let nexts: Vec<_> = copies.iter().map(|copy| copy.position.map(|p| i64::from(p.uid_next))).collect();
+        let statement = statements::journal(self.plans_are_cached());
         loop {
             let written = self.execute(
                 doing,
-                JOURNAL,
+                &statement,
                 &[
-                    // As text: the crate's uuid type is an extra feature.
                     (&attempt, Type::TEXT),
                     (&&journal.identity.as_bytes()[..], Type::BYTEA),
                     (&&journal.lock.digest()[..], Type::BYTEA),
@@ -149,7 +138,7 @@ impl Ledger for PostgresDatabase {
         wait: Duration,
         copies: &[CopyKey],
     ) -> Result<AcquiredAndLooked, DatabaseError> {
-        Ok(match self.acquire_and(lock, wait, &statements::look(copies))? {
+        Ok(match self.acquire_and(lock, wait, &statements::look(self.plans_are_cached(), copies))? {
             AcquiredAnd::Held(seen) => {
                 AcquiredAndLooked::Held { looked: histories(copies, &seen), took: Duration::ZERO }
             }
@@ -158,7 +147,7 @@ impl Ledger for PostgresDatabase {
     }
 
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {
-        histories(copies, &self.batch(LOOKING, &statements::look(copies))?)
+        histories(copies, &self.batch(LOOKING, &statements::look(self.plans_are_cached(), copies))?)
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
@@ -172,7 +161,7 @@ impl Ledger for PostgresDatabase {
             }
         };
         let mut begin = first;
-        let written = without_headers::record_or_bare(record, |record| {
+        let written = without_headers::record_or_less(record, |record| {
             loop {
                 let written = self.try_record(begin, record);
                 begin = again;
@@ -206,9 +195,10 @@ impl PostgresDatabase {
     /// One round trip; two more where the message's source is kept, so that it crosses as bytes, and once for all recipients.
     fn try_record(&mut self, begin: &str, record: &Record<'_>) -> Result<(), DatabaseError> {
         let doing = statements::DOING;
+        let cached = self.plans_are_cached();
         let mut batch = format!("{begin}{HEAR_NOTHING}");
         if let Some(message) = &record.message {
-            batch.push_str(&statements::message(message));
+            batch.push_str(&statements::message(cached, message));
             if let Some(raw) = message.raw {
                 batch.push_str(&statements::source_is_missing(message));
                 if self.batch(doing, &batch)?.truth(doing)? {
@@ -222,11 +212,14 @@ impl PostgresDatabase {
         }
         for copy in &record.copies {
             if let Some(message) = &record.message {
-                batch.push_str(&statements::copy(message, copy));
+                batch.push_str(&statements::copy(cached, message, copy));
             }
         }
         for ended in &record.ended {
-            batch.push_str(&statements::ended(ended));
+            batch.push_str(&statements::ended(cached, ended));
+        }
+        for event in &record.events {
+            batch.push_str(&statements::event(cached, event));
         }
         batch.push_str(HEAR_OF_THE_COMMIT);
         batch.push_str("COMMIT");
@@ -250,6 +243,9 @@ fn histories(copies: &[CopyKey], seen: &Batch) -> Result<Vec<CopyHistory>, Datab
             let placement = pair(doing, &row, 2, 3)?.map(|(uid_validity, uid)| Placement { uid_validity, uid });
             history.delivered = Some(DeliveredAt { placement });
             history.recorded = lock_name(doing, &row, 11)?.zip(row.value(doing, 12)?);
+        }
+        if history.owed.is_none() {
+            history.owed = row.text(doing, 13)?.map(ToOwned::to_owned);
         }
         if let Some(attempt) = row.value(doing, 4)? {
             history.open_attempts.push(OpenAttempt {

@@ -2,9 +2,10 @@
 //! pieces: a span of time, or a few hundred rows.
 
 use super::columns::{number, optional, owned, placement, role, text};
+use super::event::{Standing, change};
 use super::{CopyKey, Database, time_span};
 use crate::base::timestamp;
-use crate::database::{DatabaseError, Row, Value};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Value};
 use crate::lock::LockName;
 use crate::mailbox::{MailboxError, Matching, Placement, ReadableMailbox, Recorded, Wanted, look_everywhere};
 use crate::message::{Identity, Role, message_id_for_search};
@@ -12,6 +13,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 /// An hour, in microseconds.
 const HOUR: i64 = 3_600_000_000;
@@ -21,6 +23,9 @@ const LATE: i64 = 7 * 24 * HOUR;
 const PAGE: usize = 500;
 
 const DOING: &str = "reading the ledger";
+
+/// How a copy got to where it is that somebody else has put there, as a delivery says it, too.
+const ADOPTED: &str = "adopted";
 
 /// A copy as the ledger has it, and what is known of its message.
 #[derive(Clone, Debug)]
@@ -260,8 +265,16 @@ pub fn earlier_delivery(database: &mut dyn Database, copy: &CopyKey) -> Result<O
     rows.first().map(earlier).transpose()
 }
 
-/// The copies that deliveries left owed, oldest last attempt first. [`Selection::since`] is about that last attempt.
+/// The copies that deliveries left owed, oldest last try first. [`Selection::since`] is about that last try.
 pub fn owed(database: &mut dyn Database, selection: &Selection<'_>) -> Result<Vec<RecordedCopy>, DatabaseError> {
+    Ok(owed_with_last_try(database, selection)?.into_iter().map(|(_, copy)| copy).collect())
+}
+
+/// The same, each with the moment of its last try, in microseconds since 1970.
+pub(crate) fn owed_with_last_try(
+    database: &mut dyn Database,
+    selection: &Selection<'_>,
+) -> Result<Vec<(i64, RecordedCopy)>, DatabaseError> {
     let (dialect, mut after) = (database.dialect(), Vec::new());
     let (key, updated_at) = (dialect.hex("c.copy_key"), dialect.microseconds("c.updated_at"));
     let sql = format!(
@@ -284,31 +297,101 @@ pub fn owed(database: &mut dyn Database, selection: &Selection<'_>) -> Result<Ve
         }
     }
     owed.sort_by_key(|(updated_at, _)| *updated_at);
-    Ok(owed.into_iter().map(|(_, copy)| copy).collect())
+    Ok(owed)
 }
 
-/// Records an owed copy as delivered, because its author's own mail program has saved one there. One that is not owed any more
-/// stays as it is.
+/// Writes down that an owed copy is about to be tried, so that it is not the first of the next list, even if this process dies of
+/// it. `false` where it is not owed any more.
+///
+/// # Errors
+/// Where the database fails.
+pub(crate) fn begin_try(database: &mut dyn Database, copy: &CopyKey) -> Result<bool, DatabaseError> {
+    let now = database.dialect().now();
+    let sql = format!("UPDATE copies SET updated_at = {now} WHERE copy_key = ? AND state = 'owed'");
+    Ok(database.change("beginning to finish a copy", &sql, &[Value::Bytes(copy.as_bytes())])? > 0)
+}
+
+/// Writes down why a copy is owed still.
+///
+/// # Errors
+/// Where the database fails.
+pub(crate) fn still_owed(database: &mut dyn Database, copy: &CopyKey, reason: &str) -> Result<(), DatabaseError> {
+    let sql = "UPDATE copies SET reason = ? WHERE copy_key = ? AND state = 'owed'";
+    let values = [Value::Text(reason), Value::Bytes(copy.as_bytes())];
+    database.change("writing down why a copy is owed", sql, &values).map(drop)
+}
+
+/// Records an owed copy as delivered, because its author's own mail program has saved one there, and writes down what there is to
+/// tell of that. One that is not owed any more stays as it is.
 ///
 /// # Errors
 /// Where the database fails; nothing is recorded then.
 pub(crate) fn adopt_owed(
     database: &mut dyn Database,
-    copy: &CopyKey,
+    copy: &RecordedCopy,
     placement: Option<Placement>,
+    host: &str,
 ) -> Result<(), DatabaseError> {
-    let now = database.dialect().now();
+    let doing = "recording the author's own copy";
+    let dialect = database.dialect();
+    let now = dialect.now();
     let number = |number: Option<u32>| number.map_or(Value::Null, |number| Value::Integer(i64::from(number)));
-    let sql = format!(
+    let key = copy.key();
+    let adopt = format!(
         "UPDATE copies SET state = 'delivered', uid_validity = ?, uid = ?, reason = NULL, delivered_at = {now}, \
          updated_at = {now} WHERE copy_key = ? AND state = 'owed'"
     );
-    let values = [
-        number(placement.map(|at| at.uid_validity)),
-        number(placement.map(|at| at.uid)),
-        Value::Bytes(copy.as_bytes()),
+    let place = placement.map(|at| at.uid_validity);
+    let values = vec![number(place), number(placement.map(|at| at.uid)), Value::Bytes(key.as_bytes())];
+    let before = Standing::Owed(copy.reason.as_deref().unwrap_or_default());
+    let Some((kind, diff)) = change(copy.role, Some(before), Standing::Delivered(placement)) else { return Ok(()) };
+    let diff = diff.as_json();
+    let told = [
+        Value::Uuid(Uuid::now_v7()),
+        Value::Text(kind.as_str()),
+        Value::Bytes(key.as_bytes()),
+        Value::Bytes(copy.identity.as_bytes()),
+        Value::Text(&copy.message_id),
+        Value::Text(copy.role.as_str()),
+        Value::Text(&copy.recipient),
+        Value::Text(&copy.user),
+        Value::Text(&copy.mailbox),
+        Value::Text(ADOPTED),
+        Value::Text(host),
+        Value::Text(&diff),
     ];
-    database.change("recording the author's own copy", &sql, &values).map(drop)
+    let json = if dialect == Dialect::Postgresql { "?::jsonb" } else { "?" };
+    let tell = format!(
+        "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, manner, host, \
+         diff, created_at) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {json}, {now}"
+    );
+    // Only of what is changed here: this is done without the lock.
+    let written = match dialect {
+        Dialect::Sqlite => database.change(doing, &adopt, &values).map(drop),
+        Dialect::Postgresql => {
+            let both = format!(
+                "WITH adopted AS ({adopt} RETURNING 1) {tell} FROM adopted WHERE EXISTS (SELECT FROM subscriptions)"
+            );
+            let all: Vec<Value<'_>> = values.iter().chain(&told).copied().collect();
+            database.change(doing, &both, &all).map(drop)
+        }
+        // Asked for before, so that it waits for nobody who changes a subscription.
+        Dialect::Mysql | Dialect::Mariadb => {
+            let tell = format!("{tell} FROM (SELECT 1 AS one) one WHERE ROW_COUNT() > 0");
+            match database.select(doing, "SELECT id FROM subscriptions LIMIT 1", &[]) {
+                Ok(subscribed) if subscribed.is_empty() => database.change(doing, &adopt, &values).map(drop),
+                Ok(_) => database.change_together(doing, &[(&adopt, &values), (&tell, &told)]),
+                Err(error) => Err(error),
+            }
+        }
+    };
+    match written {
+        // A schema, or grants, of an older release: nobody is told.
+        Err(error) if matches!(error.failure, DatabaseFailure::Schema | DatabaseFailure::AccessDenied) => {
+            database.change(doing, &adopt, &values).map(drop)
+        }
+        written => written,
+    }
 }
 
 /// The owed copies that are due, and how many are not: copies of messages recorded less than `left_for` ago are left to their

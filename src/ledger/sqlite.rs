@@ -59,7 +59,7 @@ impl Ledger for SqliteDatabase {
         if record.message.is_none() && !record.copies.is_empty() {
             return Err(DatabaseError::new(DatabaseFailure::Local, DOING, "copies of no message: a bug of our own"));
         }
-        without_headers::record_or_bare(record, |record| {
+        without_headers::record_or_less(record, |record| {
             self.writing(DOING, |transaction| {
                 let now = now();
                 if let Some(message) = &record.message {
@@ -134,7 +134,8 @@ fn history(connection: &Connection, key: CopyKey) -> rusqlite::Result<CopyHistor
         })?
         .collect::<rusqlite::Result<_>>()?;
     let (delivered, recorded) = delivered.unzip();
-    Ok(CopyHistory { key, delivered, recorded: recorded.flatten(), open_attempts })
+    // Nobody is told of what changes here: see `Record::events`.
+    Ok(CopyHistory { key, delivered, owed: None, recorded: recorded.flatten(), open_attempts })
 }
 
 /// Writes the message if it is not there yet, and says which row it is.

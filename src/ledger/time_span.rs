@@ -249,7 +249,8 @@ mod tests {
                    recipient, host, pid, started_at) \
                    VALUES (?, ?, 'recipient', 'lisa', 'INBOX', ?, ?, 'x', 'lisa@x', 'mx1', ?, ?)";
         let mut fill = |pid: i64, copy: u8, named: i64, began: i64| {
-            let (attempt, keys) = (first_uuid_of(named), [[copy; 32], [7; 32]]);
+            // Keys begin with a day.
+            let (attempt, keys) = (first_uuid_of(named), [[[0; 16], [copy; 16]].concat(), vec![7; 32]]);
             let values = [
                 Value::Uuid(attempt),
                 Value::Bytes(&keys[0]),

@@ -1,21 +1,45 @@
-//! A record, and a journal, without what the message's author wrote.
+//! A record, and a journal, without what the message's author wrote; and a record that nobody is told of.
 //!
 //! A header field may break a rule of the site's database: a constraint, a trigger, the longest entry of an index. The copies are
 //! in their mailboxes by then, and a message that is deferred for its subject is deferred at each retry, until it bounces. So it is
 //! recorded once more without the fields. The same goes for the journal, which is written first and has the Message-ID.
 
-use super::{Journal, MessageRecord, Record};
+use super::{EventRecord, Journal, MessageRecord, Record};
 use crate::database::{DatabaseError, DatabaseFailure};
 use tracing::warn;
 
 /// How many characters of a text are kept.
 const LONGEST: usize = 255;
 
+/// Writes the record; if the server refuses a value, the record without anything from the message's header; and if that is refused as
+/// well, or the events' tables or rights are missing (a schema or grants of an older release), the record without its events.
+///
+/// # Errors
+/// Whatever `write` says, of the last record.
+pub(super) fn record_or_less(
+    record: &Record<'_>,
+    mut write: impl FnMut(&Record<'_>) -> Result<(), DatabaseError>,
+) -> Result<(), DatabaseError> {
+    use DatabaseFailure::{AccessDenied, Refused, Schema};
+    match record_or_bare(record, &mut write) {
+        Err(error) if !record.events.is_empty() && matches!(error.failure, AccessDenied | Refused | Schema) => {
+            let untold = Record { events: Vec::new(), ..record.clone() };
+            record_or_bare(&untold, &mut write)?;
+            warn!(
+                %error,
+                "subscribers are not told of this delivery: the tables outbox and subscriptions want `migrate`, and grants.sql"
+            );
+            Ok(())
+        }
+        written => written,
+    }
+}
+
 /// Writes the record, and if the server refuses a value, the record without anything from the message's header.
 ///
 /// # Errors
 /// Whatever `write` says, of the second record if there was one.
-pub(super) fn record_or_bare(
+fn record_or_bare(
     record: &Record<'_>,
     mut write: impl FnMut(&Record<'_>) -> Result<(), DatabaseError>,
 ) -> Result<(), DatabaseError> {
@@ -29,9 +53,9 @@ pub(super) fn record_or_bare(
         error = %refusal,
         "the database refuses the record of this message; it is recorded without its header fields and its source"
     );
-    let (message_id, sender) = (harmless(message.message_id), harmless(message.sender));
+    let (harmless_id, sender) = (harmless(message.message_id), harmless(message.sender));
     let message = MessageRecord {
-        message_id: &message_id,
+        message_id: &harmless_id,
         sender: &sender,
         from: None,
         to: None,
@@ -42,7 +66,9 @@ pub(super) fn record_or_bare(
         raw: None,
         ..message.clone()
     };
-    write(&Record { message: Some(message), copies: record.copies.clone(), ended: record.ended.clone() })
+    let events = record.events.iter().cloned();
+    let events = events.map(|event| EventRecord { message_id: &harmless_id, queue_id: None, ..event }).collect();
+    write(&Record { message: Some(message), copies: record.copies.clone(), ended: record.ended.clone(), events })
 }
 
 /// Writes the journal, and if the server refuses a value, the journal with a [harmless] Message-ID and without the queue id: no
@@ -75,6 +101,7 @@ fn harmless(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::event::{Diff, EventType};
     use crate::ledger::{CopyKey, CopyRecord, CopyState, EndedAttempt, JournalCopy, Outcome};
     use crate::lock::LockName;
     use crate::message::{Identity, Role};
@@ -101,6 +128,25 @@ mod tests {
             headers: HOSTILE,
             size: 3,
             raw: Some(b"raw"),
+        }
+    }
+
+    fn event(identity: &Identity) -> EventRecord<'_> {
+        EventRecord {
+            event: Uuid::from_u128(2),
+            kind: EventType::MessageDelivered,
+            key: CopyKey::from_bytes([3; 32]),
+            role: Role::Recipient,
+            user: "doug",
+            mailbox: "INBOX",
+            recipient: "doug@x",
+            identity,
+            message_id: HOSTILE,
+            manner: Some("appended"),
+            attempt: None,
+            queue_id: Some("4cXyz"),
+            host: "mx1",
+            diff: Diff::default(),
         }
     }
 
@@ -132,9 +178,14 @@ mod tests {
             state: CopyState::Delivered(None),
         };
         let ended = EndedAttempt { attempt: Uuid::from_u128(1), key, outcome: Outcome::Appended, stages: None };
-        let whole = Record { message: Some(message(&identity, &lock)), copies: vec![copy], ended: vec![ended] };
+        let whole = Record {
+            message: Some(message(&identity, &lock)),
+            copies: vec![copy],
+            ended: vec![ended],
+            events: vec![event(&identity)],
+        };
         let mut written = Vec::new();
-        record_or_bare(&whole, |record| {
+        record_or_less(&whole, |record| {
             written.push(format!("{record:?}"));
             if written.len() == 1 { Err(refuses(DatabaseFailure::Refused)) } else { Ok(()) }
         })
@@ -151,8 +202,33 @@ mod tests {
             raw: None,
             ..message(&identity, &lock)
         };
-        let bare = Record { message: Some(bare), ..whole.clone() };
+        let told = EventRecord { message_id: "a? b?", queue_id: None, ..event(&identity) };
+        let bare = Record { message: Some(bare), events: vec![told], ..whole.clone() };
         assert_eq!(written, [format!("{whole:?}"), format!("{bare:?}")]);
+    }
+
+    #[test]
+    fn a_record_is_written_without_its_events_where_their_tables_or_rights_are_missing() {
+        let (identity, lock) = (Identity::of(b"x"), LockName::new("test", b"x"));
+        let message = || Some(message(&identity, &lock));
+        let whole = Record { message: message(), events: vec![event(&identity)], ..Record::default() };
+        for failure in [DatabaseFailure::Schema, DatabaseFailure::AccessDenied, DatabaseFailure::Refused] {
+            let mut written = Vec::new();
+            record_or_less(&whole, |record| {
+                written.push(record.events.len());
+                if record.events.is_empty() { Ok(()) } else { Err(refuses(failure)) }
+            })
+            .unwrap();
+            assert_eq!(written.last(), Some(&0), "{failure:?}");
+        }
+        // That of the message's own tables is told, and nothing is recorded twice.
+        let mut times = 0;
+        let none = Record { events: Vec::new(), ..whole.clone() };
+        let error = record_or_less(&none, |_| {
+            times += 1;
+            Err(refuses(DatabaseFailure::Schema))
+        });
+        assert_eq!((error.unwrap_err().failure, times), (DatabaseFailure::Schema, 1));
     }
 
     #[test]
@@ -175,7 +251,7 @@ mod tests {
         let whole = Record { message: Some(message(&identity, &lock)), ..Record::default() };
         let times = |record: &Record<'_>, failure| {
             let mut times = 0;
-            let error = record_or_bare(record, |_| {
+            let error = record_or_less(record, |_| {
                 times += 1;
                 Err(refuses(failure))
             });

@@ -87,11 +87,11 @@ pub(super) fn tidy(text: &str, limit: usize, already_cut: bool) -> String {
 }
 
 /// The fields from the top, in order, as a JSON array of `[name, value]`. Where it is cut short, the last entry has an
-/// empty name and says so.
-pub(super) fn json(message: &[u8]) -> String {
+/// empty name and says so. Only those which `kept` says are kept.
+pub(super) fn json(message: &[u8], kept: impl Fn(&Field<'_>) -> bool) -> String {
     let mut json = String::from("[");
     let mut read = 0_usize;
-    for (count, field) in Fields::of(message).enumerate() {
+    for (count, field) in Fields::of(message).filter(kept).enumerate() {
         read = read.saturating_add(field.value.len().min(FIELD_LIMIT));
         let name = tidy(&String::from_utf8_lossy(field.name.get(..FIELD_LIMIT).unwrap_or(field.name)), 256, false);
         let entry = if count < JSON_FIELDS_LIMIT && read <= JSON_LIMIT {
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn twenty_long_fields_are_all_in_the_json() {
-        let fields = json(format!("a: {}\r\n", "x".repeat(8000)).repeat(20).as_bytes());
+        let fields = json(format!("a: {}\r\n", "x".repeat(8000)).repeat(20).as_bytes(), |_| true);
         let fields: Vec<[String; 2]> = serde_json::from_str(&fields).unwrap();
         assert_eq!(fields.len(), 20);
         assert!(fields.iter().all(|[name, value]| name == "a" && value.len() == 8000));

@@ -17,8 +17,11 @@
 //! covered, since `postsuper -r` makes a new queue file of a message that some recipients have already. The same message, sent in
 //! two transactions, is then two: in doubt a second copy, never none.
 //!
+//! It begins with the day of the message's Date, so that keys of one time lie together in the ledger's indexes ([`super::day`]).
+//!
 //! The encoding must never change: ledgers hold its digests. The tests pin it.
 
+use super::day;
 use super::fields::{Field, Fields, relaxed};
 use memchr::memchr2;
 use sha2::{Digest, Sha256};
@@ -83,10 +86,21 @@ impl fmt::Debug for ContentDigest {
     }
 }
 
-/// The identity of a message: (Message-ID with X for each byte beyond ASCII, digest of what the author wrote), as one
-/// SHA-256, both length-prefixed.
+/// The identity of a message: the UTC day of its first Date, in days since 1970 (0 where it cannot be read, or lies before 1990 or
+/// after 2100), as four bytes, big-endian; then the first 28 bytes of one SHA-256 over (Message-ID with X for each byte beyond
+/// ASCII, digest of what the author wrote), both length-prefixed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity([u8; 32]);
+
+/// A key of `digest`'s first 28 bytes, behind the day with which it begins.
+#[must_use]
+pub(crate) fn by_day(day: [u8; 4], digest: &[u8; 32]) -> [u8; 32] {
+    let mut key = [0; 32];
+    for (place, byte) in key.iter_mut().zip(day.iter().chain(digest)) {
+        *place = *byte;
+    }
+    key
+}
 
 impl Identity {
     /// The identity of any bytes: of a message as it came, or as a mailbox gives it back. Linear in their length.
@@ -114,6 +128,20 @@ impl fmt::Debug for Identity {
     }
 }
 
+/// The key of a copy: the first four bytes of the message's identity, and the first 28 of SHA-256 over that identity, and
+/// length-prefixed (four bytes, big-endian) role, user and mailbox.
+#[must_use]
+pub(crate) fn key_of_copy(identity: &[u8; 32], role: &str, user: &str, mailbox: &str) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    hash.update(identity);
+    for part in [role, user, mailbox] {
+        hash_length(&mut hash, part.len());
+        hash.update(part.as_bytes());
+    }
+    let [a, b, c, d, ..] = *identity;
+    by_day([a, b, c, d], &hash.finalize().into())
+}
+
 /// What one walk through a message tells of its identity.
 pub(super) struct Essence {
     /// The value of the first Message-ID field, relaxed; `None` where there is none, or nothing in it.
@@ -126,6 +154,7 @@ impl Essence {
     pub fn of(bytes: &[u8]) -> Self {
         let mut message_id: Option<Vec<u8>> = None;
         let mut dated = false;
+        let mut day: Option<u32> = None;
         let mut received: Option<Sha256> = None;
         // The last one of pickup(8)'s: it counts only if no other follows.
         let mut picked_up: Option<Field<'_>> = None;
@@ -140,7 +169,10 @@ impl Essence {
             if message_id.is_none() && field.is("message-id") {
                 message_id = Some(field.relaxed_value());
             }
-            dated |= field.is("date") && relaxed(field.value).next().is_some();
+            if field.is("date") {
+                dated |= relaxed(field.value).next().is_some();
+                day.get_or_insert_with(|| day::of_value(relaxed(field.value)));
+            }
             if field.is("received") {
                 picked_up = Some(field).filter(is_of_pickup);
                 if picked_up.is_none() {
@@ -172,7 +204,8 @@ impl Essence {
         hash.update(message_id_as_stored(id));
         hash_length(&mut hash, content_digest.0.len());
         hash.update(content_digest.0);
-        Self { message_id, content_digest, identity: Identity(hash.finalize().into()) }
+        let day = day.unwrap_or_default().to_be_bytes();
+        Self { message_id, content_digest, identity: Identity(by_day(day, &hash.finalize().into())) }
     }
 }
 
@@ -188,7 +221,7 @@ fn is_of_pickup(received: &Field<'_>) -> bool {
 }
 
 /// A byte of a field as every store has it: Cyrus writes `X` for one beyond ASCII.
-fn as_stored(byte: u8) -> u8 {
+pub(super) fn as_stored(byte: u8) -> u8 {
     if byte.is_ascii() { byte } else { b'X' }
 }
 

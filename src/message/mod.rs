@@ -6,13 +6,16 @@
 pub(crate) mod address;
 pub mod authentication_results;
 mod copy_role;
+mod day;
 mod decode;
 mod fields;
 mod identity;
 
 pub use address::{Address, AddressError, EnvelopeSender, fold};
 pub use copy_role::Role;
+pub(crate) use day::{of_date as day_of_date, of_moment as day_of_moment};
 pub use identity::{ContentDigest, Identity, message_id_as_stored};
+pub(crate) use identity::{by_day, key_of_copy};
 
 use decode::{FIELD_LIMIT, Metadata};
 use fields::{Fields, without_mbox_line};
@@ -221,7 +224,13 @@ impl Message {
     /// one row for all recipients, and none of them shall learn of a blind copy to another. Computed anew at each call.
     #[must_use]
     pub fn headers_json(&self) -> String {
-        decode::json(self.without_prepended_lines())
+        decode::json(self.without_prepended_lines(), |_| true)
+    }
+
+    /// The same of the fields of these names only.
+    #[must_use]
+    pub(crate) fn headers_json_of(&self, names: &[&str]) -> String {
+        decode::json(self.without_prepended_lines(), |field| names.iter().any(|name| field.is(name)))
     }
 
     /// The topmost field of this name, prepended lines included: unfolded, nothing decoded. `None` where there is none,

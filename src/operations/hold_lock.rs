@@ -4,11 +4,14 @@
 //! Two programs are kept apart even if a machine is cut off: the server frees the lock after [`silence`], and before that the
 //! holder has missed an answer, sent SIGTERM, waited for the grace and sent SIGKILL. The exception is a machine that is
 //! suspended, or a stopped process: it learns of the loss when it goes on.
+//!
+//! A server that was left behind at a fail-over may say for as long as it lives that the lock is held, while another gives it out. What
+//! it cannot do, where its commits wait for another server, is commit. So a second connection commits something each second.
 
-use crate::database::DatabaseError;
+use crate::database::{DatabaseError, DatabaseFailure, Dialect};
 use crate::delivery::bare_message_id;
 use crate::ledger::Database;
-use crate::ledger::lock_users::{take_out_program, write_down_program};
+use crate::ledger::lock_users::{WrittenDown, take_out_program, write_down_program};
 use crate::lock::{Acquired, LockName, OF_PROGRAMS};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -59,18 +62,53 @@ pub(crate) enum Report {
     LetGo,
 }
 
-/// Takes the lock, and holds it until `done` says something or is dropped.
+/// What commits while the lock is held; nothing where it is a file's.
+struct Commits(Option<(Box<dyn Database>, WrittenDown)>);
+
+impl Commits {
+    /// By another connection to the server that holds the lock: on PostgreSQL the lock's own is in the lock's transaction.
+    fn beside(
+        server: &str,
+        open: impl FnOnce() -> Result<Box<dyn Database>, DatabaseError>,
+        request: &LockRequest,
+    ) -> Result<Self, DatabaseError> {
+        let mut other = open()?;
+        let another = other.server()?;
+        if server != another {
+            let doing = "committing that the lock is held";
+            let detail = format!("two connections lead to two servers: {server}; {another}");
+            return Err(DatabaseError::new(DatabaseFailure::Other, doing, detail));
+        }
+        let written = WrittenDown::read(other.as_mut(), &request.lock, &request.host, &request.name)?;
+        Ok(Self(Some((other, written))))
+    }
+
+    fn once_more(&mut self) -> Result<(), DatabaseError> {
+        self.0.as_mut().map_or(Ok(()), |(database, written)| written.commit_again(database.as_mut()))
+    }
+}
+
+/// Takes the lock, and holds it until `done` says something or is dropped. `open` makes another connection to the same server.
 pub(crate) fn hold(
     database: &mut dyn Database,
+    open: impl FnOnce() -> Result<Box<dyn Database>, DatabaseError>,
     request: &LockRequest,
     grace: Duration,
     done: &Receiver<()>,
     report: impl Fn(Report),
 ) {
-    let taken = take(database, request).and_then(|acquired| {
+    let mut commits = Commits(None);
+    // A lock in a file needs no commit. Asked before the lock's transaction begins, which is to have no snapshot.
+    let server = (database.dialect() != Dialect::Sqlite).then(|| database.server()).transpose();
+    let taken = server.and_then(|server| {
+        let acquired = take(database, request)?;
         if matches!(acquired, Acquired::Held) {
             info!(name = request.name, lock = request.lock.mysql_name(), "the lock is held");
             database.keep(silence(grace))?;
+            if let Some(server) = &server {
+                commits = Commits::beside(server, open, request)?;
+                commits.once_more()?;
+            }
         }
         Ok(acquired)
     });
@@ -88,7 +126,7 @@ pub(crate) fn hold(
     loop {
         let over = !matches!(done.recv_timeout(PERIOD), Err(RecvTimeoutError::Timeout));
         let asked = Instant::now();
-        match database.still_held(&request.lock) {
+        match commits.once_more().and_then(|()| database.still_held(&request.lock)) {
             Ok(true) if over => break,
             Ok(true) => {
                 debug!(took_ms = asked.elapsed().as_millis(), "the lock is still held");
@@ -179,7 +217,8 @@ mod tests {
         let (ours, another) = ((i64::from(std::process::id()), "nightly".to_owned()), (1, "another".to_owned()));
         let hold_it = |done: &Receiver<()>, report: &dyn Fn(Report)| {
             let request = LockRequest { name: "nightly".into(), lock, wait: Duration::ZERO, host: "mx1".into() };
-            hold(&mut open(directory.path()), &request, Duration::ZERO, done, report);
+            let another = || -> Result<Box<dyn Database>, DatabaseError> { panic!("a file's lock needs none") };
+            hold(&mut open(directory.path()), another, &request, Duration::ZERO, done, report);
         };
         let (done, wait) = mpsc::channel();
         let (send, reports) = mpsc::channel();

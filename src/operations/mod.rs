@@ -2,10 +2,15 @@
 
 pub mod audit;
 pub(crate) mod check;
+pub(crate) mod finish_owed;
 pub(crate) mod hold_lock;
 pub mod locks;
+pub(crate) mod notifications;
+pub(crate) mod one_host;
 pub(crate) mod prune;
+pub(crate) mod quickstart;
 pub mod redelivery;
 pub(crate) mod replay;
 pub(crate) mod stats;
+pub(crate) mod subscriptions;
 pub(crate) mod trace;

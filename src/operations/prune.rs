@@ -8,7 +8,7 @@
 
 use crate::config::Retention;
 use crate::database::{DatabaseError, DatabaseFailure};
-use crate::ledger::forget::{self, OldAttempts, OldMessage, OldMessages, OldSources};
+use crate::ledger::forget::{self, OldAttempts, OldEvents, OldMessage, OldMessages, OldSources};
 use crate::ledger::{Database, Record, time_span};
 use crate::lock::Acquired;
 use serde::Serialize;
@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Sources,
     /// With their copies, sources and attempts.
     Messages,
+    /// With what subscribers were told of them, or are still to be told.
+    Events,
 }
 
 impl Kind {
@@ -31,6 +33,7 @@ impl Kind {
             Self::Attempts => "attempts",
             Self::Sources => "sources",
             Self::Messages => "messages",
+            Self::Events => "events",
         }
     }
 }
@@ -69,6 +72,7 @@ pub(crate) fn kinds(retention: &Retention) -> Vec<(Kind, Duration)> {
         (Kind::Attempts, retention.attempts_older_than),
         (Kind::Sources, retention.sources_older_than),
         (Kind::Messages, retention.messages_older_than),
+        (Kind::Events, retention.events_older_than),
     ];
     ages.into_iter().filter_map(|(kind, age)| Some((kind, age?))).collect()
 }
@@ -80,6 +84,7 @@ pub(crate) fn dry_run(database: &mut dyn Database, kind: Kind, age: Duration) ->
         Kind::Attempts => forget::count_attempts(database, before, true)?,
         Kind::Sources => forget::count_sources(database, before, false)?,
         Kind::Messages => forget::count_messages(database, before, false)?,
+        Kind::Events => forget::count_events(database, before)?,
     };
     Ok(Pruned { would_remove: Some(would_remove), ..kept(database, kind, age, before)? })
 }
@@ -94,19 +99,21 @@ pub(crate) fn prune(
     kind: Kind,
     age: Duration,
     pause: Duration,
-    progress: &mut dyn FnMut(u64),
+    progress: &mut dyn FnMut(u64) -> bool,
 ) -> Result<Pruned, DatabaseError> {
     let before = before(database, age)?;
     let tables: &[&str] = match kind {
         Kind::Attempts => &["attempts"],
         Kind::Sources => &["message_sources"],
         Kind::Messages => &["attempts", "message_sources", "copies", "messages"],
+        Kind::Events => &["notifications", "notification_attempts", "events"],
     };
     forget::try_right(database, tables)?;
     let (mut removed, mut locked) = (0, 0);
     let mut attempts = OldAttempts::before(before);
     let mut sources = OldSources::before(before);
     let mut messages = OldMessages::before(before);
+    let mut events = OldEvents::before(before);
     loop {
         let gone = match kind {
             Kind::Attempts => attempts.forget_some(database)?,
@@ -115,10 +122,13 @@ pub(crate) fn prune(
                 Some(some) => Some(forget_messages(database, &some, before, &mut locked)?),
                 None => None,
             },
+            Kind::Events => events.forget_some(database)?,
         };
         let Some(gone) = gone else { break };
         removed += gone;
-        progress(removed);
+        if !progress(removed) {
+            break;
+        }
         std::thread::sleep(pause);
     }
     Ok(Pruned { removed, locked, ..kept(database, kind, age, before)? })
@@ -139,6 +149,7 @@ fn kept(database: &mut dyn Database, kind: Kind, age: Duration, before: i64) -> 
             heard_of: forget::count_messages(database, before, true)?,
             ..none
         },
+        Kind::Events => none,
     })
 }
 

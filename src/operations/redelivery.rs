@@ -30,6 +30,9 @@ pub enum RedeliveryError {
     /// No source of the message is kept, and a mailbox that may hold a copy of it could not be read. Later it may be.
     #[error("the message could not be read: {0}")]
     OutOfReach(String),
+    /// No copy of the message is left, and the sources that are kept are not for our role to read.
+    #[error("no copy of the message is left, and its source, if it is kept, is not for our role to read: {0}")]
+    SourcesDenied(DatabaseError),
     /// The delivery ended so.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -43,7 +46,7 @@ impl From<RedeliveryError> for ReplayOutcome {
         match error {
             RedeliveryError::Refused(refusal) => Self::from(&refusal),
             RedeliveryError::Database(_) | RedeliveryError::OutOfReach(_) => Self::Deferred(error.to_string()),
-            RedeliveryError::NoSource(_) => Self::Refused(error.to_string()),
+            RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_) => Self::Refused(error.to_string()),
         }
     }
 }
@@ -78,7 +81,8 @@ pub(crate) fn redeliver(
             Ok(Ok(Manner::AlreadyThere | Manner::Adopted(_))) => ReplayOutcome::AlreadyThere,
             Ok(Ok(Manner::Owed(why))) => ReplayOutcome::Refused(why),
             Ok(Ok(manner)) => ReplayOutcome::Delivered(manner.as_str().into()),
-            // The role for deliveries reads no sources.
+            // The role for deliveries reads no sources: this is for people's.
+            Ok(Err(RedeliveryError::SourcesDenied(error))) => return Err(error),
             Ok(Err(RedeliveryError::Database(error))) if error.failure == DatabaseFailure::AccessDenied => {
                 return Err(error);
             }
@@ -97,8 +101,10 @@ pub(crate) fn redeliver(
 pub fn finish(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Manner, RedeliveryError> {
     match redeliver_one(site, copy, false, deadline) {
         // Recipients may have filed or deleted it meanwhile; whoever wrote it need not have.
-        Err(RedeliveryError::NoSource(why)) if site.left_to_authors_for().is_some() => {
-            authors_own(site, copy, deadline)?.ok_or(RedeliveryError::NoSource(why))
+        Err(why @ (RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_)))
+            if site.left_to_authors_for().is_some() =>
+        {
+            authors_own(site, copy, deadline)?.ok_or(why)
         }
         ended => ended,
     }
@@ -142,7 +148,7 @@ fn authors_own(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<O
     let found = mailbox.find(&wanted).map_err(out_of_reach)?;
     let Some(own) = found.copies.first() else { return Ok(None) };
     let mut database = site.open_database(None, deadline)?;
-    recorded::adopt_owed(database.as_mut(), &copy.key(), own.placement)?;
+    recorded::adopt_owed(database.as_mut(), copy, own.placement, site.host())?;
     Ok(Some(Manner::Adopted(own.placement)))
 }
 
@@ -159,9 +165,15 @@ pub(crate) fn message_of_ledger(
     deadline: Deadline,
 ) -> Result<Message, RedeliveryError> {
     let same = |bytes: Vec<u8>| Message::receive(bytes).ok().filter(|message| message.identity() == identity);
-    if let Some(message) = recorded::source(database, message)?.and_then(same) {
-        return Ok(message);
-    }
+    let denied = match recorded::source(database, message) {
+        Ok(source) => match source.and_then(same) {
+            Some(message) => return Ok(message),
+            None => None,
+        },
+        // Most messages need no source: another copy is there. The role of deliveries reads those.
+        Err(error) if error.failure == DatabaseFailure::AccessDenied => Some(error),
+        Err(error) => return Err(error.into()),
+    };
     let mut why = String::from("its source is not kept (record.raw)");
     let mut out_of_reach = false;
     let mut others = recorded::of_message(database, message)?;
@@ -187,7 +199,11 @@ pub(crate) fn message_of_ledger(
             }
         }
     }
-    Err(if out_of_reach { RedeliveryError::OutOfReach(why) } else { RedeliveryError::NoSource(why) })
+    Err(match denied {
+        _ if out_of_reach => RedeliveryError::OutOfReach(why),
+        Some(error) => RedeliveryError::SourcesDenied(error),
+        None => RedeliveryError::NoSource(why),
+    })
 }
 
 /// The message of a copy, under the name that its lock is named after: the bytes may come from Cyrus, which stores X for each

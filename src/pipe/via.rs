@@ -4,7 +4,7 @@ use super::incoming::caller_gone;
 use crate::base::deadline::Deadline;
 use crate::delivery::{Caller, StatusDetail, Verdict};
 use crate::handover::client::{self, Handing, Lost, NotTaken, Socket, milliseconds};
-use crate::handover::{Recipient, Request};
+use crate::handover::{Recipient, Request, Source};
 use crate::site::Envelope;
 use std::time::Duration;
 use tracing::{debug, warn};
@@ -70,5 +70,7 @@ fn request(envelope: &Envelope, lock_wait: Option<Duration>, raw: &[u8]) -> Requ
         no_sent: false,
         size: raw.len() as u64,
         file: None,
+        source: Source::Mta,
+        suspect: false,
     }
 }

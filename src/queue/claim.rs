@@ -4,12 +4,12 @@ use super::envelope::{Recipient, Unreadable};
 use super::folder::{Folder, Moved};
 use super::{Envelope, Folders, Name, Queue, QueueError};
 use crate::lock::Slice;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io::Read;
 use std::iter;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 use tracing::warn;
 
 /// A message that is ours to deliver, until this is settled or dropped. Where it is dropped, or the process dies, the message comes
@@ -44,19 +44,62 @@ pub struct Settled {
     pub refused: Vec<Name>,
 }
 
+/// How long a runner goes by what it has listed: a message that comes meanwhile, older by its name than those that wait, has to
+/// wait for no longer than this.
+const LISTED_FOR: Duration = Duration::from_secs(1);
+
+/// What one runner found to be due when it looked last, oldest first. A queue of a hundred thousand is not listed for each of them.
+#[derive(Debug, Default)]
+pub struct Listed {
+    names: VecDeque<Name>,
+    at: Option<Instant>,
+}
+
 impl Queue {
     /// Claims the oldest message of this slice that may be tried now. `None`: there is none at this moment.
     ///
     /// # Errors
     /// Where the system fails us. The message that it was about is still in the queue; others may be claimed.
     pub fn claim(&self, slice: Slice, now: SystemTime) -> Result<Option<Claim>, QueueError> {
+        self.claim_listed(&mut Listed::default(), slice, now)
+    }
+
+    /// The same for a runner that claims one after the other: it lists the queue once a second, and whenever it has come to the end.
+    ///
+    /// # Errors
+    /// As for [`claim`](Self::claim).
+    pub fn claim_listed(
+        &self,
+        listed: &mut Listed,
+        slice: Slice,
+        now: SystemTime,
+    ) -> Result<Option<Claim>, QueueError> {
+        let mut failed = None;
+        if listed.at.is_some_and(|at| at.elapsed() < LISTED_FOR) {
+            let claim = self.first_of(&mut listed.names, now, &mut failed);
+            if claim.is_some() {
+                return Ok(claim);
+            }
+        }
+        listed.names = self.due(slice, now)?;
+        listed.at = Some(Instant::now());
+        let claim = self.first_of(&mut listed.names, now, &mut failed);
+        if claim.is_some() { Ok(claim) } else { failed.map_or(Ok(None), Err) }
+    }
+
+    /// What may be tried now, oldest first.
+    fn due(&self, slice: Slice, now: SystemTime) -> Result<VecDeque<Name>, QueueError> {
         let busy = self.0.locks_in_work()?;
         let mine = |name: &Name| slice.has_first_bytes(name.lock) && name.is_due(now) && !busy.contains(&name.lock);
-        let mut failed = None;
-        for name in self.0.new.messages()?.into_iter().filter(mine) {
-            // One that cannot be had, for whatever reason, does not keep us from the others.
+        Ok(self.0.new.messages()?.into_iter().filter(mine).collect())
+    }
+
+    /// Claims the first of them that can be had. One that cannot, for whatever reason, does not keep us from the others; the first
+    /// error is kept.
+    fn first_of(&self, names: &mut VecDeque<Name>, now: SystemTime, failed: &mut Option<QueueError>) -> Option<Claim> {
+        while let Some(name) = names.pop_front() {
             match self.claim_this(name, now) {
-                Ok(Some(claim)) => return Ok(Some(claim)),
+                Ok(Some(claim)) => return Some(claim),
                 Ok(None) => {}
                 Err(error) => {
                     warn!(message = name.id(), %error, "a message cannot be claimed");
@@ -64,7 +107,7 @@ impl Queue {
                 }
             }
         }
-        failed.map_or(Ok(None), Err)
+        None
     }
 
     fn claim_this(&self, name: Name, now: SystemTime) -> Result<Option<Claim>, QueueError> {

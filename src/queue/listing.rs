@@ -54,6 +54,14 @@ pub struct Entry {
     pub reason: Option<String>,
 }
 
+/// The messages of one folder, by their names alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    pub messages: usize,
+    /// When the oldest of them was accepted, in microseconds since 1970.
+    pub oldest: Option<i64>,
+}
+
 /// How many messages there are in each folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
@@ -91,6 +99,19 @@ impl Queue {
         let mut entries: Vec<Entry> = entries.into_values().collect();
         entries.sort_by(|a, b| (a.state, &a.id).cmp(&(b.state, &b.id)));
         Ok(entries)
+    }
+
+    /// How many messages there are in each folder, and since when, by their names alone.
+    ///
+    /// # Errors
+    /// Where a folder cannot be read.
+    pub fn waiting(&self) -> Result<Vec<(State, Waiting)>, QueueError> {
+        let waiting = |(state, folder): (State, &Folder)| {
+            let names = folder.messages()?;
+            let oldest = names.iter().map(|name| name.accepted_at()).min();
+            Ok((state, Waiting { messages: names.len(), oldest }))
+        };
+        self.0.all().into_iter().map(waiting).collect()
     }
 
     /// How many messages there are, by their names alone.

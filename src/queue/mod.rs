@@ -1,24 +1,26 @@
-//! The file queue: mail that has no Postfix behind it, a file for each message, until it is delivered. Uses `base` and `lock`.
+//! The file queue: mail that has no Postfix behind it, a file for each message, until it is delivered. Beside it, in
+//! [`ShuntedStore`], what was set aside because it ends workers. Uses `base` and `lock`.
 //!
 //! ```text
 //! enqueue ──▶ tmp/ ──▶ new/ ◀──▶ work/ ──▶ (delivered: removed)      bad/      what cannot be read
 //!                       ▲ ▼        └─────▶ refused/                  held/     what an operator holds back
 //! ```
 //!
-//! * **Accepted is what is on the disk.** A message is written to `tmp/` and synced, renamed to `new/`, and `new/` is synced; only
-//!   then is it accepted. Whatever fails before, nothing is there.
-//! * **A file is never rewritten, and no rename overwrites one** (`RENAME_NOREPLACE`). What changes from try to try is in its name:
-//!   see [`Name`].
-//! * **A claim is a rename to `work/` and a lock (flock(2)) on the file.** The lock comes first, so a file in `work/` that nobody has
-//!   locked is one whose owner is gone, at any moment. The kernel frees the lock with its process; nothing has to expire, and no
-//!   clock counts.
-//! * **Two files of one lock are never claimed at once**: a runner that finds another one of it in `work/` gives its own back.
-//! * **Nothing is dropped, and nothing is bounced.** What was refused for good is kept in `refused/`, what cannot be read in `bad/`,
-//!   until a person says what is to become of it.
+//! * **Accepted is what is on the disk.** A message is written to `tmp/` and synced, renamed to `new/`, and `new/` is
+//!   synced; only then is it accepted. Whatever fails before, nothing is there.
+//! * **A file is never rewritten, and no rename overwrites one** (`RENAME_NOREPLACE`). What changes from try to try is
+//!   in its name: see [`Name`].
+//! * **A claim is a rename to `work/` and a lock (flock(2)) on the file.** The lock comes first, so a file in `work/`
+//!   that nobody has locked is one whose owner is gone, at any moment. The kernel frees the lock with its process;
+//!   nothing has to expire, and no clock counts.
+//! * **Two files of one lock are never claimed at once**: a runner that finds another one of it in `work/` gives its
+//!   own back.
+//! * **Nothing is dropped, and nothing is bounced.** What was refused for good is kept in `refused/`, what cannot be
+//!   read in `bad/`, until a person says what is to become of it.
 //!
-//! A crash may leave a message, or some of its recipients, in two files: a claim that was partly delivered is written anew, with the
-//! recipients that remain, before the old file is removed. The other order could lose them. Twice is harmless: the ledger knows
-//! what was delivered, and a second delivery of it finds it there already.
+//! A crash may leave a message, or some of its recipients, in two files: a claim that was partly delivered is written
+//! anew, with the recipients that remain, before the old file is removed. The other order could lose them. Twice is
+//! harmless: the ledger knows what was delivered, and a second delivery of it finds it there already.
 
 mod by_hand;
 mod claim;
@@ -32,16 +34,22 @@ mod interleaving_tests;
 mod listing;
 #[cfg(test)]
 mod model_tests;
+mod moment;
 mod name;
 mod recover;
+mod shunted;
 
 pub use by_hand::ByHandError;
-pub use claim::{Claim, Settled, Settlement};
+pub use claim::{Claim, Listed, Settled, Settlement};
 pub use envelope::{Envelope, Recipient};
 pub use error::QueueError;
-pub use listing::{Counts, Entry, State};
+pub use listing::{Counts, Entry, State, Waiting};
 pub use name::{Name, pause_after};
 pub use recover::Recovered;
+pub use shunted::{
+    Behind, Death, Digest, NoSuchCopy, Shunted, ShuntedEnvelope, ShuntedFiles, ShuntedRecipient, ShuntedStore, Suspect,
+    UnreadableCopy,
+};
 
 use crate::base::files::{create_directory, sync_directory};
 use crate::lock::LockName;
@@ -84,8 +92,9 @@ impl Queue {
     /// Opens the queue in this folder, and makes what is missing of it: for the service, as its own user.
     ///
     /// # Errors
-    /// Where a folder cannot be made, or would belong to root in another user's folder, where it belongs to somebody else or can be written by others; where the folders are not on one file
-    /// system ([`QueueError::AnotherFileSystem`]), or that cannot rename without overwriting.
+    /// Where a folder cannot be made, or would belong to root in another user's folder, where it belongs to somebody
+    /// else or can be written by others; where the folders are not on one file system
+    /// ([`QueueError::AnotherFileSystem`]), or that cannot rename without overwriting.
     pub fn open(path: &Path) -> Result<Self, QueueError> {
         let made = |path: &Path| create_directory(path).map_err(|error| QueueError::of_io("making", path, error));
         folder::refuse_root(path)?;
@@ -108,11 +117,12 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Opens the queue in this folder, and makes nothing: for people, who look at it or hold, release or drop a message.
+    /// Opens the queue in this folder, and makes nothing: for people, who look at it or hold, release or drop a
+    /// message.
     ///
     /// # Errors
-    /// [`QueueError::NoQueue`] where there is none, and where it belongs to somebody else or can be written by others. Root may
-    /// look after everybody's.
+    /// [`QueueError::NoQueue`] where there is none, and where it belongs to somebody else or can be written by others.
+    /// Root may look after everybody's.
     pub fn existing(path: &Path) -> Result<Self, QueueError> {
         Folder::open(path.to_owned())?;
         let open = |name: &str| Folder::open(path.join(name));
@@ -133,13 +143,15 @@ impl Queue {
         &self.0.path
     }
 
-    /// Takes a message in. `lock` is the lock that its deliveries take; messages of one lock are never delivered at once.
+    /// Takes a message in. `lock` is the lock that its deliveries take; messages of one lock are never delivered at
+    /// once.
     ///
     /// Once this has returned its name, the message is there, whatever happens: it must be answered for as accepted.
     ///
     /// # Errors
-    /// Nothing was accepted, and nothing is left of it. [`QueueError::is_no_space`] tells whether it was for want of room. (Where the
-    /// disk fails so badly that what was written can neither be synced nor removed, it may be delivered all the same.)
+    /// Nothing was accepted, and nothing is left of it. [`QueueError::is_no_space`] tells whether it was for want of
+    /// room. (Where the disk fails so badly that what was written can neither be synced nor removed, it may be
+    /// delivered all the same.)
     pub fn enqueue(&self, lock: &LockName, mail: NewMail, message: &[u8], now: SystemTime) -> Result<Name, QueueError> {
         let NewMail { sender, recipients, injected_by, may_owe_sent, vouches } = mail;
         if recipients.is_empty() {
@@ -185,8 +197,8 @@ impl Folders {
     /// Writes a message into a folder, by this name or the next one that is free.
     fn write(&self, envelope: &Envelope, message: &[u8], to: &Folder, name: Name) -> Result<Name, QueueError> {
         let written = self.tmp.write(&[&envelope.written()?, message])?;
-        // By its name a message is held, released and dropped. A clock that was set back could give it the name of one that is in
-        // another folder by now.
+        // By its name a message is held, released and dropped. A clock that was set back could give it the name of one
+        // that is in another folder by now.
         let mut name = name;
         while self.knows(name)? {
             name = name.later();

@@ -84,7 +84,7 @@ impl Folders {
 }
 
 /// Removes a file that nobody is writing any more, if it has a name that only this program gives.
-fn remove_unlocked(folder: &Folder, name: &OsStr) -> Result<bool, QueueError> {
+pub(super) fn remove_unlocked(folder: &Folder, name: &OsStr) -> Result<bool, QueueError> {
     let ours = name.to_str().is_some_and(|name| Uuid::try_parse(name.trim_start_matches('.')).is_ok());
     // Until it is removed, our lock tells a writer that has just made it, and locks it next, that it has lost it.
     match if ours { folder.lock(name)? } else { None } {

@@ -143,6 +143,26 @@ fn a_runner_claims_what_is_in_its_slice() {
 }
 
 #[test]
+fn a_runner_that_goes_by_its_list_takes_nothing_twice_and_overlooks_nothing() {
+    let (_directory, queue) = queue();
+    let names: Vec<Name> = (1..=4).map(|n| accepted(&queue, &n.to_string(), n)).collect();
+    let mut listed = Listed::default();
+    let mut next = || queue.claim_listed(&mut listed, Slice::WHOLE, at(100)).unwrap();
+    let first = next().unwrap();
+    assert_eq!(first.name(), names[0]);
+    // Another runner takes one, and one more comes, of the lock that is claimed already.
+    let others = claimed(&queue, 100);
+    assert_eq!(others.name(), names[1]);
+    let of_the_same_lock = accepted(&queue, "1", 50);
+    let (third, fourth) = (next().unwrap(), next().unwrap());
+    assert_eq!([third.name(), fourth.name()], [names[2], names[3]]);
+    assert!(next().is_none(), "its lock is in work");
+    first.settle(&[Settlement::Delivered, Settlement::Delivered], at(100)).unwrap();
+    assert_eq!(next().unwrap().name(), of_the_same_lock);
+    assert!(next().is_none());
+}
+
+#[test]
 fn what_remains_of_a_message_is_kept_and_what_was_refused_too() {
     let (_directory, queue) = queue();
     let recipients = ["a@x", "b@x", "c@x", "d@x"];

@@ -3,7 +3,7 @@
 //! Each DDL statement commits here by itself. So a migration is written to be run again after a failure half way, and is recorded
 //! only after its last statement.
 
-use super::{Application, Applied, Migration, Schema, schema_lock};
+use super::{Application, Applied, Migration, Schema, by_day, schema_lock};
 use crate::database::mysql::{column, only_row, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
 use crate::lock::{Acquired, NamedLock};
@@ -15,6 +15,10 @@ const MIGRATIONS: &[Migration] = &[
     Migration::new(4, "programs", include_str!("../../sql/mysql/0004_programs.sql")),
     Migration::new(5, "refusals", include_str!("../../sql/mysql/0005_refusals.sql")),
     Migration::new(6, "ways_in", include_str!("../../sql/mysql/0006_ways_in.sql")),
+    Migration::new(7, "push", include_str!("../../sql/mysql/0007_push.sql")),
+    Migration::new(8, "keys_to_change", include_str!("../../sql/mysql/0008_keys_to_change.sql")),
+    Migration::of_keys(9, "keys_by_day", include_str!("../../sql/mysql/0009_keys_by_day.sql")),
+    Migration::new(10, "keys_changed", include_str!("../../sql/mysql/0010_keys_changed.sql")),
 ];
 
 const MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS maildrop_migrations (\
@@ -60,6 +64,9 @@ impl Schema for MysqlDatabase {
 
     fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError> {
         let doing = format!("applying migration {} ({})", migration.number, migration.name);
+        if migration.changes_keys {
+            return self.change_keys(&doing, migration);
+        }
         for statement in sql::statements(migration.sql) {
             match self.run(&doing, &statement, 1) {
                 Ok(_) => {}
@@ -70,17 +77,37 @@ impl Schema for MysqlDatabase {
                 Err(error) => return Err(error),
             }
         }
-        let record = format!(
-            "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) \
-             VALUES ({}, {}, {}, UTC_TIMESTAMP(6))",
-            migration.number,
-            sql::text(migration.name),
-            sql::text(&migration.checksum()),
-        );
-        self.run(&doing, &record, 1).map(|_| Application::Done)
+        self.run(&doing, &recorded(migration), 1).map(|_| Application::Done)
     }
 
     fn unlock_schema(&mut self) -> Result<(), DatabaseError> {
         self.release(&schema_lock())
     }
+}
+
+impl MysqlDatabase {
+    /// Its statements define nothing, so that they and their record are one transaction, which a lost session takes back. A row that
+    /// came since the keys were worked out makes it fail.
+    fn change_keys(&mut self, doing: &str, migration: &Migration) -> Result<Application, DatabaseError> {
+        let changed = by_day::work_out(self)?.told();
+        let mut statements = vec!["START TRANSACTION".to_owned()];
+        statements.extend(sql::statements(migration.sql));
+        statements.extend([recorded(migration), "COMMIT".to_owned()]);
+        let done = self.run(doing, &statements.join("; "), statements.len());
+        if let Err(error) = done {
+            // Where this fails, too, the session is gone, and its transaction with it.
+            let _ = self.run(doing, "ROLLBACK", 1);
+            return Err(error);
+        }
+        Ok(changed.map_or(Application::Done, Application::Changed))
+    }
+}
+
+fn recorded(migration: &Migration) -> String {
+    format!(
+        "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) VALUES ({}, {}, {}, UTC_TIMESTAMP(6))",
+        migration.number,
+        sql::text(migration.name),
+        sql::text(&migration.checksum()),
+    )
 }

@@ -1,7 +1,7 @@
 //! The schema of PostgreSQL: `sql/postgres/`. DDL is transactional here: all pending migrations are one transaction, which holds
 //! the schema's lock, and any failure takes back all of them.
 
-use super::{Application, Applied, Migration, Schema, schema_lock};
+use super::{Application, Applied, Migration, Schema, by_day, schema_lock};
 use crate::database::postgres::{HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction, column, milliseconds, only};
 use crate::database::{DatabaseError, DatabaseFailure};
 use postgres::types::Type;
@@ -14,6 +14,12 @@ const MIGRATIONS: &[Migration] = &[
     Migration::new(4, "programs", include_str!("../../sql/postgres/0004_programs.sql")),
     Migration::new(5, "refusals", include_str!("../../sql/postgres/0005_refusals.sql")),
     Migration::new(6, "ways_in", include_str!("../../sql/postgres/0006_ways_in.sql")),
+    Migration::optional(7, "cached_plans", include_str!("../../sql/postgres/0007_cached_plans.sql")),
+    Migration::new(8, "push", include_str!("../../sql/postgres/0008_push.sql")),
+    Migration::optional(9, "cached_events", include_str!("../../sql/postgres/0009_cached_events.sql")),
+    Migration::new(10, "keys_to_change", include_str!("../../sql/postgres/0010_keys_to_change.sql")),
+    Migration::of_keys(11, "keys_by_day", include_str!("../../sql/postgres/0011_keys_by_day.sql")),
+    Migration::new(12, "keys_changed", include_str!("../../sql/postgres/0012_keys_changed.sql")),
 ];
 
 /// For how long a migration waits for a table that is in use: a delivery holds its tables (for reading) until its lock ends, and
@@ -82,7 +88,7 @@ impl Schema for PostgresDatabase {
             return Err(DatabaseError::other(doing, "the schema's lock is not held"));
         }
         match self.try_apply(&doing, migration) {
-            Ok(()) => Ok(Application::Done),
+            Ok(application) => Ok(application),
             // Only what the server refused is taken back. A server that is gone, or a table in use, is no refusal.
             Err(error) if migration.optional && refused(error.failure) => {
                 match self.batch(&doing, "ROLLBACK TO SAVEPOINT maildrop_migration") {
@@ -106,7 +112,14 @@ impl Schema for PostgresDatabase {
 }
 
 impl PostgresDatabase {
-    fn try_apply(&mut self, doing: &str, migration: &Migration) -> Result<(), DatabaseError> {
+    fn try_apply(&mut self, doing: &str, migration: &Migration) -> Result<Application, DatabaseError> {
+        let changed = if migration.changes_keys {
+            // Nobody journals, or records, from here on until the COMMIT.
+            self.batch(doing, "LOCK TABLE attempts, messages, copies IN ACCESS EXCLUSIVE MODE")?;
+            by_day::work_out(self)?.told()
+        } else {
+            None
+        };
         self.batch(doing, &format!("SAVEPOINT maildrop_migration; {}", migration.sql))?;
         let number = i32::try_from(migration.number)
             .map_err(|_| DatabaseError::new(DatabaseFailure::Local, doing, "its number is too large"))?;
@@ -115,7 +128,7 @@ impl PostgresDatabase {
             "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) VALUES ($1, $2, $3, clock_timestamp())",
             &[(&number, Type::INT4), (&migration.name, Type::TEXT), (&migration.checksum(), Type::TEXT)],
         )?;
-        Ok(())
+        Ok(changed.map_or(Application::Done, Application::Changed))
     }
 }
 

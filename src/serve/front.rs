@@ -8,6 +8,8 @@ use super::broker::state::{Broker, Settings};
 use super::handed::Handed;
 use super::place::Place;
 use super::runtime_directory::{self, NoSockets};
+use super::suspects::WorkerEnd;
+use super::suspects::keeper::{self, KeeperSettings};
 use crate::config::{Config, Serve};
 use crate::handover::{LARGEST_MESSAGE, LONGEST_HEADER};
 use std::io;
@@ -20,6 +22,8 @@ use uuid::Uuid;
 
 /// How many workers may be connected for each one that is to be there: those that leave are replaced at the same time.
 const SPARE_WORKERS: usize = 4;
+/// Postfix's own default of maximal_queue_lifetime.
+const QUEUE_LIFETIME: Duration = Duration::from_hours(5 * 24);
 
 /// What a front goes by.
 #[derive(Clone, Debug)]
@@ -29,6 +33,8 @@ pub struct FrontSettings {
     /// Where workers connect to.
     pub workers: Place,
     pub broker: Settings,
+    /// Where messages that end workers are remembered.
+    pub keeper: KeeperSettings,
     /// The longest frame, in bytes.
     pub longest_frame: usize,
     /// How many clients may be connected at once.
@@ -44,7 +50,10 @@ impl FrontSettings {
     #[must_use]
     pub fn of(config: &Config) -> Self {
         let (deadline, limit) = (config.delivery.deadline, config.delivery.message_size_limit);
-        Self::with(&config.serve, config.queue_wait(), deadline, limit)
+        let lifetime = config.delivery.postfix_queue_lifetime;
+        let settings =
+            Self::with(&config.serve, &config.routing.recipient_delimiter, config.queue_wait(), deadline, limit);
+        Self { keeper: KeeperSettings { queue_lifetime: lifetime, ..settings.keeper }, ..settings }
     }
 
     /// For the directory of an embedded site.
@@ -52,10 +61,16 @@ impl FrontSettings {
     pub fn embedded(directory: &Path) -> Self {
         let serve = Serve::embedded(directory);
         let deadline = crate::base::deadline::OF_A_DELIVERY;
-        Self::with(&serve, serve.queue_wait.min(deadline / 2), deadline, None)
+        Self::with(&serve, "", serve.queue_wait.min(deadline / 2), deadline, None)
     }
 
-    fn with(serve: &Serve, queue_wait: Duration, deadline: Duration, size_limit: Option<u64>) -> Self {
+    fn with(
+        serve: &Serve,
+        recipient_delimiter: &str,
+        queue_wait: Duration,
+        deadline: Duration,
+        size_limit: Option<u64>,
+    ) -> Self {
         let whole = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
         let message = usize::try_from(size_limit.unwrap_or(LARGEST_MESSAGE)).unwrap_or(usize::MAX);
         Self {
@@ -64,10 +79,12 @@ impl FrontSettings {
             broker: Settings {
                 queue_wait,
                 per_user: whole(serve.per_user),
+                recipient_delimiter: recipient_delimiter.to_owned(),
                 max_recipients: whole(serve.max_recipients),
                 longest_delivery: deadline,
                 run: Uuid::now_v7().as_u64_pair().1,
             },
+            keeper: KeeperSettings { state_directory: serve.state_directory.clone(), queue_lifetime: QUEUE_LIFETIME },
             longest_frame: message.saturating_add(LONGEST_HEADER).saturating_add(64),
             most_clients: whole(serve.max_connections),
             most_workers: whole(serve.workers).saturating_mul(SPARE_WORKERS),
@@ -93,6 +110,8 @@ pub struct Inside {
     pub hand: mpsc::Sender<Handed>,
     /// Asks it how it stands.
     pub ask: mpsc::Sender<oneshot::Sender<Report>>,
+    /// Tells it how a worker's process has ended.
+    pub ended: mpsc::Sender<WorkerEnd>,
     /// Becomes true once this process is to end. The broker waits for what holds `hand` until that is dropped.
     pub stop: watch::Receiver<bool>,
 }
@@ -131,6 +150,7 @@ where
         sockets.listen(workers, Peers::Workers, settings.most_workers);
         let (hand, handed) = mpsc::channel(1);
         let (ask, asked) = mpsc::channel(1);
+        let (tell_ended, ended) = mpsc::channel(16);
         let (tell, stop) = oneshot::channel();
         let (tell_beside, beside_stops) = watch::channel(false);
         let mut ends = Ends::new().map_err(system("setting up signals"))?;
@@ -142,15 +162,17 @@ where
             let _ = tell_beside.send(true);
             std::future::pending::<()>().await;
         };
-        let broker = Broker::new(settings.broker, Instant::now());
+        sockets.keep(settings.keeper.clone()).map_err(system("starting a thread"))?;
+        let now = Instant::now();
+        let broker = Broker::new(settings.broker.clone(), keeper::remembered(&settings.keeper, now), now);
         info!(clients = %settings.clients, workers = %settings.workers, "the front is ready");
-        let beside = beside(Inside { hand, ask, stop: beside_stops });
+        let beside = beside(Inside { hand, ask, ended: tell_ended, stop: beside_stops });
         let beside = async {
             beside.await;
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = sockets.run(broker, handed, asked, stop) => {}
+            () = sockets.run(broker, handed, asked, ended, stop) => {}
             () = beside => {}
             () = signals => {}
         }

@@ -13,20 +13,16 @@
 //! A runner that dies leaves its claim to the next one: see [`Queue::recover`].
 
 use crate::base::deadline::{self, Deadline};
+use crate::base::stop::Stop;
 use crate::config::{Config, Serve};
 use crate::delivery::{NoCaller, Verdict};
 use crate::handover::client::{self, Handed, Handing, Lost, NotTaken, Socket};
-use crate::handover::{Recipient, Request};
+use crate::handover::{Recipient, Request, Source};
 use crate::lock::Slice;
-use crate::queue::{Claim, Queue, QueueError, Settlement};
+use crate::queue::{Claim, Listed, Queue, QueueError, Settlement};
 use crate::zmtp::BackOff;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{Errno, retry_on_intr};
 use std::io;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
 use tracing::{info, warn};
@@ -89,7 +85,8 @@ pub fn run(settings: &RunnerSettings) -> Result<(), RunnerError> {
         Err(error) if error.is_no_space() => Queue::existing(&settings.queue),
         opened => opened,
     }?;
-    let mut runner = Runner { settings, queue, stop, pause: BackOff::new(), recovered: None };
+    let mut runner =
+        Runner { settings, queue, stop, pause: BackOff::new(), recovered: None, listed: Listed::default() };
     info!(queue = %settings.queue.display(), slice = ?settings.slice, "the runner has begun");
     while !runner.stop.is_told() {
         let wait = runner.once();
@@ -107,13 +104,15 @@ struct Runner<'a> {
     pause: BackOff,
     /// When it was last looked for what runners have left behind.
     recovered: Option<Instant>,
+    /// What it found in the queue when it looked last.
+    listed: Listed,
 }
 
 impl Runner<'_> {
     /// One message, if there is one; says how long to wait before the next.
     fn once(&mut self) -> Duration {
         self.recover();
-        let claim = match self.queue.claim(self.settings.slice, SystemTime::now()) {
+        let claim = match self.queue.claim_listed(&mut self.listed, self.settings.slice, SystemTime::now()) {
             Ok(Some(claim)) => claim,
             Ok(None) => return LOOK_EACH,
             Err(error) => {
@@ -206,6 +205,8 @@ fn request(claim: &Claim) -> Request {
         no_sent: !envelope.may_owe_sent,
         size: claim.message().len() as u64,
         file: None,
+        source: Source::Queue,
+        suspect: false,
     }
 }
 
@@ -214,39 +215,5 @@ fn settlement(verdict: &Verdict) -> Settlement {
         2 => Settlement::Delivered,
         5 => Settlement::Refused(verdict.to_string()),
         _ => Settlement::Deferred,
-    }
-}
-
-/// Whether this process was told to end.
-struct Stop {
-    told: Arc<AtomicBool>,
-    woken: UnixStream,
-}
-
-impl Stop {
-    fn on_signals() -> io::Result<Self> {
-        let (woken, wake) = UnixStream::pair()?;
-        let told = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-            // The flag first: who is woken looks at it.
-            signal_hook::flag::register(signal, Arc::clone(&told))?;
-            signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
-        }
-        Ok(Self { told, woken })
-    }
-
-    fn is_told(&self) -> bool {
-        self.told.load(Ordering::Acquire)
-    }
-
-    /// Waits for so long, or until it is told.
-    fn wait(&self, span: Duration) -> io::Result<()> {
-        let until = Instant::now() + span;
-        retry_on_intr(|| {
-            let left = until.saturating_duration_since(Instant::now());
-            let left = Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
-            poll(&mut [PollFd::new(&self.woken, PollFlags::IN)], Some(&left))
-        })?;
-        Ok(())
     }
 }

@@ -2,7 +2,8 @@
 
 use super::broker::sockets::Report as Broker;
 use super::master::notice::{Notice, Report};
-use crate::handover::control::line;
+use super::suspects::{WorkerEnd, ago};
+use crate::handover::control::{Status, line};
 use serde_json::{Map, Value};
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -15,14 +16,16 @@ use tracing::{info, warn};
 /// How often it is looked whether workers have come or gone, which the master hears of unasked.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Answers the master, and tells it of each change, until it has ended.
+/// Answers the master, and tells it of each change, until it has ended. What it says of the service goes to `service`.
 ///
 /// # Errors
 /// Where it cannot be talked with any more: it has ended, and the system is about to tell us to.
 pub async fn tell_master(
     master: UnixStream,
     ask: mpsc::Sender<oneshot::Sender<Broker>>,
+    ended: mpsc::Sender<WorkerEnd>,
     stop: watch::Receiver<bool>,
+    service: watch::Sender<Option<Status>>,
 ) -> io::Result<()> {
     let (heard, mut says) = tokio::net::UnixStream::from_std(master)?.into_split();
     let mut notices = BufReader::new(heard).lines();
@@ -33,7 +36,17 @@ pub async fn tell_master(
         let asked = tokio::select! {
             notice = notices.next_line() => match notice? {
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Some(notice) => heard_of(&notice),
+                Some(notice) => match heard_of(&notice, &service) {
+                    Heard::Asks => true,
+                    Heard::Nothing => false,
+                    Heard::Ended(worker) => {
+                        // The broker ends with this process.
+                        if ended.send(worker).await.is_err() {
+                            return Ok(());
+                        }
+                        false
+                    }
+                },
             },
             _ = looks.tick() => false,
         };
@@ -54,28 +67,49 @@ pub async fn tell_master(
     }
 }
 
-/// Whether it asks how we stand.
-fn heard_of(notice: &str) -> bool {
+/// What the master says.
+enum Heard {
+    /// It asks how we stand.
+    Asks,
+    Ended(WorkerEnd),
+    Nothing,
+}
+
+fn heard_of(notice: &str, service: &watch::Sender<Option<Status>>) -> Heard {
     match serde_json::from_str(notice) {
-        Ok(Notice::Ask) => return true,
-        Ok(Notice::WorkerEnded { number, pid, end, by_us: false, .. }) => {
-            info!(number, pid, ?end, "a worker has ended");
+        Ok(Notice::Ask) => Heard::Asks,
+        Ok(Notice::Service { status }) => {
+            service.send_replace(Some(*status));
+            Heard::Nothing
         }
-        Ok(Notice::WorkerStarted { .. } | Notice::WorkerEnded { .. }) => {}
-        Err(error) => warn!(%error, "what the master says cannot be read"),
+        Ok(Notice::WorkerEnded { number, pid, end, by_us, said }) => {
+            if !by_us {
+                info!(number, pid, ?end, "a worker has ended");
+            }
+            Heard::Ended(WorkerEnd { pid, end, by_us, said })
+        }
+        Ok(Notice::WorkerStarted { .. }) => Heard::Nothing,
+        Err(error) => {
+            warn!(%error, "what the master says cannot be read");
+            Heard::Nothing
+        }
     }
-    false
 }
 
 /// The figures for people.
 fn known(broker: &Broker) -> Map<String, Value> {
     let standing = &broker.standing;
+    let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let figures = [
         ("queued", standing.queued),
         ("held", standing.held),
         ("ready", standing.ready),
         ("busy", standing.busy),
         ("silent", standing.silent),
+        ("suspects", standing.suspects),
+        ("set_aside", standing.shunted),
     ];
-    figures.into_iter().map(|(name, number)| (name.to_owned(), Value::from(number))).collect()
+    let figures = figures.map(|(name, count)| (name, number(count)));
+    let oldest = standing.oldest_shunted.map(|oldest| ("oldest_set_aside_s", ago(oldest).as_secs()));
+    figures.into_iter().chain(oldest).map(|(name, number)| (name.to_owned(), Value::from(number))).collect()
 }

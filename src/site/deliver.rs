@@ -3,7 +3,7 @@
 use super::Site;
 use super::destinations::{Destinations, role_of_sent};
 use super::mailboxes::{Greeting, Owed, RecipientsMailbox};
-use super::sessions::{KEPT, Opened, Sessions};
+use super::sessions::{Opened, Sessions};
 use crate::base::deadline::Deadline;
 use crate::delivery::{
     self, Caller, CopyReport, Deferral, Delivered, Delivery, Manner, NoCaller, OwedCopy, Policy, Refusal, Stages, Whose,
@@ -140,18 +140,24 @@ impl Site {
         stages: &mut Stages,
     ) -> Result<Vec<Outcome>, Deferral> {
         let queue_id = envelopes.first().and_then(|envelope| envelope.queue_id.as_deref());
-        let Opened { mut database, greeting, took, has_served } =
+        delivery::begins("connect");
+        let Opened { mut database, greeting, took, has_served, mut patience } =
             sessions.for_a_delivery(self, queue_id, terms.deadline)?;
         stages.connect = took;
+        delivery::begins("route");
         let mut routed = self.route_or_refuse(message, envelopes, database.as_mut(), stages);
-        // The server has ended the session meanwhile. Nothing is journalled yet, so another session may start over.
-        if let Err(Deferral::Database(error)) = &routed
-            && has_served
-            && error.a_new_session_can_help()
-        {
+        // A server may have ended a session that was kept, or not be the one that takes writes. Nothing is journalled yet, so that
+        // another session may start over.
+        let mut may_be_stale = has_served || self.has_several_databases();
+        while let Err(Deferral::Database(error)) = &routed {
+            let at_once = std::mem::take(&mut may_be_stale) && error.a_new_session_can_help();
+            if !at_once && !patience.once_more_after(error) {
+                break;
+            }
             debug!(%error, "the session with the database is opened anew");
             let began = Instant::now();
-            database = self.open_database(queue_id, terms.deadline).map_err(Deferral::Database)?;
+            let opened = self.await_database(queue_id, terms.deadline, &mut patience);
+            database = opened.map_err(Deferral::Database)?;
             stages.connect += began.elapsed();
             routed = self.route_or_refuse(message, envelopes, database.as_mut(), stages);
         }
@@ -217,13 +223,14 @@ impl Site {
         let at_sent = |known: &RecipientsMailbox, sender: &Destination| {
             (&known.to.user, &known.to.inbox) == (&sender.user, &sender.sent)
         };
-        let sender = sender.filter(|sender| !mailboxes.iter().any(|known| at_sent(known, sender)));
+        let mut sender = sender.filter(|sender| !mailboxes.iter().any(|known| at_sent(known, sender)));
         // In batches of one size, so that none has a single mailbox, which would have all the time for itself.
-        let at_once = KEPT - usize::from(sender.is_some());
+        let at_once = self.mailbox_sessions() - usize::from(sender.is_some());
         let at_once = mailboxes.len().div_ceil(mailboxes.len().div_ceil(at_once).max(1)).max(1);
         for batch in mailboxes.chunks(at_once) {
             sessions.keep_mailboxes();
             let mut stages = *stages;
+            delivery::begins("authenticate");
             let opening = Instant::now();
             let mut open = |patience| {
                 let (sender, greeting) = (sender.as_ref(), greeting.take());
@@ -240,6 +247,10 @@ impl Site {
             let places: Vec<usize> = batch.iter().flat_map(|mailbox| mailbox.recipients.iter().copied()).collect();
             let to: Vec<&Envelope> = places.iter().filter_map(|&place| envelopes.get(place)).collect();
             let results = self.deliver_copies(message, &to, terms, database, &mut owed, &mut stages);
+            // An author's mailbox that hangs is waited for once. The bearer of his copy, of this batch, comes back for it.
+            if owed.iter().any(Owed::is_an_author_who_took_too_long) {
+                sender = None;
+            }
             sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();
             stages.imap_round_trips = sessions.used_mailboxes.iter().map(ImapMailbox::round_trips).sum();
             stages.database_round_trips = database.round_trips();

@@ -1,6 +1,7 @@
 //! Opens the mailboxes that one delivery needs, side by side.
 
 use super::destinations::role_of_sent;
+use super::logins::Counter;
 use super::sessions::Kept;
 use super::{Kind, Site};
 use crate::base::deadline::Deadline;
@@ -10,6 +11,7 @@ use crate::imap;
 use crate::ledger::Destination;
 use crate::mailbox::{ImapMailbox, MailboxError, MailboxFailure, MaildirMailbox};
 use crate::message::Role;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use tracing::debug;
@@ -46,8 +48,17 @@ impl Owed {
 
     /// Whether its mailbox was not open in time; or it is the author's, which nobody waits for.
     pub(super) fn took_too_long(&self) -> bool {
+        self.whose == Whose::Authors || self.timed_out()
+    }
+
+    /// Whether it is the author's, and his mailbox was not open in time.
+    pub(super) fn is_an_author_who_took_too_long(&self) -> bool {
+        self.whose == Whose::Authors && self.timed_out()
+    }
+
+    fn timed_out(&self) -> bool {
         let too_long = |why: &NotOpened| matches!(why, NotOpened::Trouble(e) if e.failure == MailboxFailure::TimedOut);
-        self.whose == Whose::Authors || self.mailbox.as_ref().err().is_some_and(too_long)
+        self.mailbox.as_ref().err().is_some_and(too_long)
     }
 
     /// The mailbox after the delivery, if it is on an IMAP server.
@@ -105,10 +116,11 @@ impl Site {
                 let mut beside = |name: &str, user: &str, mailbox: &str, in_time: Deadline| {
                     let (user, mailbox) = (user.to_owned(), mailbox.to_owned());
                     let (settings, session) = (site.imap().cloned(), kept.take(&user, now));
+                    let logins = Arc::clone(&self.logins);
                     Beside::start(name, move || {
                         let settings = settings?;
                         let anew = || imap::connect(&settings, in_time);
-                        open_mailbox(&settings, session, anew, &user, &mailbox, in_time)
+                        open_mailbox(&settings, session, anew, &user, &mailbox, in_time, &logins)
                     })
                 };
                 let others: Vec<_> =
@@ -123,7 +135,7 @@ impl Site {
                         Some(greeting) => greeting.heard(settings, "opening the recipient's mailbox"),
                         None => imap::connect(settings, in_time),
                     };
-                    open_mailbox(settings, firsts_session, anew, &first.user, &first.inbox, in_time)
+                    open_mailbox(settings, firsts_session, anew, &first.user, &first.inbox, in_time, &self.logins)
                 });
                 let opened = |mailbox: Result<ImapMailbox, MailboxError>, deadline| match mailbox {
                     Ok(mut mailbox) => {
@@ -167,6 +179,7 @@ fn open_mailbox(
     user: &str,
     mailbox: &str,
     deadline: Deadline,
+    logins: &Counter,
 ) -> Result<ImapMailbox, MailboxError> {
     let leads_there = |session: &imap::Session| session.user() == user && settings.lead_to(user, mailbox);
     // Half of the time, so that some is left for logging in.
@@ -179,7 +192,9 @@ fn open_mailbox(
         Some(Err(error)) => debug!(%error, user, "a session that was kept fails: logging in anew"),
         None => {}
     }
-    anew()?.open(user, mailbox)?.ask_position()
+    let opened = anew()?.open(user, mailbox)?;
+    logins.imap();
+    opened.ask_position()
 }
 
 /// The IMAP server's greeting, while it is waited for.
@@ -243,7 +258,7 @@ mod tests {
     use crate::site::Sessions;
     use std::io::{BufRead, BufReader, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
     use tempfile::TempDir;
 
     const PATIENCE: Duration = Duration::from_secs(5);

@@ -110,7 +110,7 @@ impl Site {
         let site = self.clone();
         let database = server_waits::Server {
             whom: Whom::Database,
-            name: format!("the database at {}", configured.database.address),
+            name: configured.database_name(),
             ask: Arc::new(move |deadline| {
                 let asked = site.open_database(None, deadline);
                 // An error is an answer, too.

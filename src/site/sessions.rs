@@ -3,7 +3,7 @@
 use super::Site;
 use super::mailboxes::Greeting;
 use crate::base::deadline::Deadline;
-use crate::database::Idle;
+use crate::database::{Idle, Patience};
 use crate::delivery::Deferral;
 use crate::imap;
 use crate::ledger::Database;
@@ -11,8 +11,8 @@ use crate::mailbox::ImapMailbox;
 use std::time::{Duration, Instant};
 use tracing::debug;
 
-/// How many IMAP sessions are kept at most.
-pub(super) const KEPT: usize = 8;
+/// How many IMAP sessions are kept at most, where no configuration says how many.
+const KEPT: usize = 8;
 /// For how long one is kept that nobody uses.
 const IDLE: Duration = Duration::from_mins(1);
 /// For how long one is kept in all: a user's rights and the place of the mailboxes may change.
@@ -42,6 +42,8 @@ pub(super) struct Opened {
     pub(super) took: Duration,
     /// Whether the session with the database has served another delivery: the server may have ended it meanwhile.
     pub(super) has_served: bool,
+    /// For how much longer another one may be waited for.
+    pub(super) patience: Patience,
 }
 
 impl Sessions {
@@ -54,6 +56,7 @@ impl Sessions {
     ) -> Result<Opened, Deferral> {
         self.used_database = None;
         self.used_mailboxes.clear();
+        self.kept.at_most = site.mailbox_sessions();
         match self.opened.take() {
             Some(opened) => Ok(opened),
             None => site.open_for(self, queue_id, deadline),
@@ -78,6 +81,11 @@ impl Sessions {
 }
 
 impl Site {
+    /// How many users' sessions one process keeps, and so to how many mailboxes a message is delivered under one lock.
+    pub(super) fn mailbox_sessions(&self) -> usize {
+        self.config().map_or(KEPT, |config| config.serve.mailbox_sessions)
+    }
+
     /// Opens what a delivery needs before its message is known: the caller reads that meanwhile. (An embedded site's ledger is a
     /// file, which the delivery opens.)
     ///
@@ -100,22 +108,27 @@ impl Site {
         deadline: Deadline,
     ) -> Result<Opened, Deferral> {
         let began = Instant::now();
+        let mut patience = self.patience(deadline);
         match sessions.database.take().map(|idle| idle.begin(&self.client(queue_id), deadline)) {
             Some(Ok(database)) => {
-                return Ok(Opened { database, greeting: None, took: began.elapsed(), has_served: true });
+                return Ok(Opened { database, greeting: None, took: began.elapsed(), has_served: true, patience });
             }
             Some(Err(error)) => debug!(%error, "the session with the database is opened anew"),
             None => {}
         }
         let imap = self.imap_settings().filter(|_| sessions.kept.is_empty());
         let greeting = imap.map(|imap| Greeting::awaited(imap, deadline));
-        let database = self.open_database(queue_id, deadline).map_err(Deferral::Database)?;
-        Ok(Opened { database, greeting, took: began.elapsed(), has_served: false })
+        let database = self.await_database(queue_id, deadline, &mut patience).map_err(Deferral::Database)?;
+        Ok(Opened { database, greeting, took: began.elapsed(), has_served: false, patience })
     }
 }
 
 /// Sessions by their users, the one that was used last at the end.
-pub(super) struct Kept<S>(Vec<Entry<S>>);
+pub(super) struct Kept<S> {
+    entries: Vec<Entry<S>>,
+    /// How many are kept.
+    pub(super) at_most: usize,
+}
 
 struct Entry<S> {
     user: String,
@@ -126,34 +139,34 @@ struct Entry<S> {
 
 impl<S> Default for Kept<S> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self { entries: Vec::new(), at_most: KEPT }
     }
 }
 
 impl<S> Kept<S> {
     fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.entries.is_empty()
     }
 
     /// A session of this very user, which is kept no longer.
     pub(super) fn take(&mut self, user: &str, now: Instant) -> Option<S> {
         self.drop_old(now);
-        let at = self.0.iter().rposition(|entry| entry.user == user)?;
-        Some(self.0.remove(at).session)
+        let at = self.entries.iter().rposition(|entry| entry.user == user)?;
+        Some(self.entries.remove(at).session)
     }
 
     fn keep(&mut self, user: String, since: Instant, session: S, now: Instant) {
-        self.0.push(Entry { user, session, since, used: now });
+        self.entries.push(Entry { user, session, since, used: now });
         self.drop_old(now);
-        if self.0.len() > KEPT {
-            let oldest = self.0.remove(0);
+        if self.entries.len() > self.at_most {
+            let oldest = self.entries.remove(0);
             debug!(user = oldest.user, "an IMAP session is closed, for others are used more");
         }
     }
 
     fn drop_old(&mut self, now: Instant) {
         let span = |since: Instant| now.saturating_duration_since(since);
-        self.0.retain(|entry| span(entry.used) < IDLE && span(entry.since) < AGE);
+        self.entries.retain(|entry| span(entry.used) < IDLE && span(entry.since) < AGE);
     }
 }
 
@@ -188,7 +201,7 @@ mod tests {
         let first = kept.take("user0", now).unwrap();
         kept.keep("user0".into(), now, first, now);
         kept.keep("another".into(), now, 100, now);
-        assert_eq!(kept.0.len(), KEPT);
+        assert_eq!(kept.entries.len(), KEPT);
         assert_eq!(kept.take("user1", now), None);
         assert_eq!((kept.take("user0", now), kept.take("another", now)), (Some(0), Some(100)));
     }

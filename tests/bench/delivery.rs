@@ -13,6 +13,7 @@ mod peers;
 mod plot;
 mod process;
 mod program;
+mod service;
 mod site;
 mod stages;
 #[allow(unused_imports, unused_macros, reason = "it uses a part of what the tests use")]
@@ -33,13 +34,15 @@ use std::time::Instant;
 type Measure = fn(&mut Report, &Site, usize);
 
 /// What is measured: a name for `--only`, and how.
-const PARTS: [(&str, Measure); 6] = [
+const PARTS: [(&str, Measure); 8] = [
     ("peers", peers::measure),
     ("postfix", through_postfix::measure),
     ("stages", stages::measure),
     ("growth", growth::measure),
     ("process", program::measure),
     ("warm", warm::measure),
+    ("service", service::measure),
+    ("memory", service::measure_memory),
 ];
 
 fn main() {

@@ -13,9 +13,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Where Debian has them, and where `tests/images/start` puts its files.
-const DOVECOT_LDA: &str = "/usr/lib/dovecot/dovecot-lda";
-const DOVECOT_CONF: &str = "/srv/dovecot/dovecot.conf";
-const DOVECOT_ALSO: &str = "/srv/dovecot/also.conf";
+pub const DOVECOT_LDA: &str = "/usr/lib/dovecot/dovecot-lda";
+pub const DOVECOT_CONF: &str = "/srv/dovecot/dovecot.conf";
+pub const DOVECOT_ALSO: &str = "/srv/dovecot/also.conf";
 const MAILS: &str = "/srv/dovecot/home";
 const COURIER: &str = "/usr/bin/maildrop";
 
@@ -31,6 +31,10 @@ pub enum Peer {
     /// Courier's maildrop: into a Maildir, and nothing else.
     Courier,
     OursOnMariadb,
+    /// The service, to which Postfix hands mail by LMTP.
+    Lmtp,
+    /// The service, to which a process for each recipient hands it over.
+    Via,
 }
 
 impl Peer {
@@ -43,6 +47,8 @@ impl Peer {
             Self::DovecotLda => "lda",
             Self::Courier => "courier",
             Self::OursOnMariadb => "mariadb",
+            Self::Lmtp => "lmtp",
+            Self::Via => "via",
         }
     }
 
@@ -55,6 +61,8 @@ impl Peer {
             Self::DovecotLda => "dovecot-lda (append only)",
             Self::Courier => "Courier maildrop (append only)",
             Self::OursOnMariadb => "maildrop_command on MariaDB",
+            Self::Lmtp => "maildropd by LMTP",
+            Self::Via => "maildrop_command --via",
         }
     }
 
@@ -64,7 +72,7 @@ impl Peer {
             Self::Floor => Some(1.15),
             Self::Article => Some(0.25),
             Self::DovecotLda => Some(2.0),
-            Self::Ours | Self::Courier | Self::OursOnMariadb => None,
+            Self::Ours | Self::Courier | Self::OursOnMariadb | Self::Lmtp | Self::Via => None,
         }
     }
 
@@ -174,7 +182,9 @@ impl<'a> Peers<'a> {
                 [DOVECOT_LDA, "-c", DOVECOT_CONF, "-o", &log, "-f", sender, "-d", user].map(str::to_owned).to_vec()
             }
             Peer::Courier => vec![COURIER.to_owned(), text(&self.filter), user.to_owned()],
-            Peer::Ours | Peer::OursOnMariadb | Peer::Floor => unreachable!("they are started otherwise"),
+            Peer::Ours | Peer::OursOnMariadb | Peer::Floor | Peer::Lmtp | Peer::Via => {
+                unreachable!("they are started otherwise")
+            }
         }
     }
 
@@ -216,7 +226,7 @@ impl<'a> Peers<'a> {
 }
 
 /// Of a user of this machine: its number, its group's.
-fn identity(name: &str) -> (u32, u32) {
+pub fn identity(name: &str) -> (u32, u32) {
     let text = fs::read_to_string("/etc/passwd").expect("/etc/passwd");
     let line = text.lines().find(|line| line.split(':').next() == Some(name));
     let mut numbers =

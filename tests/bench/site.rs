@@ -101,6 +101,12 @@ impl Site {
         number.parse().unwrap_or_else(|_| panic!("{line}"))
     }
 
+    /// How many sessions with the database there were so far, this one among them.
+    pub fn sessions(&self) -> usize {
+        let asked = "SELECT sessions FROM pg_stat_database WHERE datname = current_database()";
+        self.database.value(asked).and_then(|number| number.parse().ok()).expect("a number")
+    }
+
     /// Runs statements as administrator.
     pub fn execute(&self, sql: &str) {
         self.database.admin().batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));

@@ -4,6 +4,8 @@
 use crate::comparison::{Comparison, SIZES, Size};
 use crate::figures::{Ratio, Report, Series, milliseconds};
 use crate::peer::{Envelope, Peer, Peers};
+use crate::service::ground::{Ground, Service};
+use crate::service::processor::Used;
 use crate::site::{STRANGER, Site, program};
 use std::fs;
 use std::io::Write;
@@ -12,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-const ALL: [Peer; 4] = [Peer::Ours, Peer::Article, Peer::DovecotLda, Peer::Courier];
+const ALL: [Peer; 6] = [Peer::Ours, Peer::Lmtp, Peer::Via, Peer::Article, Peer::DovecotLda, Peer::Courier];
 /// So many recipients, each with mail from a client of its own.
 const RECIPIENTS: usize = 8;
 const SPOOL: &str = "/var/spool/postfix";
@@ -22,14 +24,15 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 pub fn measure(report: &mut Report, site: &Site, runs: usize) {
     let mut peers = Peers::set_up(site);
-    set_up(&peers);
+    let service = Ground::set_up(site).start("recycle_after = 1000000\n");
+    set_up(&peers, &service);
     for (size, each, rarer) in [(SIZES[0], 12, 12), (SIZES[1], 12, 12), (SIZES[2], 2, 20)] {
         compare(report, &mut peers, size, each, (runs / rarer).max(3));
     }
 }
 
 /// Gives each peer its transport, by the first word of the recipient's address.
-fn set_up(peers: &Peers) {
+fn set_up(peers: &Peers, service: &Service) {
     fs::copy(program(), "/usr/bin/maildrop_command").expect("the program");
     fs::create_dir_all("/etc/maildrop_command").expect("a directory");
     fs::copy(&peers.configuration, "/etc/maildrop_command/config.toml").expect("the configuration");
@@ -50,7 +53,14 @@ fn set_up(peers: &Peers) {
     let mut main = include_str!("../../postfix/main.cf.maildrop").replace("mail.axial.net", "mail.example");
     let mut master = include_str!("../../postfix/master.cf.maildrop").to_owned();
     let mut map = String::new();
-    for peer in ALL.into_iter().filter(|peer| *peer != Peer::Ours) {
+    let by_lmtp = include_str!("../../postfix/master.cf.maildropd").replace("maildrop-lmtp", "lmtp-ours");
+    let by_pipe =
+        master.replace("\nmaildrop ", "\nvia ").replace("/etc/maildrop_command/config.toml", &path(&service.config));
+    master += &format!("\n{by_pipe}    --via={}\n{by_lmtp}\n", path(&service.clients));
+    main +=
+        "\nlmtp-ours_destination_recipient_limit = 50\nvia_destination_recipient_limit = 1\nvia_time_limit = 1000s\n";
+    map += &format!(" {{/^lmtp-/ lmtp-ours:unix:{}}} {{/^via-/ via:}}", path(&service.socket));
+    for peer in ALL.into_iter().filter(|peer| !matches!(peer, Peer::Ours | Peer::Lmtp | Peer::Via)) {
         let (name, user) = (peer.short(), peer.user());
         let macros =
             Envelope { sender: "${sender}", user: "${user}", recipient: "${recipient}", queue_id: "${queue_id}" };
@@ -76,6 +86,8 @@ struct Measured {
     users: Vec<String>,
     /// Until the queue was empty, in milliseconds.
     took: Series,
+    /// The processor time of all programs, for each message, likewise.
+    processor: Series,
 }
 
 fn compare(report: &mut Report, peers: &mut Peers, size: Size, each: usize, rounds: usize) {
@@ -84,7 +96,10 @@ fn compare(report: &mut Report, peers: &mut Peers, size: Size, each: usize, roun
     let mut all: Vec<Measured> = ALL.iter().map(|peer| begin(peers, size, *peer)).collect();
     for round in 0..=rounds {
         let mut deliver = |measured: &mut Measured| {
+            let before = Used::now();
             let took = give(&measured.users, size, each);
+            let used = milliseconds(Used::now().since(&before).all) / messages as f64;
+            measured.processor.push_if(round > 0, used);
             // The first makes Postfix start its processes.
             measured.took.push_if(round > 0, milliseconds(took));
         };
@@ -108,20 +123,23 @@ fn compare(report: &mut Report, peers: &mut Peers, size: Size, each: usize, roun
         let ratio = Ratio::of(&ours.took, &measured.took);
         let is_ours = measured.peer == Peer::Ours;
         let beside = if is_ours { String::new() } else { ratio.to_string() };
-        rows.push([measured.peer.title().to_owned(), per_second.to_string(), beside]);
+        let processor = Ratio::of(&ours.processor, &measured.processor);
+        let beside_processor = if is_ours { String::new() } else { processor.to_string() };
+        let title = measured.peer.title().to_owned();
+        rows.push([title, per_second.to_string(), beside, measured.processor.to_string(), beside_processor]);
         if !is_ours {
             let what = format!("÷ {}", measured.peer.title());
             report.compare(Comparison { what, how: "through Postfix", size, ratio, target: measured.peer.target() });
         }
     }
     let first = format!("{}, {rounds} rounds of {messages} messages", size.name);
-    report.table([&first, "messages per second", "time of ours ÷ its"], &rows);
+    report.table([&first, "messages per second", "time of ours ÷ its", "CPU of each, ms", "CPU of ours ÷ its"], &rows);
 }
 
 fn begin(peers: &mut Peers, size: Size, peer: Peer) -> Measured {
     let users: Vec<String> = (0..RECIPIENTS).map(|n| format!("{}-queue{}-{n}", peer.short(), size.bytes)).collect();
     users.iter().for_each(|user| peers.add_user(user));
-    Measured { peer, users, took: Series::default() }
+    Measured { peer, users, took: Series::default(), processor: Series::default() }
 }
 
 /// So many messages to each of these users: how long until Postfix had got rid of the last.
@@ -165,6 +183,10 @@ fn is_empty(directory: &Path) -> bool {
         let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
         is_directory && is_empty(&entry.path())
     })
+}
+
+fn path(path: &Path) -> String {
+    path.display().to_string()
 }
 
 fn append(file: &str, text: &str) {

@@ -7,8 +7,12 @@ mod broker;
 mod imap_accounts;
 #[path = "../support/imap_peer.rs"]
 mod imap_peer;
+#[path = "../support/lmtp.rs"]
+mod lmtp;
 #[path = "../support/not_run.rs"]
 mod not_run;
+#[path = "../support/old_keys.rs"]
+mod old_keys;
 #[path = "../support/pages.rs"]
 mod pages;
 #[path = "../support/program.rs"]

@@ -2,12 +2,13 @@
 //! tells apart. That all of it together keeps the promises is for `tests/simulation`.
 
 use maildrop_command::base::deadline::Deadline;
+use maildrop_command::config::HeaderFields;
 use maildrop_command::database::{DatabaseError, DatabaseFailure};
 use maildrop_command::delivery::{
     self, Caller, CopyReport, Deferral, Delivered, Delivery, Manner, NotOpened, OwedCopy, Policy, Refusal, Stages,
-    Verdict, Whose, milliseconds,
+    Verdict, Whose, milliseconds, tell_stages,
 };
-use maildrop_command::ledger::{CopyHistory, CopyKey, CopyState, Journal, Ledger, OpenAttempt, Record};
+use maildrop_command::ledger::{CopyHistory, CopyKey, CopyState, EventRecord, Journal, Ledger, OpenAttempt, Record};
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use maildrop_command::mailbox::{
     Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
@@ -15,9 +16,10 @@ use maildrop_command::mailbox::{
 };
 use maildrop_command::message::Message;
 use maildrop_command::message::Role;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Mutex;
 use std::time::Duration;
 use time::OffsetDateTime;
 use time::macros::datetime;
@@ -57,6 +59,10 @@ pub struct Database {
     pub ended: Vec<(Uuid, usize, String, bool)>,
     /// The message's size and whether its source is kept.
     pub message: Option<(u64, Option<usize>)>,
+    /// For each event that was recorded: its type, the copy's manner, and what changed.
+    pub events: Vec<(&'static str, Option<&'static str>, String)>,
+    /// The names of its header fields that are kept.
+    pub headers: Vec<String>,
     pub records: usize,
     pub released: usize,
 }
@@ -101,7 +107,7 @@ impl Ledger for Database {
                 open_attempts.push(attempt(OURS, "doug@mail.axial.net", self.own_age));
             }
             let delivered = delivered.map(|placement| maildrop_command::ledger::DeliveredAt { placement });
-            CopyHistory { key: *key, delivered, open_attempts, recorded: None }
+            CopyHistory { key: *key, delivered, owed: None, open_attempts, recorded: None }
         });
         let histories = histories.collect();
         self.fail("look", histories)
@@ -119,6 +125,11 @@ impl Ledger for Database {
             let copy = keys.iter().position(|key| *key == ended.key).expect("one of the copies");
             self.ended.push((ended.attempt, copy, ended.outcome.to_string(), ended.stages.is_some()));
         }
+        let event = |it: &EventRecord<'_>| (it.kind.as_str(), it.manner, it.diff.as_json());
+        self.events.extend(record.events.iter().map(event));
+        let headers = record.message.as_ref().map_or("[]", |message| message.headers);
+        let headers: Vec<[String; 2]> = serde_json::from_str(headers).unwrap();
+        self.headers = headers.into_iter().map(|[name, _]| name).collect();
         self.message = record.message.as_ref().map(|message| (message.size, message.raw.map(<[u8]>::len)));
         self.fail("record", ())
     }
@@ -384,6 +395,21 @@ impl Case {
 // --- what is journalled, and what happens before anything is appended
 
 #[test]
+fn each_stage_is_told_as_it_begins() {
+    static TOLD: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+    // Other deliveries may run beside this one, in threads of their own.
+    thread_local!(static OURS: Cell<bool> = const { Cell::new(false) });
+    tell_stages(|stage| {
+        if OURS.get() {
+            TOLD.lock().unwrap().push(stage);
+        }
+    });
+    OURS.set(true);
+    case().run().unwrap();
+    assert_eq!(*TOLD.lock().unwrap(), ["position", "journal", "lock", "look", "append", "record"]);
+}
+
+#[test]
 fn a_recipients_mailbox_that_is_out_of_reach_defers_before_anything_is_written() {
     let mut case = Case { closed: [Some(MailboxFailure::Unreachable), None], ..case() };
     let Err(Refusal::Deferred(Deferral::Mailbox(error))) = case.run() else { panic!("it is not deferred") };
@@ -545,6 +571,9 @@ fn what_an_open_attempt_left_is_adopted_and_the_lowest_is_kept() {
         assert_eq!(case.inbox.borrow().appends.len(), 0);
         assert_eq!(case.outcomes(), [(0, "adopted")]);
         assert_eq!(case.database.copies, [(Role::Recipient, "delivered Some(101)".into())]);
+        let events = &case.database.events;
+        assert_eq!(events.len(), 1);
+        assert_eq!((events[0].0, events[0].1), ("message.delivered", Some("adopted")));
         // It is another recipient's, and may still be under way.
         assert_eq!(case.database.ended.len(), 1);
     }
@@ -822,6 +851,9 @@ fn only_a_recipients_full_mailbox_refuses_for_good_and_only_by_a_rule() {
         // Where the recipient's copy fails, the sender's is not tried.
         assert_eq!(case.outcomes(), [(0, outcome.as_str()), (1, "deferred: the recipient's copy failed")]);
         assert!(case.database.copies.is_empty() && case.sent.borrow().appends.is_empty());
+        // Only what is refused for good is told: whoever is deferred comes back.
+        let told = case.database.events.iter().map(|(kind, ..)| *kind).collect::<Vec<_>>();
+        assert_eq!(told, if rule { &["message.refused"][..] } else { &[] });
     }
     let mut other = case().inbox(|inbox| inbox.appended.push_back(Appended::NotSent(trouble(MailboxFailure::Refused))));
     other.policy.over_quota_refuses = true;
@@ -924,6 +956,32 @@ fn the_source_is_kept_up_to_the_size_that_is_configured() {
 }
 
 #[test]
+fn of_the_header_is_kept_what_is_configured() {
+    let all = [
+        "X-Spam-Flag",
+        "from",
+        "TO",
+        "Cc",
+        "Subject",
+        "Date",
+        "Message-ID",
+        "References",
+        "In-Reply-To",
+        "List-ID",
+        "Sender",
+    ];
+    let message: String = all.iter().map(|name| format!("{name}: x\n")).collect();
+    for (headers, kept) in [(HeaderFields::All, &all[..]), (HeaderFields::Few, &all[1..10]), (HeaderFields::None, &[])]
+    {
+        let mut case = case();
+        case.message = format!("Delivered-To: doug\n{message}\nx\n").leak();
+        case.policy.headers = headers;
+        case.run().unwrap();
+        assert_eq!(case.database.headers, kept, "{headers:?}");
+    }
+}
+
+#[test]
 fn one_machine_waits_half_a_minute_for_a_lock_for_nobody_who_died_and_a_day_for_sent() {
     let policy = Policy {
         lock_wait: Duration::from_secs(30),
@@ -933,6 +991,7 @@ fn one_machine_waits_half_a_minute_for_a_lock_for_nobody_who_died_and_a_day_for_
         over_quota_refuses: false,
         look_in_sent: false,
         keep_source_up_to: 0,
+        headers: HeaderFields::All,
     };
     assert_eq!(Policy::embedded(), policy);
 }

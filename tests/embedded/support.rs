@@ -1,5 +1,7 @@
 //! What the scenarios share: identities, clients, and processes that are this very test binary started again.
 
+// By this path other files of tests/support find it.
+pub(crate) use crate::program;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::{Client, SqliteDatabase};
 use maildrop_command::message::Identity;

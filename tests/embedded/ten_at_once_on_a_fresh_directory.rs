@@ -64,7 +64,7 @@ fn all_of_them_get_a_working_database() {
         let mut database = open(&directory);
         assert_eq!(database.look(&[key()]).unwrap()[0].open_attempts.len(), 10);
         assert_eq!(database.applied().unwrap().len(), database.known().len());
-        for finding in database.inspect().unwrap() {
+        for finding in database.inspect(false).unwrap() {
             assert_eq!(finding.state, State::Good, "{finding:?}");
         }
         assert!(database.describe().unwrap().starts_with("SQLite 3."));

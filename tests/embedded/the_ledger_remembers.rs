@@ -1,7 +1,8 @@
 //! The journal, the look and the record of SQLite, through every state of a copy.
 
-use crate::support::{identity, open};
-use maildrop_command::database::{Tables, Value};
+use crate::old_keys;
+use crate::support::{client, identity, open, soon};
+use maildrop_command::database::{SqliteDatabase, Tables, Value};
 use maildrop_command::ledger::recorded::{self, Selection};
 use maildrop_command::ledger::{
     CopyHistory, CopyKey, CopyRecord, CopyState, EndedAttempt, Journal, JournalCopy, Ledger, MessageRecord, Outcome,
@@ -81,7 +82,12 @@ impl Scene {
     }
 
     fn record(&self, ledger: &mut dyn Ledger, key: CopyKey, state: CopyState<'_>) {
-        let record = Record { message: Some(self.message()), copies: vec![self.copy(key, state)], ended: vec![] };
+        let record = Record {
+            message: Some(self.message()),
+            copies: vec![self.copy(key, state)],
+            ended: vec![],
+            events: vec![],
+        };
         ledger.record(&record).unwrap();
     }
 }
@@ -125,7 +131,7 @@ fn attempts_are_open_until_they_end_and_their_age_counts_from_the_first() {
 
     // The one that found the lock busy ends itself, for one of its copies.
     let ended = vec![EndedAttempt { attempt: first, key: scene.sent, outcome: Outcome::Busy, stages: None }];
-    one.record(&Record { message: None, copies: vec![], ended }).unwrap();
+    one.record(&Record { message: None, copies: vec![], ended, events: vec![] }).unwrap();
     assert_eq!(look(&mut two, scene.sent).open_attempts.iter().map(|a| a.attempt).collect::<Vec<_>>(), [second]);
     assert_eq!(look(&mut two, scene.inbox).open_attempts.len(), 2);
     // Ended or not, it was the first.
@@ -193,17 +199,22 @@ fn all_of_a_record_is_written_or_nothing() {
     let ended = vec![EndedAttempt { attempt, key: scene.inbox, outcome: Outcome::Appended, stages: None }];
     let copies = vec![scene.copy(scene.inbox, CopyState::Delivered(None))];
     // Copies of no message are refused, and the attempt is as open as before.
-    ledger.record(&Record { message: None, copies: copies.clone(), ended: ended.clone() }).unwrap_err();
+    ledger.record(&Record { message: None, copies: copies.clone(), ended: ended.clone(), events: vec![] }).unwrap_err();
     assert_eq!(look(&mut ledger, scene.inbox).open_attempts.len(), 1);
     // The same where SQLite refuses the last of it.
     let outside = rusqlite::Connection::open(directory.path().join("ledger.sqlite")).unwrap();
     outside.execute_batch("CREATE TRIGGER no BEFORE UPDATE ON attempts BEGIN SELECT raise(ABORT, 'no'); END").unwrap();
     ledger
-        .record(&Record { message: Some(scene.message()), copies: copies.clone(), ended: ended.clone() })
+        .record(&Record {
+            message: Some(scene.message()),
+            copies: copies.clone(),
+            ended: ended.clone(),
+            events: vec![],
+        })
         .unwrap_err();
     assert!(look(&mut ledger, scene.inbox).delivered.is_none());
     outside.execute_batch("DROP TRIGGER no").unwrap();
-    ledger.record(&Record { message: Some(scene.message()), copies, ended }).unwrap();
+    ledger.record(&Record { message: Some(scene.message()), copies, ended, events: vec![] }).unwrap();
     let history = look(&mut ledger, scene.inbox);
     assert!(history.delivered.is_some() && history.open_attempts.is_empty());
 }
@@ -220,7 +231,7 @@ fn a_message_whose_header_is_refused_is_recorded_without_it() {
     outside.execute_batch(trigger).unwrap();
     let ended = vec![EndedAttempt { attempt, key: scene.inbox, outcome: Outcome::Appended, stages: None }];
     let copies = vec![scene.copy(scene.inbox, CopyState::Delivered(None))];
-    ledger.record(&Record { message: Some(scene.message()), copies, ended }).unwrap();
+    ledger.record(&Record { message: Some(scene.message()), copies, ended, events: vec![] }).unwrap();
     let history = look(&mut ledger, scene.inbox);
     assert!(history.delivered.is_some() && history.open_attempts.is_empty());
     let kept: (String, String, Option<String>) = outside
@@ -245,7 +256,9 @@ fn copies_that_are_owed_are_told_in_the_order_of_their_last_attempts() {
         let key = CopyKey::new(&scene.identity, Role::Sender, user, "Sent");
         let copy =
             CopyRecord { role: Role::Sender, user, mailbox: "Sent", ..scene.copy(key, CopyState::Owed("over quota")) };
-        ledger.record(&Record { message: Some(scene.message()), copies: vec![copy], ended: vec![] }).unwrap();
+        ledger
+            .record(&Record { message: Some(scene.message()), copies: vec![copy], ended: vec![], events: vec![] })
+            .unwrap();
         // The next one is a later moment, to the microsecond.
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -275,7 +288,7 @@ fn however_many_are_owed_each_is_told_once() {
             let key = CopyKey::new(&scene.identity, Role::Sender, user, "Sent");
             CopyRecord { role: Role::Sender, user, mailbox: "Sent", ..scene.copy(key, CopyState::Owed("over quota")) }
         });
-        let record = Record { message: Some(scene.message()), copies: copies.collect(), ended: vec![] };
+        let record = Record { message: Some(scene.message()), copies: copies.collect(), ended: vec![], events: vec![] };
         ledger.record(&record).unwrap();
         let mut told: Vec<String> =
             recorded::owed(&mut ledger, &all()).unwrap().into_iter().map(|copy| copy.user).collect();
@@ -314,4 +327,10 @@ fn an_attempt_that_began_in_the_future_is_younger_than_nothing() {
         .unwrap();
     let age = look(&mut ledger, scene.inbox).open_attempts[0].age;
     assert!((-3600.0..-3000.0).contains(&age), "{age}");
+}
+
+#[test]
+fn a_ledger_from_before_keys_began_with_a_day_has_them_changed_once() {
+    let directory = tempfile::tempdir().unwrap();
+    old_keys::are_changed_once(&mut SqliteDatabase::open(directory.path(), &client("4bXyz"), soon()).unwrap());
 }

@@ -26,7 +26,7 @@ impl Scene {
         let path = |name: &str| folder.path().join(name);
         // A runner needs neither password nor server.
         let text = format!(
-            "[database]\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
+            "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
              [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n\
              [log]\nto = \"file\"\nfile = {:?}\n[serve]\nstate_directory = {:?}\nruntime_directory = {:?}\n",
             path("log"),

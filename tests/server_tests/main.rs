@@ -8,7 +8,9 @@ mod support_mysql;
 
 mod engines;
 mod faults;
+mod hosts;
 mod imap;
 mod operator;
 mod postfix;
+mod push;
 mod service;

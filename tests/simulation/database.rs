@@ -6,6 +6,7 @@ use maildrop_command::database::{DatabaseError, DatabaseFailure};
 use maildrop_command::ledger::{CopyHistory, CopyKey, CopyState, DeliveredAt, Journal, Ledger, OpenAttempt, Record};
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use maildrop_command::mailbox::{Placement, Position};
+use maildrop_command::message::Role;
 use std::cell::RefCell;
 use std::hash::Hash;
 use std::rc::Rc;
@@ -18,7 +19,73 @@ pub enum Statement {
     Acquire([u8; 32]),
     Release([u8; 32]),
     Journal(Vec<Attempt>),
-    Record { lock: Option<[u8; 32]>, copies: Vec<(CopyKey, Row)>, ended: Vec<(Uuid, CopyKey)> },
+    Record { lock: Option<[u8; 32]>, copies: Vec<(CopyKey, Role, Row)>, ended: Vec<(Uuid, CopyKey)>, told: Vec<Told> },
+}
+
+/// What a record tells of a copy.
+#[derive(Clone, Debug, Hash)]
+pub struct Told {
+    key: CopyKey,
+    kind: &'static str,
+    diff: String,
+}
+
+/// Whether there is one event for each copy that is about to change, and none else; and whether the row that was there, with what the
+/// event says has changed, is the one that will be there.
+fn tells_what_changes(copies: &[(CopyKey, Role, Row)], told: &[Told], world: &World) -> bool {
+    // A copy that is refused for good has no row.
+    let about =
+        |key: &CopyKey| told.iter().filter(|event| event.key == *key && event.kind != "message.refused").count();
+    let mut changed = 0;
+    for (key, role, row) in copies {
+        let before = world.copies.get(key);
+        let (is_owed, was_delivered) = (*row == Row::Owed, matches!(before, Some(Row::Delivered(_))));
+        let changes = before != Some(row) && !(is_owed && was_delivered);
+        changed += usize::from(changes);
+        if about(key) != usize::from(changes) {
+            return false;
+        }
+        let Some(event) = told.iter().find(|event| event.key == *key) else { continue };
+        let diff: serde_json::Value = serde_json::from_str(&event.diff).expect("JSON");
+        let folded = |field: &str, was: serde_json::Value| match diff.get(field) {
+            // What it was is as true as what it is.
+            Some(change) if change["---"] != was => None,
+            Some(change) => Some(change["+++"].clone()),
+            None => Some(was),
+        };
+        let (mut was, is) = (fields(before), fields(Some(row)));
+        for (field, value) in &mut was {
+            match folded(field, value.take()) {
+                Some(now) => *value = now,
+                None => return false,
+            }
+        }
+        let of_sender = *role == Role::Sender;
+        let kind = match (before, row) {
+            (Some(Row::Delivered(_)), _) => "copy.restored",
+            (_, Row::Delivered(_)) if of_sender => "sent.delivered",
+            (_, Row::Delivered(_)) => "message.delivered",
+            (_, Row::Owed) => "sent.owed",
+        };
+        if was != is || event.kind != kind {
+            return false;
+        }
+    }
+    told.iter().filter(|event| event.kind != "message.refused").count() == changed
+}
+
+/// A row as diffs speak of it.
+fn fields(row: Option<&Row>) -> [(&'static str, serde_json::Value); 3] {
+    let state = row.map(|row| if *row == Row::Owed { "owed" } else { "delivered" });
+    let place = match row {
+        Some(Row::Delivered(place)) => *place,
+        _ => None,
+    };
+    [
+        ("state", state.into()),
+        ("uid_validity", place.map(|(uid_validity, _)| uid_validity).into()),
+        ("uid", place.map(|(_, uid)| uid).into()),
+    ]
 }
 
 impl Statement {
@@ -37,9 +104,12 @@ impl Statement {
                 let started = world.clock;
                 world.attempts.extend(attempts.into_iter().map(|attempt| Attempt { started, ..attempt }));
             }
-            Self::Record { lock, copies, ended } => {
+            Self::Record { lock, copies, ended, told } => {
                 world.about_to_commit();
-                for (key, row) in copies {
+                if !world.several_locks && !tells_what_changes(&copies, &told, world) {
+                    world.breaks("UNTOLD: what a record tells is not what it changes");
+                }
+                for (key, _, row) in copies {
                     if let Some(lock) = lock.filter(|_| world.several_locks) {
                         world.recorded.entry(key).or_insert((lock, world.clock));
                     }
@@ -170,6 +240,7 @@ impl Ledger for Connection<'_> {
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {
         let history = |world: &World, key: &CopyKey| CopyHistory {
             key: *key,
+            owed: matches!(world.copies.get(key), Some(Row::Owed)).then(String::new),
             delivered: match world.copies.get(key) {
                 Some(Row::Delivered(place)) => {
                     Some(DeliveredAt { placement: place.map(|(uid_validity, uid)| Placement { uid_validity, uid }) })
@@ -198,6 +269,7 @@ impl Ledger for Connection<'_> {
         self.ask("look", look, |histories, world, me| {
             for history in histories {
                 world.tell(me, &history.delivered.map(|delivered| placement_parts(delivered.placement)));
+                world.tell(me, &history.owed);
                 world.tell(me, &history.recorded.map(|(lock, age)| (*lock.digest(), age.to_bits())));
                 for open in &history.open_attempts {
                     // The recipient is that of the attempt.
@@ -214,11 +286,17 @@ impl Ledger for Connection<'_> {
                 CopyState::Delivered(placement) => Row::Delivered(placement_parts(placement)),
                 CopyState::Owed(_) => Row::Owed,
             };
-            (copy.key, row)
+            (copy.key, copy.role, row)
         });
+        let told = record.events.iter().map(|event| Told {
+            key: event.key,
+            kind: event.kind.as_str(),
+            diff: event.diff.as_json(),
+        });
+        let told = told.collect();
         let ended = record.ended.iter().map(|ended| (ended.attempt, ended.key)).collect();
         let lock = record.message.as_ref().map(|message| *message.lock.digest());
-        self.carry_out("record", Statement::Record { lock, copies: rows.collect(), ended }).map(drop)
+        self.carry_out("record", Statement::Record { lock, copies: rows.collect(), ended, told }).map(drop)
     }
 
     fn first_attempt_age(&mut self, copies: &[CopyKey]) -> Result<Duration, DatabaseError> {

@@ -28,9 +28,15 @@ enum Event {
     CallerDies(usize),
 }
 
-/// Something happens, or nothing does. `false`: nothing.
-pub fn happens(alive: &[usize], world: &mut World, choice: &mut Choice, left: &mut Left, trace: &mut Trace) -> bool {
-    let kinds = possible(alive, world, *left);
+/// Something happens, or nothing does. `false`: nothing. Who lives, and who of them has a caller.
+pub fn happens(
+    (alive, with_callers): (&[usize], &[usize]),
+    world: &mut World,
+    choice: &mut Choice,
+    left: &mut Left,
+    trace: &mut Trace,
+) -> bool {
+    let kinds = possible(alive, with_callers, world, *left);
     let kind = choice.mishap(kinds.len() + 1);
     let Some(kind) = kind.checked_sub(1) else { return false };
     let event = &kinds[kind][choice.one_of(kinds[kind].len())];
@@ -39,7 +45,7 @@ pub fn happens(alive: &[usize], world: &mut World, choice: &mut Choice, left: &m
 }
 
 /// What can happen, by kind. Nothing that would change nothing is among it.
-fn possible(alive: &[usize], world: &World, left: Left) -> Vec<Vec<Event>> {
+fn possible(alive: &[usize], with_callers: &[usize], world: &World, left: Left) -> Vec<Vec<Event>> {
     let late = world.under_way.iter().enumerate().filter(|(_, it)| it.abandoned).map(|(n, _)| Event::Lands(n));
     let lingering = world.lingering.iter().enumerate().flat_map(|(n, session)| {
         let notices = session.statement.as_ref().map(|_| Event::Notices(n));
@@ -75,7 +81,7 @@ fn possible(alive: &[usize], world: &World, left: Left) -> Vec<Vec<Event>> {
         kinds.push(boxes.map(|(name, _)| Event::Lowered(*name)).collect());
     }
     if left.callers_die > 0 {
-        let living = alive.iter().filter(|process| !world.orphans.contains(process));
+        let living = with_callers.iter().filter(|process| !world.orphans.contains(process));
         kinds.push(living.map(|process| Event::CallerDies(*process)).collect());
     }
     kinds.retain(|events| !events.is_empty());

@@ -11,18 +11,22 @@
 //!     SIMULATION_MISTAKES=1000000 cargo test --profile simulation --test simulation each_mistake -- --nocapture
 //! ```
 //!
-//! `SIMULATION_SCHEDULES` is how many random schedules each scenario runs (default 1,000), `SIMULATION_MISTAKES` how many
-//! at most look for each mistake (default 10,000), `SIMULATION_PREEMPTIONS` and `SIMULATION_RETRIES` how often, in the
-//! exhaustive run, a process may be interrupted and a retry may come early (defaults 1 and 0).
+//! `SIMULATION_SCHEDULES` is how many random schedules each scenario runs (default 1,000; with the service 100),
+//! `SIMULATION_MISTAKES` how many at most look for each mistake (default 10,000), `SIMULATION_PREEMPTIONS` and
+//! `SIMULATION_RETRIES` how often, in the exhaustive run, a process may be interrupted and a retry may come early (defaults 1,
+//! with the service 0, and 0).
 
 mod choice;
 mod database;
 mod environment;
 mod mailbox;
 mod mistake;
+mod process;
 mod promises;
 mod run;
 mod scenario;
+mod service;
+mod service_tests;
 mod world;
 
 use choice::{Choice, Every, Extent, Random};
@@ -44,7 +48,12 @@ fn tell(scenario: &Scenario, choice: &mut Choice) -> String {
 }
 
 fn random(scenario: &Scenario) {
-    let (began, schedules) = (Instant::now(), setting("SIMULATION_SCHEDULES").unwrap_or(1000));
+    random_of(scenario, 1000);
+}
+
+/// The same, with so many schedules in the regular run.
+fn random_of(scenario: &Scenario, regular: u64) {
+    let (began, schedules) = (Instant::now(), setting("SIMULATION_SCHEDULES").unwrap_or(regular));
     let mut twice = 0;
     for seed in 0..schedules {
         match run(scenario, &mut Choice::Random(Random::new(seed)), &mut Trace::default()) {
@@ -326,8 +335,13 @@ fn a_restore_that_does_not_look_is_found() {
 
 /// Two recipients, one fault, and as much as the settings allow.
 fn small(two: Scenario) -> Scenario {
+    small_of(two, 1)
+}
+
+/// The same, with so many preemptions in the regular run.
+fn small_of(two: Scenario, regular: u64) -> Scenario {
     let number = |name, default| usize::try_from(setting(name).unwrap_or(default)).expect("a small number");
-    let (preemptions, hasty_retries) = (number("SIMULATION_PREEMPTIONS", 1), number("SIMULATION_RETRIES", 0));
+    let (preemptions, hasty_retries) = (number("SIMULATION_PREEMPTIONS", regular), number("SIMULATION_RETRIES", 0));
     let faults = number("SIMULATION_FAULTS", 1);
     Scenario { left: Left { faults, preemptions, hasty_retries, ..two.left }, ..two }
 }
@@ -491,10 +505,14 @@ fn random_schedules_where_mistakes_would_show() {
 
 /// Whether some random schedule shows the mistake.
 fn is_found(mistake: Mistake) {
-    let scenarios = where_mistakes_show(Some(mistake));
+    is_found_in(mistake, &where_mistakes_show(Some(mistake)));
+}
+
+/// The same in these scenarios.
+fn is_found_in(mistake: Mistake, scenarios: &[Scenario]) {
     let schedules = setting("SIMULATION_MISTAKES").unwrap_or(10_000);
     for seed in 0..schedules {
-        for scenario in &scenarios {
+        for scenario in scenarios {
             let broken = run(scenario, &mut Choice::Random(Random::new(seed)), &mut Trace::default());
             if let Err(broken) = broken {
                 println!("{mistake:?}: found in schedule {seed} of {:?}: {broken}", scenario.name);

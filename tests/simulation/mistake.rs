@@ -3,10 +3,10 @@
 //! The delivery itself is not touched. Each mistake stands between it and the world, and does to its calls what the
 //! mistaken program would do: skip one, make it too early or too late, or take its answer for another.
 //!
-//! Two of them leave the mailboxes right in the end, because a retry tidies up: reading the journal once, and not asking for
-//! the lock before the last CRLF. They only let two copies stand there for a while, and more often than need be. So these
-//! are held to promises about the moment: the holder of the lock never appends beside another copy, and whoever lost the
-//! lock while his message was on its way does not finish it.
+//! Two of them leave the mailboxes right in the end, because a retry tidies up: reading the journal once, and not
+//! asking for the lock before the last CRLF. They only let two copies stand there for a while, and more often than need
+//! be. So these are held to promises about the moment: the holder of the lock never appends beside another copy, and
+//! whoever lost the lock while his message was on its way does not finish it.
 
 use crate::database::Connection;
 use crate::mailbox::SimulatedMailbox;
@@ -14,7 +14,7 @@ use crate::scenario::Scenario;
 use crate::world::{Name, Row, SETTLE};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::DatabaseError;
-use maildrop_command::delivery::{Deferral, Delivered, Refusal};
+use maildrop_command::delivery::{Deferral, Delivered, Refusal, Verdict};
 use maildrop_command::ledger::{CopyHistory, CopyKey, EndedAttempt, Journal, Ledger, OpenAttempt, Outcome, Record};
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use maildrop_command::mailbox::{
@@ -88,19 +88,41 @@ pub enum Mistake {
     OnlyTheBearersCount,
     /// The end of what was written is taken for the end of the message: nobody asks whether its writer still lives.
     NoLookAtTheCaller,
+    /// A broker takes a heartbeat for READY, as the guide's queue does: a worker that beats while it works gets another
+    /// request.
+    ReadyByHeartbeat,
+    /// A broker gives what a worker had, that is dead or silent, to another one at once.
+    HandedOn,
+    /// A broker lets a message begin before its client has said Go.
+    BeginsWithoutGo,
+    /// A front says one word more to a client of LMTP than there are recipients.
+    OneReplyTooMany,
+    /// A front tells the recipients' verdicts in another order than theirs.
+    RepliesInAnotherOrder,
+}
+
+/// What came of one recipient's delivery.
+pub struct End {
+    pub result: Result<(), String>,
+    /// What the way in is told.
+    pub verdict: Verdict,
 }
 
 /// What becomes of the outcomes, a value for each recipient of a process.
-pub fn outcomes(mistake: Option<Mistake>, results: Vec<Result<Delivered, Refusal>>) -> Vec<Result<(), String>> {
+pub fn outcomes(mistake: Option<Mistake>, results: Vec<Result<Delivered, Refusal>>) -> Vec<End> {
     let one_is_delivered = results.iter().any(Result::is_ok);
-    let outcome = |result: Result<Delivered, Refusal>| match (mistake, result) {
-        (_, Ok(_))
-        | (Some(Mistake::BusyIsDone), Err(Refusal::Deferred(Deferral::Busy(_))))
-        | (Some(Mistake::UnknownIsDone), Err(Refusal::Deferred(Deferral::Unknown(_))))
-        | (Some(Mistake::FailedCopyIsDone), Err(Refusal::Deferred(Deferral::Mailbox(_)))) => Ok(()),
-        (Some(Mistake::OneLeftOut), Err(_)) if one_is_delivered => Ok(()),
-        (_, Err(Refusal::Deferred(Deferral::Busy(_)))) => Err("busy".into()),
-        (_, Err(refusal)) => Err(refusal.to_string()),
+    let outcome = |result: Result<Delivered, Refusal>| {
+        let verdict = result.as_ref().map_or_else(Verdict::from, Verdict::from);
+        let mistaken = || End { result: Ok(()), verdict: Verdict::delivered("INBOX appended") };
+        match (mistake, result) {
+            (_, Ok(_)) => End { result: Ok(()), verdict },
+            (Some(Mistake::BusyIsDone), Err(Refusal::Deferred(Deferral::Busy(_))))
+            | (Some(Mistake::UnknownIsDone), Err(Refusal::Deferred(Deferral::Unknown(_))))
+            | (Some(Mistake::FailedCopyIsDone), Err(Refusal::Deferred(Deferral::Mailbox(_)))) => mistaken(),
+            (Some(Mistake::OneLeftOut), Err(_)) if one_is_delivered => mistaken(),
+            (_, Err(Refusal::Deferred(Deferral::Busy(_)))) => End { result: Err("busy".into()), verdict },
+            (_, Err(refusal)) => End { result: Err(refusal.to_string()), verdict },
+        }
     };
     results.into_iter().map(outcome).collect()
 }
@@ -252,8 +274,8 @@ pub struct MistakenMailbox<'y> {
 }
 
 impl MistakenMailbox<'_> {
-    /// The lowest UIDNEXT that other attempts at this copy have noted, and have not ended. (Down to where a copy is recorded
-    /// it is looked for in any case.)
+    /// The lowest UIDNEXT that other attempts at this copy have noted, and have not ended. (Down to where a copy is
+    /// recorded it is looked for in any case.)
     fn noted(&self, wanted: &Wanted<'_>) -> Option<Position> {
         let (user, name) = self.mailbox.name;
         let key = CopyKey::new(wanted.identity, wanted.role, user, name);

@@ -25,9 +25,9 @@ fn may_stay_owed(scenario: &Scenario, name: Name) -> bool {
     name.1 == "Sent" && scenario.sent_retry_for < A_LONG_TIME
 }
 
-/// A recipient is answered 250, or a process exits 0: it was not told that another one holds the lock, nothing that an earlier run
-/// for the same recipient sent can still come of it, the copy is there, and it is recorded. So is the author's, unless somebody of
-/// the job is to come back.
+/// A recipient is answered 250, or a process exits 0: it was not told that another one holds the lock, nothing that an
+/// earlier run for the same recipient sent can still come of it, the copy is there, and it is recorded. So is the
+/// author's, unless somebody of the job is to come back.
 pub fn delivered(
     scenario: &Scenario,
     process: usize,
@@ -39,7 +39,8 @@ pub fn delivered(
     if world.told_busy.contains(&process) {
         return Err("exit 0 of a process that was told that another one holds the lock".into());
     }
-    let earlier = |number| number != process && scenario.job_of(number) == Some(job);
+    let earlier = |number| number < process && scenario.job_of(number) == Some(job);
+    let number = job;
     let job = &scenario.jobs[job];
     let (own, author) = (inbox(job, recipient, messages), sent(job, messages));
     // Of the author's copy, the one who comes back is the recipient that the journal names.
@@ -52,20 +53,35 @@ pub fn delivered(
     if world.under_way.iter().any(|sent| earlier(sent.process) && concerns(sent)) && !world.forgot {
         return Err("exit 0, and what an earlier run for the same recipient sent may still be carried out".into());
     }
-    for (name, key) in std::iter::once(own).chain(author.filter(|_| nobody_comes_back)) {
+    answered(scenario, (number, recipient), nobody_comes_back, messages, world)
+}
+
+/// Postfix is told that a recipient has its copy: it is there, and it is recorded. So is the author's, unless somebody
+/// of the job is to come back.
+pub fn answered(
+    scenario: &Scenario,
+    (job, recipient): (usize, &'static str),
+    nobody_comes_back: bool,
+    messages: &Messages,
+    world: &World,
+) -> Result<(), String> {
+    let job = &scenario.jobs[job];
+    let author = sent(job, messages).filter(|_| nobody_comes_back);
+    for (name, key) in std::iter::once(inbox(job, recipient, messages)).chain(author) {
         match world.copies.get(&key) {
             Some(Row::Delivered(_)) => {}
             Some(Row::Owed) if may_stay_owed(scenario, name) => continue,
             None if world.forgot => {}
-            other => return Err(format!("exit 0, but the ledger has {other:?} for {name:?}")),
+            other => return Err(format!("exit 0, or 250, but the ledger has {other:?} for {name:?}")),
         }
         is_there(name, key, job, messages, world)?;
     }
     Ok(())
 }
 
-/// A process is deferred. Where nothing has gone wrong, whoever gets the lock delivers; or two could defer to each other for
-/// ever. Only a second alias of one recipient may defer to the first, and a host to one with another namespace.
+/// A process is deferred. Where nothing has gone wrong, whoever gets the lock delivers; or two could defer to each
+/// other for ever. Only a second alias of one recipient may defer to the first, and a host to one with another
+/// namespace.
 pub fn deferred(scenario: &Scenario, process: usize, left: Left, world: &World) -> Result<(), String> {
     if scenario.jobs.iter().any(|job| job.full.is_some()) {
         return Ok(());
@@ -151,9 +167,9 @@ pub fn nothing_cut(cut: &Identity, world: &World) -> Result<(), String> {
     }
 }
 
-/// In doubt a second copy, never none: where an owner or a renumbering had a hand in it, where a forgotten replay left one
-/// behind, where the database forgot, where a sender's copy was given up while its APPEND was still on its way, or where
-/// the store cannot expunge.
+/// In doubt a second copy, never none: where an owner or a renumbering had a hand in it, where a forgotten replay left
+/// one behind, where the database forgot, where a sender's copy was given up while its APPEND was still on its way, or
+/// where the store cannot expunge.
 fn two_are_excused(scenario: &Scenario, name: Name, mailbox: &SimulatedBox, world: &World) -> bool {
     mailbox.owner_acted > 0
         || mailbox.renumbered

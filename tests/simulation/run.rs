@@ -1,49 +1,17 @@
 //! One schedule: processes for one or two messages, in turns, with what goes wrong on the way, and Postfix's retries.
 
 use crate::choice::Choice;
-use crate::database::Connection;
 use crate::environment;
-use crate::mailbox::SimulatedMailbox;
-use crate::mistake::{self, Database, Mistake, MistakenMailbox, Pending};
+use crate::mistake::End;
+use crate::process::{Given, Running};
 use crate::promises;
-use crate::scenario::{A_LONG_TIME, GIVEN_UP, Job, Left, Scenario, lock_name};
-use crate::world::{Fate, Lingering, Name, Point, SETTLE, World};
-use corosensei::stack::DefaultStack;
-use corosensei::{Coroutine, CoroutineResult};
-use maildrop_command::delivery::{self, Caller, Delivery, NoCaller, OwedCopy, Policy, Stages, Whose};
+use crate::scenario::{A_LONG_TIME, By, GIVEN_UP, Job, Left, Scenario};
+use crate::service::{Around, Effect, Service};
+use crate::world::{Fate, Lingering, Point, World};
 use maildrop_command::message::Message;
-use maildrop_command::message::Role;
 use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
-use std::time::Duration;
-use time::OffsetDateTime;
-
-/// It returns what came of each recipient.
-type Routine = Coroutine<Fate, Point, Vec<Result<(), String>>>;
-
-struct Running {
-    number: usize,
-    job: usize,
-    /// The recipients that it delivers to, by their places in the job.
-    recipients: Vec<usize>,
-    at: Point,
-    routine: Option<Routine>,
-}
-
-thread_local! {
-    /// Stacks that coroutines have left: to map a new one for each would cost more than most deliveries.
-    static STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if let Some(mut routine) = self.routine.take() {
-            routine.force_unwind();
-            STACKS.with_borrow_mut(|stacks| stacks.push(routine.into_stack()));
-        }
-    }
-}
 
 /// What happened, for people; kept only where somebody will read it.
 #[derive(Debug, Default)]
@@ -72,10 +40,10 @@ pub enum Ended {
 }
 
 /// Two messages that bear one Message-ID, for whoever needs the second; and the beginning of the first.
-pub type Messages = [Message; 3];
+pub type Messages = [Rc<Message>; 3];
 
 /// Which of them is the beginning of one.
-const CUT: usize = 2;
+pub const CUT: usize = 2;
 
 fn messages() -> Rc<Messages> {
     thread_local! {
@@ -90,7 +58,7 @@ fn make_messages() -> Messages {
             "Delivered-To: someone\nFrom: lisa@gmail.com\nTo: scuba@mail.axial.net, doug@mail.axial.net\n\
              Message-ID: <123-abc@mail.google.com>\n\n{body}\n"
         );
-        Message::receive(raw.into_bytes()).expect("it is not empty")
+        Rc::new(Message::receive(raw.into_bytes()).expect("it is not empty"))
     };
     [message("Hello"), message("Something else under the same name"), message("He")]
 }
@@ -101,15 +69,28 @@ struct Schedule<'s> {
     world: Rc<RefCell<World>>,
     messages: Rc<Messages>,
     running: Vec<Running>,
+    /// Fronts, brokers, workers and whoever talks with them; `None` where each job is a process of its own.
+    service: Option<Service<'s>>,
     /// Jobs that were deferred, or whose process died.
     waiting: Vec<usize>,
     /// Which recipients of each job are delivered.
     done: Vec<Vec<bool>>,
-    /// How often each job was started.
+    /// How often Postfix has tried each job.
+    tried: Vec<usize>,
+    /// How many processes have delivered for each job, or died of it.
     started: Vec<usize>,
     left: Left,
     /// Who went on last.
-    last: Option<usize>,
+    last: Option<Who>,
+}
+
+/// Who may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Who {
+    /// The process of this number.
+    Process(usize),
+    /// The program that pipe(8) has started for this job, and that asks the service.
+    Client(usize),
 }
 
 /// Runs one schedule to its end; `Err` says which promise was broken.
@@ -126,166 +107,286 @@ pub fn run(scenario: &Scenario, choice: &mut Choice, trace: &mut Trace) -> Resul
         world: Rc::new(RefCell::new(world)),
         messages,
         running: Vec::new(),
+        service: None,
         waiting: Vec::new(),
         done: scenario.jobs.iter().map(|job| vec![false; job.recipients.len()]).collect(),
+        tried: vec![0; scenario.jobs.len()],
         started: vec![0; scenario.jobs.len()],
         left: scenario.left,
         last: None,
     };
+    if scenario.jobs.iter().any(|job| job.by != By::Pipe) {
+        schedule.service = Some(Service::new(scenario));
+        schedule.serve(choice, trace, Service::start_all)?;
+    }
     for job in 0..scenario.jobs.len() {
-        schedule.start(job);
+        schedule.start(job, choice, trace)?;
     }
     for _ in 0..3000 {
         if choice.known(|| schedule.state()) {
             return Ok(Ended::SeenBefore);
         }
-        if schedule.running.is_empty() {
-            environment::settle(&mut schedule.world.borrow_mut(), choice, trace);
-            if schedule.waiting.is_empty() {
-                let world = schedule.world.borrow();
-                promises::ended(scenario, &schedule.done, &schedule.messages, &world)?;
-                promises::nothing_cut(schedule.messages[CUT].identity(), &world)?;
-                return Ok(Ended::AllDone { was_there_twice: world.was_there_twice });
-            }
-            // Nobody runs any more, and Postfix's retry comes after `settle`: whatever a dead process had sent has been
-            // carried out by then, or never will be.
-            for job in std::mem::take(&mut schedule.waiting) {
-                trace.say(|| format!("retry of job {job}"));
-                schedule.start(job);
-            }
-            schedule.last = None;
-        } else {
-            schedule.step(choice, trace)?;
+        let able = schedule.able();
+        if !able.is_empty() {
+            schedule.step(&able, choice, trace)?;
+            continue;
         }
+        // Nobody can go on. Somebody may wait for the service.
+        if schedule.service.is_some() && schedule.serve(choice, trace, Service::waits)? {
+            continue;
+        }
+        environment::settle(&mut schedule.world.borrow_mut(), choice, trace);
+        if schedule.waiting.is_empty() {
+            let world = schedule.world.borrow();
+            promises::ended(scenario, &schedule.done, &schedule.messages, &world)?;
+            promises::nothing_cut(schedule.messages[CUT].identity(), &world)?;
+            schedule.service.as_ref().map_or(Ok(()), Service::ended)?;
+            return Ok(Ended::AllDone { was_there_twice: world.was_there_twice });
+        }
+        if schedule.service.is_some() {
+            schedule.serve(choice, trace, Service::settled)?;
+        }
+        // Nobody runs any more, and Postfix's retry comes after `settle`: whatever a dead process had sent has been
+        // carried out by then, or never will be.
+        for job in std::mem::take(&mut schedule.waiting) {
+            trace.say(|| format!("retry of job {job}"));
+            schedule.start(job, choice, trace)?;
+        }
+        schedule.last = None;
     }
     Err("it does not end".into())
 }
 
-impl Schedule<'_> {
+impl<'s> Schedule<'s> {
     /// Everything that what follows can depend on.
     fn state(&self) -> u64 {
         let mut hash = DefaultHasher::new();
         for process in &self.running {
-            (process.number, process.job, process.at).hash(&mut hash);
+            (process.number, process.job, process.at, process.worker, &process.recipients).hash(&mut hash);
         }
-        (&self.waiting, &self.done, &self.started, self.left, self.last).hash(&mut hash);
+        (&self.waiting, &self.done, &self.tried, &self.started, self.left, self.last).hash(&mut hash);
+        if let Some(service) = &self.service {
+            service.hash_state(&mut hash);
+        }
         self.world.borrow().hash_state(&mut hash, self.scenario.sent_retry_for < A_LONG_TIME);
         hash.finish()
     }
 
-    fn start(&mut self, job: usize) {
-        let number = self.scenario.number_of(job, self.started[job]);
-        self.started[job] += 1;
-        if self.scenario.is_cut(number) {
-            self.world.borrow_mut().orphans.insert(number);
-        }
+    /// Postfix hands a job over.
+    fn start(&mut self, job: usize, choice: &mut Choice, trace: &mut Trace) -> Result<(), String> {
+        let cut = self.scenario.jobs[job].cut && self.tried[job] == 0;
         let recipients: Vec<usize> = (0..self.done[job].len()).filter(|&place| self.is_left(job, place)).collect();
-        let (world, messages) = (Rc::clone(&self.world), Rc::clone(&self.messages));
-        let mut routine = process(number, self.scenario, job, &recipients, world, messages);
-        match routine.resume(Fate::Go) {
-            CoroutineResult::Yield(at) => {
-                self.running.push(Running { number, job, recipients, at, routine: Some(routine) });
+        self.tried[job] += 1;
+        let message = Rc::clone(&self.messages[if cut { CUT } else { self.scenario.jobs[job].message }]);
+        match self.scenario.jobs[job].by {
+            By::Pipe => self.begin(Given { number: 0, job, recipients, cut, worker: None, message }, cut),
+            By::Lmtp(host) => {
+                self.serve(choice, trace, |service, around| service.lmtp(host, job, recipients, &message, around))?;
             }
-            CoroutineResult::Return(_) => unreachable!("a delivery makes at least one call"),
+            By::Client(host) => {
+                self.serve(choice, trace, |service, around| {
+                    service.client(host, job, recipients, &message, cut, around)
+                })?;
+            }
         }
+        Ok(())
     }
 
-    /// Something happens by itself, or a process goes on to its next stop.
-    fn step(&mut self, choice: &mut Choice, trace: &mut Trace) -> Result<(), String> {
+    /// A process begins. An orphan's caller has died.
+    fn begin(&mut self, given: Given, orphan: bool) {
+        let number = self.scenario.number_of(given.job, self.started[given.job]);
+        self.started[given.job] += 1;
+        if orphan {
+            self.world.borrow_mut().orphans.insert(number);
+        }
+        self.running.push(Running::begin(Given { number, ..given }, self.scenario, &self.world));
+    }
+
+    /// Asks the service, and does what comes of it.
+    fn serve<T>(
+        &mut self,
+        choice: &mut Choice,
+        trace: &mut Trace,
+        ask: impl FnOnce(&mut Service<'s>, &mut Around<'_>) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let Some(service) = &mut self.service else { unreachable!("whoever asks it has looked for it") };
+        let answer = ask(service, &mut Around { choice, left: &mut self.left, trace })?;
+        while let Some(effect) = self.service.as_mut().and_then(Service::next_effect) {
+            match effect {
+                Effect::Begin { worker, job, recipients, cut, message } => {
+                    self.begin(Given { number: 0, job, recipients, cut, worker: Some(worker), message }, false);
+                }
+                Effect::Alone { job, recipients, cut, orphan, message } => {
+                    self.begin(Given { number: 0, job, recipients, cut, worker: None, message }, orphan);
+                }
+                Effect::Told { job, told } => self.told(job, &told, trace)?,
+                Effect::Deferred { job } => self.is_deferred(job),
+                Effect::Kill { worker } => {
+                    if let Some(which) = self.running.iter().position(|it| it.worker == Some(worker)) {
+                        let Running { number, at, .. } = self.running[which];
+                        let noticed = !self.may_linger(number, at) || choice.mishap(2) == 0;
+                        self.dies(which, noticed);
+                    }
+                    let service = self.service.as_mut().expect("it was asked");
+                    service.worker_died(worker, &mut Around { choice, left: &mut self.left, trace })?;
+                }
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Postfix hears what became of a job's recipients, by their places.
+    fn told(&mut self, job: usize, told: &[(usize, bool)], trace: &mut Trace) -> Result<(), String> {
+        for &(place, _) in told.iter().filter(|(_, delivered)| *delivered) {
+            self.done[job][place] = true;
+        }
+        let all = self.done[job].iter().all(|done| *done);
+        for &(place, delivered) in told {
+            let recipient = self.scenario.jobs[job].recipients[place];
+            trace.say(|| {
+                let word = if delivered { "delivered" } else { "deferred" };
+                format!("job {job}: Postfix hears that {recipient} is {word}")
+            });
+            if delivered {
+                promises::answered(self.scenario, (job, recipient), all, &self.messages, &self.world.borrow())?;
+            }
+        }
+        if !all {
+            self.is_deferred(job);
+        }
+        Ok(())
+    }
+
+    /// Who can go on.
+    fn able(&self) -> Vec<Who> {
+        let stands_still = |worker: usize| self.service.as_ref().is_some_and(|service| service.is_stopped(worker));
+        let running = self.running.iter().filter(|process| !process.worker.is_some_and(stands_still));
+        let clients = self.service.iter().flat_map(Service::able_clients);
+        running.map(|process| Who::Process(process.number)).chain(clients.map(Who::Client)).collect()
+    }
+
+    /// Something happens by itself, or somebody goes on to his next stop.
+    fn step(&mut self, able: &[Who], choice: &mut Choice, trace: &mut Trace) -> Result<(), String> {
         if self.left.hasty_retries > 0
             && let Some(which) = choice.of(self.waiting.len() + 1).checked_sub(1)
         {
             self.left.hasty_retries -= 1;
             let job = self.waiting.remove(which);
             trace.say(|| format!("hasty retry of job {job}"));
-            self.start(job);
-            return Ok(());
+            return self.start(job, choice, trace);
         }
         let alive: Vec<usize> = self.running.iter().map(|process| process.number).collect();
-        if environment::happens(&alive, &mut self.world.borrow_mut(), choice, &mut self.left, trace) {
+        let with_callers = self.running.iter().filter(|process| process.worker.is_none());
+        let with_callers: Vec<usize> = with_callers.map(|process| process.number).collect();
+        let mut world = self.world.borrow_mut();
+        if environment::happens((&alive, &with_callers), &mut world, choice, &mut self.left, trace) {
+            return Ok(());
+        }
+        drop(world);
+        if self.service.is_some() && self.serve(choice, trace, Service::happens)? {
             return Ok(());
         }
         // Who goes on: the last one, or somebody else.
-        let here = self.running.iter().position(|process| Some(process.number) == self.last);
+        let here = able.iter().position(|who| Some(*who) == self.last);
         let which = match here {
-            Some(here) if self.left.preemptions == 0 || self.running.len() == 1 => here,
+            Some(here) if self.left.preemptions == 0 || able.len() == 1 => here,
             Some(here) => {
-                let picked = (here + choice.of(self.running.len())) % self.running.len();
+                let picked = (here + choice.of(able.len())) % able.len();
                 self.left.preemptions -= usize::from(picked != here);
                 picked
             }
-            None => choice.of(self.running.len()),
+            None => choice.of(able.len()),
         };
-        let Running { number, job, at, .. } = self.running[which];
-        self.last = Some(number);
+        self.last = Some(able[which]);
+        match able[which] {
+            Who::Process(number) => self.goes_on(number, choice, trace),
+            Who::Client(job) => self.serve(choice, trace, |service, around| service.client_goes_on(job, around)),
+        }
+    }
+
+    /// A process goes on to its next stop.
+    fn goes_on(&mut self, number: usize, choice: &mut Choice, trace: &mut Trace) -> Result<(), String> {
+        let which = self.running.iter().position(|it| it.number == number).expect("it was found able");
+        let Running { job, at, worker, .. } = self.running[which];
         let strike = self.strike(number, at, choice);
         let side = if at.after { "after" } else { "before" };
         trace.say(|| format!("process {number} (job {job}) {side} {}: {strike:?}", at.call));
         match strike {
             Strike::Dies { noticed } => {
-                let mut died = self.running.remove(which);
-                if !noticed {
-                    self.leave_unnoticed(&mut died);
+                self.dies(which, noticed);
+                match worker {
+                    None => self.is_deferred(job),
+                    Some(worker) => {
+                        self.serve(choice, trace, |service, around| service.worker_died(worker, around))?;
+                    }
                 }
-                drop(died);
-                self.world.borrow_mut().is_gone(number);
-                self.is_deferred(job);
             }
             Strike::Meets(fate) => {
-                let result = {
-                    let process = &mut self.running[which];
-                    match process.routine.as_mut().expect("it runs").resume(fate) {
-                        CoroutineResult::Yield(at) => {
-                            process.at = at;
-                            return Ok(());
-                        }
-                        CoroutineResult::Return(result) => result,
-                    }
-                };
-                let recipients = std::mem::take(&mut self.running[which].recipients);
-                drop(self.running.remove(which));
-                let unheard = self.world.borrow().orphans.contains(&number);
-                let whole = !self.scenario.is_cut(number);
-                // All hear it at once.
-                for (&place, _) in recipients.iter().zip(&result).filter(|(_, result)| result.is_ok()) {
-                    self.done[job][place] = whole && !unheard;
-                }
-                // As far as this process knows.
-                let known = |place: usize| !self.is_left(job, place) || recipients.contains(&place);
-                let nobody_comes_back = result.iter().all(Result::is_ok) && (0..self.done[job].len()).all(known);
-                for (&place, result) in recipients.iter().zip(&result) {
-                    let recipient = self.scenario.jobs[job].recipients[place];
-                    match result {
-                        Ok(()) if !whole => {
-                            trace.say(|| format!("{recipient} is delivered, cut short, and nobody hears of it"));
-                        }
-                        Ok(()) => {
-                            trace.say(|| format!("job {job}: {recipient} is delivered"));
-                            let (scenario, world) = (self.scenario, self.world.borrow());
-                            let who = (job, recipient);
-                            promises::delivered(scenario, number, who, nobody_comes_back, &self.messages, &world)?;
-                        }
-                        Err(why) => {
-                            trace.say(|| format!("job {job}: {recipient} is deferred: {why}"));
-                            if !unheard {
-                                promises::deferred(self.scenario, number, self.left, &self.world.borrow())?;
-                            }
-                        }
+                if let Some(ends) = self.running[which].go_on(fate) {
+                    self.ends(which, &ends, trace)?;
+                    if let Some(worker) = worker {
+                        self.serve(choice, trace, |service, around| service.finished(worker, &ends, around))?;
                     }
                 }
-                if (0..self.done[job].len()).any(|place| self.is_left(job, place)) {
-                    self.is_deferred(job);
-                }
-                self.world.borrow_mut().is_gone(number);
             }
         }
+        Ok(())
+    }
+
+    fn dies(&mut self, which: usize, noticed: bool) {
+        let mut died = self.running.remove(which);
+        if !noticed {
+            self.leave_unnoticed(&mut died);
+        }
+        let number = died.number;
+        drop(died);
+        self.world.borrow_mut().is_gone(number);
+    }
+
+    /// A process has ended, and says what came of each recipient.
+    fn ends(&mut self, which: usize, ends: &[End], trace: &mut Trace) -> Result<(), String> {
+        let Running { number, job, cut, worker, .. } = self.running[which];
+        let recipients = std::mem::take(&mut self.running[which].recipients);
+        drop(self.running.remove(which));
+        let unheard = self.world.borrow().orphans.contains(&number);
+        // All hear it at once; but for what a worker has done, of which others tell.
+        for (&place, _) in recipients.iter().zip(ends).filter(|(_, end)| worker.is_none() && end.result.is_ok()) {
+            self.done[job][place] = !cut && !unheard;
+        }
+        // As far as this process knows.
+        let known = |place: usize| !self.is_left(job, place) || recipients.contains(&place);
+        let nobody_comes_back = ends.iter().all(|end| end.result.is_ok()) && (0..self.done[job].len()).all(known);
+        for (&place, end) in recipients.iter().zip(ends) {
+            let recipient = self.scenario.jobs[job].recipients[place];
+            match &end.result {
+                Ok(()) if cut => {
+                    trace.say(|| format!("{recipient} is delivered, cut short, and nobody hears of it"));
+                }
+                Ok(()) => {
+                    trace.say(|| format!("job {job}: {recipient} is delivered"));
+                    let (scenario, world) = (self.scenario, self.world.borrow());
+                    let who = (job, recipient);
+                    promises::delivered(scenario, number, who, nobody_comes_back, &self.messages, &world)?;
+                }
+                Err(why) => {
+                    trace.say(|| format!("job {job}: {recipient} is deferred: {why}"));
+                    if !unheard {
+                        promises::deferred(self.scenario, number, self.left, &self.world.borrow())?;
+                    }
+                }
+            }
+        }
+        if worker.is_none() && (0..self.done[job].len()).any(|place| self.is_left(job, place)) {
+            self.is_deferred(job);
+        }
+        self.world.borrow_mut().is_gone(number);
         Ok(())
     }
 
     /// Whether a recipient is still to be delivered to: neither delivered, nor given up.
     fn is_left(&self, job: usize, place: usize) -> bool {
         let Job { recipients, full, .. } = &self.scenario.jobs[job];
-        let given_up = *full == Some(recipients[place]) && self.started[job] > GIVEN_UP;
+        let given_up = *full == Some(recipients[place]) && self.tried[job] > GIVEN_UP;
         !self.done[job][place] && !given_up
     }
 
@@ -300,21 +401,16 @@ impl Schedule<'_> {
         if self.left.faults == 0 {
             return Strike::Meets(Fate::Go);
         }
-        let world = self.world.borrow();
         let mut strikes = vec![Strike::Dies { noticed: true }, Strike::Meets(Fate::Lose)];
         if !at.after && self.scenario.refusals && matches!(at.call, "position" | "append" | "find") {
             strikes.push(Strike::Meets(Fate::Refuse));
         }
-        // It makes a difference where the session has something left to do, or to hold on to.
-        let linger = world.holds(process) || (at.is_asking_for_a_change() && !world.severed.contains(&process));
-        let lingers = world.lingering.iter().any(|session| session.process == process);
-        if linger && !lingers {
+        if self.may_linger(process, at) {
             strikes.push(Strike::Dies { noticed: false });
             if at.database {
                 strikes.push(Strike::Meets(Fate::LoseUnnoticed));
             }
         }
-        drop(world);
         match choice.mishap(strikes.len() + 1).checked_sub(1) {
             None => Strike::Meets(Fate::Go),
             Some(which) => {
@@ -324,12 +420,20 @@ impl Schedule<'_> {
         }
     }
 
+    /// Whether it makes a difference that the database server does not notice the end of a process: its session has
+    /// something left to do, or to hold on to.
+    fn may_linger(&self, process: usize, at: Point) -> bool {
+        let world = self.world.borrow();
+        let linger = world.holds(process) || (at.is_asking_for_a_change() && !world.severed.contains(&process));
+        linger && world.lingering.iter().all(|session| session.process != process)
+    }
+
     /// A process dies, and the database server does not notice: it goes on with what it was sent, and with the lock.
     fn leave_unnoticed(&mut self, died: &mut Running) {
         if died.at.is_asking_for_a_change() {
-            // It hears that the connection is lost, goes on to its next stop, and dies there; without a database it changes
-            // nothing on the way.
-            if let CoroutineResult::Yield(_) = died.routine.as_mut().expect("it runs").resume(Fate::LoseUnnoticed) {}
+            // It hears that the connection is lost, goes on to its next stop, and dies there; without a database it
+            // changes nothing on the way.
+            let _ = died.go_on(Fate::LoseUnnoticed);
         } else {
             self.world.borrow_mut().lingering.push(Lingering { process: died.number, statement: None });
         }
@@ -347,85 +451,4 @@ impl Point {
     fn is_asking_for_a_change(self) -> bool {
         self.database && !self.after && matches!(self.call, "journal" | "acquire" | "record" | "release")
     }
-}
-
-/// Whoever handed a process its message.
-#[derive(Debug)]
-struct SimulatedCaller {
-    number: usize,
-    world: Rc<RefCell<World>>,
-}
-
-impl Caller for SimulatedCaller {
-    fn is_gone(&self) -> bool {
-        let mut world = self.world.borrow_mut();
-        let gone = world.orphans.contains(&self.number);
-        world.tell(self.number, &gone);
-        gone
-    }
-}
-
-/// One process: the real delivery, on simulated servers.
-fn process(
-    number: usize,
-    scenario: &Scenario,
-    job: usize,
-    recipients: &[usize],
-    world: Rc<RefCell<World>>,
-    messages: Rc<Messages>,
-) -> Routine {
-    let recipients: Vec<&'static str> = recipients.iter().map(|&place| scenario.jobs[job].recipients[place]).collect();
-    let (job, sent_retry_for, mistake) = (scenario.jobs[job].clone(), scenario.sent_retry_for, scenario.mistake);
-    let cut = scenario.is_cut(number);
-    let stack = STACKS.with_borrow_mut(Vec::pop).unwrap_or_default();
-    Coroutine::with_stack(stack, move |yielder, _| {
-        let message = &messages[if cut { CUT } else { job.message }];
-        let policy = Policy {
-            lock_wait: Duration::ZERO,
-            settle: Duration::from_millis(SETTLE.unsigned_abs()),
-            sent_retry_for,
-            batch_patience: Duration::from_secs(60),
-            over_quota_refuses: false,
-            look_in_sent: false,
-            keep_source_up_to: 0,
-        };
-        let caller = SimulatedCaller { number, world: Rc::clone(&world) };
-        let delivery = Delivery {
-            message,
-            sender: "lisa@gmail.com",
-            recipients: &recipients.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            queue_id: None,
-            lock: &lock_name(job.namespace),
-            attempt: Scenario::attempt_of(number),
-            host: "mx1",
-            pid: 1,
-            arrived: OffsetDateTime::UNIX_EPOCH,
-            policy: &policy,
-            caller: if mistake == Some(Mistake::NoLookAtTheCaller) { &NoCaller } else { &caller },
-            restore: job.restore,
-        };
-        let pending = Pending::default();
-        let mut mailboxes: Vec<Name> = recipients.iter().map(|&recipient| (recipient, "INBOX")).collect();
-        mailboxes.extend(job.sent.then_some(("lisa", "Sent")));
-        let mut mailboxes: Vec<(Name, MistakenMailbox<'_>)> = mailboxes
-            .into_iter()
-            .map(|name| {
-                let mut mailbox = SimulatedMailbox::new(name, number, Rc::clone(&world), yielder);
-                mailbox.full = name.1 == "INBOX" && job.full == Some(name.0);
-                (name, MistakenMailbox { mailbox, mistake, pending: Rc::clone(&pending), pretended: None })
-            })
-            .collect();
-        let owed = mailboxes.iter_mut().enumerate().map(|(place, (name, mailbox))| OwedCopy {
-            role: if place < recipients.len() { Role::Recipient } else { Role::Sender },
-            whose: if place < recipients.len() { Whose::Recipients(vec![place]) } else { Whose::Authors },
-            user: name.0.into(),
-            mailbox_name: name.1.into(),
-            mailbox: Ok(mailbox),
-        });
-        let owed = owed.collect();
-        let connection = Connection { number, world: Rc::clone(&world), yielder, alive: true };
-        let mut database = Database::new(connection, mistake, Rc::clone(&pending));
-        let results = delivery::deliver(&delivery, &mut database, owed, &mut Stages::default());
-        mistake::outcomes(mistake, results)
-    })
 }

@@ -32,6 +32,8 @@ pub struct Scenario {
     pub sent_retry_for: Duration,
     /// A mistake that every process makes.
     pub mistake: Option<Mistake>,
+    /// How many workers each host has, where there is a service.
+    pub workers: usize,
 }
 
 /// What has happened before a schedule begins. Everything can come about within a schedule, too; but the removal of a second
@@ -187,6 +189,14 @@ pub struct Left {
     pub lowerings: usize,
     /// Whoever handed a message over dies when all of it is written, and does not hear what becomes of it.
     pub callers_die: usize,
+    /// A front dies with all that it has in hand, and the master starts another.
+    pub fronts_die: usize,
+    /// A worker stands still, and is silent.
+    pub stops: usize,
+    /// Some seconds pass in the midst of it.
+    pub passes: usize,
+    /// What a client says to a front arrives late.
+    pub late_words: usize,
 }
 
 /// One message for its envelope recipients: one by pipe(8), or several by LMTP.
@@ -205,6 +215,18 @@ pub struct Job {
     pub full: Option<&'static str>,
     /// Whether its first process gets the beginning of the message only: whoever wrote it has died half-way.
     pub cut: bool,
+    pub by: By,
+}
+
+/// How a job comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// pipe(8) starts a process that delivers.
+    Pipe,
+    /// lmtp(8) hands it to the front of this host.
+    Lmtp(usize),
+    /// pipe(8) starts a program that hands it to the front of this host, and delivers only where there is none.
+    Client(usize),
 }
 
 /// The namespace of every host, unless a scenario says otherwise.
@@ -225,6 +247,7 @@ pub fn to_all(recipients: &[&'static str]) -> Job {
         namespace: NAMESPACE,
         full: None,
         cut: false,
+        by: By::Pipe,
     }
 }
 
@@ -254,11 +277,16 @@ pub fn two_recipients(engine: Engine) -> Scenario {
             mailboxes_deleted: 0,
             lowerings: 0,
             callers_die: 0,
+            fronts_die: 0,
+            stops: 0,
+            passes: 0,
+            late_words: 0,
         },
         refusals: false,
         one_moment: false,
         sent_retry_for: A_LONG_TIME,
         mistake: None,
+        workers: 1,
     }
 }
 
@@ -276,11 +304,6 @@ impl Scenario {
     /// Whether its hosts have different namespaces.
     pub fn has_several_locks(&self) -> bool {
         self.jobs.iter().any(|job| job.namespace != NAMESPACE)
-    }
-
-    /// Whether a process was given no more than the beginning of its message.
-    pub fn is_cut(&self, process: usize) -> bool {
-        self.jobs.get(process).is_some_and(|job| job.cut)
     }
 
     /// The job that a process runs; `None` for one that died before it all began.

@@ -195,6 +195,18 @@ impl Database {
         self.execute(&format!("INSERT INTO addresses (address, imap_user) VALUES ({values})"));
     }
 
+    /// Somebody who is told of everything.
+    pub fn subscribe(&mut self) {
+        self.execute(if self.engine.is_postgres() {
+            "INSERT INTO subscriptions (id, owner, callback_url, callback_digest, resource, created_at, updated_at) \
+             VALUES (gen_random_uuid(), 'test', 'https://example.com/', decode(repeat('00', 32), 'hex'), 'all', now(), now())"
+        } else {
+            "INSERT INTO subscriptions (id, owner, callback_url, callback_digest, target_digest, resource, types, description, \
+             created_at, updated_at) VALUES (UNHEX(REPLACE(UUID(), '-', '')), 'test', 'https://example.com/', REPEAT('a', 32), \
+             REPEAT('b', 32), 'all', '[]', '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6))"
+        });
+    }
+
     /// A role that may read the table `addresses` and nothing else, as the recipients' map of Postfix wants it.
     pub fn create_reader_of_addresses(&mut self, role: &str, password: &str) {
         let role = self.create_role(role, password);
@@ -217,6 +229,16 @@ impl Database {
         );
     }
 
+    /// A role with what `sql/*/grants-notify.sql` gives, and no more.
+    pub fn create_notifier(&mut self, role: &str, password: &str) {
+        let role = self.create_role(role, password);
+        self.grant(
+            &role,
+            include_str!("../../sql/postgres/grants-notify.sql"),
+            include_str!("../../sql/mysql/grants-notify.sql"),
+        );
+    }
+
     /// The same with the rights of deliveries: for `replay`.
     pub fn create_operator_who_delivers(&mut self, role: &str, password: &str) {
         let role = self.create_role(role, password);
@@ -232,7 +254,8 @@ impl Database {
         let grants = if self.engine.is_postgres() {
             postgres.replace(":\"role\"", role)
         } else {
-            let mysql = mysql.replace("'maildrop_operator'@'%'", role).replace("'maildrop'@'%'", role);
+            let mysql = mysql.replace("'maildrop_operator'@'%'", role).replace("'maildrop_notify'@'%'", role);
+            let mysql = mysql.replace("'maildrop'@'%'", role);
             mysql.replace("maildrop.", &format!("{}.", self.name))
         };
         let lines: Vec<&str> = grants.lines().filter(|line| !line.starts_with("--")).collect();

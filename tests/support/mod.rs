@@ -9,6 +9,7 @@ pub mod imap_server;
 pub mod lmtp;
 pub mod mail_hosts;
 pub mod not_run;
+pub mod old_keys;
 pub mod own_server;
 pub mod pages;
 pub mod past;
@@ -21,6 +22,7 @@ pub mod run;
 #[macro_use]
 pub mod scene;
 pub mod service;
+pub mod service_run;
 pub mod smtp;
 pub mod standby;
 pub mod two_addresses;

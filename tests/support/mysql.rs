@@ -4,9 +4,10 @@ use crate::support;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::base::secret::Secret;
-use maildrop_command::database::{Client, MysqlDatabase, Server, Tls};
+use maildrop_command::database::{Client, Limits, MysqlDatabase, Server, Tls};
+use maildrop_command::ledger::event::{Standing, change};
 use maildrop_command::ledger::{
-    CopyKey, CopyRecord, CopyState, EndedAttempt, Journal, JournalCopy, MessageRecord, Outcome, Record,
+    CopyKey, CopyRecord, CopyState, EndedAttempt, EventRecord, Journal, JournalCopy, MessageRecord, Outcome, Record,
 };
 use maildrop_command::lock::LockName;
 use maildrop_command::mailbox::Position;
@@ -65,6 +66,8 @@ impl TestDatabase {
             user: USER.into(),
             password: Some(Secret::new(PASSWORD.into())),
             tls: Tls::Off,
+            limits: Limits::default(),
+            seen: None,
         }
     }
 
@@ -266,6 +269,32 @@ impl Mail {
             message: Some(self.message()),
             copies: vec![self.inbox_copy(inbox), self.sent_copy(sent)],
             ended: self.ended("delivered"),
+            events: [self.inbox_copy(inbox), self.sent_copy(sent)].map(|copy| self.event(&copy)).into(),
+        }
+    }
+
+    /// What there is to tell of a copy of which nothing was known.
+    fn event<'a>(&'a self, copy: &CopyRecord<'a>) -> EventRecord<'a> {
+        let standing = match copy.state {
+            CopyState::Delivered(placement) => Standing::Delivered(placement),
+            CopyState::Owed(reason) => Standing::Owed(reason),
+        };
+        let (kind, diff) = change(copy.role, None, standing).unwrap();
+        EventRecord {
+            event: Uuid::now_v7(),
+            kind,
+            key: copy.key,
+            role: copy.role,
+            user: copy.user,
+            mailbox: copy.mailbox,
+            recipient: copy.recipient,
+            identity: &self.identity,
+            message_id: &self.message_id,
+            manner: None,
+            attempt: Some(self.attempt),
+            queue_id: None,
+            host: "mx1.example.com",
+            diff,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A server of one test's own, to be killed, to be stopped and to be cut off: a container of a shared server's image, on the
 //! same network, at an address that it keeps.
 
-use crate::support::database::{Connection, Engine};
+use crate::support::database::{ADMINISTRATOR, Connection, Engine};
 use crate::support::program::wait_until;
 use crate::support::{container, env, server};
 use std::fs::File;
@@ -44,6 +44,30 @@ impl OwnServer {
         Self::start_one(Kind::Database(Engine::Postgres17), name, &[])
     }
 
+    /// A standby of such a server, of the same version, which begins as its copy.
+    pub fn standby_of(primary: &Self, name: &str) -> Self {
+        // Beside what the image allows: replication is a permission of its own.
+        primary.start_inside("echo 'host replication all all scram-sha-256' >>/srv/data/pg_hba.conf");
+        let mut session = Connection::open_at(Engine::Postgres17, &primary.address(), None);
+        wait_until("replication is allowed", || {
+            let rules = "SELECT type FROM pg_hba_file_rules WHERE database = '{replication}' AND address = 'all'";
+            !session.texts(rules).is_empty()
+        });
+        session.execute("SELECT pg_reload_conf()");
+        // The server has been told, and reads it in its own time.
+        let copy = format!(
+            "set -e; if [ ! -e /srv/copied ]; then export PGPASSWORD={password}; rm -rf /srv/data; until \
+             /usr/lib/postgresql/*/bin/pg_basebackup --write-recovery-conf --wal-method=stream --checkpoint=fast \
+             --dbname='host={host} user={user} application_name=standby' --pgdata=/srv/data; do rm -rf /srv/data; sleep 0.1; done; \
+             chown -R postgres: /srv/data; chmod 700 /srv/data; touch /srv/copied; fi; \
+             exec /start/postgres /srv 0.0.0.0 5432",
+            host = primary.address().0,
+            user = ADMINISTRATOR.0,
+            password = ADMINISTRATOR.1,
+        );
+        Self::start_with(Kind::Database(Engine::Postgres17), name, &["--entrypoint", "bash"], &["-c", &copy])
+    }
+
     /// A mailbox store.
     pub fn dovecot() -> Self {
         Self::start_one(Kind::Dovecot, "DOVECOT", &[])
@@ -54,7 +78,17 @@ impl OwnServer {
         Self::start_one(Kind::Pooler, "PGBOUNCER", &[])
     }
 
+    /// A PgBouncer before this one.
+    pub fn pooler_before(server: &Self) -> Self {
+        let upstream = format!("UPSTREAM={}", server.ip);
+        Self::start_with(Kind::Pooler, "PGBOUNCER", &["--env", &upstream], &[])
+    }
+
     fn start_one(kind: Kind, name: &str, more: &[&str]) -> Self {
+        Self::start_with(kind, name, &[], more)
+    }
+
+    fn start_with(kind: Kind, name: &str, of_docker: &[&str], more: &[&str]) -> Self {
         let original = container(name);
         let asked = docker(&["inspect", "--format", WHAT_IT_IS, &original]).unwrap();
         let words: Vec<&str> = asked.split_whitespace().collect();
@@ -80,7 +114,7 @@ impl OwnServer {
                 ["--env", &upstream],
                 ["--volume", &tls],
             ];
-            let run = [&["run", "--detach", "--init"][..], &options.concat(), &[image], more].concat();
+            let run = [&["run", "--detach", "--init"][..], &options.concat(), of_docker, &[image], more].concat();
             match docker(&run) {
                 Ok(_) => {
                     let server = Self { kind, container, network: network.to_owned(), ip, _claim: claim };
@@ -183,7 +217,7 @@ fn greets(address: SocketAddr) -> bool {
 }
 
 /// Runs docker; what it said.
-fn docker(arguments: &[&str]) -> Result<String, String> {
+pub fn docker(arguments: &[&str]) -> Result<String, String> {
     let output = Command::new("docker").args(arguments).output().map_err(|error| error.to_string())?;
     if output.status.success() {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())

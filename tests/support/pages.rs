@@ -66,10 +66,14 @@ pub struct Line {
     pub text: String,
 }
 
+/// The page that tests/package/on_debian runs from its first command to its last, texts for files among them.
+const RUN_WHOLE: &str = "docs/debian.md:";
+
 /// The command lines of all examples in shell.
 pub fn command_lines() -> Vec<Line> {
     let mut lines = Vec::new();
-    for block in blocks().into_iter().filter(|block| block.language == "sh") {
+    let by_line = |block: &Block| block.language == "sh" && !block.place.starts_with(RUN_WHOLE);
+    for block in blocks().into_iter().filter(by_line) {
         let mut begun = String::new();
         for line in &block.lines {
             begun += line;
@@ -114,8 +118,21 @@ pub fn spans() -> Vec<Line> {
 }
 
 /// The subcommands, by which an excerpt in the text is known as one of ours though it leaves out the program's name.
-const SUBCOMMANDS: [&str; 10] =
-    ["migrate", "check", "trace", "stats", "audit", "prune", "replay", "lock", "queue", "inject"];
+const SUBCOMMANDS: [&str; 13] = [
+    "migrate",
+    "check",
+    "trace",
+    "stats",
+    "audit",
+    "prune",
+    "replay",
+    "lock",
+    "queue",
+    "inject",
+    "shunt",
+    "notify",
+    "subscription",
+];
 
 /// The command lines of this program in the text itself: `maildrop_command trace`, `replay --owed`.
 pub fn commands_in_the_text() -> Vec<Line> {
@@ -202,16 +219,36 @@ const UNDER_POSTFIX: [&str; 15] = [
 
 const PACKAGE: &str =
     "it changes the machine; tests/package/check installs the package, which does the same, on Debian 12 and 13";
+/// It is run on a notification that came.
+const ON_A_NOTIFICATION: &str = "tests/server_tests/push/telling.rs runs it";
 const CI: &str = "it builds; .ci/run runs it";
 const HOURS: &str = "it takes longer than a test may";
+
+const CONTAINER: &str = "tests/server_tests/service/in_a_container.rs does it with docker, by these options";
 
 const SERVICE: &str = "tests/embedded/service/commands.rs runs it, on a service of its own";
 
 const INJECT: &str = "tests/embedded/operator/inject_on_one_machine.rs and tests/server_tests/service/inject.rs run it";
 const QUEUE: &str = "tests/embedded/operator/the_queue_by_hand.rs runs it, on a queue of its own";
 
+const SHUNT: &str = "tests/embedded/service/what_ends_workers.rs runs it, on a service of its own";
+
 /// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
-const NOT_RUN: [(&str, &str); 35] = [
+const NOT_RUN: [(&str, &str); 51] = [
+    (
+        "maildrop_command subscription create --callback https://example.com/mail --domain mail.axial.net",
+        "tests/server_tests/push/telling.rs runs it, with a key and a receiver",
+    ),
+    (
+        "maildrop_command quickstart --domain mail.axial.net --database postgresql://db.axial.net/maildrop --imap imap.axial.net \
+         going-live",
+        "tests/embedded/operator/quickstart.rs runs it, and tests/package/first_hour what it writes",
+    ),
+    ("key=$(printf %s \"${SECRET#whsec_}\" | base64 -d | od -An -v -tx1 | tr -d ' \\n')", ON_A_NOTIFICATION),
+    (
+        "(printf '%s.%s.' \"$ID\" \"$TIMESTAMP\"; cat body) | openssl dgst -sha256 -mac HMAC -macopt \"hexkey:$key\" -binary | base64",
+        ON_A_NOTIFICATION,
+    ),
     ("cargo build", CI),
     ("cargo fmt --check", CI),
     ("cargo clippy --locked --all-targets --all-features -- -D warnings", CI),
@@ -227,6 +264,15 @@ const NOT_RUN: [(&str, &str); 35] = [
     ),
     (
         "SIMULATION_SCHEDULES=30000 cargo test --profile simulation --test simulation random_schedules -- --nocapture",
+        HOURS,
+    ),
+    (
+        "SIMULATION_PREEMPTIONS=1 cargo test --profile simulation --test simulation all_schedules_of_two_fronts -- --nocapture",
+        HOURS,
+    ),
+    (
+        "SIMULATION_SCHEDULES=10000 cargo test --profile simulation --test simulation service_tests::random_schedules -- \
+         --nocapture",
         HOURS,
     ),
     ("tests/mutants/run", HOURS),
@@ -260,8 +306,24 @@ const NOT_RUN: [(&str, &str); 35] = [
     ("maildrop_command queue hold ID", QUEUE),
     ("maildrop_command queue release ID", QUEUE),
     ("maildrop_command queue drop --yes ID", QUEUE),
+    ("maildrop_command shunt list", SHUNT),
+    ("maildrop_command shunt show", SHUNT),
+    ("maildrop_command shunt show ID", SHUNT),
+    ("maildrop_command shunt show --message ID", SHUNT),
+    ("maildrop_command shunt retry ID", SHUNT),
+    ("maildrop_command shunt retry --all", SHUNT),
+    ("maildrop_command shunt drop ID", SHUNT),
     ("maildrop_command inject", INJECT),
     ("maildrop_command inject --sender ADDRESS --recipient ADDRESS FILE", INJECT),
+    ("podman build --tag maildropd --file docs/Containerfile target/release", CONTAINER),
+    ("podman exec maildropd maildrop_command service status", CONTAINER),
+    (
+        "podman run --name maildropd --read-only --cap-drop=ALL --security-opt no-new-privileges \\\n    \
+         --tmpfs /run/maildropd:uid=980,gid=980,mode=0700 --stop-timeout 300 \\\n    \
+         --volume /etc/maildrop_command:/etc/maildrop_command:ro --volume maildropd:/var/lib/maildropd --volume \
+         lmtp:/run/lmtp maildropd",
+        CONTAINER,
+    ),
     ("journalctl --grep relay=maildrop", "the test's mail hosts have no journald"),
     (
         "setpriv --reuid 1000 --regid 1000 --clear-groups maildrop_command …",

@@ -1,8 +1,8 @@
-//! Programs that others wrote and that speak what the service speaks: pyzmq, swaks, msmtp, smtplib. They run in the container
-//! `peers` (tests/images/peers). The folder [`sockets`] is `/sockets` there.
+//! Programs that others wrote and that speak what the service speaks: pyzmq, swaks, msmtp, smtplib, Dovecot's proxy, Exim.
+//! They run in the container `peers` (tests/images/peers). The folder [`sockets`] is `/sockets` there.
 
 use super::{container, env};
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -23,17 +23,19 @@ pub fn own_sockets() -> (tempfile::TempDir, String) {
 pub struct Peer {
     child: Child,
     /// Its end tells the script that nobody waits for it any more: a signal would reach `docker` alone.
-    _stdin: ChildStdin,
+    stdin: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Peer {
-    /// A Python script with its arguments. It is ended after two minutes, whatever it waits for.
+    /// A Python script with its arguments. It is ended after two minutes, whatever it waits for. What it is told is in
+    /// `told`.
     pub fn python(script: &str, arguments: &[&str]) -> Self {
         const LIFE: &str = "
-import os, signal, sys, threading
+import os, queue, signal, sys, threading
 signal.alarm(120)
-threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
+told = queue.Queue()
+threading.Thread(target=lambda: ([told.put(line) for line in sys.stdin], os._exit(1)), daemon=True).start()
 ";
         let script = format!("{LIFE}{script}");
         Self::start(&[&["python3", "-u", "-c", &script], arguments].concat())
@@ -45,13 +47,19 @@ threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).st
         let mut child = docker.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("docker runs");
         let lines = BufReader::new(child.stdout.take().expect("its output")).lines();
         let stdin = child.stdin.take().expect("its input");
-        Self { child, _stdin: stdin, lines }
+        Self { child, stdin, lines }
     }
 
     /// The next line that it writes.
     #[track_caller]
     pub fn line(&mut self) -> String {
         self.lines.next().expect("it ended, and should have said something").expect("its output")
+    }
+
+    /// Tells it something: a line on its standard input.
+    #[track_caller]
+    pub fn say(&mut self, line: &str) {
+        writeln!(self.stdin, "{line}").expect("it listens");
     }
 
     /// Waits for its end, which has to be a good one.

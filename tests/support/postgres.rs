@@ -4,9 +4,10 @@
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::base::secret::Secret;
-use maildrop_command::database::{Client, PostgresDatabase, Server, Tls};
+use maildrop_command::database::{Client, Limits, PostgresDatabase, Server, Tls};
+use maildrop_command::ledger::event::{Standing, change};
 use maildrop_command::ledger::{
-    CopyKey, CopyRecord, CopyState, EndedAttempt, Journal, JournalCopy, MessageRecord, Outcome, Record,
+    CopyKey, CopyRecord, CopyState, EndedAttempt, EventRecord, Journal, JournalCopy, MessageRecord, Outcome, Record,
 };
 use maildrop_command::lock::LockName;
 use maildrop_command::mailbox::Position;
@@ -110,6 +111,8 @@ impl TestDatabase {
             user: role.into(),
             password: Some(Secret::new(PASSWORD.into())),
             tls: Tls::Off,
+            limits: Limits::default(),
+            seen: None,
         }
     }
 
@@ -262,6 +265,42 @@ impl Mail {
                 },
             ],
             ended: vec![ended(keys[0]), ended(keys[1])],
+            events: vec![
+                self.event(attempt, Role::Recipient, recipient, &self.recipient, "INBOX"),
+                self.event(attempt, Role::Sender, sender, "lisa", "Sent"),
+            ],
+        }
+    }
+
+    /// What there is to tell of a copy of which nothing was known.
+    fn event<'a>(
+        &'a self,
+        attempt: Uuid,
+        role: Role,
+        state: CopyState<'a>,
+        user: &'a str,
+        mailbox: &'a str,
+    ) -> EventRecord<'a> {
+        let standing = match state {
+            CopyState::Delivered(placement) => Standing::Delivered(placement),
+            CopyState::Owed(reason) => Standing::Owed(reason),
+        };
+        let (kind, diff) = change(role, None, standing).unwrap();
+        EventRecord {
+            event: Uuid::now_v7(),
+            kind,
+            key: CopyKey::new(&self.identity, role, user, mailbox),
+            role,
+            user,
+            mailbox,
+            recipient: &self.recipient,
+            identity: &self.identity,
+            message_id: &self.message_id,
+            manner: None,
+            attempt: Some(attempt),
+            queue_id: Some("4XyZ12"),
+            host: "mx1.example.com",
+            diff,
         }
     }
 }

@@ -145,6 +145,7 @@ impl Run {
         for name in RECIPIENTS.into_iter().chain(["lisa"]) {
             scene.member(name);
         }
+        scene.database.subscribe();
         Self {
             scene,
             random: Random::seeded(),
@@ -326,6 +327,11 @@ impl Run {
         assert_eq!(database.count("SELECT count(*) FROM copies"), copies);
         assert_eq!(database.count("SELECT count(*) FROM copies WHERE state = 'delivered'"), copies);
         assert_eq!(database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+        // Each delivery was told once, whatever became of the process that recorded it.
+        let delivered = "FROM outbox WHERE type IN ('message.delivered', 'sent.delivered')";
+        for what in ["*", "DISTINCT copy_key"] {
+            assert_eq!(database.count(&format!("SELECT count({what}) {delivered}")), copies, "{what}");
+        }
         // Each row says where its copy is.
         let uids: usize = mailboxes.iter().map(|(_, mailbox)| mailbox.len()).sum();
         assert_eq!(uids as i64, copies);

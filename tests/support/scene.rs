@@ -38,6 +38,8 @@ pub struct Settings {
     pub imap_password: String,
     /// The authority that signed the certificates of both servers; `None`: they are spoken to without encryption.
     pub ca_file: Option<String>,
+    /// More lines of `[database]`; with `hosts` among them, there is no `host`.
+    pub database_more: String,
     /// More lines of `[imap]`.
     pub imap_more: String,
     /// More sections.
@@ -158,6 +160,7 @@ impl Scene {
             imap: dovecot.clone(),
             imap_password: "service-secret".into(),
             ca_file: None,
+            database_more: "wait = \"0s\"\n".into(),
             imap_more: String::new(),
             more: String::new(),
         };
@@ -217,7 +220,12 @@ impl Scene {
     }
 
     fn write(&self, file: &str, settings: &Settings) {
-        let Settings { database, role, imap, ca_file, imap_more, more, .. } = settings;
+        let Settings { database, database_more, role, imap, ca_file, imap_more, more, .. } = settings;
+        let host = if database_more.contains("hosts = ") {
+            String::new()
+        } else {
+            format!("host = \"{}\"\nport = {}\n", database.0, database.1)
+        };
         let postgres = self.database.engine.is_postgres();
         let engine = if postgres { "postgresql" } else { "mysql" };
         let log = if more.contains("[log]") {
@@ -233,13 +241,11 @@ impl Scene {
         let text = format!(
             r#"[database]
 engine = "{engine}"
-host = "{}"
-port = {}
-database = "{}"
+{host}database = "{}"
 user = "{role}"
 password_file = "{database_password}"
 tls = "{tls}"
-
+{database_more}
 [imap]
 host = "{}"
 port = {}
@@ -249,7 +255,7 @@ password_file = "{imap_password}"
 {imap_more}
 {more}
 {log}"#,
-            database.0, database.1, self.database.name, imap.0, imap.1
+            self.database.name, imap.0, imap.1
         );
         std::fs::write(self.path(file), text).unwrap();
     }

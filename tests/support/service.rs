@@ -28,9 +28,11 @@ impl Service {
         let mut places = vec![scene.seen("lmtp")];
         places.extend(sockets.iter().map(|socket| socket.display().to_string()));
         let (run, state) = (scene.seen("run"), scene.seen("state"));
+        // What is owed stays so, where a test is about that.
+        let timer = if serve.contains("finish_owed_every") { "" } else { "finish_owed_every = \"0s\"\n" };
         scene.configure(|settings| {
             settings.more += &format!(
-                "[serve]\nlmtp = {places:?}\nruntime_directory = \"{run}\"\nstate_directory = \"{state}\"\n{serve}"
+                "[serve]\nlmtp = {places:?}\nruntime_directory = \"{run}\"\nstate_directory = \"{state}\"\n{timer}{serve}"
             );
         });
         scene.configuration_here();
@@ -62,6 +64,19 @@ impl Service {
     pub fn status(&self) -> Value {
         let said = program(&["service", "status", "--json", "--config", &self.config]).output().unwrap();
         serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"))
+    }
+
+    /// The master's process.
+    pub fn master(&self) -> Pid {
+        Pid::from_child(&self.master)
+    }
+
+    /// `maildrop_command service …`, which does what it says.
+    #[track_caller]
+    pub fn command(&self, arguments: &[&str]) {
+        let mut command = program(&["service"]);
+        let said = command.args(arguments).args(["--config", &self.config]).output().unwrap();
+        assert!(said.status.success(), "{arguments:?}: {said:?}");
     }
 
     /// The processes of this role, `front` or `worker`.

@@ -24,7 +24,7 @@ Examples:
 The lock is the database's, so it excludes every machine that uses it, and it is free as soon as the command ends. \
 What the command has put in the background does not keep it. A delivery never waits for such a lock.
 
-If the lock is lost (the connection ends, or the server leaves a question unanswered for 11 seconds), the command and \
+If the lock is lost (the connection ends, or the server leaves a question unanswered, or a commit, for 11 seconds), the command and \
 all that it started get SIGTERM, and SIGKILL after the grace. The server frees the lock of a machine that vanished later \
 than that: 16 seconds and the grace after it last heard of it. If `lock exec` itself is killed, so is the command. \
 Signals (HUP, INT, QUIT, TERM, USR1, USR2) are passed on.

@@ -65,10 +65,10 @@ enum Event {
     Ended,
 }
 
-/// Takes the lock over the connection that `open` makes, runs `command` while it is held, and releases it. If the lock is
+/// Takes the lock over a connection that `open` makes, runs `command` while it is held, and releases it. If the lock is
 /// lost, the program has `grace` to end after SIGTERM.
 pub(super) fn run_under_lock(
-    open: impl FnOnce(Deadline) -> Result<Box<dyn Database>, DatabaseError> + Send + 'static,
+    open: impl Fn(Deadline) -> Result<Box<dyn Database>, DatabaseError> + Send + 'static,
     request: LockRequest,
     command: &[OsString],
     grace: Duration,
@@ -83,7 +83,10 @@ pub(super) fn run_under_lock(
             // The receiver is gone once this process ends.
             let report = |report| drop(send.send(Event::Lock(report)));
             match open(deadline) {
-                Ok(mut database) => hold(database.as_mut(), &request, grace, &wait, report),
+                Ok(mut database) => {
+                    let another = || open(Deadline::after(CONNECTING));
+                    hold(database.as_mut(), another, &request, grace, &wait, report);
+                }
                 Err(error) => report(Report::Asked(Err(error))),
             }
         }

@@ -2,10 +2,10 @@
 
 use super::ask::{SHORT, ask};
 use super::{DEGRADED, NOT_RUNNING, Place, complain, exit, say};
-use crate::base::timestamp::span;
+use crate::base::timestamp::{read_exact, span, told as told_moment};
 use crate::cli::service::ask::NotAsked;
 use crate::cli::{json, table};
-use crate::handover::control::{Command, Process, Role, State, Status};
+use crate::handover::control::{Command, Process, Role, State, Status, Task};
 use clap::Args;
 use std::time::Duration;
 use sysexits::ExitCode;
@@ -44,15 +44,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
 
 /// How it is, in lines and a table.
 pub(super) fn told(status: &Status) -> String {
-    let Status { version, pid, up_s, configuration, state, reasons, listeners, processes, front, .. } = status;
+    let Status { version, pid, up_s, configuration, state, reasons, listeners, http, processes, front, timer, .. } =
+        status;
     let mut lines = vec![format!("maildropd {version} is {}: pid {pid}, for {}", state.as_str(), age(*up_s))];
     lines.extend(reasons.iter().map(|reason| format!("  {reason}")));
     lines.push(format!("configuration: {}", configuration.display()));
     let places = if listeners.is_empty() { "nowhere".into() } else { listeners.join(", ") };
     lines.push(format!("LMTP: {places}"));
+    if !http.is_empty() {
+        lines.push(format!("metrics and health: {}", http.join(", ")));
+    }
     if let Some(front) = front.as_object() {
         lines.extend(front.iter().map(|(what, value)| format!("{}: {value}", what.replace('_', " "))));
     }
+    lines.extend(timer.iter().map(task));
     let header = ["PROCESS", "PID", "STATE", "FOR", "RESTARTS", "THE LAST ONE"];
     lines.push(table(header, processes.iter().map(row)));
     lines.join("\n")
@@ -63,6 +68,8 @@ fn row(process: &Process) -> [String; 6] {
         Role::Front => "front".into(),
         Role::Worker => format!("worker {}", process.number),
         Role::Runner => format!("runner {}", process.number),
+        Role::Timer => "timer".into(),
+        Role::Notify => "notifier".into(),
     };
     let state = match (process.pid, process.starts_in_s) {
         (Some(_), _) if process.ending => "ending".into(),
@@ -86,6 +93,27 @@ fn row(process: &Process) -> [String; 6] {
     ]
 }
 
+/// What is done at intervals, in one line.
+fn task(task: &Task) -> String {
+    let Task { task: name, next_at, failed_runs, last, .. } = task;
+    let next = next_at.as_deref().map_or_else(|| "it is under way".into(), |at| format!("next at {}", told_exact(at)));
+    let last = last.as_ref().map_or_else(
+        || "it has not been done yet".into(),
+        |last| format!("{}, at {}, in {}", last.said, told_exact(&last.at), age(last.took_s)),
+    );
+    let failed = match failed_runs {
+        0 => String::new(),
+        1 => "FAILED: ".into(),
+        times => format!("FAILED {times} times in a row: "),
+    };
+    format!("{}: {failed}{last}; {next}", name.replace('_', " "))
+}
+
+/// A moment as all commands tell it.
+fn told_exact(at: &str) -> String {
+    read_exact(at).map_or_else(|| at.to_owned(), told_moment)
+}
+
 fn age(seconds: f64) -> String {
     Duration::try_from_secs_f64(seconds).map_or_else(|_| "-".into(), span)
 }
@@ -93,7 +121,7 @@ fn age(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handover::control::{End, LastEnd};
+    use crate::handover::control::{Counted, End, LastEnd, LastRun};
 
     #[test]
     fn a_throttled_worker_stands_in_the_table_with_its_reason() {
@@ -123,6 +151,18 @@ mod tests {
             restarts: 0,
             ..worker.clone()
         };
+        let last =
+            |well, said: &str| LastRun { at: "2026-11-22T10:00:00Z".into(), took_s: 61.0, well, said: said.into() };
+        let next_at = Some("2026-11-22T10:06:01Z".into());
+        let owed = Task {
+            task: "finish_owed".into(),
+            every_s: 300.0,
+            next_at: next_at.clone(),
+            failed_runs: 0,
+            last: Some(last(true, "3 finished")),
+        };
+        let failed = Some(last(false, "no right"));
+        let prune = Task { task: "prune".into(), next_at: None, failed_runs: 2, last: failed, ..owed.clone() };
         let status = Status {
             version: "0.1.0".into(),
             pid: 6,
@@ -134,21 +174,27 @@ mod tests {
             listeners: vec!["/run/lmtp".into()],
             processes: vec![front, worker],
             front: serde_json::json!({ "queue_length": 3 }),
+            timer: vec![owed, prune],
+            http: vec!["127.0.0.1:9465".into()],
+            counted: Counted::default(),
         };
         let text = told(&status);
         let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
         assert_eq!(
-            lines[..5],
+            lines[..8],
             [
                 "maildropd 0.1.0 is degraded: pid 6, for 2h",
                 "  worker 2 dies",
                 "configuration: /c",
                 "LMTP: /run/lmtp",
-                "queue length: 3"
+                "metrics and health: 127.0.0.1:9465",
+                "queue length: 3",
+                "finish owed: 3 finished, at 2026-11-22 10:00:00Z, in 1m 1s; next at 2026-11-22 10:06:01Z",
+                "prune: FAILED 2 times in a row: no right, at 2026-11-22 10:00:00Z, in 1m 1s; it is under way"
             ]
         );
-        assert!(lines[6].contains("front") && lines[6].contains("ready"), "{text}");
-        let words: Vec<&str> = lines[7].split_whitespace().collect();
+        assert!(lines[9].contains("front") && lines[9].contains("ready"), "{text}");
+        let words: Vec<&str> = lines[10].split_whitespace().collect();
         assert_eq!(words.join(" "), "worker 2 - starts in 42s, throttled - 12 ended by SIGSEGV; it said: stack?[2J");
     }
 }

@@ -1,13 +1,15 @@
 //! Opening the connection: which address, which certificate, how long.
 
-use super::super::{Client, DatabaseError, DatabaseFailure, SILENCE, Server, Tls};
+use super::super::{Client, DatabaseError, DatabaseFailure, Server, Tls};
 use super::error;
 use crate::base::deadline::Deadline;
-use crate::base::endpoint::{CONNECT_TIMEOUT, Endpoint};
+use crate::base::endpoint::Endpoint;
 use mysql::{Conn, Opts, OptsBuilder, SslOpts};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 use tracing::debug;
 
@@ -46,12 +48,14 @@ pub(super) fn open(
             let path = path.to_str().ok_or_else(|| {
                 DatabaseError::new(DatabaseFailure::Local, doing.as_str(), "the socket's path is not UTF-8")
             })?;
-            Conn::new(options.socket(Some(path))).map_err(|error| error::connecting(&doing, &error))
+            let silence = server.silence(deadline.remaining());
+            greeted(Opts::from(options.socket(Some(path))), silence, &doing)?
+                .map_err(|error| error::connecting(&doing, &error))
         }
         Endpoint::Tcp { host, port } => {
             let doing = format!("connecting to the database at {host}, port {port}");
             let addresses = resolve(host, *port, &doing)?;
-            try_each(&addresses, host, options, &server.tls, deadline, &doing)
+            try_each(ways(&addresses, host, &options, &server.tls), server, deadline, &doing)
         }
     }
 }
@@ -77,7 +81,7 @@ fn options(server: &Server, client: &Client, patience: Duration) -> Result<OptsB
         .tcp_keepalive_time_ms(Some(15_000))
         .tcp_keepalive_probe_interval_secs(Some(5))
         .tcp_keepalive_probe_count(Some(3))
-        .tcp_user_timeout_ms(u32::try_from(SILENCE.as_millis()).ok())
+        .tcp_user_timeout_ms(u32::try_from(server.limits.silence.as_millis()).ok())
         .ssl_opts(tls_options(&server.address, &server.tls)?)
         // Shown by performance_schema.session_connect_attrs, to people who look for the holder of a lock.
         .connect_attrs(Some(attributes)))
@@ -115,24 +119,22 @@ fn resolve(host: &str, port: u16, doing: &str) -> Result<Vec<SocketAddr>, Databa
     Ok(addresses)
 }
 
-/// Tries one address after the other: the crate gives up at the first that does not answer, and the first of `localhost` may be
+/// Tries one way after the other: the crate gives up at the first that does not answer, and the first of `localhost` may be
 /// `::1`, where no server listens.
 fn try_each(
-    addresses: &[SocketAddr],
-    host: &str,
-    options: OptsBuilder,
-    tls: &Tls,
+    ways: Vec<(SocketAddr, OptsBuilder)>,
+    server: &Server,
     deadline: Deadline,
     doing: &str,
 ) -> Result<Conn, DatabaseError> {
     let mut failures = Vec::new();
-    for (address, options) in ways(addresses, host, &options, tls) {
+    for (address, options) in ways {
         let left = deadline.remaining();
         if left.is_zero() {
             return Err(DatabaseError::new(DatabaseFailure::TimedOut, doing, failures.join("; ")));
         }
-        let options = options.tcp_port(address.port()).tcp_connect_timeout(Some(CONNECT_TIMEOUT.min(left)));
-        match Conn::new(Opts::from(options)) {
+        let options = options.tcp_port(address.port()).tcp_connect_timeout(Some(server.limits.connect.min(left)));
+        match greeted(Opts::from(options), server.silence(left), doing)? {
             Ok(connection) => return Ok(connection),
             Err(error) if error::another_address_may_do(&error) => {
                 debug!(%address, %error, "this address of the database does not answer");
@@ -142,6 +144,23 @@ fn try_each(
         }
     }
     Err(DatabaseError::new(DatabaseFailure::Unreachable, doing, failures.join("; ")))
+}
+
+/// Connects on a thread of its own, which is left alone with a server that says nothing for `silence`: the crate sets the socket's
+/// time limits once, and they have to do for the longest wait of a delivery.
+fn greeted(options: Opts, silence: Option<Duration>, doing: &str) -> Result<Result<Conn, mysql::Error>, DatabaseError> {
+    let Some(silence) = silence else { return Ok(Conn::new(options)) };
+    let (tell, hear) = mpsc::channel();
+    // Once nobody hears it any more, the connection ends with what was sent.
+    let open = move || drop(tell.send(Conn::new(options)));
+    thread::Builder::new()
+        .name("connecting".into())
+        .spawn(open)
+        .map_err(|error| DatabaseError::new(DatabaseFailure::Local, doing, format!("out of threads: {error}")))?;
+    hear.recv_timeout(silence).map_err(|_| {
+        let detail = format!("the server has said nothing for {:.1} s", silence.as_secs_f64());
+        DatabaseError::new(DatabaseFailure::TimedOut, doing, detail)
+    })
 }
 
 /// The ways to the server, each by the first address that it leads to.

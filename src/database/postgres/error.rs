@@ -1,5 +1,6 @@
 //! What a failure of PostgreSQL is about, by its SQLSTATE.
 
+use super::connection::Failed;
 use crate::database::{DatabaseError, DatabaseFailure};
 use postgres::error::{DbError, SqlState};
 use std::error::Error;
@@ -10,7 +11,7 @@ use std::iter::successors;
 const MIGRATE: &str = "run `maildrop_command migrate`";
 
 /// The error for what went wrong on an open connection.
-pub(crate) fn failed(doing: &str, error: &postgres::Error) -> DatabaseError {
+pub(super) fn failed(doing: &str, error: &postgres::Error) -> DatabaseError {
     let failure = match error.as_db_error() {
         Some(said) => by_state(said.code()),
         // The connection's: closed, reset. Otherwise it is our own (a value that cannot be sent, a column that cannot be read).
@@ -23,7 +24,7 @@ pub(crate) fn failed(doing: &str, error: &postgres::Error) -> DatabaseError {
 }
 
 /// The error for a connection that did not come about.
-pub(crate) fn not_connected(doing: &str, error: &postgres::Error, deadline_passed: bool) -> DatabaseError {
+fn not_connected(doing: &str, error: &postgres::Error, deadline_passed: bool) -> DatabaseError {
     let failure = match error.as_db_error().map(|said| (by_state(said.code()), said.code())) {
         // Starting up, shutting down, full: it may be reached later.
         Some((DatabaseFailure::ConnectionLost, _)) => DatabaseFailure::Unreachable,
@@ -40,10 +41,42 @@ pub(crate) fn not_connected(doing: &str, error: &postgres::Error, deadline_passe
     DatabaseError::new(failure, doing, detail(error))
 }
 
+/// The error for an answer that did not come.
+pub(super) fn unanswered(doing: &str, failed: &Failed) -> DatabaseError {
+    match failed {
+        Failed::Said(error) => self::failed(doing, error),
+        other => unsaid(doing, other),
+    }
+}
+
+/// The error for a connection that did not come about.
+pub(super) fn unconnected(doing: &str, failed: &Failed, deadline_passed: bool) -> DatabaseError {
+    match failed {
+        Failed::Said(error) => not_connected(doing, error, deadline_passed),
+        other => unsaid(doing, other),
+    }
+}
+
+fn unsaid(doing: &str, failed: &Failed) -> DatabaseError {
+    let (failure, detail) = match failed {
+        Failed::Silent(silence) => {
+            (DatabaseFailure::TimedOut, format!("the server has said nothing for {:.1} s", silence.as_secs_f64()))
+        }
+        Failed::Local(error) => (DatabaseFailure::Local, error.to_string()),
+        Failed::GivenUp | Failed::Said(_) => {
+            (DatabaseFailure::ConnectionLost, "the connection was given up before".to_owned())
+        }
+    };
+    DatabaseError::new(failure, doing, detail)
+}
+
 /// Whether no TCP connection came about, so that no server has said anything.
-pub(super) fn no_server_answered(error: &postgres::Error) -> bool {
-    // See above: its words are all that it shows.
-    error.to_string().starts_with("error connecting to server")
+pub(super) fn no_server_answered(failed: &Failed) -> bool {
+    match failed {
+        // See above: its words are all that it shows.
+        Failed::Said(error) => error.to_string().starts_with("error connecting to server"),
+        _ => true,
+    }
 }
 
 /// Whether a notice that came with a COMMIT says that it is not what it should be: a warning (class 01; "there is no

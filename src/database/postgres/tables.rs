@@ -1,6 +1,6 @@
 //! Questions that people ask of PostgreSQL's tables.
 
-use super::{HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction, error};
+use super::{Batch, HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction, error};
 use crate::database::DatabaseError;
 use crate::database::postgres::literal;
 use crate::database::tables::{Dialect, Row, Tables, Value, filled};
@@ -13,7 +13,7 @@ impl Tables for PostgresDatabase {
 
     fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
         let sql = filled(doing, sql, values, write)?;
-        let answers = self.ask(doing, |client| client.simple_query(&sql))?;
+        let Batch(answers) = self.batch(doing, &sql)?;
         let rows = answers.iter().filter_map(|answer| match answer {
             SimpleQueryMessage::Row(row) => Some(row),
             _ => None,
@@ -47,11 +47,11 @@ impl PostgresDatabase {
     /// Query"), and what a deadlock took back is tried again. Within the lock's, the holder decides.
     fn change_batch(&mut self, doing: &str, sql: &str) -> Result<Vec<SimpleQueryMessage>, DatabaseError> {
         if self.transaction != Transaction::None {
-            return self.ask(doing, |client| client.simple_query(sql));
+            return self.batch(doing, sql).map(|Batch(answers)| answers);
         }
         let sql = format!("{HEAR_NOTHING} {sql}; {HEAR_OF_THE_COMMIT}");
         loop {
-            match self.ask(doing, |client| client.simple_query(&sql)) {
+            match self.batch(doing, &sql).map(|Batch(answers)| answers) {
                 Ok(answers) => return self.replicated(doing).map(|()| answers),
                 Err(error) if self.try_again(&error) => {}
                 Err(error) => return Err(error),

@@ -1,6 +1,6 @@
 //! What `check` asks of a MySQL or MariaDB server.
 
-use super::{FORGETS, Finding, Inspect, State, bad, good, warning};
+use super::{FORGETS, Finding, Inspect, State, bad, bad_if, good, warning};
 use crate::database::mysql::{Product, column, only_row, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
 use crate::ledger::{CopyKey, EndedAttempt, Ledger, Outcome, Record};
@@ -58,7 +58,7 @@ impl Inspect for MysqlDatabase {
         Ok(said.join(", "))
     }
 
-    fn inspect(&mut self) -> Result<Vec<Finding>, DatabaseError> {
+    fn inspect(&mut self, replicated: bool) -> Result<Vec<Finding>, DatabaseError> {
         if let Some(relative) = relative(&self.version) {
             // It may not know what else would be asked.
             return Ok(vec![relative]);
@@ -67,9 +67,9 @@ impl Inspect for MysqlDatabase {
         let mut findings = vec![self.version_found()];
         findings.push(writable(&variables));
         findings.extend(durable(&variables));
-        findings.extend(replicated(&variables));
+        findings.extend(clustered(&variables));
         findings.extend(self.group_found(&variables)?);
-        findings.extend(semi_synchronous(&variables, self.remaining()));
+        findings.extend(semi_synchronous(replicated, &variables, self.remaining()));
         findings.push(packet(self.max_allowed_packet as u64));
         findings.push(self.lock_found()?);
         findings.push(self.proxy_found()?);
@@ -80,6 +80,7 @@ impl Inspect for MysqlDatabase {
         if complete {
             findings.push(self.rights_found()?);
             findings.push(self.refusing_found()?);
+            findings.push(self.telling_found()?);
         }
         findings.push(self.functions_found(&variables)?);
         Ok(findings)
@@ -239,18 +240,37 @@ impl MysqlDatabase {
 
     /// Whether our role may write down that it refuses a recipient.
     fn refusing_found(&mut self) -> Result<Finding, DatabaseError> {
-        let what = "rights on refusals";
-        let tried = "INSERT INTO refusals (host, refused, last_at) SELECT '', 1, UTC_TIMESTAMP(6) FROM DUAL WHERE FALSE \
-                     ON DUPLICATE KEY UPDATE refused = refusals.refused + 1";
-        match self.run("trying our rights", tried, 1) {
-            Ok(_) => Ok(good(what, "granted")),
-            Err(error) if error.failure == DatabaseFailure::AccessDenied => Ok(warning(
-                what,
-                format!("{}; needed with routing.unknown = \"reject\", which defers without it", error.detail),
-                "grant what sql/mysql/grants.sql grants",
-            )),
-            Err(error) => Err(error),
+        let tried =
+            ["INSERT INTO refusals (host, refused, last_at) SELECT '', 1, UTC_TIMESTAMP(6) FROM DUAL WHERE FALSE \
+                      ON DUPLICATE KEY UPDATE refused = refusals.refused + 1"];
+        let needed = "needed with routing.unknown = \"reject\", which defers without it";
+        self.right_found("rights on refusals", &tried, needed)
+    }
+
+    /// Whether our role may write down what there is to tell subscribers.
+    fn telling_found(&mut self) -> Result<Finding, DatabaseError> {
+        let tried = [
+            "SELECT EXISTS (SELECT 1 FROM subscriptions)",
+            "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, host, diff, \
+             created_at) SELECT '', '', '', '', '', 'recipient', '', '', '', '', '{}', UTC_TIMESTAMP(6) FROM DUAL WHERE FALSE",
+        ];
+        let needed = "needed once anybody is subscribed, who is told of nothing without it";
+        self.right_found("rights on outbox", &tried, needed)
+    }
+
+    /// Whether our role may do what only some deliveries do.
+    fn right_found(&mut self, what: &str, tried: &[&str], needed: &str) -> Result<Finding, DatabaseError> {
+        for statement in tried {
+            match self.run("trying our rights", statement, 1) {
+                Ok(_) => {}
+                Err(error) if error.failure == DatabaseFailure::AccessDenied => {
+                    let found = format!("{}; {needed}", error.detail);
+                    return Ok(warning(what, found, "grant what sql/mysql/grants.sql grants"));
+                }
+                Err(error) => return Err(error),
+            }
         }
+        Ok(good(what, "granted"))
     }
 
     /// The lock's SQL functions are for people only, but must give the same name as this program.
@@ -327,7 +347,7 @@ fn durable(variables: &Variables) -> Vec<Finding> {
     findings
 }
 
-fn replicated(variables: &Variables) -> Vec<Finding> {
+fn clustered(variables: &Variables) -> Vec<Finding> {
     let mut findings = Vec::new();
     if on(variables, "wsrep_on") {
         let name = variables.get("wsrep_cluster_name").map_or("on", String::as_str);
@@ -366,7 +386,7 @@ fn members(all: u64, online: u64) -> Finding {
 
 /// Whether a commit waits for a replica, and for how long: past `..._timeout` it goes on without one, and unlike PostgreSQL the
 /// server does not say so.
-fn semi_synchronous(variables: &Variables, deadline: Duration) -> Vec<Finding> {
+fn semi_synchronous(replicated: bool, variables: &Variables, deadline: Duration) -> Vec<Finding> {
     let value = |mysql: &str, mariadb: &str| {
         let name = |of: &str| format!("rpl_semi_sync_{of}");
         variables.get(&name(mysql)).or_else(|| variables.get(&name(mariadb))).map(String::as_str).unwrap_or_default()
@@ -377,8 +397,15 @@ fn semi_synchronous(variables: &Variables, deadline: Duration) -> Vec<Finding> {
     if !value("source_enabled", "master_enabled").eq_ignore_ascii_case("ON") {
         // Only MariaDB tells everybody how many replicas there are.
         return match replicas {
+            // A group's members have what was committed.
+            _ if in_a_group(variables) => Vec::new(),
+            "0" if replicated => {
+                let mend = "use Group Replication, or turn semi-synchronous replication on (database.durability)";
+                vec![bad("replication", "no commit waits for another server", mend)]
+            }
             "0" => Vec::new(),
-            replicas => vec![warning(
+            replicas => vec![bad_if(
+                replicated,
                 "replication",
                 format!("to {replicas}, and no commit waits for it"),
                 format!("turn semi-synchronous replication on: {FORGETS}"),
@@ -387,13 +414,18 @@ fn semi_synchronous(variables: &Variables, deadline: Duration) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     if off(value("source_status", "master_status")) {
-        findings.push(warning(what, "no commit waits now", format!("see that a replica is connected: {FORGETS}")));
+        findings.push(bad_if(
+            replicated,
+            what,
+            "no commit waits now",
+            format!("see that a replica is connected: {FORGETS}"),
+        ));
     }
     let timeout = value("source_timeout", "master_timeout").parse().map(Duration::from_millis).unwrap_or_default();
     if timeout < deadline {
         let found = format!("a commit waits {} s, and then for nobody", timeout.as_secs());
         let mend = format!("set rpl_semi_sync_..._timeout above delivery.deadline: {FORGETS}");
-        findings.push(warning(what, found, mend));
+        findings.push(bad_if(replicated, what, found, mend));
     }
     let wait_point = value("source_wait_point", "master_wait_point");
     if !wait_point.eq_ignore_ascii_case("AFTER_SYNC") {
@@ -402,7 +434,7 @@ fn semi_synchronous(variables: &Variables, deadline: Duration) -> Vec<Finding> {
     }
     if off(value("source_wait_no_replica", "master_wait_no_slave")) {
         let mend = format!("turn rpl_semi_sync_..._wait_no_replica (wait_no_slave) on: {FORGETS}");
-        findings.push(warning(what, "it waits for nobody where no replica is connected", mend));
+        findings.push(bad_if(replicated, what, "it waits for nobody where no replica is connected", mend));
     }
     if findings.is_empty() {
         findings.push(good(what, format!("a commit waits for a replica, {} s at most", timeout.as_secs())));
@@ -460,43 +492,50 @@ mod tests {
         assert_eq!(states(durable(&variables(&[("innodb_flush_log_at_trx_commit", "2")]))), [State::Bad]);
         let logged = [("log_bin", "ON"), ("sync_binlog", "0"), ("binlog_format", "STATEMENT")];
         assert_eq!(states(durable(&variables(&logged))), [State::Warning, State::Bad]);
-        assert_eq!(states(replicated(&variables(&[("wsrep_on", "ON")]))), [State::Bad]);
+        assert_eq!(states(clustered(&variables(&[("wsrep_on", "ON")]))), [State::Bad]);
         let group = [("group_replication_group_name", "7b2f"), ("group_replication_single_primary_mode", "OFF")];
-        assert_eq!(states(replicated(&variables(&group))), [State::Bad]);
+        assert_eq!(states(clustered(&variables(&group))), [State::Bad]);
         let group = [
             ("group_replication_group_name", "7b2f"),
             ("group_replication_single_primary_mode", "ON"),
             ("group_replication_consistency", "EVENTUAL"),
         ];
-        assert_eq!(states(replicated(&variables(&group))), [State::Bad, State::Warning]);
+        assert_eq!(states(clustered(&variables(&group))), [State::Bad, State::Warning]);
         assert_eq!(
             [(3, 3), (3, 2), (3, 1), (2, 1), (0, 0)].map(|(all, online)| members(all, online).state == State::Good),
             [true, true, false, false, false]
         );
-        assert!(replicated(&variables(&[("wsrep_on", "OFF"), ("group_replication_group_name", "")])).is_empty());
+        assert!(clustered(&variables(&[("wsrep_on", "OFF"), ("group_replication_group_name", "")])).is_empty());
     }
 
     #[test]
     fn a_commit_that_may_go_on_without_a_replica_is_found() {
         for (of, no_replica) in [("source", "wait_no_replica"), ("master", "wait_no_slave")] {
-            let found = |change: &[(&str, &str)]| {
+            let found = |replicated: bool, change: &[(&str, &str)]| {
                 let mut pairs = HashMap::from([("enabled", "ON"), ("status", "ON"), ("timeout", "600000")]);
                 pairs.extend([("wait_point", "AFTER_SYNC"), (no_replica, "ON")]);
                 pairs.extend(change.iter().copied());
                 let pairs = pairs.into_iter();
                 let variables = pairs.map(|(name, value)| (format!("rpl_semi_sync_{of}_{name}"), value.to_owned()));
-                let findings = semi_synchronous(&variables.collect(), Duration::from_secs(240));
+                let findings = semi_synchronous(replicated, &variables.collect(), Duration::from_secs(240));
                 findings.into_iter().map(|finding| finding.state).collect::<Vec<_>>()
             };
-            assert_eq!(found(&[]), [State::Good]);
+            assert_eq!([found(false, &[]), found(true, &[])], [[State::Good], [State::Good]]);
             for fault in [("status", "OFF"), ("timeout", "10000"), ("wait_point", "AFTER_COMMIT"), (no_replica, "OFF")]
             {
-                assert_eq!(found(&[fault]), [State::Warning], "{fault:?}");
+                assert_eq!(found(false, &[fault]), [State::Warning], "{fault:?}");
+                // Others acting on it early lose nothing of it.
+                let if_replicated = if fault.0 == "wait_point" { State::Warning } else { State::Bad };
+                assert_eq!(found(true, &[fault]), [if_replicated], "{fault:?}");
             }
-            assert_eq!(found(&[("enabled", "OFF")]), []);
+            assert_eq!(found(false, &[("enabled", "OFF")]), []);
+            assert_eq!(found(true, &[("enabled", "OFF")]), [State::Bad]);
         }
         let connected = |number: &str| HashMap::from([("slaves_connected".to_owned(), number.to_owned())]);
-        let states = |variables| semi_synchronous(&variables, Duration::ZERO).len();
+        let states = |variables| semi_synchronous(false, &variables, Duration::ZERO).len();
         assert_eq!([states(connected("0")), states(connected("1"))], [0, 1]);
+        let mut group = connected("0");
+        group.insert("group_replication_group_name".to_owned(), "7b2f".to_owned());
+        assert!(semi_synchronous(true, &group, Duration::ZERO).is_empty());
     }
 }

@@ -1,6 +1,6 @@
 //! What `check` asks of PostgreSQL.
 
-use super::{FORGETS, Finding, Inspect, State, bad, good, warning};
+use super::{FORGETS, Finding, Inspect, State, bad, bad_if, good, warning};
 use crate::database::DatabaseError;
 use crate::database::PostgresDatabase;
 use crate::database::postgres::{column, only};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 /// Every right that a delivery needs, as `sql/postgres/grants.sql` gives it.
-const RIGHTS: [(&str, &[&str]); 8] = [
+const RIGHTS: [(&str, &[&str]); 10] = [
     ("addresses", &["SELECT"]),
     ("attempts", &["SELECT", "INSERT", "UPDATE"]),
     ("messages", &["SELECT", "INSERT"]),
@@ -20,6 +20,8 @@ const RIGHTS: [(&str, &[&str]); 8] = [
     ("maildrop_migrations", &["SELECT"]),
     ("message_sources", &["SELECT", "INSERT"]),
     ("refusals", &["SELECT", "INSERT", "UPDATE"]),
+    ("outbox", &["INSERT"]),
+    ("subscriptions", &["SELECT"]),
 ];
 
 /// `grants.sql` gives UPDATE on some columns. NULL where there is no such table.
@@ -75,7 +77,7 @@ impl Inspect for PostgresDatabase {
         only(doing, &self.query(doing, sql, &[])?)
     }
 
-    fn inspect(&mut self) -> Result<Vec<Finding>, DatabaseError> {
+    fn inspect(&mut self, replicated: bool) -> Result<Vec<Finding>, DatabaseError> {
         if let Some(relative) = self.relative()? {
             // It may not know what else would be asked.
             return Ok(vec![relative]);
@@ -86,7 +88,7 @@ impl Inspect for PostgresDatabase {
         let mut findings = vec![standby];
         findings.extend(self.settings()?);
         if is_primary {
-            findings.push(self.replication()?);
+            findings.push(self.replication(replicated)?);
             findings.push(self.excludes()?);
         }
         findings.extend(self.extensions()?);
@@ -117,12 +119,12 @@ impl PostgresDatabase {
     }
 
     /// Whether what was committed is also on the server that takes over.
-    fn replication(&mut self) -> Result<Finding, DatabaseError> {
+    fn replication(&mut self, replicated: bool) -> Result<Finding, DatabaseError> {
         let doing = "asking for standbys";
         let rows = self.query(doing, REPLICATION, &[])?;
         let row = rows.first().ok_or_else(|| DatabaseError::other(doing, "no answer"))?;
         let standbys: i64 = column(doing, row, 2)?;
-        Ok(replication(column(doing, row, 0)?, column(doing, row, 1)?, standbys))
+        Ok(replication(replicated, column(doing, row, 0)?, column(doing, row, 1)?, standbys))
     }
 
     fn extensions(&mut self) -> Result<Vec<Finding>, DatabaseError> {
@@ -229,6 +231,11 @@ impl PostgresDatabase {
                     let found = "not granted; needed with routing.unknown = \"reject\", which defers without it";
                     warning(what, found, mend)
                 }
+                Some(false) if matches!(table, "outbox" | "subscriptions") => warning(
+                    what,
+                    "not granted; needed once anybody is subscribed, who is told of nothing without it",
+                    mend,
+                ),
                 Some(false) => bad(what, "not granted", mend),
             });
         }
@@ -237,11 +244,15 @@ impl PostgresDatabase {
 }
 
 /// Whether what was committed is also on the server that takes over.
-fn replication(names: &str, commit: &str, standbys: i64) -> Finding {
+fn replication(replicated: bool, names: &str, commit: &str, standbys: i64) -> Finding {
     let what = "replication";
     match (names, commit, standbys) {
+        ("", _, 0) if replicated => {
+            bad(what, "none", "start a standby, and name it in synchronous_standby_names (database.durability)")
+        }
         ("", _, 0) => good(what, "none"),
-        ("", _, standbys) => warning(
+        ("", _, standbys) => bad_if(
+            replicated,
             what,
             format!("to {standbys}, and no commit waits for it"),
             format!("set synchronous_standby_names: {FORGETS}"),
@@ -251,7 +262,8 @@ fn replication(names: &str, commit: &str, standbys: i64) -> Finding {
             format!("synchronous_standby_names = {names}, and there is none"),
             "start a standby, or set it to '': each delivery waits at its first commit until its deadline, and is deferred",
         ),
-        (_, "off" | "local", _) => warning(
+        (_, "off" | "local", _) => bad_if(
+            replicated,
             what,
             format!("synchronous_commit = {commit}: no commit waits for {names}"),
             format!("ALTER ROLE ... SET synchronous_commit = on: {FORGETS}"),
@@ -296,17 +308,19 @@ mod tests {
 
     #[test]
     fn a_commit_that_no_standby_has_is_found() {
-        for (names, commit, standbys, state) in [
-            ("", "on", 0, State::Good),
-            ("", "on", 2, State::Warning),
-            ("pg2", "on", 1, State::Good),
-            ("pg2", "remote_apply", 1, State::Good),
-            ("pg2", "local", 1, State::Warning),
-            ("pg2", "on", 0, State::Bad),
+        for (names, commit, standbys, state, if_replicated) in [
+            ("", "on", 0, State::Good, State::Bad),
+            ("", "on", 2, State::Warning, State::Bad),
+            ("pg2", "on", 1, State::Good, State::Good),
+            ("pg2", "remote_apply", 1, State::Good, State::Good),
+            ("pg2", "local", 1, State::Warning, State::Bad),
+            ("pg2", "on", 0, State::Bad, State::Bad),
         ] {
-            let finding = replication(names, commit, standbys);
-            assert_eq!(finding.state, state, "{finding:?}");
-            assert_eq!(finding.mend.is_none(), state == State::Good, "{finding:?}");
+            for (replicated, state) in [(false, state), (true, if_replicated)] {
+                let finding = replication(replicated, names, commit, standbys);
+                assert_eq!(finding.state, state, "{finding:?}");
+                assert_eq!(finding.mend.is_none(), state == State::Good, "{finding:?}");
+            }
         }
     }
 }

@@ -27,7 +27,7 @@ impl Inspect for SqliteDatabase {
         Ok(self.directory().display().to_string())
     }
 
-    fn inspect(&mut self) -> Result<Vec<Finding>, DatabaseError> {
+    fn inspect(&mut self, _replicated: bool) -> Result<Vec<Finding>, DatabaseError> {
         let journal_mode = self.pragma("journal_mode")?;
         let wal = if journal_mode == "wal" { State::Good } else { State::Bad };
         let synchronous = self.pragma("synchronous")?;

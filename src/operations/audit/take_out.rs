@@ -8,8 +8,9 @@ use super::Twice;
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::delivery::Deferral;
+use crate::ledger::event::{Diff, EventType};
 use crate::ledger::recorded::{self, RecordedCopy};
-use crate::ledger::{Database, EndedAttempt, Journal, JournalCopy, Outcome, Record};
+use crate::ledger::{Database, EndedAttempt, EventRecord, Journal, JournalCopy, Outcome, Record};
 use crate::lock::Acquired;
 use crate::mailbox::{MailboxError, ReadableMailbox, Recorded, Removal};
 use crate::message::Identity;
@@ -82,7 +83,9 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
     if !matches!(taken, Err(NotTaken::Unanswered(_))) {
         let outcome = if taken.is_ok() { Outcome::AuditTookOut } else { Outcome::AuditLeft };
         let ended = EndedAttempt { attempt, key, outcome, stages: None };
-        let recorded = database.record(&Record { ended: vec![ended], ..Record::default() });
+        let events = taken.is_ok().then(|| removed(site, twice, attempt));
+        let record = Record { ended: vec![ended], events: events.into_iter().collect(), ..Record::default() };
+        let recorded = database.record(&record);
         if let (Err(error), Ok(())) = (recorded, &taken) {
             tracing::warn!(%error, "the copy is out, and its attempt could not be ended: the next delivery will look");
         }
@@ -91,6 +94,27 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
         tracing::debug!(%error, "the lock was not released; the server frees it with the connection");
     }
     taken
+}
+
+/// What there is to tell of the copy that was taken out.
+fn removed<'a>(site: &'a Site, twice: &'a Twice, attempt: Uuid) -> EventRecord<'a> {
+    let copy = &twice.copy;
+    EventRecord {
+        event: Uuid::now_v7(),
+        kind: EventType::CopyRemoved,
+        key: copy.key(),
+        role: copy.role,
+        user: &copy.user,
+        mailbox: &copy.mailbox,
+        recipient: &copy.recipient,
+        identity: &copy.identity,
+        message_id: &copy.message_id,
+        manner: None,
+        attempt: Some(attempt),
+        queue_id: None,
+        host: site.host(),
+        diff: Diff::taken_out(twice.extra),
+    }
 }
 
 fn under_lock(

@@ -1,5 +1,6 @@
 //! `check`: the database server's settings, the tables and their rows.
 
+use crate::config::Durability;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::check::{bad, good, rows, warning};
 use crate::ledger::{Database, Finding, statistics, time_span};
@@ -19,7 +20,8 @@ type Found = Result<Vec<Finding>, DatabaseError>;
 pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<Finding>) -> bool {
     let mut add = |what, found: Found| findings.extend(found.unwrap_or_else(|error| vec![failed(what, &error)]));
     add("database", database.describe().map(|described| vec![good("database", described)]));
-    add("database", database.inspect());
+    let replicated = site.config().is_some_and(|config| config.database.durability == Durability::Replicated);
+    add("database", database.inspect(replicated));
     // What is missing, or cannot be told, is among the findings by now.
     let is_missing = |all: Vec<schema::MigrationStatus>| {
         all.iter().any(|migration| !migration.optional && migration.state == MigrationState::Pending)
@@ -113,6 +115,9 @@ pub(super) fn failed(what: &str, error: &DatabaseError) -> Finding {
         }
         DatabaseFailure::Schema => "maildrop_command migrate",
         DatabaseFailure::ReadOnly => "connect to the primary",
+        DatabaseFailure::Behind => {
+            "see which server is the primary (docs/hosts.md); if it is this one, do what the line says"
+        }
         DatabaseFailure::Local => "mend the file or setting that it names",
         _ => "the server's own log says more",
     };

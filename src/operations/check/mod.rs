@@ -1,6 +1,7 @@
 //! Checks whether everything that a delivery relies on works, and keeps its promises.
 
 mod database;
+mod hosts;
 mod mailboxes;
 mod mutual_exclusion;
 
@@ -10,6 +11,7 @@ use crate::ledger::Finding;
 use crate::ledger::check::{bad, good, warning};
 use crate::message::Address;
 use crate::site::Site;
+use crate::webhook::MasterKey;
 use std::time::Duration;
 
 /// Looks at everything: what fails is a [`Finding`], and does not end the rest. Takes no lock of a delivery, and creates no
@@ -19,6 +21,7 @@ use std::time::Duration;
 /// the live database that the lock excludes, and that the hosts which have delivered lately take the same locks.
 pub(crate) fn check(site: &Site, recipient: Option<Address>, self_test: bool, deadline: Deadline) -> Vec<Finding> {
     let mut findings = site.config().map(settings).unwrap_or_default();
+    findings.extend(hosts::look(site, deadline));
     let mut opened = site.open_database(None, deadline);
     let with_tables = match &mut opened {
         Ok(opened) => database::look(site, opened.as_mut(), &mut findings).then_some(opened),
@@ -74,6 +77,15 @@ fn settings(config: &Config) -> Vec<Finding> {
             false => good("lock wait", span(wait)),
         },
     ];
+    if let Some(key) = &config.notifications.secret_key_file {
+        let (what, file) = ("notifications.secret_key_file", key.display());
+        findings.push(match MasterKey::read(key) {
+            Ok(_) => good(what, file.to_string()),
+            Err(problem) => {
+                warning(what, format!("{file}: {problem}"), "run this as the service's user, who has to read it")
+            }
+        });
+    }
     let warnings = config.warnings().into_iter();
     findings.extend(warnings.map(|found| Finding { mend: None, ..warning("configuration", found, "") }));
     if !config.serve.lmtp.is_empty()

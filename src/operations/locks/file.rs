@@ -3,7 +3,7 @@
 
 use super::{Entry, Listing, application};
 use crate::base::hex;
-use crate::database::sqlite::file_locks::read_note;
+use crate::database::sqlite::file_locks::{kernels_locks, read_note};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
 use crate::ledger::lock_users::{lock_purpose, lock_users};
@@ -23,7 +23,7 @@ pub fn list(
         DatabaseError::new(DatabaseFailure::Local, "looking which locks are held", error.to_string())
     };
     let directory = directory.unwrap_or(Path::new(".")).join("locks");
-    let locked = locked(&std::fs::read_to_string("/proc/locks").map_err(local)?);
+    let locked = locked(&kernels_locks().map_err(local)?);
     let askers = lock_users(database, only)?;
     let mut listing = Listing::default();
     let files = match std::fs::read_dir(&directory) {

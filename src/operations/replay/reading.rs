@@ -112,7 +112,7 @@ impl Job<'_> {
                 let (sender, queue_id, recipients) = (known.sender, known.queue_id, vec![(known.recipient, None)]);
                 Ok((message, PartialEnvelope { sender, recipients, queue_id, ..PartialEnvelope::default() }))
             }
-            Err(RedeliveryError::Database(error)) => Err(error.into()),
+            Err(RedeliveryError::Database(error) | RedeliveryError::SourcesDenied(error)) => Err(error.into()),
             Err(why @ RedeliveryError::OutOfReach(_)) => Err(ReplayOutcome::Deferred(format!("{whose}: {why}"))),
             Err(why) => Err(ReplayOutcome::Refused(format!("{whose}: {why}"))),
         }

@@ -1,18 +1,14 @@
 //! What the broker counts, for whoever watches the service.
 
-use crate::delivery::Verdict;
+use crate::handover::Logins;
+use crate::serve::counted::{Spans, Traffics};
 use serde::Serialize;
-use std::collections::BTreeMap;
-use std::time::Duration;
-
-/// Upper ends of the spans that [`Waits`] sorts by, in milliseconds.
-pub const WAIT_BUCKETS_MS: [u64; 8] = [1, 5, 25, 100, 500, 2_000, 10_000, 30_000];
 
 /// What has happened since the front began. Numbers only grow.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Verdicts by enhanced status code: one for each recipient of each message, counted when the message is answered.
-    pub verdicts: BTreeMap<String, u64>,
+    /// What clients have handed over, and what they were told. (The LMTP server counts what it replies.)
+    pub traffics: Traffics,
     /// Messages handed to a worker.
     pub handed_out: u64,
     /// Messages that waited for a worker for too long.
@@ -27,19 +23,18 @@ pub struct Counters {
     pub joined: u64,
     /// Requests whose client went, or called them off, before a worker had them.
     pub dropped: u64,
+    /// Messages that were set aside, for they had ended two workers.
+    pub set_aside: u64,
+    /// Messages that were answered without a worker, for they are set aside.
+    pub refused_as_set_aside: u64,
     /// How long messages waited for a worker that then got them.
-    pub waits: Waits,
-}
-
-/// How long messages waited.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Waits {
-    /// How many waited no longer than the span of the same place in [`WAIT_BUCKETS_MS`], and longer than the one before it.
-    pub buckets: [u64; WAIT_BUCKETS_MS.len()],
-    /// How many waited longer than all of these.
-    pub longer: u64,
-    /// All waits together, in milliseconds.
-    pub sum_ms: u64,
+    pub waits: Spans,
+    /// Clients that were cut off, for they said what makes no sense, or has more recipients than are allowed.
+    pub refused_requests: u64,
+    /// Heartbeats that were due for two seconds or longer: each second counts one for each worker that is not heard.
+    pub missed_heartbeats: u64,
+    /// The sessions that workers have opened.
+    pub logins: Logins,
 }
 
 /// How the broker stands now.
@@ -49,44 +44,20 @@ pub struct Standing {
     pub queued: usize,
     /// Requests whose client has yet to say that they may begin.
     pub held: usize,
+    /// Messages that workers have.
+    pub in_work: usize,
     /// Workers that wait for a message.
     pub ready: usize,
-    /// Workers that have one.
+    /// Workers that have one, and are heard.
     pub busy: usize,
-    /// Those of either kind that have not been heard for too long.
+    /// Workers that have not been heard for too long, with a message or without.
     pub silent: usize,
-}
-
-impl Counters {
-    pub(super) fn answered(&mut self, verdicts: &[Verdict]) {
-        for verdict in verdicts {
-            *self.verdicts.entry(verdict.code()).or_default() += 1;
-        }
-    }
-}
-
-impl Waits {
-    pub(super) fn add(&mut self, wait: Duration) {
-        let milliseconds = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        self.sum_ms = self.sum_ms.saturating_add(milliseconds);
-        let bucket = WAIT_BUCKETS_MS.iter().position(|end| milliseconds <= *end);
-        match bucket.and_then(|at| self.buckets.get_mut(at)) {
-            Some(count) => *count += 1,
-            None => self.longer += 1,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_wait_is_counted_once_by_its_length() {
-        let mut waits = Waits::default();
-        for milliseconds in [0, 1, 2, 30_000, 30_001] {
-            waits.add(Duration::from_millis(milliseconds));
-        }
-        assert_eq!((waits.buckets, waits.longer, waits.sum_ms), ([2, 1, 0, 0, 0, 0, 0, 1], 1, 60_004));
-    }
+    /// Messages that have ended a worker, and have not been delivered since; those that are set aside, too.
+    pub suspects: usize,
+    /// Of these, those whose next try has a worker of its own; the others get none, but for one try an hour.
+    pub tried_alone: usize,
+    /// Messages that are set aside: so many copies are kept.
+    pub shunted: usize,
+    /// When the oldest of these first ended a worker, in microseconds since 1970.
+    pub oldest_shunted: Option<i64>,
 }

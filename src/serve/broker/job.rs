@@ -2,9 +2,10 @@
 
 use super::state::{ConnectionId, LocalId};
 use crate::delivery::Verdict;
-use crate::handover::{Header, Reply, Request};
-use crate::message::fold;
+use crate::handover::{Header, Recipient, Reply, Request};
+use crate::message::{Address, fold};
 use crate::serve::handed::Body;
+use crate::serve::suspects::{Key, Loss};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,10 @@ pub(super) struct Job {
     pub(super) queued: Instant,
     /// How long its delivery may take, from `arrived` on.
     pub(super) time: Duration,
+    /// It has ended a worker before.
+    pub(super) suspect: Option<Key>,
+    /// It was given a worker of its own.
+    pub(super) has_its_own: bool,
 }
 
 pub(super) enum What {
@@ -56,7 +61,7 @@ pub(super) enum Stage {
 }
 
 impl Job {
-    /// Whom it is for: each recipient once, folded, as deliveries to one address are counted.
+    /// Whom it is for: each recipient once, as deliveries to one of them are counted.
     pub(super) fn users(&self) -> impl Iterator<Item = &String> {
         match &self.what {
             What::Ours { users, .. } => Some(users.iter()),
@@ -68,20 +73,24 @@ impl Job {
 
     /// The body for a worker, which is told how much time is left. `None` for one of ours whose header cannot be written.
     ///
-    /// It is handed out once, so that its bytes need not be kept. A file stays until the job is done: the worker reads it.
-    pub(super) fn take_body(&mut self, now: Instant) -> Option<Vec<u8>> {
-        let left = self.time_left(now);
-        match &mut self.what {
-            What::Plain(body) => Some(std::mem::take(body)),
+    /// Its bytes are kept until it is answered: if it ends its worker, they tell it from others when it comes again.
+    pub(super) fn body_for_a_worker(&self, now: Instant) -> Option<Vec<u8>> {
+        match &self.what {
+            What::Plain(body) => Some(body.clone()),
             What::Ours { request, body, .. } => {
-                let time_left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-                let header = Header::Deliver(Request { time_left_ms, ..request.as_ref().clone() });
-                let frame = header.frame(body.in_memory()).ok();
-                if let Body::Memory(bytes) = body {
-                    *bytes = Vec::new();
-                }
-                frame
+                let time_left_ms = u64::try_from(self.time_left(now).as_millis()).unwrap_or(u64::MAX);
+                let suspect = self.suspect.is_some();
+                let header = Header::Deliver(Request { time_left_ms, suspect, ..request.as_ref().clone() });
+                header.frame(body.in_memory()).ok()
             }
+        }
+    }
+
+    /// What is lost with the worker of this process.
+    pub(super) fn lost_with(self, pid: i32) -> Option<Loss> {
+        match self.what {
+            What::Ours { request, body, .. } => Some(Loss { pid, request, body }),
+            What::Plain(_) => None,
         }
     }
 
@@ -89,19 +98,25 @@ impl Job {
         self.time.saturating_sub(now.saturating_duration_since(self.arrived))
     }
 
-    /// What a worker has answered, if it is one verdict for each recipient of this very request, and whether the worker leaves.
-    pub(super) fn read_answer(&self, body: &[u8]) -> Option<(Vec<Verdict>, bool)> {
+    /// What a worker has answered, if it is one verdict for each recipient of this very request, and what else it says.
+    pub(super) fn read_answer(&self, body: &[u8]) -> Option<(Vec<Verdict>, Reply)> {
         let What::Ours { request, .. } = &self.what else { return None };
-        let Ok((Header::Reply(Reply { id, results, leaving }), _)) = Header::read(body) else { return None };
-        if id != request.id || results.len() != request.recipients.len() {
+        let Ok((Header::Reply(mut reply), _)) = Header::read(body) else { return None };
+        if reply.id != request.id || reply.results.len() != request.recipients.len() {
             return None;
         }
-        let verdicts: Result<Vec<Verdict>, _> = results.into_iter().map(Verdict::try_from).collect();
-        Some((verdicts.ok()?, leaving))
+        let results = std::mem::take(&mut reply.results).into_iter();
+        let verdicts: Result<Vec<Verdict>, _> = results.map(Verdict::try_from).collect();
+        Some((verdicts.ok()?, reply))
     }
 }
 
-/// The addresses of a request, folded, each once.
-pub(super) fn users(request: &Request) -> BTreeSet<String> {
-    request.recipients.iter().map(|recipient| fold(&recipient.address)).collect()
+/// The addresses of a request, folded and without their extensions, each once. Aliases of one mailbox stay apart: only the
+/// database knows of them, which the front does not ask.
+pub(super) fn users(request: &Request, delimiters: &str) -> BTreeSet<String> {
+    let user = |recipient: &Recipient| {
+        let bare = Address::parse(&recipient.address).ok().and_then(|address| address.without_extension(delimiters));
+        bare.map_or_else(|| fold(&recipient.address), |bare| bare.folded().to_string())
+    };
+    request.recipients.iter().map(user).collect()
 }

@@ -5,7 +5,10 @@
 use super::state::{Action, Broker, ConnectionId, Event, LocalId};
 use super::{Counters, Standing};
 use crate::delivery::Verdict;
+use crate::queue::{Digest, Shunted};
 use crate::serve::handed::Handed;
+use crate::serve::suspects::keeper::{self, KeeperSettings};
+use crate::serve::suspects::{Order as KeeperOrder, WorkerEnd};
 use crate::zmtp::{
     Connection, FromWorker, NoPirate, Settings, SocketType, ToWorker, ZmtpError, from_client, to_client,
 };
@@ -14,6 +17,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -48,7 +52,7 @@ pub enum Peers {
 }
 
 /// How the broker stands, for whoever asks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Report {
     pub standing: Standing,
     pub counters: Counters,
@@ -61,6 +65,7 @@ enum Input {
     Opened(ConnectionId, mpsc::UnboundedSender<Order>),
     Event(Event),
     Closed(ConnectionId, Peers),
+    Copies(Vec<(Digest, Shunted)>),
 }
 
 /// What a connection's task is to do.
@@ -77,6 +82,7 @@ pub struct Sockets {
     longest_frame: usize,
     last_connection: Arc<AtomicU64>,
     listeners: Vec<JoinHandle<()>>,
+    keeper: Option<SyncSender<KeeperOrder>>,
 }
 
 impl Sockets {
@@ -84,7 +90,7 @@ impl Sockets {
     #[must_use]
     pub fn new(longest_frame: usize) -> Self {
         let (input, inbox) = mpsc::channel(WAITING_EVENTS);
-        Self { input, inbox, longest_frame, last_connection: Arc::default(), listeners: Vec::new() }
+        Self { input, inbox, longest_frame, last_connection: Arc::default(), listeners: Vec::new(), keeper: None }
     }
 
     /// Serves those who connect from now on, `most` at once: others wait until the system takes no more of them.
@@ -130,6 +136,17 @@ impl Sockets {
         }));
     }
 
+    /// Has what is known of messages that end workers written down.
+    ///
+    /// # Errors
+    /// Where the system gives us no thread.
+    pub fn keep(&mut self, settings: KeeperSettings) -> io::Result<()> {
+        let input = self.input.clone();
+        // The loop ends last.
+        self.keeper = Some(keeper::start(settings, move |copies| drop(input.blocking_send(Input::Copies(copies))))?);
+        Ok(())
+    }
+
     /// Runs the broker until `stop` comes with the time that is left then, or its sender is dropped; and then until nobody can hand it
     /// a message any more, and all that it had is answered.
     pub async fn run(
@@ -137,11 +154,13 @@ impl Sockets {
         broker: Broker,
         mut handed: mpsc::Receiver<Handed>,
         mut asked: mpsc::Receiver<oneshot::Sender<Report>>,
+        mut ended: mpsc::Receiver<WorkerEnd>,
         mut stop: oneshot::Receiver<Duration>,
     ) {
-        let mut at = Loop { broker, connections: HashMap::new(), local: HashMap::new(), last_local: 0 };
+        let keeper = self.keeper.take();
+        let mut at = Loop { broker, connections: HashMap::new(), local: HashMap::new(), last_local: 0, keeper };
         let mut until: Option<Instant> = None;
-        let (mut may_hand, mut may_ask) = (true, true);
+        let (mut may_hand, mut may_ask, mut may_end) = (true, true, true);
         while until.is_none_or(|until| Instant::now() < until && (may_hand || !at.broker.is_idle())) {
             let tick = at.broker.next_tick();
             tokio::select! {
@@ -154,6 +173,10 @@ impl Sockets {
                     // It may have gone meanwhile.
                     Some(asker) => drop(asker.send(at.report())),
                     None => may_ask = false,
+                },
+                worker = ended.recv(), if may_end => match worker {
+                    Some(worker) => at.event(Event::ProcessEnded(worker)),
+                    None => may_end = false,
                 },
                 within = &mut stop, if until.is_none() => {
                     until = Some(Instant::now() + within.unwrap_or_default());
@@ -212,6 +235,7 @@ struct Loop {
     connections: HashMap<ConnectionId, mpsc::UnboundedSender<Order>>,
     local: HashMap<LocalId, oneshot::Sender<Vec<Verdict>>>,
     last_local: u64,
+    keeper: Option<SyncSender<KeeperOrder>>,
 }
 
 impl Loop {
@@ -219,6 +243,7 @@ impl Loop {
         match input {
             Input::Opened(id, orders) => drop(self.connections.insert(id, orders)),
             Input::Event(event) => self.event(event),
+            Input::Copies(copies) => self.event(Event::Copies(copies)),
             Input::Closed(connection, peers) => {
                 self.connections.remove(&connection);
                 self.event(match peers {
@@ -250,6 +275,12 @@ impl Loop {
     }
 
     fn act(&mut self, actions: Vec<Action>) {
+        for order in self.broker.orders() {
+            // What is not written down is known for as long as this process lives, and a copy comes anew with the next try.
+            if self.keeper.as_ref().is_some_and(|keeper| keeper.try_send(order).is_err()) {
+                warn!("what is known of messages that end workers is not written down: the disk is too slow");
+            }
+        }
         for action in actions {
             match action {
                 Action::Beat { connection } => self.order(connection, Order::SendToWorker(ToWorker::Heartbeat)),
@@ -264,22 +295,30 @@ impl Loop {
                     }
                 }
                 Action::EndWorker { connection, pid } => {
-                    // The connection is still open: no other process can have this number by now.
-                    match pid.and_then(Pid::from_raw).filter(|_| self.connections.contains_key(&connection)) {
+                    match pid {
                         Some(pid) => {
-                            warn!(pid = pid.as_raw_nonzero(), "a worker is killed");
-                            if let Err(error) = kill_process(pid, Signal::KILL) {
-                                warn!(%error, "it cannot be killed");
-                            }
+                            warn!(pid, "a worker is killed");
+                            self.signal(connection, pid, Signal::KILL);
                         }
                         None => warn!("a worker whose process is not known is cut off"),
                     }
                     self.order(connection, Order::Close);
                 }
+                Action::RetireWorker { connection, pid } => self.signal(connection, pid, Signal::TERM),
                 Action::CloseWorker { connection } | Action::CloseClient { connection } => {
                     self.order(connection, Order::Close);
                 }
             }
+        }
+    }
+
+    /// Sends a signal to the process at the other end.
+    fn signal(&self, connection: ConnectionId, pid: i32, signal: Signal) {
+        // The connection is still open: no other process can have this number by now.
+        if let Some(pid) = Pid::from_raw(pid).filter(|_| self.connections.contains_key(&connection))
+            && let Err(error) = kill_process(pid, signal)
+        {
+            warn!(pid = pid.as_raw_nonzero(), %error, "it cannot be ended");
         }
     }
 

@@ -3,14 +3,20 @@
 #[cfg(test)]
 mod property;
 #[cfg(test)]
+mod suspect_tests;
+mod suspects;
+#[cfg(test)]
 mod tests;
 
 use super::counters::{Counters, Standing};
 use super::job::{Asker, Job, JobId, Stage, What, users};
-use super::workers::Workers;
+use super::workers::{Wants, Workers};
 use crate::delivery::{StatusDetail, Verdict};
-use crate::handover::{Header, MARK, Reply, Request, Told};
+use crate::handover::{Header, Logins, MARK, Reply, Request, Source, Told};
+use crate::queue::{Digest, Shunted};
+use crate::serve::counted::Traffic;
 use crate::serve::handed::Body;
+use crate::serve::suspects::{Figures, Order, Permit, Suspects, WorkerEnd};
 use crate::zmtp::INTERVAL;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -29,12 +35,14 @@ pub struct ConnectionId(pub u64);
 pub struct LocalId(pub u64);
 
 /// What the broker goes by.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// How long a message waits for a worker at most.
     pub queue_wait: Duration,
     /// How many messages for one recipient are delivered at once.
     pub per_user: usize,
+    /// Postfix's `recipient_delimiter`: what stands behind it in an address leads to the same mailbox.
+    pub recipient_delimiter: String,
     /// How many recipients a message may have.
     pub max_recipients: usize,
     /// How long a delivery may take at most, whatever the way in says.
@@ -54,6 +62,10 @@ pub enum Event {
     WorkerAnswered { connection: ConnectionId, address: Vec<u8>, body: Vec<u8> },
     /// A worker's connection has ended.
     WorkerGone { connection: ConnectionId },
+    /// A worker's process has ended, and the master tells how.
+    ProcessEnded(WorkerEnd),
+    /// There are these copies of messages that were set aside, and no others.
+    Copies(Vec<(Digest, Shunted)>),
     /// A client has sent a request, or says something about one.
     ClientSaid { connection: ConnectionId, body: Vec<u8> },
     /// A client's connection has ended.
@@ -78,6 +90,8 @@ pub enum Action {
     Answer { id: LocalId, verdicts: Vec<Verdict> },
     /// Kill the process behind this connection, if the system told which that is, and close it.
     EndWorker { connection: ConnectionId, pid: Option<i32> },
+    /// Tell the process behind this connection to end after what it has in hand: a new one is to take its place.
+    RetireWorker { connection: ConnectionId, pid: i32 },
     /// Close a worker's connection: it has said that it leaves.
     CloseWorker { connection: ConnectionId },
     /// Close a client's connection: it said what makes no sense, and is to notice at once.
@@ -95,8 +109,13 @@ pub struct Broker {
     named: HashMap<Uuid, JobId>,
     /// How many messages for an address are at workers.
     at_work: BTreeMap<String, usize>,
+    suspects: Suspects,
+    /// When a worker was last retired for a new one that a suspect waits for.
+    retired_at: Option<Instant>,
     stopping: bool,
     last_job: u64,
+    /// The time of what is handled.
+    now: Instant,
     last_tick: Instant,
     next_beat: Instant,
     counters: Counters,
@@ -105,7 +124,7 @@ pub struct Broker {
 
 impl Broker {
     #[must_use]
-    pub fn new(settings: Settings, now: Instant) -> Self {
+    pub fn new(settings: Settings, suspects: Suspects, now: Instant) -> Self {
         Self {
             settings,
             workers: Workers::default(),
@@ -113,8 +132,11 @@ impl Broker {
             queue: VecDeque::new(),
             named: HashMap::new(),
             at_work: BTreeMap::new(),
+            suspects,
+            retired_at: None,
             stopping: false,
             last_job: 0,
+            now,
             last_tick: now,
             next_beat: now + INTERVAL,
             counters: Counters::default(),
@@ -125,6 +147,8 @@ impl Broker {
     /// What is to be done now that this has happened.
     #[must_use]
     pub fn handle(&mut self, event: Event, now: Instant) -> Vec<Action> {
+        self.now = now;
+        self.pass_suspects(now);
         match event {
             Event::WorkerReady { connection, name, pid } => self.workers.ready(connection, &name, pid, now),
             Event::WorkerBeat { connection } => {
@@ -136,12 +160,19 @@ impl Broker {
             Event::WorkerAnswered { connection, address, body } => {
                 self.worker_answered(connection, &address, body, now);
             }
-            Event::WorkerGone { connection } => self.lose_worker(connection, "the process that delivered it has ended"),
+            Event::WorkerGone { connection } => self.worker_gone(connection, now),
+            Event::ProcessEnded(end) => {
+                let connected = self.workers.pids().any(|pid| u32::try_from(pid) == Ok(end.pid));
+                self.suspects.process_ended(end, connected, now);
+            }
+            Event::Copies(copies) => self.suspects.copies(copies),
             Event::ClientSaid { connection, body } => self.client_said(connection, body, now),
             Event::ClientGone { connection } => self.client_gone(connection),
             Event::Handed { id, request, body } => {
                 let job = self.admit(request, body, Asker::Local(id), now);
-                self.queue.push_back(job);
+                if !self.refuse_what_is_set_aside(job, now) {
+                    self.queue.push_back(job);
+                }
             }
             Event::Stop => self.stopping = true,
         }
@@ -170,9 +201,12 @@ impl Broker {
     #[must_use]
     pub fn tick(&mut self, now: Instant) -> Vec<Action> {
         let pause = now.saturating_duration_since(self.last_tick);
-        self.last_tick = now;
+        (self.now, self.last_tick) = (now, now);
         if now >= self.next_beat {
             self.next_beat = now + INTERVAL;
+            if pause <= 2 * INTERVAL {
+                self.counters.missed_heartbeats += self.workers.missed_heartbeats(now);
+            }
             self.actions.extend(self.workers.connections().map(|connection| Action::Beat { connection }));
         }
         if pause > 2 * INTERVAL {
@@ -183,13 +217,32 @@ impl Broker {
             self.end_what_takes_too_long(now);
         }
         self.end_what_waits_too_long(now);
+        self.pass_suspects(now);
         self.hand_out(now);
         std::mem::take(&mut self.actions)
+    }
+
+    /// Decides what can be decided of messages that have ended workers, and counts it.
+    fn pass_suspects(&mut self, now: Instant) {
+        self.suspects.pass(now);
+        self.counters.set_aside = self.suspects.times_set_aside();
     }
 
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// What is known of messages that end workers.
+    #[must_use]
+    pub fn suspects(&self) -> &Suspects {
+        &self.suspects
+    }
+
+    /// What is to be written down, now that something has happened.
+    #[must_use]
+    pub fn orders(&mut self) -> Vec<Order> {
+        self.suspects.orders()
     }
 
     /// The processes that have said READY and not gone since, busy ones too, as far as the system tells.
@@ -203,7 +256,20 @@ impl Broker {
     pub fn standing(&self, now: Instant) -> Standing {
         let (ready, busy, silent) = self.workers.count(now);
         let held = self.jobs.values().filter(|job| job.stage == Stage::Held).count();
-        Standing { queued: self.queue.len(), held, ready, busy, silent }
+        let in_work = self.jobs.len() - held - self.queue.len();
+        let Figures { suspects, tried_alone, shunted, oldest } = self.suspects.figures();
+        Standing {
+            queued: self.queue.len(),
+            held,
+            in_work,
+            ready,
+            busy,
+            silent,
+            suspects,
+            tried_alone,
+            shunted,
+            oldest_shunted: oldest,
+        }
     }
 
     fn client_said(&mut self, connection: ConnectionId, mut body: Vec<u8>, now: Instant) {
@@ -219,22 +285,32 @@ impl Broker {
                 let message = body.split_off(at);
                 self.client_delivers(request, message, asker, now);
             }
-            Ok((Header::Go { id }, _)) => self.client_says_go(id, now),
+            Ok((Header::Go { id }, _)) => self.client_says_go(id, connection, now),
             Ok((Header::Cancel { id }, _)) => self.client_cancels(id),
             Ok((Header::Deliver(request), _)) => {
                 let recipients = request.recipients.len();
                 warn!(recipients, "a client's message has more recipients than serve.max_recipients");
-                self.actions.push(Action::CloseClient { connection });
+                self.refuse_client(connection);
             }
             Ok((Header::Received { .. } | Header::Reply(_), _)) => {
                 warn!("a client said what only the broker says");
-                self.actions.push(Action::CloseClient { connection });
+                self.refuse_client(connection);
             }
             Err(problem) => {
                 warn!(%problem, "a client's request cannot be read");
-                self.actions.push(Action::CloseClient { connection });
+                self.refuse_client(connection);
             }
         }
+    }
+
+    fn refuse_client(&mut self, connection: ConnectionId) {
+        self.counters.refused_requests += 1;
+        self.actions.push(Action::CloseClient { connection });
+    }
+
+    /// What is counted of what clients hand over.
+    fn traffic(&mut self, source: Source) -> &mut Traffic {
+        self.counters.traffics.entry(source.into()).or_default()
     }
 
     fn client_delivers(&mut self, request: Request, message: Vec<u8>, asker: Asker, now: Instant) {
@@ -244,6 +320,8 @@ impl Broker {
             if !matches!(&job.what, What::Ours { request: known, .. } if is_same(known, &request)) {
                 warn!(%id, "two different requests of one name; the second is put off");
                 let verdicts = all(&request, StatusDetail::SYSTEM, "another request has the same name");
+                self.traffic(request.source).received(request.recipients.len(), request.size);
+                self.count_replies(request.source, &verdicts, Duration::ZERO);
                 self.tell(asker, &reply(id, &verdicts));
                 return;
             }
@@ -253,8 +331,12 @@ impl Broker {
             }
             self.counters.joined += 1;
         } else {
+            self.traffic(request.source).received(request.recipients.len(), request.size);
             let job = self.admit(Box::new(request), Body::Memory(message), asker, now);
             self.named.insert(id, job);
+            if self.refuse_what_is_set_aside(job, now) {
+                return;
+            }
             if let Some(job) = self.jobs.get_mut(&job) {
                 job.stage = Stage::Held;
             }
@@ -262,10 +344,12 @@ impl Broker {
         self.tell(asker, &Header::Received { id });
     }
 
-    fn client_says_go(&mut self, id: Uuid, now: Instant) {
+    fn client_says_go(&mut self, id: Uuid, connection: ConnectionId, now: Instant) {
         let Some(&job_id) = self.named.get(&id) else {
-            // It was put off already, for this word took too long.
+            // It was put off already, for this word took too long. Where its client has not heard so, it waits for an answer that
+            // nobody has: it is to notice at once.
             debug!(%id, "no request of this name waits for its client");
+            self.actions.push(Action::CloseClient { connection });
             return;
         };
         if let Some(job) = self.jobs.get_mut(&job_id).filter(|job| job.stage == Stage::Held) {
@@ -301,14 +385,20 @@ impl Broker {
 
     fn admit(&mut self, request: Box<Request>, body: Body, asker: Asker, now: Instant) -> JobId {
         let time = Duration::from_millis(request.time_left_ms).min(self.settings.longest_delivery);
-        let users = users(&request);
-        self.insert(What::Ours { request, body, users }, asker, time, Stage::Queued, now)
+        let (users, suspect) =
+            (users(&request, &self.settings.recipient_delimiter), self.suspects.find(&request, &body));
+        let id = self.insert(What::Ours { request, body, users }, asker, time, Stage::Queued, now);
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.suspect = suspect;
+        }
+        id
     }
 
     fn insert(&mut self, what: What, asker: Asker, time: Duration, stage: Stage, now: Instant) -> JobId {
         self.last_job += 1;
         let id = JobId(self.last_job);
-        self.jobs.insert(id, Job { what, asker, stage, arrived: now, queued: now, time });
+        self.jobs
+            .insert(id, Job { what, asker, stage, arrived: now, queued: now, time, suspect: None, has_its_own: false });
         id
     }
 
@@ -339,23 +429,33 @@ impl Broker {
 
     /// Gives messages to workers, for as long as there are both.
     fn hand_out(&mut self, now: Instant) {
+        let ordinary = if self.make_way_for_a_suspect(now) { Wants::Used } else { Wants::Ours };
         let mut at = 0;
         while let Some(&id) = self.queue.get(at) {
-            let (ours, plain) = (self.workers.any_for(true, now), self.workers.any_for(false, now));
-            if !plain {
+            if !self.workers.any_for(Wants::Plain, now) {
                 return;
             }
+            let Some(job) = self.jobs.get(&id) else { return };
+            let wants = match (&job.what, self.permit(job, now)) {
+                (What::Plain(_), _) => Wants::Plain,
+                (What::Ours { .. }, Permit::Any) => ordinary,
+                (What::Ours { .. }, Permit::OwnWorker) if !self.a_suspect_is_at_work() => Wants::New,
+                (What::Ours { .. }, Permit::OwnWorker | Permit::Wait) => {
+                    at += 1;
+                    continue;
+                }
+                (What::Ours { .. }, Permit::SetAside(_)) => {
+                    self.refuse_what_is_set_aside(id, now);
+                    continue;
+                }
+            };
             // What has to wait for others of its recipient does not hold up those behind it.
-            let may_go = self.jobs.get(&id).is_some_and(|job| match job.what {
-                What::Ours { .. } => ours && !self.is_at_limit(job),
-                What::Plain(_) => true,
-            });
-            if !may_go {
+            if !self.workers.any_for(wants, now) || self.is_at_limit(job) {
                 at += 1;
                 continue;
             }
             self.queue.remove(at);
-            self.hand_to_a_worker(id, now);
+            self.hand_to_a_worker(id, wants, now);
         }
     }
 
@@ -368,14 +468,18 @@ impl Broker {
     }
 
     /// Hands a message out, which it is once and never again.
-    fn hand_to_a_worker(&mut self, id: JobId, now: Instant) {
+    fn hand_to_a_worker(&mut self, id: JobId, wants: Wants, now: Instant) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
-        let Some(body) = job.take_body(now) else {
+        let Some(body) = job.body_for_a_worker(now) else {
             self.answer_all(id, StatusDetail::SYSTEM, "the envelope is too long");
             return;
         };
-        let ours = matches!(job.what, What::Ours { .. });
-        let Some(connection) = self.workers.take(id, ours, now) else { return };
+        let Some(connection) = self.workers.take(id, wants, now) else { return };
+        if let (Wants::New, Some(key)) = (wants, job.suspect) {
+            job.has_its_own = true;
+            self.retired_at = None;
+            self.suspects.begins(key, now);
+        }
         for user in job.users() {
             *self.at_work.entry(user.clone()).or_default() += 1;
         }
@@ -407,8 +511,12 @@ impl Broker {
             return;
         };
         self.workers.free(connection);
+        let has_its_own = self.jobs.get(&id).is_some_and(|job| job.has_its_own);
         if self.pass_on(id, connection, body) || self.workers.get(connection).is_some_and(|worker| worker.leaving) {
             self.let_go(connection);
+        } else if has_its_own && let Some(pid) = self.workers.retire(connection) {
+            // What a suspect has left in it is nobody else's.
+            self.actions.push(Action::RetireWorker { connection, pid });
         }
     }
 
@@ -422,7 +530,8 @@ impl Broker {
             return false;
         }
         match job.read_answer(&body) {
-            Some((verdicts, leaving)) => {
+            Some((verdicts, Reply { leaving, logins, .. })) => {
+                self.counters.logins.add(logins);
                 self.answer(id, &verdicts);
                 leaving
             }
@@ -452,21 +561,20 @@ impl Broker {
     }
 
     /// A worker has ended, or is taken for it: what it had is put off. It may be delivered, or be so yet: the next attempt looks.
-    fn lose_worker(&mut self, connection: ConnectionId, why: &str) {
-        let Some(worker) = self.workers.remove(connection) else { return };
-        match worker.job {
-            None => info!(worker = worker.name, pid = worker.pid, "a worker has gone"),
-            Some(id) => {
-                self.counters.workers_lost += 1;
-                let request = self.jobs.get(&id).and_then(|job| match &job.what {
-                    What::Ours { request, .. } => Some(request),
-                    What::Plain(_) => None,
-                });
-                let queue_id = request.and_then(|request| request.queue_id.as_deref()).unwrap_or_default();
-                warn!(worker = worker.name, pid = worker.pid, queue_id, why, "a worker is lost with a message");
-                self.answer_all(id, StatusDetail::SYSTEM, why);
-            }
-        }
+    fn lose_worker(&mut self, connection: ConnectionId, why: &str) -> Option<Job> {
+        let worker = self.workers.remove(connection)?;
+        let Some(id) = worker.job else {
+            info!(worker = worker.name, pid = worker.pid, "a worker has gone");
+            return None;
+        };
+        self.counters.workers_lost += 1;
+        let request = self.jobs.get(&id).and_then(|job| match &job.what {
+            What::Ours { request, .. } => Some(request),
+            What::Plain(_) => None,
+        });
+        let queue_id = request.and_then(|request| request.queue_id.as_deref()).unwrap_or_default();
+        warn!(worker = worker.name, pid = worker.pid, queue_id, why, "a worker is lost with a message");
+        self.answer_all(id, StatusDetail::SYSTEM, why)
     }
 
     fn end_worker(&mut self, connection: ConnectionId, why: &str) {
@@ -508,7 +616,8 @@ impl Broker {
         let stay = self.workers.any_that_stay();
         let waiting = self.jobs.iter().filter(|(_, job)| match job.stage {
             Stage::Held => true,
-            Stage::Queued => !stay,
+            // No process is replaced any more: there will be no new worker.
+            Stage::Queued => !stay || job.suspect.is_some(),
             Stage::At(..) => false,
         });
         for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -522,27 +631,35 @@ impl Broker {
     }
 
     /// Answers a message with one deferral for all of its recipients. Another program's gets no answer: it knows no words of ours.
-    fn answer_all(&mut self, id: JobId, detail: StatusDetail, text: &str) {
+    fn answer_all(&mut self, id: JobId, detail: StatusDetail, text: &str) -> Option<Job> {
         let verdicts = match self.jobs.get(&id).map(|job| &job.what) {
             Some(What::Ours { request, .. }) => all(request, detail, text),
-            Some(What::Plain(_)) | None => {
-                self.take(id);
-                return;
-            }
+            Some(What::Plain(_)) | None => return self.take(id),
         };
-        self.answer(id, &verdicts);
+        self.answer(id, &verdicts)
     }
 
     /// The one place that answers a message of ours: it is taken out, so that nothing can answer it again.
-    fn answer(&mut self, id: JobId, verdicts: &[Verdict]) {
-        let Some(job) = self.take(id) else { return };
-        let What::Ours { request, .. } = &job.what else { return };
-        self.counters.answered(verdicts);
+    fn answer(&mut self, id: JobId, verdicts: &[Verdict]) -> Option<Job> {
+        let job = self.take(id)?;
+        let What::Ours { request, .. } = &job.what else { return Some(job) };
+        if !matches!(job.asker, Asker::Local(_)) {
+            self.count_replies(request.source, verdicts, self.now.saturating_duration_since(job.arrived));
+        }
+        if let Some(key) = job.suspect {
+            self.suspects.answered(key, request, verdicts);
+        }
         match job.asker {
             Asker::Local(id) => self.actions.push(Action::Answer { id, verdicts: verdicts.to_vec() }),
             client @ Asker::Client(_) => self.tell(client, &reply(request.id, verdicts)),
             Asker::Nobody => debug!(id = %request.id, "whoever handed this message over has gone"),
         }
+        Some(job)
+    }
+
+    fn count_replies(&mut self, source: Source, verdicts: &[Verdict], after: Duration) {
+        let codes: Vec<String> = verdicts.iter().map(Verdict::code).collect();
+        self.traffic(source).replied(codes.iter().map(String::as_str), after);
     }
 
     fn tell(&mut self, to: Asker, header: &Header) {
@@ -558,7 +675,12 @@ impl Broker {
 }
 
 fn reply(id: Uuid, verdicts: &[Verdict]) -> Header {
-    Header::Reply(Reply { id, results: verdicts.iter().map(Told::from).collect(), leaving: false })
+    Header::Reply(Reply {
+        id,
+        results: verdicts.iter().map(Told::from).collect(),
+        leaving: false,
+        logins: Logins::default(),
+    })
 }
 
 fn all(request: &Request, detail: StatusDetail, text: &str) -> Vec<Verdict> {

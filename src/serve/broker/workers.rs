@@ -19,10 +19,25 @@ pub(super) struct Worker {
     pub(super) pid: Option<i32>,
     heard: Instant,
     pub(super) job: Option<JobId>,
+    /// How many messages it has had on this connection.
+    served: u64,
     /// It has answered one of our requests with what is no answer.
     pub(super) misunderstands: bool,
     /// It ends, and gets nothing more.
     pub(super) leaving: bool,
+}
+
+/// What a message wants of its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wants {
+    /// Another program's.
+    Plain,
+    /// Ours.
+    Ours,
+    /// Ours, while those that are new are kept for another one.
+    Used,
+    /// One that has had no message yet.
+    New,
 }
 
 #[derive(Default)]
@@ -39,7 +54,7 @@ impl Workers {
             return;
         }
         let name = String::from_utf8_lossy(name).into_owned();
-        let worker = Worker { name, pid, heard: now, job: None, misunderstands: false, leaving: false };
+        let worker = Worker { name, pid, heard: now, job: None, served: 0, misunderstands: false, leaving: false };
         self.all.insert(connection, worker);
         self.ready.push_back(connection);
     }
@@ -63,18 +78,37 @@ impl Workers {
     }
 
     /// Takes the worker that has waited longest and may have this message.
-    pub(super) fn take(&mut self, job: JobId, ours: bool, now: Instant) -> Option<ConnectionId> {
-        let suits = |worker: &Worker| worker.may_take(ours, now);
+    pub(super) fn take(&mut self, job: JobId, wants: Wants, now: Instant) -> Option<ConnectionId> {
+        let suits = |worker: &Worker| worker.may_take(wants, now);
         let at = self.ready.iter().position(|connection| self.all.get(connection).is_some_and(suits))?;
         let connection = self.ready.remove(at)?;
-        self.all.get_mut(&connection)?.job = Some(job);
+        let worker = self.all.get_mut(&connection)?;
+        worker.job = Some(job);
+        worker.served += 1;
         Some(connection)
     }
 
-    /// Whether any worker could take a message now; of ours, or of another program's.
-    pub(super) fn any_for(&self, ours: bool, now: Instant) -> bool {
-        let suits = |worker: &Worker| worker.may_take(ours, now);
+    /// Whether any worker could take such a message now.
+    pub(super) fn any_for(&self, wants: Wants, now: Instant) -> bool {
+        let suits = |worker: &Worker| worker.may_take(wants, now);
         self.ready.iter().any(|connection| self.all.get(connection).is_some_and(suits))
+    }
+
+    /// Keeps the worker that has waited longest from another message, for a new one to take its place. Its process.
+    pub(super) fn retire_one(&mut self, now: Instant) -> Option<(ConnectionId, i32)> {
+        let suits = |worker: &Worker| worker.may_take(Wants::Ours, now) && worker.pid.is_some();
+        let mut ready = self.ready.iter().copied();
+        let connection = ready.find(|connection| self.all.get(connection).is_some_and(suits))?;
+        self.retire(connection).map(|pid| (connection, pid))
+    }
+
+    /// Keeps this worker from another message. Its process, which is to be told so.
+    pub(super) fn retire(&mut self, connection: ConnectionId) -> Option<i32> {
+        let worker = self.all.get_mut(&connection)?;
+        let pid = worker.pid?;
+        worker.leaving = true;
+        self.ready.retain(|ready| *ready != connection);
+        Some(pid)
     }
 
     /// Whether there is a worker that takes another message, now or later.
@@ -111,10 +145,17 @@ impl Workers {
 
     /// How many are ready, busy, and silent.
     pub(super) fn count(&self, now: Instant) -> (usize, usize, usize) {
-        let busy = self.all.values().filter(|worker| worker.job.is_some()).count();
+        let busy = self.all.values().filter(|worker| worker.job.is_some() && !worker.is_silent(now)).count();
         let silent = self.all.values().filter(|worker| worker.is_silent(now)).count();
         let ready = self.ready.iter().filter_map(|connection| self.all.get(connection));
         (ready.filter(|worker| !worker.is_silent(now) && !worker.leaving).count(), busy, silent)
+    }
+}
+
+impl Workers {
+    /// How many should have been heard meanwhile: a heartbeat is due each second, and one more second is left for its way.
+    pub(super) fn missed_heartbeats(&self, now: Instant) -> u64 {
+        self.all.values().filter(|worker| worker.silence(now) >= 2 * INTERVAL).count() as u64
     }
 }
 
@@ -123,9 +164,20 @@ impl Worker {
         now.saturating_duration_since(self.heard)
     }
 
-    fn may_take(&self, ours: bool, now: Instant) -> bool {
-        let understands = !ours || !self.misunderstands;
-        understands && !self.leaving && !self.is_silent(now)
+    fn may_take(&self, wants: Wants, now: Instant) -> bool {
+        let suits = match wants {
+            Wants::Plain => true,
+            Wants::Ours => !self.misunderstands,
+            Wants::Used => !self.misunderstands && !self.is_new(),
+            Wants::New => !self.misunderstands && self.is_new(),
+        };
+        suits && !self.leaving && !self.is_silent(now)
+    }
+
+    /// Whether nothing of an earlier message can be left in it, as far as we know: where the system does not tell its process,
+    /// nobody could have it replaced.
+    fn is_new(&self) -> bool {
+        self.served == 0 || self.pid.is_none()
     }
 
     fn is_silent(&self, now: Instant) -> bool {

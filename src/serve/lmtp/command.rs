@@ -25,6 +25,16 @@ pub(super) enum Command {
     Foreign,
 }
 
+/// What counts for [`name`] as no command of LMTP's.
+pub(super) const OTHER: &str = "other";
+
+/// The name of the command that a line begins with, as it is counted: no word of the client's own.
+pub(super) fn name(line: &[u8]) -> &'static str {
+    let verb = line.split(|byte| matches!(byte, b' ' | b'\r')).next().unwrap_or_default();
+    let known = ["LHLO", "MAIL", "RCPT", "DATA", "RSET", "NOOP", "VRFY", "HELP", "QUIT", "STARTTLS", "XFORWARD"];
+    known.into_iter().find(|name| verb.eq_ignore_ascii_case(name.as_bytes())).unwrap_or(OTHER)
+}
+
 /// MAIL, with what counts of its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mail {

@@ -20,8 +20,13 @@ const DEADLINE: Duration = Duration::from_mins(4);
 impl Scene {
     fn new() -> Self {
         let spool = Spool { directory: "/nonexistent".into(), above: u64::MAX, limit: None };
-        let settings =
-            Settings { host: "mx.example".into(), max_recipients: 100, deadline: DEADLINE, spool: Arc::new(spool) };
+        let settings = Settings {
+            host: "mx.example".into(),
+            max_recipients: 100,
+            deadline: DEADLINE,
+            spool: Arc::new(spool),
+            tally: super::super::tally::Tally::default(),
+        };
         let (client, mut server) = duplex(1000);
         let (hand_out, handed) = mpsc::channel(1);
         let (stop, stopped) = watch::channel(false);

@@ -26,10 +26,18 @@ impl Listening {
     /// # Errors
     /// Where one of them cannot be opened: the error names it.
     pub fn open(serve: &Serve) -> io::Result<Vec<Self>> {
+        Self::open_at(&serve.lmtp_endpoints())
+    }
+
+    /// Opens these.
+    ///
+    /// # Errors
+    /// Where one of them cannot be opened: the error names it.
+    pub fn open_at(endpoints: &[Endpoint]) -> io::Result<Vec<Self>> {
         let mut listening = Vec::new();
-        for endpoint in serve.lmtp_endpoints() {
+        for endpoint in endpoints {
             let named = |error: io::Error| io::Error::new(error.kind(), format!("{endpoint}: {error}"));
-            match &endpoint {
+            match endpoint {
                 Endpoint::Socket(path) => listening.push(Self::Unix(unix(path).map_err(named)?)),
                 Endpoint::Tcp { host, port } => {
                     // A name may have several addresses: all of them.
@@ -58,14 +66,14 @@ fn unix(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// The same, for the runtime.
-pub(super) enum Listener {
+pub(in crate::serve) enum Listener {
     Unix(net::UnixListener),
     Tcp(net::TcpListener),
 }
 
 impl Listener {
     /// To be called within a runtime.
-    pub(super) fn new(listening: Listening) -> io::Result<Self> {
+    pub(in crate::serve) fn new(listening: Listening) -> io::Result<Self> {
         match listening {
             Listening::Unix(listener) => {
                 listener.set_nonblocking(true)?;
@@ -89,7 +97,7 @@ impl Listener {
 }
 
 /// The next connection to any of them. (Nothing is lost where the future is dropped: a connection is taken only to be returned.)
-pub(super) async fn accept(listeners: &[Listener], turn: usize) -> io::Result<Connection> {
+pub(in crate::serve) async fn accept(listeners: &[Listener], turn: usize) -> io::Result<Connection> {
     std::future::poll_fn(|context| {
         // Not always in the same order, or one that is never idle would keep the others waiting.
         let order = (0..listeners.len()).map(|at| (at + turn) % listeners.len());
@@ -105,14 +113,14 @@ pub(super) async fn accept(listeners: &[Listener], turn: usize) -> io::Result<Co
 
 /// A client's connection.
 #[derive(Debug)]
-pub(super) enum Connection {
+pub(in crate::serve) enum Connection {
     Unix(net::UnixStream),
     Tcp(net::TcpStream, IpAddr),
 }
 
 impl Connection {
     /// Where it comes from, if not from this machine by a unix socket.
-    pub(super) fn address(&self) -> Option<IpAddr> {
+    pub(in crate::serve) fn address(&self) -> Option<IpAddr> {
         match self {
             Self::Unix(_) => None,
             Self::Tcp(_, address) => Some(*address),

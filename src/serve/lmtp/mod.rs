@@ -1,9 +1,10 @@
-//! The LMTP server (RFC 2033): takes messages from Postfix, hands each out as a [`Handed`](super::handed::Handed), and answers for
-//! each recipient.
+//! The LMTP server (RFC 2033): takes messages from Postfix, hands each out as a [`Handed`](super::handed::Handed), and
+//! answers for each recipient.
 //!
-//! `session` is one conversation without a socket; `command`, `path`, `xforward` and `data` read what the client sends; `spool` keeps
-//! a message while it comes in; `replies` is where the answers to a message come from. `conversation` joins a session and a
-//! connection; `listening`, `access` and `server` say where clients connect, who may, and how many.
+//! `session` is one conversation without a socket; `command`, `path`, `xforward` and `data` read what the client sends;
+//! `spool` keeps a message while it comes in; `replies` is where the answers to a message come from, and `tally` counts
+//! them. `conversation` joins a session and a connection; `listening`, `access` and `server` say where clients connect,
+//! who may, and how many.
 
 mod access;
 mod command;
@@ -15,9 +16,14 @@ mod replies;
 mod server;
 mod session;
 mod spool;
+mod tally;
 #[cfg(any(test, feature = "test-properties"))]
 pub mod test_properties;
 mod xforward;
 
 pub use listening::Listening;
+pub(super) use listening::{Connection, Listener, accept};
 pub use server::{CannotServe, Server};
+pub use session::{Client, Session, Settings, StartTls, Step, Transaction};
+pub use spool::Spool;
+pub use tally::{Counted, Tally};

@@ -3,7 +3,8 @@
 use super::access::{Access, SECURED};
 use super::conversation::{Ending, Limits, Surroundings};
 use super::listening::{Connection, Listener, Listening, accept};
-use super::session::{Session, Settings};
+use super::session::{Session, Settings, StartTls};
+use super::tally::Tally;
 use crate::base::tls::TlsError;
 use crate::config::Config;
 use crate::serve::handed::Handed;
@@ -12,13 +13,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 use tokio::io::AsyncWriteExt;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, error, warn};
 
 /// How long nothing is accepted after the system has refused to: it is out of file descriptors, or of memory.
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// Of all connections by TCP, so many may be those of clients that have yet to show a certificate: one in four. Anybody can open
+/// them.
+const STRANGERS: usize = 4;
+
+/// How long such a client may take to show it.
+const STRANGERS_TIME: Duration = Duration::from_mins(1);
 
 /// The LMTP server, before it runs.
 pub struct Server {
@@ -64,6 +72,18 @@ impl Server {
         })
     }
 
+    /// What it counts.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        self.settings.tally.clone()
+    }
+
+    /// How many connections it serves at once on sockets of each kind.
+    #[must_use]
+    pub fn max_connections(&self) -> usize {
+        self.max_connections
+    }
+
     /// Serves until `stop` says true (or nobody is left who could say so), and then until each message that has been begun has been
     /// answered. Messages go to `hand_out`.
     ///
@@ -73,18 +93,21 @@ impl Server {
     /// Where the system does not let us wait for connections.
     pub async fn run(self, hand_out: mpsc::Sender<Handed>, stop: watch::Receiver<bool>) -> io::Result<()> {
         let Self { listening, settings, access, limits, max_connections } = self;
-        let listeners = listening.into_iter().map(Listener::new).collect::<io::Result<Vec<_>>>()?;
-        let guide = Arc::new(Guide { settings, access });
+        let (unix, tcp): (Vec<_>, Vec<_>) =
+            listening.into_iter().partition(|listening| matches!(listening, Listening::Unix(_)));
+        // Each kind has its own places: whoever reaches us from another machine keeps nobody out who is on this one.
+        let (unix, tcp) = (Door::new(unix, max_connections)?, Door::new(tcp, max_connections)?);
+        let strangers = Semaphore::new((max_connections / STRANGERS).max(1));
+        let guide = Arc::new(Guide { settings, access, strangers });
         let surroundings = Surroundings { limits, hand_out, stop: stop.clone() };
-        let free = Arc::new(Semaphore::new(max_connections));
         let mut sessions = JoinSet::new();
         let mut stop = stop;
         for turn in 0.. {
-            // Past the limit nobody is accepted until a session ends. A 421, or a connection that is closed, would count for Postfix
-            // as a failure of the whole site; one that waits in the socket's queue does not.
             let next = async {
-                let place = free.clone().acquire_owned().await;
-                (place, accept(&listeners, turn).await)
+                tokio::select! {
+                    next = unix.next(turn) => next,
+                    next = tcp.next(turn) => next,
+                }
             };
             let (place, accepted) = tokio::select! {
                 // Once we are to stop, nobody is taken from the socket's queue.
@@ -99,8 +122,10 @@ impl Server {
             match (place, accepted) {
                 (Ok(place), Ok(connection)) => {
                     let (guide, surroundings) = (guide.clone(), surroundings.clone());
+                    let socket = if connection.address().is_some() { "tcp" } else { "unix" };
+                    let open = guide.settings.tally.opened(socket);
                     sessions.spawn(async move {
-                        let _place = place;
+                        let _place = (place, open);
                         guide.lead(connection, surroundings).await;
                     });
                 }
@@ -112,11 +137,34 @@ impl Server {
                 (Err(_), Ok(_)) => break,
             }
         }
+        // At once: the last messages may take minutes, and a master that takes the place of one that was killed wants the sockets.
+        drop((unix, tcp));
         while let Some(ended) = sessions.join_next().await {
             report(ended);
         }
-        drop(listeners);
         Ok(())
+    }
+}
+
+/// The sockets of one kind, and how many connections to them there may be.
+struct Door {
+    listeners: Vec<Listener>,
+    free: Arc<Semaphore>,
+}
+
+impl Door {
+    fn new(listening: Vec<Listening>, places: usize) -> io::Result<Self> {
+        let listeners = listening.into_iter().map(Listener::new).collect::<io::Result<Vec<_>>>()?;
+        Ok(Self { listeners, free: Arc::new(Semaphore::new(places)) })
+    }
+
+    /// The next connection, once there is a place for it.
+    ///
+    /// Past the limit nobody is accepted until a session ends. A 421, or a connection that is closed, would count for Postfix as a
+    /// failure of the whole site; one that waits in the socket's queue does not.
+    async fn next(&self, turn: usize) -> (Result<OwnedSemaphorePermit, AcquireError>, io::Result<Connection>) {
+        let place = self.free.clone().acquire_owned().await;
+        (place, accept(&self.listeners, turn).await)
     }
 }
 
@@ -131,6 +179,8 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 struct Guide {
     settings: Arc<Settings>,
     access: Access,
+    /// Places for clients that have yet to show a certificate.
+    strangers: Semaphore,
 }
 
 impl Guide {
@@ -145,6 +195,7 @@ impl Guide {
     async fn try_to_lead(&self, mut connection: Connection, surroundings: &mut Surroundings) -> io::Result<()> {
         let address = connection.address();
         let Some(admission) = self.access.admit(address) else {
+            self.settings.tally.sent_away();
             warn!(
                 ?address,
                 "a client is sent away: it is none of serve.lmtp_clients, and there is no serve.client_ca_file"
@@ -155,13 +206,79 @@ impl Guide {
         if let Connection::Tcp(stream, _) = &connection {
             stream.set_nodelay(true)?;
         }
+        let is_stranger = admission.client.starttls == StartTls::Required;
         let mut session = Session::new(self.settings.clone(), admission.client);
-        if surroundings.converse(&mut connection, &mut session).await? == Ending::Over {
-            return Ok(());
-        }
-        let Some(tls) = admission.tls else { return Ok(()) };
-        let mut stream = timeout(surroundings.limits.tls, tls.accept(connection)).await??;
+        let before_tls = async {
+            if surroundings.converse(&mut connection, &mut session).await? == Ending::Over {
+                return Ok(None);
+            }
+            let Some(tls) = admission.tls else { return Ok(None) };
+            timeout(surroundings.limits.tls, tls.accept(connection)).await?.map(Some)
+        };
+        let secured = if is_stranger {
+            // It may neither take up the others' places, nor keep its own for long.
+            let Ok(place) = self.strangers.try_acquire() else {
+                self.settings.tally.sent_away();
+                debug!(?address, "a client is sent away: too many others have yet to show a certificate");
+                return Ok(());
+            };
+            let secured = timeout(STRANGERS_TIME, before_tls).await??;
+            drop(place);
+            secured
+        } else {
+            before_tls.await?
+        };
+        let Some(mut stream) = secured else { return Ok(()) };
         session.secured(SECURED);
         surroundings.converse(&mut stream, &mut session).await.map(|_| ())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Serve;
+    use crate::serve::lmtp::spool::Spool;
+    use std::net::{IpAddr, Ipv4Addr};
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    const CERTIFICATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/imap_peer.pem");
+
+    #[tokio::test]
+    async fn clients_without_a_certificate_take_up_only_their_part_of_the_places() {
+        let file = || Some(CERTIFICATE.into());
+        let serve = Serve { certificate_file: file(), key_file: file(), client_ca_file: file(), ..Serve::default() };
+        let spool = Arc::new(Spool { directory: "/nonexistent".into(), above: 1 << 20, limit: None });
+        let settings = Settings {
+            host: "mx".into(),
+            max_recipients: 1,
+            deadline: Duration::from_secs(9),
+            spool,
+            tally: Tally::default(),
+        };
+        let (access, strangers) = (Access::new(&serve).unwrap(), Semaphore::new(1));
+        let guide = Arc::new(Guide { settings: Arc::new(settings), access, strangers });
+        let (hand_out, _handed) = mpsc::channel(1);
+        let (_stop, stop) = watch::channel(false);
+        let surroundings = Surroundings { limits: Limits::default(), hand_out, stop };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        // A client that seems to be at this address, and the first byte that it is sent; `None`: it is sent away.
+        let connect = async |address: Ipv4Addr| {
+            let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            let connection = Connection::Tcp(listener.accept().await.unwrap().0, IpAddr::V4(address));
+            let (guide, surroundings) = (guide.clone(), surroundings.clone());
+            let session = tokio::spawn(async move { guide.lead(connection, surroundings).await });
+            let first = client.read_u8().await.ok();
+            (client, session, first)
+        };
+        let stranger = Ipv4Addr::new(192, 0, 2, 1);
+        let (client, session, first) = connect(stranger).await;
+        assert_eq!(first, Some(b'2'));
+        assert_eq!(connect(stranger).await.2, None, "the one place is taken");
+        assert_eq!(connect(Ipv4Addr::LOCALHOST).await.2, Some(b'2'), "a neighbour needs none of them");
+        drop(client);
+        session.await.unwrap();
+        assert_eq!(connect(stranger).await.2, Some(b'2'));
     }
 }

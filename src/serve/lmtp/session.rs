@@ -1,19 +1,20 @@
 //! One LMTP session (RFC 2033), without a socket: the client's bytes in, replies and whole messages out.
 
-use super::command::{Command, CommandError, Mail};
+use super::command::{self, Command, CommandError, Mail};
 use super::data::DataReader;
 use super::path::Path;
 use super::replies::Replies;
 use super::spool::{Incoming, Spool};
+use super::tally::Tally;
 use super::xforward::{self, Forwarded};
 use crate::config::Config;
 use crate::delivery::Verdict;
-use crate::handover::{LONGEST_HEADER, Recipient, Request};
+use crate::handover::{LONGEST_HEADER, Recipient, Request, Source};
 use crate::message::{Address, AddressError};
 use crate::serve::handed::Body;
 use memchr::memchr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// The longest command, its CR LF included. RFC 5321 section 4.5.3.1.4 asks for 512 bytes, and for more with extensions; XFORWARD may
@@ -38,6 +39,8 @@ pub struct Settings {
     pub deadline: Duration,
     /// Where messages are kept while they come in.
     pub spool: Arc<Spool>,
+    /// Where replies are counted.
+    pub tally: Tally,
 }
 
 impl Settings {
@@ -49,13 +52,14 @@ impl Settings {
             max_recipients: config.serve.max_recipients as usize,
             deadline: config.delivery.deadline,
             spool: Arc::new(Spool::new(config)),
+            tally: Tally::default(),
         }
     }
 }
 
 /// What this one client may and has to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Client {
+pub struct Client {
     /// Whether it may say by XFORWARD whom it had a message from. That goes to the log.
     pub may_forward: bool,
     pub starttls: StartTls,
@@ -63,7 +67,7 @@ pub(super) struct Client {
 
 /// Whether the session can, or has to be, encrypted from here on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StartTls {
+pub enum StartTls {
     /// It cannot, or it is.
     NotOffered,
     Offered,
@@ -72,14 +76,14 @@ pub(super) enum StartTls {
 
 /// A message that is whole. Its verdicts are awaited: [`Session::answer`].
 #[derive(Debug)]
-pub(super) struct Transaction {
+pub struct Transaction {
     pub request: Request,
     pub message: Body,
 }
 
 /// What is to be done once the replies so far are written.
 #[derive(Debug)]
-pub(super) enum Step {
+pub enum Step {
     /// All bytes are taken: read more.
     More,
     /// Deliver this, then [`Session::answer`]. No byte behind it has been taken.
@@ -103,7 +107,7 @@ pub(super) enum Phase {
 }
 
 #[derive(Debug)]
-pub(super) struct Session {
+pub struct Session {
     settings: Arc<Settings>,
     client: Client,
     has_said_lhlo: bool,
@@ -114,6 +118,8 @@ pub(super) struct Session {
     line_is_too_long: bool,
     errors: u32,
     has_served: bool,
+    /// The command that is answered.
+    command: &'static str,
     out: Vec<u8>,
 }
 
@@ -122,7 +128,8 @@ enum State {
     Idle,
     Envelope(Envelope),
     Data(Box<Data>),
-    Delivering(Replies),
+    /// Since when.
+    Delivering(Replies, Instant),
     Closed,
 }
 
@@ -144,7 +151,8 @@ struct Data {
 
 impl Session {
     /// A session that has just begun; the greeting is to be written.
-    pub(super) fn new(settings: Arc<Settings>, client: Client) -> Self {
+    #[must_use]
+    pub fn new(settings: Arc<Settings>, client: Client) -> Self {
         let out = format!("220 {} LMTP maildropd\r\n", settings.host).into_bytes();
         Self {
             settings,
@@ -156,12 +164,14 @@ impl Session {
             line_is_too_long: false,
             errors: 0,
             has_served: false,
+            command: command::OTHER,
             out,
         }
     }
 
     /// What is to be written, which is forgotten here.
-    pub(super) fn replies(&mut self) -> Vec<u8> {
+    #[must_use]
+    pub fn replies(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.out)
     }
 
@@ -169,18 +179,19 @@ impl Session {
         match &self.state {
             State::Idle if self.line.is_empty() => Phase::Idle { has_served: self.has_served },
             State::Data(_) => Phase::Data,
-            State::Idle | State::Envelope(_) | State::Delivering(_) | State::Closed => Phase::Command,
+            State::Idle | State::Envelope(_) | State::Delivering(..) | State::Closed => Phase::Command,
         }
     }
 
     /// Takes bytes of the client's, and says how many and what is to be done.
-    pub(super) fn feed(&mut self, input: &[u8]) -> (usize, Step) {
+    #[must_use]
+    pub fn feed(&mut self, input: &[u8]) -> (usize, Step) {
         let mut rest = input;
         loop {
             let taken = |rest: &[u8]| input.len() - rest.len();
             let (used, step) = match &mut self.state {
                 State::Closed => return (input.len(), Step::Close),
-                State::Delivering(_) => {
+                State::Delivering(..) => {
                     self.answer(None);
                     continue;
                 }
@@ -204,11 +215,18 @@ impl Session {
     }
 
     /// Tells what became of the message that was to be delivered. `None`: nobody knows.
-    pub(super) fn answer(&mut self, verdicts: Option<&[Verdict]>) {
-        if let State::Delivering(replies) = std::mem::replace(&mut self.state, State::Idle) {
-            replies.tell(verdicts, &mut self.out);
-            self.has_served = true;
+    pub fn answer(&mut self, verdicts: Option<&[Verdict]>) {
+        if let State::Delivering(replies, since) = std::mem::replace(&mut self.state, State::Idle) {
+            self.reply(since.elapsed(), |out| replies.tell(verdicts, out));
         }
+    }
+
+    /// Answers a message. What is counted is what the client gets to read.
+    fn reply(&mut self, after: Duration, tell: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.out.len();
+        tell(&mut self.out);
+        self.settings.tally.replied(self.out.get(before..).unwrap_or_default(), after);
+        self.has_served = true;
     }
 
     /// The connection is encrypted now: the session begins again (RFC 3207 section 4.2).
@@ -224,6 +242,7 @@ impl Session {
     }
 
     fn say(&mut self, reply: &str) {
+        self.settings.tally.answered(self.command, reply);
         self.out.extend_from_slice(reply.as_bytes());
         self.out.extend_from_slice(b"\r\n");
     }
@@ -255,6 +274,7 @@ impl Session {
 
     fn command(&mut self) -> Option<Step> {
         let line = std::mem::take(&mut self.line);
+        self.command = command::name(&line);
         if std::mem::take(&mut self.line_is_too_long) {
             self.error("500 5.5.2 The line is too long");
             return None;
@@ -416,11 +436,12 @@ impl Session {
         let Data { envelope, replies, incoming, .. } = *data;
         let forwarded = std::mem::take(&mut self.forwarded);
         self.errors = 0;
+        let since = Instant::now();
+        self.settings.tally.received(envelope.recipients.len(), incoming.size());
         let (message, size) = match incoming.end() {
             Ok(taken) => taken,
             Err(refusal) => {
-                replies.all(&refusal.to_string(), &mut self.out);
-                self.has_served = true;
+                self.reply(since.elapsed(), |out| replies.all(&refusal.to_string(), out));
                 return None;
             }
         };
@@ -440,8 +461,10 @@ impl Session {
             no_sent: false,
             size,
             file,
+            source: Source::Mta,
+            suspect: false,
         };
-        self.state = State::Delivering(replies);
+        self.state = State::Delivering(replies, since);
         Some(Step::Deliver(Box::new(Transaction { request, message })))
     }
 }

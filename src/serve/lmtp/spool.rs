@@ -5,14 +5,19 @@ use crate::config::Config;
 use crate::serve::handed::{Body, MessageFile};
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 use uuid::Uuid;
 
 /// How much is written to a file at once.
 const BLOCK: usize = 64 << 10;
+
+/// So many bytes of the file system stay free, or one part in so many where it is small: below /run it is memory, and others
+/// need it as well.
+const KEPT_FREE: u64 = 64 << 20;
+const PART_KEPT_FREE: u64 = 10;
 
 /// Where messages are kept, and how large they may be.
 #[derive(Clone, Debug)]
@@ -30,16 +35,17 @@ impl Spool {
     #[must_use]
     pub fn new(config: &Config) -> Self {
         Self {
-            directory: config.serve.runtime_directory.join("messages"),
+            directory: config.serve.messages(),
             above: config.serve.spool_above,
             limit: config.delivery.message_size_limit,
         }
     }
 
-    /// Makes the folder, and removes what a front that died has left there: Postfix still has those messages.
+    /// Makes the folder, and removes what a front that died has left there: Postfix still has those messages. What cannot be
+    /// removed stays, and is told: it keeps nobody's mail from coming in.
     ///
     /// # Errors
-    /// Where the folder cannot be made or read, or a file not be removed.
+    /// Where the folder cannot be made or read.
     pub fn prepare(&self) -> io::Result<()> {
         create_directory(&self.directory)?;
         for entry in fs::read_dir(&self.directory)? {
@@ -49,7 +55,7 @@ impl Spool {
                 Ok(false) => {}
                 // Another front has just delivered it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+                Err(error) => error!(file = %path.display(), %error, "what was left behind cannot be removed"),
             }
         }
         Ok(())
@@ -110,6 +116,11 @@ impl Incoming {
         }
     }
 
+    /// How much has come so far, in bytes.
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
     /// The message, and its size.
     pub(super) fn end(mut self) -> Result<(Body, u64), NotTaken> {
         if self.file.is_some() {
@@ -137,6 +148,9 @@ impl Incoming {
                 self.file.insert(MessageFile::create(path)?)
             }
         };
+        if is_nearly_full(&self.spool.directory)? {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "the file system is nearly full"));
+        }
         file.append(&self.bytes)?;
         self.bytes.clear();
         Ok(())
@@ -149,10 +163,21 @@ impl Incoming {
     }
 }
 
+/// Whether no more than the part that is kept free is left.
+fn is_nearly_full(directory: &Path) -> io::Result<bool> {
+    let system = rustix::fs::statvfs(directory)?;
+    Ok(is_little(system.f_blocks, system.f_bavail, system.f_frsize))
+}
+
+/// Of so many blocks so many are left, each of so many bytes. A file system without a size says nothing about what is left.
+fn is_little(blocks: u64, left: u64, size: u64) -> bool {
+    let kept = KEPT_FREE.min(blocks.saturating_mul(size) / PART_KEPT_FREE);
+    blocks > 0 && left.saturating_mul(size) < kept
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     fn spool(directory: &Path, above: u64, limit: Option<u64>) -> Arc<Spool> {
         Arc::new(Spool { directory: directory.join("messages"), above, limit })
@@ -225,6 +250,17 @@ mod tests {
     }
 
     #[test]
+    fn a_small_file_system_keeps_a_tenth_free_and_a_large_one_some_megabytes() {
+        // Of 100 MB, in blocks of 1 kB.
+        assert!(!is_little(100_000, 10_000, 1_000));
+        assert!(is_little(100_000, 9_999, 1_000));
+        // Of a terabyte, in blocks of 4 KiB.
+        assert!(!is_little(250_000_000, 16_384, 4_096));
+        assert!(is_little(250_000_000, 16_383, 4_096));
+        assert!(!is_little(0, 0, 4_096));
+    }
+
+    #[test]
     fn what_a_dead_front_has_left_is_removed_and_what_another_still_has_is_not() {
         let directory = tempfile::tempdir().unwrap();
         let spool = spool(directory.path(), 10, None);
@@ -234,5 +270,10 @@ mod tests {
         spool.prepare().unwrap();
         assert_eq!(files(&spool), 1);
         assert!(kept.path().exists());
+        // What cannot be removed, such as a folder, keeps no front from starting.
+        fs::create_dir(spool.directory.join("folder")).unwrap();
+        fs::write(spool.directory.join("left"), b"x").unwrap();
+        spool.prepare().unwrap();
+        assert_eq!(files(&spool), 2);
     }
 }

@@ -50,6 +50,7 @@ fn hear(bytes: &[u8], piece: usize) -> Heard {
         max_recipients: 60,
         deadline: Duration::from_secs(240),
         spool: Arc::new(Spool { directory: "/nonexistent".into(), above: u64::MAX, limit: Some(LIMIT) }),
+        tally: super::tally::Tally::default(),
     };
     let client = Client { may_forward: true, starttls: StartTls::NotOffered };
     let mut session = Session::new(Arc::new(settings), client);

@@ -4,6 +4,7 @@ use super::children::{Running, Slot};
 use super::control::Connection;
 use super::supervisor::Supervisor;
 use crate::base::log;
+use crate::base::timestamp::{self, exact};
 use crate::config::Config;
 use crate::handover::control::{Answer, Command, Role};
 use std::time::{Duration, Instant};
@@ -13,6 +14,10 @@ use tracing::{error, info, warn};
 const GRACE: Duration = Duration::from_secs(30);
 /// How long a process may take to end that is told so a second time.
 pub(super) const LAST_GRACE: Duration = Duration::from_secs(5);
+/// How long a worker may take to say READY to a front that is there, beside a delivery that another front had given it: its longest
+/// pause between two tries (32 s: `BackOff` of zmtp), a try (5 s: worker/link.rs), and what its watchdog adds to the deadline (3 s);
+/// twice that, for a machine with much to do.
+const TO_SAY_READY: Duration = Duration::from_secs(80);
 
 /// What the master is about.
 pub(super) enum Mode {
@@ -83,7 +88,9 @@ impl Supervisor {
             stopping.at_once_at = Some(now);
             return;
         }
-        info!("the service ends: the front and the runners first, then the workers, each after what it has in hand");
+        info!(
+            "the service ends: the front, the runners, the timer and the notifier first, then the workers, each after what it has in hand"
+        );
         self.systemd.stopping();
         let patience = self.patience();
         self.mode =
@@ -94,6 +101,8 @@ impl Supervisor {
         self.tell_to_end(Role::Front, now, patience);
         // The front answers for what they have handed to it.
         self.tell_to_end(Role::Runner, now, patience);
+        self.tell_to_end(Role::Timer, now, patience);
+        self.tell_to_end(Role::Notify, now, patience);
     }
 
     /// Goes on with ending the service; whether all have ended.
@@ -103,9 +112,9 @@ impl Supervisor {
         let at_once = stopping.at_once_at.is_some_and(|at| at <= now);
         if at_once {
             stopping.at_once_at = None;
-            self.tell_to_end(Role::Front, now, LAST_GRACE);
-            self.tell_to_end(Role::Worker, now, LAST_GRACE);
-            self.tell_to_end(Role::Runner, now, LAST_GRACE);
+            for role in [Role::Front, Role::Worker, Role::Runner, Role::Timer, Role::Notify] {
+                self.tell_to_end(role, now, LAST_GRACE);
+            }
         } else if !front_runs && !std::mem::replace(&mut stopping.front_has_ended, true) {
             let patience = self.patience();
             self.tell_to_end(Role::Worker, now, patience);
@@ -137,6 +146,16 @@ impl Supervisor {
         }
     }
 
+    /// Kills a worker that never comes to say READY: it would keep its place for ever, and deliver nothing.
+    pub(super) fn kill_who_is_never_ready(&mut self, now: Instant) {
+        let limit = self.config.delivery.deadline + TO_SAY_READY;
+        let front = self.slots.iter().find(|slot| slot.role == Role::Front);
+        let Some(front_since) = front.and_then(Slot::ready_since) else { return };
+        for slot in self.slots.iter_mut().filter(|slot| slot.role == Role::Worker) {
+            slot.kill_if_never_ready(front_since, limit, now);
+        }
+    }
+
     /// Begins to replace one process after the other.
     pub(super) fn restart(&mut self, now: Instant) {
         self.generation += 1;
@@ -154,19 +173,21 @@ impl Supervisor {
         // Without a front nobody knows which workers are up. A runner waits for whatever it lacks.
         let is_up =
             |slot: &Slot| slot.is_ready() || (!front_is_up && slot.role != Role::Front && slot.running().is_some());
-        let all_new_are_up = self.slots.iter().filter(|slot| !is_old(slot)).all(is_up);
+        // One through which no mail goes keeps nothing from being replaced where it does not come up.
+        let is_new = |slot: &&Slot| !is_old(slot) && slot.role.carries_mail();
+        let all_new_are_up = self.slots.iter().filter(is_new).all(is_up);
         let one_ends = self.slots.iter().filter_map(Slot::running).any(Running::is_told_to_end);
         if !all_new_are_up || one_ends {
             return;
         }
-        // The workers and runners, then the front: it has no work for those that come to it, and waits for nobody.
+        // The workers and runners, then the front: it has no work for those that come to it, and waits for nobody. The timer and the notifier last.
         let mut old: Vec<&mut Slot> = self.slots.iter_mut().filter(|slot| is_old(slot)).collect();
-        old.sort_by_key(|slot| (slot.role == Role::Front, slot.number));
+        old.sort_by_key(|slot| (!slot.role.carries_mail(), slot.role == Role::Front, slot.number));
         if let Some((name, running)) = old.into_iter().next().and_then(|slot| Some((slot.name(), slot.running_mut()?)))
         {
             info!(process = name, pid = running.pid, "it is replaced, after what it has in hand");
             running.tell_to_end(now, patience);
-        } else if self.slots.iter().all(Slot::is_ready) {
+        } else if self.slots.iter().all(|slot| slot.is_ready() || !slot.role.carries_mail()) {
             for who in std::mem::take(&mut self.waiting) {
                 self.control.answer(who, &Answer::done(), now);
             }
@@ -198,6 +219,7 @@ impl Supervisor {
         match self.take_over(now) {
             Ok(()) => {
                 self.not_taken_over = None;
+                self.is_taken_over();
                 info!("the configuration was read anew, and is in order");
                 self.restart(now);
                 reopened
@@ -205,9 +227,16 @@ impl Supervisor {
             Err(problem) => {
                 error!(problem, "the configuration was not taken over: the service goes on with the old one");
                 self.not_taken_over = Some(problem.clone());
+                self.counted.configuration_is_taken_over = false;
                 Err(problem)
             }
         }
+    }
+
+    /// The configuration that is in the file is the one that counts.
+    pub(super) fn is_taken_over(&mut self) {
+        self.counted.configuration_is_taken_over = true;
+        self.counted.configuration_taken_over_at = exact(timestamp::now());
     }
 
     fn take_over(&mut self, now: Instant) -> Result<(), String> {
@@ -226,7 +255,15 @@ impl Supervisor {
         if !config.serve.lmtp.is_empty() || !self.listeners.names().is_empty() {
             config.lmtp_makes_sent_copies().map_err(|error| error.to_string())?;
         }
+        if config.serve.has_timer() {
+            config.of_timer().map_err(|error| error.to_string())?;
+        }
+        if config.notifications.has_notifier() {
+            config.of_notifier().map_err(|error| error.to_string())?;
+        }
         let new = self.listeners.missing(&config.serve.lmtp).map_err(|error| error.to_string())?;
+        let http = config.serve.http.as_slice();
+        let new_http = self.http.missing(http).map_err(|error| error.to_string())?;
         self.write_checked(&text).map_err(|error| error.to_string())?;
         if config.log_settings() != self.config.log_settings() {
             warn!(
@@ -234,6 +271,8 @@ impl Supervisor {
             );
         }
         self.listeners.take_over(new, &config.serve.lmtp);
+        self.http.take_over(new_http, http);
+        self.no_http = None;
         self.config = config;
         self.fit_slots(now);
         let patience = self.patience();

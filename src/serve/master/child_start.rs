@@ -1,15 +1,16 @@
 //! What each process of the service does first: it ends when its master does, it keeps within its memory, it logs.
 
-use crate::base::log;
+use crate::base::confinement::{Confined, Confinement};
+use crate::base::{files, log};
 use crate::config::Config;
 use crate::handover::control::Role;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 use signal_hook::consts::SIGUSR2;
 use signal_hook::iterator::Signals;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use thiserror::Error;
-use tracing::error;
+use tracing::{error, info, warn};
 
 /// Why a process of the service cannot begin.
 #[derive(Debug, Error)]
@@ -28,7 +29,9 @@ pub enum CannotBegin {
 /// once all of this holds:
 ///
 /// - it gets SIGTERM when `master` ends, however that ends (PR_SET_PDEATHSIG(2const)),
-/// - a worker gets no more memory than `serve.worker_memory`,
+/// - what reads messages, a worker or the timer, or what is answered by strangers, the notifier, gets no more memory than `serve.worker_memory`,
+/// - a front, or a runner, reaches no password, nor anything else but the files that it works with, as far as the kernel can hold it
+///   to that ([landlock](crate::base::confinement)),
 /// - it logs to where the configuration says, and opens the file anew on SIGUSR2.
 ///
 /// SIGTERM is for the role itself: end after what is in hand.
@@ -47,7 +50,7 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
     let text = std::fs::read_to_string(checked).map_err(system("reading the configuration"))?;
     let credentials = std::env::var_os("CREDENTIALS_DIRECTORY");
     let config = Config::parse(file, &text, credentials.as_deref().map(Path::new))?;
-    if role == Role::Worker {
+    if matches!(role, Role::Worker | Role::Timer | Role::Notify) {
         let Rlimit { maximum, .. } = getrlimit(Resource::As);
         // Less than we ask for may be all that we may have.
         let current = maximum.map_or(config.serve.worker_memory, |maximum| config.serve.worker_memory.min(maximum));
@@ -55,6 +58,10 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
         setrlimit(Resource::As, limit).map_err(errno("limiting the memory"))?;
     }
     log::start_of_service(&config.log_settings())?;
+    if matches!(role, Role::Front | Role::Runner) {
+        // Before there is another thread.
+        confine(&config)?;
+    }
     let mut signals = Signals::new([SIGUSR2]).map_err(system("setting up signals"))?;
     let reopen = move || {
         for _ in signals.forever() {
@@ -65,4 +72,44 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
     };
     std::thread::Builder::new().name("log".into()).spawn(reopen).map_err(system("starting a thread"))?;
     Ok(config)
+}
+
+/// What a process that talks with others, and reads no password, may reach.
+fn confinement(config: &Config) -> Confinement {
+    let serve = &config.serve;
+    let tls = [&serve.certificate_file, &serve.key_file, &serve.client_ca_file];
+    let log_folder = match config.log_settings().target {
+        // It is made anew when it is opened anew.
+        log::Target::File(file) => file.parent().map(Path::to_owned),
+        log::Target::Syslog | log::Target::Journald => None,
+    };
+    Confinement {
+        // How much memory which process takes.
+        read: tls.into_iter().flatten().cloned().chain([PathBuf::from("/proc")]).collect(),
+        // And the configuration that the workers read, which is not to be written.
+        sockets: vec![serve.runtime_directory.clone()],
+        append: log_folder.into_iter().collect(),
+        all: vec![serve.messages(), serve.state_directory.clone()],
+    }
+}
+
+fn confine(config: &Config) -> Result<(), CannotBegin> {
+    let system = |source| CannotBegin::System { doing: "making the folder of messages", source };
+    files::create_directory(&config.serve.messages()).map_err(system)?;
+    match confinement(config).begin() {
+        Ok(Confined::Whole) => {
+            info!("this process is confined to its own files, and can connect to nobody by TCP (landlock)")
+        }
+        Ok(Confined::FilesOnly) => {
+            info!(
+                "this process is confined to its own files (landlock; a kernel from 6.7 on would hold back TCP, too)"
+            );
+        }
+        Ok(Confined::Not) => {
+            info!("this process is not confined: the kernel has no landlock of 5.19 or later, or it is off")
+        }
+        // Mail goes first.
+        Err(error) => warn!(%error, "this process is not confined: landlock refuses"),
+    }
+    Ok(())
 }

@@ -29,6 +29,8 @@ pub(super) struct Slot {
     last_end: Option<LastEnd>,
     /// Since when it is not ready, if it is not.
     unready_since: Option<Instant>,
+    /// Since when it is ready, if it is.
+    ready_since: Option<Instant>,
     /// There are to be fewer workers: nothing is started in it any more.
     pub(super) given_up: bool,
 }
@@ -57,12 +59,16 @@ pub(super) struct Running {
     killed: bool,
     /// Whether it takes work.
     pub(super) ready: bool,
+    /// Whether it ever did.
+    ever_ready: bool,
     /// It has to open its log anew, once it is ready: a process that has just begun would die of the signal.
     owes_reopening: bool,
     /// To the front.
     pub(super) link: Option<Link>,
     /// How often it was asked how it stands since it last said so. `None`: it never has.
     pub(super) unanswered: Option<u32>,
+    /// How often it was asked before it ever answered.
+    pub(super) asked_from_the_start: u32,
     pub(super) next_ask: Instant,
 }
 
@@ -78,12 +84,24 @@ pub(super) struct Ended {
     pub(super) generation: u64,
     pub(super) was_ready: bool,
     pub(super) said: Vec<String>,
+    /// How it ended, as it is counted.
+    pub(super) kind: String,
 }
 
 impl Slot {
     pub(super) fn new(role: Role, number: u32, restarts: Restarts, now: Instant) -> Self {
         let phase = Phase::Waiting(now);
-        Self { role, number, phase, restarts, started: 0, last_end: None, unready_since: Some(now), given_up: false }
+        Self {
+            role,
+            number,
+            phase,
+            restarts,
+            started: 0,
+            last_end: None,
+            unready_since: Some(now),
+            ready_since: None,
+            given_up: false,
+        }
     }
 
     /// `the front`, `worker 3`.
@@ -92,6 +110,8 @@ impl Slot {
             Role::Front => "the front".into(),
             Role::Worker => format!("worker {}", self.number),
             Role::Runner => format!("runner {}", self.number),
+            Role::Timer => "the timer".into(),
+            Role::Notify => "the notifier".into(),
         }
     }
 
@@ -125,11 +145,30 @@ impl Slot {
     pub(super) fn set_ready(&mut self, ready: bool, now: Instant) {
         if let Some(running) = self.running_mut() {
             running.ready = ready;
+            running.ever_ready |= ready;
             if ready && std::mem::take(&mut running.owes_reopening) {
                 running.send(Signal::USR2);
             }
         }
         self.unready_since = if ready { None } else { self.unready_since.or(Some(now)) };
+        self.ready_since = if ready { self.ready_since.or(Some(now)) } else { None };
+    }
+
+    /// Since when it is ready, if it is.
+    pub(super) fn ready_since(&self) -> Option<Instant> {
+        self.ready_since
+    }
+
+    /// Kills its process where that is to be ready and is not: since the front is, for which it looks, it has had so much time.
+    pub(super) fn kill_if_never_ready(&mut self, front_since: Instant, limit: Duration, now: Instant) {
+        let since = self.unready_since.map(|since| since.max(front_since));
+        let name = self.name();
+        let Some(running) = self.running_mut() else { return };
+        let waited = since.map(|since| now.saturating_duration_since(since.max(running.since)));
+        if waited.is_some_and(|waited| waited >= limit) && !running.told && !running.killed {
+            warn!(process = name, pid = running.pid, ?limit, "it does not say that it is ready: killed");
+            running.kill();
+        }
     }
 
     /// Starts a process in it. `command` is what to start, but for its standard error, and `link` the master's end of what the
@@ -164,9 +203,11 @@ impl Slot {
                     kill_at: None,
                     killed: false,
                     ready: false,
+                    ever_ready: false,
                     owes_reopening: false,
                     link,
                     unanswered: None,
+                    asked_from_the_start: 0,
                     next_ask: now,
                 }));
             }
@@ -194,7 +235,8 @@ impl Slot {
     pub(super) fn ended(&mut self, now: Instant) -> Option<Ended> {
         let name = self.name();
         let running = self.running_mut()?;
-        let lived = now.saturating_duration_since(running.since);
+        // One that was never ready has not lived, however long it took: the pause before the next one goes on doubling.
+        let lived = if running.ever_ready { now.saturating_duration_since(running.since) } else { Duration::ZERO };
         let status = match running.child.try_wait() {
             Ok(Some(status)) => status,
             Ok(None) => {
@@ -228,7 +270,13 @@ impl Slot {
         self.unready_since = self.unready_since.or(Some(now));
         let Running { generation, ready: was_ready, killed, .. } = *running;
         let (role, number, by_us) = (self.role, self.number, asked || killed);
-        Some(Ended { role, number, name, pid, end, by_us, generation, was_ready, said })
+        let kind = match (asked, killed) {
+            (_, true) => "killed".into(),
+            (true, false) => "asked".into(),
+            (false, false) if done => "done".into(),
+            (false, false) => end.kind(),
+        };
+        Some(Ended { role, number, name, pid, end, by_us, generation, was_ready, said, kind })
     }
 
     /// Somebody has mended something, and asks for a restart: what was counted counts no more, and what waits is started now.
@@ -340,5 +388,64 @@ impl Running {
             }
         }
         lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_mins(5);
+
+    /// A worker that waits for something else than the front.
+    fn start(slot: &mut Slot, now: Instant) {
+        let mut command = Command::new("sleep");
+        command.arg("1000").stdin(Stdio::null());
+        slot.start(Ok((command, None)), 0, now);
+        assert!(slot.running().is_some());
+    }
+
+    /// How long it is until the next one starts, once this one has ended.
+    fn pause(slot: &mut Slot, now: Instant) -> Duration {
+        let ended = loop {
+            if let Some(ended) = slot.ended(now) {
+                break ended;
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!((ended.by_us, ended.end), (true, End::Signal(9)));
+        let Phase::Waiting(until) = slot.phase else { panic!("it runs") };
+        until - now
+    }
+
+    #[test]
+    fn a_worker_that_never_says_ready_is_killed_after_a_pause_that_doubles() {
+        let begin = Instant::now();
+        let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10, Duration::from_hours(1)), begin);
+        let mut now = begin;
+        for expected in [100, 200, 400] {
+            start(&mut slot, now);
+            slot.kill_if_never_ready(begin, LIMIT, now + LIMIT - Duration::from_millis(1));
+            assert!(!slot.running().unwrap().killed, "it has some time left");
+            now += LIMIT;
+            slot.kill_if_never_ready(begin, LIMIT, now);
+            let pause = pause(&mut slot, now);
+            assert_eq!(pause.as_millis(), expected);
+            now += pause;
+        }
+        // One that is ready may stay so, and has all of that time again for a front that has just begun.
+        start(&mut slot, now);
+        slot.set_ready(true, now);
+        now += 2 * LIMIT;
+        slot.kill_if_never_ready(begin, LIMIT, now);
+        slot.set_ready(false, now);
+        slot.kill_if_never_ready(begin, LIMIT, now + LIMIT - Duration::from_millis(1));
+        let front_since = now + LIMIT;
+        slot.kill_if_never_ready(front_since, LIMIT, now + LIMIT);
+        assert!(!slot.running().unwrap().killed);
+        now = front_since + LIMIT;
+        slot.kill_if_never_ready(front_since, LIMIT, now);
+        // It has lived.
+        assert_eq!(pause(&mut slot, now).as_millis(), 100);
     }
 }

@@ -1,5 +1,6 @@
-//! Where LMTP comes in: sockets that systemd made, and sockets that the master binds. The master keeps them, so that no
-//! connection is refused while the front is replaced; the front gets them by their numbers.
+//! Where LMTP comes in, and where metrics and health are asked for: sockets that systemd made, and sockets that the
+//! master binds. The master keeps them, so that no connection is refused while the front is replaced; the front gets
+//! them by their numbers.
 //!
 //! lmtp(8) takes a refused connection for a failure of the whole site, and puts off all that waits for it.
 
@@ -17,13 +18,15 @@ use std::thread;
 use std::time::Duration;
 use tracing::warn;
 
-/// The number of the first listener in the front. Above all that the standard library opens while it starts a process: what it
-/// reports errors by must not be overwritten.
+/// The number of the first listener in the front. Above all that the standard library opens while it starts a process:
+/// what it reports errors by must not be overwritten.
 const FIRST: i32 = 500;
 
-/// How often a socket that somebody still listens at is tried again, and after what pause: the front of a master that was
-/// killed ends within a moment.
+/// How often a socket that somebody still listens at is tried again, and after what pause: the front of a master that
+/// was killed ends within a moment.
 const TRIES: u32 = 50;
+/// The same for HTTP, without which mail is delivered all the same.
+const TRIES_OF_HTTP: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// One socket that is listened at.
@@ -57,26 +60,40 @@ impl Listener {
     }
 }
 
-/// The listeners that this process was started with: by systemd, or by the master. To be called once, before any thread is
-/// started, since it takes the variables that tell of them out of the environment.
+/// The name of a listener for HTTP, as a socket unit has it by `FileDescriptorName=`. All others are for LMTP.
+const HTTP: &str = "http";
+
+/// The listeners that a process was started with.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    pub lmtp: Vec<Listener>,
+    pub http: Vec<Listener>,
+}
+
+/// The listeners that this process was started with: by systemd, or by the master. To be called once, before any thread
+/// is started, since it takes the variables that tell of them out of the environment.
 ///
 /// # Errors
 /// Where what was handed over is no listener of a kind that LMTP is spoken at.
-pub fn inherited() -> io::Result<Vec<Listener>> {
+pub fn inherited() -> io::Result<Inherited> {
+    // sd_listen_fds_with_names(3)
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':');
     let mut handed = ListenFd::from_env();
-    let mut all = Vec::new();
+    let mut all = Inherited::default();
     for index in 0..handed.len() {
         // Which of the two it is, nothing but trying tells.
         let listener = match handed.take_unix_listener(index) {
             Ok(unix) => unix.map(Listener::Unix),
             Err(_) => handed.take_tcp_listener(index)?.map(Listener::Tcp),
         };
-        all.extend(listener);
+        let kind = if names.next() == Some(HTTP) { &mut all.http } else { &mut all.lmtp };
+        kind.extend(listener);
     }
     Ok(all)
 }
 
-/// All listeners of the master.
+/// All listeners of the master for one thing: for LMTP, or for HTTP.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     from_systemd: Vec<Listener>,
@@ -86,17 +103,34 @@ pub(super) struct Listeners {
 /// What the master has bound by itself.
 #[derive(Debug)]
 struct Bound {
-    /// As `serve.lmtp` has it.
+    /// As the configuration has it.
     place: String,
     sockets: Vec<Listener>,
 }
 
 impl Listeners {
-    /// Those that systemd has made, so far.
-    pub(super) fn from_systemd() -> Result<Self, MasterError> {
-        let from_systemd =
+    /// Those that systemd has made, so far: for LMTP, and for HTTP.
+    pub(super) fn from_systemd() -> Result<(Self, Self), MasterError> {
+        let Inherited { lmtp, http } =
             inherited().map_err(|source| MasterError::Listen { place: "a socket of systemd's".into(), source })?;
-        Ok(Self { from_systemd, bound: Vec::new() })
+        let of = |from_systemd| Self { from_systemd, bound: Vec::new() };
+        Ok((of(lmtp), of(http)))
+    }
+
+    /// As [`missing`](Self::missing), where the front of a master that was killed may still be there for a moment.
+    ///
+    /// # Errors
+    /// Where one of them cannot be had.
+    pub(super) fn missing_in_time(&self, places: &[String]) -> Result<Vec<NewListener>, MasterError> {
+        for _ in 1..TRIES_OF_HTTP {
+            match self.missing(places) {
+                Err(MasterError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
+                    thread::sleep(PAUSE);
+                }
+                done => return done,
+            }
+        }
+        self.missing(places)
     }
 
     /// Binds what is to be there and is not yet, and returns that; nothing has changed until it is [taken
@@ -135,21 +169,24 @@ impl Listeners {
         self.all().map(Listener::name).collect()
     }
 
-    /// Hands all of them to a process that is about to be started, for [`inherited`].
-    pub(super) fn hand_to(&self, command: &mut Command) -> io::Result<()> {
-        let mut mappings = Vec::new();
-        for (child_fd, listener) in (FIRST..).zip(self.all()) {
-            mappings.push(FdMapping { parent_fd: listener.duplicate()?, child_fd });
-        }
-        command.env("LISTEN_FDS", mappings.len().to_string()).env("LISTEN_FDS_FIRST_FD", FIRST.to_string());
-        command.fd_mappings(mappings).map_err(|error: FdMappingCollision| io::Error::other(error))?;
-        Ok(())
-    }
-
     /// The service ends: what it has made is taken away. systemd's sockets stay, and keep who connects meanwhile.
     pub(super) fn remove_files(&self) {
         self.bound.iter().for_each(Bound::remove_file);
     }
+}
+
+/// Hands all of them to a process that is about to be started, for [`inherited`].
+pub(super) fn hand_over(lmtp: &Listeners, http: &Listeners, command: &mut Command) -> io::Result<()> {
+    let all = lmtp.all().map(|one| ("lmtp", one)).chain(http.all().map(|one| (HTTP, one)));
+    let (mut mappings, mut names) = (Vec::new(), Vec::new());
+    for (child_fd, (name, listener)) in (FIRST..).zip(all) {
+        mappings.push(FdMapping { parent_fd: listener.duplicate()?, child_fd });
+        names.push(name);
+    }
+    command.env("LISTEN_FDS", mappings.len().to_string()).env("LISTEN_FDS_FIRST_FD", FIRST.to_string());
+    command.env("LISTEN_FDNAMES", names.join(":"));
+    command.fd_mappings(mappings).map_err(|error: FdMappingCollision| io::Error::other(error))?;
+    Ok(())
 }
 
 /// A listener that is not in use yet. Left unused, its file is taken away again.
@@ -220,7 +257,8 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     std::fs::remove_file(path)
 }
 
-/// Binds a socket of the service's own in its runtime directory: whoever was there before is gone, since we hold the lock.
+/// Binds a socket of the service's own in its runtime directory: whoever was there before is gone, since we hold the
+/// lock.
 pub(super) fn bind_own(path: &Path) -> Result<UnixListener, MasterError> {
     let failed = |source| MasterError::Listen { place: path.display().to_string(), source };
     match std::fs::remove_file(path) {

@@ -87,6 +87,9 @@ pub fn this_program() -> Program {
         command.arg0("maildropd").arg("--config").arg(start.file).args(["--role", start.role.as_str()]);
         command.args(["--number", &start.number.to_string(), "--master", &std::process::id().to_string()]);
         command.arg("--checked").arg(start.checked);
+        // The C library keeps 64 MB of addresses for each of some threads (mallopt(3), M_ARENA_MAX): ten recipients, whose mailboxes
+        // are opened side by side, would use up `serve.worker_memory`.
+        command.env("MALLOC_ARENA_MAX", "2");
         command
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! The master sees first how a worker has ended; the front knows which workers take work, and which one has to be ended.
 
-use crate::handover::control::{End, LONGEST_LINE, line};
+use crate::handover::control::{End, LONGEST_LINE, Status, line};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde::{Deserialize, Serialize};
@@ -13,11 +13,13 @@ use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
 /// What the master tells the front.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Notice {
     /// How do you stand? The front answers with a [`Report::Standing`]; one that does not for half a minute is killed.
     Ask,
+    /// How the service is, every two seconds, and as soon as that changes: what it says to whoever asks for its metrics or its health.
+    Service { status: Box<Status> },
     /// A worker was started.
     WorkerStarted { number: u32, pid: u32 },
     /// A worker has ended: whatever it had in hand is answered with a 451.
@@ -48,9 +50,6 @@ pub enum Report {
         #[serde(default)]
         known: Map<String, Value>,
     },
-    /// This worker does not answer any more: kill it. The master does it, since it alone knows whether the number is still that
-    /// worker's.
-    Kill { pid: u32, why: String },
 }
 
 /// The front's end: its standard input, which ends when the master does. Non-blocking, for tokio.
@@ -176,12 +175,13 @@ mod tests {
     fn reports_come_in_pieces() {
         let (mut link, mut front) = pair();
         let report = Report::Standing { accepting: true, workers: vec![7, 8], known: Map::new() };
-        let text = line(&report) + &line(&Report::Kill { pid: 7, why: "silent".into() });
+        let other = Report::Standing { accepting: false, workers: vec![], known: Map::new() };
+        let text = line(&report) + &line(&other);
         let (one, two) = text.split_at(20);
         front.write_all(one.as_bytes()).unwrap();
         assert_eq!(link.received().unwrap(), []);
         front.write_all(two.as_bytes()).unwrap();
-        assert_eq!(link.received().unwrap(), [report, Report::Kill { pid: 7, why: "silent".into() }]);
+        assert_eq!(link.received().unwrap(), [report, other]);
         front.write_all(b"hello\n").unwrap();
         assert!(link.received().is_err());
         drop(front);

@@ -5,6 +5,7 @@ use super::children::{Phase, Slot};
 use super::supervisor::Supervisor;
 use crate::base::timestamp::exact;
 use crate::handover::control::{Role, State, Status};
+use crate::serve::timer::written_down;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
@@ -28,6 +29,13 @@ impl Supervisor {
             listeners: self.listeners.names(),
             processes: self.slots.iter().map(|slot| slot.status(now)).collect(),
             front: self.known.clone(),
+            timer: if self.config.serve.has_timer() {
+                written_down(&self.config.serve.timer_state())
+            } else {
+                Vec::new()
+            },
+            http: self.http.names(),
+            counted: self.counted.clone(),
         }
     }
 
@@ -39,6 +47,7 @@ impl Supervisor {
         if workers.all(|slot| slot.unready_for(now).is_some_and(|missing| missing >= moment)) {
             reasons.push("no worker takes work".into());
         }
+        reasons.extend(self.no_http.iter().map(|problem| format!("metrics and health cannot be asked for: {problem}")));
         reasons.extend(
             self.not_taken_over
                 .iter()
@@ -76,6 +85,7 @@ impl Supervisor {
                 _ => info!(state = state.as_str(), reasons = reasons.join("; "), "how the service is"),
             }
             self.told = (state, reasons);
+            self.tell_the_front_how_it_is(now);
         }
     }
 }

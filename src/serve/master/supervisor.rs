@@ -3,7 +3,7 @@
 use super::changes::{LAST_GRACE, Mode};
 use super::children::{Ended, Phase, Slot};
 use super::control::{Connection, Control};
-use super::listeners::Listeners;
+use super::listeners::{Listeners, hand_over};
 use super::notice::{Link, Notice, Report};
 use super::one_master::{OneMaster, own_directory};
 use super::restarts::Restarts;
@@ -11,7 +11,7 @@ use super::systemd::Systemd;
 use super::{MasterError, Program, Start};
 use crate::base::timestamp;
 use crate::config::Config;
-use crate::handover::control::{Role, State};
+use crate::handover::control::{Counted, Role, State, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -30,6 +30,8 @@ const ASK: Duration = Duration::from_secs(2);
 /// A front that has not answered so often, for half a minute, is killed. It is counted and not timed: a machine that stood
 /// still has not asked, either.
 const ASKED_IN_VAIN: u32 = 15;
+/// One that has never answered was asked so often, for two minutes: it hangs where it begins.
+const ASKED_FROM_THE_START: u32 = 60;
 /// Until then systemd's watchdog hears from us. A front that cannot even be killed is a matter for systemd.
 const UNKILLABLE: u32 = 2 * ASKED_IN_VAIN;
 /// How long the loop waits at most.
@@ -46,6 +48,9 @@ pub(super) struct Supervisor {
     /// The front, then the workers and the runners by their numbers.
     pub(super) slots: Vec<Slot>,
     pub(super) listeners: Listeners,
+    pub(super) http: Listeners,
+    /// Why metrics and health cannot be asked for. Mail flows all the same.
+    pub(super) no_http: Option<String>,
     pub(super) control: Control,
     signals: SignalDelivery<UnixStream, SignalOnly>,
     pub(super) systemd: Systemd,
@@ -64,6 +69,7 @@ pub(super) struct Supervisor {
     pub(super) began_wall: i64,
     /// What was logged last.
     pub(super) told: (State, Vec<String>),
+    pub(super) counted: Counted,
     lock: OneMaster,
 }
 
@@ -71,7 +77,7 @@ impl Supervisor {
     pub(super) fn begin(file: &Path, config: Config, text: &str, program: Program) -> Result<Self, MasterError> {
         let now = Instant::now();
         // Before anything else, since it is taken out of the environment.
-        let mut listeners = Listeners::from_systemd()?;
+        let (mut listeners, mut http) = Listeners::from_systemd()?;
         own_directory(&config.serve.runtime_directory)?;
         let lock = OneMaster::take(&config.serve.master_lock())?;
         own_directory(&config.serve.state_directory)?;
@@ -87,6 +93,16 @@ impl Supervisor {
         }
         let new = listeners.missing(&config.serve.lmtp)?;
         listeners.take_over(new, &config.serve.lmtp);
+        let no_http = http.missing_in_time(config.serve.http.as_slice()).map_or_else(
+            |error| Some(error.to_string()),
+            |new| {
+                http.take_over(new, config.serve.http.as_slice());
+                None
+            },
+        );
+        if let Some(problem) = &no_http {
+            error!(problem, "metrics and health cannot be asked for; mail is delivered all the same");
+        }
         if listeners.names().is_empty() {
             warn!("LMTP is spoken nowhere: serve.lmtp is empty, and systemd has handed over no socket");
         }
@@ -99,6 +115,8 @@ impl Supervisor {
             program,
             slots: Vec::new(),
             listeners,
+            http,
+            no_http,
             control,
             signals,
             systemd: Systemd::new(),
@@ -111,8 +129,10 @@ impl Supervisor {
             began: now,
             began_wall: timestamp::now(),
             told: (State::Starting, Vec::new()),
+            counted: Counted::default(),
             lock,
         };
+        supervisor.is_taken_over();
         supervisor.write_checked(text)?;
         supervisor.fit_slots(now);
         info!(version = env!("CARGO_PKG_VERSION"), listeners = ?supervisor.listeners.names(), "the service begins");
@@ -140,6 +160,7 @@ impl Supervisor {
                 self.replace_one(now);
                 self.start_what_is_due(now);
                 self.ask_the_front(now);
+                self.kill_who_is_never_ready(now);
                 false
             }
             Mode::Stopping(_) => self.go_on_stopping(now),
@@ -222,22 +243,17 @@ impl Supervisor {
                 Err(error) => Self::lost_the_front(slot, &error, now),
             }
         }
-        for report in reports {
-            match report {
-                Report::Standing { accepting, workers, known } => {
-                    for slot in &mut self.slots {
-                        let ready = match slot.role {
-                            Role::Front => accepting,
-                            Role::Worker => slot.running().is_some_and(|running| workers.contains(&running.pid)),
-                            // It waits for whatever it lacks.
-                            Role::Runner => slot.running().is_some(),
-                        };
-                        slot.set_ready(ready, now);
-                    }
-                    self.known = Value::Object(known);
-                }
-                Report::Kill { pid, why } => self.kill_worker(pid, &why),
+        for Report::Standing { accepting, workers, known } in reports {
+            for slot in &mut self.slots {
+                let ready = match slot.role {
+                    Role::Front => accepting,
+                    Role::Worker => slot.running().is_some_and(|running| workers.contains(&running.pid)),
+                    // It waits for whatever it lacks.
+                    Role::Runner | Role::Timer | Role::Notify => slot.running().is_some(),
+                };
+                slot.set_ready(ready, now);
             }
+            self.known = Value::Object(known);
         }
     }
 
@@ -255,25 +271,13 @@ impl Supervisor {
         slot.set_ready(false, now);
     }
 
-    fn kill_worker(&mut self, pid: u32, why: &str) {
-        let worker = self.slots.iter_mut().filter(|slot| slot.role == Role::Worker);
-        let name_and_worker = worker
-            .map(|slot| (slot.name(), slot))
-            .find(|(_, slot)| slot.running().is_some_and(|running| running.pid == pid));
-        // It may have ended meanwhile.
-        if let Some((name, slot)) = name_and_worker
-            && let Some(running) = slot.running_mut()
-        {
-            warn!(process = name, pid, why, "killed, as the front asks");
-            running.kill();
-        }
-    }
-
     /// Buries who has ended, and tells the front.
     fn notice_ends(&mut self, now: Instant) {
         let ended: Vec<Ended> = self.slots.iter_mut().filter_map(|slot| slot.ended(now)).collect();
         for one in ended {
-            if !one.by_us && !one.was_ready && one.generation == self.generation {
+            self.counted.ended(one.role, one.kind.clone());
+            let is_waited_for = one.role.carries_mail() && one.generation == self.generation;
+            if !one.by_us && !one.was_ready && is_waited_for {
                 self.fail_who_waits(&one.name, &one.how(), now);
             }
             match one.role {
@@ -286,7 +290,7 @@ impl Supervisor {
                     let Ended { number, pid, end, by_us, said, .. } = one;
                     self.tell_the_front(&Notice::WorkerEnded { number, pid, end, by_us, said }, now);
                 }
-                Role::Runner => {}
+                Role::Runner | Role::Timer | Role::Notify => {}
             }
         }
         self.slots.retain(|slot| !slot.given_up || slot.running().is_some());
@@ -309,11 +313,19 @@ impl Supervisor {
                 continue;
             }
             let start = Start { role: slot.role, number: slot.number, file: &self.file, checked: &checked };
-            let command = command(&self.program, &start, &self.listeners);
+            let command = command(&self.program, &start, &self.listeners, &self.http);
             slot.start(command, self.generation, now);
             match slot.running() {
-                Some(running) => started.push((slot.role, running.pid)),
-                None => failed.push((slot.name(), slot.how_it_ended())),
+                Some(running) => {
+                    self.counted.started(slot.role);
+                    started.push((slot.role, running.pid));
+                }
+                None => {
+                    self.counted.ended(slot.role, "not started".into());
+                    if slot.role.carries_mail() {
+                        failed.push((slot.name(), slot.how_it_ended()));
+                    }
+                }
             }
         }
         for (name, how) in failed {
@@ -339,14 +351,24 @@ impl Supervisor {
             return;
         }
         running.next_ask = now + ASK;
-        if let Some(unanswered) = &mut running.unanswered {
-            *unanswered += 1;
-            if *unanswered == ASKED_IN_VAIN {
-                error!(pid = running.pid, "the front has not answered for half a minute: killed");
-                running.kill();
-            }
+        let (asked, most) = match &mut running.unanswered {
+            Some(unanswered) => (unanswered, ASKED_IN_VAIN),
+            None => (&mut running.asked_from_the_start, ASKED_FROM_THE_START),
+        };
+        *asked += 1;
+        if *asked == most {
+            error!(pid = running.pid, times = most, "the front does not answer: killed");
+            running.kill();
         }
         self.tell_the_front(&Notice::Ask, now);
+        self.tell_the_front_how_it_is(now);
+    }
+
+    /// What its figures are made of, and whether it is ready to deliver.
+    pub(super) fn tell_the_front_how_it_is(&mut self, now: Instant) {
+        // What it has told us it knows.
+        let status = Status { front: Value::Null, ..self.status(now) };
+        self.tell_the_front(&Notice::Service { status: Box::new(status) }, now);
     }
 
     /// Says to systemd and to the log how the service is.
@@ -370,7 +392,11 @@ impl Supervisor {
         let restarts = self.restarts();
         let (workers, runners) = (self.config.serve.workers, self.config.serve.runners);
         let wanted = [(Role::Front, 1)].into_iter().chain((1..=workers).map(|n| (Role::Worker, n)));
+        let has_timer = self.config.serve.has_timer();
         let wanted = wanted.chain((1..=runners).map(|n| (Role::Runner, n)));
+        let wanted = wanted.chain(has_timer.then_some((Role::Timer, 1)));
+        let has_notifier = self.config.notifications.has_notifier();
+        let wanted = wanted.chain(has_notifier.then_some((Role::Notify, 1)));
         for (role, number) in wanted {
             match self.slots.iter_mut().find(|slot| (slot.role, slot.number) == (role, number)) {
                 Some(slot) => slot.given_up = false,
@@ -382,6 +408,8 @@ impl Supervisor {
                 Role::Front => false,
                 Role::Worker => slot.number > workers,
                 Role::Runner => slot.number > runners,
+                Role::Timer => !has_timer,
+                Role::Notify => !has_notifier,
             };
         }
         self.slots.retain(|slot| !slot.given_up || slot.running().is_some());
@@ -402,8 +430,9 @@ impl Supervisor {
 
     /// The end: takes away what was made, and tells who waits for it.
     pub(super) fn end(self) {
-        let Self { listeners, control, mode, lock, .. } = self;
+        let Self { listeners, http, control, mode, lock, .. } = self;
         listeners.remove_files();
+        http.remove_files();
         control.close();
         info!("the service has ended");
         // Whoever is told may start the next one at once.
@@ -415,17 +444,25 @@ impl Supervisor {
 }
 
 /// The process that is about to be started.
-fn command(program: &Program, start: &Start<'_>, listeners: &Listeners) -> io::Result<(Command, Option<Link>)> {
+fn command(
+    program: &Program,
+    start: &Start<'_>,
+    lmtp: &Listeners,
+    http: &Listeners,
+) -> io::Result<(Command, Option<Link>)> {
     let mut command = program(start);
     for name in OF_SYSTEMD {
         command.env_remove(name);
     }
+    // The C library keeps 64 MB of addresses for each of some threads (mallopt(3), M_ARENA_MAX): ten recipients, whose mailboxes are
+    // opened side by side, would use up `serve.worker_memory`.
+    command.env("MALLOC_ARENA_MAX", "2");
     if start.role != Role::Front {
         command.stdin(Stdio::null());
         return Ok((command, None));
     }
     let (link, stdin) = Link::pair()?;
     command.stdin(stdin);
-    listeners.hand_to(&mut command)?;
+    hand_over(lmtp, http, &mut command)?;
     Ok((command, Some(link)))
 }

@@ -1,7 +1,7 @@
 //! One message, delivered to its recipients.
 
 use crate::base::deadline::Deadline;
-use crate::delivery::{NoCaller, StatusDetail, Verdict};
+use crate::delivery::{self, NoCaller, StatusDetail, Verdict};
 use crate::handover::{Recipient, Request};
 use crate::message::{Address, EnvelopeSender, Message};
 use crate::site::{self, Envelope, Outcome, Sessions, Site, Terms};
@@ -26,6 +26,7 @@ pub(super) fn to_all(
     // Where nobody vouches for the author.
     let without_sent = request.no_sent.then(|| site.clone().without_sent_copies());
     let site = without_sent.as_ref().unwrap_or(site);
+    delivery::begins("reading the message");
     let message = match message(request, bytes, messages) {
         Ok(message) => message,
         Err(verdict) => {
@@ -51,7 +52,10 @@ pub(super) fn to_all(
     policy.lock_wait = lock_wait.min(left / 2);
     let terms = Terms { policy: &policy, caller: &NoCaller, deadline };
     #[cfg(feature = "test-faults")]
-    crate::base::test_faults::at("before");
+    {
+        crate::base::test_faults::at("before");
+        crate::base::test_faults::of(message.as_received());
+    }
     let outcomes = if to.is_empty() { Vec::new() } else { site.deliver_to_all(sessions, &message, &to, &terms) };
     #[cfg(feature = "test-faults")]
     crate::base::test_faults::at("after");
@@ -124,6 +128,7 @@ fn read(file: &Path, size: u64, messages: &Path) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handover::Source;
     use crate::site::embedded::Embedded;
     use std::fs;
     use uuid::Uuid;
@@ -143,6 +148,8 @@ mod tests {
             no_sent: false,
             size: BYTES.len() as u64,
             file: None,
+            source: Source::Mta,
+            suspect: false,
         }
     }
 

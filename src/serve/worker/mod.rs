@@ -1,18 +1,18 @@
 //! A worker: a process that delivers one message after the other, with sessions that stay open between them.
 //!
 //! Two threads: this one delivers; the other ([`link`]) talks with the broker, so that heartbeats show that the process lives
-//! while a delivery takes its time. A third ends the process where a delivery outlives its deadline ([`watchdog`]).
+//! while a delivery takes its time. A third ends the process where a delivery outlives its deadline ([`watchdog`](super::watchdog)).
 
 mod deliver;
 mod link;
 mod recycling;
-mod watchdog;
 
 use super::place::Place;
+use super::watchdog::Watchdog;
 use crate::config::{Config, Serve};
 use crate::delivery::{StatusDetail, Verdict};
-use crate::handover::{Header, Reply, Request, Told};
-use crate::site::{Sessions, Site};
+use crate::handover::{Header, Logins, Reply, Request, Told};
+use crate::site::{self, Sessions, Site};
 use link::{Answer, Job, Link, Wake};
 use recycling::Recycling;
 use std::io;
@@ -25,7 +25,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tracing::{info, warn};
-use watchdog::Watchdog;
 
 /// After so long past its deadline a delivery is ended with this process: before the broker does it ([`GRACE`]), which cannot say
 /// where it hung.
@@ -34,6 +33,15 @@ use watchdog::Watchdog;
 const PAST_THE_DEADLINE: Duration = Duration::from_secs(3);
 /// How long sessions may take to be made ready for another delivery: a server that stands still is not noticed otherwise.
 const BETWEEN_DELIVERIES: Duration = Duration::from_secs(10);
+
+/// Whether the message in hand has ended a worker before: if it ends this one, too, it is to be known how far it came.
+static HAS_A_SUSPECT: AtomicBool = AtomicBool::new(false);
+
+/// Whether the message in hand has ended a worker before.
+#[must_use]
+pub fn has_a_suspect() -> bool {
+    HAS_A_SUSPECT.load(Ordering::Relaxed)
+}
 
 /// What a worker goes by.
 #[derive(Clone, Debug)]
@@ -68,7 +76,7 @@ impl WorkerSettings {
         Self {
             broker: Place::Unix(serve.workers_socket()),
             longest_frame,
-            messages: serve.runtime_directory.join("messages"),
+            messages: serve.messages(),
             recycle_after: serve.recycle_after,
             recycle_above: serve.recycle_above,
         }
@@ -104,7 +112,8 @@ pub fn run(site: &Site, settings: WorkerSettings) -> Result<(), WorkerError> {
     let talking = thread::Builder::new().name("broker".into()).spawn(move || link.run());
     let talking = talking.map_err(system("starting a thread"))?;
 
-    let mut worker = Worker { site, settings, watchdog, sessions: Sessions::default() };
+    let mut worker =
+        Worker { site, settings, watchdog, sessions: Sessions::default(), logins: site::Logins::default() };
     let mut delivered = 0;
     // It ends when the other thread does.
     for Job { connection, address, body, received } in assigned {
@@ -143,6 +152,8 @@ struct Worker<'a> {
     settings: WorkerSettings,
     watchdog: Watchdog,
     sessions: Sessions,
+    /// Of which the broker has been told.
+    logins: site::Logins,
 }
 
 impl Worker<'_> {
@@ -162,7 +173,8 @@ impl Worker<'_> {
         // In its place: a message may be large.
         body.drain(..header);
         let verdicts = self.deliver(&request, body, received);
-        let reply = Reply { id: request.id, results: verdicts.iter().map(Told::from).collect(), leaving: leaves() };
+        let results = verdicts.iter().map(Told::from).collect();
+        let reply = Reply { id: request.id, results, leaving: leaves(), logins: self.logins() };
         Header::Reply(reply).frame(&[]).unwrap_or_else(|problem| {
             // The broker takes it for no answer, and puts the message off.
             warn!(%problem, "the answer to a message cannot be written");
@@ -170,7 +182,14 @@ impl Worker<'_> {
         })
     }
 
+    /// The sessions that were opened since this was asked last.
+    fn logins(&mut self) -> Logins {
+        let before = std::mem::replace(&mut self.logins, self.site.logins());
+        Logins { database: self.logins.database - before.database, imap: self.logins.imap - before.imap }
+    }
+
     fn deliver(&mut self, request: &Request, message: Vec<u8>, received: Instant) -> Vec<Verdict> {
+        HAS_A_SUSPECT.store(request.suspect, Ordering::Relaxed);
         let time = Duration::from_millis(request.time_left_ms).min(self.site.deadline());
         let left = time.saturating_sub(received.elapsed());
         let _watched = self.watchdog.watch("a delivery", left.saturating_add(PAST_THE_DEADLINE));

@@ -113,12 +113,12 @@ pub fn measure(report: &mut Report, site: &Site, runs: usize, all: &[Full]) {
     clear([&all[0].user]);
 }
 
-/// What so many deliveries would have left. Keys are digests, so that they are spread over the indexes as real ones are.
+/// What so many deliveries would have left. Keys begin with the day, and are digests behind it, as real ones are.
 const POSTGRES: &str = r#"
 INSERT INTO addresses SELECT 'user' || n || '@mail.example', 'user' || n FROM generate_series(1, 10000) n;
 INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, header_from, header_to, subject, sent_at,
     headers, size, recorded_at)
-SELECT sha256(('identity' || n)::bytea), sha256(('lock' || n)::bytea), '<' || md5(n::text) || '@elsewhere.example>',
+SELECT int4send((extract(epoch FROM sent_at) / 86400)::int) || substr(sha256(('identity' || n)::bytea), 1, 28), sha256(('lock' || n)::bytea), '<' || md5(n::text) || '@elsewhere.example>',
     sha256(('content' || n)::bytea), author, author, 'user' || n % 10000 || '@mail.example', 'Some words about ' || n, sent_at,
     jsonb_build_array(
         jsonb_build_array('Return-Path', '<' || author || '>'),
@@ -131,12 +131,12 @@ SELECT sha256(('identity' || n)::bytea), sha256(('lock' || n)::bytea), '<' || md
 FROM generate_series(1, :rows) n,
     LATERAL (SELECT 'author' || n % 5000 || '@elsewhere.example', now() - (:rows - n) * interval '10 s') a (author, sent_at);
 INSERT INTO copies (copy_key, message, role, imap_user, mailbox, recipient, state, uid_validity, uid, delivered_at, updated_at)
-SELECT sha256(('copy' || id)::bytea), id, 'recipient', 'user' || id % 10000, 'INBOX', 'user' || id % 10000 || '@mail.example',
+SELECT int4send((extract(epoch FROM recorded_at) / 86400)::int) || substr(sha256(('copy' || id)::bytea), 1, 28), id, 'recipient', 'user' || id % 10000, 'INBOX', 'user' || id % 10000 || '@mail.example',
     'delivered', 1700000000, id / 10000 + 1, recorded_at, recorded_at
 FROM messages;
 INSERT INTO attempts (copy_key, attempt, role, imap_user, mailbox, identity, lock_digest, message_id, recipient, queue_id, host,
     pid, session, uid_validity, uid_next, started_at, ended_at, outcome, stages)
-SELECT sha256(('copy' || id)::bytea), gen_random_uuid(), 'recipient', 'user' || id % 10000, 'INBOX', identity, lock_digest,
+SELECT int4send((extract(epoch FROM recorded_at) / 86400)::int) || substr(sha256(('copy' || id)::bytea), 1, 28), gen_random_uuid(), 'recipient', 'user' || id % 10000, 'INBOX', identity, lock_digest,
     message_id, 'user' || id % 10000 || '@mail.example', '4cBxyz1234z9rs', 'mx1.mail.example', 1000 + id % 30000,
     5000 + id % 3000, 1700000000, id / 10000 + 1, recorded_at - interval '20 ms', recorded_at, 'delivered',
     '{"connect":4.54,"route":1.39,"authenticate":12.1,"position":3.2,"journal":1.08,"lock":0.28,"look":0.94,"append":4.87}'
@@ -149,7 +149,8 @@ const MARIADB: &str = r#"
 INSERT INTO addresses (address, imap_user) SELECT CONCAT('user', seq, '@mail.example'), CONCAT('user', seq) FROM seq_1_to_10000;
 INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, header_from, header_to, subject, sent_at,
     headers, size, recorded_at)
-SELECT UNHEX(SHA2(CONCAT('identity', seq), 256)), UNHEX(SHA2(CONCAT('lock', seq), 256)),
+SELECT UNHEX(INSERT(SHA2(CONCAT('identity', seq), 256), 1, 8,
+        LPAD(HEX(TO_DAYS(UTC_TIMESTAMP() - INTERVAL (:rows - seq) * 10 SECOND) - TO_DAYS('1970-01-01')), 8, '0'))), UNHEX(SHA2(CONCAT('lock', seq), 256)),
     CONCAT('<', MD5(seq), '@elsewhere.example>'), UNHEX(SHA2(CONCAT('content', seq), 256)),
     CONCAT('author', seq % 5000, '@elsewhere.example'), CONCAT('author', seq % 5000, '@elsewhere.example'),
     CONCAT('user', seq % 10000, '@mail.example'), CONCAT('Some words about ', seq),
@@ -163,13 +164,13 @@ SELECT UNHEX(SHA2(CONCAT('identity', seq), 256)), UNHEX(SHA2(CONCAT('lock', seq)
     8000, UTC_TIMESTAMP(6) - INTERVAL (:rows - seq) * 10 SECOND
 FROM seq_1_to_:rows;
 INSERT INTO copies (copy_key, message, role, imap_user, mailbox, recipient, state, uid_validity, uid, delivered_at, updated_at)
-SELECT UNHEX(SHA2(CONCAT('copy', id), 256)), id, 'recipient', CONCAT('user', id % 10000), 'INBOX',
+SELECT UNHEX(INSERT(SHA2(CONCAT('copy', id), 256), 1, 8, LPAD(HEX(TO_DAYS(recorded_at) - TO_DAYS('1970-01-01')), 8, '0'))), id, 'recipient', CONCAT('user', id % 10000), 'INBOX',
     CONCAT('user', id % 10000, '@mail.example'), 'delivered', 1700000000, id DIV 10000 + 1, recorded_at, recorded_at
 FROM messages;
 INSERT INTO attempts (attempt, copy_key, role, imap_user, mailbox, identity, lock_digest, message_id, recipient, queue_id, host,
     pid, session, uid_validity, uid_next, started_at, ended_at, outcome, stages)
 SELECT UNHEX(CONCAT(LPAD(HEX(1600000000000 + id * 10000), 12, '0'), '7', SUBSTR(MD5(id), 1, 19))),
-    UNHEX(SHA2(CONCAT('copy', id), 256)), 'recipient', CONCAT('user', id % 10000), 'INBOX', identity, lock_digest, message_id,
+    UNHEX(INSERT(SHA2(CONCAT('copy', id), 256), 1, 8, LPAD(HEX(TO_DAYS(recorded_at) - TO_DAYS('1970-01-01')), 8, '0'))), 'recipient', CONCAT('user', id % 10000), 'INBOX', identity, lock_digest, message_id,
     CONCAT('user', id % 10000, '@mail.example'), '4cBxyz1234z9rs', 'mx1.mail.example', 1000 + id % 30000, 5000 + id % 3000,
     1700000000, id DIV 10000 + 1, recorded_at - INTERVAL 20000 MICROSECOND, recorded_at, 'delivered',
     '{"connect":4.54,"route":1.39,"authenticate":12.1,"position":3.2,"journal":1.08,"lock":0.28,"look":0.94,"append":4.87}'

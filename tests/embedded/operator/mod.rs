@@ -7,6 +7,7 @@ mod check_on_one_machine;
 mod inject_on_one_machine;
 mod no_server_holds_a_subcommand_up;
 mod prune_on_one_machine;
+mod quickstart;
 mod replay_envelopes;
 mod replay_from_anywhere;
 mod replay_goes_on;

@@ -5,6 +5,7 @@ use crate::pages::{
     Line, QUICKSTART, Treatment, blocks, command_lines, commands_in_the_text, ours, pages, read, root, treatment, words,
 };
 use clap::error::ErrorKind;
+use maildrop_command::config::Config;
 use std::path::Path;
 use std::process::Command;
 
@@ -79,8 +80,9 @@ fn what_is_listed_stands_in_a_page() {
 #[test]
 fn each_example_says_what_it_is_written_in() {
     for block in blocks() {
-        // `sh` and `sql` are run. `text` is what a program says. Dovecot's settings are those of tests/images/start/dovecot.
-        let known = ["sh", "sql", "text", "mermaid", "dovecot"];
+        // `sh` and `sql` are run; `toml` is read as a configuration. `text` is what a program says. Dovecot's settings are those of tests/images/start/dovecot.
+        // `python` is run by tests/server_tests/push.
+        let known = ["sh", "sql", "toml", "text", "mermaid", "dovecot", "python"];
         assert!(known.contains(&block.language.as_str()), "{}: `{}`", block.place, block.language);
     }
     for page in pages() {
@@ -92,6 +94,19 @@ fn each_example_says_what_it_is_written_in() {
             before = line;
         }
     }
+}
+
+/// Of the database alone: an example needs no more.
+#[test]
+fn each_example_of_a_configuration_is_one() {
+    let imap = "[imap]\nhost = \"localhost\"\nuser = \"service\"\npassword_file = \"/etc/imap.password\"\n";
+    let mut examples = 0;
+    for block in blocks().into_iter().filter(|block| block.language == "toml") {
+        let text = format!("{}\n{imap}", block.lines.join("\n"));
+        Config::parse(block.place.as_ref(), &text, None).unwrap_or_else(|error| panic!("{}: {error}", block.place));
+        examples += 1;
+    }
+    assert!(examples > 0);
 }
 
 /// `tests/run -- FILTER…` in a page runs something, and its options are those that it has.

@@ -88,5 +88,7 @@ fn the_diagram_of_the_tables_shows_each_table_and_no_column_that_is_not_there() 
         }
     }
     let tables = sql.split("CREATE TABLE ").skip(1).map(|rest| rest.split(' ').next().unwrap().to_owned());
+    // What one migration makes and the next one takes away is none.
+    let tables = tables.filter(|table| !sql.contains(&format!("DROP TABLE {table};")));
     assert_eq!(shown, tables.collect(), "docs/architecture.md, and sql/postgres");
 }

@@ -83,6 +83,12 @@ fn it_tells_how_it_is_and_lets_nobody_else_in() {
         limits.lines().any(|line| line.starts_with("Max address space") && line.contains(" 1000000000 "))
     };
     assert_eq!(pids(&stage.status()).into_iter().map(bounded).collect::<Vec<_>>(), [false, true, true]);
+    // Threads that open the mailboxes of ten recipients side by side must not use up a worker's addresses.
+    let of_threads = |pid: u64| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+        environment.split(|byte| *byte == 0).any(|variable| variable == b"MALLOC_ARENA_MAX=2")
+    };
+    assert!(pids(&stage.status()).into_iter().all(of_threads));
     let mode = |name: &str| std::fs::metadata(stage.path(name)).unwrap().permissions().mode() & 0o777;
     let modes = (mode("run"), mode("state"), mode("run/control.sock"), mode("run/master.lock"));
     assert_eq!(modes, (0o700, 0o700, 0o600, 0o600));

@@ -1,7 +1,6 @@
 //! Whatever the master has started, it starts again.
 
 use super::stage::{Stage, lives, pids, send};
-use crate::program::wait_until;
 use serde_json::Value;
 
 fn notices(stage: &Stage) -> Vec<Value> {
@@ -72,17 +71,6 @@ fn a_front_that_dies_again_and_again_is_throttled_and_comes_up_by_itself_once_it
     assert!(status["reasons"].to_string().contains("the front dies again and again"), "{status}");
     stage.let_behave("front", "");
     assert_eq!(stage.service(&["restart"]).status.code(), Some(0));
-    stage.wait_until_well();
-}
-
-#[test]
-fn a_worker_that_the_front_wants_ended_is_killed_and_that_is_not_its_messages_doing() {
-    let mut stage = Stage::new("");
-    stage.let_behave("front", "kill");
-    stage.start();
-    wait_until("the front is told of the end", || !notices(&stage).is_empty());
-    let told = notices(&stage);
-    assert_eq!((&told[0]["signal"], &told[0]["by_us"]), (&9.into(), &true.into()), "{told:?}");
     stage.wait_until_well();
 }
 

@@ -3,11 +3,19 @@
 
 mod a_worker_that_ends;
 mod commands;
+mod confined;
 mod death_and_restart;
 mod listening;
+// Bugs to order are in the program that is built with the feature alone.
+#[cfg(feature = "test-faults")]
+mod messages_that_end_workers;
+mod metrics_and_health;
 mod runners;
 mod stage;
 mod support;
 mod the_end;
 mod the_thin_client;
+mod the_timer;
+mod what_ends_workers;
 mod what_is_handed_over_is_delivered;
+mod whole;

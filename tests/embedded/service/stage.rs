@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
@@ -22,6 +23,7 @@ const PROCESS: &str = "service::stage::a_process";
 /// A site without servers: what is not asked need not be there.
 const SITE: &str = "\
 [database]
+wait = \"0s\"
 engine = \"postgresql\"
 host = \"db.invalid\"
 database = \"maildrop\"
@@ -66,7 +68,7 @@ impl Stage {
         fs::write(self.path("config.toml"), text).unwrap();
     }
 
-    /// How whoever is so called behaves from his next start on: `front`, `worker`, `worker 2`, `runner`.
+    /// How whoever is so called behaves from his next start on: `front`, `worker`, `worker 2`, `runner`, `timer`.
     pub fn let_behave(&self, who: &str, how: &str) {
         fs::write(self.path(who), how).unwrap();
     }
@@ -95,6 +97,14 @@ impl Stage {
         let mut master = self.master.take().unwrap();
         wait_until("the master ends", || master.try_wait().unwrap().is_some());
         master.wait().unwrap()
+    }
+
+    /// Kills the master, where one runs.
+    pub fn kill(&mut self) {
+        if let Some(mut master) = self.master.take() {
+            let _ = master.kill();
+            let _ = master.wait();
+        }
     }
 
     pub fn signal(&self, name: &str) {
@@ -145,10 +155,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        if let Some(master) = &mut self.master {
-            let _ = master.kill();
-            let _ = master.wait();
-        }
+        self.kill();
     }
 }
 
@@ -161,7 +168,7 @@ pub fn send(name: &str, pid: u64) {
 /// The process ids of front and workers.
 pub fn pids(status: &Value) -> Vec<u64> {
     let all = status["processes"].as_array().unwrap().iter();
-    all.filter(|one| one["role"] != "runner").filter_map(|one| one["pid"].as_u64()).collect()
+    all.filter(|one| one["role"] == "front" || one["role"] == "worker").filter_map(|one| one["pid"].as_u64()).collect()
 }
 
 /// Whether there is such a process: not one that has ended, and that nobody has waited for.
@@ -192,7 +199,7 @@ fn a_master() {
     }
 }
 
-/// The front, a worker, or a runner.
+/// The front, a worker, a runner, or the timer.
 #[test]
 fn a_process() {
     let Some(subject) = subject() else { return };
@@ -210,6 +217,7 @@ fn a_process() {
     while behaviour == "late" && !folder.join("go").exists() {
         thread::sleep(Duration::from_millis(5));
     }
+    let server = fs::read_to_string(folder.join("server")).unwrap_or_default();
     let ends = Signals::new([SIGTERM]).unwrap();
     if let Err(error) = child_start::begin(role, master, &path("file"), &path("checked")) {
         eprintln!("{error}");
@@ -221,26 +229,56 @@ fn a_process() {
             std::process::exit(70);
         }
         "abort" => std::process::abort(),
+        "look around" => look_around(&folder, &name, &server),
         _ => {}
     }
     if front {
         let behaviour = behaviour.clone();
         let folder = folder.clone();
         thread::spawn(move || talk(&behaviour, &folder));
-        for listener in listeners {
+        for listener in listeners.lmtp {
             thread::spawn(move || greet(&listener));
         }
     } else {
-        assert!(listeners.is_empty(), "workers and runners get no listener");
-        fs::write(folder.join(format!("up.{}", std::process::id())), "").unwrap();
+        assert!(listeners.lmtp.is_empty() && listeners.http.is_empty(), "workers and runners get no listener");
+        if role == Role::Worker {
+            fs::write(folder.join(format!("up.{}", std::process::id())), "").unwrap();
+        }
     }
     wait_for_the_end(ends, &behaviour, &folder, &name)
 }
 
+/// Tries what none that talks with others is to do, and writes down what came of it.
+fn look_around(folder: &Path, name: &str, server: &str) {
+    let told = |what: &str, came: io::Result<()>, well: &str| {
+        let denied = |error: io::Error| match error.kind() {
+            io::ErrorKind::PermissionDenied => "Permission denied".to_owned(),
+            _ => error.to_string(),
+        };
+        format!("{what}: {}", came.map_or_else(denied, |()| well.to_owned()))
+    };
+    let seen = [
+        told("password", fs::read(folder.join("secret/password")).map(drop), "read"),
+        told("server", TcpStream::connect(server).map(drop), "connected"),
+        told(
+            "configuration",
+            fs::OpenOptions::new().append(true).open(folder.join("run/config.toml")).map(drop),
+            "written",
+        ),
+        told("own folder", fs::write(folder.join(format!("state/{name}")), ""), "written"),
+        told("program", Command::new("true").status().map(drop), "started"),
+    ];
+    seen.iter().for_each(|line| note(folder, &format!("state/seen by {name}"), line));
+}
+
 fn wait_for_the_end(mut ends: Signals, behaviour: &str, folder: &Path, name: &str) {
     for _ in ends.forever() {
-        // Runners end beside the front.
-        let file = if name.starts_with("runner") { "ends of runners" } else { "ends" };
+        // Runners and the timer end beside the front.
+        let file = match name.split(' ').next() {
+            Some("runner") => "ends of runners",
+            Some("timer") => "ends of the timer",
+            _ => "ends",
+        };
         note(folder, file, &format!("{name} is told to end"));
         if behaviour == "deaf" {
             continue;
@@ -261,7 +299,6 @@ fn talk(behaviour: &str, folder: &Path) {
     to_master.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
     let mut from_master = BufReader::new(to_master.try_clone().unwrap());
     let (mut workers, mut told, mut line) = (Vec::<u32>::new(), None, String::new());
-    let mut asked_to_kill = behaviour != "kill";
     loop {
         if behaviour == "die late" && told.is_some() {
             std::process::exit(70);
@@ -271,6 +308,7 @@ fn talk(behaviour: &str, folder: &Path) {
             Ok(_) => {
                 match serde_json::from_str(&line).unwrap() {
                     Notice::Ask => told = None,
+                    Notice::Service { status } => assert!(status.processes.len() >= 4),
                     Notice::WorkerStarted { pid, .. } => workers.push(pid),
                     Notice::WorkerEnded { pid, .. } => {
                         note(folder, "notices", line.trim_end());
@@ -280,17 +318,13 @@ fn talk(behaviour: &str, folder: &Path) {
                 line.clear();
             }
             // What has come of the line stays in it.
-            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
         }
         let mut say = |report: &Report| {
             let line = serde_json::to_string(report).unwrap() + "\n";
             let _ = to_master.write_all(line.as_bytes());
         };
         let ready: Vec<u32> = workers.iter().copied().filter(|pid| folder.join(format!("up.{pid}")).exists()).collect();
-        if let (false, Some(&pid)) = (asked_to_kill, ready.first()) {
-            say(&Report::Kill { pid, why: "it is silent".into() });
-            asked_to_kill = true;
-        }
         if told.as_ref() != Some(&ready) {
             let known = Map::from_iter([("queue_length".to_owned(), json!(3))]);
             say(&Report::Standing { accepting: true, workers: ready.clone(), known });

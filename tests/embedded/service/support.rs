@@ -3,15 +3,20 @@
 use crate::support::{open, soon};
 use maildrop_command::database::{SqliteDatabase, Tables};
 use maildrop_command::delivery::Verdict;
-use maildrop_command::handover::{Header, Recipient, Reply, Request};
+use maildrop_command::handover::control::{End, line};
+use maildrop_command::handover::{Header, Recipient, Reply, Request, Source};
 use maildrop_command::lock::{Acquired, NamedLock};
 use maildrop_command::message::Message;
+use maildrop_command::serve::master::notice::Notice;
 use maildrop_command::site::Site;
 use maildrop_command::site::embedded::Embedded;
 use maildrop_command::zmtp::{Blocking, Settings, SocketType, from_client, to_client};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
+use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -38,6 +43,10 @@ impl Process {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
     /// Waits for its end.
     pub fn end(mut self) -> ExitStatus {
         let mut status = None;
@@ -60,17 +69,25 @@ impl Drop for Process {
 pub struct Service {
     directory: tempfile::TempDir,
     pub front: Option<Process>,
+    /// The master's end of the front's standard input.
+    master: Option<UnixStream>,
 }
 
 impl Service {
     pub fn start() -> Self {
-        let mut service = Self { directory: tempfile::tempdir().unwrap(), front: None };
+        Self::start_in(tempfile::tempdir().unwrap())
+    }
+
+    pub fn start_in(directory: tempfile::TempDir) -> Self {
+        let mut service = Self { directory, front: None, master: None };
         service.start_front();
         service
     }
 
     pub fn start_front(&mut self) {
-        self.front = Some(self.process("front", &[]));
+        let (master, stdin) = UnixStream::pair().unwrap();
+        self.master = Some(master);
+        self.front = Some(self.process("front", &[], Stdio::from(OwnedFd::from(stdin))));
         let socket = self.directory.path().join("run/workers.sock");
         until("the front listens", || UnixStream::connect(&socket).is_ok());
     }
@@ -82,7 +99,7 @@ impl Service {
 
     pub fn worker_with(&self, environment: &[(&str, &str)]) -> Process {
         let before = self.connected();
-        let worker = self.process("worker", environment);
+        let worker = self.process("worker", environment, Stdio::null());
         until("the worker is connected", || self.connected() > before);
         worker
     }
@@ -92,11 +109,32 @@ impl Service {
         self.log().matches("connected with the broker").count()
     }
 
-    fn process(&self, role: &str, environment: &[(&str, &str)]) -> Process {
+    /// A runner.
+    pub fn runner(&self) -> Process {
+        self.process("runner", &[], Stdio::null())
+    }
+
+    /// Waits for a worker's end, and tells the front how it has ended, as the master does.
+    pub fn bury(&self, worker: Process, by_us: bool) -> ExitStatus {
+        let pid = worker.pid();
+        let status = worker.end();
+        let end = status.signal().map_or_else(|| End::Exit(status.code().unwrap()), End::Signal);
+        let said = fs::read_to_string(self.path().join(format!("stderr.{pid}"))).unwrap_or_default();
+        let said = said.lines().map(str::to_owned).collect();
+        let notice = Notice::WorkerEnded { number: 1, pid, end, by_us, said };
+        (&mut self.master.as_ref().unwrap()).write_all(line(&notice).as_bytes()).unwrap();
+        status
+    }
+
+    fn process(&self, role: &str, environment: &[(&str, &str)], stdin: Stdio) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
         command.arg("--embedded").arg(self.directory.path()).args(["--role", role]).env_clear();
-        command.envs(environment.iter().copied()).stdin(Stdio::null());
-        Process(command.spawn().unwrap())
+        command.envs(environment.iter().copied()).stdin(stdin);
+        // What it says is looked for by its number, which it has only then.
+        let said = self.path().join(format!("stderr of a {role}"));
+        let process = Process(command.stderr(fs::File::create(&said).unwrap()).spawn().unwrap());
+        fs::rename(said, self.path().join(format!("stderr.{}", process.pid()))).unwrap();
+        process
     }
 
     pub fn path(&self) -> &Path {
@@ -131,6 +169,14 @@ impl Service {
             maildrop_command::schema::open_embedded(self.path(), &crate::support::client("x"), soon()).unwrap();
         assert!(matches!(database.acquire(&name, Duration::ZERO).unwrap(), Acquired::Held));
         database
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the service's log:\n{}", self.log());
+        }
     }
 }
 
@@ -184,6 +230,13 @@ impl Client {
         results.into_iter().map(|told| Verdict::try_from(told).unwrap().to_string()).collect()
     }
 
+    /// The same of a message that is answered before it may begin.
+    #[track_caller]
+    pub fn deliver_at_once(&mut self, request: &Request, message: &[u8]) -> Vec<String> {
+        self.say(&Header::Deliver(request.clone()), message);
+        self.verdicts(request)
+    }
+
     #[track_caller]
     pub fn deliver(&mut self, request: &Request, message: &[u8]) -> Vec<String> {
         self.hand_over(request, message);
@@ -208,5 +261,7 @@ pub fn request(to: &[&str], message: &[u8]) -> Request {
         no_sent: false,
         size: message.len() as u64,
         file: None,
+        source: Source::Mta,
+        suspect: false,
     }
 }

@@ -322,6 +322,13 @@ fn others(op: &BinOp) -> &'static [&'static str] {
     }
 }
 
+/// `OFlags::CLOEXEC`
+fn is_of_a_type(path: &syn::ExprPath) -> bool {
+    let mut segments = path.path.segments.iter().rev().map(|segment| segment.ident.to_string());
+    let is_constant = |name: String| name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
+    segments.next().is_some_and(is_constant) && segments.next().is_some()
+}
+
 fn is_last(path: &syn::Path, name: &str) -> bool {
     path.segments.last().is_some_and(|last| last.ident == name)
 }
@@ -396,7 +403,10 @@ impl<'ast> Visit<'ast> for Finder<'_> {
             let op = self.text(&expr.op).to_owned();
             let (left, right) = (self.text(&expr.left).to_owned(), self.text(&expr.right).to_owned());
             let mut alternatives = Vec::new();
-            for other in others(&expr.op) {
+            // Two flags have no bit in common: `^` makes the same of them as `|`.
+            let flags =
+                matches!(&expr.op, BinOp::BitOr(_)) && matches!(&*expr.right, Expr::Path(path) if is_of_a_type(path));
+            for other in others(&expr.op).iter().filter(|other| !flags || **other != "^") {
                 let number = self.mutant(expr.op.span(), &format!("replace {op} with {other}"), false);
                 alternatives.push((number, format!("{left} {other} {right}")));
             }

@@ -1,5 +1,6 @@
 //! What PostgreSQL, MySQL and MariaDB do, and what lock, ledger and schema do on them.
 
+mod keys_by_day;
 mod mysql_connecting;
 mod mysql_contention;
 mod mysql_hostile_text;
@@ -23,6 +24,7 @@ mod sessions_postgres;
 mod tables;
 mod ways_to_connect;
 mod what_is_recorded;
+mod what_is_told;
 mod what_mysql_does;
 mod what_pgbouncer_does;
 mod what_postgresql_does;

@@ -46,7 +46,7 @@ fn tls_with_a_private_ca_is_verified(server: &str) {
     let name = lock_of_its_own();
     let mut database = connect(&encrypted).unwrap();
     assert!(matches!(database.acquire(&name, Duration::ZERO).unwrap(), Acquired::Held));
-    let findings = database.inspect().unwrap();
+    let findings = database.inspect(false).unwrap();
     assert!(findings.iter().any(|finding| finding.what == "encryption" && finding.mend.is_none()), "{findings:?}");
 }
 
@@ -146,7 +146,7 @@ fn a_late_answer_is_never_taken_for_another(server: &str) {
 
 fn a_password_in_the_clear_is_warned_about(server: &str) {
     let site = TestDatabase::empty(server);
-    let findings = site.connect().inspect().unwrap();
+    let findings = site.connect().inspect(false).unwrap();
     let encryption = findings.iter().find(|finding| finding.what == "encryption").unwrap();
     // To a server on this very machine (plain mode) nothing goes over a network.
     let here = site.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());

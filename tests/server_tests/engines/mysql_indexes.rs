@@ -25,12 +25,12 @@ fn fill(admin: &mut mysql::Conn) {
          '[]', 1, UTC_TIMESTAMP(6) FROM numbers",
         "INSERT INTO message_sources SELECT id, 'x' FROM messages",
         "INSERT INTO copies (copy_key, message, role, imap_user, mailbox, recipient, state, updated_at) SELECT \
-         UNHEX(SHA2(CONCAT('c', id), 256)), id, 'recipient', 'x', 'INBOX', 'x', 'delivered', UTC_TIMESTAMP(6) FROM \
+         UNHEX(INSERT(SHA2(CONCAT('c', id), 256), 1, 8, '0000512c')), id, 'recipient', 'x', 'INBOX', 'x', 'delivered', UTC_TIMESTAMP(6) FROM \
          messages",
         // Among them a thousand that died, which stay open for ever.
         "INSERT INTO attempts (attempt, copy_key, role, imap_user, mailbox, identity, lock_digest, message_id, \
          recipient, host, pid, started_at, ended_at) SELECT UNHEX(LEFT(SHA2(CONCAT('a', n), 256), 32)), \
-         UNHEX(SHA2(CONCAT('c', n), 256)), 'recipient', 'x', 'INBOX', UNHEX(SHA2(n, 256)), UNHEX(SHA2(n, 256)), 'x', \
+         UNHEX(INSERT(SHA2(CONCAT('c', n), 256), 1, 8, '0000512c')), 'recipient', 'x', 'INBOX', UNHEX(SHA2(n, 256)), UNHEX(SHA2(n, 256)), 'x', \
          'x', 'x', 1, UTC_TIMESTAMP(6), IF(n < 1000, NULL, UTC_TIMESTAMP(6)) FROM numbers",
     ] {
         admin.query_drop(statement).unwrap();
@@ -77,10 +77,11 @@ fn every_statement_of_a_delivery_uses_an_index(server: &str) {
     let mut explained = Vec::new();
     for statement in statements {
         // What inserts literal rows finds duplicates by its unique keys, and EXPLAIN has nothing to say of it. The last
-        // asks whether a table has any row, and stops at the first.
+        // ask whether a table has any row, and stop at the first.
         let plain = statement.starts_with("INSERT") && statement.contains(" VALUES ");
         let explainable = ["SELECT", "UPDATE", "INSERT"].iter().any(|verb| statement.starts_with(verb));
-        if plain || !explainable || statement.starts_with("SELECT NOT EXISTS (SELECT 1 FROM addresses), ") {
+        let any_row = ["SELECT NOT EXISTS (SELECT 1 FROM addresses), ", "SELECT EXISTS (SELECT 1 FROM subscriptions) "];
+        if plain || !explainable || any_row.iter().any(|begin| statement.starts_with(begin)) {
             continue;
         }
         let rows: Vec<mysql::Row> = admin.query(format!("EXPLAIN {statement}")).unwrap();

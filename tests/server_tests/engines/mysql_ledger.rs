@@ -117,7 +117,7 @@ fn a_delivered_copy_never_becomes_owed_again(server: &str) {
     let before: Vec<String> = site.admin().query(all).unwrap();
     let again = mail.also_to("doug");
     let copies = vec![mail.inbox_copy(CopyState::Owed("a late thought")), again.sent_copy(CopyState::Owed("another"))];
-    database.record(&Record { message: Some(mail.message()), copies, ended: vec![] }).unwrap();
+    database.record(&Record { message: Some(mail.message()), copies, ..Record::default() }).unwrap();
     let after: Vec<String> = site.admin().query(all).unwrap();
     assert_eq!(before.len(), 2);
     assert_eq!(before, after);

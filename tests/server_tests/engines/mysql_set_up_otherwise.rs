@@ -109,7 +109,7 @@ fn a_group_without_its_greater_part(scene: &mut Scene) {
 /// As MariaDB comes: ten seconds, and after the commit.
 fn a_commit_that_waits_for_a_while(scene: &mut Scene) {
     scene.database.execute("SET GLOBAL rpl_semi_sync_master_enabled = ON");
-    let findings = scene.open_database().inspect().unwrap();
+    let findings = scene.open_database().inspect(false).unwrap();
     let found = findings.iter().filter(|finding| finding.what == "semi-synchronous replication");
     let found: Vec<_> = found.map(|finding| (finding.state, finding.found.as_str())).collect();
     let wanted = ["a commit waits 10 s, and then for nobody", "it waits at AFTER_COMMIT"];
@@ -120,7 +120,7 @@ fn a_commit_that_waits_for_a_while(scene: &mut Scene) {
 }
 
 fn find(scene: &Scene, what: &str) -> Finding {
-    let findings = scene.open_database().inspect().unwrap();
+    let findings = scene.open_database().inspect(false).unwrap();
     findings.into_iter().find(|finding| finding.what == what).unwrap_or_else(|| panic!("no {what}"))
 }
 

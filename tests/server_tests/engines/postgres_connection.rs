@@ -6,7 +6,7 @@ use crate::support::two_addresses::{self, SilentAddress};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::base::secret::Secret;
-use maildrop_command::database::{DatabaseError, DatabaseFailure, PostgresDatabase, Server, Tls};
+use maildrop_command::database::{DatabaseError, DatabaseFailure, Limits, PostgresDatabase, Server, Tls};
 use maildrop_command::ledger::Inspect;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -108,6 +108,8 @@ fn nobody_listening_is_unreachable() {
         user: "any".into(),
         password: None,
         tls: Tls::Off,
+        limits: Limits::default(),
+        seen: None,
     };
     let error = failure(&server);
     assert_eq!(error.failure, DatabaseFailure::Unreachable);
@@ -124,6 +126,8 @@ fn a_deadline_that_has_passed_connects_to_nobody() {
         user: "any".into(),
         password: None,
         tls: Tls::Off,
+        limits: Limits::default(),
+        seen: None,
     };
     let began = Instant::now();
     let deadline = Deadline::after(Duration::ZERO);

@@ -17,7 +17,7 @@ on_each_postgres!(
 );
 
 fn findings(test: &TestDatabase) -> Vec<Finding> {
-    test.connect("CHECK").inspect().unwrap()
+    test.connect("CHECK").inspect(false).unwrap()
 }
 
 fn find<'a>(findings: &'a [Finding], what: &str) -> &'a Finding {

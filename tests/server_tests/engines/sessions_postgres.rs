@@ -4,6 +4,7 @@
 use crate::support;
 use crate::support::counting_proxy::CountingProxy;
 use crate::support::postgres::{Mail, TestDatabase, client, deadline, on_each_postgres, tcp};
+use crate::support::program::wait_until;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::{DatabaseFailure, Idle, PostgresDatabase, Session, Tables};
 use maildrop_command::ledger::{AcquiredAndLooked, CopyState, Ledger, Record};
@@ -17,6 +18,9 @@ on_each_postgres!(
     a_lock_that_was_waited_for_in_vain_leaves_the_session_as_good_as_new,
     a_session_that_was_ended_meanwhile_is_found_dead_before_anything_is_journalled,
     a_delivery_on_a_session_that_stands_takes_five_round_trips_and_its_end_one,
+    a_session_keeps_the_plans_of_what_it_says_from_its_second_delivery_on,
+    a_session_whose_functions_are_not_there_sends_its_statements,
+    plans_that_were_made_on_empty_tables_read_none_of_them_whole_once_they_are_full,
 );
 
 /// What the server would have kept of a setting.
@@ -123,8 +127,6 @@ fn a_session_with_anything_left_is_thrown_away(server: &str) {
     for (what, leave) in [
         ("a lock of ours", "" /* taken below */),
         ("an error in its conversation", in_the_midst),
-        ("a lock of the session's", "SELECT pg_advisory_lock(4711)"),
-        ("a lock of the session's, twice", "SELECT pg_advisory_lock(4711), pg_advisory_lock(4711)"),
         ("a transaction", "BEGIN"),
         ("a transaction that wrote", "BEGIN; INSERT INTO addresses VALUES ('left@mail.example', 'left')"),
         ("a transaction that was aborted", "BEGIN; SELECT 1/0"),
@@ -145,6 +147,14 @@ fn a_session_with_anything_left_is_thrown_away(server: &str) {
         let left = "SELECT count(*) FROM addresses WHERE imap_user = 'left'";
         assert_eq!(test.value(left).as_deref(), Some("0"), "{what}");
     }
+    // A lock of the session's own is freed, however often it was taken.
+    let mut database = Box::new(test.connect("SESSION"));
+    database.select("leaving something", "SELECT pg_advisory_lock(4711), pg_advisory_lock(4711)", &[]).unwrap();
+    let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711";
+    assert_eq!(test.value(locks).as_deref(), Some("1"));
+    let kept = Idle::after(database);
+    assert!(kept.is_some());
+    assert_eq!(test.value(locks).as_deref(), Some("0"));
     // One whose server has ended it.
     let database = Box::new(test.connect("KILLED"));
     kill(&test, "KILLED");
@@ -204,4 +214,82 @@ fn a_delivery_on_a_session_that_stands_takes_five_round_trips_and_its_end_one(se
         database = idle.begin(&client("NEXT"), deadline()).unwrap();
         assert_eq!(proxy.round_trips(), 0, "to begin takes none");
     }
+}
+
+/// Three deliveries by one session, which then ends.
+fn three_deliveries(test: &TestDatabase) {
+    three_more(Box::new(test.connect("FIRST")), "first");
+}
+
+fn three_more(mut database: Box<PostgresDatabase>, name: &str) -> Box<PostgresDatabase> {
+    for number in 0..3 {
+        deliver(&mut database, &another(&format!("{name}{number}")));
+        database = Idle::after(database).unwrap().begin(&client("NEXT"), deadline()).unwrap();
+    }
+    // Otherwise the server counts what it has read when it has the time.
+    database.select("counting", "SELECT pg_stat_force_next_flush()", &[]).unwrap();
+    database
+}
+
+/// What a session sends in its first delivery and what it calls in the next ones is the same.
+fn a_session_keeps_the_plans_of_what_it_says_from_its_second_delivery_on(server: &str) {
+    let test = TestDatabase::migrated(server);
+    test.role_setting("track_functions = 'pl'");
+    three_deliveries(&test);
+    // Each delivery has one journal, one look and one message, of two copies.
+    let calls = "SELECT string_agg(funcname || ' ' || calls, ', ' ORDER BY funcname) FROM pg_stat_user_functions \
+                 WHERE funcname LIKE 'maildrop\\_%'";
+    let expected = "maildrop_copy_1 4, maildrop_ended_1 4, maildrop_event_1 4, maildrop_journal_1 2, maildrop_look_2 2, maildrop_message_1 2";
+    wait_until("the session's calls are counted", || test.value(calls).as_deref() == Some(expected));
+    for rows in [
+        "SELECT count(DISTINCT (role, imap_user, mailbox, recipient, queue_id, host, pid, outcome, stages, session)) || ' of ' \
+         || count(*) FROM attempts WHERE ended_at > started_at",
+        "SELECT count(DISTINCT (role, imap_user, mailbox, recipient, state, uid_validity, uid, reason)) || ' of ' \
+         || count(*) FROM copies WHERE delivered_at <= updated_at",
+        "SELECT count(DISTINCT (sender, header_from, header_to, header_cc, sent_at, size)) * 2 || ' of ' \
+         || count(*) * 2 FROM messages",
+    ] {
+        assert_eq!(test.value(rows).as_deref(), Some("2 of 6"), "{rows}");
+    }
+}
+
+fn a_session_whose_functions_are_not_there_sends_its_statements(server: &str) {
+    let test = TestDatabase::migrated(server);
+    test.admin().batch_execute("DROP FUNCTION maildrop_ended_1").unwrap();
+    three_deliveries(&test);
+    // Those of an older schema are not all.
+    let older = TestDatabase::migrated(server);
+    older.admin().batch_execute("DROP FUNCTION maildrop_event_1").unwrap();
+    three_deliveries(&older);
+    // Nor may it call what it has no right to.
+    let other = TestDatabase::migrated(server);
+    other.admin().batch_execute("REVOKE EXECUTE ON FUNCTION maildrop_ended_1 FROM PUBLIC").unwrap();
+    three_deliveries(&other);
+}
+
+/// Nothing makes these plans anew: no statistics are gathered.
+fn plans_that_were_made_on_empty_tables_read_none_of_them_whole_once_they_are_full(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let tables = ["attempts", "messages", "copies"];
+    for table in tables {
+        test.admin().batch_execute(&format!("ALTER TABLE {table} SET (autovacuum_enabled = off)")).unwrap();
+    }
+    let database = three_more(Box::new(test.connect("FIRST")), "empty");
+    let digest = "int4send(20780) || substr(sha256(convert_to(n::text, 'UTF8')), 1, 28)";
+    let fill = format!(
+        "INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, headers, size, recorded_at) \
+         SELECT {digest}, {digest}, n, {digest}, '', '[]', 1, now() FROM generate_series(1, 20000) n; \
+         INSERT INTO copies SELECT identity, id, 'recipient', 'u', 'INBOX', 'r', 'delivered', 1, 1, NULL, now(), now() \
+         FROM messages ON CONFLICT DO NOTHING; \
+         INSERT INTO attempts SELECT identity, gen_random_uuid(), 'recipient', 'u', 'INBOX', identity, lock_digest, \
+         message_id, 'r', NULL, 'mx1', 1, 1, 1, 1, now() FROM messages; SELECT pg_stat_force_next_flush()"
+    );
+    test.admin().batch_execute(&fill).unwrap();
+    let scans = "SELECT string_agg(relname || ' ' || seq_scan, ', ' ORDER BY relname) FROM pg_stat_user_tables \
+                 WHERE relname IN ('attempts', 'messages', 'copies')";
+    let reads = "SELECT sum(idx_scan) FROM pg_stat_user_tables WHERE relname IN ('attempts', 'messages', 'copies')";
+    let before = (test.value(scans), test.value(reads));
+    drop(three_more(database, "full"));
+    wait_until("what was read is counted", || test.value(reads) != before.1);
+    assert_eq!(test.value(scans), before.0);
 }

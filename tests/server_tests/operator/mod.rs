@@ -7,6 +7,7 @@ mod lock_list;
 mod lost_copies_are_restored;
 pub mod owed_copies_are_finished;
 mod prune;
+mod quickstart;
 mod replay_a_queue_file;
 mod replay_on_each_engine;
 mod replay_what_is_missing;

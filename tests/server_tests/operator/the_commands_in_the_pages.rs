@@ -121,8 +121,8 @@ impl Desk {
         let folder = self.scene.folder.path().display();
         format!(
             "case \" $* \" in *' --config '* | *' --embedded '*) exec {program} \"$@\" ;; esac\n\
-             case $1 in prune | lock | replay | audit) config={folder}/operator.toml ;; *) config={folder}/config.toml ;; esac\n\
-             case $1 in lock) subcommand=\"$1 $2\" && shift 2 ;; *) subcommand=$1 && shift ;; esac\n\
+             case $1 in prune | lock | replay | audit | notify | subscription) config={folder}/operator.toml ;; *) config={folder}/config.toml ;; esac\n\
+             case $1 in lock | notify | subscription) subcommand=\"$1 $2\" && shift 2 ;; *) subcommand=$1 && shift ;; esac\n\
              exec {program} $subcommand --config \"$config\" \"$@\"\n",
             program = env!("CARGO_BIN_EXE_maildrop_command")
         )

@@ -1,10 +1,16 @@
 //! The service, and those who talk with it: programs that others wrote are in the container of `peers`.
 
 mod by_lmtp;
+mod in_a_container;
 mod inject;
 mod lmtp_clients_of_others;
 mod postfix_and_the_service;
+mod postfix_by_tcp;
+mod relays_of_others;
 mod several_recipients;
 mod the_guides_peers;
 mod the_thin_client_and_libzmq;
+mod the_timer;
+mod under_faults;
+mod what_ends_workers;
 mod zmtp_and_libzmq;

@@ -59,12 +59,12 @@ impl Stage {
     }
 }
 
-fn message(id: &str, more: &str, body: &str) -> String {
+pub(super) fn message(id: &str, more: &str, body: &str) -> String {
     format!("From: Lisa <{LISA}>\r\nDate: Fri, 20 Nov 2026 10:00:00 +0000\r\nMessage-ID: {id}\r\n{more}\r\n{body}\r\n")
 }
 
 /// The statuses that Postfix has logged of this message by this transport's program.
-fn told(postfix: &Postfix, id: &str, program: &str) -> Vec<String> {
+pub(super) fn told(postfix: &Postfix, id: &str, program: &str) -> Vec<String> {
     let (id, log) = (format!(" {id}: to=<"), postfix.log());
     let lines = log.lines().filter(|line| line.contains(&id) && line.contains(program));
     lines.map(str::to_owned).collect()

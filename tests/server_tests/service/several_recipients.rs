@@ -56,7 +56,8 @@ impl Worker {
 fn scene(engine: Engine, names: &[&str]) -> Scene {
     let mut scene = Scene::with(engine, names);
     scene.member("lisa");
-    scene.configure(|settings| settings.more = "[sent]\ntrust = \"header\"\n[serve]\nbatch_patience = \"2s\"\n".into());
+    scene
+        .configure(|settings| settings.more = "[sent]\ntrust = \"header\"\n[serve]\nbatch_patience = \"20s\"\n".into());
     scene
 }
 
@@ -168,6 +169,36 @@ fn a_mailbox_that_cannot_be_opened_holds_up_nobody() {
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
     scene.configure(|settings| settings.imap = straight);
     Worker::of(&scene).delivers(&["kim"], &message);
+    for name in TEN {
+        assert_eq!(scene.inbox(name).len(), 1, "{name}");
+    }
+    assert_eq!(scene.sent("lisa").len(), 1);
+}
+
+/// Ten recipients are two batches.
+#[test]
+fn an_authors_mailbox_that_hangs_is_waited_for_once_and_somebody_comes_back_for_it() {
+    let mut scene = scene(Engine::Postgres17, &TEN);
+    let whom = scene.user("lisa");
+    let whole_groups = whom.len() / 3 * 3;
+    let whom = base64::engine::general_purpose::STANDARD.encode(&whom[..whole_groups]);
+    let logins = Arc::new(AtomicU32::new(0));
+    let counted = logins.clone();
+    let wire = Wire::to(scene.settings.imap.clone(), move |speaker, piece| {
+        let is_hers = speaker == Speaker::Program && says(piece, &whom);
+        counted.fetch_add(u32::from(is_hers), Ordering::SeqCst);
+        if is_hers { Fate::Hold } else { Fate::Pass }
+    });
+    let straight = scene.settings.imap.clone();
+    scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
+    let message = scene.message("hers hangs");
+    let outcomes = Worker::of(&scene).deliver(&TEN, &message);
+    let deferred: Vec<&str> =
+        TEN.iter().zip(&outcomes).filter(|(_, outcome)| outcome.result.is_err()).map(|(name, _)| *name).collect();
+    assert_eq!(deferred.len(), 1, "{outcomes:?}");
+    assert_eq!(logins.load(Ordering::SeqCst), 1);
+    scene.configure(|settings| settings.imap = straight);
+    Worker::of(&scene).delivers(&deferred, &message);
     for name in TEN {
         assert_eq!(scene.inbox(name).len(), 1, "{name}");
     }

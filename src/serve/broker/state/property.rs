@@ -2,6 +2,7 @@
 
 use super::tests::{SETTINGS, request};
 use super::*;
+use crate::handover::control::End;
 use proptest::prelude::*;
 use std::collections::{BTreeSet, HashSet};
 
@@ -18,6 +19,12 @@ enum Step {
     Stop(usize),
     /// This worker ends.
     Die(usize),
+    /// It ends, and the master tells how: by its own hand or not, before or after its connection has ended.
+    DieOf {
+        at: usize,
+        own_hand: bool,
+        told_first: bool,
+    },
     /// It answers what it was handed last, in this way.
     Answer(usize, Answered),
     /// The LMTP server hands a message over.
@@ -59,6 +66,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (1_u64..4000).prop_map(|milliseconds| Step::Pass { milliseconds }),
         1 => (0_usize..8).prop_map(Step::Stop),
         1 => (0_usize..8).prop_map(Step::Die),
+        3 => (0_usize..8, prop::bool::weighted(0.8), any::<bool>())
+            .prop_map(|(at, own_hand, told_first)| Step::DieOf { at, own_hand, told_first }),
         6 => (0_usize..8, answered).prop_map(|(worker, how)| Step::Answer(worker, how)),
         3 => (0_u8..3).prop_map(|user| Step::Hand { user }),
         3 => (0_u8..6, any::<bool>()).prop_map(|(request, again)| Step::Deliver { request, again }),
@@ -90,13 +99,17 @@ struct World {
     named: BTreeMap<Uuid, ConnectionId>,
     /// Each address that a worker was handed.
     handed: HashSet<Vec<u8>>,
+    /// How often each message, by what people call it, was with a worker that died by its own hand.
+    deaths: BTreeMap<String, u32>,
+    /// A client has just said Go for no request of its own.
+    asked_for_nothing: bool,
 }
 
 impl World {
     fn new() -> Self {
         let now = Instant::now();
         Self {
-            broker: Broker::new(SETTINGS, now),
+            broker: Broker::new(SETTINGS, Suspects::default(), now),
             now,
             last_connection: 0,
             workers: Vec::new(),
@@ -105,6 +118,8 @@ impl World {
             last_local: 1000,
             named: BTreeMap::new(),
             handed: HashSet::new(),
+            deaths: BTreeMap::new(),
+            asked_for_nothing: false,
         }
     }
 
@@ -119,6 +134,7 @@ impl World {
     }
 
     fn done(&mut self, actions: Vec<Action>) {
+        let (mut closed, mut retired) = (Vec::new(), Vec::new());
         for action in actions {
             match action {
                 Action::Beat { connection } => assert!(self.workers.iter().any(|w| w.connection == connection)),
@@ -133,6 +149,7 @@ impl World {
                 Action::Tell { connection, body, .. } => {
                     assert!(self.clients.contains(&connection), "a client that is there");
                     if let Ok((Header::Reply(reply), _)) = Header::read(&body) {
+                        self.is_set_aside_with_reason(&Verdict::try_from(reply.results[0].clone()).unwrap());
                         assert_eq!(
                             self.named.remove(&reply.id),
                             Some(connection),
@@ -143,13 +160,34 @@ impl World {
                 Action::Answer { id, verdicts } => {
                     assert!(self.local.remove(&id), "answered once");
                     assert_eq!(verdicts.len(), 2);
+                    self.is_set_aside_with_reason(&verdicts[0]);
                 }
                 Action::EndWorker { connection, .. } | Action::CloseWorker { connection } => {
                     self.workers.retain(|worker| worker.connection != connection);
                 }
-                Action::CloseClient { .. } => panic!("all that clients say makes sense"),
+                Action::CloseClient { connection } => closed.push(connection),
+                Action::RetireWorker { connection, pid } => {
+                    let worker = self.workers.iter().position(|worker| worker.connection == connection);
+                    let worker = self.workers.remove(worker.expect("a worker that is there"));
+                    assert!(worker.in_hand.is_none(), "it is not told to end with a message that it was just given");
+                    retired.push((connection, pid));
+                }
             }
         }
+        for (connection, pid) in retired {
+            self.event(Event::WorkerGone { connection });
+            self.ended(pid, End::Exit(0));
+        }
+        for connection in closed {
+            assert!(self.asked_for_nothing, "all else that clients say makes sense");
+            self.leave(connection);
+        }
+    }
+
+    fn leave(&mut self, connection: ConnectionId) {
+        self.clients.retain(|client| *client != connection);
+        self.named.retain(|_, last| *last != connection);
+        self.event(Event::ClientGone { connection });
     }
 
     /// Of the messages at workers, none of those that have been put off by now, which a worker may still have in hand.
@@ -163,12 +201,26 @@ impl World {
         assert!(at_work.values().all(|count| *count <= SETTINGS.per_user), "{at_work:?}");
     }
 
+    /// Nothing is refused for what it has not done twice.
+    fn is_set_aside_with_reason(&self, verdict: &Verdict) {
+        if let Some((_, id)) = verdict.text().strip_prefix("set aside: ").and_then(|text| text.split_once('(')) {
+            let deaths = self.deaths.get(id.trim_end_matches(')')).copied().unwrap_or_default();
+            assert!(deaths >= 2, "{verdict}: {:?}", self.deaths);
+        }
+    }
+
+    /// The master tells how a worker has ended.
+    fn ended(&mut self, pid: i32, end: End) {
+        let pid = u32::try_from(pid).unwrap();
+        self.event(Event::ProcessEnded(WorkerEnd { pid, end, by_us: false, said: Vec::new() }));
+    }
+
     fn step(&mut self, step: Step) {
         match step {
             Step::Ready => {
                 let connection = self.connection();
                 self.workers.push(Outside { connection, stopped: false, in_hand: None });
-                self.event(Event::WorkerReady { connection, name: b"x".to_vec(), pid: None });
+                self.event(Event::WorkerReady { connection, name: b"x".to_vec(), pid: Some(pid(connection)) });
             }
             Step::Pass { milliseconds } => {
                 self.now += Duration::from_millis(milliseconds);
@@ -188,13 +240,29 @@ impl World {
                 let connection = self.workers.remove(at).connection;
                 self.event(Event::WorkerGone { connection });
             }
+            Step::DieOf { at, own_hand, told_first } if at < self.workers.len() => {
+                let Outside { connection, in_hand, .. } = self.workers.remove(at);
+                if let Some(Ok((Header::Deliver(_), message))) =
+                    in_hand.as_ref().filter(|_| own_hand).map(|(_, body)| Header::read(body))
+                {
+                    *self.deaths.entry(Digest::of(message).id()).or_default() += 1;
+                }
+                let end = End::Signal(if own_hand { 6 } else { 9 });
+                if told_first {
+                    self.ended(pid(connection), end.clone());
+                }
+                self.event(Event::WorkerGone { connection });
+                if !told_first {
+                    self.ended(pid(connection), end);
+                }
+            }
             Step::Answer(at, how) => self.answer(at, how),
             Step::Hand { user } => {
                 self.last_local += 1;
                 let id = LocalId(self.last_local);
                 self.local.insert(id);
                 let request = Box::new(to_two(u128::from(self.last_local), user));
-                self.event(Event::Handed { id, request, body: Body::Memory(b"Subject: x\r\n\r\nx\r\n".to_vec()) });
+                self.event(Event::Handed { id, request, body: Body::Memory(message(user)) });
             }
             Step::Deliver { request, again } => {
                 let connection = match self.clients.last() {
@@ -205,12 +273,19 @@ impl World {
                         connection
                     }
                 };
-                let request = to_two(u128::from(request), request % 3);
-                let frame = Header::Deliver(request.clone()).frame(b"Subject: x\r\n\r\nx\r\n").unwrap();
+                let user = request % 3;
+                let request = to_two(u128::from(request), user);
+                let frame = Header::Deliver(request.clone()).frame(&message(user)).unwrap();
                 self.named.insert(request.id, connection);
                 self.event(Event::ClientSaid { connection, body: frame });
             }
-            Step::Go(request) => self.say(&Header::Go { id: Uuid::from_u128(request.into()) }),
+            Step::Go(request) => {
+                let id = Uuid::from_u128(request.into());
+                // What was answered, or never came, cannot begin: who waits for it is to notice.
+                self.asked_for_nothing = !self.named.contains_key(&id);
+                self.say(&Header::Go { id });
+                self.asked_for_nothing = false;
+            }
             Step::Cancel(request) => {
                 let dropped = self.broker.counters().dropped;
                 self.say(&Header::Cancel { id: Uuid::from_u128(request.into()) });
@@ -224,11 +299,10 @@ impl World {
                 self.event(Event::ClientSaid { connection, body: b"17".to_vec() });
             }
             Step::Leave(at) if at < self.clients.len() => {
-                let connection = self.clients.remove(at);
-                self.named.retain(|_, last| *last != connection);
-                self.event(Event::ClientGone { connection });
+                let connection = self.clients[at];
+                self.leave(connection);
             }
-            Step::Die(_) | Step::Leave(_) => {}
+            Step::Die(_) | Step::DieOf { .. } | Step::Leave(_) => {}
         }
     }
 
@@ -250,7 +324,7 @@ impl World {
             Ok((Header::Deliver(request), _)) if !matches!(how, Answered::Wrongly) => {
                 let results = vec![Told::from(&Verdict::delivered("INBOX appended")); 2];
                 let leaving = matches!(how, Answered::Leaving);
-                Header::Reply(Reply { id: request.id, results, leaving }).frame(b"").unwrap()
+                Header::Reply(Reply { id: request.id, results, leaving, logins: Logins::default() }).frame(b"").unwrap()
             }
             _ => body.clone(),
         };
@@ -264,6 +338,16 @@ impl World {
             self.event(said(&address, &answer));
         }
     }
+}
+
+/// The process behind a worker's connection.
+fn pid(connection: ConnectionId) -> i32 {
+    i32::try_from(connection.0).unwrap()
+}
+
+/// A message for this user, of the same size as any other's.
+fn message(user: u8) -> Vec<u8> {
+    format!("Subject: {user}\r\n\r\nx\r\n").into_bytes()
 }
 
 fn to_two(id: u128, user: u8) -> Request {
@@ -291,7 +375,8 @@ proptest! {
         }
         prop_assert!(world.local.is_empty(), "{:?}", world.local);
         prop_assert!(world.named.is_empty(), "{:?}", world.named);
-        prop_assert_eq!(world.broker.standing(world.now), Standing::default());
+        let standing = world.broker.standing(world.now);
+        prop_assert_eq!(standing, Standing { suspects: standing.suspects, tried_alone: standing.tried_alone, ..Standing::default() });
         prop_assert!(world.broker.jobs.is_empty() && world.broker.at_work.is_empty());
     }
 }

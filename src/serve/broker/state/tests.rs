@@ -1,31 +1,33 @@
 //! What the broker does, event by event.
 
 use super::*;
-use crate::handover::Recipient;
+use crate::handover::{Recipient, Source};
+use crate::serve::counted::Via;
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 pub(super) const SETTINGS: Settings = Settings {
     queue_wait: Duration::from_secs(30),
     per_user: 2,
+    recipient_delimiter: String::new(),
     max_recipients: 5,
     longest_delivery: Duration::from_mins(4),
     run: 7,
 };
 
 /// A broker, and the time that it is told.
-struct Scene {
-    broker: Broker,
-    now: Instant,
+pub(super) struct Scene {
+    pub(super) broker: Broker,
+    pub(super) now: Instant,
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let now = Instant::now();
-        Self { broker: Broker::new(SETTINGS, now), now }
+        Self { broker: Broker::new(SETTINGS, Suspects::default(), now), now }
     }
 
-    fn with_workers(workers: &[u64]) -> Self {
+    pub(super) fn with_workers(workers: &[u64]) -> Self {
         let mut scene = Self::new();
         for worker in workers {
             assert_eq!(scene.ready(*worker), []);
@@ -33,40 +35,46 @@ impl Scene {
         scene
     }
 
-    fn handle(&mut self, event: Event) -> Vec<Action> {
+    pub(super) fn handle(&mut self, event: Event) -> Vec<Action> {
         self.broker.handle(event, self.now)
     }
 
-    fn ready(&mut self, worker: u64) -> Vec<Action> {
+    pub(super) fn ready(&mut self, worker: u64) -> Vec<Action> {
         let pid = i32::try_from(worker).ok();
         self.handle(Event::WorkerReady { connection: ConnectionId(worker), name: b"host/1/x".to_vec(), pid })
     }
 
-    fn beat(&mut self, worker: u64) -> Vec<Action> {
+    pub(super) fn beat(&mut self, worker: u64) -> Vec<Action> {
         self.handle(Event::WorkerBeat { connection: ConnectionId(worker) })
     }
 
-    fn hand(&mut self, id: u64, to: &[&str]) -> Vec<Action> {
+    pub(super) fn hand(&mut self, id: u64, to: &[&str]) -> Vec<Action> {
         let request = Box::new(request(u128::from(id), to));
         self.handle(Event::Handed { id: LocalId(id), request, body: Body::Memory(BYTES.to_vec()) })
     }
 
-    fn say(&mut self, client: u64, header: &Header) -> Vec<Action> {
+    pub(super) fn say(&mut self, client: u64, header: &Header) -> Vec<Action> {
         let message = if matches!(header, Header::Deliver(_)) { BYTES } else { b"" };
         self.say_bytes(client, header.frame(message).unwrap())
     }
 
-    fn say_bytes(&mut self, client: u64, frame: Vec<u8>) -> Vec<Action> {
+    pub(super) fn say_bytes(&mut self, client: u64, frame: Vec<u8>) -> Vec<Action> {
         self.handle(Event::ClientSaid { connection: ConnectionId(client), body: frame })
     }
 
-    fn reply(&mut self, worker: u64, address: &[u8], frame: Vec<u8>) -> Vec<Action> {
+    pub(super) fn reply(&mut self, worker: u64, address: &[u8], frame: Vec<u8>) -> Vec<Action> {
         let connection = ConnectionId(worker);
         self.handle(Event::WorkerAnswered { connection, address: address.to_vec(), body: frame })
     }
 
+    /// What was replied to clients, by code.
+    fn replies(&self, via: Via) -> Vec<(&str, u64)> {
+        let traffic = self.broker.counters().traffics.get(&via).into_iter();
+        traffic.flat_map(|traffic| &traffic.replies).map(|(code, number)| (code.as_str(), *number)).collect()
+    }
+
     /// Lets this much time pass, a second at a time, while these workers beat.
-    fn pass(&mut self, seconds: u64, beating: &[u64]) -> Vec<Action> {
+    pub(super) fn pass(&mut self, seconds: u64, beating: &[u64]) -> Vec<Action> {
         let mut actions = Vec::new();
         for _ in 0..seconds {
             self.now += SECOND;
@@ -80,7 +88,7 @@ impl Scene {
     }
 }
 
-const BYTES: &[u8] = b"Subject: x\r\n\r\nx\r\n";
+pub(super) const BYTES: &[u8] = b"Subject: x\r\n\r\nx\r\n";
 
 pub(super) fn request(id: u128, to: &[&str]) -> Request {
     Request {
@@ -95,34 +103,41 @@ pub(super) fn request(id: u128, to: &[&str]) -> Request {
         no_sent: false,
         size: BYTES.len() as u64,
         file: None,
+        source: Source::Mta,
+        suspect: false,
     }
 }
 
-fn deliver(id: u128, to: &[&str]) -> Header {
+pub(super) fn deliver(id: u128, to: &[&str]) -> Header {
     Header::Deliver(request(id, to))
 }
 
-fn go(id: u128) -> Header {
+pub(super) fn go(id: u128) -> Header {
     Header::Go { id: Uuid::from_u128(id) }
 }
 
-fn delivered(id: u128, recipients: usize) -> Header {
+pub(super) fn delivered(id: u128, recipients: usize) -> Header {
     let told = Told::from(&Verdict::delivered("INBOX appended"));
-    Header::Reply(Reply { id: Uuid::from_u128(id), results: vec![told; recipients], leaving: false })
+    Header::Reply(Reply {
+        id: Uuid::from_u128(id),
+        results: vec![told; recipients],
+        leaving: false,
+        logins: Logins::default(),
+    })
 }
 
-fn leaving(id: u128, recipients: usize) -> Header {
+pub(super) fn leaving(id: u128, recipients: usize) -> Header {
     let Header::Reply(reply) = delivered(id, recipients) else { unreachable!() };
     Header::Reply(Reply { leaving: true, ..reply })
 }
 
-fn frame(header: &Header) -> Vec<u8> {
+pub(super) fn frame(header: &Header) -> Vec<u8> {
     header.frame(b"").unwrap()
 }
 
 /// The worker, the address and the request, where that is all that is to be done.
 #[track_caller]
-fn one_work(actions: Vec<Action>) -> (u64, Vec<u8>, Header) {
+pub(super) fn one_work(actions: Vec<Action>) -> (u64, Vec<u8>, Header) {
     match <[Action; 1]>::try_from(actions) {
         Ok([Action::Work { connection, address, body }]) => {
             let (header, message) = Header::read(&body).unwrap();
@@ -135,7 +150,7 @@ fn one_work(actions: Vec<Action>) -> (u64, Vec<u8>, Header) {
 
 /// What the local asker is told.
 #[track_caller]
-fn one_answer(actions: Vec<Action>) -> (u64, Vec<String>) {
+pub(super) fn one_answer(actions: Vec<Action>) -> (u64, Vec<String>) {
     match <[Action; 1]>::try_from(actions) {
         Ok([Action::Answer { id, verdicts }]) => (id.0, verdicts.iter().map(Verdict::code).collect()),
         other => panic!("{other:?}"),
@@ -143,7 +158,7 @@ fn one_answer(actions: Vec<Action>) -> (u64, Vec<String>) {
 }
 
 /// What clients are told.
-fn told(actions: &[Action]) -> Vec<(u64, Header)> {
+pub(super) fn told(actions: &[Action]) -> Vec<(u64, Header)> {
     let told = |action: &Action| match action {
         Action::Tell { connection, body, .. } => Some((connection.0, Header::read(body).unwrap().0)),
         _ => None,
@@ -151,7 +166,7 @@ fn told(actions: &[Action]) -> Vec<(u64, Header)> {
     actions.iter().filter_map(told).collect()
 }
 
-fn codes(header: &Header) -> Vec<String> {
+pub(super) fn codes(header: &Header) -> Vec<String> {
     let Header::Reply(reply) = header else { panic!("{header:?}") };
     reply.results.iter().map(|told| Verdict::try_from(told.clone()).unwrap().code()).collect()
 }
@@ -165,8 +180,54 @@ fn a_message_goes_to_the_worker_that_has_waited_longest_and_its_answer_comes_bac
     assert_eq!(one_answer(scene.reply(1, &address, frame(&delivered(10, 2)))), (10, vec!["2.0.0".into(); 2]));
     let (third, ..) = one_work(scene.hand(12, &["d@x"]));
     assert_eq!(third, 1);
-    assert_eq!(scene.broker.counters().verdicts, BTreeMap::from([("2.0.0".into(), 2)]));
-    assert_eq!(scene.broker.standing(scene.now), Standing { busy: 2, ..Standing::default() });
+    // The LMTP server counts what it replies.
+    assert_eq!(scene.broker.counters().traffics, BTreeMap::new());
+    assert_eq!(scene.broker.counters().handed_out, 3);
+    assert_eq!(scene.broker.standing(scene.now), Standing { in_work: 2, busy: 2, ..Standing::default() });
+}
+
+#[test]
+fn who_asks_is_told_whether_anything_is_under_way_and_which_processes_are_ready() {
+    let mut scene = Scene::with_workers(&[1, 2]);
+    assert_eq!((scene.broker.is_idle(), scene.broker.worker_pids()), (true, vec![1, 2]));
+    let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
+    assert_eq!((scene.broker.is_idle(), scene.broker.worker_pids()), (false, vec![1, 2]));
+    one_answer(scene.reply(1, &address, frame(&delivered(10, 1))));
+    scene.handle(Event::WorkerGone { connection: ConnectionId(1) });
+    assert_eq!((scene.broker.is_idle(), scene.broker.worker_pids()), (true, vec![2]));
+}
+
+#[test]
+fn what_is_held_what_waits_and_what_is_at_work_are_counted_apart() {
+    let mut scene = Scene::with_workers(&[1]);
+    for id in [10, 11, 12] {
+        scene.hand(id, &["a@x"]);
+    }
+    scene.say(5, &deliver(13, &["d@x"]));
+    let standing = Standing { in_work: 1, queued: 2, held: 1, busy: 1, ..Standing::default() };
+    assert_eq!(scene.broker.standing(scene.now), standing);
+}
+
+#[test]
+fn a_heartbeat_that_is_two_seconds_late_is_counted_each_second_but_not_while_the_broker_itself_did_not_run() {
+    let mut scene = Scene::with_workers(&[1, 2]);
+    scene.pass(4, &[2]);
+    assert_eq!(scene.broker.counters().missed_heartbeats, 3);
+    scene.now += 60 * SECOND;
+    assert_eq!(scene.broker.tick(scene.now).len(), 2);
+    assert_eq!(scene.broker.counters().missed_heartbeats, 3);
+}
+
+#[test]
+fn a_broker_that_is_a_second_late_each_time_ends_who_is_silent_all_the_same() {
+    let mut scene = Scene::with_workers(&[1]);
+    one_work(scene.hand(10, &["a@x"]));
+    let mut actions = Vec::new();
+    for _ in 0..5 {
+        scene.now += 2 * SECOND;
+        actions.extend(scene.broker.tick(scene.now));
+    }
+    assert!(actions.contains(&Action::EndWorker { connection: ConnectionId(1), pid: Some(1) }), "{actions:?}");
 }
 
 #[test]
@@ -208,7 +269,8 @@ fn a_silent_worker_gets_nothing_new_and_is_ended_after_ten_seconds() {
     // Neither is heard for three seconds: what comes then waits, and what is at work is not answered.
     assert_eq!(scene.pass(3, &[]), []);
     assert_eq!(scene.hand(11, &["b@x"]), []);
-    assert_eq!(scene.broker.standing(scene.now).silent, 2);
+    let standing = scene.broker.standing(scene.now);
+    assert_eq!((standing.ready, standing.silent), (0, 2));
     // The second is back, and gets it.
     let (worker, ..) = one_work(scene.beat(2));
     assert_eq!(worker, 2);
@@ -260,6 +322,24 @@ fn a_delivery_that_goes_on_past_its_deadline_is_ended_with_its_worker() {
 }
 
 #[test]
+fn who_says_go_for_a_request_that_is_not_there_is_cut_off_at_once() {
+    let mut scene = Scene::with_workers(&[1]);
+    assert_eq!(scene.say(9, &go(5)), [Action::CloseClient { connection: ConnectionId(9) }]);
+}
+
+#[test]
+fn an_address_and_its_extensions_are_one_user() {
+    let users = |addresses: &[&str], delimiters: &str| {
+        let users = crate::serve::broker::job::users(&request(1, addresses), delimiters);
+        users.into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(users(&["Doug+1@X", "doug+2@x", "doug@x"], "+"), ["doug@x"]);
+    assert_eq!(users(&["doug+1@x", "doug-2@x"], "+-"), ["doug@x"]);
+    assert_eq!(users(&["doug+1@x", "doug@x"], ""), ["doug+1@x", "doug@x"]);
+    assert_eq!(users(&["no address"], "+"), ["no address"]);
+}
+
+#[test]
 fn what_waits_for_too_long_is_put_off_by_congestion() {
     let mut scene = Scene::new();
     assert_eq!(scene.hand(10, &["a@x", "b@x"]), []);
@@ -287,7 +367,7 @@ fn what_it_has_waited_is_taken_off_the_time_of_its_delivery() {
     scene.pass(12, &[]);
     let (_, _, header) = one_work(scene.ready(1));
     assert_eq!(header, Header::Deliver(Request { time_left_ms: 228_000, ..request(10, &["a@x"]) }));
-    assert_eq!(scene.broker.counters().waits.sum_ms, 12_000);
+    assert_eq!(scene.broker.counters().waits.sum, Duration::from_secs(12));
     // And nobody has more of it than a delivery may take.
     let mut scene = Scene::with_workers(&[1]);
     let endless = Request { time_left_ms: u64::MAX, ..request(10, &["a@x"]) };
@@ -324,7 +404,7 @@ fn a_clients_request_waits_for_its_word() {
     assert_eq!(told(&scene.reply(1, &address, frame(&delivered(10, 1)))), [(5, delivered(10, 1))]);
     assert_eq!(scene.reply(1, &address, frame(&delivered(10, 1))), []);
     assert_eq!(scene.broker.counters().late_answers, 1);
-    assert_eq!(scene.say(5, &go(10)), []);
+    assert_eq!(scene.say(5, &go(10)), [Action::CloseClient { connection: ConnectionId(5) }]);
 }
 
 #[test]
@@ -334,7 +414,7 @@ fn a_request_whose_client_never_lets_it_begin_is_put_off() {
     assert_eq!(scene.broker.standing(scene.now).held, 1);
     let actions = scene.pass(240, &[1]);
     assert_eq!(told(&actions).iter().map(|(_, header)| codes(header)).collect::<Vec<_>>(), [["4.4.5"]]);
-    assert_eq!(scene.say(5, &go(10)), []);
+    assert_eq!(scene.say(5, &go(10)), [Action::CloseClient { connection: ConnectionId(5) }]);
 }
 
 #[test]
@@ -361,7 +441,7 @@ fn what_has_begun_goes_on_whoever_leaves() {
     assert_eq!(scene.say(5, &Header::Cancel { id: Uuid::from_u128(10) }), []);
     assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(5) }), []);
     assert_eq!(scene.reply(1, &address, frame(&delivered(10, 1))), []);
-    assert_eq!(scene.broker.counters().verdicts, BTreeMap::from([("2.0.0".into(), 1)]));
+    assert_eq!(scene.replies(Via::Command), [("2.0.0", 1)]);
 }
 
 #[test]
@@ -375,6 +455,15 @@ fn a_request_that_is_sent_again_is_joined_and_answered_where_it_was_sent_last() 
     assert_eq!(scene.handle(Event::ClientGone { connection: ConnectionId(5) }), []);
     assert_eq!(told(&scene.reply(1, &address, frame(&delivered(10, 1)))), [(6, delivered(10, 1))]);
     assert_eq!(scene.broker.counters().joined, 1);
+}
+
+#[test]
+fn what_an_older_connection_had_still_sent_does_not_draw_the_answer_to_it() {
+    let mut scene = Scene::with_workers(&[1]);
+    scene.say(6, &deliver(10, &["a@x"]));
+    assert_eq!(told(&scene.say(5, &deliver(10, &["a@x"]))), [(5, Header::Received { id: Uuid::from_u128(10) })]);
+    let (_, address, _) = one_work(scene.say(6, &go(10)));
+    assert_eq!(told(&scene.reply(1, &address, frame(&delivered(10, 1)))), [(6, delivered(10, 1))]);
 }
 
 #[test]
@@ -439,6 +528,7 @@ fn what_makes_no_sense_closes_its_connection() {
     for frame in frames {
         assert_eq!(scene.say_bytes(5, frame), [Action::CloseClient { connection: ConnectionId(5) }]);
     }
+    assert_eq!(scene.broker.counters().refused_requests, 4);
     assert_eq!(scene.broker.standing(scene.now), Standing::default());
 }
 

@@ -1,8 +1,8 @@
 //! Ends the process where something takes longer than it may, whatever it waits for: a name server, a disk, a server that stands
 //! still, an endless loop.
 //!
-//! It aborts: the broker sees the connection end and puts the message off, and the signal (SIGABRT) tells that the process has ended
-//! by its own hand. There is no other way out of a thread that hangs.
+//! It aborts: the broker sees a worker's connection end and puts its message off, and the signal (SIGABRT) tells that the process has
+//! ended by its own hand. There is no other way out of a thread that hangs.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
@@ -17,9 +17,16 @@ pub(super) struct Watchdog(Arc<Watch>);
 
 #[derive(Default)]
 struct Watch {
-    /// What is watched, and until when it may take.
-    now: Mutex<Option<(&'static str, Instant)>>,
+    state: Mutex<State>,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// What is watched, and until when it may take.
+    now: Option<(&'static str, Instant)>,
+    /// When the thread looks again by itself. It need not be woken for what may take longer.
+    looks_at: Option<Instant>,
 }
 
 /// Something that is watched, until this is dropped.
@@ -36,18 +43,19 @@ impl Watchdog {
         let watch = Arc::new(Watch::default());
         let watching = Arc::clone(&watch);
         thread::Builder::new().name("watchdog".into()).spawn(move || {
-            let mut now = watching.now.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut state = watching.state.lock().unwrap_or_else(PoisonError::into_inner);
             loop {
-                now = match *now {
-                    None => watching.changed.wait(now).unwrap_or_else(PoisonError::into_inner),
+                state.looks_at = state.now.map(|(_, until)| until);
+                state = match state.now {
+                    None => watching.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
                     Some((what, until)) => {
                         let left = until.saturating_duration_since(Instant::now());
                         if left.is_zero() {
                             end(what);
-                            *now = None;
+                            state.now = None;
                             continue;
                         }
-                        watching.changed.wait_timeout(now, left).unwrap_or_else(PoisonError::into_inner).0
+                        watching.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
                     }
                 };
             }
@@ -63,9 +71,13 @@ impl Watchdog {
 }
 
 impl Watch {
-    fn set(&self, what: Option<(&'static str, Instant)>) {
-        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = what;
-        self.changed.notify_all();
+    fn set(&self, now: Option<(&'static str, Instant)>) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.now = now;
+        let Some((_, until)) = now else { return };
+        if state.looks_at.is_none_or(|looks_at| until < looks_at) {
+            self.changed.notify_all();
+        }
     }
 }
 
@@ -79,7 +91,7 @@ fn abort(what: &'static str) {
     let (done, wait) = mpsc::channel();
     // Where there is no thread to be had, there is no record.
     let _ = thread::Builder::new().name("last record".into()).spawn(move || {
-        error!(what, "it took too long: this worker ends, and its message is put off");
+        error!(what, "it took too long: this process ends, and what it had in hand is put off");
         let _ = done.send(());
     });
     let _ = wait.recv_timeout(LAST_RECORD);
@@ -98,6 +110,7 @@ mod tests {
         let slow = watchdog.watch("slow", Duration::from_millis(1));
         assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok("slow"));
         drop(slow);
+        drop(watchdog.watch("in time", Duration::from_secs(3600)));
         let _again = watchdog.watch("again", Duration::ZERO);
         assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok("again"));
     }

@@ -1,0 +1,17 @@
+-- Keys that begin with a day. The first four bytes of a message's identity, and of its copies' keys, are the UTC day of the
+-- message's own Date, in days since 1970-01-01, big-endian; the other 28 are of the digest that was all of it before. Messages
+-- of one day then lie together, and what is inserted comes to the end of each index: a digest alone is put anywhere, which
+-- makes of each row another page in the write-ahead log after each checkpoint.
+--
+-- No release has been made, so this is the one change of keys. Deliver nothing meanwhile: programs from before it look for
+-- other keys. The tables are locked until it is committed, it is refused while an attempt is open for which somebody may come
+-- back, and the last statement keeps programs from before it out of the journal.
+
+UPDATE attempts SET
+    copy_key = (SELECT becomes FROM keys_by_day WHERE was = copy_key),
+    identity = (SELECT becomes FROM keys_by_day WHERE was = identity);
+UPDATE copies SET copy_key = (SELECT becomes FROM keys_by_day WHERE was = copy_key);
+UPDATE messages SET identity = (SELECT becomes FROM keys_by_day WHERE was = identity);
+
+-- No day that is read has more than two bytes.
+ALTER TABLE attempts ADD CONSTRAINT attempts_by_day CHECK (substr(copy_key, 1, 2) = '\x0000');

@@ -1,0 +1,3 @@
+-- What the change of keys has left behind.
+
+DROP TABLE keys_by_day;

@@ -1,0 +1,70 @@
+//! What this process may still reach, as far as the kernel holds it to that: landlock(7), which needs no rights of root's.
+//!
+//! It is for a process that talks with everybody, so that whoever takes it over does not have what the user that it runs as has.
+//! What is open already stays open. Sockets with a path can be connected to as before (Linux knows no rule for them), and so can
+//! whatever is not TCP.
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, path_beneath_rules,
+};
+use std::path::PathBuf;
+
+/// The rights that there are, of which an older kernel knows fewer.
+const KNOWN: ABI = ABI::V5;
+
+/// Folders and files, and what may be done there. Nothing else can be opened, made or removed, and no program be started.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Confinement {
+    /// May be read.
+    pub(crate) read: Vec<PathBuf>,
+    /// Sockets may be made in these, and anything be removed.
+    pub(crate) sockets: Vec<PathBuf>,
+    /// Files may be made in these, and be appended to.
+    pub(crate) append: Vec<PathBuf>,
+    /// All may be done beneath these that one does with files.
+    pub(crate) all: Vec<PathBuf>,
+}
+
+/// How far the kernel holds this process to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Confined {
+    /// In all.
+    Whole,
+    /// But for TCP connections, which a kernel before 6.7 does not hold back.
+    FilesOnly,
+    /// The kernel is older than 5.19, or was started without landlock, or a container has taken it away.
+    Not,
+}
+
+impl Confinement {
+    /// Confines this thread and those that it starts from now on: to be called while there is no other.
+    ///
+    /// # Errors
+    /// Where the kernel can, and does not.
+    pub(crate) fn begin(&self) -> Result<Confined, RulesetError> {
+        let all = AccessFs::from_all(KNOWN) & !(AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock);
+        let read = AccessFs::ReadFile | AccessFs::ReadDir;
+        let sockets = read | AccessFs::MakeSock | AccessFs::RemoveFile;
+        let append: BitFlags<AccessFs> = AccessFs::MakeReg | AccessFs::WriteFile;
+        // A kernel that knows no `Refer` would let no file be renamed into another folder, by whatever rule.
+        let renames = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).handle_access(AccessFs::Refer);
+        let Ok(ruleset) = renames else { return Ok(Confined::Not) };
+        let created = ruleset
+            .set_compatibility(CompatLevel::BestEffort)
+            .handle_access(AccessFs::from_all(KNOWN))?
+            .handle_access(AccessNet::ConnectTcp)?
+            .create()?;
+        let status = created
+            .add_rules(path_beneath_rules(&self.read, read))?
+            .add_rules(path_beneath_rules(&self.sockets, sockets))?
+            .add_rules(path_beneath_rules(&self.append, append))?
+            .add_rules(path_beneath_rules(&self.all, all))?
+            .restrict_self()?;
+        Ok(match status.landlock {
+            LandlockStatus::Available { effective_abi, .. } if effective_abi >= ABI::V4 => Confined::Whole,
+            LandlockStatus::Available { .. } => Confined::FilesOnly,
+            LandlockStatus::NotEnabled | LandlockStatus::NotImplemented => Confined::Not,
+        })
+    }
+}

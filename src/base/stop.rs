@@ -1,0 +1,48 @@
+//! How a process of the service that waits for nothing else learns that it is to end: by SIGTERM or SIGINT.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, retry_on_intr};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Whether this process was told to end.
+pub(crate) struct Stop {
+    told: Arc<AtomicBool>,
+    woken: UnixStream,
+}
+
+impl Stop {
+    pub(crate) fn on_signals() -> io::Result<Self> {
+        let (woken, wake) = UnixStream::pair()?;
+        let told = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+            // The flag first: who is woken looks at it.
+            signal_hook::flag::register(signal, Arc::clone(&told))?;
+            signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
+        }
+        Ok(Self { told, woken })
+    }
+
+    pub(crate) fn is_told(&self) -> bool {
+        self.told.load(Ordering::Acquire)
+    }
+
+    /// What says so, for whoever looks now and then.
+    pub(crate) fn told(&self) -> &AtomicBool {
+        &self.told
+    }
+
+    /// Waits for so long, or until it is told.
+    pub(crate) fn wait(&self, span: Duration) -> io::Result<()> {
+        let until = Instant::now() + span;
+        retry_on_intr(|| {
+            let left = until.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(|_| Errno::INVAL)?;
+            poll(&mut [PollFd::new(&self.woken, PollFlags::IN)], Some(&left))
+        })?;
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+//! `quickstart`: writes the files that a site needs to go live.
+
+use super::{complain, json, said, say, table};
+use crate::base::files::sync_directory;
+use crate::base::secret::Secret;
+use crate::operations::quickstart::{self, Answers, DatabaseUrl, Domain, File, MailboxStore, Passwords, Server};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use clap::Args;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::net::{IpAddr, UdpSocket};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use sysexits::ExitCode;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  maildrop_command quickstart --domain mail.axial.net --database postgresql://db.axial.net/maildrop --imap imap.axial.net live
+  maildrop_command quickstart --domain axial.net --database mysql://db.axial.net --imap localhost --mail-host 192.0.2.61 live
+
+It writes the configuration, passwords made at random, the SQL that makes the roles and gives them their rights, the account \
+for the mailbox store, Postfix's fragments, and one page of numbered commands, each with its way back: GOING-LIVE.md. It \
+asks no server, changes nothing outside of the folder, and overwrites nothing: the folder must not be there, or be empty. \
+What it could not know is on the page.
+
+Exit status: 0, 64 for a mistake in the arguments, 73 if the folder is there and not empty, 74 if it cannot be written.")]
+pub(crate) struct Arguments {
+    /// A domain whose mail comes here; as often as there are domains
+    #[arg(long, value_name = "DOMAIN", required = true)]
+    domain: Vec<Domain>,
+    /// The database that all mail hosts share: postgresql://[ROLE@]HOST[:PORT]/DATABASE, or mysql://, or mariadb://
+    #[arg(long, value_name = "URL")]
+    database: DatabaseUrl,
+    /// The server that the mailboxes are on
+    #[arg(long, value_name = "HOST[:PORT]")]
+    imap: Server,
+    /// Which one that is
+    #[arg(long, value_enum, default_value_t = MailboxStore::Dovecot)]
+    imap_server: MailboxStore,
+    /// The name by which your own filter writes Authentication-Results; the first domain, if left out
+    #[arg(long, value_name = "NAME")]
+    authserv_id: Option<Domain>,
+    /// The address of a mail host, from which the mailbox store lets the program in; as often as there are mail hosts. This
+    /// machine's, if left out
+    #[arg(long, value_name = "ADDRESS")]
+    mail_host: Vec<IpAddr>,
+    /// Print JSON, for programs
+    #[arg(long)]
+    json: bool,
+    /// The folder to write
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
+    let wrong = |exit: ExitCode| {
+        move |error: io::Error| {
+            complain(&format!("{}: {error}", arguments.folder.display()));
+            exit
+        }
+    };
+    let named = !arguments.mail_host.is_empty();
+    let answers = Answers {
+        domains: arguments.domain.clone(),
+        database: arguments.database.clone(),
+        imap: arguments.imap.clone(),
+        store: arguments.imap_server,
+        authserv_id: arguments.authserv_id.clone().unwrap_or_else(|| arguments.domain[0].clone()),
+        mail_hosts: if named { arguments.mail_host.clone() } else { our_addresses(&arguments.imap) },
+        mail_hosts_are_named: named,
+    };
+    let passwords = passwords().map_err(|error| {
+        complain(&format!("/dev/urandom: {error}"));
+        ExitCode::OsErr
+    })?;
+    let files = quickstart::files(&answers, &passwords);
+    if fs::read_dir(&arguments.folder).is_ok_and(|mut entries| entries.next().is_some()) {
+        complain(&format!("{} is there already, and not empty: name another folder", arguments.folder.display()));
+        return Err(ExitCode::CantCreat);
+    }
+    write(&arguments.folder, &files).map_err(wrong(ExitCode::IoErr))?;
+    tell(arguments, &files);
+    Ok(ExitCode::Ok)
+}
+
+/// New passwords, of 24 random bytes each, in letters that mean nothing in SQL, a URL or a configuration file.
+fn passwords() -> io::Result<Passwords> {
+    let mut random = fs::File::open("/dev/urandom")?;
+    let mut new = || {
+        let mut bytes = [0; 24];
+        random.read_exact(&mut bytes)?;
+        Ok::<_, io::Error>(Secret::new(URL_SAFE_NO_PAD.encode(bytes)))
+    };
+    let (database, operator, owner, maps, imap) = (new()?, new()?, new()?, new()?, new()?);
+    let mut salt = [0; 16];
+    random.read_exact(&mut salt)?;
+    Ok(Passwords { database, operator, owner, maps, imap, salt })
+}
+
+/// The address of this machine that the mailbox store sees: connecting a UDP socket finds the way, and sends nothing (connect(2)).
+/// None where the name cannot be looked up, or there is no way.
+fn our_addresses(imap: &Server) -> Vec<IpAddr> {
+    let host = imap.host.trim_start_matches('[').trim_end_matches(']');
+    if host.eq_ignore_ascii_case("localhost") {
+        return vec![IpAddr::from([127, 0, 0, 1]), IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)];
+    }
+    let towards = |from: &str| {
+        let socket = UdpSocket::bind((from, 0))?;
+        socket.connect((host, imap.port.unwrap_or(993)))?;
+        socket.local_addr().map(|address| address.ip())
+    };
+    ["0.0.0.0", "::"].into_iter().filter_map(|from| towards(from).ok()).take(1).collect()
+}
+
+/// Writes the files, for nobody but whoever has called: there are passwords in them.
+fn write(folder: &Path, files: &[File]) -> io::Result<()> {
+    let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
+    make(folder)?;
+    for file in files {
+        let path = folder.join(file.path);
+        if let Some(parent) = path.parent() {
+            make(parent)?;
+        }
+        let mut open = OpenOptions::new();
+        let mut new = open.write(true).create_new(true).mode(0o600).open(&path)?;
+        new.write_all(file.text.as_bytes())?;
+        new.sync_all()?;
+    }
+    sync_directory(folder)
+}
+
+fn tell(arguments: &Arguments, files: &[File]) {
+    if arguments.json {
+        let files: Vec<_> =
+            files.iter().map(|file| serde_json::json!({"path": file.path, "about": file.about})).collect();
+        return say(&json(&serde_json::json!({"folder": arguments.folder, "files": files})));
+    }
+    let rows = files.iter().map(|file| [file.path.to_owned(), file.about.to_owned()]);
+    say(&table(["file", "for"], rows));
+    said(writeln!(
+        io::stdout(),
+        "\nNothing else was changed. Read {} next.",
+        arguments.folder.join("GOING-LIVE.md").display()
+    ));
+}

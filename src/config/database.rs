@@ -1,0 +1,221 @@
+//! `[database]`: where the database is that every machine shares, and how long it is waited for.
+
+use super::password_file::PasswordFile;
+use super::servers::Section;
+use super::source::{ConfigError, Source};
+use super::values;
+use crate::base::endpoint::Endpoint;
+use crate::database::{SILENCE, Tls};
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// `[database]`: the database that every machine shares.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Database {
+    /// Which product it is.
+    pub engine: Engine,
+    /// How to reach it: the servers that may be the primary, in the order in which they are tried.
+    pub addresses: Vec<Endpoint>,
+    /// The database (PostgreSQL) or schema (MySQL).
+    pub database: String,
+    /// Our role there.
+    pub user: String,
+    /// Where its password is, if it has one.
+    pub password: Option<PasswordFile>,
+    /// Whether the connection is encrypted.
+    pub tls: Tls,
+    /// For how long a delivery waits for a server that takes writes.
+    pub wait: Duration,
+    /// How long a server may say nothing.
+    pub silence: Duration,
+    /// Where deliveries write down how far the histories of the servers reach that they have seen.
+    pub seen_file: Option<PathBuf>,
+    /// What `check` asks of the server's replication.
+    pub durability: Durability,
+}
+
+/// A database product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// PostgreSQL.
+    Postgresql,
+    /// MySQL or MariaDB.
+    Mysql,
+}
+
+/// Where a commit has to be before it counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// On the primary's disk. `check` warns of standbys that no commit waits for.
+    #[default]
+    Local,
+    /// On another server as well, whichever takes over. `check` fails where it may be on none.
+    Replicated,
+}
+
+/// `[database]` as it is in the file.
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct DatabaseSection {
+    engine: Option<Engine>,
+    host: Option<String>,
+    hosts: Option<Vec<String>>,
+    port: Option<u16>,
+    socket: Option<PathBuf>,
+    database: Option<String>,
+    user: Option<String>,
+    password_file: Option<PathBuf>,
+    password_credential: Option<String>,
+    tls: Option<TlsKey>,
+    ca_file: Option<PathBuf>,
+    #[serde(deserialize_with = "values::optional_duration")]
+    wait: Option<Duration>,
+    #[serde(deserialize_with = "values::optional_duration")]
+    silence: Option<Duration>,
+    seen_file: Option<PathBuf>,
+    durability: Durability,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum TlsKey {
+    Off,
+    Verify,
+}
+
+/// How long a delivery waits for a server that takes writes, unless configured otherwise: longer than most fail-overs take.
+const WAIT: Duration = Duration::from_mins(1);
+
+impl DatabaseSection {
+    pub(super) fn check(
+        self,
+        source: &Source<'_>,
+        credentials: Option<&Path>,
+        deadline: Duration,
+    ) -> Result<Database, ConfigError> {
+        let section = Section { source, name: "database", credentials };
+        let engine =
+            section.required("engine", self.engine, "say \"postgresql\" or \"mysql\" (which MariaDB is, too)")?;
+        let port = match engine {
+            Engine::Postgresql => 5432,
+            Engine::Mysql => 3306,
+        };
+        let addresses = match self.hosts {
+            None => vec![section.address(self.host, self.port, self.socket, port)?],
+            Some(_) if self.host.is_some() || self.socket.is_some() => {
+                let problem = "there is a host or socket, too: leave out one of them";
+                return Err(section.error("hosts", problem));
+            }
+            Some(hosts) => servers(&section, &hosts, self.port.unwrap_or(port))?,
+        };
+        let tls = match self.tls {
+            Some(TlsKey::Verify) if addresses.iter().all(|address| matches!(address, Endpoint::Socket(_))) => {
+                return Err(section.error("tls", "a unix socket is never encrypted: leave it out"));
+            }
+            Some(tls) => tls,
+            // By default only connections within this machine are in the clear.
+            None if addresses.iter().all(Endpoint::is_on_this_machine) => TlsKey::Off,
+            None => TlsKey::Verify,
+        };
+        let ca_file = section.path("ca_file", self.ca_file)?;
+        let tls = match (tls, ca_file) {
+            (TlsKey::Verify, ca_file) => Tls::Verify { ca_file },
+            (TlsKey::Off, None) => Tls::Off,
+            (TlsKey::Off, Some(_)) => {
+                return Err(
+                    section.error("ca_file", "the connection is not encrypted: say tls = \"verify\", or leave it out")
+                );
+            }
+        };
+        // What is left is for the delivery itself.
+        let wait = self.wait.unwrap_or(WAIT.min(deadline / 2));
+        let silence = self.silence.unwrap_or(SILENCE);
+        if silence < Duration::from_secs(1) {
+            return Err(section.error("silence", "a server that is busy needs a second or more to answer"));
+        }
+        Ok(Database {
+            engine,
+            addresses,
+            database: section.text("database", self.database, "name the database that the tables are in")?,
+            user: section.text("user", self.user, "name our role in the database")?,
+            password: section.password(self.password_file, self.password_credential)?,
+            tls,
+            wait,
+            silence,
+            seen_file: section.path("seen_file", self.seen_file)?,
+            durability: self.durability,
+        })
+    }
+}
+
+/// The servers of a list.
+fn servers(section: &Section<'_>, hosts: &[String], port: u16) -> Result<Vec<Endpoint>, ConfigError> {
+    let wrong = |problem: &str| Err(section.error("hosts", problem));
+    if port == 0 {
+        return Err(section.error("port", "0 is no port"));
+    }
+    let mut servers = Vec::with_capacity(hosts.len());
+    for host in hosts {
+        let Some(server) = server(host, port) else {
+            let problem = format!(
+                "{host:?} is no server, such as \"db1\", \"db1:{port}\", \"[2001:db8::1]:{port}\" or \"/run/…\", a socket"
+            );
+            return wrong(&problem);
+        };
+        if servers.contains(&server) {
+            return wrong(&format!("{host:?} is there twice"));
+        }
+        servers.push(server);
+    }
+    if servers.is_empty() { wrong("it is empty: name the servers that may be the primary") } else { Ok(servers) }
+}
+
+/// `db1`, `db1:5433`, `2001:db8::1`, `[2001:db8::1]:5433`, or the path of a socket.
+fn server(text: &str, default_port: u16) -> Option<Endpoint> {
+    if text.starts_with('/') {
+        return Some(Endpoint::Socket(text.into()));
+    }
+    let (host, port) = match text.strip_prefix('[').map(|rest| rest.split_once(']')) {
+        Some(bracketed) => {
+            let (host, rest) = bracketed?;
+            (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
+        }
+        // An IPv6 address has two colons at least.
+        None if text.matches(':').count() > 1 => (text, None),
+        None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+    };
+    let port = match port {
+        Some(port) => port.parse().ok().filter(|port| *port != 0)?,
+        None => default_port,
+    };
+    let nothing = |c: char| c.is_whitespace() || matches!(c, '[' | ']' | '/' | ',');
+    (!host.is_empty() && !host.contains(nothing)).then(|| Endpoint::Tcp { host: host.to_owned(), port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_a_host_with_or_without_a_port_or_a_socket() {
+        let told = |text: &str| server(text, 5432).map(|server| server.to_string());
+        for (text, server) in [
+            ("db1", "db1 port 5432"),
+            ("db1.example.com:5433", "db1.example.com port 5433"),
+            ("192.0.2.1:1", "192.0.2.1 port 1"),
+            ("2001:db8::1", "2001:db8::1 port 5432"),
+            ("[2001:db8::1]", "2001:db8::1 port 5432"),
+            ("[2001:db8::1]:5433", "2001:db8::1 port 5433"),
+            ("/run/postgresql", "/run/postgresql"),
+        ] {
+            assert_eq!(told(text).as_deref(), Some(server), "{text}");
+        }
+        for text in ["", ":5432", "db1:", "db1:x", "db1:0", "db1:65536", "db1, db2", "db1,db2", "[::1", "[::1]5", "a/b"]
+        {
+            assert_eq!(told(text), None, "{text}");
+        }
+    }
+}

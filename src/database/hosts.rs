@@ -1,0 +1,235 @@
+//! Which of several servers: the first that takes writes.
+
+use super::{DatabaseError, DatabaseFailure, Server, Session};
+use crate::base::deadline::Deadline;
+use std::hash::{BuildHasher as _, RandomState};
+use std::thread;
+use std::time::Duration;
+use tracing::{debug, info};
+
+/// Between two tries, at first and at most: each half as long again, or half as long, by chance, lest all that wait come at once.
+const PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+
+/// A session, and what its server can be used for.
+pub(crate) enum Found<S: ?Sized> {
+    /// It takes writes, as far as is known.
+    Writing(Box<S>),
+    /// None takes any; this one can be read.
+    Reading(Box<S>),
+}
+
+/// Opens a session with the first server that takes writes.
+pub(crate) fn first_that_writes<S: Session + ?Sized>(
+    servers: &[Server],
+    deadline: Deadline,
+    open: impl Fn(&Server) -> Result<Box<S>, DatabaseError>,
+) -> Result<Found<S>, DatabaseError> {
+    let (mut reading, mut failures) = (Vec::new(), Vec::new());
+    for server in servers {
+        // The first is asked even then: its error says that no time is left.
+        if deadline.passed() && !(reading.is_empty() && failures.is_empty()) {
+            break;
+        }
+        match open(server) {
+            Ok(session) if !session.said_read_only() => return Ok(Found::Writing(session)),
+            Ok(session) => {
+                debug!(server = %server.address, "this database server takes no writes");
+                reading.push(session);
+            }
+            Err(error) => {
+                debug!(%error, "this database server cannot be used");
+                failures.push(error);
+            }
+        }
+    }
+    // One that is behind a pooler may have been promoted since that last heard of it.
+    let now_writes = reading.iter_mut().position(|session| matches!(session.is_read_only(), Ok(false)));
+    match now_writes {
+        Some(at) => Ok(Found::Writing(reading.swap_remove(at))),
+        None if reading.is_empty() => Err(all_of(failures)),
+        None => Ok(Found::Reading(reading.swap_remove(0))),
+    }
+}
+
+/// One error for all servers: of the kind that may pass, if one of them is.
+fn all_of(mut failures: Vec<DatabaseError>) -> DatabaseError {
+    let doing = "connecting to the database";
+    if failures.len() < 2 {
+        return failures.pop().unwrap_or_else(|| DatabaseError::other(doing, "no server is named"));
+    }
+    let kind = failures.iter().find(|error| error.may_pass()).or(failures.first());
+    let failure = kind.map_or(DatabaseFailure::Other, |error| error.failure);
+    let told: Vec<String> = failures.iter().map(ToString::to_string).collect();
+    DatabaseError::new(failure, doing, told.join("; "))
+}
+
+/// For how long a delivery that has written nothing yet waits for a server that takes writes.
+pub(crate) struct Patience {
+    until: Deadline,
+    pause: Duration,
+}
+
+impl Patience {
+    /// For so long, and at most for half of what is left until `deadline`.
+    pub(crate) fn new(wait: Duration, deadline: Deadline) -> Self {
+        Self { until: Deadline::after(wait).or_sooner(deadline.half_way()), pause: PAUSE }
+    }
+
+    /// Whether it is tried once more after this failure; rests a moment if so.
+    pub(crate) fn once_more_after(&mut self, error: &DatabaseError) -> bool {
+        if !error.may_pass() || self.until.passed() {
+            return false;
+        }
+        info!(%error, "waiting for a database server that takes writes");
+        thread::sleep(by_chance(self.pause).min(self.until.remaining()));
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        true
+    }
+}
+
+/// From half of it to half as much again.
+fn by_chance(pause: Duration) -> Duration {
+    // The keys of the standard library's hashes are random (`RandomState::new`).
+    let chance = RandomState::new().hash_one(0) % 1024;
+    pause / 2 + pause.mul_f64(chance as f64 / 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::endpoint::Endpoint;
+    use crate::database::{ByIdle, Client, Limits, Tls};
+    use std::cell::RefCell;
+
+    /// A session with a server that said this of itself, and that answers this.
+    struct Said {
+        name: String,
+        read_only: bool,
+        asked: Result<bool, ()>,
+    }
+
+    impl Session for Said {
+        fn round_trips(&self) -> u32 {
+            0
+        }
+        fn said_read_only(&self) -> bool {
+            self.read_only
+        }
+        fn is_read_only(&mut self) -> Result<bool, DatabaseError> {
+            self.asked.map_err(|()| DatabaseError::other("asking", "no"))
+        }
+        fn begin(&mut self, _: &Client, _: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
+            Ok(())
+        }
+        fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
+            Ok(())
+        }
+    }
+
+    /// What is found among servers that are (p)rimary, (s)tandby, a standby by a pooler's (o)ld word, (u)nreachable, or (d)eny us;
+    /// and who was tried.
+    fn found(servers: &str) -> (Result<String, DatabaseFailure>, String) {
+        found_by(servers, Deadline::after(Duration::from_secs(60)))
+    }
+
+    fn found_by(servers: &str, deadline: Deadline) -> (Result<String, DatabaseFailure>, String) {
+        let tried = RefCell::new(String::new());
+        let all: Vec<Server> = servers.chars().map(server).collect();
+        let open = |server: &Server| {
+            let name = server.database.clone();
+            tried.borrow_mut().push_str(&name);
+            let failed = |failure| Err(DatabaseError::new(failure, "connecting", name.clone()));
+            let said = |read_only, asked| Ok(Box::new(Said { name: name.clone(), read_only, asked }));
+            match &name[..] {
+                "p" => said(false, Err(())),
+                "s" => said(true, Ok(true)),
+                "o" => said(true, Ok(false)),
+                "u" => failed(DatabaseFailure::Unreachable),
+                _ => failed(DatabaseFailure::AccessDenied),
+            }
+        };
+        let told = match first_that_writes(&all, deadline, open) {
+            Ok(Found::Writing(session)) => Ok(session.name),
+            Ok(Found::Reading(session)) => Ok(format!("reading {}", session.name)),
+            Err(error) => Err(error.failure),
+        };
+        (told, tried.into_inner())
+    }
+
+    fn server(name: char) -> Server {
+        Server {
+            address: Endpoint::Tcp { host: name.into(), port: 5432 },
+            database: name.into(),
+            user: String::new(),
+            password: None,
+            tls: Tls::Off,
+            limits: Limits::default(),
+            seen: None,
+        }
+    }
+
+    #[test]
+    fn the_first_that_takes_writes_is_used_and_nobody_after_it_is_asked() {
+        for (servers, told, tried) in [
+            ("p", "p", "p"),
+            ("pp", "p", "p"),
+            ("sudpp", "p", "sudp"),
+            ("so", "o", "so"),
+            ("sop", "p", "sop"),
+            ("uss", "reading s", "uss"),
+        ] {
+            assert_eq!(found(servers), (Ok(told.to_owned()), tried.to_owned()), "{servers}");
+        }
+    }
+
+    #[test]
+    fn once_no_time_is_left_only_the_first_is_asked() {
+        for (servers, told, tried) in [
+            ("p", Ok("p".to_owned()), "p"),
+            ("sp", Ok("reading s".to_owned()), "s"),
+            ("up", Err(DatabaseFailure::Unreachable), "u"),
+        ] {
+            assert_eq!(found_by(servers, Deadline::after(Duration::ZERO)), (told, tried.to_owned()), "{servers}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_several_is_one_that_may_pass() {
+        for (servers, failure) in [
+            ("u", DatabaseFailure::Unreachable),
+            ("d", DatabaseFailure::AccessDenied),
+            ("dd", DatabaseFailure::AccessDenied),
+            ("du", DatabaseFailure::Unreachable),
+            ("ud", DatabaseFailure::Unreachable),
+            ("udd", DatabaseFailure::Unreachable),
+        ] {
+            assert_eq!(found(servers).0, Err(failure), "{servers}");
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_what_does_not_pass_or_for_longer_than_half_of_the_time() {
+        let error = |failure| DatabaseError::new(failure, "connecting", "no");
+        let (long, passing) = (Duration::from_hours(1), error(DatabaseFailure::Unreachable));
+        assert!(!Patience::new(long, Deadline::after(long)).once_more_after(&error(DatabaseFailure::AccessDenied)));
+        assert!(!Patience::new(Duration::ZERO, Deadline::after(long)).once_more_after(&passing));
+        assert!(!Patience::new(long, Deadline::after(Duration::ZERO)).once_more_after(&passing));
+        assert!(Patience::new(long, Deadline::after(long)).once_more_after(&passing));
+    }
+
+    #[test]
+    fn each_pause_is_twice_the_one_before() {
+        let mut patience =
+            Patience { until: Deadline::after(Duration::from_hours(1)), pause: Duration::from_millis(1) };
+        assert!(patience.once_more_after(&DatabaseError::new(DatabaseFailure::Unreachable, "connecting", "no")));
+        assert_eq!(patience.pause, Duration::from_millis(2));
+    }
+
+    #[test]
+    fn pauses_differ_by_chance() {
+        let pauses: Vec<Duration> = (0..50).map(|_| by_chance(PAUSE)).collect();
+        assert!(pauses.iter().all(|pause| *pause >= PAUSE / 2 && *pause < PAUSE * 3 / 2), "{pauses:?}");
+        assert!(pauses.iter().any(|pause| *pause != pauses[0]), "{pauses:?}");
+    }
+}

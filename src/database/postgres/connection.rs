@@ -1,0 +1,180 @@
+//! A connection to PostgreSQL, driven by the thread that asks. (The blocking client of the same library waits for an answer without
+//! limit, and does not show what the server reports of itself when it greets us.)
+
+use postgres::error::DbError;
+use std::future::{self, Future};
+use std::io;
+use std::pin::pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{AsyncMessage, Client, Config, Error, Socket};
+
+/// How long the farewell to a server may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What the server reports when it greets us, and whenever it changes, from version 14 on (PostgreSQL manual, "Asynchronous
+/// Operations"). libpq goes by the same two where `target_session_attrs` is `read-write`.
+const READ_ONLY: [&str; 2] = ["in_hot_standby", "default_transaction_read_only"];
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// The server or the connection failed.
+    Said(Error),
+    /// The server has said nothing for so long, and the connection was given up.
+    Silent(Duration),
+    /// It was given up before.
+    GivenUp,
+    /// This machine has no means for another connection.
+    Local(io::Error),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Said(error)
+    }
+}
+
+/// The server's end.
+trait Traffic {
+    fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<AsyncMessage, Error>>>;
+    fn parameter(&self, name: &str) -> Option<&str>;
+}
+
+impl<S, T> Traffic for tokio_postgres::Connection<S, T>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<AsyncMessage, Error>>> {
+        Self::poll_message(self, context)
+    }
+
+    fn parameter(&self, name: &str) -> Option<&str> {
+        Self::parameter(self, name)
+    }
+}
+
+/// A connection that stands.
+pub(super) struct Connection {
+    runtime: Runtime,
+    /// `None`, once it was given up.
+    client: Option<Client>,
+    line: Line,
+}
+
+impl Connection {
+    /// Connects and authenticates, by the first address of `config` that answers; the server may say nothing for `silence` in all.
+    pub(super) fn open<T>(config: &Config, tls: T, silence: Option<Duration>) -> Result<Self, Failed>
+    where
+        T: MakeTlsConnect<Socket>,
+        T::Stream: Send + 'static,
+    {
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(Failed::Local)?;
+        let opening = config.connect(tls);
+        let (client, traffic) = match silence {
+            None => runtime.block_on(opening)?,
+            Some(silence) => {
+                let opening = async { timeout(silence, opening).await };
+                runtime.block_on(opening).map_err(|_| Failed::Silent(silence))??
+            }
+        };
+        let line = Line { traffic: Box::new(traffic), notices: Vec::new(), ended: false };
+        Ok(Self { runtime, client: Some(client), line })
+    }
+
+    /// Asks, and waits for the answer: for as long as it takes, or for `limit`.
+    pub(super) fn ask<T>(
+        &mut self,
+        limit: Option<Duration>,
+        ask: impl AsyncFnOnce(&Client) -> Result<T, Error>,
+    ) -> Result<T, Failed> {
+        let Some(client) = &self.client else { return Err(Failed::GivenUp) };
+        let line = &mut self.line;
+        let answered = async {
+            let mut asked = pin!(ask(client));
+            future::poll_fn(|context| match line.read(context) {
+                Err(error) => Poll::Ready(Err(error)),
+                Ok(()) => asked.as_mut().poll(context),
+            })
+            .await
+        };
+        let Some(limit) = limit else { return Ok(self.runtime.block_on(answered)?) };
+        match self.runtime.block_on(async { timeout(limit, answered).await }) {
+            Ok(answered) => Ok(answered?),
+            Err(_) => {
+                // The answer may be on its way; nobody will hear it.
+                self.client = None;
+                Err(Failed::Silent(limit))
+            }
+        }
+    }
+
+    /// Reads what has come by now, without waiting: the server may have ended the session.
+    pub(super) fn hear(&mut self) -> Result<(), Failed> {
+        let line = &mut self.line;
+        let heard = async {
+            // Lets the runtime see what has come.
+            tokio::task::yield_now().await;
+            future::poll_fn(|context| Poll::Ready(line.read(context))).await
+        };
+        Ok(self.runtime.block_on(heard)?)
+    }
+
+    /// What the server has said beside its answers since this was last asked.
+    pub(super) fn notices(&mut self) -> Vec<DbError> {
+        std::mem::take(&mut self.line.notices)
+    }
+
+    /// Whether the server has said that it takes no writes. One before version 14 does not say.
+    pub(super) fn reports_read_only(&self) -> bool {
+        READ_ONLY.iter().any(|name| self.line.traffic.parameter(name) == Some("on"))
+    }
+}
+
+/// What comes from the server.
+struct Line {
+    traffic: Box<dyn Traffic + Send>,
+    /// What it has said beside its answers.
+    notices: Vec<DbError>,
+    ended: bool,
+}
+
+impl Line {
+    /// Reads and writes as far as that goes without waiting. Where the connection ends for a reason, that is the error, once.
+    fn read(&mut self, context: &mut Context<'_>) -> Result<(), Error> {
+        while !self.ended {
+            match self.traffic.poll_message(context) {
+                Poll::Ready(Some(Ok(AsyncMessage::Notice(notice)))) => self.notices.push(notice),
+                Poll::Ready(Some(Ok(_))) => {}
+                Poll::Ready(Some(Err(error))) => {
+                    self.ended = true;
+                    return Err(error);
+                }
+                Poll::Ready(None) => self.ended = true,
+                Poll::Pending => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Connection {
+    /// The server hears that we go: it frees a lock at once.
+    fn drop(&mut self) {
+        if self.client.take().is_none() {
+            return;
+        }
+        let line = &mut self.line;
+        let farewell = future::poll_fn(|context| match line.read(context) {
+            Ok(()) if !line.ended => Poll::Pending,
+            Ok(()) | Err(_) => Poll::Ready(()),
+        });
+        // Where it does not come about, the kernel ends the connection.
+        drop(self.runtime.block_on(async { timeout(FAREWELL, farewell).await }));
+    }
+}

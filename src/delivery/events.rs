@@ -1,0 +1,41 @@
+//! What there is to tell of a copy, once it is known how it ended.
+
+use super::Delivery;
+use super::deliver_copy::{Copy, End};
+use super::other_attempts::OtherAttempts;
+use super::report::Manner;
+use crate::ledger::event::{EventRecord, Standing, change};
+use uuid::Uuid;
+
+/// The event of one copy: from what the look saw of it under the lock to what the record says of it. `None` where nothing changes.
+pub(super) fn event<'a>(
+    delivery: &Delivery<'a>,
+    copy: &'a Copy<'_>,
+    others: &'a OtherAttempts,
+    end: &'a End,
+    recipient: &'a str,
+) -> Option<EventRecord<'a>> {
+    let delivered = others.delivered.map(|at| Standing::Delivered(at.placement));
+    let before = delivered.or_else(|| others.owed.as_deref().map(Standing::Owed));
+    let (kind, diff) = change(copy.role, before, end.standing()?)?;
+    let manner = match end {
+        End::Done(manner @ (Manner::Appended(_) | Manner::Adopted(_))) => Some(manner.as_str()),
+        _ => None,
+    };
+    Some(EventRecord {
+        event: Uuid::now_v7(),
+        kind,
+        key: copy.key,
+        role: copy.role,
+        user: &copy.user,
+        mailbox: &copy.mailbox_name,
+        recipient,
+        identity: delivery.message.identity(),
+        message_id: delivery.message.message_id_for_people(),
+        manner,
+        attempt: Some(delivery.attempt),
+        queue_id: delivery.queue_id,
+        host: delivery.host,
+        diff,
+    })
+}

@@ -1,0 +1,422 @@
+//! What the notifier reads and writes: events are published, subscriptions are leased, tries are settled. A file per engine.
+//!
+//! - Publishing: rows of `outbox` become rows of `events`, whose positions are in the order of the commits, and of
+//!   `notifications`, one for each subscription that wants them. Under a named lock, so that one notifier does it at a time.
+//! - A *subscription* is leased, and not each notification: a lease is one small row, so that many notifications that wait cost a
+//!   poll nothing, and one receiver is served by one notifier, in order where that is asked for.
+//! - Claims compare with `now()`, which an index can serve, and not with `clock_timestamp()`.
+//! - Settling locks the row of `subscription_queues` first, and asks what is due next in a later statement. Publishing inserts
+//!   first, and locks then. So that whoever comes second sees what the first one did, and no wake-up is lost.
+
+mod mysql;
+pub(crate) mod overview;
+mod postgres;
+
+use super::columns;
+use crate::database::{DatabaseError, Dialect, Row, SqliteDatabase, Tables, Value};
+use crate::lock::LockName;
+use std::fmt::Write;
+use std::time::Duration;
+use uuid::Uuid;
+
+/// How many events are published in one transaction.
+pub(crate) const PUBLISHED_AT_ONCE: usize = 500;
+
+/// What came of publishing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Published {
+    /// So many events.
+    Events(usize),
+    /// Another notifier is at it.
+    Busy,
+}
+
+/// Whether a subscription is told of anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubscriptionState {
+    /// Its receiver has not answered its first question yet.
+    Unverified,
+    Active,
+    /// Paused by people, disabled, expired or removed: it is told of nothing.
+    Idle,
+}
+
+/// A subscription that is leased.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leased {
+    pub subscription: Uuid,
+    pub callback_url: String,
+    /// Whether it is told everything about a message.
+    pub full: bool,
+    pub in_order: bool,
+    /// How many requests it may have at once.
+    pub max_in_flight: u32,
+    pub secret_generation: u32,
+    /// How long ago it was given its present secret, if it had another one before.
+    pub secret_age: Option<Duration>,
+    pub state: SubscriptionState,
+    /// How long there has been a subscription.
+    pub age: Duration,
+    /// How many tries have failed in a row, and since when.
+    pub failures: u32,
+    pub failing_for: Duration,
+}
+
+/// A notification that is due, with its event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Due {
+    /// The event's position.
+    pub position: i64,
+    /// How many tries have failed.
+    pub tries: u32,
+    pub event: Uuid,
+    pub event_type: String,
+    /// Hexadecimal digits.
+    pub copy_key: String,
+    pub identity: String,
+    pub message_id: String,
+    pub role: String,
+    pub recipient: String,
+    pub imap_user: String,
+    pub mailbox: String,
+    pub manner: Option<String>,
+    pub attempt: Option<Uuid>,
+    pub queue_id: Option<String>,
+    pub host: String,
+    /// JSON.
+    pub diff: String,
+    /// In microseconds since 1970.
+    pub created_at: i64,
+    /// Where everything is asked for, and the message is recorded.
+    pub message: Option<MessageDetail>,
+}
+
+/// What is known of a message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MessageDetail {
+    pub sender: String,
+    pub from: Option<String>,
+    pub to: Option<String>,
+    pub cc: Option<String>,
+    pub subject: Option<String>,
+    /// In microseconds since 1970.
+    pub date: Option<i64>,
+    /// JSON: `[["Name", "value"], …]`.
+    pub headers: String,
+    pub size: u64,
+}
+
+/// What became of one try, for its notification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The receiver has it.
+    Done,
+    /// It is tried again, so long from now.
+    Again(Duration),
+    /// It is not tried again by itself.
+    GivenUp,
+}
+
+/// One try.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Try {
+    /// The event's position; `None` for a question that is about no event.
+    pub position: Option<i64>,
+    /// In microseconds since 1970.
+    pub started_at: i64,
+    pub took: Duration,
+    /// Of the answer, if one came.
+    pub status: Option<u16>,
+    /// In one line: `answered 503`.
+    pub outcome: String,
+    /// The beginning of the answer, where it may be shown.
+    pub response: Option<String>,
+    pub next: Next,
+}
+
+/// How a subscription is left.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settlement<'a> {
+    pub subscription: Uuid,
+    pub in_order: bool,
+    /// Who has leased it.
+    pub by: Uuid,
+    /// For how long it is leased from now on; `None`: it is given back.
+    pub lease: Option<Duration>,
+    pub host: &'a str,
+    pub tries: &'a [Try],
+    /// How many tries have failed in a row by now.
+    pub failures: u32,
+    /// For how long nothing is sent at all.
+    pub open_for: Option<Duration>,
+    /// A new state, and why.
+    pub state: Option<(&'a str, Option<&'a str>)>,
+    /// Whether it is told of nothing, so that it need not be served.
+    pub idle: bool,
+}
+
+/// What the notifier reads and writes. An embedded database has no subscriptions.
+pub trait Notifications: Tables {
+    /// Publishes what deliveries have written, the oldest first, in one transaction under this lock; where that is asked for, looks
+    /// for subscriptions that ought to be served and are not.
+    ///
+    /// # Errors
+    /// Where it may not be committed. Then nothing is published.
+    fn publish(&mut self, _lock: &LockName, _wake_all: bool) -> Result<Published, DatabaseError> {
+        Err(no_subscriptions())
+    }
+
+    /// Whether anything is to be published.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    fn has_unpublished(&mut self) -> Result<bool, DatabaseError> {
+        let doing = "looking for events";
+        let rows = self.select(doing, "SELECT CASE WHEN EXISTS (SELECT 1 FROM outbox) THEN 1 ELSE 0 END", &[])?;
+        Ok(columns::only_number::<u64>(&rows)? > 0)
+    }
+
+    /// Leases subscriptions that are due, at most so many, the longest due first; those that somebody else is taking are left out.
+    ///
+    /// # Errors
+    /// Where it may not be committed.
+    fn lease(&mut self, _by: Uuid, _lease: Duration, _most: usize) -> Result<Vec<Leased>, DatabaseError> {
+        Err(no_subscriptions())
+    }
+
+    /// Leases for longer what is leased; returns what is not ours any more.
+    ///
+    /// # Errors
+    /// Where it may not be committed.
+    fn lease_longer(&mut self, by: Uuid, lease: Duration, subscriptions: &[Uuid]) -> Result<Vec<Uuid>, DatabaseError> {
+        if subscriptions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (dialect, doing) = (self.dialect(), "leasing subscriptions for longer");
+        let now = now(self);
+        let until = later(self, lease);
+        let places = vec!["?"; subscriptions.len()].join(", ");
+        let mut values = vec![Value::Uuid(by)];
+        values.extend(subscriptions.iter().map(|id| Value::Uuid(*id)));
+        let whose = format!("leased_by = ? AND subscription IN ({places})");
+        let longer = format!("UPDATE subscription_queues SET leased_until = {until} WHERE {whose}");
+        self.change(doing, &longer, &values)?;
+        let ours = format!(
+            "SELECT {} FROM subscription_queues WHERE {whose} AND leased_until > {now}",
+            dialect.uuid("subscription")
+        );
+        let rows = self.select(doing, &ours, &values)?;
+        let kept = rows.iter().map(|row| uuid(row, 0)).collect::<Result<Vec<_>, _>>()?;
+        Ok(subscriptions.iter().copied().filter(|id| !kept.contains(id)).collect())
+    }
+
+    /// The notifications of a subscription that are due, but for those of these positions, at most so many. In order: none after
+    /// one that is not settled.
+    ///
+    /// # Errors
+    /// Where they cannot be read.
+    fn due(&mut self, leased: &Leased, except: &[i64], most: usize) -> Result<Vec<Due>, DatabaseError> {
+        let dialect = self.dialect();
+        let hex = |column| dialect.hex(column);
+        let micros = |column| dialect.microseconds(column);
+        let mut except = except.iter().fold(String::new(), |mut list, position| {
+            let _ = write!(list, "{}{position}", if list.is_empty() { "" } else { ", " });
+            list
+        });
+        if !except.is_empty() {
+            except = format!("AND n.event NOT IN ({except})");
+        }
+        let now = now(self);
+        let (due, order) = if leased.in_order {
+            ("n.due_at IS NOT NULL".to_owned(), "n.event")
+        } else {
+            (format!("n.due_at <= {now}"), "n.due_at, n.event")
+        };
+        let (columns, join) = if leased.full {
+            let columns = format!(
+                ", m.sender, m.header_from, m.header_to, m.header_cc, m.subject, {}, {}, m.size",
+                micros("m.sent_at"),
+                text_of_json(self, "m.headers")
+            );
+            (columns, "LEFT JOIN messages m ON m.identity = e.identity")
+        } else {
+            (String::new(), "")
+        };
+        let select = format!(
+            "SELECT n.event, n.tries, {}, e.type, {}, {}, e.message_id, e.role, e.recipient, e.imap_user, e.mailbox, e.manner, \
+             {}, e.queue_id, e.host, {}, {}, CASE WHEN n.due_at <= {now} THEN 1 ELSE 0 END{columns} \
+             FROM notifications n JOIN events e ON e.position = n.event {join} \
+             WHERE n.subscription = ? AND {due} {except} ORDER BY {order} LIMIT {most}",
+            dialect.uuid("e.event"),
+            hex("e.copy_key"),
+            hex("e.identity"),
+            dialect.uuid("e.attempt"),
+            text_of_json(self, "e.diff"),
+            micros("e.created_at"),
+        );
+        let rows = self.select("reading what is due", &select, &[Value::Uuid(leased.subscription)])?;
+        // In order, whatever comes after one that has to wait waits, too.
+        let rows = rows.iter().take_while(|row| row.text(17) == Some("1"));
+        rows.map(|row| due_of(row, leased.full)).collect()
+    }
+
+    /// Writes down what came of tries, and how the subscription is left. Returns whether it was leased to us still: otherwise the
+    /// tries are written down, and how it is left is somebody else's to say.
+    ///
+    /// # Errors
+    /// Where it may not be committed. Then nothing is written down, and what was sent is sent again.
+    fn settle(&mut self, _settlement: &Settlement<'_>) -> Result<bool, DatabaseError> {
+        Err(no_subscriptions())
+    }
+}
+
+impl Notifications for SqliteDatabase {}
+
+fn no_subscriptions() -> DatabaseError {
+    DatabaseError::other("telling subscribers", "an embedded database has no table of subscriptions")
+}
+
+/// The beginning of the statement, which an index can be compared with.
+fn now<T: Tables + ?Sized>(database: &T) -> &'static str {
+    match database.dialect() {
+        Dialect::Postgresql => "now()",
+        _ => "UTC_TIMESTAMP(6)",
+    }
+}
+
+/// So long after it.
+fn later<T: Tables + ?Sized>(database: &T, wait: Duration) -> String {
+    let micros = i64::try_from(wait.as_micros()).unwrap_or(i64::MAX);
+    match database.dialect() {
+        Dialect::Postgresql => format!("(now() + {micros} * interval '1 microsecond')"),
+        _ => format!("(UTC_TIMESTAMP(6) + INTERVAL {micros} MICROSECOND)"),
+    }
+}
+
+fn text_of_json<T: Tables + ?Sized>(database: &T, column: &str) -> String {
+    match database.dialect() {
+        Dialect::Postgresql => format!("{column}::text"),
+        _ => format!("CAST({column} AS CHAR)"),
+    }
+}
+
+fn uuid(row: &Row, index: usize) -> Result<Uuid, DatabaseError> {
+    row.digest::<16>(index).map(Uuid::from_bytes)
+}
+
+fn seconds(row: &Row, index: usize) -> Result<Option<Duration>, DatabaseError> {
+    // Negative where a clock was set back.
+    Ok(row.value::<f64>(index)?.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
+}
+
+/// The columns of [`Leased`], of `q`, a row of `subscription_queues`, and `s`, that of `subscriptions`, if there is one. A moment's age
+/// in seconds is `ago`.
+fn leased_columns(id: &str, ago: impl Fn(&str) -> String, truth: impl Fn(&str) -> String, now: &str) -> String {
+    format!(
+        "{id}, s.callback_url, {}, {}, s.max_in_flight, s.secret_generation, {}, \
+         CASE WHEN s.id IS NULL OR s.expires_at <= {now} THEN 'gone' ELSE s.state END, {}, q.failures, {}",
+        truth("s.detail = 'full'"),
+        truth("s.in_order"),
+        ago("s.secret_rotated_at"),
+        ago("s.created_at"),
+        ago("q.failing_since"),
+    )
+}
+
+/// Reads them. Of a subscription that was removed there is nothing but its row in the queue.
+fn leased_of(row: &Row) -> Result<Leased, DatabaseError> {
+    Ok(Leased {
+        subscription: uuid(row, 0)?,
+        callback_url: columns::optional(row, 1).unwrap_or_default(),
+        full: row.text(2) == Some("1"),
+        in_order: row.text(3) == Some("1"),
+        max_in_flight: row.value::<u32>(4)?.unwrap_or_default().max(1),
+        secret_generation: row.value(5)?.unwrap_or_default(),
+        secret_age: seconds(row, 6)?,
+        state: match row.text(7) {
+            Some("active") => SubscriptionState::Active,
+            Some("unverified") => SubscriptionState::Unverified,
+            _ => SubscriptionState::Idle,
+        },
+        age: seconds(row, 8)?.unwrap_or_default(),
+        failures: columns::number(row, 9)?,
+        failing_for: seconds(row, 10)?.unwrap_or_default(),
+    })
+}
+
+fn due_of(row: &Row, full: bool) -> Result<Due, DatabaseError> {
+    let attempt = row.text(12).map(|_| uuid(row, 12)).transpose()?;
+    let message = if full && row.text(18).is_some() {
+        Some(MessageDetail {
+            sender: columns::owned(row, 18)?,
+            from: columns::optional(row, 19),
+            to: columns::optional(row, 20),
+            cc: columns::optional(row, 21),
+            subject: columns::optional(row, 22),
+            date: row.value(23)?,
+            headers: columns::owned(row, 24)?,
+            size: columns::number(row, 25)?,
+        })
+    } else {
+        None
+    };
+    Ok(Due {
+        position: columns::number(row, 0)?,
+        tries: columns::number(row, 1)?,
+        event: uuid(row, 2)?,
+        event_type: columns::owned(row, 3)?,
+        copy_key: columns::owned(row, 4)?,
+        identity: columns::owned(row, 5)?,
+        message_id: columns::owned(row, 6)?,
+        role: columns::owned(row, 7)?,
+        recipient: columns::owned(row, 8)?,
+        imap_user: columns::owned(row, 9)?,
+        mailbox: columns::owned(row, 10)?,
+        manner: columns::optional(row, 11),
+        attempt,
+        queue_id: columns::optional(row, 13),
+        host: columns::owned(row, 14)?,
+        diff: columns::owned(row, 15)?,
+        created_at: columns::number(row, 16)?,
+        message,
+    })
+}
+
+/// Who wants which event: five joins, each by the index on `(resource, resource_id)`. `e` is the event, `s` the subscription.
+/// `domain`, `mailbox` and `message` are the event's, as expressions; `wanted` is about the types.
+fn matches(domain: &str, mailbox: &str, message: &str, wanted: &str, of: &str, now: &str) -> String {
+    let arm = |resource: &str, id: &str| {
+        format!(
+            "SELECT s.id, e.position, {now} FROM events e JOIN subscriptions s ON s.resource = '{resource}' \
+             AND s.resource_id = {id} WHERE {of} AND {wanted} AND (s.expires_at IS NULL OR s.expires_at > {now})"
+        )
+    };
+    [
+        arm("all", "''"),
+        arm("domain", domain),
+        arm("address", "lower(e.recipient)"),
+        arm("mailbox", mailbox),
+        arm("message", message),
+    ]
+    .join(" UNION ALL ")
+}
+
+/// What is copied from `outbox` to `events` as it is.
+const COPIED: &str = "event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, manner, attempt, queue_id, \
+     host, diff, created_at";
+
+/// Subscriptions `s` of this id that ought to be served: they have not been asked yet, or something is due.
+const OUGHT_TO_BE_SERVED: &str = "(s.state = 'unverified' OR (s.state = 'active' AND EXISTS (SELECT 1 FROM notifications n \
+     WHERE n.subscription = s.id AND n.due_at IS NOT NULL)))";
+
+/// What a settlement sets of when a receiver was last heard of, and what was last amiss.
+fn last_seen(tries: &[Try], now: &str, literal: impl Fn(&str) -> String) -> String {
+    let mut set = String::new();
+    if tries.iter().any(|one| one.next == Next::Done) {
+        let _ = write!(set, ", last_success_at = {now}");
+    }
+    if let Some(failed) = tries.iter().rev().find(|one| one.next != Next::Done) {
+        let _ = write!(set, ", last_failure_at = {now}, last_failure = {}", literal(&failed.outcome));
+    }
+    set
+}

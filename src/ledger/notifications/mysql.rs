@@ -1,0 +1,211 @@
+//! What the notifier reads and writes, on MySQL (8.0.1 or later) and MariaDB (10.6 or later), which have SKIP LOCKED.
+//!
+//! A session is READ COMMITTED: in REPEATABLE READ a claim would hold up inserts between the rows that it takes, and publishing
+//! would wait for whoever changes a subscription.
+
+use super::{
+    COPIED, Leased, Next, Notifications, OUGHT_TO_BE_SERVED, PUBLISHED_AT_ONCE, Published, Settlement, later,
+    leased_columns, leased_of, matches,
+};
+use crate::database::mysql::{bytes_column, column, sql};
+use crate::database::{DatabaseError, MysqlDatabase, Tables};
+use crate::lock::{Acquired, LockName, NamedLock};
+use std::time::Duration;
+use uuid::Uuid;
+
+const PUBLISHING: &str = "publishing events";
+
+impl Notifications for MysqlDatabase {
+    fn publish(&mut self, lock: &LockName, wake_all: bool) -> Result<Published, DatabaseError> {
+        match self.acquire(lock, Duration::ZERO)? {
+            Acquired::Held => {}
+            Acquired::Busy(_) => return Ok(Published::Busy),
+        }
+        let published = self.retrying(|database| database.publish_under_lock(wake_all));
+        // COMMIT first: who has the lock next sees what was published. Where the connection is gone, so is the lock.
+        let released = self.release(lock);
+        let published = published?;
+        released?;
+        Ok(Published::Events(published))
+    }
+
+    fn lease(&mut self, by: Uuid, lease: Duration, most: usize) -> Result<Vec<Leased>, DatabaseError> {
+        let doing = "leasing subscriptions";
+        let until = later(self, lease);
+        let by = sql::bytes(by.as_bytes());
+        let due = format!(
+            "START TRANSACTION; SELECT subscription FROM subscription_queues WHERE due_at <= UTC_TIMESTAMP(6) \
+             AND (leased_until IS NULL OR leased_until < UTC_TIMESTAMP(6)) ORDER BY due_at LIMIT {most} FOR UPDATE SKIP LOCKED"
+        );
+        let ids = self.retrying(|database| {
+            let answers = database.run(doing, &due, 2)?;
+            let rows = answers.last().map(Vec::as_slice).unwrap_or_default();
+            let ids = rows.iter().map(|row| bytes_column::<16>(row, 0, doing).map(|id| sql::bytes(&id)));
+            let ids = ids.collect::<Result<Vec<_>, _>>()?;
+            if ids.is_empty() {
+                database.run(doing, "COMMIT", 1)?;
+                return Ok(String::new());
+            }
+            let ids = sql::list(ids);
+            let take = format!(
+                "UPDATE subscription_queues SET leased_by = {by}, leased_until = {until} WHERE subscription IN ({ids}); COMMIT"
+            );
+            database.run(doing, &take, 2)?;
+            Ok(ids)
+        })?;
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ago = |moment: &str| format!("TIMESTAMPDIFF(MICROSECOND, {moment}, UTC_TIMESTAMP(6)) / 1000000");
+        let columns =
+            leased_columns("LOWER(HEX(q.subscription))", ago, |truth| format!("({truth})"), "UTC_TIMESTAMP(6)");
+        let select = format!(
+            "SELECT {columns} FROM subscription_queues q LEFT JOIN subscriptions s ON s.id = q.subscription \
+             WHERE q.subscription IN ({ids})"
+        );
+        self.select(doing, &select, &[])?.iter().map(leased_of).collect()
+    }
+
+    fn settle(&mut self, settlement: &Settlement<'_>) -> Result<bool, DatabaseError> {
+        let doing = "settling notifications";
+        let statements = self.settling(settlement);
+        let batch = statements.join("; ");
+        let answers = self.retrying(|database| database.run(doing, &batch, statements.len()))?;
+        // The second one asked; no row: the subscription is gone.
+        let ours = answers.get(1).and_then(|rows| rows.first());
+        ours.map_or(Ok(false), |row| column::<Option<bool>>(row, 0, doing).map(Option::unwrap_or_default))
+    }
+}
+
+impl MysqlDatabase {
+    fn publish_under_lock(&mut self, wake_all: bool) -> Result<usize, DatabaseError> {
+        let oldest = format!(
+            "START TRANSACTION; SELECT position, event FROM outbox ORDER BY position LIMIT {PUBLISHED_AT_ONCE}"
+        );
+        let answers = self.run(PUBLISHING, &oldest, 2)?;
+        let rows = answers.last().map(Vec::as_slice).unwrap_or_default();
+        let positions = rows.iter().map(|row| column::<i64>(row, 0, PUBLISHING).map(|position| position.to_string()));
+        let positions = sql::list(positions.collect::<Result<Vec<_>, _>>()?);
+        let events = rows.iter().map(|row| bytes_column::<16>(row, 1, PUBLISHING).map(|event| sql::bytes(&event)));
+        let events = sql::list(events.collect::<Result<Vec<_>, _>>()?);
+        let now = "UTC_TIMESTAMP(6)";
+        let mut statements = Vec::new();
+        if !rows.is_empty() {
+            let matching = matches(
+                "LOWER(SUBSTRING_INDEX(e.recipient, '@', -1))",
+                "CONCAT(e.imap_user, '/', e.mailbox)",
+                "LOWER(HEX(e.identity))",
+                "(JSON_LENGTH(s.types) = 0 OR JSON_CONTAINS(s.types, JSON_QUOTE(CONVERT(e.type USING utf8mb4))))",
+                &format!("e.event IN ({events})"),
+                now,
+            );
+            statements.push(format!(
+                "INSERT INTO events ({COPIED}, published_at) SELECT {COPIED}, {now} FROM outbox WHERE position IN ({positions}) \
+                 ORDER BY position"
+            ));
+            statements.push(format!(
+                "INSERT INTO notifications (subscription, event, due_at) SELECT m.id, m.position, {now} FROM ({matching}) m \
+                 ON DUPLICATE KEY UPDATE due_at = notifications.due_at"
+            ));
+            statements.push(format!(
+                "INSERT INTO subscription_queues (subscription, due_at) \
+                 SELECT m.id, {now} FROM (SELECT DISTINCT a.id FROM ({matching}) a ORDER BY a.id) m \
+                 ON DUPLICATE KEY UPDATE due_at = CASE \
+                 WHEN subscription_queues.due_at <= {now} THEN subscription_queues.due_at \
+                 ELSE GREATEST({now}, COALESCE(subscription_queues.open_until, {now})) END"
+            ));
+            statements.push(format!("DELETE FROM outbox WHERE position IN ({positions})"));
+        }
+        if wake_all {
+            statements.push(format!(
+                "INSERT INTO subscription_queues (subscription, due_at) SELECT w.id, {now} FROM (SELECT s.id FROM subscriptions s \
+                 LEFT JOIN subscription_queues q ON q.subscription = s.id WHERE q.due_at IS NULL AND {OUGHT_TO_BE_SERVED} \
+                 ORDER BY s.id) w \
+                 ON DUPLICATE KEY UPDATE due_at = COALESCE(subscription_queues.due_at, \
+                 GREATEST({now}, COALESCE(subscription_queues.open_until, {now})))"
+            ));
+        }
+        let published = rows.len();
+        statements.push("COMMIT".into());
+        self.run(PUBLISHING, &statements.join("; "), statements.len())?;
+        Ok(published)
+    }
+
+    fn settling(&self, settlement: &Settlement<'_>) -> Vec<String> {
+        let Settlement { by, lease, host, tries, failures, open_for, state, idle, in_order, .. } = settlement;
+        let (subscription, by) = (sql::bytes(settlement.subscription.as_bytes()), sql::bytes(by.as_bytes()));
+        let (now, null) = ("UTC_TIMESTAMP(6)", || "NULL".to_owned());
+        let mut statements = vec![
+            "START TRANSACTION".to_owned(),
+            format!("SELECT leased_by = {by} FROM subscription_queues WHERE subscription = {subscription} FOR UPDATE"),
+        ];
+        let mut done = Vec::new();
+        for one in tries.iter() {
+            let Some(position) = one.position else { continue };
+            // Where the answer to COMMIT was lost, it is there already. (ON DUPLICATE KEY wants a right to change rows.)
+            let (status, outcome) = (sql::optional_number(one.status), sql::text(&one.outcome));
+            let next_at = match one.next {
+                Next::Again(wait) => later(self, wait),
+                Next::Done | Next::GivenUp => null(),
+            };
+            statements.push(format!(
+                "INSERT IGNORE INTO notification_attempts (subscription, event, started_at, host, milliseconds, status, outcome, response, \
+                 next_at) VALUES ({subscription}, {position}, (TIMESTAMP'1970-01-01 00:00:00' + INTERVAL {} MICROSECOND), \
+                 {}, {}, {status}, {outcome}, {}, {next_at})",
+                one.started_at,
+                sql::text(host),
+                u32::try_from(one.took.as_millis()).unwrap_or(u32::MAX),
+                sql::optional_text(one.response.as_deref()),
+            ));
+            let failed_at = match one.next {
+                Next::Done => {
+                    done.push(position.to_string());
+                    continue;
+                }
+                Next::Again(_) => "NULL",
+                Next::GivenUp => now,
+            };
+            statements.push(format!(
+                "UPDATE notifications SET tries = tries + 1, due_at = {next_at}, last_status = {status}, last_error = {outcome}, \
+                 failed_at = {failed_at} WHERE subscription = {subscription} AND event = {position}"
+            ));
+        }
+        if !done.is_empty() {
+            let done = sql::list(done);
+            statements
+                .push(format!("DELETE FROM notifications WHERE subscription = {subscription} AND event IN ({done})"));
+        }
+        if let Some((state, reason)) = state {
+            statements.push(format!(
+                "UPDATE subscriptions SET state = {}, state_reason = {}, updated_at = {now} \
+                 WHERE id = {subscription} AND state IN ('unverified', 'active')",
+                sql::text(state),
+                sql::optional_text(*reason)
+            ));
+        }
+        let pending = format!("FROM notifications WHERE subscription = {subscription} AND due_at IS NOT NULL");
+        let next = if *in_order {
+            format!("(SELECT due_at {pending} ORDER BY event LIMIT 1)")
+        } else {
+            format!("(SELECT min(due_at) {pending})")
+        };
+        let open_until = open_for.map_or_else(null, |wait| later(self, wait));
+        let due_at = match (idle, open_for) {
+            (true, _) => null(),
+            (false, None) => next,
+            // GREATEST is NULL where one of them is.
+            (false, Some(_)) => format!("COALESCE(GREATEST({next}, {open_until}), {open_until})"),
+        };
+        let (leased_by, leased_until) =
+            lease.map_or_else(|| (null(), null()), |lease| (by.clone(), later(self, lease)));
+        let failing_since = if *failures == 0 { "NULL".into() } else { format!("COALESCE(failing_since, {now})") };
+        let seen = super::last_seen(tries, now, sql::text);
+        statements.push(format!(
+            "UPDATE subscription_queues SET due_at = {due_at}, leased_by = {leased_by}, leased_until = {leased_until}, \
+             failures = {failures}, failing_since = {failing_since}, open_until = {open_until}{seen} \
+             WHERE subscription = {subscription} AND leased_by = {by}"
+        ));
+        statements.push("COMMIT".into());
+        statements
+    }
+}

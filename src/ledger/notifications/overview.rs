@@ -1,0 +1,151 @@
+//! How far behind subscribers are, for people; and what was given up is told once more.
+
+use super::{now, seconds, uuid};
+use crate::database::{DatabaseError, Dialect, Row, Value};
+use crate::ledger::{Database, columns};
+use serde::Serialize;
+use uuid::Uuid;
+
+/// How far behind all of it is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Overview {
+    /// Events that nobody has published yet, and since when the oldest waits, in seconds.
+    pub unpublished: u64,
+    pub oldest_unpublished_s: Option<f64>,
+    pub subscriptions: Vec<Behind>,
+}
+
+/// How far behind a subscriber is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Behind {
+    pub subscription: Uuid,
+    pub owner: String,
+    pub resource: String,
+    pub resource_id: String,
+    pub callback_url: String,
+    pub state: String,
+    pub reason: Option<String>,
+    #[serde(flatten)]
+    pub progress: Progress,
+}
+
+/// How it goes with a subscriber.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Progress {
+    /// Notifications that are to be told, and those that were given up.
+    pub pending: u64,
+    pub given_up: u64,
+    /// Tries that have failed in a row.
+    pub failures: u32,
+    /// How long its receiver rests still, in seconds.
+    pub rests_s: Option<f64>,
+    /// How long ago a receiver has taken something, in seconds.
+    pub last_success_ago_s: Option<f64>,
+    pub last_failure: Option<String>,
+}
+
+/// Between two moments, in seconds.
+fn between(dialect: Dialect, from: &str, to: &str) -> String {
+    match dialect {
+        Dialect::Postgresql => format!("extract(epoch FROM {to} - {from})"),
+        _ => format!("TIMESTAMPDIFF(MICROSECOND, {from}, {to}) / 1000000"),
+    }
+}
+
+impl Progress {
+    /// Its columns, of `s`, a row of `subscriptions`, and `q`, that of `subscription_queues`, if there is one.
+    pub(in crate::ledger) fn columns(database: &dyn Database) -> String {
+        let (dialect, now) = (database.dialect(), now(database));
+        let of = |due: &str| {
+            format!("(SELECT count(*) FROM notifications n WHERE n.subscription = s.id AND n.due_at IS {due})")
+        };
+        format!(
+            "{}, {}, coalesce(q.failures, 0), CASE WHEN q.open_until > {now} THEN {} END, {}, \
+             CASE WHEN q.failures > 0 THEN q.last_failure END",
+            of("NOT NULL"),
+            of("NULL"),
+            between(dialect, now, "q.open_until"),
+            between(dialect, "q.last_success_at", now),
+        )
+    }
+
+    /// Reads them, from this column on.
+    pub(in crate::ledger) fn of(row: &Row, first: usize) -> Result<Self, DatabaseError> {
+        let span = |at| Ok::<_, DatabaseError>(seconds(row, at)?.map(|span| span.as_secs_f64()));
+        Ok(Self {
+            pending: columns::number(row, first)?,
+            given_up: columns::number(row, first + 1)?,
+            failures: columns::number(row, first + 2)?,
+            rests_s: span(first + 3)?,
+            last_success_ago_s: span(first + 4)?,
+            last_failure: columns::optional(row, first + 5),
+        })
+    }
+}
+
+/// Reads it.
+///
+/// # Errors
+/// Where it cannot be read.
+pub(crate) fn overview(database: &mut dyn Database) -> Result<Overview, DatabaseError> {
+    let (doing, dialect) = ("reading how far behind subscribers are", database.dialect());
+    let outbox = format!("SELECT count(*), {} FROM outbox", between(dialect, "min(created_at)", now(database)));
+    let outbox = database.select(doing, &outbox, &[])?;
+    let oldest = outbox.first().map(|row| seconds(row, 1)).transpose()?.flatten();
+    let subscriptions = format!(
+        "SELECT {}, s.owner, s.resource, s.resource_id, s.callback_url, s.state, s.state_reason, {} \
+         FROM subscriptions s LEFT JOIN subscription_queues q ON q.subscription = s.id ORDER BY s.owner, s.id",
+        dialect.uuid("s.id"),
+        Progress::columns(database),
+    );
+    let rows = database.select(doing, &subscriptions, &[])?;
+    let behind = rows.iter().map(|row| {
+        Ok(Behind {
+            subscription: uuid(row, 0)?,
+            owner: columns::owned(row, 1)?,
+            resource: columns::owned(row, 2)?,
+            resource_id: columns::owned(row, 3)?,
+            callback_url: columns::owned(row, 4)?,
+            state: columns::owned(row, 5)?,
+            reason: columns::optional(row, 6),
+            progress: Progress::of(row, 7)?,
+        })
+    });
+    Ok(Overview {
+        unpublished: columns::only_number(&outbox)?,
+        oldest_unpublished_s: oldest.map(|span| span.as_secs_f64()),
+        subscriptions: behind.collect::<Result<_, DatabaseError>>()?,
+    })
+}
+
+/// Notifications that were given up are due again, as if they had never been tried, and their receivers rest no longer: of one
+/// subscription or of all, given up since this moment (microseconds since 1970) or whenever. How many they are.
+///
+/// # Errors
+/// Where it may not be committed.
+pub(crate) fn tell_again(
+    database: &mut dyn Database,
+    subscription: Option<Uuid>,
+    since: Option<i64>,
+) -> Result<u64, DatabaseError> {
+    let (doing, now) = ("telling once more what was given up", now(database));
+    let mut which = "due_at IS NULL".to_owned();
+    let mut values = Vec::new();
+    if let Some(subscription) = subscription {
+        which += " AND subscription = ?";
+        values.push(Value::Uuid(subscription));
+    }
+    if let Some(since) = since {
+        which += " AND failed_at >= ?";
+        values.push(Value::Moment(since));
+    }
+    let count = database.select(doing, &format!("SELECT count(*) FROM notifications WHERE {which}"), &values)?;
+    // First the rows of the subscriptions: whoever settles one waits for it, and looks for what is due then.
+    let wake = format!(
+        "UPDATE subscription_queues SET due_at = {now}, open_until = NULL \
+         WHERE subscription IN (SELECT subscription FROM notifications WHERE {which})"
+    );
+    let again = format!("UPDATE notifications SET due_at = {now}, tries = 0, failed_at = NULL WHERE {which}");
+    database.change_together(doing, &[(&wake, &values), (&again, &values)])?;
+    columns::only_number(&count)
+}

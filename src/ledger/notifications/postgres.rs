@@ -1,0 +1,187 @@
+//! What the notifier reads and writes, on PostgreSQL. A batch outside of a transaction is one of its own (PostgreSQL manual, "Multiple
+//! Statements in a Simple Query"), and each of its statements has a snapshot of its own.
+
+use super::{
+    COPIED, Leased, Next, Notifications, OUGHT_TO_BE_SERVED, PUBLISHED_AT_ONCE, Published, Settlement, later,
+    leased_columns, leased_of, matches,
+};
+use crate::database::postgres::{PostgresDatabase, Transaction, literal};
+use crate::database::{DatabaseError, Tables, Value};
+use crate::ledger::columns;
+use crate::lock::{Acquired, LockName, NamedLock};
+use std::time::Duration;
+use uuid::Uuid;
+
+const PUBLISHING: &str = "publishing events";
+
+impl Notifications for PostgresDatabase {
+    fn publish(&mut self, lock: &LockName, wake_all: bool) -> Result<Published, DatabaseError> {
+        // The lock is a transaction, and what is published goes with it.
+        match self.acquire(lock, Duration::ZERO)? {
+            Acquired::Held => {}
+            Acquired::Busy(_) => return Ok(Published::Busy),
+        }
+        let published = match self.publish_under_lock(wake_all) {
+            Ok(published) => published,
+            Err(error) => return Err(self.roll_back_after(error)),
+        };
+        let committed = self.batch(PUBLISHING, "COMMIT");
+        self.transaction = Transaction::None;
+        committed.map(|_| Published::Events(published))
+    }
+
+    fn lease(&mut self, by: Uuid, lease: Duration, most: usize) -> Result<Vec<Leased>, DatabaseError> {
+        let until = later(self, lease);
+        let ago = |moment: &str| format!("extract(epoch FROM now() - {moment})");
+        let columns =
+            leased_columns("replace(q.subscription::text, '-', '')", ago, |truth| format!("({truth})::int"), "now()");
+        let taken = format!(
+            "WITH due AS (SELECT subscription FROM subscription_queues WHERE due_at <= now() \
+                          AND (leased_until IS NULL OR leased_until < now()) ORDER BY due_at LIMIT {most} FOR UPDATE SKIP LOCKED), \
+                  q AS (UPDATE subscription_queues u SET leased_by = ?, leased_until = {until} FROM due \
+                        WHERE u.subscription = due.subscription RETURNING u.*) \
+             SELECT {columns} FROM q LEFT JOIN subscriptions s ON s.id = q.subscription"
+        );
+        let rows = self.select("leasing subscriptions", &taken, &[Value::Uuid(by)])?;
+        rows.iter().map(leased_of).collect()
+    }
+
+    fn settle(&mut self, settlement: &Settlement<'_>) -> Result<bool, DatabaseError> {
+        let doing = "settling notifications";
+        let batch = self.settling(settlement);
+        loop {
+            match self.batch(doing, &batch) {
+                // No row: the subscription is gone.
+                Ok(answers) => {
+                    return Ok(answers.rows().next().is_some_and(|row| row.truth(doing, 0).unwrap_or(false)));
+                }
+                Err(error) if self.try_again(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl PostgresDatabase {
+    fn publish_under_lock(&mut self, wake_all: bool) -> Result<usize, DatabaseError> {
+        let oldest = format!(
+            "SELECT position, replace(event::text, '-', '') FROM outbox ORDER BY position LIMIT {PUBLISHED_AT_ONCE}"
+        );
+        let rows = self.select(PUBLISHING, &oldest, &[])?;
+        let mut statements = Vec::new();
+        if !rows.is_empty() {
+            let positions: Vec<i64> = rows.iter().map(|row| columns::number(row, 0)).collect::<Result<_, _>>()?;
+            let positions: Vec<String> = positions.iter().map(ToString::to_string).collect();
+            let positions = positions.join(", ");
+            let events =
+                rows.iter().map(|row| super::uuid(row, 1).map(literal::uuid)).collect::<Result<Vec<_>, _>>()?;
+            let matching = matches(
+                "lower(split_part(e.recipient, '@', 2))",
+                "e.imap_user || '/' || e.mailbox",
+                "encode(e.identity, 'hex')",
+                "(s.types = '{}' OR e.type = ANY (s.types))",
+                &format!("e.event IN ({})", events.join(", ")),
+                "now()",
+            );
+            statements.push(format!(
+                "INSERT INTO events ({COPIED}, published_at) SELECT {COPIED}, now() FROM outbox WHERE position IN ({positions}) \
+                 ORDER BY position"
+            ));
+            // What is told is a subscription's, so that waking them takes their rows in one order.
+            statements.push(format!(
+                "WITH told AS (INSERT INTO notifications (subscription, event, due_at) {matching} ON CONFLICT DO NOTHING \
+                 RETURNING subscription) \
+                 INSERT INTO subscription_queues AS q (subscription, due_at) \
+                 SELECT DISTINCT subscription, now() FROM told ORDER BY subscription \
+                 ON CONFLICT (subscription) DO UPDATE SET due_at = GREATEST(now(), q.open_until) \
+                 WHERE q.due_at IS NULL OR q.due_at > now()"
+            ));
+            statements.push(format!("DELETE FROM outbox WHERE position IN ({positions})"));
+        }
+        if wake_all {
+            statements.push(format!(
+                "INSERT INTO subscription_queues AS q (subscription, due_at) SELECT s.id, now() FROM subscriptions s \
+                 LEFT JOIN subscription_queues old ON old.subscription = s.id \
+                 WHERE old.due_at IS NULL AND {OUGHT_TO_BE_SERVED} ORDER BY s.id \
+                 ON CONFLICT (subscription) DO UPDATE SET due_at = GREATEST(now(), q.open_until) WHERE q.due_at IS NULL"
+            ));
+        }
+        if !statements.is_empty() {
+            self.batch(PUBLISHING, &statements.join("; "))?;
+        }
+        Ok(rows.len())
+    }
+
+    fn settling(&self, settlement: &Settlement<'_>) -> String {
+        let Settlement { by, lease, host, tries, failures, open_for, state, idle, in_order, .. } = settlement;
+        let (subscription, by) = (literal::uuid(settlement.subscription), literal::uuid(*by));
+        let mut statements = vec![format!(
+            "SELECT coalesce(leased_by = {by}, false) FROM subscription_queues WHERE subscription = {subscription} FOR UPDATE"
+        )];
+        let mut done = Vec::new();
+        for one in tries.iter() {
+            let Some(position) = one.position else { continue };
+            let (status, outcome) = (literal::optional_number(one.status), literal::text(&one.outcome));
+            let next_at = match one.next {
+                Next::Again(wait) => later(self, wait),
+                Next::Done | Next::GivenUp => literal::null(),
+            };
+            statements.push(format!(
+                "INSERT INTO notification_attempts (subscription, event, started_at, host, milliseconds, status, outcome, response, \
+                 next_at) VALUES ({subscription}, {position}, ('1970-01-01 00:00:00+00'::timestamptz + {} * interval '1 microsecond'), \
+                 {}, {}, {status}, {outcome}, {}, {next_at}) ON CONFLICT DO NOTHING",
+                one.started_at,
+                literal::text(host),
+                i32::try_from(one.took.as_millis()).unwrap_or(i32::MAX),
+                literal::optional_text(one.response.as_deref()),
+            ));
+            let failed_at = match one.next {
+                Next::Done => {
+                    done.push(position.to_string());
+                    continue;
+                }
+                Next::Again(_) => "NULL",
+                Next::GivenUp => "now()",
+            };
+            statements.push(format!(
+                "UPDATE notifications SET tries = tries + 1, due_at = {next_at}, last_status = {status}, last_error = {outcome}, \
+                 failed_at = {failed_at} WHERE subscription = {subscription} AND event = {position}"
+            ));
+        }
+        if !done.is_empty() {
+            let done = done.join(", ");
+            statements
+                .push(format!("DELETE FROM notifications WHERE subscription = {subscription} AND event IN ({done})"));
+        }
+        if let Some((state, reason)) = state {
+            statements.push(format!(
+                "UPDATE subscriptions SET state = {}, state_reason = {}, updated_at = now() \
+                 WHERE id = {subscription} AND state IN ('unverified', 'active')",
+                literal::text(state),
+                literal::optional_text(*reason)
+            ));
+        }
+        let pending = format!("FROM notifications WHERE subscription = {subscription} AND due_at IS NOT NULL");
+        let next = if *in_order {
+            format!("(SELECT due_at {pending} ORDER BY event LIMIT 1)")
+        } else {
+            format!("(SELECT min(due_at) {pending})")
+        };
+        let open_until = open_for.map_or_else(literal::null, |wait| later(self, wait));
+        let due_at = match (idle, open_for) {
+            (true, _) => literal::null(),
+            (false, None) => next,
+            (false, Some(_)) => format!("GREATEST({next}, {open_until})"),
+        };
+        let (leased_by, leased_until) =
+            lease.map_or_else(|| (literal::null(), literal::null()), |lease| (by.clone(), later(self, lease)));
+        let failing_since = if *failures == 0 { "NULL" } else { "coalesce(failing_since, now())" };
+        let seen = super::last_seen(tries, "now()", literal::text);
+        statements.push(format!(
+            "UPDATE subscription_queues SET due_at = {due_at}, leased_by = {leased_by}, leased_until = {leased_until}, \
+             failures = {failures}, failing_since = {failing_since}, open_until = {open_until}{seen} \
+             WHERE subscription = {subscription} AND leased_by = {by}"
+        ));
+        statements.join("; ")
+    }
+}

@@ -1,0 +1,53 @@
+//! `check`: each of the database's servers, where there are several.
+
+use super::database;
+use crate::base::deadline::Deadline;
+use crate::ledger::Finding;
+use crate::ledger::check::{bad, good, warning};
+use crate::site::Site;
+
+/// Whether each can be used, and whether one at most takes writes.
+pub(super) fn look(site: &Site, deadline: Deadline) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = seen_file(site).into_iter().collect();
+    if site.config().is_none_or(|config| config.database.addresses.len() < 2) {
+        return findings;
+    }
+    let mut primaries: Vec<(String, String)> = Vec::new();
+    for (name, opened) in site.open_each_database(deadline) {
+        let what = format!("server {name}");
+        let asked = opened.and_then(|mut database| Ok((database.is_read_only()?, database.server()?)));
+        findings.push(match asked {
+            Ok((true, _)) => good(what, "takes no writes: passed over for as long as that is so"),
+            Ok((false, server)) => {
+                primaries.push((name, server));
+                good(what, "takes writes")
+            }
+            Err(error) if error.may_pass() => {
+                let mend = "deliveries pass it over; if it is to take over one day, see to it";
+                warning(what, error.to_string(), mend)
+            }
+            Err(error) => database::failed(&what, &error),
+        });
+    }
+    if let [(first, server), rest @ ..] = &primaries[..]
+        && let Some((other, _)) = rest.iter().find(|(_, other)| other != server)
+    {
+        let mend = "stop the one that was primary before (docs/hosts.md, \"Two primaries\"): a lock on one excludes nobody who asks \
+                    the other, and deliveries use the first of the list";
+        findings.push(bad("one primary", format!("{first} and {other} both take writes"), mend));
+    }
+    findings
+}
+
+/// Whether there is a folder for it.
+fn seen_file(site: &Site) -> Option<Finding> {
+    let file = site.config()?.database.seen_file.as_deref()?;
+    let (what, told) = ("database.seen_file", file.display().to_string());
+    Some(match file.parent() {
+        Some(folder) if folder.is_dir() => good(what, told),
+        _ => {
+            let mend = "make its folder, and give it to who delivers: until then a former primary is not told from the new one";
+            warning(what, format!("{told}: its folder is not there"), mend)
+        }
+    })
+}

@@ -1,0 +1,234 @@
+//! The database: which one, its roles and their rights, and the configuration files that name it.
+
+use super::{Answers, Passwords, Server, Unusable};
+use std::str::FromStr;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Engine {
+    Postgres,
+    /// MariaDB, too.
+    Mysql,
+}
+
+/// `postgresql://db.axial.net/maildrop`: which database, on which server, and the role of deliveries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DatabaseUrl {
+    pub engine: Engine,
+    /// The program by which people speak to it.
+    pub client: &'static str,
+    pub server: Server,
+    pub database: String,
+    /// The role of deliveries; the names of the others begin with it.
+    pub role: String,
+}
+
+impl FromStr for DatabaseUrl {
+    type Err = Unusable;
+
+    fn from_str(text: &str) -> Result<Self, Unusable> {
+        let (scheme, rest) = text.split_once("://").ok_or(Unusable(
+            "this is no database: postgresql://db.axial.net/maildrop, or mysql://db.axial.net/maildrop",
+        ))?;
+        let (engine, client) = match scheme {
+            "postgresql" | "postgres" => (Engine::Postgres, "psql"),
+            "mysql" => (Engine::Mysql, "mysql"),
+            "mariadb" => (Engine::Mysql, "mariadb"),
+            _ => return Err(Unusable("the database is postgresql://, mysql:// or mariadb://")),
+        };
+        let (authority, database) = rest.split_once('/').unwrap_or((rest, "maildrop"));
+        let (role, server) = authority.rsplit_once('@').unwrap_or(("maildrop", authority));
+        if role.contains(':') {
+            return Err(Unusable("no password belongs here: new ones are made"));
+        }
+        // Without quotation marks in SQL, and for MySQL no longer than 32 with an ending.
+        let is_name = |name: &str| {
+            name.starts_with(|c: char| c.is_ascii_lowercase())
+                && name.len() <= 22
+                && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+        };
+        if !is_name(role) || !is_name(database) {
+            return Err(Unusable(
+                "the names of the role and of the database are a to z, 0 to 9 and _, up to 22 of them",
+            ));
+        }
+        let server =
+            server.parse().map_err(|_| Unusable("there is no server between :// and the name of the database"))?;
+        Ok(Self { engine, server, client, database: database.to_owned(), role: role.to_owned() })
+    }
+}
+
+/// Whose configuration it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Deliveries,
+    People,
+    Owner,
+}
+
+impl DatabaseUrl {
+    pub(super) fn operator(&self) -> String {
+        format!("{}_operator", self.role)
+    }
+
+    pub(super) fn owner(&self) -> String {
+        format!("{}_owner", self.role)
+    }
+
+    pub(super) fn maps(&self) -> String {
+        format!("{}_postfix", self.role)
+    }
+
+    /// An account of MySQL's.
+    fn account(name: &str) -> String {
+        format!("'{name}'@'%'")
+    }
+}
+
+/// A configuration file.
+pub(super) fn configuration(answers: &Answers, role: Role) -> String {
+    let url = &answers.database;
+    let (about, user, password, rest) = match role {
+        Role::Deliveries => ("Deliveries.", url.role.clone(), "database", String::new()),
+        Role::People => {
+            let rest = "\n# What `prune` forgets, if it is told no ages.\n[retention]\nattempts_older_than = \"30d\"\n\
+                        sources_older_than = \"7d\"\nmessages_older_than = \"400d\"\nevents_older_than = \"30d\"\n";
+            (
+                "People who look after deliveries; the same but for the role.",
+                url.operator(),
+                "operator",
+                rest.to_owned(),
+            )
+        }
+        Role::Owner => {
+            ("For `maildrop_command migrate`; the same but for the role.", url.owner(), "owner", String::new())
+        }
+    };
+    let engine = match url.engine {
+        Engine::Postgres => "postgresql",
+        Engine::Mysql => "mysql",
+    };
+    format!(
+        "# {about} Every other key has a default that will do: config.example.toml has them all.\n\
+         [database]\n\
+         engine = \"{engine}\"\n\
+         {server}database = \"{database}\"\n\
+         user = \"{user}\"\n\
+         password_file = \"/etc/maildrop_command/{password}.password\"\n\
+         \n\
+         [imap]\n\
+         {imap}user = \"maildrop\"\n\
+         password_file = \"/etc/maildrop_command/imap.password\"\n\
+         \n\
+         [sent]\n\
+         # Who is the author: a SASL login whose envelope sender is the From address, or dmarc=pass in an Authentication-Results by\n\
+         # this name, which your own filter writes.\n\
+         trust = \"authenticated\"\n\
+         authserv_id = \"{authserv_id}\"\n{rest}",
+        server = url.server.keys(),
+        database = url.database,
+        imap = answers.imap.keys(),
+        authserv_id = answers.authserv_id,
+    )
+}
+
+/// The roles and the database, for an administrator of the server.
+pub(super) fn roles(answers: &Answers, passwords: &Passwords) -> String {
+    let url = &answers.database;
+    let accounts = [
+        (url.owner(), &passwords.owner, "the owner of the tables, for `migrate`"),
+        (url.role.clone(), &passwords.database, "deliveries"),
+        (url.operator(), &passwords.operator, "people who look after them"),
+        (url.maps(), &passwords.maps, "Postfix, to ask who lives here"),
+    ];
+    let mut sql = String::from("-- As an administrator of the database server, once.\n\n");
+    for (name, password, about) in accounts {
+        let password = password.expose();
+        sql += &match url.engine {
+            Engine::Postgres => format!("-- {about}\nCREATE ROLE {name} LOGIN PASSWORD '{password}';\n"),
+            Engine::Mysql => {
+                let tls = if url.server.is_on_this_machine() { "" } else { " REQUIRE SSL" };
+                format!("-- {about}\nCREATE USER {} IDENTIFIED BY '{password}'{tls};\n", DatabaseUrl::account(&name))
+            }
+        };
+    }
+    let (database, owner) = (&url.database, url.owner());
+    sql += "\n";
+    sql += &match url.engine {
+        Engine::Postgres => format!("CREATE DATABASE {database} OWNER {owner} ENCODING 'UTF8' TEMPLATE template0;\n"),
+        Engine::Mysql => format!(
+            "CREATE DATABASE {database};\nGRANT ALL PRIVILEGES ON {database}.* TO {};\n",
+            DatabaseUrl::account(&owner)
+        ),
+    };
+    sql
+}
+
+/// From the first statement on: what stands above it says how to run the file by itself.
+fn statements(sql: &str) -> &str {
+    sql.find("\nGRANT").map_or(sql, |at| &sql[at + 1..])
+}
+
+/// What each role may do.
+pub(super) fn rights(url: &DatabaseUrl) -> String {
+    let (database, role, operator, maps) = (&url.database, &url.role, url.operator(), url.maps());
+    let heading = |whose: &str| format!("-- {whose}\n\n");
+    let mut sql = String::from(
+        "-- As an administrator of the database server, after `migrate`; and again when notes of an upgrade say so.\n\n",
+    );
+    match url.engine {
+        Engine::Postgres => {
+            let deliveries = statements(include_str!("../../../sql/postgres/grants.sql"));
+            let people = statements(include_str!("../../../sql/postgres/grants-operator.sql"));
+            sql += &(heading("Deliveries") + &deliveries.replace(":\"role\"", role));
+            sql += &("\n".to_owned()
+                + &heading("People who look after them")
+                + &deliveries.replace(":\"role\"", &operator));
+            sql += &("\n".to_owned() + &people.replace(":\"role\"", &operator));
+            sql += &("\n".to_owned() + &heading("Postfix") + &format!("GRANT SELECT ON addresses TO {maps};\n"));
+        }
+        Engine::Mysql => {
+            let ours = |sql: &str| {
+                statements(sql)
+                    .replace(" maildrop.", &format!(" {database}."))
+                    .replace("'maildrop'@'%'", &DatabaseUrl::account(role))
+                    .replace("'maildrop_operator'@'%'", &DatabaseUrl::account(&operator))
+            };
+            sql += &(heading("Deliveries") + &ours(include_str!("../../../sql/mysql/grants.sql")));
+            sql += &("\n".to_owned() + &heading("People who look after them"));
+            sql += &ours(include_str!("../../../sql/mysql/grants-operator.sql"));
+            let postfix = format!("GRANT SELECT ON {database}.addresses TO {};\n", DatabaseUrl::account(&maps));
+            sql += &("\n".to_owned() + &heading("Postfix") + &postfix);
+        }
+    }
+    sql
+}
+
+/// The way back.
+pub(super) fn take_back(url: &DatabaseUrl) -> String {
+    let roles = [url.role.clone(), url.operator(), url.maps(), url.owner()];
+    let mut sql = String::from(
+        "-- As an administrator of the database server, once nothing is delivered any more. THE LEDGER IS GONE AFTER THIS: what Postfix\n\
+         -- or anybody brings again is delivered again.\n\n",
+    );
+    sql += &format!("DROP DATABASE {};\n", url.database);
+    for role in roles {
+        sql += &match url.engine {
+            Engine::Postgres => format!("DROP ROLE {role};\n"),
+            Engine::Mysql => format!("DROP USER {};\n", DatabaseUrl::account(&role)),
+        };
+    }
+    sql
+}
+
+/// Who lives here: an example, and nobody.
+pub(super) fn addresses(answers: &Answers) -> String {
+    let domain = answers.domain();
+    format!(
+        "-- Who lives here, in lower case; `imap_user` is the name by which the mailbox store knows them. Write them all, before\n\
+         -- Postfix is told: it refuses whoever is missing.\n\
+         --\n\
+         -- INSERT INTO addresses (address, imap_user) VALUES\n\
+         --     ('scuba@{domain}', 'scuba'),\n\
+         --     ('doug@{domain}', 'doug');\n"
+    )
+}

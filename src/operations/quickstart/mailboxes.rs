@@ -1,0 +1,101 @@
+//! The account on the mailbox store, in the words of that store.
+
+use super::{Answers, Passwords};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::ValueEnum;
+use sha2::{Digest, Sha512};
+
+/// The mailbox store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MailboxStore {
+    /// Dovecot 2.4, as in Debian 13.
+    Dovecot,
+    /// Dovecot 2.3, as in Debian 12.
+    #[value(name = "dovecot-2.3")]
+    Dovecot23,
+    Cyrus,
+}
+
+const DOVECOT: &str = "\
+# /etc/dovecot/conf.d/00-maildrop.conf: an account that may deliver to everybody (Dovecot 2.4). It is read before every other file of
+# that folder, since a master user has to be looked up before the users themselves.
+passdb maildrop {
+  driver = passwd-file
+  master = yes
+  passwd_file_path = /etc/dovecot/maildrop-masters
+  # Only for users who exist.
+  result_success = continue
+  fields {
+    userdb_acl_user = maildrop
+  }
+}
+# What the account may do in a mailbox, and no more. Where a file read later sets mail_plugins, name acl there as well.
+mail_plugins {
+  acl = yes
+}
+acl_driver = vfile
+acl_globals_only = yes
+# Or it could create no mailbox at the top.
+acl_defaults_from_inbox = yes
+acl user=maildrop {
+  # lookup, read, insert: to deliver, and to find again what an attempt that died has delivered
+  # create: Sent, the first time. write-seen: Sent is read. write-deleted, expunge: to take out a copy too many
+  rights = lrikste
+}
+protocol imap {
+  # All recipients of one message, on one host, log in for the same sender: as many as Postfix starts processes (maxproc).
+  mail_max_userip_connections = 50
+}
+";
+
+const DOVECOT_23: &str = "\
+# /etc/dovecot/conf.d/00-maildrop.conf: an account that may deliver to everybody (Dovecot 2.3). It is read before every other file of
+# that folder, since a master user has to be looked up before the users themselves.
+passdb {
+  driver = passwd-file
+  master = yes
+  args = /etc/dovecot/maildrop-masters
+  # Only for users who exist.
+  result_success = continue
+}
+protocol imap {
+  # All recipients of one message, on one host, log in for the same sender: as many as Postfix starts processes (maxproc).
+  mail_max_userip_connections = 50
+}
+";
+
+const CYRUS: &str = "\
+# For /etc/imapd.conf. The account may log in for others, and is none of `admins`, who may do anything to any mailbox. Name it beside
+# those that are there.
+proxyservers: maildrop
+# The name for whom it acts comes by SASL PLAIN, which is offered once the connection is encrypted.
+sasl_mech_list: PLAIN
+";
+
+/// The password as Dovecot stores it: salted, and of 24 random bytes, which no list of passwords has.
+pub(super) fn hash(password: &str, salt: &[u8]) -> String {
+    let digest = Sha512::new().chain_update(password).chain_update(salt).finalize();
+    format!("{{SSHA512}}{}", STANDARD.encode([digest.as_slice(), salt].concat()))
+}
+
+/// Their paths, what they are for, and their texts.
+pub(super) fn files(answers: &Answers, passwords: &Passwords) -> Vec<(&'static str, &'static str, String)> {
+    let configuration = match answers.store {
+        MailboxStore::Dovecot => DOVECOT,
+        MailboxStore::Dovecot23 => DOVECOT_23,
+        MailboxStore::Cyrus => {
+            return vec![("cyrus/imapd.conf.maildrop", "lines for Cyrus's configuration", CYRUS.into())];
+        }
+    };
+    let addresses: Vec<String> = answers.mail_hosts.iter().map(ToString::to_string).collect();
+    let account = format!(
+        "maildrop:{}::::::allow_nets={}\n",
+        hash(passwords.imap.expose(), &passwords.salt),
+        addresses.join(",")
+    );
+    vec![
+        ("dovecot/00-maildrop.conf", "Dovecot's configuration of the account", configuration.into()),
+        ("dovecot/maildrop-masters", "the account, and from where it may log in", account),
+    ]
+}

@@ -1,0 +1,190 @@
+//! The files that a site needs to go live, made of a few answers: configuration, database, mailbox store, Postfix, and the page
+//! that says in which order. They are texts; whoever asked for them writes them, and nothing on the system is changed.
+
+mod database;
+mod mailboxes;
+mod page;
+mod postfix;
+
+use crate::base::secret::Secret;
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+pub(crate) use database::{DatabaseUrl, Engine};
+pub(crate) use mailboxes::MailboxStore;
+
+/// What only the site can say. All of it is checked: it gets into SQL, patterns and configuration files.
+#[derive(Clone, Debug)]
+pub(crate) struct Answers {
+    /// The domains whose mail comes here, in lower case; at least one.
+    pub domains: Vec<Domain>,
+    pub database: DatabaseUrl,
+    pub imap: Server,
+    pub store: MailboxStore,
+    /// The name by which the site's own filter writes Authentication-Results (RFC 8601).
+    pub authserv_id: Domain,
+    /// The addresses of the mail hosts, as the mailbox store sees them.
+    pub mail_hosts: Vec<IpAddr>,
+    /// Whether the mail hosts were named, and not guessed.
+    pub mail_hosts_are_named: bool,
+}
+
+impl Answers {
+    fn domain(&self) -> &str {
+        &self.domains[0].0
+    }
+}
+
+/// The passwords of the accounts, and what the hash of one of them is salted with.
+#[derive(Debug)]
+pub(crate) struct Passwords {
+    /// The role of deliveries.
+    pub database: Secret,
+    /// The role of people who look after deliveries.
+    pub operator: Secret,
+    /// The role that the tables belong to.
+    pub owner: Secret,
+    /// The role by which Postfix asks who lives here.
+    pub maps: Secret,
+    pub imap: Secret,
+    /// Random bytes.
+    pub salt: [u8; 16],
+}
+
+/// A file to be written.
+#[derive(Debug)]
+pub(crate) struct File {
+    /// Its path below the folder.
+    pub path: &'static str,
+    /// What it is for, in a few words.
+    pub about: &'static str,
+    pub text: String,
+}
+
+/// All files, the page first. Whatever has a password in it is as secret as the others: each is to be written with mode 0600.
+pub(crate) fn files(answers: &Answers, passwords: &Passwords) -> Vec<File> {
+    let file = |path, about, text| File { path, about, text };
+    let password = |secret: &Secret| format!("{}\n", secret.expose());
+    let mut files = vec![
+        file("GOING-LIVE.md", "the commands, one after the other, with the way back: read this", page::page(answers)),
+        file("config.toml", "deliveries", database::configuration(answers, database::Role::Deliveries)),
+        file(
+            "operator.toml",
+            "people: trace, stats, replay, prune",
+            database::configuration(answers, database::Role::People),
+        ),
+        file("migrate.toml", "`migrate` alone", database::configuration(answers, database::Role::Owner)),
+        file("database.password", "the role of deliveries", password(&passwords.database)),
+        file("operator.password", "the role of people", password(&passwords.operator)),
+        file("owner.password", "the owner of the tables", password(&passwords.owner)),
+        file("imap.password", "the account on the mailbox store", password(&passwords.imap)),
+        file("database.sql", "the roles, and the database", database::roles(answers, passwords)),
+        file("rights.sql", "what each role may do, once there are tables", database::rights(&answers.database)),
+        file(
+            "take-back.sql",
+            "the way back: removes the database and its roles",
+            database::take_back(&answers.database),
+        ),
+        file("addresses.sql", "who lives here: yours to write", database::addresses(answers)),
+        file("postfix/main.cf.maildrop", "Postfix's settings", postfix::main_cf(answers)),
+        file("postfix/main.cf.maildropd", "the same for the service", postfix::MAIN_CF_SERVICE.into()),
+        file("postfix/master.cf.maildrop", "Postfix's transport: a process per recipient", postfix::MASTER_CF.into()),
+        file("postfix/master.cf.maildropd", "Postfix's transport: the service", postfix::MASTER_CF_SERVICE.into()),
+        file("postfix/maildrop-header-checks", "no strangers with our authserv-id", postfix::header_checks(answers)),
+        file("postfix/maildrop-recipients.cf", "the map of who lives here", postfix::recipients(answers, passwords)),
+        file("systemd/maildropd.service", "the service's unit; the package has it", postfix::UNIT.into()),
+        file("systemd/maildropd.socket", "its socket; the package has it", postfix::SOCKET.into()),
+    ];
+    files.extend(mailboxes::files(answers, passwords).into_iter().map(|(path, about, text)| file(path, about, text)));
+    files
+}
+
+/// Why an answer cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unusable(&'static str);
+
+/// A domain, in lower case: letters and digits of any script, hyphens and dots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Domain(String);
+
+impl FromStr for Domain {
+    type Err = Unusable;
+
+    fn from_str(text: &str) -> Result<Self, Unusable> {
+        let text = text.to_lowercase();
+        let is_label = |label: &str| {
+            !label.is_empty()
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+                && label.chars().all(|c| c.is_alphanumeric() || c == '-')
+        };
+        if text.split('.').all(is_label) {
+            Ok(Self(text))
+        } else {
+            Err(Unusable("this is no domain: mail.axial.net is"))
+        }
+    }
+}
+
+impl fmt::Display for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A server: a name or an address, and its port if that is another than usual.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Server {
+    pub host: String,
+    pub port: Option<u16>,
+}
+
+impl FromStr for Server {
+    type Err = Unusable;
+
+    /// `imap.axial.net`, `imap.axial.net:1993`, `192.0.2.25`, `[2001:db8::25]:993`.
+    fn from_str(text: &str) -> Result<Self, Unusable> {
+        const WRONG: Unusable =
+            Unusable("this is no server: imap.axial.net, or imap.axial.net:1993, or [2001:db8::25]:993");
+        let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((address, _)) if address.parse::<std::net::Ipv6Addr>().is_err() => return Err(WRONG),
+            Some((address, "")) => (address, None),
+            Some((address, rest)) => (address, Some(rest.strip_prefix(':').ok_or(WRONG)?)),
+            None => text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port))),
+        };
+        let named = || host.parse::<Domain>().is_ok() && host.is_ascii();
+        if !(named() || host.parse::<IpAddr>().is_ok()) {
+            return Err(WRONG);
+        }
+        let port = match port.map(str::parse) {
+            None => None,
+            Some(Ok(port)) if port > 0 => Some(port),
+            Some(_) => return Err(WRONG),
+        };
+        Ok(Self { host: host.to_owned(), port })
+    }
+}
+
+impl Server {
+    fn is_on_this_machine(&self) -> bool {
+        self.host.eq_ignore_ascii_case("localhost")
+            || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+
+    /// The key `host`, and `port` where there is one.
+    fn keys(&self) -> String {
+        let port = self.port.map(|port| format!("port = {port}\n")).unwrap_or_default();
+        format!("host = \"{}\"\n{port}", self.host)
+    }
+
+    /// As in a URL, or a map of Postfix's.
+    fn with_port(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        self.port.map_or_else(|| host.clone(), |port| format!("{host}:{port}"))
+    }
+}
+
+#[cfg(test)]
+mod tests;

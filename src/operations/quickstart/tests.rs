@@ -1,0 +1,184 @@
+use super::*;
+use crate::config::Config;
+use std::path::Path;
+
+fn answers(database: &str, imap: &str, store: MailboxStore) -> Answers {
+    Answers {
+        domains: vec!["mail.example.org".parse().unwrap(), "example.net".parse().unwrap()],
+        database: database.parse().unwrap(),
+        imap: imap.parse().unwrap(),
+        store,
+        authserv_id: "mx.example.org".parse().unwrap(),
+        mail_hosts: vec!["198.51.100.7".parse().unwrap()],
+        mail_hosts_are_named: false,
+    }
+}
+
+fn passwords() -> Passwords {
+    let secret = |text: &str| Secret::new(text.to_owned());
+    Passwords {
+        database: secret("of-deliveries"),
+        operator: secret("of-people"),
+        owner: secret("of-the-owner"),
+        maps: secret("of-postfix"),
+        imap: secret("of-imap"),
+        salt: *b"0123456789abcdef",
+    }
+}
+
+fn all() -> Vec<(String, Vec<File>)> {
+    let mut all = Vec::new();
+    for database in [
+        "postgresql://db.example.org/mail",
+        "mysql://drop@localhost:3307/mail",
+        "mysql://192.0.2.3",
+        "postgresql://[::1]/m",
+    ] {
+        for store in [MailboxStore::Dovecot, MailboxStore::Dovecot23, MailboxStore::Cyrus] {
+            let files = files(&answers(database, "imap.example.org", store), &passwords());
+            all.push((format!("{database} {store:?}"), files));
+        }
+    }
+    all
+}
+
+fn text<'a>(files: &'a [File], path: &str) -> &'a str {
+    &files.iter().find(|file| file.path == path).unwrap_or_else(|| panic!("no {path}")).text
+}
+
+#[test]
+fn no_value_of_the_examples_is_left_and_none_is_left_out() {
+    for (whose, files) in all() {
+        for file in &files {
+            assert!(file.text.ends_with('\n'), "{whose} {}", file.path);
+            for example in
+                ["axial", "PASSWORD@", "= PASSWORD", "postfix_maps", ":\"role\"", "Put your own", "{{", "}}}}"]
+            {
+                let found = file.text.lines().find(|line| line.contains(example));
+                assert_eq!(found, None, "{whose} {}", file.path);
+            }
+            // Alone in its file, or where the account is made, or in the map that Postfix asks by.
+            for password in ["of-deliveries", "of-people", "of-the-owner", "of-postfix", "of-imap"] {
+                let wanted = file.path.ends_with(".password")
+                    || ["database.sql", "postfix/maildrop-recipients.cf"].contains(&file.path);
+                assert!(wanted || !file.text.contains(password), "{whose} {}", file.path);
+            }
+        }
+        let paths: std::collections::BTreeSet<_> = files.iter().map(|file| file.path).collect();
+        assert_eq!(paths.len(), files.len(), "{whose}");
+        // Each file that the page's commands name is there.
+        let page = text(&files, "GOING-LIVE.md");
+        for word in page.split_whitespace().map(|word| word.trim_matches(['`', '<', ':', ';', ',', '.'])) {
+            let ours =
+                ["postfix/mai", "postfix/mas", "dovecot/", "cyrus/"].iter().any(|folder| word.starts_with(folder));
+            assert!(!ours || word.ends_with('/') || files.iter().any(|file| file.path == word), "{whose}: {word}");
+        }
+    }
+}
+
+#[test]
+fn each_configuration_can_be_read_and_names_its_own_role() {
+    for (whose, files) in all() {
+        for (file, ending) in [("config.toml", ""), ("operator.toml", "_operator"), ("migrate.toml", "_owner")] {
+            let config = Config::parse(Path::new(file), text(&files, file), None)
+                .unwrap_or_else(|error| panic!("{whose}: {error}"));
+            let user = &config.database.user;
+            assert!(
+                user.ends_with(ending) && (user.starts_with("maildrop") || user.starts_with("drop")),
+                "{whose}: {user}"
+            );
+            assert_eq!(config.sent.authserv_id.as_deref(), Some("mx.example.org"), "{whose}");
+        }
+    }
+}
+
+#[test]
+fn each_role_has_its_rights_in_the_words_of_its_engine() {
+    let of = |database| files(&answers(database, "imap.example.org", MailboxStore::Cyrus), &passwords());
+    let postgres = of("postgresql://drop@db.example.org/mail");
+    assert!(text(&postgres, "database.sql").contains("CREATE ROLE drop_operator LOGIN PASSWORD 'of-people';"));
+    let rights = text(&postgres, "rights.sql");
+    for wanted in [
+        "GRANT SELECT, INSERT ON attempts, messages, copies TO drop;",
+        "GRANT SELECT, INSERT ON attempts, messages, copies TO drop_operator;",
+        "GRANT pg_read_all_stats TO drop_operator;",
+        "GRANT SELECT ON addresses TO drop_postfix;",
+    ] {
+        assert!(rights.contains(wanted), "{wanted}");
+    }
+    let mysql = of("mysql://drop@db.example.org/mail");
+    assert!(text(&mysql, "database.sql").contains("CREATE USER 'drop'@'%' IDENTIFIED BY 'of-deliveries' REQUIRE SSL;"));
+    assert!(!text(&of("mysql://localhost"), "database.sql").contains("SSL"));
+    let rights = text(&mysql, "rights.sql");
+    for wanted in [
+        "GRANT SELECT, INSERT, UPDATE ON mail.attempts TO 'drop'@'%';",
+        "GRANT SELECT ON mail.* TO 'drop_operator'@'%';",
+        "GRANT SELECT ON mail.addresses TO 'drop_postfix'@'%';",
+    ] {
+        assert!(rights.contains(wanted), "{wanted}");
+    }
+    assert!(!rights.contains("maildrop."), "{rights}");
+}
+
+#[test]
+fn postfix_asks_the_database_that_was_named() {
+    let map = |database| {
+        let files = files(&answers(database, "imap.example.org", MailboxStore::Dovecot), &passwords());
+        let lines = text(&files, "postfix/maildrop-recipients.cf").lines().filter(|line| !line.starts_with(['#', 'q']));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(
+        map("postgresql://db.example.org:5433/mail"),
+        "hosts = postgresql://maildrop_postfix:of-postfix@db.example.org:5433/mail?sslmode=verify-full&\
+         sslrootcert=/etc/ssl/certs/ca-certificates.crt&connect_timeout=5\ndbname = mail"
+    );
+    assert_eq!(
+        map("mysql://localhost/mail"),
+        "hosts = 127.0.0.1\nuser = maildrop_postfix\npassword = of-postfix\ndbname = mail"
+    );
+    let files = files(&answers("mysql://db.example.org", "imap.example.org", MailboxStore::Dovecot), &passwords());
+    let main = text(&files, "postfix/main.cf.maildrop");
+    assert!(main.contains("\nvirtual_mailbox_domains = mail.example.org example.net\n"), "{main}");
+    assert!(main.contains("\nvirtual_mailbox_maps = proxy:mysql:/etc/postfix/maildrop-recipients.cf\n"), "{main}");
+    assert!(!main.contains("virtual_transport"), "{main}");
+    assert!(text(&files, "postfix/maildrop-header-checks").contains(".*mx\\.example\\.org/  IGNORE"));
+}
+
+/// `doveadm pw -t '{SSHA512}…' -p secret` says "verified" of it (Dovecot 2.3 and 2.4).
+#[test]
+fn the_password_is_stored_as_dovecot_reads_it() {
+    assert_eq!(
+        mailboxes::hash("secret", b"salt"),
+        "{SSHA512}E491yrR9AdCoE7rbOPYS3EZgSuZpVE65AD9xko08s6floNesY/Zpe9zMVvLix4S2FiQSJ99RIkNvhHomNO9uL3NhbHQ="
+    );
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    for wrong in ["", ".", "a..b", "-a.org", "a b", "a/b", "$x", "a;b", "'"] {
+        assert!(wrong.parse::<Domain>().is_err(), "{wrong}");
+    }
+    assert_eq!("Mail.Example.ORG".parse::<Domain>().unwrap().to_string(), "mail.example.org");
+    for wrong in ["", "a:b", "a:0", "a:70000", "[a]", "[::1", "[::1]x", "a b", "a\"b", "::1:x"] {
+        assert!(wrong.parse::<Server>().is_err(), "{wrong}");
+    }
+    for (text, host, port) in
+        [("a", "a", None), ("a:1", "a", Some(1)), ("[::1]:2", "::1", Some(2)), ("192.0.2.1", "192.0.2.1", None)]
+    {
+        assert_eq!(text.parse(), Ok(Server { host: host.into(), port }), "{text}");
+    }
+    for wrong in [
+        "db.example.org",
+        "oracle://db/x",
+        "postgresql://",
+        "postgresql:///x",
+        "postgresql://u:secret@db/x",
+        "postgresql://db/X",
+        "postgresql://db/x;y",
+        "postgresql://a-b@db/x",
+        "mysql://db/x?y",
+        "mysql://db/abcdefghijklmnopqrstuvw",
+    ] {
+        assert!(wrong.parse::<DatabaseUrl>().is_err(), "{wrong}");
+    }
+}

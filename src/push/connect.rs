@@ -1,0 +1,182 @@
+//! A connection to a receiver: its host is looked up, each address is judged, and the very address that was judged is connected to.
+//!
+//! A name that leads to a public address when it is judged and to ours when it is connected to (DNS rebinding) would otherwise reach
+//! us. It is looked up once for each connection, and no connection is kept for long.
+
+use crate::webhook::{Callback, Rules};
+use rustls::pki_types::ServerName;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use url::Host;
+
+/// Asks for the addresses of a host. May take its time: it has a thread of its own.
+pub(super) type Resolve = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
+
+/// A connection, encrypted or not.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Opens connections.
+#[derive(Clone)]
+pub(super) struct Connector {
+    rules: Arc<Rules>,
+    tls: Arc<rustls::ClientConfig>,
+    resolve: Resolve,
+}
+
+/// By the system's resolver, and so by /etc/hosts and nsswitch.conf.
+pub(super) fn by_the_system() -> Resolve {
+    Arc::new(|host| Ok((host, 0).to_socket_addrs()?.map(|address| address.ip()).collect()))
+}
+
+impl Connector {
+    pub(super) fn new(rules: Rules, tls: &rustls::ClientConfig, resolve: Resolve) -> Self {
+        let mut tls = tls.clone();
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Self { rules: Arc::new(rules), tls: Arc::new(tls), resolve }
+    }
+
+    /// Connects. Says, too, whether the receiver is in a network of ours.
+    ///
+    /// # Errors
+    /// What the log and whoever made the subscription is told.
+    pub(super) async fn connect(&self, callback: &Callback) -> Result<(Box<dyn Stream>, bool), String> {
+        let addresses = self.addresses(callback).await?;
+        let (stream, at) = dial(&addresses).await.map_err(|error| format!("connecting: {error}"))?;
+        let ours = self.rules.allow_networks.iter().any(|network| network.contains(at.ip()));
+        if !callback.is_encrypted() {
+            return Ok((Box::new(stream), ours));
+        }
+        let name = match callback.host() {
+            Host::Domain(name) => ServerName::try_from(name.clone()).map_err(|_| "its host is no name for TLS")?,
+            Host::Ipv4(address) => ServerName::IpAddress(IpAddr::from(*address).into()),
+            Host::Ipv6(address) => ServerName::IpAddress(IpAddr::from(*address).into()),
+        };
+        let encrypted = TlsConnector::from(Arc::clone(&self.tls)).connect(name, stream).await;
+        Ok((Box::new(encrypted.map_err(|error| format!("TLS: {error}"))?), ours))
+    }
+
+    /// The addresses of a callback that may be called.
+    async fn addresses(&self, callback: &Callback) -> Result<Vec<SocketAddr>, String> {
+        let addresses = match callback.host() {
+            Host::Ipv4(address) => vec![IpAddr::from(*address)],
+            Host::Ipv6(address) => vec![IpAddr::from(*address)],
+            Host::Domain(name) => {
+                let (resolve, name) = (Arc::clone(&self.resolve), name.clone());
+                let asked = tokio::task::spawn_blocking(move || resolve(&name)).await;
+                asked
+                    .unwrap_or_else(|error| Err(io::Error::other(error)))
+                    .map_err(|error| format!("looking up its host: {error}"))?
+            }
+        };
+        let allowed =
+            callback.may_be_called_at(&addresses, &self.rules).map_err(|refused| format!("not called: {refused}"))?;
+        let of_others: Vec<_> =
+            allowed.into_iter().filter(|at| self.is_allowed(at.ip()) || !is_this_machine(at.ip())).collect();
+        if of_others.is_empty() {
+            Err("not called: this address is not of the public Internet".into())
+        } else {
+            Ok(of_others)
+        }
+    }
+
+    fn is_allowed(&self, address: IpAddr) -> bool {
+        self.rules.allow_networks.iter().any(|network| network.contains(address))
+    }
+}
+
+/// Whether a public address is this machine's own: a socket can be bound to such an address only.
+fn is_this_machine(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
+/// The first address that answers.
+async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
+    let mut last = io::Error::other("it has no address");
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok((stream, *address));
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::webhook::Refused;
+    use std::net::{Ipv4Addr, TcpListener};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn connector(rules: Rules, answers: Vec<Vec<IpAddr>>) -> (Connector, Arc<AtomicUsize>) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&asked);
+        let resolve: Resolve = Arc::new(move |_| {
+            let turn = counted.fetch_add(1, Ordering::SeqCst);
+            answers.get(turn).cloned().ok_or_else(|| io::Error::other("asked too often"))
+        });
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let tls = tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+        (Connector::new(rules, &tls, resolve), asked)
+    }
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    /// A service on this machine that must never be called.
+    fn canary() -> (TcpListener, u16) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        (listener, port)
+    }
+
+    #[test]
+    fn a_name_that_is_public_first_and_ours_then_reaches_nothing_of_ours() {
+        let (canary, port) = canary();
+        let (public, ours): (IpAddr, IpAddr) = ("93.184.216.34".parse().unwrap(), Ipv4Addr::LOCALHOST.into());
+        let rules = Rules { allow_http: true, allow_ports: vec![port], allow_networks: Vec::new() };
+        let callback = Callback::parse(&format!("http://rebinding.example:{port}/"), &rules).unwrap();
+        let (connector, asked) = connector(rules, vec![vec![public], vec![ours], vec![ours, public]]);
+        // What was judged is what is connected to: nobody asks again in between.
+        assert_eq!(run(connector.addresses(&callback)), Ok(vec![SocketAddr::new(public, port)]));
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        // The next connection looks it up, and judges it, anew.
+        let refused = run(connector.connect(&callback)).err();
+        assert_eq!(refused, Some(format!("not called: {}", Refused::Address)));
+        // And of several addresses only those that may be called are left.
+        assert_eq!(run(connector.addresses(&callback)), Ok(vec![SocketAddr::new(public, port)]));
+        assert!(canary.accept().is_err());
+    }
+
+    #[test]
+    fn a_name_of_this_machine_is_called_only_where_its_network_is_allowed() {
+        let (canary, port) = canary();
+        let rules = Rules { allow_http: true, allow_ports: vec![port], allow_networks: Vec::new() };
+        let callback = Callback::parse(&format!("http://localhost:{port}/"), &rules).unwrap();
+        let loopback = || vec![vec![Ipv4Addr::LOCALHOST.into()]];
+        let (strict, _) = connector(rules.clone(), loopback());
+        assert!(run(strict.connect(&callback)).is_err());
+        assert!(canary.accept().is_err());
+        let (lenient, _) = connector(Rules { allow_networks: vec!["127.0.0.1".parse().unwrap()], ..rules }, loopback());
+        let (_, ours) = run(lenient.connect(&callback)).ok().unwrap();
+        assert!(ours);
+        canary.accept().unwrap();
+    }
+
+    #[test]
+    fn this_machines_own_addresses_are_known() {
+        assert!(is_this_machine(Ipv4Addr::LOCALHOST.into()));
+        assert!(!is_this_machine("93.184.216.34".parse().unwrap()));
+    }
+}

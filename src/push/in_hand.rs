@@ -1,0 +1,377 @@
+//! A subscription that this process has leased: what is sent next, what an answer means, and how it is left. No input or output.
+//!
+//! | answer | notification | subscription |
+//! |---|---|---|
+//! | 2xx | done | no failures any more |
+//! | 410 | waits | disabled: the receiver wants no more |
+//! | 429, 502, 503, 504, or one with Retry-After | tried again by the schedule, not before Retry-After | rests as long |
+//! | any other, or none | tried again by the schedule; given up after its last wait | five failures in a row: rests by the schedule |
+//!
+//! One that rests is asked once when its rest is over: a receiver that is down costs a request for each step of the schedule, and not
+//! one for each event.
+
+use super::send::Sent;
+use crate::ledger::notifications::{Due, Leased, Next, SubscriptionState, Try};
+use crate::webhook::Schedule;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// After so many failures in a row nothing is sent but one try at a time.
+const FAILURES: u32 = 5;
+/// How much of an answer is kept, in bytes.
+const KEPT: usize = 1 << 10;
+
+/// One that is leased.
+#[derive(Debug)]
+pub(super) struct InHand {
+    pub(super) leased: Leased,
+    /// How many requests it may have at once here.
+    pub(super) allotment: usize,
+    pub(super) waiting: VecDeque<Due>,
+    /// What is asked now, by the event's position, with how often it has failed.
+    pub(super) in_flight: BTreeMap<i64, u32>,
+    /// What was answered, and is not written down yet.
+    pub(super) tries: Vec<Try>,
+    /// The challenge of the question that it is asked.
+    pub(super) challenge: Option<String>,
+    pub(super) failures: u32,
+    /// For how long nothing is sent to it at all.
+    pub(super) rests_for: Option<Duration>,
+    /// A new state, and why.
+    pub(super) state: Option<(&'static str, Option<String>)>,
+    /// Nothing is sent any more under this lease, and it is given back as soon as what is asked is answered.
+    pub(super) closing: bool,
+    /// Somebody else may have it by now.
+    pub(super) lost: bool,
+    /// The last read has brought all that was due.
+    pub(super) read_to_the_end: bool,
+    pub(super) since: Instant,
+    /// When the lease was last known to be ours.
+    pub(super) leased_at: Instant,
+    pub(super) settled_at: Instant,
+}
+
+impl InHand {
+    pub(super) fn new(leased: Leased, allotment: usize, now: Instant) -> Self {
+        Self {
+            failures: leased.failures,
+            closing: leased.state == SubscriptionState::Idle,
+            leased,
+            allotment,
+            waiting: VecDeque::new(),
+            in_flight: BTreeMap::new(),
+            tries: Vec::new(),
+            challenge: None,
+            rests_for: None,
+            state: None,
+            lost: false,
+            read_to_the_end: false,
+            since: now,
+            leased_at: now,
+            settled_at: now,
+        }
+    }
+
+    /// Whether its receiver has failed so often that it is asked once at a time.
+    pub(super) fn is_probed(&self) -> bool {
+        self.failures >= FAILURES
+    }
+
+    /// How many requests it may have now.
+    pub(super) fn limit(&self) -> usize {
+        if self.leased.in_order || self.is_probed() { 1 } else { self.allotment }
+    }
+
+    pub(super) fn requests(&self) -> usize {
+        self.in_flight.len() + usize::from(self.challenge.is_some())
+    }
+
+    /// What is sent next, if anything may be.
+    pub(super) fn next(&mut self) -> Option<Due> {
+        if self.closing
+            || self.lost
+            || self.leased.state != SubscriptionState::Active
+            || self.requests() >= self.limit()
+        {
+            return None;
+        }
+        let due = self.waiting.pop_front()?;
+        self.in_flight.insert(due.position, due.tries);
+        Some(due)
+    }
+
+    /// Nothing is sent any more.
+    pub(super) fn close(&mut self) {
+        self.closing = true;
+        self.waiting.clear();
+    }
+
+    /// Whether it can be given back.
+    pub(super) fn is_finished(&self) -> bool {
+        let done = self.closing || self.lost || (self.waiting.is_empty() && self.read_to_the_end);
+        done && self.requests() == 0
+    }
+
+    /// Whether more could be sent while answers are waited for.
+    pub(super) fn has_room(&self) -> bool {
+        !self.leased.in_order && self.waiting.is_empty() && (1..self.limit()).contains(&self.requests())
+    }
+
+    /// What there is to be told next has to be read.
+    pub(super) fn wants_more(&self) -> bool {
+        let may = !self.closing && !self.lost && !self.read_to_the_end;
+        // In order, the next one is known once the one before it is written down.
+        let settled = !self.leased.in_order || (self.tries.is_empty() && self.requests() == 0);
+        may && settled && self.leased.state == SubscriptionState::Active && self.waiting.len() < self.limit()
+    }
+
+    /// Takes an answer about an event.
+    pub(super) fn answered(&mut self, sent: Sent, position: i64, schedule: &Schedule, disable_after: Duration) {
+        let failed_before = self.in_flight.remove(&position).unwrap_or_default();
+        let mut seed = self.leased.subscription.as_bytes().to_vec();
+        seed.extend(position.to_be_bytes());
+        let next = if is_taken(&sent) {
+            self.failures = 0;
+            Next::Done
+        } else {
+            let asked = sent.answer.as_ref().ok().and_then(|answer| answer.retry_after);
+            self.failed(&sent, schedule, disable_after);
+            schedule.after(failed_before + 1, &seed, asked).map_or(Next::GivenUp, Next::Again)
+        };
+        let one = told(sent, Some(position), next);
+        self.tries.push(one);
+    }
+
+    /// Takes a failure: of a notification, or of the question.
+    pub(super) fn failed(&mut self, sent: &Sent, schedule: &Schedule, disable_after: Duration) {
+        self.failures = self.failures.saturating_add(1);
+        let (status, asked) = match &sent.answer {
+            Ok(answer) => (Some(answer.status), answer.retry_after),
+            Err(_) => (None, None),
+        };
+        let wants_rest = asked.is_some() || matches!(status, Some(429 | 502 | 503 | 504));
+        if self.is_probed() || wants_rest {
+            let steps = self.failures.saturating_sub(FAILURES - 1).max(1);
+            let rest = schedule.after_at_least(steps, self.leased.subscription.as_bytes(), asked);
+            self.rests_for = Some(self.rests_for.map_or(rest, |other| other.max(rest)));
+            self.close();
+        } else if self.leased.in_order {
+            // What comes after it waits for it.
+            self.close();
+        }
+        let failing_for = self.leased.failing_for + self.since.elapsed();
+        if status == Some(410) {
+            self.disable("the receiver answered 410: it wants no more".into());
+        } else if self.leased.failures > 0 && failing_for > disable_after {
+            let days = humantime::format_duration(Duration::from_secs(failing_for.as_secs()));
+            self.disable(format!("nothing was taken for {days}; the last answer: {}", outcome(sent)));
+        }
+    }
+
+    /// The callback has answered its question, or need not be asked.
+    pub(super) fn verified(&mut self) {
+        self.leased.state = SubscriptionState::Active;
+        self.state = Some(("active", None));
+        self.failures = 0;
+    }
+
+    /// It has not: it is asked again by the schedule, for as long as it may take.
+    pub(super) fn not_verified(&mut self, sent: &Sent, schedule: &Schedule, within: Duration) {
+        self.failures = self.failures.saturating_add(1);
+        let asked = sent.answer.as_ref().ok().and_then(|answer| answer.retry_after);
+        self.rests_for = Some(schedule.after_at_least(self.failures, self.leased.subscription.as_bytes(), asked));
+        self.close();
+        if self.leased.age > within {
+            self.disable("the callback has not answered its question within a day".into());
+        }
+    }
+
+    /// Somebody else may have it by now, where `lost`: nothing is sent any more.
+    pub(super) fn lose(&mut self, lost: bool) {
+        if lost {
+            self.lost = true;
+            self.waiting.clear();
+        }
+    }
+
+    pub(super) fn disable(&mut self, why: String) {
+        self.state = Some(("disabled", Some(why)));
+        self.close();
+    }
+}
+
+/// Whether the receiver has it.
+pub(super) fn is_taken(sent: &Sent) -> bool {
+    sent.answer.as_ref().is_ok_and(|answer| (200..300).contains(&answer.status))
+}
+
+/// What came of a try, in one line.
+pub(super) fn outcome(sent: &Sent) -> String {
+    match &sent.answer {
+        Ok(answer) if is_taken(sent) => format!("taken, {}", answer.status),
+        Ok(answer) => format!("answered {}", answer.status),
+        Err(problem) => problem.clone(),
+    }
+}
+
+fn told(sent: Sent, position: Option<i64>, next: Next) -> Try {
+    let outcome = outcome(&sent);
+    let answer = sent.answer.ok();
+    let shown = answer.as_ref().filter(|answer| !answer.is_ours && !answer.body.is_empty());
+    let response = shown.map(|answer| {
+        let beginning = answer.body.get(..KEPT).unwrap_or(&answer.body);
+        // Neither engine has a NUL in a text.
+        String::from_utf8_lossy(beginning).replace('\0', "\u{FFFD}")
+    });
+    Try {
+        position,
+        started_at: sent.started_at,
+        took: sent.took,
+        status: answer.map(|answer| answer.status),
+        outcome,
+        response,
+        next,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::send::Answer;
+    use super::*;
+    use uuid::Uuid;
+
+    const DAYS: Duration = Duration::from_hours(120);
+
+    fn leased(in_order: bool, failures: u32) -> Leased {
+        Leased {
+            subscription: Uuid::from_u128(1),
+            callback_url: "https://example.com/".into(),
+            full: false,
+            in_order,
+            max_in_flight: 3,
+            secret_generation: 1,
+            secret_age: None,
+            state: SubscriptionState::Active,
+            age: Duration::ZERO,
+            failures,
+            failing_for: Duration::ZERO,
+        }
+    }
+
+    fn due(position: i64) -> Due {
+        Due {
+            position,
+            tries: 0,
+            event: Uuid::from_u128(2),
+            event_type: "message.delivered".into(),
+            copy_key: String::new(),
+            identity: String::new(),
+            message_id: String::new(),
+            role: String::new(),
+            recipient: String::new(),
+            imap_user: String::new(),
+            mailbox: String::new(),
+            manner: None,
+            attempt: None,
+            queue_id: None,
+            host: String::new(),
+            diff: String::new(),
+            created_at: 0,
+            message: None,
+        }
+    }
+
+    fn in_hand(leased: Leased, waiting: i64) -> InHand {
+        let mut hand = InHand::new(leased, 3, Instant::now());
+        hand.waiting.extend((1..=waiting).map(due));
+        hand
+    }
+
+    fn answer(hand: &mut InHand, position: i64, status: u16, retry_after: Option<u64>) -> Next {
+        let retry_after = retry_after.map(Duration::from_secs);
+        let answer = Ok(Answer { status, retry_after, body: b"x".to_vec(), is_ours: false });
+        let sent = Sent {
+            subscription: hand.leased.subscription,
+            position: Some(position),
+            started_at: 0,
+            took: Duration::ZERO,
+            answer,
+        };
+        hand.answered(sent, position, &Schedule::default(), DAYS);
+        hand.tries.last().unwrap().next
+    }
+
+    fn positions(hand: &mut InHand) -> Vec<i64> {
+        std::iter::from_fn(|| hand.next()).map(|due| due.position).collect()
+    }
+
+    #[test]
+    fn as_many_are_asked_at_once_as_may_be_and_in_order_one() {
+        let mut hand = in_hand(leased(false, 0), 5);
+        assert_eq!(positions(&mut hand), [1, 2, 3]);
+        assert_eq!(answer(&mut hand, 2, 204, None), Next::Done);
+        assert_eq!(positions(&mut hand), [4]);
+        let mut hand = in_hand(leased(true, 0), 5);
+        assert_eq!(positions(&mut hand), [1]);
+        answer(&mut hand, 1, 200, None);
+        assert_eq!(positions(&mut hand), [2]);
+        // One that fails holds up those after it.
+        assert!(matches!(answer(&mut hand, 2, 500, None), Next::Again(_)));
+        assert_eq!(positions(&mut hand), [0; 0]);
+        assert!(hand.is_finished() && hand.rests_for.is_none());
+    }
+
+    #[test]
+    fn five_failures_in_a_row_give_the_receiver_a_rest_and_then_it_is_asked_once() {
+        let mut hand = in_hand(leased(false, 0), 9);
+        for position in 1..=4 {
+            let _ = positions(&mut hand);
+            answer(&mut hand, position, 500, None);
+            assert_eq!(hand.rests_for, None);
+        }
+        answer(&mut hand, 5, 301, None);
+        assert!(hand.rests_for.unwrap() < Duration::from_secs(7) && hand.closing);
+        assert_eq!((positions(&mut hand), hand.failures), (vec![], 5));
+
+        let mut probe = in_hand(leased(false, 5), 9);
+        assert_eq!(positions(&mut probe), [1]);
+        answer(&mut probe, 1, 500, None);
+        // The next step of the schedule: five minutes.
+        assert!(probe.rests_for.unwrap() >= Duration::from_mins(4) && probe.is_finished());
+
+        let mut well = in_hand(leased(false, 7), 9);
+        assert_eq!(positions(&mut well), [1]);
+        answer(&mut well, 1, 200, None);
+        assert_eq!((positions(&mut well), well.failures), (vec![2, 3, 4], 0));
+    }
+
+    #[test]
+    fn a_receiver_that_asks_for_a_rest_has_it_and_one_that_is_gone_is_disabled() {
+        let mut hand = in_hand(leased(false, 0), 9);
+        let _ = positions(&mut hand);
+        assert_eq!(answer(&mut hand, 1, 429, Some(60)), Next::Again(Duration::from_secs(60)));
+        assert_eq!(hand.rests_for, Some(Duration::from_secs(60)));
+        assert!(!hand.is_finished(), "two are under way");
+        assert_eq!(positions(&mut hand), [0; 0]);
+
+        let mut gone = in_hand(leased(false, 0), 9);
+        let _ = positions(&mut gone);
+        assert!(matches!(answer(&mut gone, 1, 410, None), Next::Again(_)));
+        assert!(matches!(&gone.state, Some(("disabled", Some(why))) if why.contains("410")));
+
+        let mut days = in_hand(Leased { failing_for: DAYS, ..leased(false, 9) }, 9);
+        let _ = positions(&mut days);
+        answer(&mut days, 1, 500, None);
+        assert!(matches!(&days.state, Some(("disabled", Some(why))) if why.contains("5days") && why.contains("500")));
+    }
+
+    #[test]
+    fn a_notification_is_given_up_after_its_last_wait() {
+        let mut hand = in_hand(leased(false, 0), 0);
+        hand.waiting.push_back(Due { tries: 9, ..due(1) });
+        let _ = positions(&mut hand);
+        assert_eq!(answer(&mut hand, 1, 500, None), Next::GivenUp);
+        let told = hand.tries.last().unwrap();
+        assert_eq!((told.outcome.as_str(), told.response.as_deref()), ("answered 500", Some("x")));
+    }
+}

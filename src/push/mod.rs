@@ -1,0 +1,89 @@
+//! The notifier: a process of the service that publishes what deliveries have written down, and tells subscribers by signed requests.
+//! Uses `base`, `config`, `database`, `ledger`, `lock`, `site` and `webhook`.
+//!
+//! ```text
+//! outbox ── publish, under a lock ──▶ events, notifications ── lease a subscription ──▶ requests, side by side
+//!                                                                      ▲                       │
+//!                                                                      └──── settle, each 100 ms ◀
+//! ```
+//!
+//! Two threads: one owns the session with the database, and decides ([`notifier`], by [`in_hand`]); the other one, a runtime, sends
+//! ([`send`]). A notification is settled after its receiver has answered, so that a process that dies in between makes it come twice,
+//! and never not at all. Any number of notifiers may work on one database.
+//!
+//! What makes requests to where strangers say holds no password of mailboxes, and goes where it may only ([`connect`]).
+
+mod connect;
+mod in_hand;
+mod notifier;
+mod payload;
+mod send;
+
+use crate::config::Config;
+use crate::site::Site;
+use crate::webhook::{MasterKey, Rules, Schedule};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+use thiserror::Error;
+
+/// What a notifier goes by.
+#[derive(Clone, Debug)]
+pub struct NotifierSettings {
+    key: MasterKey,
+    rules: Rules,
+    schedule: Schedule,
+    /// How long a request may take, from looking up its host to the end of the answer.
+    timeout: Duration,
+    /// A receiver that has not answered for so long is disabled.
+    disable_after: Duration,
+    /// How many requests are under way at once.
+    concurrency: usize,
+    /// How often it is looked for work.
+    poll: Duration,
+    /// Whether a new callback is asked a question first.
+    verify_callbacks: bool,
+    ca_file: Option<PathBuf>,
+}
+
+/// Why there can be no notifier.
+#[derive(Debug, Error)]
+pub enum NotifierError {
+    #[error("{doing}: {source}")]
+    System { doing: &'static str, source: io::Error },
+    #[error("notifications.ca_file: {0}")]
+    Tls(String),
+    #[error("notifications.secret_key_file: {0}")]
+    Key(String),
+}
+
+impl NotifierSettings {
+    /// As a configuration says; the key is read now.
+    ///
+    /// # Errors
+    /// Where no key is named, or it cannot be read.
+    pub fn of(config: &Config) -> Result<Self, NotifierError> {
+        let settings = &config.notifications;
+        let Some(key) = &settings.secret_key_file else { return Err(NotifierError::Key("it is missing".into())) };
+        let unreadable = |problem| NotifierError::Key(format!("{}: {problem}", key.display()));
+        Ok(Self {
+            key: MasterKey::read(key).map_err(unreadable)?,
+            rules: Rules::from(settings),
+            schedule: Schedule::new(settings.retry.clone()),
+            timeout: settings.timeout,
+            disable_after: settings.disable_after,
+            concurrency: settings.concurrency,
+            poll: settings.poll,
+            verify_callbacks: settings.verify_callbacks,
+            ca_file: settings.ca_file.clone(),
+        })
+    }
+}
+
+/// Publishes and tells, until SIGTERM or SIGINT, and then until the requests under way are answered.
+///
+/// # Errors
+/// Where the system gives us no signals or threads, or where there is no CA to be trusted.
+pub fn run(site: &Site, settings: NotifierSettings) -> Result<(), NotifierError> {
+    notifier::run(site, settings)
+}

@@ -1,0 +1,388 @@
+//! The thread that owns the session with the database: it publishes, leases, hands out and settles.
+
+use super::connect::{Connector, by_the_system};
+use super::in_hand::{InHand, is_taken, outcome};
+use super::send::{Job, Sender, Sent};
+use super::{NotifierError, NotifierSettings, payload};
+use crate::base::deadline::Deadline;
+use crate::base::stop::Stop;
+use crate::base::{hex, timestamp, tls};
+use crate::database::{Client, DatabaseError, Idle};
+use crate::ledger::Database;
+use crate::ledger::notifications::{Due, Leased, PUBLISHED_AT_ONCE, Published, Settlement, SubscriptionState};
+use crate::lock::LockName;
+use crate::site::Site;
+use crate::webhook::Callback;
+use std::collections::BTreeMap;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+use tracing::{debug, error, info, warn};
+use uuid::Uuid;
+
+/// What is done in one go with the database takes no longer.
+const ROUND: Duration = Duration::from_secs(30);
+/// Answers are written down after so long, or as soon as there are so many for one subscription.
+const SETTLED_EACH: Duration = Duration::from_millis(100);
+const SETTLED_AT_ONCE: usize = 50;
+/// A lease is so much longer than a request may take.
+const LEASE_MARGIN: Duration = Duration::from_secs(15);
+/// A subscription with no end of notifications is given back after so long, for the sake of others.
+const TURN: Duration = Duration::from_secs(10);
+/// How many notifications are read at once.
+const READ_AT_ONCE: usize = 100;
+/// How often it is looked for subscriptions that ought to be served, and that nobody has woken.
+const WAKE_EACH: Duration = Duration::from_secs(5);
+/// The pauses after the database has failed.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How long the old secret signs beside the new one, and how long a new callback may take to answer its question.
+const ROTATION: Duration = Duration::from_hours(24);
+const VERIFIED_WITHIN: Duration = Duration::from_hours(24);
+
+/// The lock of publishing, in the namespace of the site's messages. No Message-ID has a slash and no @.
+const PUBLISHER: &[u8] = b"notify/publisher";
+
+pub(super) fn run(site: &Site, settings: NotifierSettings) -> Result<(), NotifierError> {
+    let system = |doing| move |source| NotifierError::System { doing, source };
+    let stop = Stop::on_signals().map_err(system("setting up signals"))?;
+    let tls = tls::client_config(settings.ca_file.as_deref());
+    let tls = tls.map_err(|error| NotifierError::Tls(error.to_string()))?;
+    let connector = Connector::new(settings.rules.clone(), &tls, by_the_system());
+    let sender = Sender::start(connector, settings.timeout).map_err(system("starting a thread"))?;
+    let now = Instant::now();
+    let mut notifier = Notifier {
+        site,
+        lock: LockName::new(site.namespace(), PUBLISHER),
+        by: Uuid::now_v7(),
+        lease: settings.timeout + LEASE_MARGIN,
+        settings,
+        sender,
+        idle: None,
+        in_hand: BTreeMap::new(),
+        polled_at: None,
+        woken_at: None,
+        pause: FIRST_PAUSE,
+        not_before: now,
+    };
+    info!("the notifier has begun");
+    notifier.work(&stop);
+    info!("the notifier has ended");
+    Ok(())
+}
+
+struct Notifier<'a> {
+    site: &'a Site,
+    settings: NotifierSettings,
+    lock: LockName,
+    /// This process, as leases name it.
+    by: Uuid,
+    lease: Duration,
+    sender: Sender,
+    idle: Option<Idle<dyn Database>>,
+    in_hand: BTreeMap<Uuid, InHand>,
+    /// When it was last looked for work; `None`: look at once.
+    polled_at: Option<Instant>,
+    woken_at: Option<Instant>,
+    /// After a failure of the database.
+    pause: Duration,
+    not_before: Instant,
+}
+
+impl Notifier<'_> {
+    fn work(&mut self, stop: &Stop) {
+        let mut stopping: Option<Instant> = None;
+        loop {
+            if stop.is_told() && stopping.is_none() {
+                info!(subscriptions = self.in_hand.len(), "the notifier ends after the requests under way");
+                stopping = Some(Instant::now());
+                self.in_hand.values_mut().for_each(InHand::close);
+            }
+            self.hear();
+            self.hand_out();
+            let now = Instant::now();
+            if self.has_to_do(now, stopping.is_some()) && now >= self.not_before {
+                match self.round(stopping.is_some()) {
+                    Ok(()) => self.pause = FIRST_PAUSE,
+                    Err(problem) => {
+                        warn!(%problem, again_in = ?self.pause, "the notifier's round with the database has failed");
+                        self.not_before = Instant::now() + self.pause;
+                        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+                    }
+                }
+                self.hand_out();
+            }
+            if let Some(since) = stopping
+                && (self.in_hand.is_empty() || since.elapsed() > self.settings.timeout + LEASE_MARGIN)
+            {
+                // What is left is leased for a while, and comes again.
+                return;
+            }
+        }
+    }
+
+    /// Takes the answers that have come; waits for one, or until there is something else to do.
+    fn hear(&mut self) {
+        let wait = if self.in_hand.is_empty() { self.until_poll() } else { self.until_poll().min(SETTLED_EACH) };
+        let blocked = self.not_before.saturating_duration_since(Instant::now()).min(SETTLED_EACH);
+        let wait = wait.max(blocked).min(self.settings.poll.max(SETTLED_EACH));
+        match self.sender.sent.recv_timeout(wait) {
+            Ok(sent) => self.answered(sent),
+            Err(RecvTimeoutError::Timeout) => return,
+            Err(RecvTimeoutError::Disconnected) => {
+                // It ends with this process only, or by a panic.
+                error!("the thread that sends has ended: so does this process");
+                std::process::abort();
+            }
+        }
+        while let Ok(sent) = self.sender.sent.try_recv() {
+            self.answered(sent);
+        }
+    }
+
+    fn until_poll(&self) -> Duration {
+        self.polled_at.map_or(Duration::ZERO, |at| self.settings.poll.saturating_sub(at.elapsed()))
+    }
+
+    /// Whether the database has to be asked or told anything.
+    fn has_to_do(&self, now: Instant, stopping: bool) -> bool {
+        (!stopping && self.until_poll().is_zero()) || self.in_hand.values().any(|hand| self.is_to_be_settled(hand, now))
+    }
+
+    fn is_to_be_settled(&self, hand: &InHand, now: Instant) -> bool {
+        let settled_for = now.saturating_duration_since(hand.settled_at);
+        hand.is_finished()
+            || hand.wants_more()
+            || hand.tries.len() >= SETTLED_AT_ONCE
+            || (settled_for >= SETTLED_EACH && !hand.tries.is_empty())
+            || self.is_to_be_leased_longer(hand, now)
+    }
+
+    fn is_to_be_leased_longer(&self, hand: &InHand, now: Instant) -> bool {
+        !hand.lost && now.saturating_duration_since(hand.leased_at) >= LEASE_MARGIN / 2
+    }
+
+    /// Begins the requests that may be begun.
+    fn hand_out(&mut self) {
+        let now = Instant::now();
+        let mut jobs = Vec::new();
+        for hand in self.in_hand.values_mut() {
+            // The lease has to outlive the request.
+            if now.saturating_duration_since(hand.leased_at) >= LEASE_MARGIN {
+                continue;
+            }
+            while let Some(due) = hand.next() {
+                jobs.push((hand.leased.clone(), due));
+            }
+        }
+        for (leased, due) in jobs {
+            let (id, body) = (payload::id(due.event), payload::render(&due));
+            self.send(&leased, Some(due.position), id, body, due.tries.saturating_add(1));
+        }
+    }
+
+    fn send(&mut self, leased: &Leased, position: Option<i64>, id: String, body: String, number: u32) {
+        let subscription = leased.subscription;
+        let callback = match Callback::parse(&leased.callback_url, &self.settings.rules) {
+            Ok(callback) => callback,
+            Err(refused) => {
+                let answer = Err(format!("not called: {refused}"));
+                let started_at = timestamp::now();
+                return self.answered(Sent { subscription, position, started_at, took: Duration::ZERO, answer });
+            }
+        };
+        let mut secrets = vec![self.settings.key.secret(subscription, leased.secret_generation)];
+        if leased.secret_generation > 1 && leased.secret_age.is_some_and(|age| age < ROTATION) {
+            secrets.push(self.settings.key.secret(subscription, leased.secret_generation - 1));
+        }
+        // A thread that has ended is noticed when it is listened to.
+        let _ = self.sender.send(Job { subscription, position, callback, id, body, secrets, number });
+    }
+
+    /// Takes an answer.
+    fn answered(&mut self, sent: Sent) {
+        let (schedule, disable_after) = (&self.settings.schedule, self.settings.disable_after);
+        let Some(hand) = self.in_hand.get_mut(&sent.subscription) else { return };
+        let (taken, outcome) = (is_taken(&sent), outcome(&sent));
+        debug!(subscription = %sent.subscription, position = ?sent.position, outcome, took = ?sent.took, "a subscriber was told");
+        match (sent.position, hand.challenge.take()) {
+            (Some(position), challenge) => {
+                hand.challenge = challenge;
+                hand.answered(sent, position, schedule, disable_after);
+            }
+            (None, Some(challenge)) => {
+                let answer = sent.answer.as_ref().map(|answer| answer.body.as_slice()).unwrap_or_default();
+                if taken && payload::has_challenge(answer, &challenge) {
+                    info!(subscription = %sent.subscription, "the callback has answered its question: it is told from now on");
+                    hand.verified();
+                } else {
+                    let problem = if taken { "the answer lacks the challenge".to_owned() } else { outcome };
+                    warn!(subscription = %sent.subscription, problem, "a new callback has not answered its question");
+                    hand.not_verified(&sent, schedule, VERIFIED_WITHIN);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// Tells the database what has come of things, and asks it for more.
+    fn round(&mut self, stopping: bool) -> Result<(), DatabaseError> {
+        let deadline = Deadline::after(ROUND);
+        let client = Client { host: self.site.host().to_owned(), pid: std::process::id(), queue_id: None };
+        let begun = self.idle.take().map(|idle| idle.begin(&client, deadline));
+        let mut database = match begun {
+            Some(Ok(database)) => database,
+            Some(Err(_)) | None => self.site.open_database(None, deadline)?,
+        };
+        self.settle(database.as_mut())?;
+        if !stopping {
+            self.read(database.as_mut())?;
+            if self.until_poll().is_zero() {
+                self.poll(database.as_mut())?;
+            }
+        }
+        self.idle = Idle::after(database);
+        Ok(())
+    }
+
+    fn settle(&mut self, database: &mut dyn Database) -> Result<(), DatabaseError> {
+        let now = Instant::now();
+        let longer: Vec<Uuid> = self
+            .in_hand
+            .values()
+            .filter(|hand| hand.tries.is_empty() && !hand.is_finished() && self.is_to_be_leased_longer(hand, now))
+            .map(|hand| hand.leased.subscription)
+            .collect();
+        let lost = database.lease_longer(self.by, self.lease, &longer)?;
+        for id in longer {
+            let Some(hand) = self.in_hand.get_mut(&id) else { continue };
+            hand.leased_at = now;
+            hand.lose(lost.contains(&id));
+        }
+        let ids: Vec<Uuid> = self.in_hand.keys().copied().collect();
+        for id in ids {
+            let asked_at = Instant::now();
+            let Some(hand) = self.in_hand.get(&id) else { continue };
+            let finished = hand.is_finished();
+            if !finished && hand.tries.is_empty() || !self.is_to_be_settled(hand, asked_at) {
+                continue;
+            }
+            let state = hand.state.as_ref().map(|(state, why)| (*state, why.as_deref()));
+            let ours = database.settle(&Settlement {
+                subscription: id,
+                in_order: hand.leased.in_order,
+                by: self.by,
+                lease: (!finished).then_some(self.lease),
+                host: self.site.host(),
+                tries: &hand.tries,
+                failures: hand.failures,
+                open_for: hand.rests_for,
+                state,
+                idle: hand.leased.state == SubscriptionState::Idle || matches!(state, Some(("disabled", _))),
+            })?;
+            if let Some(("disabled", Some(why))) = state {
+                error!(subscription = %id, callback = hand.leased.callback_url, why, "a subscription is disabled: nobody is told there any more");
+            }
+            let Some(hand) = self.in_hand.get_mut(&id) else { continue };
+            hand.tries.clear();
+            hand.state = None;
+            (hand.settled_at, hand.leased_at) = (asked_at, asked_at);
+            if finished {
+                self.in_hand.remove(&id);
+                // What it has waiting by now may be due.
+                self.polled_at = if ours { self.polled_at } else { None };
+            } else {
+                hand.lose(!ours);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what is due next of the subscriptions that have room.
+    fn read(&mut self, database: &mut dyn Database) -> Result<(), DatabaseError> {
+        for hand in self.in_hand.values_mut().filter(|hand| hand.wants_more()) {
+            if hand.since.elapsed() > TURN {
+                hand.read_to_the_end = true;
+                continue;
+            }
+            // What is answered and not written down is due still, as the database has it.
+            let mut except: Vec<i64> = hand.in_flight.keys().copied().collect();
+            except.extend(hand.waiting.iter().map(|due| due.position));
+            except.extend(hand.tries.iter().filter_map(|one| one.position));
+            let most = if hand.is_probed() { 1 } else { READ_AT_ONCE };
+            let due: Vec<Due> = database.due(&hand.leased, &except, most)?;
+            hand.read_to_the_end = due.len() < most;
+            hand.waiting.extend(due);
+        }
+        Ok(())
+    }
+
+    /// Publishes, and leases what is due.
+    fn poll(&mut self, database: &mut dyn Database) -> Result<(), DatabaseError> {
+        let at = Instant::now();
+        let wake_all = self.woken_at.is_none_or(|woken| woken.elapsed() >= WAKE_EACH);
+        let mut more = false;
+        if wake_all || database.has_unpublished()? {
+            match database.publish(&self.lock, wake_all)? {
+                Published::Events(events) => {
+                    more = events == PUBLISHED_AT_ONCE;
+                    if events > 0 {
+                        debug!(events, "events were published");
+                    }
+                }
+                Published::Busy => debug!("another notifier publishes"),
+            }
+            if wake_all {
+                self.woken_at = Some(at);
+            }
+        }
+        // One slow answer keeps nothing new from being told beside it.
+        self.in_hand.values_mut().filter(|hand| hand.has_room()).for_each(|hand| hand.read_to_the_end = false);
+        let used: usize = self.in_hand.values().map(|hand| hand.allotment).sum();
+        let mut free = self.settings.concurrency.saturating_sub(used);
+        if free > 0 {
+            let asked_at = Instant::now();
+            let leased = database.lease(self.by, self.lease, free.min(READ_AT_ONCE))?;
+            more |= leased.len() == free.min(READ_AT_ONCE);
+            for leased in leased {
+                let wanted = usize::try_from(leased.max_in_flight).unwrap_or(1);
+                let allotment = wanted.min(free).max(1);
+                free = free.saturating_sub(allotment);
+                self.begin(leased, allotment, asked_at);
+            }
+        }
+        self.read(database)?;
+        self.polled_at = (!more).then_some(at);
+        Ok(())
+    }
+
+    /// Takes a subscription in hand that is leased.
+    fn begin(&mut self, leased: Leased, allotment: usize, asked_at: Instant) {
+        let (id, state, age) = (leased.subscription, leased.state, leased.age);
+        let mut hand = InHand::new(leased.clone(), allotment, asked_at);
+        if state == SubscriptionState::Unverified && !self.settings.verify_callbacks {
+            hand.verified();
+        } else if state == SubscriptionState::Unverified && age > VERIFIED_WITHIN {
+            hand.disable("the callback has not answered its question within a day".into());
+        }
+        let asks = hand.leased.state == SubscriptionState::Unverified && !hand.closing;
+        let challenge = hex::encode(Uuid::now_v7().as_bytes()) + &hex::encode(&random());
+        if asks {
+            hand.challenge = Some(challenge.clone());
+        }
+        self.in_hand.insert(id, hand);
+        if asks {
+            let event = payload::id(Uuid::now_v7());
+            let body = payload::question(&event, timestamp::now(), id, &challenge);
+            self.send(&leased, None, event, body, leased.failures.saturating_add(1));
+        }
+    }
+}
+
+/// What nobody can guess.
+fn random() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    // Where the system has no random numbers, TLS has none, either.
+    let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
+    debug_assert!(filled.is_ok());
+    bytes
+}

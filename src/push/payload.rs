@@ -1,0 +1,262 @@
+//! What a receiver is sent. The same bytes each time: everything in it is of rows that never change once they are published, and its
+//! fields have one order.
+
+use crate::base::timestamp::exact;
+use crate::ledger::notifications::{Due, MessageDetail};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+/// The longest header fields that are told, all together, in bytes.
+const LONGEST_HEADERS: usize = 16 << 10;
+
+#[derive(Serialize)]
+struct Payload<'a> {
+    id: String,
+    r#type: &'a str,
+    timestamp: String,
+    created: String,
+    resource: &'a str,
+    resource_id: &'a str,
+    diff: &'a Value,
+    data: Data<'a>,
+}
+
+#[derive(Serialize)]
+struct Data<'a> {
+    copy: Copy<'a>,
+    message: Message<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Copy<'a> {
+    copy: &'a str,
+    role: &'a str,
+    address: &'a str,
+    user: &'a str,
+    mailbox: &'a str,
+    sequence: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    manner: Option<&'a str>,
+    /// What it has become: state, uid_validity, uid, reason.
+    #[serde(flatten)]
+    now: Map<String, Value>,
+}
+
+#[derive(Serialize)]
+struct Message<'a> {
+    id: &'a str,
+    message_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue_id: Option<&'a str>,
+    host: &'a str,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    detail: Option<Detail<'a>>,
+}
+
+#[derive(Serialize)]
+struct Detail<'a> {
+    size: u64,
+    sender: &'a str,
+    from: Option<&'a str>,
+    to: Option<&'a str>,
+    cc: Option<&'a str>,
+    subject: Option<&'a str>,
+    date: Option<String>,
+    headers: Vec<Value>,
+    headers_truncated: bool,
+}
+
+/// The id of an event, and of each notification of it: the header `webhook-id`.
+pub(super) fn id(event: Uuid) -> String {
+    format!("evt_{}", event.simple())
+}
+
+/// The body of a notification.
+pub(super) fn render(due: &Due) -> String {
+    let diff = serde_json::from_str(&due.diff).unwrap_or(Value::Object(Map::new()));
+    let fields = diff.as_object().into_iter().flatten();
+    let now = fields.filter_map(|(field, change)| Some((field.clone(), change.get("+++")?.clone()))).collect();
+    let moment = exact(due.created_at);
+    let payload = Payload {
+        id: id(due.event),
+        r#type: &due.event_type,
+        timestamp: moment.clone(),
+        created: moment,
+        resource: "copy",
+        resource_id: &due.copy_key,
+        diff: &diff,
+        data: Data {
+            copy: Copy {
+                copy: &due.copy_key,
+                role: &due.role,
+                address: &due.recipient,
+                user: &due.imap_user,
+                mailbox: &due.mailbox,
+                sequence: due.position,
+                manner: due.manner.as_deref(),
+                now,
+            },
+            message: Message {
+                id: &due.identity,
+                message_id: &due.message_id,
+                queue_id: due.queue_id.as_deref(),
+                host: &due.host,
+                detail: due.message.as_ref().filter(|_| is_recorded(&due.event_type)).map(detail),
+            },
+            attempt: due.attempt.map(|attempt| attempt.to_string()),
+        },
+    };
+    // Only a map with keys that are no text could not be written.
+    serde_json::to_string(&payload).unwrap_or_default()
+}
+
+/// Whether the message was in the ledger when this came about: what was put off or refused may be recorded between two tries, and the
+/// second one would say more than the first.
+fn is_recorded(event_type: &str) -> bool {
+    !matches!(event_type, "message.deferred" | "message.refused")
+}
+
+fn detail(message: &MessageDetail) -> Detail<'_> {
+    let all = match serde_json::from_str(&message.headers) {
+        Ok(Value::Array(all)) => all,
+        _ => Vec::new(),
+    };
+    let (count, mut length) = (all.len(), 0);
+    let headers: Vec<Value> = all
+        .into_iter()
+        .take_while(|field| {
+            length += field.to_string().len();
+            length <= LONGEST_HEADERS
+        })
+        .collect();
+    Detail {
+        size: message.size,
+        sender: &message.sender,
+        from: message.from.as_deref(),
+        to: message.to.as_deref(),
+        cc: message.cc.as_deref(),
+        subject: message.subject.as_deref(),
+        date: message.date.map(exact),
+        headers_truncated: headers.len() < count,
+        headers,
+    }
+}
+
+/// The question that a new callback is asked: it answers with the same challenge.
+pub(super) fn question(id: &str, now: i64, subscription: Uuid, challenge: &str) -> String {
+    serde_json::json!({
+        "id": id,
+        "type": "subscription.verify",
+        "timestamp": exact(now),
+        "data": { "subscription": subscription.to_string(), "challenge": challenge },
+    })
+    .to_string()
+}
+
+/// Whether the answer to a question has the challenge: `{"challenge": "…"}`.
+pub(super) fn has_challenge(answer: &[u8], challenge: &str) -> bool {
+    let answer: Option<Value> = serde_json::from_slice(answer).ok();
+    answer.is_some_and(|answer| answer.get("challenge").and_then(Value::as_str) == Some(challenge))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn due() -> Due {
+        Due {
+            position: 1_048_576,
+            tries: 0,
+            event: Uuid::from_u128(0x0193_a1b2_c3d4_7e5f_8a9b_0c1d_2e3f_4a01),
+            event_type: "message.delivered".into(),
+            copy_key: "ab12".repeat(16),
+            identity: "9f2c".repeat(16),
+            message_id: "<123-abc@mail.google.com>".into(),
+            role: "recipient".into(),
+            recipient: "doug@mail.axial.net".into(),
+            imap_user: "doug".into(),
+            mailbox: "INBOX".into(),
+            manner: Some("appended".into()),
+            attempt: Some(Uuid::from_u128(0x0193_a1b2_c3d4_7e5f_8a9b_0c1d_2e3f_4a5b)),
+            queue_id: Some("4bXyz12abc".into()),
+            host: "mx1.axial.net".into(),
+            // As PostgreSQL and MySQL give JSON back: each in an order of its own.
+            diff: r#"{"uid": {"---": null, "+++": 4711}, "state": {"+++": "delivered", "---": null}}"#.into(),
+            created_at: 1_763_780_645_678_901,
+            message: None,
+        }
+    }
+
+    #[test]
+    fn a_thin_notification_says_what_changed_and_of_which_copy() {
+        let body: Value = serde_json::from_str(&render(&due())).unwrap();
+        assert_eq!(
+            body,
+            serde_json::json!({
+                "id": "evt_0193a1b2c3d47e5f8a9b0c1d2e3f4a01",
+                "type": "message.delivered",
+                "timestamp": "2025-11-22T03:04:05.678901Z",
+                "created": "2025-11-22T03:04:05.678901Z",
+                "resource": "copy",
+                "resource_id": "ab12".repeat(16),
+                "diff": { "state": { "---": null, "+++": "delivered" }, "uid": { "---": null, "+++": 4711 } },
+                "data": {
+                    "copy": {
+                        "copy": "ab12".repeat(16), "role": "recipient", "address": "doug@mail.axial.net", "user": "doug",
+                        "mailbox": "INBOX", "sequence": 1_048_576, "manner": "appended", "state": "delivered", "uid": 4711,
+                    },
+                    "message": {
+                        "id": "9f2c".repeat(16), "message_id": "<123-abc@mail.google.com>", "queue_id": "4bXyz12abc",
+                        "host": "mx1.axial.net",
+                    },
+                    "attempt": "0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b",
+                },
+            })
+        );
+    }
+
+    #[test]
+    fn each_try_has_the_same_bytes_whatever_order_a_database_gives_json_in() {
+        let mut other = due();
+        other.diff = r#"{"state":{"---":null,"+++":"delivered"},"uid":{"+++":4711,"---":null}}"#.into();
+        other.tries = 3;
+        assert_eq!(render(&other), render(&due()));
+    }
+
+    #[test]
+    fn a_full_one_tells_of_the_message_and_no_more_header_than_fits() {
+        let mut full = due();
+        let headers: Vec<[String; 2]> = (0..100).map(|n| [format!("X-{n}"), "x".repeat(1000)]).collect();
+        full.message = Some(MessageDetail {
+            sender: "lisa@gmail.com".into(),
+            from: Some("Lisa <lisa@gmail.com>".into()),
+            to: None,
+            cc: None,
+            subject: Some("Grüße\n\"".into()),
+            date: Some(0),
+            headers: serde_json::to_string(&headers).unwrap(),
+            size: 4096,
+        });
+        let body: Value = serde_json::from_str(&render(&full)).unwrap();
+        let message = &body["data"]["message"];
+        assert_eq!((&message["subject"], &message["size"]), (&"Grüße\n\"".into(), &4096.into()));
+        assert_eq!((message["headers"].as_array().unwrap().len(), &message["headers_truncated"]), (16, &true.into()));
+        // Whether the message is recorded by now makes no difference to what was put off.
+        full.event_type = "message.deferred".into();
+        let thin = Due { message: None, ..full.clone() };
+        assert_eq!(render(&full), render(&thin));
+    }
+
+    #[test]
+    fn a_question_is_answered_by_its_challenge_and_nothing_else() {
+        assert!(has_challenge(br#"{"challenge":"a1","more":1}"#, "a1"));
+        for answer in ["", "a1", r#"{"challenge":"a2"}"#, r#"["a1"]"#, r#"{"challenge":["a1"]}"#] {
+            assert!(!has_challenge(answer.as_bytes(), "a1"), "{answer}");
+        }
+        let question = question("evt_1", 0, Uuid::nil(), "a1");
+        assert!(question.contains(r#""challenge":"a1""#) && question.contains(r#""type":"subscription.verify""#));
+    }
+}

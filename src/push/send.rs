@@ -1,0 +1,227 @@
+//! Requests: one for each try, under one deadline from looking up the host to the end of the answer. No redirects, no proxy.
+
+use super::connect::{Connector, Stream};
+use crate::base::timestamp;
+use crate::webhook::{Callback, RetryAfter, WebhookSecret, sign};
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant, SystemTime};
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+/// How much of an answer is read, in bytes.
+const LONGEST_ANSWER: usize = 16 << 10;
+/// How long a connection is used, so that its host is looked up anew; and how long one is kept that nobody uses.
+const LONGEST_USE: Duration = Duration::from_mins(1);
+const LONGEST_REST: Duration = Duration::from_secs(5);
+/// How many hosts are looked up at once.
+const LOOK_UPS: usize = 64;
+const AGENT: &str = concat!("maildrop_command/", env!("CARGO_PKG_VERSION"));
+
+/// One try.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) subscription: Uuid,
+    /// The event's position; `None` for the question that a new callback is asked.
+    pub(super) position: Option<i64>,
+    pub(super) callback: Callback,
+    /// `evt_…`: the same each time.
+    pub(super) id: String,
+    pub(super) body: String,
+    pub(super) secrets: Vec<WebhookSecret>,
+    /// Which try it is, from 1.
+    pub(super) number: u32,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) subscription: Uuid,
+    pub(super) position: Option<i64>,
+    /// In microseconds since 1970.
+    pub(super) started_at: i64,
+    pub(super) took: Duration,
+    pub(super) answer: Result<Answer, String>,
+}
+
+/// What a receiver answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) retry_after: Option<Duration>,
+    /// Its beginning.
+    pub(super) body: Vec<u8>,
+    /// Whether the receiver is in a network of ours, of which a subscriber is told nothing.
+    pub(super) is_ours: bool,
+}
+
+/// Sends, in a thread of its own.
+pub(super) struct Sender {
+    jobs: UnboundedSender<Job>,
+    pub(super) sent: mpsc::Receiver<Sent>,
+}
+
+impl Sender {
+    /// # Errors
+    /// Where the system gives us no thread.
+    pub(super) fn start(connector: Connector, at_most: Duration) -> std::io::Result<Self> {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(LOOK_UPS).build()?;
+        let (jobs, taken) = unbounded_channel();
+        let (done, sent) = mpsc::channel();
+        std::thread::Builder::new()
+            .name("sending".into())
+            .spawn(move || run(runtime, connector, at_most, taken, done))?;
+        Ok(Self { jobs, sent })
+    }
+
+    /// The answer comes by [`sent`](Self::sent), always.
+    pub(super) fn send(&self, job: Job) -> bool {
+        self.jobs.send(job).is_ok()
+    }
+}
+
+fn run(
+    runtime: Runtime,
+    connector: Connector,
+    at_most: Duration,
+    mut jobs: UnboundedReceiver<Job>,
+    done: mpsc::Sender<Sent>,
+) {
+    let client = Arc::new(Client { connector, idle: Mutex::default() });
+    runtime.block_on(async {
+        while let Some(job) = jobs.recv().await {
+            let (client, done) = (Arc::clone(&client), done.clone());
+            tokio::spawn(async move {
+                let (started_at, began) = (timestamp::now(), Instant::now());
+                let answer = match timeout(at_most, client.post(&job)).await {
+                    Ok(answer) => answer,
+                    Err(_) => Err(format!("no answer within {} s", at_most.as_secs_f64())),
+                };
+                let Job { subscription, position, .. } = job;
+                // Nobody listens any more where this process ends.
+                let _ = done.send(Sent { subscription, position, started_at, took: began.elapsed(), answer });
+            });
+        }
+    });
+    // A resolver may hang for as long as it likes.
+    runtime.shutdown_background();
+}
+
+/// A connection that may be used again.
+struct Connection {
+    sender: SendRequest<String>,
+    is_ours: bool,
+    opened: Instant,
+    rests_since: Instant,
+}
+
+struct Client {
+    connector: Connector,
+    /// By subscription: nobody's request goes over a connection that another one's name has opened.
+    idle: Mutex<HashMap<Uuid, Vec<Connection>>>,
+}
+
+impl Client {
+    async fn post(&self, job: &Job) -> Result<Answer, String> {
+        if let Some(connection) = self.idle_connection(job.subscription) {
+            // It may have been closed meanwhile: then it has answered nothing, and a new one is opened.
+            if let Ok(answer) = self.ask(connection, job).await {
+                return Ok(answer);
+            }
+        }
+        let (stream, is_ours) = self.connector.connect(&job.callback).await?;
+        let sender = handshake(stream).await?;
+        let now = Instant::now();
+        self.ask(Connection { sender, is_ours, opened: now, rests_since: now }, job).await
+    }
+
+    fn idle_connection(&self, subscription: Uuid) -> Option<Connection> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = |connection: &Connection| {
+            connection.opened.elapsed() < LONGEST_USE
+                && connection.rests_since.elapsed() < LONGEST_REST
+                && !connection.sender.is_closed()
+        };
+        idle.retain(|_, connections| {
+            connections.retain(fresh);
+            !connections.is_empty()
+        });
+        idle.get_mut(&subscription)?.pop()
+    }
+
+    async fn ask(&self, mut connection: Connection, job: &Job) -> Result<Answer, String> {
+        let failed = |error: hyper::Error| format!("HTTP: {error}");
+        connection.sender.ready().await.map_err(failed)?;
+        let response = connection.sender.send_request(request(job)?).await.map_err(failed)?;
+        let status = response.status().as_u16();
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let retry_after = retry_after.and_then(|text| RetryAfter::read(text, SystemTime::now()));
+        let is_ours = connection.is_ours;
+        let (body, whole) = read(response).await;
+        if whole && connection.sender.ready().await.is_ok() {
+            connection.rests_since = Instant::now();
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.entry(job.subscription).or_default().push(connection);
+        }
+        Ok(Answer { status, retry_after, body, is_ours })
+    }
+}
+
+async fn handshake(stream: Box<dyn Stream>) -> Result<SendRequest<String>, String> {
+    let mut http = http1::Builder::new();
+    http.max_buf_size(LONGEST_ANSWER);
+    let (sender, connection) = http.handshake(TokioIo::new(stream)).await.map_err(|error| format!("HTTP: {error}"))?;
+    // It ends with its sender. What goes wrong is told there.
+    tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    Ok(sender)
+}
+
+fn request(job: &Job) -> Result<Request<String>, String> {
+    let seconds = timestamp::now() / 1_000_000;
+    Request::builder()
+        .method(Method::POST)
+        .uri(job.callback.path())
+        .header(HOST, job.callback.authority())
+        .header(USER_AGENT, AGENT)
+        .header(CONTENT_TYPE, "application/json")
+        .header("webhook-id", &job.id)
+        .header("webhook-timestamp", seconds)
+        .header("webhook-signature", sign(&job.secrets, &job.id, seconds, &job.body))
+        .header("maildrop-subscription", job.subscription.to_string())
+        .header("maildrop-attempt", job.number)
+        .body(job.body.clone())
+        .map_err(|error| format!("the request cannot be written: {error}"))
+}
+
+/// The beginning of an answer, and whether that is all of it.
+async fn read(mut response: Response<Incoming>) -> (Vec<u8>, bool) {
+    let mut read = Vec::new();
+    let body = response.body_mut();
+    loop {
+        match poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await {
+            None => return (read, true),
+            Some(Ok(frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    let room = LONGEST_ANSWER - read.len();
+                    read.extend(data.iter().take(room));
+                    if data.len() > room {
+                        return (read, false);
+                    }
+                }
+            }
+            Some(Err(_)) => return (read, false),
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What is to be seen on the disk and of processes: how much is in the file queue, what is set aside, how much memory is used.
+
+use crate::config::Serve;
+use crate::handover::control::{Role, Status};
+use crate::queue::{Queue, State, Waiting};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tracing::warn;
+
+/// How old a look may be.
+const FRESH: Duration = Duration::from_secs(10);
+/// How long is waited for a new look; then the last one counts. A folder of a million files takes a while.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What was seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// The file queue, by folder. `None` where it could not be read.
+    pub queue: Option<Vec<(State, Waiting)>>,
+    /// Messages that are set aside, for they ended workers. `None` where there is no such folder.
+    pub shunted: Option<u64>,
+    /// The memory that each process has, in bytes.
+    pub memory: Vec<(Role, u32, u64)>,
+}
+
+/// Looks, now and then, on a thread of its own.
+#[derive(Debug)]
+pub(super) struct Files {
+    queue: PathBuf,
+    shunted: PathBuf,
+    last: Arc<Mutex<Last>>,
+    /// Whoever has it looks.
+    turn: Arc<Semaphore>,
+}
+
+#[derive(Debug, Default)]
+struct Last {
+    at: Option<Instant>,
+    seen: Seen,
+}
+
+impl Files {
+    pub(super) fn of(serve: &Serve) -> Self {
+        let shunted = serve.state_directory.join("shunted");
+        Self { queue: serve.queue(), shunted, last: Arc::default(), turn: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// What was seen within the last ten seconds, or what is seen now.
+    pub(super) async fn looked_at(&self, service: Option<&Status>) -> Seen {
+        let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last().at.is_some_and(|at| at.elapsed() < FRESH) {
+            return last().seen.clone();
+        }
+        // Whoever comes while another one looks waits for that.
+        let looked = async {
+            let turn = Arc::clone(&self.turn).acquire_owned().await.ok()?;
+            if last().at.is_some_and(|at| at.elapsed() < FRESH) {
+                return None;
+            }
+            let (queue, shunted, processes) = (self.queue.clone(), self.shunted.clone(), processes(service));
+            let into = Arc::clone(&self.last);
+            // It goes on when nobody waits for it any more.
+            let look = tokio::task::spawn_blocking(move || {
+                let seen = look(&queue, &shunted, &processes);
+                *into.lock().unwrap_or_else(PoisonError::into_inner) = Last { at: Some(Instant::now()), seen };
+                drop(turn);
+            });
+            look.await.ok()
+        };
+        let _ = timeout(PATIENCE, looked).await;
+        last().seen.clone()
+    }
+}
+
+fn processes(service: Option<&Status>) -> Vec<(Role, u32, u32)> {
+    let processes = service.into_iter().flat_map(|service| &service.processes);
+    processes.filter_map(|process| Some((process.role, process.number, process.pid?))).collect()
+}
+
+fn look(queue: &Path, shunted: &Path, processes: &[(Role, u32, u32)]) -> Seen {
+    let waiting = Queue::existing(queue).and_then(|queue| queue.waiting());
+    let memory = processes.iter().filter_map(|(role, number, pid)| Some((*role, *number, memory(*pid)?)));
+    Seen {
+        queue: waiting.inspect_err(|error| warn!(%error, "the file queue cannot be counted")).ok(),
+        shunted: files(shunted)
+            .inspect_err(|error| warn!(%error, "what is set aside cannot be counted"))
+            .ok()
+            .flatten(),
+        memory: memory.collect(),
+    }
+}
+
+/// How many messages there are in a folder, by their names; `None` where it is not there.
+fn files(folder: &Path) -> io::Result<Option<u64>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        entries => entries?,
+    };
+    let names = entries.filter_map(|entry| Some(entry.ok()?.file_name()));
+    // Each has the SHA-256 of its message for a name.
+    let is_one = |name: &[u8]| name.len() == 64 && name.iter().all(u8::is_ascii_hexdigit);
+    Ok(Some(names.filter(|name| is_one(name.as_encoded_bytes())).count() as u64))
+}
+
+/// How much memory a process has, in bytes. `None` where it has ended.
+fn memory(pid: u32) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_aside_is_counted_and_a_folder_that_is_not_there_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let folder = directory.path().join("shunted");
+        assert_eq!(files(&folder).unwrap(), None);
+        fs::create_dir(&folder).unwrap();
+        assert_eq!(files(&folder).unwrap(), Some(0));
+        fs::write(folder.join("0f".repeat(32)), "").unwrap();
+        fs::write(folder.join("1.new"), "").unwrap();
+        assert_eq!(files(&folder).unwrap(), Some(1));
+        assert!(memory(std::process::id()).unwrap() > 1 << 20);
+        assert_eq!(memory(u32::MAX), None);
+    }
+}

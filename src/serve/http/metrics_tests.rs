@@ -1,0 +1,158 @@
+//! The alerts and the dashboard that come with the program ask for nothing that is not shown.
+
+use super::*;
+use crate::handover::control::{self, LastRun, Task};
+use crate::queue::{State as Folder, Waiting};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+const ALERTS: &str = include_str!("../../../docs/alerts-maildropd.yml");
+const DASHBOARD: &str = include_str!("../../../docs/grafana-maildropd.json");
+
+/// What Prometheus adds itself, or whoever looks at the dashboard chooses.
+const NOT_OURS: [&str; 2] = ["job", "instance"];
+
+/// A service to which everything has happened once.
+fn figures() -> Figures {
+    let mut traffic = Traffic::default();
+    traffic.received(3, 100);
+    traffic.replied(["2.0.0", "4.3.0", "5.1.1"], Duration::from_secs(1000));
+    let process = |role, throttled: bool| Process {
+        role,
+        number: 1,
+        pid: Some(7),
+        since: None,
+        up_s: None,
+        ready: !throttled,
+        ending: false,
+        restarts: 0,
+        throttled,
+        starts_in_s: None,
+        last_end: None,
+    };
+    let task = |task: &str| Task {
+        task: task.into(),
+        every_s: 60.0,
+        next_at: None,
+        failed_runs: 3,
+        last: Some(LastRun { at: "2026-11-20T10:00:00Z".into(), took_s: 1.0, well: false, said: "away".into() }),
+    };
+    let ends = Ends { started: 2, ended: BTreeMap::from([("SIGSEGV".into(), 1)]) };
+    let service = Status {
+        version: "1".into(),
+        pid: 6,
+        since: "2026-11-20T10:00:00Z".into(),
+        up_s: 1.0,
+        configuration: "/x".into(),
+        state: State::Degraded,
+        reasons: Vec::new(),
+        listeners: Vec::new(),
+        http: Vec::new(),
+        processes: vec![process(Role::Front, false), process(Role::Worker, true)],
+        front: serde_json::Value::Null,
+        timer: vec![task("finish_owed"), task("prune")],
+        counted: control::Counted {
+            roles: BTreeMap::from([(Role::Worker, ends)]),
+            configuration_is_taken_over: true,
+            configuration_taken_over_at: "2026-11-20T10:00:00Z".into(),
+        },
+    };
+    let mut report = Report::default();
+    report.standing.oldest_shunted = Some(1_000_000);
+    let refused = BTreeMap::from([(("RCPT", "4.1.3".to_owned()), 1)]);
+    let folders = [Folder::New, Folder::Work, Folder::Held, Folder::Refused, Folder::Bad];
+    let waiting = folders.map(|folder| (folder, Waiting { messages: 1, oldest: Some(1_000_000) }));
+    let memory = [Role::Front, Role::Worker].map(|role| (role, 1, 1 << 20));
+    Figures {
+        report,
+        lmtp: Counted { traffic, refused, ..Counted::default() },
+        max_connections: 100,
+        service: Some(service),
+        files: Seen { queue: Some(waiting.into()), shunted: Some(1), memory: memory.into() },
+    }
+}
+
+/// What each sample is called: its name and labels.
+type Name = (String, BTreeMap<String, String>);
+
+/// The samples as Prometheus reads them.
+fn samples() -> Vec<(Name, f64)> {
+    let text = as_before(&figures().text().unwrap());
+    let samples = text.lines().filter(|line| !line.starts_with('#')).map(|line| line.rsplit_once(' ').unwrap());
+    samples.map(|(name, value)| (selector(name, "="), value.parse().unwrap())).collect()
+}
+
+/// `name{label="value",…}`; each label's `value`, `=~` where it says so.
+fn selector(text: &str, is: &str) -> Name {
+    let (name, labels) = text.split_once('{').unwrap_or((text, "}"));
+    let labels = labels.trim_end_matches('}').split("\",").filter(|label| !label.is_empty());
+    let label = |text: &str| {
+        let (label, value) = text.trim().split_once(is).or_else(|| text.trim().split_once('=')).unwrap();
+        (label.to_owned(), value.trim_matches('"').to_owned())
+    };
+    (name.to_owned(), labels.map(label).collect())
+}
+
+/// All that expressions of Prometheus ask for.
+fn asked(text: &str) -> Vec<Name> {
+    let text = text.replace("\\\"", "\"");
+    let starts = text.match_indices("maildropd_").map(|(at, _)| &text[at..]);
+    let ends = |text: &str| text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
+    let one = |text: &str| {
+        let name = ends(text);
+        let labels = if text[name..].starts_with('{') { text.find('}').unwrap() + 1 } else { name };
+        selector(&text[..labels], "=~")
+    };
+    starts.map(one).collect()
+}
+
+#[test]
+fn alerts_and_dashboard_ask_for_what_is_shown() {
+    let samples = samples();
+    for (file, text, least) in [("alerts", ALERTS, 12), ("dashboard", DASHBOARD, 25)] {
+        let asked = asked(text);
+        let names: BTreeSet<&str> = asked.iter().map(|(name, _)| name.as_str()).collect();
+        assert!(names.len() >= least, "{file}: read are {names:?}");
+        for (name, labels) in &asked {
+            let of_it: Vec<_> = samples.iter().map(|(shown, _)| shown).filter(|(shown, _)| shown == name).collect();
+            assert!(!of_it.is_empty(), "{file}: {name} is not shown");
+            for (label, values) in labels.iter().filter(|(label, _)| !NOT_OURS.contains(&label.as_str())) {
+                for value in values.split('|') {
+                    let is_shown = of_it.iter().any(|(_, shown)| shown.get(label).is_some_and(|shown| shown == value));
+                    assert!(is_shown, "{file}: {name} is not shown with {label}=\"{value}\"");
+                }
+            }
+        }
+    }
+}
+
+/// histogram_quantile() knows nothing of what is longer than the last end, where that is not `+Inf`.
+#[test]
+fn the_last_bucket_of_each_histogram_has_no_end_and_holds_all() {
+    let (samples, text) = (samples(), figures().text().unwrap());
+    let histograms = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" histogram"));
+    let histograms: Vec<&str> = histograms.collect();
+    assert_eq!(histograms, ["maildropd_reply_duration_seconds", "maildropd_worker_wait_seconds"]);
+    for histogram in histograms {
+        let of = |what: &str| {
+            let name = format!("{histogram}_{what}");
+            samples.iter().filter(move |((shown, _), _)| *shown == name).map(|((_, labels), value)| (labels, *value))
+        };
+        // By the labels that it has besides.
+        let mut last = BTreeMap::new();
+        for (labels, value) in of("bucket") {
+            let mut labels = labels.clone();
+            let end = labels.remove("le").unwrap();
+            last.insert(labels, (end, value));
+        }
+        let all: BTreeMap<_, _> = of("count").map(|(labels, n)| (labels.clone(), ("+Inf".to_owned(), n))).collect();
+        assert!(!all.is_empty() && last == all, "{histogram}: {last:?}, {all:?}");
+    }
+    let longest =
+        (("maildropd_reply_duration_seconds_bucket".to_owned(), labels(&[("le", "+Inf"), ("via", "lmtp")])), 1.0);
+    assert!(samples.contains(&longest), "one reply took longer than every other end: {text}");
+}
+
+fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
+    labels.iter().map(|(label, value)| ((*label).to_owned(), (*value).to_owned())).collect()
+}

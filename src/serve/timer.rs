@@ -1,0 +1,398 @@
+//! The timer: a process that finishes owed copies, and prunes, at intervals. Of all hosts that share a database one
+//! does it at a time.
+//!
+//! | what a run comes to | when the next one begins |
+//! |---|---|
+//! | it went well, whatever became of single copies | after the interval |
+//! | another host is at it | after the interval |
+//! | it failed: no database, no right to delete, a lock that was lost | after a pause that doubles, from 5 s to an hour or the interval |
+//!
+//! It has one thread of work. A second one ends the process where a copy outlives its deadline
+//! ([`watchdog`](super::watchdog)): that copy is the last of the next list. What came of the last runs is in a file, so
+//! that a process that is replaced goes on where the one before it was, and `service status` tells it.
+
+use super::watchdog::{Watchdog, Watched};
+use crate::base::deadline::Deadline;
+use crate::base::stop::Stop;
+use crate::base::timestamp::{exact, now as wall_clock, read_exact};
+use crate::config::{Config, Retention, Serve};
+use crate::database::DatabaseError;
+use crate::handover::control::{LastRun, Task};
+use crate::operations::finish_owed::{self, finish_owed};
+use crate::operations::one_host::{self, Held, Turn};
+use crate::operations::prune::{self, Pruned};
+use crate::site::Site;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tracing::{info, warn};
+
+/// The first pause after a run that failed, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_hours(1);
+/// How long opening a session, or asking for the lock, may take.
+const BEGINNING: Duration = Duration::from_mins(2);
+/// After so long without a question the server frees the lock: more than one copy, or one batch, takes.
+const AROUND_A_COPY: Duration = Duration::from_mins(2);
+const SILENCE_OF_PRUNE: Duration = Duration::from_hours(1);
+/// How long all of `prune` may take: the first time there may be years to forget.
+const LONGEST_PRUNE: Duration = Duration::from_hours(12);
+/// How long one batch of it may take, or the counting at its end.
+const LONGEST_BATCH: Duration = Duration::from_hours(1);
+/// How long `prune` rests after each batch, for the sake of replicas.
+const REST: Duration = Duration::from_millis(50);
+
+/// What a timer goes by.
+#[derive(Clone, Debug)]
+pub struct TimerSettings {
+    /// How often owed copies are finished; zero: never.
+    finish_owed_every: Duration,
+    /// How often what is old is forgotten, and what that is.
+    prune: Option<(Duration, Retention)>,
+    /// Where it is written down what was done.
+    state: PathBuf,
+}
+
+/// Why there can be no timer.
+#[derive(Debug, Error)]
+pub enum TimerError {
+    #[error("{doing}: {source}")]
+    System { doing: &'static str, source: io::Error },
+}
+
+impl TimerSettings {
+    /// As a configuration says, and that which the timer goes by.
+    #[must_use]
+    pub fn of(config: &Config, of_timer: &Config) -> Self {
+        let Serve { finish_owed_every, prune_every, .. } = config.serve;
+        let prune = prune_every.map(|every| (every, of_timer.retention));
+        Self { finish_owed_every, prune, state: config.serve.timer_state() }
+    }
+
+    /// For the directory of an embedded site.
+    #[must_use]
+    pub fn embedded(directory: &Path) -> Self {
+        let serve = Serve::embedded(directory);
+        Self { finish_owed_every: serve.finish_owed_every, prune: None, state: serve.timer_state() }
+    }
+
+    /// Whether it opens mailboxes.
+    #[must_use]
+    pub fn opens_mailboxes(&self) -> bool {
+        !self.finish_owed_every.is_zero()
+    }
+}
+
+/// Does what is due, until SIGTERM or SIGINT, and then until the copy in hand has ended.
+///
+/// # Errors
+/// Where the system gives us no signals or threads.
+pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
+    let system = |doing| move |source| TimerError::System { doing, source };
+    let stop = Stop::on_signals().map_err(system("setting up signals"))?;
+    let watchdog = Watchdog::start().map_err(system("starting a thread"))?;
+    let written = written_down(&settings.state);
+    let mut tasks = Vec::new();
+    if !settings.finish_owed_every.is_zero() {
+        tasks.push(Planned::new(Kind::FinishOwed, settings.finish_owed_every, &written));
+    }
+    if let Some((every, retention)) = settings.prune {
+        tasks.push(Planned::new(Kind::Prune(retention), every, &written));
+    }
+    let timer = Timer { site, stop, watchdog };
+    info!(tasks = ?tasks.iter().map(|task| task.kind.name()).collect::<Vec<_>>(), "the timer has begun");
+    while !timer.stop.is_told() {
+        write_down(&settings.state, &tasks);
+        let Some(next) = tasks.iter_mut().min_by_key(|task| task.next) else { break };
+        let wait = next.next.saturating_duration_since(Instant::now());
+        if !wait.is_zero() {
+            timer.stop.wait(wait).map_err(system("waiting"))?;
+            continue;
+        }
+        next.next_wall = None;
+        write_down(&settings.state, &tasks);
+        if let Some(next) = tasks.iter_mut().min_by_key(|task| task.next) {
+            timer.run(next);
+        }
+    }
+    write_down(&settings.state, &tasks);
+    info!("the timer has ended");
+    Ok(())
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    FinishOwed,
+    Prune(Retention),
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::FinishOwed => "finish_owed",
+            Self::Prune(_) => "prune",
+        }
+    }
+
+    /// The name of its lock.
+    fn lock(self) -> &'static str {
+        match self {
+            Self::FinishOwed => "maildropd finish_owed",
+            Self::Prune(_) => "maildropd prune",
+        }
+    }
+}
+
+/// A task, and when it is done next.
+struct Planned {
+    kind: Kind,
+    every: Duration,
+    next: Instant,
+    /// The same for people; nothing while it runs.
+    next_wall: Option<i64>,
+    failed_runs: u32,
+    last: Option<LastRun>,
+}
+
+impl Planned {
+    /// It goes on where the process before this one was; at once, if nothing is known, or if that has ended in the
+    /// middle of it.
+    fn new(kind: Kind, every: Duration, written: &[Task]) -> Self {
+        let before = written.iter().find(|task| task.task == kind.name());
+        let last_at = before.and_then(|task| task.last.as_ref()).and_then(|last| read_exact(&last.at));
+        let ended_well = before.is_some_and(|task| task.failed_runs == 0 && task.next_at.is_some());
+        let since =
+            last_at.map(|at| Duration::from_micros(u64::try_from(wall_clock().saturating_sub(at)).unwrap_or(0)));
+        let wait = since.filter(|_| ended_well).map_or(Duration::ZERO, |since| every.saturating_sub(since));
+        let mut planned = Self {
+            kind,
+            every,
+            next: Instant::now(),
+            next_wall: None,
+            failed_runs: before.map_or(0, |task| task.failed_runs),
+            last: before.and_then(|task| task.last.clone()),
+        };
+        planned.after(wait);
+        planned
+    }
+
+    fn after(&mut self, wait: Duration) {
+        self.next = Instant::now() + wait;
+        self.next_wall = Some(wall_clock().saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)));
+    }
+
+    /// How long to wait after a run that went so.
+    fn pause(&self, well: bool) -> Duration {
+        if well {
+            return self.every;
+        }
+        let doublings = self.failed_runs.saturating_sub(1).min(16);
+        FIRST_PAUSE.saturating_mul(1 << doublings).min(LONGEST_PAUSE).min(self.every)
+    }
+
+    fn task(&self) -> Task {
+        Task {
+            task: self.kind.name().into(),
+            every_s: self.every.as_secs_f64(),
+            next_at: self.next_wall.map(exact),
+            failed_runs: self.failed_runs,
+            last: self.last.clone(),
+        }
+    }
+}
+
+struct Timer<'a> {
+    site: &'a Site,
+    stop: Stop,
+    watchdog: Watchdog,
+}
+
+/// What came of a run: in a line, and whether all went well.
+type Came = Result<String, String>;
+
+impl Timer<'_> {
+    fn run(&self, planned: &mut Planned) {
+        let (began, at) = (Instant::now(), wall_clock());
+        let name = planned.kind.name();
+        let came = catch_unwind(AssertUnwindSafe(|| self.come_of(planned.kind)));
+        let came = came.unwrap_or_else(|_| Err("an internal error, which the log has".into()));
+        let took = began.elapsed();
+        let well = came.is_ok();
+        planned.failed_runs = if well { 0 } else { planned.failed_runs.saturating_add(1) };
+        let pause = planned.pause(well);
+        match &came {
+            Ok(said) => info!(task = name, said, ?took, "done, as it is at intervals"),
+            Err(problem) => {
+                warn!(task = name, problem, failed_runs = planned.failed_runs, again_in = ?pause, "what is done at intervals has failed");
+            }
+        }
+        let said = came.unwrap_or_else(|problem| problem);
+        planned.last = Some(LastRun { at: exact(at), took_s: took.as_secs_f64(), well, said });
+        planned.after(pause);
+    }
+
+    fn come_of(&self, kind: Kind) -> Came {
+        let mut watched = Some(self.watchdog.watch("what is done at intervals", BEGINNING));
+        let (at_most, silence) = match kind {
+            Kind::FinishOwed => (finish_owed::LONGEST_RUN, self.site.deadline() + AROUND_A_COPY),
+            Kind::Prune(_) => (LONGEST_PRUNE, SILENCE_OF_PRUNE),
+        };
+        let mut held = match one_host::take(self.site, kind.lock(), at_most, silence).map_err(told)? {
+            Turn::Ours(held) => held,
+            Turn::Anothers(holder) => {
+                let host = holder.and_then(|holder| holder.host).map(|host| format!(" ({host})")).unwrap_or_default();
+                return Ok(format!("another host is at it{host}"));
+            }
+        };
+        let mut may_take = |span: Duration| {
+            // The old one first: to drop it ends what is watched.
+            drop(watched.take());
+            watched = Some(self.watchdog.watch("what is done at intervals", span));
+        };
+        let came = match kind {
+            Kind::FinishOwed => self.finish_owed(&mut held, &mut may_take),
+            Kind::Prune(retention) => self.prune(retention, &mut held, &mut may_take),
+        };
+        may_take(BEGINNING);
+        held.end();
+        drop::<Option<Watched>>(watched);
+        came
+    }
+
+    fn finish_owed(&self, held: &mut Held, may_take: &mut dyn FnMut(Duration)) -> Came {
+        let mut watched = finish_owed::Watched { stop: self.stop.told(), may_take };
+        let run = finish_owed(self.site, held, &mut watched).map_err(told)?;
+        match &run.problem {
+            None => Ok(run.told()),
+            Some(problem) => Err(format!("{problem} ({})", run.told())),
+        }
+    }
+
+    fn prune(&self, retention: Retention, held: &mut Held, may_take: &mut dyn FnMut(Duration)) -> Came {
+        let mut done = Vec::new();
+        let mut lost = None;
+        may_take(LONGEST_BATCH);
+        let mut database = self.site.open_database(None, Deadline::after(LONGEST_PRUNE)).map_err(told)?;
+        for (kind, age) in prune::kinds(&retention) {
+            let mut go_on = |_| {
+                may_take(LONGEST_BATCH);
+                lost = lost.take().or_else(|| held.is_still_ours().err());
+                lost.is_none() && !self.stop.is_told()
+            };
+            if !go_on(0) {
+                break;
+            }
+            done.push(prune::prune(database.as_mut(), kind, age, REST, &mut go_on).map_err(told)?);
+        }
+        let counts = |pruned: &Pruned| format!("{} {} removed", pruned.removed, pruned.kind.as_str());
+        let said = done.iter().map(counts).collect::<Vec<_>>().join(", ");
+        lost.map_or_else(|| Ok(said.clone()), |problem| Err(format!("{problem} ({said})")))
+    }
+}
+
+fn told(error: DatabaseError) -> String {
+    error.to_string()
+}
+
+/// What the timer has written down; nothing where there is none, or where another release wrote it.
+pub(super) fn written_down(state: &Path) -> Vec<Task> {
+    match std::fs::read(state) {
+        Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => {
+            warn!(file = %state.display(), %error, "what the timer did last is not known");
+            Vec::new()
+        }
+    }
+}
+
+/// Writes it down. Where that fails, a timer that is started anew begins at once: nothing is lost by that.
+fn write_down(state: &Path, tasks: &[Planned]) {
+    let tasks: Vec<Task> = tasks.iter().map(Planned::task).collect();
+    let temporary = state.with_extension("new");
+    let write = || {
+        if let Some(folder) = state.parent() {
+            crate::base::files::create_directory(folder)?;
+        }
+        std::fs::write(&temporary, serde_json::to_vec(&tasks)?)?;
+        std::fs::rename(&temporary, state)
+    };
+    let written: io::Result<()> = write();
+    if let Err(error) = written {
+        warn!(file = %state.display(), %error, "what the timer did cannot be written down");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(every: Duration, written: &[Task]) -> Planned {
+        Planned::new(Kind::FinishOwed, every, written)
+    }
+
+    /// A task whose last run began so long ago.
+    fn task(ago: Duration, failed_runs: u32, next_at: Option<&str>) -> Task {
+        let at = exact(wall_clock() - i64::try_from(ago.as_micros()).unwrap());
+        let last = LastRun { at, took_s: 0.1, well: failed_runs == 0, said: "x".into() };
+        let next_at = next_at.map(ToOwned::to_owned);
+        Task { task: "finish_owed".into(), every_s: 60.0, next_at, failed_runs, last: Some(last) }
+    }
+
+    fn waits(planned: &Planned) -> Duration {
+        planned.next.saturating_duration_since(Instant::now())
+    }
+
+    #[test]
+    fn a_process_that_is_replaced_goes_on_where_the_one_before_it_was() {
+        let (hour, day) = (Duration::from_hours(1), Duration::from_hours(24));
+        assert_eq!(waits(&planned(day, &[])), Duration::ZERO);
+        let before = task(hour, 0, Some("2026-01-01T00:00:00Z"));
+        let goes_on = planned(day, std::slice::from_ref(&before));
+        assert!(waits(&goes_on) > 22 * hour && waits(&goes_on) <= 23 * hour);
+        assert_eq!(goes_on.last, before.last);
+        // Made shorter meanwhile.
+        assert_eq!(waits(&planned(hour / 2, &[before])), Duration::ZERO);
+        // It had failed, or ended in the middle of a run.
+        assert_eq!(waits(&planned(day, &[task(hour, 2, Some("2026-01-01T00:00:00Z"))])), Duration::ZERO);
+        assert_eq!(waits(&planned(day, &[task(hour, 0, None)])), Duration::ZERO);
+        // The clock was set back: no longer than an interval.
+        let mut future = task(Duration::ZERO, 0, Some("2026-01-01T00:00:00Z"));
+        future.last.as_mut().unwrap().at = "2999-01-01T00:00:00Z".into();
+        assert!(waits(&planned(day, &[future])) <= day);
+    }
+
+    #[test]
+    fn what_fails_is_tried_again_after_a_pause_that_grows_and_is_never_given_up() {
+        let mut planned = planned(Duration::from_hours(24), &[]);
+        let mut pauses = Vec::new();
+        for failed in 1..=12 {
+            planned.failed_runs = failed;
+            pauses.push(planned.pause(false).as_secs());
+        }
+        assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 640, 1280, 2560, 3600, 3600]);
+        planned.failed_runs = u32::MAX;
+        assert_eq!(planned.pause(false), LONGEST_PAUSE);
+        assert_eq!(planned.pause(true), Duration::from_hours(24));
+        planned.every = Duration::from_secs(7);
+        assert_eq!(planned.pause(false), Duration::from_secs(7));
+    }
+
+    #[test]
+    fn what_was_written_down_is_read_back_and_nonsense_is_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state/timer.json");
+        assert_eq!(written_down(&state), []);
+        let mut planned = planned(Duration::from_mins(5), &[task(Duration::ZERO, 0, None)]);
+        write_down(&state, std::slice::from_ref(&planned));
+        assert_eq!(written_down(&state), [planned.task()]);
+        planned.next_wall = None;
+        write_down(&state, std::slice::from_ref(&planned));
+        assert_eq!(written_down(&state)[0].next_at, None);
+        std::fs::write(&state, "[{\"task\":").unwrap();
+        assert_eq!(written_down(&state), []);
+    }
+}

@@ -1,0 +1,109 @@
+//! The session with the database: on the first of its servers that takes writes.
+
+use super::{Configured, Kind, Site};
+use crate::base::deadline::Deadline;
+use crate::config::Engine;
+use crate::database::{
+    Client, DatabaseError, DatabaseFailure, Found, MysqlDatabase, Patience, PostgresDatabase, Server, first_that_writes,
+};
+use crate::ledger::Database;
+use crate::schema;
+use std::time::Duration;
+
+/// A session, or why there is none.
+type Opened = Result<Box<dyn Database>, DatabaseError>;
+
+impl Site {
+    /// Opens a session with the database. Where none of its servers takes writes, it is one that can be read.
+    ///
+    /// # Errors
+    /// Where it cannot be reached in time, refuses us, or (embedded) cannot be made.
+    pub fn open_database(
+        &self,
+        queue_id: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<Box<dyn Database>, DatabaseError> {
+        self.find_database(queue_id, deadline).map(|(Found::Writing(database) | Found::Reading(database))| database)
+    }
+
+    /// Opens one for a delivery, which needs a server that takes writes, and waits for it.
+    ///
+    /// # Errors
+    /// Where none is to be had.
+    pub(super) fn await_database(
+        &self,
+        queue_id: Option<&str>,
+        deadline: Deadline,
+        patience: &mut Patience,
+    ) -> Result<Box<dyn Database>, DatabaseError> {
+        loop {
+            let error = match self.find_database(queue_id, deadline) {
+                Ok(Found::Writing(database)) => return Ok(database),
+                Ok(Found::Reading(_)) => {
+                    let detail = "no server takes writes: a standby, or read-only";
+                    DatabaseError::new(DatabaseFailure::ReadOnly, "connecting to the database", detail)
+                }
+                Err(error) => error,
+            };
+            if !patience.once_more_after(&error) {
+                return Err(error);
+            }
+        }
+    }
+
+    /// For how long a delivery with this deadline waits for a server that takes writes.
+    pub(super) fn patience(&self, deadline: Deadline) -> Patience {
+        Patience::new(self.config().map_or(Duration::ZERO, |config| config.database.wait), deadline)
+    }
+
+    /// Whether there is more than one server that may be the primary.
+    pub(super) fn has_several_databases(&self) -> bool {
+        self.as_configured().is_some_and(|site| site.database.len() > 1)
+    }
+
+    /// A session with each of the database's servers, by name; none where the database is in a directory.
+    pub(crate) fn open_each_database(&self, deadline: Deadline) -> Vec<(String, Opened)> {
+        let (client, site) = (self.client(None), self.as_configured());
+        let servers = site.iter().flat_map(|site| site.database.iter().map(move |server| (*site, server)));
+        servers.map(|(site, server)| (server.address.to_string(), site.open(server, &client, deadline))).collect()
+    }
+
+    fn find_database(&self, queue_id: Option<&str>, deadline: Deadline) -> Result<Found<dyn Database>, DatabaseError> {
+        let client = self.client(queue_id);
+        match &self.kind {
+            Kind::Configured(site) => {
+                let open = |server: &Server| {
+                    let opened = site.open(server, &client, deadline)?;
+                    self.logins.database();
+                    Ok(opened)
+                };
+                first_that_writes(&site.database, deadline, open)
+            }
+            Kind::Embedded(embedded) => {
+                let opened = schema::open_embedded(embedded.directory(), &client, deadline)?;
+                self.logins.database();
+                Ok(Found::Writing(Box::new(opened)))
+            }
+        }
+    }
+
+    /// What a database's list of sessions says of us.
+    pub(super) fn client(&self, queue_id: Option<&str>) -> Client {
+        Client { host: self.host.clone(), pid: std::process::id(), queue_id: queue_id.map(ToOwned::to_owned) }
+    }
+}
+
+impl Configured {
+    fn open(&self, server: &Server, client: &Client, deadline: Deadline) -> Result<Box<dyn Database>, DatabaseError> {
+        Ok(match self.config.database.engine {
+            Engine::Postgresql => Box::new(PostgresDatabase::connect(server, client, deadline)?),
+            Engine::Mysql => Box::new(MysqlDatabase::connect(server, client, deadline)?),
+        })
+    }
+
+    /// What people call it.
+    pub(super) fn database_name(&self) -> String {
+        let servers: Vec<String> = self.database.iter().map(|server| server.address.to_string()).collect();
+        format!("the database at {}", servers.join(", "))
+    }
+}

@@ -1,0 +1,33 @@
+//! How many sessions were opened, which is what takes most of the time of a delivery that has to.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counted by all threads that open sessions for one [`Site`](super::Site), and for those made of it.
+#[derive(Debug, Default)]
+pub(super) struct Counter {
+    database: AtomicU64,
+    imap: AtomicU64,
+}
+
+/// How many there were at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Logins {
+    /// Sessions with the database.
+    pub database: u64,
+    /// Sessions with the IMAP server, as a user.
+    pub imap: u64,
+}
+
+impl Counter {
+    pub(super) fn database(&self) {
+        self.database.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn imap(&self) {
+        self.imap.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn so_far(&self) -> Logins {
+        Logins { database: self.database.load(Ordering::Relaxed), imap: self.imap.load(Ordering::Relaxed) }
+    }
+}

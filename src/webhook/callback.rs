@@ -1,0 +1,315 @@
+//! Where a subscriber is told: a URL, and which addresses it may lead to.
+
+use super::networks::is_public;
+use crate::config::{Network, Notifications};
+use std::net::{IpAddr, SocketAddr};
+use thiserror::Error;
+use url::{Host, Url};
+
+/// The longest URL, in bytes.
+const LONGEST: usize = 2048;
+
+/// What a site allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// Whether `http` is allowed, without encryption, to the public Internet too.
+    pub allow_http: bool,
+    /// The ports that callbacks may be at.
+    pub allow_ports: Vec<u16>,
+    /// Networks of our own that callbacks may be in, by `http` or `https`, at any port.
+    pub allow_networks: Vec<Network>,
+}
+
+impl From<&Notifications> for Rules {
+    fn from(settings: &Notifications) -> Self {
+        Self {
+            allow_http: settings.allow_http,
+            allow_ports: settings.allow_ports.clone(),
+            allow_networks: settings.allow_networks.clone(),
+        }
+    }
+}
+
+/// A URL that may be called, as far as it says so itself: the addresses of a host name are judged each time that it is looked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Callback {
+    url: Url,
+    host: Host<String>,
+    port: u16,
+}
+
+/// Why a callback is not called. For who made the subscription: it says nothing of what is in our networks.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Refused {
+    #[error("this is no URL: {0}")]
+    NoUrl(url::ParseError),
+    #[error("it is longer than 2048 bytes")]
+    TooLong,
+    #[error("only https is called here")]
+    Scheme,
+    #[error("a name or password belongs into no URL")]
+    UserInfo,
+    #[error("what follows the # would never be sent")]
+    Fragment,
+    #[error("port {0} is not called here")]
+    Port(u16),
+    #[error("this address is not of the public Internet")]
+    Address,
+}
+
+impl Callback {
+    /// Reads a URL, whatever way an address is spelt in it.
+    ///
+    /// # Errors
+    /// Where it may not be called, whatever its name leads to.
+    pub fn parse(text: &str, rules: &Rules) -> Result<Self, Refused> {
+        if text.len() > LONGEST {
+            return Err(Refused::TooLong);
+        }
+        let url = Url::parse(text).map_err(Refused::NoUrl)?;
+        if !matches!(url.scheme(), "https" | "http") {
+            return Err(Refused::Scheme);
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(Refused::UserInfo);
+        }
+        if url.fragment().is_some() {
+            return Err(Refused::Fragment);
+        }
+        // Both are there, of these schemes.
+        let host = url.host().ok_or(Refused::NoUrl(url::ParseError::EmptyHost))?.to_owned();
+        let port = url.port_or_known_default().ok_or(Refused::Port(0))?;
+        let callback = Self { url, host, port };
+        match callback.host {
+            Host::Ipv4(address) => callback.judge(address.into(), rules)?,
+            Host::Ipv6(address) => callback.judge(address.into(), rules)?,
+            // It may lead into a network of ours that is allowed.
+            Host::Domain(_) if rules.allow_networks.is_empty() => callback.judge_public(rules)?,
+            Host::Domain(_) => {}
+        }
+        Ok(callback)
+    }
+
+    /// Whether it may be called at this address.
+    ///
+    /// # Errors
+    /// Where it may not.
+    pub fn judge(&self, address: IpAddr, rules: &Rules) -> Result<(), Refused> {
+        if rules.allow_networks.iter().any(|network| network.contains(address)) {
+            return Ok(());
+        }
+        self.judge_public(rules)?;
+        if is_public(address) { Ok(()) } else { Err(Refused::Address) }
+    }
+
+    /// Of these addresses, which its host has, those that may be called.
+    ///
+    /// # Errors
+    /// Where none may.
+    pub fn may_be_called_at(&self, addresses: &[IpAddr], rules: &Rules) -> Result<Vec<SocketAddr>, Refused> {
+        let judged = addresses.iter().map(|address| (address, self.judge(*address, rules)));
+        let mut refused = Refused::Address;
+        let allowed = judged.filter_map(|(address, judged)| match judged {
+            Ok(()) => Some(SocketAddr::new(*address, self.port)),
+            Err(why) => {
+                refused = why;
+                None
+            }
+        });
+        let allowed: Vec<_> = allowed.collect();
+        if allowed.is_empty() { Err(refused) } else { Ok(allowed) }
+    }
+
+    fn judge_public(&self, rules: &Rules) -> Result<(), Refused> {
+        if !self.is_encrypted() && !rules.allow_http {
+            return Err(Refused::Scheme);
+        }
+        if rules.allow_ports.contains(&self.port) { Ok(()) } else { Err(Refused::Port(self.port)) }
+    }
+
+    /// Whether it is called by TLS.
+    pub fn is_encrypted(&self) -> bool {
+        self.url.scheme() == "https"
+    }
+
+    /// Its host: a name, or an address.
+    pub fn host(&self) -> &Host<String> {
+        &self.host
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The header `host`.
+    pub fn authority(&self) -> String {
+        // Without the scheme's own port.
+        self.url.port().map_or_else(|| self.host.to_string(), |port| format!("{}:{port}", self.host))
+    }
+
+    /// What is asked for on a connection: path and query.
+    pub fn path(&self) -> String {
+        self.url.query().map_or_else(|| self.url.path().to_owned(), |query| format!("{}?{query}", self.url.path()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strict() -> Rules {
+        Rules { allow_http: false, allow_ports: vec![443], allow_networks: Vec::new() }
+    }
+
+    #[test]
+    fn a_public_callback_is_taken_apart() {
+        let callback = Callback::parse("https://Hooks.Example.com/in/1?a=b%20c", &strict()).unwrap();
+        assert_eq!(callback.authority(), "hooks.example.com");
+        assert_eq!((callback.path(), callback.port()), ("/in/1?a=b%20c".into(), 443));
+        let mut rules = strict();
+        rules.allow_ports.push(8443);
+        let callback = Callback::parse("https://[2606:4700::1111]:8443", &rules).unwrap();
+        assert_eq!((callback.authority(), callback.path()), ("[2606:4700::1111]:8443".into(), "/".into()));
+        // A name beyond ASCII is asked for as DNS has it.
+        let callback = Callback::parse("https://bücher.example/", &strict()).unwrap();
+        assert_eq!(callback.authority(), "xn--bcher-kva.example");
+    }
+
+    /// However it is spelt: what a URL says is read once, and what was read is called.
+    #[test]
+    fn no_spelling_of_an_address_that_is_not_public_is_taken() {
+        let addresses = [
+            // Loopback: plain, short, decimal, octal, hexadecimal, mixed, with a dot at its end, in full-width digits.
+            "127.0.0.1",
+            "127.1",
+            "127.0.1",
+            "2130706433",
+            "017700000001",
+            "0x7f000001",
+            "0x7f.1",
+            "0177.0.0.1",
+            "0x7f.0x0.0x0.0x1",
+            "127.0.0.1.",
+            "127.255.255.254",
+            "１２７.0.0.1",
+            "%31%32%37.0.0.1",
+            "127。0。0。1",
+            "[::1]",
+            "[0:0:0:0:0:0:0:1]",
+            "[0000::0001]",
+            "[::ffff:127.0.0.1]",
+            "[::ffff:7f00:1]",
+            "[::127.0.0.1]",
+            "[::ffff:0:127.0.0.1]",
+            // Nothing in particular.
+            "0",
+            "0.0.0.0",
+            "0x0",
+            "[::]",
+            // Where clouds give out credentials.
+            "169.254.169.254",
+            "2852039166",
+            "0xa9fea9fe",
+            "0251.0376.0251.0376",
+            "[::ffff:169.254.169.254]",
+            "[fd00:ec2::254]",
+            // Wrapped in another one: NAT64, 6to4, Teredo, ISATAP.
+            "[64:ff9b::7f00:1]",
+            "[64:ff9b::169.254.169.254]",
+            "[64:ff9b:1::a00:1]",
+            "[2002:7f00:1::]",
+            "[2002:a9fe:a9fe::1]",
+            "[2001:0:7f00:1::]",
+            "[fe80::5efe:127.0.0.1]",
+            // Our own networks.
+            "10.0.0.1",
+            "10.1",
+            "012.0.0.1",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.0.1",
+            "192.168.257",
+            "3232235521",
+            "100.64.0.1",
+            "[fc00::1]",
+            "[fd12:3456::1]",
+            "[fe80::1]",
+            "[fec0::1]",
+            // For documents, benchmarks, protocols, many, nobody.
+            "192.0.0.1",
+            "192.0.2.1",
+            "192.88.99.1",
+            "198.18.0.1",
+            "198.51.100.1",
+            "203.0.113.1",
+            "224.0.0.1",
+            "240.0.0.1",
+            "255.255.255.255",
+            "4294967295",
+            "[2001:db8::1]",
+            "[3fff::1]",
+            "[5f00::1]",
+            "[100::1]",
+            "[ff02::1]",
+        ];
+        assert!(addresses.len() > 60);
+        for address in addresses {
+            for path in ["", "/", ":443/in"] {
+                let refused = Callback::parse(&format!("https://{address}{path}"), &strict());
+                assert_eq!(refused, Err(Refused::Address), "{address}{path}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_callback_is_told_by_its_fault() {
+        for (text, why) in [
+            ("http://example.com/", Refused::Scheme),
+            ("ftp://example.com/", Refused::Scheme),
+            ("file:///etc/passwd", Refused::Scheme),
+            ("gopher://example.com:443/", Refused::Scheme),
+            ("https://anna@example.com/", Refused::UserInfo),
+            ("https://:secret@example.com/", Refused::UserInfo),
+            ("https://example.com@127.0.0.1/", Refused::UserInfo),
+            ("https://example.com/#in", Refused::Fragment),
+            ("https://example.com:8443/", Refused::Port(8443)),
+            ("https://example.com:25/", Refused::Port(25)),
+            // Backslashes are slashes to a URL, and tabs are nothing.
+            (r"https:\\127.0.0.1\in", Refused::Address),
+            ("https://127.0.0.1\t/", Refused::Address),
+            ("https://127.0.0.1\\@example.com/", Refused::Address),
+        ] {
+            assert_eq!(Callback::parse(text, &strict()), Err(why), "{text}");
+        }
+        for text in [
+            "",
+            "/in",
+            "https://",
+            "https://exa mple/",
+            "https://[fe80::1%25eth0]/",
+            "https://1.2.3.4.5/",
+            "https://256.1.1.1/",
+        ] {
+            assert!(matches!(Callback::parse(text, &strict()), Err(Refused::NoUrl(_))), "{text}");
+        }
+        let long = format!("https://example.com/{}", "x".repeat(2048));
+        assert_eq!(Callback::parse(&long, &strict()), Err(Refused::TooLong));
+    }
+
+    #[test]
+    fn a_network_of_our_own_that_is_allowed_may_be_called_by_http_at_any_port() {
+        let rules = Rules { allow_networks: vec!["10.1.0.0/16".parse().unwrap()], ..strict() };
+        Callback::parse("http://10.1.2.3:8080/in", &rules).unwrap();
+        assert_eq!(Callback::parse("http://10.2.0.1:8080/in", &rules), Err(Refused::Scheme));
+        assert_eq!(Callback::parse("https://10.2.0.1/in", &rules), Err(Refused::Address));
+        // Where a name leads is seen when it is looked up.
+        let named = Callback::parse("http://hooks.internal:8080/in", &rules).unwrap();
+        let at = |addresses: [&str; 2]| named.may_be_called_at(&addresses.map(|text| text.parse().unwrap()), &rules);
+        assert_eq!(at(["10.1.2.3", "10.2.0.1"]), Ok(vec!["10.1.2.3:8080".parse().unwrap()]));
+        assert_eq!(at(["127.0.0.1", "93.184.216.34"]), Err(Refused::Scheme));
+        let encrypted = Callback::parse("https://hooks.example.com/in", &rules).unwrap();
+        let mixed = ["127.0.0.1", "93.184.216.34"].map(|text| text.parse().unwrap());
+        assert_eq!(encrypted.may_be_called_at(&mixed, &rules), Ok(vec!["93.184.216.34:443".parse().unwrap()]));
+        assert_eq!(encrypted.may_be_called_at(&mixed[..1], &rules), Err(Refused::Address));
+    }
+}

@@ -1,0 +1,106 @@
+//! Which addresses may be called on behalf of somebody who is not of this site.
+//!
+//! What a stranger names must not lead into our own networks: a callback at 127.0.0.1, or at the address from which clouds give
+//! out credentials, would make the service ask in his place (server-side request forgery). So whatever is not of the public
+//! Internet is refused, by IANA's registries of special-purpose addresses, and so are addresses in which another one is wrapped.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// IPv4 networks that are not of the public Internet: the first address, and the length of the prefix.
+/// <https://www.iana.org/assignments/iana-ipv4-special-registry>
+const V4: [(Ipv4Addr, u32); 17] = [
+    (Ipv4Addr::new(0, 0, 0, 0), 8),
+    (Ipv4Addr::new(10, 0, 0, 0), 8),
+    (Ipv4Addr::new(100, 64, 0, 0), 10),
+    (Ipv4Addr::new(127, 0, 0, 0), 8),
+    (Ipv4Addr::new(169, 254, 0, 0), 16),
+    (Ipv4Addr::new(172, 16, 0, 0), 12),
+    (Ipv4Addr::new(192, 0, 0, 0), 24),
+    (Ipv4Addr::new(192, 0, 2, 0), 24),
+    (Ipv4Addr::new(192, 31, 196, 0), 24),
+    (Ipv4Addr::new(192, 52, 193, 0), 24),
+    // 6to4 relays.
+    (Ipv4Addr::new(192, 88, 99, 0), 24),
+    (Ipv4Addr::new(192, 168, 0, 0), 16),
+    (Ipv4Addr::new(192, 175, 48, 0), 24),
+    (Ipv4Addr::new(198, 18, 0, 0), 15),
+    (Ipv4Addr::new(198, 51, 100, 0), 24),
+    (Ipv4Addr::new(203, 0, 113, 0), 24),
+    // Multicast, reserved, broadcast.
+    (Ipv4Addr::new(224, 0, 0, 0), 3),
+];
+
+/// All that is given out to the public Internet: unique local, link-local, multicast, loopback, v4-mapped and -compatible, NAT64's
+/// two prefixes, 100::/64, 5f00::/16 and fec0::/10 are not of it.
+const V6_PUBLIC: (Ipv6Addr, u32) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
+
+/// What is not public of that all the same. <https://www.iana.org/assignments/iana-ipv6-special-registry>
+const V6_SPECIAL: [(Ipv6Addr, u32); 5] = [
+    // Protocols: Teredo, ORCHID, benchmarks, and others.
+    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 23),
+    (Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0), 32),
+    // 6to4: an IPv4 address is wrapped in it.
+    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16),
+    (Ipv6Addr::new(0x2620, 0x4f, 0x8000, 0, 0, 0, 0, 0), 48),
+    (Ipv6Addr::new(0x3fff, 0, 0, 0, 0, 0, 0, 0), 20),
+];
+
+/// Whether the address is of the public Internet.
+pub(super) fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            !V4.iter().any(|(network, prefix)| address.to_bits() >> (32 - prefix) == network.to_bits() >> (32 - prefix))
+        }
+        IpAddr::V6(address) => {
+            let of = |(network, prefix): &(Ipv6Addr, u32)| {
+                address.to_bits() >> (128 - prefix) == network.to_bits() >> (128 - prefix)
+            };
+            of(&V6_PUBLIC) && !V6_SPECIAL.iter().any(of)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_network_begins_and_ends_where_its_registry_says() {
+        for (inside, outside) in [
+            ("0.0.0.0", "1.0.0.0"),
+            ("10.255.255.255", "11.0.0.0"),
+            ("100.64.0.0", "100.63.255.255"),
+            ("100.127.255.255", "100.128.0.0"),
+            ("127.255.255.255", "128.0.0.1"),
+            ("169.254.169.254", "169.253.255.255"),
+            ("172.16.0.0", "172.15.255.255"),
+            ("172.31.255.255", "172.32.0.0"),
+            ("192.0.0.170", "192.0.1.0"),
+            ("192.88.99.1", "192.88.98.255"),
+            ("192.168.0.1", "192.169.0.0"),
+            ("198.19.255.255", "198.20.0.0"),
+            ("224.0.0.1", "223.255.255.255"),
+            ("255.255.255.255", "9.9.9.9"),
+            ("::", "2000::1"),
+            ("::1", "2606:4700::1111"),
+            ("::ffff:8.8.8.8", "2a00:1450::1"),
+            ("::8.8.8.8", "2001:200::1"),
+            ("64:ff9b::808:808", "2003::1"),
+            ("64:ff9b:1::1", "2400::1"),
+            ("100::1", "2600::1"),
+            ("2001::1", "2001:4860:4860::8888"),
+            ("2001:db8::1", "2001:db7::1"),
+            ("2002:808:808::1", "2001:ffff::1"),
+            ("3fff::1", "3ffe::1"),
+            ("5f00::1", "3ffd::1"),
+            ("fc00::1", "2800::1"),
+            ("fdff::1", "2c00::1"),
+            ("fe80::1", "2001:503::1"),
+            ("fec0::1", "2620:fe::fe"),
+            ("ff02::1", "2620:4f:7fff::1"),
+        ] {
+            assert!(!is_public(inside.parse().unwrap()), "{inside}");
+            assert!(is_public(outside.parse().unwrap()), "{outside}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The secret of a subscription, and what is signed with it.
+//!
+//! Secrets are derived (HKDF, RFC 5869, with SHA-256) from a key that all hosts share, and stored nowhere: nothing in the database
+//! or in a copy of it can sign. A subscription's generation is counted up to give it a new secret; for a while the one before it
+//! signs beside it, so that a receiver changes over when it wants to.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ring::{hkdf, hmac};
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use uuid::Uuid;
+
+/// How long the key is, and each secret: in bytes. Standard Webhooks wants 24 to 64.
+const LENGTH: usize = 32;
+/// Keeps what is derived here apart from whatever else may be derived from the same key one day.
+const PURPOSE: &[u8] = b"maildrop_command webhook secret v1";
+
+/// The key that all secrets are derived from. It never shows itself.
+#[derive(Clone)]
+pub struct MasterKey(hkdf::Prk);
+
+/// The secret of one generation of a subscription. It shows itself only when it is asked to.
+#[derive(Clone)]
+pub struct WebhookSecret([u8; LENGTH]);
+
+impl MasterKey {
+    /// Reads it: a file of 32 random bytes.
+    ///
+    /// # Errors
+    /// What is wrong with the file, and what mends it, without a word of what is in it.
+    pub fn read(path: &Path) -> Result<Self, String> {
+        let mut bytes = Vec::new();
+        File::open(path)
+            .and_then(|file| file.take(LENGTH as u64 + 1).read_to_end(&mut bytes))
+            .map_err(|error| error.to_string())?;
+        let wrong = "it has to hold 32 random bytes: head -c 32 /dev/urandom > FILE";
+        let bytes: [u8; LENGTH] = bytes.try_into().map_err(|_| wrong.to_owned())?;
+        Ok(Self::new(&bytes))
+    }
+
+    pub fn new(bytes: &[u8; LENGTH]) -> Self {
+        Self(hkdf::Salt::new(hkdf::HKDF_SHA256, PURPOSE).extract(bytes))
+    }
+
+    /// The secret of this generation of a subscription, the first of which is 1.
+    pub fn secret(&self, subscription: Uuid, generation: u32) -> WebhookSecret {
+        let mut secret = [0; LENGTH];
+        let info = [subscription.as_bytes().as_slice(), &generation.to_be_bytes()];
+        let filled = self.0.expand(&info, hkdf::HKDF_SHA256).and_then(|key| key.fill(&mut secret));
+        // Only a length that is not the algorithm's own could be refused.
+        debug_assert!(filled.is_ok());
+        WebhookSecret(secret)
+    }
+}
+
+impl WebhookSecret {
+    /// As receivers are given it: `whsec_` and base64.
+    pub fn expose(&self) -> String {
+        format!("whsec_{}", STANDARD.encode(self.0))
+    }
+}
+
+impl fmt::Debug for MasterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("MasterKey(…)")
+    }
+}
+
+impl fmt::Debug for WebhookSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WebhookSecret(…)")
+    }
+}
+
+/// The header `webhook-signature`: what is signed is `id.timestamp.body`, by each of the secrets. The id has no dot in it; the
+/// timestamp is of this very try, in seconds since 1970.
+pub fn sign(secrets: &[WebhookSecret], id: &str, timestamp: i64, body: &str) -> String {
+    let signed = |WebhookSecret(secret): &WebhookSecret| {
+        let mut signing = hmac::Context::with_key(&hmac::Key::new(hmac::HMAC_SHA256, secret));
+        for part in [id, ".", &timestamp.to_string(), ".", body] {
+            signing.update(part.as_bytes());
+        }
+        format!("v1,{}", STANDARD.encode(signing.sign()))
+    };
+    secrets.iter().map(signed).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::timestamp;
+    use hyper::HeaderMap;
+    use standardwebhooks::Webhook;
+
+    const SUBSCRIPTION: Uuid = Uuid::from_u128(0x0193_a1b2_c3d4_7e5f_8a9b_0c1d_2e3f_4a5b);
+    const BODY: &str = r#"{"type":"message.delivered","data":{"subject":"Grüße"}}"#;
+
+    fn headers(signature: &str, timestamp: i64) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert("webhook-id", "evt_1".parse().unwrap());
+        headers.insert("webhook-timestamp", timestamp.to_string().parse().unwrap());
+        headers.insert("webhook-signature", signature.parse().unwrap());
+        headers
+    }
+
+    #[test]
+    fn each_generation_of_each_subscription_has_a_secret_of_its_own_which_is_the_same_on_every_host() {
+        let key = MasterKey::new(&[7; 32]);
+        let secret = |subscription, generation| key.secret(subscription, generation).expose();
+        let first = secret(SUBSCRIPTION, 1);
+        assert_eq!(first, MasterKey::new(&[7; 32]).secret(SUBSCRIPTION, 1).expose());
+        // Worked out by Python's hmac and hashlib, step by step as RFC 5869 has it: receivers keep it, so that no release may change it.
+        assert_eq!(first, "whsec_X9LuMevsk0VTBXGrEd7m1lVWIM+pjLPSl8gW0xV4Chk=");
+        for other in [secret(SUBSCRIPTION, 2), secret(Uuid::from_u128(1), 1)] {
+            assert_ne!(first, other);
+        }
+        assert_ne!(first, MasterKey::new(&[8; 32]).secret(SUBSCRIPTION, 1).expose());
+    }
+
+    #[test]
+    fn what_is_signed_is_verified_by_standard_webhooks_with_either_secret_of_a_rotation_and_not_once_it_is_changed() {
+        let key = MasterKey::new(&[7; 32]);
+        let now = timestamp::now() / 1_000_000;
+        let secrets = [key.secret(SUBSCRIPTION, 2), key.secret(SUBSCRIPTION, 1)];
+        let signature = sign(&secrets, "evt_1", now, BODY);
+        for secret in &secrets {
+            let receiver = Webhook::new(&secret.expose()).unwrap();
+            receiver.verify(BODY.as_bytes(), &headers(&signature, now)).unwrap();
+            receiver.verify(BODY.replace("Gr", "gr").as_bytes(), &headers(&signature, now)).unwrap_err();
+            receiver.verify(BODY.as_bytes(), &headers(&signature, now - 1)).unwrap_err();
+            let mut of_another = headers(&signature, now);
+            of_another.insert("webhook-id", "evt_2".parse().unwrap());
+            receiver.verify(BODY.as_bytes(), &of_another).unwrap_err();
+        }
+        let stranger = Webhook::new(&key.secret(SUBSCRIPTION, 3).expose()).unwrap();
+        stranger.verify(BODY.as_bytes(), &headers(&signature, now)).unwrap_err();
+    }
+
+    #[test]
+    fn a_key_is_a_file_of_32_bytes_and_shows_itself_nowhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        assert!(MasterKey::read(&path).unwrap_err().contains("No such file"));
+        for length in [0, 31, 33] {
+            std::fs::write(&path, vec![7; length]).unwrap();
+            assert!(MasterKey::read(&path).unwrap_err().contains("32 random bytes"), "{length}");
+        }
+        std::fs::write(&path, [7; 32]).unwrap();
+        let key = MasterKey::read(&path).unwrap();
+        assert_eq!(format!("{key:?} {:?}", key.secret(SUBSCRIPTION, 1)), "MasterKey(…) WebhookSecret(…)");
+    }
+}

@@ -1,0 +1,64 @@
+-- What a delivery writes into the write-ahead log, by what its keys begin with. See README.md, "Keys that begin with a day".
+--
+--     psql --quiet --set=by_day=on --file=tests/bench/keys/measure.sql DATABASE
+--
+-- into an empty database of a PostgreSQL that does nothing else, as superuser, from the root of the repository. 400,000 messages
+-- of thirty days, each with one copy and one ended attempt; then, after a checkpoint, 1000 deliveries of one copy, of the last day,
+-- by the functions that a delivery calls.
+\set ON_ERROR_STOP on
+SET client_min_messages = warning;
+\i sql/postgres/0001_ledger.sql
+\i sql/postgres/0003_operation.sql
+\i sql/postgres/0007_cached_plans.sql
+SELECT set_config('measure.by_day', :'by_day', false) \g /dev/null
+
+-- A key of the message `n`, of so many before 30 days have passed.
+CREATE FUNCTION key(n bigint, kind text) RETURNS bytea LANGUAGE sql AS $$
+    SELECT CASE WHEN current_setting('measure.by_day')::bool
+           THEN int4send((20750 + n * 30 / 400000)::int) || substr(sha256((kind || n)::bytea), 1, 28)
+           ELSE sha256((kind || n)::bytea) END
+$$;
+ALTER TABLE attempts SET (autovacuum_enabled = off);
+ALTER TABLE messages SET (autovacuum_enabled = off);
+ALTER TABLE copies SET (autovacuum_enabled = off);
+INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, headers, size, recorded_at)
+SELECT key(n, 'm'), sha256(('l' || n)::bytea), '<' || n || '@mail.example.com>', sha256(n::text::bytea), 'lisa@gmail.example', '[]',
+       4000, now() FROM generate_series(1, 400000) n;
+INSERT INTO copies (copy_key, message, role, imap_user, mailbox, recipient, state, delivered_at, updated_at)
+SELECT key(n, 'c'), n, 'recipient', 'scuba', 'INBOX', 'scuba@mail.example', 'delivered', now(), now() FROM generate_series(1, 400000) n;
+INSERT INTO attempts (copy_key, attempt, role, imap_user, mailbox, identity, lock_digest, message_id, recipient, host, pid, started_at, ended_at)
+SELECT key(n, 'c'), gen_random_uuid(), 'recipient', 'scuba', 'INBOX', key(n, 'm'), sha256(('l' || n)::bytea), '<' || n || '@mail.example.com>',
+       'scuba@mail.example', 'mx1', 1, now(), now() FROM generate_series(1, 400000) n;
+VACUUM ANALYZE;
+CHECKPOINT;
+
+CREATE TABLE measured (wal_records bigint, wal_fpi bigint, wal_bytes numeric);
+CREATE PROCEDURE deliver(first bigint, last bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    attempt uuid;
+BEGIN
+    FOR n IN first..last LOOP
+        attempt := gen_random_uuid();
+        PERFORM maildrop_journal_1(attempt, key(n, 'm'), sha256(('l' || n)::bytea), '<' || n || '@mail.example.com>', '4XyZ', 'mx1', 1,
+            ARRAY[key(n, 'c')], ARRAY['recipient'], ARRAY['scuba'], ARRAY['INBOX'], ARRAY['scuba@mail.example'],
+            ARRAY[1::bigint], ARRAY[17::bigint]);
+        COMMIT;
+        PERFORM maildrop_message_1(key(n, 'm'), sha256(('l' || n)::bytea), '<' || n || '@mail.example.com>', sha256(n::text::bytea),
+            'lisa@gmail.example', 'Lisa', 'scuba', NULL, 'Diving', now(),
+            (SELECT jsonb_agg(jsonb_build_array('X-Field-' || i, md5((n * 100 + i)::text) || md5(i::text))) FROM generate_series(1, 42) i), 4000);
+        PERFORM maildrop_copy_1(key(n, 'm'), key(n, 'c'), 'recipient', 'scuba', 'INBOX', 'scuba@mail.example', 'delivered', 1, 17, NULL);
+        PERFORM maildrop_ended_1(key(n, 'c'), attempt, 'appended', '{"lock": 0.25, "look": 0.1}');
+        COMMIT;
+    END LOOP;
+END $$;
+SELECT pg_stat_force_next_flush() \g /dev/null
+INSERT INTO measured SELECT wal_records, wal_fpi, wal_bytes FROM pg_stat_wal;
+SELECT pg_current_wal_insert_lsn() AS from \gset
+CALL deliver(400001, 401000);
+SELECT pg_current_wal_insert_lsn() AS until \gset
+SELECT pg_stat_force_next_flush() \g /dev/null
+SELECT :'by_day' AS by_day, (:'until'::pg_lsn - :'from'::pg_lsn) / 1000 AS "WAL bytes a delivery",
+       (now.wal_fpi - before.wal_fpi) / 1000.0 AS "full pages a delivery", (now.wal_records - before.wal_records) / 1000.0 AS "records"
+FROM pg_stat_wal now, measured before;
+SELECT indexrelid::regclass AS index, pg_relation_size(indexrelid) / 401000 AS "bytes a row" FROM pg_index
+WHERE indrelid IN ('attempts'::regclass, 'messages'::regclass, 'copies'::regclass) ORDER BY 1::text;

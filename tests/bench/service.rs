@@ -1,0 +1,263 @@
+//! The service, `maildropd`, beside Dovecot's own LMTP: what a copy costs, how long it takes, and what becomes of sessions and
+//! memory while messages pass.
+
+pub mod ground;
+mod load;
+mod pipe;
+pub mod processor;
+
+use crate::figures::{Ratio, Report, Series, milliseconds};
+use crate::site::Site;
+use ground::{Format, Ground, Service, until};
+use load::{Load, Session, Spent};
+use processor::{DOVECOT, OURS, POSTGRESQL};
+use rustix::process::{Signal, kill_process};
+use std::time::{Duration, Instant};
+
+/// Of one message, in bytes.
+const SIZE: usize = 4_000;
+/// Clients that give messages at once.
+const CONNECTIONS: usize = 8;
+/// As many users as a worker keeps sessions for.
+const USERS: usize = 8;
+
+/// Beside Dovecot's LMTP.
+pub fn measure(report: &mut Report, site: &Site, runs: usize) {
+    let ground = Ground::set_up(site);
+    let rounds = (runs / 6).max(2);
+    // As many as a message has recipients here.
+    let service = || ground.start("recycle_after = 1000000\nmailbox_sessions = 10\n");
+    let mut rows = Vec::new();
+    for kept in [false, true] {
+        ground.dovecot(kept);
+        let service = service();
+        for (format, each) in [(Format::Maildir, 1), (Format::Maildir, 10), (Format::Sdbox, 1), (Format::Sdbox, 10)] {
+            rows.extend(beside_dovecot(report, &ground, &service, Case { format, each, kept }, rounds));
+        }
+    }
+    let header = [
+        "copies",
+        "",
+        "per second",
+        "CPU, ms",
+        "Dovecot's",
+        "PostgreSQL's",
+        "ours",
+        "rate ÷ its (CPU)",
+        "rate ÷ its (wall)",
+    ];
+    report.table(header, &rows);
+    report.line(
+        "Dovecot's own LMTP appends, and records nothing. CPU: processor time per copy. A rate ÷ its: to be large.",
+    );
+    pipe::measure(report, &ground, runs);
+    sessions(report, &ground);
+    latency(report, &ground, runs);
+    kills(report, &ground, runs);
+}
+
+/// What is compared.
+#[derive(Clone, Copy)]
+struct Case {
+    format: Format,
+    /// Recipients of each message.
+    each: usize,
+    /// Whether Dovecot's processes go on to the next login.
+    kept: bool,
+}
+
+/// What copies cost.
+#[derive(Default)]
+struct Cost {
+    wall: Series,
+    processor: Series,
+    parts: [Series; 3],
+}
+
+impl Cost {
+    fn add(&mut self, spent: &Spent, copies: usize) {
+        let of_one = |span: Duration| milliseconds(span) / copies as f64;
+        self.wall.push(of_one(spent.wall));
+        self.processor.push(of_one(spent.used.all));
+        for (part, program) in self.parts.iter_mut().zip([DOVECOT, POSTGRESQL, OURS]) {
+            part.push(of_one(spent.used.by(program)));
+        }
+    }
+}
+
+fn beside_dovecot(
+    report: &Report,
+    ground: &Ground<'_>,
+    service: &Service,
+    case: Case,
+    rounds: usize,
+) -> [[String; 9]; 2] {
+    let Case { format, each, kept } = case;
+    let how = format!("{}, {each} each{}", format.name(), if kept { ", processes kept" } else { "" });
+    report.progress(format!("LMTP: {how}, {rounds} rounds"));
+    let count = if each == 1 { USERS } else { each };
+    let load = |socket, who: &str, domain: &str| {
+        let users = ground.users(format, &format!("{who}-{each}-{kept}"), count);
+        let recipients = users.iter().map(|user| format!("{user}{domain}")).collect();
+        Load { socket, recipients, each, connections: CONNECTIONS, size: SIZE }
+    };
+    let loads = [load(service.socket.clone(), "ours", "@mail.example"), load(Ground::dovecots_socket(), "its", "")];
+    let mut costs = [Cost::default(), Cost::default()];
+    let messages = if each == 1 { 160 } else { 32 };
+    for round in 0..=rounds {
+        let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
+        for at in order {
+            let spent = loads[at].give(messages);
+            // The first opens sessions.
+            if round > 0 {
+                costs[at].add(&spent, messages * each);
+            }
+        }
+    }
+    for load in &loads {
+        for recipient in &load.recipients {
+            let user = recipient.split('@').next().unwrap_or_default();
+            assert_eq!(ground.site.messages(user, "INBOX"), messages * each * (rounds + 1) / count, "{user}");
+        }
+    }
+    let [ours, its] = &costs;
+    let row = |what: &str, cost: &Cost, ratios: [String; 2]| {
+        let per_second: Series = cost.wall.values().map(|wall| 1000.0 / wall).collect();
+        let [dovecot, postgresql, ours] = cost.parts.each_ref().map(|part| format!("{:.2}", part.median()));
+        let [by_processor, by_wall] = ratios;
+        [
+            what.to_owned(),
+            how.clone(),
+            format!("{:.0}", per_second.median()),
+            cost.processor.to_string(),
+            dovecot,
+            postgresql,
+            ours,
+            by_processor,
+            by_wall,
+        ]
+    };
+    let ratios = [Ratio::of(&its.processor, &ours.processor), Ratio::of(&its.wall, &ours.wall)];
+    [
+        row("maildropd", ours, ratios.map(|ratio| ratio.to_string())),
+        row("Dovecot's LMTP", its, [String::new(), String::new()]),
+    ]
+}
+
+/// Sessions that are opened for a thousand deliveries, by a single worker.
+fn sessions(report: &mut Report, ground: &Ground<'_>) {
+    report.progress("sessions per 1,000 deliveries");
+    ground.dovecot(true);
+    let service = ground.start("workers = 1\nrecycle_after = 1000000\n");
+    let recipients =
+        ground.users(Format::Sdbox, "sessions", USERS).into_iter().map(|user| format!("{user}@mail.example"));
+    let load =
+        Load { socket: service.socket.clone(), recipients: recipients.collect(), each: 1, connections: 1, size: SIZE };
+    let sql = || ground.site.sessions();
+    let before = (sql(), Ground::imap_logins());
+    load.give(1000);
+    // The counting connections are sessions, too.
+    let (sql, imap) = (sql() - before.0 - 1, Ground::imap_logins() - before.1);
+    let row = |what: &str, seen: usize, most: usize| [what.to_owned(), seen.to_string(), format!("≤ {most}")];
+    let rows = [row("SQL sessions", sql, 1), row("IMAP logins, 8 users in turn", imap, 5 + USERS)];
+    report.table(["opened for 1,000 deliveries, one worker", "seen", "may be"], &rows);
+    report.line("The first login of each of the eight users is among them.");
+}
+
+/// How long single messages take, alone and at half the greatest rate.
+fn latency(report: &mut Report, ground: &Ground<'_>, runs: usize) {
+    report.progress("latency");
+    ground.dovecot(true);
+    let service = ground.start("recycle_after = 1000000\n");
+    let recipients = ground.users(Format::Sdbox, "latency", USERS);
+    let recipients: Vec<String> = recipients.into_iter().map(|user| format!("{user}@mail.example")).collect();
+    let load = |connections| Load {
+        socket: service.socket.clone(),
+        recipients: recipients.clone(),
+        each: 1,
+        connections,
+        size: SIZE,
+    };
+    let messages = (runs * 10).max(100);
+    load(CONNECTIONS).give(messages);
+    let greatest = messages as f64 / load(CONNECTIONS).give(messages).wall.as_secs_f64();
+    let alone = load(1).give(messages);
+    let half = load(CONNECTIONS * 4).give_at(greatest / 2.0, messages);
+    let series = |spent: &Spent| spent.latencies.iter().map(|span| milliseconds(*span)).collect::<Series>();
+    let (alone, half) = (series(&alone), series(&half));
+    let row = |what: &str, series: &Series| {
+        let at = |part| format!("{:.1}", series.quantile(part));
+        [what.to_owned(), at(0.5), at(0.9), at(0.99)]
+    };
+    let ratio = |part| format!("{:.2}", half.quantile(part) / alone.quantile(part));
+    let rows = [
+        row("one at a time", &alone),
+        row(&format!("at half the greatest rate ({greatest:.0} per second)"), &half),
+        ["÷ alone; of p99 it may be 3".to_owned(), ratio(0.5), ratio(0.9), ratio(0.99)],
+    ];
+    report.table([&format!("a message takes, ms ({messages} each)"), "p50", "p90", "p99"], &rows);
+}
+
+/// A worker is killed in the midst of a message: when its client has the answer, and when the new worker is ready.
+fn kills(report: &mut Report, ground: &Ground<'_>, runs: usize) {
+    report.progress("killed workers");
+    let user = ground.users(Format::Sdbox, "killed", 1).remove(0);
+    let (mut answered, mut ready) = (Series::default(), Series::default());
+    for _ in 0..(runs / 6).max(3) {
+        // A new one each time: the pauses before a new start grow.
+        let service = ground.start("workers = 1\n");
+        let worker = service.processes("worker").remove(0);
+        let mut session = Session::connect(&service.socket);
+        // It stops before it is given the message, so that it has it in hand whatever the machine does.
+        kill_process(worker, Signal::STOP).expect("it is ours");
+        let text = crate::site::with_crlf(&crate::site::message(crate::site::STRANGER, SIZE));
+        session.give(&[&format!("{user}@mail.example")], &text);
+        until("the front has handed it over", || service.status().to_string().contains("\"busy\":1"));
+        let killed = Instant::now();
+        kill_process(worker, Signal::KILL).expect("it is ours");
+        let reply = session.replies(1).remove(0);
+        answered.push(milliseconds(killed.elapsed()));
+        assert!(reply.starts_with("451 "), "{reply}");
+        until("there is a new worker", || service.processes("worker").first().is_some_and(|now| *now != worker));
+        until("it is ready", || service.status()["state"] == "well");
+        ready.push(milliseconds(killed.elapsed()));
+    }
+    let row = |what: &str, series: &Series, most: &str| [what.to_owned(), series.to_string(), most.to_owned()];
+    let rows = [row("451", &answered, "≤ 100"), row("a new worker is ready", &ready, "≤ 500")];
+    report.table(["a worker is killed, ms until", "seen", "may be"], &rows);
+}
+
+/// How the memory of front and worker grows.
+pub fn measure_memory(report: &mut Report, site: &Site, runs: usize) {
+    let ground = Ground::set_up(site);
+    ground.dovecot(true);
+    let service = ground.start("recycle_after = 100000000\n");
+    let recipients =
+        ground.users(Format::Sdbox, "memory", USERS).into_iter().map(|user| format!("{user}@mail.example"));
+    let load = Load {
+        socket: service.socket.clone(),
+        recipients: recipients.collect(),
+        each: 1,
+        connections: CONNECTIONS,
+        size: 1000,
+    };
+    // 60 runs make 60,000 messages.
+    let (mut given, mut rows, mut first) = (0, Vec::new(), None);
+    for upto in
+        [1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000].into_iter().filter(|upto| *upto <= runs * 1_000)
+    {
+        report.progress(format!("memory, up to {upto} messages"));
+        while given < upto {
+            let messages = (upto - given).min(1_000);
+            load.give(messages);
+            given += messages;
+        }
+        let now = [service.memory("front"), service.memory("worker")];
+        let [front, worker] = now;
+        let [front_first, worker_first] = *first.get_or_insert(now);
+        let row = [front, front / front_first, worker, worker / worker_first].map(|number| format!("{number:.2}"));
+        let [front, front_ratio, worker, worker_ratio] = row;
+        rows.push([upto.to_string(), front, front_ratio, worker, worker_ratio]);
+    }
+    report.table(["messages", "front, MB (≤ 20)", "÷ first (≤ 1.1)", "worker, MB (≤ 25)", "÷ first (≤ 1.1)"], &rows);
+}

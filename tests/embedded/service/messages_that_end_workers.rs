@@ -1,0 +1,114 @@
+//! A message that ends whoever delivers it, as a bug in what reads it would have it, and not a signal from outside: it is set aside
+//! after two workers, and others flow. The service is whole, with a master.
+
+use super::stage::Stage;
+use super::support::{message, request, until};
+use super::whole::Whole;
+use maildrop_command::delivery::Verdict;
+use maildrop_command::handover::{Header, Request};
+use maildrop_command::queue::{Digest, ShuntedStore};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[test]
+fn a_message_that_ends_whoever_delivers_it_is_set_aside_after_two_workers_while_others_flow() {
+    // Each at a service of its own: a death beside another one is held against no message.
+    std::thread::scope(|scope| {
+        for fault in ["abort", "overflow", "4GB", "loop"] {
+            scope.spawn(move || set_aside_while_others_flow(fault));
+        }
+    });
+}
+
+fn set_aside_while_others_flow(fault: &str) {
+    let mut service = Whole(Stage::new(""));
+    service.configure("");
+    service.let_messages_order_faults();
+    service.start();
+    service.0.wait_until_well();
+    let poison = format!("Message-ID: <{fault}@x>\r\nFrom: lisa@gmail.com\r\nX-Test-Fault: {fault}\r\n\r\nx\r\n");
+    let (poison, is_over) = (poison.into_bytes(), AtomicBool::new(false));
+    let flow = || {
+        let mut sent = 0;
+        while !is_over.load(Ordering::SeqCst) || sent < 20 {
+            let harmless = message(sent);
+            let verdicts = service.client().deliver(&request(&["scuba@x"], &harmless), &harmless);
+            assert!(verdicts[0].starts_with("2.0.0 INBOX appended"), "{fault}, {sent}: {verdicts:?}");
+            sent += 1;
+        }
+        sent
+    };
+    let sent = std::thread::scope(|scope| {
+        let flow = scope.spawn(flow);
+        let ended = AtTheEnd(&is_over);
+        // As Postfix does: again and again, and each time some time later, when it is known how the worker has ended.
+        let mut deaths = 0;
+        loop {
+            let verdict = try_once(fault, &service, &poison);
+            match verdict.as_str() {
+                told if told.starts_with("4.3.0 set aside: it has ended 2 workers") => break,
+                // No worker of its own was there in time.
+                told if told.starts_with("4.4.5 ") => continue,
+                told => assert!(told.starts_with("4.3.0 the process that delivered it has ended"), "{fault}: {told}"),
+            }
+            deaths += 1;
+            assert!(deaths <= 2, "{fault}: it gets a third worker");
+            let suspect = || ShuntedStore::existing(&service.0.path("state")).unwrap().suspect(&Digest::of(&poison));
+            until("it is known", || suspect().unwrap().is_some_and(|suspect| suspect.counted == deaths));
+        }
+        drop(ended);
+        flow.join().unwrap()
+    });
+    // It has cost two workers, and no more.
+    let store = ShuntedStore::existing(&service.0.path("state")).unwrap();
+    until("there is a copy", || store.header(&Digest::of(&poison)).is_ok_and(|copy| copy.is_some()));
+    assert_eq!(store.header(&Digest::of(&poison)).unwrap().unwrap().deaths.len(), 2, "{fault}");
+    until("the figures tell", || {
+        service.figures().sum("maildropd_shunted_oldest_message_timestamp_seconds", &[]) > 0.0
+    });
+    let figures = service.figures();
+    for (name, label, number) in [
+        ("maildropd_lost_workers_total", "", 2.0),
+        ("maildropd_suspect_messages", "next_try=\"set_aside\"", 1.0),
+        ("maildropd_suspect_messages", "next_try=\"own_worker\"", 0.0),
+        ("maildropd_newly_shunted_messages_total", "", 1.0),
+        ("maildropd_refused_shunted_messages_total", "", 1.0),
+    ] {
+        assert_eq!(figures.sum(name, &[label]), number, "{fault}: {name}");
+    }
+    let inbox = |address: &str| {
+        let entries = std::fs::read_dir(service.0.path(address).join("new")).into_iter().flatten();
+        entries.map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap()).collect::<Vec<_>>()
+    };
+    let (there, nobody) = (inbox("scuba@x"), inbox("doug@x"));
+    assert_eq!((there.len(), nobody.len()), (sent, 0), "{fault}");
+    for number in 0..sent {
+        let id = format!("Message-ID: <{number}@x>");
+        assert_eq!(there.iter().filter(|text| text.contains(&id)).count(), 1, "{fault}: {id}");
+    }
+}
+
+/// Hands it over, and says what came of it.
+fn try_once(fault: &str, service: &Whole, poison: &[u8]) -> String {
+    let milliseconds = if fault == "loop" { 5000 } else { 240_000 };
+    let request = Request { time_left_ms: milliseconds, ..request(&["doug@x"], poison) };
+    let mut client = service.client();
+    client.say(&Header::Deliver(request.clone()), poison);
+    let reply = match client.hear() {
+        Header::Received { .. } => {
+            client.say(&Header::Go { id: request.id }, b"");
+            client.hear()
+        }
+        reply => reply,
+    };
+    let Header::Reply(reply) = reply else { panic!("{fault}: {reply:?}") };
+    Verdict::try_from(reply.results[0].clone()).unwrap().to_string()
+}
+
+/// Ends what goes on until then, even where the test fails first.
+struct AtTheEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtTheEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}

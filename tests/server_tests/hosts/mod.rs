@@ -1,0 +1,10 @@
+//! Several servers, of which one takes writes at a time: which is used, for how long one is waited for, and what a former primary
+//! that still answers comes to.
+
+mod a_command_under_a_lock;
+mod a_fail_over_under_load;
+mod a_former_primary;
+mod pair;
+mod waiting;
+mod what_servers_say_of_themselves;
+mod which_server_is_used;

@@ -1,0 +1,90 @@
+//! For how long a delivery waits for a server that takes writes, and for one that says nothing.
+
+use super::pair::{Pair, go_to};
+use crate::support::database::Engine;
+use crate::support::own_server::OwnServer;
+use crate::support::program::wait_until;
+use crate::support::scene::Scene;
+
+const WAITING: &str = "waiting for a database server that takes writes";
+
+/// The only primary is dead until its standby takes over.
+#[test]
+fn a_delivery_waits_until_another_has_taken_over() {
+    let pair = Pair::start("POSTGRES17");
+    let mut scene = pair.site(&[&pair.primary, &pair.standby], "wait = \"100s\"");
+    pair.primary.kill();
+    let delivery = scene.start("doug", &[], scene.message("x"));
+    wait_until("it waits", || scene.log().contains(WAITING));
+    pair.promote();
+    delivery.end().delivered();
+    assert_eq!(scene.inbox("doug").len(), 2);
+    pair.primary.start();
+    scene.database.connect_again();
+}
+
+fn a_delivery_waits_until_its_server_is_back(engine: Engine) {
+    let server = OwnServer::database(engine);
+    let mut scene = Scene::with_database_on(engine, &server);
+    scene.member("doug");
+    scene.configure(|settings| settings.database_more = "wait = \"100s\"\n".into());
+    server.kill();
+    let delivery = scene.start("doug", &[], scene.message("x"));
+    wait_until("it waits", || scene.log().contains(WAITING));
+    server.start();
+    delivery.end().delivered();
+    assert_eq!(scene.inbox("doug").len(), 1);
+    scene.database.connect_again();
+}
+
+on_each_engine!(a_delivery_waits_until_its_server_is_back, a_server_that_says_nothing_is_given_up);
+
+/// Every process of it is stopped; its kernel acknowledges what is sent to it.
+fn a_server_that_says_nothing_is_given_up(engine: Engine) {
+    let mut scene = Scene::with(engine, &["doug"]);
+    let silent = OwnServer::database(engine);
+    let (host, port) = engine.address();
+    let hosts =
+        format!("hosts = [\"{}\", \"{host}:{port}\"]\nsilence = \"1s\"\nwait = \"0s\"\n", silent.socket_address());
+    scene.configure(|settings| settings.database_more = hosts);
+    silent.pause();
+    scene.deliver("doug", scene.message("x")).delivered();
+    assert_eq!(scene.inbox("doug").len(), 1);
+    assert!(scene.log().contains("the server has said nothing for 1.0 s"), "{}", scene.log());
+    silent.go_on();
+}
+
+/// What a pooler says on connecting, it has from its own first connection.
+#[test]
+fn a_standby_behind_a_pooler_is_used_once_it_has_taken_over() {
+    let pair = Pair::start("POSTGRES17");
+    let pooler = OwnServer::pooler_before(&pair.standby);
+    let mut scene = pair.site(&[], "");
+    go_to(&mut scene, &[&pooler], "wait = \"0s\"");
+    scene.deliver("doug", scene.message("x")).deferred("4.3.0 the database takes no writes");
+    pair.promote();
+    scene.deliver("doug", scene.message("x")).delivered();
+    assert_eq!(scene.inbox("doug").len(), 2);
+}
+
+/// What is wrong with the configuration does not pass.
+#[test]
+fn nobody_waits_for_a_server_that_refuses_the_password() {
+    let mut scene = Scene::with(Engine::Postgres17, &["doug"]);
+    scene.configure(|settings| {
+        settings.database_password = "wrong".into();
+        settings.database_more = "wait = \"100s\"\n".into();
+    });
+    scene.deliver("doug", scene.message("x")).deferred("4.3.5 the database is not set up for deliveries");
+    assert!(!scene.log().contains(WAITING), "{}", scene.log());
+}
+
+/// A standby that nobody has promoted: the delivery ends when its wait does.
+#[test]
+fn a_delivery_ends_where_no_server_ever_takes_writes() {
+    let pair = Pair::start("POSTGRES17");
+    let mut scene = pair.site(&[], "");
+    go_to(&mut scene, &[&pair.standby], "wait = \"1s\"");
+    scene.deliver("doug", scene.message("x")).deferred("4.3.0 the database takes no writes");
+    assert!(scene.log().contains(WAITING), "{}", scene.log());
+}

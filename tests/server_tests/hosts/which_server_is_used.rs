@@ -1,0 +1,123 @@
+//! Which of several servers a delivery uses.
+
+use super::pair::{Pair, go_to};
+use crate::support::counting_proxy::CountingProxy;
+use crate::support::database::{Connection, Engine};
+use crate::support::own_server::OwnServer;
+use crate::support::scene::Scene;
+use crate::support::{env, host_and_port, server};
+
+/// On 15 and later the standby says so when it greets; the delivery then costs what it costs where there is one server.
+fn a_standby_is_passed_over(image: &str) {
+    let pair = Pair::start(image);
+    let mut scene = pair.site(&[&pair.standby, &pair.primary], "wait = \"0s\"");
+    scene.deliver("doug", scene.message("passed-over")).delivered();
+    let log = scene.log();
+    assert!(log.contains("this database server takes no writes"), "{log}");
+    // By the name that the certificate is for.
+    let ca_file = env("MAILDROP_TEST_CA");
+    scene.configure(|settings| settings.ca_file = Some(ca_file));
+    scene.deliver("doug", scene.message("encrypted")).delivered();
+    scene.configure(|settings| settings.ca_file = None);
+    assert_eq!(scene.inbox("doug").len(), 3);
+
+    let (host, port) = pair.primary.address();
+    let proxy = CountingProxy::before(&host, port);
+    let (standby, ours) = (pair.standby.socket_address(), format!("127.0.0.1:{}", proxy.port));
+    let round_trips = ["one", "two"].map(|id| {
+        let hosts = if id == "one" { format!("{ours:?}") } else { format!("\"{standby}\", {ours:?}") };
+        scene.configure(|settings| settings.database_more = format!("hosts = [{hosts}]\nwait = \"0s\"\n"));
+        scene.deliver("doug", scene.message(id)).delivered();
+        proxy.round_trips_in_all()
+    });
+    assert_eq!(round_trips[0], round_trips[1]);
+    scene.configure(|settings| {
+        settings.database_more = "wait = \"0s\"\n".into();
+        settings.database = ("127.0.0.1".into(), proxy.port);
+    });
+    scene.deliver("doug", scene.message("alone")).delivered();
+    assert_eq!(proxy.round_trips_in_all(), round_trips[0], "where only one is named");
+
+    // What people ask can be asked of a standby; `check` says who is who.
+    go_to(&mut scene, &[&pair.standby], "");
+    pair.catch_up();
+    let trace = scene.subcommand(&["trace", &scene.message_id("one")]);
+    assert!(trace.status.success(), "{trace:?}");
+    go_to(&mut scene, &[&pair.standby, &pair.primary], "durability = \"replicated\"");
+    let found = check(&scene);
+    for line in [
+        format!("server {} port 5432", pair.standby.address().0),
+        format!("server {} port 5432", pair.primary.address().0),
+    ] {
+        assert!(found.contains(&line), "{found}");
+    }
+    assert!(found.contains("takes no writes: passed over") && found.contains("takes writes"), "{found}");
+    assert!(found.contains("to 1, and no commit waits for it"), "{found}");
+    pair.be_synchronous();
+    assert!(check(&scene).contains("a commit waits for standby"), "{found}");
+}
+
+/// What `check` says.
+pub fn check(scene: &Scene) -> String {
+    let said = scene.subcommand(&["check", "--recipient", "doug@mail.axial.net"]);
+    String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr)
+}
+
+#[test]
+fn a_standby_is_passed_over_on_postgresql_17() {
+    a_standby_is_passed_over("POSTGRES17");
+}
+
+#[test]
+fn a_standby_is_passed_over_on_postgresql_15() {
+    a_standby_is_passed_over("POSTGRES15");
+}
+
+fn a_server_that_is_read_only_is_passed_over(engine: Engine) {
+    let mut scene = Scene::with(engine, &["doug"]);
+    let other = OwnServer::database(engine);
+    let mut session = Connection::open_at(engine, &other.address(), None);
+    session.execute(&format!("CREATE DATABASE {}", scene.database.name));
+    session.execute("SET GLOBAL read_only = 1");
+    let (host, port) = engine.address();
+    let hosts = format!("hosts = [\"{}\", \"{host}:{port}\"]\nwait = \"0s\"\n", other.socket_address());
+    scene.configure(|settings| settings.database_more = hosts);
+    scene.deliver("doug", scene.message("x")).delivered();
+    assert_eq!(scene.inbox("doug").len(), 1);
+    assert!(scene.log().contains("this database server takes no writes"), "{}", scene.log());
+}
+
+#[test]
+fn a_mysql_that_is_read_only_is_passed_over() {
+    a_server_that_is_read_only_is_passed_over(Engine::Mysql9);
+}
+
+#[test]
+fn a_mariadb_that_is_read_only_is_passed_over() {
+    a_server_that_is_read_only_is_passed_over(Engine::Mariadb118);
+}
+
+/// A name without an address, a port without a server, a socket that is not there; and a pooler before the one that is.
+fn what_cannot_be_reached_is_passed_over(engine: Engine) {
+    let mut scene = Scene::with(engine, &["doug"]);
+    let (host, port) = engine.address();
+    let mut last = vec![format!("{host}:{port}")];
+    if engine.is_postgres() {
+        let (host, port) = host_and_port(server("PGBOUNCER"), 5432);
+        last.push(format!("{host}:{port}"));
+    }
+    for (number, last) in last.iter().enumerate() {
+        let hosts = ["nowhere.invalid", "127.0.0.1:1", "/nowhere/socket", last].map(|host| format!("{host:?}"));
+        let hosts = format!("hosts = [{}]\nwait = \"0s\"\n", hosts.join(", "));
+        scene.configure(|settings| settings.database_more = hosts);
+        scene.deliver("doug", scene.message(&number.to_string())).delivered();
+        assert_eq!(scene.inbox("doug").len(), number + 1);
+    }
+    let hosts = "hosts = [\"nowhere.invalid\", \"127.0.0.1:1\"]\nwait = \"0s\"\n";
+    scene.configure(|settings| settings.database_more = hosts.into());
+    scene.deliver("doug", scene.message("nobody")).deferred("4.4.1 the database cannot be reached");
+    let log = scene.log();
+    assert!(log.contains("nowhere.invalid") && log.contains("127.0.0.1"), "{log}");
+}
+
+on_each_engine!(what_cannot_be_reached_is_passed_over);

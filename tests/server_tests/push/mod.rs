@@ -1,0 +1,4 @@
+//! Notifications: a notifier that is started by hand, on each engine, and receivers that answer as receivers do.
+
+mod receiver;
+mod telling;

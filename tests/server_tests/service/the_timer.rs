@@ -1,0 +1,268 @@
+//! The service finishes what is owed, and prunes, by itself: on each engine, by several hosts at once, whatever ends in between.
+
+use crate::support::database::Engine;
+use crate::support::past::{self, Made};
+use crate::support::program::{PATIENCE, wait_for, wait_until};
+use crate::support::scene::Scene;
+use crate::support::service::Service;
+use crate::support::{host_and_port, server};
+use maildrop_command::lock::LockName;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::process::{Child, Command, Stdio};
+
+on_each_engine![
+    of_two_hosts_one_finishes_what_is_owed_and_nothing_is_there_twice,
+    the_other_host_goes_on_where_one_is_killed,
+    a_mailbox_store_that_refuses_costs_no_copy_and_is_tried_again,
+    the_role_of_deliveries_is_enough_to_finish_what_is_owed,
+    pruning_has_a_role_and_a_configuration_of_its_own,
+    how_the_service_is_tells_of_it,
+];
+
+const OWED: &str = "SELECT count(*) FROM copies WHERE state = 'owed'";
+
+/// A timer of one host. Dropped, it is killed.
+struct Timer {
+    process: Child,
+    state: String,
+}
+
+impl Timer {
+    /// With these lines of `[serve]`.
+    fn start(scene: &Scene, host: &str, serve: &str) -> Self {
+        let folder = scene.path(host);
+        let config = scene.other_configuration(&format!("{host}.toml"), |settings| {
+            settings.more +=
+                &format!("[serve]\nruntime_directory = \"{folder}/run\"\nstate_directory = \"{folder}\"\n{serve}");
+        });
+        let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+        command.args(["--config", &config, "--role", "timer"]).env_clear().stdin(Stdio::null());
+        Self { process: command.spawn().unwrap(), state: format!("{folder}/timer.json") }
+    }
+
+    /// What came of its last run.
+    fn last(&self) -> Value {
+        let text = std::fs::read_to_string(&self.state).unwrap_or_default();
+        serde_json::from_str::<Value>(&text).map_or(Value::Null, |mut all| all[0]["last"].take())
+    }
+
+    fn said(&self) -> String {
+        self.last()["said"].as_str().unwrap_or_default().to_owned()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+
+    /// Ends as it is told to.
+    #[track_caller]
+    fn end(mut self) {
+        self.signal(Signal::TERM);
+        wait_for("the timer ends", PATIENCE, || self.process.try_wait().unwrap().is_some());
+        assert!(self.process.wait().unwrap().success());
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A site that owes Lisa her copies of these messages.
+fn owing(engine: Engine, ids: &[&str]) -> Scene {
+    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    for id in ids {
+        scene.deliver("doug", scene.message(id)).delivered();
+    }
+    let mut lisa = scene.look("lisa");
+    for command in ["SELECT Sent", "STORE 1:* +FLAGS (\\Deleted)", "EXPUNGE", "LOGOUT"] {
+        lisa.run(command).unwrap();
+    }
+    scene.database.execute(
+        "UPDATE copies SET state = 'owed', reason = 'over quota', uid_validity = NULL, uid = NULL, delivered_at = NULL \
+         WHERE role = 'sender'",
+    );
+    assert_eq!((scene.database.count(OWED), scene.sent("lisa").len()), (ids.len() as i64, 0));
+    scene
+}
+
+/// Each of these is there once, and owed no more.
+#[track_caller]
+fn all_are_finished(scene: &mut Scene, ids: &[&str]) {
+    assert_eq!(scene.database.count(OWED), 0);
+    let mut there: Vec<String> = scene.sent("lisa").iter().map(|copy| copy.field("Subject")).collect();
+    there.sort();
+    assert_eq!(there, ids);
+    assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+}
+
+const EACH_SECOND: &str = "finish_owed_every = \"1s\"\n";
+
+fn of_two_hosts_one_finishes_what_is_owed_and_nothing_is_there_twice(engine: Engine) {
+    let ids = ["a", "b", "c", "d", "e"];
+    let mut scene = owing(engine, &ids);
+    let hosts = ["one", "two"].map(|host| Timer::start(&scene, host, EACH_SECOND));
+    wait_until("nothing is owed", || scene.database.count(OWED) == 0);
+    for host in &hosts {
+        wait_until("both have seen so", || host.said() == "nothing is owed");
+    }
+    hosts.into_iter().for_each(Timer::end);
+    all_are_finished(&mut scene, &ids);
+    let log = scene.log();
+    assert_eq!(log.matches("an owed copy is finished").count(), ids.len(), "{log}");
+}
+
+fn the_other_host_goes_on_where_one_is_killed(engine: Engine) {
+    let mut scene = owing(engine, &["a", "b"]);
+    let held = ["a", "b"].map(|id| scene.hold(&scene.message_id(id)));
+    let one = Timer::start(&scene, "one", EACH_SECOND);
+    wait_until("a copy is in hand", || {
+        scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL") == 1
+    });
+    let two = Timer::start(&scene, "two", EACH_SECOND);
+    wait_until("the other waits for its turn", || two.said().starts_with("another host is at it"));
+    one.signal(Signal::KILL);
+    drop(held);
+    wait_until("one is finished, and the other not settled", || scene.database.count(OWED) == 1);
+    scene.ten_minutes_pass();
+    wait_until("nothing is owed", || scene.database.count(OWED) == 0);
+    two.end();
+    all_are_finished(&mut scene, &["a", "b"]);
+}
+
+fn a_mailbox_store_that_refuses_costs_no_copy_and_is_tried_again(engine: Engine) {
+    let ids = ["a", "b", "c", "d"];
+    let mut scene = owing(engine, &ids);
+    let imap = scene.settings.imap.clone();
+    // Nobody listens there.
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), 1));
+    let refused = Timer::start(&scene, "one", EACH_SECOND);
+    wait_until("a run has failed", || refused.last()["well"] == false);
+    let said = refused.said();
+    assert!(said.starts_with("the mailbox store has failed several times in a row (3 failed, 1 left"), "{said}");
+    refused.end();
+    let reasons = scene.database.texts("SELECT reason FROM copies WHERE state = 'owed'");
+    assert_eq!(reasons.len(), ids.len());
+    assert!(reasons.iter().filter(|reason| reason.contains("could not be read")).count() >= 3, "{reasons:?}");
+    assert_eq!(scene.sent("lisa").len(), 0);
+
+    scene.configure(|settings| settings.imap = imap);
+    // As the one before it has failed, it begins at once.
+    let timer = Timer::start(&scene, "one", EACH_SECOND);
+    wait_until("nothing is owed", || scene.database.count(OWED) == 0);
+    timer.end();
+    all_are_finished(&mut scene, &ids);
+}
+
+fn the_role_of_deliveries_is_enough_to_finish_what_is_owed(engine: Engine) {
+    let mut scene = owing(engine, &["a"]);
+    let role = format!("r{}", scene.run);
+    scene.database.create_role_of_grants_file(&role, "secret");
+    scene.configure(|settings| (settings.role, settings.database_password) = (role, "secret".into()));
+    let timer = Timer::start(&scene, "one", EACH_SECOND);
+    wait_until("nothing is owed", || scene.database.count(OWED) == 0);
+    timer.end();
+    all_are_finished(&mut scene, &["a"]);
+}
+
+/// The passwords of deliveries are out of its reach, and so is the mailbox store's.
+fn pruning_has_a_role_and_a_configuration_of_its_own(engine: Engine) {
+    let mut scene = Scene::with(engine, &["doug"]);
+    let day = 86_400_000_000;
+    let old = |number| Made {
+        number,
+        role: "recipient",
+        began: past::now() - 60 * day,
+        outcome: Some("appended"),
+        stages: "{}",
+    };
+    scene.add_attempts(&[
+        old(1),
+        old(2),
+        Made { outcome: None, ..old(3) },
+        Made { began: past::now() - day, ..old(4) },
+    ]);
+    let operator = format!("{}_o", scene.run);
+    scene.database.create_operator(&operator, "secret");
+    scene.file("operator.password", "secret\n", 0o600);
+    let own = scene.other_configuration("operator.toml", |settings| {
+        settings.role = operator.clone();
+        settings.more = "[retention]\nattempts_older_than = \"30d\"\n".into();
+    });
+    let text = std::fs::read_to_string(&own).unwrap().replace("database.password", "operator.password");
+    std::fs::write(&own, text).unwrap();
+    for password in ["database.password", "imap.password"] {
+        std::fs::remove_file(scene.path(password)).unwrap();
+    }
+    let serve = format!("finish_owed_every = \"0s\"\nprune_every = \"1h\"\ntimer_config = {own:?}\n");
+    let timer = Timer::start(&scene, "one", &serve);
+    wait_until("it has pruned", || !timer.last().is_null());
+    assert_eq!((timer.said().as_str(), &timer.last()["well"]), ("2 attempts removed", &true.into()));
+    timer.end();
+    assert_eq!(scene.database.count("SELECT count(*) FROM attempts"), 2);
+
+    // A right too few: it says so, and tries again.
+    let whom = if engine.is_postgres() { operator } else { format!("'{operator}'@'%'") };
+    scene.database.execute(&format!("REVOKE DELETE ON attempts FROM {whom}"));
+    let timer = Timer::start(&scene, "two", &serve);
+    wait_until("it has failed", || timer.last()["well"] == false);
+    assert!(timer.said().contains("asking for the right to forget"), "{}", timer.said());
+    timer.end();
+}
+
+fn how_the_service_is_tells_of_it(engine: Engine) {
+    let mut scene = owing(engine, &["a"]);
+    let service = Service::start_with(&mut scene, &format!("workers = 2\n{EACH_SECOND}"), &[]);
+    wait_until("nothing is owed", || service.status()["timer"][0]["last"]["said"] == "nothing is owed");
+    let status = service.status();
+    let task = &status["timer"][0];
+    assert_eq!(
+        (&task["task"], &task["every_s"], &task["failed_runs"]),
+        (&"finish_owed".into(), &1.0.into(), &0.into())
+    );
+    assert!(status["processes"].as_array().unwrap().iter().any(|one| one["role"] == "timer"), "{status}");
+    service.end();
+    all_are_finished(&mut scene, &["a"]);
+}
+
+/// What the server says of the session that holds the timer's lock: its state, and whether it holds a snapshot or has written.
+fn holder(scene: &mut Scene) -> Vec<String> {
+    let key = LockName::new("maildrop exec", b"maildropd finish_owed").postgres_key();
+    scene.database.texts(&format!(
+        "SELECT a.state || ', ' || coalesce(a.backend_xmin::text, 'no snapshot') || ', ' || coalesce(a.backend_xid::text, 'no xid') \
+         FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 \
+         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+         AND (l.classid::bigint << 32) | l.objid::bigint = {key}"
+    ))
+}
+
+/// However long a copy takes, VACUUM goes on.
+fn the_lock_holds_back_no_vacuum(mut scene: Scene) {
+    let held = scene.hold(&scene.message_id("a"));
+    let timer = Timer::start(&scene, "one", EACH_SECOND);
+    wait_until("a copy is in hand", || {
+        scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL") == 1
+    });
+    assert_eq!(holder(&mut scene), ["idle in transaction, no snapshot, no xid"]);
+    drop(held);
+    wait_until("nothing is owed", || scene.database.count(OWED) == 0);
+    timer.end();
+    all_are_finished(&mut scene, &["a"]);
+    // It ends with its holder.
+    wait_until("the lock is free", || holder(&mut scene).is_empty());
+}
+
+#[test]
+fn on_postgresql_the_lock_holds_no_snapshot() {
+    the_lock_holds_back_no_vacuum(owing(Engine::Postgres17, &["a"]));
+}
+
+#[test]
+fn pgbouncer_in_transaction_mode_may_stand_between() {
+    let mut scene = owing(Engine::Postgres17, &["a"]);
+    scene.configure(|settings| settings.database = host_and_port(server("PGBOUNCER"), 5432));
+    the_lock_holds_back_no_vacuum(scene);
+}

@@ -1,0 +1,230 @@
+//! The service while mail flows by LMTP, `--via` and the file queue, and something happens to it again and again: any of its
+//! processes is killed or stands still, it is restarted, its disks are full, its database is away. Afterwards every mailbox has every
+//! message once, and nobody had to lend a hand.
+//!
+//! For hours: `MAILDROP_TEST_KILLS=10000 MAILDROP_TEST_SECONDS=3600 tests/run -- under_faults` (support/service_run.rs).
+
+use crate::support::database::Engine;
+use crate::support::not_run::did_not_run;
+use crate::support::own_server::OwnServer;
+use crate::support::program::wait_until;
+use crate::support::scene::Scene;
+use crate::support::service_run::{ServiceRun, on_the_engines};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// What a signal is sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whom {
+    Worker,
+    Front,
+    Runner,
+    /// Every process but the master.
+    Children,
+    Master,
+    /// The master and all the others, in this order.
+    All,
+}
+
+impl Whom {
+    fn processes(self, run: &mut ServiceRun) -> Vec<Pid> {
+        let roles: &[&str] = match self {
+            Self::Worker => &["worker"],
+            Self::Front => &["front"],
+            Self::Runner => &["runner"],
+            Self::Children | Self::All => &["front", "worker", "runner", "timer"],
+            Self::Master => &[],
+        };
+        let mut processes: Vec<Pid> = roles.iter().flat_map(|role| run.service().processes(role)).collect();
+        if self == Self::Worker && processes.len() > 1 {
+            let at = run.random.next() as usize % processes.len();
+            processes = vec![processes[at]];
+        }
+        if matches!(self, Self::Master | Self::All) {
+            processes.insert(0, run.service().master());
+        }
+        processes
+    }
+}
+
+/// Waits until workers have something in hand, and then a moment more.
+fn in_the_midst(run: &mut ServiceRun) {
+    wait_until("there is work", || run.service().status()["front"]["busy"].as_u64().is_some_and(|busy| busy > 0));
+    let moment = run.random.below(Duration::from_millis(50));
+    sleep(moment);
+}
+
+/// To those that are still there: some end with others, or by themselves.
+fn send(processes: &[Pid], signal: Signal) {
+    for process in processes {
+        let _ = kill_process(*process, signal);
+    }
+}
+
+#[test]
+fn killed() {
+    on_the_engines(|engine| {
+        use Whom::{All, Children, Front, Master, Runner, Worker};
+        // A master waits longer from death to death of one process; a new one begins anew. The first four are in the test suite:
+        // by_lmtp.rs has the worker and the front.
+        let turns = [Runner, Master, Children, All, Worker, Front, Worker, Master];
+        ServiceRun::new(Scene::empty(engine), "").under_load("SIGKILL of the service", |run| {
+            while run.goes_on(4) {
+                let whom = turns[run.report.faults % turns.len()];
+                in_the_midst(run);
+                let before = run.refused();
+                let struck = whom.processes(run);
+                send(&struck, Signal::KILL);
+                run.report.faults += 1;
+                if matches!(whom, Master | All) {
+                    run.start_again();
+                } else {
+                    run.service().wait_until_replaced(&struck);
+                    assert_eq!(run.refused(), before, "the master keeps the socket: {whom:?}");
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn standing_still_and_restarted() {
+    on_the_engines(|engine| {
+        let stops = [
+            (Whom::Worker, 2),
+            (Whom::Front, 2),
+            (Whom::Worker, 5),
+            (Whom::Front, 5),
+            (Whom::Worker, 20),
+            (Whom::Front, 20),
+        ];
+        let mut turn = 0;
+        ServiceRun::new(Scene::empty(engine), "").under_load("SIGSTOP and restarts of the service", |run| {
+            // In the test suite two stops and two restarts.
+            while run.goes_on(4) {
+                in_the_midst(run);
+                let (whom, seconds) = stops[turn % stops.len()];
+                let struck = whom.processes(run);
+                send(&struck, Signal::STOP);
+                sleep(Duration::from_secs(seconds));
+                // The broker may have had the worker killed by then: after 10 s without a word.
+                send(&struck, Signal::CONT);
+                run.report.faults += 1;
+                run.service().wait_until_well();
+
+                in_the_midst(run);
+                if turn % 2 == 0 {
+                    let old = Whom::Children.processes(run);
+                    run.service().command(&["restart"]);
+                    run.service().wait_until_replaced(&old);
+                } else {
+                    run.service().signal(Signal::HUP);
+                    run.service().wait_until_well();
+                }
+                run.report.faults += 1;
+                turn += 1;
+            }
+            assert_eq!(run.refused(), 0, "the master keeps the socket");
+        });
+    });
+}
+
+#[test]
+fn whose_database_is_away() {
+    on_the_engines(|engine| {
+        let database = OwnServer::database(engine);
+        let scene = Scene::with_database_on(engine, &database);
+        ServiceRun::new(scene, "").under_load("the database of the service cut off", |run| {
+            while run.goes_on(1) {
+                in_the_midst(run);
+                database.cut_off();
+                let away = Duration::from_secs(2 + run.random.next() % 10);
+                sleep(away);
+                database.connect();
+                run.report.faults += 1;
+                run.wait_for_deliveries(6);
+                wait_until("both workers are ready, by themselves", || {
+                    let status = run.service().status();
+                    let processes = status["processes"].as_array().unwrap();
+                    let ready = processes.iter().filter(|it| it["role"] == "worker" && it["ready"] == true);
+                    ready.count() == 2 && status["state"] == "well"
+                });
+            }
+            assert_eq!(run.refused(), 0, "the master keeps the socket");
+        });
+    });
+}
+
+/// In a namespace of mounts of its own, which ends with it.
+#[test]
+fn whose_disks_are_full() {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--"]).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "service::under_faults::where_disks_are_full", "--nocapture", "--test-threads=1"]);
+    // There is no removing a folder that something is mounted in: that comes afterwards.
+    let folder = tempfile::tempdir().unwrap();
+    let output = command.env(CHILD, "1").env("TMPDIR", folder.path()).stdin(Stdio::null()).output().unwrap();
+    let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if !output.status.success() && (told.contains("unshare failed") || told.contains(NO_MOUNT)) {
+        // Root may, where nothing forbids it.
+        if let Some(list) = std::env::var_os("MAILDROP_TEST_NOT_RUN") {
+            did_not_run("MOUNT", Path::new(&list));
+        }
+        return;
+    }
+    assert!(output.status.success() && told.contains("1 passed"), "{told}");
+    print!("{told}");
+}
+
+const CHILD: &str = "MAILDROP_TEST_CHILD";
+const NO_MOUNT: &str = "no file system can be mounted here";
+
+#[test]
+fn where_disks_are_full() {
+    if std::env::var_os(CHILD).is_none() {
+        return;
+    }
+    on_the_engines(full_disks);
+}
+
+fn full_disks(engine: Engine) {
+    let mut scene = Scene::empty(engine);
+    // Each in a file system of its own: the file queue; what is set aside and remembered; messages on their way; the log.
+    let folders = ["state/queue", "state", "run/messages", "logs"];
+    for folder in ["state", "state/queue", "run", "run/messages", "logs"] {
+        let path = scene.path(folder);
+        std::fs::create_dir(&path).unwrap();
+        if folder != "run" {
+            let mount = ["-t", "tmpfs", "-o", "size=64m,mode=0700", "tmpfs", &path];
+            assert!(Command::new("mount").args(mount).status().unwrap().success(), "{NO_MOUNT}");
+        }
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    let log = scene.path("logs/log");
+    // Whoever reads it looks there.
+    symlink(&log, scene.path("log")).unwrap();
+    scene.configure(|settings| settings.more = format!("[log]\nto = \"file\"\nfile = \"{log}\"\n"));
+    // Every message has a file.
+    ServiceRun::new(scene, "spool_above = \"1B\"\n").under_load("full disks of the service", |run| {
+        while run.goes_on(folders.len()) {
+            let folder = folders[run.report.faults % folders.len()];
+            let fill = run.scene.path(&format!("{folder}/fill"));
+            in_the_midst(run);
+            let mut file = File::create(&fill).unwrap();
+            while file.write_all(&[b'x'; 1 << 10]).is_ok() {}
+            drop(file);
+            run.report.faults += 1;
+            sleep(Duration::from_secs(1));
+            std::fs::remove_file(&fill).unwrap();
+            run.wait_for_deliveries(6);
+        }
+        run.service().wait_until_well();
+        assert_eq!(run.refused(), 0, "the master keeps the socket");
+    });
+}

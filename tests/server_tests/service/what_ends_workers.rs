@@ -1,0 +1,96 @@
+//! A message that ends workers, at a service with a master of its own: it is set aside while others flow, and delivered once somebody
+//! has it tried.
+
+use crate::support::database::Engine;
+use crate::support::lmtp::Lmtp;
+use crate::support::program::{program, wait_until};
+use crate::support::scene::{LISA, Scene};
+use crate::support::service::Service;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::process::Output;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn shunt(scene: &Scene, arguments: &[&str]) -> Output {
+    let mut command = program(&["shunt"]);
+    command.args(arguments).args(["--config", &scene.path("config-here.toml")]).output().unwrap()
+}
+
+/// What the front says of itself.
+fn figure(service: &Service, name: &str) -> Value {
+    service.status()["front"][name].clone()
+}
+
+/// Gives the message, and ends the worker that gets it by this signal; all are put off.
+fn strike(scene: &mut Scene, service: &Service, to: &[String], message: &str, signal: Signal) {
+    let holder = scene.hold(&scene.message_id("poison"));
+    let mut lmtp = Lmtp::connect(&service.socket);
+    lmtp.give(LISA, to, message);
+    let waits = "SELECT DISTINCT CAST(pid AS char(20)) FROM attempts \
+                 WHERE ended_at IS NULL AND recipient = 'doug@mail.axial.net'";
+    let mut worker = None;
+    wait_until("a worker waits for the lock", || {
+        let pids = scene.database.texts(waits);
+        let mut pids = pids.iter().filter_map(|pid| Pid::from_raw(pid.trim().parse().unwrap()));
+        worker = pids.rfind(|pid| service.processes("worker").contains(pid));
+        worker.is_some()
+    });
+    kill_process(worker.unwrap(), signal).unwrap();
+    let replies = lmtp.replies(to.len());
+    assert!(replies.iter().all(|reply| reply.starts_with("451 4.3.0 ")), "{replies:?}");
+    drop(holder);
+}
+
+#[test]
+fn a_message_that_ends_two_workers_is_set_aside_while_others_flow_and_delivered_once_somebody_has_it_tried() {
+    let mut scene = Scene::with(Engine::Postgres17, &["doug", "scuba", "kim"]);
+    scene.member("lisa");
+    let service = Service::start(&mut scene);
+    let to: Vec<String> = ["doug", "scuba"].map(|name| format!("{name}@mail.axial.net")).into();
+    let poison = scene.message("poison");
+    let (template, is_set_aside) = (scene.message("the-id"), AtomicBool::new(false));
+    let flow = || {
+        let mut sent = 0;
+        while !is_set_aside.load(Ordering::SeqCst) || sent < 20 {
+            let message = template.replace("the-id", &format!("m{sent}"));
+            let replies = Lmtp::connect(&service.socket).deliver(LISA, &["kim@mail.axial.net".to_owned()], &message);
+            assert!(replies[0].starts_with("250 2.0.0 INBOX appended"), "{sent}: {replies:?}");
+            sent += 1;
+        }
+        sent
+    };
+    let sent = std::thread::scope(|scope| {
+        let flow = scope.spawn(flow);
+        strike(&mut scene, &service, &to, &poison, Signal::ABORT);
+        wait_until("it is a suspect", || figure(&service, "suspects") == 1);
+        strike(&mut scene, &service, &to, &poison, Signal::ILL);
+        wait_until("it is set aside", || figure(&service, "set_aside") == 1);
+        let replies = Lmtp::connect(&service.socket).deliver(LISA, &to, &poison);
+        assert!(
+            replies.iter().all(|reply| reply.starts_with("451 4.3.0 set aside: it has ended 2 workers")),
+            "{replies:?}"
+        );
+        is_set_aside.store(true, Ordering::SeqCst);
+        flow.join().unwrap()
+    });
+    assert_eq!(scene.inbox("kim").len(), sent);
+
+    let listed: Value = serde_json::from_slice(&shunt(&scene, &["list", "--json"]).stdout).unwrap();
+    let deaths: Vec<&Value> = listed[0]["deaths"].as_array().unwrap().iter().map(|death| &death["signal"]).collect();
+    assert_eq!(deaths, [6, 4], "{listed}");
+    assert_eq!(listed[0]["deaths"][1]["stage"], "lock", "{listed}");
+    assert!(scene.inbox("doug").is_empty() && scene.inbox("scuba").is_empty());
+
+    // What was at fault is mended, and the ledger knows by now that nobody is at it any more.
+    scene.ten_minutes_pass();
+    let output = shunt(&scene, &["retry", listed[0]["id"].as_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    wait_until("it is set aside no more", || figure(&service, "set_aside") == 0 && figure(&service, "suspects") == 0);
+    let replies = Lmtp::connect(&service.socket).deliver(LISA, &to, &poison);
+    assert!(replies.iter().all(|reply| reply.starts_with("250 2.0.0 INBOX already there")), "{replies:?}");
+    for name in ["doug", "scuba"] {
+        assert_eq!(scene.inbox(name).len(), 1, "{name}");
+    }
+    assert_eq!(scene.sent("lisa").len(), sent + 1);
+    service.end();
+}
