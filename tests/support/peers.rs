@@ -35,7 +35,7 @@ impl Peer {
 import os, queue, signal, sys, threading
 signal.alarm(120)
 told = queue.Queue()
-threading.Thread(target=lambda: ([told.put(line) for line in sys.stdin], os._exit(1)), daemon=True).start()
+threading.Thread(target=lambda: ([told.put(line.decode()) for line in open(0, 'rb', 0)], os._exit(1)), daemon=True).start()
 ";
         let script = format!("{LIFE}{script}");
         Self::start(&[&["python3", "-u", "-c", &script], arguments].concat())
