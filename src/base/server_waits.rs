@@ -10,6 +10,7 @@
 use crate::base::deadline::Deadline;
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
@@ -50,6 +51,9 @@ struct Waits {
     open: BTreeMap<u64, (Whom, Instant)>,
 }
 
+/// How many answers this process waits for, watched or not.
+static AWAITED: AtomicUsize = AtomicUsize::new(0);
+
 thread_local! {
     /// Whether this thread asks over another connection: that wait has a limit of its own.
     static ASKS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
@@ -61,6 +65,7 @@ pub(crate) struct Awaited(Option<u64>);
 
 /// Says that an answer is waited for.
 pub(crate) fn for_answer(whom: Whom) -> Awaited {
+    AWAITED.fetch_add(1, Ordering::Relaxed);
     let Some(waits) = WAITS.get().filter(|_| !ASKS.get()) else { return Awaited(None) };
     let mut waits = waits.lock().unwrap_or_else(PoisonError::into_inner);
     waits.last += 1;
@@ -71,10 +76,16 @@ pub(crate) fn for_answer(whom: Whom) -> Awaited {
 
 impl Drop for Awaited {
     fn drop(&mut self) {
+        AWAITED.fetch_sub(1, Ordering::Relaxed);
         if let (Some(number), Some(waits)) = (self.0, WAITS.get()) {
             waits.lock().unwrap_or_else(PoisonError::into_inner).open.remove(&number);
         }
     }
+}
+
+/// Whether this process waits for an answer.
+pub(crate) fn is_awaited() -> bool {
+    AWAITED.load(Ordering::Relaxed) > 0
 }
 
 /// Whether the waits of this process are watched.

@@ -3,7 +3,12 @@
 //!
 //! It aborts: the broker sees a worker's connection end and puts its message off, and the signal (SIGABRT) tells that the process has
 //! ended by its own hand. There is no other way out of a thread that hangs.
+//!
+//! Where what hangs is a server, which owes this process an answer, the message in hand is not to blame: then it is SIGKILL, which
+//! does not count against a message ([`suspects`](super::suspects)).
 
+use crate::base::server_waits;
+use rustix::process::{Signal, getpid, kill_process};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::thread;
@@ -35,7 +40,7 @@ pub(super) struct Watched(Arc<Watch>);
 
 impl Watchdog {
     pub(super) fn start() -> io::Result<Self> {
-        Self::start_with(abort)
+        Self::start_with(end_the_process)
     }
 
     /// The same, with another end than an abort.
@@ -87,14 +92,19 @@ impl Drop for Watched {
     }
 }
 
-fn abort(what: &'static str) {
+fn end_the_process(what: &'static str) {
+    let waits_for_a_server = server_waits::is_awaited();
     let (done, wait) = mpsc::channel();
     // Where there is no thread to be had, there is no record.
     let _ = thread::Builder::new().name("last record".into()).spawn(move || {
-        error!(what, "it took too long: this process ends, and what it had in hand is put off");
+        error!(what, waits_for_a_server, "it took too long: this process ends, and what it had in hand is put off");
         let _ = done.send(());
     });
     let _ = wait.recv_timeout(LAST_RECORD);
+    if waits_for_a_server {
+        // Where that fails, there is the abort.
+        let _ = kill_process(getpid(), Signal::KILL);
+    }
     std::process::abort();
 }
 

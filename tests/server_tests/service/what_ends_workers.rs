@@ -3,6 +3,7 @@
 
 use crate::support::database::Engine;
 use crate::support::lmtp::Lmtp;
+use crate::support::own_server::OwnServer;
 use crate::support::program::{program, wait_until};
 use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
@@ -92,5 +93,44 @@ fn a_message_that_ends_two_workers_is_set_aside_while_others_flow_and_delivered_
         assert_eq!(scene.inbox(name).len(), 1, "{name}");
     }
     assert_eq!(scene.sent("lisa").len(), sent + 1);
+    service.end();
+}
+
+on_each_engine!(no_message_is_blamed_for_a_database_that_stands_still);
+
+/// Every process of it is stopped; its kernel acknowledges what is sent to it.
+fn no_message_is_blamed_for_a_database_that_stands_still(engine: Engine) {
+    let server = OwnServer::database(engine);
+    let mut scene = Scene::with_database_on(engine, &server);
+    let to = [scene.member("doug")];
+    scene.configure(|settings| {
+        settings.imap_more = "settle = \"16s\"\n".into();
+        settings.more += "[delivery]\ndeadline = \"12s\"\n[lock]\nwait = \"6s\"\n";
+    });
+    let service = Service::start(&mut scene);
+    let (message, id) = (scene.message("x"), scene.message_id("x"));
+    let holder = scene.hold(&id);
+    let mut lmtp = Lmtp::connect(&service.socket);
+    lmtp.give(LISA, &to, &message);
+    wait_until("a worker waits for the lock", || {
+        scene.database.texts("SELECT DISTINCT recipient FROM attempts WHERE ended_at IS NULL").len() == 1
+    });
+    server.pause();
+    let replies = lmtp.replies(1);
+    assert!(replies[0].starts_with("451 4."), "{replies:?}");
+    // On MySQL the socket's own time limit comes first: the worker lives. Else the master sees how it ended: not by its own hand, for
+    // which the message would be blamed.
+    if engine == Engine::Postgres17 {
+        wait_until("the master tells of its end", || scene.log().contains("ended by SIGKILL"));
+        assert!(scene.log().contains("waits_for_a_server=true"), "{}", scene.log());
+    }
+    assert!(!scene.log().contains("ended by SIGABRT"), "{}", scene.log());
+    server.go_on();
+    drop(holder);
+    scene.database.connect_again();
+    wait_until("it is delivered", || {
+        Lmtp::connect(&service.socket).deliver(LISA, &to, &message)[0].starts_with("250 2.0.0 INBOX ")
+    });
+    assert_eq!(scene.inbox("doug").len(), 1);
     service.end();
 }

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 /// Says where it is, and sends back what it gets, the sender's identity as a frame more at the end.
 const ROUTER: &str = "
 import sys, zmq
-router = zmq.Context().socket(zmq.ROUTER)
+context = zmq.Context()
+router = context.socket(zmq.ROUTER)
 router.bind(sys.argv[1])
 print(router.getsockopt_string(zmq.LAST_ENDPOINT))
 while True:
@@ -22,7 +23,8 @@ while True:
     router.send_multipart(frames + [frames[0]])
     if frames[1:] == [b'end']:
         break
-router.close(5000)
+# Python ends without this, and what has not been sent by then is lost.
+context.destroy(60000)
 ";
 
 /// Sends messages of many sizes, and wants each of them back.
