@@ -30,6 +30,7 @@
 //! | 4 | [`site`] | opens what one delivery needs, by a configuration or in one directory |
 //! | 5 | [`webhook`] | where a callback may be, secrets and signatures, when a notification is tried again |
 //! | 5 | [`operations`] | trace, stats, audit, prune, check, replay: data out, nothing printed |
+//! | 5 | [`ledger_threads`] | asks the ledger on behalf of code that must not block |
 //! | 5 | [`zmtp`] | ZeroMQ's frames and the Paranoid Pirate's words: knows no mail |
 //! | 5 | [`handover`] | what a way in hands over to the service, and what it is told |
 //! | 5 | [`queue`] | what has no Postfix behind it: files that are never lost, claims, slices; and copies of what was set aside |
@@ -37,6 +38,7 @@
 //! | 6 | [`cli`] | what people type |
 //! | 6 | [`push`] | the notifier: publishes events, and tells subscribers by signed requests |
 //! | 6 | [`serve`] | the service: LMTP, broker, workers, and the master that starts them |
+//! | 6 | [`web`] | the page, by HTTP |
 //! | 7 | [`command`] | the command line as a whole: a delivery, or a subcommand |
 //! | 7 | [`service`] | the command line of `maildropd`: the master, or one of its roles |
 //!
@@ -51,6 +53,7 @@ pub mod delivery;
 pub mod handover;
 pub mod imap;
 pub mod ledger;
+pub mod ledger_threads;
 pub mod lock;
 pub mod mailbox;
 pub mod message;
@@ -63,5 +66,6 @@ pub mod schema;
 pub mod serve;
 pub mod service;
 pub mod site;
+pub mod web;
 pub mod webhook;
 pub mod zmtp;

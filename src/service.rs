@@ -1,4 +1,4 @@
-//! The command line of `maildropd`: the master, or one of its roles. Uses `serve` and `push`.
+//! The command line of `maildropd`: the master, or one of its roles. Uses `serve`, `push` and `web`.
 
 use crate::base::endpoint::Endpoint;
 use crate::base::log;
@@ -22,6 +22,8 @@ use crate::serve::suspects::STAGE;
 use crate::serve::timer::{self, TimerSettings};
 use crate::serve::worker::{self, WorkerSettings};
 use crate::site::{Setup, Site};
+use crate::web::{self, WebSettings};
+use axum::Router;
 use clap::{CommandFactory, Parser, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -31,7 +33,8 @@ use tokio::sync::watch;
 /// Deliver mail for Postfix as a service, by LMTP and for thin clients: exactly once, as maildrop_command does.
 ///
 /// It stays in the foreground. It starts a front, which holds the connections, workers, which deliver, runners, which take messages
-/// out of the file queue, a timer, which finishes Sent copies that are owed, and prunes, and, where it is configured, a notifier, which tells subscribers;
+/// out of the file queue, a timer, which finishes Sent copies that are owed, and prunes, and, where they are configured, a notifier, which tells
+/// subscribers, and a page for browsers;
 /// whatever of them ends is started again.
 /// `maildrop_command service` asks how it is, and tells it what to do.
 #[derive(Debug, Parser)]
@@ -97,6 +100,8 @@ enum Role {
     Timer,
     /// Publishes events, and tells subscribers
     Notify,
+    /// Serves the page
+    Web,
 }
 
 /// The command line's definition, from which its manual page and completions are made.
@@ -117,6 +122,7 @@ pub fn run(arguments: &[OsString]) -> u8 {
             Some(Role::Runner) => ended(be_runner(&arguments)),
             Some(Role::Timer) => ended(be_timer(&arguments)),
             Some(Role::Notify) => ended(be_notifier(&arguments)),
+            Some(Role::Web) => ended(be_page(&arguments)),
             None => be_master(&arguments),
         },
         Err(error) => {
@@ -345,6 +351,16 @@ fn be_notifier(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     push::run(&site, settings).map_err(|error| (ExitCode::OsErr, error.to_string()))
 }
 
+/// The page reads no password of mailboxes.
+fn be_page(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
+    let Some(config) = begin(Role::Web, arguments)? else {
+        return Err(unusable("the page of a directory: `maildropd --embedded DIR --web ADDRESS:PORT`"));
+    };
+    let settings = WebSettings::of(&config).map_err(unusable)?;
+    let site = Site::without_mailboxes(config.of_page().map_err(unusable)?).map_err(unusable)?;
+    web::run(&site, settings, |_| Router::new()).map_err(unavailable)
+}
+
 fn embedded(arguments: &Arguments) -> Result<Setup, (ExitCode, String)> {
     match &arguments.embedded {
         Some(directory) if directory.is_absolute() => Setup::embedded(directory).map_err(unusable),
@@ -364,6 +380,7 @@ impl From<Role> for control::Role {
             Role::Runner => Self::Runner,
             Role::Timer => Self::Timer,
             Role::Notify => Self::Notify,
+            Role::Web => Self::Web,
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod deadline;
 pub mod endpoint;
 pub(crate) mod files;
 pub mod hex;
+pub mod listening;
 pub mod log;
 pub mod secret;
 pub(crate) mod server_waits;

@@ -16,6 +16,7 @@ mod servers;
 mod source;
 mod values;
 mod warnings;
+mod web;
 
 pub use database::{Database, Durability, Engine};
 pub use network::Network;
@@ -29,6 +30,7 @@ pub use serve::Serve;
 pub(crate) use serve::runtime_directory_of;
 pub use servers::{Imap, OverQuota};
 pub use source::ConfigError;
+pub use web::Web;
 
 use crate::base::log;
 use crate::base::secret::Secret;
@@ -72,6 +74,8 @@ pub struct Config {
     pub serve: Serve,
     /// `[notifications]`
     pub notifications: Notifications,
+    /// `[web]`
+    pub web: Web,
     /// `[log]`
     pub log: Log,
 }
@@ -91,6 +95,7 @@ struct File {
     retention: Retention,
     serve: Serve,
     notifications: Notifications,
+    web: Web,
     log: Log,
 }
 
@@ -140,11 +145,13 @@ impl Config {
             retention: file.retention,
             serve: file.serve,
             notifications: file.notifications,
+            web: file.web,
             log: file.log,
         };
         config.check(&source)?;
         config.check_serve(&source)?;
         config.notifications.check(&source)?;
+        config.check_web(&source)?;
         Ok(config)
     }
 

@@ -5,7 +5,7 @@ use super::servers::NOT_ABSOLUTE;
 use super::source::{ConfigError, Source};
 use super::{Config, values};
 use serde::Deserialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// `[notifications]`
@@ -113,7 +113,15 @@ impl Config {
     /// # Errors
     /// Where that file cannot be read, is not in order, or is for another site. Its passwords are not read yet.
     pub(crate) fn of_notifier(&self) -> Result<Self, ConfigError> {
-        let Some(file) = &self.notifications.config else { return Ok(self.clone()) };
+        self.of_the_same_site(self.notifications.config.as_deref(), "notifications.config")
+    }
+
+    /// The configuration in `file`, which the key `named_by` of this one names; this one where it names none.
+    ///
+    /// # Errors
+    /// As [`of_notifier`](Self::of_notifier).
+    pub(super) fn of_the_same_site(&self, file: Option<&Path>, named_by: &str) -> Result<Self, ConfigError> {
+        let Some(file) = file else { return Ok(self.clone()) };
         let other = Self::load(file)?;
         let same_database =
             (&other.database.engine, &other.database.database) == (&self.database.engine, &self.database.database);
@@ -123,9 +131,9 @@ impl Config {
             (true, false) => "lock.namespace",
         };
         let problem = format!(
-            "{key}: it differs from that in {}, whose notifications.config this file is: it has to be the same site",
+            "{key}: it differs from that in {}, whose {named_by} this file is: it has to be the same site",
             self.file.display()
         );
-        Err(ConfigError { file: file.clone(), line: None, problem })
+        Err(ConfigError { file: file.to_owned(), line: None, problem })
     }
 }

@@ -187,8 +187,8 @@ pub(crate) fn runtime_directory_of(text: &str) -> Option<PathBuf> {
     }
 }
 
-/// Where `text` says that LMTP is spoken; `None` where it is neither a whole path nor `host:port`.
-fn endpoint(text: &str) -> Option<Endpoint> {
+/// Where `text` says that something listens; `None` where it is neither a whole path nor `host:port`.
+pub(super) fn endpoint(text: &str) -> Option<Endpoint> {
     if text.starts_with('/') {
         return Some(Endpoint::Socket(text.into()));
     }

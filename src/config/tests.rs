@@ -131,6 +131,8 @@ fn the_example_is_good_and_what_it_calls_a_default_is_one() {
         "secret_key_file",
         "config",
         "allow_networks",
+        "listen",
+        "public_url",
     ];
     let with_defaults: String = EXAMPLE
         .lines()
@@ -193,6 +195,7 @@ fn the_example_shows_every_key() {
         "retention",
         "serve",
         "notifications",
+        "web",
         "log",
     ];
     let mut known = std::collections::BTreeSet::new();

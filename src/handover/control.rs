@@ -169,13 +169,15 @@ pub enum Role {
     Timer,
     /// Publishes events, and tells subscribers.
     Notify,
+    /// Serves the page.
+    Web,
 }
 
 impl Role {
     /// Whether mail goes through it: nobody waits for one through which none does.
     #[must_use]
     pub fn carries_mail(self) -> bool {
-        !matches!(self, Self::Timer | Self::Notify)
+        !matches!(self, Self::Timer | Self::Notify | Self::Web)
     }
 
     /// Its name, as the command line and the JSON have it.
@@ -187,6 +189,7 @@ impl Role {
             Self::Runner => "runner",
             Self::Timer => "timer",
             Self::Notify => "notify",
+            Self::Web => "web",
         }
     }
 }

@@ -70,6 +70,7 @@ fn row(process: &Process) -> [String; 6] {
         Role::Runner => format!("runner {}", process.number),
         Role::Timer => "timer".into(),
         Role::Notify => "notifier".into(),
+        Role::Web => "page".into(),
     };
     let state = match (process.pid, process.starts_in_s) {
         (Some(_), _) if process.ending => "ending".into(),

@@ -89,7 +89,7 @@ impl Supervisor {
             return;
         }
         info!(
-            "the service ends: the front, the runners, the timer and the notifier first, then the workers, each after what it has in hand"
+            "the service ends: the front, the runners, the timer, the notifier and the page first, then the workers, each after what it has in hand"
         );
         self.systemd.stopping();
         let patience = self.patience();
@@ -103,6 +103,7 @@ impl Supervisor {
         self.tell_to_end(Role::Runner, now, patience);
         self.tell_to_end(Role::Timer, now, patience);
         self.tell_to_end(Role::Notify, now, patience);
+        self.tell_to_end(Role::Web, now, patience);
     }
 
     /// Goes on with ending the service; whether all have ended.
@@ -112,7 +113,7 @@ impl Supervisor {
         let at_once = stopping.at_once_at.is_some_and(|at| at <= now);
         if at_once {
             stopping.at_once_at = None;
-            for role in [Role::Front, Role::Worker, Role::Runner, Role::Timer, Role::Notify] {
+            for role in [Role::Front, Role::Worker, Role::Runner, Role::Timer, Role::Notify, Role::Web] {
                 self.tell_to_end(role, now, LAST_GRACE);
             }
         } else if !front_runs && !std::mem::replace(&mut stopping.front_has_ended, true) {

@@ -50,7 +50,7 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
     let text = std::fs::read_to_string(checked).map_err(system("reading the configuration"))?;
     let credentials = std::env::var_os("CREDENTIALS_DIRECTORY");
     let config = Config::parse(file, &text, credentials.as_deref().map(Path::new))?;
-    if matches!(role, Role::Worker | Role::Timer | Role::Notify) {
+    if matches!(role, Role::Worker | Role::Timer | Role::Notify | Role::Web) {
         let Rlimit { maximum, .. } = getrlimit(Resource::As);
         // Less than we ask for may be all that we may have.
         let current = maximum.map_or(config.serve.worker_memory, |maximum| config.serve.worker_memory.min(maximum));

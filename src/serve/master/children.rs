@@ -112,6 +112,7 @@ impl Slot {
             Role::Runner => format!("runner {}", self.number),
             Role::Timer => "the timer".into(),
             Role::Notify => "the notifier".into(),
+            Role::Web => "the page".into(),
         }
     }
 

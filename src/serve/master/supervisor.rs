@@ -249,7 +249,7 @@ impl Supervisor {
                     Role::Front => accepting,
                     Role::Worker => slot.running().is_some_and(|running| workers.contains(&running.pid)),
                     // It waits for whatever it lacks.
-                    Role::Runner | Role::Timer | Role::Notify => slot.running().is_some(),
+                    Role::Runner | Role::Timer | Role::Notify | Role::Web => slot.running().is_some(),
                 };
                 slot.set_ready(ready, now);
             }
@@ -290,7 +290,7 @@ impl Supervisor {
                     let Ended { number, pid, end, by_us, said, .. } = one;
                     self.tell_the_front(&Notice::WorkerEnded { number, pid, end, by_us, said }, now);
                 }
-                Role::Runner | Role::Timer | Role::Notify => {}
+                Role::Runner | Role::Timer | Role::Notify | Role::Web => {}
             }
         }
         self.slots.retain(|slot| !slot.given_up || slot.running().is_some());
@@ -397,6 +397,8 @@ impl Supervisor {
         let wanted = wanted.chain(has_timer.then_some((Role::Timer, 1)));
         let has_notifier = self.config.notifications.has_notifier();
         let wanted = wanted.chain(has_notifier.then_some((Role::Notify, 1)));
+        let has_page = self.config.web.has_page();
+        let wanted = wanted.chain(has_page.then_some((Role::Web, 1)));
         for (role, number) in wanted {
             match self.slots.iter_mut().find(|slot| (slot.role, slot.number) == (role, number)) {
                 Some(slot) => slot.given_up = false,
@@ -410,6 +412,7 @@ impl Supervisor {
                 Role::Runner => slot.number > runners,
                 Role::Timer => !has_timer,
                 Role::Notify => !has_notifier,
+                Role::Web => !has_page,
             };
         }
         self.slots.retain(|slot| !slot.given_up || slot.running().is_some());

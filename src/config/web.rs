@@ -1,0 +1,137 @@
+//! `[web]`: the page, which one process of the service serves by HTTP.
+
+use super::serve::endpoint;
+use super::servers::NOT_ABSOLUTE;
+use super::source::{ConfigError, Source};
+use super::{Config, values};
+use crate::base::endpoint::Endpoint;
+use serde::Deserialize;
+use std::path::PathBuf;
+use std::time::Duration;
+use url::Url;
+
+/// `[web]`
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Web {
+    /// Where the page is served: the whole path of a unix socket, or `ADDRESS:PORT` of this machine. `None`: nowhere.
+    pub listen: Option<String>,
+    /// What people type to get there, where a proxy stands in front: scheme, host and port.
+    pub public_url: Option<String>,
+    /// The configuration with the page's own role in the database; left out: this one.
+    pub config: Option<PathBuf>,
+    /// A login ends after so long without a request.
+    #[serde(deserialize_with = "values::duration")]
+    pub session_idle: Duration,
+}
+
+impl Default for Web {
+    fn default() -> Self {
+        Self { listen: None, public_url: None, config: None, session_idle: Duration::from_hours(12) }
+    }
+}
+
+impl Web {
+    /// Whether there is a page.
+    #[must_use]
+    pub fn has_page(&self) -> bool {
+        self.listen.is_some()
+    }
+
+    /// Where it is served.
+    #[must_use]
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        // What can be read as none was refused when the configuration was read.
+        self.listen.as_deref().and_then(endpoint)
+    }
+
+    /// Where a browser finds it: scheme, host and port, without a slash at the end. `None` where there is no page.
+    #[must_use]
+    pub fn origin(&self) -> Option<String> {
+        let public = self.public_url.as_deref().and_then(origin_of);
+        public.or_else(|| match self.endpoint()? {
+            Endpoint::Tcp { host, port } if host.contains(':') => Some(format!("http://[{host}]:{port}")),
+            Endpoint::Tcp { host, port } => Some(format!("http://{host}:{port}")),
+            Endpoint::Socket(_) => None,
+        })
+    }
+}
+
+/// `https://mail.example.com` of a URL that has nothing behind its host and port.
+fn origin_of(text: &str) -> Option<String> {
+    let url = Url::parse(text).ok()?;
+    let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
+    let nobody = url.username().is_empty() && url.password().is_none();
+    let web = matches!(url.scheme(), "http" | "https") && url.host_str().is_some_and(|host| !host.is_empty());
+    (bare && nobody && web).then(|| url.origin().ascii_serialization())
+}
+
+impl Config {
+    /// The configuration that the page goes by: the file that `web.config` names, or this one.
+    ///
+    /// # Errors
+    /// Where that file cannot be read, is not in order, or is for another site. Its passwords are not read yet.
+    pub(crate) fn of_page(&self) -> Result<Self, ConfigError> {
+        self.of_the_same_site(self.web.config.as_deref(), "web.config")
+    }
+
+    pub(super) fn check_web(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let web = &self.web;
+        let wrong = |key: &str, problem: &str| Err(source.error(&["web", key], problem));
+        if web.config.as_ref().is_some_and(|path| !path.is_absolute()) {
+            return wrong("config", NOT_ABSOLUTE);
+        }
+        if web.session_idle.is_zero() {
+            return wrong("session_idle", "0 would end each login at once: the default is \"12h\"");
+        }
+        if let Some(public) = web.public_url.as_deref().filter(|text| origin_of(text).is_none()) {
+            let problem = format!(
+                "{public:?} is no address of a site: write \"https://mail.example.com/\"; the page wants a host name of its own, \
+                 without a path"
+            );
+            return wrong("public_url", &problem);
+        }
+        let Some(listen) = &web.listen else { return Ok(()) };
+        let Some(endpoint) = endpoint(listen) else {
+            return wrong("listen", &format!("{listen:?} is neither the whole path of a socket nor ADDRESS:PORT"));
+        };
+        if !endpoint.is_on_this_machine() {
+            let problem = format!(
+                "{listen} can be reached from other machines, and the page speaks no TLS: say 127.0.0.1, or a socket, and put a proxy \
+                 with a certificate in front"
+            );
+            return wrong("listen", &problem);
+        }
+        if matches!(endpoint, Endpoint::Socket(_)) && web.public_url.is_none() {
+            return wrong(
+                "public_url",
+                "it is missing: no browser reaches a socket, so name the address of the proxy in front of it",
+            );
+        }
+        if self.serve.lmtp.contains(listen) || self.serve.http.as_ref() == Some(listen) {
+            return wrong("listen", &format!("{listen} is taken by [serve]: choose another one"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_browser_finds_it_by_the_proxys_address_or_by_its_own() {
+        let origin = |listen: &str, public: Option<&str>| {
+            let web = Web { listen: Some(listen.into()), public_url: public.map(Into::into), ..Web::default() };
+            web.origin()
+        };
+        let proxy = Some("https://Mail.Example.com/");
+        assert_eq!(origin("/run/web.sock", proxy).as_deref(), Some("https://mail.example.com"));
+        assert_eq!(origin("127.0.0.1:8025", Some("https://m.example.com:444")).unwrap(), "https://m.example.com:444");
+        assert_eq!(origin("127.0.0.1:8025", None).as_deref(), Some("http://127.0.0.1:8025"));
+        assert_eq!(origin("[::1]:8025", None).as_deref(), Some("http://[::1]:8025"));
+        for wrong in ["mail.example.com", "https://x/y", "https://a@x/", "ftp://x/", "https://x/?y", "https://x/#y"] {
+            assert_eq!(origin_of(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What holds for each answer, whoever makes it.
+
+use crate::base::endpoint::Endpoint;
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, HeaderName, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{StatusCode, Uri};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How long a request may take, its body included. What is sent for as long as a browser listens begins sooner.
+const REQUEST: Duration = Duration::from_secs(30);
+/// How large its body may be, where a route does not say otherwise.
+const LARGEST_BODY: usize = 64 << 10;
+
+/// Nothing is loaded from anywhere else, and no script or style stands in a page itself (Content Security Policy Level 3): a header
+/// of a message that became markup by a mistake of ours would still do nothing.
+const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; frame-src 'self'; \
+                      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+
+/// What each answer says, unless it says something else itself.
+const HEADERS: [(HeaderName, &str); 8] = [
+    (CONTENT_SECURITY_POLICY, POLICY),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (REFERRER_POLICY, "no-referrer"),
+    (CACHE_CONTROL, "no-store"),
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    (HeaderName::from_static("permissions-policy"), "camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+    (HeaderName::from_static("x-frame-options"), "DENY"),
+];
+
+/// What is kept from requests that no browser of ours would make.
+#[derive(Clone, Debug)]
+pub(super) struct Shield {
+    /// The names that are answered to: `Host` of a request.
+    hosts: Arc<[String]>,
+}
+
+impl Shield {
+    pub(super) fn new(origin: &str, listen: &Endpoint) -> Self {
+        let mut hosts = vec![origin.split_once("://").map_or(origin, |(_, host)| host).to_owned()];
+        if let Endpoint::Tcp { port, .. } = listen {
+            hosts.extend(["127.0.0.1", "[::1]", "localhost"].map(|host| format!("{host}:{port}")));
+        }
+        Self { hosts: hosts.into() }
+    }
+
+    /// The router behind this shield.
+    pub(super) fn over(self, router: Router) -> Router {
+        router
+            .layer(DefaultBodyLimit::max(LARGEST_BODY))
+            .layer(middleware::from_fn(in_time))
+            .layer(middleware::from_fn_with_state(self, known_by_name))
+            .layer(middleware::from_fn(with_headers))
+    }
+
+    /// A page on another site can have its own name lead to this machine (DNS rebinding), and then asks us as that name.
+    fn knows(&self, asked: &str) -> bool {
+        self.hosts.iter().any(|host| host.eq_ignore_ascii_case(asked))
+    }
+}
+
+async fn known_by_name(State(shield): State<Shield>, request: Request, next: Next) -> Response {
+    let named = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+    let named = named.or_else(|| request.uri().host());
+    if named.is_some_and(|named| shield.knows(named)) {
+        return next.run(request).await;
+    }
+    let told = "This site does not have that name: see web.public_url in the configuration.\n";
+    (StatusCode::MISDIRECTED_REQUEST, told).into_response()
+}
+
+async fn in_time(request: Request, next: Next) -> Response {
+    let path = request.uri().clone();
+    match timeout(REQUEST, next.run(request)).await {
+        Ok(answer) => answer,
+        Err(_) => too_late(&path),
+    }
+}
+
+fn too_late(uri: &Uri) -> Response {
+    tracing::warn!(path = uri.path(), within = ?REQUEST, "a request was not answered in time");
+    (StatusCode::SERVICE_UNAVAILABLE, "That took too long. Try again in a moment.\n").into_response()
+}
+
+async fn with_headers(request: Request, next: Next) -> Response {
+    let mut answer = next.run(request).await;
+    for (name, value) in HEADERS {
+        answer.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
+    }
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_answers_to_its_own_names_only() {
+        let tcp = Endpoint::Tcp { host: "127.0.0.1".into(), port: 8025 };
+        let shield = Shield::new("https://mail.example.com", &tcp);
+        for name in ["mail.example.com", "Mail.Example.COM", "127.0.0.1:8025", "localhost:8025", "[::1]:8025"] {
+            assert!(shield.knows(name), "{name}");
+        }
+        for name in ["", "evil.example", "mail.example.com.evil.example", "127.0.0.1", "127.0.0.1:80", "localhost"] {
+            assert!(!shield.knows(name), "{name}");
+        }
+        let socket = Shield::new("https://mail.example.com", &Endpoint::Socket("/run/web.sock".into()));
+        assert!(socket.knows("mail.example.com") && !socket.knows("localhost:8025"));
+    }
+}
