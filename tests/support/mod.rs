@@ -17,6 +17,7 @@ pub mod peers;
 pub mod postfix;
 pub mod postgres;
 pub mod program;
+pub mod python;
 pub mod replay;
 pub mod run;
 #[macro_use]

@@ -2,3 +2,4 @@
 
 mod receiver;
 mod telling;
+mod verifying;

@@ -1,14 +1,15 @@
 //! What happens to messages is told to who has subscribed: all of it, to nobody else, signed, whatever ends in between.
 
 use super::receiver::{Receiver, Request};
+use super::verifying;
 use crate::support::database::Engine;
 use crate::support::pages;
 use crate::support::program::{PATIENCE, program, wait_for, wait_until};
+use crate::support::python::python_with;
 use crate::support::scene::Scene;
 use maildrop_command::webhook::MasterKey;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use standardwebhooks::Webhook;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -151,8 +152,7 @@ fn verify(request: &Request, subscription: Uuid, generation: u32) -> Result<(), 
     for name in ["webhook-id", "webhook-timestamp", "webhook-signature"] {
         headers.insert(name, request.headers[name].parse().unwrap());
     }
-    let receiver = Webhook::new(&secret).unwrap();
-    receiver.verify(request.body.as_bytes(), &headers).map_err(|error| error.to_string())
+    verifying::verify(&secret, &headers, request.body.as_bytes()).map_err(|error| error.to_string())
 }
 
 /// Through the program, from its beginning to its end; the second try finds the message there already, which changes nothing.
@@ -443,7 +443,7 @@ fn who_subscribes_by_hand_is_told_until_it_is_over(engine: Engine) {
     }
 }
 
-/// Both ways of docs/push.md, on a notification that came.
+/// The ways of docs/push.md, on a notification that came.
 #[test]
 fn what_the_page_says_of_verifying_holds() {
     let (mut scene, receiver) = (Scene::with(Engine::Postgres17, &[]), Receiver::start());
@@ -469,6 +469,8 @@ fn what_the_page_says_of_verifying_holds() {
         assert!(said.status.success(), "{said:?}");
         String::from_utf8(said.stdout).unwrap()
     };
+    // Each test here verifies by it.
+    assert_eq!(block("rust", "verify").trim(), include_str!("verifying.rs").trim());
     assert_eq!(python(&secret, &request.body), "True\n");
     assert_eq!(python(&secret, &format!("{} ", request.body)), "False\n");
     assert_eq!(python(&MasterKey::new(&KEY).secret(id, 2).expose(), &request.body), "False\n");
@@ -482,4 +484,43 @@ fn what_the_page_says_of_verifying_holds() {
         .env("ID", request.id());
     let said = shell.env("TIMESTAMP", &request.headers["webhook-timestamp"]).output().unwrap();
     assert_eq!(format!("v1,{}", String::from_utf8(said.stdout).unwrap().trim()), request.headers["webhook-signature"]);
+}
+
+/// What receivers use that nobody here wrote: Standard Webhooks' own library, and Svix's, in Python. While a secret is rotated, both
+/// secrets are good.
+#[test]
+fn the_official_libraries_verify_what_came() {
+    const VERIFY: &str = "
+import json, sys, standardwebhooks.webhooks, svix.webhooks
+headers, body, secrets = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3:]
+def taken(library, headers, body, secret):
+    try:
+        library.Webhook(secret).verify(body, headers)
+        return True
+    except library.WebhookVerificationError:
+        return False
+for library in (standardwebhooks.webhooks, svix.webhooks):
+    for secret in secrets:
+        print(*(taken(library, *what, secret) for what in (
+            (headers, body),
+            (headers, body.replace('message.delivered', 'message.refused')),
+            ({**headers, 'webhook-id': headers['webhook-id'] + '0'}, body),
+            ({**headers, 'webhook-timestamp': str(int(headers['webhook-timestamp']) - 1)}, body),
+        )))
+";
+    let Some(python) = python_with(&["standardwebhooks==1.1.0", "svix==2.9.1"]) else { return };
+    let (mut scene, receiver) = (Scene::with(Engine::Postgres17, &[]), Receiver::start());
+    let rotating = [("secret_generation", "2"), ("secret_rotated_at", "now()")];
+    let id = subscribe(&mut scene, ("all", ""), &receiver.url("/quick"), &rotating);
+    happen(&mut scene, 1, "message.delivered");
+    let notifier = Notifier::start(&mut scene);
+    wait_until("it came", || receiver.taken("/quick").len() == 1);
+    notifier.end();
+    let request = receiver.came("/quick").remove(0);
+    let headers = serde_json::to_string(&request.headers).unwrap();
+    let secrets = [1, 2, 3].map(|generation| MasterKey::new(&KEY).secret(id, generation).expose());
+    let said = Command::new(python).args(["-c", VERIFY, &headers, &request.body]).args(&secrets).output().unwrap();
+    assert!(said.status.success(), "{said:?}");
+    let (good, bad) = ("True False False False\n", "False False False False\n");
+    assert_eq!(String::from_utf8(said.stdout).unwrap(), [good, good, bad].concat().repeat(2));
 }
