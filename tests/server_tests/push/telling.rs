@@ -26,10 +26,15 @@ on_each_engine![
 ];
 
 /// A notifier with the rights of `grants-notify.sql`. Dropped, it is killed.
-struct Notifier(Child);
+pub struct Notifier(Child);
 
 impl Notifier {
-    fn start(scene: &mut Scene) -> Self {
+    pub fn start(scene: &mut Scene) -> Self {
+        Self::start_with(scene, "")
+    }
+
+    /// The same, with more lines of `[notifications]`.
+    pub fn start_with(scene: &mut Scene, more: &str) -> Self {
         let own = scene.path("notify.toml");
         if !Path::new(&own).exists() {
             let role = format!("{}_n", scene.run);
@@ -46,7 +51,7 @@ impl Notifier {
             scene.other_configuration("notifier.toml", |settings| {
                 settings.more += &format!(
                     "[notifications]\nsecret_key_file = {key:?}\nconfig = {own:?}\nallow_networks = [\"127.0.0.0/8\"]\n\
-                     poll = \"20ms\"\ntimeout = \"20s\"\nretry = [\"100ms\", \"100ms\", \"1h\"]\n"
+                     poll = \"20ms\"\ntimeout = \"20s\"\nretry = [\"100ms\", \"100ms\", \"1h\"]\n{more}"
                 );
             });
         }
@@ -61,7 +66,7 @@ impl Notifier {
 
     /// Ends as it is told to.
     #[track_caller]
-    fn end(mut self) {
+    pub fn end(mut self) {
         self.signal(Signal::TERM);
         wait_for("the notifier ends", PATIENCE, || self.0.try_wait().unwrap().is_some());
         assert!(self.0.wait().unwrap().success());
@@ -75,12 +80,12 @@ impl Drop for Notifier {
     }
 }
 
-const KEY: [u8; 32] = [7; 32];
+pub const KEY: [u8; 32] = [7; 32];
 
 const PENDING: &str = "SELECT count(*) FROM notifications";
 
 /// Somebody subscribes. `more` are columns and their values.
-fn subscribe(scene: &mut Scene, resource: (&str, &str), url: &str, more: &[(&str, &str)]) -> Uuid {
+pub fn subscribe(scene: &mut Scene, resource: (&str, &str), url: &str, more: &[(&str, &str)]) -> Uuid {
     let (id, postgres) = (Uuid::now_v7(), scene.database.engine.is_postgres());
     let bytes = |bytes: &[u8]| {
         let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -114,7 +119,7 @@ fn subscribe(scene: &mut Scene, resource: (&str, &str), url: &str, more: &[(&str
 }
 
 /// A delivery has written down these events of a copy in doug's INBOX; their ids as they are sent.
-fn happen(scene: &mut Scene, count: usize, event_type: &str) -> Vec<String> {
+pub fn happen(scene: &mut Scene, count: usize, event_type: &str) -> Vec<String> {
     let postgres = scene.database.engine.is_postgres();
     let events: Vec<Uuid> = (0..count).map(|_| Uuid::now_v7()).collect();
     let rows = events.iter().map(|event| {

@@ -1,0 +1,140 @@
+//! Receivers by HTTPS that nobody here wrote: Python's own server, behind certificates of every kind. Only who proves to be the host of
+//! the callback is told anything.
+
+use super::telling::{KEY, Notifier, happen, subscribe};
+use crate::support::database::Engine;
+use crate::support::program::wait_until;
+use crate::support::scene::Scene;
+use maildrop_command::webhook::MasterKey;
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+/// Answers each POST with 204, and prints it. It ends with its input.
+const SERVER: &str = "
+import http.server, json, os, ssl, sys, threading
+class Receiver(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers['content-length'])).decode()
+        print(json.dumps({'headers': {name.lower(): value for name, value in self.headers.items()}, 'body': body}), flush=True)
+        self.send_response(204)
+        self.end_headers()
+    def log_message(self, *_): pass
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Receiver)
+tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+tls.load_cert_chain(sys.argv[1], sys.argv[2])
+server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+print(server.server_port, flush=True)
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
+server.serve_forever()
+";
+
+struct Receiver {
+    port: u16,
+    came: Arc<Mutex<Vec<Value>>>,
+    server: Child,
+    _told_to_end: ChildStdin,
+}
+
+impl Receiver {
+    fn start((certificate, key): &(PathBuf, PathBuf)) -> Self {
+        let mut python = Command::new("python3");
+        python.args(["-c", SERVER]).args([certificate, key]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut server = python.spawn().expect("Python is here");
+        let stdin = server.stdin.take().unwrap();
+        let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
+        let port = lines.next().expect("it listens").unwrap().parse().unwrap();
+        let came = Arc::new(Mutex::new(Vec::new()));
+        let shared = Arc::clone(&came);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                shared.lock().unwrap().push(serde_json::from_str(&line).unwrap());
+            }
+        });
+        Self { port, came, server, _told_to_end: stdin }
+    }
+
+    fn url(&self) -> String {
+        format!("https://127.0.0.1:{}/hook", self.port)
+    }
+
+    fn count(&self) -> usize {
+        self.came.lock().unwrap().len()
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// Certificates of an authority of the test's own.
+struct Authority(PathBuf);
+
+impl Authority {
+    fn new(folder: &Path) -> Self {
+        fs::create_dir(folder).unwrap();
+        let authority = Self(folder.to_owned());
+        authority.openssl("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=CA -keyout ca.key -out ca.pem");
+        authority
+    }
+
+    /// A certificate for this name, and its key.
+    fn sign(&self, file: &str, name: &str, days: &str) -> (PathBuf, PathBuf) {
+        fs::write(self.0.join("extensions"), format!("subjectAltName={name}")).unwrap();
+        self.openssl(&format!(
+            "req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=x -keyout {file}.key -out {file}.csr"
+        ));
+        self.openssl(&format!(
+            "x509 -req -in {file}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days {days} -extfile extensions -out {file}.pem"
+        ));
+        (self.0.join(format!("{file}.pem")), self.0.join(format!("{file}.key")))
+    }
+
+    fn openssl(&self, arguments: &str) {
+        let said = Command::new("openssl").args(arguments.split(' ')).current_dir(&self.0).output().unwrap();
+        assert!(said.status.success(), "{arguments}: {said:?}");
+    }
+}
+
+#[test]
+fn only_who_proves_to_be_the_host_is_told() {
+    let mut scene = Scene::with(Engine::Postgres17, &[]);
+    let trusted = Authority::new(Path::new(&scene.path("trusted")));
+    let stranger = Authority::new(Path::new(&scene.path("stranger")));
+    let good = Receiver::start(&trusted.sign("good", "IP:127.0.0.1", "2"));
+    let impostors = [
+        Receiver::start(&trusted.sign("other", "DNS:receiver.example,IP:127.0.0.2", "2")),
+        Receiver::start(&trusted.sign("expired", "IP:127.0.0.1", "-1")),
+        Receiver::start(&stranger.sign("unknown", "IP:127.0.0.1", "2")),
+    ];
+    let id = subscribe(&mut scene, ("all", ""), &good.url(), &[]);
+    for impostor in &impostors {
+        subscribe(&mut scene, ("all", ""), &impostor.url(), &[]);
+    }
+    happen(&mut scene, 2, "message.delivered");
+    let notifier = Notifier::start_with(&mut scene, &format!("ca_file = {:?}\n", trusted.0.join("ca.pem")));
+    wait_until("the good one has both", || good.count() == 2);
+    // By the third failure the retries of the test are over.
+    let failed = "SELECT count(*) FROM notifications WHERE tries >= 3 OR due_at IS NULL";
+    wait_until("the others were tried", || scene.database.count(failed) >= 3);
+    notifier.end();
+    assert!(impostors.iter().all(|impostor| impostor.count() == 0), "nothing was told to an impostor");
+    let why = scene.database.texts("SELECT DISTINCT last_error FROM notifications WHERE last_error IS NOT NULL");
+    assert!(why.len() == 3 && why.iter().all(|why| why.starts_with("TLS: ")), "{why:?}");
+
+    for came in good.came.lock().unwrap().iter() {
+        let mut headers = axum::http::HeaderMap::new();
+        for name in ["webhook-id", "webhook-timestamp", "webhook-signature"] {
+            headers.insert(name, came["headers"][name].as_str().unwrap().parse().unwrap());
+        }
+        let secret = MasterKey::new(&KEY).secret(id, 1).expose();
+        super::verifying::verify(&secret, &headers, came["body"].as_str().unwrap().as_bytes()).unwrap();
+    }
+}
