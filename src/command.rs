@@ -93,13 +93,16 @@ enum Command {
     /// Notifications: how far behind subscribers are; tell them once more
     #[command(subcommand)]
     Notify(cli::notify::Command),
+    /// The page: log somebody in, see who is logged in
+    #[command(subcommand)]
+    Web(cli::web::Command),
     /// The service, maildropd: start it, ask how it is, tell it what to do
     #[command(subcommand)]
     Service(cli::service::Command),
 }
 
 /// The subcommands by which a command line is told apart from a delivery, even where the rest of it cannot be read.
-const OTHER_SUBCOMMANDS: [&str; 16] = [
+const OTHER_SUBCOMMANDS: [&str; 17] = [
     "quickstart",
     "migrate",
     "check",
@@ -114,6 +117,7 @@ const OTHER_SUBCOMMANDS: [&str; 16] = [
     "shunt",
     "subscription",
     "notify",
+    "web",
     "service",
     "help",
 ];
@@ -170,6 +174,7 @@ fn dispatch(arguments: &[OsString], other: bool) -> ExitCode {
         Some(Command::Shunt(command)) => cli::shunt::run(&command),
         Some(Command::Subscription(command)) => cli::subscription::run(&command),
         Some(Command::Notify(command)) => cli::notify::run(&command),
+        Some(Command::Web(command)) => cli::web::run(&command),
         Some(Command::Service(command)) => cli::service::run(&command),
     };
     ended.unwrap_or_else(|exit| exit)

@@ -92,6 +92,18 @@ impl LedgerThreads {
         &self,
         work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
     ) -> Result<T, Unanswered> {
+        self.ask_within(self.patience, work).await
+    }
+
+    /// The same, for what may take longer, or has to be quick.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub async fn ask_within<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
+    ) -> Result<T, Unanswered> {
         let (tell, told) = oneshot::channel();
         let question: Question = Box::new(move |session| {
             let answer = session.and_then(work);
@@ -100,9 +112,9 @@ impl LedgerThreads {
             let _ = tell.send(answer);
             sound
         });
-        let by = Deadline::after(self.patience);
+        let by = Deadline::after(patience);
         self.queue.try_send(Asked { by, question }).map_err(|_| Unanswered::Busy)?;
-        match tokio::time::timeout(self.patience, told).await {
+        match tokio::time::timeout(patience, told).await {
             Ok(Ok(answer)) => Ok(answer?),
             Ok(Err(_)) => Err(Unanswered::Failed),
             Err(_) => Err(Unanswered::TooLate),

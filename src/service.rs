@@ -1,12 +1,15 @@
 //! The command line of `maildropd`: the master, or one of its roles. Uses `serve`, `push` and `web`.
 
+use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
 use crate::base::log;
 use crate::base::terminal::complain_as;
 use crate::config::Config;
 use crate::delivery::tell_stages;
 use crate::handover::control;
+use crate::ledger::web_sessions::WebRole;
 use crate::lock::Slice;
+use crate::operations::web_logins;
 use crate::push::{self, NotifierSettings};
 use crate::serve::Place;
 use crate::serve::front::{self, FrontSettings, Inside};
@@ -26,7 +29,9 @@ use crate::web::{self, WebSettings};
 use axum::Router;
 use clap::{CommandFactory, Parser, ValueEnum};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 use sysexits::ExitCode;
 use tokio::sync::watch;
 
@@ -45,6 +50,7 @@ use tokio::sync::watch;
 Examples:
   systemctl enable --now maildropd.socket maildropd.service
   maildropd --config /etc/maildrop_command/config.toml
+  maildropd --embedded /tmp/maildrop-demo --web 127.0.0.1:8025
 
 Signals: SIGTERM and SIGINT end it after the messages in hand, a second one at once. SIGHUP reads the configuration anew (one \
 with a mistake in it changes nothing) and opens the log anew, SIGUSR1 replaces one process after the other, SIGUSR2 opens the \
@@ -57,10 +63,13 @@ struct Arguments {
     /// The configuration file
     #[arg(long, value_name = "FILE", required_unless_present = "embedded", conflicts_with = "embedded")]
     config: Option<PathBuf>,
-    /// A role that is started by hand delivers on this one machine, into Maildirs and an SQLite ledger under DIR, with no
-    /// configuration; the sockets are in DIR/run
-    #[arg(long, value_name = "DIR", hide = true, requires = "role")]
+    /// Serve the page of what `maildrop_command --embedded DIR` has delivered, and nothing else; with --role, for tests, that role
+    /// works in DIR, with no configuration
+    #[arg(long, value_name = "DIR")]
     embedded: Option<PathBuf>,
+    /// Where the page of DIR is served, on this machine
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "embedded", conflicts_with_all = ["role", "config"])]
+    web: Option<String>,
     /// Leave the terminal, as `maildrop_command service start` has it
     #[arg(long, hide = true)]
     detach: bool,
@@ -86,6 +95,9 @@ struct Arguments {
     #[arg(long, value_name = "N/M", hide = true)]
     slice: Option<Slice>,
 }
+
+/// How long opening the ledger of a directory may take.
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What one process of the service does.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -139,7 +151,13 @@ fn be_master(arguments: &Arguments) -> ExitCode {
         complain(&format!("leaving the terminal: {error}"));
         return ExitCode::OsErr;
     }
-    let Some(config) = &arguments.config else { return ExitCode::Usage };
+    if let (Some(directory), Some(listen)) = (&arguments.embedded, &arguments.web) {
+        return ended(be_page_of(directory, listen));
+    }
+    let Some(config) = &arguments.config else {
+        complain("what is to be served of that directory? --web 127.0.0.1:8025");
+        return ExitCode::Usage;
+    };
     match master::run(config, master::this_program()) {
         Ok(()) => ExitCode::Ok,
         Err(error) => {
@@ -351,10 +369,33 @@ fn be_notifier(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     push::run(&site, settings).map_err(|error| (ExitCode::OsErr, error.to_string()))
 }
 
+/// The page of a directory, for whoever tries this program: in the foreground, with a link to log in.
+fn be_page_of(directory: &Path, listen: &str) -> Result<(), (ExitCode, String)> {
+    let directory = std::path::absolute(directory).map_err(unusable)?;
+    let settings = WebSettings::at(listen).map_err(|_| {
+        (ExitCode::Usage, format!("--web {listen}: it wants an address of this machine, such as 127.0.0.1:8025"))
+    })?;
+    let setup = Setup::embedded(&directory).map_err(unusable)?;
+    log::start(&setup.log).map_err(unusable)?;
+    let site = setup.place.site().map_err(unusable)?;
+    let mut database = site.open_database(None, Deadline::after(PATIENCE)).map_err(unavailable)?;
+    let link = web_logins::link(database.as_mut(), settings.origin(), "you", WebRole::Admin).map_err(unavailable)?;
+    drop(database);
+    let mut out = std::io::stdout();
+    // Whoever does not look has no use for it.
+    let _ = writeln!(
+        out,
+        "The page is at {}/ until you press Ctrl-C. This link logs you in, once, within ten minutes:\n{link}",
+        settings.origin()
+    );
+    let _ = out.flush();
+    web::run(&site, settings, |_| Router::new()).map_err(unavailable)
+}
+
 /// The page reads no password of mailboxes.
 fn be_page(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let Some(config) = begin(Role::Web, arguments)? else {
-        return Err(unusable("the page of a directory: `maildropd --embedded DIR --web ADDRESS:PORT`"));
+        return Err(unusable("the page of a directory has no role: --embedded DIR --web ADDRESS:PORT"));
     };
     let settings = WebSettings::of(&config).map_err(unusable)?;
     let site = Site::without_mailboxes(config.of_page().map_err(unusable)?).map_err(unusable)?;

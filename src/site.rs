@@ -40,6 +40,7 @@ use crate::mailbox::{MailboxError, MailboxFailure, ReadableMailbox};
 use crate::message::Message;
 use crate::routing::Router;
 use embedded::Embedded;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -177,6 +178,15 @@ impl Site {
     #[must_use]
     pub(crate) fn host(&self) -> &str {
         &self.host
+    }
+
+    /// The directory, where everything is in one.
+    #[must_use]
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        match &self.kind {
+            Kind::Configured(_) => None,
+            Kind::Embedded(embedded) => Some(embedded.directory()),
+        }
     }
 
     /// The name of the lock that guards `message`.

@@ -26,6 +26,10 @@ GRANT INSERT, UPDATE, DELETE ON maildrop.subscriptions TO 'maildrop_operator'@'%
 GRANT INSERT, UPDATE, DELETE ON maildrop.subscription_queues TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE, DELETE ON maildrop.notifications TO 'maildrop_operator'@'%';
 
+-- `web` logs people in to the page, and out.
+GRANT INSERT, DELETE ON maildrop.web_logins TO 'maildrop_operator'@'%';
+GRANT DELETE ON maildrop.web_sessions TO 'maildrop_operator'@'%';
+
 -- `lock exec` says which programs it runs.
 GRANT INSERT, DELETE ON maildrop.programs TO 'maildrop_operator'@'%';
 

@@ -17,6 +17,9 @@ GRANT SELECT, INSERT, DELETE ON programs TO :"role";
 GRANT SELECT ON outbox, events, notification_attempts TO :"role";
 GRANT SELECT, INSERT, UPDATE, DELETE ON subscriptions, subscription_queues, notifications TO :"role";
 
+-- `web` logs people in to the page, and out.
+GRANT SELECT, INSERT, DELETE ON web_logins, web_sessions TO :"role";
+
 -- `prune` only: nothing else ever deletes.
 GRANT DELETE ON attempts, copies, messages, message_sources, events, notification_attempts TO :"role";
 

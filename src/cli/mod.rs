@@ -18,6 +18,7 @@ mod site_options;
 pub(crate) mod stats;
 pub(crate) mod subscription;
 pub(crate) mod trace;
+pub(crate) mod web;
 
 use crate::base::server_waits;
 use crate::base::terminal::{complain, printable};

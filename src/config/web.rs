@@ -62,8 +62,14 @@ fn origin_of(text: &str) -> Option<String> {
     let url = Url::parse(text).ok()?;
     let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none();
     let nobody = url.username().is_empty() && url.password().is_none();
-    let web = matches!(url.scheme(), "http" | "https") && url.host_str().is_some_and(|host| !host.is_empty());
-    (bare && nobody && web).then(|| url.origin().ascii_serialization())
+    let host = url.host_str()?.trim_matches(['[', ']']).to_owned();
+    // The cookie of a login is sent by TLS only, or to this machine.
+    let safe = match url.scheme() {
+        "https" => !host.is_empty(),
+        "http" => Endpoint::Tcp { host, port: 80 }.is_on_this_machine(),
+        _ => false,
+    };
+    (bare && nobody && safe).then(|| url.origin().ascii_serialization())
 }
 
 impl Config {
@@ -86,8 +92,8 @@ impl Config {
         }
         if let Some(public) = web.public_url.as_deref().filter(|text| origin_of(text).is_none()) {
             let problem = format!(
-                "{public:?} is no address of a site: write \"https://mail.example.com/\"; the page wants a host name of its own, \
-                 without a path"
+                "{public:?} is no address of a site: write \"https://mail.example.com/\"; the page wants TLS, and a host name of its \
+                 own, without a path"
             );
             return wrong("public_url", &problem);
         }
@@ -129,8 +135,17 @@ mod tests {
         assert_eq!(origin("/run/web.sock", proxy).as_deref(), Some("https://mail.example.com"));
         assert_eq!(origin("127.0.0.1:8025", Some("https://m.example.com:444")).unwrap(), "https://m.example.com:444");
         assert_eq!(origin("127.0.0.1:8025", None).as_deref(), Some("http://127.0.0.1:8025"));
+        assert_eq!(origin("/run/web.sock", Some("http://[::1]:80/")).as_deref(), Some("http://[::1]"));
         assert_eq!(origin("[::1]:8025", None).as_deref(), Some("http://[::1]:8025"));
-        for wrong in ["mail.example.com", "https://x/y", "https://a@x/", "ftp://x/", "https://x/?y", "https://x/#y"] {
+        for wrong in [
+            "mail.example.com",
+            "https://x/y",
+            "https://a@x/",
+            "ftp://x/",
+            "http://mail.example.com/",
+            "https://x/?y",
+            "https://x/#y",
+        ] {
             assert_eq!(origin_of(wrong), None, "{wrong}");
         }
     }

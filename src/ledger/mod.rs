@@ -4,6 +4,7 @@
 //! Three tables (`sql/<engine>/`): `attempts` is the journal, a row for each attempt at a copy; `messages` has what is known of a
 //! message; `copies` says of each copy where it is, or that it is owed.
 
+pub(crate) mod activity;
 mod addresses;
 pub(crate) mod check;
 mod columns;
@@ -22,6 +23,7 @@ pub(crate) mod statistics;
 pub(crate) mod subscriptions;
 pub(crate) mod time_span;
 pub(crate) mod trace;
+pub mod web_sessions;
 mod without_headers;
 
 pub(crate) use addresses::one_name;

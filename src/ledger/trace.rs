@@ -228,6 +228,17 @@ pub(crate) fn find(
     Ok(newest(found, limit))
 }
 
+/// A message by its identity, and the lock that guards it, where that is known or was recorded.
+pub(crate) fn find_identity(
+    database: &mut dyn Database,
+    identity: [u8; 32],
+    lock: Option<LockName>,
+) -> Result<Option<FoundMessage>, DatabaseError> {
+    let (condition, values) = ("m.identity = ?", [Value::Bytes(&identity)]);
+    let recorded = select(database, MESSAGES, condition, &values, 1)?.into_iter().next();
+    Ok(recorded.or(lock.map(|lock| FoundMessage { identity, lock, newest: 0 })))
+}
+
 /// Where messages are named.
 struct Table {
     name: &'static str,

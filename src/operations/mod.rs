@@ -1,5 +1,6 @@
 //! What is asked of a site besides deliveries. Each returns data; printing is for `cli`. Uses all rooms below.
 
+pub(crate) mod activity;
 pub mod audit;
 pub(crate) mod check;
 pub(crate) mod finish_owed;
@@ -14,3 +15,4 @@ pub(crate) mod replay;
 pub(crate) mod stats;
 pub(crate) mod subscriptions;
 pub(crate) mod trace;
+pub(crate) mod web_logins;

@@ -21,6 +21,8 @@ mod program;
 mod properties;
 #[path = "../support/replay.rs"]
 mod replay;
+#[path = "../support/visitor.rs"]
+mod visitor;
 
 mod a_caller_that_died;
 mod a_file_lock_excludes_and_dies_with_its_process;
@@ -48,6 +50,7 @@ mod the_first_verdict_is_the_last_word;
 mod the_floors;
 mod the_ledger_remembers;
 mod the_lmtp_server;
+mod the_page;
 mod the_runner;
 mod the_watchdog_ends_what_hangs;
 mod what_comes_first_is_there;

@@ -239,6 +239,16 @@ impl Database {
         );
     }
 
+    /// A role with what `sql/*/grants-web.sql` gives, and no more.
+    pub fn create_page(&mut self, role: &str, password: &str) {
+        let role = self.create_role(role, password);
+        self.grant(
+            &role,
+            include_str!("../../sql/postgres/grants-web.sql"),
+            include_str!("../../sql/mysql/grants-web.sql"),
+        );
+    }
+
     /// The same with the rights of deliveries: for `replay`.
     pub fn create_operator_who_delivers(&mut self, role: &str, password: &str) {
         let role = self.create_role(role, password);
@@ -255,6 +265,7 @@ impl Database {
             postgres.replace(":\"role\"", role)
         } else {
             let mysql = mysql.replace("'maildrop_operator'@'%'", role).replace("'maildrop_notify'@'%'", role);
+            let mysql = mysql.replace("'maildrop_page'@'%'", role);
             let mysql = mysql.replace("'maildrop'@'%'", role);
             mysql.replace("maildrop.", &format!("{}.", self.name))
         };

@@ -27,6 +27,8 @@ pub mod service_run;
 pub mod smtp;
 pub mod standby;
 pub mod two_addresses;
+#[path = "visitor.rs"]
+pub mod visitor;
 pub mod wire;
 
 use not_run::did_not_run;

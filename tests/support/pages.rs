@@ -118,7 +118,7 @@ pub fn spans() -> Vec<Line> {
 }
 
 /// The subcommands, by which an excerpt in the text is known as one of ours though it leaves out the program's name.
-const SUBCOMMANDS: [&str; 13] = [
+const SUBCOMMANDS: [&str; 14] = [
     "migrate",
     "check",
     "trace",
@@ -132,6 +132,7 @@ const SUBCOMMANDS: [&str; 13] = [
     "shunt",
     "notify",
     "subscription",
+    "web",
 ];
 
 /// The command lines of this program in the text itself: `maildrop_command trace`, `replay --owed`.
@@ -234,7 +235,12 @@ const QUEUE: &str = "tests/embedded/operator/the_queue_by_hand.rs runs it, on a 
 const SHUNT: &str = "tests/embedded/service/what_ends_workers.rs runs it, on a service of its own";
 
 /// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
-const NOT_RUN: [(&str, &str); 51] = [
+const NOT_RUN: [(&str, &str); 53] = [
+    ("maildrop_command web sessions --end ID", "tests/embedded/the_page.rs runs it"),
+    (
+        "cargo run --release --bin maildropd -- --embedded /tmp/maildrop-demo --web 127.0.0.1:8025",
+        "it stays in the foreground; tests/embedded/the_page.rs runs it",
+    ),
     (
         "maildrop_command subscription create --callback https://example.com/mail --domain mail.axial.net",
         "tests/server_tests/push/telling.rs runs it, with a key and a receiver",

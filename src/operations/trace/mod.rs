@@ -6,8 +6,9 @@ pub(crate) use summary::{RecipientState, RecipientSummary, held_by};
 
 use crate::base::timestamp;
 use crate::database::DatabaseError;
-use crate::ledger::trace::{self, By, MessageTrace};
+use crate::ledger::trace::{self, By, FoundMessage, MessageTrace};
 use crate::ledger::{Database, time_span};
+use crate::lock::LockName;
 use crate::message::{Address, fold};
 use crate::site::Site;
 use serde::Serialize;
@@ -91,6 +92,30 @@ pub(crate) fn trace(
         (found, more) = trace::find(database, By::Address { address: &address, user: what, since }, limit)?;
     }
     let asked = Asked { what: what.to_owned(), taken_as, guessed };
+    let (now, messages) = read(site, database, found)?;
+    Ok(Trace { asked, now, more, messages })
+}
+
+/// Traces one message by its identity; `None` where the ledger knows nothing of it. A message of which no copy was delivered yet is
+/// found by its `lock` only.
+pub(crate) fn of_identity(
+    site: &Site,
+    database: &mut dyn Database,
+    identity: [u8; 32],
+    lock: Option<LockName>,
+) -> Result<Option<(i64, TracedMessage)>, DatabaseError> {
+    let Some(found) = trace::find_identity(database, identity, lock)? else { return Ok(None) };
+    let (now, messages) = read(site, database, vec![found])?;
+    let known = |message: &TracedMessage| message.trace.message.is_some() || !message.trace.attempts.is_empty();
+    Ok(messages.into_iter().next().filter(known).map(|message| (now, message)))
+}
+
+/// All that is known of these, and the database's clock.
+fn read(
+    site: &Site,
+    database: &mut dyn Database,
+    found: Vec<FoundMessage>,
+) -> Result<(i64, Vec<TracedMessage>), DatabaseError> {
     let mut stories: Vec<MessageTrace> = Vec::new();
     for found in found {
         // Messages that share a Message-ID share a lock.
@@ -107,5 +132,5 @@ pub(crate) fn trace(
         let (state, verdict) = summary::of_message(&trace, &recipients);
         TracedMessage { state, verdict, recipients, trace }
     };
-    Ok(Trace { asked, now, more, messages: stories.into_iter().map(traced).collect() })
+    Ok((now, stories.into_iter().map(traced).collect()))
 }

@@ -13,4 +13,5 @@ mod replay_on_each_engine;
 mod replay_what_is_missing;
 mod stats;
 mod the_commands_in_the_pages;
+mod the_page;
 mod trace;

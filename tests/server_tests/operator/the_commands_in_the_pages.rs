@@ -51,6 +51,7 @@ impl Desk {
         std::fs::write(&password_file, password).unwrap();
         std::fs::set_permissions(&password_file, std::fs::Permissions::from_mode(0o600)).unwrap();
         let values = [
+            ("# listen = \"127.0.0.1:8025\"", "listen = \"127.0.0.1:8025\"".into()),
             ("engine = \"postgresql\"", format!("engine = \"{engine}\"")),
             ("host = \"db.example.com\"\n# port = 5432", format!("host = \"{database_host}\"\nport = {database_port}")),
             (
@@ -121,8 +122,8 @@ impl Desk {
         let folder = self.scene.folder.path().display();
         format!(
             "case \" $* \" in *' --config '* | *' --embedded '*) exec {program} \"$@\" ;; esac\n\
-             case $1 in prune | lock | replay | audit | notify | subscription) config={folder}/operator.toml ;; *) config={folder}/config.toml ;; esac\n\
-             case $1 in lock | notify | subscription) subcommand=\"$1 $2\" && shift 2 ;; *) subcommand=$1 && shift ;; esac\n\
+             case $1 in prune | lock | replay | audit | notify | subscription | web) config={folder}/operator.toml ;; *) config={folder}/config.toml ;; esac\n\
+             case $1 in lock | notify | subscription | web) subcommand=\"$1 $2\" && shift 2 ;; *) subcommand=$1 && shift ;; esac\n\
              exec {program} $subcommand --config \"$config\" \"$@\"\n",
             program = env!("CARGO_BIN_EXE_maildrop_command")
         )

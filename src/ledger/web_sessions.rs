@@ -1,0 +1,189 @@
+//! Who may look at the page: links that log somebody in, and logins. Of either the tables have a digest only.
+
+use super::columns::{missing, number, owned, text};
+use super::{Database, time_span};
+use crate::base::timestamp;
+use crate::database::{DatabaseError, Row, Value, unreadable};
+use serde::Serialize;
+use std::time::Duration;
+
+/// What somebody may do on the page; each may do what those before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WebRole {
+    /// See what became of messages, but not what is in them.
+    Viewer,
+    /// See what is in them.
+    Reader,
+    /// Deliver again.
+    Operator,
+    /// See who is logged in, and log others out.
+    Admin,
+}
+
+impl WebRole {
+    pub const ALL: [Self; 4] = [Self::Viewer, Self::Reader, Self::Operator, Self::Admin];
+
+    /// Its name, as people type it and the tables have it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Viewer => "viewer",
+            Self::Reader => "reader",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
+        }
+    }
+
+    fn of(row: &Row, column: usize) -> Result<Self, DatabaseError> {
+        let name = text(row, column)?;
+        let known = Self::ALL.into_iter().find(|role| role.as_str() == name);
+        known.ok_or_else(|| unreadable(format!("a login with the role {name:?}, which this release lacks")))
+    }
+}
+
+/// A login.
+#[derive(Clone, Debug, Serialize)]
+pub struct WebSession {
+    /// By which people name it: the beginning of its digest, which lets nobody in.
+    pub id: String,
+    pub name: String,
+    pub role: WebRole,
+    /// In microseconds since 1970, by the database's clock.
+    #[serde(serialize_with = "timestamp::serialize")]
+    pub began_at: i64,
+    #[serde(serialize_with = "timestamp::serialize")]
+    pub seen_at: i64,
+}
+
+/// How long a login lasts without a request, and in any case.
+#[derive(Clone, Copy, Debug)]
+pub struct Lifetimes {
+    pub idle: Duration,
+    pub longest: Duration,
+}
+
+impl Lifetimes {
+    /// Those of logins that last seven days at most.
+    #[must_use]
+    pub fn of(idle: Duration) -> Self {
+        Self { idle, longest: Duration::from_hours(24 * 7) }
+    }
+}
+
+/// It is written down that somebody is still there, once in so long.
+const SEEN_EACH: i64 = 60_000_000;
+
+/// How many digits of a digest name a login.
+const ID_DIGITS: usize = 12;
+
+/// Writes down a link that logs `name` in, once, within so long; and forgets those that are too old.
+pub(crate) fn make_login(
+    database: &mut dyn Database,
+    digest: &[u8; 32],
+    name: &str,
+    role: WebRole,
+    within: Duration,
+) -> Result<(), DatabaseError> {
+    let now = time_span::now(database)?;
+    let expires = now.saturating_add(time_span::microseconds(within));
+    let insert = "INSERT INTO web_logins (digest, name, role, made_at, expires_at) VALUES (?, ?, ?, ?, ?)";
+    let values = [
+        Value::Bytes(digest),
+        Value::Text(name),
+        Value::Text(role.as_str()),
+        Value::Moment(now),
+        Value::Moment(expires),
+    ];
+    let forget = "DELETE FROM web_logins WHERE expires_at < ?";
+    database.change_together("making a login", &[(insert, &values), (forget, &[Value::Moment(now)])])
+}
+
+/// Logs somebody in by a link, of which there is nothing left then: who they are, or `None` where no such link is good any more.
+pub(crate) fn redeem(
+    database: &mut dyn Database,
+    login: &[u8; 32],
+    session: &[u8; 32],
+) -> Result<Option<(String, WebRole)>, DatabaseError> {
+    let doing = "logging in";
+    let now = time_span::now(database)?;
+    let good = [Value::Bytes(login), Value::Moment(now)];
+    let rows =
+        database.select(doing, "SELECT name, role FROM web_logins WHERE digest = ? AND expires_at > ?", &good)?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let (name, role) = (owned(row, 0)?, WebRole::of(row, 1)?);
+    // Of two at once, one deletes it.
+    if database.change(doing, "DELETE FROM web_logins WHERE digest = ? AND expires_at > ?", &good)? != 1 {
+        return Ok(None);
+    }
+    let insert = "INSERT INTO web_sessions (digest, name, role, began_at, seen_at) VALUES (?, ?, ?, ?, ?)";
+    let (role_name, now) = (Value::Text(role.as_str()), Value::Moment(now));
+    database.change(doing, insert, &[Value::Bytes(session), Value::Text(&name), role_name, now, now])?;
+    Ok(Some((name, role)))
+}
+
+/// The login with this digest, if it is still good; it goes on from now.
+pub(crate) fn session(
+    database: &mut dyn Database,
+    digest: &[u8; 32],
+    lifetimes: Lifetimes,
+) -> Result<Option<WebSession>, DatabaseError> {
+    let condition = "WHERE digest = ?";
+    let Some((found, now)) = select(database, condition, &[Value::Bytes(digest)])?.into_iter().next() else {
+        return Ok(None);
+    };
+    let over = |since: i64, limit: Duration| now.saturating_sub(since) > time_span::microseconds(limit);
+    if over(found.began_at, lifetimes.longest) || over(found.seen_at, lifetimes.idle) {
+        database.change("ending a login", "DELETE FROM web_sessions WHERE digest = ?", &[Value::Bytes(digest)])?;
+        return Ok(None);
+    }
+    if now.saturating_sub(found.seen_at) > SEEN_EACH {
+        let seen = [Value::Moment(now), Value::Bytes(digest)];
+        database.change("going on with a login", "UPDATE web_sessions SET seen_at = ? WHERE digest = ?", &seen)?;
+    }
+    Ok(Some(found))
+}
+
+/// All logins that are still good, the newest first.
+pub(crate) fn sessions(database: &mut dyn Database, lifetimes: Lifetimes) -> Result<Vec<WebSession>, DatabaseError> {
+    let now = time_span::now(database)?;
+    let since = |limit| Value::Moment(now.saturating_sub(time_span::microseconds(limit)));
+    let condition = "WHERE began_at > ? AND seen_at > ? ORDER BY began_at DESC";
+    let found = select(database, condition, &[since(lifetimes.longest), since(lifetimes.idle)])?;
+    Ok(found.into_iter().map(|(session, _)| session).collect())
+}
+
+/// Ends the login with this digest.
+pub(crate) fn end(database: &mut dyn Database, digest: &[u8; 32]) -> Result<(), DatabaseError> {
+    database.change("logging out", "DELETE FROM web_sessions WHERE digest = ?", &[Value::Bytes(digest)]).map(drop)
+}
+
+/// Ends the login that people name so; `false` where there is none.
+pub(crate) fn end_named(database: &mut dyn Database, id: &str) -> Result<bool, DatabaseError> {
+    let digest = database.dialect().hex("digest");
+    let sql = format!("DELETE FROM web_sessions WHERE substr({digest}, 1, {ID_DIGITS}) = ?");
+    Ok(database.change("ending a login", &sql, &[Value::Text(id)])? > 0)
+}
+
+/// What is found, with the database's clock.
+fn select(
+    database: &mut dyn Database,
+    condition: &str,
+    values: &[Value<'_>],
+) -> Result<Vec<(WebSession, i64)>, DatabaseError> {
+    let dialect = database.dialect();
+    let sql = format!(
+        "SELECT {}, name, role, {}, {}, {} FROM web_sessions {condition}",
+        dialect.hex("digest"),
+        dialect.microseconds("began_at"),
+        dialect.microseconds("seen_at"),
+        dialect.microseconds(dialect.now()),
+    );
+    let rows = database.select("reading who is logged in", &sql, values)?;
+    let session = |row: &Row| {
+        let id = text(row, 0)?.get(..ID_DIGITS).ok_or_else(|| missing(0))?.to_owned();
+        let (name, role) = (owned(row, 1)?, WebRole::of(row, 2)?);
+        Ok((WebSession { id, name, role, began_at: number(row, 3)?, seen_at: number(row, 4)? }, number(row, 5)?))
+    };
+    rows.iter().map(session).collect()
+}

@@ -1,0 +1,141 @@
+//! Logging in to the page: a link that is good once, and the login that comes of it.
+
+use crate::database::{DatabaseError, DatabaseFailure};
+use crate::ledger::Database;
+use crate::ledger::web_sessions::{self, WebRole};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::{SecureRandom, SystemRandom};
+use sha2::{Digest, Sha256};
+use std::time::Duration;
+
+/// For how long a link is good.
+pub(crate) const LINK_LASTS: Duration = Duration::from_mins(10);
+/// How long a name may be, in characters.
+const LONGEST_NAME: usize = 64;
+
+/// What nobody can guess: 256 bits, as text that may stand in a URL and in a cookie.
+fn token() -> Result<String, DatabaseError> {
+    let mut bytes = [0; 32];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| {
+        let detail = "the system has no random numbers";
+        DatabaseError::new(DatabaseFailure::Local, "making a login", detail)
+    })?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+/// What the ledger keeps of it.
+pub(crate) fn digest(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+/// A name that people are logged in by, or what is wrong with it.
+pub(crate) fn name(text: &str) -> Result<String, String> {
+    let fits = (1..=LONGEST_NAME).contains(&text.chars().count());
+    if fits && text.chars().all(|c| c.is_alphanumeric() || "-._@+".contains(c)) {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("write up to {LONGEST_NAME} letters, digits and -._@+"))
+    }
+}
+
+/// A link that logs `name` in, once. `origin` is where browsers find the page. The token is in the fragment, which browsers send to
+/// nobody: it gets into no log of a proxy.
+pub(crate) fn link(
+    database: &mut dyn Database,
+    origin: &str,
+    name: &str,
+    role: WebRole,
+) -> Result<String, DatabaseError> {
+    let token = token()?;
+    web_sessions::make_login(database, &digest(&token), name, role, LINK_LASTS)?;
+    Ok(format!("{origin}/login#{token}"))
+}
+
+/// Somebody who has just logged in.
+pub(crate) struct LoggedIn {
+    pub(crate) name: String,
+    pub(crate) role: WebRole,
+    /// What the browser is to show from now on.
+    pub(crate) token: String,
+}
+
+/// Logs in by the token of a link; `None` where it is not good, or no more.
+pub(crate) fn log_in(database: &mut dyn Database, link: &str) -> Result<Option<LoggedIn>, DatabaseError> {
+    let token = token()?;
+    let found = web_sessions::redeem(database, &digest(link.trim()), &digest(&token))?;
+    Ok(found.map(|(name, role)| LoggedIn { name, role, token }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::deadline::Deadline;
+    use crate::database::{Client, Tables, Value};
+    use crate::ledger::web_sessions::Lifetimes;
+
+    #[test]
+    fn a_link_is_good_once_and_a_login_ends_by_itself() {
+        let directory = tempfile::tempdir().unwrap();
+        let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
+        let deadline = Deadline::after(Duration::from_mins(2));
+        let mut database = crate::schema::open_embedded(directory.path(), &client, deadline).unwrap();
+        let database = &mut database;
+        let lifetimes = Lifetimes::of(Duration::from_hours(12));
+        let link = link(database, "http://127.0.0.1:8025", "anna", WebRole::Reader).unwrap();
+        let (page, token) = link.split_once('#').unwrap();
+        assert_eq!((page, token.len()), ("http://127.0.0.1:8025/login", 43));
+        assert!(log_in(database, "nonsense").unwrap().is_none());
+        let anna = log_in(database, &format!(" {token}\n")).unwrap().unwrap();
+        assert_eq!((anna.name.as_str(), anna.role), ("anna", WebRole::Reader));
+        assert!(log_in(database, token).unwrap().is_none(), "it was good once");
+        // Neither token is in the ledger.
+        for table in ["web_logins", "web_sessions"] {
+            let rows = database.select("looking", &format!("SELECT * FROM {table}"), &[]);
+            assert!(rows.is_err() || !format!("{rows:?}").contains(token));
+        }
+        let is_in = |database: &mut dyn Database| {
+            web_sessions::session(database, &digest(&anna.token), lifetimes).unwrap().is_some()
+        };
+        assert!(is_in(database));
+        let mut back = |column: &str, by: Duration| {
+            let by = Value::Integer(i64::try_from(by.as_micros()).unwrap());
+            let sql = format!("UPDATE web_sessions SET {column} = {column} - ?");
+            assert_eq!(database.change("turning the clock", &sql, &[by]).unwrap(), 1);
+        };
+        back("seen_at", lifetimes.idle - Duration::from_mins(5));
+        assert!(is_in(database), "it is younger than twelve hours, and begins anew");
+        assert!(is_in(database));
+        let mut back = |column: &str, by: Duration| {
+            let by = Value::Integer(i64::try_from(by.as_micros()).unwrap());
+            let sql = format!("UPDATE web_sessions SET {column} = {column} - ?");
+            assert_eq!(database.change("turning the clock", &sql, &[by]).unwrap(), 1);
+        };
+        back("began_at", lifetimes.longest + Duration::from_secs(1));
+        assert!(!is_in(database), "seven days are over");
+    }
+
+    #[test]
+    fn a_link_is_good_for_ten_minutes() {
+        let directory = tempfile::tempdir().unwrap();
+        let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
+        let deadline = Deadline::after(Duration::from_mins(2));
+        let mut database = crate::schema::open_embedded(directory.path(), &client, deadline).unwrap();
+        let link = link(&mut database, "", "anna", WebRole::Viewer).unwrap();
+        let ten_minutes = [Value::Integer(600_000_000)];
+        database
+            .change("turning the clock", "UPDATE web_logins SET expires_at = expires_at - ?", &ten_minutes)
+            .unwrap();
+        assert!(log_in(&mut database, link.split_once('#').unwrap().1).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_name_is_one_that_a_person_can_read() {
+        for good in ["anna", "anna.b@example.com", "Ünal", "x".repeat(64).as_str()] {
+            assert_eq!(name(good).as_deref(), Ok(good));
+        }
+        for wrong in ["", "anna b", "<b>", "\u{202e}anna", "x".repeat(65).as_str()] {
+            assert!(name(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Activity: what was tried lately, the newest first. All that narrows it stands in the address, so that it can be sent to others.
+
+use super::layout::{self, Screen, class, milliseconds, number};
+use super::{Page, failed};
+use crate::base::hex;
+use crate::base::timestamp::{self, exact, told};
+use crate::ledger::activity::{self, Came, FoundTried, OwedCopy, Place, Tried, Wanted};
+use crate::ledger::web_sessions::WebSession;
+use crate::ledger::{AttemptResult, Outcome};
+use crate::message::Role;
+use crate::operations::activity::{Figures, LATELY, STILL_TRIED, figures, search};
+use axum::Extension;
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Redirect, Response};
+use maud::{Markup, html};
+use serde::Deserialize;
+use std::time::{Duration, Instant};
+use url::form_urlencoded::Serializer;
+use uuid::Uuid;
+
+/// How many rows a page has.
+const ROWS: usize = 50;
+/// How long a figure is shown before it is counted anew: whoever looks, it costs the database the same.
+const FIGURES_HOLD: Duration = Duration::from_secs(10);
+/// How far back is looked, unless somebody says: with and without a name to look for.
+const DAY: &str = "1d";
+const FIVE_DAYS: &str = "5d";
+
+/// What the address says, as it was typed.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Asked {
+    #[serde(default)]
+    q: String,
+    #[serde(default)]
+    state: String,
+    #[serde(default)]
+    role: String,
+    #[serde(default)]
+    host: String,
+    #[serde(default)]
+    user: String,
+    #[serde(default)]
+    since: String,
+    #[serde(default)]
+    until: String,
+    /// The last row of the page before.
+    #[serde(default)]
+    before: String,
+}
+
+/// The states that can be asked for: how the address says it, in words.
+const STATES: [(&str, &str); 5] = [
+    ("delivered", "delivered"),
+    ("deferred", "put off"),
+    ("refused", "refused"),
+    ("open", "not ended"),
+    ("owed", "owed now"),
+];
+
+pub(super) async fn show(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Query(asked): Query<Asked>,
+) -> Response {
+    let (wanted, problem) = match asked.wanted() {
+        Ok(wanted) => (wanted, None),
+        Err(problem) => (Asked::default().wanted().unwrap_or_default(), Some(problem)),
+    };
+    let wants_owed = asked.state == "owed";
+    let (site, what) = (page.site.clone(), asked.q.clone());
+    let counted = page.counted();
+    let found = page.ledger.ask(move |database| {
+        let figures = counted.map_or_else(|| figures(database), Ok)?;
+        let found = match (wants_owed, problem.is_some()) {
+            (_, true) => Found::Nothing,
+            (true, false) => Found::Owed(activity::owed(database, ROWS)?),
+            (false, false) => Found::Tried(search(&site, database, &what, wanted, ROWS)?),
+        };
+        Ok((figures, found, problem))
+    });
+    let (figures, found, problem) = match found.await {
+        Ok(found) => found,
+        Err(problem) => return failed(&problem, Some(&viewer)),
+    };
+    page.count(figures);
+    // Who pastes a Message-ID wants the message.
+    if let Found::Tried((FoundTried { tried, .. }, Some(taken_as))) = &found
+        && *taken_as != "an address or a mailbox's user"
+        && let [first, rest @ ..] = tried.as_slice()
+        && rest.iter().all(|other| other.identity == first.identity)
+        && asked.is_a_name_only()
+    {
+        return Redirect::to(&message_path(first)).into_response();
+    }
+    let main = html! {
+        (figures_above(&figures))
+        (form(&asked, problem.as_deref()))
+        @match &found {
+            Found::Nothing => {}
+            Found::Owed((owed, more)) => { (owed_table(owed, *more)) }
+            Found::Tried((found, taken_as)) => { (tried_table(&asked, found, *taken_as)) }
+        }
+    };
+    layout::page("Activity", Some(Screen::Activity), Some(&viewer), &main).into_response()
+}
+
+enum Found {
+    Nothing,
+    Owed((Vec<OwedCopy>, bool)),
+    Tried((FoundTried, Option<&'static str>)),
+}
+
+impl Page {
+    /// The figures, if they were counted a moment ago.
+    fn counted(&self) -> Option<Figures> {
+        let counted = self.figures.lock().ok()?;
+        counted.filter(|(at, _)| at.elapsed() < FIGURES_HOLD).map(|(_, figures)| figures)
+    }
+
+    fn count(&self, figures: Figures) {
+        if self.counted().is_none()
+            && let Ok(mut counted) = self.figures.lock()
+        {
+            *counted = Some((Instant::now(), figures));
+        }
+    }
+}
+
+impl Asked {
+    fn wanted(&self) -> Result<Wanted, String> {
+        let text = |text: &str| Some(text.trim().to_owned()).filter(|text| !text.is_empty());
+        let usual = if self.q.trim().is_empty() { DAY } else { FIVE_DAYS };
+        let since = text(&self.since).unwrap_or_else(|| usual.to_owned());
+        let moment = |what: &str, text: &str| timestamp::since(text).map_err(|problem| format!("{what}: {problem}"));
+        Ok(Wanted {
+            by: None,
+            came: match self.state.as_str() {
+                "delivered" => Some(Came::ToDelivered),
+                "deferred" => Some(Came::ToDeferred),
+                "refused" => Some(Came::ToRefused),
+                "open" => Some(Came::ToNoEnd),
+                "" | "owed" => None,
+                _ => return Err("State: there is no such one".into()),
+            },
+            role: match self.role.as_str() {
+                "" => Some(Role::Recipient),
+                "sent" => Some(Role::Sender),
+                "all" => None,
+                _ => return Err("Copies: there are no such ones".into()),
+            },
+            host: text(&self.host),
+            user: text(&self.user),
+            since: moment("Since", &since)?,
+            until: text(&self.until).map(|until| moment("Until", &until)).transpose()?,
+            before: text(&self.before).map(|text| place(&text).ok_or("This address is not complete")).transpose()?,
+        })
+    }
+
+    /// Whether nothing is said but what to look for.
+    fn is_a_name_only(&self) -> bool {
+        let others = [&self.state, &self.role, &self.host, &self.user, &self.since, &self.until, &self.before];
+        others.iter().all(|text| text.trim().is_empty())
+    }
+
+    /// The address of the same list, after this row.
+    fn older(&self, last: &Tried) -> String {
+        let mut query = Serializer::new(String::new());
+        let said = [
+            ("q", &self.q),
+            ("state", &self.state),
+            ("role", &self.role),
+            ("host", &self.host),
+            ("user", &self.user),
+            ("since", &self.since),
+            ("until", &self.until),
+        ];
+        for (name, text) in said.iter().filter(|(_, text)| !text.is_empty()) {
+            query.append_pair(name, text);
+        }
+        let Place { began_at, attempt, key } = last.place;
+        query.append_pair("before", &format!("{began_at}.{}.{}", attempt.simple(), hex::encode(&key)));
+        format!("/?{}", query.finish())
+    }
+}
+
+/// A row, as [`Asked::older`] has it.
+fn place(text: &str) -> Option<Place> {
+    let mut parts = text.split('.');
+    let (began_at, attempt, key) = (parts.next()?, parts.next()?, parts.next()?);
+    Some(Place {
+        began_at: began_at.parse().ok()?,
+        attempt: Uuid::try_parse(attempt).ok()?,
+        key: hex::decode(key)?.try_into().ok()?,
+    })
+}
+
+/// Where all of a message is shown. Until a copy is delivered, the ledger finds it by its lock only.
+pub(super) fn message_path(tried: &Tried) -> String {
+    format!("/messages/{}?lock={}", hex::encode(&tried.identity), hex::encode(tried.lock.digest()))
+}
+
+fn figures_above(figures: &Figures) -> Markup {
+    let (hour, tried) = (LATELY.as_secs() / 3600, timestamp::span(STILL_TRIED));
+    let all = [
+        (figures.delivered, "delivered, last hour", format!("/?state=delivered&since={hour}h")),
+        (figures.deferred, "waiting to be tried again", format!("/?state=deferred&since={}", tried.replace(' ', "+"))),
+        (figures.owed, "Sent copies owed", "/?state=owed".to_owned()),
+        (figures.refused, "refused, last hour", format!("/?state=refused&since={hour}h")),
+    ];
+    html! {
+        ul .figures aria-label="Now" {
+            @for (count, what, path) in all { li { a href=(path) { b { (number(count)) } (what) } } }
+        }
+    }
+}
+
+fn form(asked: &Asked, problem: Option<&str>) -> Markup {
+    let about = |name: &str| problem.is_some_and(|problem| problem.starts_with(name)).then_some("true");
+    html! {
+        form .search role="search" method="get" action="/" {
+            label .wide for="q" {
+                "Message-ID, queue id, address or mailbox's user"
+                input #q name="q" type="search" value=(asked.q) placeholder="scuba@mail.axial.net" autocapitalize="none" spellcheck="false";
+            }
+            label for="state" {
+                "State"
+                select #state name="state" {
+                    option value="" { "any" }
+                    @for (value, words) in STATES { option value=(value) selected[asked.state == value] { (words) } }
+                }
+            }
+            label for="role" {
+                "Copies"
+                select #role name="role" {
+                    @for (value, words) in [("", "recipients'"), ("sent", "Sent"), ("all", "all")] {
+                        option value=(value) selected[asked.role == value] { (words) }
+                    }
+                }
+            }
+            label .short for="host" { "Host" input #host name="host" value=(asked.host) autocapitalize="none" spellcheck="false"; }
+            label .short for="user" { "Mailbox's user" input #user name="user" value=(asked.user) autocapitalize="none" spellcheck="false"; }
+            label .short for="since" {
+                "Since"
+                input #since name="since" value=(asked.since) placeholder=(if asked.q.is_empty() { DAY } else { FIVE_DAYS }) list="spans" aria-invalid=[about("Since")];
+            }
+            label .short for="until" { "Until" input #until name="until" value=(asked.until) placeholder="now" list="spans" aria-invalid=[about("Until")]; }
+            datalist #spans { @for span in ["1h", "6h", "1d", "7d", "30d"] { option value=(span) {} } }
+            button { "Search" }
+        }
+        @if let Some(problem) = problem { p .bad role="alert" { (problem) } }
+    }
+}
+
+fn tried_table(asked: &Asked, found: &FoundTried, taken_as: Option<&str>) -> Markup {
+    let FoundTried { tried, more, looked_back_to } = found;
+    html! {
+        @if let Some(taken_as) = taken_as { p { "Taken as " (taken_as) ": " b { (asked.q.trim()) } } }
+        @if tried.is_empty() {
+            p { "Nothing was tried that is like this" @if taken_as != Some("a Message-ID") { " in this time" } ". " span .hint { "Look further back by “Since”: 30d. A message that no host has begun to deliver is known to Postfix alone." } }
+        } @else {
+            table .rows {
+                caption { "What was tried, the newest first. Times are UTC." }
+                thead { tr { th .t scope="col" { "Time" } th scope="col" { "State" } th scope="col" { "Recipient" } th scope="col" { "Author" } th scope="col" { "Subject" } th .n scope="col" { "Took" } th scope="col" { "Host" } } }
+                tbody { @for one in tried { (row(one)) } }
+            }
+        }
+        @if let Some(back) = looked_back_to {
+            p role="status" { "This took long, so the search ended at " (layout::moment(*back)) ". Narrow it by a host, or go on further back: " code { "until " (told(*back)) } "." }
+        }
+        @if *more && let Some(last) = tried.last() {
+            nav .pager aria-label="Pages" { a href=(asked.older(last)) rel="next" { "Older" } }
+        }
+    }
+}
+
+fn row(tried: &Tried) -> Markup {
+    let when = told(tried.place.began_at);
+    html! {
+        tr {
+            td .t data-label="Time" { a href=(message_path(tried)) { time datetime=(exact(tried.place.began_at)) { (when) } } }
+            td data-label="State" { span class=(class(tried.result())) { (state(tried)) } }
+            td data-label="Recipient" {
+                (tried.recipient)
+                @if tried.role == Role::Sender { br; span .hint { "copy for " (tried.mailbox) " of " (tried.user) } }
+            }
+            td data-label="Author" { @if let Some(from) = &tried.from { bdi { (from) } } @else { span .hint { "not known yet" } } }
+            td data-label="Subject" { @if let Some(subject) = &tried.subject { bdi { (subject) } } @else { code { (tried.message_id) } } }
+            td .n data-label="Took" { (tried.took.map_or_else(|| "–".to_owned(), milliseconds)) }
+            td data-label="Host" { (tried.host) @if let Some(queue_id) = &tried.queue_id { br; span .hint { code { (queue_id) } } } }
+        }
+    }
+}
+
+/// What an attempt at one copy came to, in words.
+pub(super) fn in_words(outcome: Option<&Outcome>) -> String {
+    match outcome {
+        None => "not ended".into(),
+        Some(Outcome::Appended) => "delivered".into(),
+        Some(Outcome::Adopted) => "delivered: found in the mailbox".into(),
+        Some(Outcome::AlreadyThere | Outcome::AlreadyThereUnchecked) => "delivered: it was there already".into(),
+        Some(Outcome::Owed) => "owed".into(),
+        Some(Outcome::Busy) => "put off: another delivery held the lock".into(),
+        Some(outcome @ Outcome::Deferred(..)) => format!("put off: {}", outcome.reason()),
+        Some(outcome @ Outcome::Refused(_)) => format!("refused: {}", outcome.reason()),
+        Some(Outcome::Died) => "never ended; its copy was looked for".into(),
+        Some(other) => other.to_string(),
+    }
+}
+
+fn state(tried: &Tried) -> String {
+    match (tried.result(), tried.role) {
+        (AttemptResult::Delivered, Role::Sender) if tried.outcome == Some(Outcome::Owed) => "Sent copy owed".into(),
+        _ => in_words(tried.outcome.as_ref()),
+    }
+}
+
+fn owed_table(owed: &[OwedCopy], more: bool) -> Markup {
+    html! {
+        @if owed.is_empty() {
+            p { "No Sent copy is owed." }
+        } @else {
+            table .rows {
+                caption { "Sent copies that are owed, the newest first. The service finishes them by itself; " code { "replay --owed" } " tries all at once." }
+                thead { tr { th .t scope="col" { "Last tried" } th scope="col" { "Mailbox" } th scope="col" { "Why" } th scope="col" { "Subject" } } }
+                tbody {
+                    @for one in owed {
+                        tr {
+                            td .t data-label="Last tried" { a href=(format!("/messages/{}", hex::encode(&one.identity))) { (layout::moment(one.since)) } }
+                            td data-label="Mailbox" { (one.mailbox) " of " (one.user) }
+                            td data-label="Why" { span .bad { (one.reason.as_deref().unwrap_or("no reason is known")) } }
+                            td data-label="Subject" { bdi { (one.subject.as_deref().unwrap_or("–")) } }
+                        }
+                    }
+                }
+            }
+            @if more { p { "These are the newest " (owed.len()) "; there are more." } }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_found_again_by_the_address_of_the_next_page() {
+        let at = Place { began_at: 1_790_000_000_000_001, attempt: Uuid::now_v7(), key: [7; 32] };
+        let text = format!("{}.{}.{}", at.began_at, at.attempt.simple(), hex::encode(&at.key));
+        assert_eq!(place(&text), Some(at));
+        for wrong in ["", "1", "1.2.3", "x.y.z", &text[1..text.len() - 1]] {
+            assert_eq!(place(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_and_nothing_is_guessed() {
+        let asked = |since: &str, state: &str| Asked { since: since.into(), state: state.into(), ..Asked::default() };
+        assert!(asked("2d", "delivered").wanted().is_ok());
+        assert!(asked("yesterday", "").wanted().unwrap_err().starts_with("Since: "));
+        assert!(asked("", "gone").wanted().unwrap_err().starts_with("State: "));
+    }
+}

@@ -1,0 +1,158 @@
+//! Who asks, and may they: the one place where that is decided.
+//!
+//! A login is a cookie that no script can read (HttpOnly), that no other site can have sent (SameSite=Strict), and that no other host
+//! can have set (`__Host-`, RFC 6265bis section 4.1.3.2). Such a cookie needs a connection that counts as safe: https, or this very
+//! machine, which Chromium and Firefox take `http://127.0.0.1` and `http://localhost` for.
+//!
+//! What changes anything is asked by POST, and only by a page of our own: Sec-Fetch-Site says so, which no script can forge, or
+//! else Origin. GET changes nothing.
+
+use super::layout;
+use super::{Page, failed};
+use crate::ledger::web_sessions::{self, WebRole, WebSession};
+use crate::operations::web_logins;
+use axum::extract::{Request, State};
+use axum::http::header::{COOKIE, ORIGIN};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Redirect, Response};
+use maud::html;
+use url::form_urlencoded;
+
+pub(super) const COOKIE_NAME: &str = "__Host-maildrop";
+
+/// What this browser shows that it was given when somebody logged in.
+pub(super) fn token(headers: &HeaderMap) -> Option<&str> {
+    let mut cookies =
+        headers.get_all(COOKIE).iter().filter_map(|cookie| cookie.to_str().ok()).flat_map(|c| c.split(';'));
+    cookies.find_map(|cookie| cookie.trim().strip_prefix(COOKIE_NAME)?.strip_prefix('='))
+}
+
+/// The cookie of a login.
+pub(super) fn cookie(token: &str, seconds: u64) -> String {
+    format!("{COOKIE_NAME}={token}; Path=/; Secure; HttpOnly; SameSite=Strict; Max-Age={seconds}")
+}
+
+/// Lets a request pass whose sender is logged in, and may do at least what `least` may. It finds who that is in the extensions.
+pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut request: Request, next: Next) -> Response {
+    let viewer = match who(&page, request.headers()).await {
+        Ok(viewer) => viewer,
+        Err(answer) => return answer,
+    };
+    let Some(viewer) = viewer else { return log_in_first(&request) };
+    if viewer.role < least {
+        let told = html! {
+            p { "This needs the role " b { (least.as_str()) } ". You, " (viewer.name) ", are logged in as " b { (viewer.role.as_str()) } "." }
+        };
+        return (StatusCode::FORBIDDEN, layout::page("Not for you", None, Some(&viewer), &told)).into_response();
+    }
+    request.extensions_mut().insert(viewer);
+    next.run(request).await
+}
+
+async fn who(page: &Page, headers: &HeaderMap) -> Result<Option<WebSession>, Response> {
+    let Some(token) = token(headers) else { return Ok(None) };
+    let (digest, lifetimes) = (web_logins::digest(token), page.lifetimes);
+    let found = page.ledger.ask(move |database| web_sessions::session(database, &digest, lifetimes)).await;
+    found.map_err(|problem| failed(&problem, None))
+}
+
+/// Nobody is logged in, as far as this request tells.
+fn log_in_first(request: &Request) -> Response {
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    if request.method() != Method::GET {
+        let told = html! { p { "You are not logged in any more. " a href="/login" { "Log in" } ", and try again." } };
+        return (StatusCode::FORBIDDEN, layout::page("Logged out", None, None, &told)).into_response();
+    }
+    // Who follows a link from another site, a chat for example, sends no such cookie with it. This answer has the browser ask once more
+    // from here, and then it does.
+    if request.headers().get("sec-fetch-site").is_some_and(|site| site == "cross-site") {
+        return layout::onward(path).into_response();
+    }
+    let to: String = form_urlencoded::byte_serialize(path.as_bytes()).collect();
+    Redirect::to(&if path == "/" { "/login".to_owned() } else { format!("/login?to={to}") }).into_response()
+}
+
+/// Refuses what would change something, and was not sent by a page of ours.
+pub(super) async fn of_this_origin(State(page): State<Page>, request: Request, next: Next) -> Response {
+    let safe = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
+    if safe || is_of(request.headers(), &page.origin) {
+        return next.run(request).await;
+    }
+    let told = html! { p { "This was sent by another site, and nothing was done." } };
+    (StatusCode::FORBIDDEN, layout::page("Refused", None, None, &told)).into_response()
+}
+
+/// Whether a request was sent by a page of `origin`. (The same rule as in Go's CrossOriginProtection.)
+fn is_of(headers: &HeaderMap, origin: &str) -> bool {
+    match headers.get("sec-fetch-site").map(|site| site.as_bytes()) {
+        // `none`: somebody did it in the browser itself.
+        Some(b"same-origin" | b"none") => true,
+        Some(_) => false,
+        // An old browser. One that says nothing at all is none, and shows no cookie that it was tricked into.
+        None => headers.get(ORIGIN).is_none_or(|from| from.as_bytes() == origin.as_bytes()),
+    }
+}
+
+/// Where somebody is led after logging in: a path here, and nothing else.
+pub(super) fn here(to: Option<&str>) -> &str {
+    let is_path = |to: &&str| to.starts_with('/') && !to.starts_with("//") && !to.contains(['\\', '\r', '\n', '\t']);
+    to.filter(is_path).filter(|to| to.parse::<Uri>().is_ok()).unwrap_or("/")
+}
+
+/// There is nothing at this path.
+pub(super) async fn nothing_here() -> Response {
+    let told = html! { p { "There is nothing at this address. " a href="/" { "Activity" } } };
+    (StatusCode::NOT_FOUND, layout::page("Not found", None, None, &told)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::http::HeaderValue;
+
+    fn headers(of: &[(&'static str, &'static str)]) -> HeaderMap {
+        of.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value))).collect()
+    }
+
+    #[test]
+    fn only_a_page_of_ours_may_change_anything() {
+        let ours = "https://mail.example.com";
+        for good in [
+            &[("sec-fetch-site", "same-origin")][..],
+            &[("sec-fetch-site", "none")],
+            &[("origin", "https://mail.example.com")],
+            &[],
+        ] {
+            assert!(is_of(&headers(good), ours), "{good:?}");
+        }
+        for bad in [
+            &[("sec-fetch-site", "cross-site")][..],
+            &[("sec-fetch-site", "same-site"), ("origin", "https://mail.example.com")],
+            &[("origin", "https://evil.example")],
+            &[("origin", "null")],
+            &[("origin", "http://mail.example.com")],
+        ] {
+            assert!(!is_of(&headers(bad), ours), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_led_away_by_logging_in() {
+        assert_eq!(here(Some("/messages/00?x=1")), "/messages/00?x=1");
+        for wrong in
+            ["", "x", "https://evil.example/", "//evil.example/", "/\\evil.example", "/\t/evil.example", "/x\r\ny"]
+        {
+            assert_eq!(here(Some(wrong)), "/", "{wrong:?}");
+        }
+        assert_eq!(here(None), "/");
+    }
+
+    #[test]
+    fn the_cookie_is_found_among_others() {
+        let both = headers(&[("cookie", "a=1; __Host-maildrop=abc; __Host-maildropx=no")]);
+        assert_eq!(token(&both), Some("abc"));
+        assert_eq!(token(&headers(&[("cookie", "maildrop=abc")])), None);
+        assert!(cookie("abc", 5).starts_with("__Host-maildrop=abc; Path=/; Secure; HttpOnly; SameSite=Strict"));
+    }
+}

@@ -1,0 +1,80 @@
+//! Logging in, by a link that is good once, and out.
+
+use super::{Page, failed, guard, layout};
+use crate::ledger::web_sessions::{self, WebSession};
+use crate::operations::web_logins;
+use axum::Extension;
+use axum::extract::{Form, Query, State};
+use axum::http::header::SET_COOKIE;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use maud::{Markup, html};
+use serde::Deserialize;
+use tracing::{info, warn};
+
+#[derive(Debug, Deserialize)]
+pub(super) struct To {
+    to: Option<String>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Link {
+    token: String,
+    to: Option<String>,
+}
+
+pub(super) async fn form(Query(To { to }): Query<To>) -> Html<String> {
+    layout::page("Log in", None, None, &asked_for(guard::here(to.as_deref()), None))
+}
+
+fn asked_for(to: &str, problem: Option<&str>) -> Markup {
+    html! {
+        @if let Some(problem) = problem { p .bad role="alert" { (problem) } }
+        p { "You come in by a link that is good once, and for ten minutes. Whoever looks after this service makes you one:" }
+        p { code { "maildrop_command web login --name you --role viewer" } }
+        form .login method="post" action="/login" {
+            input type="hidden" name="to" value=(to);
+            label for="token" {
+                "What stands in the link behind the #"
+                input #token name="token" autocomplete="off" autocapitalize="none" spellcheck="false" required;
+            }
+            div { button { "Log in" } }
+        }
+    }
+}
+
+pub(super) async fn log_in(State(page): State<Page>, Form(Link { token, to }): Form<Link>) -> Response {
+    let found = page.ledger.ask(move |database| web_logins::log_in(database, &token)).await;
+    let to = guard::here(to.as_deref());
+    match found {
+        Ok(Some(person)) => {
+            info!(name = person.name, role = person.role.as_str(), "somebody has logged in to the page");
+            let cookie = guard::cookie(&person.token, page.lifetimes.longest.as_secs());
+            ([(SET_COOKIE, cookie)], Redirect::to(to)).into_response()
+        }
+        Ok(None) => {
+            warn!("somebody tried to log in to the page by a link that is not good, or no more");
+            let told = asked_for(
+                to,
+                Some("This link was used already, is older than ten minutes, or is not complete. Ask for another one."),
+            );
+            (StatusCode::FORBIDDEN, layout::page("Log in", None, None, &told)).into_response()
+        }
+        Err(problem) => failed(&problem, None),
+    }
+}
+
+pub(super) async fn log_out(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    headers: HeaderMap,
+) -> Response {
+    let digest = guard::token(&headers).map(web_logins::digest).unwrap_or_default();
+    match page.ledger.ask(move |database| web_sessions::end(database, &digest)).await {
+        Ok(()) => {
+            info!(name = viewer.name, "somebody has logged out of the page");
+            ([(SET_COOKIE, guard::cookie("", 0))], Redirect::to("/login")).into_response()
+        }
+        Err(problem) => failed(&problem, Some(&viewer)),
+    }
+}

@@ -1,0 +1,248 @@
+//! One message: what became of it in a line, where its copies are, and what each host has tried, in time.
+
+use super::activity::in_words;
+use super::layout::{self, class, milliseconds, moment, number};
+use super::{Page, failed, guard};
+use crate::base::hex;
+use crate::base::timestamp::{exact, span, told};
+use crate::ledger::stage_times::STAGES;
+use crate::ledger::trace::{MessageTrace, TracedAttempt, TracedCopy};
+use crate::ledger::web_sessions::WebSession;
+use crate::lock::LockName;
+use crate::operations::trace::{RecipientState, TracedMessage, held_by, of_identity};
+use axum::Extension;
+use axum::extract::{Path, Query, State};
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use serde::Deserialize;
+use std::time::Duration;
+
+/// How many attempts are shown, the newest; a message that was tried for five days has 130 for each recipient.
+const SHOWN: usize = 100;
+
+#[derive(Debug, Deserialize)]
+pub(super) struct By {
+    lock: Option<String>,
+}
+
+pub(super) async fn show(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Path(identity): Path<String>,
+    Query(By { lock }): Query<By>,
+) -> Response {
+    let digest = |text: &str| hex::decode(text).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    let Some(identity) = digest(&identity) else { return guard::nothing_here().await };
+    let lock = lock.as_deref().and_then(digest).map(LockName::from_digest);
+    let site = page.site.clone();
+    match page.ledger.ask(move |database| of_identity(&site, database, identity, lock)).await {
+        Ok(Some((now, message))) => {
+            let subject = message.trace.message.as_ref().and_then(|message| message.subject.clone());
+            let title = subject.filter(|subject| !subject.trim().is_empty());
+            let title = title.unwrap_or_else(|| format!("Message {}", message.trace.message_id));
+            layout::page(&title, None, Some(&viewer), &main(now, &message)).into_response()
+        }
+        Ok(None) => guard::nothing_here().await,
+        Err(problem) => failed(&problem, Some(&viewer)),
+    }
+}
+
+fn main(now: i64, message: &TracedMessage) -> Markup {
+    let TracedMessage { state, verdict, recipients, trace } = message;
+    html! {
+        p class={ "verdict " (class_of(*state)) } { (verdict) }
+        @if let Some(holder) = &trace.lock.holder { p { "Its lock is " (held_by(holder)) ". " a href="/locks" { "Locks" } } }
+        h2 { "Message" }
+        (facts(trace))
+        @if recipients.len() > 1 {
+            h2 { "Recipients" }
+            table .rows {
+                caption .unseen { "How it stands for each recipient" }
+                thead { tr { th scope="col" { "Recipient" } th scope="col" { "State" } th .n scope="col" { "Attempts" } } }
+                tbody {
+                    @for one in recipients {
+                        tr {
+                            td data-label="Recipient" { (one.recipient) }
+                            td data-label="State" { span class=(class_of(one.state)) { (one.told) } }
+                            td .n data-label="Attempts" { (one.attempts) }
+                        }
+                    }
+                }
+            }
+        }
+        h2 { "Copies" }
+        @if trace.copies.is_empty() {
+            p { "No mailbox has it yet." }
+        } @else {
+            table .rows {
+                caption .unseen { "Where it is, and where it is owed" }
+                thead { tr { th scope="col" { "Mailbox" } th scope="col" { "What" } th scope="col" { "State" } th .t scope="col" { "When" } th .n scope="col" { "UIDVALIDITY / UID" } } }
+                tbody { @for copy in &trace.copies { (copy_row(copy)) } }
+            }
+        }
+        h2 { "Attempts, on all hosts" }
+        (attempts(now, &trace.attempts))
+    }
+}
+
+fn class_of(state: RecipientState) -> &'static str {
+    match state {
+        RecipientState::Delivered => "good",
+        RecipientState::UnderWay | RecipientState::Deferred => "wait",
+        RecipientState::Owed | RecipientState::Refused => "bad",
+    }
+}
+
+fn facts(trace: &MessageTrace) -> Markup {
+    html! {
+        dl {
+            dt { "Message-ID" } dd { code { (trace.message_id) } }
+            @if let Some(message) = &trace.message {
+                dt { "From" } dd { bdi { (message.from.as_deref().unwrap_or("–")) } }
+                dt { "To" } dd { bdi { (message.to.as_deref().unwrap_or("–")) } }
+                dt { "Envelope sender" } dd { @if message.sender.is_empty() { "<> (the null sender)" } @else { (message.sender) } }
+                dt { "Size" } dd { (number(message.size)) " bytes" }
+                dt { "First recorded" } dd { (moment(message.recorded_at)) }
+            } @else {
+                dt { "Recorded" } dd { "no: no copy of it was delivered yet, so author and subject are not known" }
+            }
+        }
+    }
+}
+
+fn copy_row(copy: &TracedCopy) -> Markup {
+    let (when, class, state) = match copy.delivered {
+        true => (copy.delivered_at.unwrap_or(copy.updated_at), "good", "delivered".to_owned()),
+        false => {
+            let why = copy.reason.as_deref().unwrap_or("no reason is known");
+            (copy.updated_at, "bad", format!("owed: {why}"))
+        }
+    };
+    html! {
+        tr {
+            td data-label="Mailbox" { (copy.mailbox) " of " (copy.user) }
+            td data-label="What" { (layout::role(copy.role)) @if copy.recipient != copy.user { span .hint { " for " (copy.recipient) } } }
+            td data-label="State" { span class=(class) { (state) } }
+            td .t data-label="When" { (moment(when)) }
+            td .n data-label="UIDVALIDITY / UID" {
+                @match copy.uid_validity.zip(copy.uid) { Some((validity, uid)) => { (validity) " / " (uid) } None => { "–" } }
+            }
+        }
+    }
+}
+
+fn attempts(now: i64, all: &[TracedAttempt]) -> Markup {
+    let shown = all.get(all.len().saturating_sub(SHOWN)..).unwrap_or(all);
+    html! {
+        @if all.is_empty() {
+            p { "Nothing is known of an attempt: they were pruned." }
+        } @else {
+            (time_line(now, shown))
+            @if shown.len() < all.len() { p .hint { "These are the newest " (shown.len()) " of " (all.len()) "." } }
+            ol .steps { @for attempt in shown { li { (step(attempt)) } } }
+        }
+    }
+}
+
+fn step(attempt: &TracedAttempt) -> Markup {
+    let all: f64 = attempt.stages.iter().map(|(_, took)| took).sum();
+    html! {
+        p {
+            (moment(attempt.began_at)) " " b { (attempt.host) } ", process " (attempt.pid)
+            @if let Some(queue_id) = &attempt.queue_id { ", queue id " code { (queue_id) } }
+            ", for " (attempt.recipient)
+            @if attempt.holds_the_lock { " " span .wait { "holds the lock now" } }
+        }
+        @for copy in &attempt.copies {
+            p {
+                (copy.mailbox) " of " (copy.user) ": " span class=(class(copy.result())) { (in_words(copy.outcome.as_ref())) }
+                @if let Some(earlier) = &copy.earlier {
+                    " (it had come " (moment(earlier.delivered_at))
+                    @if let Some(host) = &earlier.host { " by " (host) } ")"
+                }
+            }
+        }
+        @if !attempt.stages.is_empty() {
+            p .hint { "in " (milliseconds(all)) ": " (stages_in_words(attempt)) }
+            (stages(attempt, all))
+        }
+    }
+}
+
+fn stages_in_words(attempt: &TracedAttempt) -> String {
+    let parts: Vec<String> =
+        attempt.stages.iter().map(|(name, took)| format!("{name} {}", milliseconds(*took))).collect();
+    parts.join(", ")
+}
+
+/// A bar of the stages of one attempt. What it shows stands beside it in words.
+fn stages(attempt: &TracedAttempt, all: f64) -> Markup {
+    const WIDTH: f64 = 600.0;
+    let mut x = 0.0;
+    let bars: Vec<(f64, f64, usize)> = attempt
+        .stages
+        .iter()
+        .map(|(name, took)| {
+            let width = if all > 0.0 { took / all * WIDTH } else { 0.0 };
+            let at = (x, width, STAGES.iter().position(|stage| stage == name).unwrap_or_default());
+            x += width;
+            at
+        })
+        .collect();
+    html! {
+        svg viewBox="0 0 600 10" width="600" height="10" aria-hidden="true" focusable="false" {
+            @for (x, width, stage) in bars {
+                rect class={ "stage" (stage) } x=(format!("{x:.1}")) y="0" width=(format!("{width:.1}")) height="10" {}
+            }
+        }
+    }
+}
+
+/// The attempts on a line of time, a lane for each host.
+fn time_line(now: i64, attempts: &[TracedAttempt]) -> Markup {
+    const LEFT: f64 = 110.0;
+    const WIDTH: f64 = 700.0;
+    const LANE: f64 = 26.0;
+    let mut hosts: Vec<&str> = attempts.iter().map(|attempt| attempt.host.as_str()).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let end_of = |attempt: &TracedAttempt| {
+        // What never ended is shown by its beginning: nobody knows for how long it lived.
+        let took: f64 = attempt.stages.iter().map(|(_, took)| took).sum();
+        attempt.ended_at.unwrap_or(
+            attempt.began_at + if attempt.holds_the_lock { now - attempt.began_at } else { (took * 1000.0) as i64 },
+        )
+    };
+    let from = attempts.iter().map(|attempt| attempt.began_at).min().unwrap_or(now);
+    let until = attempts.iter().map(end_of).max().unwrap_or(now).max(from + 1000);
+    let x = |at: i64| LEFT + (at - from) as f64 / (until - from) as f64 * WIDTH;
+    let height = LANE * hosts.len() as f64 + 24.0;
+    let lasted = Duration::from_micros(u64::try_from(until - from).unwrap_or_default());
+    let lasted =
+        if lasted < Duration::from_secs(10) { milliseconds(lasted.as_secs_f64() * 1000.0) } else { span(lasted) };
+    let summary = format!(
+        "{} {} on {} {} within {lasted}, from {} on; the list below has each of them",
+        attempts.len(),
+        if attempts.len() == 1 { "attempt" } else { "attempts" },
+        hosts.len(),
+        if hosts.len() == 1 { "host" } else { "hosts" },
+        told(from),
+    );
+    html! {
+        svg viewBox={ "0 0 840 " (height) } width="840" height=(height) role="img" aria-label=(summary) {
+            @for (lane, host) in hosts.iter().enumerate() {
+                @let y = lane as f64 * LANE;
+                text x="0" y=(y + 17.0) { (host.chars().take(15).collect::<String>()) }
+                line .axis x1=(LEFT) x2=(LEFT + WIDTH) y1=(y + 13.0) y2=(y + 13.0) {}
+                @for attempt in attempts.iter().filter(|attempt| attempt.host == *host) {
+                    @let (begin, end) = (x(attempt.began_at), x(end_of(attempt)));
+                    rect class={ "f-" (class(attempt.result())) } x=(format!("{begin:.1}")) y=(y + 5.0) width=(format!("{:.1}", (end - begin).max(4.0))) height="16" rx="2" {
+                        title { (exact(attempt.began_at)) " " (attempt.host) " for " (attempt.recipient) }
+                    }
+                }
+            }
+            text .soft x=(LEFT) y=(height - 4.0) { (told(from)) }
+            text .soft x=(LEFT + WIDTH) y=(height - 4.0) text-anchor="end" { "+ " (lasted) }
+        }
+    }
+}

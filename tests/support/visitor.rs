@@ -1,0 +1,121 @@
+//! Somebody who asks the page, by its routes and without a socket.
+#![allow(dead_code, reason = "every test target uses a part of it")]
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, Request, StatusCode};
+use maildrop_command::site::Site;
+use maildrop_command::web::{self, WebSettings};
+use tokio::runtime::Runtime;
+use tower::ServiceExt;
+
+pub const HOST: &str = "127.0.0.1:8025";
+
+/// The page of a site.
+pub struct Page {
+    router: Router,
+    runtime: Runtime,
+}
+
+/// What it answers.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    /// The body of an answer that is 200.
+    #[track_caller]
+    pub fn shown(&self) -> &str {
+        assert_eq!(self.status, StatusCode::OK, "{self:?}");
+        &self.body
+    }
+
+    /// Where it leads.
+    #[track_caller]
+    pub fn leads_to(&self) -> &str {
+        assert_eq!(self.status, StatusCode::SEE_OTHER, "{self:?}");
+        self.header("location")
+    }
+}
+
+impl Page {
+    pub fn of(site: &Site) -> Self {
+        let settings = WebSettings::at(HOST).unwrap();
+        let router = web::router(site, &settings, |_| Router::new()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        Self { router, runtime }
+    }
+
+    /// Asks; the headers that a browser would send are the caller's to name, but for Host.
+    pub fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let mut request = Request::builder().method(method).uri(path);
+        if headers.iter().all(|(name, _)| *name != "host") {
+            request = request.header("host", HOST);
+        }
+        if method == "POST" {
+            request = request.header("content-type", "application/x-www-form-urlencoded");
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Body::from(body.to_owned())).unwrap();
+        self.runtime.block_on(async {
+            let answer = self.router.clone().oneshot(request).await.unwrap();
+            let (parts, body) = answer.into_parts();
+            let body = String::from_utf8(to_bytes(body, 10_000_000).await.unwrap().to_vec()).unwrap();
+            Answer { status: parts.status, headers: parts.headers, body }
+        })
+    }
+
+    /// Somebody who has followed this link to log in.
+    #[track_caller]
+    pub fn log_in(&self, link: &str) -> Visitor<'_> {
+        let token = link.trim().split_once("/login#").expect("a link").1;
+        let answer = self.ask("POST", "/login", &[("sec-fetch-site", "same-origin")], &format!("token={token}"));
+        assert_eq!(answer.leads_to(), "/");
+        let cookie = answer.header("set-cookie").split(';').next().unwrap().to_owned();
+        Visitor { page: self, cookie }
+    }
+}
+
+/// Somebody who is logged in.
+pub struct Visitor<'a> {
+    page: &'a Page,
+    pub cookie: String,
+}
+
+impl Visitor<'_> {
+    pub fn get(&self, path: &str) -> Answer {
+        self.page.ask("GET", path, &[("cookie", &self.cookie)], "")
+    }
+
+    /// Sends a form of the page's own.
+    pub fn post(&self, path: &str, body: &str) -> Answer {
+        self.page.ask("POST", path, &[("cookie", &self.cookie), ("sec-fetch-site", "same-origin")], body)
+    }
+}
+
+/// The text of a page, without its markup, each piece of white space one blank.
+pub fn text(page: &str) -> String {
+    let mut text = String::new();
+    for piece in page.split('<') {
+        text.push(' ');
+        text.push_str(piece.split_once('>').map_or(piece, |(_, after)| after));
+    }
+    let text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&");
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// How many rows the table of a page has.
+pub fn rows(page: &str) -> usize {
+    page.split("<tbody>")
+        .nth(1)
+        .map_or(0, |body| body.split("</tbody>").next().unwrap_or_default().matches("<tr>").count())
+}
