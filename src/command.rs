@@ -90,6 +90,9 @@ enum Command {
     /// Who is told of what happens to messages: create, list, show, pause, resume, secret, delete
     #[command(subcommand)]
     Subscription(cli::subscription::Command),
+    /// Who may use the API: create, list and revoke tokens
+    #[command(subcommand)]
+    Token(cli::token::Command),
     /// Notifications: how far behind subscribers are; tell them once more
     #[command(subcommand)]
     Notify(cli::notify::Command),
@@ -102,7 +105,7 @@ enum Command {
 }
 
 /// The subcommands by which a command line is told apart from a delivery, even where the rest of it cannot be read.
-const OTHER_SUBCOMMANDS: [&str; 17] = [
+const OTHER_SUBCOMMANDS: [&str; 18] = [
     "quickstart",
     "migrate",
     "check",
@@ -116,6 +119,7 @@ const OTHER_SUBCOMMANDS: [&str; 17] = [
     "queue",
     "shunt",
     "subscription",
+    "token",
     "notify",
     "web",
     "service",
@@ -173,6 +177,7 @@ fn dispatch(arguments: &[OsString], other: bool) -> ExitCode {
         Some(Command::Queue(command)) => cli::queue::run(&command),
         Some(Command::Shunt(command)) => cli::shunt::run(&command),
         Some(Command::Subscription(command)) => cli::subscription::run(&command),
+        Some(Command::Token(command)) => cli::token::run(&command),
         Some(Command::Notify(command)) => cli::notify::run(&command),
         Some(Command::Web(command)) => cli::web::run(&command),
         Some(Command::Service(command)) => cli::service::run(&command),

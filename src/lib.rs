@@ -28,15 +28,17 @@
 //! | 3 | [`config`] | the TOML file |
 //! | 4 | [`delivery`] | the five steps of one delivery; the verdict's code and text |
 //! | 4 | [`site`] | opens what one delivery needs, by a configuration or in one directory |
-//! | 5 | [`webhook`] | where a callback may be, secrets and signatures, when a notification is tried again |
+//! | 5 | [`webhook`] | where a callback may be, what it is sent, secrets and signatures, when a notification is tried again |
 //! | 5 | [`operations`] | trace, stats, audit, prune, check, replay: data out, nothing printed |
 //! | 5 | [`ledger_threads`] | asks the ledger on behalf of code that must not block |
 //! | 5 | [`zmtp`] | ZeroMQ's frames and the Paranoid Pirate's words: knows no mail |
 //! | 5 | [`handover`] | what a way in hands over to the service, and what it is told |
 //! | 5 | [`queue`] | what has no Postfix behind it: files that are never lost, claims, slices; and copies of what was set aside |
+//! | 5 | [`intake`] | takes mail into that queue: who is known, how large it may be |
 //! | 6 | [`pipe`] | the way in for pipe(8) and local(8): exit status, one line, watchdog |
 //! | 6 | [`cli`] | what people type |
 //! | 6 | [`push`] | the notifier: publishes events, and tells subscribers by signed requests |
+//! | 6 | [`api`] | the REST API: subscriptions, events, messages, and mail in by HTTP |
 //! | 6 | [`serve`] | the service: LMTP, broker, workers, and the master that starts them |
 //! | 6 | [`web`] | the page, by HTTP |
 //! | 7 | [`command`] | the command line as a whole: a delivery, or a subcommand |
@@ -44,6 +46,7 @@
 //!
 //! Lock and ledger of one engine share one connection: on PostgreSQL the lock *is* a transaction of it.
 
+pub(crate) mod api;
 pub mod base;
 pub(crate) mod cli;
 pub mod command;
@@ -52,6 +55,7 @@ pub mod database;
 pub mod delivery;
 pub mod handover;
 pub mod imap;
+pub(crate) mod intake;
 pub mod ledger;
 pub mod ledger_threads;
 pub mod lock;

@@ -1,5 +1,6 @@
-//! The command line of `maildropd`: the master, or one of its roles. Uses `serve`, `push` and `web`.
+//! The command line of `maildropd`: the master, or one of its roles. Uses `serve`, `push`, `web` and `api`.
 
+use crate::api::{self, ApiSettings};
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
 use crate::base::log;
@@ -399,7 +400,9 @@ fn be_page(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     };
     let settings = WebSettings::of(&config).map_err(unusable)?;
     let site = Site::without_mailboxes(config.of_page().map_err(unusable)?).map_err(unusable)?;
-    web::run(&site, settings, |_| Router::new()).map_err(unavailable)
+    let api = config.web.api.then(|| ApiSettings::of(&config, &site)).transpose().map_err(unusable)?;
+    let beside = |threads| api.map_or_else(Router::new, |settings| api::router(threads, settings));
+    web::run(&site, settings, beside).map_err(unavailable)
 }
 
 fn embedded(arguments: &Arguments) -> Result<Setup, (ExitCode, String)> {

@@ -30,6 +30,9 @@ GRANT INSERT, UPDATE, DELETE ON maildrop.notifications TO 'maildrop_operator'@'%
 GRANT INSERT, DELETE ON maildrop.web_logins TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.web_sessions TO 'maildrop_operator'@'%';
 
+-- `token` changes who may use the API.
+GRANT INSERT, UPDATE (revoked_at, last_used_at) ON maildrop.api_tokens TO 'maildrop_operator'@'%';
+
 -- `lock exec` says which programs it runs.
 GRANT INSERT, DELETE ON maildrop.programs TO 'maildrop_operator'@'%';
 

@@ -20,6 +20,10 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON subscriptions, subscription_queues, noti
 -- `web` logs people in to the page, and out.
 GRANT SELECT, INSERT, DELETE ON web_logins, web_sessions TO :"role";
 
+-- `token` changes who may use the API.
+GRANT SELECT, INSERT ON api_tokens TO :"role";
+GRANT UPDATE (revoked_at, last_used_at) ON api_tokens TO :"role";
+
 -- `prune` only: nothing else ever deletes.
 GRANT DELETE ON attempts, copies, messages, message_sources, events, notification_attempts TO :"role";
 

@@ -4,9 +4,9 @@ use super::site_options::SiteOptions;
 use super::{Slow, complain, json, say, table};
 use crate::base::deadline::Deadline;
 use crate::config::Serve;
-use crate::delivery::{Deferral, Refusal};
-use crate::handover::LARGEST_MESSAGE;
-use crate::message::{Address, EnvelopeSender, Message};
+use crate::delivery::Deferral;
+use crate::intake::{self, NotKnown};
+use crate::message::{Address, EnvelopeSender};
 use crate::queue::{NewMail, Queue, QueueError, Recipient};
 use crate::site::Site;
 use clap::Args;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use sysexits::ExitCode;
 
 /// How long the database may take to say who is known.
@@ -100,12 +100,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         return Err(ExitCode::NoPerm);
     }
     at_the_door(&site, &recipients)?;
-    // Root may write into another user's queue, and makes none.
-    let queue = match Queue::existing(&serve.queue()) {
-        Err(QueueError::NoQueue { .. }) => Queue::open(&serve.queue()),
-        existing => existing,
-    };
-    let queue = queue.map_err(|error| {
+    let queue = intake::queue(&serve.queue()).map_err(|error| {
         let NotTaken { problem, exit } = not_queued(&error);
         complain(&format!("{problem}\nnothing was accepted"));
         exit
@@ -146,29 +141,20 @@ fn at_the_door(site: &Site, recipients: &[Address]) -> Result<(), ExitCode> {
     }
     let _slow = Slow::watch("asking the database who is known");
     let database = site.open_database(None, Deadline::after(PATIENCE)).map_err(Deferral::Database);
-    let known = database.and_then(|mut database| site.at_the_door(recipients, database.as_mut()));
+    let known = database.and_then(|mut database| intake::at_the_door(site, recipients, database.as_mut()));
     let known = known.map_err(|deferral| {
         complain(&format!("{deferral}\nnothing was accepted; `maildrop_command check` shows what is in the way"));
         ExitCode::TempFail
     })?;
-    let mut exit = None;
-    for (recipient, known) in recipients.iter().zip(known) {
-        let Err(refusal) = known else { continue };
-        complain(&format!("{recipient}: {refusal}"));
-        // Who gives up for good must not do so while one of them may yet be known.
-        exit = match (refusal, exit) {
-            (Refusal::UnknownRecipient, None | Some(ExitCode::NoUser)) => Some(ExitCode::NoUser),
-            _ => Some(ExitCode::TempFail),
-        };
-    }
-    let Some(exit) = exit else { return Ok(()) };
+    let Err(NotKnown { problems, for_good }) = known else { return Ok(()) };
+    problems.iter().for_each(|(recipient, refusal)| complain(&format!("{recipient}: {refusal}")));
     complain("nothing was accepted");
-    Err(exit)
+    Err(if for_good { ExitCode::NoUser } else { ExitCode::TempFail })
 }
 
 /// One file after the other. One that cannot be accepted does not keep the others from it.
 fn take_in(arguments: &Arguments, site: &Site, queue: &Queue, mail: &NewMail) -> ExitCode {
-    let limit = site.config().and_then(|config| config.delivery.message_size_limit).unwrap_or(LARGEST_MESSAGE);
+    let limit = intake::largest(site);
     let (mut exit, mut all) = (ExitCode::Ok, Vec::new());
     for path in &arguments.files {
         let file = path.to_string_lossy().into_owned();
@@ -202,22 +188,14 @@ fn take_in(arguments: &Arguments, site: &Site, queue: &Queue, mail: &NewMail) ->
 /// Accepts one message: its ID and its size.
 fn enqueue(path: &Path, limit: u64, site: &Site, queue: &Queue, mail: NewMail) -> Result<(String, usize), NotTaken> {
     let raw = read(path, limit)?;
-    let size = raw.len();
-    let no_message = |problem: String| NotTaken { problem, exit: ExitCode::DataErr };
-    if size as u64 > limit {
-        return Err(no_message(format!("it is larger than the {limit} bytes allowed here")));
-    }
-    // What the queue keeps is what came; the delivery reads it in the same way.
-    let message = Message::receive(raw.clone()).map_err(|error| no_message(error.to_string()))?;
-    if mail.vouches {
-        let author = message.from_address().map(|author| author.folded().to_string());
-        let sender = Address::parse(&mail.sender).ok().map(|sender| sender.folded().to_string());
-        if author.is_none() || author != sender {
-            return Err(no_message("--as-author, and its From is not the envelope sender".into()));
+    let id = intake::take_in(site, queue, mail, &raw, limit).map_err(|error| match &error {
+        intake::NotTaken::Queue(error) => not_queued(error),
+        intake::NotTaken::AnotherAuthor => {
+            NotTaken { problem: format!("--as-author, and {error}"), exit: ExitCode::DataErr }
         }
-    }
-    let name = queue.enqueue(&site.lock_name(&message), mail, &raw, SystemTime::now());
-    Ok((name.map_err(|error| not_queued(&error))?.id(), size))
+        _ => NotTaken { problem: error.to_string(), exit: ExitCode::DataErr },
+    })?;
+    Ok((id, raw.len()))
 }
 
 /// The message's bytes, and one more where it is too large.

@@ -17,6 +17,7 @@ pub(crate) mod shunt;
 mod site_options;
 pub(crate) mod stats;
 pub(crate) mod subscription;
+pub(crate) mod token;
 pub(crate) mod trace;
 pub(crate) mod web;
 

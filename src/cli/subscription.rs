@@ -234,7 +234,7 @@ fn create(arguments: &CreateArguments) -> Result<ExitCode, ExitCode> {
         ExitCode::DataErr
     })?;
     let new = NewSubscription {
-        owner: subscriptions::OPERATOR,
+        owner: subscriptions::OPERATOR.into(),
         callback_url: arguments.callback.clone(),
         resource: resource.kind,
         resource_id: resource.id,

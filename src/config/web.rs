@@ -20,6 +20,8 @@ pub struct Web {
     pub public_url: Option<String>,
     /// The configuration with the page's own role in the database; left out: this one.
     pub config: Option<PathBuf>,
+    /// Whether the REST API is served beside it, to who has a token.
+    pub api: bool,
     /// A login ends after so long without a request.
     #[serde(deserialize_with = "values::duration")]
     pub session_idle: Duration,
@@ -27,7 +29,7 @@ pub struct Web {
 
 impl Default for Web {
     fn default() -> Self {
-        Self { listen: None, public_url: None, config: None, session_idle: Duration::from_hours(12) }
+        Self { listen: None, public_url: None, config: None, api: false, session_idle: Duration::from_hours(12) }
     }
 }
 
@@ -43,6 +45,13 @@ impl Web {
     pub fn endpoint(&self) -> Option<Endpoint> {
         // What can be read as none was refused when the configuration was read.
         self.listen.as_deref().and_then(endpoint)
+    }
+
+    /// Where other machines find the API, without a slash at the end. `None` where there is none, or where nobody has said.
+    #[must_use]
+    pub fn public_api(&self) -> Option<String> {
+        let origin = self.public_url.as_deref().and_then(origin_of).filter(|_| self.api && self.has_page())?;
+        Some(format!("{origin}/api/v1"))
     }
 
     /// Where a browser finds it: scheme, host and port, without a slash at the end. `None` where there is no page.

@@ -6,6 +6,7 @@
 
 pub(crate) mod activity;
 mod addresses;
+pub(crate) mod api_tokens;
 pub(crate) mod check;
 mod columns;
 pub(crate) mod deliveries;

@@ -13,7 +13,7 @@ use uuid::Uuid;
 /// What somebody wants to be told, and where.
 #[derive(Clone, Debug)]
 pub(crate) struct NewSubscription {
-    pub(crate) owner: &'static str,
+    pub(crate) owner: String,
     pub(crate) callback_url: String,
     /// `all`, `domain`, `address`, `mailbox` or `message`.
     pub(crate) resource: &'static str,
@@ -50,7 +50,12 @@ pub(crate) struct Subscription {
     pub(crate) expires_at: Option<i64>,
     #[serde(serialize_with = "timestamp::serialize")]
     pub(crate) created_at: i64,
+    #[serde(serialize_with = "timestamp::serialize")]
+    pub(crate) updated_at: i64,
     pub(crate) secret_generation: u32,
+    /// When it was given its present secret, if it had another one before.
+    #[serde(serialize_with = "timestamp::serialize_optional")]
+    pub(crate) secret_rotated_at: Option<i64>,
     #[serde(flatten)]
     pub(crate) progress: Progress,
 }
@@ -69,11 +74,7 @@ pub(crate) fn create(database: &mut dyn Database, new: &NewSubscription) -> Resu
         Some(after) => Value::Moment(time_span::now(database)?.saturating_add(time_span::microseconds(after))),
         None => Value::Null,
     };
-    let types = match dialect {
-        Dialect::Postgresql => format!("{{{}}}", new.types.join(",")),
-        _ => serde_json::to_string(&new.types).unwrap_or_else(|_| "[]".into()),
-    };
-    let array = if dialect == Dialect::Postgresql { "?::text[]" } else { "?" };
+    let (types, array) = (types_of(dialect, &new.types), array(dialect));
     let (target, target_digest, again) = match dialect {
         Dialect::Postgresql => ("", "", "ON CONFLICT (owner, resource, resource_id, callback_digest) DO NOTHING"),
         _ => (", target_digest", ", ?", "ON DUPLICATE KEY UPDATE id = subscriptions.id"),
@@ -85,10 +86,10 @@ pub(crate) fn create(database: &mut dyn Database, new: &NewSubscription) -> Resu
         if new.in_order { "TRUE" } else { "FALSE" },
         new.max_in_flight,
     );
-    let digest = target_of(new);
+    let digest = target_of(&new.owner, new.resource, &new.resource_id, &new.callback_url);
     let mut values = vec![
         Value::Uuid(id),
-        Value::Text(new.owner),
+        Value::Text(&new.owner),
         Value::Text(&new.callback_url),
         Value::Bytes(&callback_digest),
         Value::Text(new.resource),
@@ -108,7 +109,7 @@ pub(crate) fn create(database: &mut dyn Database, new: &NewSubscription) -> Resu
         dialect.uuid("id")
     );
     let same = [
-        Value::Text(new.owner),
+        Value::Text(&new.owner),
         Value::Text(new.resource),
         Value::Text(&new.resource_id),
         Value::Bytes(&callback_digest),
@@ -120,13 +121,26 @@ pub(crate) fn create(database: &mut dyn Database, new: &NewSubscription) -> Resu
 }
 
 /// What makes a subscription the same: its parts, each with its length before it.
-fn target_of(new: &NewSubscription) -> [u8; 32] {
+fn target_of(owner: &str, resource: &str, resource_id: &str, callback_url: &str) -> [u8; 32] {
     let mut hash = Sha256::new();
-    for part in [new.owner, new.resource, &new.resource_id, &new.callback_url] {
+    for part in [owner, resource, resource_id, callback_url] {
         hash.update(u32::try_from(part.len()).unwrap_or(u32::MAX).to_be_bytes());
         hash.update(part.as_bytes());
     }
     hash.finalize().into()
+}
+
+/// Types of events, as their column takes them.
+fn types_of(dialect: Dialect, types: &[&str]) -> String {
+    match dialect {
+        Dialect::Postgresql => format!("{{{}}}", types.join(",")),
+        _ => serde_json::to_string(types).unwrap_or_else(|_| "[]".into()),
+    }
+}
+
+/// The place of that column's value.
+fn array(dialect: Dialect) -> &'static str {
+    if dialect == Dialect::Postgresql { "?::text[]" } else { "?" }
 }
 
 /// All subscriptions, or the one with this id; the oldest first.
@@ -134,6 +148,18 @@ fn target_of(new: &NewSubscription) -> [u8; 32] {
 /// # Errors
 /// Where the database fails.
 pub(crate) fn read(database: &mut dyn Database, id: Option<Uuid>) -> Result<Vec<Subscription>, DatabaseError> {
+    match id {
+        Some(id) => select(database, "WHERE s.id = ?", &[Value::Uuid(id)], ""),
+        None => select(database, "", &[], ""),
+    }
+}
+
+fn select(
+    database: &mut dyn Database,
+    which: &str,
+    values: &[Value<'_>],
+    limit: &str,
+) -> Result<Vec<Subscription>, DatabaseError> {
     let dialect = database.dialect();
     let types = if dialect == Dialect::Postgresql { "array_to_json(s.types)::text" } else { "CAST(s.types AS char)" };
     let columns = [
@@ -144,16 +170,16 @@ pub(crate) fn read(database: &mut dyn Database, id: Option<Uuid>) -> Result<Vec<
             .into(),
         dialect.microseconds("s.expires_at"),
         dialect.microseconds("s.created_at"),
+        dialect.microseconds("s.updated_at"),
         "s.secret_generation".into(),
+        dialect.microseconds("s.secret_rotated_at"),
         Progress::columns(database),
     ];
-    let which = if id.is_some() { "WHERE s.id = ?" } else { "" };
     let sql = format!(
-        "SELECT {} FROM subscriptions s LEFT JOIN subscription_queues q ON q.subscription = s.id {which} ORDER BY s.id",
+        "SELECT {} FROM subscriptions s LEFT JOIN subscription_queues q ON q.subscription = s.id {which} ORDER BY s.id {limit}",
         columns.join(", ")
     );
-    let values: Vec<Value<'_>> = id.into_iter().map(Value::Uuid).collect();
-    database.select(READING, &sql, &values)?.iter().map(subscription).collect()
+    database.select(READING, &sql, values)?.iter().map(subscription).collect()
 }
 
 fn subscription(row: &Row) -> Result<Subscription, DatabaseError> {
@@ -173,8 +199,10 @@ fn subscription(row: &Row) -> Result<Subscription, DatabaseError> {
         state_reason: optional(row, 11),
         expires_at: row.value(12)?,
         created_at: number(row, 13)?,
-        secret_generation: number(row, 14)?,
-        progress: Progress::of(row, 15)?,
+        updated_at: number(row, 14)?,
+        secret_generation: number(row, 15)?,
+        secret_rotated_at: row.value(16)?,
+        progress: Progress::of(row, 17)?,
     })
 }
 
@@ -233,4 +261,118 @@ pub(crate) fn delete(database: &mut dyn Database, id: Uuid) -> Result<(), Databa
             ("DELETE FROM subscriptions WHERE id = ?", &values),
         ],
     )
+}
+
+/// Which subscriptions of an owner are meant.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Those<'a> {
+    pub(crate) resource: Option<&'a str>,
+    pub(crate) resource_id: Option<&'a str>,
+    pub(crate) state: Option<&'a str>,
+    /// Those that were made after this one.
+    pub(crate) after: Option<Uuid>,
+}
+
+/// Subscriptions of an owner, the oldest first, at most so many.
+///
+/// # Errors
+/// Where the database fails.
+pub(crate) fn of_owner(
+    database: &mut dyn Database,
+    owner: &str,
+    those: &Those<'_>,
+    most: usize,
+) -> Result<Vec<Subscription>, DatabaseError> {
+    let (mut which, mut values) = ("WHERE s.owner = ?".to_owned(), vec![Value::Text(owner)]);
+    for (column, value) in [("resource", those.resource), ("resource_id", those.resource_id), ("state", those.state)] {
+        if let Some(value) = value {
+            which += &format!(" AND s.{column} = ?");
+            values.push(Value::Text(value));
+        }
+    }
+    if let Some(after) = those.after {
+        which += " AND s.id > ?";
+        values.push(Value::Uuid(after));
+    }
+    select(database, &which, &values, &format!("LIMIT {most}"))
+}
+
+/// How many subscriptions an owner has.
+///
+/// # Errors
+/// Where the database fails.
+pub(crate) fn count_of_owner(database: &mut dyn Database, owner: &str) -> Result<u64, DatabaseError> {
+    let sql = "SELECT count(*) FROM subscriptions WHERE owner = ?";
+    super::columns::only_number(&database.select(READING, sql, &[Value::Text(owner)])?)
+}
+
+/// What is to be otherwise about a subscription; `None`: nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Change {
+    pub(crate) callback_url: Option<String>,
+    pub(crate) types: Option<Vec<&'static str>>,
+    pub(crate) detail: Option<&'static str>,
+    pub(crate) in_order: Option<bool>,
+    pub(crate) max_in_flight: Option<u8>,
+    pub(crate) description: Option<String>,
+    /// In microseconds since 1970; `Some(None)`: it does not end.
+    pub(crate) expires_at: Option<Option<i64>>,
+}
+
+/// Changes a subscription. A callback that it did not have before is asked a question first, in the state `unverified`. `false` where
+/// its owner has another one that it would be the same as.
+///
+/// # Errors
+/// Where the database fails; nothing is changed then.
+pub(crate) fn change(
+    database: &mut dyn Database,
+    is: &Subscription,
+    change: &Change,
+    unverified: &'static str,
+) -> Result<bool, DatabaseError> {
+    let (dialect, doing) = (database.dialect(), "changing a subscription");
+    let (mut set, mut values) = (vec![format!("updated_at = {}", dialect.now())], Vec::new());
+    let types = change.types.as_ref().map(|types| types_of(dialect, types));
+    let callback = change.callback_url.as_ref().filter(|url| **url != is.callback_url).map(|url| {
+        let target = target_of(&is.owner, &is.resource, &is.resource_id, url);
+        (url, Sha256::digest(url.as_bytes()), target)
+    });
+    if let Some((url, digest, target)) = &callback {
+        let there = "SELECT count(*) FROM subscriptions \
+                     WHERE owner = ? AND resource = ? AND resource_id = ? AND callback_digest = ?";
+        let same =
+            [Value::Text(&is.owner), Value::Text(&is.resource), Value::Text(&is.resource_id), Value::Bytes(digest)];
+        if super::columns::only_number::<u64>(&database.select(doing, there, &same)?)? > 0 {
+            return Ok(false);
+        }
+        set.extend(["callback_url = ?", "callback_digest = ?", "state = ?", "state_reason = NULL"].map(Into::into));
+        values.extend([Value::Text(url), Value::Bytes(digest), Value::Text(unverified)]);
+        if dialect != Dialect::Postgresql {
+            set.push("target_digest = ?".into());
+            values.push(Value::Bytes(target));
+        }
+    }
+    if let Some(types) = &types {
+        set.push(format!("types = {}", array(dialect)));
+        values.push(Value::Text(types));
+    }
+    for (column, value) in [("detail", change.detail), ("description", change.description.as_deref())] {
+        if let Some(value) = value {
+            set.push(format!("{column} = ?"));
+            values.push(Value::Text(value));
+        }
+    }
+    if let Some(in_order) = change.in_order {
+        set.push(format!("in_order = {}", if in_order { "TRUE" } else { "FALSE" }));
+    }
+    if let Some(most) = change.max_in_flight {
+        set.push(format!("max_in_flight = {most}"));
+    }
+    if let Some(expires_at) = change.expires_at {
+        set.push("expires_at = ?".into());
+        values.push(expires_at.map_or(Value::Null, Value::Moment));
+    }
+    values.push(Value::Uuid(is.id));
+    database.change(doing, &format!("UPDATE subscriptions SET {} WHERE id = ?", set.join(", ")), &values)?;
+    Ok(true)
 }

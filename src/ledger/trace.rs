@@ -1,6 +1,7 @@
 //! What `trace` reads: the messages that a Message-ID, a queue id or an address stands for, and all copies of each and attempts at
 //! it.
 
+use super::notifications::of_message::{self, ToldEvent};
 use super::recorded::EarlierDelivery;
 use super::{AttemptResult, Database, Outcome, columns, stage_times, time_span};
 use crate::base::{hex, timestamp};
@@ -48,6 +49,9 @@ pub(crate) struct MessageTrace {
     pub(crate) copies: Vec<TracedCopy>,
     /// The oldest first.
     pub(crate) attempts: Vec<TracedAttempt>,
+    /// Who was told of it; `None` where there are no subscribers, or where this role may not see them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) notifications: Option<Vec<ToldEvent>>,
 }
 
 /// A lock, and who holds it.
@@ -320,6 +324,7 @@ pub(crate) fn read(
         message,
         copies,
         attempts,
+        notifications: of_message::told(database, &found.identity)?,
     };
     tell_what_was_there(&mut trace);
     Ok(trace)
@@ -378,7 +383,7 @@ fn message(row: &Row) -> Result<RecordedMessage, DatabaseError> {
     })
 }
 
-fn copies(database: &mut dyn Database, message: i64) -> Result<Vec<TracedCopy>, DatabaseError> {
+pub(super) fn copies(database: &mut dyn Database, message: i64) -> Result<Vec<TracedCopy>, DatabaseError> {
     let dialect = database.dialect();
     let sql = format!(
         "SELECT {}, c.role, c.imap_user, c.mailbox, c.recipient, c.state, c.uid_validity, c.uid, c.reason, {}, {} \

@@ -14,5 +14,6 @@ pub mod redelivery;
 pub(crate) mod replay;
 pub(crate) mod stats;
 pub(crate) mod subscriptions;
+pub(crate) mod tokens;
 pub(crate) mod trace;
 pub(crate) mod web_logins;

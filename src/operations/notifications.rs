@@ -1,9 +1,12 @@
-//! How far behind subscribers are, and telling them once more.
+//! How far behind subscribers are, what happened, and telling them once more.
 
 use crate::database::DatabaseError;
 use crate::ledger::Database;
+pub(crate) use crate::ledger::notifications::history::{
+    event, events_after, message, newest, pending, tell_all, tell_one, test, tries,
+};
 use crate::ledger::notifications::overview;
-pub(crate) use crate::ledger::notifications::overview::{Behind, Overview};
+pub(crate) use crate::ledger::notifications::overview::{Behind, Figures, Overview};
 use uuid::Uuid;
 
 /// How far behind they are.

@@ -2,7 +2,8 @@
 
 use crate::ledger::event::EventType;
 pub(crate) use crate::ledger::subscriptions::{
-    NewSubscription, Subscription, create, delete, new_secret, pause, read, resume,
+    Change, NewSubscription, Subscription, Those, change, count_of_owner, create, delete, new_secret, of_owner, pause,
+    read, resume,
 };
 use crate::message::{Address, fold};
 

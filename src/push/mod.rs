@@ -16,7 +16,6 @@
 mod connect;
 mod in_hand;
 mod notifier;
-mod payload;
 mod send;
 
 use crate::config::Config;
@@ -44,6 +43,8 @@ pub struct NotifierSettings {
     /// Whether a new callback is asked a question first.
     verify_callbacks: bool,
     ca_file: Option<PathBuf>,
+    /// Where the API is, if other machines can reach it.
+    api: Option<String>,
 }
 
 /// Why there can be no notifier.
@@ -76,6 +77,7 @@ impl NotifierSettings {
             poll: settings.poll,
             verify_callbacks: settings.verify_callbacks,
             ca_file: settings.ca_file.clone(),
+            api: config.web.public_api(),
         })
     }
 }

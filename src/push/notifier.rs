@@ -3,7 +3,7 @@
 use super::connect::{Connector, by_the_system};
 use super::in_hand::{InHand, is_taken, outcome};
 use super::send::{Job, Sender, Sent};
-use super::{NotifierError, NotifierSettings, payload};
+use super::{NotifierError, NotifierSettings};
 use crate::base::deadline::Deadline;
 use crate::base::stop::Stop;
 use crate::base::{hex, timestamp, tls};
@@ -12,7 +12,7 @@ use crate::ledger::Database;
 use crate::ledger::notifications::{Due, Leased, PUBLISHED_AT_ONCE, Published, Settlement, SubscriptionState};
 use crate::lock::LockName;
 use crate::site::Site;
-use crate::webhook::Callback;
+use crate::webhook::{Callback, ROTATION, payload};
 use std::collections::BTreeMap;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -35,8 +35,7 @@ const WAKE_EACH: Duration = Duration::from_secs(5);
 /// The pauses after the database has failed.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How long the old secret signs beside the new one, and how long a new callback may take to answer its question.
-const ROTATION: Duration = Duration::from_hours(24);
+/// How long a new callback may take to answer its question.
 const VERIFIED_WITHIN: Duration = Duration::from_hours(24);
 
 /// The lock of publishing, in the namespace of the site's messages. No Message-ID has a slash and no @.
@@ -175,7 +174,7 @@ impl Notifier<'_> {
             }
         }
         for (leased, due) in jobs {
-            let (id, body) = (payload::id(due.event), payload::render(&due));
+            let (id, body) = (payload::id(due.event), payload::render(&due, self.settings.api.as_deref()));
             self.send(&leased, Some(due.position), id, body, due.tries.saturating_add(1));
         }
     }

@@ -20,6 +20,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration::of_keys(9, "keys_by_day", include_str!("../../sql/mysql/0009_keys_by_day.sql")),
     Migration::new(10, "keys_changed", include_str!("../../sql/mysql/0010_keys_changed.sql")),
     Migration::new(11, "page", include_str!("../../sql/mysql/0011_page.sql")),
+    Migration::new(12, "api_tokens", include_str!("../../sql/mysql/0012_api_tokens.sql")),
 ];
 
 const MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS maildrop_migrations (\

@@ -1,13 +1,14 @@
-//! Webhooks as both ends agree on them: where a callback may be, the secret that it shares with us, signatures, and when a
-//! notification is tried again. No input or output but that of the key's file. Uses `base` and `config`.
+//! Webhooks as both ends agree on them: where a callback may be, the secret that it shares with us, what it is sent, signatures, and
+//! when a notification is tried again. No input or output but that of the key's file. Uses `base`, `ledger` and `config`.
 //!
 //! By the specification of Standard Webhooks, version 1.0.0 (<https://github.com/standard-webhooks/standard-webhooks>).
 
 mod callback;
 mod networks;
+pub(crate) mod payload;
 mod retry;
 mod secret;
 
 pub use callback::{Callback, Refused, Rules};
 pub use retry::{RetryAfter, Schedule};
-pub use secret::{MasterKey, WebhookSecret, sign};
+pub use secret::{MasterKey, ROTATION, WebhookSecret, sign};

@@ -11,12 +11,16 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::time::Duration;
 use uuid::Uuid;
 
 /// How long the key is, and each secret: in bytes. Standard Webhooks wants 24 to 64.
 const LENGTH: usize = 32;
 /// Keeps what is derived here apart from whatever else may be derived from the same key one day.
 const PURPOSE: &[u8] = b"maildrop_command webhook secret v1";
+
+/// How long the old secret signs beside the new one.
+pub const ROTATION: Duration = Duration::from_hours(24);
 
 /// The key that all secrets are derived from. It never shows itself.
 #[derive(Clone)]

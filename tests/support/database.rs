@@ -249,7 +249,18 @@ impl Database {
         );
     }
 
-    /// The same with the rights of deliveries: for `replay`.
+    /// The same, and what `sql/*/grants-api.sql` gives.
+    pub fn create_page_with_api(&mut self, role: &str, password: &str) {
+        let role = self.create_role(role, password);
+        for (postgres, mysql) in [
+            (include_str!("../../sql/postgres/grants-web.sql"), include_str!("../../sql/mysql/grants-web.sql")),
+            (include_str!("../../sql/postgres/grants-api.sql"), include_str!("../../sql/mysql/grants-api.sql")),
+        ] {
+            self.grant(&role, postgres, mysql);
+        }
+    }
+
+    /// An operator with the rights of deliveries: for `replay`.
     pub fn create_operator_who_delivers(&mut self, role: &str, password: &str) {
         let role = self.create_role(role, password);
         self.grant(&role, include_str!("../../sql/postgres/grants.sql"), "");

@@ -118,7 +118,7 @@ pub fn spans() -> Vec<Line> {
 }
 
 /// The subcommands, by which an excerpt in the text is known as one of ours though it leaves out the program's name.
-const SUBCOMMANDS: [&str; 14] = [
+const SUBCOMMANDS: [&str; 15] = [
     "migrate",
     "check",
     "trace",
@@ -132,6 +132,7 @@ const SUBCOMMANDS: [&str; 14] = [
     "shunt",
     "notify",
     "subscription",
+    "token",
     "web",
 ];
 
@@ -222,6 +223,7 @@ const PACKAGE: &str =
     "it changes the machine; tests/package/check installs the package, which does the same, on Debian 12 and 13";
 /// It is run on a notification that came.
 const ON_A_NOTIFICATION: &str = "tests/server_tests/push/telling.rs runs it";
+const BY_REST: &str = "tests/server_tests/push/by_rest.rs and mail_by_http.rs ask the same, without a proxy";
 const CI: &str = "it builds; .ci/run runs it";
 const HOURS: &str = "it takes longer than a test may";
 
@@ -235,11 +237,21 @@ const QUEUE: &str = "tests/embedded/operator/the_queue_by_hand.rs runs it, on a 
 const SHUNT: &str = "tests/embedded/service/what_ends_workers.rs runs it, on a service of its own";
 
 /// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
-const NOT_RUN: [(&str, &str); 53] = [
+const NOT_RUN: [(&str, &str); 55] = [
     ("maildrop_command web sessions --end ID", "tests/embedded/the_page.rs runs it"),
     (
         "cargo run --release --bin maildropd -- --embedded /tmp/maildrop-demo --web 127.0.0.1:8025",
         "it stays in the foreground; tests/embedded/the_page.rs runs it",
+    ),
+    (
+        "curl -H \"Authorization: Bearer $TOKEN\" --json '{\"callback_url\": \"https://example.com/mail\", \"resource\": \"all\"}' \
+         https://mail.example.com/api/v1/subscriptions",
+        BY_REST,
+    ),
+    (
+        "curl -H \"Authorization: Bearer $TOKEN\" -H 'Content-Type: message/rfc822' --data-binary @message.eml \
+         'https://mail.example.com/api/v1/messages?recipient=doug@mail.axial.net'",
+        BY_REST,
     ),
     (
         "maildrop_command subscription create --callback https://example.com/mail --domain mail.axial.net",

@@ -42,6 +42,27 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
     text.window.clear();
     let owed = counted.copies_owed_now as f64;
     text.single("maildrop_owed_copies", "Copies that are owed now, whenever that began.", owed);
+    if let Some(now) = &counted.notifications {
+        for (name, help, value) in [
+            ("maildrop_unpublished_events", "Events that no notifier has published yet.", now.unpublished as f64),
+            (
+                "maildrop_oldest_unpublished_event_seconds",
+                "Since when the oldest event waits to be published.",
+                now.oldest_unpublished_s,
+            ),
+            ("maildrop_pending_notifications", "Notifications that are to be told.", now.pending as f64),
+            ("maildrop_given_up_notifications", "Notifications that were given up.", now.given_up as f64),
+            (
+                "maildrop_late_subscription_seconds",
+                "By how much the subscription is late that is due for longest.",
+                now.late_s,
+            ),
+            ("maildrop_resting_receivers", "Receivers that rest, since they did not answer.", now.resting as f64),
+            ("maildrop_disabled_subscriptions", "Subscriptions that were disabled.", now.disabled as f64),
+        ] {
+            text.single(name, help, value);
+        }
+    }
     text.text
 }
 

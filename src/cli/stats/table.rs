@@ -2,11 +2,13 @@
 
 use crate::base::timestamp::told;
 use crate::cli::table;
+use crate::operations::notifications::Figures;
 use crate::operations::stats::{Attempts, Messages, Statistics};
 use std::time::Duration;
 
 pub(super) fn text(counted: &Statistics) -> String {
-    let Statistics { from, until, attempts, deferrals, copies, copies_owed_now, messages, lock, stages } = counted;
+    let Statistics { from, until, attempts, deferrals, copies, copies_owed_now, messages, notifications, lock, stages } =
+        counted;
     let Attempts { all, delivered, deferred, refused, died, not_ended } = *attempts;
     let Messages { recorded, bytes } = messages;
     let (from, until) = (told(*from), told(*until));
@@ -18,6 +20,13 @@ pub(super) fn text(counted: &Statistics) -> String {
         parts.push(format!(
             "Copies OWED now, whenever that began: {copies_owed_now}. `maildrop_command replay --owed` finishes them, and with \
              --dry-run names them."
+        ));
+    }
+    if let Some(now) = notifications.filter(|now| *now != Figures::default()) {
+        parts.push(format!(
+            "Notifications now: {} events are to be published, {} notifications to be told, {} were given up; {} receivers rest, {} \
+             subscriptions are disabled. `maildrop_command notify status` has more.",
+            now.unpublished, now.pending, now.given_up, now.resting, now.disabled
         ));
     }
     if all > 0 {

@@ -90,8 +90,38 @@ fn message_text(TracedMessage { verdict, recipients, trace, .. }: &TracedMessage
     }
     parts.push(attempts_text(trace));
     parts.push(already_there_text(trace));
+    parts.push(told_text(trace));
     parts.retain(|part| !part.is_empty());
     parts.join("\n\n")
+}
+
+/// Who was told of it.
+fn told_text(trace: &MessageTrace) -> String {
+    let events = trace.notifications.iter().flatten();
+    let rows: Vec<[String; 7]> = events
+        .flat_map(|event| event.told.iter().map(move |to| (event, to)))
+        .map(|(event, to)| {
+            [
+                told(event.at),
+                event.r#type.clone(),
+                format!("{}/{}", event.user, event.mailbox),
+                to.subscription.to_string(),
+                to.state.to_owned(),
+                to.tries.to_string(),
+                to.last.clone().unwrap_or_default(),
+            ]
+        })
+        .collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    let left_out = rows.len().saturating_sub(ATTEMPTS_SHOWN);
+    let header = ["happened", "what", "to the copy in", "subscription", "is", "tries", "last answer"];
+    let mut text = table(header, rows.into_iter().skip(left_out));
+    if left_out > 0 {
+        text.push_str(&format!("\n{left_out} earlier notifications are not shown; --json has them all."));
+    }
+    text
 }
 
 fn attempts_text(trace: &MessageTrace) -> String {

@@ -8,7 +8,9 @@
 //! - Settling locks the row of `subscription_queues` first, and asks what is due next in a later statement. Publishing inserts
 //!   first, and locks then. So that whoever comes second sees what the first one did, and no wake-up is lost.
 
+pub(crate) mod history;
 mod mysql;
+pub(crate) mod of_message;
 pub(crate) mod overview;
 mod postgres;
 
@@ -18,6 +20,10 @@ use crate::lock::LockName;
 use std::fmt::Write;
 use std::time::Duration;
 use uuid::Uuid;
+
+/// The type of what is sent to see that it comes. It is told to the one subscription that stands in the place of the attempt, and
+/// is about no copy.
+pub(crate) const TEST: &str = "subscription.test";
 
 /// How many events are published in one transaction.
 pub(crate) const PUBLISHED_AT_ONCE: usize = 500;
@@ -216,9 +222,6 @@ pub trait Notifications: Tables {
     /// # Errors
     /// Where they cannot be read.
     fn due(&mut self, leased: &Leased, except: &[i64], most: usize) -> Result<Vec<Due>, DatabaseError> {
-        let dialect = self.dialect();
-        let hex = |column| dialect.hex(column);
-        let micros = |column| dialect.microseconds(column);
         let mut except = except.iter().fold(String::new(), |mut list, position| {
             let _ = write!(list, "{}{position}", if list.is_empty() { "" } else { ", " });
             list
@@ -235,7 +238,7 @@ pub trait Notifications: Tables {
         let (columns, join) = if leased.full {
             let columns = format!(
                 ", m.sender, m.header_from, m.header_to, m.header_cc, m.subject, {}, {}, m.size",
-                micros("m.sent_at"),
+                self.dialect().microseconds("m.sent_at"),
                 text_of_json(self, "m.headers")
             );
             (columns, "LEFT JOIN messages m ON m.identity = e.identity")
@@ -243,16 +246,10 @@ pub trait Notifications: Tables {
             (String::new(), "")
         };
         let select = format!(
-            "SELECT n.event, n.tries, {}, e.type, {}, {}, e.message_id, e.role, e.recipient, e.imap_user, e.mailbox, e.manner, \
-             {}, e.queue_id, e.host, {}, {}, CASE WHEN n.due_at <= {now} THEN 1 ELSE 0 END{columns} \
+            "SELECT n.event, n.tries, {}, CASE WHEN n.due_at <= {now} THEN 1 ELSE 0 END{columns} \
              FROM notifications n JOIN events e ON e.position = n.event {join} \
              WHERE n.subscription = ? AND {due} {except} ORDER BY {order} LIMIT {most}",
-            dialect.uuid("e.event"),
-            hex("e.copy_key"),
-            hex("e.identity"),
-            dialect.uuid("e.attempt"),
-            text_of_json(self, "e.diff"),
-            micros("e.created_at"),
+            event_columns(self),
         );
         let rows = self.select("reading what is due", &select, &[Value::Uuid(leased.subscription)])?;
         // In order, whatever comes after one that has to wait waits, too.
@@ -344,6 +341,20 @@ fn leased_of(row: &Row) -> Result<Leased, DatabaseError> {
     })
 }
 
+/// What is read of an event `e`, from the third column of [`due_of`] on.
+fn event_columns<T: Tables + ?Sized>(database: &T) -> String {
+    let dialect = database.dialect();
+    format!(
+        "{}, e.type, {}, {}, e.message_id, e.role, e.recipient, e.imap_user, e.mailbox, e.manner, {}, e.queue_id, e.host, {}, {}",
+        dialect.uuid("e.event"),
+        dialect.hex("e.copy_key"),
+        dialect.hex("e.identity"),
+        dialect.uuid("e.attempt"),
+        text_of_json(database, "e.diff"),
+        dialect.microseconds("e.created_at"),
+    )
+}
+
 fn due_of(row: &Row, full: bool) -> Result<Due, DatabaseError> {
     let attempt = row.text(12).map(|_| uuid(row, 12)).transpose()?;
     let message = if full && row.text(18).is_some() {
@@ -382,13 +393,30 @@ fn due_of(row: &Row, full: bool) -> Result<Due, DatabaseError> {
     })
 }
 
-/// Who wants which event: five joins, each by the index on `(resource, resource_id)`. `e` is the event, `s` the subscription.
-/// `domain`, `mailbox` and `message` are the event's, as expressions; `wanted` is about the types.
-fn matches(domain: &str, mailbox: &str, message: &str, wanted: &str, of: &str, now: &str) -> String {
+/// Who wants which of these events `e`: five joins, each by the index on `(resource, resource_id)`, and those that are tested. `s` is
+/// the subscription.
+fn matches(dialect: Dialect, of: &str) -> String {
+    let (domain, mailbox, message, wanted, now) = match dialect {
+        Dialect::Postgresql => (
+            "lower(split_part(e.recipient, '@', 2))",
+            "e.imap_user || '/' || e.mailbox",
+            "encode(e.identity, 'hex')",
+            "(s.types = '{}' OR e.type = ANY (s.types))",
+            "now()",
+        ),
+        _ => (
+            "LOWER(SUBSTRING_INDEX(e.recipient, '@', -1))",
+            "CONCAT(e.imap_user, '/', e.mailbox)",
+            "LOWER(HEX(e.identity))",
+            "(JSON_LENGTH(s.types) = 0 OR JSON_CONTAINS(s.types, JSON_QUOTE(CONVERT(e.type USING utf8mb4))))",
+            "UTC_TIMESTAMP(6)",
+        ),
+    };
     let arm = |resource: &str, id: &str| {
         format!(
             "SELECT s.id, e.position, {now} FROM events e JOIN subscriptions s ON s.resource = '{resource}' \
-             AND s.resource_id = {id} WHERE {of} AND {wanted} AND (s.expires_at IS NULL OR s.expires_at > {now})"
+             AND s.resource_id = {id} WHERE {of} AND e.type <> '{TEST}' AND {wanted} \
+             AND (s.expires_at IS NULL OR s.expires_at > {now})"
         )
     };
     [
@@ -397,6 +425,10 @@ fn matches(domain: &str, mailbox: &str, message: &str, wanted: &str, of: &str, n
         arm("address", "lower(e.recipient)"),
         arm("mailbox", mailbox),
         arm("message", message),
+        format!(
+            "SELECT s.id, e.position, {now} FROM events e JOIN subscriptions s ON s.id = e.attempt \
+             WHERE {of} AND e.type = '{TEST}'"
+        ),
     ]
     .join(" UNION ALL ")
 }

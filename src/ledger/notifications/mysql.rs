@@ -91,14 +91,7 @@ impl MysqlDatabase {
         let now = "UTC_TIMESTAMP(6)";
         let mut statements = Vec::new();
         if !rows.is_empty() {
-            let matching = matches(
-                "LOWER(SUBSTRING_INDEX(e.recipient, '@', -1))",
-                "CONCAT(e.imap_user, '/', e.mailbox)",
-                "LOWER(HEX(e.identity))",
-                "(JSON_LENGTH(s.types) = 0 OR JSON_CONTAINS(s.types, JSON_QUOTE(CONVERT(e.type USING utf8mb4))))",
-                &format!("e.event IN ({events})"),
-                now,
-            );
+            let matching = matches(self.dialect(), &format!("e.event IN ({events})"));
             statements.push(format!(
                 "INSERT INTO events ({COPIED}, published_at) SELECT {COPIED}, {now} FROM outbox WHERE position IN ({positions}) \
                  ORDER BY position"

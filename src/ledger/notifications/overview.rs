@@ -1,7 +1,7 @@
 //! How far behind subscribers are, for people; and what was given up is told once more.
 
 use super::{now, seconds, uuid};
-use crate::database::{DatabaseError, Dialect, Row, Value};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Value};
 use crate::ledger::{Database, columns};
 use serde::Serialize;
 use uuid::Uuid;
@@ -13,6 +13,62 @@ pub(crate) struct Overview {
     pub unpublished: u64,
     pub oldest_unpublished_s: Option<f64>,
     pub subscriptions: Vec<Behind>,
+}
+
+/// The same in figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Figures {
+    /// Events that nobody has published yet, and since when the oldest waits.
+    pub(crate) unpublished: u64,
+    pub(crate) oldest_unpublished_s: f64,
+    /// Notifications that are to be told, and those that were given up.
+    pub(crate) pending: u64,
+    pub(crate) given_up: u64,
+    /// By how much the subscription that is due for longest is late, of those whose receivers do not rest.
+    pub(crate) late_s: f64,
+    /// Receivers that rest, since they did not answer.
+    pub(crate) resting: u64,
+    pub(crate) disabled: u64,
+}
+
+/// Reads them. `None` where there are no subscribers, as on an embedded site; where the tables are not there yet; and where our role
+/// may not see them, as that of deliveries.
+///
+/// # Errors
+/// Where they cannot be read.
+pub(crate) fn figures(database: &mut dyn Database) -> Result<Option<Figures>, DatabaseError> {
+    let (dialect, now) = (database.dialect(), now(database));
+    if dialect == Dialect::Sqlite {
+        return Ok(None);
+    }
+    let sql = format!(
+        "SELECT (SELECT count(*) FROM outbox), (SELECT {} FROM outbox), \
+         (SELECT count(*) FROM notifications WHERE due_at IS NOT NULL), \
+         (SELECT count(*) FROM notifications WHERE due_at IS NULL), \
+         (SELECT {} FROM subscription_queues WHERE due_at <= {now}), \
+         (SELECT count(*) FROM subscription_queues WHERE open_until > {now}), \
+         (SELECT count(*) FROM subscriptions WHERE state = 'disabled')",
+        between(dialect, "min(created_at)", now),
+        between(dialect, "min(due_at)", now),
+    );
+    let rows = match database.select("reading how far behind subscribers are", &sql, &[]) {
+        Ok(rows) => rows,
+        Err(error) if matches!(error.failure, DatabaseFailure::AccessDenied | DatabaseFailure::Schema) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let Some(row) = rows.first() else { return Ok(None) };
+    let span = |at| Ok::<_, DatabaseError>(seconds(row, at)?.map_or(0.0, |span| span.as_secs_f64()));
+    Ok(Some(Figures {
+        unpublished: columns::number(row, 0)?,
+        oldest_unpublished_s: span(1)?,
+        pending: columns::number(row, 2)?,
+        given_up: columns::number(row, 3)?,
+        late_s: span(4)?,
+        resting: columns::number(row, 5)?,
+        disabled: columns::number(row, 6)?,
+    }))
 }
 
 /// How far behind a subscriber is.

@@ -75,14 +75,7 @@ impl PostgresDatabase {
             let positions = positions.join(", ");
             let events =
                 rows.iter().map(|row| super::uuid(row, 1).map(literal::uuid)).collect::<Result<Vec<_>, _>>()?;
-            let matching = matches(
-                "lower(split_part(e.recipient, '@', 2))",
-                "e.imap_user || '/' || e.mailbox",
-                "encode(e.identity, 'hex')",
-                "(s.types = '{}' OR e.type = ANY (s.types))",
-                &format!("e.event IN ({})", events.join(", ")),
-                "now()",
-            );
+            let matching = matches(self.dialect(), &format!("e.event IN ({})", events.join(", ")));
             statements.push(format!(
                 "INSERT INTO events ({COPIED}, published_at) SELECT {COPIED}, now() FROM outbox WHERE position IN ({positions}) \
                  ORDER BY position"

@@ -1,8 +1,10 @@
 //! `check`: the database server's settings, the tables and their rows.
 
+use crate::base::timestamp;
 use crate::config::Durability;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::check::{bad, good, rows, warning};
+use crate::ledger::notifications::overview;
 use crate::ledger::{Database, Finding, statistics, time_span};
 use crate::schema::{self, MigrationState};
 use crate::site::Site;
@@ -13,6 +15,9 @@ const TOLD: usize = 10;
 
 /// For how long a Sent copy may be owed before it is worth a warning.
 const LONG_OWED: Duration = Duration::from_hours(1);
+
+/// How long an event may wait to be published before that is worth one.
+const LONG_UNPUBLISHED: Duration = Duration::from_mins(5);
 
 type Found = Result<Vec<Finding>, DatabaseError>;
 
@@ -36,6 +41,7 @@ pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<
         add("tables", with_one_mailbox(database));
     }
     add("tables", long_owed(database));
+    add("notifications", unpublished(database));
     true
 }
 
@@ -101,6 +107,22 @@ fn long_owed(database: &mut dyn Database) -> Found {
         0 => Vec::new(),
         count => vec![warning("Sent copies", format!("{count} are owed for longer than an hour"), mend)],
     })
+}
+
+/// Somebody is subscribed, and nobody tells him anything.
+fn unpublished(database: &mut dyn Database) -> Found {
+    let Some(now) = overview::figures(database)? else { return Ok(Vec::new()) };
+    let oldest = Duration::try_from_secs_f64(now.oldest_unpublished_s).unwrap_or_default();
+    if oldest < LONG_UNPUBLISHED {
+        return Ok(Vec::new());
+    }
+    let found = format!(
+        "{} events wait to be published, the oldest for {}: somebody is subscribed, and no notifier runs",
+        now.unpublished,
+        timestamp::span(oldest)
+    );
+    let mend = "start maildropd on some host, with notifications.secret_key_file; its log says what is in the way";
+    Ok(vec![warning("notifications", found, mend)])
 }
 
 /// What mends a failure at the database.

@@ -4,6 +4,7 @@ mod histogram;
 
 use crate::base::timestamp;
 use crate::database::DatabaseError;
+use crate::ledger::notifications::overview::{self, Figures};
 use crate::ledger::stage_times::{self, STAGES};
 use crate::ledger::{AttemptResult, Database, statistics, time_span};
 use crate::message::Role;
@@ -38,6 +39,8 @@ pub(crate) struct Statistics {
     /// Whenever that began.
     pub(crate) copies_owed_now: u64,
     pub(crate) messages: Messages,
+    /// How far behind subscribers are now; `None` where there are none, or where this role may not see it.
+    pub(crate) notifications: Option<Figures>,
     pub(crate) lock: Contention,
     /// In their order; `total` at the end.
     pub(crate) stages: Vec<Stage>,
@@ -142,6 +145,7 @@ pub(crate) fn count(database: &mut dyn Database, since: Since) -> Result<Statist
         copies,
         copies_owed_now,
         messages: Messages { recorded, bytes },
+        notifications: overview::figures(database)?,
         lock: Contention { busy, busy_share: share(busy) },
         stages: STAGES.into_iter().chain([TOTAL]).filter_map(stage).collect(),
     })

@@ -79,7 +79,7 @@ fn a_skipped_migration_is_refused(server: &str) {
     let test = TestDatabase::migrated(server);
     test.admin().batch_execute("DELETE FROM maildrop_migrations WHERE number = 1").unwrap();
     let error = migrate(&mut test.connect_as_owner()).unwrap_err();
-    assert!(matches!(error, MigrateError::Skipped { number: 1, newest: 13, .. }), "{error}");
+    assert!(matches!(error, MigrateError::Skipped { number: 1, newest: 12.., .. }), "{error}");
 }
 
 fn a_newer_schema_is_left_alone(server: &str) {

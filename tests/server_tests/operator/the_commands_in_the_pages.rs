@@ -122,8 +122,8 @@ impl Desk {
         let folder = self.scene.folder.path().display();
         format!(
             "case \" $* \" in *' --config '* | *' --embedded '*) exec {program} \"$@\" ;; esac\n\
-             case $1 in prune | lock | replay | audit | notify | subscription | web) config={folder}/operator.toml ;; *) config={folder}/config.toml ;; esac\n\
-             case $1 in lock | notify | subscription | web) subcommand=\"$1 $2\" && shift 2 ;; *) subcommand=$1 && shift ;; esac\n\
+             case $1 in prune | lock | replay | audit | notify | subscription | token | web) config={folder}/operator.toml ;; *) config={folder}/config.toml ;; esac\n\
+             case $1 in lock | notify | subscription | token | web) subcommand=\"$1 $2\" && shift 2 ;; *) subcommand=$1 && shift ;; esac\n\
              exec {program} $subcommand --config \"$config\" \"$@\"\n",
             program = env!("CARGO_BIN_EXE_maildrop_command")
         )

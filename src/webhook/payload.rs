@@ -2,7 +2,7 @@
 //! fields have one order.
 
 use crate::base::timestamp::exact;
-use crate::ledger::notifications::{Due, MessageDetail};
+use crate::ledger::notifications::{Due, MessageDetail, TEST};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -52,6 +52,8 @@ struct Message<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     queue_id: Option<&'a str>,
     host: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     detail: Option<Detail<'a>>,
 }
@@ -70,12 +72,15 @@ struct Detail<'a> {
 }
 
 /// The id of an event, and of each notification of it: the header `webhook-id`.
-pub(super) fn id(event: Uuid) -> String {
+pub(crate) fn id(event: Uuid) -> String {
     format!("evt_{}", event.simple())
 }
 
-/// The body of a notification.
-pub(super) fn render(due: &Due) -> String {
+/// The body of a notification. `api` is where the message can be read.
+pub(crate) fn render(due: &Due, api: Option<&str>) -> String {
+    if due.event_type == TEST {
+        return test(due);
+    }
     let diff = serde_json::from_str(&due.diff).unwrap_or(Value::Object(Map::new()));
     let fields = diff.as_object().into_iter().flatten();
     let now = fields.filter_map(|(field, change)| Some((field.clone(), change.get("+++")?.clone()))).collect();
@@ -104,6 +109,7 @@ pub(super) fn render(due: &Due) -> String {
                 message_id: &due.message_id,
                 queue_id: due.queue_id.as_deref(),
                 host: &due.host,
+                url: api.map(|api| format!("{api}/messages/{}", due.identity)),
                 detail: due.message.as_ref().filter(|_| is_recorded(&due.event_type)).map(detail),
             },
             attempt: due.attempt.map(|attempt| attempt.to_string()),
@@ -111,6 +117,22 @@ pub(super) fn render(due: &Due) -> String {
     };
     // Only a map with keys that are no text could not be written.
     serde_json::to_string(&payload).unwrap_or_default()
+}
+
+/// What somebody has sent himself, to see that it comes.
+fn test(due: &Due) -> String {
+    let (moment, subscription) = (exact(due.created_at), due.attempt.unwrap_or_default().to_string());
+    serde_json::json!({
+        "id": id(due.event),
+        "type": TEST,
+        "timestamp": moment,
+        "created": moment,
+        "resource": "subscription",
+        "resource_id": subscription,
+        "diff": {},
+        "data": { "subscription": subscription },
+    })
+    .to_string()
 }
 
 /// Whether the message was in the ledger when this came about: what was put off or refused may be recorded between two tries, and the
@@ -146,7 +168,7 @@ fn detail(message: &MessageDetail) -> Detail<'_> {
 }
 
 /// The question that a new callback is asked: it answers with the same challenge.
-pub(super) fn question(id: &str, now: i64, subscription: Uuid, challenge: &str) -> String {
+pub(crate) fn question(id: &str, now: i64, subscription: Uuid, challenge: &str) -> String {
     serde_json::json!({
         "id": id,
         "type": "subscription.verify",
@@ -157,7 +179,7 @@ pub(super) fn question(id: &str, now: i64, subscription: Uuid, challenge: &str) 
 }
 
 /// Whether the answer to a question has the challenge: `{"challenge": "…"}`.
-pub(super) fn has_challenge(answer: &[u8], challenge: &str) -> bool {
+pub(crate) fn has_challenge(answer: &[u8], challenge: &str) -> bool {
     let answer: Option<Value> = serde_json::from_slice(answer).ok();
     answer.is_some_and(|answer| answer.get("challenge").and_then(Value::as_str) == Some(challenge))
 }
@@ -192,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_thin_notification_says_what_changed_and_of_which_copy() {
-        let body: Value = serde_json::from_str(&render(&due())).unwrap();
+        let body: Value = serde_json::from_str(&render(&due(), None)).unwrap();
         assert_eq!(
             body,
             serde_json::json!({
@@ -219,11 +241,27 @@ mod tests {
     }
 
     #[test]
+    fn it_says_where_the_message_can_be_read_if_anybody_knows() {
+        let body: Value = serde_json::from_str(&render(&due(), Some("https://m.example/api/v1"))).unwrap();
+        let url = format!("https://m.example/api/v1/messages/{}", "9f2c".repeat(16));
+        assert_eq!(body["data"]["message"]["url"], url);
+    }
+
+    #[test]
+    fn a_test_is_about_its_subscription_and_no_copy() {
+        let id = Uuid::from_u128(7);
+        let test = Due { event_type: TEST.into(), attempt: Some(id), ..due() };
+        let body: Value = serde_json::from_str(&render(&test, Some("https://m.example/api/v1"))).unwrap();
+        assert_eq!((&body["type"], &body["resource"]), (&TEST.into(), &"subscription".into()));
+        assert_eq!(body["data"], serde_json::json!({ "subscription": id.to_string() }));
+    }
+
+    #[test]
     fn each_try_has_the_same_bytes_whatever_order_a_database_gives_json_in() {
         let mut other = due();
         other.diff = r#"{"state":{"---":null,"+++":"delivered"},"uid":{"+++":4711,"---":null}}"#.into();
         other.tries = 3;
-        assert_eq!(render(&other), render(&due()));
+        assert_eq!(render(&other, None), render(&due(), None));
     }
 
     #[test]
@@ -240,14 +278,14 @@ mod tests {
             headers: serde_json::to_string(&headers).unwrap(),
             size: 4096,
         });
-        let body: Value = serde_json::from_str(&render(&full)).unwrap();
+        let body: Value = serde_json::from_str(&render(&full, None)).unwrap();
         let message = &body["data"]["message"];
         assert_eq!((&message["subject"], &message["size"]), (&"Grüße\n\"".into(), &4096.into()));
         assert_eq!((message["headers"].as_array().unwrap().len(), &message["headers_truncated"]), (16, &true.into()));
         // Whether the message is recorded by now makes no difference to what was put off.
         full.event_type = "message.deferred".into();
         let thin = Due { message: None, ..full.clone() };
-        assert_eq!(render(&full), render(&thin));
+        assert_eq!(render(&full, None), render(&thin, None));
     }
 
     #[test]

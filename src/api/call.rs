@@ -1,0 +1,284 @@
+//! A request as the operations see it, and what they answer.
+
+use super::Api;
+use super::problem::{Failure, Problem, Wrong};
+use crate::base::timestamp;
+use crate::ledger::Database;
+use crate::operations::subscriptions::{self, Subscription};
+use crate::operations::tokens::{self, ApiToken};
+use axum::body::Bytes;
+use axum::http::header::{CONTENT_TYPE, LINK, LOCATION};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use url::form_urlencoded;
+use uuid::Uuid;
+
+/// Who asks, for what, and what he says.
+pub(super) struct Call {
+    pub(super) api: Arc<Api>,
+    pub(super) token: ApiToken,
+    /// What `{id}` is in the path.
+    pub(super) id: String,
+    pub(super) query: Query,
+    pub(super) body: Bytes,
+}
+
+impl Call {
+    /// Whose the token's subscriptions are.
+    pub(super) fn owner(&self) -> String {
+        tokens::owner(&self.token.name)
+    }
+
+    /// Whether the token may see it.
+    pub(super) fn sees(&self, one: &Subscription) -> bool {
+        one.owner == self.owner() && self.token.bounds.hold_resource(&one.resource, &one.resource_id)
+    }
+
+    /// The subscription that the path names.
+    pub(super) fn subscription(&self, database: &mut dyn Database) -> Result<Subscription, Failure> {
+        let id = Uuid::try_parse(&self.id).map_err(|_| Problem::not_found())?;
+        let found = subscriptions::read(database, Some(id))?.into_iter().next();
+        Ok(found.filter(|one| self.sees(one)).ok_or_else(Problem::not_found)?)
+    }
+
+    /// The fields of the body.
+    pub(super) fn fields(&self) -> Result<Fields, Problem> {
+        match serde_json::from_slice(&self.body) {
+            Ok(Value::Object(object)) => Ok(Fields { object, wrong: Vec::new() }),
+            Ok(_) => Err(Problem::unreadable_body("a JSON object is wanted")),
+            Err(error) => Err(Problem::unreadable_body(format!("it is no JSON: {error}"))),
+        }
+    }
+}
+
+/// Text that a database takes, and that is no trick on whoever reads it.
+fn is_plain(text: &str) -> bool {
+    !text.chars().any(char::is_control)
+}
+
+/// What stands behind the question mark.
+#[derive(Debug, Default)]
+pub(super) struct Query(Vec<(String, String)>);
+
+impl Query {
+    pub(super) fn parse(text: &str) -> Result<Self, Problem> {
+        let pairs = form_urlencoded::parse(text.as_bytes()).into_owned().collect::<Vec<_>>();
+        match pairs.iter().find(|(name, value)| !is_plain(name) || !is_plain(value)) {
+            Some((name, _)) => Err(Problem::wrong_parameter(name, "it has a control character in it")),
+            None => Ok(Self(pairs)),
+        }
+    }
+
+    /// Refuses what is none of these: what is mistyped would be passed over otherwise.
+    pub(super) fn only(&self, known: &[&str]) -> Result<(), Problem> {
+        match self.0.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+            Some((name, _)) => Err(Problem::wrong_parameter(name, format!("known here: {}", known.join(", ")))),
+            None => Ok(()),
+        }
+    }
+
+    /// Each value of a parameter.
+    pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The value of a parameter that is given once at most.
+    pub(super) fn one(&self, name: &str) -> Result<Option<&str>, Problem> {
+        let mut all = self.all(name);
+        match (all.next(), all.next()) {
+            (_, Some(_)) => Err(Problem::wrong_parameter(name, "it is given twice")),
+            (value, None) => Ok(value),
+        }
+    }
+
+    /// One of these words.
+    pub(super) fn word<const N: usize>(
+        &self,
+        name: &str,
+        words: [&'static str; N],
+    ) -> Result<Option<&'static str>, Problem> {
+        let Some(value) = self.one(name)? else { return Ok(None) };
+        let word = words.into_iter().find(|word| *word == value);
+        word.map(Some).ok_or_else(|| Problem::wrong_parameter(name, format!("known: {}", words.join(", "))))
+    }
+
+    /// How many things are wanted at once.
+    pub(super) fn limit(&self) -> Result<usize, Problem> {
+        let Some(text) = self.one("limit")? else { return Ok(50) };
+        let number = text.parse().ok().filter(|number| (1..=100).contains(number));
+        number.ok_or_else(|| Problem::wrong_parameter("limit", "a number from 1 to 100 is wanted"))
+    }
+
+    /// Where the page before has ended.
+    pub(super) fn cursor<T>(&self, read: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Problem> {
+        let Some(text) = self.one("cursor")? else { return Ok(None) };
+        // The number is that of its form: what another release has given out is told apart.
+        let cursor = text.strip_prefix("1.").and_then(read);
+        cursor.map(Some).ok_or_else(|| Problem::wrong_parameter("cursor", "it is none that was given out here"))
+    }
+
+    /// The same question about what comes next.
+    fn with(&self, name: &str, value: &str) -> String {
+        let others = self.0.iter().filter(|(known, _)| known != name);
+        form_urlencoded::Serializer::for_suffix(String::from("?"), 1)
+            .extend_pairs(others)
+            .append_pair(name, value)
+            .finish()
+    }
+}
+
+/// The fields of a body, each taken out of it once. What is wrong with any of them is told together.
+pub(super) struct Fields {
+    object: Map<String, Value>,
+    wrong: Vec<Wrong>,
+}
+
+impl Fields {
+    /// A field. JSON's null stands for the default, if there is one (RFC 7396).
+    fn take<T>(&mut self, name: &str, default: Option<T>, read: impl FnOnce(Value) -> Result<T, String>) -> Option<T> {
+        let read = match (self.object.remove(name)?, default) {
+            (Value::Null, Some(default)) => return Some(default),
+            (value, _) => read(value),
+        };
+        read.map_err(|detail| self.is_wrong(name, detail)).ok()
+    }
+
+    pub(super) fn is_wrong(&mut self, name: &str, detail: impl Into<String>) {
+        let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
+        self.wrong.push(Wrong { detail: detail.into(), pointer: Some(pointer), parameter: None });
+    }
+
+    pub(super) fn text(&mut self, name: &str, default: Option<&str>, longest: usize) -> Option<String> {
+        self.take(name, default.map(ToOwned::to_owned), |value| match value {
+            Value::String(text) if text.chars().count() > longest => {
+                Err(format!("it is longer than {longest} characters"))
+            }
+            Value::String(text) if !is_plain(&text) => Err("it has a control character in it".into()),
+            Value::String(text) => Ok(text),
+            _ => Err("text is wanted".into()),
+        })
+    }
+
+    pub(super) fn word<const N: usize>(
+        &mut self,
+        name: &str,
+        default: Option<&'static str>,
+        words: [&'static str; N],
+    ) -> Option<&'static str> {
+        self.take(name, default, |value| {
+            let word = words.into_iter().find(|word| value.as_str() == Some(word));
+            word.ok_or_else(|| format!("one of these is wanted: {}", words.join(", ")))
+        })
+    }
+
+    pub(super) fn flag(&mut self, name: &str) -> Option<bool> {
+        self.take(name, Some(false), |value| value.as_bool().ok_or_else(|| "true or false is wanted".into()))
+    }
+
+    pub(super) fn number(&mut self, name: &str, default: u8, among: RangeInclusive<u8>) -> Option<u8> {
+        self.take(name, Some(default), |value| {
+            let number = value.as_u64().and_then(|number| u8::try_from(number).ok());
+            let wanted = || format!("a number from {} to {} is wanted", among.start(), among.end());
+            number.filter(|number| among.contains(number)).ok_or_else(wanted)
+        })
+    }
+
+    /// Types of events; none: all.
+    pub(super) fn types(&mut self, name: &str) -> Option<Vec<&'static str>> {
+        self.take(name, Some(Vec::new()), |value| {
+            let known = || format!("a list of these is wanted: {}", subscriptions::TYPES.join(", "));
+            let Value::Array(named) = value else { return Err(known()) };
+            let named = named.into_iter().map(|name| match name {
+                Value::String(name) if subscriptions::TYPES.contains(&name.as_str()) => Ok(name),
+                _ => Err(known()),
+            });
+            Ok(subscriptions::types(&named.collect::<Result<Vec<_>, _>>()?))
+        })
+    }
+
+    /// A moment (RFC 3339), in microseconds since 1970; `Some(None)` where there is to be none.
+    pub(super) fn moment(&mut self, name: &str) -> Option<Option<i64>> {
+        self.take(name, Some(None), |value| {
+            let moment = value.as_str().and_then(timestamp::read_exact);
+            // What databases and their clocks can compare with.
+            let moment = moment.filter(|moment| (0..253_402_300_800_000_000).contains(moment));
+            moment.map(Some).ok_or_else(|| "a moment is wanted, such as 2026-11-20T03:00:00Z".into())
+        })
+    }
+
+    pub(super) fn is_missing(&mut self, name: &str) {
+        // What is there and wrong was told.
+        let pointer = format!("/{name}");
+        if !self.wrong.iter().any(|wrong| wrong.pointer.as_deref() == Some(&pointer)) {
+            self.is_wrong(name, "it is missing");
+        }
+    }
+
+    /// Nothing is wrong, and nothing is left.
+    pub(super) fn end(mut self) -> Result<(), Problem> {
+        let left: Vec<String> = self.object.keys().cloned().collect();
+        for name in left {
+            self.is_wrong(&name, "there is no such field");
+        }
+        if self.wrong.is_empty() { Ok(()) } else { Err(Problem::wrong_fields(self.wrong)) }
+    }
+}
+
+/// An answer.
+#[derive(Debug)]
+pub(super) struct Reply {
+    status: StatusCode,
+    body: Option<Value>,
+    link: Option<String>,
+    location: Option<String>,
+}
+
+impl Reply {
+    pub(super) fn new(status: StatusCode, body: Value) -> Self {
+        Self { status, body: Some(body), link: None, location: None }
+    }
+
+    pub(super) fn ok(body: Value) -> Self {
+        Self::new(StatusCode::OK, body)
+    }
+
+    pub(super) fn accepted(body: Value) -> Self {
+        Self::new(StatusCode::ACCEPTED, body)
+    }
+
+    pub(super) fn nothing() -> Self {
+        Self { status: StatusCode::NO_CONTENT, body: None, link: None, location: None }
+    }
+
+    /// It is there now, at this path.
+    pub(super) fn created(body: Value, path: String) -> Self {
+        Self { location: Some(path), ..Self::new(StatusCode::CREATED, body) }
+    }
+
+    /// A page, and where the next one begins, by this parameter (RFC 8288).
+    pub(super) fn page(items: Vec<Value>, next: Value, query: &Query, parameter: &str, goes_on: bool) -> Self {
+        let at = next.as_str().map_or_else(|| next.to_string(), ToOwned::to_owned);
+        let link = goes_on.then(|| format!("<{}>; rel=\"next\"", query.with(parameter, &at)));
+        Self { link, ..Self::ok(serde_json::json!({ "items": items, "next": next })) }
+    }
+}
+
+impl IntoResponse for Reply {
+    fn into_response(self) -> Response {
+        let Self { status, body, link, location } = self;
+        let mut response = match body {
+            Some(body) => (status, body.to_string()).into_response(),
+            None => status.into_response(),
+        };
+        let json = (response.status() != StatusCode::NO_CONTENT).then_some("application/json".to_owned());
+        for (name, value) in [(CONTENT_TYPE, json), (LINK, link), (LOCATION, location)] {
+            if let Some(value) = value.and_then(|value| HeaderValue::try_from(value).ok()) {
+                response.headers_mut().insert(name, value);
+            }
+        }
+        response
+    }
+}

@@ -1,0 +1,151 @@
+//! Messages: what the ledger knows of one, and mail in by HTTP.
+
+use super::call::{Call, Reply};
+use super::problem::{Failure, Problem, Wrong};
+use super::{BODY_OF_A_MESSAGE, ask, read};
+use crate::base::{hex, timestamp};
+use crate::delivery::Deferral;
+use crate::intake::{self, NotKnown, NotTaken};
+use crate::ledger::Database;
+use crate::message::{Address, EnvelopeSender};
+use crate::operations::notifications;
+use crate::operations::tokens::Scope;
+use crate::queue::{NewMail, Recipient};
+use axum::body::Body;
+use axum::http::HeaderMap;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+    call.query.only(&[])?;
+    let identity = hex::decode(&call.id).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    let identity = identity.ok_or_else(Problem::not_found)?;
+    let found = notifications::message(database, &identity)?.ok_or_else(Problem::not_found)?;
+    let sees = |copy: &&crate::ledger::trace::TracedCopy| {
+        call.token.bounds.hold_copy(&copy.recipient, &copy.user, &copy.mailbox)
+    };
+    let copies: Vec<Value> = found
+        .copies
+        .iter()
+        .filter(sees)
+        .map(|copy| {
+            json!({
+                "copy": hex::encode(&copy.key),
+                "role": copy.role.as_str(),
+                "address": copy.recipient,
+                "user": copy.user,
+                "mailbox": copy.mailbox,
+                "state": if copy.delivered { "delivered" } else { "owed" },
+                "uid_validity": copy.uid_validity,
+                "uid": copy.uid,
+                "reason": copy.reason,
+                "delivered": copy.delivered_at.map(timestamp::exact),
+            })
+        })
+        .collect();
+    if copies.is_empty() && !call.token.bounds.is_everything() {
+        return Err(Problem::not_found().into());
+    }
+    let detail = &found.detail;
+    Ok(Reply::ok(json!({
+        "id": call.id.to_ascii_lowercase(),
+        "message_id": found.message_id,
+        "sender": detail.sender,
+        "from": detail.from,
+        "to": detail.to,
+        "cc": detail.cc,
+        "subject": detail.subject,
+        "date": detail.date.map(timestamp::exact),
+        "size": detail.size,
+        "headers": serde_json::from_str(&detail.headers).unwrap_or(Value::Null),
+        "recorded": timestamp::exact(found.recorded_at),
+        "copies": copies,
+    })))
+}
+
+/// Takes a message in, into the file queue of the service. Once this has answered, it is on the disk.
+pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Result<Reply, Problem> {
+    call.query.only(&["author", "recipient", "sender"])?;
+    let (api, settings) = (Arc::clone(&call.api), &call.api.settings);
+    let as_author = call.query.word("author", ["true", "false"])? == Some("true");
+    if as_author && !Scope::Sent.is_of(&call.token) {
+        return Err(Problem::out_of_scope(Scope::Sent.as_str()));
+    }
+    if as_author && !settings.inject_as_author {
+        return Err(Problem::not_set_up("author=true needs serve.inject_as_author = true in the configuration"));
+    }
+    let sender = call.query.one("sender")?.unwrap_or_default();
+    let sender = EnvelopeSender::parse(sender)
+        .map_err(|error| Problem::wrong_parameter("sender", error.to_string()))?
+        .to_string();
+    let recipients = recipients(&call)?;
+    // Before its body is read: who is unknown, and what is too large, costs nothing.
+    let (known, door) = (recipients.clone(), Arc::clone(&api));
+    let known = ask(&api.threads, move |database| match intake::at_the_door(&door.settings.site, &known, database) {
+        Ok(known) => Ok(known),
+        Err(Deferral::Database(error)) => Err(error.into()),
+        Err(other) => Err(Problem::not_known_now(vec![wrong(other.to_string())]).into()),
+    });
+    if let Err(NotKnown { problems, for_good }) = known.await? {
+        let errors = problems.iter().map(|(to, refusal)| wrong(format!("{to}: {refusal}"))).collect();
+        return Err(if for_good { Problem::unknown_recipients(errors) } else { Problem::not_known_now(errors) });
+    }
+    let largest = usize::try_from(settings.largest_message).unwrap_or(usize::MAX);
+    let _place = api.messages.acquire().await.map_err(|_| Problem::unavailable())?;
+    let raw = read(headers, body, largest, BODY_OF_A_MESSAGE).await?;
+    let mail = NewMail {
+        sender,
+        recipients: recipients.iter().map(|to| Recipient { address: to.to_string(), original: None }).collect(),
+        injected_by: format!("API, by {}", call.token.name),
+        may_owe_sent: as_author,
+        vouches: as_author,
+    };
+    let size = raw.len();
+    let queued = Arc::clone(&api);
+    let written = tokio::task::spawn_blocking(move || {
+        let settings = &queued.settings;
+        let queue = intake::queue(&settings.queue)?;
+        intake::take_in(&settings.site, &queue, mail, &raw, settings.largest_message)
+    });
+    match written.await {
+        Ok(Ok(id)) => {
+            tracing::info!(id, size, by = call.token.name, "mail was taken in by the API");
+            Ok(Reply::accepted(json!({ "id": id, "size": size })))
+        }
+        Ok(Err(NotTaken::TooLarge(_))) => Err(Problem::too_large(largest)),
+        Ok(Err(error @ (NotTaken::NoMessage(_) | NotTaken::AnotherAuthor))) => {
+            Err(Problem::no_message(error.to_string()))
+        }
+        Ok(Err(NotTaken::Queue(error))) => {
+            tracing::error!(%error, "mail could not be taken in by the API");
+            Err(if error.is_no_space() { Problem::no_space() } else { Problem::unavailable() })
+        }
+        Err(_) => Err(Problem::unavailable()),
+    }
+}
+
+fn wrong(detail: String) -> Wrong {
+    Wrong { detail, pointer: None, parameter: Some("recipient".into()) }
+}
+
+/// The recipients, each once, if the token is for all of them.
+fn recipients(call: &Call) -> Result<Vec<Address>, Problem> {
+    let mut recipients: Vec<Address> = Vec::new();
+    for text in call.query.all("recipient") {
+        let address =
+            Address::parse(text).map_err(|error| Problem::wrong_parameter("recipient", format!("{text}: {error}")))?;
+        let folded = address.folded();
+        if !call.token.bounds.hold_address(&folded.to_string()) {
+            return Err(Problem::out_of_bounds(format!("it may not bring mail for {address}")));
+        }
+        if !recipients.iter().any(|known| known.folded() == folded) {
+            recipients.push(address);
+        }
+    }
+    let most = call.api.settings.max_recipients;
+    match recipients.len() {
+        0 => Err(Problem::wrong_parameter("recipient", "it is missing")),
+        number if number > most => Err(Problem::wrong_parameter("recipient", format!("{most} are allowed"))),
+        _ => Ok(recipients),
+    }
+}

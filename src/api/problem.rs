@@ -1,0 +1,254 @@
+//! What went wrong, as RFC 9457 has it told: `application/problem+json`.
+
+use crate::database::DatabaseError;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use std::error::Error;
+use std::time::Duration;
+
+/// A problem. Its type names the case, for programs: what is said of it may change.
+#[derive(Debug)]
+pub(super) struct Problem(Box<Told>);
+
+#[derive(Debug)]
+struct Told {
+    status: StatusCode,
+    kind: &'static str,
+    title: &'static str,
+    detail: Option<String>,
+    errors: Vec<Wrong>,
+    retry_after: Option<Duration>,
+    authenticate: Option<String>,
+}
+
+/// One part of a request that is wrong.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Wrong {
+    pub(super) detail: String,
+    /// Where in the body: a JSON pointer (RFC 6901).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pointer: Option<String>,
+    /// Or which parameter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) parameter: Option<String>,
+}
+
+/// Why a question to the ledger has no answer.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Problem(Problem),
+    Database(DatabaseError),
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+impl From<DatabaseError> for Failure {
+    fn from(error: DatabaseError) -> Self {
+        Self::Database(error)
+    }
+}
+
+/// How long to wait before trying again, where nothing better is known.
+const A_MOMENT: Duration = Duration::from_secs(2);
+/// The same, where somebody has to do something first.
+const A_WHILE: Duration = Duration::from_secs(60);
+
+impl Problem {
+    fn new(status: StatusCode, kind: &'static str, title: &'static str) -> Self {
+        let (detail, errors, retry_after, authenticate) = (None, Vec::new(), None, None);
+        Self(Box::new(Told { status, kind, title, detail, errors, retry_after, authenticate }))
+    }
+
+    fn with(mut self, detail: impl Into<String>) -> Self {
+        self.0.detail = Some(detail.into());
+        self
+    }
+
+    fn of(mut self, errors: Vec<Wrong>) -> Self {
+        self.0.errors = errors;
+        self
+    }
+
+    fn after(mut self, wait: Duration) -> Self {
+        self.0.retry_after = Some(wait);
+        self
+    }
+
+    fn challenge(mut self, challenge: impl Into<String>) -> Self {
+        self.0.authenticate = Some(challenge.into());
+        self
+    }
+
+    pub(super) fn no_token() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "no-token", "A token is wanted")
+            .challenge("Bearer")
+            .with("send it as Authorization: Bearer mdt_…")
+    }
+
+    pub(super) fn wrong_token() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "wrong-token", "This token lets nobody in")
+            .challenge("Bearer error=\"invalid_token\"")
+            .with("it is mistyped, expired or revoked")
+    }
+
+    pub(super) fn out_of_scope(scope: &str) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "out-of-scope", "This token may not do that")
+            .challenge(format!("Bearer error=\"insufficient_scope\", scope=\"{scope}\""))
+            .with(format!("it has not the scope {scope}"))
+    }
+
+    pub(super) fn out_of_bounds(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "out-of-bounds", "This token is for other mail").with(detail)
+    }
+
+    pub(super) fn not_found() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not-found", "There is nothing here, or not for this token")
+    }
+
+    pub(super) fn another_method() -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "another-method", "This cannot be done here")
+    }
+
+    pub(super) fn another_media_type(wanted: &str) -> Self {
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "another-media-type",
+            "The body is of another type than is wanted",
+        )
+        .with(format!("Content-Type has to be {wanted}"))
+    }
+
+    pub(super) fn too_large(largest: usize) -> Self {
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", "The body is too large")
+            .with(format!("{largest} bytes are allowed"))
+    }
+
+    pub(super) fn too_slow() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "too-slow", "The body took too long to come").after(A_MOMENT)
+    }
+
+    pub(super) fn unreadable_body(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "unreadable-body", "The body cannot be read").with(detail)
+    }
+
+    pub(super) fn wrong_parameter(parameter: &str, detail: impl Into<String>) -> Self {
+        let wrong = Wrong { detail: detail.into(), pointer: None, parameter: Some(parameter.to_owned()) };
+        Self::new(StatusCode::BAD_REQUEST, "wrong-parameter", "A parameter is wrong").of(vec![wrong])
+    }
+
+    pub(super) fn wrong_fields(errors: Vec<Wrong>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong-fields", "Fields of the body are wrong").of(errors)
+    }
+
+    pub(super) fn no_message(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "no-message", "This message cannot be taken in").with(detail)
+    }
+
+    /// The database has committed that they are.
+    pub(super) fn unknown_recipients(errors: Vec<Wrong>) -> Self {
+        let problem = Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "unknown-recipient",
+            "Nobody has this address; nothing was accepted",
+        );
+        problem.of(errors)
+    }
+
+    /// It cannot be said who is known.
+    pub(super) fn not_known_now(errors: Vec<Wrong>) -> Self {
+        let problem = Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not-known-now",
+            "Who is known cannot be said at the moment; nothing was accepted",
+        );
+        problem.of(errors).after(A_WHILE)
+    }
+
+    pub(super) fn no_space() -> Self {
+        let problem = Self::new(StatusCode::INSUFFICIENT_STORAGE, "no-space", "The disk is full; nothing was accepted");
+        problem.after(A_WHILE)
+    }
+
+    pub(super) fn there_already() -> Self {
+        Self::new(StatusCode::CONFLICT, "there-already", "There is such a subscription already")
+    }
+
+    pub(super) fn another_state(state: &str) -> Self {
+        Self::new(StatusCode::CONFLICT, "another-state", "The subscription is not in the state for it")
+            .with(format!("it is {state}"))
+    }
+
+    pub(super) fn too_many_subscriptions(most: u64) -> Self {
+        Self::new(StatusCode::CONFLICT, "too-many-subscriptions", "There are too many subscriptions")
+            .with(format!("{most} are allowed"))
+    }
+
+    pub(super) fn too_many_requests(wait: Duration) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "too-many-requests", "That is too often").after(wait)
+    }
+
+    pub(super) fn unavailable() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", "This cannot be answered at the moment")
+            .after(A_MOMENT)
+    }
+
+    pub(super) fn not_set_up(detail: &str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "not-set-up", "This is not set up here").after(A_WHILE).with(detail)
+    }
+}
+
+/// A body that could not be read to its end.
+pub(super) fn of_body(error: &(dyn Error + 'static), largest: usize) -> Problem {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        // `http_body_util::LengthLimitError`, which we do not name: its crate is axum's.
+        if error.to_string() == "length limit exceeded" {
+            return Problem::too_large(largest);
+        }
+        cause = error.source();
+    }
+    Problem::unreadable_body("it ended too early")
+}
+
+/// As it is sent.
+#[derive(Serialize)]
+struct Document<'a> {
+    r#type: String,
+    title: &'a str,
+    status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[Wrong]>::is_empty")]
+    errors: &'a [Wrong],
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let told = *self.0;
+        let document = Document {
+            r#type: format!("urn:maildrop_command:problem:{}", told.kind),
+            title: told.title,
+            status: told.status.as_u16(),
+            detail: told.detail.as_deref(),
+            errors: &told.errors,
+        };
+        // It fails only for map keys that are not text.
+        let body = serde_json::to_string(&document).unwrap_or_default();
+        let mut response = (told.status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if let Some(wait) = told.retry_after {
+            headers.insert(RETRY_AFTER, HeaderValue::from(wait.as_secs().max(1)));
+        }
+        if let Some(value) = told.authenticate.and_then(|value| HeaderValue::try_from(value).ok()) {
+            headers.insert(WWW_AUTHENTICATE, value);
+        }
+        response
+    }
+}

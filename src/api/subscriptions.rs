@@ -1,0 +1,243 @@
+//! Subscriptions: who is told of what, and where.
+
+use super::call::{Call, Fields, Reply};
+use super::problem::{Failure, Problem};
+use super::{Api, BASE};
+use crate::base::timestamp;
+use crate::ledger::{Database, time_span};
+use crate::operations::subscriptions::{self, Change, NewSubscription, Resource, Subscription, Those};
+use crate::webhook::{Callback, MasterKey, ROTATION};
+use serde_json::{Value, json};
+use std::time::Duration;
+use uuid::Uuid;
+
+/// How many a token's name may have.
+const MOST: u64 = 1000;
+
+/// The kinds of resources.
+const RESOURCES: [&str; 5] = ["all", "domain", "address", "mailbox", "message"];
+/// The states.
+const STATES: [&str; 4] = ["unverified", "active", "paused", "disabled"];
+
+/// A subscription as it is told.
+fn told(one: &Subscription) -> Value {
+    json!({
+        "id": one.id,
+        "callback_url": one.callback_url,
+        "resource": one.resource,
+        "resource_id": one.resource_id,
+        "types": one.types,
+        "detail": one.detail,
+        "in_order": one.in_order,
+        "max_in_flight": one.max_in_flight,
+        "description": one.description,
+        "state": one.state,
+        "state_reason": one.state_reason,
+        "expires": one.expires_at.map(timestamp::exact),
+        "created": timestamp::exact(one.created_at),
+        "updated": timestamp::exact(one.updated_at),
+        "pending": one.progress.pending,
+        "failed": one.progress.given_up,
+        "failures": one.progress.failures,
+        "last_failure": one.progress.last_failure,
+    })
+}
+
+/// The secret as it is told.
+fn told_secret(key: &MasterKey, one: &Subscription) -> Value {
+    let until = one.secret_rotated_at.map(|at| at.saturating_add(time_span::microseconds(ROTATION)));
+    json!({
+        "secret": key.secret(one.id, one.secret_generation).expose(),
+        "previous_valid_until": until.filter(|until| *until > timestamp::now()).map(timestamp::exact),
+    })
+}
+
+/// A subscription and its secret.
+fn with_secret(key: &MasterKey, one: &Subscription) -> Value {
+    let mut both = told(one);
+    if let (Value::Object(both), Value::Object(mut secret)) = (&mut both, told_secret(key, one)) {
+        both.append(&mut secret);
+    }
+    both
+}
+
+fn key(api: &Api) -> Result<&MasterKey, Problem> {
+    let missing = || Problem::not_set_up("nobody is told anything here: notifications.secret_key_file is not named");
+    api.settings.key.as_ref().ok_or_else(missing)
+}
+
+pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+    call.query.only(&["cursor", "limit", "resource", "resource_id", "state"])?;
+    let (limit, after) = (call.query.limit()?, call.query.cursor(|text| Uuid::try_parse(text).ok())?);
+    let those = Those {
+        resource: call.query.word("resource", RESOURCES)?,
+        resource_id: call.query.one("resource_id")?,
+        state: call.query.word("state", STATES)?,
+        after,
+    };
+    let found = subscriptions::of_owner(database, &call.owner(), &those, limit)?;
+    let next = found.last().filter(|_| found.len() == limit).map(|last| format!("1.{}", last.id));
+    let goes_on = next.is_some();
+    let items = found.iter().filter(|one| call.sees(one)).map(told).collect();
+    Ok(Reply::page(items, json!(next), &call.query, "cursor", goes_on))
+}
+
+pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+    call.query.only(&[])?;
+    Ok(Reply::ok(told(&call.subscription(database)?)))
+}
+
+pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+    call.query.only(&[])?;
+    let settings = &call.api.settings;
+    let key = key(&call.api)?;
+    let mut fields = call.fields()?;
+    let callback_url = callback_url(call, &mut fields);
+    if callback_url.is_none() {
+        fields.is_missing("callback_url");
+    }
+    let kind = fields.word("resource", None, RESOURCES);
+    if kind.is_none() {
+        fields.is_missing("resource");
+    }
+    let id = fields.text("resource_id", Some(""), 511).unwrap_or_default();
+    let resource = kind.and_then(|kind| match named(kind, &id) {
+        Ok(resource) => Some(resource),
+        Err(problem) => {
+            fields.is_wrong("resource_id", problem);
+            None
+        }
+    });
+    let types = fields.types("types").unwrap_or_default();
+    let detail = fields.word("detail", Some("thin"), ["thin", "full"]).unwrap_or("thin");
+    let in_order = fields.flag("in_order").unwrap_or_default();
+    let max_in_flight = fields.number("max_in_flight", 4, 1..=64).unwrap_or(4);
+    let description = fields.text("description", Some(""), 200).unwrap_or_default();
+    let expires = expires(&mut fields).flatten();
+    fields.end()?;
+    // Both are there: whatever is missing was told.
+    let (Some(callback_url), Some(resource)) = (callback_url, resource) else {
+        return Err(Problem::unreadable_body("fields are missing").into());
+    };
+    if !call.token.bounds.hold_resource(resource.kind, &resource.id) {
+        let detail = format!("it may not be told of {} {}", resource.kind, resource.id);
+        return Err(Problem::out_of_bounds(detail.trim_end()).into());
+    }
+    let after = |at: i64| Duration::from_micros(u64::try_from(at.saturating_sub(timestamp::now())).unwrap_or_default());
+    let new = NewSubscription {
+        owner: call.owner(),
+        callback_url,
+        resource: resource.kind,
+        resource_id: resource.id,
+        types,
+        detail,
+        in_order,
+        max_in_flight,
+        description,
+        state: unverified(settings.verify_callbacks),
+        expires_after: expires.map(after),
+    };
+    if subscriptions::count_of_owner(database, &new.owner)? >= MOST {
+        return Err(Problem::too_many_subscriptions(MOST).into());
+    }
+    let (id, created) = subscriptions::create(database, &new)?;
+    let found = subscriptions::read(database, Some(id))?.into_iter().next();
+    // Somebody has removed it this moment.
+    let made = found.ok_or_else(Problem::not_found)?;
+    let body = with_secret(key, &made);
+    Ok(if created { Reply::created(body, format!("{BASE}/subscriptions/{id}")) } else { Reply::ok(body) })
+}
+
+/// A callback that may be called.
+fn callback_url(call: &Call, fields: &mut Fields) -> Option<String> {
+    let url = fields.text("callback_url", None, 2048)?;
+    match Callback::parse(&url, &call.api.settings.rules) {
+        Ok(_) => Some(url),
+        Err(refused) => {
+            fields.is_wrong("callback_url", refused.to_string());
+            None
+        }
+    }
+}
+
+/// When it ends; `Some(None)`: it does not.
+fn expires(fields: &mut Fields) -> Option<Option<i64>> {
+    let expires = fields.moment("expires")?;
+    if expires.is_some_and(|at| at <= timestamp::now()) {
+        fields.is_wrong("expires", "it is over already");
+    }
+    Some(expires)
+}
+
+/// What a new callback begins with.
+const fn unverified(is_verified: bool) -> &'static str {
+    if is_verified { "unverified" } else { "active" }
+}
+
+/// What is subscribed to.
+fn named(kind: &str, id: &str) -> Result<Resource, &'static str> {
+    match kind {
+        "domain" => Resource::domain(id).map_err(|_| "the domain of an address is wanted: mail.axial.net"),
+        "address" => Resource::address(id).map_err(|_| "an address is wanted: doug@mail.axial.net"),
+        "mailbox" => Resource::mailbox(id).map_err(|_| "a user, a slash and a mailbox are wanted: doug/INBOX"),
+        "message" => Resource::message(id).map_err(|_| "a message's id is wanted: 64 hexadecimal digits"),
+        _ if id.is_empty() => Ok(Resource::all()),
+        _ => Err("all has none"),
+    }
+}
+
+pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+    call.query.only(&[])?;
+    let is = call.subscription(database)?;
+    let mut fields = call.fields()?;
+    let wanted = Change {
+        callback_url: callback_url(call, &mut fields),
+        types: fields.types("types"),
+        detail: fields.word("detail", Some("thin"), ["thin", "full"]),
+        in_order: fields.flag("in_order"),
+        max_in_flight: fields.number("max_in_flight", 4, 1..=64),
+        description: fields.text("description", Some(""), 200),
+        expires_at: expires(&mut fields),
+    };
+    let state = fields.word("state", None, ["active", "paused"]);
+    fields.end()?;
+    let state = state.filter(|state| *state != is.state);
+    if let Some(state) = state {
+        let may = matches!((state, is.state.as_str()), ("paused", "active") | ("active", "paused" | "disabled"));
+        // A callback that is new has to be verified.
+        if !may || wanted.callback_url.as_ref().is_some_and(|url| *url != is.callback_url) {
+            return Err(Problem::another_state(&is.state).into());
+        }
+    }
+    let verify = unverified(call.api.settings.verify_callbacks);
+    if !subscriptions::change(database, &is, &wanted, verify)? {
+        return Err(Problem::there_already().into());
+    }
+    match state {
+        Some("paused") => drop(subscriptions::pause(database, is.id)?),
+        Some(_) => drop(subscriptions::resume(database, is.id)?),
+        None => {}
+    }
+    Ok(Reply::ok(told(&call.subscription(database)?)))
+}
+
+pub(super) fn delete(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+    call.query.only(&[])?;
+    let one = call.subscription(database)?;
+    subscriptions::delete(database, one.id)?;
+    Ok(Reply::nothing())
+}
+
+pub(super) fn secret(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+    call.query.only(&[])?;
+    let key = key(&call.api)?;
+    Ok(Reply::ok(told_secret(key, &call.subscription(database)?)))
+}
+
+pub(super) fn new_secret(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
+    call.query.only(&[])?;
+    let key = key(&call.api)?;
+    let one = call.subscription(database)?;
+    subscriptions::new_secret(database, one.id)?;
+    Ok(Reply::ok(told_secret(key, &call.subscription(database)?)))
+}

@@ -1,0 +1,195 @@
+//! What needs no database: the document, and what is answered to whom.
+
+use super::*;
+use crate::site::embedded::Embedded;
+use axum::http::StatusCode;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+use tower::ServiceExt;
+
+/// An API on a directory, in which there are no tokens.
+fn api(directory: &Path) -> Router {
+    let site = Site::embedded(Embedded::new(directory.to_owned()));
+    let settings = ApiSettings {
+        key: None,
+        rules: Rules { allow_http: false, allow_ports: vec![443], allow_networks: Vec::new() },
+        verify_callbacks: true,
+        queue: directory.join("queue"),
+        max_recipients: 10,
+        inject_as_author: false,
+        largest_message: 1000,
+        public: None,
+        site: site.clone(),
+    };
+    router(LedgerThreads::start(&site, Duration::from_mins(2)).unwrap(), settings)
+}
+
+/// The answer: its status, its header fields, and its body.
+fn answer(router: &Router, request: Request) -> (StatusCode, HeaderMap, Value) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (parts, body) = router.clone().oneshot(request).await.unwrap().into_parts();
+        let body = to_bytes(body, 1 << 20).await.unwrap();
+        (parts.status, parts.headers, serde_json::from_slice(&body).unwrap_or(Value::Null))
+    })
+}
+
+fn request(method: &Method, path: &str, token: &str) -> Request {
+    let request = Request::builder().method(method).uri(path);
+    let request = if token.is_empty() { request } else { request.header(AUTHORIZATION, token) };
+    request.body(Body::empty()).unwrap()
+}
+
+/// A problem, by its type and status.
+#[track_caller]
+fn is_problem((status, headers, body): &(StatusCode, HeaderMap, Value), expected: u16, kind: &str) {
+    assert_eq!(status.as_u16(), expected, "{body}");
+    assert_eq!(headers[CONTENT_TYPE], "application/problem+json");
+    assert_eq!(body["type"], format!("urn:maildrop_command:problem:{kind}"));
+    assert_eq!(body["status"], expected);
+    assert!(body["title"].is_string());
+}
+
+fn document() -> Value {
+    serde_json::from_str(DOCUMENT).unwrap()
+}
+
+#[test]
+fn the_document_has_each_operation_with_its_scope_and_its_body_and_no_other() {
+    let document = document();
+    let mut told = BTreeSet::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap().iter().filter(|(method, _)| *method != "parameters") {
+            let scope = operation["security"][0]["token"][0].as_str().unwrap().to_owned();
+            let content = operation["requestBody"]["content"].as_object();
+            let content = content.map(|content| content.keys().next().unwrap().clone());
+            told.insert((method.to_uppercase(), path.clone(), scope, content));
+            // What can go wrong is told as a problem, and what a body makes possible only where there is one.
+            let responses = operation["responses"].as_object().unwrap();
+            for status in ["400", "401", "403", "429", "503"] {
+                assert_eq!(responses[status]["$ref"], "#/components/responses/Problem", "{method} {path} {status}");
+            }
+            assert_eq!(responses.contains_key("413"), operation.get("requestBody").is_some(), "{method} {path}");
+        }
+    }
+    let there = OPERATIONS.iter().map(|one| {
+        let content = one.content.media_type().map(ToOwned::to_owned);
+        (one.method.to_string(), one.path.to_owned(), one.scope.as_str().to_owned(), content)
+    });
+    assert_eq!(told, there.collect());
+}
+
+/// Each reference in the document leads somewhere, and each part of it is used.
+#[test]
+fn the_document_is_whole() {
+    fn references<'a>(value: &'a Value, into: &mut BTreeSet<&'a str>) {
+        match value {
+            Value::Object(object) => {
+                into.extend(object.get("$ref").and_then(Value::as_str));
+                object.values().for_each(|value| references(value, into));
+            }
+            Value::Array(all) => all.iter().for_each(|value| references(value, into)),
+            _ => {}
+        }
+    }
+    let document = document();
+    let mut used = BTreeSet::new();
+    references(&document, &mut used);
+    let mut there = BTreeSet::new();
+    for kind in ["schemas", "responses"] {
+        let names = document["components"][kind].as_object().unwrap().keys();
+        there.extend(names.map(|name| format!("#/components/{kind}/{name}")));
+    }
+    assert_eq!(used.into_iter().map(ToOwned::to_owned).collect::<BTreeSet<_>>(), there);
+    let types = &document["components"]["schemas"]["Subscription"]["properties"]["types"]["items"]["enum"];
+    assert_eq!(types, &serde_json::json!(crate::operations::subscriptions::TYPES));
+}
+
+#[test]
+fn everything_in_the_document_is_routed_and_wants_a_token() {
+    let directory = tempfile::tempdir().unwrap();
+    let router = api(directory.path());
+    let (status, headers, told) = answer(&router, request(&Method::GET, "/api/openapi.json", ""));
+    assert_eq!(
+        (status, &headers[CONTENT_TYPE], told),
+        (StatusCode::OK, &"application/json".parse().unwrap(), document())
+    );
+    for operation in &OPERATIONS {
+        let path = format!("{BASE}{}", operation.path.replace("{id}", "1"));
+        let nobody = answer(&router, request(&operation.method, &path, ""));
+        is_problem(&nobody, 401, "no-token");
+        assert_eq!(nobody.1["www-authenticate"], "Bearer");
+        for wrong in ["Basic YTpi", "Bearer", "Bearer mdt_", "mdt_"] {
+            let stranger = answer(&router, request(&operation.method, &path, wrong));
+            is_problem(&stranger, 401, "wrong-token");
+            assert_eq!(stranger.1["www-authenticate"], "Bearer error=\"invalid_token\"");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_there_and_what_cannot_be_done_are_problems_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let router = api(directory.path());
+    for path in ["/api/v1", "/api/v1/nothing", "/api/v2/events", "/api/v1/subscriptions/1/nothing", "/api/v1/events/"] {
+        for method in [Method::GET, Method::POST, Method::OPTIONS] {
+            let there = answer(&router, request(&method, path, ""));
+            is_problem(&there, 404, "not-found");
+        }
+    }
+    for (method, path) in [(Method::PUT, "/api/v1/subscriptions"), (Method::DELETE, "/api/v1/events")] {
+        let other = answer(&router, request(&method, path, ""));
+        is_problem(&other, 405, "another-method");
+        assert!(other.1["allow"].to_str().unwrap().contains("GET"), "{:?}", other.1);
+    }
+    // What is no UTF-8 is none of our paths' parts; who asks is looked at first.
+    is_problem(&answer(&router, request(&Method::GET, "/api/v1/subscriptions/%ff", "")), 401, "no-token");
+}
+
+/// A directory has no table of tokens: the API cannot say who is asking.
+#[test]
+fn where_the_ledger_does_not_answer_it_is_said_when_to_try_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let router = api(directory.path());
+    let token = format!("Bearer {}", TokenText::parse(A_TOKEN).unwrap().expose());
+    let failed = answer(&router, request(&Method::GET, "/api/v1/events", &token));
+    assert_eq!(failed.0, StatusCode::SERVICE_UNAVAILABLE, "{failed:?}");
+    assert!(failed.1.contains_key("retry-after") && !failed.2.to_string().contains("api_tokens"), "{failed:?}");
+}
+
+/// 32 bytes of zeros.
+const A_TOKEN: &str = "mdt_00000000000000000000000000000000000000000002CZclj";
+
+/// Nothing of it ever comes.
+struct Endless;
+
+impl hyper::body::Body for Endless {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<hyper::body::Frame<Bytes>, Self::Error>>> {
+        std::task::Poll::Pending
+    }
+}
+
+#[test]
+fn a_body_that_is_too_large_is_not_read() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let said = |length: &str| HeaderMap::from_iter([(CONTENT_LENGTH, length.parse().unwrap())]);
+        let minute = Duration::from_mins(1);
+        let unread = Body::new(Endless);
+        let problem = read(&said("11"), unread, 10, minute).await.unwrap_err().into_response();
+        assert_eq!(problem.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        // One that does not say how long it is ends where it may be no longer.
+        let problem = read(&HeaderMap::new(), Body::from("0123456789a"), 10, minute).await.unwrap_err().into_response();
+        assert_eq!(problem.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(read(&said("10"), Body::from("0123456789"), 10, minute).await.unwrap(), "0123456789");
+        let problem = read(&HeaderMap::new(), Body::new(Endless), 10, Duration::ZERO).await.unwrap_err();
+        assert_eq!(problem.into_response().status(), StatusCode::REQUEST_TIMEOUT);
+    });
+}

@@ -1,0 +1,316 @@
+//! What happened, and what became of telling it, for those who read it instead of being told, or want to be told again.
+
+use super::{Due, MessageDetail, TEST, due_of, event_columns, matches, now, text_of_json, uuid};
+use crate::base::timestamp;
+use crate::database::{DatabaseError, Dialect, Row, Value};
+use crate::ledger::trace::{self, TracedCopy};
+use crate::ledger::{Database, columns};
+use serde::Serialize;
+use uuid::Uuid;
+
+/// Events after this position, in the order of their commits, at most so many. Once one of them is read, none ever appears before
+/// it: whoever goes on after the last one misses none.
+///
+/// # Errors
+/// Where they cannot be read.
+pub(crate) fn events_after(database: &mut dyn Database, after: i64, most: usize) -> Result<Vec<Due>, DatabaseError> {
+    // What is not told has no tries; the moment at which it is due counts for nothing.
+    let sql = format!(
+        "SELECT e.position, 0, {}, 1 FROM events e WHERE e.position > ? ORDER BY e.position LIMIT {most}",
+        event_columns(database)
+    );
+    let rows = database.select("reading events", &sql, &[Value::Integer(after)])?;
+    rows.iter().map(|row| due_of(row, false)).collect()
+}
+
+/// The event of this id.
+///
+/// # Errors
+/// Where it cannot be read.
+pub(crate) fn event(database: &mut dyn Database, event: Uuid) -> Result<Option<Due>, DatabaseError> {
+    let sql = format!("SELECT e.position, 0, {}, 1 FROM events e WHERE e.event = ?", event_columns(database));
+    let rows = database.select("reading an event", &sql, &[Value::Uuid(event)])?;
+    rows.first().map(|row| due_of(row, false)).transpose()
+}
+
+/// The position of the newest event; 0 where there is none.
+///
+/// # Errors
+/// Where it cannot be read.
+pub(crate) fn newest(database: &mut dyn Database) -> Result<i64, DatabaseError> {
+    columns::only_number(&database.select("reading events", "SELECT max(position) FROM events", &[])?)
+}
+
+/// What the ledger has of a message.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub(crate) message_id: String,
+    pub(crate) detail: MessageDetail,
+    pub(crate) recorded_at: i64,
+    pub(crate) copies: Vec<TracedCopy>,
+}
+
+/// The message of this identity, once it is recorded.
+///
+/// # Errors
+/// Where it cannot be read.
+pub(crate) fn message(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Option<Message>, DatabaseError> {
+    let dialect = database.dialect();
+    let sql = format!(
+        "SELECT m.id, m.message_id, {}, m.sender, m.header_from, m.header_to, m.header_cc, m.subject, {}, {}, m.size \
+         FROM messages m WHERE m.identity = ?",
+        dialect.microseconds("m.recorded_at"),
+        dialect.microseconds("m.sent_at"),
+        text_of_json(database, "m.headers"),
+    );
+    let rows = database.select("reading a message", &sql, &[Value::Bytes(identity)])?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    Ok(Some(Message {
+        message_id: columns::owned(row, 1)?,
+        recorded_at: columns::number(row, 2)?,
+        detail: MessageDetail {
+            sender: columns::owned(row, 3)?,
+            from: columns::optional(row, 4),
+            to: columns::optional(row, 5),
+            cc: columns::optional(row, 6),
+            subject: columns::optional(row, 7),
+            date: row.value(8)?,
+            headers: columns::owned(row, 9)?,
+            size: columns::number(row, 10)?,
+        },
+        copies: trace::copies(database, columns::number(row, 0)?)?,
+    }))
+}
+
+/// A notification that is not told yet.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Pending {
+    /// The event's position.
+    #[serde(skip)]
+    pub(crate) position: i64,
+    /// The event, as it is told.
+    #[serde(serialize_with = "as_event")]
+    pub(crate) event: Uuid,
+    pub(crate) r#type: String,
+    /// `pending` or `failed`.
+    pub(crate) state: &'static str,
+    pub(crate) tries: u32,
+    #[serde(serialize_with = "timestamp::serialize_optional")]
+    pub(crate) due: Option<i64>,
+    pub(crate) last_status: Option<u16>,
+    pub(crate) last_error: Option<String>,
+    /// When it was given up.
+    #[serde(serialize_with = "timestamp::serialize_optional")]
+    pub(crate) failed: Option<i64>,
+}
+
+fn as_event<S: serde::Serializer>(event: &Uuid, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("evt_{}", event.simple()))
+}
+
+/// What a subscription has not been told of, before this position, the newest first; only what is given up, or only what is not.
+///
+/// # Errors
+/// Where it cannot be read.
+pub(crate) fn pending(
+    database: &mut dyn Database,
+    subscription: Uuid,
+    before: i64,
+    failed: Option<bool>,
+    most: usize,
+) -> Result<Vec<Pending>, DatabaseError> {
+    let dialect = database.dialect();
+    let which = match failed {
+        None => "",
+        Some(true) => "AND n.due_at IS NULL",
+        Some(false) => "AND n.due_at IS NOT NULL",
+    };
+    let sql = format!(
+        "SELECT n.event, {}, e.type, n.tries, {}, n.last_status, n.last_error, {} FROM notifications n \
+         JOIN events e ON e.position = n.event WHERE n.subscription = ? AND n.event < ? {which} \
+         ORDER BY n.event DESC LIMIT {most}",
+        dialect.uuid("e.event"),
+        dialect.microseconds("n.due_at"),
+        dialect.microseconds("n.failed_at"),
+    );
+    let values = [Value::Uuid(subscription), Value::Integer(before)];
+    let rows = database.select("reading what is to be told", &sql, &values)?;
+    let read = |row: &Row| {
+        let due = row.value(4)?;
+        Ok(Pending {
+            position: columns::number(row, 0)?,
+            event: uuid(row, 1)?,
+            r#type: columns::owned(row, 2)?,
+            state: if due.is_some() { "pending" } else { "failed" },
+            tries: columns::number(row, 3)?,
+            due,
+            last_status: row.value(5)?,
+            last_error: columns::optional(row, 6),
+            failed: row.value(7)?,
+        })
+    };
+    rows.iter().map(read).collect()
+}
+
+/// A try at telling an event.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Told {
+    #[serde(skip)]
+    pub(crate) position: i64,
+    #[serde(skip)]
+    pub(crate) subscription: Uuid,
+    #[serde(serialize_with = "timestamp::serialize")]
+    pub(crate) started: i64,
+    /// The host of the notifier.
+    pub(crate) host: String,
+    pub(crate) milliseconds: u64,
+    /// Of the answer, if one came.
+    pub(crate) status: Option<u16>,
+    pub(crate) outcome: String,
+    /// The beginning of the answer, where it may be shown.
+    pub(crate) response: Option<String>,
+    /// When the next one was to be.
+    #[serde(serialize_with = "timestamp::serialize_optional")]
+    pub(crate) next: Option<i64>,
+}
+
+/// The tries at telling these events, the oldest first; of one subscription, or of all.
+///
+/// # Errors
+/// Where they cannot be read.
+pub(crate) fn tries(
+    database: &mut dyn Database,
+    positions: &[i64],
+    subscription: Option<Uuid>,
+    most: usize,
+) -> Result<Vec<Told>, DatabaseError> {
+    if positions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let dialect = database.dialect();
+    let places = vec!["?"; positions.len()].join(", ");
+    let mut values: Vec<Value<'_>> = positions.iter().copied().map(Value::Integer).collect();
+    let mut of = String::new();
+    if let Some(subscription) = subscription {
+        of += "AND a.subscription = ?";
+        values.push(Value::Uuid(subscription));
+    }
+    let sql = format!(
+        "SELECT a.event, {}, {}, a.host, a.milliseconds, a.status, a.outcome, a.response, {} FROM notification_attempts a \
+         WHERE a.event IN ({places}) {of} ORDER BY a.event, a.started_at LIMIT {most}",
+        dialect.uuid("a.subscription"),
+        dialect.microseconds("a.started_at"),
+        dialect.microseconds("a.next_at"),
+    );
+    let rows = database.select("reading what was told", &sql, &values)?;
+    let read = |row: &Row| {
+        Ok(Told {
+            position: columns::number(row, 0)?,
+            subscription: uuid(row, 1)?,
+            started: columns::number(row, 2)?,
+            host: columns::owned(row, 3)?,
+            milliseconds: columns::number(row, 4)?,
+            status: row.value(5)?,
+            outcome: columns::owned(row, 6)?,
+            response: columns::optional(row, 7),
+            next: row.value(8)?,
+        })
+    };
+    rows.iter().map(read).collect()
+}
+
+/// Has a subscription be told of one event (its position), again or for the first time, as if it had never been tried.
+///
+/// # Errors
+/// Where it may not be committed.
+pub(crate) fn tell_one(database: &mut dyn Database, subscription: Uuid, event: i64) -> Result<(), DatabaseError> {
+    let (dialect, now) = (database.dialect(), now(database));
+    let again = again(dialect, now);
+    let told = format!("INSERT INTO notifications (subscription, event, due_at) VALUES (?, ?, {now}) {again}");
+    let (wake, id) = (wake(dialect, now), [Value::Uuid(subscription)]);
+    let values = [Value::Uuid(subscription), Value::Integer(event)];
+    database.change_together("telling an event once more", &[(&wake, &id), (&told, &values)])
+}
+
+/// Has a subscription be told of what it is subscribed to, and what happened from one moment to another: all of that, or what was
+/// given up of it. How many notifications that is.
+///
+/// # Errors
+/// Where it may not be committed.
+pub(crate) fn tell_all(
+    database: &mut dyn Database,
+    subscription: Uuid,
+    (since, until): (i64, i64),
+    only_failed: bool,
+) -> Result<u64, DatabaseError> {
+    let (dialect, now, doing) = (database.dialect(), now(database), "telling once more what happened");
+    let span = "e.created_at >= ? AND e.created_at < ?";
+    let moments = [Value::Moment(since), Value::Moment(until)];
+    let id = [Value::Uuid(subscription)];
+    let wake = wake(dialect, now);
+    if only_failed {
+        let which =
+            format!("subscription = ? AND due_at IS NULL AND event IN (SELECT e.position FROM events e WHERE {span})");
+        let values = [&id[..], &moments].concat();
+        let count = database.select(doing, &format!("SELECT count(*) FROM notifications WHERE {which}"), &values)?;
+        let again = format!("UPDATE notifications SET due_at = {now}, tries = 0, failed_at = NULL WHERE {which}");
+        database.change_together(doing, &[(&wake, &id), (&again, &values)])?;
+        return columns::only_number(&count);
+    }
+    let matching = matches(dialect, &format!("{span} AND s.id = ?"));
+    let values = [&moments[..], &id].concat().repeat(matching.matches("e.created_at >= ?").count());
+    let count = database.select(doing, &format!("SELECT count(*) FROM ({matching}) m"), &values)?;
+    // The columns have the names of the first of the joins.
+    let named = match dialect {
+        Dialect::Postgresql => "AS m (id, position, due_at)",
+        _ => "AS m",
+    };
+    // The one that is asked for by its type is a test, and is of the past.
+    let told = format!(
+        "INSERT INTO notifications (subscription, event, due_at) SELECT m.id, m.position, {now} FROM ({matching}) {named} {}",
+        again(dialect, now)
+    );
+    database.change_together(doing, &[(&wake, &id), (&told, &values)])?;
+    columns::only_number(&count)
+}
+
+/// A notification that is there already is due again.
+fn again(dialect: Dialect, now: &str) -> String {
+    let set = format!("due_at = {now}, tries = 0, failed_at = NULL");
+    match dialect {
+        Dialect::Postgresql => format!("ON CONFLICT (subscription, event) DO UPDATE SET {set}"),
+        _ => format!("ON DUPLICATE KEY UPDATE {set}"),
+    }
+}
+
+/// A subscription is served at once, whether its receiver rests or not. First of all, as in [`super::overview::tell_again`].
+fn wake(dialect: Dialect, now: &str) -> String {
+    let again = match dialect {
+        Dialect::Postgresql => "ON CONFLICT (subscription) DO UPDATE SET",
+        _ => "ON DUPLICATE KEY UPDATE",
+    };
+    format!(
+        "INSERT INTO subscription_queues (subscription, due_at) VALUES (?, {now}) {again} due_at = {now}, open_until = NULL"
+    )
+}
+
+/// Sends a subscription something, to see that it comes; the event's id.
+///
+/// # Errors
+/// Where it may not be committed.
+pub(crate) fn test(database: &mut dyn Database, subscription: Uuid, host: &str) -> Result<Uuid, DatabaseError> {
+    let (event, now, nothing) = (Uuid::now_v7(), database.dialect().now(), [0; 32]);
+    let sql = format!(
+        "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, attempt, host, diff, \
+         created_at) VALUES (?, '{TEST}', ?, ?, '', 'recipient', '', '', '', ?, ?, '{{}}', {now})"
+    );
+    let values = [
+        Value::Uuid(event),
+        Value::Bytes(&nothing),
+        Value::Bytes(&nothing),
+        Value::Uuid(subscription),
+        Value::Text(host),
+    ];
+    database.change("sending a test", &sql, &values)?;
+    Ok(event)
+}

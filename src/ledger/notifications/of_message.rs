@@ -1,0 +1,118 @@
+//! What was told of one message, for `trace`.
+
+use super::{history, uuid};
+use crate::base::timestamp;
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Value};
+use crate::ledger::{Database, columns};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use uuid::Uuid;
+
+/// How many events of a message are told, the oldest first; and how many tries at telling them.
+const MOST_EVENTS: usize = 200;
+const MOST_TRIES: usize = 2000;
+
+/// What happened to a copy, and who was told.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ToldEvent {
+    /// As it is sent: `evt_` and 32 digits.
+    pub(crate) event: String,
+    pub(crate) r#type: String,
+    pub(crate) user: String,
+    pub(crate) mailbox: String,
+    #[serde(serialize_with = "timestamp::serialize")]
+    pub(crate) at: i64,
+    pub(crate) told: Vec<ToldTo>,
+}
+
+/// How it stands with one subscription.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ToldTo {
+    pub(crate) subscription: Uuid,
+    /// `told`, `pending`, `given up`.
+    pub(crate) state: &'static str,
+    pub(crate) tries: u64,
+    /// What came of the last one, and when.
+    pub(crate) last: Option<String>,
+    #[serde(serialize_with = "timestamp::serialize_optional")]
+    pub(crate) last_at: Option<i64>,
+}
+
+/// What was told of the message of this identity. `None` where there are no subscribers, as on an embedded site; where the tables are
+/// not there yet; and where our role may not see them, as that of deliveries.
+///
+/// # Errors
+/// Where it cannot be read.
+pub(crate) fn told(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Option<Vec<ToldEvent>>, DatabaseError> {
+    if database.dialect() == Dialect::Sqlite {
+        return Ok(None);
+    }
+    match read(database, identity) {
+        Ok(told) => Ok(Some(told)),
+        Err(error) if matches!(error.failure, DatabaseFailure::AccessDenied | DatabaseFailure::Schema) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn read(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Vec<ToldEvent>, DatabaseError> {
+    let (dialect, doing) = (database.dialect(), "reading what was told of the message");
+    let sql = format!(
+        "SELECT e.position, {}, e.type, e.imap_user, e.mailbox, {} FROM events e WHERE e.identity = ? \
+         ORDER BY e.position LIMIT {MOST_EVENTS}",
+        dialect.uuid("e.event"),
+        dialect.microseconds("e.created_at"),
+    );
+    let mut events: BTreeMap<i64, ToldEvent> = BTreeMap::new();
+    for row in &database.select(doing, &sql, &[Value::Bytes(identity)])? {
+        let event = ToldEvent {
+            event: format!("evt_{}", uuid(row, 1)?.simple()),
+            r#type: columns::owned(row, 2)?,
+            user: columns::owned(row, 3)?,
+            mailbox: columns::owned(row, 4)?,
+            at: columns::number(row, 5)?,
+            told: Vec::new(),
+        };
+        events.insert(columns::number(row, 0)?, event);
+    }
+    let positions: Vec<i64> = events.keys().copied().collect();
+    let mut all: BTreeMap<(i64, Uuid), ToldTo> = BTreeMap::new();
+    for one in history::tries(database, &positions, None, MOST_TRIES)? {
+        let to = all.entry((one.position, one.subscription)).or_insert(ToldTo {
+            subscription: one.subscription,
+            state: "told",
+            tries: 0,
+            last: None,
+            last_at: None,
+        });
+        to.tries += 1;
+        (to.last, to.last_at) = (Some(one.outcome), Some(one.started));
+    }
+    for (position, subscription, is_due) in waiting(database, &positions)? {
+        let nothing = ToldTo { subscription, state: "", tries: 0, last: None, last_at: None };
+        let to = all.entry((position, subscription)).or_insert(nothing);
+        to.state = if is_due { "pending" } else { "given up" };
+    }
+    for ((position, _), to) in all {
+        if let Some(event) = events.get_mut(&position) {
+            event.told.push(to);
+        }
+    }
+    Ok(events.into_values().collect())
+}
+
+/// What is not told yet of these events. By subscription, which is the first part of the table's key.
+fn waiting(database: &mut dyn Database, positions: &[i64]) -> Result<Vec<(i64, Uuid, bool)>, DatabaseError> {
+    if positions.is_empty() {
+        return Ok(Vec::new());
+    }
+    let places = vec!["?"; positions.len()].join(", ");
+    let sql = format!(
+        "SELECT n.event, {}, CASE WHEN n.due_at IS NULL THEN 0 ELSE 1 END FROM subscriptions s \
+         JOIN notifications n ON n.subscription = s.id AND n.event IN ({places})",
+        database.dialect().uuid("n.subscription"),
+    );
+    let values: Vec<Value<'_>> = positions.iter().copied().map(Value::Integer).collect();
+    let rows = database.select("reading what is still to be told of the message", &sql, &values)?;
+    let read = |row| Ok((columns::number(row, 0)?, uuid(row, 1)?, columns::number::<u8>(row, 2)? == 1));
+    rows.iter().map(read).collect()
+}

@@ -1,0 +1,117 @@
+//! Mail in by HTTP: what a provider's webhook brings is on the disk before it is answered, for those that its token is for.
+
+use super::rest::{Answer, Rest};
+use crate::support::database::Engine;
+use crate::support::program::wait_until;
+use crate::support::scene::{LISA, Scene};
+use maildrop_command::queue::{Counts, Queue};
+use rustix::process::{Pid, Signal, kill_process};
+use std::process::{Command, Stdio};
+
+on_each_engine![
+    what_is_brought_is_delivered_once_and_to_whom_the_token_is_for,
+    only_who_may_speak_for_authors_has_copies_put_in_sent,
+    where_the_database_does_not_commit_it_nobody_is_unknown,
+];
+
+fn sections(scene: &Scene, unknown: &str) -> String {
+    format!(
+        "[routing]\nunknown = \"{unknown}\"\n[delivery]\nmessage_size_limit = 100000\n[serve]\nruntime_directory = {:?}\n\
+         state_directory = {:?}\ninject_as_author = true\nworkers = 2\nrunners = 2\n",
+        scene.path("run"),
+        scene.path("state")
+    )
+}
+
+fn counts(scene: &Scene) -> Counts {
+    Queue::existing(scene.path("state/queue").as_ref()).unwrap().counts().unwrap()
+}
+
+fn bring(rest: &Rest, token: &str, query: &str, message: &str) -> Answer {
+    let kind = [("content-type", "message/rfc822")];
+    rest.send(token, &format!("POST /messages?{query}"), &kind, message.replace('\n', "\r\n").as_bytes())
+}
+
+/// The service takes all of it out of the queue, and ends.
+fn serve(scene: &Scene, sections: &str) {
+    let config = scene.other_configuration("service.toml", |settings| settings.more += sections);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+    let mut master = command.args(["--config", &config]).env_clear().stdin(Stdio::null()).spawn().unwrap();
+    wait_until("all is delivered", || counts(scene) == Counts::default());
+    kill_process(Pid::from_child(&master), Signal::TERM).unwrap();
+    assert!(master.wait().unwrap().success());
+}
+
+fn what_is_brought_is_delivered_once_and_to_whom_the_token_is_for(engine: Engine) {
+    let mut scene = Scene::with(engine, &["doug", "scuba"]);
+    let sections = sections(&scene, "reject");
+    let rest = Rest::start(&mut scene, &sections);
+    let token = rest.token(&["--name", "provider", "--scope", "messages:write", "--domain", "mail.axial.net"]);
+    let both = "recipient=doug@mail.axial.net&recipient=Scuba@mail.axial.net&sender=lisa@gmail.com";
+    let (message, lone) = (scene.message("a"), "recipient=doug@mail.axial.net");
+    let taken = [(); 2].map(|()| bring(&rest, &token, both, &message).good(202));
+    assert_ne!(taken[0]["id"], taken[1]["id"]);
+    bring(&rest, &token, lone, &scene.message("b")).good(202);
+    assert_eq!(counts(&scene), Counts { new: 3, ..Counts::default() });
+    // One that is known and one that is not: nothing is accepted.
+    let one_unknown = "recipient=doug@mail.axial.net&recipient=nobody@mail.axial.net";
+    let told = bring(&rest, &token, one_unknown, &message).problem(422, "unknown-recipient");
+    assert!(told["errors"][0]["detail"].as_str().unwrap().starts_with("nobody@mail.axial.net"), "{told}");
+    // Of whom it is not for, it hears nothing.
+    for other in ["doug@axial.net", "nobody@axial.net", "doug@mail.axial.net.evil.example"] {
+        bring(&rest, &token, &format!("{lone}&recipient={other}"), &message).problem(403, "out-of-bounds");
+    }
+    for wrong in ["", "recipient=doug", "recipient=", "recipient=doug@mail.axial.net&sender=lisa", "recipient=a@b%00"] {
+        bring(&rest, &token, wrong, &message).problem(400, "wrong-parameter");
+    }
+    bring(&rest, &token, lone, &"x".repeat(100_001)).problem(413, "too-large");
+    let claims = [("content-type", "message/rfc822"), ("content-length", "100001")];
+    rest.send(&token, &format!("POST /messages?{lone}"), &claims, b"").problem(413, "too-large");
+    rest.ask(&token, &format!("POST /messages?{lone}"), None).problem(415, "another-media-type");
+    let reader = rest.token(&["--name", "reader", "--scope", "messages:read"]);
+    bring(&rest, &reader, lone, &message).problem(403, "out-of-scope");
+    bring(&rest, "", lone, &message).problem(401, "no-token");
+    assert_eq!(counts(&scene), Counts { new: 3, ..Counts::default() });
+    rest.end();
+    serve(&scene, &sections);
+    assert_eq!((scene.inbox("doug").len(), scene.inbox("scuba").len()), (2, 1));
+    let trace = scene.subcommand(&["trace", taken[0]["id"].as_str().unwrap()]);
+    assert!(trace.status.success(), "{trace:?}");
+}
+
+fn only_who_may_speak_for_authors_has_copies_put_in_sent(engine: Engine) {
+    let mut scene = Scene::with(engine, &["doug", "lisa"]);
+    let sections = sections(&scene, "reject");
+    let rest = Rest::start(&mut scene, &sections);
+    let plain = rest.token(&["--name", "plain", "--scope", "messages:write"]);
+    let author = rest.token(&["--name", "author", "--scope", "messages:write", "--scope", "sent"]);
+    let query = format!("recipient=doug@mail.axial.net&sender={LISA}");
+    // That a server vouches for the author counts for nothing here.
+    let vouched = format!(
+        "Authentication-Results: mail.axial.net; dmarc=pass header.from=mail.axial.net\n{}",
+        scene.message("a")
+    );
+    bring(&rest, &plain, &query, &vouched).good(202);
+    bring(&rest, &plain, &format!("{query}&author=true"), &scene.message("b")).problem(403, "out-of-scope");
+    bring(&rest, &author, &query, &scene.message("c")).good(202);
+    bring(&rest, &author, &format!("{query}&author=true"), &scene.message("d")).good(202);
+    let another = "recipient=doug@mail.axial.net&sender=doug@mail.axial.net&author=true";
+    bring(&rest, &author, another, &scene.message("e")).problem(422, "no-message");
+    rest.end();
+    serve(&scene, &sections);
+    let sent = scene.sent("lisa");
+    assert_eq!((scene.inbox("doug").len(), sent.len()), (3, 1));
+}
+
+fn where_the_database_does_not_commit_it_nobody_is_unknown(engine: Engine) {
+    let mut scene = Scene::with(engine, &["doug"]);
+    let sections = sections(&scene, "defer");
+    let rest = Rest::start(&mut scene, &sections);
+    let token = rest.token(&["--name", "provider", "--scope", "messages:write"]);
+    let nobody = bring(&rest, &token, "recipient=nobody@mail.axial.net", &scene.message("a"));
+    nobody.problem(503, "not-known-now");
+    scene.database.execute("DELETE FROM addresses");
+    bring(&rest, &token, "recipient=doug@mail.axial.net", &scene.message("a")).problem(503, "not-known-now");
+    assert!(Queue::existing(scene.path("state/queue").as_ref()).is_err(), "nothing was accepted");
+    rest.end();
+}
