@@ -167,6 +167,7 @@ fn open(site: &Site, resting: Resting, by: Deadline) -> Result<Box<dyn Database>
 mod tests {
     use super::*;
     use crate::site::embedded::Embedded;
+    use std::sync::Condvar;
 
     fn threads(directory: &std::path::Path, patience: Duration) -> LedgerThreads {
         LedgerThreads::start(&Site::embedded(Embedded::new(directory.to_owned())), patience).unwrap()
@@ -192,15 +193,20 @@ mod tests {
         });
     }
 
-    /// So many questions that one of them finds the queue full, none of which is answered before `shut` is dropped.
+    /// So many questions that one of them finds the queue full, none of which is answered before the gate is opened.
     async fn asked_at_once(threads: &LedgerThreads) -> Vec<Result<(), Unanswered>> {
-        let gate = Arc::new(Mutex::new(()));
-        let shut = gate.lock().unwrap();
+        let gate = Arc::new((Mutex::new(false), Condvar::new()));
+        let pass = |gate: &(Mutex<bool>, Condvar)| {
+            let closed = gate.0.lock().unwrap();
+            drop(gate.1.wait_while(closed, |open| !*open).unwrap());
+        };
         let questions: Vec<_> = (0..THREADS + WAITING + 1)
             .map(|_| {
                 let (threads, gate) = (threads.clone(), Arc::clone(&gate));
-                let question =
-                    move |_: &mut dyn Database| Ok(drop(gate.lock().unwrap_or_else(PoisonError::into_inner)));
+                let question = move |_: &mut dyn Database| {
+                    pass(&gate);
+                    Ok(())
+                };
                 tokio::spawn(async move { threads.ask(question).await })
             })
             .collect();
@@ -209,7 +215,8 @@ mod tests {
         if threads.patience < Duration::from_secs(1) {
             tokio::time::sleep(2 * threads.patience).await;
         }
-        drop(shut);
+        *gate.0.lock().unwrap() = true;
+        gate.1.notify_all();
         let mut answers = Vec::new();
         for question in questions {
             answers.push(question.await.unwrap());

@@ -21,11 +21,11 @@ const LONG_ENOUGH: Duration = Duration::from_secs(3);
 /// What an attempt at a copy is to have come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Came {
-    ToDelivered,
-    ToDeferred,
-    ToRefused,
+    Delivered,
+    Deferred,
+    Refused,
     /// It has not ended, or never ended itself.
-    ToNoEnd,
+    Unended,
 }
 
 /// What is looked for.
@@ -104,12 +104,12 @@ pub(crate) struct FoundTried {
 /// The outcomes of the ledger's texts, as SQL says them.
 fn outcome_is(came: Came) -> &'static str {
     match came {
-        Came::ToDelivered => {
+        Came::Delivered => {
             "a.outcome IN ('appended', 'adopted', 'already there', 'already there; not looked for', 'owed')"
         }
-        Came::ToDeferred => "(a.outcome = 'busy' OR a.outcome LIKE 'deferred: %')",
-        Came::ToRefused => "a.outcome LIKE 'refused: %'",
-        Came::ToNoEnd => "(a.ended_at IS NULL OR a.outcome = 'died; its copy was looked for')",
+        Came::Deferred => "(a.outcome = 'busy' OR a.outcome LIKE 'deferred: %')",
+        Came::Refused => "a.outcome LIKE 'refused: %'",
+        Came::Unended => "(a.ended_at IS NULL OR a.outcome = 'died; its copy was looked for')",
     }
 }
 
@@ -276,8 +276,8 @@ pub(crate) fn count(database: &mut dyn Database, since: i64) -> Result<Counted, 
     let number = |came| format!("coalesce(sum(CASE WHEN {} THEN 1 ELSE 0 END), 0)", outcome_is(came));
     let sql = format!(
         "SELECT {}, {} FROM attempts a WHERE {since} AND a.role = 'recipient'",
-        number(Came::ToDelivered),
-        number(Came::ToRefused)
+        number(Came::Delivered),
+        number(Came::Refused)
     );
     let rows = database.select("counting attempts", &sql, &values)?;
     let counted = |row: &Row| Ok(Counted { delivered: columns::number(row, 0)?, refused: columns::number(row, 1)? });
@@ -296,7 +296,7 @@ pub(crate) fn deferred(database: &mut dyn Database, since: i64) -> Result<u64, D
         "SELECT {distinct} FROM attempts a WHERE {since} AND a.role = 'recipient' AND {} \
          AND NOT EXISTS (SELECT 1 FROM copies c WHERE c.copy_key = a.copy_key AND c.state = 'delivered') \
          AND NOT EXISTS (SELECT 1 FROM attempts b WHERE b.copy_key = a.copy_key AND b.outcome LIKE 'refused: %')",
-        outcome_is(Came::ToDeferred)
+        outcome_is(Came::Deferred)
     );
     columns::only_number(&database.select("counting what is deferred", &sql, &values)?)
 }

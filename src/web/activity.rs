@@ -135,10 +135,10 @@ impl Asked {
         Ok(Wanted {
             by: None,
             came: match self.state.as_str() {
-                "delivered" => Some(Came::ToDelivered),
-                "deferred" => Some(Came::ToDeferred),
-                "refused" => Some(Came::ToRefused),
-                "open" => Some(Came::ToNoEnd),
+                "delivered" => Some(Came::Delivered),
+                "deferred" => Some(Came::Deferred),
+                "refused" => Some(Came::Refused),
+                "open" => Some(Came::Unended),
                 "" | "owed" => None,
                 _ => return Err("State: there is no such one".into()),
             },

@@ -1,6 +1,7 @@
 //! What every test of real servers needs to know: where they are. `tests/run` starts them.
 #![allow(dead_code, reason = "every test target uses a part of it")]
 
+pub mod browser;
 pub mod counting_proxy;
 pub mod database;
 pub mod imap;

@@ -3,11 +3,15 @@
 
 // A link to log in has its token behind the "#", which no server and no log gets to see: it is put into the form, out of the address, and sent.
 const login = document.getElementById("token");
-if (login && location.hash.length > 1) {
+const follow = () => {
+  if (!login || location.hash.length < 2) return;
   login.value = decodeURIComponent(location.hash.slice(1));
   history.replaceState(null, "", location.pathname + location.search);
   login.form.requestSubmit();
-}
+};
+follow();
+// Whoever is on this very page already, and follows the link there.
+addEventListener("hashchange", follow);
 
 // What is marked so is read anew every few seconds, while somebody looks at it and has not paused it.
 const live = document.querySelector("[data-refresh]");

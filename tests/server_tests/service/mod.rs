@@ -9,6 +9,7 @@ mod postfix_by_tcp;
 mod relays_of_others;
 mod several_recipients;
 mod the_guides_peers;
+mod the_page_in_a_browser;
 mod the_thin_client_and_libzmq;
 mod the_timer;
 mod under_faults;

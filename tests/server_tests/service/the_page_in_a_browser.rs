@@ -1,0 +1,209 @@
+//! The page in a real Chromium: it is what people see, and what a browser lets a page do, that counts.
+
+use crate::support::browser::{Browser, Forwarder};
+use crate::support::program::{PATIENCE, feed, program, wait_for, wait_until};
+use base64::Engine;
+use maildrop_command::base::deadline::Deadline;
+use maildrop_command::database::Client;
+use maildrop_command::delivery::lock_of_message_id;
+use maildrop_command::lock::{Acquired, DEFAULT_NAMESPACE, NamedLock};
+use maildrop_command::schema::open_embedded;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// A page that is served by the real program, and how it is reached from the browser.
+struct Served {
+    directory: TempDir,
+    daemon: Child,
+    /// `http://localhost:PORT`.
+    origin: String,
+    link: String,
+    _forwarder: Forwarder,
+}
+
+impl Served {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        // Another process may have taken the port on loopback meanwhile: then another one.
+        loop {
+            let forwarder = Forwarder::start();
+            let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+            command.args(["--embedded", directory.path().to_str().unwrap()]);
+            command.args(["--web", &format!("127.0.0.1:{}", forwarder.port)]).env_clear().stdin(Stdio::null());
+            let mut daemon = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+            let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
+            let link = lines.nth(1).and_then(Result::ok);
+            let origin = format!("http://localhost:{}", forwarder.port);
+            let at = ("127.0.0.1", forwarder.port);
+            let mut ended = false;
+            wait_for("it listens, or has ended", PATIENCE, || {
+                ended = daemon.try_wait().unwrap().is_some();
+                ended || std::net::TcpStream::connect(at).is_ok()
+            });
+            if let (Some(link), false) = (link, ended) {
+                let link = format!("{origin}/login#{}", link.split_once('#').unwrap().1);
+                return Self { directory, daemon, origin, link, _forwarder: forwarder };
+            }
+        }
+    }
+
+    fn deliver(&self, message: &str, recipient: &str) -> crate::support::program::Outcome {
+        let directory = self.directory.path().to_str().unwrap();
+        let mut command = program(&["--embedded", directory, "--sender", "lisa@gmail.com", "--recipient", recipient]);
+        command.args(["--lock-wait", "0s"]);
+        feed(command, message.as_bytes())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+    }
+}
+
+fn session(directory: &Path) -> impl NamedLock {
+    let client = Client { host: "mx2".into(), pid: 4711, queue_id: None };
+    open_embedded(directory, &client, Deadline::after(PATIENCE)).unwrap()
+}
+
+/// A message whose author tries everything that markup could do.
+const HOSTILE: &str = "From: \"</title><script>window.hit = 1</script>\" <lisa@gmail.com>\nTo: <img src=x onerror=window.hit=1>\n\
+    Message-ID: <hostile@x>\nSubject: \"><svg onload=window.hit=1><meta http-equiv=refresh content=\"0;url=http://evil.example/\">\n\nHello\n";
+
+fn message(id: &str) -> String {
+    format!("From: Lisa <lisa@gmail.com>\nTo: scuba@x\nMessage-ID: <{id}>\nSubject: Quarterly figures\n\nHello\n")
+}
+
+#[test]
+fn each_screen_is_for_everybody_and_breaks_no_rule_of_the_browser() {
+    let served = Served::start();
+    served.deliver(&message("one@x"), "scuba@x").delivered();
+    served.deliver(&message("one@x"), "lisa@gmail.com").delivered();
+    served.deliver(HOSTILE, "scuba@x").delivered();
+    let mut holder = session(served.directory.path());
+    let lock = lock_of_message_id(DEFAULT_NAMESPACE, b"<one@x>");
+    assert!(matches!(holder.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));
+    served.deliver(&message("one@x"), "doug@x").deferred("4.");
+    let browser = Browser::start();
+    // Without a login, and by a link that was used.
+    browser.go(&served.origin);
+    assert!(browser.url().ends_with("/login"), "{}", browser.url());
+    browser.go(&served.link);
+    wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
+    browser.go("about:blank");
+    browser.go(&served.link);
+    wait_until("it is good once", || browser.text().contains("This link was used already"));
+    browser.go(&served.origin);
+    assert!(browser.text().contains("Log out you"), "{}", browser.text());
+    let of = |subject: &str| {
+        let found = browser.script(&format!(
+            "return [...document.querySelectorAll('tbody tr')].find(row => row.innerText.includes({subject:?})).querySelector('a').href"
+        ));
+        found.as_str().unwrap().to_owned()
+    };
+    let (figures, hostile) = (of("Quarterly figures"), of("svg onload"));
+    // What is amiss so far is the 403 of the link that was used already.
+    let so_far = browser.complaints();
+    assert!(so_far.iter().all(|complaint| complaint.contains("/login") && complaint.contains("403")), "{so_far:?}");
+    let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tests/page");
+    std::fs::create_dir_all(&pictures).unwrap();
+    let screens = [
+        ("activity", served.origin.clone()),
+        ("mistake", format!("{}/?since=yesterday", served.origin)),
+        ("message", figures),
+        ("hostile", hostile),
+        ("statistics", format!("{}/statistics", served.origin)),
+        ("locks", format!("{}/locks", served.origin)),
+        ("logins", format!("{}/logins", served.origin)),
+        ("login", format!("{}/login", served.origin)),
+    ];
+    for (name, url) in &screens {
+        for (width, scheme) in [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")] {
+            browser.looks(width, scheme);
+            browser.go(url);
+            assert_eq!(browser.url().trim_end_matches('/'), url.trim_end_matches('/'));
+            assert_eq!(browser.barriers(), [""; 0], "{name}, {width}, {scheme}");
+            let picture = base64::engine::general_purpose::STANDARD.decode(browser.picture()).unwrap();
+            std::fs::write(pictures.join(format!("{name}-{scheme}-{width}.png")), picture).unwrap();
+        }
+        browser.looks(320, "light");
+        let too_wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
+        assert_eq!(browser.script(too_wide), 0, "{name} is scrolled sideways at 320 px");
+        assert!(browser.script("return window.hit ?? null").is_null(), "{name}: a stranger's script ran");
+        // Policies of the browser included.
+        assert_eq!(browser.complaints(), [""; 0], "{name}");
+    }
+    holder.release(&lock).unwrap();
+}
+
+#[test]
+fn what_is_live_changes_by_itself_and_rests_when_told_to() {
+    let served = Served::start();
+    served.deliver(&message("one@x"), "scuba@x").delivered();
+    let browser = Browser::start();
+    browser.go(&served.link);
+    wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
+    browser.go(&format!("{}/locks", served.origin));
+    assert!(browser.text().contains("No lock is held"), "{}", browser.text());
+    browser.script("window.same = 1");
+    let mut holder = session(served.directory.path());
+    let lock = lock_of_message_id(DEFAULT_NAMESPACE, b"<one@x>");
+    assert!(matches!(holder.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));
+    wait_until("the lock is shown", || browser.text().contains("holds"));
+    assert_eq!(browser.script("return window.same"), 1, "it was not loaded anew");
+    browser.script("[...document.querySelectorAll('button')].find(one => one.innerText == 'Pause').click()");
+    wait_until("it rests", || browser.text().contains("Go on"));
+    holder.release(&lock).unwrap();
+    browser.script("[...document.querySelectorAll('button')].find(one => one.innerText == 'Go on').click()");
+    wait_until("it goes on", || browser.text().contains("No lock is held"));
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn it_works_without_script_and_by_the_keyboard_and_nobody_logs_others_out() {
+    let served = Served::start();
+    served.deliver(&message("one@x"), "scuba@x").delivered();
+    let browser = Browser::start();
+    browser.command("Emulation.setScriptExecutionDisabled", serde_json::json!({ "value": true }));
+    browser.go(&served.link);
+    // The token is typed, or pasted, into the form.
+    let (tab, enter) = ("\u{e004}", "\u{e007}");
+    browser.type_text(tab);
+    let focus = |browser: &Browser| {
+        browser.command("Emulation.setScriptExecutionDisabled", serde_json::json!({ "value": false }));
+        let focused = browser.script("return document.activeElement.innerText || document.activeElement.name");
+        browser.command("Emulation.setScriptExecutionDisabled", serde_json::json!({ "value": true }));
+        focused.as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(focus(&browser), "To the content", "what the keyboard comes to first");
+    let mut came_to = String::new();
+    for _ in 0..10 {
+        browser.type_text(tab);
+        came_to = focus(&browser);
+        if came_to == "token" {
+            break;
+        }
+    }
+    assert_eq!(came_to, "token");
+    browser.type_text(&format!("{}{enter}", served.link.split_once('#').unwrap().1));
+    wait_until("the form has logged in", || browser.url() == format!("{}/", served.origin));
+    browser.go(&format!("{}/?q=%3Cone%40x%3E", served.origin));
+    assert!(browser.url().contains("/messages/"), "{}", browser.url());
+    browser.command("Emulation.setScriptExecutionDisabled", serde_json::json!({ "value": false }));
+    assert!(browser.text().contains("DELIVERED to scuba@x"), "{}", browser.text());
+    // A page of another site sends our form.
+    browser.go(&format!(
+        "data:text/html,<form method=post action='{}/logout'><button>You have won</button></form>",
+        served.origin
+    ));
+    browser.script("document.querySelector('button').click()");
+    wait_until("it is refused", || browser.text().contains("sent by another site"));
+    // Who follows a link from there is logged in all the same.
+    browser.go(&format!("data:text/html,<a href='{}/locks'>Look</a>", served.origin));
+    browser.script("document.querySelector('a').click()");
+    wait_until("the link leads there", || browser.text().contains("Log out you") && browser.url().ends_with("/locks"));
+}
