@@ -254,6 +254,10 @@ fn form(asked: &Asked, problem: Option<&str>) -> Markup {
 fn tried_table(asked: &Asked, found: &FoundTried, taken_as: Option<&str>) -> Markup {
     let FoundTried { tried, more, looked_back_to } = found;
     html! {
+        // A list that ends now, and whose first page this is.
+        @if asked.before.is_empty() && asked.until.trim().is_empty() {
+            p #live .hint { "What is new is counted here. " span data-newer="5" role="status" {} }
+        }
         @if let Some(taken_as) = taken_as { p { "Taken as " (taken_as) ": " b { (asked.q.trim()) } } }
         @if tried.is_empty() {
             p { "Nothing was tried that is like this" @if taken_as != Some("a Message-ID") { " in this time" } ". " span .hint { "Look further back by “Since”: 30d. A message that no host has begun to deliver is known to Postfix alone." } }
@@ -273,10 +277,16 @@ fn tried_table(asked: &Asked, found: &FoundTried, taken_as: Option<&str>) -> Mar
     }
 }
 
+/// By which the script knows a row again.
+fn row_id(tried: &Tried) -> String {
+    let Place { attempt, key, .. } = tried.place;
+    format!("a{}-{}", attempt.simple(), hex::encode(key.get(..6).unwrap_or_default()))
+}
+
 fn row(tried: &Tried) -> Markup {
     let when = told(tried.place.began_at);
     html! {
-        tr {
+        tr id=(row_id(tried)) {
             td .t data-label="Time" { a href=(message_path(tried)) { time datetime=(exact(tried.place.began_at)) { (when) } } }
             td data-label="State" { span class=(class(tried.result())) { (state(tried)) } }
             td data-label="Recipient" {

@@ -363,14 +363,25 @@ fn statistics_say_in_numbers_what_they_show_in_bars() {
 fn the_page_of_a_directory_is_one_command() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("demo");
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let at = format!("127.0.0.1:{port}");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
-    command.args(["--embedded", path.to_str().unwrap(), "--web", &at]).env_clear();
-    let mut daemon = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
-    assert!(lines.next().unwrap().unwrap().starts_with(&format!("The page is at http://{at}/")));
-    let link = lines.next().unwrap().unwrap();
+    // Another process may take the port before it does: then another one.
+    let (mut daemon, at, link) = loop {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let at = format!("127.0.0.1:{port}");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+        command.args(["--embedded", path.to_str().unwrap(), "--web", &at]).env_clear();
+        let mut daemon = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(daemon.stdout.take().unwrap()).lines();
+        assert!(lines.next().unwrap().unwrap().starts_with(&format!("The page is at http://{at}/")));
+        let link = lines.next().unwrap().unwrap();
+        let mut ended = false;
+        wait_for("it listens, or has ended", PATIENCE, || {
+            ended = daemon.try_wait().unwrap().is_some();
+            ended || TcpStream::connect(&at).is_ok()
+        });
+        if !ended {
+            break (daemon, at, link);
+        }
+    };
     let ask = |request: String| -> std::io::Result<String> {
         let mut connection = TcpStream::connect(&at)?;
         connection.write_all(request.as_bytes())?;

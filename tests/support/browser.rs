@@ -109,9 +109,14 @@ impl Browser {
         self.runtime.block_on(self.client().execute(script, Vec::new())).expect("it runs")
     }
 
-    /// The text of the page, as it is shown.
+    /// What a script returns; null where it cannot run, as between two pages.
+    pub fn now(&self, script: &str) -> Value {
+        self.runtime.block_on(self.client().execute(script, Vec::new())).unwrap_or(Value::Null)
+    }
+
+    /// The text of the page, as it is shown; none between two pages.
     pub fn text(&self) -> String {
-        self.script("return document.body.innerText").as_str().expect("text").to_owned()
+        self.now("return document.body.innerText").as_str().unwrap_or_default().to_owned()
     }
 
     /// Types into what is in focus: special keys are in <https://www.w3.org/TR/webdriver2/#keyboard-actions>.

@@ -117,5 +117,5 @@ pub fn text(page: &str) -> String {
 pub fn rows(page: &str) -> usize {
     page.split("<tbody>")
         .nth(1)
-        .map_or(0, |body| body.split("</tbody>").next().unwrap_or_default().matches("<tr>").count())
+        .map_or(0, |body| body.split("</tbody>").next().unwrap_or_default().matches("<tr").count())
 }

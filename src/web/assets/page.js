@@ -13,9 +13,11 @@ follow();
 // Whoever is on this very page already, and follows the link there.
 addEventListener("hashchange", follow);
 
-// What is marked so is read anew every few seconds, while somebody looks at it and has not paused it.
+// What is live is read anew every few seconds, while somebody looks at it and has not paused it: a part of the page that changes
+// (data-refresh), or a list whose new rows are counted, and not put in, so that nothing moves under the reader (data-newer).
 const live = document.querySelector("[data-refresh]");
-if (live) {
+const news = document.querySelector("[data-newer]");
+if (live || news) {
   const pause = document.createElement("button");
   pause.type = "button";
   let paused = false;
@@ -23,14 +25,31 @@ if (live) {
   pause.addEventListener("click", () => { paused = !paused; label(); });
   label();
   document.getElementById("live").append(" ", pause);
+
+  const refresh = (read) => {
+    const anew = read.querySelector("[data-refresh]");
+    if (anew && anew.textContent !== live.textContent) live.replaceChildren(...anew.childNodes);
+  };
+  const rows = (page) => [...page.querySelectorAll("tbody tr")].map((row) => row.id);
+  const shown = rows(document);
+  const count = (read) => {
+    const now = rows(read);
+    const known = now.findIndex((id) => shown.includes(id));
+    const fresh = known < 0 ? now.length : known;
+    const text = fresh ? `${fresh}${known < 0 && shown.length ? " or more" : ""} new: show` : "";
+    if (news.textContent === text) return;
+    const link = document.createElement("a");
+    link.href = location.href;
+    link.textContent = text;
+    news.replaceChildren(...(text ? [link] : []));
+  };
   setInterval(async () => {
-    if (paused || document.hidden || live.contains(document.activeElement)) return;
+    if (paused || document.hidden || live?.contains(document.activeElement)) return;
     try {
       const answer = await fetch(location.href, { credentials: "same-origin", redirect: "error" });
       if (!answer.ok) return;
       const read = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const anew = read.querySelector("[data-refresh]");
-      if (anew && anew.textContent !== live.textContent) live.replaceChildren(...anew.childNodes);
+      if (live) refresh(read); else count(read);
     } catch { /* It is tried again. */ }
-  }, Number(live.dataset.refresh) * 1000);
+  }, Number((live ?? news).dataset[live ? "refresh" : "newer"]) * 1000);
 }

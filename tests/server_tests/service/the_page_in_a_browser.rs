@@ -147,6 +147,13 @@ fn what_is_live_changes_by_itself_and_rests_when_told_to() {
     let browser = Browser::start();
     browser.go(&served.link);
     wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
+    // Nothing moves under the reader: what is new is counted, and shown when it is asked for.
+    served.deliver(&message("two@x"), "doug@x").delivered();
+    served.deliver(&message("three@x"), "doug@x").delivered();
+    wait_until("what is new is counted", || browser.text().contains("2 new: show"));
+    assert_eq!(browser.script("return document.querySelectorAll('tbody tr').length"), 1);
+    browser.script("document.querySelector('[data-newer] a').click()");
+    wait_until("it is shown", || browser.now("return document.querySelectorAll('tbody tr').length") == 3);
     browser.go(&format!("{}/locks", served.origin));
     assert!(browser.text().contains("No lock is held"), "{}", browser.text());
     browser.script("window.same = 1");
