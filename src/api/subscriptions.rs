@@ -14,6 +14,8 @@ use uuid::Uuid;
 /// How many a token's name may have.
 const MOST: u64 = 1000;
 
+/// The longest name of a resource, in characters.
+const LONGEST: usize = 511;
 /// The kinds of resources.
 const RESOURCES: [&str; 5] = ["all", "domain", "address", "mailbox", "message"];
 /// The states.
@@ -68,6 +70,9 @@ fn key(api: &Api) -> Result<&MasterKey, Problem> {
 
 pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
     call.query.only(&["cursor", "limit", "resource", "resource_id", "state"])?;
+    if call.query.one("resource_id")?.is_some_and(|id| id.chars().count() > LONGEST) {
+        return Err(Problem::wrong_parameter("resource_id", format!("it is longer than {LONGEST} characters")).into());
+    }
     let (limit, after) = (call.query.limit()?, call.query.cursor(|text| Uuid::try_parse(text).ok())?);
     let those = Those {
         resource: call.query.word("resource", RESOURCES)?,
@@ -100,7 +105,7 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Reply, 
     if kind.is_none() {
         fields.is_missing("resource");
     }
-    let id = fields.text("resource_id", Some(""), 511).unwrap_or_default();
+    let id = fields.text("resource_id", Some(""), LONGEST).unwrap_or_default();
     let resource = kind.and_then(|kind| match named(kind, &id) {
         Ok(resource) => Some(resource),
         Err(problem) => {

@@ -1,7 +1,7 @@
 //! What `trace` reads: the messages that a Message-ID, a queue id or an address stands for, and all copies of each and attempts at
 //! it.
 
-use super::notifications::of_message::{self, ToldEvent};
+use super::notifications::of_message::ToldEvent;
 use super::recorded::EarlierDelivery;
 use super::{AttemptResult, Database, Outcome, columns, stage_times, time_span};
 use crate::base::{hex, timestamp};
@@ -49,7 +49,7 @@ pub(crate) struct MessageTrace {
     pub(crate) copies: Vec<TracedCopy>,
     /// The oldest first.
     pub(crate) attempts: Vec<TracedAttempt>,
-    /// Who was told of it; `None` where there are no subscribers, or where this role may not see them.
+    /// Who was told of it; `None` where nobody has asked, or where this role may not see it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) notifications: Option<Vec<ToldEvent>>,
 }
@@ -324,7 +324,7 @@ pub(crate) fn read(
         message,
         copies,
         attempts,
-        notifications: of_message::told(database, &found.identity)?,
+        notifications: None,
     };
     tell_what_was_there(&mut trace);
     Ok(trace)

@@ -6,7 +6,7 @@ pub(crate) use crate::ledger::notifications::history::{
     event, events_after, message, newest, pending, tell_all, tell_one, test, tries,
 };
 use crate::ledger::notifications::overview;
-pub(crate) use crate::ledger::notifications::overview::{Behind, Figures, Overview};
+pub(crate) use crate::ledger::notifications::overview::{Behind, Figures, Overview, figures};
 use uuid::Uuid;
 
 /// How far behind they are.

@@ -6,6 +6,7 @@ mod table;
 use super::site_options::{SiteOptions, failed};
 use super::{complain, json, say};
 use crate::base::timestamp;
+use crate::operations::notifications;
 use crate::operations::stats::{self, Since};
 use clap::{Args, ValueEnum};
 use std::io::{self, Write};
@@ -82,7 +83,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     }
     let slow = super::Slow::watch("reading the ledger");
     let (_, mut database) = arguments.site.open(PATIENCE)?;
-    let counted = stats::count(database.as_mut(), arguments.since).map_err(|error| failed(&error))?;
+    let mut counted = stats::count(database.as_mut(), arguments.since).map_err(|error| failed(&error))?;
+    counted.notifications = notifications::figures(database.as_mut()).map_err(|error| failed(&error))?;
     drop(slow);
     let text = match format {
         Format::Table => table::text(&counted),

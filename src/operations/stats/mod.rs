@@ -2,9 +2,9 @@
 
 mod histogram;
 
+use super::notifications::Figures;
 use crate::base::timestamp;
 use crate::database::DatabaseError;
-use crate::ledger::notifications::overview::{self, Figures};
 use crate::ledger::stage_times::{self, STAGES};
 use crate::ledger::{AttemptResult, Database, statistics, time_span};
 use crate::message::Role;
@@ -39,7 +39,7 @@ pub(crate) struct Statistics {
     /// Whenever that began.
     pub(crate) copies_owed_now: u64,
     pub(crate) messages: Messages,
-    /// How far behind subscribers are now; `None` where there are none, or where this role may not see it.
+    /// How far behind subscribers are now; `None` where nobody has asked, or where this role may not see it.
     pub(crate) notifications: Option<Figures>,
     pub(crate) lock: Contention,
     /// In their order; `total` at the end.
@@ -145,7 +145,7 @@ pub(crate) fn count(database: &mut dyn Database, since: Since) -> Result<Statist
         copies,
         copies_owed_now,
         messages: Messages { recorded, bytes },
-        notifications: overview::figures(database)?,
+        notifications: None,
         lock: Contention { busy, busy_share: share(busy) },
         stages: STAGES.into_iter().chain([TOTAL]).filter_map(stage).collect(),
     })

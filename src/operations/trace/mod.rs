@@ -4,8 +4,9 @@ mod summary;
 
 pub(crate) use summary::{RecipientState, RecipientSummary, held_by};
 
-use crate::base::timestamp;
+use crate::base::{hex, timestamp};
 use crate::database::DatabaseError;
+use crate::ledger::notifications::of_message;
 use crate::ledger::trace::{self, By, FoundMessage, MessageTrace};
 use crate::ledger::{Database, time_span};
 use crate::lock::LockName;
@@ -92,7 +93,11 @@ pub(crate) fn trace(
         (found, more) = trace::find(database, By::Address { address: &address, user: what, since }, limit)?;
     }
     let asked = Asked { what: what.to_owned(), taken_as, guessed };
-    let (now, messages) = read(site, database, found)?;
+    let (now, mut messages) = read(site, database, found)?;
+    for TracedMessage { trace, .. } in &mut messages {
+        let identity = hex::decode(&trace.identity).and_then(|bytes| bytes.try_into().ok());
+        trace.notifications = identity.map(|identity| of_message::told(database, &identity)).transpose()?.flatten();
+    }
     Ok(Trace { asked, now, more, messages })
 }
 

@@ -303,6 +303,7 @@ fn what_is_wrong_with_a_request_is_told_as_a_problem(engine: Engine) {
     ] {
         ask(&format!("GET /subscriptions?{query}"), Value::Null).problem(400, "wrong-parameter");
     }
+    ask(&format!("GET /subscriptions?resource_id={}", "x".repeat(512)), Value::Null).problem(400, "wrong-parameter");
     // Where a token may not; where it may, there is nothing; and what is another one's is the same.
     ask("GET /events", Value::Null).problem(403, "out-of-scope");
     for id in ["x", "0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b"] {
