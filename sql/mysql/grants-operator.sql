@@ -18,6 +18,7 @@ GRANT INSERT ON maildrop.message_sources TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE ON maildrop.copies TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE ON maildrop.refusals TO 'maildrop_operator'@'%';
 GRANT INSERT, UPDATE ON maildrop.ways_in TO 'maildrop_operator'@'%';
+GRANT INSERT ON maildrop.epochs TO 'maildrop_operator'@'%';
 
 GRANT INSERT ON maildrop.outbox TO 'maildrop_operator'@'%';
 

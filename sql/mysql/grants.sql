@@ -20,6 +20,8 @@ GRANT SELECT, INSERT ON maildrop.message_sources TO 'maildrop'@'%';
 GRANT SELECT, INSERT, UPDATE ON maildrop.copies TO 'maildrop'@'%';
 -- What the mailbox store has shown of how it is logged in to.
 GRANT SELECT, INSERT, UPDATE ON maildrop.ways_in TO 'maildrop'@'%';
+-- When the database became another one.
+GRANT SELECT, INSERT ON maildrop.epochs TO 'maildrop'@'%';
 
 -- An event for each change of a copy, where anybody is subscribed: see grants-notify.sql. Whose subscriptions there are is not seen.
 GRANT INSERT ON maildrop.outbox TO 'maildrop'@'%';

@@ -8,7 +8,7 @@
 -- `trace`, `stats`, `audit` and `lock list` need only the SELECTs; `audit --repair` writes
 -- into the journal, as a delivery does.
 
-GRANT SELECT ON addresses, maildrop_migrations, attempts, messages, copies, message_sources TO :"role";
+GRANT SELECT ON addresses, maildrop_migrations, attempts, messages, copies, message_sources, epochs TO :"role";
 
 -- `lock exec` says which programs it runs.
 GRANT SELECT, INSERT, DELETE ON programs TO :"role";

@@ -20,6 +20,9 @@ GRANT UPDATE (refused, last_at) ON refusals TO :"role";
 GRANT SELECT, INSERT ON ways_in TO :"role";
 GRANT UPDATE (proven_at, host) ON ways_in TO :"role";
 
+-- When the database became another one.
+GRANT SELECT, INSERT ON epochs TO :"role";
+
 -- An event for each change of a copy, where anybody is subscribed: see grants-notify.sql. Whose subscriptions there are is not seen.
 GRANT INSERT ON outbox TO :"role";
 GRANT SELECT (id) ON subscriptions TO :"role";

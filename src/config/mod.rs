@@ -201,6 +201,7 @@ impl Config {
             lock_wait: self.lock.wait_within(self.delivery.deadline),
             settle: self.imap.settle,
             sent_retry_for: self.sent.retry_for(self.delivery.postfix_queue_lifetime),
+            queue_lifetime: self.delivery.postfix_queue_lifetime,
             batch_patience: self.batch_patience(),
             over_quota_refuses: self.imap.over_quota == OverQuota::Reject,
             look_in_sent: self.sent.look == Look::Mailbox,

@@ -14,6 +14,8 @@ pub struct Policy {
     pub settle: Duration,
     /// Past this time since the first attempt, a Sent copy that cannot be appended stays owed, and the delivery is done.
     pub sent_retry_for: Duration,
+    /// For how long Postfix may bring a message back.
+    pub queue_lifetime: Duration,
     /// How long one mailbox may hold up the other recipients of its message.
     pub batch_patience: Duration,
     /// Whether a mailbox over quota refuses a message for good (5.2.2) rather than for now (4.2.2).
@@ -35,6 +37,7 @@ impl Policy {
             // flock(2) is freed when the last thread of its holder has ended, and with that every link(2) of it.
             settle: Duration::ZERO,
             sent_retry_for: Duration::from_hours(24),
+            queue_lifetime: Duration::from_hours(5 * 24),
             batch_patience: Duration::from_secs(5),
             over_quota_refuses: false,
             look_in_sent: false,

@@ -54,6 +54,7 @@ fn what_is_left_out_has_its_default() {
             lock_wait: Duration::from_secs(30),
             settle: Duration::from_mins(7),
             sent_retry_for: Duration::from_secs(86400),
+            queue_lifetime: Duration::from_hours(120),
             batch_patience: Duration::from_secs(5),
             over_quota_refuses: false,
             look_in_sent: false,
@@ -263,6 +264,7 @@ fn everything_can_be_said() {
         [delivery]
         deadline = "5m"
         postfix_time_limit = "2000s"
+        postfix_queue_lifetime = "4d"
         message_size_limit = 50000000
         [log]
         to = "file"
@@ -286,6 +288,7 @@ fn everything_can_be_said() {
             lock_wait: Duration::from_secs(90),
             settle: Duration::from_secs(600),
             sent_retry_for: Duration::from_secs(7200),
+            queue_lifetime: Duration::from_hours(96),
             batch_patience: Duration::from_secs(5),
             over_quota_refuses: true,
             look_in_sent: true,

@@ -332,10 +332,23 @@ pub(super) fn find_or_adopt(
             return there(Manner::Adopted(keep.placement));
         }
     }
-    if delivery.restore {
-        let everywhere = Wanted { not_before: delivery.arrived, ..wanted };
-        let (recorded, has_uids) = (others.delivered.and_then(|at| at.placement), copy.position.is_some());
-        let found = look_everywhere(mailbox, &everywhere, recorded, has_uids).map_err(Failure::NothingStored)?;
+    if delivery.restore || others.forgotten {
+        let (not_before, newest) = if others.forgotten {
+            // What was appended last may be in no index yet: so the newest are compared in any case.
+            let newest =
+                search_from(copy.position).map(|at| Placement { uid_validity: at.uid_validity, uid: at.uid_next });
+            (came_at(delivery), newest)
+        } else {
+            (delivery.arrived, None)
+        };
+        let everywhere = Wanted { not_before, ..wanted };
+        let recorded = others.delivered.and_then(|at| at.placement).or(newest);
+        let found = look_everywhere(mailbox, &everywhere, recorded, copy.position.is_some());
+        let found = found.map_err(Failure::NothingStored)?;
+        if others.forgotten {
+            let (role, user, mailbox) = (copy.role.as_str(), &copy.user, &copy.mailbox_name);
+            info!(role, user, mailbox, found = found.len(), "looked for a copy that the database may have forgotten");
+        }
         if found.iter().any(|copy| others.delivered.is_some_and(|at| at.placement == copy.placement)) {
             return there(Manner::AlreadyThere);
         }
@@ -439,6 +452,12 @@ pub(super) fn still_held(delivery: &Delivery<'_>, database: &mut dyn Ledger) -> 
             false
         }
     }
+}
+
+/// The moment since which a copy of the message may be in a mailbox.
+fn came_at(delivery: &Delivery<'_>) -> OffsetDateTime {
+    let came = time::Duration::try_from(delivery.came.unwrap_or(delivery.policy.queue_lifetime));
+    came.ok().and_then(|came| delivery.arrived.checked_sub(came)).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
 /// The day from which the author's own copy can be in Sent: the message's Date, unless that is nonsense, which must not make

@@ -8,8 +8,9 @@
 //!              mailbox stood (UIDVALIDITY, UIDNEXT)
 //! 2  lock      held elsewhere: end the attempt, try again later
 //! 3  look      a new statement, so a new snapshot: which copies are delivered? which attempts are open?
-//! 4  append    INBOX first, then Sent; search first if another attempt is open; before the last CRLF, which makes the
-//!              server store the message: is the lock still ours, and does the caller still live?
+//! 4  append    INBOX first, then Sent; search first if another attempt is open, or the ledger may have forgotten one;
+//!              before the last CRLF, which makes the server store the message: is the lock still ours, and does the
+//!              caller still live?
 //! 5  record    message, copies, attempts ended; COMMIT
 //! ```
 //!
@@ -28,6 +29,7 @@ mod caller;
 mod deliver_copy;
 mod deliver_round;
 mod events;
+mod forgotten;
 mod lock_name;
 mod other_attempts;
 mod report;
@@ -35,6 +37,7 @@ mod stages;
 mod verdict;
 
 pub use caller::{Caller, NoCaller};
+pub use forgotten::looked_for;
 pub use lock_name::{bare_message_id, lock_of, lock_of_message_id};
 pub use report::{CopyReport, Deferral, Delivered, Manner, Refusal};
 pub(crate) use stages::begins;
@@ -44,7 +47,7 @@ pub use verdict::{StatusDetail, Verdict};
 use crate::config::HeaderFields;
 pub use crate::config::Policy;
 use crate::database::DatabaseError;
-use crate::ledger::{AcquiredAndLooked, Cause, CopyHistory, CopyKey, EndedAttempt, Journal, JournalCopy, Ledger};
+use crate::ledger::{AcquiredAndLooked, Cause, CopyKey, EndedAttempt, Journal, JournalCopy, Ledger, Looked};
 use crate::ledger::{MessageRecord, Outcome, Record};
 use crate::lock::LockName;
 use crate::mailbox::{Mailbox, MailboxError};
@@ -56,6 +59,9 @@ use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use tracing::{debug, warn};
 use uuid::Uuid;
+
+/// How many times as long as otherwise one mailbox may hold up the others where all of it is looked through.
+const PATIENCE_WITH_SEARCHES: u32 = 12;
 
 /// One message on its way to one envelope recipient, or to several under one lock.
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +80,8 @@ pub struct Delivery<'a> {
     pub pid: u32,
     /// The INTERNALDATE of the copies.
     pub arrived: OffsetDateTime,
+    /// How long ago the message came, by this host's clock; `None` where that is not known. See [`Message::came_before`].
+    pub came: Option<Duration>,
     pub policy: &'a Policy,
     pub caller: &'a dyn Caller,
     /// Whether the mailboxes may have lost what the ledger has as delivered: each copy is then looked for in all of its
@@ -201,14 +209,14 @@ fn deliver_under_lock(
     copies: &mut [Copy<'_>],
     bearer: usize,
     keys: &[CopyKey],
-    looked: Result<Vec<CopyHistory>, DatabaseError>,
+    looked: Result<Looked, DatabaseError>,
     stages: &mut Stages,
 ) -> Result<Vec<End>, Deferral> {
     // 3 look: what it saw
     begins("look");
     let began = Instant::now();
-    let histories = looked.map_err(|error| (Cause::LedgerUnreadable, Deferral::Database(error)));
-    let others = match histories.and_then(|histories| OtherAttempts::read(delivery, copies, &histories)) {
+    let looked = looked.map_err(|error| (Cause::LedgerUnreadable, Deferral::Database(error)));
+    let others = match looked.and_then(|looked| OtherAttempts::read(delivery, copies, &looked)) {
         Ok(others) => others,
         Err((cause, deferral)) => {
             end_attempt(delivery, database, copies, &Outcome::Deferred(cause, None), stages);
@@ -225,7 +233,9 @@ fn deliver_under_lock(
     let several = copies.iter().filter(|copy| copy.is_recipients()).count() > 1;
     // A second more for each megabyte: a large message must not fail time and again because its line is slow.
     let size = Duration::from_millis(delivery.message.as_received().len() as u64 / 1000);
-    let patience = several.then(|| delivery.policy.batch_patience.saturating_add(size));
+    // To look through all of a mailbox may take long, and would the next time, too.
+    let times = if others.iter().any(|others| others.forgotten) { PATIENCE_WITH_SEARCHES } else { 1 };
+    let patience = several.then(|| delivery.policy.batch_patience.saturating_mul(times).saturating_add(size));
     for recipients in [true, false] {
         // What an earlier attempt at the author's copy has left is looked for all the same: the recipient who bears it may be one whose
         // own mailbox never takes the message.

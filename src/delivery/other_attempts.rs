@@ -2,8 +2,8 @@
 //! taken out.
 
 use super::deliver_copy::Copy;
-use super::{Deferral, Delivery};
-use crate::ledger::{Cause, CopyHistory, DeliveredAt, OpenAttempt};
+use super::{Deferral, Delivery, forgotten};
+use crate::ledger::{Cause, CopyHistory, DeliveredAt, Looked, OpenAttempt};
 use crate::lock::LockName;
 use crate::mailbox::{FoundCopy, Placement, Position};
 use std::time::Duration;
@@ -26,6 +26,8 @@ pub(super) struct OtherAttempts {
     died: Vec<bool>,
     /// How long ago one of those began that is so young that its APPEND may still land.
     pub unsettled: Option<Duration>,
+    /// Whether the ledger may have forgotten others.
+    pub forgotten: bool,
 }
 
 impl OtherAttempts {
@@ -34,24 +36,22 @@ impl OtherAttempts {
     /// # Errors
     /// With what the journal is to say of it: [`Deferral::JournalForgotten`] where our own attempt is not in it;
     /// [`Deferral::OtherLock`] where another host delivers this message under another lock.
-    pub fn read(
-        delivery: &Delivery<'_>,
-        copies: &[Copy<'_>],
-        histories: &[CopyHistory],
-    ) -> Result<Vec<Self>, (Cause, Deferral)> {
-        let forgotten = || (Cause::JournalForgotten, Deferral::JournalForgotten);
+    pub fn read(delivery: &Delivery<'_>, copies: &[Copy<'_>], looked: &Looked) -> Result<Vec<Self>, (Cause, Deferral)> {
+        let histories = &looked.copies[..];
+        let forgets = forgotten::may_be(delivery.came, looked.epoch, delivery.policy.queue_lifetime);
+        let not_there = || (Cause::JournalForgotten, Deferral::JournalForgotten);
         let mine = |attempt: &&OpenAttempt| attempt.attempt == delivery.attempt;
         let own_age = histories.iter().flat_map(|h| &h.open_attempts).find(mine).map(|attempt| attempt.age);
-        let own_age = own_age.ok_or_else(forgotten)?;
+        let own_age = own_age.ok_or_else(not_there)?;
         if let Some(host) = under_another_lock(delivery, histories) {
             return Err((Cause::OtherLock, Deferral::OtherLock(host)));
         }
         let mut all = Vec::with_capacity(copies.len());
         for copy in copies {
-            let history = histories.iter().find(|history| history.key == copy.key).ok_or_else(forgotten)?;
+            let history = histories.iter().find(|history| history.key == copy.key).ok_or_else(not_there)?;
             let journalled = history.open_attempts.iter().any(|attempt| mine(&attempt));
             if copy.journalled() && !journalled {
-                return Err(forgotten());
+                return Err(not_there());
             }
             let others: Vec<OpenAttempt> =
                 history.open_attempts.iter().filter(|attempt| !mine(attempt)).cloned().collect();
@@ -75,7 +75,14 @@ impl OtherAttempts {
                 }
                 died.push(earlier);
             }
-            all.push(Self { delivered: history.delivered, owed: history.owed.clone(), others, died, unsettled });
+            all.push(Self {
+                delivered: history.delivered,
+                owed: history.owed.clone(),
+                others,
+                died,
+                unsettled,
+                forgotten: forgets,
+            });
         }
         Ok(all)
     }
@@ -182,6 +189,7 @@ mod tests {
             others: attempts.iter().enumerate().map(open).collect(),
             died: attempts.iter().map(|&(_, _, died)| died).collect(),
             unsettled: None,
+            forgotten: false,
         }
     }
 
@@ -200,6 +208,7 @@ mod tests {
             host: "mx1",
             pid: 1,
             arrived: OffsetDateTime::UNIX_EPOCH,
+            came: None,
             policy: &Policy { settle, ..Policy::embedded() },
             restore: false,
             caller: &NoCaller,
@@ -225,7 +234,8 @@ mod tests {
             .collect();
         open_attempts.push(open(own, 5.0, "doug"));
         let history = CopyHistory { key: copy.key, delivered: None, owed: None, recorded: None, open_attempts };
-        let others = OtherAttempts::read(&delivery, &[copy], &[history]).map_err(|(_, deferral)| deferral)?;
+        let others = OtherAttempts::read(&delivery, &[copy], &Looked { copies: vec![history], epoch: None })
+            .map_err(|(_, deferral)| deferral)?;
         if let Some(age) = others[0].unsettled {
             return Err(Deferral::Unsettled(age));
         }

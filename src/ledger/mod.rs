@@ -10,6 +10,7 @@ pub(crate) mod api_tokens;
 pub(crate) mod check;
 mod columns;
 pub(crate) mod deliveries;
+mod epoch;
 pub mod event;
 pub(crate) mod forget;
 pub(crate) mod lock_users;
@@ -31,6 +32,7 @@ pub(crate) use addresses::one_name;
 pub use addresses::{AddressBook, Destination};
 pub use check::{Finding, Inspect, State};
 pub use deliveries::NeverEnded;
+pub use epoch::Epoch;
 pub use event::EventRecord;
 pub use lock_users::LockPurpose;
 pub use notifications::Notifications;
@@ -262,13 +264,22 @@ impl WayIn {
 pub enum AcquiredAndLooked {
     /// The lock is ours.
     Held {
-        /// What is known of the copies, in the order asked for; or why that could not be read.
-        looked: Result<Vec<CopyHistory>, DatabaseError>,
+        /// What is known; or why that could not be read.
+        looked: Result<Looked, DatabaseError>,
         /// How long the look took; zero if it was in one round trip with the lock.
         took: Duration,
     },
     /// Another session has the lock; which one, as far as the server and the journal tell.
     Busy(Option<Holder>),
+}
+
+/// What the ledger knows of some copies, and since when it remembers all.
+#[derive(Clone, Debug, Default)]
+pub struct Looked {
+    /// In the order asked for.
+    pub copies: Vec<CopyHistory>,
+    /// How long ago the present [`Epoch`] began, by the database's clock; `None`: the ledger has forgotten nothing.
+    pub epoch: Option<Duration>,
 }
 
 /// What a delivery reads and writes, over the session that holds the lock.
@@ -326,7 +337,8 @@ pub trait Ledger: NamedLock {
     }
 
     /// Takes the lock, and then looks at these copies, which this session has journalled: by a later statement than the one that
-    /// took the lock, so in a newer snapshot. PostgreSQL does both in one round trip.
+    /// took the lock, so in a newer snapshot. PostgreSQL does both in one round trip. An epoch that nobody has written down is, before
+    /// this returns.
     ///
     /// # Errors
     /// Where the lock could not be asked for, as [`NamedLock::acquire`]; it is not held then.
@@ -337,7 +349,13 @@ pub trait Ledger: NamedLock {
         copies: &[CopyKey],
     ) -> Result<AcquiredAndLooked, DatabaseError> {
         Ok(match self.acquire(lock, wait)? {
-            Acquired::Held => looked_by_itself(|| self.look(copies)),
+            Acquired::Held => looked_by_itself(|| {
+                let epoch = self.epoch()?;
+                if epoch.is_unwritten() {
+                    self.begin_epoch()?;
+                }
+                Ok(Looked { copies: self.look(copies)?, epoch: epoch.began() })
+            }),
             Acquired::Busy(holder) => AcquiredAndLooked::Busy(holder),
         })
     }
@@ -347,6 +365,23 @@ pub trait Ledger: NamedLock {
     /// # Errors
     /// Where it cannot be read.
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError>;
+
+    /// In which epoch the database is. An embedded one has none: nothing takes over from it, and nothing in it changes when its
+    /// file is restored.
+    ///
+    /// # Errors
+    /// Where that cannot be read.
+    fn epoch(&mut self) -> Result<Epoch, DatabaseError> {
+        Ok(Epoch::default())
+    }
+
+    /// Writes down that another epoch has begun, unless somebody else has by now, and commits.
+    ///
+    /// # Errors
+    /// Where it may not be committed.
+    fn begin_epoch(&mut self) -> Result<(), DatabaseError> {
+        Ok(())
+    }
 
     /// Writes the record, and commits. On PostgreSQL this frees the lock, which is held by the same transaction; elsewhere the lock
     /// is still held afterwards. Called without the lock (by an attempt that found it busy), it is a transaction of its own.
@@ -366,7 +401,7 @@ pub trait Ledger: NamedLock {
 }
 
 /// The look, in a round trip of its own.
-fn looked_by_itself(look: impl FnOnce() -> Result<Vec<CopyHistory>, DatabaseError>) -> AcquiredAndLooked {
+fn looked_by_itself(look: impl FnOnce() -> Result<Looked, DatabaseError>) -> AcquiredAndLooked {
     let began = Instant::now();
     let looked = look();
     AcquiredAndLooked::Held { looked, took: began.elapsed() }

@@ -3,10 +3,12 @@
 //! The lock is in the session: first the delivery's COMMIT, then RELEASE_LOCK. The look and the journal are autocommit statements:
 //! a transaction from before the lock would keep an older read view, and not see what was committed since.
 
+mod epoch;
+
 use super::{
     AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, CopyRecord, CopyState, DeliveredAt, Destination,
-    EndedAttempt, EventRecord, Journal, Ledger, MessageRecord, OpenAttempt, Record, WayIn, looked_by_itself, seconds,
-    without_headers,
+    EndedAttempt, Epoch, EventRecord, Journal, Ledger, Looked, MessageRecord, OpenAttempt, Record, WayIn,
+    looked_by_itself, seconds, without_headers,
 };
 use crate::database::mysql::{Answer, bytes_column, column, only_row, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
@@ -133,57 +135,32 @@ impl Ledger for MysqlDatabase {
         copies: &[CopyKey],
     ) -> Result<AcquiredAndLooked, DatabaseError> {
         Ok(if self.get_lock(lock, wait)? {
-            looked_by_itself(|| self.look(copies))
+            looked_by_itself(|| {
+                let (copies, epoch) = self.look_and_ask(copies, Some(&epoch::asked(self.product())))?;
+                if epoch.is_unwritten() {
+                    // The lock is the session's, and stays.
+                    self.begin_epoch()?;
+                }
+                Ok(Looked { copies, epoch: epoch.began() })
+            })
         } else {
             AcquiredAndLooked::Busy(or_untold(self.holder_among(lock, copies)))
         })
     }
 
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {
-        let doing = "looking at what the ledger knows";
-        if copies.is_empty() {
-            return Ok(Vec::new());
-        }
-        let keys = keys(copies);
-        // Two snapshots, the attempts' first: an attempt's end is committed together with its copy, so an ended attempt has its
-        // copy in the later snapshot. The other way round, a commit in between would show neither the copy nor the attempt.
-        let batch = format!(
-            "SELECT copy_key, attempt, recipient, {AGE}, uid_validity, uid_next, host, lock_digest FROM attempts \
-             WHERE copy_key IN ({keys}) AND ended_at IS NULL ORDER BY started_at, attempt; \
-             SELECT copy_key, uid_validity, uid, lock_digest, \
-             TIMESTAMPDIFF(MICROSECOND, recorded_at, UTC_TIMESTAMP(6)), \
-             CASE WHEN state = 'owed' THEN COALESCE(reason, '') END \
-             FROM copies LEFT JOIN messages ON messages.id = copies.message \
-             WHERE copy_key IN ({keys})"
-        );
-        let answers = self.run(doing, &batch, 2)?;
-        let [attempts, recorded] = answers.as_slice() else {
-            return Err(DatabaseError::other(doing, "two answers were to come"));
-        };
-        let mut histories: Vec<CopyHistory> = copies.iter().map(CopyHistory::unknown).collect();
-        for row in attempts {
-            let (key, attempt) = (CopyKey::from_bytes(bytes_column(row, 0, doing)?), open_attempt(row, doing)?);
-            for history in histories.iter_mut().filter(|history| history.key == key) {
-                history.open_attempts.push(attempt.clone());
-            }
-        }
-        for row in recorded {
-            let key = CopyKey::from_bytes(bytes_column(row, 0, doing)?);
-            if let Some(why) = column::<Option<String>>(row, 5, doing)? {
-                for history in histories.iter_mut().filter(|history| history.key == key) {
-                    history.owed = Some(why.clone());
-                }
-                continue;
-            }
-            let both = column::<Option<u32>>(row, 1, doing)?.zip(column(row, 2, doing)?);
-            let placement = both.map(|(uid_validity, uid)| Placement { uid_validity, uid });
-            let age: Option<i64> = column(row, 4, doing)?;
-            let recorded = age.map(|age| Ok((lock_name(row, 3, doing)?, seconds(age)))).transpose()?;
-            for history in histories.iter_mut().filter(|history| history.key == key) {
-                (history.delivered, history.recorded) = (Some(DeliveredAt { placement }), recorded);
-            }
-        }
-        Ok(histories)
+        self.look_and_ask(copies, None).map(|(histories, _)| histories)
+    }
+
+    fn epoch(&mut self) -> Result<Epoch, DatabaseError> {
+        let doing = "asking in which epoch the database is";
+        let answers = self.run(doing, &epoch::asked(self.product()), 1)?;
+        epoch::told(only_row(&answers, doing)?, doing)
+    }
+
+    fn begin_epoch(&mut self) -> Result<(), DatabaseError> {
+        let insert = epoch::begin(self.product());
+        self.retrying(|database| database.run("writing down that another epoch has begun", &insert, 1)).map(drop)
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
@@ -223,6 +200,60 @@ impl Holders for MysqlDatabase {
 }
 
 impl MysqlDatabase {
+    /// In one round trip, what is known of these copies, and in which epoch the database is, if that is `asked`.
+    fn look_and_ask(
+        &mut self,
+        copies: &[CopyKey],
+        asked: Option<&str>,
+    ) -> Result<(Vec<CopyHistory>, Epoch), DatabaseError> {
+        let doing = "looking at what the ledger knows";
+        if copies.is_empty() {
+            return Ok(Default::default());
+        }
+        let keys = keys(copies);
+        let (also, statements) = asked.map_or((String::new(), 2), |asked| (format!("; {asked}"), 3));
+        // Two snapshots, the attempts' first: an attempt's end is committed together with its copy, so an ended attempt has its
+        // copy in the later snapshot. The other way round, a commit in between would show neither the copy nor the attempt.
+        let batch = format!(
+            "SELECT copy_key, attempt, recipient, {AGE}, uid_validity, uid_next, host, lock_digest FROM attempts \
+             WHERE copy_key IN ({keys}) AND ended_at IS NULL ORDER BY started_at, attempt; \
+             SELECT copy_key, uid_validity, uid, lock_digest, \
+             TIMESTAMPDIFF(MICROSECOND, recorded_at, UTC_TIMESTAMP(6)), \
+             CASE WHEN state = 'owed' THEN COALESCE(reason, '') END \
+             FROM copies LEFT JOIN messages ON messages.id = copies.message \
+             WHERE copy_key IN ({keys}){also}"
+        );
+        let answers = self.run(doing, &batch, statements)?;
+        let [attempts, recorded, also @ ..] = answers.as_slice() else {
+            return Err(DatabaseError::other(doing, "two answers were to come, or three"));
+        };
+        let epoch = if also.is_empty() { Epoch::default() } else { epoch::told(only_row(also, doing)?, doing)? };
+        let mut histories: Vec<CopyHistory> = copies.iter().map(CopyHistory::unknown).collect();
+        for row in attempts {
+            let (key, attempt) = (CopyKey::from_bytes(bytes_column(row, 0, doing)?), open_attempt(row, doing)?);
+            for history in histories.iter_mut().filter(|history| history.key == key) {
+                history.open_attempts.push(attempt.clone());
+            }
+        }
+        for row in recorded {
+            let key = CopyKey::from_bytes(bytes_column(row, 0, doing)?);
+            if let Some(why) = column::<Option<String>>(row, 5, doing)? {
+                for history in histories.iter_mut().filter(|history| history.key == key) {
+                    history.owed = Some(why.clone());
+                }
+                continue;
+            }
+            let both = column::<Option<u32>>(row, 1, doing)?.zip(column(row, 2, doing)?);
+            let placement = both.map(|(uid_validity, uid)| Placement { uid_validity, uid });
+            let age: Option<i64> = column(row, 4, doing)?;
+            let recorded = age.map(|age| Ok((lock_name(row, 3, doing)?, seconds(age)))).transpose()?;
+            for history in histories.iter_mut().filter(|history| history.key == key) {
+                (history.delivered, history.recorded) = (Some(DeliveredAt { placement }), recorded);
+            }
+        }
+        Ok((histories, epoch))
+    }
+
     /// Who holds the lock: the session that the server names, and what its journal says of it. A delivery asks by the index of its
     /// own `copies`: of a holder that delivers none of them, the log has the session only. Without copies, all attempts under this
     /// lock are looked at.

@@ -5,15 +5,13 @@
 //! the look, since a statement with parameters keeps its snapshot until the next one (see [`PostgresDatabase`]). A batch has no
 //! parameters, so each value is written in hexadecimal digits (`database/postgres/literal.rs`), and cannot leave its quotes.
 
-use super::{AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, DeliveredAt, Destination, Journal, Ledger};
-use super::{OpenAttempt, Record, WayIn, without_headers};
+use super::{AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, DeliveredAt, Destination, Epoch, Journal, Ledger};
+use super::{Looked, OpenAttempt, Record, WayIn, without_headers};
 use crate::base::hex;
 use crate::database::DatabaseError;
 use crate::database::postgres::literal::stored;
-use crate::database::postgres::{
-    Batch, HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, TextRow, Transaction, column,
-};
-use crate::lock::{AcquiredAnd, LockName};
+use crate::database::postgres::{HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, TextRow, Transaction, column};
+use crate::lock::{AcquiredAnd, LockName, NamedLock};
 use crate::mailbox::{Placement, Position};
 use crate::message::fold;
 use postgres::types::Type;
@@ -131,23 +129,52 @@ impl Ledger for PostgresDatabase {
         }
     }
 
-    /// One round trip. Where the look fails, the lock is not taken either: the server aborts the transaction.
+    /// One round trip. Where the look fails, the lock is not taken either: the server aborts the transaction. The epoch is asked for
+    /// in it, too: a pooler may give the next transaction another server.
+    ///
+    /// An epoch that has just begun is written down by a transaction of its own, before the lock is taken once more.
     fn acquire_and_look(
         &mut self,
         lock: &LockName,
         wait: Duration,
         copies: &[CopyKey],
     ) -> Result<AcquiredAndLooked, DatabaseError> {
-        Ok(match self.acquire_and(lock, wait, &statements::look(self.plans_are_cached(), copies))? {
-            AcquiredAnd::Held(seen) => {
-                AcquiredAndLooked::Held { looked: histories(copies, &seen), took: Duration::ZERO }
+        let then = format!("{}; {}", statements::EPOCH, statements::look(self.plans_are_cached(), copies));
+        let mut may_begin = true;
+        loop {
+            let seen = match self.acquire_and(lock, wait, &then)? {
+                AcquiredAnd::Held(seen) => seen,
+                AcquiredAnd::Busy(holder) => return Ok(AcquiredAndLooked::Busy(holder)),
+            };
+            let mut rows = seen.rows();
+            let looked = epoch(&mut rows).and_then(|epoch| Ok((histories(copies, rows)?, epoch)));
+            if matches!(&looked, Ok((_, epoch)) if epoch.is_unwritten()) && std::mem::take(&mut may_begin) {
+                self.release(lock)?;
+                self.begin_epoch()?;
+                continue;
             }
-            AcquiredAnd::Busy(holder) => AcquiredAndLooked::Busy(holder),
-        })
+            let looked = looked.map(|(copies, epoch)| Looked { copies, epoch: epoch.began() });
+            return Ok(AcquiredAndLooked::Held { looked, took: Duration::ZERO });
+        }
     }
 
     fn look(&mut self, copies: &[CopyKey]) -> Result<Vec<CopyHistory>, DatabaseError> {
-        histories(copies, &self.batch(LOOKING, &statements::look(self.plans_are_cached(), copies))?)
+        histories(copies, self.batch(LOOKING, &statements::look(self.plans_are_cached(), copies))?.rows())
+    }
+
+    fn epoch(&mut self) -> Result<Epoch, DatabaseError> {
+        epoch(&mut self.batch(ASKING_FOR_THE_EPOCH, statements::EPOCH)?.rows())
+    }
+
+    fn begin_epoch(&mut self) -> Result<(), DatabaseError> {
+        let doing = "writing down that another epoch has begun";
+        loop {
+            match self.execute(doing, statements::BEGIN_EPOCH, &[]) {
+                Ok(_) => return self.replicated(doing),
+                Err(error) if self.try_again(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
@@ -230,11 +257,24 @@ impl PostgresDatabase {
 
 const LOOKING: &str = "looking at what was done";
 
+const ASKING_FOR_THE_EPOCH: &str = "asking in which epoch the database is";
+
+/// What the next row says of the epoch.
+fn epoch<'a>(rows: &mut impl Iterator<Item = TextRow<'a>>) -> Result<Epoch, DatabaseError> {
+    let doing = ASKING_FOR_THE_EPOCH;
+    let row = rows.next().ok_or_else(|| DatabaseError::other(doing, "no answer"))?;
+    let text = |index| Ok::<_, DatabaseError>(row.text(doing, index)?.map(ToOwned::to_owned));
+    Ok(Epoch { present: text(0)?, last: text(1)?, age: row.value(doing, 2)? })
+}
+
 /// What the rows of a look say of the copies that were asked for.
-fn histories(copies: &[CopyKey], seen: &Batch) -> Result<Vec<CopyHistory>, DatabaseError> {
+fn histories<'a>(
+    copies: &[CopyKey],
+    rows: impl Iterator<Item = TextRow<'a>>,
+) -> Result<Vec<CopyHistory>, DatabaseError> {
     let doing = LOOKING;
     let mut histories: Vec<CopyHistory> = copies.iter().map(CopyHistory::unknown).collect();
-    for row in seen.rows() {
+    for row in rows {
         // Counted from 1.
         let place = row.value::<usize>(doing, 0)?.and_then(|place| place.checked_sub(1));
         let history = place.and_then(|place| histories.get_mut(place));

@@ -21,7 +21,16 @@ const LAST: i64 = 47_846;
 pub(super) fn of_value(value: impl IntoIterator<Item = u8>) -> u32 {
     // As a store may have it that changes bytes beyond ASCII.
     let mut tokens = Tokens { bytes: value.into_iter().map(super::identity::as_stored).peekable() };
-    read(&mut tokens).map_or(0, in_range)
+    read(&mut tokens).map_or(0, |(minutes, _)| in_range(minutes.div_euclid(1440)))
+}
+
+/// The moment that follows the last semicolon of a Received field's value (RFC 5321 section 4.4), in seconds since 1970, where it
+/// can be read.
+pub(super) fn of_received(value: &[u8]) -> Option<i64> {
+    let at = memchr::memrchr(b';', value)?;
+    let mut tokens = Tokens { bytes: value.get(at + 1..)?.iter().copied().peekable() };
+    let (minutes, seconds) = read(&mut tokens)?;
+    Some(minutes * 60 + i64::from(seconds))
 }
 
 /// The same of a moment, in microseconds since 1970.
@@ -38,7 +47,8 @@ fn in_range(day: i64) -> u32 {
     u32::try_from(day).ok().filter(|_| (FIRST..=LAST).contains(&day)).unwrap_or(0)
 }
 
-fn read(tokens: &mut Tokens<impl Iterator<Item = u8>>) -> Option<i64> {
+/// The minutes since 1970, and the seconds of the last one.
+fn read(tokens: &mut Tokens<impl Iterator<Item = u8>>) -> Option<(i64, u32)> {
     let mut token = tokens.next()?;
     if let Token::Word(_) = token {
         token = tokens.next()?;
@@ -54,10 +64,10 @@ fn read(tokens: &mut Tokens<impl Iterator<Item = u8>>) -> Option<i64> {
         return None;
     }
     let minute = tokens.number(59)?;
-    let mut token = tokens.next()?;
+    let (mut token, mut seconds) = (tokens.next()?, 0);
     if token == Token::Sign(b':') {
         // A leap second is of the same day.
-        tokens.number(60)?;
+        seconds = tokens.number(60)?;
         token = tokens.next()?;
     }
     let offset = zone(token, tokens)?;
@@ -72,7 +82,7 @@ fn read(tokens: &mut Tokens<impl Iterator<Item = u8>>) -> Option<i64> {
     };
     let date = Date::from_calendar_date(i32::try_from(year).ok()?, month_of(month)?, u8::try_from(day).ok()?).ok()?;
     let minutes = i64::from(date.to_julian_day() - EPOCH) * 1440 + i64::from(hour * 60 + minute) - offset;
-    Some(minutes.div_euclid(1440))
+    Some((minutes, seconds))
 }
 
 /// How far the zone is east of UTC, in minutes.
@@ -259,6 +269,33 @@ mod tests {
             ("Mon, 23 Nov 2026 04:51:22 +0000 (CET", DAY),
         ] {
             assert_eq!(of_value(value.bytes()), day, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_message_came_when_its_received_field_says_at_its_end() {
+        let at = |second: i64| Some(i64::from(DAY) * 86_400 + second);
+        for (value, moment) in [
+            // Postfix 3.10.
+            (
+                " from mail.example.com (mail.example.com [192.0.2.1])\r\n\tby mx1.axial.net (Postfix) with ESMTPS id 4abc\r\n\
+                 \tfor <doug@axial.net>; Mon, 23 Nov 2026 04:51:22 +0000 (UTC)\r\n",
+                at(17_482),
+            ),
+            (" by mx1 (Postfix, from userid 0) id 4; Mon, 23 Nov 2026 05:51:22 +0100 (CET)", at(17_482)),
+            ("; 23 Nov 2026 04:51 +0000", at(17_460)),
+            ("; Mon, 23 Nov 2026 00:00:01 +0100", at(-3_599)),
+            (" from a;Fri, 1 Jan 2100 00:00:00 +0000 by b; Mon, 23 Nov 2026 00:00:00 +0000", at(0)),
+            ("; Thu, 1 Jan 1970 00:00:09 +0000", Some(9)),
+            (" from a by b", None),
+            (" Mon, 23 Nov 2026 04:51:22 +0000", None),
+            ("; Mon, 23 Nov 2026 04:51:22", None),
+            ("; Mon, 23 Nov 2026 04:51:22 +0000 (a; b)", None),
+            ("; yesterday", None),
+            (";", None),
+            ("", None),
+        ] {
+            assert_eq!(of_received(value.as_bytes()), moment, "{value}");
         }
     }
 

@@ -22,7 +22,9 @@ use fields::{Fields, without_mbox_line};
 use identity::Essence;
 use memchr::{memchr, memchr_iter, memrchr};
 use std::borrow::Cow;
+use std::time::Duration;
 use thiserror::Error;
+use time::OffsetDateTime;
 
 /// A message as it was received, ready to be appended.
 #[derive(Clone)]
@@ -240,6 +242,15 @@ impl Message {
         let value = Fields::of(&self.bytes).find(|field| field.is(name))?.relaxed_value();
         let value = if value.len() > FIELD_LIMIT { return None } else { String::from_utf8_lossy(&value) };
         Some(decode::tidy(&value, usize::MAX, false)).filter(|value| !value.is_empty())
+    }
+
+    /// How long ago it came at `now`, by its topmost Received field, which is that of the Postfix that has it in its queue. `None`
+    /// where there is no such field, where it cannot be read, or where it speaks of the future.
+    #[must_use]
+    pub fn came_before(&self, now: OffsetDateTime) -> Option<Duration> {
+        let field = Fields::of(&self.bytes).find(|field| field.is("Received"))?;
+        let came = day::of_received(field.value)?;
+        now.unix_timestamp().checked_sub(came).and_then(|age| u64::try_from(age).ok()).map(Duration::from_secs)
     }
 
     /// Whether the topmost Authentication-Results of ours vouches for the domain of [`Message::from_address`]. Only what

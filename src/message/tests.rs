@@ -546,3 +546,29 @@ fn a_field_beyond_its_limit_is_not_there() {
     assert_eq!(topmost(decode::FIELD_LIMIT + 1), None);
     assert_eq!(topmost(0), None);
 }
+
+#[test]
+fn how_long_ago_a_message_came_is_told_by_its_topmost_received_field() {
+    // 2026-11-23 12:00:00 UTC.
+    let now = OffsetDateTime::from_unix_timestamp(1_795_435_200).unwrap();
+    let field = |date: &str| format!("Received: from a by b id c;\n\t{date}\n");
+    let (noon, earlier) = (field("Mon, 23 Nov 2026 11:59:50 +0000 (UTC)"), field("Mon, 23 Nov 2026 10:00:00 +0000"));
+    let later = field("Mon, 23 Nov 2026 12:00:01 +0000");
+    let now_itself = field("Mon, 23 Nov 2026 13:00:00 +0100");
+    let prepended = "Return-Path: <lisa@x>\nDelivered-To: doug@y\nAuthentication-Results: y; none\n";
+    for (header, seconds) in [
+        (format!("{noon}{earlier}"), Some(10)),
+        (format!("{prepended}{noon}{earlier}"), Some(10)),
+        (format!("{earlier}{noon}"), Some(7200)),
+        (now_itself, Some(0)),
+        // Of the future; none; nothing that can be read, whatever stands below it.
+        (format!("{later}{earlier}"), None),
+        (format!("Received-SPF: pass; Mon, 23 Nov 2026 11:00:00 +0000\n{prepended}"), None),
+        (format!("Received: from a by b\n{noon}"), None),
+        (format!("Received:\n{noon}"), None),
+        (format!("Subject: x\n\n{noon}"), None),
+    ] {
+        let came = received(format!("{header}\n\nHello\n")).came_before(now);
+        assert_eq!(came, seconds.map(Duration::from_secs), "{header}");
+    }
+}

@@ -21,6 +21,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration::new(10, "keys_changed", include_str!("../../sql/mysql/0010_keys_changed.sql")),
     Migration::new(11, "page", include_str!("../../sql/mysql/0011_page.sql")),
     Migration::new(12, "api_tokens", include_str!("../../sql/mysql/0012_api_tokens.sql")),
+    Migration::new(13, "epochs", include_str!("../../sql/mysql/0013_epochs.sql")),
 ];
 
 const MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS maildrop_migrations (\

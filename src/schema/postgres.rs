@@ -22,6 +22,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration::new(12, "keys_changed", include_str!("../../sql/postgres/0012_keys_changed.sql")),
     Migration::new(13, "page", include_str!("../../sql/postgres/0013_page.sql")),
     Migration::new(14, "api_tokens", include_str!("../../sql/postgres/0014_api_tokens.sql")),
+    Migration::new(15, "epochs", include_str!("../../sql/postgres/0015_epochs.sql")),
 ];
 
 /// For how long a migration waits for a table that is in use: a delivery holds its tables (for reading) until its lock ends, and

@@ -299,6 +299,7 @@ impl Site {
     ) -> Vec<Result<Delivered, Refusal>> {
         let attempt = Uuid::now_v7();
         stages.attempt = Some(attempt);
+        let arrived = OffsetDateTime::now_utc();
         let recipients: Vec<String> = envelopes.iter().map(|to| to.recipient.folded().to_string()).collect();
         let delivery = Delivery {
             message,
@@ -309,7 +310,8 @@ impl Site {
             attempt,
             host: &self.host,
             pid: std::process::id(),
-            arrived: OffsetDateTime::now_utc(),
+            arrived,
+            came: message.came_before(arrived),
             policy: terms.policy,
             caller: terms.caller,
             restore: false,
@@ -360,6 +362,7 @@ impl Site {
             host: &self.host,
             pid: std::process::id(),
             arrived: copy.arrived(),
+            came: message.came_before(OffsetDateTime::now_utc()),
             policy: &policy,
             caller: &NoCaller,
             restore,

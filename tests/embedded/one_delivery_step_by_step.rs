@@ -8,7 +8,9 @@ use maildrop_command::delivery::{
     self, Caller, CopyReport, Deferral, Delivered, Delivery, Manner, NotOpened, OwedCopy, Policy, Refusal, Stages,
     Verdict, Whose, milliseconds, tell_stages,
 };
-use maildrop_command::ledger::{CopyHistory, CopyKey, CopyState, EventRecord, Journal, Ledger, OpenAttempt, Record};
+use maildrop_command::ledger::{
+    CopyHistory, CopyKey, CopyState, Epoch, EventRecord, Journal, Ledger, OpenAttempt, Record,
+};
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use maildrop_command::mailbox::{
     Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
@@ -47,6 +49,11 @@ pub struct Database {
     pub fails_at: &'static str,
     pub loses_the_lock: bool,
     pub first_attempt_age: Option<Duration>,
+    /// How many seconds ago the present epoch began; `None`: it is the first.
+    pub epoch: Option<f64>,
+    /// The one that is written down; the present one is `one`.
+    pub last_epoch: Option<String>,
+    pub epochs_begun: usize,
     pub journalled: Vec<CopyKey>,
     /// For each row of the journal, its recipient.
     pub bearers: Vec<String>,
@@ -111,6 +118,16 @@ impl Ledger for Database {
         });
         let histories = histories.collect();
         self.fail("look", histories)
+    }
+
+    fn epoch(&mut self) -> Result<Epoch, DatabaseError> {
+        let present = Some("one".to_owned());
+        self.fail("epoch", Epoch { present, last: self.last_epoch.clone(), age: self.epoch })
+    }
+
+    fn begin_epoch(&mut self) -> Result<(), DatabaseError> {
+        self.epochs_begun += 1;
+        self.fail("begin_epoch", ())
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
@@ -294,6 +311,8 @@ struct Case {
     left: bool,
     /// Whether whoever handed the message over has died.
     caller_gone: bool,
+    /// How long ago the message came.
+    came: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -312,13 +331,19 @@ fn case() -> Case {
         message: LISA,
         policy: Policy { settle: Duration::from_secs_f64(SETTLE), ..Policy::embedded() },
         restore: false,
-        database: Database { own_age: 1.0, first_attempt_age: Some(Duration::ZERO), ..Database::default() },
+        database: Database {
+            last_epoch: Some("one".into()),
+            own_age: 1.0,
+            first_attempt_age: Some(Duration::ZERO),
+            ..Database::default()
+        },
         inbox: Rc::new(RefCell::new(script())),
         sent: Rc::new(RefCell::new(script())),
         owes_sent: false,
         closed: [None, None],
         left: false,
         caller_gone: false,
+        came: Some(Duration::ZERO),
     }
 }
 
@@ -351,6 +376,7 @@ impl Case {
             host: "mx1",
             pid: 1,
             arrived: ARRIVED,
+            came: self.came,
             policy: &self.policy,
             caller: &CallerThat { is_gone: self.caller_gone },
             restore: self.restore,
@@ -753,6 +779,97 @@ fn what_is_restored_is_looked_for_from_its_arrival_on_and_appended_where_it_is_g
     assert_eq!(case.database.copies, [(Role::Recipient, "delivered Some(100)".into())]);
 }
 
+const DAY: Duration = Duration::from_hours(24);
+
+/// Delivered before the database failed over, and forgotten.
+#[test]
+fn what_came_before_the_databases_epoch_is_looked_for_and_adopted() {
+    let mut case = case().sent(|script| script.found = [found(&[]), found(&[(40, true)]), found(&[(40, true)])].into());
+    case.came = Some(DAY);
+    case.database.epoch = Some(60.0);
+    // The newest are compared first, and here it is one of them: the lowest that is not marked.
+    case.inbox.borrow_mut().found = [found(&[(88, true), (90, false), (91, false)])].into();
+    let delivered = case.run().unwrap();
+    let manners: Vec<Manner> = delivered.copies.iter().map(|copy| copy.manner.clone()).collect();
+    assert_eq!(manners, [Manner::Adopted(Some(uid(90))), Manner::Adopted(Some(uid(40)))]);
+    let came = ARRIVED - time::Duration::DAY;
+    let newest = Some(at(7, 100 - IN_FLIGHT));
+    assert_eq!(case.inbox.borrow().searches, [(Matching::Identity, newest, came)]);
+    // The author's is further down: the server is asked for its Message-ID.
+    let by_id = (Matching::MessageId, None, OffsetDateTime::UNIX_EPOCH);
+    let lowest = (Matching::Identity, Some(at(7, 40)), came);
+    assert_eq!(case.sent.borrow().searches, [(Matching::Identity, newest, came), by_id, lowest]);
+    assert!(case.inbox.borrow().appends.is_empty() && case.sent.borrow().appends.is_empty());
+    let recorded = ["delivered Some(90)", "delivered Some(40)"].map(str::to_owned);
+    assert_eq!(case.database.copies.iter().map(|(_, state)| state.clone()).collect::<Vec<_>>(), recorded);
+}
+
+#[test]
+fn what_came_before_the_databases_epoch_and_is_not_there_is_appended() {
+    let mut case = case();
+    case.came = None;
+    case.database.epoch = Some(60.0);
+    let delivered = case.run().unwrap();
+    assert_eq!(delivered.copies[0].manner, Manner::Appended(Some(uid(100))));
+    assert_eq!(case.inbox.borrow().searches.len(), 2);
+    // Nobody knows when it came: for as long as Postfix may have had it.
+    assert_eq!(case.inbox.borrow().searches[0].2, ARRIVED - 5 * time::Duration::DAY);
+    assert_eq!(case.inbox.borrow().appends.len(), 1);
+}
+
+#[test]
+fn a_search_for_what_may_be_forgotten_that_fails_defers() {
+    let mut case = case();
+    case.came = Some(DAY);
+    case.database.epoch = Some(60.0);
+    case.inbox.borrow_mut().found = [Err(MailboxFailure::TimedOut)].into();
+    assert!(matches!(case.run(), Err(Refusal::Deferred(Deferral::Mailbox(_)))));
+    assert!(case.inbox.borrow().appends.is_empty());
+}
+
+/// In normal life nothing is looked for, nor what the ledger has as delivered.
+#[test]
+fn nothing_is_looked_for_without_an_epoch_or_where_the_ledger_knows_it_or_of_what_came_later() {
+    for (came, epoch, delivered) in [
+        (None, None, None),
+        (Some(DAY), None, None),
+        (Some(DAY), Some(2.0 * DAY.as_secs_f64()), None),
+        (None, Some(6.0 * DAY.as_secs_f64()), None),
+        (Some(DAY), Some(60.0), Some(Some(uid(50)))),
+    ] {
+        let mut case = case().before(&[(delivered, &[])]);
+        (case.came, case.database.epoch) = (came, epoch);
+        case.run().unwrap();
+        assert!(case.inbox.borrow().searches.is_empty(), "{came:?} {epoch:?}");
+        assert_eq!(case.inbox.borrow().appends.len(), usize::from(delivered.is_none()));
+    }
+}
+
+#[test]
+fn an_epoch_that_cannot_be_read_defers() {
+    let mut case = case();
+    case.database.fails_at = "epoch";
+    assert!(matches!(case.run(), Err(Refusal::Deferred(Deferral::Database(_)))));
+    assert!(case.inbox.borrow().appends.is_empty());
+}
+
+#[test]
+fn another_epoch_is_written_down_before_anything_is_delivered() {
+    for (last, began) in [(Some("another"), 1), (Some("one"), 0), (None, 1)] {
+        let mut case = case();
+        case.came = Some(DAY);
+        case.database.last_epoch = last.map(str::to_owned);
+        case.run().unwrap();
+        assert_eq!(case.database.epochs_begun, began, "{last:?}");
+        // Before the first one there was nothing to forget.
+        assert_eq!(case.inbox.borrow().searches.is_empty(), last != Some("another"), "{last:?}");
+    }
+    let mut case = case();
+    (case.database.last_epoch, case.database.fails_at) = (Some("another".into()), "begin_epoch");
+    assert!(matches!(case.run(), Err(Refusal::Deferred(Deferral::Database(_)))));
+    assert!(case.inbox.borrow().appends.is_empty());
+}
+
 #[test]
 fn what_is_restored_and_still_there_is_left_as_it_is_or_adopted() {
     let restore = |there: &[(u32, bool)]| {
@@ -987,6 +1104,7 @@ fn one_machine_waits_half_a_minute_for_a_lock_for_nobody_who_died_and_a_day_for_
         lock_wait: Duration::from_secs(30),
         settle: Duration::ZERO,
         sent_retry_for: Duration::from_hours(24),
+        queue_lifetime: Duration::from_hours(120),
         batch_patience: Duration::from_secs(5),
         over_quota_refuses: false,
         look_in_sent: false,

@@ -60,6 +60,7 @@ impl Batch {
             host: "mx1",
             pid: 1,
             arrived: ARRIVED,
+            came: None,
             policy: &self.policy,
             caller: &CallerThat { is_gone: self.caller_gone },
             restore: false,
@@ -327,6 +328,21 @@ fn a_mailbox_is_shown_patience_where_others_wait_for_it_and_more_for_a_larger_me
 }
 
 /// It begins with the first answer: a server that is slow for all of them holds up nobody.
+/// After a fail-over: each search of a whole mailbox would take as long at the next try.
+#[test]
+fn a_mailbox_that_is_looked_through_is_shown_twelve_times_the_patience() {
+    let mut several = batch();
+    several.policy.batch_patience = Duration::from_secs(10);
+    (several.database.epoch, several.database.last_epoch) = (Some(60.0), Some("one".into()));
+    several.run();
+    for mailbox in &several.mailboxes[..3] {
+        let patience = mailbox.borrow().patience.clone();
+        assert!(!patience.is_empty());
+        let all = Duration::from_secs(80)..=Duration::from_secs(121);
+        assert!(patience.iter().all(|span| all.contains(span)), "{patience:?}");
+    }
+}
+
 #[test]
 fn patience_with_the_others_begins_once_one_has_answered() {
     let mut slow = batch();

@@ -3,7 +3,9 @@
 use crate::world::{Attempt, Engine, Fate, Lingering, Point, Row, World, placement_parts, position_parts};
 use corosensei::Yielder;
 use maildrop_command::database::{DatabaseError, DatabaseFailure};
-use maildrop_command::ledger::{CopyHistory, CopyKey, CopyState, DeliveredAt, Journal, Ledger, OpenAttempt, Record};
+use maildrop_command::ledger::{
+    CopyHistory, CopyKey, CopyState, DeliveredAt, Epoch, Journal, Ledger, OpenAttempt, Record,
+};
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use maildrop_command::mailbox::{Placement, Position};
 use maildrop_command::message::Role;
@@ -19,6 +21,7 @@ pub enum Statement {
     Acquire([u8; 32]),
     Release([u8; 32]),
     Journal(Vec<Attempt>),
+    BeginEpoch,
     Record { lock: Option<[u8; 32]>, copies: Vec<(CopyKey, Role, Row)>, ended: Vec<(Uuid, CopyKey)>, told: Vec<Told> },
 }
 
@@ -104,9 +107,16 @@ impl Statement {
                 let started = world.clock;
                 world.attempts.extend(attempts.into_iter().map(|attempt| Attempt { started, ..attempt }));
             }
+            Self::BeginEpoch => {
+                world.about_to_commit();
+                if world.epochs.last().map(|(epoch, _)| *epoch) != Some(world.epoch) {
+                    let since = (!world.epochs.is_empty()).then_some(world.clock);
+                    world.epochs.push((world.epoch, since));
+                }
+            }
             Self::Record { lock, copies, ended, told } => {
                 world.about_to_commit();
-                if !world.several_locks && !tells_what_changes(&copies, &told, world) {
+                if !world.several_locks && !world.applied_late && !tells_what_changes(&copies, &told, world) {
                     world.breaks("UNTOLD: what a record tells is not what it changes");
                 }
                 for (key, _, row) in copies {
@@ -138,6 +148,8 @@ pub struct Connection<'y> {
     pub world: Rc<RefCell<World>>,
     pub yielder: &'y Yielder<Fate, Point>,
     pub alive: bool,
+    /// Whether it takes the warning that comes with a commit for nothing.
+    pub heeds_no_warning: bool,
 }
 
 impl Connection<'_> {
@@ -175,7 +187,18 @@ impl Connection<'_> {
         if fate != Fate::Go || self.world.borrow().severed.contains(&self.number) {
             return Err(self.lost(fate, statement));
         }
-        let result = effect(&mut self.world.borrow_mut(), self.number, statement);
+        let commits =
+            matches!(&statement, Some(Statement::Journal(_) | Statement::BeginEpoch | Statement::Record { .. }));
+        let warns = self.world.borrow().warns(self.number).filter(|_| commits);
+        if warns == Some(false) {
+            // Its standbys have another primary, and never answer.
+            return Err(self.lost(Fate::Lose, None));
+        }
+        let me = self.number;
+        let result = self.world.borrow_mut().at_its_server(me, |world| effect(world, me, statement));
+        if warns == Some(true) && !self.heeds_no_warning {
+            return Err(DatabaseError::new(DatabaseFailure::InDoubt, "asking", "the wait for a standby was ended"));
+        }
         // From here on the answer is on its way.
         told(&result, &mut self.world.borrow_mut(), self.number);
         let fate = self.stop(call, true);
@@ -191,7 +214,7 @@ impl Connection<'_> {
         look: impl FnOnce(&World, usize) -> T,
         told: impl FnOnce(&T, &mut World, usize),
     ) -> Result<T, DatabaseError> {
-        self.call(call, None, |world, me, _| look(world, me), told)
+        self.call(call, None, |world, me, _| look(&*world, me), told)
     }
 
     fn carry_out(&mut self, call: &'static str, statement: Statement) -> Result<bool, DatabaseError> {
@@ -278,6 +301,22 @@ impl Ledger for Connection<'_> {
                 world.tell(me, &"");
             }
         })
+    }
+
+    fn epoch(&mut self) -> Result<Epoch, DatabaseError> {
+        if !self.world.borrow().keeps_before {
+            return Ok(Epoch::default());
+        }
+        let asked = |world: &World, _| {
+            let (last, since) = world.epochs.last().copied().unzip();
+            (world.epoch, last, since.flatten().map(|since| world.clock - since))
+        };
+        let (present, last, age) = self.ask("epoch", asked, |told, world, me| world.tell(me, told))?;
+        Ok(Epoch { present: Some(present.to_string()), last: last.map(|last| last.to_string()), age: age.map(seconds) })
+    }
+
+    fn begin_epoch(&mut self) -> Result<(), DatabaseError> {
+        self.carry_out("begin epoch", Statement::BeginEpoch).map(drop)
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {

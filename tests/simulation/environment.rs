@@ -17,6 +17,17 @@ enum Event {
     FailsOver {
         forgotten: usize,
     },
+    /// The same, and what is lacking is applied later.
+    FailsOverToALateOne {
+        lacks: usize,
+    },
+    CatchesUp,
+    /// Another server takes over, and the former primary still answers: commits with a warning, or never.
+    Splits {
+        warns: bool,
+    },
+    /// The former primary is gone.
+    Fenced,
     ClockSetBack,
     Deleted(Name),
     OwnerTakes(Name, usize),
@@ -57,6 +68,18 @@ fn possible(alive: &[usize], with_callers: &[usize], world: &World, left: Left) 
     }
     if left.fail_overs > 0 {
         kinds.push((0..4).map(|forgotten| Event::FailsOver { forgotten }).collect());
+    }
+    if left.late_fail_overs > 0 {
+        kinds.push((1..4).map(|lacks| Event::FailsOverToALateOne { lacks }).collect());
+    }
+    if world.backlog.is_some() {
+        kinds.push(vec![Event::CatchesUp]);
+    }
+    if left.splits > 0 && world.former.is_none() {
+        kinds.push([false, true].map(|warns| Event::Splits { warns }).into());
+    }
+    if world.former.is_some() {
+        kinds.push(vec![Event::Fenced]);
     }
     if left.clocks_set_back > 0 {
         kinds.push(vec![Event::ClockSetBack]);
@@ -113,6 +136,27 @@ fn happen(event: &Event, alive: &[usize], world: &mut World, left: &mut Left, tr
             left.fail_overs -= 1;
             trace.say(|| format!("the database fails over, and forgets {forgotten} commits"));
             world.fail_over(forgotten, alive);
+        }
+        Event::FailsOverToALateOne { lacks } => {
+            left.late_fail_overs -= 1;
+            trace.say(|| format!("the database fails over to a server that has {lacks} commits still to apply"));
+            world.fail_over_to_a_late_one(lacks, alive);
+        }
+        Event::CatchesUp => {
+            trace.say(|| "the new primary has applied all".into());
+            world.catch_up();
+        }
+        Event::Splits { warns } => {
+            left.splits -= 1;
+            trace.say(|| {
+                let commits = if warns { "with a warning" } else { "never" };
+                format!("another server takes over; the former one still answers, and commits {commits}")
+            });
+            world.split(warns, alive);
+        }
+        Event::Fenced => {
+            trace.say(|| "the former primary is gone".into());
+            world.fence();
         }
         Event::ClockSetBack => {
             left.clocks_set_back -= 1;
@@ -180,6 +224,8 @@ pub fn settle(world: &mut World, choice: &mut Choice, trace: &mut Trace) {
         });
         if carries_out { world.linger_on(0) } else { world.end_lingering(0) }
     }
+    world.fence();
+    world.catch_up();
     world.clock += SETTLE + 1000;
 }
 

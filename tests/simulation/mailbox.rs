@@ -143,6 +143,7 @@ impl Mailbox for SimulatedMailbox<'_> {
         }
         self.take_mine();
         let mut world = self.world.borrow_mut();
+        world.about_to_land(self.name, self.number);
         let placement = world.take_in(self.name, identity, Some(self.number));
         world.tell(self.number, &placement_parts(Some(placement)));
         let placement = world.uid_plus.then_some(placement);

@@ -75,7 +75,7 @@ fn random_of(scenario: &Scenario, regular: u64) {
 
 /// Runs every schedule; `Err` tells of the first that breaks a promise.
 fn every(scenario: &Scenario) -> Result<Extent, String> {
-    assert_eq!(scenario.left.fail_overs, 0, "a state would have to hold all that a database may go back to");
+    assert!(!scenario.left.may_fail_over(), "a state would have to hold all that a database may go back to");
     let began = Instant::now();
     let mut choice = Choice::Every(Every::default());
     let mut runs: u64 = 0;
@@ -176,6 +176,58 @@ fn random_schedules_where_a_sent_copy_is_given_up_and_stays_owed() {
 fn random_schedules_where_the_database_fails_over_and_forgets() {
     for engine in [Engine::Postgresql, Engine::Mysql] {
         random(&two_recipients(engine).with("fail-over", |left| left.fail_overs = 2));
+    }
+}
+
+#[test]
+fn random_schedules_where_the_new_primary_has_not_applied_all() {
+    for engine in [Engine::Postgresql, Engine::Mysql] {
+        random(&two_recipients(engine).with("a late primary", |left| left.late_fail_overs = 2));
+        random(&a_batch(engine).with("a batch, and a late primary", |left| left.late_fail_overs = 1));
+    }
+}
+
+#[test]
+fn random_schedules_where_a_former_primary_still_answers() {
+    for engine in [Engine::Postgresql, Engine::Mysql] {
+        random(&two_recipients(engine).with("two primaries", |left| left.splits = 2));
+        let jobs = vec![to_all(&["scuba", "doug"]), to("kim")];
+        let batch = Scenario { jobs, ..two_recipients(engine) };
+        random(&batch.with("a batch beside a pipe, and two primaries", |left| left.splits = 1));
+    }
+}
+
+/// What the database forgets is looked for, in the midst of what else can happen to it.
+fn fail_overs(mistake: Option<Mistake>) -> [Scenario; 6] {
+    let two = |engine| Scenario { mistake, ..two_recipients(engine) };
+    let three = || vec![to("doug"), to("lisa"), to("scuba")];
+    let calm = |left: &mut Left| (left.faults, left.hasty_retries) = (0, 0);
+    let fails_over = |scenario: Scenario| scenario.with("forgotten", |left| left.fail_overs = 1);
+    let splits = |scenario: Scenario| scenario.with("two primaries", |left| left.splits = 1);
+    [
+        fails_over(Scenario { jobs: three(), ..two(Engine::Mysql) }).with("forgotten, and no more", calm),
+        fails_over(two(Engine::Postgresql)),
+        splits(two(Engine::Postgresql)).with("two primaries, and no more", |left| left.faults = 0),
+        splits(Scenario { jobs: three(), ..two(Engine::Mysql) }),
+        fails_over(two(Engine::Mysql)).with("forgotten, and the clock", |left| left.clocks_set_back = 1),
+        fails_over(Scenario {
+            mistake,
+            jobs: vec![to_all(&["scuba", "doug"]), to("kim")],
+            ..two_recipients(Engine::Postgresql)
+        })
+        .with("forgotten, of a batch", |left| left.late_fail_overs = 1),
+    ]
+}
+
+#[test]
+fn random_schedules_of_fail_overs() {
+    fail_overs(None).iter().for_each(random);
+}
+
+#[test]
+fn each_mistake_about_fail_overs_is_found() {
+    for mistake in [Mistake::NoEpoch, Mistake::EpochByAHostsClock, Mistake::CommitsWarningUnheard] {
+        is_found_in(mistake, &fail_overs(Some(mistake)));
     }
 }
 

@@ -15,7 +15,9 @@ use crate::world::{Name, Row, SETTLE};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::DatabaseError;
 use maildrop_command::delivery::{Deferral, Delivered, Refusal, Verdict};
-use maildrop_command::ledger::{CopyHistory, CopyKey, EndedAttempt, Journal, Ledger, OpenAttempt, Outcome, Record};
+use maildrop_command::ledger::{
+    CopyHistory, CopyKey, EndedAttempt, Epoch, Journal, Ledger, OpenAttempt, Outcome, Record,
+};
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use maildrop_command::mailbox::{
     Appended, Found, FoundCopy, Mailbox, MailboxError, NewCopy, Placement, Position, Removal, Wanted,
@@ -86,6 +88,12 @@ pub enum Mistake {
     OneLeftOut,
     /// What an earlier attempt for another of the recipients has sent to Sent is taken for settled.
     OnlyTheBearersCount,
+    /// Nobody knows of epochs: what the database has forgotten is appended anew.
+    NoEpoch,
+    /// When an epoch began is told by a host's clock, which is fast.
+    EpochByAHostsClock,
+    /// A commit that comes with a warning, since its wait for a standby was ended, is taken for one that is on the standby.
+    CommitsWarningUnheard,
     /// The end of what was written is taken for the end of the message: nobody asks whether its writer still lives.
     NoLookAtTheCaller,
     /// A broker takes a heartbeat for READY, as the guide's queue does: a worker that beats while it works gets another
@@ -223,6 +231,19 @@ impl Ledger for Database<'_> {
             }
         }
         Ok(histories)
+    }
+
+    fn epoch(&mut self) -> Result<Epoch, DatabaseError> {
+        let epoch = self.process.epoch()?;
+        Ok(match self.mistake {
+            Some(Mistake::NoEpoch) => Epoch::default(),
+            Some(Mistake::EpochByAHostsClock) => Epoch { age: epoch.age.map(|age| age + 3.0 * 3600.0), ..epoch },
+            _ => epoch,
+        })
+    }
+
+    fn begin_epoch(&mut self) -> Result<(), DatabaseError> {
+        self.process.begin_epoch()
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {

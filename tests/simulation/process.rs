@@ -108,6 +108,7 @@ fn process(given: &Given, scenario: &Scenario, world: Rc<RefCell<World>>) -> Rou
             lock_wait: Duration::ZERO,
             settle: Duration::from_millis(SETTLE.unsigned_abs()),
             sent_retry_for,
+            queue_lifetime: Duration::from_hours(120),
             batch_patience: Duration::from_secs(60),
             over_quota_refuses: false,
             look_in_sent: false,
@@ -125,6 +126,8 @@ fn process(given: &Given, scenario: &Scenario, world: Rc<RefCell<World>>) -> Rou
             host: "mx1",
             pid: 1,
             arrived: OffsetDateTime::UNIX_EPOCH,
+            // All came when it all began.
+            came: u64::try_from(world.borrow().clock).ok().map(Duration::from_millis),
             policy: &policy,
             caller: if looks_at_caller { &caller } else { &NoCaller },
             restore: job.restore,
@@ -148,7 +151,13 @@ fn process(given: &Given, scenario: &Scenario, world: Rc<RefCell<World>>) -> Rou
             mailbox: Ok(mailbox),
         });
         let owed = owed.collect();
-        let connection = Connection { number, world: Rc::clone(&world), yielder, alive: true };
+        let connection = Connection {
+            number,
+            world: Rc::clone(&world),
+            yielder,
+            alive: true,
+            heeds_no_warning: mistake == Some(Mistake::CommitsWarningUnheard),
+        };
         let mut database = Database::new(connection, mistake, Rc::clone(&pending));
         let results = delivery::deliver(&delivery, &mut database, owed, &mut Stages::default());
         mistake::outcomes(mistake, results)

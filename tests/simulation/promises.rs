@@ -151,7 +151,7 @@ pub fn ended(scenario: &Scenario, done: &[Vec<bool>], messages: &Messages, world
             }
             let Some(mailbox) = world.boxes.get(&name) else { continue };
             let copies = mailbox.all(messages[job.message].identity());
-            if copies > 1 && !two_are_excused(scenario, name, mailbox, world) {
+            if copies > 1 && !two_are_excused(scenario, name, mailbox) {
                 return Err(format!("TWICE: {copies} copies in {name:?}"));
             }
         }
@@ -168,12 +168,12 @@ pub fn nothing_cut(cut: &Identity, world: &World) -> Result<(), String> {
 }
 
 /// In doubt a second copy, never none: where an owner or a renumbering had a hand in it, where a forgotten replay left
-/// one behind, where the database forgot, where a sender's copy was given up while its APPEND was still on its way, or
+/// one behind, where the database forgot an attempt whose APPEND was on its way, where a sender's copy was given up while its APPEND was still on its way, or
 /// where the store cannot expunge.
-fn two_are_excused(scenario: &Scenario, name: Name, mailbox: &SimulatedBox, world: &World) -> bool {
+fn two_are_excused(scenario: &Scenario, name: Name, mailbox: &SimulatedBox) -> bool {
     mailbox.owner_acted > 0
         || mailbox.renumbered
-        || world.forgot
+        || mailbox.beyond_knowing
         || !scenario.uid_plus
         || scenario.jobs.iter().any(|job| !job.retried)
         || may_stay_owed(scenario, name)

@@ -96,7 +96,7 @@ enum Who {
 /// Runs one schedule to its end; `Err` says which promise was broken.
 pub fn run(scenario: &Scenario, choice: &mut Choice, trace: &mut Trace) -> Result<Ended, String> {
     let mut world = World::new(scenario.engine, scenario.uid_plus);
-    world.keeps_before = scenario.left.fail_overs > 0;
+    world.keeps_before = scenario.left.may_fail_over();
     world.keeps_told = matches!(choice, Choice::Every(_));
     world.tick = i64::from(!scenario.one_moment);
     world.several_locks = scenario.has_several_locks();
@@ -198,6 +198,10 @@ impl<'s> Schedule<'s> {
         self.started[given.job] += 1;
         if orphan {
             self.world.borrow_mut().orphans.insert(number);
+        }
+        // Of those who come later, some still reach a former primary.
+        if let Some(former) = self.world.borrow_mut().former.as_mut().filter(|_| number.is_multiple_of(3)) {
+            former.processes.insert(number);
         }
         self.running.push(Running::begin(Given { number, ..given }, self.scenario, &self.world));
     }
@@ -449,6 +453,8 @@ enum Strike {
 impl Point {
     /// Whether the database is being sent something that changes it.
     fn is_asking_for_a_change(self) -> bool {
-        self.database && !self.after && matches!(self.call, "journal" | "acquire" | "record" | "release")
+        self.database
+            && !self.after
+            && matches!(self.call, "journal" | "acquire" | "begin epoch" | "record" | "release")
     }
 }

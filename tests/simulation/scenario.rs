@@ -68,7 +68,7 @@ pub enum Before {
 }
 
 /// The number of the process that died before it all began.
-const LONG_DEAD: usize = usize::MAX;
+pub const LONG_DEAD: usize = usize::MAX;
 
 impl Before {
     pub fn prepare(self, world: &mut World, message: &Message) {
@@ -181,6 +181,10 @@ pub struct Left {
     pub renumberings: usize,
     /// The database fails over and forgets its last commits.
     pub fail_overs: usize,
+    /// The same, and the new primary applies later what it had received of them.
+    pub late_fail_overs: usize,
+    /// Another server takes over, which has all that was answered, and the former primary still answers.
+    pub splits: usize,
     /// The database's clock is set back.
     pub clocks_set_back: usize,
     /// Somebody deletes a whole mailbox; it is made anew when it is next asked for.
@@ -197,6 +201,13 @@ pub struct Left {
     pub passes: usize,
     /// What a client says to a front arrives late.
     pub late_words: usize,
+}
+
+impl Left {
+    /// Whether another database server may take over.
+    pub fn may_fail_over(self) -> bool {
+        self.fail_overs + self.late_fail_overs + self.splits > 0
+    }
 }
 
 /// One message for its envelope recipients: one by pipe(8), or several by LMTP.
@@ -273,6 +284,8 @@ pub fn two_recipients(engine: Engine) -> Scenario {
             owner_acts: 0,
             renumberings: 0,
             fail_overs: 0,
+            late_fail_overs: 0,
+            splits: 0,
             clocks_set_back: 0,
             mailboxes_deleted: 0,
             lowerings: 0,

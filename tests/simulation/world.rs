@@ -8,6 +8,7 @@
 //! lock until it ends.
 
 use crate::database::Statement;
+use crate::scenario::{LONG_DEAD, Scenario};
 use maildrop_command::ledger::CopyKey;
 use maildrop_command::mailbox::{Placement, Position};
 use maildrop_command::message::Identity;
@@ -104,13 +105,24 @@ pub struct SimulatedBox {
     pub renumbered: bool,
     /// A copy has landed whose process had lost the lock.
     pub stray: bool,
+    /// It had two copies when the database forgot what it knew, or one has landed since of an attempt that was forgotten: nobody can
+    /// know of it, and nobody takes out what he knows nothing of.
+    pub beyond_knowing: bool,
 }
 
 impl SimulatedBox {
     /// With somebody else's mail in it.
     pub fn new(uid_validity: u32) -> Self {
         let stranger = Stored::new(1, None);
-        Self { uid_validity, uid_next: 2, messages: vec![stranger], owner_acted: 0, renumbered: false, stray: false }
+        Self {
+            uid_validity,
+            uid_next: 2,
+            messages: vec![stranger],
+            owner_acted: 0,
+            renumbered: false,
+            stray: false,
+            beyond_knowing: false,
+        }
     }
 
     /// The copies that are there, but for what its owner put there.
@@ -181,6 +193,28 @@ pub struct Lingering {
     pub statement: Option<Statement>,
 }
 
+/// What a database server remembers, and another has that takes over.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    pub attempts: Vec<Attempt>,
+    pub copies: BTreeMap<CopyKey, Row>,
+    /// The rows of its epochs: their numbers, and since when; `None`: the first.
+    pub epochs: Vec<(u64, Option<i64>)>,
+}
+
+/// A former primary that still answers.
+#[derive(Debug)]
+pub struct Former {
+    pub memory: Memory,
+    pub locks: BTreeMap<[u8; 32], usize>,
+    /// The number of its epoch.
+    pub epoch: u64,
+    /// Who is connected to it.
+    pub processes: BTreeSet<usize>,
+    /// What comes of a commit there: the wait for the standby ends with a warning, or never.
+    pub warns: bool,
+}
+
 #[derive(Debug)]
 pub struct World {
     pub engine: Engine,
@@ -212,9 +246,18 @@ pub struct World {
     pub told: BTreeMap<usize, u64>,
     /// Whether anybody will ask for [`Self::told`].
     pub keeps_told: bool,
+    /// The rows of the epochs, and the number of the present one.
+    pub epochs: Vec<(u64, Option<i64>)>,
+    pub epoch: u64,
+    /// Beside the present primary.
+    pub former: Option<Former>,
+    /// What the present primary has received, and not applied yet.
+    pub backlog: Option<Memory>,
+    /// Whether rows have come that way: what a delivery saw under the lock may not be what it changes.
+    pub applied_late: bool,
     /// What the database held before each of its commits: what a server that fails over may go back to.
-    pub before: Vec<(Vec<Attempt>, BTreeMap<CopyKey, Row>)>,
-    /// Whether it may fail over.
+    pub before: Vec<Memory>,
+    /// Whether it may fail over. Only then is anybody told of epochs.
     pub keeps_before: bool,
     /// Whether commits were ever forgotten.
     pub forgot: bool,
@@ -246,6 +289,11 @@ impl World {
             orphans: BTreeSet::new(),
             told: BTreeMap::new(),
             keeps_told: false,
+            epochs: vec![(1, None)],
+            epoch: 1,
+            former: None,
+            backlog: None,
+            applied_late: false,
             before: Vec::new(),
             keeps_before: false,
             forgot: false,
@@ -260,7 +308,57 @@ impl World {
     }
 
     pub fn holds(&self, process: usize) -> bool {
+        let of_former = self.former.iter().flat_map(|former| former.locks.values());
+        self.locks.values().chain(of_former).any(|holder| *holder == process)
+    }
+
+    /// Whether it holds the lock of the present primary.
+    fn holds_the_present_one(&self, process: usize) -> bool {
         self.locks.values().any(|holder| *holder == process)
+    }
+
+    /// Whether a process is connected to a former primary, and what comes of its commits there.
+    pub fn warns(&self, process: usize) -> Option<bool> {
+        self.former.as_ref().filter(|former| former.processes.contains(&process)).map(|former| former.warns)
+    }
+
+    /// Does something at the server that a process is connected to.
+    pub fn at_its_server<T>(&mut self, process: usize, act: impl FnOnce(&mut Self) -> T) -> T {
+        if self.warns(process).is_none() {
+            return act(self);
+        }
+        self.change_places();
+        let done = act(self);
+        self.change_places();
+        done
+    }
+
+    fn change_places(&mut self) {
+        if let Some(former) = &mut self.former {
+            std::mem::swap(&mut self.attempts, &mut former.memory.attempts);
+            std::mem::swap(&mut self.copies, &mut former.memory.copies);
+            std::mem::swap(&mut self.epochs, &mut former.memory.epochs);
+            std::mem::swap(&mut self.locks, &mut former.locks);
+            std::mem::swap(&mut self.epoch, &mut former.epoch);
+        }
+    }
+
+    fn memory(&self) -> Memory {
+        Memory { attempts: self.attempts.clone(), copies: self.copies.clone(), epochs: self.epochs.clone() }
+    }
+
+    fn remember(&mut self, memory: Memory) {
+        (self.attempts, self.copies, self.epochs) = (memory.attempts, memory.copies, memory.epochs);
+    }
+
+    /// What a process has sent is about to land: after its attempt was forgotten, nobody can know of it.
+    pub fn about_to_land(&mut self, name: Name, process: usize) {
+        let attempt = Scenario::attempt_of(process);
+        // The journal of one that died before it all began is never forgotten.
+        let journalled = process != LONG_DEAD;
+        if journalled && self.forgot && self.attempts.iter().all(|known| known.attempt != attempt) {
+            self.mailbox(name).beyond_knowing = true;
+        }
     }
 
     pub fn breaks(&mut self, promise: &'static str) {
@@ -281,11 +379,10 @@ impl World {
     /// A copy arrives. Where whoever sent it still holds the lock, it must be the only one: two at once come only of an
     /// APPEND that lands when its process has lost the lock, or of what owners and fail-overs do.
     pub fn take_in(&mut self, name: Name, identity: Identity, sent_by: Option<usize>) -> Placement {
-        let holds = sent_by.is_some_and(|process| self.holds(process));
-        let forgot = self.forgot;
+        let holds = sent_by.is_some_and(|process| self.holds_the_present_one(process));
         let mailbox = self.mailbox(name);
         let there = mailbox.all(&identity) > 0;
-        let excused = mailbox.owner_acted > 0 || mailbox.renumbered || mailbox.stray || forgot;
+        let excused = mailbox.owner_acted > 0 || mailbox.renumbered || mailbox.stray || mailbox.beyond_knowing;
         mailbox.stray |= !holds;
         let uid = mailbox.uid_next;
         mailbox.uid_next += 1;
@@ -330,6 +427,9 @@ impl World {
                 self.lost_lock.insert(process);
             }
             self.locks.retain(|_, holder| *holder != process);
+            if let Some(former) = &mut self.former {
+                former.locks.retain(|_, holder| *holder != process);
+            }
         }
     }
 
@@ -355,14 +455,63 @@ impl World {
 
     /// The database fails over to a server that lacks the last `commits`. Every connection ends with the old one.
     pub fn fail_over(&mut self, commits: usize, processes: &[usize]) {
+        self.backlog = None;
         let kept = self.before.len().saturating_sub(commits);
-        if let Some((attempts, copies)) = self.before.drain(kept..).next() {
-            (self.attempts, self.copies, self.forgot) = (attempts, copies, true);
+        let gone_back_to = self.before.drain(kept..).next();
+        if let Some(memory) = gone_back_to {
+            self.remember(memory);
+            self.forgot = true;
+            for mailbox in self.boxes.values_mut() {
+                let identities: BTreeSet<[u8; 32]> =
+                    mailbox.messages.iter().filter_map(|it| it.identity).map(|it| *it.as_bytes()).collect();
+                mailbox.beyond_knowing |=
+                    mailbox.messages.iter().filter(|it| it.identity.is_some()).count() > identities.len();
+            }
         }
+        self.epoch += 1;
         for lingering in std::mem::take(&mut self.lingering) {
             self.forget(lingering.process);
         }
         processes.iter().for_each(|process| self.sever(*process));
+    }
+
+    /// The same, but the new primary has received those commits, and applies them later.
+    pub fn fail_over_to_a_late_one(&mut self, commits: usize, processes: &[usize]) {
+        let all = self.memory();
+        self.fail_over(commits, processes);
+        self.backlog = Some(all);
+    }
+
+    /// The new primary applies what it had received.
+    pub fn catch_up(&mut self) {
+        let Some(Memory { attempts, copies, .. }) = self.backlog.take() else { return };
+        self.applied_late = true;
+        for late in attempts {
+            let known = self.attempts.iter_mut().find(|it| (it.attempt, it.key) == (late.attempt, late.key));
+            match known {
+                Some(known) => known.ended |= late.ended,
+                None => self.attempts.push(late),
+            }
+        }
+        for (key, row) in copies {
+            self.copies.entry(key).or_insert(row);
+        }
+    }
+
+    /// Another server takes over, which has all that was answered; the former one still answers those who are connected to it.
+    pub fn split(&mut self, warns: bool, processes: &[usize]) {
+        let processes = processes.iter().copied().collect();
+        let (memory, locks) = (self.memory(), std::mem::take(&mut self.locks));
+        self.former = Some(Former { memory, locks, epoch: self.epoch, processes, warns });
+        self.epoch += 1;
+    }
+
+    /// The former primary is gone.
+    pub fn fence(&mut self) {
+        let connected = self.former.iter().flat_map(|former| former.processes.clone()).collect::<Vec<_>>();
+        self.lingering.retain(|session| !connected.contains(&session.process));
+        connected.into_iter().for_each(|process| self.sever(process));
+        self.former = None;
     }
 
     /// A session whose client is gone goes on: it carries out what it was asked, or, with nothing left to do, it ends.
@@ -370,7 +519,7 @@ impl World {
         let Lingering { process, statement } = &mut self.lingering[which];
         let process = *process;
         if let Some(statement) = statement.take() {
-            statement.carry_out(self, process);
+            self.at_its_server(process, |world| statement.carry_out(world, process));
             if self.holds(process) {
                 return;
             }
@@ -387,15 +536,16 @@ impl World {
 
     pub fn about_to_commit(&mut self) {
         if self.keeps_before {
-            self.before.push((self.attempts.clone(), self.copies.clone()));
+            self.before.push(self.memory());
         }
     }
 
     /// What a dead process sent goes on: an APPEND lands, an expunge gets half done, or done.
     pub fn land(&mut self, which: usize) {
-        let UnderWay { mailbox, mut what, .. } = self.under_way[which];
+        let UnderWay { mailbox, mut what, process, .. } = self.under_way[which];
         let done = match what {
             Change::Append(identity) => {
+                self.about_to_land(mailbox, process);
                 self.take_in(mailbox, identity, None);
                 true
             }

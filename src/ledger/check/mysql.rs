@@ -211,6 +211,7 @@ impl MysqlDatabase {
             "INSERT INTO copies SELECT * FROM copies WHERE FALSE",
             "INSERT INTO ways_in SELECT * FROM ways_in WHERE FALSE",
             "UPDATE ways_in SET host = host WHERE FALSE",
+            "INSERT INTO epochs SELECT * FROM epochs WHERE FALSE",
             "UPDATE messages SET id = LAST_INSERT_ID(id) WHERE FALSE",
             "UPDATE copies SET state = state WHERE FALSE",
         ];

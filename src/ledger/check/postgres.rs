@@ -11,12 +11,13 @@ use std::time::Duration;
 use uuid::Uuid;
 
 /// Every right that a delivery needs, as `sql/postgres/grants.sql` gives it.
-const RIGHTS: [(&str, &[&str]); 10] = [
+const RIGHTS: [(&str, &[&str]); 11] = [
     ("addresses", &["SELECT"]),
     ("attempts", &["SELECT", "INSERT", "UPDATE"]),
     ("messages", &["SELECT", "INSERT"]),
     ("copies", &["SELECT", "INSERT", "UPDATE"]),
     ("ways_in", &["SELECT", "INSERT", "UPDATE"]),
+    ("epochs", &["SELECT", "INSERT"]),
     ("maildrop_migrations", &["SELECT"]),
     ("message_sources", &["SELECT", "INSERT"]),
     ("refusals", &["SELECT", "INSERT", "UPDATE"]),

@@ -89,6 +89,19 @@ const LOOK: Statement = Statement {
           ORDER BY k.place, a.started_at, a.attempt",
 };
 
+/// The present epoch, and the last one that is written down.
+pub(super) const EPOCH: &str = "SELECT present, last, age FROM maildrop_epoch_1()";
+
+/// The settings are those of a record's batch, as in a journal's statement.
+pub(super) const BEGIN_EPOCH: &str = "\
+    WITH written AS (\
+        INSERT INTO epochs (epoch, since) \
+        SELECT e.present, CASE WHEN e.last IS NOT NULL THEN clock_timestamp() END \
+        FROM maildrop_epoch_1() e, set_config('client_min_messages', 'error', true) \
+        WHERE e.present IS NOT NULL AND e.present IS DISTINCT FROM e.last \
+        RETURNING 1) \
+    SELECT set_config('client_min_messages', 'warning', true) FROM (SELECT count(*) FROM written) w";
+
 pub(super) fn look(cached: bool, copies: &[CopyKey]) -> String {
     LOOK.with(cached, &[keys(copies)])
 }

@@ -3,6 +3,7 @@
 use crate::base::timestamp;
 use crate::config::Durability;
 use crate::database::{DatabaseError, DatabaseFailure};
+use crate::delivery::looked_for;
 use crate::ledger::check::{bad, good, rows, warning};
 use crate::ledger::notifications::overview;
 use crate::ledger::{Database, Finding, statistics, time_span};
@@ -42,7 +43,39 @@ pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<
     }
     add("tables", long_owed(database));
     add("notifications", unpublished(database));
+    if let Some(config) = site.config() {
+        add("epoch", epoch(database, config.delivery.postfix_queue_lifetime));
+    }
     true
+}
+
+/// Since when the ledger has forgotten nothing, and until when what came before is looked for.
+fn epoch(database: &mut dyn Database, queue_lifetime: Duration) -> Found {
+    let (what, epoch) = ("epoch", database.epoch()?);
+    let Some(present) = &epoch.present else {
+        let mend = "after a fail-over that forgot commits, or a restore, see \"After a fail-over\" in docs/hosts.md: what may be there \
+                    already is not looked for by itself";
+        return Ok(vec![warning(what, "the server does not tell it", mend)]);
+    };
+    let found = match (epoch.is_unwritten(), epoch.began()) {
+        (true, None) => format!("{present}: the first"),
+        (true, Some(_)) => format!("{present}: another one than before; the next delivery writes that down"),
+        (false, None) => format!("{present}: the first; nothing was forgotten"),
+        (false, Some(began)) => {
+            let now = time_span::now(database)?;
+            let since = now.saturating_sub(time_span::microseconds(began));
+            let until = since.saturating_add(time_span::microseconds(looked_for(queue_lifetime)));
+            let [told_since, told_until] = [since, until].map(timestamp::told);
+            if until < now {
+                format!("{present}, since {told_since}; what came before was looked for until {told_until}")
+            } else {
+                format!(
+                    "{present}, since {told_since}; until {told_until}, what came before is looked for before it is appended"
+                )
+            }
+        }
+    };
+    Ok(vec![good(what, found)])
 }
 
 fn are_there(database: &mut dyn Database) -> Found {

@@ -232,7 +232,7 @@ fn a_look_under_the_lock_sees_what_was_just_committed(server: &str) {
 
 fn looked(asked: Result<AcquiredAndLooked, DatabaseError>) -> Vec<CopyHistory> {
     match asked.unwrap() {
-        AcquiredAndLooked::Held { looked, .. } => looked.unwrap(),
+        AcquiredAndLooked::Held { looked, .. } => looked.unwrap().copies,
         AcquiredAndLooked::Busy(holder) => panic!("held by {holder:?}"),
     }
 }

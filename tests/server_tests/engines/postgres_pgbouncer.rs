@@ -29,7 +29,7 @@ fn sixty_deliveries_of_one_message_exclude_each_other() {
                 let asked = database.acquire_and_look(&mail.lock, Duration::from_secs(200), &mail.keys()).unwrap();
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two deliveries hold the lock");
                 let AcquiredAndLooked::Held { looked: Ok(seen), .. } = asked else { panic!("{asked:?}") };
-                if seen.iter().all(|copy| copy.delivered.is_none()) {
+                if seen.copies.iter().all(|copy| copy.delivered.is_none()) {
                     delivered.fetch_add(1, Ordering::SeqCst);
                 }
                 assert!(database.still_held(&mail.lock).unwrap());

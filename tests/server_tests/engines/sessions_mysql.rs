@@ -34,7 +34,7 @@ fn deliver(database: &mut MysqlDatabase, mail: &Mail) {
         AcquiredAndLooked::Held { looked, .. } => looked.unwrap(),
         AcquiredAndLooked::Busy(holder) => panic!("{holder:?}"),
     };
-    assert!(looked.iter().all(|copy| copy.delivered.is_none() && copy.open_attempts.len() == 1), "{looked:?}");
+    assert!(looked.copies.iter().all(|copy| copy.delivered.is_none() && copy.open_attempts.len() == 1), "{looked:?}");
     assert!(database.still_held(&mail.lock).unwrap());
     database.record(&mail.record(CopyState::Delivered(None), CopyState::Delivered(None))).unwrap();
     database.release(&mail.lock).unwrap();

@@ -4,7 +4,9 @@
 mod a_command_under_a_lock;
 mod a_fail_over_under_load;
 mod a_former_primary;
+mod epochs_of_postgresql;
 mod pair;
 mod waiting;
 mod what_servers_say_of_themselves;
+mod what_was_forgotten;
 mod which_server_is_used;

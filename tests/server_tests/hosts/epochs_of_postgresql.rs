@@ -1,0 +1,50 @@
+//! What makes another epoch on PostgreSQL, on each version.
+
+use super::pair::{Pair, go_to};
+use super::which_server_is_used::check;
+use crate::support::database::{Connection, Engine};
+use crate::support::own_server::OwnServer;
+use crate::support::postgres::on_each_postgres;
+use crate::support::scene::Scene;
+
+on_each_postgres!(a_promotion_makes_another_epoch, a_server_that_does_not_tell_its_epoch_delivers_all_the_same);
+
+fn a_promotion_makes_another_epoch(image: &str) {
+    let pair = Pair::start(image);
+    let mut scene = pair.site(&[], "");
+    let told = "SELECT epoch FROM epochs ORDER BY number";
+    let first = scene.database.texts(told);
+    assert_eq!(first.len(), 1);
+    pair.catch_up();
+    pair.primary.kill();
+    pair.promote();
+    go_to(&mut scene, &[&pair.standby], "");
+    scene.deliver("doug", scene.message("after")).delivered();
+    let mut database = Connection::open_at(Engine::Postgres17, &pair.standby.address(), Some(&scene.database.name));
+    let now = database.texts(told);
+    assert_eq!((now.len(), &now[0]), (2, &first[0]));
+    assert_ne!(now[1], now[0]);
+    let parts = |epoch: &str| epoch.split('/').map(str::to_owned).collect::<Vec<_>>();
+    let (was, is) = (parts(&now[0]), parts(&now[1]));
+    assert_eq!((&was[0], &was[1][..], &was[2]), (&is[0], "00000001", &is[2]));
+    assert_eq!(is[1], "00000002");
+    drop(database);
+    pair.primary.start();
+    scene.database.connect_again();
+}
+
+/// Some services have not all of the functions, or keep them from ordinary roles.
+fn a_server_that_does_not_tell_its_epoch_delivers_all_the_same(image: &str) {
+    let server = OwnServer::postgres(image);
+    let mut scene = Scene::with_database_on(Engine::Postgres17, &server);
+    scene.member("doug");
+    let role = format!("r{}", &scene.run[scene.run.len() - 12..]);
+    scene.database.create_role_of_grants_file(&role, "secret");
+    scene.configure(|settings| (settings.role, settings.database_password) = (role, "secret".into()));
+    scene.database.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC");
+    scene.database.execute("UPDATE epochs SET epoch = 'another', since = now()");
+    scene.deliver("doug", scene.message("one")).delivered();
+    assert_eq!((scene.log().contains("looked for a copy"), scene.inbox("doug").len()), (false, 1));
+    assert_eq!(scene.database.count("SELECT count(*) FROM epochs"), 1);
+    assert!(check(&scene).contains("the server does not tell it"), "{}", check(&scene));
+}
