@@ -67,12 +67,15 @@ impl Lifetimes {
     /// Those of logins that last seven days at most.
     #[must_use]
     pub fn of(idle: Duration) -> Self {
-        Self { idle, longest: Duration::from_hours(24 * 7) }
+        Self { idle, longest: LONGEST }
     }
 }
 
 /// It is written down that somebody is still there, once in so long.
 const SEEN_EACH: i64 = 60_000_000;
+
+/// No login lasts longer.
+const LONGEST: Duration = Duration::from_hours(24 * 7);
 
 /// How many digits of a digest name a login.
 const ID_DIGITS: usize = 12;
@@ -95,8 +98,14 @@ pub(crate) fn make_login(
         Value::Moment(now),
         Value::Moment(expires),
     ];
-    let forget = "DELETE FROM web_logins WHERE expires_at < ?";
-    database.change_together("making a login", &[(insert, &values), (forget, &[Value::Moment(now)])])
+    // Of a login whose browser never came back there would be a row for ever.
+    let over = now.saturating_sub(time_span::microseconds(LONGEST));
+    let changes: [(&str, &[Value<'_>]); 3] = [
+        (insert, &values),
+        ("DELETE FROM web_logins WHERE expires_at < ?", &[Value::Moment(now)]),
+        ("DELETE FROM web_sessions WHERE began_at < ?", &[Value::Moment(over)]),
+    ];
+    database.change_together("making a login", &changes)
 }
 
 /// Logs somebody in by a link, of which there is nothing left then: who they are, or `None` where no such link is good any more.

@@ -112,6 +112,10 @@ mod tests {
             assert_eq!(database.change("turning the clock", &sql, &[by]).unwrap(), 1);
         };
         back("began_at", lifetimes.longest + Duration::from_secs(1));
+        // Nobody has come back by that cookie: the next link that is made takes it away.
+        super::link(database, "", "boris", WebRole::Viewer).unwrap();
+        let left = database.select("looking", "SELECT count(*) FROM web_sessions", &[]).unwrap();
+        assert_eq!(left[0].text(0), Some("0"));
         assert!(!is_in(database), "seven days are over");
     }
 
