@@ -5,7 +5,8 @@ mod start;
 mod status;
 
 use super::{Slow, complain, exit, say};
-use ask::{LONG, SHORT, ask};
+use crate::handover::ask::{SHORT, ask};
+use ask::{LONG, not_asked};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use sysexits::ExitCode;
@@ -126,7 +127,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
 fn told(place: &Place, order: control::Command, done: &str, otherwise: ExitCode) -> Result<ExitCode, ExitCode> {
     let socket = place.socket()?;
     let patience = if order == control::Command::Reopen { SHORT } else { LONG };
-    let answer = ask(&socket, order, patience).map_err(|problem| problem.told(&socket))?;
+    let answer = ask(&socket, order, patience).map_err(|problem| not_asked(&problem, &socket))?;
     if answer.done {
         say(done);
         return Ok(ExitCode::Ok);

@@ -4,9 +4,11 @@
 //! A frame is `MDR1`, the length of its header (four bytes, the highest first), the header (a JSON object), and the bytes of a
 //! message, where one follows. It is one frame of ZMTP, since the Paranoid Pirate's workers take exactly one.
 
+pub(crate) mod ask;
 pub(crate) mod client;
 pub mod control;
 mod results;
+pub mod words;
 
 pub use results::{Told, Untellable};
 

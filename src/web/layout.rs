@@ -15,17 +15,28 @@ pub(super) enum Screen {
     Activity,
     Statistics,
     Locks,
+    Service,
     Logins,
 }
 
 impl Screen {
-    const ALL: [Self; 4] = [Self::Activity, Self::Statistics, Self::Locks, Self::Logins];
+    const ALL: [Self; 5] = [Self::Activity, Self::Statistics, Self::Locks, Self::Service, Self::Logins];
+
+    /// The least role that may see it.
+    pub(super) fn least(self) -> WebRole {
+        match self {
+            Self::Activity | Self::Statistics | Self::Locks => WebRole::Viewer,
+            Self::Service => WebRole::Operator,
+            Self::Logins => WebRole::Admin,
+        }
+    }
 
     fn place(self) -> (&'static str, &'static str) {
         match self {
             Self::Activity => ("/", "Activity"),
             Self::Statistics => ("/statistics", "Statistics"),
             Self::Locks => ("/locks", "Locks"),
+            Self::Service => ("/service", "Service"),
             Self::Logins => ("/logins", "Logins"),
         }
     }
@@ -33,7 +44,7 @@ impl Screen {
 
 /// A whole page. `title` may be anybody's text.
 pub(super) fn page(title: &str, screen: Option<Screen>, viewer: Option<&WebSession>, main: &Markup) -> Html<String> {
-    let may = |screen: &Screen| *screen != Screen::Logins || viewer.is_some_and(|viewer| viewer.role >= WebRole::Admin);
+    let may = |screen: &Screen| viewer.is_some_and(|viewer| viewer.role >= screen.least());
     let markup = html! {
         (DOCTYPE)
         html lang="en" {

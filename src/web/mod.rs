@@ -1,5 +1,5 @@
-//! The page: what came in and what became of it, in a browser. Uses `base`, `config`, `database`, `ledger`, `ledger_threads`, `lock`,
-//! `message`, `operations` and `site`.
+//! The page: what came in and what became of it, in a browser. Uses `base`, `config`, `database`, `handover`, `ledger`, `ledger_threads`,
+//! `lock`, `message`, `operations` and `site`.
 //!
 //! One thread serves all connections (`server`); the ledger is asked by a few others. It speaks no TLS: it listens on this
 //! machine only, and a proxy stands in front. What holds for each answer, whoever makes it, is in `shield`: the host names that
@@ -15,6 +15,7 @@ mod login;
 mod logins;
 mod message;
 mod server;
+mod service;
 mod shield;
 mod statistics;
 
@@ -32,9 +33,11 @@ use axum::http::header::RETRY_AFTER;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
+use layout::Screen;
 use maud::html;
 use shield::Shield;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -51,6 +54,8 @@ pub struct WebSettings {
     /// Where browsers find it: scheme, host and port.
     origin: String,
     lifetimes: Lifetimes,
+    /// Where the master of the service is asked; none where the page stands alone.
+    control: Option<PathBuf>,
 }
 
 /// Why there can be no page.
@@ -70,7 +75,7 @@ impl WebSettings {
     /// # Errors
     /// Where it says nothing of a page.
     pub fn of(config: &Config) -> Result<Self, WebError> {
-        Self::by(&config.web)
+        Ok(Self { control: Some(config.serve.control_socket()), ..Self::by(&config.web)? })
     }
 
     /// For a page at this place of this machine, with the rest as it is by default.
@@ -85,7 +90,7 @@ impl WebSettings {
     fn by(web: &Web) -> Result<Self, WebError> {
         let listen = web.endpoint().ok_or(WebError::NotConfigured)?;
         let origin = web.origin().ok_or(WebError::NotConfigured)?;
-        Ok(Self { listen, origin, lifetimes: Lifetimes::of(web.session_idle) })
+        Ok(Self { listen, origin, lifetimes: Lifetimes::of(web.session_idle), control: None })
     }
 
     /// Where browsers find it.
@@ -122,6 +127,7 @@ pub fn router(site: &Site, settings: &WebSettings, beside: impl FnOnce(LedgerThr
         ledger: ledger.clone(),
         lifetimes: settings.lifetimes,
         origin: settings.origin.as_str().into(),
+        control: settings.control.as_deref().map(Into::into),
         figures: Arc::default(),
         statistics: Arc::default(),
     };
@@ -136,24 +142,27 @@ struct Page {
     ledger: LedgerThreads,
     lifetimes: Lifetimes,
     origin: Arc<str>,
+    control: Option<Arc<Path>>,
     /// The figures of the first screen, and when they were counted.
     figures: Arc<Mutex<Option<(Instant, Figures)>>>,
     statistics: Arc<Mutex<statistics::Counted>>,
 }
 
-/// Each path of the page, and the least role that may ask for it: there is no other place where that is said.
+/// Each path of the page, and the least role that may ask for it: a screen's is its own, and the others are said here alone.
 fn routes(page: &Page) -> Router<Page> {
     let needs = |least: WebRole, methods: MethodRouter<Page>| {
         methods.layer(from_fn_with_state((page.clone(), least), guard::may))
     };
+    let of = |screen: Screen, methods| needs(screen.least(), methods);
     Router::new()
-        .route("/", needs(WebRole::Viewer, get(activity::show)))
+        .route("/", of(Screen::Activity, get(activity::show)))
         .route("/messages/{identity}", needs(WebRole::Viewer, get(message::show)))
-        .route("/statistics", needs(WebRole::Viewer, get(statistics::show)))
-        .route("/locks", needs(WebRole::Viewer, get(locks::show)))
+        .route("/statistics", of(Screen::Statistics, get(statistics::show)))
+        .route("/locks", of(Screen::Locks, get(locks::show)))
+        .route("/service", of(Screen::Service, get(service::show)))
         .route("/logout", needs(WebRole::Viewer, post(login::log_out)))
-        .route("/logins", needs(WebRole::Admin, get(logins::show)))
-        .route("/logins/end", needs(WebRole::Admin, post(logins::end)))
+        .route("/logins", of(Screen::Logins, get(logins::show)))
+        .route("/logins/end", of(Screen::Logins, post(logins::end)))
         // For everybody:
         .route("/login", get(login::form).post(login::log_in))
         .route("/assets/{name}", get(assets::serve))

@@ -113,11 +113,12 @@ fn a_login_is_ended_by_the_command_line_and_by_an_admin() {
 }
 
 /// Each path of the page, how it is asked, and the least role that may.
-const PATHS: [(&str, &str, &str); 7] = [
+const PATHS: [(&str, &str, &str); 8] = [
     ("GET", "/", "viewer"),
     ("GET", "/messages/00", "viewer"),
     ("GET", "/statistics", "viewer"),
     ("GET", "/locks", "viewer"),
+    ("GET", "/service", "operator"),
     ("GET", "/logins", "admin"),
     ("POST", "/logins/end", "admin"),
     ("POST", "/logout", "viewer"),

@@ -47,8 +47,12 @@ impl Answer {
 
 impl Page {
     pub fn of(site: &Site) -> Self {
-        let settings = WebSettings::at(HOST).unwrap();
-        let router = web::router(site, &settings, |_| Router::new()).unwrap();
+        Self::by(site, &WebSettings::at(HOST).unwrap())
+    }
+
+    /// The page of a service.
+    pub fn by(site: &Site, settings: &WebSettings) -> Self {
+        let router = web::router(site, settings, |_| Router::new()).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         Self { router, runtime }
     }

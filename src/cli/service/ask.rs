@@ -1,46 +1,24 @@
-//! Asks the master of the service, at its control socket.
+//! Where the master of the service is asked, and what is said where it cannot be.
 
 use super::{NOT_RUNNING, Place, complain, exit};
 use crate::cli::site_options::CONFIGURATION;
 use crate::config::{Config, Serve, runtime_directory_of};
-use crate::handover::control::{Answer, Command, LONGEST_LINE, Request, line};
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
+use crate::handover::ask::NotAsked;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use sysexits::ExitCode;
-use thiserror::Error;
 
-/// How long an answer may take that needs no waiting.
-pub(super) const SHORT: Duration = Duration::from_secs(30);
-/// How long one may take for which messages have to be finished first, by one process after the other.
+/// How long an answer may take for which messages have to be finished first, by one process after the other.
 pub(super) const LONG: Duration = Duration::from_hours(24);
 
-/// Why the service was not asked.
-#[derive(Debug, Error)]
-pub(super) enum NotAsked {
-    #[error("maildropd is not running")]
-    NotRunning,
-    #[error("{0}: only root and the user that the service runs as may ask it: use sudo")]
-    NotAllowed(io::Error),
-    #[error("it does not answer: {0}")]
-    Silent(io::Error),
-    #[error("it has ended without an answer")]
-    Ended,
-    #[error("what answers is not maildropd: {0}")]
-    Another(serde_json::Error),
-}
-
-impl NotAsked {
-    /// Prints it, and returns the status to exit with; ends with 3 at once where nothing runs.
-    pub(super) fn told(&self, socket: &Path) -> ExitCode {
-        complain(&format!("{}: {self}", socket.display()));
-        match self {
-            Self::NotRunning => exit(NOT_RUNNING),
-            Self::NotAllowed(_) => ExitCode::NoPerm,
-            Self::Another(_) => ExitCode::Protocol,
-            Self::Silent(_) | Self::Ended => ExitCode::Unavailable,
-        }
+/// Prints why it was not asked, and returns the status to exit with; ends with 3 at once where nothing runs.
+pub(super) fn not_asked(problem: &NotAsked, socket: &Path) -> ExitCode {
+    complain(&format!("{}: {problem}", socket.display()));
+    match problem {
+        NotAsked::NotRunning => exit(NOT_RUNNING),
+        NotAsked::NotAllowed(_) => ExitCode::NoPerm,
+        NotAsked::Another(_) => ExitCode::Protocol,
+        NotAsked::Silent(_) | NotAsked::Ended => ExitCode::Unavailable,
     }
 }
 
@@ -73,28 +51,4 @@ impl Place {
             }
         }
     }
-}
-
-/// Asks the master, and waits for the answer.
-pub(super) fn ask(socket: &Path, command: Command, patience: Duration) -> Result<Answer, NotAsked> {
-    let mut stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => NotAsked::NotRunning,
-        io::ErrorKind::PermissionDenied => NotAsked::NotAllowed(error),
-        _ => NotAsked::Silent(error),
-    })?;
-    let silent = |error: io::Error| match error.kind() {
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => NotAsked::Ended,
-        io::ErrorKind::WouldBlock => NotAsked::Silent(io::ErrorKind::TimedOut.into()),
-        _ => NotAsked::Silent(error),
-    };
-    stream.set_read_timeout(Some(patience)).map_err(silent)?;
-    stream.set_write_timeout(Some(SHORT)).map_err(silent)?;
-    stream.write_all(line(&Request { command }).as_bytes()).map_err(silent)?;
-    let mut answer = String::new();
-    let limit = u64::try_from(2 * LONGEST_LINE).unwrap_or(u64::MAX);
-    BufReader::new(stream.take(limit)).read_line(&mut answer).map_err(silent)?;
-    if answer.is_empty() {
-        return Err(NotAsked::Ended);
-    }
-    serde_json::from_str(&answer).map_err(NotAsked::Another)
 }

@@ -1,9 +1,10 @@
 //! `service start`: starts `maildropd` in the background, and waits until it is ready.
 
-use super::ask::{NotAsked, SHORT, ask};
+use super::ask::not_asked;
 use super::status::told;
 use super::{DEGRADED, Place, Slow, complain, exit, say};
 use crate::base::timestamp::duration;
+use crate::handover::ask::{NotAsked, SHORT, ask};
 use crate::handover::control::{Command as Order, State, Status};
 use clap::Args;
 use std::io::Read;
@@ -47,7 +48,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
             return Ok(ExitCode::Ok);
         }
         Err(NotAsked::NotRunning) => {}
-        Err(problem) => return Err(problem.told(&socket)),
+        Err(problem) => return Err(not_asked(&problem, &socket)),
     }
     if Path::new("/run/systemd/system").is_dir() && !arguments.detached {
         complain(

@@ -1,13 +1,12 @@
 //! `service status`: how it is, for people and for programs.
 
-use super::ask::{SHORT, ask};
+use super::ask::not_asked;
 use super::{DEGRADED, NOT_RUNNING, Place, complain, exit, say};
-use crate::base::timestamp::{read_exact, span, told as told_moment};
-use crate::cli::service::ask::NotAsked;
 use crate::cli::{json, table};
-use crate::handover::control::{Command, Process, Role, State, Status, Task};
+use crate::handover::ask::{NotAsked, SHORT, ask};
+use crate::handover::control::{Command, Process, State, Status, Task};
+use crate::handover::words::age;
 use clap::Args;
-use std::time::Duration;
 use sysexits::ExitCode;
 
 #[derive(Debug, Args)]
@@ -32,7 +31,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
             say(&json(&serde_json::json!({ "state": "not_running" })));
             exit(NOT_RUNNING)
         }
-        answered => answered.map_err(|problem| problem.told(&socket))?,
+        answered => answered.map_err(|problem| not_asked(&problem, &socket))?,
     };
     let Some(status) = answer.status else {
         complain("the service does not say how it is");
@@ -57,72 +56,27 @@ pub(super) fn told(status: &Status) -> String {
     if let Some(front) = front.as_object() {
         lines.extend(front.iter().map(|(what, value)| format!("{}: {value}", what.replace('_', " "))));
     }
-    lines.extend(timer.iter().map(task));
+    lines.extend(timer.iter().map(Task::told));
     let header = ["PROCESS", "PID", "STATE", "FOR", "RESTARTS", "THE LAST ONE"];
     lines.push(table(header, processes.iter().map(row)));
     lines.join("\n")
 }
 
 fn row(process: &Process) -> [String; 6] {
-    let name = match process.role {
-        Role::Front => "front".into(),
-        Role::Worker => format!("worker {}", process.number),
-        Role::Runner => format!("runner {}", process.number),
-        Role::Timer => "timer".into(),
-        Role::Notify => "notifier".into(),
-        Role::Web => "page".into(),
-    };
-    let state = match (process.pid, process.starts_in_s) {
-        (Some(_), _) if process.ending => "ending".into(),
-        (Some(_), _) if process.ready => "ready".into(),
-        (Some(_), _) => "not ready".into(),
-        (None, Some(seconds)) => format!("starts in {}", age(seconds)),
-        (None, None) => "gone".into(),
-    };
-    let state = if process.throttled { format!("{state}, throttled") } else { state };
-    let last = process.last_end.as_ref().map(|last| {
-        let said = last.said.last().map(|line| format!("; it said: {line}")).unwrap_or_default();
-        format!("{}{said}", last.end)
-    });
     [
-        name,
+        process.name(),
         process.pid.map_or_else(|| "-".into(), |pid| pid.to_string()),
-        state,
+        process.standing(),
         process.up_s.map_or_else(|| "-".into(), age),
         process.restarts.to_string(),
-        last.unwrap_or_else(|| "-".into()),
+        process.how_the_last_ended().unwrap_or_else(|| "-".into()),
     ]
-}
-
-/// What is done at intervals, in one line.
-fn task(task: &Task) -> String {
-    let Task { task: name, next_at, failed_runs, last, .. } = task;
-    let next = next_at.as_deref().map_or_else(|| "it is under way".into(), |at| format!("next at {}", told_exact(at)));
-    let last = last.as_ref().map_or_else(
-        || "it has not been done yet".into(),
-        |last| format!("{}, at {}, in {}", last.said, told_exact(&last.at), age(last.took_s)),
-    );
-    let failed = match failed_runs {
-        0 => String::new(),
-        1 => "FAILED: ".into(),
-        times => format!("FAILED {times} times in a row: "),
-    };
-    format!("{}: {failed}{last}; {next}", name.replace('_', " "))
-}
-
-/// A moment as all commands tell it.
-fn told_exact(at: &str) -> String {
-    read_exact(at).map_or_else(|| at.to_owned(), told_moment)
-}
-
-fn age(seconds: f64) -> String {
-    Duration::try_from_secs_f64(seconds).map_or_else(|_| "-".into(), span)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handover::control::{Counted, End, LastEnd, LastRun};
+    use crate::handover::control::{Counted, End, LastEnd, LastRun, Role};
 
     #[test]
     fn a_throttled_worker_stands_in_the_table_with_its_reason() {

@@ -98,8 +98,10 @@ fn every_statement_of_a_delivery_uses_an_index(server: &str) {
             // MariaDB adds how much of it a second index filters out: `3 (0%)`.
             let rows: Option<String> = row.get("rows").unwrap();
             let rows = rows.and_then(|rows| rows.split(' ').next()?.parse::<u64>().ok());
+            // The last row of all is at the end of its index.
+            let is_last = table == "epochs" && kind == "index" && rows == Some(1);
             assert!(
-                key.is_some() && !["ALL", "index"].contains(&kind.as_str()) && rows.unwrap_or(0) < 20,
+                key.is_some() && (is_last || !["ALL", "index"].contains(&kind.as_str())) && rows.unwrap_or(0) < 20,
                 "{table}: {kind} by {key:?}, {rows:?} rows: {statement}"
             );
             explained.push(table);
@@ -107,6 +109,6 @@ fn every_statement_of_a_delivery_uses_an_index(server: &str) {
     }
     explained.sort();
     explained.dedup();
-    let all = ["a", "addresses", "attempts", "c", "copies", "m", "message_sources", "messages"];
+    let all = ["a", "addresses", "attempts", "c", "copies", "epochs", "m", "message_sources", "messages"];
     assert_eq!(explained, all, "not all were looked at");
 }

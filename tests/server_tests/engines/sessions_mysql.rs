@@ -110,8 +110,9 @@ fn a_session_with_anything_left_is_thrown_away(server: &str) {
         let mut next = site.connect();
         assert!(matches!(next.acquire(&name, Duration::from_secs(60)).unwrap(), Acquired::Held), "{what}");
         next.release(&name).unwrap();
-        let freed = format!("SELECT GET_LOCK('{theirs}', 60)");
-        assert_eq!(site.admin().query_first::<u8, _>(freed).unwrap(), Some(1), "{what}");
+        // Released at once: a session that is closed may hold it for a moment still.
+        let freed = format!("SELECT GET_LOCK('{theirs}', 60) + RELEASE_LOCK('{theirs}')");
+        assert_eq!(site.admin().query_first::<u8, _>(freed).unwrap(), Some(2), "{what}");
     }
     let mut database = Box::new(site.connect());
     let number = session(&mut database);

@@ -4,9 +4,11 @@
 use crate::support::database::{Connection, Engine};
 use crate::support::program::{program, wait_until};
 use crate::support::scene::{LISA, Scene};
+use crate::support::service::Service;
 use crate::support::visitor::{Page, rows, text};
 use maildrop_command::config::Config;
 use maildrop_command::site::Site;
+use maildrop_command::web::WebSettings;
 
 on_each_engine!(
     each_screen_is_shown_with_the_pages_own_rights,
@@ -169,4 +171,30 @@ fn a_session_that_the_server_has_ended_is_opened_anew(engine: Engine) {
     }
     // One that was trusted as it was used a moment ago may fail once, for each thread; then it is another one.
     wait_until("it is shown again", || (0..8).all(|_| anna.get("/").status.is_success()));
+}
+
+#[test]
+fn operators_see_how_the_service_is_and_viewers_do_not() {
+    let mut scene = Scene::empty(Engine::Postgres17);
+    let service = Service::start(&mut scene);
+    let (site, _) = page_of(&mut scene);
+    let config = scene.other_configuration("web.toml", |settings| {
+        settings.more += "[web]\nlisten = \"127.0.0.1:8025\"\n";
+    });
+    let settings = WebSettings::of(&Config::load(config.as_ref()).unwrap()).unwrap();
+    let page = Page::by(&site, &settings);
+    let operator = page.log_in(&link(&mut scene, "operator"));
+    let shown = operator.get("/service");
+    let told = text(shown.shown());
+    for has in ["It is well: maildropd", "worker 2 ready", "front ready", "runner 1 ready", "set aside 0"] {
+        assert!(told.contains(has), "{has}: {told}");
+    }
+    assert_eq!(rows(&shown.body), service.status()["processes"].as_array().unwrap().len());
+    let viewer = page.log_in(&link(&mut scene, "viewer"));
+    assert_eq!(viewer.get("/service").status.as_u16(), 403);
+    assert!(!viewer.get("/").shown().contains("/service"));
+    service.end();
+    let gone = operator.get("/service");
+    assert_eq!(gone.status.as_u16(), 503);
+    assert!(text(&gone.body).contains("maildropd is not running"), "{gone:?}");
 }

@@ -118,6 +118,7 @@ fn each_screen_is_for_everybody_and_breaks_no_rule_of_the_browser() {
         ("hostile", hostile),
         ("statistics", format!("{}/statistics", served.origin)),
         ("locks", format!("{}/locks", served.origin)),
+        ("service", format!("{}/service", served.origin)),
         ("logins", format!("{}/logins", served.origin)),
         ("login", format!("{}/login", served.origin)),
     ];
