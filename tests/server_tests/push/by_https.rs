@@ -16,11 +16,13 @@ use std::sync::{Arc, Mutex};
 /// Answers each POST with 204, and prints it. It ends with its input.
 const SERVER: &str = "
 import http.server, json, os, ssl, sys, threading
+one_at_a_time = threading.Lock()
 class Receiver(http.server.BaseHTTPRequestHandler):
     protocol_version = 'HTTP/1.1'
     def do_POST(self):
         body = self.rfile.read(int(self.headers['content-length'])).decode()
-        print(json.dumps({'headers': {name.lower(): value for name, value in self.headers.items()}, 'body': body}), flush=True)
+        with one_at_a_time:
+            print(json.dumps({'headers': {name.lower(): value for name, value in self.headers.items()}, 'body': body}), flush=True)
         self.send_response(204)
         self.end_headers()
     def log_message(self, *_): pass
