@@ -38,10 +38,9 @@ use tokio::sync::watch;
 
 /// Deliver mail for Postfix as a service, by LMTP and for thin clients: exactly once, as maildrop_command does.
 ///
-/// It stays in the foreground. It starts a front, which holds the connections, workers, which deliver, runners, which take messages
-/// out of the file queue, a timer, which finishes Sent copies that are owed, and prunes, and, where they are configured, a notifier, which tells
-/// subscribers, and a page for browsers;
-/// whatever of them ends is started again.
+/// It stays in the foreground. It starts a front, which holds the connections, workers, which deliver, runners, which take
+/// messages out of the file queue, a timer, which finishes Sent copies that are owed, and prunes, and, where they are configured,
+/// a notifier, which tells subscribers, and a page for browsers; whatever of them ends is started again.
 /// `maildrop_command service` asks how it is, and tells it what to do.
 #[derive(Debug, Parser)]
 #[command(

@@ -94,8 +94,8 @@ pub struct Delivery<'a> {
 pub enum Whose {
     /// It is these recipients', by their places in [`Delivery::recipients`]: several addresses may have one mailbox.
     Recipients(Vec<usize>),
-    /// It is the author's own: if it fails, the message is delivered all the same. Its role is the recipient's where the author keeps
-    /// sent mail in INBOX, so that an author who is a recipient, too, has one copy there.
+    /// It is the author's own: if it fails, the message is delivered all the same. Its role is the recipient's where the author
+    /// keeps sent mail in INBOX, so that an author who is a recipient, too, has one copy there.
     Authors,
 }
 
@@ -126,15 +126,16 @@ impl From<MailboxError> for NotOpened {
 
 /// Delivers one message to its envelope recipients; says of each what came of it, in their order.
 ///
-/// `owed` has the recipients' copies, and then the author's, if one is owed; or any one copy that people want delivered again. What
-/// goes wrong with one copy is that copy's alone. Only what is common to all, the database and the lock, fails for all.
+/// `owed` has the recipients' copies, and then the author's, if one is owed; or any one copy that people want delivered again.
+/// What goes wrong with one copy is that copy's alone. Only what is common to all, the database and the lock, fails for all.
 pub fn deliver(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
     owed: Vec<OwedCopy<'_>>,
     stages: &mut Stages,
 ) -> Vec<Result<Delivered, Refusal>> {
-    // Where the mailboxes stand, before anything is written. A mailbox that is out of reach must not hold up the copies of others.
+    // Where the mailboxes stand, before anything is written. A mailbox that is out of reach must not hold up the copies of
+    // others.
     begins("position");
     let began = Instant::now();
     let mut copies: Vec<Copy<'_>> = owed.into_iter().map(|owed| Copy::ask_position(delivery, owed)).collect();
@@ -194,9 +195,9 @@ fn deliver_copies(
     result
 }
 
-/// The recipient who bears the author's copy, by its place: the first whose own mailbox is within reach. In the journal the attempt
-/// at the author's copy is for this recipient, who is not answered 250 while what came of it is unknown, or it has failed: so that
-/// somebody comes back to look for it.
+/// The recipient who bears the author's copy, by its place: the first whose own mailbox is within reach. In the journal the
+/// attempt at the author's copy is for this recipient, who is not answered 250 while what came of it is unknown, or it has
+/// failed: so that somebody comes back to look for it.
 fn bearer(copies: &[Copy<'_>]) -> usize {
     let within_reach = copies.iter().filter(|copy| copy.journalled());
     within_reach.flat_map(Copy::recipients).copied().next().unwrap_or_default()
@@ -225,8 +226,8 @@ fn deliver_under_lock(
     };
     stages.look += began.elapsed();
 
-    // 4 append: the recipients' copies first. Where none of them is there, the author's is not tried. With the lock lost nothing can
-    // be recorded: the attempt stays open, and the next one searches.
+    // 4 append: the recipients' copies first. Where none of them is there, the author's is not tried. With the lock lost nothing
+    // can be recorded: the attempt stays open, and the next one searches.
     begins("append");
     let began = Instant::now();
     let mut ends: Vec<End> = copies.iter().map(|_| End::NotTried).collect();
@@ -237,8 +238,8 @@ fn deliver_under_lock(
     let times = if others.iter().any(|others| others.forgotten) { PATIENCE_WITH_SEARCHES } else { 1 };
     let patience = several.then(|| delivery.policy.batch_patience.saturating_mul(times).saturating_add(size));
     for recipients in [true, false] {
-        // What an earlier attempt at the author's copy has left is looked for all the same: the recipient who bears it may be one whose
-        // own mailbox never takes the message.
+        // What an earlier attempt at the author's copy has left is looked for all the same: the recipient who bears it may be one
+        // whose own mailbox never takes the message.
         let look_only = !recipients && !ends.iter().any(End::is_there) && copies.iter().any(Copy::is_recipients);
         let round = copies.iter_mut().zip(&others).zip(&mut ends);
         let round = round.filter(|((copy, _), _)| copy.is_recipients() == recipients);
@@ -284,8 +285,8 @@ fn deliver_under_lock(
     database.record(&record).map_err(Deferral::Database)?;
     stages.record = began.elapsed();
 
-    // Whoever has left an attempt at the author's copy open has to come back, until it is known what came of it. So has one whose own
-    // copy is there: without any, the author's is not tried, and the bearer's may never be there.
+    // Whoever has left an attempt at the author's copy open has to come back, until it is known what came of it. So has one whose
+    // own copy is there: without any, the author's is not tried, and the bearer's may never be there.
     let somebody = copies.iter().zip(&ends).filter(|(_, end)| end.is_there()).flat_map(|(copy, _)| copy.recipients());
     let somebody = somebody.copied().min_by_key(|place| (*place != bearer, *place));
     for ((copy, others), end) in copies.iter().zip(&others).zip(&mut ends) {

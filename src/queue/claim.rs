@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tracing::warn;
 
-/// A message that is ours to deliver, until this is settled or dropped. Where it is dropped, or the process dies, the message comes
-/// back by [`Queue::recover`].
+/// A message that is ours to deliver, until this is settled or dropped. Where it is dropped, or the process dies, the message
+/// comes back by [`Queue::recover`].
 #[derive(Debug)]
 pub struct Claim {
     folders: Arc<Folders>,
@@ -48,7 +48,8 @@ pub struct Settled {
 /// wait for no longer than this.
 const LISTED_FOR: Duration = Duration::from_secs(1);
 
-/// What one runner found to be due when it looked last, oldest first. A queue of a hundred thousand is not listed for each of them.
+/// What one runner found to be due when it looked last, oldest first. A queue of a hundred thousand is not listed for each of
+/// them.
 #[derive(Debug, Default)]
 pub struct Listed {
     names: VecDeque<Name>,
@@ -64,7 +65,8 @@ impl Queue {
         self.claim_listed(&mut Listed::default(), slice, now)
     }
 
-    /// The same for a runner that claims one after the other: it lists the queue once a second, and whenever it has come to the end.
+    /// The same for a runner that claims one after the other: it lists the queue once a second, and whenever it has come to the
+    /// end.
     ///
     /// # Errors
     /// As for [`claim`](Self::claim).
@@ -94,8 +96,8 @@ impl Queue {
         Ok(self.0.new.messages()?.into_iter().filter(mine).collect())
     }
 
-    /// Claims the first of them that can be had. One that cannot, for whatever reason, does not keep us from the others; the first
-    /// error is kept.
+    /// Claims the first of them that can be had. One that cannot, for whatever reason, does not keep us from the others; the
+    /// first error is kept.
     fn first_of(&self, names: &mut VecDeque<Name>, now: SystemTime, failed: &mut Option<QueueError>) -> Option<Claim> {
         while let Some(name) = names.pop_front() {
             match self.claim_this(name, now) {
@@ -132,9 +134,9 @@ impl Folders {
     /// Makes the message ours, if nobody was faster.
     fn claim(&self, name: Name) -> Result<Option<File>, QueueError> {
         let text = name.to_string();
-        // The lock comes before the rename. In the other order, the file would be in `work/` and unlocked for a moment, and whoever
-        // looks for claims of the dead would take it away again. Once it is locked it may have left `new/`: a lock on a file that
-        // another runner has released, or that was removed, would be worth nothing.
+        // The lock comes before the rename. In the other order, the file would be in `work/` and unlocked for a moment, and
+        // whoever looks for claims of the dead would take it away again. Once it is locked it may have left `new/`: a lock on a
+        // file that another runner has released, or that was removed, would be worth nothing.
         let Some(file) = self.new.lock(text.as_str())? else { return Ok(None) };
         if self.new.rename(text.as_str(), &self.work, &text)? != Moved::Done {
             return Ok(None);
@@ -223,8 +225,8 @@ impl Claim {
     /// Writes down what became of its recipients, in the envelope's order. One of whom nothing is said is deferred.
     ///
     /// # Errors
-    /// What was delivered or refused may be tried again: the whole message is still in the queue. Where possible it waits in `new/`
-    /// as if all of it had been deferred.
+    /// What was delivered or refused may be tried again: the whole message is still in the queue. Where possible it waits in
+    /// `new/` as if all of it had been deferred.
     pub fn settle(self, settlements: &[Settlement], now: SystemTime) -> Result<Settled, QueueError> {
         let settlements = settlements.iter().chain(iter::repeat(&Settlement::Deferred));
         let (mut deferred, mut refused) = (Vec::new(), Vec::new());
@@ -239,8 +241,8 @@ impl Claim {
             return Ok(Settled { remaining: self.defer(now)?, refused: Vec::new() });
         }
         // All that remains is on the disk before the old file goes. A crash in between leaves both, which is harmless: the ledger
-        // knows what was delivered, and a second delivery of the same message to the same recipient finds it there already. In the
-        // other order, those that remain would be lost.
+        // knows what was delivered, and a second delivery of the same message to the same recipient finds it there already. In
+        // the other order, those that remain would be lost.
         match self.write_what_remains(deferred, refused, now) {
             Ok(settled) => {
                 self.remove()?;

@@ -1,7 +1,7 @@
 //! The page, on each engine, by a role that has the rights of `grants-web.sql` and no others: what it shows is what `trace` and `stats`
 //! tell.
 
-use crate::support::database::{Connection, Engine};
+use crate::support::database::Engine;
 use crate::support::program::{program, wait_until};
 use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
@@ -58,7 +58,7 @@ fn each_screen_is_shown_with_the_pages_own_rights(engine: Engine) {
     // Of the other message one copy is put off, since somebody has the lock.
     scene.deliver("doug", &two).delivered();
     let id = scene.message_id("two");
-    let holder = hold(&scene, &id);
+    let holder = scene.hold(&id);
     scene.deliver_with("scuba", &["--lock-wait", "0s", "--queue-id", "4bTwo"], &two).deferred("4.3.0 ");
     drop(holder);
 
@@ -98,7 +98,7 @@ fn each_screen_is_shown_with_the_pages_own_rights(engine: Engine) {
 
     // Who waits for a lock, and who has it.
     let (three, id) = (scene.message("three"), scene.message_id("three"));
-    let holder = hold(&scene, &id);
+    let holder = scene.hold(&id);
     let waiting = scene.start("doug", &["--lock-wait", "200s"], &three);
     wait_until("the lock is shown, and who waits for it", || {
         let locks = text(anna.get("/locks").shown());
@@ -106,20 +106,6 @@ fn each_screen_is_shown_with_the_pages_own_rights(engine: Engine) {
     });
     drop(holder);
     waiting.end().delivered();
-}
-
-/// Takes the lock of a message, as a DBA would.
-fn hold(scene: &Scene, message_id: &str) -> Connection {
-    let json = program(&["lock", "key", "--json", message_id]).output().unwrap().stdout;
-    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
-    let mut session = scene.session();
-    let taken = if scene.database.engine.is_postgres() {
-        format!("SELECT pg_try_advisory_lock({})::text", json["postgresql"].as_str().unwrap())
-    } else {
-        format!("SELECT CASE GET_LOCK('{}', 0) WHEN 1 THEN 'true' END", json["mysql"].as_str().unwrap())
-    };
-    assert_eq!(session.texts(&taken), ["true"]);
-    session
 }
 
 fn who_is_logged_in_is_kept_in_the_database_as_digests_only(engine: Engine) {

@@ -1,8 +1,8 @@
 //! `trace`: whoever asks for a message by its Message-ID, queue id or address is told how it stands, what was tried, where
 //! its copies are, and who is at it now.
 
-use crate::support::database::{Connection, Engine};
-use crate::support::program::{program, wait_until};
+use crate::support::database::Engine;
+use crate::support::program::wait_until;
 use crate::support::scene::{LISA, Scene};
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use serde_json::Value;
@@ -39,20 +39,6 @@ fn only(json: &Value) -> &Value {
 
 fn strings<'a>(list: &'a Value, field: &str) -> Vec<&'a str> {
     list.as_array().unwrap().iter().map(|item| item[field].as_str().unwrap()).collect()
-}
-
-/// Takes the lock of a message, as a DBA would.
-fn hold(scene: &Scene, message_id: &str) -> Connection {
-    let json = program(&["lock", "key", "--json", message_id]).output().unwrap().stdout;
-    let json: Value = serde_json::from_slice(&json).unwrap();
-    let mut session = scene.session();
-    let taken = if scene.database.engine.is_postgres() {
-        format!("SELECT pg_try_advisory_lock({})::text", json["postgresql"].as_str().unwrap())
-    } else {
-        format!("SELECT CASE GET_LOCK('{}', 0) WHEN 1 THEN 'true' END", json["mysql"].as_str().unwrap())
-    };
-    assert_eq!(session.texts(&taken), ["true"]);
-    session
 }
 
 fn a_delivered_message_has_its_history(engine: Engine) {
@@ -131,7 +117,7 @@ fn a_delivered_message_has_its_history(engine: Engine) {
 fn whoever_is_put_off_is_told_why(engine: Engine) {
     let scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
     let (message, id) = (scene.message("held"), scene.message_id("held"));
-    let holder = hold(&scene, &id);
+    let holder = scene.hold(&id);
     for _ in 0..2 {
         let outcome = scene.deliver_with("doug", &["--lock-wait", "0s"], &message);
         outcome.deferred("4.3.0 another delivery of this message holds its lock");
@@ -151,7 +137,7 @@ fn whoever_is_put_off_is_told_why(engine: Engine) {
     assert_eq!(only(&traced(&scene, &[&id]))["state"], "delivered");
 
     // One of two: the first line is about the one that waits.
-    let holder = hold(&scene, &id);
+    let holder = scene.hold(&id);
     scene.deliver_with("scuba", &["--lock-wait", "0s"], &message).deferred("4.3.0 ");
     let (_, said) = text(&scene, &[&id]);
     assert!(said.starts_with("STILL DEFERRED for scuba@mail.axial.net (1 attempt): "), "{said}");
