@@ -3,7 +3,11 @@
 //!
 //! The ledger is blocking, and its PostgreSQL client must not be called inside a runtime. So whoever serves many connections from
 //! one thread hands its questions over, and awaits the answers. Few questions may wait: whoever comes when the queue is full hears
-//! so at once, and does not make the queue longer.
+//! so at once, and does not make the queue longer. What is asked again and again has a thread of its own (`again`).
+
+mod again;
+
+pub use again::AskedAgain;
 
 use crate::base::deadline::Deadline;
 use crate::database::{Client, DatabaseError, Idle};
@@ -27,8 +31,8 @@ const TRUSTED_FOR: Duration = Duration::from_secs(1);
 /// After so long without a question it is opened anew.
 const KEPT_FOR: Duration = Duration::from_mins(1);
 
-/// A question: what it does with a session, or with the failure to have one. It answers whether the session may be used again.
-type Question = Box<dyn FnOnce(Result<&mut dyn Database, DatabaseError>) -> bool + Send>;
+/// A question: what it does with a session, or where there is none with why. It answers whether the session may be used again.
+type Question = Box<dyn FnOnce(Result<&mut dyn Database, Unanswered>) -> bool + Send>;
 
 struct Asked {
     by: Deadline,
@@ -106,16 +110,17 @@ impl LedgerThreads {
     ) -> Result<T, Unanswered> {
         let (tell, told) = oneshot::channel();
         let question: Question = Box::new(move |session| {
-            let answer = session.and_then(work);
+            let answer = session.and_then(|session| Ok(work(session)?));
             let sound = answer.is_ok();
             // Whoever asked may have gone.
             let _ = tell.send(answer);
             sound
         });
-        let by = Deadline::after(patience);
+        // A little less, so that a statement that takes too long fails under its own name before nobody awaits it any more.
+        let by = Deadline::after(patience - patience / 16);
         self.queue.try_send(Asked { by, question }).map_err(|_| Unanswered::Busy)?;
         match tokio::time::timeout(patience, told).await {
-            Ok(Ok(answer)) => Ok(answer?),
+            Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(Unanswered::Failed),
             Err(_) => Err(Unanswered::TooLate),
         }
@@ -132,13 +137,15 @@ fn answer(site: &Site, asked: &Mutex<Receiver<Asked>>) {
         let next = asked.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(Asked { by, question }) = next else { return };
         if by.passed() {
+            // Its time ends a little before nobody awaits it any more.
+            question(Err(Unanswered::TooLate));
             continue;
         }
         let mut session = match open(site, resting.take(), by) {
             Ok(session) => session,
             Err(problem) => {
                 warn!(%problem, "there is no session with the database");
-                question(Err(problem));
+                question(Err(problem.into()));
                 continue;
             }
         };
@@ -151,8 +158,13 @@ fn answer(site: &Site, asked: &Mutex<Receiver<Asked>>) {
     }
 }
 
+/// What a database's list of sessions says of these.
+fn client(site: &Site) -> Client {
+    Client { host: site.host().to_owned(), pid: std::process::id(), queue_id: None }
+}
+
 fn open(site: &Site, resting: Resting, by: Deadline) -> Result<Box<dyn Database>, DatabaseError> {
-    let client = Client { host: site.host().to_owned(), pid: std::process::id(), queue_id: None };
+    let client = client(site);
     if let Some((idle, since)) = resting.filter(|(_, since)| since.elapsed() < KEPT_FOR)
         && let Ok(mut session) = idle.begin(&client, by)
         && (since.elapsed() < TRUSTED_FOR
@@ -193,43 +205,65 @@ mod tests {
         });
     }
 
+    /// What keeps each question from its answer until it is opened.
+    #[derive(Default)]
+    struct Gate {
+        open: Mutex<bool>,
+        opened: Condvar,
+    }
+
+    impl Gate {
+        fn open(&self) {
+            *self.open.lock().unwrap() = true;
+            self.opened.notify_all();
+        }
+
+        fn pass(&self) {
+            drop(self.opened.wait_while(self.open.lock().unwrap(), |open| !*open).unwrap());
+        }
+    }
+
+    type Answer = tokio::task::JoinHandle<Result<(), Unanswered>>;
+
     /// So many questions that one of them finds the queue full, none of which is answered before the gate is opened.
-    async fn asked_at_once(threads: &LedgerThreads) -> Vec<Result<(), Unanswered>> {
-        let gate = Arc::new((Mutex::new(false), Condvar::new()));
-        let pass = |gate: &(Mutex<bool>, Condvar)| {
-            let closed = gate.0.lock().unwrap();
-            drop(gate.1.wait_while(closed, |open| !*open).unwrap());
+    fn ask_at_once(threads: &LedgerThreads, gate: &Arc<Gate>) -> Vec<Answer> {
+        let ask = |_| {
+            let (threads, gate) = (threads.clone(), Arc::clone(gate));
+            let question = move |_: &mut dyn Database| {
+                gate.pass();
+                Ok(())
+            };
+            tokio::spawn(async move { threads.ask(question).await })
         };
-        let questions: Vec<_> = (0..THREADS + WAITING + 1)
-            .map(|_| {
-                let (threads, gate) = (threads.clone(), Arc::clone(&gate));
-                let question = move |_: &mut dyn Database| {
-                    pass(&gate);
-                    Ok(())
-                };
-                tokio::spawn(async move { threads.ask(question).await })
-            })
-            .collect();
-        // All of them have asked once this task has its turn again; those that are to hear something while the gate is shut, have.
-        tokio::task::yield_now().await;
-        if threads.patience < Duration::from_secs(1) {
-            tokio::time::sleep(2 * threads.patience).await;
+        (0..=THREADS + WAITING).map(ask).collect()
+    }
+
+    async fn all(answers: Vec<Answer>) -> Vec<Result<(), Unanswered>> {
+        let mut all = Vec::new();
+        for answer in answers {
+            all.push(answer.await.unwrap());
         }
-        *gate.0.lock().unwrap() = true;
-        gate.1.notify_all();
-        let mut answers = Vec::new();
-        for question in questions {
-            answers.push(question.await.unwrap());
-        }
-        answers
+        all
     }
 
     #[test]
     fn who_comes_when_the_queue_is_full_hears_so_at_once_and_the_others_are_answered() {
         let directory = tempfile::tempdir().unwrap();
         let threads = threads(directory.path(), Duration::from_mins(2));
-        let answers = run(asked_at_once(&threads));
-        assert!(answers.iter().any(|answer| matches!(answer, Err(Unanswered::Busy))));
+        let gate = Arc::new(Gate::default());
+        let answers = run(async {
+            let mut asked = ask_at_once(&threads, &gate);
+            // One of them at least is not taken, and hears so although the gate is shut.
+            while !asked.iter().any(Answer::is_finished) {
+                tokio::task::yield_now().await;
+            }
+            let (told, waiting) = asked.drain(..).partition::<Vec<_>, _>(Answer::is_finished);
+            let mut answers = all(told).await;
+            assert!(answers.iter().all(|answer| matches!(answer, Err(Unanswered::Busy))), "{answers:?}");
+            gate.open();
+            answers.extend(all(waiting).await);
+            answers
+        });
         let answered = answers.iter().filter(|answer| answer.is_ok()).count();
         let busy = answers.iter().filter(|answer| matches!(answer, Err(Unanswered::Busy))).count();
         assert!(answered >= WAITING && answered + busy == answers.len(), "{answered} answered, {busy} busy");
@@ -239,8 +273,28 @@ mod tests {
     fn who_waits_for_too_long_hears_so() {
         let directory = tempfile::tempdir().unwrap();
         let threads = threads(directory.path(), Duration::from_millis(50));
-        let answers = run(asked_at_once(&threads));
-        assert!(answers.iter().all(Result::is_err));
-        assert!(answers.iter().any(|answer| matches!(answer, Err(Unanswered::TooLate))));
+        let gate = Arc::new(Gate::default());
+        let answers = run(async { all(ask_at_once(&threads, &gate)).await });
+        gate.open();
+        assert!(answers.iter().all(Result::is_err), "{answers:?}");
+        // Those that no thread came to, at least. To make the database on a slow disk may take a thread all of this time: then the
+        // question that it had hears of the database.
+        let too_late = answers.iter().filter(|answer| matches!(answer, Err(Unanswered::TooLate))).count();
+        assert!(too_late >= WAITING - THREADS, "{answers:?}");
+        assert!(answers.iter().flat_map(|answer| answer.as_ref().err()).all(Unanswered::may_pass), "{answers:?}");
+    }
+
+    /// A thread that comes to it after its time says so. It is no question that could not be asked: asking again can help.
+    #[test]
+    fn a_question_whose_turn_comes_too_late_is_one_that_may_be_asked_again() {
+        let (queue, asked) = sync_channel(1);
+        let (tell, told) = std::sync::mpsc::channel();
+        let question: Question = Box::new(move |session| tell.send(session.err()).is_err());
+        queue.send(Asked { by: Deadline::after(Duration::ZERO), question }).unwrap();
+        drop(queue);
+        let directory = tempfile::tempdir().unwrap();
+        answer(&Site::embedded(Embedded::new(directory.path().to_owned())), &Mutex::new(asked));
+        let heard = told.recv().unwrap().unwrap();
+        assert!(matches!(heard, Unanswered::TooLate) && heard.may_pass(), "{heard:?}");
     }
 }

@@ -392,13 +392,15 @@ fn be_page_of(directory: &Path, listen: &str) -> Result<(), (ExitCode, String)> 
     web::run(&site, settings, |_| Router::new()).map_err(unavailable)
 }
 
-/// The page reads no password of mailboxes.
+/// The page reads the password of mailboxes only where it may open them.
 fn be_page(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let Some(config) = begin(Role::Web, arguments)? else {
         return Err(unusable("the page of a directory has no role: --embedded DIR --web ADDRESS:PORT"));
     };
     let settings = WebSettings::of(&config).map_err(unusable)?;
-    let site = Site::without_mailboxes(config.of_page().map_err(unusable)?).map_err(unusable)?;
+    let own = config.of_page().map_err(unusable)?;
+    let site = if config.web.mailboxes { Site::configured(own) } else { Site::without_mailboxes(own) };
+    let site = site.map_err(unusable)?;
     let api = config.web.api.then(|| ApiSettings::of(&config, &site)).transpose().map_err(unusable)?;
     let beside = |threads| api.map_or_else(Router::new, |settings| api::router(threads, settings));
     web::run(&site, settings, beside).map_err(unavailable)

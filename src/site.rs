@@ -95,7 +95,7 @@ impl Site {
     ///
     /// # Errors
     /// [`ConfigError`] where the database's password cannot be read.
-    pub(crate) fn without_mailboxes(config: Config) -> Result<Self, ConfigError> {
+    pub fn without_mailboxes(config: Config) -> Result<Self, ConfigError> {
         Self::with(config, None)
     }
 
@@ -204,6 +204,12 @@ impl Site {
     /// How the IMAP server is reached, if there is one and its password was read.
     fn imap_settings(&self) -> Option<&imap::Settings> {
         self.as_configured()?.imap.as_ref()
+    }
+
+    /// Whether mailboxes can be opened: not [without them](Self::without_mailboxes).
+    #[must_use]
+    pub(crate) fn opens_mailboxes(&self) -> bool {
+        self.as_configured().is_none_or(|site| site.imap.is_some())
     }
 
     fn as_configured(&self) -> Option<&Configured> {

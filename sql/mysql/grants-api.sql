@@ -1,4 +1,5 @@
--- The rights of the REST API, beside those of the page (grants-web.sql), with whose account it asks the database: where web.api is true.
+-- The rights of the REST API, beside those of the page (grants-web.sql), with whose account it asks the database: where web.api is true;
+-- and of the page's screen Subscriptions.
 -- Run it as an administrator, after grants-web.sql; put your own names in place of these:
 --
 --     the database    maildrop

@@ -11,15 +11,15 @@
 
 GRANT SELECT ON maildrop.maildrop_migrations TO 'maildrop_notify'@'%';
 
--- Whoever reads rows FOR UPDATE has to have a right to change them.
-GRANT SELECT, DELETE ON maildrop.outbox TO 'maildrop_notify'@'%';
+-- Whoever reads rows FOR UPDATE has to have a right to change them. It writes an event itself where it disables a subscription.
+GRANT SELECT, INSERT, DELETE ON maildrop.outbox TO 'maildrop_notify'@'%';
 GRANT SELECT, INSERT ON maildrop.events TO 'maildrop_notify'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON maildrop.subscription_queues TO 'maildrop_notify'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON maildrop.notifications TO 'maildrop_notify'@'%';
 GRANT SELECT, INSERT ON maildrop.notification_attempts TO 'maildrop_notify'@'%';
 
--- A receiver that has been gone for days is disabled; one that never answered its first question is removed.
-GRANT SELECT, DELETE, UPDATE (state, state_reason, updated_at) ON maildrop.subscriptions TO 'maildrop_notify'@'%';
+-- A receiver that has been gone for days is disabled, and so is one that never answered its first question.
+GRANT SELECT, UPDATE (state, state_reason, updated_at) ON maildrop.subscriptions TO 'maildrop_notify'@'%';
 
 -- What a notification says of its message.
 GRANT SELECT (identity, message_id, sender, header_from, header_to, header_cc, subject, sent_at, headers, size)

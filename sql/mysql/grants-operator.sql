@@ -34,6 +34,9 @@ GRANT DELETE ON maildrop.web_sessions TO 'maildrop_operator'@'%';
 -- `token` changes who may use the API.
 GRANT INSERT, UPDATE (revoked_at, last_used_at) ON maildrop.api_tokens TO 'maildrop_operator'@'%';
 
+-- `replay` writes down who delivered what again.
+GRANT INSERT ON maildrop.operations_log TO 'maildrop_operator'@'%';
+
 -- `lock exec` says which programs it runs.
 GRANT INSERT, DELETE ON maildrop.programs TO 'maildrop_operator'@'%';
 
@@ -48,3 +51,4 @@ GRANT DELETE ON maildrop.messages TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.message_sources TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.events TO 'maildrop_operator'@'%';
 GRANT DELETE ON maildrop.notification_attempts TO 'maildrop_operator'@'%';
+GRANT DELETE ON maildrop.operations_log TO 'maildrop_operator'@'%';

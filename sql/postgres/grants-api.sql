@@ -1,4 +1,5 @@
--- The rights of the REST API, beside those of the page (grants-web.sql), with whose role it asks the database: where web.api is true.
+-- The rights of the REST API, beside those of the page (grants-web.sql), with whose role it asks the database: where web.api is true;
+-- and of the page's screen Subscriptions.
 -- Run it as the owner of the tables, after grants-web.sql:
 --
 --     psql --set=ON_ERROR_STOP=1 --set=role=maildrop_page --file=grants-web.sql --file=grants-api.sql DATABASE

@@ -8,13 +8,14 @@
 
 GRANT SELECT ON maildrop_migrations TO :"role";
 
-GRANT SELECT, DELETE ON outbox TO :"role";
+-- It writes an event itself where it disables a subscription.
+GRANT SELECT, INSERT, DELETE ON outbox TO :"role";
 GRANT SELECT, INSERT ON events TO :"role";
 GRANT SELECT, INSERT, UPDATE, DELETE ON subscription_queues, notifications TO :"role";
 GRANT SELECT, INSERT ON notification_attempts TO :"role";
 
--- A receiver that has been gone for days is disabled; one that never answered its first question is removed.
-GRANT SELECT, DELETE ON subscriptions TO :"role";
+-- A receiver that has been gone for days is disabled, and so is one that never answered its first question.
+GRANT SELECT ON subscriptions TO :"role";
 GRANT UPDATE (state, state_reason, updated_at) ON subscriptions TO :"role";
 
 -- What a notification says of its message.

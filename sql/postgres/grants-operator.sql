@@ -24,8 +24,11 @@ GRANT SELECT, INSERT, DELETE ON web_logins, web_sessions TO :"role";
 GRANT SELECT, INSERT ON api_tokens TO :"role";
 GRANT UPDATE (revoked_at, last_used_at) ON api_tokens TO :"role";
 
+-- `replay` writes down who delivered what again.
+GRANT SELECT, INSERT ON operations_log TO :"role";
+
 -- `prune` only: nothing else ever deletes.
-GRANT DELETE ON attempts, copies, messages, message_sources, events, notification_attempts TO :"role";
+GRANT DELETE ON attempts, copies, messages, message_sources, events, notification_attempts, operations_log TO :"role";
 
 -- `lock list`: since when a lock is held, and from where, also where another role holds it. Only a superuser may give this:
 -- where the owner of the tables is none ("permission denied to grant role"), run this one line as one. All else works

@@ -1,5 +1,5 @@
 //! The REST API: who is told of what, what happened, and mail in by HTTP. Uses `base`, `config`, `database`, `delivery`, `intake`,
-//! `ledger`, `ledger_threads`, `message`, `operations`, `queue`, `site` and `webhook`.
+//! `ledger`, `ledger_threads`, `mailbox_work`, `message`, `operations`, `queue`, `site` and `webhook`.
 //!
 //! `openapi.json` says what there is, to those who use it as well: a test holds it and [`OPERATIONS`] to each other. A request goes
 //! through [`serve`]: who asks, how often, whether he may, what he says; then one question to the ledger. Whatever goes wrong is told
@@ -10,6 +10,7 @@ mod events;
 mod messages;
 mod problem;
 mod rates;
+mod source;
 mod subscriptions;
 mod told;
 
@@ -18,9 +19,10 @@ use crate::database::{DatabaseError, DatabaseFailure};
 use crate::intake;
 use crate::ledger::Database;
 use crate::ledger_threads::{LedgerThreads, Unanswered};
+use crate::mailbox_work::MailboxWork;
 use crate::operations::tokens::{self, ApiToken, Scope, TokenText};
 use crate::site::Site;
-use crate::webhook::{MasterKey, Rules};
+use crate::webhook::{Keys, Rules};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{RawPathParams, Request};
@@ -47,6 +49,8 @@ const LARGEST_BODY: usize = 64 << 10;
 /// How long a message may be at most, since it is held in memory, and how many of them are taken in at once.
 const LARGEST_MESSAGE: u64 = 64 << 20;
 const MESSAGES_AT_ONCE: usize = 4;
+/// How many are handed out at once.
+const SOURCES_AT_ONCE: usize = 16;
 /// How long a body may take to come.
 const BODY: Duration = Duration::from_secs(10);
 const BODY_OF_A_MESSAGE: Duration = Duration::from_secs(25);
@@ -55,7 +59,7 @@ const BODY_OF_A_MESSAGE: Duration = Duration::from_secs(25);
 #[derive(Debug)]
 pub(crate) struct ApiSettings {
     /// `None`: nobody is told anything, so that nobody can subscribe.
-    key: Option<MasterKey>,
+    keys: Option<Keys>,
     rules: Rules,
     verify_callbacks: bool,
     site: Site,
@@ -68,23 +72,20 @@ pub(crate) struct ApiSettings {
     public: Option<String>,
 }
 
-/// The key cannot be read.
+/// A key cannot be read.
 #[derive(Debug, Error)]
-#[error("notifications.secret_key_file: {0}")]
+#[error("{0}")]
 pub(crate) struct KeyError(String);
 
 impl ApiSettings {
-    /// As a configuration says; `site` has the role by which the database is asked. The key is read now.
+    /// As a configuration says; `site` has the role by which the database is asked. The keys are read now.
     ///
     /// # Errors
-    /// Where the key is named and cannot be read.
+    /// Where a key is named and cannot be read.
     pub(crate) fn of(config: &Config, site: &Site) -> Result<Self, KeyError> {
         let settings = &config.notifications;
-        let read = |file: &PathBuf| {
-            MasterKey::read(file).map_err(|problem| KeyError(format!("{}: {problem}", file.display())))
-        };
         Ok(Self {
-            key: settings.secret_key_file.as_ref().map(read).transpose()?,
+            keys: Keys::of(settings).map_err(KeyError)?,
             rules: Rules::from(settings),
             verify_callbacks: settings.verify_callbacks,
             queue: config.serve.queue(),
@@ -103,13 +104,17 @@ struct Api {
     threads: LedgerThreads,
     rates: Rates,
     messages: Semaphore,
+    sources: Arc<Semaphore>,
+    /// Where mailboxes are opened; `None` where this process may not.
+    mailboxes: Option<MailboxWork>,
 }
 
-/// What is done for a request: with the ledger, or with a message.
+/// What is done for a request: with the ledger, with a message that is brought, or with one that is kept.
 #[derive(Clone, Copy)]
 enum Work {
     Ledger(fn(&Call, &mut dyn Database) -> Result<Reply, Failure>),
     Message,
+    Source,
 }
 
 /// What the body has to be.
@@ -152,7 +157,7 @@ const fn operation(
 }
 
 /// All of them. `openapi.json` says the same.
-static OPERATIONS: [Operation; 15] = {
+static OPERATIONS: [Operation; 16] = {
     use Content::{Json, MergePatch, Nothing};
     use Scope::{EventsRead, MessagesRead, SubscriptionsRead as Read, SubscriptionsWrite as Write};
     [
@@ -171,6 +176,13 @@ static OPERATIONS: [Operation; 15] = {
         operation(Method::GET, "/events", EventsRead, Nothing, events::list),
         operation(Method::GET, "/messages/{id}", MessagesRead, Nothing, messages::show),
         Operation {
+            method: Method::GET,
+            path: "/messages/{id}/source",
+            scope: Scope::MessagesContent,
+            content: Nothing,
+            work: Work::Source,
+        },
+        Operation {
             method: Method::POST,
             path: "/messages",
             scope: Scope::MessagesWrite,
@@ -182,7 +194,14 @@ static OPERATIONS: [Operation; 15] = {
 
 /// The API, under `/api`.
 pub(crate) fn router(threads: LedgerThreads, settings: ApiSettings) -> Router {
-    let api = Arc::new(Api { settings, threads, rates: Rates::default(), messages: Semaphore::new(MESSAGES_AT_ONCE) });
+    let api = Arc::new(Api {
+        mailboxes: MailboxWork::of(&Arc::new(settings.site.clone())),
+        settings,
+        threads,
+        rates: Rates::default(),
+        messages: Semaphore::new(MESSAGES_AT_ONCE),
+        sources: Arc::new(Semaphore::new(SOURCES_AT_ONCE)),
+    });
     let mut paths: Vec<(&str, MethodRouter)> = Vec::new();
     for operation in &OPERATIONS {
         // Each of them has a method that there is a filter for.
@@ -229,16 +248,16 @@ async fn serve(api: Arc<Api>, operation: &'static Operation, request: Request) -
     let query = Query::parse(parts.uri.query().unwrap_or_default())?;
     check_content(operation.content, &parts.headers)?;
     let mut call = Call { api: Arc::clone(&api), token, id, query, body: Bytes::new() };
-    let reply = match operation.work {
-        Work::Message => messages::take_in(call, &parts.headers, body).await?,
+    let mut response = match operation.work {
+        Work::Message => messages::take_in(call, &parts.headers, body).await?.into_response(),
+        Work::Source => source::hand_out(call).await?,
         Work::Ledger(work) => {
             if operation.content != Content::Nothing {
                 call.body = read(&parts.headers, body, LARGEST_BODY, BODY).await?;
             }
-            ask(&api.threads, move |database| work(&call, database)).await?
+            ask(&api.threads, move |database| work(&call, database)).await?.into_response()
         }
     };
-    let mut response = reply.into_response();
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }
@@ -271,19 +290,19 @@ async fn ask<T: Send + 'static>(
         Err(Failure::Problem(problem)) => Ok(Err(problem)),
         Err(Failure::Database(error)) => Err(error),
     });
-    match found.await {
-        Ok(answer) => answer,
-        Err(unanswered) => {
-            tracing::warn!(error = %unanswered, "a request to the API could not be answered");
-            Err(match unanswered {
-                // Who asks is not to be told of our roles and tables.
-                Unanswered::Database(DatabaseError {
-                    failure: DatabaseFailure::AccessDenied | DatabaseFailure::Schema,
-                    ..
-                }) => Problem::not_set_up("the database does not let the API do this; its log says why"),
-                _ => Problem::unavailable(),
-            })
-        }
+    found.await.unwrap_or_else(|unanswered| Err(unanswered_as(&unanswered)))
+}
+
+/// What is told where the ledger has not answered.
+fn unanswered_as(unanswered: &Unanswered) -> Problem {
+    tracing::warn!(error = %unanswered, "a request to the API could not be answered");
+    match unanswered {
+        // Who asks is not to be told of our roles and tables.
+        Unanswered::Database(DatabaseError {
+            failure: DatabaseFailure::AccessDenied | DatabaseFailure::Schema,
+            ..
+        }) => Problem::not_set_up("the database does not let the API do this; its log says why"),
+        _ => Problem::unavailable(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What went wrong, as RFC 9457 has it told: `application/problem+json`.
 
 use crate::database::DatabaseError;
+use crate::operations::subscriptions::{UNANSWERED, UNVERIFIED};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -111,6 +112,17 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "not-found", "There is nothing here, or not for this token")
     }
 
+    /// There is such a message, and no source of it.
+    pub(super) fn no_source(why: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "no-source", "The message itself is nowhere to be read").with(why)
+    }
+
+    pub(super) fn out_of_reach() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "out-of-reach", "The message itself cannot be read at the moment")
+            .after(A_MOMENT)
+            .with("a mailbox that may have it does not answer")
+    }
+
     pub(super) fn another_method() -> Self {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "another-method", "This cannot be done here")
     }
@@ -181,7 +193,7 @@ impl Problem {
 
     pub(super) fn another_state(state: &str) -> Self {
         Self::new(StatusCode::CONFLICT, "another-state", "The subscription is not in the state for it")
-            .with(format!("it is {state}"))
+            .with(if state == UNVERIFIED { UNANSWERED.to_owned() } else { format!("it is {state}") })
     }
 
     pub(super) fn too_many_subscriptions(most: u64) -> Self {

@@ -6,7 +6,7 @@ use super::{Api, BASE};
 use crate::base::timestamp;
 use crate::ledger::{Database, time_span};
 use crate::operations::subscriptions::{self, Change, NewSubscription, Resource, Subscription, Those};
-use crate::webhook::{Callback, MasterKey, ROTATION};
+use crate::webhook::{Callback, Keys, ROTATION};
 use serde_json::{Value, json};
 use std::time::Duration;
 use uuid::Uuid;
@@ -46,26 +46,27 @@ fn told(one: &Subscription) -> Value {
 }
 
 /// The secret as it is told.
-fn told_secret(key: &MasterKey, one: &Subscription) -> Value {
+fn told_secret(keys: &Keys, one: &Subscription) -> Value {
     let until = one.secret_rotated_at.map(|at| at.saturating_add(time_span::microseconds(ROTATION)));
     json!({
-        "secret": key.secret(one.id, one.secret_generation).expose(),
+        "secret": keys.secret(one.id, one.secret_generation).expose(),
+        "public_key": keys.public_key(one.id, one.secret_generation),
         "previous_valid_until": until.filter(|until| *until > timestamp::now()).map(timestamp::exact),
     })
 }
 
 /// A subscription and its secret.
-fn with_secret(key: &MasterKey, one: &Subscription) -> Value {
+fn with_secret(keys: &Keys, one: &Subscription) -> Value {
     let mut both = told(one);
-    if let (Value::Object(both), Value::Object(mut secret)) = (&mut both, told_secret(key, one)) {
+    if let (Value::Object(both), Value::Object(mut secret)) = (&mut both, told_secret(keys, one)) {
         both.append(&mut secret);
     }
     both
 }
 
-fn key(api: &Api) -> Result<&MasterKey, Problem> {
+fn keys(api: &Api) -> Result<&Keys, Problem> {
     let missing = || Problem::not_set_up("nobody is told anything here: notifications.secret_key_file is not named");
-    api.settings.key.as_ref().ok_or_else(missing)
+    api.settings.keys.as_ref().ok_or_else(missing)
 }
 
 pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
@@ -74,13 +75,15 @@ pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Reply, Fa
         return Err(Problem::wrong_parameter("resource_id", format!("it is longer than {LONGEST} characters")).into());
     }
     let (limit, after) = (call.query.limit()?, call.query.cursor(|text| Uuid::try_parse(text).ok())?);
+    let owner = call.owner();
     let those = Those {
+        owner: Some(&owner),
         resource: call.query.word("resource", RESOURCES)?,
         resource_id: call.query.one("resource_id")?,
         state: call.query.word("state", STATES)?,
         after,
     };
-    let found = subscriptions::of_owner(database, &call.owner(), &those, limit)?;
+    let found = subscriptions::some(database, &those, limit)?;
     let next = found.last().filter(|_| found.len() == limit).map(|last| format!("1.{}", last.id));
     let goes_on = next.is_some();
     let items = found.iter().filter(|one| call.sees(one)).map(told).collect();
@@ -95,7 +98,7 @@ pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Reply, Fa
 pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
     call.query.only(&[])?;
     let settings = &call.api.settings;
-    let key = key(&call.api)?;
+    let keys = keys(&call.api)?;
     let mut fields = call.fields()?;
     let callback_url = callback_url(call, &mut fields);
     if callback_url.is_none() {
@@ -149,7 +152,7 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Reply, 
     let found = subscriptions::read(database, Some(id))?.into_iter().next();
     // Somebody has removed it this moment.
     let made = found.ok_or_else(Problem::not_found)?;
-    let body = with_secret(key, &made);
+    let body = with_secret(keys, &made);
     Ok(if created { Reply::created(body, format!("{BASE}/subscriptions/{id}")) } else { Reply::ok(body) })
 }
 
@@ -235,14 +238,14 @@ pub(super) fn delete(call: &Call, database: &mut dyn Database) -> Result<Reply, 
 
 pub(super) fn secret(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
     call.query.only(&[])?;
-    let key = key(&call.api)?;
-    Ok(Reply::ok(told_secret(key, &call.subscription(database)?)))
+    let keys = keys(&call.api)?;
+    Ok(Reply::ok(told_secret(keys, &call.subscription(database)?)))
 }
 
 pub(super) fn new_secret(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
     call.query.only(&[])?;
-    let key = key(&call.api)?;
+    let keys = keys(&call.api)?;
     let one = call.subscription(database)?;
     subscriptions::new_secret(database, one.id)?;
-    Ok(Reply::ok(told_secret(key, &call.subscription(database)?)))
+    Ok(Reply::ok(told_secret(keys, &call.subscription(database)?)))
 }

@@ -1,7 +1,9 @@
 //! What needs no database: the document, and what is answered to whom.
 
 use super::*;
+use crate::operations::notifications::Due;
 use crate::site::embedded::Embedded;
+use crate::webhook::payload;
 use axum::http::StatusCode;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -12,7 +14,7 @@ use tower::ServiceExt;
 fn api(directory: &Path) -> Router {
     let site = Site::embedded(Embedded::new(directory.to_owned()));
     let settings = ApiSettings {
-        key: None,
+        keys: None,
         rules: Rules { allow_http: false, allow_ports: vec![443], allow_networks: Vec::new() },
         verify_callbacks: true,
         queue: directory.join("queue"),
@@ -104,6 +106,86 @@ fn the_document_is_whole() {
     assert_eq!(used.into_iter().map(ToOwned::to_owned).collect::<BTreeSet<_>>(), there);
     let types = &document["components"]["schemas"]["Subscription"]["properties"]["types"]["items"]["enum"];
     assert_eq!(types, &serde_json::json!(crate::operations::subscriptions::TYPES));
+}
+
+/// Who follows a link comes to an operation that is there, with parameters that it has, and without none that it needs in its path.
+#[test]
+fn the_links_of_the_document_lead_to_its_operations() {
+    let document = document();
+    let mut operations = std::collections::BTreeMap::new();
+    let mut links = Vec::new();
+    for item in document["paths"].as_object().unwrap().values() {
+        for (_, operation) in item.as_object().unwrap().iter().filter(|(method, _)| *method != "parameters") {
+            let both = [&item["parameters"], &operation["parameters"]].map(Value::as_array);
+            let parameters: Vec<&Value> = both.into_iter().flatten().flatten().collect();
+            operations.insert(operation["operationId"].as_str().unwrap(), parameters);
+            let responses = operation["responses"].as_object().unwrap().values();
+            links.extend(
+                responses.filter_map(|response| response["links"].as_object()).flat_map(|links| links.values()),
+            );
+        }
+    }
+    assert!(links.len() > 10, "{links:?}");
+    for link in links {
+        let parameters = &operations[link["operationId"].as_str().unwrap()];
+        let given = link["parameters"].as_object().unwrap();
+        for name in given.keys() {
+            assert!(parameters.iter().any(|one| one["name"] == **name), "{link}");
+        }
+        for needed in parameters.iter().filter(|one| one["required"] == true) {
+            assert!(given.contains_key(needed["name"].as_str().unwrap()), "{link}");
+        }
+    }
+}
+
+/// The examples of what is sent: the very bodies, from rows that have the same in them.
+#[test]
+fn the_examples_of_the_document_are_what_is_sent() {
+    let document = document();
+    let examples = |hook: &str| {
+        let content = &document["webhooks"][hook]["post"]["requestBody"]["content"]["application/json"];
+        content["examples"].as_object().unwrap().values().map(|one| one["value"].clone()).collect::<Vec<_>>()
+    };
+    let mut types = Vec::new();
+    for example in [examples("copy"), examples("subscription")].concat() {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (copy, message) = (&example["data"]["copy"], &example["data"]["message"]);
+        let attempt = example["data"].get("attempt").unwrap_or(&example["resource_id"]);
+        let row = Due {
+            position: 1_048_576,
+            tries: 0,
+            due_at: 0,
+            event: payload::read_id(example["id"].as_str().unwrap()).unwrap(),
+            event_type: text(&example["type"]),
+            copy_key: text(&copy["copy"]),
+            identity: text(&message["id"]),
+            message_id: text(&message["message_id"]),
+            role: text(&copy["role"]),
+            recipient: text(&copy["address"]),
+            imap_user: text(&copy["user"]),
+            mailbox: text(&copy["mailbox"]),
+            manner: copy["manner"].as_str().map(ToOwned::to_owned),
+            attempt: attempt.as_str().unwrap().parse().ok(),
+            queue_id: message["queue_id"].as_str().map(ToOwned::to_owned),
+            host: text(&message["host"]),
+            diff: example["diff"].to_string(),
+            created_at: 1_763_780_645_678_901,
+            message: None,
+        };
+        let sent: Value =
+            serde_json::from_str(&payload::render(&row, Some("https://mail.example.com/api/v1"))).unwrap();
+        assert_eq!(sent, example);
+        types.push(row.event_type);
+    }
+    types.sort_unstable();
+    let mut all = [&crate::operations::subscriptions::TYPES[..], &["subscription.test"]].concat();
+    all.sort_unstable();
+    assert_eq!(types, all);
+    let question = &examples("question")[0];
+    let (id, about) = (question["id"].as_str().unwrap(), &question["data"]);
+    let subscription = about["subscription"].as_str().unwrap().parse().unwrap();
+    let sent = payload::question(id, 1_763_780_645_678_901, subscription, about["challenge"].as_str().unwrap());
+    assert_eq!(&serde_json::from_str::<Value>(&sent).unwrap(), question);
 }
 
 #[test]

@@ -4,47 +4,25 @@ use super::call::{Call, Reply};
 use super::problem::{Failure, Problem};
 use crate::base::timestamp;
 use crate::ledger::Database;
-use crate::ledger::notifications::{Due, TEST};
-use crate::operations::notifications;
-use crate::operations::subscriptions::{Resource, Subscription};
+use crate::operations::notifications::{self, Due};
+use crate::operations::subscriptions::{Subscription, UNVERIFIED};
+use crate::webhook::payload::{is_about_a_subscription, read_id};
 use serde_json::json;
 use uuid::Uuid;
 
 /// How many tries at one event are told.
 const MOST_TRIES: usize = 100;
 
-/// An event's id, as it is told: `evt_` and 32 digits.
-fn read_event(text: &str) -> Option<Uuid> {
-    let digits = text.strip_prefix("evt_").filter(|digits| digits.len() == 32)?;
-    Uuid::try_parse(digits).ok()
-}
-
 const NO_EVENT: &str = "an event's id is wanted, as in webhook-id: evt_0193a1b2c3d47e5f8a9b0c1d2e3f4a01";
-
-/// Whether a subscription is told of an event, whatever types it has chosen.
-fn is_about(one: &Subscription, event: &Due) -> bool {
-    if event.event_type == TEST {
-        return event.attempt == Some(one.id);
-    }
-    match one.resource.as_str() {
-        "all" => true,
-        "domain" => event
-            .recipient
-            .rsplit_once('@')
-            .is_some_and(|(_, domain)| Resource::domain(domain).is_ok_and(|resource| resource.id == one.resource_id)),
-        "address" => event.recipient.to_lowercase() == one.resource_id,
-        "mailbox" => format!("{}/{}", event.imap_user, event.mailbox) == one.resource_id,
-        _ => event.identity == one.resource_id,
-    }
-}
 
 /// The event of this id, if the subscription is told of such.
 fn event_of(call: &Call, database: &mut dyn Database, one: &Subscription, id: Uuid) -> Result<Due, Failure> {
-    let event = notifications::event(database, id)?;
+    let event = notifications::event_of(database, one, id)?;
     let sees = |event: &Due| {
-        event.event_type == TEST || call.token.bounds.hold_copy(&event.recipient, &event.imap_user, &event.mailbox)
+        is_about_a_subscription(&event.event_type)
+            || call.token.bounds.hold_copy(&event.recipient, &event.imap_user, &event.mailbox)
     };
-    Ok(event.filter(|event| is_about(one, event) && sees(event)).ok_or_else(Problem::not_found)?)
+    Ok(event.filter(sees).ok_or_else(Problem::not_found)?)
 }
 
 pub(super) fn test(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
@@ -57,6 +35,11 @@ pub(super) fn test(call: &Call, database: &mut dyn Database) -> Result<Reply, Fa
     Ok(Reply::accepted(json!({ "event": format!("evt_{}", event.simple()) })))
 }
 
+/// What is told again to one that is told nothing yet would not come, and nobody would know why.
+fn is_verified(one: &Subscription) -> Result<(), Problem> {
+    if one.state == UNVERIFIED { Err(Problem::another_state(&one.state)) } else { Ok(()) }
+}
+
 pub(super) fn redeliver(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
     call.query.only(&[])?;
     let one = call.subscription(database)?;
@@ -64,12 +47,13 @@ pub(super) fn redeliver(call: &Call, database: &mut dyn Database) -> Result<Repl
     let id = fields.text("event", None, 64);
     match &id {
         None => fields.is_missing("event"),
-        Some(id) if read_event(id).is_none() => fields.is_wrong("event", NO_EVENT),
+        Some(id) if read_id(id).is_none() => fields.is_wrong("event", NO_EVENT),
         Some(_) => {}
     }
     fields.end()?;
-    let id = id.as_deref().and_then(read_event).ok_or_else(Problem::not_found)?;
+    let id = id.as_deref().and_then(read_id).ok_or_else(Problem::not_found)?;
     let event = event_of(call, database, &one, id)?;
+    is_verified(&one)?;
     notifications::tell_one(database, one.id, event.position)?;
     Ok(Reply::accepted(json!({ "notifications": 1 })))
 }
@@ -85,6 +69,7 @@ pub(super) fn recover(call: &Call, database: &mut dyn Database) -> Result<Reply,
     let until = fields.moment("until").flatten().unwrap_or_else(timestamp::now);
     let only = fields.word("only", Some("failed"), ["failed", "all"]).unwrap_or("failed");
     fields.end()?;
+    is_verified(&one)?;
     let since = since.unwrap_or(until);
     let told = notifications::tell_all(database, one.id, (since, until), only == "failed")?;
     Ok(Reply::accepted(json!({ "notifications": told })))
@@ -105,7 +90,7 @@ pub(super) fn notifications(call: &Call, database: &mut dyn Database) -> Result<
 pub(super) fn attempts(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
     call.query.only(&["event"])?;
     let one = call.subscription(database)?;
-    let id = call.query.one("event")?.and_then(read_event);
+    let id = call.query.one("event")?.and_then(read_id);
     let id = id.ok_or_else(|| Problem::wrong_parameter("event", NO_EVENT))?;
     let event = event_of(call, database, &one, id)?;
     let tries = notifications::tries(database, &[event.position], Some(one.id), MOST_TRIES)?;

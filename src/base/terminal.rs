@@ -1,4 +1,4 @@
-//! What is printed for people: one line on standard error, and text from outside that moves no cursor.
+//! What is printed for people: one line on standard error, text from outside that moves no cursor, and words to paste into a shell.
 
 use crate::base::log::is_unsafe;
 use std::io::Write;
@@ -17,6 +17,16 @@ pub(crate) fn complain_as(program: &str, text: &str) {
 /// beside it.
 pub(crate) fn printable(text: &str) -> String {
     text.replace(|c: char| is_unsafe(c) && c != '\n', "?")
+}
+
+/// A word, quoted for a shell if it has to be.
+pub(crate) fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 #[cfg(test)]

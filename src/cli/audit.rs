@@ -1,8 +1,9 @@
 //! `audit`: compares the ledger with the mailboxes.
 
-use super::site_options::{SiteOptions, failed, shell_word};
+use super::site_options::{SiteOptions, failed};
 use super::{Progress, say, table};
 use crate::base::deadline::Deadline;
+use crate::base::terminal::shell_word;
 use crate::base::timestamp;
 use crate::ledger::NeverEnded;
 use crate::ledger::recorded::{RecordedCopy, Selection};

@@ -1,9 +1,10 @@
 //! `notify`: how far behind subscribers are, and telling them once more what was given up.
 
 use super::site_options::{LONGEST_ANSWER, SiteOptions, failed};
-use super::{json, say, table};
+use super::{complain, json, say, table};
 use crate::base::timestamp;
 use crate::operations::notifications::{self, Behind, Overview};
+use crate::operations::subscriptions::{self, UNANSWERED, UNVERIFIED};
 use clap::{Args, Subcommand};
 use std::time::Duration;
 use sysexits::ExitCode;
@@ -39,11 +40,12 @@ Examples:
   maildrop_command notify redeliver --since 1d
 
 What was given up is due at once, as if it had never been tried, and a receiver that rests is asked at once. The notifier tells it: \
-see that one runs. It has the same webhook-id as before.
+see that one runs. It has the same webhook-id as before. What a callback is to be told that has not answered its question yet waits \
+until it has.
 
 It needs the rights of sql/*/grants-operator.sql.
 
-Exit status: 0, 69 if the database cannot be asked, 78 if the configuration cannot be read.")]
+Exit status: 0, 65 for the one subscription whose callback has not answered its question yet, 69 if the database cannot be asked, 78 if the configuration cannot be read.")]
 pub(crate) struct Redeliver {
     #[command(flatten)]
     site: SiteOptions,
@@ -67,6 +69,13 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
         }
         Command::Redeliver(arguments) => {
             let (_, mut database) = arguments.site.open(LONGEST_ANSWER)?;
+            if let Some(id) = arguments.subscription {
+                let found = subscriptions::read(database.as_mut(), Some(id)).map_err(|error| failed(&error))?;
+                if found.iter().any(|one| one.state == UNVERIFIED) {
+                    complain(UNANSWERED);
+                    return Err(ExitCode::DataErr);
+                }
+            }
             let told = notifications::redeliver(database.as_mut(), arguments.subscription, arguments.since);
             let told = told.map_err(|error| failed(&error))?;
             if arguments.json {

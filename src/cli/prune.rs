@@ -56,6 +56,9 @@ pub(crate) struct Arguments {
     /// Remove events from before, with what subscribers were told of them, or are still to be told: 30d
     #[arg(long, value_name = "AGE", value_parser = timestamp::duration, conflicts_with = "embedded")]
     events_older_than: Option<Duration>,
+    /// Remove rows of the operations log, which tells who did what by hand, from before: 365d
+    #[arg(long, value_name = "AGE", value_parser = timestamp::duration)]
+    operations_older_than: Option<Duration>,
     /// Say what would be removed, and remove nothing
     #[arg(long)]
     dry_run: bool,
@@ -75,6 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         sources_older_than: arguments.sources_older_than.or(configured.sources_older_than),
         messages_older_than: arguments.messages_older_than.or(configured.messages_older_than),
         events_older_than: arguments.events_older_than.or(configured.events_older_than),
+        operations_older_than: arguments.operations_older_than.or(configured.operations_older_than),
     };
     let delivery = site.config().map_or_else(Delivery::default, |config| config.delivery.clone());
     if let Some((key, problem)) = retention.forgets_too_early(delivery.postfix_queue_lifetime + site.policy().settle) {

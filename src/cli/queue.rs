@@ -1,8 +1,9 @@
 //! `queue`: the file queue, by hand.
 
 use super::folders::failed;
-use super::site_options::{CONFIGURATION, shell_word};
+use super::site_options::CONFIGURATION;
 use super::{complain, json, said, say, table};
+use crate::base::terminal::shell_word;
 use crate::base::timestamp;
 use crate::config::Config;
 use crate::queue::{ByHandError, Entry, Queue, State};

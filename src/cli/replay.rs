@@ -3,12 +3,15 @@
 mod owed_and_lost;
 mod progress;
 
-use super::site_options::{CONFIGURATION, LONGEST_ANSWER, SiteOptions, failed, shell_word, watch};
+use super::site_options::{CONFIGURATION, LONGEST_ANSWER, SiteOptions, failed, watch};
 use super::{complain, printable, say, table};
+use crate::base::terminal::shell_word;
 use crate::base::timestamp;
 use crate::ledger::deliveries::DeliveryQuery;
+use crate::ledger::operations_log::Operation;
 use crate::lock::Slice;
 use crate::message::Address;
+use crate::operations::operations_log::{Done, OperationsLog};
 use crate::operations::replay::{
     FailureFile, Form, List, MessageReport, PartialEnvelope, Replay, ReplayError, ReplayOutcome, Tally,
     list_deliveries, list_path, standard_input,
@@ -216,8 +219,13 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     let mut failures = if arguments.dry_run { None } else { Some(failure_file(arguments)?) };
     let mut tally = Tally::default();
     let mut progress = ReplayProgress::begin(total);
+    let mut log = OperationsLog::of(site);
     let ran = replay.run(list, &mut tally, |tally, report| {
+        log.now_and_then();
         if let Some(report) = report {
+            if !arguments.dry_run {
+                log.delivered(Operation::DeliveredAgain, || done(&report), &report.outcome);
+            }
             if let (Some(line), Some(failures)) = (&report.failure, &mut failures) {
                 failures.write(line);
             }
@@ -229,6 +237,7 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         progress.show(tally);
     });
     progress.end();
+    drop(log);
     if tally.failed() == 0
         && let Some(FailureFile { path, .. }) = failures.take()
         && let Err(error) = std::fs::remove_file(&path)
@@ -295,6 +304,11 @@ fn show(report: &MessageReport, arguments: &Arguments, tally: &Tally, progress: 
     } else if failed && tally.failed() == SHOWN_ONE_BY_ONE + 1 {
         progress.above(|| complain("more of that, which goes to the file of failures"));
     }
+}
+
+fn done(report: &MessageReport) -> Done {
+    let (identity, message_id) = report.message.clone().unzip();
+    Done { identity, message_id, object: report.recipient.clone(), ..Done::default() }
 }
 
 /// One line, whatever the message and the servers say.

@@ -1,10 +1,11 @@
 //! `shunt`: messages that were set aside because they end workers of the service.
 
 use super::folders::failed;
-use super::site_options::{CONFIGURATION, shell_word};
+use super::site_options::CONFIGURATION;
 use super::{Slow, complain, json, said, say, table};
 use crate::base::deadline::Deadline;
 use crate::base::terminal::printable;
+use crate::base::terminal::shell_word;
 use crate::base::timestamp::{self, span};
 use crate::config::Config;
 use crate::delivery::{NoCaller, Verdict};

@@ -4,6 +4,7 @@ use super::complain;
 use crate::base::deadline::Deadline;
 use crate::base::log::{self, Level};
 use crate::base::server_waits;
+use crate::base::terminal::shell_word;
 use crate::config::{Config, ConfigError};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
@@ -136,16 +137,6 @@ pub(super) fn watch(site: &Site, longest: Duration) -> Result<(), ExitCode> {
         complain(&format!("starting a thread: {error}"));
         ExitCode::OsErr
     })
-}
-
-/// A word, quoted for a shell if it has to be.
-pub(super) fn shell_word(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', r"'\''"))
-    }
 }
 
 /// Prints a failure of the database, with what mends it.

@@ -7,7 +7,7 @@ use crate::base::timestamp;
 use crate::config::Notifications;
 use crate::ledger::Database;
 use crate::operations::subscriptions::{self, NewSubscription, Resource, Subscription};
-use crate::webhook::{Callback, MasterKey, Rules};
+use crate::webhook::{Callback, Keys, Rules};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const STATUS: &str = "\
 Exit status: 0, 64 for a mistake in the arguments, 65 for a callback that may not be called or a subscription that is not in the \
 state for it, 66 if there is no such subscription, 69 if the database cannot be asked, 78 if the configuration cannot be read, or \
-tells nobody anything (notifications.secret_key_file).";
+tells nobody anything (notifications.secret_key_file), or signs by no public key (notifications.signing_key_file).";
 
 const WHAT_IT_IS: &str = "\
 A subscription is told by signed requests (Standard Webhooks) of what happens to copies of messages, from the first delivery on that \
@@ -141,8 +141,10 @@ pub(crate) struct OneArguments {
 Examples:
   maildrop_command subscription secret 0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b
   maildrop_command subscription secret --new 0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b
+  maildrop_command subscription secret --public-key 0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b
 
-The secret is stored nowhere: it is derived from the file notifications.secret_key_file. After --new both secrets sign for a day.
+The secret is stored nowhere: it is derived from the file notifications.secret_key_file. So is the private half of the public key, \
+from notifications.signing_key_file; without that file there is none. After --new both secrets sign for a day, and both keys.
 
 {STATUS}"))]
 pub(crate) struct SecretArguments {
@@ -151,6 +153,9 @@ pub(crate) struct SecretArguments {
     /// Give it another secret
     #[arg(long)]
     new: bool,
+    /// Print the public key instead, by which the signatures v1a are verified
+    #[arg(long)]
+    public_key: bool,
 }
 
 pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
@@ -186,13 +191,11 @@ fn open(options: &SiteOptions) -> Result<(Notifications, Box<dyn Database>), Exi
     Ok((notifications, connect(&site, PATIENCE)?))
 }
 
-fn key(notifications: &Notifications) -> Result<MasterKey, ExitCode> {
-    let Some(file) = &notifications.secret_key_file else {
-        complain("notifications.secret_key_file: it is missing, so that nobody is told anything");
-        return Err(ExitCode::Config);
-    };
-    MasterKey::read(file).map_err(|problem| {
-        complain(&format!("notifications.secret_key_file: {}: {problem}", file.display()));
+fn keys(notifications: &Notifications) -> Result<Keys, ExitCode> {
+    let missing = || "notifications.secret_key_file: it is missing, so that nobody is told anything".to_owned();
+    let keys = Keys::of(notifications).and_then(|keys| keys.ok_or_else(missing));
+    keys.map_err(|problem| {
+        complain(&problem);
         ExitCode::Config
     })
 }
@@ -211,7 +214,10 @@ struct Created<'a> {
     #[serde(flatten)]
     subscription: &'a Subscription,
     secret: String,
+    public_key: Option<String>,
     created: bool,
+    /// What is not as it was asked for, since it was there already.
+    differs: Vec<&'static str>,
 }
 
 fn create(arguments: &CreateArguments) -> Result<ExitCode, ExitCode> {
@@ -227,7 +233,7 @@ fn create(arguments: &CreateArguments) -> Result<ExitCode, ExitCode> {
         ExitCode::Usage
     })?;
     let (notifications, mut database) = open(&arguments.site)?;
-    let key = key(&notifications)?;
+    let keys = keys(&notifications)?;
     let rules = Rules::from(&notifications);
     Callback::parse(&arguments.callback, &rules).map_err(|refused| {
         complain(&format!("--callback {}: {refused}", printable(&arguments.callback)));
@@ -251,17 +257,40 @@ fn create(arguments: &CreateArguments) -> Result<ExitCode, ExitCode> {
     };
     let (id, created) = subscriptions::create(database.as_mut(), &new).map_err(|error| failed(&error))?;
     let subscription = one(database.as_mut(), id)?;
-    let secret = key.secret(id, subscription.secret_generation).expose();
+    let secret = keys.secret(id, subscription.secret_generation).expose();
+    let public_key = keys.public_key(id, subscription.secret_generation);
+    let differs = if created { Vec::new() } else { not_as_asked(&subscription, &new) };
     if arguments.json {
-        say(&json(&Created { subscription: &subscription, secret, created }));
+        say(&json(&Created { subscription: &subscription, secret, public_key, created, differs }));
         return Ok(ExitCode::Ok);
     }
     if !created {
         say("It was there already; nothing has changed.");
     }
+    if !differs.is_empty() {
+        say(&format!("Not as asked for: {}. Delete it first, or change it by the API.", differs.join(", ")));
+    }
     tell(&subscription, false);
     say(&format!("secret             {secret}"));
+    if let Some(public_key) = public_key {
+        say(&format!("public key         {public_key}"));
+    }
     Ok(ExitCode::Ok)
+}
+
+/// What one that was there already has otherwise, by the names of the options.
+fn not_as_asked(there: &Subscription, new: &NewSubscription) -> Vec<&'static str> {
+    let all = [
+        ("type", there.types != new.types),
+        ("detail", there.detail != new.detail),
+        ("in-order", there.in_order != new.in_order),
+        // Where it is told in order, this counts for nothing.
+        ("max-in-flight", !new.in_order && there.max_in_flight != new.max_in_flight),
+        ("description", there.description != new.description),
+        // From when on it was to count is another moment now.
+        ("expires", there.expires_at.is_some() || new.expires_after.is_some()),
+    ];
+    all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
 }
 
 fn list(arguments: &ListArguments) -> Result<ExitCode, ExitCode> {
@@ -312,17 +341,25 @@ fn change(
 }
 
 fn secret(arguments: &SecretArguments) -> Result<ExitCode, ExitCode> {
-    let SecretArguments { one: of, new } = arguments;
+    let SecretArguments { one: of, new, public_key } = arguments;
     let (notifications, mut database) = open(&of.site)?;
-    let key = key(&notifications)?;
+    let keys = keys(&notifications)?;
     one(database.as_mut(), of.id)?;
     if *new {
         subscriptions::new_secret(database.as_mut(), of.id).map_err(|error| failed(&error))?;
     }
     let subscription = one(database.as_mut(), of.id)?;
-    let secret = key.secret(of.id, subscription.secret_generation).expose();
+    let generation = subscription.secret_generation;
+    let (secret, public) = (keys.secret(of.id, generation).expose(), keys.public_key(of.id, generation));
     if of.json {
-        say(&json(&serde_json::json!({ "id": of.id, "generation": subscription.secret_generation, "secret": secret })));
+        let told = serde_json::json!({ "id": of.id, "generation": generation, "secret": secret, "public_key": public });
+        say(&json(&told));
+    } else if *public_key {
+        let Some(public) = public else {
+            complain("notifications.signing_key_file: it is missing, so that there is no public key");
+            return Err(ExitCode::Config);
+        };
+        say(&public);
     } else {
         say(&secret);
     }

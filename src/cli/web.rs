@@ -1,7 +1,8 @@
 //! `web`: who may look at the page.
 
-use super::site_options::{LONGEST_ANSWER, SiteOptions, failed, shell_word};
+use super::site_options::{LONGEST_ANSWER, SiteOptions, failed};
 use super::{complain, json, say, table};
+use crate::base::terminal::shell_word;
 use crate::base::timestamp::told;
 use crate::config::Web;
 use crate::ledger::web_sessions::{self, Lifetimes, WebRole};

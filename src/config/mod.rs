@@ -20,6 +20,7 @@ mod web;
 
 pub use database::{Database, Durability, Engine};
 pub use network::Network;
+pub(crate) use notifications::KeyFile;
 pub use notifications::Notifications;
 pub use password_file::PasswordFile;
 pub use policy::Policy;
@@ -31,6 +32,7 @@ pub(crate) use serve::runtime_directory_of;
 pub use servers::{Imap, OverQuota};
 pub use source::ConfigError;
 pub use web::Web;
+pub(crate) use web::is_name;
 
 use crate::base::log;
 use crate::base::secret::Secret;
@@ -144,7 +146,7 @@ impl Config {
             delivery: file.delivery,
             retention: file.retention,
             serve: file.serve,
-            notifications: file.notifications,
+            notifications: Notifications { credentials: credentials.map(Path::to_owned), ..file.notifications },
             web: file.web,
             log: file.log,
         };
@@ -165,8 +167,13 @@ impl Config {
         let several = addresses.len() > 1;
         // Another one may do better.
         let connect = if several { CONNECT_ONE_OF_SEVERAL } else { Limits::default().connect };
-        let limits = Limits { connect: connect.min(silence), silence };
-        let seen = (several || seen_file.is_some()).then(|| Arc::new(Seen::new(seen_file)));
+        let limits = Limits { connect: connect.min(silence), let_in: silence, silence };
+        let seen = match seen_file {
+            seen_file if several => Some(Seen::of_several(seen_file)),
+            Some(seen_file) => Some(Seen::new(Some(seen_file))),
+            None => None,
+        };
+        let seen = seen.map(Arc::new);
         let server = |address| Server {
             address,
             database: database.clone(),

@@ -209,6 +209,9 @@ pub struct Retention {
     /// Events older than this, and what subscribers were told of them, or are still to be told.
     #[serde(deserialize_with = "values::optional_duration")]
     pub events_older_than: Option<Duration>,
+    /// Rows of the operations log older than this.
+    #[serde(deserialize_with = "values::optional_duration")]
+    pub operations_older_than: Option<Duration>,
 }
 
 impl Retention {

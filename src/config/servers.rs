@@ -212,7 +212,7 @@ impl Section<'_> {
             }
             (Some(path), None) => Ok(Some(PasswordFile { path, key: key("password_file") })),
             (None, Some(name)) => {
-                if name.is_empty() || name.starts_with('.') || name.contains('/') {
+                if !is_credential(&name) {
                     return Err(
                         self.error("password_credential", "it is a name, not a path: for a path, say password_file")
                     );
@@ -225,6 +225,11 @@ impl Section<'_> {
             (None, None) => Ok(None),
         }
     }
+}
+
+/// Whether this may be the name of a systemd credential.
+pub(super) fn is_credential(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with('.') && !name.contains('/')
 }
 
 /// What is said of a relative path.

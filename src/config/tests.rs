@@ -127,13 +127,20 @@ fn the_example_is_good_and_what_it_calls_a_default_is_one() {
         "sources_older_than",
         "messages_older_than",
         "events_older_than",
+        "operations_older_than",
         "prune_every",
         "timer_config",
         "secret_key_file",
+        "secret_key_credential",
+        "signing_key_file",
+        "signing_key_credential",
         "config",
         "allow_networks",
         "listen",
         "public_url",
+        "trusted_user_header",
+        "trusted_user_roles",
+        "trusted_user_role",
     ];
     let with_defaults: String = EXAMPLE
         .lines()

@@ -5,7 +5,9 @@ use super::servers::NOT_ABSOLUTE;
 use super::source::{ConfigError, Source};
 use super::{Config, values};
 use crate::base::endpoint::Endpoint;
+use crate::ledger::web_sessions::WebRole;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 use url::Url;
@@ -22,6 +24,14 @@ pub struct Web {
     pub config: Option<PathBuf>,
     /// Whether the REST API is served beside it, to who has a token.
     pub api: bool,
+    /// Whether it may open mailboxes, with the credentials of its configuration.
+    pub mailboxes: bool,
+    /// The header in which the proxy in front says who is logged in to it. `None`: nobody is believed.
+    pub trusted_user_header: Option<String>,
+    /// What those may do that the proxy names.
+    pub trusted_user_roles: BTreeMap<String, WebRole>,
+    /// What all others may do that the proxy names; `None`: they are not let in.
+    pub trusted_user_role: Option<WebRole>,
     /// A login ends after so long without a request.
     #[serde(deserialize_with = "values::duration")]
     pub session_idle: Duration,
@@ -29,7 +39,17 @@ pub struct Web {
 
 impl Default for Web {
     fn default() -> Self {
-        Self { listen: None, public_url: None, config: None, api: false, session_idle: Duration::from_hours(12) }
+        Self {
+            listen: None,
+            public_url: None,
+            config: None,
+            api: false,
+            mailboxes: false,
+            trusted_user_header: None,
+            trusted_user_roles: BTreeMap::new(),
+            trusted_user_role: None,
+            session_idle: Duration::from_hours(12),
+        }
     }
 }
 
@@ -81,6 +101,39 @@ fn origin_of(text: &str) -> Option<String> {
     (bare && nobody && safe).then(|| url.origin().ascii_serialization())
 }
 
+/// Whether a header has a name, and one that browsers do not send by themselves.
+fn is_free_header(name: &str) -> bool {
+    // `tchar` of RFC 9110 section 5.6.2, as far as anybody uses them; all digits or signs is no name.
+    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+    let taken = [
+        "authorization",
+        "cookie",
+        "connection",
+        "content-",
+        "accept",
+        "host",
+        "origin",
+        "referer",
+        "sec-",
+        "user-agent",
+    ];
+    let folded = name.to_ascii_lowercase();
+    let is_taken = |taken: &&str| folded == **taken || taken.ends_with('-') && folded.starts_with(*taken);
+    plain && folded.starts_with(|first: char| first.is_ascii_alphabetic()) && !taken.iter().any(is_taken)
+}
+
+/// The longest name of somebody whom a proxy has let in.
+const LONGEST_NAME: usize = 64;
+
+/// Whether a proxy may say that this is somebody's name: no `-` or `(null)`, as they send for nobody (Apache), nor two names that one
+/// of them has put together by a comma.
+pub(crate) fn is_name(name: &str) -> bool {
+    let letter = |c: char| c.is_alphanumeric();
+    name.chars().count() <= LONGEST_NAME
+        && name.starts_with(letter)
+        && name.chars().all(|c| letter(c) || matches!(c, '.' | '_' | '-' | '@' | '+' | '\\'))
+}
+
 impl Config {
     /// The configuration that the page goes by: the file that `web.config` names, or this one.
     ///
@@ -88,6 +141,40 @@ impl Config {
     /// Where that file cannot be read, is not in order, or is for another site. Its passwords are not read yet.
     pub(crate) fn of_page(&self) -> Result<Self, ConfigError> {
         self.of_the_same_site(self.web.config.as_deref(), "web.config")
+    }
+
+    /// Whoever can open what the page listens at can say that he is anybody. A socket has an owner and a group.
+    fn check_trusted_users(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let web = &self.web;
+        let wrong = |key: &str, problem: &str| Err(source.error(&["web", key], problem));
+        let Some(header) = &web.trusted_user_header else {
+            let without = "it means nothing without trusted_user_header";
+            if !web.trusted_user_roles.is_empty() {
+                return wrong("trusted_user_roles", without);
+            }
+            return if web.trusted_user_role.is_some() { wrong("trusted_user_role", without) } else { Ok(()) };
+        };
+        if !is_free_header(header) {
+            let problem = format!(
+                "{header:?} is no header that a proxy may say this in: choose one that no browser sends, such as \"X-Forwarded-User\""
+            );
+            return wrong("trusted_user_header", &problem);
+        }
+        if matches!(web.endpoint(), Some(Endpoint::Tcp { .. })) {
+            let problem = "everybody on this machine can reach a port, and say that he is anybody: let web.listen be the whole path of a \
+                           socket, in a folder that only the proxy may enter";
+            return wrong("trusted_user_header", problem);
+        }
+        if web.trusted_user_roles.is_empty() && web.trusted_user_role.is_none() {
+            return wrong("trusted_user_header", "nobody has a role: say trusted_user_roles, or trusted_user_role");
+        }
+        if let Some(name) = web.trusted_user_roles.keys().find(|name| !is_name(name)) {
+            let problem = format!(
+                "{name:?} is nobody's name: a name has at most {LONGEST_NAME} letters, digits and . _ - @ + \\, and begins with a letter or a digit"
+            );
+            return wrong("trusted_user_roles", &problem);
+        }
+        Ok(())
     }
 
     pub(super) fn check_web(&self, source: &Source<'_>) -> Result<(), ConfigError> {
@@ -106,6 +193,7 @@ impl Config {
             );
             return wrong("public_url", &problem);
         }
+        self.check_trusted_users(source)?;
         let Some(listen) = &web.listen else { return Ok(()) };
         let Some(endpoint) = endpoint(listen) else {
             return wrong("listen", &format!("{listen:?} is neither the whole path of a socket nor ADDRESS:PORT"));

@@ -4,12 +4,15 @@ use super::{DatabaseError, DatabaseFailure, Server, Session};
 use crate::base::deadline::Deadline;
 use std::hash::{BuildHasher as _, RandomState};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tracing::{debug, info};
 
 /// Between two tries, at first and at most: each half as long again, or half as long, by chance, lest all that wait come at once.
 const PAUSE: Duration = Duration::from_millis(250);
 const LONGEST_PAUSE: Duration = Duration::from_secs(4);
+
+/// More than any answer to a connect takes that comes from the server's own kernel, and less than a connect is given.
+const WAITED: Duration = Duration::from_secs(1);
 
 /// A session, and what its server can be used for.
 pub(crate) enum Found<S: ?Sized> {
@@ -19,36 +22,79 @@ pub(crate) enum Found<S: ?Sized> {
     Reading(Box<S>),
 }
 
-/// Opens a session with the first server that takes writes.
+/// Opens a session with the first server that takes writes. Of several, those that said nothing lately are asked last, and one that says
+/// nothing is given all of its time only where no other takes writes.
 pub(crate) fn first_that_writes<S: Session + ?Sized>(
     servers: &[Server],
     deadline: Deadline,
     open: impl Fn(&Server) -> Result<Box<S>, DatabaseError>,
 ) -> Result<Found<S>, DatabaseError> {
     let (mut reading, mut failures) = (Vec::new(), Vec::new());
-    for server in servers {
-        // The first is asked even then: its error says that no time is left.
-        if deadline.passed() && !(reading.is_empty() && failures.is_empty()) {
-            break;
+    let mut to_ask = match servers {
+        [only] => vec![only.clone()],
+        several => in_turn(several),
+    };
+    while !to_ask.is_empty() {
+        let mut silent = Vec::new();
+        for server in to_ask {
+            // The first is asked even then: its error says that no time is left.
+            if deadline.passed() && !(reading.is_empty() && failures.is_empty()) {
+                break;
+            }
+            let began = Instant::now();
+            match open(&server) {
+                Ok(session) => {
+                    server.note_answer();
+                    if !session.said_read_only() {
+                        return Ok(Found::Writing(session));
+                    }
+                    debug!(server = %server.address, "this database server takes no writes");
+                    reading.push(session);
+                }
+                Err(error) => {
+                    debug!(%error, "this database server cannot be used");
+                    // Whoever asks for a session when no time is left has heard nothing of the server.
+                    if !deadline.passed() {
+                        if kept_us_waiting(error.failure, began.elapsed()) {
+                            server.note_silent();
+                        }
+                        if error.failure == DatabaseFailure::TimedOut {
+                            silent.push(server);
+                        }
+                    }
+                    failures.push(error);
+                }
+            }
         }
-        match open(server) {
-            Ok(session) if !session.said_read_only() => return Ok(Found::Writing(session)),
-            Ok(session) => {
-                debug!(server = %server.address, "this database server takes no writes");
-                reading.push(session);
-            }
-            Err(error) => {
-                debug!(%error, "this database server cannot be used");
-                failures.push(error);
-            }
+        // One that is behind a pooler may have been promoted since that last heard of it; any may have been meanwhile.
+        if let Some(at) = reading.iter_mut().position(|session| matches!(session.is_read_only(), Ok(false))) {
+            return Ok(Found::Writing(reading.swap_remove(at)));
+        }
+        to_ask = silent.into_iter().filter_map(Server::at_leisure).collect();
+    }
+    if reading.is_empty() { Err(all_of(failures)) } else { Ok(Found::Reading(reading.swap_remove(0))) }
+}
+
+/// Several servers, in the order in which they are asked: those that said nothing lately come last. None is given all of its time.
+pub(crate) fn in_turn(servers: &[Server]) -> Vec<Server> {
+    let mut to_ask: Vec<Server> = servers.iter().map(Server::in_haste).collect();
+    if let Some(seen) = servers.first().and_then(|server| server.seen.as_ref()) {
+        let ours = |name: &str| servers.iter().any(|server| server.address.to_string() == name);
+        let last = seen.silent.asked_last(ours);
+        if !last.is_empty() {
+            to_ask.sort_by_cached_key(|server| last.contains(&server.address.to_string()));
         }
     }
-    // One that is behind a pooler may have been promoted since that last heard of it.
-    let now_writes = reading.iter_mut().position(|session| matches!(session.is_read_only(), Ok(false)));
-    match now_writes {
-        Some(at) => Ok(Found::Writing(reading.swap_remove(at))),
-        None if reading.is_empty() => Err(all_of(failures)),
-        None => Ok(Found::Reading(reading.swap_remove(0))),
+    to_ask
+}
+
+/// Whether a server that cannot be used has cost time that the next delivery need not spend: it hangs, or its machine is off, so that
+/// nobody answers to the connect. One that refuses the connect, or us, does so at once.
+fn kept_us_waiting(failure: DatabaseFailure, waited: Duration) -> bool {
+    match failure {
+        DatabaseFailure::TimedOut => true,
+        DatabaseFailure::Unreachable => waited >= WAITED,
+        _ => false,
     }
 }
 
@@ -127,15 +173,18 @@ mod tests {
         }
     }
 
-    /// What is found among servers that are (p)rimary, (s)tandby, a standby by a pooler's (o)ld word, (u)nreachable, or (d)eny us;
-    /// and who was tried.
+    /// What is found among servers that are (p)rimary, (s)tandby, a standby by a pooler's (o)ld word, (u)nreachable, (h)ung, (b)usy so
+    /// that they write only if given all of their time, or (d)eny us; and who was tried.
     fn found(servers: &str) -> (Result<String, DatabaseFailure>, String) {
         found_by(servers, Deadline::after(Duration::from_secs(60)))
     }
 
     fn found_by(servers: &str, deadline: Deadline) -> (Result<String, DatabaseFailure>, String) {
+        found_among(&servers.chars().map(server).collect::<Vec<_>>(), deadline)
+    }
+
+    fn found_among(all: &[Server], deadline: Deadline) -> (Result<String, DatabaseFailure>, String) {
         let tried = RefCell::new(String::new());
-        let all: Vec<Server> = servers.chars().map(server).collect();
         let open = |server: &Server| {
             let name = server.database.clone();
             tried.borrow_mut().push_str(&name);
@@ -146,10 +195,12 @@ mod tests {
                 "s" => said(true, Ok(true)),
                 "o" => said(true, Ok(false)),
                 "u" => failed(DatabaseFailure::Unreachable),
+                "b" if server.limits.let_in == server.limits.silence => said(false, Err(())),
+                "h" | "b" => failed(DatabaseFailure::TimedOut),
                 _ => failed(DatabaseFailure::AccessDenied),
             }
         };
-        let told = match first_that_writes(&all, deadline, open) {
+        let told = match first_that_writes(all, deadline, open) {
             Ok(Found::Writing(session)) => Ok(session.name),
             Ok(Found::Reading(session)) => Ok(format!("reading {}", session.name)),
             Err(error) => Err(error.failure),
@@ -178,9 +229,54 @@ mod tests {
             ("so", "o", "so"),
             ("sop", "p", "sop"),
             ("uss", "reading s", "uss"),
+            ("hp", "p", "hp"),
+            ("b", "b", "b"),
+            ("bsp", "p", "bsp"),
+            ("hbs", "b", "hbshb"),
+            ("hs", "reading s", "hsh"),
         ] {
             assert_eq!(found(servers), (Ok(told.to_owned()), tried.to_owned()), "{servers}");
         }
+    }
+
+    #[test]
+    fn one_that_said_nothing_is_asked_last_until_it_lets_us_in() {
+        let seen = std::sync::Arc::new(crate::database::Seen::new(None));
+        let among = |names: &str| {
+            let known = |name| Server { seen: Some(seen.clone()), ..server(name) };
+            found_among(&names.chars().map(known).collect::<Vec<_>>(), Deadline::after(Duration::from_secs(60))).1
+        };
+        assert_eq!(among("bp"), "bp");
+        assert_eq!(among("bp"), "p");
+        assert_eq!(among("bs"), "sbb");
+        assert_eq!(among("bp"), "bp");
+    }
+
+    #[test]
+    fn one_whose_machine_is_off_keeps_us_waiting_and_one_that_refuses_does_not() {
+        use DatabaseFailure::{AccessDenied, ReadOnly, TimedOut, Unreachable};
+        let at_once = Duration::from_millis(20);
+        assert!(kept_us_waiting(TimedOut, at_once) && kept_us_waiting(Unreachable, Duration::from_secs(3)));
+        for (failure, waited) in [(Unreachable, at_once), (AccessDenied, WAITED), (ReadOnly, WAITED)] {
+            assert!(!kept_us_waiting(failure, waited), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn another_process_asks_one_that_said_nothing_last_and_never_leaves_it_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let among = |names: &str| {
+            let seen = std::sync::Arc::new(crate::database::Seen::of_several(Some(folder.path().join("seen"))));
+            let known = |name| Server { seen: Some(seen.clone()), ..server(name) };
+            found_among(&names.chars().map(known).collect::<Vec<_>>(), Deadline::after(Duration::from_secs(60)))
+        };
+        assert_eq!(among("hp"), (Ok("p".into()), "hp".into()));
+        assert_eq!(among("hp"), (Ok("p".into()), "p".into()));
+        assert_eq!(among("hs"), (Ok("reading s".into()), "shh".into()));
+        // It is the only one that writes.
+        assert_eq!(among("bs"), (Ok("b".into()), "bsb".into()));
+        assert_eq!(among("hb"), (Ok("b".into()), "bhb".into()));
+        assert_eq!(among("b"), (Ok("b".into()), "b".into()));
     }
 
     #[test]

@@ -9,12 +9,13 @@ pub(crate) mod mysql;
 pub(crate) mod postgres;
 mod seen;
 mod session;
+mod silent;
 pub(crate) mod sqlite;
 mod tables;
 #[cfg(any(test, feature = "test-properties"))]
 pub mod test_properties;
 
-pub(crate) use self::hosts::{Found, Patience, first_that_writes};
+pub(crate) use self::hosts::{Found, Patience, first_that_writes, in_turn};
 pub use self::mysql::MysqlDatabase;
 pub use self::postgres::PostgresDatabase;
 pub use self::seen::Seen;
@@ -54,12 +55,38 @@ impl Server {
     /// How long it may say nothing while it lets us in, of what is left of the time. A subcommand that people start is told by
     /// [`server_waits`] of a server that says nothing, unless there is another one to be tried.
     fn silence(&self, left: Duration) -> Option<Duration> {
-        (!server_waits::are_watched() || self.seen.is_some()).then(|| self.limits.silence.min(left))
+        (!server_waits::are_watched() || self.seen.is_some()).then(|| self.limits.let_in.min(left))
     }
 
     /// Whether it is asked who it is before it is used.
     fn is_suspect(&self) -> bool {
         self.seen.as_ref().is_some_and(|seen| seen.suspects(&self.address.to_string()))
+    }
+
+    /// The same server, given less time to let us in: another one may do better.
+    pub(crate) fn in_haste(&self) -> Self {
+        let let_in = self.limits.let_in.min(LET_IN_BY_ONE_OF_SEVERAL);
+        Self { limits: Limits { let_in, ..self.limits }, ..self.clone() }
+    }
+
+    /// The same server, given all of its time, if it has not had that.
+    fn at_leisure(self) -> Option<Self> {
+        let Limits { let_in, silence, .. } = self.limits;
+        (let_in < silence).then_some(Self { limits: Limits { let_in: silence, ..self.limits }, ..self })
+    }
+
+    /// It said nothing: from now on, others are asked first.
+    fn note_silent(&self) {
+        if let Some(seen) = &self.seen {
+            seen.silent.insert(&self.address.to_string());
+        }
+    }
+
+    /// It let us in.
+    fn note_answer(&self) {
+        if let Some(seen) = self.seen.as_ref().filter(|seen| !seen.silent.is_empty()) {
+            seen.silent.remove(&self.address.to_string());
+        }
     }
 }
 
@@ -68,18 +95,24 @@ impl Server {
 pub struct Limits {
     /// How long one address of it may take to answer to a connect.
     pub connect: Duration,
-    /// How long it may say nothing while it lets us in, and until it answers what is only read. After this long without an
+    /// How long it may say nothing until it answers what is only read. After this long without an
     /// acknowledgement, the kernel gives up the connection (TCP_USER_TIMEOUT, tcp(7)), also while the session is idle and only
     /// keepalives are sent: that is set once, when the connection is opened.
     pub silence: Duration,
+    /// The same while it lets us in, and where an answer is expected at once: less than `silence` where another may do better.
+    pub let_in: Duration,
 }
 
 /// How long a server may say nothing, unless configured otherwise.
 pub(crate) const SILENCE: Duration = Duration::from_secs(20);
 
+/// How long one of several may say nothing while it lets us in, before the next is tried. One that hangs (SIGSTOP, a disk) is connected
+/// to by its kernel, and says nothing for ever; one that is busy gets all of `silence` where no other takes writes.
+const LET_IN_BY_ONE_OF_SEVERAL: Duration = Duration::from_secs(5);
+
 impl Default for Limits {
     fn default() -> Self {
-        Self { connect: CONNECT_TIMEOUT, silence: SILENCE }
+        Self { connect: CONNECT_TIMEOUT, let_in: SILENCE, silence: SILENCE }
     }
 }
 

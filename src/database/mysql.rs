@@ -37,6 +37,8 @@ use mysql::prelude::{FromValue, Queryable};
 use mysql::{Conn, Row};
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 use tracing::{debug, warn};
 
@@ -47,8 +49,13 @@ const MORE_PATIENCE: Duration = Duration::from_secs(2);
 const GROUP: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'group_replication_group_name'; ";
 /// The view that the server has of its group. A role may not have the right to read it.
 const VIEW: &str =
-    "SELECT VIEW_ID FROM performance_schema.replication_group_member_stats WHERE MEMBER_ID = @@server_uuid";
-const VIEWS: &str = "replication_group_member_stats";
+    "SELECT VIEW_ID, NULL FROM performance_schema.replication_group_member_stats WHERE MEMBER_ID = @@server_uuid";
+/// The same, and whether it reaches no more than half of the members: then it commits nothing (MySQL manual, "Network Partitioning").
+const VIEW_AND_MINORITY: &str = "SELECT VIEW_ID, \
+     (SELECT SUM(MEMBER_STATE = 'UNREACHABLE') * 2 >= COUNT(*) FROM performance_schema.replication_group_members) \
+     FROM performance_schema.replication_group_member_stats WHERE MEMBER_ID = @@server_uuid";
+/// What the names of both tables begin with.
+const MEMBERS: &str = "replication_group_member";
 
 /// Which of the two it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,9 +68,14 @@ pub(crate) enum Product {
 
 /// A connection to MySQL or MariaDB.
 pub struct MysqlDatabase {
-    pub(crate) connection: Conn,
+    /// `None`, once it was left alone with a server that says nothing.
+    connection: Option<Conn>,
+    /// The server's number of it.
+    pub(crate) id: u32,
     /// Why the connection is of no further use, once it is.
     lost: Option<String>,
+    /// Whether the next answer has to come soon.
+    hurried: bool,
     /// Whether an error came during this delivery: the state of the session on the server is not known for sure.
     doubtful: bool,
     deadline: Deadline,
@@ -83,6 +95,9 @@ pub struct MysqlDatabase {
     /// The group that the server is of, where it is asked how far its history reaches; and whether it is with the next statement.
     group: Option<String>,
     who_answers_is_asked: bool,
+    /// What was said then.
+    history: Option<History>,
+    commits_wait_in_vain: bool,
     /// The longest packet that the server takes in this session, in bytes.
     pub(crate) max_allowed_packet: usize,
     /// Whether what is sent can be read on its way to another host.
@@ -95,7 +110,7 @@ impl fmt::Debug for MysqlDatabase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MysqlDatabase")
             .field("version", &self.version)
-            .field("session", &self.connection.connection_id())
+            .field("session", &self.id)
             .field("lost", &self.lost)
             .finish_non_exhaustive()
     }
@@ -113,6 +128,25 @@ impl Session for MysqlDatabase {
         self.said_read_only
     }
 
+    fn commits_wait_in_vain(&self) -> bool {
+        self.commits_wait_in_vain
+    }
+
+    fn compare_again(&mut self) -> Result<(), DatabaseError> {
+        self.compare("comparing it with the other servers")
+    }
+
+    fn is_read_only(&mut self) -> Result<bool, DatabaseError> {
+        let doing = "asking whether the server takes writes";
+        let answers = self.run(doing, &format!("SELECT {}", sql::READ_ONLY), 1)?;
+        column(only_row(&answers, doing)?, 0, doing)
+    }
+
+    fn hurry(&mut self) {
+        // Where there is no other, it is waited for.
+        self.hurried = self.server.limits.let_in < self.server.limits.silence;
+    }
+
     fn begin(&mut self, _: &Client, deadline: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
         let doing = "beginning a delivery";
         self.usable(doing)?;
@@ -120,9 +154,10 @@ impl Session for MysqlDatabase {
             let detail = "the session was opened for shorter deliveries: its socket would not wait long enough";
             return Err(DatabaseError::new(DatabaseFailure::Local, doing, detail));
         }
-        (self.deadline, self.round_trips) = (deadline, 0);
+        (self.deadline, self.round_trips, self.hurried) = (deadline, 0, false);
         self.to_set = Some(format!("SET SESSION {}", time_limits(deadline)));
         self.who_answers_is_asked = self.group.is_some();
+        (self.history, self.commits_wait_in_vain) = (None, false);
         Ok(())
     }
 
@@ -133,6 +168,7 @@ impl Session for MysqlDatabase {
             return left("an error came in its conversation");
         }
         let proof = format!("ROLLBACK; SELECT RELEASE_ALL_LOCKS(), {}", sql::READ_ONLY);
+        self.hurry();
         let answers = self.run(doing, &proof, 2)?;
         let row = only_row(&answers, doing)?;
         if column::<Option<u64>>(row, 0, doing)? != Some(0) {
@@ -170,7 +206,9 @@ impl MysqlDatabase {
         let connection = connect::open(server, client, deadline, patience)?;
         drop(awaited);
         let mut database = Self {
-            connection,
+            id: connection.connection_id(),
+            connection: Some(connection),
+            hurried: false,
             lost: None,
             doubtful: false,
             deadline,
@@ -183,6 +221,8 @@ impl MysqlDatabase {
             server: server.clone(),
             group: None,
             who_answers_is_asked: false,
+            history: None,
+            commits_wait_in_vain: false,
             max_allowed_packet: 0,
             in_clear: connect::in_clear(server),
             round_trips: 0,
@@ -263,29 +303,39 @@ impl MysqlDatabase {
             return self.converse(doing, batch, statements);
         }
         let doubtful = self.doubtful;
-        match self.converse(doing, &format!("{VIEW}; {batch}"), statements + 1) {
-            Ok(mut answers) => {
-                let view = answers.remove(0);
-                self.judge_view(doing, &view)?;
-                Ok(answers)
+        // A role may have the right to neither table, or, since it was granted, to the first alone.
+        for ask in [VIEW_AND_MINORITY, VIEW] {
+            match self.converse(doing, &format!("{ask}; {batch}"), statements + 1) {
+                Ok(mut answers) => {
+                    let view = answers.remove(0);
+                    self.judge_view(doing, &view)?;
+                    return Ok(answers);
+                }
+                // It is the first of them, so that none has run.
+                Err(error) if error.failure == DatabaseFailure::AccessDenied && error.detail.contains(MEMBERS) => {
+                    debug!(%error, "how far the group's history reaches is not known, or not whether it has a majority");
+                    self.doubtful = doubtful;
+                }
+                Err(error) => return Err(error),
             }
-            // It is the first of them, so that none has run.
-            Err(error) if error.failure == DatabaseFailure::AccessDenied && error.detail.contains(VIEWS) => {
-                debug!(%error, "how far the group's history reaches is not known");
-                (self.doubtful, self.group) = (doubtful, None);
-                self.converse(doing, batch, statements)
-            }
-            Err(error) => Err(error),
         }
+        self.group = None;
+        self.converse(doing, batch, statements)
+    }
+
+    fn judge_view(&mut self, doing: &str, view: &Answer) -> Result<(), DatabaseError> {
+        let (Some(group), Some(row)) = (&self.group, view.first()) else { return Ok(()) };
+        let view: Option<String> = column(row, 0, doing)?;
+        self.history = view.and_then(|view| history(group, &view));
+        self.commits_wait_in_vain = column::<Option<bool>>(row, 1, doing)?.unwrap_or(false);
+        self.compare(doing)
     }
 
     /// Whether this host has seen a later view of the group: then the server was left behind when another took over.
-    fn judge_view(&mut self, doing: &str, view: &Answer) -> Result<(), DatabaseError> {
-        let view: Option<String> = view.first().map(|row| column(row, 0, doing)).transpose()?.flatten();
-        let (Some(seen), Some(group), Some(view)) = (&self.server.seen, &self.group, view) else { return Ok(()) };
-        let Some(history) = history(group, &view) else { return Ok(()) };
+    fn compare(&mut self, doing: &str) -> Result<(), DatabaseError> {
+        let (Some(seen), Some(history)) = (&self.server.seen, &self.history) else { return Ok(()) };
         let address = self.server.address.to_string();
-        seen.compare(&history, &address).map_err(|said| {
+        seen.compare(history, &address).map_err(|said| {
             self.doubtful = true;
             DatabaseError::new(DatabaseFailure::Behind, doing, format!("{address}: {said}"))
         })
@@ -299,7 +349,11 @@ impl MysqlDatabase {
             Some(set) => (1, Cow::Owned(format!("{set}; {batch}"))),
             None => (0, Cow::Borrowed(batch)),
         };
-        let read = read_every_result_set(&mut self.connection, &batch);
+        let read = if std::mem::take(&mut self.hurried) {
+            self.read_soon(doing, batch.into_owned())?
+        } else {
+            read_every_result_set(self.connection(doing)?, &batch)
+        };
         let mut answers = read.map_err(|error| self.failed(doing, &error))?;
         self.to_set = None;
         answers.drain(..set.min(answers.len()));
@@ -317,7 +371,7 @@ impl MysqlDatabase {
         self.round_trips += 2;
         let _awaited = server_waits::for_answer(Whom::Database);
         // `exec_drop` drops the errors of later result sets; an INSERT has one, and its error is returned.
-        self.connection.exec_drop(statement, (value,)).map_err(|error| self.failed(doing, &error))
+        self.connection(doing)?.exec_drop(statement, (value,)).map_err(|error| self.failed(doing, &error))
     }
 
     /// Tries work again that the server may abort for another session's (a deadlock, a lock wait), until the deadline. Each failure
@@ -344,9 +398,50 @@ impl MysqlDatabase {
             }
             debug!(%error, "trying again");
             // By the connection's id, so that two sessions that collided do not pause equally.
-            let stagger = Duration::from_millis(u64::from(self.connection.connection_id() % 7));
-            std::thread::sleep((pause + stagger).min(self.remaining()));
+            let stagger = Duration::from_millis(u64::from(self.id % 7));
+            thread::sleep((pause + stagger).min(self.remaining()));
             pause = (pause * 2).min(Duration::from_millis(200));
+        }
+    }
+
+    pub(crate) fn connection(&mut self, doing: &str) -> Result<&mut Conn, DatabaseError> {
+        self.usable(doing)?;
+        let none = || DatabaseError::other(doing, "there is no connection");
+        self.connection.as_mut().ok_or_else(none)
+    }
+
+    /// Reads the answers on a thread of its own, which is left alone with a server that says nothing: the socket's time limit is that
+    /// of a whole delivery.
+    fn read_soon(&mut self, doing: &str, batch: String) -> Result<Result<Vec<Answer>, mysql::Error>, DatabaseError> {
+        self.connection(doing)?;
+        let Some(mut connection) = self.connection.take() else {
+            return Err(DatabaseError::other(doing, "no connection"));
+        };
+        let let_in = self.server.limits.let_in;
+        let (tell, hear) = mpsc::channel();
+        let read = move || {
+            let read = read_every_result_set(&mut connection, &batch);
+            // Once nobody hears it any more, the connection ends.
+            drop(tell.send((connection, read)));
+        };
+        let started = thread::Builder::new().name("asking".into()).spawn(read);
+        let heard = match &started {
+            Ok(_) => hear.recv_timeout(let_in).map_err(|_| {
+                self.server.note_silent();
+                let detail = format!("the server has said nothing for {:.1} s", let_in.as_secs_f64());
+                DatabaseError::new(DatabaseFailure::TimedOut, doing, detail)
+            }),
+            Err(error) => Err(DatabaseError::new(DatabaseFailure::Local, doing, format!("out of threads: {error}"))),
+        };
+        match heard {
+            Ok((connection, read)) => {
+                self.connection = Some(connection);
+                Ok(read)
+            }
+            Err(error) => {
+                (self.doubtful, self.lost) = (true, Some(error.to_string()));
+                Err(error)
+            }
         }
     }
 

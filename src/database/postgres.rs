@@ -13,7 +13,7 @@ mod tables;
 pub(crate) use application_name::Process;
 
 use super::seen::History;
-use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Server, Session};
+use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Limits, Server, Session};
 use crate::base::deadline::Deadline;
 use crate::base::server_waits::{self, Whom};
 use connection::Connection;
@@ -31,10 +31,15 @@ const REST: Duration = Duration::from_millis(20);
 /// The last of the functions that the migrations `cached_plans` and `cached_events` make, each in one transaction.
 const CACHED_PLANS: [&str; 2] = ["maildrop_ended_1", "maildrop_event_1"];
 
-/// Whether the server takes no writes; where its history began, and how far that reaches. By the write-ahead log's own position:
-/// `pg_control_checkpoint()` has the timeline of the last checkpoint, which a promotion does not wait for.
+/// Whether the server takes no writes; where its history began, and how far that reaches; whether commits wait for a standby, and
+/// none follows (of which kind each is, only a role with `pg_read_all_stats` is told: to others it is NULL). The reach is by the
+/// write-ahead log's own position: `pg_control_checkpoint()` has the timeline of the last checkpoint, which a promotion does not
+/// wait for.
 const WHO_ANSWERS: &str = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool, system_identifier, \
-     CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_insert_lsn()) END FROM pg_control_system()";
+     CASE WHEN NOT pg_is_in_recovery() THEN pg_walfile_name(pg_current_wal_insert_lsn()) END, \
+     CASE WHEN current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') NOT IN ('off', 'local') \
+          THEN NOT EXISTS (SELECT FROM pg_stat_get_wal_senders() WHERE sync_state IS DISTINCT FROM 'async') ELSE false END \
+     FROM pg_control_system()";
 
 /// At the beginning of a transaction that writes: no warnings of its statements.
 pub(crate) const HEAR_NOTHING: &str = "SET LOCAL client_min_messages = error;";
@@ -49,6 +54,11 @@ pub struct PostgresDatabase {
     server: Server,
     /// Whether it is asked, with the next statement, how far the history of whoever answers reaches.
     who_answers_is_asked: bool,
+    /// Whether the next answer has to come soon.
+    hurried: bool,
+    /// What was said then.
+    history: Option<History>,
+    commits_wait_in_vain: bool,
     /// The session's name on the server, and this delivery's if that is another.
     called: Process,
     name: Option<String>,
@@ -89,10 +99,23 @@ impl Session for PostgresDatabase {
         only(doing, &self.query(doing, ask, &[])?)
     }
 
+    fn commits_wait_in_vain(&self) -> bool {
+        self.commits_wait_in_vain
+    }
+
+    fn compare_again(&mut self) -> Result<(), DatabaseError> {
+        self.compare("comparing it with the other servers")
+    }
+
+    fn hurry(&mut self) {
+        self.hurried = true;
+    }
+
     fn begin(&mut self, client: &Client, deadline: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
         // Reads what has come meanwhile, without waiting: the server may have ended the session.
         self.connection.hear().map_err(|failed| error::unanswered("beginning a delivery", &failed))?;
-        self.who_answers_is_asked = self.server.seen.is_some();
+        (self.who_answers_is_asked, self.hurried) = (self.server.seen.is_some(), false);
+        (self.history, self.commits_wait_in_vain) = (None, false);
         let process = Process::of(client);
         self.name = (process != self.called).then(|| process.to_string());
         (self.deadline, self.round_trips) = (deadline, 0);
@@ -125,7 +148,10 @@ impl Session for PostgresDatabase {
                       AND has_function_privilege(to_regproc('{events}'), 'EXECUTE'), false), \
              pg_advisory_unlock_all(){rename}"
         );
-        let answers = self.batch(doing, &proof)?;
+        self.ask_who_answers(doing)?;
+        self.hurry();
+        let soon = self.silence();
+        let answers = self.ask(doing, soon, async |client| client.simple_query(&proof).await).map(Batch)?;
         let Some(row) = answers.rows().next() else { return left("the server answered without a row") };
         self.called = nameless;
         if row.truth(doing, 0)? {
@@ -222,8 +248,12 @@ impl PostgresDatabase {
             debug!(said = %notice, "a notice of the database server");
         }
         let _awaited = server_waits::for_answer(Whom::Database);
+        self.hurried = false;
         self.connection.ask(silence, ask).map_err(|failed| {
             self.doubtful = true;
+            if matches!(failed, connection::Failed::Silent(_)) {
+                self.server.note_silent();
+            }
             error::unanswered(doing, &failed)
         })
     }
@@ -231,7 +261,8 @@ impl PostgresDatabase {
     /// How long the server may say nothing before it answers what is only read. A subcommand that people start asks a server that
     /// says nothing over another connection, and waits for one that works.
     fn silence(&self) -> Option<Duration> {
-        (!server_waits::are_watched()).then_some(self.server.limits.silence)
+        let Limits { let_in, silence, .. } = self.server.limits;
+        (!server_waits::are_watched()).then_some(if self.hurried { let_in } else { silence })
     }
 
     /// Asks by itself what otherwise goes along with a statement that reads, if it is to be asked.
@@ -269,10 +300,16 @@ impl PostgresDatabase {
             }
             return Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, format!("{address} takes no writes")));
         }
-        let (Some(seen), Some(history)) = (&self.server.seen, history(row.text(doing, 1)?, row.text(doing, 2)?)) else {
-            return Ok(());
-        };
-        seen.compare(&history, &address).map_err(|said| {
+        self.history = history(row.text(doing, 1)?, row.text(doing, 2)?);
+        self.commits_wait_in_vain = row.truth(doing, 3)?;
+        self.compare(doing)
+    }
+
+    /// Whether this host has seen a server whose history reaches further.
+    fn compare(&mut self, doing: &str) -> Result<(), DatabaseError> {
+        let (Some(seen), Some(history)) = (&self.server.seen, &self.history) else { return Ok(()) };
+        let address = self.server.address.to_string();
+        seen.compare(history, &address).map_err(|said| {
             self.doubtful = true;
             DatabaseError::new(DatabaseFailure::Behind, doing, format!("{address}: {said}"))
         })

@@ -5,6 +5,7 @@
 //! On PostgreSQL the timeline counts, which a promotion makes one higher; on MySQL the view of a group (Group Replication), which
 //! each change of its members makes one higher. Only servers of one origin compare.
 
+use super::silent::Silent;
 use crate::base::files::sync_directory;
 use crate::base::timestamp;
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +35,8 @@ pub struct Seen {
     memory: Mutex<BTreeMap<String, u64>>,
     /// The servers that were found to be no primary only once they were asked something.
     suspects: Mutex<BTreeSet<String>>,
+    /// The servers that said nothing when they were last asked.
+    pub(super) silent: Silent,
 }
 
 impl Seen {
@@ -41,6 +44,12 @@ impl Seen {
     #[must_use]
     pub fn new(file: Option<PathBuf>) -> Self {
         Self { file, ..Self::default() }
+    }
+
+    /// The same where there are several servers, so that it matters to others which of them say nothing.
+    #[must_use]
+    pub fn of_several(file: Option<PathBuf>) -> Self {
+        Self { silent: Silent::beside(file.as_deref()), file, ..Self::default() }
     }
 
     /// This server has not said on connecting that it is no primary: from now on it is asked before it is used.

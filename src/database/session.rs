@@ -36,6 +36,24 @@ pub trait Session {
         Ok(self.said_read_only())
     }
 
+    /// Whether no commit comes to an end there, as far as is known without asking: each waits for a standby, and none follows. Such is
+    /// a primary whose standby is away for a moment, and one that was left behind when its standby took over.
+    fn commits_wait_in_vain(&self) -> bool {
+        false
+    }
+
+    /// Whether this host has seen meanwhile that another server took over. No round trip.
+    ///
+    /// # Errors
+    /// With [`DatabaseFailure::Behind`](super::DatabaseFailure::Behind), if so.
+    fn compare_again(&mut self) -> Result<(), DatabaseError> {
+        Ok(())
+    }
+
+    /// The next answer is to what a server answers at once, if it answers at all: one of several is given up soon
+    /// ([`Limits::let_in`](super::Limits::let_in)), as the next one may do better.
+    fn hurry(&mut self) {}
+
     /// Lets another delivery begin. Takes no round trip: what the server has to be told goes along with the first statement.
     ///
     /// # Errors

@@ -1,22 +1,35 @@
 //! What was tried, the newest first, and the few figures above it: what somebody wants to see who has no Message-ID yet.
 //!
-//! PostgreSQL finds a span of time by a block range index, which has no order; MySQL and SQLite find attempts by their UUIDs. So the
-//! time is walked backwards in slices, each four times as wide as the one before it, until there is enough to show, or enough time was spent: the answer
-//! says how far back it has looked.
+//! PostgreSQL has attempts in the order of their time; MySQL and SQLite find them by their UUIDs, which hosts' clocks make.
+//! What is looked for may be rare, so the time is walked backwards in slices, until there is enough to show, or enough time was
+//! spent: the answer says how far back it has looked. Where nothing is looked for by a name, the last rows say how far back the
+//! first slice has to go.
 
-use super::time_span::{self, attempts_before, attempts_since};
+use super::time_span::{self, CLOCKS_DIFFER, attempts_before, attempts_named, attempts_since, attempts_since_by};
 use super::{AttemptResult, Database, Outcome, columns, stage_times};
 use crate::database::{DatabaseError, Dialect, Row, Value};
 use crate::lock::LockName;
 use crate::message::Role;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// How wide the first slice is, in microseconds, and how much wider each is than the one before it.
-const FIRST_SLICE: i64 = 60_000_000;
-const WIDER: i64 = 4;
+/// How far the clocks of hosts may be from the database's for what is new to be told at once, in microseconds.
+const CLOCKS_DIFFER_NOW: i64 = 60_000_000;
+/// How wide the narrowest slice is, in microseconds, and the widest.
+const NARROWEST: i64 = 60_000_000;
+const WIDEST: i64 = 256 * NARROWEST;
+/// By how long a slice took it is seen how wide the next one is to be: not so narrow that most of the time goes into asking, and not
+/// so wide that much more is read than is looked for (and on PostgreSQL, that the plan becomes one that is compiled first: `jit_above_cost`).
+const QUICK: Duration = Duration::from_millis(2);
+const SHORT: Duration = Duration::from_millis(10);
+const LONG: Duration = Duration::from_millis(30);
+/// How many of the last rows say how far back the first slice goes.
+const LAST_ROWS: usize = 500;
+/// Of so many messages of a sender, or with a subject, attempts are looked for at once: more than a page shows.
+const MOST_MESSAGES: usize = 200;
 /// After so long without an answer that is full, no further slice is read.
-const LONG_ENOUGH: Duration = Duration::from_secs(3);
+const LONG_ENOUGH: Duration = Duration::from_millis(2500);
 
 /// What an attempt at a copy is to have come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,20 +61,64 @@ pub(crate) struct Wanted {
 pub(crate) enum By {
     /// The lock of a Message-ID. It has an index, so its age does not matter.
     Lock(LockName),
-    QueueId(String),
+    /// With the lock of its message, where that is known: then its age does not matter.
+    QueueId(String, Option<LockName>),
     /// An envelope recipient, a mailbox's user or an envelope sender: as the ledger keeps addresses, and as it was given.
-    Address {
-        address: String,
-        user: String,
-    },
+    Address { address: String, user: String },
+    /// A piece of a subject, or of an author's name or address, of messages that were recorded: in whichever case.
+    Piece(String),
 }
 
 /// Where an attempt at a copy stands among all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub(crate) began_at: i64,
     pub(crate) attempt: Uuid,
     pub(crate) key: [u8; 32],
+}
+
+impl Wanted {
+    /// Whether an attempt is one of those that are wanted by state, role, host, user and time.
+    pub(crate) fn is_met_by(&self, one: &Tried) -> bool {
+        let came = self.came.is_none_or(|came| {
+            let result = one.result();
+            match came {
+                Came::Delivered => result == AttemptResult::Delivered,
+                Came::Deferred => matches!(result, AttemptResult::Busy | AttemptResult::Deferred(_)),
+                Came::Refused => result == AttemptResult::Refused,
+                Came::Unended => matches!(result, AttemptResult::Open | AttemptResult::Died),
+            }
+        });
+        let is = |wanted: &Option<String>, has: &str| wanted.as_deref().is_none_or(|wanted| wanted == has);
+        let time = self.since <= one.place.began_at && self.until.is_none_or(|until| one.place.began_at < until);
+        came && time
+            && self.role.is_none_or(|role| role == one.role)
+            && is(&self.host, &one.host)
+            && is(&self.user, &one.user)
+    }
+}
+
+impl Wanted {
+    /// Whether all attempts of a time are wanted, or those at recipients' copies, of which each message has one.
+    fn is_most(&self) -> bool {
+        let by_role = self.role == Some(Role::Sender);
+        !by_role && self.by.is_none() && self.came.is_none() && self.host.is_none() && self.user.is_none()
+    }
+
+    /// What is wanted by state, role, host and user, as SQL with its values.
+    fn narrow<'a>(&'a self, conditions: &mut Vec<&'a str>, values: &mut Vec<Value<'a>>) {
+        for (condition, text) in [("a.host = ?", &self.host), ("a.imap_user = ?", &self.user)] {
+            if let Some(text) = text {
+                conditions.push(condition);
+                values.push(Value::Text(text));
+            }
+        }
+        if let Some(role) = self.role {
+            conditions.push("a.role = ?");
+            values.push(Value::Text(role.as_str()));
+        }
+        conditions.extend(self.came.map(outcome_is));
+    }
 }
 
 /// An attempt at one copy, and what is known of its message.
@@ -113,25 +170,133 @@ fn outcome_is(came: Came) -> &'static str {
     }
 }
 
+impl By {
+    /// Whether it has an index of its own, so that it is found at once, however old it is.
+    fn is_indexed(&self) -> bool {
+        matches!(self, Self::Lock(_) | Self::QueueId(_, Some(_)))
+    }
+}
+
+/// The lock of the message that has this queue id, and that came at this moment by its host's clock. `None` also where it takes long to
+/// find.
+pub(crate) fn lock_of_queue_id(
+    database: &mut dyn Database,
+    queue_id: &str,
+    arrived: i64,
+) -> Result<Option<LockName>, DatabaseError> {
+    let began = Instant::now();
+    let now = time_span::now(database)?;
+    let dialect = database.dialect();
+    let sql = |condition: &str| {
+        let lock = dialect.hex("a.lock_digest");
+        format!("SELECT {lock} FROM attempts a WHERE {condition} AND a.queue_id = ? LIMIT 1")
+    };
+    // Nearly all are tried at once, and nearly all clocks agree.
+    let mut slice = (arrived.saturating_sub(NARROWEST), arrived.saturating_add(4 * NARROWEST));
+    let (mut next, mut width) = (arrived.saturating_sub(CLOCKS_DIFFER), Width { now: 4 * NARROWEST, least: NARROWEST });
+    while began.elapsed() < LONG_ENOUGH {
+        let asked = Instant::now();
+        let (condition, mut values) = match dialect {
+            Dialect::Postgresql => {
+                let bounds = [slice.0, slice.1].map(Value::Moment);
+                ("a.started_at >= ? AND a.started_at < ?", bounds.to_vec())
+            }
+            _ => attempts_named(slice.0, slice.1),
+        };
+        values.push(Value::Text(queue_id));
+        if let Some(row) = database.select("looking for a queue id", &sql(condition), &values)?.first() {
+            return Ok(Some(LockName::from_digest(row.digest(0)?)));
+        }
+        if next > now.saturating_add(CLOCKS_DIFFER) {
+            break;
+        }
+        width.go_on(asked.elapsed());
+        slice = (next, next.saturating_add(width.now));
+        next = slice.1;
+    }
+    Ok(None)
+}
+
+/// The messages that were recorded from `begin` up to, not including, `end`, and whose sender or subject is what is looked for, by
+/// their identities.
+fn messages_of(
+    database: &mut dyn Database,
+    by: Option<&By>,
+    begin: i64,
+    end: i64,
+) -> Result<Vec<[u8; 32]>, DatabaseError> {
+    let (condition, text) = match by {
+        Some(By::Address { address, .. }) => ("lower(m.sender) = ?", address.clone()),
+        Some(By::Piece(piece)) => {
+            ("(lower(m.subject) LIKE ? ESCAPE '!' OR lower(m.header_from) LIKE ? ESCAPE '!')", like(piece))
+        }
+        _ => return Ok(Vec::new()),
+    };
+    let sql = format!(
+        "SELECT {} FROM messages m WHERE m.recorded_at >= ? AND m.recorded_at < ? AND {condition} \
+         ORDER BY m.recorded_at DESC LIMIT {MOST_MESSAGES}",
+        database.dialect().hex("m.identity")
+    );
+    let mut values = vec![Value::Moment(begin), Value::Moment(end)];
+    values.extend(condition.matches('?').map(|_| Value::Text(&text)));
+    database.select("looking for messages", &sql, &values)?.iter().map(|row| row.digest(0)).collect()
+}
+
+/// What LIKE finds a piece of text by, anywhere.
+fn like(piece: &str) -> String {
+    let escaped = piece.to_lowercase().replace('!', "!!").replace('%', "!%").replace('_', "!_");
+    format!("%{escaped}%")
+}
+
 /// At most `limit` attempts that are wanted, the newest first.
 pub(crate) fn find(database: &mut dyn Database, wanted: &Wanted, limit: usize) -> Result<FoundTried, DatabaseError> {
     let began = Instant::now();
     let now = time_span::now(database)?;
     // An attempt may have begun in this very moment.
-    let newest = wanted.until.unwrap_or_else(|| now.saturating_add(FIRST_SLICE));
+    let newest = wanted.until.unwrap_or_else(|| now.saturating_add(NARROWEST));
     let newest = wanted.before.map_or(newest, |place| newest.min(place.began_at.saturating_add(1)));
-    // What has an index of its own is found at once, however old it is.
-    let indexed = matches!(wanted.by, Some(By::Lock(_)));
+    let indexed = wanted.by.as_ref().is_some_and(By::is_indexed);
     let since = if indexed { 0 } else { wanted.since };
-    let (mut end, mut width) = (newest, if indexed { i64::MAX } else { FIRST_SLICE });
+    let is_short_queue_id = matches!(wanted.by, Some(By::QueueId(_, None)));
+    if is_short_queue_id && database.dialect() != Dialect::Postgresql {
+        return find_by_uuid(database, wanted, (since, newest), limit);
+    }
+    let mut width = Width::of(database.dialect());
+    if is_short_queue_id {
+        // Somebody has it from a log, as a rule of some hours ago.
+        width = Width::of_queue_ids();
+    }
+    let mut begin = newest.saturating_sub(width.now);
+    let is_newest = wanted.by.is_none() && wanted.until.is_none() && wanted.before.is_none();
+    if indexed || wanted.is_most() && database.dialect() == Dialect::Postgresql {
+        // Little more is read than is shown, however long the time is.
+        begin = since;
+    } else if is_newest {
+        begin = last_written(database, wanted, limit + 1)?.unwrap_or_else(|| begin.min(now.saturating_sub(width.now)));
+    }
+    let mut end = newest;
     let mut tried: Vec<Tried> = Vec::new();
+    // A message is recorded after its first attempt has begun, by a little as a rule.
+    let (mut messages, mut recorded_since) = (Vec::new(), newest.saturating_add(WIDEST));
     while end > since && tried.len() <= limit {
-        let begin = end.saturating_sub(width).max(since);
-        let sql = Slice { begin, end, limit: limit + 1 - tried.len() };
-        tried.extend(slice(database, wanted, &sql)?);
+        let asked = Instant::now();
+        begin = begin.max(since);
+        messages.extend(messages_of(database, wanted.by.as_ref(), begin, recorded_since)?);
+        // Those of newer slices make room.
+        messages.drain(..messages.len().saturating_sub(MOST_MESSAGES));
+        recorded_since = begin;
+        let (after, mut values) = attempts_since(database.dialect(), begin);
+        let (before, more) = attempts_before(database.dialect(), end);
+        values.extend(more);
+        let limit = limit + 1 - tried.len();
+        let sql = Slice { conditions: vec![after, before], values, limit, messages: &messages, is_newest };
+        tried.extend(slice(database, wanted, sql)?);
         end = begin;
-        width = width.saturating_mul(WIDER);
-        if tried.len() <= limit && end > since && began.elapsed() > LONG_ENOUGH {
+        width.go_on(asked.elapsed());
+        begin = end.saturating_sub(width.now);
+        // A short queue id is another message's later on: the newest one is meant, and what is older was not looked for.
+        let is_enough = is_short_queue_id && !tried.is_empty();
+        if tried.len() <= limit && end > since && (is_enough || began.elapsed() > LONG_ENOUGH) {
             return Ok(FoundTried { tried, more: false, looked_back_to: Some(end) });
         }
     }
@@ -140,18 +305,117 @@ pub(crate) fn find(database: &mut dyn Database, wanted: &Wanted, limit: usize) -
     Ok(FoundTried { tried, more, looked_back_to: None })
 }
 
-struct Slice {
-    begin: i64,
-    end: i64,
+/// The attempts at the newest message that has a short queue id, where they are in the order of their UUIDs: by those the time is
+/// walked, so that no slice reads what another one has read.
+fn find_by_uuid(
+    database: &mut dyn Database,
+    wanted: &Wanted,
+    (since, newest): (i64, i64),
     limit: usize,
+) -> Result<FoundTried, DatabaseError> {
+    let began = Instant::now();
+    let mut width = Width::of_queue_ids();
+    let (first, mut end) = (since.saturating_sub(CLOCKS_DIFFER), newest.saturating_add(CLOCKS_DIFFER));
+    // Hardly anything is ahead of the database's clock.
+    let mut begin = newest.saturating_sub(4 * NARROWEST).max(first);
+    while end > first {
+        let asked = Instant::now();
+        let (named, mut values) = attempts_named(begin, end);
+        values.extend([Value::Moment(since), Value::Moment(newest)]);
+        let conditions = vec![named, "a.started_at >= ? AND a.started_at < ?"];
+        let sql = Slice { conditions, values, limit: limit + 1, messages: &[], is_newest: false };
+        let mut tried = slice(database, wanted, sql)?;
+        end = begin;
+        width.go_on(asked.elapsed());
+        begin = end.saturating_sub(width.now).max(first);
+        // One that is older by its UUID may have begun so much later.
+        let looked = end.saturating_add(CLOCKS_DIFFER).min(newest);
+        let more = tried.len() > limit;
+        tried.truncate(limit);
+        if let Some(oldest) = tried.last() {
+            let looked_back_to = (!more && end > first).then(|| looked.min(oldest.place.began_at));
+            return Ok(FoundTried { tried, more, looked_back_to });
+        }
+        if end > first && began.elapsed() > LONG_ENOUGH {
+            return Ok(FoundTried { tried, more: false, looked_back_to: Some(looked) });
+        }
+    }
+    Ok(FoundTried { tried: Vec::new(), more: false, looked_back_to: None })
 }
 
-fn slice(database: &mut dyn Database, wanted: &Wanted, slice: &Slice) -> Result<Vec<Tried>, DatabaseError> {
+/// How wide the next slice is, in microseconds.
+struct Width {
+    now: i64,
+    least: i64,
+}
+
+impl Width {
+    /// Where attempts are found by their UUIDs, each slice reads also what began within [`CLOCKS_DIFFER`] of it: narrower ones would
+    /// read the same rows again and again.
+    fn of(dialect: Dialect) -> Self {
+        let least = if dialect == Dialect::Postgresql { NARROWEST } else { CLOCKS_DIFFER };
+        Self { now: least, least }
+    }
+
+    /// On a busy machine a narrow slice takes as long as a wide one, and nearly nothing of what is read is an answer.
+    fn of_queue_ids() -> Self {
+        Self { now: 16 * NARROWEST, least: 16 * NARROWEST }
+    }
+
+    /// After a slice that took so long.
+    fn go_on(&mut self, took: Duration) {
+        let next = match took {
+            _ if took < QUICK => self.now.saturating_mul(4),
+            _ if took < SHORT => self.now.saturating_mul(2),
+            _ if took < LONG => self.now,
+            _ => self.now / 2,
+        };
+        self.now = next.clamp(self.least, WIDEST);
+    }
+}
+
+/// Since when the last `enough` of what is wanted began, among the last rows; `None` where those are too few. It says where to
+/// look, and nothing else: hosts' clocks make the UUIDs.
+fn last_written(database: &mut dyn Database, wanted: &Wanted, enough: usize) -> Result<Option<i64>, DatabaseError> {
     let dialect = database.dialect();
-    let (since, mut values) = attempts_since(dialect, slice.begin);
-    let (before, more) = attempts_before(dialect, slice.end);
-    values.extend(more);
-    let mut conditions = vec![since, before];
+    let mut conditions = vec!["1 = 1"];
+    let mut values = Vec::new();
+    wanted.narrow(&mut conditions, &mut values);
+    let order = match dialect {
+        Dialect::Postgresql => "started_at DESC",
+        _ => "attempt DESC, copy_key DESC",
+    };
+    let sql = format!(
+        "SELECT count(*), {} FROM (SELECT a.started_at FROM \
+         (SELECT started_at, role, host, imap_user, ended_at, outcome FROM attempts ORDER BY {order} LIMIT {LAST_ROWS}) a \
+         WHERE {} ORDER BY a.started_at DESC LIMIT {enough}) t",
+        dialect.microseconds("min(t.started_at)"),
+        conditions.join(" AND ")
+    );
+    let rows = database.select("looking at the last rows", &sql, &values)?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let found = columns::number::<usize>(row, 0)?;
+    if found >= enough { row.value(1) } else { Ok(None) }
+}
+
+struct Slice<'a> {
+    /// Of which time it is, as SQL with its values.
+    conditions: Vec<&'a str>,
+    values: Vec<Value<'a>>,
+    limit: usize,
+    /// The messages of the sender, or with the subject, that is looked for.
+    messages: &'a [[u8; 32]],
+    /// Whether it may be of what was delivered last.
+    is_newest: bool,
+}
+
+fn among(messages: usize) -> String {
+    format!("a.identity IN ({})", vec!["?"; messages].join(", "))
+}
+
+fn slice<'a>(database: &mut dyn Database, wanted: &'a Wanted, slice: Slice<'a>) -> Result<Vec<Tried>, DatabaseError> {
+    let Slice { mut conditions, mut values, limit, messages, is_newest } = slice;
+    let of_messages;
     if let Some(Place { began_at, attempt, key }) = &wanted.before {
         conditions.push("(a.started_at, a.attempt, a.copy_key) < (?, ?, ?)");
         values.extend([Value::Moment(*began_at), Value::Uuid(*attempt), Value::Bytes(key)]);
@@ -162,41 +426,106 @@ fn slice(database: &mut dyn Database, wanted: &Wanted, slice: &Slice) -> Result<
             conditions.push("a.lock_digest = ?");
             values.push(Value::Bytes(lock.digest()));
         }
-        Some(By::QueueId(queue_id)) => {
+        Some(By::QueueId(queue_id, lock)) => {
             conditions.push("a.queue_id = ?");
             values.push(Value::Text(queue_id));
+            if let Some(lock) = lock {
+                conditions.push("a.lock_digest = ?");
+                values.push(Value::Bytes(lock.digest()));
+            }
         }
         Some(By::Address { address, user }) => {
-            conditions.push("(a.recipient = ? OR a.imap_user = ? OR a.imap_user = ? OR lower(m.sender) = ?)");
+            let of = if messages.is_empty() { String::new() } else { format!(" OR {}", among(messages.len())) };
+            of_messages = format!("(a.recipient = ? OR a.imap_user = ? OR a.imap_user = ?{of})");
+            conditions.push(&of_messages);
             let (address, user) = (Value::Text(address), Value::Text(user));
-            values.extend([address, address, user, address]);
+            values.extend([address, address, user]);
+            values.extend(messages.iter().map(|identity| Value::Bytes(identity)));
+        }
+        Some(By::Piece(_)) if messages.is_empty() => return Ok(Vec::new()),
+        Some(By::Piece(_)) => {
+            of_messages = among(messages.len());
+            conditions.push(&of_messages);
+            values.extend(messages.iter().map(|identity| Value::Bytes(identity)));
         }
     }
-    for (condition, text) in [("a.host = ?", &wanted.host), ("a.imap_user = ?", &wanted.user)] {
-        if let Some(text) = text {
-            conditions.push(condition);
-            values.push(Value::Text(text));
+    wanted.narrow(&mut conditions, &mut values);
+    let conditions = conditions.join(" AND ");
+    if !is_newest {
+        return newest(database, &conditions, &values, limit, Messages::OfEach);
+    }
+    let mut tried = newest(database, &conditions, &values, limit, Messages::No)?;
+    add_messages(database, &mut tried)?;
+    Ok(tried)
+}
+
+/// Adds what is known of their messages. Most were recorded last, and lie side by side: only the others are looked up one by one.
+fn add_messages(database: &mut dyn Database, tried: &mut [Tried]) -> Result<(), DatabaseError> {
+    let mut missing: BTreeSet<[u8; 32]> = tried.iter().map(|one| one.identity).collect();
+    let last =
+        format!("(SELECT identity, header_from, subject FROM messages ORDER BY id DESC LIMIT {})", 2 * missing.len());
+    for from in [last.as_str(), "messages"] {
+        if missing.is_empty() {
+            break;
+        }
+        let sql = format!(
+            "SELECT {}, a.header_from, a.subject FROM {from} a WHERE {}",
+            database.dialect().hex("a.identity"),
+            among(missing.len())
+        );
+        let values: Vec<Value<'_>> = missing.iter().map(|identity| Value::Bytes(identity)).collect();
+        let rows = database.select("reading whose messages these are", &sql, &values)?;
+        for row in &rows {
+            let identity = row.digest(0)?;
+            missing.remove(&identity);
+            for one in tried.iter_mut().filter(|one| one.identity == identity) {
+                (one.from, one.subject) = (columns::optional(row, 1), columns::optional(row, 2));
+            }
         }
     }
-    if let Some(role) = wanted.role {
-        conditions.push("a.role = ?");
-        values.push(Value::Text(role.as_str()));
-    }
-    conditions.extend(wanted.came.map(outcome_is));
+    Ok(())
+}
+
+/// Whether rows come with what is known of their messages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Messages {
+    OfEach,
+    No,
+}
+
+/// The newest `limit` attempts that meet these conditions.
+fn newest(
+    database: &mut dyn Database,
+    conditions: &str,
+    values: &[Value<'_>],
+    limit: usize,
+    messages: Messages,
+) -> Result<Vec<Tried>, DatabaseError> {
+    let dialect = database.dialect();
+    let (known, join) = match messages {
+        Messages::OfEach => ("m.header_from, m.subject", "LEFT JOIN messages m ON m.identity = a.identity"),
+        Messages::No => ("NULL, NULL", ""),
+    };
     let sql = format!(
         "SELECT {}, {}, {}, {}, {}, a.message_id, a.role, a.imap_user, a.mailbox, a.recipient, a.queue_id, a.host, \
-         CASE WHEN a.ended_at IS NULL THEN 0 ELSE 1 END, a.outcome, a.stages, m.header_from, m.subject \
-         FROM attempts a LEFT JOIN messages m ON m.identity = a.identity WHERE {} \
-         ORDER BY a.started_at DESC, a.attempt DESC, a.copy_key DESC LIMIT {}",
+         CASE WHEN a.ended_at IS NULL THEN 0 ELSE 1 END, a.outcome, a.stages, {known} \
+         FROM (SELECT * FROM attempts a WHERE {conditions} \
+         ORDER BY a.started_at DESC, a.attempt DESC, a.copy_key DESC LIMIT {limit}) a {join} \
+         ORDER BY a.started_at DESC, a.attempt DESC, a.copy_key DESC",
         dialect.microseconds("a.started_at"),
         dialect.uuid("a.attempt"),
         dialect.hex("a.copy_key"),
         dialect.hex("a.identity"),
         dialect.hex("a.lock_digest"),
-        conditions.join(" AND "),
-        slice.limit
     );
-    database.select("reading what was tried", &sql, &values)?.iter().map(tried).collect()
+    database.select("reading what was tried", &sql, values)?.iter().map(tried).collect()
+}
+
+/// The newest `limit` attempts, of those that began since a moment: for who asks again and again, so that on MySQL those of a host
+/// whose clock is wrong by more than a minute are missing.
+pub(crate) fn since(database: &mut dyn Database, since: i64, limit: usize) -> Result<Vec<Tried>, DatabaseError> {
+    let (condition, values) = attempts_since_by(database.dialect(), since, CLOCKS_DIFFER_NOW);
+    newest(database, condition, &values, limit, Messages::OfEach)
 }
 
 fn tried(row: &Row) -> Result<Tried, DatabaseError> {
@@ -263,40 +592,41 @@ pub(crate) fn owed(database: &mut dyn Database, limit: usize) -> Result<(Vec<Owe
     Ok((owed.collect::<Result<_, DatabaseError>>()?, more))
 }
 
-/// How recipients' copies came out that were tried since a moment.
+/// How recipients' copies came out that were tried of late.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
+    /// Attempts.
     pub(crate) delivered: u64,
     pub(crate) refused: u64,
+    /// Copies that were put off, and that are neither there by now nor refused.
+    pub(crate) deferred: u64,
 }
 
-/// Counts the attempts at recipients' copies since a moment.
-pub(crate) fn count(database: &mut dyn Database, since: i64) -> Result<Counted, DatabaseError> {
-    let (since, values) = attempts_since(database.dialect(), since);
+/// Counts what came of recipients' copies since a moment, and what was put off since another and waits still.
+pub(crate) fn count(database: &mut dyn Database, since: i64, deferred_since: i64) -> Result<Counted, DatabaseError> {
+    let dialect = database.dialect();
     let number = |came| format!("coalesce(sum(CASE WHEN {} THEN 1 ELSE 0 END), 0)", outcome_is(came));
+    let (condition, values) = attempts_since(dialect, since);
     let sql = format!(
-        "SELECT {}, {} FROM attempts a WHERE {since} AND a.role = 'recipient'",
+        "SELECT {}, {} FROM attempts a WHERE {condition} AND a.role = 'recipient'",
         number(Came::Delivered),
         number(Came::Refused)
     );
     let rows = database.select("counting attempts", &sql, &values)?;
-    let counted = |row: &Row| Ok(Counted { delivered: columns::number(row, 0)?, refused: columns::number(row, 1)? });
-    rows.first().map_or(Ok(Counted::default()), counted)
-}
-
-/// How many recipients' copies were put off since a moment, and are neither there by now nor refused.
-pub(crate) fn deferred(database: &mut dyn Database, since: i64) -> Result<u64, DatabaseError> {
-    let dialect = database.dialect();
-    let (since, values) = attempts_since(dialect, since);
-    let distinct = match dialect {
-        Dialect::Sqlite => "count(DISTINCT hex(a.copy_key))",
-        _ => "count(DISTINCT a.copy_key)",
-    };
+    let row = rows.first().ok_or_else(|| columns::missing(0))?;
+    let (delivered, refused) = (columns::number(row, 0)?, columns::number(row, 1)?);
+    // Nearly all that was put off is delivered soon after: within the rows that are read anyway. Only what is left is looked up.
+    let any = |condition: &str| format!("max(CASE WHEN {condition} THEN 1 ELSE 0 END)");
+    let (condition, values) = attempts_since(dialect, deferred_since);
     let sql = format!(
-        "SELECT {distinct} FROM attempts a WHERE {since} AND a.role = 'recipient' AND {} \
-         AND NOT EXISTS (SELECT 1 FROM copies c WHERE c.copy_key = a.copy_key AND c.state = 'delivered') \
-         AND NOT EXISTS (SELECT 1 FROM attempts b WHERE b.copy_key = a.copy_key AND b.outcome LIKE 'refused: %')",
-        outcome_is(Came::Deferred)
+        "SELECT count(*) FROM (SELECT a.copy_key FROM attempts a WHERE {condition} AND a.role = 'recipient' \
+         GROUP BY a.copy_key HAVING {} = 1 AND {} = 0) k \
+         WHERE NOT EXISTS (SELECT 1 FROM copies c WHERE c.copy_key = k.copy_key AND c.state = 'delivered') \
+         AND NOT EXISTS (SELECT 1 FROM attempts b WHERE b.copy_key = k.copy_key AND b.outcome LIKE 'refused: %')",
+        any(outcome_is(Came::Deferred)),
+        any("a.outcome IN ('appended', 'adopted', 'already there', 'already there; not looked for') \
+             OR a.outcome LIKE 'refused: %'"),
     );
-    columns::only_number(&database.select("counting what is deferred", &sql, &values)?)
+    let deferred = columns::only_number(&database.select("counting what is deferred", &sql, &values)?)?;
+    Ok(Counted { delivered, refused, deferred })
 }

@@ -181,6 +181,13 @@ pub(crate) struct KnownDelivery {
     pub(crate) recipient: String,
     /// Postfix's queue id.
     pub(crate) queue_id: Option<String>,
+    /// Which message it is of, recorded or not.
+    pub(crate) identity: Identity,
+    pub(crate) lock: LockName,
+    pub(crate) subject: Option<String>,
+    /// The mailbox's user.
+    pub(crate) user: String,
+    pub(crate) mailbox: String,
 }
 
 /// What the ledger has of the delivery of a copy, by the last attempt at it; `None` where that is forgotten.
@@ -189,10 +196,12 @@ pub(crate) fn known_delivery(
     key: &CopyKey,
 ) -> Result<Option<KnownDelivery>, DatabaseError> {
     let sql = format!(
-        "SELECT a.recipient, a.queue_id, a.message_id, m.sender, c.state, m.id, {} FROM attempts a \
+        "SELECT a.recipient, a.queue_id, a.message_id, m.sender, c.state, m.id, {}, {}, m.subject, a.imap_user, a.mailbox \
+         FROM attempts a \
          LEFT JOIN messages m ON m.identity = a.identity LEFT JOIN copies c ON c.copy_key = a.copy_key \
          WHERE a.copy_key = ? ORDER BY a.attempt DESC LIMIT 1",
-        database.dialect().hex("a.identity")
+        database.dialect().hex("a.identity"),
+        database.dialect().hex("a.lock_digest")
     );
     let rows = database.select("reading a delivery from the ledger", &sql, &[Value::Bytes(key.as_bytes())])?;
     let Some(row) = rows.first() else { return Ok(None) };
@@ -204,5 +213,10 @@ pub(crate) fn known_delivery(
         sender: columns::optional(row, 3),
         recipient: columns::owned(row, 0)?,
         queue_id: columns::optional(row, 1),
+        identity,
+        lock: LockName::from_digest(row.digest(7)?),
+        subject: columns::optional(row, 8),
+        user: columns::owned(row, 9)?,
+        mailbox: columns::owned(row, 10)?,
     }))
 }

@@ -181,6 +181,40 @@ impl OldEvents {
     }
 }
 
+/// How many rows of the operations log are from before a moment.
+pub(crate) fn count_operations(database: &mut dyn Database, before: i64) -> Result<u64, DatabaseError> {
+    count(database, "operations_log WHERE at < ?", &[Value::Moment(before)])
+}
+
+/// The rows of the operations log from before a moment.
+pub(crate) struct OldOperations {
+    before: i64,
+}
+
+impl OldOperations {
+    pub(crate) fn before(before: i64) -> Self {
+        Self { before }
+    }
+
+    /// Forgets the next of them, and says how many; `None` at the end. By its key, in whose order the rows were written, but for
+    /// a clock that was set back: what lies beyond the first that is newer is left to the next time.
+    pub(crate) fn forget_some(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
+        let doing = "forgetting operations";
+        let page =
+            format!("SELECT id, CASE WHEN at < ? THEN 1 ELSE 0 END FROM operations_log ORDER BY id LIMIT {BATCH}");
+        let mut last = None;
+        for row in database.select(doing, &page, &[Value::Moment(self.before)])? {
+            if columns::number::<i64>(&row, 1)? == 0 {
+                break;
+            }
+            last = Some(columns::number::<i64>(&row, 0)?);
+        }
+        let Some(last) = last else { return Ok(None) };
+        let delete = "DELETE FROM operations_log WHERE id <= ? AND at < ?";
+        database.change(doing, delete, &[Value::Integer(last), Value::Moment(self.before)]).map(Some)
+    }
+}
+
 /// A message that may go, unless it is heard of.
 pub(crate) struct OldMessage {
     id: i64,

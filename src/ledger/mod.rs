@@ -16,6 +16,7 @@ pub(crate) mod forget;
 pub(crate) mod lock_users;
 mod mysql;
 pub mod notifications;
+pub mod operations_log;
 mod outcome;
 pub(crate) mod postgres;
 pub mod recorded;

@@ -1,7 +1,7 @@
 //! What `audit` and `replay` read: which copies are delivered where, which are owed, and their messages. Long answers come in
 //! pieces: a span of time, or a few hundred rows.
 
-use super::columns::{number, optional, owned, placement, role, text};
+use super::columns::{delivered as delivered_or_owed, number, optional, owned, placement, role, text};
 use super::event::{Standing, change};
 use super::{CopyKey, Database, time_span};
 use crate::base::timestamp;
@@ -235,6 +235,34 @@ pub fn of_message(database: &mut dyn Database, message: i64) -> Result<Vec<Recor
     database.select(DOING, &sql, &[Value::Integer(message)])?.iter().map(copy).collect()
 }
 
+/// A copy by its name, and whether it is delivered; else it is owed. `None` where the ledger has none of this name.
+pub(crate) fn by_key(
+    database: &mut dyn Database,
+    key: &CopyKey,
+) -> Result<Option<(RecordedCopy, bool)>, DatabaseError> {
+    let sql = format!(
+        "SELECT {}, c.state FROM copies c JOIN messages m ON m.id = c.message WHERE c.copy_key = ?",
+        columns(database)
+    );
+    let rows = database.select(DOING, &sql, &[Value::Bytes(key.as_bytes())])?;
+    rows.first().map(|row| Ok((copy(row)?, delivered_or_owed(row, COLUMNS)?))).transpose()
+}
+
+/// The copies that are owed, the last tried first, at most `limit`; and whether there are more.
+pub(crate) fn newest_owed(
+    database: &mut dyn Database,
+    limit: usize,
+) -> Result<(Vec<RecordedCopy>, bool), DatabaseError> {
+    let sql = format!(
+        "SELECT {} FROM copies c JOIN messages m ON m.id = c.message WHERE c.state = 'owed' \
+         ORDER BY c.updated_at DESC LIMIT {}",
+        columns(database),
+        limit + 1
+    );
+    let rows = database.select(DOING, &sql, &[])?;
+    Ok((rows.iter().take(limit).map(copy).collect::<Result<_, _>>()?, rows.len() > limit))
+}
+
 /// The delivery that had brought a copy which another one found there already.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EarlierDelivery {
@@ -409,6 +437,16 @@ pub fn owed_by_now(
     }
     let left = all - copies.len();
     Ok((copies, left))
+}
+
+/// The row of the message with this identity, and its Message-ID for people.
+pub(crate) fn message_with(
+    database: &mut dyn Database,
+    identity: &[u8; 32],
+) -> Result<Option<(i64, String)>, DatabaseError> {
+    let sql = "SELECT id, message_id FROM messages WHERE identity = ?";
+    let rows = database.select(DOING, sql, &[Value::Bytes(identity)])?;
+    rows.first().map(|row| Ok((number(row, 0)?, owned(row, 1)?))).transpose()
 }
 
 /// The message as it was received for its first recipient, where the ledger keeps sources.

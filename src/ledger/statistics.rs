@@ -44,13 +44,13 @@ pub(crate) fn each_page_of_attempts(
     Ok(())
 }
 
-/// How many messages were recorded between two moments, both included, and their bytes.
+/// How many messages were recorded from a moment up to, not including, another, and their bytes.
 pub(crate) fn recorded_messages(
     database: &mut dyn Database,
     from: i64,
     until: i64,
 ) -> Result<(u64, u64), DatabaseError> {
-    let sql = "SELECT count(*), coalesce(sum(size), 0) FROM messages WHERE recorded_at >= ? AND recorded_at <= ?";
+    let sql = "SELECT count(*), coalesce(sum(size), 0) FROM messages WHERE recorded_at >= ? AND recorded_at < ?";
     let rows = database.select("counting messages", sql, &[Value::Moment(from), Value::Moment(until)])?;
     rows.first().map_or(Ok((0, 0)), |row| Ok((columns::number(row, 0)?, columns::number(row, 1)?)))
 }

@@ -217,16 +217,17 @@ pub(crate) fn pause(database: &mut dyn Database, id: Uuid) -> Result<bool, Datab
     Ok(database.change("pausing a subscription", &sql, &[Value::Uuid(id)])? > 0)
 }
 
-/// Makes one that is paused or disabled active again, as if its receiver had never failed. `false` where there is none by this id.
+/// Makes one that is paused or disabled active again, as if its receiver had never failed. `false` where there is none by this id; then
+/// nothing is changed.
 ///
 /// # Errors
 /// Where the database fails.
 pub(crate) fn resume(database: &mut dyn Database, id: Uuid) -> Result<bool, DatabaseError> {
     let doing = "resuming a subscription";
     let now = database.dialect().now();
-    let forgiven =
-        "UPDATE subscription_queues SET failures = 0, failing_since = NULL, open_until = NULL WHERE subscription = ?";
-    database.change(doing, forgiven, &[Value::Uuid(id)])?;
+    let forgiven = "UPDATE subscription_queues SET failures = 0, failing_since = NULL, open_until = NULL WHERE subscription = ? \
+                    AND EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = ? AND s.state IN ('paused', 'disabled'))";
+    database.change(doing, forgiven, &[Value::Uuid(id), Value::Uuid(id)])?;
     let sql = format!(
         "UPDATE subscriptions SET state = 'active', state_reason = NULL, updated_at = {now} \
          WHERE id = ? AND state IN ('paused', 'disabled')"
@@ -263,9 +264,10 @@ pub(crate) fn delete(database: &mut dyn Database, id: Uuid) -> Result<(), Databa
     )
 }
 
-/// Which subscriptions of an owner are meant.
+/// Which subscriptions are meant: all, unless it says otherwise.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Those<'a> {
+    pub(crate) owner: Option<&'a str>,
     pub(crate) resource: Option<&'a str>,
     pub(crate) resource_id: Option<&'a str>,
     pub(crate) state: Option<&'a str>,
@@ -273,18 +275,22 @@ pub(crate) struct Those<'a> {
     pub(crate) after: Option<Uuid>,
 }
 
-/// Subscriptions of an owner, the oldest first, at most so many.
+/// These subscriptions, the oldest first, at most so many.
 ///
 /// # Errors
 /// Where the database fails.
-pub(crate) fn of_owner(
+pub(crate) fn some(
     database: &mut dyn Database,
-    owner: &str,
     those: &Those<'_>,
     most: usize,
 ) -> Result<Vec<Subscription>, DatabaseError> {
-    let (mut which, mut values) = ("WHERE s.owner = ?".to_owned(), vec![Value::Text(owner)]);
-    for (column, value) in [("resource", those.resource), ("resource_id", those.resource_id), ("state", those.state)] {
+    let (mut which, mut values) = ("WHERE 1 = 1".to_owned(), Vec::new());
+    for (column, value) in [
+        ("owner", those.owner),
+        ("resource", those.resource),
+        ("resource_id", those.resource_id),
+        ("state", those.state),
+    ] {
         if let Some(value) = value {
             which += &format!(" AND s.{column} = ?");
             values.push(Value::Text(value));

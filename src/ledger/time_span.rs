@@ -2,8 +2,9 @@
 //! large the tables are.
 //!
 //! On MySQL, MariaDB and SQLite a B-tree has the rows in order: attempts by their UUIDs (version 7), messages by an index on their
-//! time. PostgreSQL has block range indexes, which find all rows of a slice of time, unordered: each slice is made about as wide as
-//! a page needs, by what the last one held, and each row is read about twice.
+//! time. PostgreSQL has a block range index on the time of messages, which finds all rows of a slice of time, unordered: each
+//! slice is made about as wide as a page needs, by what the last one held, and each row is read about twice. Attempts are read
+//! in the same way there.
 
 use super::{Database, columns};
 use crate::database::{DatabaseError, Dialect, Row, Value};
@@ -153,10 +154,15 @@ impl Pages {
 
 /// What finds the attempts since a moment, as SQL with its values.
 pub(super) fn attempts_since(dialect: Dialect, since: i64) -> (&'static str, Vec<Value<'static>>) {
+    attempts_since_by(dialect, since, CLOCKS_DIFFER)
+}
+
+/// The same, where hosts' clocks are believed to be so far at most from the database's, in microseconds.
+pub(super) fn attempts_since_by(dialect: Dialect, since: i64, differ: i64) -> (&'static str, Vec<Value<'static>>) {
     if dialect == Dialect::Postgresql {
         return ("a.started_at >= ?", vec![Value::Moment(since)]);
     }
-    let first = first_uuid_of(since.saturating_sub(CLOCKS_DIFFER));
+    let first = first_uuid_of(since.saturating_sub(differ));
     ("a.started_at >= ? AND a.attempt >= ?", vec![Value::Moment(since), Value::Uuid(first)])
 }
 
@@ -167,6 +173,12 @@ pub(super) fn attempts_before(dialect: Dialect, before: i64) -> (&'static str, V
     }
     let beyond = first_uuid_of(before.saturating_add(CLOCKS_DIFFER));
     ("a.started_at < ? AND a.attempt < ?", vec![Value::Moment(before), Value::Uuid(beyond)])
+}
+
+/// What finds the attempts whose UUIDs were made from a moment up to, not including, another one, as SQL with its values: for engines
+/// that have them in that order. Their hosts' clocks made the UUIDs, up to [`CLOCKS_DIFFER`] from the database's.
+pub(super) fn attempts_named(since: i64, before: i64) -> (&'static str, Vec<Value<'static>>) {
+    ("a.attempt >= ? AND a.attempt < ?", [since, before].map(|moment| Value::Uuid(first_uuid_of(moment))).to_vec())
 }
 
 /// What finds again the attempts of a page, as SQL with its values.

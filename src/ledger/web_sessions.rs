@@ -4,11 +4,11 @@ use super::columns::{missing, number, owned, text};
 use super::{Database, time_span};
 use crate::base::timestamp;
 use crate::database::{DatabaseError, Row, Value, unreadable};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// What somebody may do on the page; each may do what those before it may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WebRole {
     /// See what became of messages, but not what is in them.
@@ -45,7 +45,8 @@ impl WebRole {
 /// A login.
 #[derive(Clone, Debug, Serialize)]
 pub struct WebSession {
-    /// By which people name it: the beginning of its digest, which lets nobody in.
+    /// By which people name it: the beginning of its digest, which lets nobody in. Empty where a proxy says who it is: then there is
+    /// nothing to end.
     pub id: String,
     pub name: String,
     pub role: WebRole,

@@ -168,7 +168,7 @@ fn with_parsed<T>(value: &[u8], read: impl FnOnce(&mailparse::MailHeader<'_>) ->
 }
 
 /// `None` where mailparse panics: a panic there must not cost the delivery.
-fn guarded<T>(read: impl FnOnce() -> T) -> Option<T> {
+pub(super) fn guarded<T>(read: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(read)).ok()
 }
 

@@ -129,14 +129,14 @@ fn is_mbox_line(line: &[u8]) -> bool {
 }
 
 /// The first line with its line end, and what follows it.
-fn split_line(bytes: &[u8]) -> (&[u8], &[u8]) {
+pub(super) fn split_line(bytes: &[u8]) -> (&[u8], &[u8]) {
     let end = memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1);
     bytes.split_at_checked(end).unwrap_or((bytes, &[]))
 }
 
 /// A line without its LF and the CRs before it. More than one CR counts as one: a mail store that keeps LF and gives
 /// out CRLF takes one of them away.
-fn without_line_end(line: &[u8]) -> &[u8] {
+pub(super) fn without_line_end(line: &[u8]) -> &[u8] {
     let mut line = line.strip_suffix(b"\n").unwrap_or(line);
     while let Some(shorter) = line.strip_suffix(b"\r") {
         line = shorter;

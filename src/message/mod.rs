@@ -10,6 +10,8 @@ mod day;
 mod decode;
 mod fields;
 mod identity;
+pub(crate) mod parts;
+pub(crate) mod queue_id;
 
 pub use address::{Address, AddressError, EnvelopeSender, fold};
 pub use copy_role::Role;

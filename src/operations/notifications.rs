@@ -1,12 +1,17 @@
 //! How far behind subscribers are, what happened, and telling them once more.
 
+use super::subscriptions::{self, Resource, Subscription};
+use crate::base::hex;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
+pub(crate) use crate::ledger::notifications::Due;
+use crate::ledger::notifications::history;
 pub(crate) use crate::ledger::notifications::history::{
-    event, events_after, message, newest, pending, tell_all, tell_one, test, tries,
+    Pending, Taken, Told, events_after, message, newest, pending, pending_one, taken, tell_all, tell_one, test, tries,
 };
 use crate::ledger::notifications::overview;
 pub(crate) use crate::ledger::notifications::overview::{Behind, Figures, Overview, figures};
+use crate::ledger::notifications::{DISABLED, TEST};
 use uuid::Uuid;
 
 /// How far behind they are.
@@ -27,4 +32,44 @@ pub(crate) fn redeliver(
     since: Option<i64>,
 ) -> Result<u64, DatabaseError> {
     overview::tell_again(database, subscription, since)
+}
+
+/// The event of this id, as a subscription is told of it; none that is of no concern to it, whatever types it has chosen.
+///
+/// # Errors
+/// Where it cannot be read.
+pub(crate) fn event_of(
+    database: &mut dyn Database,
+    one: &Subscription,
+    event: Uuid,
+) -> Result<Option<Due>, DatabaseError> {
+    let Some(mut due) = history::event(database, event)?.filter(|event| is_about(one, event)) else { return Ok(None) };
+    if due.event_type == DISABLED {
+        let gone = subscriptions::read(database, due.attempt)?.into_iter().next();
+        return Ok(gone.filter(|gone| gone.owner == one.owner && gone.id != one.id).map(|_| due));
+    }
+    if one.detail == "full"
+        && let Some(identity) = hex::decode(&due.identity).and_then(|bytes| bytes.try_into().ok())
+    {
+        due.message = message(database, &identity)?.map(|message| message.detail);
+    }
+    Ok(Some(due))
+}
+
+fn is_about(one: &Subscription, event: &Due) -> bool {
+    if event.event_type == TEST {
+        return event.attempt == Some(one.id);
+    }
+    match one.resource.as_str() {
+        // Whose it is, is asked for.
+        _ if event.event_type == DISABLED => event.attempt.is_some(),
+        "all" => true,
+        "domain" => event
+            .recipient
+            .rsplit_once('@')
+            .is_some_and(|(_, domain)| Resource::domain(domain).is_ok_and(|resource| resource.id == one.resource_id)),
+        "address" => event.recipient.to_lowercase() == one.resource_id,
+        "mailbox" => format!("{}/{}", event.imap_user, event.mailbox) == one.resource_id,
+        _ => event.identity == one.resource_id,
+    }
 }

@@ -8,7 +8,7 @@
 
 use crate::config::Retention;
 use crate::database::{DatabaseError, DatabaseFailure};
-use crate::ledger::forget::{self, OldAttempts, OldEvents, OldMessage, OldMessages, OldSources};
+use crate::ledger::forget::{self, OldAttempts, OldEvents, OldMessage, OldMessages, OldOperations, OldSources};
 use crate::ledger::{Database, Record, time_span};
 use crate::lock::Acquired;
 use serde::Serialize;
@@ -25,6 +25,8 @@ pub(crate) enum Kind {
     Messages,
     /// With what subscribers were told of them, or are still to be told.
     Events,
+    /// Rows of the operations log.
+    Operations,
 }
 
 impl Kind {
@@ -34,6 +36,7 @@ impl Kind {
             Self::Sources => "sources",
             Self::Messages => "messages",
             Self::Events => "events",
+            Self::Operations => "operations",
         }
     }
 }
@@ -73,6 +76,7 @@ pub(crate) fn kinds(retention: &Retention) -> Vec<(Kind, Duration)> {
         (Kind::Sources, retention.sources_older_than),
         (Kind::Messages, retention.messages_older_than),
         (Kind::Events, retention.events_older_than),
+        (Kind::Operations, retention.operations_older_than),
     ];
     ages.into_iter().filter_map(|(kind, age)| Some((kind, age?))).collect()
 }
@@ -85,6 +89,7 @@ pub(crate) fn dry_run(database: &mut dyn Database, kind: Kind, age: Duration) ->
         Kind::Sources => forget::count_sources(database, before, false)?,
         Kind::Messages => forget::count_messages(database, before, false)?,
         Kind::Events => forget::count_events(database, before)?,
+        Kind::Operations => forget::count_operations(database, before)?,
     };
     Ok(Pruned { would_remove: Some(would_remove), ..kept(database, kind, age, before)? })
 }
@@ -107,6 +112,7 @@ pub(crate) fn prune(
         Kind::Sources => &["message_sources"],
         Kind::Messages => &["attempts", "message_sources", "copies", "messages"],
         Kind::Events => &["notifications", "notification_attempts", "events"],
+        Kind::Operations => &["operations_log"],
     };
     forget::try_right(database, tables)?;
     let (mut removed, mut locked) = (0, 0);
@@ -114,6 +120,7 @@ pub(crate) fn prune(
     let mut sources = OldSources::before(before);
     let mut messages = OldMessages::before(before);
     let mut events = OldEvents::before(before);
+    let mut operations = OldOperations::before(before);
     loop {
         let gone = match kind {
             Kind::Attempts => attempts.forget_some(database)?,
@@ -123,6 +130,7 @@ pub(crate) fn prune(
                 None => None,
             },
             Kind::Events => events.forget_some(database)?,
+            Kind::Operations => operations.forget_some(database)?,
         };
         let Some(gone) = gone else { break };
         removed += gone;
@@ -149,7 +157,7 @@ fn kept(database: &mut dyn Database, kind: Kind, age: Duration, before: i64) -> 
             heard_of: forget::count_messages(database, before, true)?,
             ..none
         },
-        Kind::Events => none,
+        Kind::Events | Kind::Operations => none,
     })
 }
 

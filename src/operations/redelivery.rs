@@ -57,8 +57,18 @@ impl From<RedeliveryError> for ReplayOutcome {
 /// # Errors
 /// The ledger cannot be read. A mailbox that cannot be read is in [`Audit::unseen`].
 pub fn lost(site: &Site, database: &mut dyn Database, selection: &Selection<'_>) -> Result<Audit, DatabaseError> {
+    lost_by(site, database, selection, audit::never())
+}
+
+/// The same, as far as it gets by the deadline.
+pub(crate) fn lost_by(
+    site: &Site,
+    database: &mut dyn Database,
+    selection: &Selection<'_>,
+    until: Deadline,
+) -> Result<Audit, DatabaseError> {
     let mailboxes = recorded::delivered(database, selection)?;
-    let mut audit = audit::look(site, database, &mailboxes, &mut |_| {})?;
+    let mut audit = audit::look(site, database, &mailboxes, until, &mut |_| {})?;
     audit.gone.retain(|(_, gone)| gone.now().is_none());
     Ok(audit)
 }
@@ -152,22 +162,47 @@ fn authors_own(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<O
     Ok(Some(Manner::Adopted(own.placement)))
 }
 
+/// Where a message was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Among the sources that the ledger keeps.
+    Ledger,
+    Mailbox {
+        user: String,
+        mailbox: String,
+    },
+}
+
+/// A message that the ledger has recorded, wherever it is: see [`message_and_its_place`].
+///
+/// # Errors
+/// As there.
+pub(crate) fn message_of_ledger(
+    site: &Site,
+    database: &mut dyn Database,
+    wanted: (i64, &Identity),
+    last: Option<CopyKey>,
+    deadline: Deadline,
+) -> Result<Message, RedeliveryError> {
+    message_and_its_place(site, database, wanted, last, deadline).map(|(message, _)| message)
+}
+
 /// A message that the ledger has recorded, from the sources that it keeps or from any copy: with the lines that pipe(8)
 /// prepended for that one. `last` is a copy to be tried last.
 ///
 /// # Errors
 /// It is found nowhere, or somewhere nobody could look; or the database fails.
-pub(crate) fn message_of_ledger(
+pub(crate) fn message_and_its_place(
     site: &Site,
     database: &mut dyn Database,
     (message, identity): (i64, &Identity),
     last: Option<CopyKey>,
     deadline: Deadline,
-) -> Result<Message, RedeliveryError> {
+) -> Result<(Message, Place), RedeliveryError> {
     let same = |bytes: Vec<u8>| Message::receive(bytes).ok().filter(|message| message.identity() == identity);
     let denied = match recorded::source(database, message) {
         Ok(source) => match source.and_then(same) {
-            Some(message) => return Ok(message),
+            Some(message) => return Ok((message, Place::Ledger)),
             None => None,
         },
         // Most messages need no source: another copy is there. The role of deliveries reads those.
@@ -186,7 +221,8 @@ pub(crate) fn message_of_ledger(
         match read {
             Ok(Some(bytes)) => {
                 if let Some(message) = same(bytes) {
-                    return Ok(as_it_came(site, message, other));
+                    let place = Place::Mailbox { user: other.user.clone(), mailbox: other.mailbox.clone() };
+                    return Ok((as_it_came(site, message, other), place));
                 }
             }
             Ok(None) => {

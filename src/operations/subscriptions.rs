@@ -1,23 +1,31 @@
 //! Subscriptions: what they may be to, and what is done with them (`ledger::subscriptions` has the SQL).
 
 use crate::ledger::event::EventType;
+use crate::ledger::notifications::DISABLED;
 pub(crate) use crate::ledger::subscriptions::{
-    Change, NewSubscription, Subscription, Those, change, count_of_owner, create, delete, new_secret, of_owner, pause,
-    read, resume,
+    Change, NewSubscription, Subscription, Those, change, count_of_owner, create, delete, new_secret, pause, read,
+    resume, some,
 };
 use crate::message::{Address, fold};
 
 /// Whose subscriptions are that are made by hand.
 pub(crate) const OPERATOR: &str = "operator";
 
+/// The state of one whose callback has not answered its question yet.
+pub(crate) const UNVERIFIED: &str = "unverified";
+
+/// Why such a one is not told anything again.
+pub(crate) const UNANSWERED: &str =
+    "it is unverified: its callback has not answered its question yet, and is told nothing before it has";
+
 /// The longest name of a resource, in characters, that the tables hold.
 const LONGEST: usize = 511;
 
-/// The types of events that can be subscribed to.
-pub(crate) const TYPES: [&str; EventType::ALL.len()] = {
-    let mut names = [""; EventType::ALL.len()];
+/// The types of events that can be subscribed to: those of copies, and that another subscription of the same owner is disabled.
+pub(crate) const TYPES: [&str; EventType::ALL.len() + 1] = {
+    let mut names = [DISABLED; EventType::ALL.len() + 1];
     let mut at = 0;
-    while at < names.len() {
+    while at < EventType::ALL.len() {
         names[at] = EventType::ALL[at].as_str();
         at += 1;
     }

@@ -27,6 +27,8 @@ pub(crate) enum Scope {
     SubscriptionsWrite,
     EventsRead,
     MessagesRead,
+    /// To read messages themselves.
+    MessagesContent,
     /// To bring messages.
     MessagesWrite,
     /// What it brings is written by its envelope sender, who is to have a copy in Sent.
@@ -34,8 +36,15 @@ pub(crate) enum Scope {
 }
 
 /// Their names, as `--scope` takes them.
-pub(crate) const SCOPES: [&str; 6] =
-    ["subscriptions:read", "subscriptions:write", "events:read", "messages:read", "messages:write", "sent"];
+pub(crate) const SCOPES: [&str; 7] = [
+    "subscriptions:read",
+    "subscriptions:write",
+    "events:read",
+    "messages:read",
+    "messages:content",
+    "messages:write",
+    "sent",
+];
 
 impl Scope {
     pub(crate) const fn as_str(self) -> &'static str {
@@ -44,6 +53,7 @@ impl Scope {
             Self::SubscriptionsWrite => "subscriptions:write",
             Self::EventsRead => "events:read",
             Self::MessagesRead => "messages:read",
+            Self::MessagesContent => "messages:content",
             Self::MessagesWrite => "messages:write",
             Self::Sent => "sent",
         }
@@ -207,6 +217,7 @@ mod tests {
             Scope::SubscriptionsWrite,
             Scope::EventsRead,
             Scope::MessagesRead,
+            Scope::MessagesContent,
             Scope::MessagesWrite,
             Scope::Sent,
         ];

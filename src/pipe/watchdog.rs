@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// How long exit(3) may take: it runs what was registered with atexit(3), and waits for another thread that is in it.
 const EXIT_LIMIT: Duration = Duration::from_secs(1);
 
+/// In how many steps that is waited for.
+const STEPS: u32 = 15;
+
 #[derive(Debug)]
 pub struct Watchdog {
     begun: Instant,
@@ -66,7 +69,11 @@ fn whole_milliseconds(span: Duration) -> u64 {
 fn end(verdict: Verdict) -> ! {
     // There may be no thread to be had. Nothing depends on it: the exit code is enough.
     let _ = thread::Builder::new().name("abort".into()).spawn(|| {
-        thread::sleep(LINE_LIMIT + EXIT_LIMIT);
+        // In short steps. A process that stands still as a whole (stopped, or without a processor) loses one of them, and the others are
+        // left to it for its end: one that has reported would else be killed beside its own exit.
+        for _ in 0..STEPS {
+            thread::sleep((LINE_LIMIT + EXIT_LIMIT) / STEPS);
+        }
         std::process::abort();
     });
     // Claimed here, before any thread is waited for: from now on the delivery cannot report anything else.

@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// After so many failures in a row nothing is sent but one try at a time.
 const FAILURES: u32 = 5;
+/// Answers are written down so long after the last time, or as soon as there are so many for one subscription.
+pub(super) const SETTLED_EACH: Duration = Duration::from_millis(100);
+const SETTLED_AT_ONCE: usize = 50;
 /// How much of an answer is kept, in bytes.
 const KEPT: usize = 1 << 10;
 
@@ -28,8 +31,8 @@ pub(super) struct InHand {
     /// How many requests it may have at once here.
     pub(super) allotment: usize,
     pub(super) waiting: VecDeque<Due>,
-    /// What is asked now, by the event's position, with how often it has failed.
-    pub(super) in_flight: BTreeMap<i64, u32>,
+    /// What is asked now, by the event's position, with how often it has failed, and since when it was due.
+    pub(super) in_flight: BTreeMap<i64, (u32, i64)>,
     /// What was answered, and is not written down yet.
     pub(super) tries: Vec<Try>,
     /// The challenge of the question that it is asked.
@@ -96,7 +99,7 @@ impl InHand {
             return None;
         }
         let due = self.waiting.pop_front()?;
-        self.in_flight.insert(due.position, due.tries);
+        self.in_flight.insert(due.position, (due.tries, due.due_at));
         Some(due)
     }
 
@@ -110,6 +113,15 @@ impl InHand {
     pub(super) fn is_finished(&self) -> bool {
         let done = self.closing || self.lost || (self.waiting.is_empty() && self.read_to_the_end);
         done && self.requests() == 0
+    }
+
+    /// In how long its answers have to be written down, if there are any. Another one that comes meanwhile puts that off for none.
+    pub(super) fn until_settled(&self, now: Instant) -> Option<Duration> {
+        match self.tries.len() {
+            0 => None,
+            1..SETTLED_AT_ONCE => Some(SETTLED_EACH.saturating_sub(now.saturating_duration_since(self.settled_at))),
+            SETTLED_AT_ONCE.. => Some(Duration::ZERO),
+        }
     }
 
     /// Whether more could be sent while answers are waited for.
@@ -127,7 +139,7 @@ impl InHand {
 
     /// Takes an answer about an event.
     pub(super) fn answered(&mut self, sent: Sent, position: i64, schedule: &Schedule, disable_after: Duration) {
-        let failed_before = self.in_flight.remove(&position).unwrap_or_default();
+        let (failed_before, due_at) = self.in_flight.remove(&position).unwrap_or_default();
         let mut seed = self.leased.subscription.as_bytes().to_vec();
         seed.extend(position.to_be_bytes());
         let next = if is_taken(&sent) {
@@ -138,7 +150,7 @@ impl InHand {
             self.failed(&sent, schedule, disable_after);
             schedule.after(failed_before + 1, &seed, asked).map_or(Next::GivenUp, Next::Again)
         };
-        let one = told(sent, Some(position), next);
+        let one = told(sent, Some(position), due_at, next);
         self.tries.push(one);
     }
 
@@ -175,11 +187,14 @@ impl InHand {
         self.failures = 0;
     }
 
-    /// It has not: it is asked again by the schedule, for as long as it may take.
-    pub(super) fn not_verified(&mut self, sent: &Sent, schedule: &Schedule, within: Duration) {
+    /// It has not: it is asked again by the schedule, for as long as it may take. What was amiss is kept with its subscription, where
+    /// people look for it.
+    pub(super) fn not_verified(&mut self, sent: Sent, problem: String, schedule: &Schedule, within: Duration) {
         self.failures = self.failures.saturating_add(1);
         let asked = sent.answer.as_ref().ok().and_then(|answer| answer.retry_after);
-        self.rests_for = Some(schedule.after_at_least(self.failures, self.leased.subscription.as_bytes(), asked));
+        let rest = schedule.after_at_least(self.failures, self.leased.subscription.as_bytes(), asked);
+        self.rests_for = Some(rest);
+        self.tries.push(Try { outcome: problem, ..told(sent, None, 0, Next::Again(rest)) });
         self.close();
         if self.leased.age > within {
             self.disable("the callback has not answered its question within a day".into());
@@ -214,7 +229,7 @@ pub(super) fn outcome(sent: &Sent) -> String {
     }
 }
 
-fn told(sent: Sent, position: Option<i64>, next: Next) -> Try {
+fn told(sent: Sent, position: Option<i64>, due_at: i64, next: Next) -> Try {
     let outcome = outcome(&sent);
     let answer = sent.answer.ok();
     let shown = answer.as_ref().filter(|answer| !answer.is_ours && !answer.body.is_empty());
@@ -225,6 +240,7 @@ fn told(sent: Sent, position: Option<i64>, next: Next) -> Try {
     });
     Try {
         position,
+        due_at,
         started_at: sent.started_at,
         took: sent.took,
         status: answer.map(|answer| answer.status),
@@ -262,6 +278,7 @@ mod tests {
         Due {
             position,
             tries: 0,
+            due_at: 0,
             event: Uuid::from_u128(2),
             event_type: "message.delivered".into(),
             copy_key: String::new(),
@@ -319,6 +336,26 @@ mod tests {
         assert!(matches!(answer(&mut hand, 2, 500, None), Next::Again(_)));
         assert_eq!(positions(&mut hand), [0; 0]);
         assert!(hand.is_finished() && hand.rests_for.is_none());
+    }
+
+    #[test]
+    fn answers_are_written_down_a_tenth_of_a_second_after_the_last_time_whatever_comes_meanwhile() {
+        let mut hand = in_hand(leased(false, 0), 60);
+        let after = |hand: &InHand, milliseconds| hand.settled_at + Duration::from_millis(milliseconds);
+        assert_eq!(hand.until_settled(after(&hand, 500)), None);
+        let _ = positions(&mut hand);
+        answer(&mut hand, 1, 204, None);
+        assert_eq!(hand.until_settled(after(&hand, 1)), Some(Duration::from_millis(99)));
+        answer(&mut hand, 2, 204, None);
+        assert_eq!(hand.until_settled(after(&hand, 99)), Some(Duration::from_millis(1)));
+        assert_eq!(hand.until_settled(after(&hand, 101)), Some(Duration::ZERO));
+        // Or as soon as there are fifty.
+        for position in 3..=50 {
+            assert_eq!(hand.until_settled(after(&hand, 1)), Some(Duration::from_millis(99)));
+            let _ = positions(&mut hand);
+            answer(&mut hand, position, 204, None);
+        }
+        assert_eq!(hand.until_settled(after(&hand, 1)), Some(Duration::ZERO));
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod send;
 
 use crate::config::Config;
 use crate::site::Site;
-use crate::webhook::{MasterKey, Rules, Schedule};
+use crate::webhook::{Keys, Rules, Schedule};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use thiserror::Error;
 /// What a notifier goes by.
 #[derive(Clone, Debug)]
 pub struct NotifierSettings {
-    key: MasterKey,
+    keys: Keys,
     rules: Rules,
     schedule: Schedule,
     /// How long a request may take, from looking up its host to the end of the answer.
@@ -54,21 +54,20 @@ pub enum NotifierError {
     System { doing: &'static str, source: io::Error },
     #[error("notifications.ca_file: {0}")]
     Tls(String),
-    #[error("notifications.secret_key_file: {0}")]
+    #[error("{0}")]
     Key(String),
 }
 
 impl NotifierSettings {
-    /// As a configuration says; the key is read now.
+    /// As a configuration says; the keys are read now.
     ///
     /// # Errors
-    /// Where no key is named, or it cannot be read.
+    /// Where no key is named, or one cannot be read.
     pub fn of(config: &Config) -> Result<Self, NotifierError> {
         let settings = &config.notifications;
-        let Some(key) = &settings.secret_key_file else { return Err(NotifierError::Key("it is missing".into())) };
-        let unreadable = |problem| NotifierError::Key(format!("{}: {problem}", key.display()));
+        let missing = || NotifierError::Key("notifications.secret_key_file: it is missing".into());
         Ok(Self {
-            key: MasterKey::read(key).map_err(unreadable)?,
+            keys: Keys::of(settings).map_err(NotifierError::Key)?.ok_or_else(missing)?,
             rules: Rules::from(settings),
             schedule: Schedule::new(settings.retry.clone()),
             timeout: settings.timeout,

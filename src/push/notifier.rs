@@ -1,13 +1,13 @@
 //! The thread that owns the session with the database: it publishes, leases, hands out and settles.
 
 use super::connect::{Connector, by_the_system};
-use super::in_hand::{InHand, is_taken, outcome};
+use super::in_hand::{InHand, SETTLED_EACH, is_taken, outcome};
 use super::send::{Job, Sender, Sent};
 use super::{NotifierError, NotifierSettings};
 use crate::base::deadline::Deadline;
 use crate::base::stop::Stop;
 use crate::base::{hex, timestamp, tls};
-use crate::database::{Client, DatabaseError, Idle};
+use crate::database::{Client, DatabaseError, DatabaseFailure, Idle};
 use crate::ledger::Database;
 use crate::ledger::notifications::{Due, Leased, PUBLISHED_AT_ONCE, Published, Settlement, SubscriptionState};
 use crate::lock::LockName;
@@ -21,18 +21,16 @@ use uuid::Uuid;
 
 /// What is done in one go with the database takes no longer.
 const ROUND: Duration = Duration::from_secs(30);
-/// Answers are written down after so long, or as soon as there are so many for one subscription.
-const SETTLED_EACH: Duration = Duration::from_millis(100);
-const SETTLED_AT_ONCE: usize = 50;
 /// A lease is so much longer than a request may take.
 const LEASE_MARGIN: Duration = Duration::from_secs(15);
 /// A subscription with no end of notifications is given back after so long, for the sake of others.
 const TURN: Duration = Duration::from_secs(10);
 /// How many notifications are read at once.
 const READ_AT_ONCE: usize = 100;
-/// How often it is looked for subscriptions that ought to be served, and that nobody has woken.
+/// How often it is looked for subscriptions that ought to be served, and that nobody has woken, and for events from the first one on.
 const WAKE_EACH: Duration = Duration::from_secs(5);
-/// The pauses after the database has failed.
+/// The pauses after the database has failed twice in a row. After the first time there is none: a session may have ended by itself, and
+/// what was answered waits to be written down.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// How long a new callback may take to answer its question.
@@ -60,10 +58,15 @@ pub(super) fn run(site: &Site, settings: NotifierSettings) -> Result<(), Notifie
         in_hand: BTreeMap::new(),
         polled_at: None,
         woken_at: None,
-        pause: FIRST_PAUSE,
+        published: 0,
+        published_at_wake: 0,
+        published_before: 0,
+        pause: Duration::ZERO,
         not_before: now,
+        is_failing: false,
     };
-    info!("the notifier has begun");
+    // By this name `subscription_queues.leased_by` knows it.
+    info!(leased_by = %notifier.by, "the notifier has begun");
     notifier.work(&stop);
     info!("the notifier has ended");
     Ok(())
@@ -82,9 +85,17 @@ struct Notifier<'a> {
     /// When it was last looked for work; `None`: look at once.
     polled_at: Option<Instant>,
     woken_at: Option<Instant>,
+    /// The last position that was published here: so far, when it was last looked for all, and the time before that. Positions are
+    /// given out before their deliveries commit, so looking for new ones begins before the last one; what took longer than
+    /// [`WAKE_EACH`] to commit is found with the next new one, or when it is looked for all.
+    published: i64,
+    published_at_wake: i64,
+    published_before: i64,
     /// After a failure of the database.
     pause: Duration,
     not_before: Instant,
+    /// Whether the last round with the database has failed.
+    is_failing: bool,
 }
 
 impl Notifier<'_> {
@@ -96,16 +107,17 @@ impl Notifier<'_> {
                 stopping = Some(Instant::now());
                 self.in_hand.values_mut().for_each(InHand::close);
             }
-            self.hear();
+            self.hear(stopping.is_some());
             self.hand_out();
             let now = Instant::now();
             if self.has_to_do(now, stopping.is_some()) && now >= self.not_before {
                 match self.round(stopping.is_some()) {
-                    Ok(()) => self.pause = FIRST_PAUSE,
+                    Ok(()) => (self.pause, self.is_failing) = (Duration::ZERO, false),
                     Err(problem) => {
+                        self.is_failing = true;
                         warn!(%problem, again_in = ?self.pause, "the notifier's round with the database has failed");
                         self.not_before = Instant::now() + self.pause;
-                        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+                        self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
                     }
                 }
                 self.hand_out();
@@ -120,9 +132,13 @@ impl Notifier<'_> {
     }
 
     /// Takes the answers that have come; waits for one, or until there is something else to do.
-    fn hear(&mut self) {
-        let wait = if self.in_hand.is_empty() { self.until_poll() } else { self.until_poll().min(SETTLED_EACH) };
-        let blocked = self.not_before.saturating_duration_since(Instant::now()).min(SETTLED_EACH);
+    fn hear(&mut self, stopping: bool) {
+        let now = Instant::now();
+        // Nothing is looked for any more where it ends.
+        let poll = if stopping { SETTLED_EACH } else { self.until_poll() };
+        let settled = self.in_hand.values().filter_map(|hand| hand.until_settled(now)).min().unwrap_or(SETTLED_EACH);
+        let wait = if self.in_hand.is_empty() { poll } else { poll.min(settled) };
+        let blocked = self.not_before.saturating_duration_since(now).min(SETTLED_EACH);
         let wait = wait.max(blocked).min(self.settings.poll.max(SETTLED_EACH));
         match self.sender.sent.recv_timeout(wait) {
             Ok(sent) => self.answered(sent),
@@ -148,11 +164,9 @@ impl Notifier<'_> {
     }
 
     fn is_to_be_settled(&self, hand: &InHand, now: Instant) -> bool {
-        let settled_for = now.saturating_duration_since(hand.settled_at);
         hand.is_finished()
             || hand.wants_more()
-            || hand.tries.len() >= SETTLED_AT_ONCE
-            || (settled_for >= SETTLED_EACH && !hand.tries.is_empty())
+            || hand.until_settled(now).is_some_and(|left| left.is_zero())
             || self.is_to_be_leased_longer(hand, now)
     }
 
@@ -160,8 +174,12 @@ impl Notifier<'_> {
         !hand.lost && now.saturating_duration_since(hand.leased_at) >= LEASE_MARGIN / 2
     }
 
-    /// Begins the requests that may be begun.
+    /// Begins the requests that may be begun. None while the database does not answer: what came of them could not be written down,
+    /// and all of them would come again if this process were killed.
     fn hand_out(&mut self) {
+        if self.is_failing {
+            return;
+        }
         let now = Instant::now();
         let mut jobs = Vec::new();
         for hand in self.in_hand.values_mut() {
@@ -189,12 +207,13 @@ impl Notifier<'_> {
                 return self.answered(Sent { subscription, position, started_at, took: Duration::ZERO, answer });
             }
         };
-        let mut secrets = vec![self.settings.key.secret(subscription, leased.secret_generation)];
+        let mut generations = vec![leased.secret_generation];
         if leased.secret_generation > 1 && leased.secret_age.is_some_and(|age| age < ROTATION) {
-            secrets.push(self.settings.key.secret(subscription, leased.secret_generation - 1));
+            generations.push(leased.secret_generation - 1);
         }
+        let signers = self.settings.keys.signers(subscription, &generations);
         // A thread that has ended is noticed when it is listened to.
-        let _ = self.sender.send(Job { subscription, position, callback, id, body, secrets, number });
+        let _ = self.sender.send(Job { subscription, position, callback, id, body, signers, number });
     }
 
     /// Takes an answer.
@@ -216,7 +235,7 @@ impl Notifier<'_> {
                 } else {
                     let problem = if taken { "the answer lacks the challenge".to_owned() } else { outcome };
                     warn!(subscription = %sent.subscription, problem, "a new callback has not answered its question");
-                    hand.not_verified(&sent, schedule, VERIFIED_WITHIN);
+                    hand.not_verified(sent, problem, schedule, VERIFIED_WITHIN);
                 }
             }
             (None, None) => {}
@@ -230,7 +249,7 @@ impl Notifier<'_> {
         let begun = self.idle.take().map(|idle| idle.begin(&client, deadline));
         let mut database = match begun {
             Some(Ok(database)) => database,
-            Some(Err(_)) | None => self.site.open_database(None, deadline)?,
+            Some(Err(_)) | None => self.site.open_primary(deadline)?,
         };
         self.settle(database.as_mut())?;
         if !stopping {
@@ -266,7 +285,8 @@ impl Notifier<'_> {
                 continue;
             }
             let state = hand.state.as_ref().map(|(state, why)| (*state, why.as_deref()));
-            let ours = database.settle(&Settlement {
+            let disabled = matches!(state, Some(("disabled", _)));
+            let settlement = Settlement {
                 subscription: id,
                 in_order: hand.leased.in_order,
                 by: self.by,
@@ -276,8 +296,17 @@ impl Notifier<'_> {
                 failures: hand.failures,
                 open_for: hand.rests_for,
                 state,
-                idle: hand.leased.state == SubscriptionState::Idle || matches!(state, Some(("disabled", _))),
-            })?;
+                told_as: disabled.then(Uuid::now_v7),
+                idle: hand.leased.state == SubscriptionState::Idle || disabled,
+            };
+            let ours = match database.settle(&settlement) {
+                // The rights of an older release: what was answered has to be written down all the same, or it would come again.
+                Err(error) if disabled && error.failure == DatabaseFailure::AccessDenied => {
+                    warn!(%error, subscription = %id, "others of its owner are not told that it is disabled: grants-notify.sql gives the right");
+                    database.settle(&Settlement { told_as: None, ..settlement })?
+                }
+                settled => settled?,
+            };
             if let Some(("disabled", Some(why))) = state {
                 error!(subscription = %id, callback = hand.leased.callback_url, why, "a subscription is disabled: nobody is told there any more");
             }
@@ -320,10 +349,12 @@ impl Notifier<'_> {
         let at = Instant::now();
         let wake_all = self.woken_at.is_none_or(|woken| woken.elapsed() >= WAKE_EACH);
         let mut more = false;
-        if wake_all || database.has_unpublished()? {
+        let after = if wake_all { 0 } else { self.published_before };
+        if wake_all || database.has_unpublished(after)? {
             match database.publish(&self.lock, wake_all)? {
-                Published::Events(events) => {
+                Published::Events { count: events, last } => {
                     more = events == PUBLISHED_AT_ONCE;
+                    self.published = self.published.max(last);
                     if events > 0 {
                         debug!(events, "events were published");
                     }
@@ -332,6 +363,7 @@ impl Notifier<'_> {
             }
             if wake_all {
                 self.woken_at = Some(at);
+                (self.published_before, self.published_at_wake) = (self.published_at_wake, self.published);
             }
         }
         // One slow answer keeps nothing new from being told beside it.

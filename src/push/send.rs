@@ -2,10 +2,10 @@
 
 use super::connect::{Connector, Stream};
 use crate::base::timestamp;
-use crate::webhook::{Callback, RetryAfter, WebhookSecret, sign};
+use crate::webhook::{Callback, RetryAfter, Signers, payload};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use hyper::header::{HOST, RETRY_AFTER};
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
@@ -25,7 +25,6 @@ const LONGEST_USE: Duration = Duration::from_mins(1);
 const LONGEST_REST: Duration = Duration::from_secs(5);
 /// How many hosts are looked up at once.
 const LOOK_UPS: usize = 64;
-const AGENT: &str = concat!("maildrop_command/", env!("CARGO_PKG_VERSION"));
 
 /// One try.
 #[derive(Debug)]
@@ -37,7 +36,7 @@ pub(super) struct Job {
     /// `evt_…`: the same each time.
     pub(super) id: String,
     pub(super) body: String,
-    pub(super) secrets: Vec<WebhookSecret>,
+    pub(super) signers: Signers,
     /// Which try it is, from 1.
     pub(super) number: u32,
 }
@@ -190,16 +189,14 @@ async fn handshake(stream: Box<dyn Stream>) -> Result<SendRequest<String>, Strin
 
 fn request(job: &Job) -> Result<Request<String>, String> {
     let seconds = timestamp::now() / 1_000_000;
-    Request::builder()
-        .method(Method::POST)
-        .uri(job.callback.path())
-        .header(HOST, job.callback.authority())
-        .header(USER_AGENT, AGENT)
-        .header(CONTENT_TYPE, "application/json")
-        .header("webhook-id", &job.id)
+    let mut request = Request::builder().method(Method::POST).uri(job.callback.path());
+    request = request.header(HOST, job.callback.authority());
+    for (name, value) in payload::headers(&job.id, job.subscription) {
+        request = request.header(name, value);
+    }
+    request
         .header("webhook-timestamp", seconds)
-        .header("webhook-signature", sign(&job.secrets, &job.id, seconds, &job.body))
-        .header("maildrop-subscription", job.subscription.to_string())
+        .header("webhook-signature", job.signers.sign(&job.id, seconds, &job.body))
         .header("maildrop-attempt", job.number)
         .body(job.body.clone())
         .map_err(|error| format!("the request cannot be written: {error}"))

@@ -261,22 +261,20 @@ impl Claim {
         refused: Vec<(Recipient, String)>,
         now: SystemTime,
     ) -> Result<Settled, QueueError> {
-        // Each has an id of its own, so that it can be named.
-        let mut id = self.name.later();
+        // Each has an id of its own, so that it can be named. What remains, and may be divided again, stays below all of those
+        // that were refused: there is one recipient less in it for each of them.
         let mut kept = Vec::new();
-        for (recipient, reason) in refused {
-            let recipients = vec![recipient];
-            let envelope = Envelope { recipients, reason: Some(reason), ..self.envelope.clone() };
-            let name = self.folders.write(&envelope, &self.message, &self.folders.refused, id.due_at_once())?;
-            id = name.later();
-            kept.push(name);
+        for (place, (recipient, reason)) in (deferred.len()..).zip(refused) {
+            let envelope = Envelope { recipients: vec![recipient], reason: Some(reason), ..self.envelope.clone() };
+            let id = self.name.of_part(place).due_at_once();
+            kept.push(self.folders.write(&envelope, &self.message, &self.folders.refused, id)?);
         }
         let remaining = match deferred.is_empty() {
             true => None,
             false => {
                 let envelope = Envelope { recipients: deferred, ..self.envelope.clone() };
-                let name = id.put_off(now);
-                Some(self.folders.write(&envelope, &self.message, &self.folders.new, name)?)
+                let id = self.name.of_part(0).put_off(now);
+                Some(self.folders.write(&envelope, &self.message, &self.folders.new, id)?)
             }
         };
         Ok(Settled { remaining, refused: kept })

@@ -15,6 +15,10 @@ const FIRST_PAUSE: Duration = Duration::from_mins(1);
 /// The longest pause between two tries.
 const LONGEST_PAUSE: Duration = Duration::from_hours(1);
 
+/// How many ids, which are nanoseconds, a part of a message has for itself: one for each time that it is settled in part, or
+/// refused, released and refused again.
+const IDS_OF_A_PART: u64 = 32;
+
 /// The name of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name {
@@ -70,6 +74,12 @@ impl Name {
     /// The next name, where this one is taken.
     pub(super) fn later(self) -> Self {
         Self { time: self.time.saturating_add(1), ..self }
+    }
+
+    /// The next name for a part of what has this one: the one at this place, of as many as there are recipients.
+    pub(super) fn of_part(self, place: usize) -> Self {
+        let ids = u64::try_from(place).unwrap_or(u64::MAX).saturating_mul(IDS_OF_A_PART).saturating_add(1);
+        Self { time: self.time.saturating_add(ids), ..self }
     }
 
     /// Tried once more, and put off.

@@ -170,8 +170,8 @@ fn what_remains_of_a_message_is_kept_and_what_was_refused_too() {
     let outcome = [Settlement::Delivered, Settlement::Deferred, Settlement::Refused("5.1.1 unknown".into())];
     let settled = claimed(&queue, 1000).settle(&outcome, at(1000)).unwrap();
     let remaining = settled.remaining.unwrap();
-    assert_eq!(settled.refused, [name.later()]);
-    assert_eq!(remaining.to_string(), format!("{},1,1060.msg", name.later().later().id()));
+    assert_eq!(settled.refused, [name.of_part(2)]);
+    assert_eq!(remaining.to_string(), format!("{},1,1060.msg", name.of_part(0).id()));
     let listed: Vec<_> =
         queue.list().unwrap().into_iter().map(|e| (e.state, e.recipients.join(" "), e.reason)).collect();
     // Of the last one nothing was said: in doubt, it is tried again.
@@ -183,8 +183,24 @@ fn what_remains_of_a_message_is_kept_and_what_was_refused_too() {
         claim.settle(&[Settlement::Delivered, Settlement::Delivered, Settlement::Deferred], at(1060)).unwrap();
     assert_eq!(settled, Settled { remaining: None, refused: Vec::new() });
     assert_eq!(queue.counts().unwrap(), Counts { refused: 1, ..Counts::default() });
-    let (envelope, message) = queue.read(&name.later().id()).unwrap();
+    let (envelope, message) = queue.read(&name.of_part(2).id()).unwrap();
     assert_eq!((envelope.reason.as_deref(), &message[..]), (Some("5.1.1 unknown"), MESSAGE));
+}
+
+/// Refused, released and refused again, it does not come to have the id of another part that waits.
+#[test]
+fn each_part_of_a_message_can_be_named_whatever_becomes_of_the_others() {
+    let (_directory, queue) = queue();
+    queue.enqueue(&lock("a"), mail(&["a@x", "b@x", "c@x"]), MESSAGE, at(1000)).unwrap();
+    let refused = || Settlement::Refused("5.1.1 unknown".into());
+    let mut settled = claimed(&queue, 1000).settle(&[refused(), refused()], at(1000)).unwrap();
+    for _ in 0..20 {
+        queue.release(&settled.refused[0].id(), None, false, at(1000)).unwrap();
+        settled = claimed(&queue, 1000).settle(&[refused()], at(1000)).unwrap();
+        let names = queue.list().unwrap().into_iter().map(|entry| Name::read(&entry.file).unwrap().id());
+        let names: std::collections::BTreeSet<String> = names.collect();
+        assert_eq!(names.len(), 3);
+    }
 }
 
 #[test]

@@ -22,6 +22,8 @@ const MIGRATIONS: &[Migration] = &[
     Migration::new(11, "page", include_str!("../../sql/mysql/0011_page.sql")),
     Migration::new(12, "api_tokens", include_str!("../../sql/mysql/0012_api_tokens.sql")),
     Migration::new(13, "epochs", include_str!("../../sql/mysql/0013_epochs.sql")),
+    Migration::new(14, "operations_log", include_str!("../../sql/mysql/0014_operations_log.sql")),
+    Migration::new(15, "unread_index", include_str!("../../sql/mysql/0015_unread_index.sql")),
 ];
 
 const MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS maildrop_migrations (\

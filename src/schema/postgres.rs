@@ -23,6 +23,10 @@ const MIGRATIONS: &[Migration] = &[
     Migration::new(13, "page", include_str!("../../sql/postgres/0013_page.sql")),
     Migration::new(14, "api_tokens", include_str!("../../sql/postgres/0014_api_tokens.sql")),
     Migration::new(15, "epochs", include_str!("../../sql/postgres/0015_epochs.sql")),
+    Migration::new(16, "operations_log", include_str!("../../sql/postgres/0016_operations_log.sql")),
+    Migration::new(17, "unread_index", include_str!("../../sql/postgres/0017_unread_index.sql")),
+    Migration::new(18, "summaries", include_str!("../../sql/postgres/0018_summaries.sql")),
+    Migration::new(19, "attempts_in_order", include_str!("../../sql/postgres/0019_attempts_in_order.sql")),
 ];
 
 /// For how long a migration waits for a table that is in use: a delivery holds its tables (for reading) until its lock ends, and

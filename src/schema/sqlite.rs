@@ -16,6 +16,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration::new(5, "keys_to_change", include_str!("../../sql/sqlite/0005_keys_to_change.sql")),
     Migration::of_keys(6, "keys_by_day", include_str!("../../sql/sqlite/0006_keys_by_day.sql")),
     Migration::new(7, "page", include_str!("../../sql/sqlite/0007_page.sql")),
+    Migration::new(8, "operations_log", include_str!("../../sql/sqlite/0008_operations_log.sql")),
 ];
 
 /// Opens the embedded database under `directory`, and migrates its schema: nearly always that is one SELECT. The first delivery

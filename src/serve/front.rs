@@ -143,6 +143,8 @@ where
     let system = |doing| move |source| FrontError::System { doing, source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(system("starting the runtime"))?.block_on(async {
+        // Before anybody can connect: who finds the front finds what it has made for what is set aside.
+        let remembered = keeper::remembered(&settings.keeper, Instant::now());
         let clients = listen(&settings.clients)?;
         let workers = listen(&settings.workers)?;
         let mut sockets = Sockets::new(settings.longest_frame);
@@ -163,8 +165,7 @@ where
             std::future::pending::<()>().await;
         };
         sockets.keep(settings.keeper.clone()).map_err(system("starting a thread"))?;
-        let now = Instant::now();
-        let broker = Broker::new(settings.broker.clone(), keeper::remembered(&settings.keeper, now), now);
+        let broker = Broker::new(settings.broker.clone(), remembered, Instant::now());
         info!(clients = %settings.clients, workers = %settings.workers, "the front is ready");
         let beside = beside(Inside { hand, ask, ended: tell_ended, stop: beside_stops });
         let beside = async {

@@ -4,11 +4,13 @@ use super::{Configured, Kind, Site};
 use crate::base::deadline::Deadline;
 use crate::config::Engine;
 use crate::database::{
-    Client, DatabaseError, DatabaseFailure, Found, MysqlDatabase, Patience, PostgresDatabase, Server, first_that_writes,
+    Client, DatabaseError, DatabaseFailure, Found, MysqlDatabase, Patience, PostgresDatabase, Server,
+    first_that_writes, in_turn,
 };
 use crate::ledger::Database;
 use crate::schema;
 use std::time::Duration;
+use tracing::debug;
 
 /// A session, or why there is none.
 type Opened = Result<Box<dyn Database>, DatabaseError>;
@@ -24,6 +26,24 @@ impl Site {
         deadline: Deadline,
     ) -> Result<Box<dyn Database>, DatabaseError> {
         self.find_database(queue_id, deadline).map(|(Found::Writing(database) | Found::Reading(database))| database)
+    }
+
+    /// Opens one for what shall not begin on a server that was the primary before: a lock there excludes nobody who asks the new one.
+    /// One round trip more, where there are several.
+    ///
+    /// # Errors
+    /// Where it cannot be reached in time, refuses us, or has missed a fail-over.
+    pub(crate) fn open_primary(&self, deadline: Deadline) -> Result<Box<dyn Database>, DatabaseError> {
+        let mut database = self.open_database(None, deadline)?;
+        if !self.has_several_databases() {
+            return Ok(database);
+        }
+        let asked = database.is_read_only();
+        match asked.and_then(|_| self.make_sure_of_the_primary(database.as_mut(), deadline)) {
+            // From now on that one is known.
+            Err(error) if error.a_new_session_can_help() => self.open_database(None, deadline),
+            asked => asked.map(|()| database),
+        }
     }
 
     /// Opens one for a delivery, which needs a server that takes writes, and waits for it.
@@ -54,6 +74,38 @@ impl Site {
     /// For how long a delivery with this deadline waits for a server that takes writes.
     pub(super) fn patience(&self, deadline: Deadline) -> Patience {
         Patience::new(self.config().map_or(Duration::ZERO, |config| config.database.wait), deadline)
+    }
+
+    /// Where no commit comes to an end, hears of each server how far its history reaches, if it takes writes: then that of a former
+    /// primary is known to be behind.
+    ///
+    /// # Errors
+    /// Where another one has taken over.
+    pub(super) fn make_sure_of_the_primary(
+        &self,
+        database: &mut dyn Database,
+        deadline: Deadline,
+    ) -> Result<(), DatabaseError> {
+        let Some(site) = self.as_configured() else { return Ok(()) };
+        if !database.commits_wait_in_vain() || site.database.len() < 2 {
+            return Ok(());
+        }
+        debug!("commits wait for a standby, and none follows: are the other servers further?");
+        let client = self.client(None);
+        for server in in_turn(&site.database) {
+            let asked = site.open(&server, &client, deadline).and_then(|mut other| {
+                self.logins.database();
+                // How far it reaches goes along with any question, which is no longer waited for than to be let in.
+                other.hurry();
+                if other.said_read_only() { Ok(true) } else { other.is_read_only() }
+            });
+            if let Err(error) = asked {
+                debug!(%error, "this database server cannot be asked");
+            }
+            // Once that is known, none of the others need be waited for.
+            database.compare_again()?;
+        }
+        Ok(())
     }
 
     /// Whether there is more than one server that may be the primary.

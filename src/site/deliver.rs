@@ -5,6 +5,7 @@ use super::destinations::{Destinations, role_of_sent};
 use super::mailboxes::{Greeting, Owed, RecipientsMailbox};
 use super::sessions::{Opened, Sessions};
 use crate::base::deadline::Deadline;
+use crate::database::DatabaseFailure;
 use crate::delivery::{
     self, Caller, CopyReport, Deferral, Delivered, Delivery, Manner, NoCaller, OwedCopy, Policy, Refusal, Stages, Whose,
 };
@@ -145,12 +146,13 @@ impl Site {
             sessions.for_a_delivery(self, queue_id, terms.deadline)?;
         stages.connect = took;
         delivery::begins("route");
-        let mut routed = self.route_or_refuse(message, envelopes, database.as_mut(), stages);
+        let mut routed = self.route_or_refuse(message, envelopes, database.as_mut(), terms.deadline, stages);
         // A server may have ended a session that was kept, or not be the one that takes writes. Nothing is journalled yet, so that
         // another session may start over.
         let mut may_be_stale = has_served || self.has_several_databases();
         while let Err(Deferral::Database(error)) = &routed {
-            let at_once = std::mem::take(&mut may_be_stale) && error.a_new_session_can_help();
+            let another = error.failure == DatabaseFailure::TimedOut && self.has_several_databases();
+            let at_once = std::mem::take(&mut may_be_stale) && (another || error.a_new_session_can_help());
             if !at_once && !patience.once_more_after(error) {
                 break;
             }
@@ -159,7 +161,7 @@ impl Site {
             let opened = self.await_database(queue_id, terms.deadline, &mut patience);
             database = opened.map_err(Deferral::Database)?;
             stages.connect += began.elapsed();
-            routed = self.route_or_refuse(message, envelopes, database.as_mut(), stages);
+            routed = self.route_or_refuse(message, envelopes, database.as_mut(), terms.deadline, stages);
         }
         let result = routed.and_then(|destinations| {
             let to = Routed { message, envelopes, destinations };
@@ -176,10 +178,12 @@ impl Site {
         message: &Message,
         envelopes: &[Envelope],
         database: &mut dyn Database,
+        deadline: Deadline,
         stages: &mut Stages,
     ) -> Result<Destinations, Deferral> {
         let began = Instant::now();
         let mut destinations = self.destinations(message, envelopes, database)?;
+        self.make_sure_of_the_primary(database, deadline).map_err(Deferral::Database)?;
         for (destination, envelope) in destinations.recipients.iter_mut().zip(envelopes) {
             if let Err(refusal @ Refusal::UnknownRecipient) = destination {
                 *refusal = match self.refuse(&envelope.recipient, database) {

@@ -110,7 +110,9 @@ impl Site {
         let began = Instant::now();
         let mut patience = self.patience(deadline);
         match sessions.database.take().map(|idle| idle.begin(&self.client(queue_id), deadline)) {
-            Some(Ok(database)) => {
+            Some(Ok(mut database)) => {
+                // It may hang by now, and is asked for addresses.
+                database.hurry();
                 return Ok(Opened { database, greeting: None, took: began.elapsed(), has_served: true, patience });
             }
             Some(Err(error)) => debug!(%error, "the session with the database is opened anew"),

@@ -1,6 +1,8 @@
-//! Activity: what was tried lately, the newest first. All that narrows it stands in the address, so that it can be sent to others.
+//! Activity: what was tried lately, the newest first. All that narrows it stands in the address, so that it can be sent to
+//! others.
 
 use super::layout::{self, Screen, class, milliseconds, number};
+use super::live::OVERLAP;
 use super::{Page, failed};
 use crate::base::hex;
 use crate::base::timestamp::{self, exact, told};
@@ -8,20 +10,20 @@ use crate::ledger::activity::{self, Came, FoundTried, OwedCopy, Place, Tried, Wa
 use crate::ledger::web_sessions::WebSession;
 use crate::ledger::{AttemptResult, Outcome};
 use crate::message::Role;
-use crate::operations::activity::{Figures, LATELY, STILL_TRIED, figures, search};
+use crate::operations::activity::{Figures, LATELY, STILL_TRIED, TakenAs, search};
 use axum::Extension;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use serde::Deserialize;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use url::form_urlencoded::Serializer;
 use uuid::Uuid;
 
 /// How many rows a page has.
 const ROWS: usize = 50;
-/// How long a figure is shown before it is counted anew: whoever looks, it costs the database the same.
-const FIGURES_HOLD: Duration = Duration::from_secs(10);
+/// How long a search may take: three guesses at most, each of which ends once it took long (`ledger::activity`).
+const PATIENCE: Duration = Duration::from_secs(25);
 /// How far back is looked, unless somebody says: with and without a name to look for.
 const DAY: &str = "1d";
 const FIVE_DAYS: &str = "5d";
@@ -51,9 +53,9 @@ pub(super) struct Asked {
 /// The states that can be asked for: how the address says it, in words.
 const STATES: [(&str, &str); 5] = [
     ("delivered", "delivered"),
-    ("deferred", "put off"),
+    ("deferred", "deferred"),
     ("refused", "refused"),
-    ("open", "not ended"),
+    ("open", "not ended, or never"),
     ("owed", "owed now"),
 ];
 
@@ -68,24 +70,22 @@ pub(super) async fn show(
     };
     let wants_owed = asked.state == "owed";
     let (site, what) = (page.site.clone(), asked.q.clone());
-    let counted = page.counted();
-    let found = page.ledger.ask(move |database| {
-        let figures = counted.map_or_else(|| figures(database), Ok)?;
-        let found = match (wants_owed, problem.is_some()) {
-            (_, true) => Found::Nothing,
-            (true, false) => Found::Owed(activity::owed(database, ROWS)?),
-            (false, false) => Found::Tried(search(&site, database, &what, wanted, ROWS)?),
-        };
-        Ok((figures, found, problem))
+    let asks = problem.is_none();
+    let found = page.ledger.ask_within(PATIENCE, move |database| {
+        Ok(match (asks, wants_owed) {
+            (false, _) => Found::Nothing,
+            (true, true) => Found::Owed(activity::owed(database, ROWS)?),
+            (true, false) => Found::Tried(search(&site, database, &what, wanted, ROWS)?),
+        })
     });
-    let (figures, found, problem) = match found.await {
+    let (figures, found) = tokio::join!(page.figures.of(&page.ledger), found);
+    let found = match found {
         Ok(found) => found,
         Err(problem) => return failed(&problem, Some(&viewer)),
     };
-    page.count(figures);
     // Who pastes a Message-ID wants the message.
     if let Found::Tried((FoundTried { tried, .. }, Some(taken_as))) = &found
-        && *taken_as != "an address or a mailbox's user"
+        && matches!(taken_as, TakenAs::MessageId | TakenAs::QueueId)
         && let [first, rest @ ..] = tried.as_slice()
         && rest.iter().all(|other| other.identity == first.identity)
         && asked.is_a_name_only()
@@ -93,7 +93,7 @@ pub(super) async fn show(
         return Redirect::to(&message_path(first)).into_response();
     }
     let main = html! {
-        (figures_above(&figures))
+        (figures_above(figures))
         (form(&asked, problem.as_deref()))
         @match &found {
             Found::Nothing => {}
@@ -107,23 +107,7 @@ pub(super) async fn show(
 enum Found {
     Nothing,
     Owed((Vec<OwedCopy>, bool)),
-    Tried((FoundTried, Option<&'static str>)),
-}
-
-impl Page {
-    /// The figures, if they were counted a moment ago.
-    fn counted(&self) -> Option<Figures> {
-        let counted = self.figures.lock().ok()?;
-        counted.filter(|(at, _)| at.elapsed() < FIGURES_HOLD).map(|(_, figures)| figures)
-    }
-
-    fn count(&self, figures: Figures) {
-        if self.counted().is_none()
-            && let Ok(mut counted) = self.figures.lock()
-        {
-            *counted = Some((Instant::now(), figures));
-        }
-    }
+    Tried((FoundTried, Option<TakenAs>)),
 }
 
 impl Asked {
@@ -156,14 +140,30 @@ impl Asked {
         })
     }
 
+    /// What is wanted of what is new, where what is new goes to the head of the list.
+    pub(super) fn lives(&self) -> Option<Wanted> {
+        let others = [&self.q, &self.until, &self.before];
+        let lives = others.iter().all(|text| text.trim().is_empty()) && self.state != "owed";
+        self.wanted().ok().filter(|_| lives)
+    }
+
+    /// What tells of it: each row is new that began after the last one of a full page, and of late.
+    fn live(&self, tried: &[Tried]) -> Option<String> {
+        let wanted = self.lives()?;
+        let last = tried.get(ROWS - 1).map_or(wanted.since, |last| last.place.began_at);
+        let newest = tried.first().map_or(last, |first| first.place.began_at.saturating_sub(OVERLAP));
+        let mut query = self.query();
+        Some(format!("/live?{}", query.append_pair("after", &newest.max(last).to_string()).finish()))
+    }
+
     /// Whether nothing is said but what to look for.
     fn is_a_name_only(&self) -> bool {
         let others = [&self.state, &self.role, &self.host, &self.user, &self.since, &self.until, &self.before];
         others.iter().all(|text| text.trim().is_empty())
     }
 
-    /// The address of the same list, after this row.
-    fn older(&self, last: &Tried) -> String {
+    /// What is said, but for where the page begins.
+    fn query(&self) -> Serializer<'static, String> {
         let mut query = Serializer::new(String::new());
         let said = [
             ("q", &self.q),
@@ -177,6 +177,12 @@ impl Asked {
         for (name, text) in said.iter().filter(|(_, text)| !text.is_empty()) {
             query.append_pair(name, text);
         }
+        query
+    }
+
+    /// The address of the same list, after this row.
+    fn older(&self, last: &Tried) -> String {
+        let mut query = self.query();
         let Place { began_at, attempt, key } = last.place;
         query.append_pair("before", &format!("{began_at}.{}.{}", attempt.simple(), hex::encode(&key)));
         format!("/?{}", query.finish())
@@ -199,17 +205,28 @@ pub(super) fn message_path(tried: &Tried) -> String {
     format!("/messages/{}?lock={}", hex::encode(&tried.identity), hex::encode(tried.lock.digest()))
 }
 
-fn figures_above(figures: &Figures) -> Markup {
-    let (hour, tried) = (LATELY.as_secs() / 3600, timestamp::span(STILL_TRIED));
+/// Where what is deferred, and is tried again, is listed.
+pub(super) fn deferred_path() -> String {
+    format!("/?state=deferred&since={}", timestamp::span(STILL_TRIED).replace(' ', "+"))
+}
+
+fn figures_above(figures: Option<Figures>) -> Markup {
+    let hour = LATELY.as_secs() / 3600;
+    let count =
+        |of: fn(&Figures) -> u64| figures.as_ref().map_or_else(|| "…".to_owned(), |figures| number(of(figures)));
     let all = [
-        (figures.delivered, "delivered, last hour", format!("/?state=delivered&since={hour}h")),
-        (figures.deferred, "waiting to be tried again", format!("/?state=deferred&since={}", tried.replace(' ', "+"))),
-        (figures.owed, "Sent copies owed", "/?state=owed".to_owned()),
-        (figures.refused, "refused, last hour", format!("/?state=refused&since={hour}h")),
+        (count(|all| all.delivered), "delivered, last hour", format!("/?state=delivered&since={hour}h")),
+        (count(|all| all.deferred), "deferred, and tried again", deferred_path()),
+        (count(|all| all.owed), "Sent copies owed", "/?state=owed".to_owned()),
+        (count(|all| all.refused), "refused, last hour", format!("/?state=refused&since={hour}h")),
     ];
     html! {
         ul .figures aria-label="Now" {
-            @for (count, what, path) in all { li { a href=(path) { b { (number(count)) } (what) } } }
+            @for (count, what, path) in all { li { a href=(path) { b { (count) } (what) } } }
+        }
+        @match figures {
+            Some(figures) => p .hint { "Counted " (layout::moment(figures.at)) ", for all who look." },
+            None => p .hint role="status" { "The figures are being counted: they are there when you look again." },
         }
     }
 }
@@ -219,8 +236,9 @@ fn form(asked: &Asked, problem: Option<&str>) -> Markup {
     html! {
         form .search role="search" method="get" action="/" {
             label .wide for="q" {
-                "Message-ID, queue id, address or mailbox's user"
-                input #q name="q" type="search" value=(asked.q) placeholder="scuba@mail.axial.net" autocapitalize="none" spellcheck="false";
+                "Message-ID, queue id, address, mailbox's user, or a piece of a subject or author"
+                input #q name="q" type="search" value=(asked.q) placeholder="scuba@mail.axial.net"
+                    autocapitalize="none" spellcheck="false";
             }
             label for="state" {
                 "State"
@@ -237,13 +255,23 @@ fn form(asked: &Asked, problem: Option<&str>) -> Markup {
                     }
                 }
             }
-            label .short for="host" { "Host" input #host name="host" value=(asked.host) autocapitalize="none" spellcheck="false"; }
-            label .short for="user" { "Mailbox's user" input #user name="user" value=(asked.user) autocapitalize="none" spellcheck="false"; }
+            label .short for="host" {
+                "Host"
+                input #host name="host" value=(asked.host) autocapitalize="none" spellcheck="false";
+            }
+            label .short for="user" {
+                "Mailbox's user"
+                input #user name="user" value=(asked.user) autocapitalize="none" spellcheck="false";
+            }
             label .short for="since" {
                 "Since"
-                input #since name="since" value=(asked.since) placeholder=(if asked.q.is_empty() { DAY } else { FIVE_DAYS }) list="spans" aria-invalid=[about("Since")];
+                input #since name="since" value=(asked.since) list="spans" aria-invalid=[about("Since")]
+                    placeholder=(if asked.q.is_empty() { DAY } else { FIVE_DAYS });
             }
-            label .short for="until" { "Until" input #until name="until" value=(asked.until) placeholder="now" list="spans" aria-invalid=[about("Until")]; }
+            label .short for="until" {
+                "Until"
+                input #until name="until" value=(asked.until) placeholder="now" list="spans" aria-invalid=[about("Until")];
+            }
             datalist #spans { @for span in ["1h", "6h", "1d", "7d", "30d"] { option value=(span) {} } }
             button { "Search" }
         }
@@ -251,25 +279,49 @@ fn form(asked: &Asked, problem: Option<&str>) -> Markup {
     }
 }
 
-fn tried_table(asked: &Asked, found: &FoundTried, taken_as: Option<&str>) -> Markup {
+fn tried_table(asked: &Asked, found: &FoundTried, taken_as: Option<TakenAs>) -> Markup {
     let FoundTried { tried, more, looked_back_to } = found;
     html! {
-        // A list that ends now, and whose first page this is.
-        @if asked.before.is_empty() && asked.until.trim().is_empty() {
-            p #live .hint { "What is new is counted here. " span data-newer="5" role="status" {} }
+        @if let Some(live) = asked.live(tried) {
+            p #live .hint { "What is new is counted here. " span data-newer=(live) role="status" {} }
         }
-        @if let Some(taken_as) = taken_as { p { "Taken as " (taken_as) ": " b { (asked.q.trim()) } } }
+        @if let Some(taken_as) = taken_as { p { "Taken as " (told_as(taken_as)) ": " b { (asked.q.trim()) } } }
         @if tried.is_empty() {
-            p { "Nothing was tried that is like this" @if taken_as != Some("a Message-ID") { " in this time" } ". " span .hint { "Look further back by “Since”: 30d. A message that no host has begun to deliver is known to Postfix alone." } }
+            p {
+                "Nothing was tried that is like this" @if taken_as != Some(TakenAs::MessageId) { " in this time" } ". "
+                span .hint {
+                    @if !asked.user.trim().is_empty() {
+                        "A mailbox's user is compared as a whole: write it as the lists of this page show it. "
+                    }
+                    "Look further back by “Since”: 30d. "
+                    "A message that no host has begun to deliver is known to Postfix alone."
+                }
+            }
         } @else {
             table .rows {
-                caption { "What was tried, the newest first. Times are UTC." }
-                thead { tr { th .t scope="col" { "Time" } th scope="col" { "State" } th scope="col" { "Recipient" } th scope="col" { "Author" } th scope="col" { "Subject" } th .n scope="col" { "Took" } th scope="col" { "Host" } } }
-                tbody { @for one in tried { (row(one)) } }
+                caption { "Attempts, the newest first: mail that was tried three times stands here three times. Times are UTC." }
+                thead {
+                    tr {
+                        th .t scope="col" { "Time" }
+                        th scope="col" { "State" }
+                        th scope="col" { "Recipient" }
+                        th scope="col" { "Author" }
+                        th scope="col" { "Subject" }
+                        th .n scope="col" { "Took" }
+                        th scope="col" { "Host" }
+                    }
+                }
+                tbody { @for (at, one) in tried.iter().enumerate() { (row(one, of_the_same(tried, at).as_deref())) } }
             }
         }
+        @if !tried.is_empty() && matches!(taken_as, Some(TakenAs::Address | TakenAs::Piece)) {
+            p .hint { "What you miss among them may not have got here: a message that no host has begun to deliver is known to Postfix alone." }
+        }
         @if let Some(back) = looked_back_to {
-            p role="status" { "This took long, so the search ended at " (layout::moment(*back)) ". Narrow it by a host, or go on further back: " code { "until " (told(*back)) } "." }
+            p role="status" {
+                "What is older than " (layout::moment(*back)) " was not looked for. For that, set “Until”: "
+                code { (told(*back)) } "."
+            }
         }
         @if *more && let Some(last) = tried.last() {
             nav .pager aria-label="Pages" { a href=(asked.older(last)) rel="next" { "Older" } }
@@ -277,26 +329,62 @@ fn tried_table(asked: &Asked, found: &FoundTried, taken_as: Option<&str>) -> Mar
     }
 }
 
+fn told_as(taken_as: TakenAs) -> &'static str {
+    match taken_as {
+        TakenAs::MessageId => "a Message-ID",
+        TakenAs::QueueId => "a queue id",
+        TakenAs::Address => "an address or a mailbox's user",
+        TakenAs::Piece => {
+            "a piece of a subject, or of an author's name or address, of what somebody has got by now (what nobody has got is \
+             found by its recipient's address)"
+        }
+    }
+}
+
 /// By which the script knows a row again.
-fn row_id(tried: &Tried) -> String {
+pub(super) fn row_id(tried: &Tried) -> String {
     let Place { attempt, key, .. } = tried.place;
     format!("a{}-{}", attempt.simple(), hex::encode(key.get(..6).unwrap_or_default()))
 }
 
-fn row(tried: &Tried) -> Markup {
+/// What is said of an attempt beside which this list has others at the same copy: the newest one tells how it stands.
+fn of_the_same(tried: &[Tried], at: usize) -> Option<String> {
+    let key = tried.get(at)?.place.key;
+    let same = |tried: &[Tried]| tried.iter().filter(|other| other.place.key == key).count();
+    let (all, newer) = (same(tried), same(tried.get(..at)?));
+    match (all, newer) {
+        (..=1, _) => None,
+        (_, 0) => Some(format!("the newest of {all} attempts in this list")),
+        (..) => Some("an earlier attempt: see the newer one above".into()),
+    }
+}
+
+fn row(tried: &Tried, of_the_same: Option<&str>) -> Markup {
     let when = told(tried.place.began_at);
     html! {
         tr id=(row_id(tried)) {
-            td .t data-label="Time" { a href=(message_path(tried)) { time datetime=(exact(tried.place.began_at)) { (when) } } }
-            td data-label="State" { span class=(class(tried.result())) { (state(tried)) } }
+            td .t data-label="Time" {
+                a href=(message_path(tried)) { time datetime=(exact(tried.place.began_at)) { (when) } }
+            }
+            td data-label="State" {
+                span class=(class(tried.result())) { (state(tried)) }
+                @if let Some(told) = of_the_same { br; span .hint { (told) } }
+            }
             td data-label="Recipient" {
                 (tried.recipient)
                 @if tried.role == Role::Sender { br; span .hint { "copy for " (tried.mailbox) " of " (tried.user) } }
             }
-            td data-label="Author" { @if let Some(from) = &tried.from { bdi { (from) } } @else { span .hint { "not known yet" } } }
-            td data-label="Subject" { @if let Some(subject) = &tried.subject { bdi { (subject) } } @else { code { (tried.message_id) } } }
+            td data-label="Author" {
+                @if let Some(from) = &tried.from { bdi { (from) } } @else { span .hint { "not known yet" } }
+            }
+            td data-label="Subject" {
+                @if let Some(subject) = &tried.subject { bdi { (subject) } } @else { code { (tried.message_id) } }
+            }
             td .n data-label="Took" { (tried.took.map_or_else(|| "–".to_owned(), milliseconds)) }
-            td data-label="Host" { (tried.host) @if let Some(queue_id) = &tried.queue_id { br; span .hint { code { (queue_id) } } } }
+            td data-label="Host" {
+                (tried.host)
+                @if let Some(queue_id) = &tried.queue_id { br; span .hint { code { (queue_id) } } }
+            }
         }
     }
 }
@@ -304,15 +392,15 @@ fn row(tried: &Tried) -> Markup {
 /// What an attempt at one copy came to, in words.
 pub(super) fn in_words(outcome: Option<&Outcome>) -> String {
     match outcome {
-        None => "not ended".into(),
+        None => "not ended: it is under way, or was cut short".into(),
         Some(Outcome::Appended) => "delivered".into(),
         Some(Outcome::Adopted) => "delivered: found in the mailbox".into(),
         Some(Outcome::AlreadyThere | Outcome::AlreadyThereUnchecked) => "delivered: it was there already".into(),
         Some(Outcome::Owed) => "owed".into(),
-        Some(Outcome::Busy) => "put off: another delivery held the lock".into(),
-        Some(outcome @ Outcome::Deferred(..)) => format!("put off: {}", outcome.reason()),
+        Some(Outcome::Busy) => "deferred: another delivery held the lock".into(),
+        Some(outcome @ Outcome::Deferred(..)) => format!("deferred: {}", outcome.reason()),
         Some(outcome @ Outcome::Refused(_)) => format!("refused: {}", outcome.reason()),
-        Some(Outcome::Died) => "never ended; its copy was looked for".into(),
+        Some(Outcome::Died) => "never ended: it was cut short; a later attempt has looked for its copy".into(),
         Some(other) => other.to_string(),
     }
 }
@@ -330,12 +418,24 @@ fn owed_table(owed: &[OwedCopy], more: bool) -> Markup {
             p { "No Sent copy is owed." }
         } @else {
             table .rows {
-                caption { "Sent copies that are owed, the newest first. The service finishes them by itself; " code { "replay --owed" } " tries all at once." }
-                thead { tr { th .t scope="col" { "Last tried" } th scope="col" { "Mailbox" } th scope="col" { "Why" } th scope="col" { "Subject" } } }
+                caption {
+                    "Sent copies that are owed, the newest first. The service finishes them by itself; "
+                    code { "replay --owed" } " tries all at once."
+                }
+                thead {
+                    tr {
+                        th .t scope="col" { "Last tried" }
+                        th scope="col" { "Mailbox" }
+                        th scope="col" { "Why" }
+                        th scope="col" { "Subject" }
+                    }
+                }
                 tbody {
                     @for one in owed {
                         tr {
-                            td .t data-label="Last tried" { a href=(format!("/messages/{}", hex::encode(&one.identity))) { (layout::moment(one.since)) } }
+                            td .t data-label="Last tried" {
+                                a href=(format!("/messages/{}", hex::encode(&one.identity))) { (layout::moment(one.since)) }
+                            }
                             td data-label="Mailbox" { (one.mailbox) " of " (one.user) }
                             td data-label="Why" { span .bad { (one.reason.as_deref().unwrap_or("no reason is known")) } }
                             td data-label="Subject" { bdi { (one.subject.as_deref().unwrap_or("–")) } }

@@ -17,6 +17,7 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
+use tracing::warn;
 use url::form_urlencoded;
 
 pub(super) const COOKIE_NAME: &str = "__Host-maildrop";
@@ -35,9 +36,19 @@ pub(super) fn cookie(token: &str, seconds: u64) -> String {
 
 /// Lets a request pass whose sender is logged in, and may do at least what `least` may. It finds who that is in the extensions.
 pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut request: Request, next: Next) -> Response {
-    let viewer = match who(&page, request.headers()).await {
-        Ok(viewer) => viewer,
-        Err(answer) => return answer,
+    let told_by_proxy = page.trusted.as_ref().map_or(Ok(None), |trusted| trusted.who(request.headers()));
+    let viewer = match told_by_proxy {
+        Ok(Some(viewer)) => Some(viewer),
+        // Links to log in are good where the proxy says nothing.
+        Ok(None) => match who(&page, request.headers()).await {
+            Ok(viewer) => viewer,
+            Err(answer) => return answer,
+        },
+        Err(problem) => {
+            warn!(%problem, "somebody whom the proxy has let in is not let in here");
+            let told = html! { p { (problem) "." } };
+            return (StatusCode::FORBIDDEN, layout::page("Not for you", None, None, &told)).into_response();
+        }
     };
     let Some(viewer) = viewer else { return log_in_first(&request) };
     if viewer.role < least {
@@ -46,6 +57,7 @@ pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut reques
         };
         return (StatusCode::FORBIDDEN, layout::page("Not for you", None, Some(&viewer), &told)).into_response();
     }
+    page.hours.look(&page.ledger);
     request.extensions_mut().insert(viewer);
     next.run(request).await
 }
@@ -76,11 +88,17 @@ fn log_in_first(request: &Request) -> Response {
 /// Refuses what would change something, and was not sent by a page of ours.
 pub(super) async fn of_this_origin(State(page): State<Page>, request: Request, next: Next) -> Response {
     let safe = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
-    if safe || is_of(request.headers(), &page.origin) {
+    // Whoever the proxy knows is let in without our cookie, so that one who does not say where it comes from may have been tricked.
+    let sure = page.trusted.is_none() || says_from_where(request.headers());
+    if safe || sure && is_of(request.headers(), &page.origin) {
         return next.run(request).await;
     }
     let told = html! { p { "This was sent by another site, and nothing was done." } };
     (StatusCode::FORBIDDEN, layout::page("Refused", None, None, &told)).into_response()
+}
+
+fn says_from_where(headers: &HeaderMap) -> bool {
+    headers.contains_key("sec-fetch-site") || headers.contains_key(ORIGIN)
 }
 
 /// Whether a request was sent by a page of `origin`. (The same rule as in Go's CrossOriginProtection.)

@@ -1,6 +1,7 @@
 //! What all screens share.
 
 use super::assets;
+use crate::base::log::is_unsafe;
 use crate::base::timestamp::{exact, told};
 use crate::ledger::AttemptResult;
 use crate::ledger::web_sessions::{WebRole, WebSession};
@@ -15,18 +16,31 @@ pub(super) enum Screen {
     Activity,
     Statistics,
     Locks,
+    Again,
+    Subscriptions,
     Service,
+    Operations,
     Logins,
 }
 
 impl Screen {
-    const ALL: [Self; 5] = [Self::Activity, Self::Statistics, Self::Locks, Self::Service, Self::Logins];
+    const ALL: [Self; 8] = [
+        Self::Activity,
+        Self::Statistics,
+        Self::Locks,
+        Self::Again,
+        Self::Subscriptions,
+        Self::Service,
+        Self::Operations,
+        Self::Logins,
+    ];
 
     /// The least role that may see it.
     pub(super) fn least(self) -> WebRole {
         match self {
             Self::Activity | Self::Statistics | Self::Locks => WebRole::Viewer,
-            Self::Service => WebRole::Operator,
+            // The address of a callback may hold a password.
+            Self::Again | Self::Subscriptions | Self::Service | Self::Operations => WebRole::Operator,
             Self::Logins => WebRole::Admin,
         }
     }
@@ -36,7 +50,10 @@ impl Screen {
             Self::Activity => ("/", "Activity"),
             Self::Statistics => ("/statistics", "Statistics"),
             Self::Locks => ("/locks", "Locks"),
+            Self::Again => ("/again", "Deliver again"),
+            Self::Subscriptions => ("/subscriptions", "Subscriptions"),
             Self::Service => ("/service", "Service"),
+            Self::Operations => ("/log", "Operations"),
             Self::Logins => ("/logins", "Logins"),
         }
     }
@@ -44,6 +61,7 @@ impl Screen {
 
 /// A whole page. `title` may be anybody's text.
 pub(super) fn page(title: &str, screen: Option<Screen>, viewer: Option<&WebSession>, main: &Markup) -> Html<String> {
+    let title = visible(title);
     let may = |screen: &Screen| viewer.is_some_and(|viewer| viewer.role >= screen.least());
     let markup = html! {
         (DOCTYPE)
@@ -69,8 +87,12 @@ pub(super) fn page(title: &str, screen: Option<Screen>, viewer: Option<&WebSessi
                                 }
                             }
                         }
-                        form method="post" action="/logout" {
-                            button { "Log out " (viewer.name) }
+                        @if viewer.id.is_empty() {
+                            p .who { (viewer.name) }
+                        } @else {
+                            form method="post" action="/logout" {
+                                span .who { "Logged in as " (viewer.name) } " " button { "Log out" }
+                            }
                         }
                     }
                 }
@@ -98,6 +120,22 @@ pub(super) fn onward(path: &str) -> Html<String> {
         }
     };
     Html(markup.into_string())
+}
+
+/// A stranger's text in which everything can be seen that would change how what stands around it is read: what reverses or embeds
+/// text (Unicode Bidirectional Algorithm, UAX 9 section 2), and control characters, are named instead. Line ends and tabs stay.
+pub(super) fn visible(text: &str) -> String {
+    // Marks that only say which way a word runs stand in honest text.
+    let hidden = |c: char| is_unsafe(c) && !matches!(c, '\n' | '\t' | '\u{200e}' | '\u{200f}' | '\u{061c}');
+    let mut visible = String::with_capacity(text.len());
+    for c in text.chars() {
+        if hidden(c) {
+            visible.push_str(&format!("[U+{:04X}]", u32::from(c)));
+        } else {
+            visible.push(c);
+        }
+    }
+    visible
 }
 
 /// A moment, to the second, in UTC.
@@ -155,6 +193,15 @@ mod tests {
     fn figures_are_for_people() {
         assert_eq!([0, 999, 1204, 1_000_000].map(number), ["0", "999", "1,204", "1,000,000"]);
         assert_eq!([0.25, 28.4, 4200.0, 240_000.0].map(milliseconds), ["0.2 ms", "28 ms", "4.2 s", "4m"]);
+    }
+
+    #[test]
+    fn what_turns_text_around_is_named() {
+        assert_eq!(
+            visible("in\u{202e}fdp.exe\u{2066}\u{1b}[2J\r\n\tשלום"),
+            "in[U+202E]fdp.exe[U+2066][U+001B][2J[U+000D]\n\tשלום"
+        );
+        assert!(!page("a\u{202e}b", None, None, &html! {}).0.contains('\u{202e}'));
     }
 
     #[test]

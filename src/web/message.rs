@@ -1,14 +1,18 @@
 //! One message: what became of it in a line, where its copies are, and what each host has tried, in time.
 
 use super::activity::in_words;
-use super::layout::{self, class, milliseconds, moment, number};
-use super::{Page, failed, guard};
+use super::layout::{self, Screen, class, milliseconds, moment, number};
+use super::{Page, again, failed, guard, told as notifications};
 use crate::base::hex;
+use crate::base::terminal::shell_word;
 use crate::base::timestamp::{exact, span, told};
+use crate::ledger::CopyKey;
 use crate::ledger::stage_times::STAGES;
-use crate::ledger::trace::{MessageTrace, TracedAttempt, TracedCopy};
-use crate::ledger::web_sessions::WebSession;
+use crate::ledger::trace::{MessageTrace, TracedAttempt, TracedCopy, TriedCopy};
+use crate::ledger::web_sessions::{WebRole, WebSession};
 use crate::lock::LockName;
+use crate::message::Role;
+use crate::operations::again::{Choice, How};
 use crate::operations::trace::{RecipientState, TracedMessage, held_by, of_identity};
 use axum::Extension;
 use axum::extract::{Path, Query, State};
@@ -40,20 +44,32 @@ pub(super) async fn show(
             let subject = message.trace.message.as_ref().and_then(|message| message.subject.clone());
             let title = subject.filter(|subject| !subject.trim().is_empty());
             let title = title.unwrap_or_else(|| format!("Message {}", message.trace.message_id));
-            layout::page(&title, None, Some(&viewer), &main(now, &message)).into_response()
+            let again = (viewer.role >= Screen::Again.least()).then(|| again(&page, &message));
+            let main = html! { (main(now, &message, &viewer)) @if let Some(again) = &again { (again) } };
+            layout::page(&title, None, Some(&viewer), &main).into_response()
         }
         Ok(None) => guard::nothing_here().await,
         Err(problem) => failed(&problem, Some(&viewer)),
     }
 }
 
-fn main(now: i64, message: &TracedMessage) -> Markup {
+fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
     let TracedMessage { state, verdict, recipients, trace } = message;
     html! {
         p class={ "verdict " (class_of(*state)) } { (verdict) }
+        @if let (RecipientState::Deferred, Some(last)) = (state, trace.attempts.last()) {
+            p {
+                "Last tried " (moment(last.began_at)) ". The message is kept where it waits, which is Postfix's queue as a rule, "
+                "and is tried again from there."
+                @if viewer.role >= Screen::Again.least() { " Once its cause is mended: " a href="#again" { "deliver it at once" } "." }
+            }
+        }
         @if let Some(holder) = &trace.lock.holder { p { "Its lock is " (held_by(holder)) ". " a href="/locks" { "Locks" } } }
         h2 { "Message" }
         (facts(trace))
+        @if trace.message.is_some() && viewer.role >= WebRole::Reader {
+            p { a href=(format!("/messages/{}/content", trace.identity)) { "Show what is in it" } " " span .hint { "That is written in the operations log." } }
+        }
         @if recipients.len() > 1 {
             h2 { "Recipients" }
             table .rows {
@@ -63,7 +79,7 @@ fn main(now: i64, message: &TracedMessage) -> Markup {
                     @for one in recipients {
                         tr {
                             td data-label="Recipient" { (one.recipient) }
-                            td data-label="State" { span class=(class_of(one.state)) { (one.told) } }
+                            td data-label="State" { span class=(class_of(one.state)) { @if one.state == RecipientState::Deferred { "deferred: " } (one.told) } }
                             td .n data-label="Attempts" { (one.attempts) }
                         }
                     }
@@ -71,6 +87,9 @@ fn main(now: i64, message: &TracedMessage) -> Markup {
             }
         }
         h2 { "Copies" }
+        @if trace.copies.iter().any(|copy| copy.delivered) && viewer.role >= Screen::Again.least() {
+            p { "Is a copy still in its mailbox? " a href="#again" { "Have a look into it" } "." }
+        }
         @if trace.copies.is_empty() {
             p { "No mailbox has it yet." }
         } @else {
@@ -82,7 +101,42 @@ fn main(now: i64, message: &TracedMessage) -> Markup {
         }
         h2 { "Attempts, on all hosts" }
         (attempts(now, &trace.attempts))
+        @if let Some(events) = trace.notifications.as_deref().filter(|events| !events.is_empty()) { (notifications::of(events, viewer)) }
     }
+}
+
+/// What of it can be delivered again: first what is missing.
+fn again(page: &Page, message: &TracedMessage) -> Markup {
+    let TracedMessage { recipients, trace, .. } = message;
+    let (mut missing, mut there, mut commands) = (Vec::new(), Vec::new(), Vec::new());
+    for one in recipients.iter().filter(|one| matches!(one.state, RecipientState::Deferred | RecipientState::Refused)) {
+        let tried = trace.attempts.iter().rev().filter(|attempt| attempt.recipient == one.recipient);
+        let copy = tried.flat_map(|attempt| &attempt.copies).find(|copy| copy.role == Role::Recipient);
+        if let Some(TriedCopy { key, user, mailbox, .. }) = copy {
+            let told = format!("deliver it to {mailbox} of {user}, for {}: {}", one.recipient, one.told);
+            missing.push((Choice { how: How::Deliver, copy: CopyKey::from_bytes(*key) }, told));
+            let (id, recipient) = (shell_word(&trace.message_id), shell_word(&one.recipient));
+            commands.push(format!("--message-id {id} --failed --recipient {recipient}"));
+        }
+    }
+    for copy in &trace.copies {
+        let key = CopyKey::from_bytes(copy.key);
+        let place = format!("{} of {}, for {}", copy.mailbox, copy.user, copy.recipient);
+        let mailbox = shell_word(&format!("{}/{}", copy.user, copy.mailbox));
+        if copy.delivered {
+            there.push((
+                Choice { how: How::Restore, copy: key },
+                format!("look whether it is still in {place}, and restore it if it is not"),
+            ));
+            let since = shell_word(&exact(copy.delivered_at.unwrap_or(copy.updated_at)));
+            commands.push(format!("--restore --since {since} --mailbox {mailbox}"));
+        } else {
+            missing.push((Choice { how: How::Finish, copy: key }, format!("finish what is owed to {place}")));
+            commands.push(format!("--owed --mailbox {mailbox}"));
+        }
+    }
+    missing.extend(there);
+    again::of_message(page, &missing, &commands)
 }
 
 fn class_of(state: RecipientState) -> &'static str {

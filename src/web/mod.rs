@@ -1,23 +1,34 @@
 //! The page: what came in and what became of it, in a browser. Uses `base`, `config`, `database`, `handover`, `ledger`, `ledger_threads`,
-//! `lock`, `message`, `operations` and `site`.
+//! `lock`, `mailbox_work`, `message`, `operations`, `site` and `webhook`.
 //!
 //! One thread serves all connections (`server`); the ledger is asked by a few others. It speaks no TLS: it listens on this
 //! machine only, and a proxy stands in front. What holds for each answer, whoever makes it, is in `shield`: the host names that
 //! are answered to, headers for browsers, how long a request may be and take. Who may ask for what is in [`routes`] and `guard`, and
-//! nowhere else. Each screen is a file: it reads what `trace`, `stats` and `lock list` read, and works without script.
+//! nowhere else. Each screen is a file: it reads what `trace`, `stats` and `lock list` read, and works without script. What delivers again is in `again` and `runs`: it is
+//! the code of `replay`, in threads of its own (`mailbox_work`).
 
 mod activity;
+mod again;
 mod assets;
+mod content;
+mod figures;
 mod guard;
+mod html_of_message;
 mod layout;
+mod live;
 mod locks;
+mod log;
 mod login;
 mod logins;
 mod message;
+mod runs;
 mod server;
 mod service;
 mod shield;
 mod statistics;
+mod subscriptions;
+mod told;
+mod trusted;
 
 use crate::base::endpoint::Endpoint;
 use crate::base::listening::Listening;
@@ -25,7 +36,7 @@ use crate::base::stop::Stop;
 use crate::config::{Config, Web};
 use crate::ledger::web_sessions::{Lifetimes, WebRole, WebSession};
 use crate::ledger_threads::{LedgerThreads, Unanswered};
-use crate::operations::activity::Figures;
+use crate::mailbox_work::MailboxWork;
 use crate::site::Site;
 use axum::Router;
 use axum::http::StatusCode;
@@ -34,14 +45,19 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use layout::Screen;
+use live::Tail;
 use maud::html;
+use runs::Runs;
 use shield::Shield;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
+use subscriptions::{Telling, actions};
 use thiserror::Error;
+use tokio::sync::watch;
 use tracing::{info, warn};
+use trusted::TrustedUsers;
 
 /// How long a question to the ledger may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -54,8 +70,11 @@ pub struct WebSettings {
     /// Where browsers find it: scheme, host and port.
     origin: String,
     lifetimes: Lifetimes,
+    /// Whom the proxy in front may say that somebody is; `None` where it is not believed.
+    trusted: Option<TrustedUsers>,
     /// Where the master of the service is asked; none where the page stands alone.
     control: Option<PathBuf>,
+    telling: Telling,
 }
 
 /// Why there can be no page.
@@ -75,7 +94,8 @@ impl WebSettings {
     /// # Errors
     /// Where it says nothing of a page.
     pub fn of(config: &Config) -> Result<Self, WebError> {
-        Ok(Self { control: Some(config.serve.control_socket()), ..Self::by(&config.web)? })
+        let (control, telling) = (Some(config.serve.control_socket()), Telling::of(config));
+        Ok(Self { control, telling, ..Self::by(&config.web)? })
     }
 
     /// For a page at this place of this machine, with the rest as it is by default.
@@ -90,7 +110,14 @@ impl WebSettings {
     fn by(web: &Web) -> Result<Self, WebError> {
         let listen = web.endpoint().ok_or(WebError::NotConfigured)?;
         let origin = web.origin().ok_or(WebError::NotConfigured)?;
-        Ok(Self { listen, origin, lifetimes: Lifetimes::of(web.session_idle), control: None })
+        Ok(Self {
+            listen,
+            origin,
+            lifetimes: Lifetimes::of(web.session_idle),
+            trusted: TrustedUsers::of(web),
+            control: None,
+            telling: Telling::default(),
+        })
     }
 
     /// Where browsers find it.
@@ -109,30 +136,30 @@ pub fn run(site: &Site, settings: WebSettings, beside: impl FnOnce(LedgerThreads
     let system = |doing| move |source| WebError::System { doing, source };
     let stop = Stop::on_signals().map_err(system("setting up signals"))?;
     let listening = Listening::open_at(std::slice::from_ref(&settings.listen)).map_err(WebError::Listen)?;
-    let router = router(site, &settings, beside).map_err(system("starting a thread"))?;
+    let (tell, told) = watch::channel(false);
+    let page = Page::new(site, &settings, told.clone()).map_err(system("starting a thread"))?;
+    let (mailboxes, router) = (page.mailboxes.clone(), page.router(&settings, beside));
     info!(listen = %settings.listen, origin = settings.origin, "the page has begun");
-    server::run(listening, router, stop).map_err(system("serving"))?;
+    let served = server::run(listening, router, stop, (tell, told)).map_err(system("serving"));
+    if let Some(mailboxes) = mailboxes {
+        mailboxes.end();
+    }
+    served?;
     info!("the page has ended");
     Ok(())
 }
 
-/// All that is answered to, behind the shield.
+/// All that is answered to, behind the shield. What is told for as long as a browser listens ends once `ending` is true.
 ///
 /// # Errors
 /// Where the system gives us no threads.
-pub fn router(site: &Site, settings: &WebSettings, beside: impl FnOnce(LedgerThreads) -> Router) -> io::Result<Router> {
-    let ledger = LedgerThreads::start(site, PATIENCE)?;
-    let page = Page {
-        site: Arc::new(site.clone()),
-        ledger: ledger.clone(),
-        lifetimes: settings.lifetimes,
-        origin: settings.origin.as_str().into(),
-        control: settings.control.as_deref().map(Into::into),
-        figures: Arc::default(),
-        statistics: Arc::default(),
-    };
-    let router = routes(&page).with_state(page).merge(beside(ledger)).fallback(guard::nothing_here);
-    Ok(Shield::new(&settings.origin, &settings.listen).over(router))
+pub fn router(
+    site: &Site,
+    settings: &WebSettings,
+    ending: watch::Receiver<bool>,
+    beside: impl FnOnce(LedgerThreads) -> Router,
+) -> io::Result<Router> {
+    Ok(Page::new(site, settings, ending)?.router(settings, beside))
 }
 
 /// What the screens share.
@@ -143,9 +170,48 @@ struct Page {
     lifetimes: Lifetimes,
     origin: Arc<str>,
     control: Option<Arc<Path>>,
-    /// The figures of the first screen, and when they were counted.
-    figures: Arc<Mutex<Option<(Instant, Figures)>>>,
-    statistics: Arc<Mutex<statistics::Counted>>,
+    telling: Arc<Telling>,
+    trusted: Option<Arc<TrustedUsers>>,
+    /// Where mailboxes are opened; `None` where this process may not.
+    mailboxes: Option<MailboxWork>,
+    /// What was begun from here.
+    runs: Runs,
+    looks: content::Looks,
+    /// The figures of the first screen.
+    figures: figures::Shared,
+    statistics: statistics::Shared,
+    hours: statistics::Hours,
+    tail: Tail,
+}
+
+impl Page {
+    fn new(site: &Site, settings: &WebSettings, ending: watch::Receiver<bool>) -> io::Result<Self> {
+        let ledger = LedgerThreads::start(site, PATIENCE)?;
+        let tail = Tail::start(site, PATIENCE, ending)?;
+        let site = Arc::new(site.clone());
+        Ok(Self {
+            mailboxes: MailboxWork::of(&site),
+            site,
+            ledger,
+            lifetimes: settings.lifetimes,
+            origin: settings.origin.as_str().into(),
+            control: settings.control.as_deref().map(Into::into),
+            telling: Arc::new(settings.telling.clone()),
+            trusted: settings.trusted.clone().map(Arc::new),
+            runs: Runs::default(),
+            looks: content::Looks::default(),
+            figures: figures::Shared::default(),
+            statistics: statistics::Shared::default(),
+            hours: statistics::Hours::default(),
+            tail,
+        })
+    }
+
+    fn router(self, settings: &WebSettings, beside: impl FnOnce(LedgerThreads) -> Router) -> Router {
+        let beside = beside(self.ledger.clone());
+        let router = routes(&self).with_state(self).merge(beside).fallback(guard::nothing_here);
+        Shield::new(&settings.origin, &settings.listen).over(router)
+    }
 }
 
 /// Each path of the page, and the least role that may ask for it: a screen's is its own, and the others are said here alone.
@@ -156,10 +222,32 @@ fn routes(page: &Page) -> Router<Page> {
     let of = |screen: Screen, methods| needs(screen.least(), methods);
     Router::new()
         .route("/", of(Screen::Activity, get(activity::show)))
+        .route("/live", of(Screen::Activity, get(live::tell)))
         .route("/messages/{identity}", needs(WebRole::Viewer, get(message::show)))
+        .route("/messages/{identity}/content", needs(WebRole::Reader, get(content::show)))
+        .route("/messages/{identity}/html", needs(WebRole::Reader, get(content::html)))
+        .route("/messages/{identity}/source", needs(WebRole::Reader, get(content::source)))
+        .route("/messages/{identity}/parts/{part}", needs(WebRole::Reader, get(content::part)))
         .route("/statistics", of(Screen::Statistics, get(statistics::show)))
         .route("/locks", of(Screen::Locks, get(locks::show)))
+        .route("/subscriptions", of(Screen::Subscriptions, get(subscriptions::list)))
+        .route("/subscriptions/{id}", of(Screen::Subscriptions, get(subscriptions::one::show)))
+        .route("/subscriptions/{id}/events/{event}", of(Screen::Subscriptions, get(subscriptions::notification::show)))
+        .route("/subscriptions/{id}/secret", of(Screen::Subscriptions, post(actions::secret)))
+        .route("/subscriptions/{id}/new-secret", of(Screen::Subscriptions, post(actions::new_secret)))
+        .route("/subscriptions/{id}/test", of(Screen::Subscriptions, post(actions::test)))
+        .route("/subscriptions/{id}/pause", of(Screen::Subscriptions, post(actions::pause)))
+        .route("/subscriptions/{id}/resume", of(Screen::Subscriptions, post(actions::resume)))
+        .route("/subscriptions/{id}/redeliver", of(Screen::Subscriptions, post(actions::redeliver)))
+        .route("/subscriptions/{id}/recover", of(Screen::Subscriptions, post(actions::recover)))
+        .route("/again", of(Screen::Again, get(again::owed)))
+        .route("/again/failed", of(Screen::Again, get(again::not_delivered)))
+        .route("/again/lost", of(Screen::Again, get(again::lost)))
+        .route("/again/plan", of(Screen::Again, post(again::would)))
+        .route("/again/start", of(Screen::Again, post(again::start)))
+        .route("/again/runs/{id}", of(Screen::Again, get(again::run)))
         .route("/service", of(Screen::Service, get(service::show)))
+        .route("/log", of(Screen::Operations, get(log::show)))
         .route("/logout", needs(WebRole::Viewer, post(login::log_out)))
         .route("/logins", of(Screen::Logins, get(logins::show)))
         .route("/logins/end", of(Screen::Logins, post(logins::end)))

@@ -28,10 +28,14 @@ const MOST_HEADERS: usize = 64;
 /// How long requests under way have once this process is told to end.
 const LAST_GRACE: Duration = Duration::from_secs(10);
 
-/// Serves until it is told to end, and then until the requests under way are answered.
-pub(super) fn run(listening: Vec<Listening>, router: Router, stop: Stop) -> io::Result<()> {
+/// Serves until it is told to end, and then until the requests under way are answered. By `tell` those that would go on hear of it.
+pub(super) fn run(
+    listening: Vec<Listening>,
+    router: Router,
+    stop: Stop,
+    (tell, told): (watch::Sender<bool>, watch::Receiver<bool>),
+) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (tell, told) = watch::channel(false);
     std::thread::Builder::new().name("signals".into()).spawn(move || {
         while !stop.is_told() {
             if stop.wait(Duration::from_hours(1)).is_err() {

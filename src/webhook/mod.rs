@@ -1,14 +1,17 @@
 //! Webhooks as both ends agree on them: where a callback may be, the secret that it shares with us, what it is sent, signatures, and
-//! when a notification is tried again. No input or output but that of the key's file. Uses `base`, `ledger` and `config`.
+//! when a notification is tried again. No input or output but that of the keys' files. Uses `base`, `ledger` and `config`.
 //!
 //! By the specification of Standard Webhooks, version 1.0.0 (<https://github.com/standard-webhooks/standard-webhooks>).
 
 mod callback;
+mod keys;
 mod networks;
 pub(crate) mod payload;
 mod retry;
 mod secret;
+mod signing_key;
 
 pub use callback::{Callback, Refused, Rules};
+pub(crate) use keys::{Keys, Signers};
 pub use retry::{RetryAfter, Schedule};
 pub use secret::{MasterKey, ROTATION, WebhookSecret, sign};

@@ -2,7 +2,7 @@
 //! fields have one order.
 
 use crate::base::timestamp::exact;
-use crate::ledger::notifications::{Due, MessageDetail, TEST};
+use crate::ledger::notifications::{DISABLED, Due, MessageDetail, TEST};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -76,14 +76,33 @@ pub(crate) fn id(event: Uuid) -> String {
     format!("evt_{}", event.simple())
 }
 
+/// The event whose id this is.
+pub(crate) fn read_id(text: &str) -> Option<Uuid> {
+    let digits = text.strip_prefix("evt_").filter(|digits| digits.len() == 32)?;
+    Uuid::try_parse(digits).ok()
+}
+
+/// Who sends notifications.
+const AGENT: &str = concat!("maildrop_command/", env!("CARGO_PKG_VERSION"));
+
+/// What a request for a notification of this id says before its body, in each try alike.
+pub(crate) fn headers(id: &str, subscription: Uuid) -> [(&'static str, String); 4] {
+    [
+        ("user-agent", AGENT.to_owned()),
+        ("content-type", "application/json".to_owned()),
+        ("webhook-id", id.to_owned()),
+        ("maildrop-subscription", subscription.to_string()),
+    ]
+}
+
 /// The body of a notification. `api` is where the message can be read.
 pub(crate) fn render(due: &Due, api: Option<&str>) -> String {
-    if due.event_type == TEST {
-        return test(due);
-    }
     let diff = serde_json::from_str(&due.diff).unwrap_or(Value::Object(Map::new()));
     let fields = diff.as_object().into_iter().flatten();
     let now = fields.filter_map(|(field, change)| Some((field.clone(), change.get("+++")?.clone()))).collect();
+    if is_about_a_subscription(&due.event_type) {
+        return of_subscription(due, &diff, now);
+    }
     let moment = exact(due.created_at);
     let payload = Payload {
         id: id(due.event),
@@ -119,18 +138,24 @@ pub(crate) fn render(due: &Due, api: Option<&str>) -> String {
     serde_json::to_string(&payload).unwrap_or_default()
 }
 
-/// What somebody has sent himself, to see that it comes.
-fn test(due: &Due) -> String {
+/// Whether an event is about a subscription, and no copy.
+pub(crate) fn is_about_a_subscription(event_type: &str) -> bool {
+    matches!(event_type, TEST | DISABLED)
+}
+
+/// What somebody has sent himself, to see that it comes; or that a subscription is disabled. `data` has what it has become.
+fn of_subscription(due: &Due, diff: &Value, mut data: Map<String, Value>) -> String {
     let (moment, subscription) = (exact(due.created_at), due.attempt.unwrap_or_default().to_string());
+    data.insert("subscription".into(), subscription.clone().into());
     serde_json::json!({
         "id": id(due.event),
-        "type": TEST,
+        "type": due.event_type,
         "timestamp": moment,
         "created": moment,
         "resource": "subscription",
         "resource_id": subscription,
-        "diff": {},
-        "data": { "subscription": subscription },
+        "diff": diff,
+        "data": data,
     })
     .to_string()
 }
@@ -192,6 +217,7 @@ mod tests {
         Due {
             position: 1_048_576,
             tries: 0,
+            due_at: 0,
             event: Uuid::from_u128(0x0193_a1b2_c3d4_7e5f_8a9b_0c1d_2e3f_4a01),
             event_type: "message.delivered".into(),
             copy_key: "ab12".repeat(16),
@@ -250,10 +276,22 @@ mod tests {
     #[test]
     fn a_test_is_about_its_subscription_and_no_copy() {
         let id = Uuid::from_u128(7);
-        let test = Due { event_type: TEST.into(), attempt: Some(id), ..due() };
+        let test = Due { event_type: TEST.into(), attempt: Some(id), diff: "{}".into(), ..due() };
         let body: Value = serde_json::from_str(&render(&test, Some("https://m.example/api/v1"))).unwrap();
         assert_eq!((&body["type"], &body["resource"]), (&TEST.into(), &"subscription".into()));
         assert_eq!(body["data"], serde_json::json!({ "subscription": id.to_string() }));
+    }
+
+    #[test]
+    fn that_a_subscription_is_disabled_is_told_with_the_reason() {
+        let diff = r#"{"state": {"---": "active", "+++": "disabled"}, "state_reason": {"---": null, "+++": "gone"}}"#;
+        let id = Uuid::from_u128(7);
+        let told = Due { event_type: DISABLED.into(), attempt: Some(id), diff: diff.into(), ..due() };
+        let body: Value = serde_json::from_str(&render(&told, Some("https://m.example/api/v1"))).unwrap();
+        assert_eq!((&body["resource"], &body["resource_id"]), (&"subscription".into(), &id.to_string().into()));
+        assert_eq!(body["diff"], serde_json::from_str::<Value>(diff).unwrap());
+        let data = serde_json::json!({ "subscription": id.to_string(), "state": "disabled", "state_reason": "gone" });
+        assert_eq!(body["data"], data);
     }
 
     #[test]

@@ -36,13 +36,7 @@ impl MasterKey {
     /// # Errors
     /// What is wrong with the file, and what mends it, without a word of what is in it.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let mut bytes = Vec::new();
-        File::open(path)
-            .and_then(|file| file.take(LENGTH as u64 + 1).read_to_end(&mut bytes))
-            .map_err(|error| error.to_string())?;
-        let wrong = "it has to hold 32 random bytes: head -c 32 /dev/urandom > FILE";
-        let bytes: [u8; LENGTH] = bytes.try_into().map_err(|_| wrong.to_owned())?;
-        Ok(Self::new(&bytes))
+        read_key(path).map(|bytes| Self::new(&bytes))
     }
 
     pub fn new(bytes: &[u8; LENGTH]) -> Self {
@@ -51,13 +45,28 @@ impl MasterKey {
 
     /// The secret of this generation of a subscription, the first of which is 1.
     pub fn secret(&self, subscription: Uuid, generation: u32) -> WebhookSecret {
-        let mut secret = [0; LENGTH];
-        let info = [subscription.as_bytes().as_slice(), &generation.to_be_bytes()];
-        let filled = self.0.expand(&info, hkdf::HKDF_SHA256).and_then(|key| key.fill(&mut secret));
-        // Only a length that is not the algorithm's own could be refused.
-        debug_assert!(filled.is_ok());
-        WebhookSecret(secret)
+        WebhookSecret(derive(&self.0, subscription, generation))
     }
+}
+
+/// Reads a key: a file of 32 random bytes.
+pub(super) fn read_key(path: &Path) -> Result<[u8; LENGTH], String> {
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(LENGTH as u64 + 1).read_to_end(&mut bytes))
+        .map_err(|error| error.to_string())?;
+    let wrong = "it has to hold 32 random bytes: head -c 32 /dev/urandom > FILE";
+    bytes.try_into().map_err(|_| wrong.to_owned())
+}
+
+/// What is derived from a key for this generation of a subscription.
+pub(super) fn derive(key: &hkdf::Prk, subscription: Uuid, generation: u32) -> [u8; LENGTH] {
+    let mut derived = [0; LENGTH];
+    let info = [subscription.as_bytes().as_slice(), &generation.to_be_bytes()];
+    let filled = key.expand(&info, hkdf::HKDF_SHA256).and_then(|key| key.fill(&mut derived));
+    // Only a length that is not the algorithm's own could be refused.
+    debug_assert!(filled.is_ok());
+    derived
 }
 
 impl WebhookSecret {
@@ -79,7 +88,7 @@ impl fmt::Debug for WebhookSecret {
     }
 }
 
-/// The header `webhook-signature`: what is signed is `id.timestamp.body`, by each of the secrets. The id has no dot in it; the
+/// The signatures `v1` of the header `webhook-signature`: what is signed is `id.timestamp.body`, by each of the secrets. The id has no dot in it; the
 /// timestamp is of this very try, in seconds since 1970.
 pub fn sign(secrets: &[WebhookSecret], id: &str, timestamp: i64, body: &str) -> String {
     let signed = |WebhookSecret(secret): &WebhookSecret| {

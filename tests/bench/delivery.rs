@@ -8,6 +8,8 @@ mod figures;
 mod floor;
 mod growth;
 mod mariadb;
+mod notifications;
+mod page;
 mod peer;
 mod peers;
 mod plot;
@@ -34,7 +36,7 @@ use std::time::Instant;
 type Measure = fn(&mut Report, &Site, usize);
 
 /// What is measured: a name for `--only`, and how.
-const PARTS: [(&str, Measure); 8] = [
+const PARTS: [(&str, Measure); 10] = [
     ("peers", peers::measure),
     ("postfix", through_postfix::measure),
     ("stages", stages::measure),
@@ -43,6 +45,8 @@ const PARTS: [(&str, Measure); 8] = [
     ("warm", warm::measure),
     ("service", service::measure),
     ("memory", service::measure_memory),
+    ("page", page::measure),
+    ("notifications", notifications::measure),
 ];
 
 fn main() {
@@ -55,10 +59,9 @@ fn main() {
         // Whether it runs at all, where it was not built.
         return println!("{}", env!("CARGO_PKG_VERSION"));
     }
-    let option = |name: &str| arguments.iter().position(|a| a == name).and_then(|at| arguments.get(at + 1));
     let runs: usize = option("--runs").map_or(60, |runs| runs.parse().expect("a number of runs"));
     let only = option("--only");
-    let parts: Vec<_> = PARTS.iter().filter(|(name, _)| only.is_none_or(|only| only == name)).collect();
+    let parts: Vec<_> = PARTS.iter().filter(|(name, _)| only.as_ref().is_none_or(|only| only == name)).collect();
     assert!(!parts.is_empty(), "the parts are {:?}", PARTS.map(|(name, _)| name));
     let began = Instant::now();
     let mut report = Report::new(option("--write").map(PathBuf::from));
@@ -71,6 +74,12 @@ fn main() {
     }
     report.line(format!("Measured in {} s; load average at the end {}.", began.elapsed().as_secs(), load()));
     report.end();
+}
+
+/// What was said on the command line after this.
+fn option(name: &str) -> Option<String> {
+    let mut arguments = std::env::args().skip_while(|argument| argument != name);
+    arguments.nth(1)
 }
 
 fn floor_in_a_process(arguments: &[String]) {

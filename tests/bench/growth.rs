@@ -5,7 +5,7 @@
 //! What grows is filled first, all of it at once; nothing else is measured meanwhile.
 
 mod curve;
-mod ground;
+pub mod ground;
 mod ledger;
 mod mailbox;
 mod processes;
@@ -14,6 +14,7 @@ mod size;
 
 use crate::figures::Report;
 use crate::site::Site;
+pub use curve::verdict;
 
 /// With fewer runs than these, it is only to be seen whether all of it works: what takes longest is left out.
 const EARNEST: usize = 20;

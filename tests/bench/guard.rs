@@ -1,5 +1,6 @@
 //! The regression guard: what a delivery costs, in figures that are the same however busy the machine is, beside the
-//! committed ones (guard.toml). `tests/bench/guard` builds and starts everything, and `.ci/run` runs that.
+//! committed ones (guard.toml); and how large the program is. `tests/bench/guard` builds and starts everything, and `.ci/run`
+//! runs that.
 //!
 //! Valgrind's DHAT counts the release program's instructions and allocations; a proxy before each server counts round trips,
 //! farewells among them. Ten runs of each delivery, on a machine with five times as much to do as it has processors for,
@@ -43,6 +44,9 @@ const INSTRUCTIONS_ELSEWHERE: f64 = 10.0;
 
 /// The same of allocations, where they were made with other tools: Rust's own library and the C library allocate, too.
 const ALLOCATIONS_BY_OTHERS: f64 = 2.0;
+
+/// What the program may have, in bytes: each delivery is a process that starts it.
+const MOST_BYTES: u64 = 9_400_000;
 
 /// By name.
 type Figures = BTreeMap<String, u64>;
@@ -139,12 +143,16 @@ fn main() -> ExitCode {
         println!("The committed figures were made with {}; these with {made_with}.", committed.made_with);
         println!("So instructions may differ by {INSTRUCTIONS_ELSEWHERE} %.");
     }
-    if beyond.is_empty() {
-        return ExitCode::SUCCESS;
+    let bytes = std::fs::metadata(program).unwrap_or_else(|error| panic!("{program}: {error}")).len();
+    println!("The program has {bytes} bytes, of {MOST_BYTES} at most.");
+    if bytes > MOST_BYTES {
+        eprintln!("The program is too large.");
     }
-    eprintln!("A delivery does not cost what is committed:\n    {}", beyond.join("\n    "));
-    eprintln!("If it is meant, or better: `tests/bench/guard --accept` writes the new figures, to be committed.");
-    ExitCode::FAILURE
+    if !beyond.is_empty() {
+        eprintln!("A delivery does not cost what is committed:\n    {}", beyond.join("\n    "));
+        eprintln!("If it is meant, or better: `tests/bench/guard --accept` writes the new figures, to be committed.");
+    }
+    if beyond.is_empty() && bytes <= MOST_BYTES { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The file, to be committed.

@@ -216,7 +216,7 @@ impl Drop for Site {
 /// Waits until those that were told of do what they will be asked first: they may have been started just now.
 pub fn wait_for_servers() {
     let patience = Instant::now() + Duration::from_secs(60);
-    let engines = [Engine::Postgres17, Engine::Mariadb118];
+    let engines = [Engine::Postgres17, Engine::Mariadb118, Engine::Mysql9];
     for engine in
         engines.into_iter().filter(|engine| env_if_there(&format!("MAILDROP_TEST_{}", engine.variable())).is_some())
     {

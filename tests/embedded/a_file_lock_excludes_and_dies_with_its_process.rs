@@ -3,7 +3,7 @@
 
 use crate::support::{child, client, open, soon, subject};
 use maildrop_command::base::deadline::Deadline;
-use maildrop_command::database::{DatabaseFailure, Tables};
+use maildrop_command::database::{DatabaseFailure, Idle, Tables};
 use maildrop_command::lock::{Acquired, Holder, Holders, LockName, NamedLock};
 use maildrop_command::schema::open_embedded;
 use std::io::{BufRead, BufReader, Write};
@@ -76,9 +76,10 @@ fn the_second_process_learns_who_holds_it_and_gets_it_when_the_first_is_killed()
 #[test]
 fn a_wait_never_passes_the_deadline() {
     let directory = tempfile::tempdir().unwrap();
-    let locks = |deadline| open_embedded(directory.path(), &client("x"), deadline).unwrap();
-    let mut first = locks(soon());
-    let mut second = locks(Deadline::after(Duration::from_millis(200)));
+    let (mut first, second) = (open(directory.path()), open(directory.path()));
+    // Opened with time enough: only the wait ends with this deadline.
+    let idle = Idle::after(Box::new(second)).unwrap();
+    let mut second = idle.begin(&client("x"), Deadline::after(Duration::from_millis(200))).unwrap();
     first.acquire(&name(), Duration::ZERO).unwrap();
     let begun = Instant::now();
     busy(second.acquire(&name(), Duration::from_secs(60)).unwrap());
@@ -91,13 +92,17 @@ fn a_lock_that_is_kept_outlives_the_deadline_and_so_does_what_is_written_down_of
     let directory = tempfile::tempdir().unwrap();
     drop(open(directory.path()));
     let kept = |keep: bool| {
-        let deadline = Deadline::after(Duration::from_secs(3));
-        let mut database = open_embedded(directory.path(), &client("x"), deadline).unwrap();
+        // The lock itself is had at once, however late it is.
+        let deadline = Deadline::after(Duration::from_millis(200));
+        let idle = Idle::after(Box::new(open(directory.path()))).unwrap();
+        let mut database = idle.begin(&client("x"), deadline).unwrap();
         assert!(matches!(database.acquire(&name(), Duration::ZERO).unwrap(), Acquired::Held));
         if keep {
             database.keep(Duration::from_secs(20)).unwrap();
         }
-        std::thread::sleep(deadline.remaining());
+        while !deadline.passed() {
+            std::thread::sleep(deadline.remaining());
+        }
         assert!(database.still_held(&name()).unwrap());
         database.release(&name()).unwrap();
         database.change("taking out", "DELETE FROM programs", &[]).map_err(|error| error.failure)

@@ -3,6 +3,8 @@
 
 #[path = "../support/broker.rs"]
 mod broker;
+#[path = "../support/crawl.rs"]
+mod crawl;
 #[path = "../support/imap_accounts.rs"]
 mod imap_accounts;
 #[path = "../support/imap_peer.rs"]
@@ -51,8 +53,11 @@ mod the_floors;
 mod the_ledger_remembers;
 mod the_lmtp_server;
 mod the_page;
+mod the_page_behind_a_proxy;
+mod the_page_delivers_again;
 mod the_runner;
 mod the_watchdog_ends_what_hangs;
 mod what_comes_first_is_there;
+mod what_is_in_a_message;
 mod what_others_see_of_it;
 mod what_the_log_tells;

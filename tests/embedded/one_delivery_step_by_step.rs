@@ -22,7 +22,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use time::macros::datetime;
 use uuid::Uuid;
@@ -164,6 +164,8 @@ pub struct Script {
     pub appended: VecDeque<Appended>,
     /// So often it has not answered yet, after all the time that it is given; `usize::MAX`: never.
     pub silent: usize,
+    /// When it answered first.
+    pub answered_at: Option<Instant>,
     /// The patience that was shown to it.
     pub patience: Vec<Duration>,
     removed: VecDeque<Result<Removal, MailboxFailure>>,
@@ -183,6 +185,7 @@ pub fn script() -> Script {
         found: VecDeque::new(),
         appended: VecDeque::new(),
         silent: 0,
+        answered_at: None,
         patience: Vec::new(),
         removed: VecDeque::new(),
         searches: Vec::new(),
@@ -214,6 +217,7 @@ impl Mailbox for Scripted {
     fn is_answered_within(&mut self, patience: Duration) -> bool {
         let mut script = self.0.borrow_mut();
         if script.silent == 0 {
+            script.answered_at.get_or_insert_with(Instant::now);
             return true;
         }
         script.silent = if script.silent == usize::MAX { usize::MAX } else { script.silent - 1 };

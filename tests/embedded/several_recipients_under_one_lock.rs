@@ -11,7 +11,7 @@ use maildrop_command::mailbox::{Appended, Mailbox, MailboxFailure};
 use maildrop_command::message::{Message, Role};
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 const NAMES: [&str; 3] = ["doug@mail.axial.net", "scuba@mail.axial.net", "kim@mail.axial.net"];
@@ -312,14 +312,16 @@ fn a_mailbox_is_shown_patience_where_others_wait_for_it_and_more_for_a_larger_me
     let mut several = batch();
     several.message = format!("{LISA}{}", "x\r\n".repeat(1_000_000));
     several.policy.batch_patience = Duration::from_secs(10);
+    let begun = Instant::now();
     several.told();
+    let took = begun.elapsed();
     for mailbox in &several.mailboxes {
         // What is searched, and what is uploaded.
         let patience = mailbox.borrow().patience.clone();
         assert_eq!(patience.len(), 2, "{patience:?}");
         assert!(patience.iter().all(|span| *span <= Duration::from_millis(13_001)), "{patience:?}");
-        // It was just begun.
-        assert!(patience.iter().all(|span| *span > Duration::from_millis(11_000)), "{patience:?}");
+        // It was just begun, or so long ago at most.
+        assert!(patience.iter().all(|span| *span + took > Duration::from_millis(12_999)), "{patience:?} of {took:?}");
     }
     let mut alone = batch();
     alone.whose = [&[0, 1, 2], &[], &[]];
@@ -345,11 +347,19 @@ fn a_mailbox_that_is_looked_through_is_shown_twelve_times_the_patience() {
 
 #[test]
 fn patience_with_the_others_begins_once_one_has_answered() {
-    let mut slow = batch();
-    slow.policy.batch_patience = Duration::from_millis(200);
-    slow.mailboxes[..3].iter().for_each(|mailbox| mailbox.borrow_mut().silent = 20);
-    assert_eq!(slow.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
-    assert!(slow.mailboxes[..3].iter().all(|mailbox| mailbox.borrow().patience.len() == 2));
+    let patience = Duration::from_millis(200);
+    loop {
+        let mut slow = batch();
+        slow.policy.batch_patience = patience;
+        slow.mailboxes[..3].iter().for_each(|mailbox| mailbox.borrow_mut().silent = 20);
+        assert_eq!(slow.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
+        let first_answer = slow.mailboxes[..3].iter().filter_map(|mailbox| mailbox.borrow().answered_at).min();
+        // Where this process stood still for as long as that after the first answer, it has run out: then once more.
+        if first_answer.unwrap().elapsed() < patience {
+            assert!(slow.mailboxes[..3].iter().all(|mailbox| mailbox.borrow().patience.len() == 2));
+            break;
+        }
+    }
 }
 
 #[test]

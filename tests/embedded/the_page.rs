@@ -1,5 +1,6 @@
 //! The page, asked by its routes: who gets in, who may see what, and what is shown.
 
+use crate::crawl::crawl;
 use crate::program::{PATIENCE, feed, program, wait_for};
 use crate::support;
 use crate::visitor::{Page, Visitor, rows, text};
@@ -18,24 +19,24 @@ use tempfile::TempDir;
 const ROLES: [&str; 4] = ["viewer", "reader", "operator", "admin"];
 
 /// A directory to which this was delivered, and its page.
-struct Place {
+pub struct Place {
     directory: TempDir,
-    page: Page,
+    pub page: Page,
 }
 
 impl Place {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         support::open(directory.path());
         let page = Page::of(&Site::embedded(Embedded::new(directory.path().to_owned())));
         Self { directory, page }
     }
 
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    fn deliver(&self, message: &str, recipient: &str, queue_id: &str) -> crate::program::Outcome {
+    pub fn deliver(&self, message: &str, recipient: &str, queue_id: &str) -> crate::program::Outcome {
         let directory = self.path().to_str().unwrap();
         let mut command = program(&["--embedded", directory, "--sender", "lisa@gmail.com", "--recipient", recipient]);
         command.args(["--queue-id", queue_id, "--lock-wait", "0s"]);
@@ -50,7 +51,7 @@ impl Place {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn visitor(&self, role: &str) -> Visitor<'_> {
+    pub fn visitor(&self, role: &str) -> Visitor<'_> {
         self.page.log_in(&self.link("anna", role))
     }
 
@@ -60,7 +61,7 @@ impl Place {
     }
 }
 
-fn message(id: &str, subject: &str) -> String {
+pub fn message(id: &str, subject: &str) -> String {
     format!("From: Lisa <lisa@gmail.com>\nMessage-ID: <{id}>\nSubject: {subject}\n\nHello\n")
 }
 
@@ -77,7 +78,7 @@ fn a_link_lets_one_person_in_once_and_logging_out_ends_it() {
     let anna = place.page.log_in(&link);
     let again = format!("token={}", link.trim().split_once('#').unwrap().1);
     assert_eq!(place.page.ask("POST", "/login", &[], &again).status, StatusCode::FORBIDDEN);
-    assert!(anna.get("/").shown().contains("Log out anna"));
+    assert!(anna.get("/").shown().contains("Logged in as anna"));
     assert_eq!(place.sessions()[0]["name"], "anna");
     let out = anna.post("/logout", "");
     assert_eq!(out.leads_to(), "/login");
@@ -113,12 +114,34 @@ fn a_login_is_ended_by_the_command_line_and_by_an_admin() {
 }
 
 /// Each path of the page, how it is asked, and the least role that may.
-const PATHS: [(&str, &str, &str); 8] = [
+const PATHS: [(&str, &str, &str); 30] = [
     ("GET", "/", "viewer"),
+    ("GET", "/live", "viewer"),
     ("GET", "/messages/00", "viewer"),
+    ("GET", "/messages/00/content", "reader"),
+    ("GET", "/messages/00/html", "reader"),
+    ("GET", "/messages/00/source", "reader"),
+    ("GET", "/messages/00/parts/1", "reader"),
     ("GET", "/statistics", "viewer"),
     ("GET", "/locks", "viewer"),
+    ("GET", "/again", "operator"),
+    ("GET", "/again/failed", "operator"),
+    ("GET", "/again/lost", "operator"),
+    ("POST", "/again/plan", "operator"),
+    ("POST", "/again/start", "operator"),
+    ("GET", "/again/runs/00", "operator"),
+    ("GET", "/subscriptions", "operator"),
+    ("GET", "/subscriptions/0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b", "operator"),
+    ("GET", "/subscriptions/x/events/evt_0193a1b2c3d47e5f8a9b0c1d2e3f4a01", "operator"),
+    ("POST", "/subscriptions/x/secret", "operator"),
+    ("POST", "/subscriptions/x/new-secret", "operator"),
+    ("POST", "/subscriptions/x/test", "operator"),
+    ("POST", "/subscriptions/x/pause", "operator"),
+    ("POST", "/subscriptions/x/resume", "operator"),
+    ("POST", "/subscriptions/x/redeliver", "operator"),
+    ("POST", "/subscriptions/x/recover", "operator"),
     ("GET", "/service", "operator"),
+    ("GET", "/log", "operator"),
     ("GET", "/logins", "admin"),
     ("POST", "/logins/end", "admin"),
     ("POST", "/logout", "viewer"),
@@ -232,7 +255,6 @@ fn what_strangers_write_stays_text() {
         format!("/?host={encoded}&user={encoded}&since={encoded}"),
         format!("/?since={encoded}&state=deferred"),
         format!("/login?to={encoded}"),
-        format!("/statistics?span={encoded}"),
     ] {
         let page = anna.get(&path);
         for markup in ["<script>alert", "<img", "<b>queue", "onerror=alert(2)>'"] {
@@ -242,6 +264,23 @@ fn what_strangers_write_stays_text() {
     assert!(list.body.contains("&lt;script&gt;alert(1)"), "{}", list.body);
 }
 
+/// Each link leads somewhere, and no address is answered by a failure of ours, whatever it says.
+#[test]
+fn a_crawler_finds_no_link_that_leads_nowhere_and_no_address_that_breaks_it() {
+    let place = Place::new();
+    let hostile = "\"><script>alert(1)</script>'&\u{202e}";
+    let hostile = format!("From: {hostile} <a@x>\nMessage-ID: <{hostile}@x>\nSubject: {hostile}\n\nHello\n");
+    for recipient in ["scuba@x", "lisa@gmail.com", "doug@x"] {
+        place.deliver(&hostile, recipient, "4bOne").delivered();
+        place.deliver(&message("one@x", "Backup"), recipient, "4bTwo").delivered();
+    }
+    let admin = place.visitor("admin");
+    let asked = crawl(&admin, &[]);
+    assert!(asked > 1000, "{asked}");
+    let told = text(admin.get("/subscriptions").shown());
+    assert!(told.contains("told to nobody: subscriptions need a database server"), "{told}");
+}
+
 #[test]
 fn each_filter_shows_what_it_names_and_nothing_else() {
     let place = Place::new();
@@ -249,7 +288,7 @@ fn each_filter_shows_what_it_names_and_nothing_else() {
     // She has a mailbox from now on, and so a Sent one.
     place.deliver(&message("one@x", "Backup"), "lisa@gmail.com", "4bOne").delivered();
     place.deliver(&two, "doug@x", "4bTwo").delivered();
-    // Another process has the lock: the third recipient is put off.
+    // Another process has the lock: the third recipient is deferred.
     let lock = lock_of_message_id(DEFAULT_NAMESPACE, b"<two@x>");
     let mut holder = support::open(place.path());
     assert!(matches!(holder.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));
@@ -266,8 +305,8 @@ fn each_filter_shows_what_it_names_and_nothing_else() {
     };
     for (query, count, has, has_not) in [
         ("", 3, "Quarterly figures", "nothing-like-this"),
-        ("state=delivered", 2, "doug@x", "put off: another"),
-        ("state=deferred", 1, "put off: another delivery held the lock", "Backup"),
+        ("state=delivered", 2, "doug@x", "deferred: another"),
+        ("state=deferred", 1, "deferred: another delivery held the lock", "Backup"),
         ("state=refused", 0, "Nothing was tried", "doug@x"),
         ("state=open", 0, "Nothing was tried", "doug@x"),
         ("state=owed", 0, "No Sent copy is owed", "doug@x"),
@@ -278,6 +317,9 @@ fn each_filter_shows_what_it_names_and_nothing_else() {
         ("q=scuba%40x", 1, "Taken as an address", "Backup"),
         ("q=lisa%40gmail.com", 3, "Taken as an address", "nothing-like-this"),
         ("q=4bTwo&state=delivered", 1, "Taken as a queue id", "Backup"),
+        ("q=aCKu", 1, "Taken as a piece of a subject", "Quarterly figures"),
+        ("q=LisA", 3, "Taken as a piece of a subject, or of an author", "nothing-like-this"),
+        ("q=B%25p&role=all", 0, "Taken as a piece of a subject", "scuba"),
         ("q=%3Ctwo%40x%3E&role=all", 4, "Taken as a Message-ID", "Backup"),
         ("q=two%40x&state=deferred", 1, "Taken as a Message-ID", "Backup"),
         ("q=%3Cnever%40x%3E", 0, "Nothing was tried", "Backup"),
@@ -291,7 +333,7 @@ fn each_filter_shows_what_it_names_and_nothing_else() {
         let (found, text) = shown(query);
         assert!(found == count && text.contains(has) && !text.contains(has_not), "{query}: {found}, {text}");
     }
-    // The figures, counted anew where somebody else looks: 2 delivered, 1 put off.
+    // The figures, counted anew where somebody else looks: 2 delivered, 1 deferred.
     let (_, text) = shown("");
     assert!(text.contains("2 delivered, last hour") && text.contains("0 refused, last hour"), "{text}");
     // A name that is one message's leads to it.
@@ -303,20 +345,25 @@ fn each_filter_shows_what_it_names_and_nothing_else() {
             "STILL DEFERRED for scuba@x (1 attempt): another delivery of this message held its lock. Delivered to 1 of 2.",
             "Quarterly figures",
             "INBOX of doug@x",
-            "put off: another delivery held the lock",
+            "deferred: another delivery held the lock",
             "queue id 4bThree",
         ] {
             assert!(text.contains(has), "{q}: {has}: {text}");
         }
         assert!(message.body.contains("role=\"img\" aria-label=\"2 attempts on 1 host within"), "{}", message.body);
     }
-    // Once it is there, it waits no more.
+    // Once it is there, it waits no more. Both attempts stand in the list, and it says which one tells how it stands.
     place.deliver(&two, "scuba@x", "4bThree").delivered();
+    let (count, list) = shown("q=scuba%40x");
+    let newest = list.find("the newest of 2 attempts in this list").expect("the newest");
+    let earlier = list.find("lock an earlier attempt: see the newer one above").expect("the earlier");
+    assert!(count == 2 && newest < earlier && !shown("user=doug%40x").1.contains("attempts in this list"), "{list}");
     let fresh = Page::of(&Site::embedded(Embedded::new(place.path().to_owned())));
     let boris = fresh.log_in(&place.link("boris", "viewer"));
     let text = crate::visitor::text(boris.get("/").shown());
-    assert!(text.contains("0 waiting to be tried again") && text.contains("3 delivered, last hour"), "{text}");
-    for path in ["/messages/zz", "/messages/00", &format!("/messages/{}", "0".repeat(64))] {
+    assert!(text.contains("0 deferred, and tried again") && text.contains("3 delivered, last hour"), "{text}");
+    for path in ["/messages/zz", "/messages/00", &format!("/messages/{}", "0".repeat(64)), "/statistics?span=%3Cb%3E2h"]
+    {
         assert_eq!(anna.get(path).status, StatusCode::NOT_FOUND, "{path}");
     }
 }
@@ -352,7 +399,7 @@ fn statistics_say_in_numbers_what_they_show_in_bars() {
     place.deliver(&message("one@x", "One"), "doug@x", "4b").delivered();
     let anna = place.visitor("viewer");
     for span in ["", "?span=1h", "?span=1d", "?span=7d"] {
-        let page = anna.get(&format!("/statistics{span}"));
+        let page = anna.statistics(span);
         let text = text(page.shown());
         assert!(text.contains("Outcomes of 2 attempts") && text.contains("delivered 2 100.0 %"), "{text}");
         assert!(text.contains("append 2 ") && page.body.contains("<svg"), "{text}");
@@ -404,7 +451,7 @@ fn the_page_of_a_directory_is_one_command() {
     assert!(answer.starts_with("HTTP/1.1 303 ") && answer.contains("set-cookie: __Host-maildrop="), "{answer}");
     let cookie = answer.split_once("set-cookie: ").unwrap().1.split(';').next().unwrap();
     let get = format!("GET / HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\nCookie: {cookie}\r\n\r\n");
-    assert!(ask(get).unwrap().contains("Log out you"));
+    assert!(ask(get).unwrap().contains("Logged in as you"));
     rustix::process::kill_process(rustix::process::Pid::from_child(&daemon), rustix::process::Signal::TERM).unwrap();
     assert!(daemon.wait().unwrap().success());
 }
@@ -419,4 +466,73 @@ fn a_page_that_others_could_reach_is_refused() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(64) && said.contains("an address of this machine"), "{place}: {said}");
     }
+}
+
+/// What tells of what is new in a list, and the names of the rows that it shows.
+fn live(page: &str) -> (String, Vec<String>) {
+    let live = page.split("data-newer=\"").nth(1).expect("a list that lives").split('"').next().unwrap();
+    let rows = page.split("<tr id=\"").skip(1).map(|row| row.split('"').next().unwrap().to_owned());
+    (live.replace("&amp;", "&"), rows.collect())
+}
+
+#[test]
+fn what_is_new_is_told_to_each_list_that_it_is_part_of() {
+    let place = Place::new();
+    let anna = place.visitor("viewer");
+    place.deliver(&message("one@x", "One"), "lisa@gmail.com", "4b").delivered();
+    let two = message("two@x", "Two");
+    place.deliver(&two, "doug@x", "4b").delivered();
+    let lists = [
+        "",
+        "state=delivered",
+        "state=deferred",
+        "state=refused",
+        "state=open",
+        "role=sent",
+        "role=all",
+        "user=doug@x",
+    ];
+    let ids = |text: &str| serde_json::from_str::<Vec<String>>(text).unwrap();
+    // Whoever asks for what came since the list began is told of what it shows: by the same filters.
+    let mut listening: Vec<_> = lists
+        .iter()
+        .map(|list| {
+            let (path, shown) = live(anna.get(&format!("/?{list}")).shown());
+            let since = format!("{}after=0", path.split_once("after=").unwrap().0);
+            let mut all = ids(&anna.listen(&since).next().unwrap());
+            assert_eq!(all, shown, "{list}");
+            let mut events = anna.listen(&path);
+            all = ids(&events.next().unwrap());
+            assert!(all.iter().all(|id| shown.contains(id)), "{list}: nothing is new yet");
+            (list, shown, events)
+        })
+        .collect();
+    // Of these one is put off, and one comes.
+    let lock = lock_of_message_id(DEFAULT_NAMESPACE, b"<two@x>");
+    let mut holder = support::open(place.path());
+    assert!(matches!(holder.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));
+    place.deliver(&two, "scuba@x", "4b").deferred("4.");
+    holder.release(&lock).unwrap();
+    place.deliver(&message("three@x", "Three"), "doug@x", "4b").delivered();
+    for (list, shown, events) in &mut listening {
+        let (_, now) = live(anna.get(&format!("/?{list}")).shown());
+        let mut told = shown.clone();
+        while !now.iter().all(|id| told.contains(id)) {
+            told.extend(ids(&events.next().expect("what is new")));
+        }
+        // One may have been seen before it ended.
+        assert!(
+            **list == "state=open" || told.iter().all(|id| now.contains(id)),
+            "{list}: {told:?} is more than {now:?}"
+        );
+    }
+    // A search, an older page and what is owed do not live.
+    for still in ["q=doug", "until=1h", "state=owed", "before=1.2.3"] {
+        assert!(!anna.get(&format!("/?{still}")).body.contains("data-newer"), "{still}");
+        assert_eq!(anna.get(&format!("/live?{still}&after=0")).status, StatusCode::NOT_FOUND, "{still}");
+    }
+    // Whoever listens does not keep the process from ending.
+    let (_, _, mut events) = listening.remove(0);
+    place.page.end();
+    while events.next().is_some() {}
 }

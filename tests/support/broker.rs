@@ -42,8 +42,13 @@ impl Broker {
         self.socket.clone()
     }
 
-    /// The next client.
+    /// The next client that has not hung up by then: it waits for one try for no more than 2.5 s, and then makes the next.
     pub fn accept(&self) -> Client {
+        std::iter::repeat_with(|| self.accept_once()).flatten().next().unwrap()
+    }
+
+    /// The next client. `None`: it has hung up by then.
+    pub fn accept_once(&self) -> Option<Client> {
         let longest = 64 << 20;
         let settings = Settings {
             socket_type: SocketType::Router,
@@ -52,22 +57,30 @@ impl Broker {
             most_frames: 4,
             longest_message: longest,
         };
-        Client(Blocking::handshake(self.listener.accept().unwrap().0, settings, patience()).unwrap())
+        match Blocking::handshake(self.listener.accept().unwrap().0, settings, patience()) {
+            Ok(connection) => Some(Client(connection)),
+            Err(BlockingError::Closed) => None,
+            Err(error) => panic!("{error}"),
+        }
     }
 
-    /// The next client, up to the message that it hands over, and the word that it has arrived.
-    pub fn receive(&self) -> (Client, Request) {
-        let mut client = self.accept();
-        let (request, _) = client.deliver();
-        client.say(&Header::Received { id: request.id });
-        (client, request)
-    }
-
-    /// The same, up to Go.
+    /// The next client, up to the message that it hands over, the word that it has arrived, and Go. One that has hung up meanwhile, since
+    /// this was too late for it, makes its next try.
     pub fn until_go(&self) -> (Client, Request) {
-        let (mut client, request) = self.receive();
-        assert_eq!(client.hear(), Some((Header::Go { id: request.id }, Vec::new())));
-        (client, request)
+        loop {
+            let mut client = self.accept();
+            let request = match client.hear() {
+                Some((Header::Deliver(request), _)) => request,
+                None => continue,
+                other => panic!("no message: {other:?}"),
+            };
+            client.say(&Header::Received { id: request.id });
+            match client.hear() {
+                Some((Header::Go { id }, rest)) if id == request.id && rest.is_empty() => return (client, request),
+                None => {}
+                other => panic!("no Go: {other:?}"),
+            }
+        }
     }
 }
 

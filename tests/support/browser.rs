@@ -4,11 +4,15 @@
 //! leads to this machine's address on the servers' network, where a [`Forwarder`] passes on what comes.
 
 use super::{env, server};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use fantoccini::wd::{Capabilities, WebDriverCompatibleCommand};
 use fantoccini::{Client, ClientBuilder};
 use serde_json::{Value, json};
-use std::io;
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 use tokio::runtime::Runtime;
 
 /// The browser's address, and this machine's on the same network.
@@ -45,6 +49,56 @@ fn pass(from: &TcpStream, to: &TcpStream) {
         let _ = io::copy(&mut from, &mut to);
         let _ = to.shutdown(Shutdown::Write);
     });
+}
+
+/// Another host, which knows who comes to it.
+pub struct Canary {
+    /// `http://ADDRESS:PORT`
+    pub origin: String,
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+impl Canary {
+    pub fn start() -> Self {
+        Self::with_page("hi")
+    }
+
+    /// One that answers with this page, whatever it is asked.
+    pub fn with_page(page: &str) -> Self {
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{page}",
+            page.len()
+        );
+        let answer: Arc<str> = answer.into();
+        let listener = TcpListener::bind((addresses().1, 0)).expect("this machine is on the servers' network");
+        let origin = format!("http://{}", listener.local_addr().expect("an address"));
+        let heard: Arc<Mutex<Vec<String>>> = Arc::default();
+        let writes = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                // That somebody connects is what an author can see, whatever is asked then.
+                let at = {
+                    let mut heard = writes.lock().expect("nobody panics");
+                    heard.push("a connection".into());
+                    heard.len() - 1
+                };
+                let (writes, answer) = (Arc::clone(&writes), Arc::clone(&answer));
+                std::thread::spawn(move || {
+                    let mut line = String::new();
+                    if BufReader::new(&stream).read_line(&mut line).is_ok_and(|length| length > 0) {
+                        writes.lock().expect("nobody panics")[at] = line.trim().to_owned();
+                    }
+                    let _ = (&stream).write_all(answer.as_bytes());
+                });
+            }
+        });
+        Self { origin, heard }
+    }
+
+    /// What it was asked, connection by connection.
+    pub fn heard(&self) -> Vec<String> {
+        self.heard.lock().expect("nobody panics").clone()
+    }
 }
 
 /// A browser with one window. Dropped, it ends.
@@ -136,6 +190,32 @@ impl Browser {
         self.chromium("goog/cdp/execute", json!({ "cmd": command, "params": parameters }))
     }
 
+    /// Clicks what this selector finds in the first frame of the page, as its reader would.
+    pub fn click_in_frame(&self, selector: &str) {
+        self.runtime.block_on(async {
+            let client = self.client();
+            client.enter_frame(0).await.expect("a frame");
+            let found = client.find(fantoccini::Locator::Css(selector)).await.expect("it is there");
+            // Some of it cannot be clicked where it stands: that is as good.
+            let _ = found.click().await;
+            client.enter_parent_frame().await.expect("the page");
+        });
+    }
+
+    /// The text of the first frame.
+    pub fn text_of_frame(&self) -> String {
+        self.runtime.block_on(async {
+            let client = self.client();
+            client.enter_frame(0).await.expect("a frame");
+            let text = match client.find(fantoccini::Locator::Css("body")).await {
+                Ok(body) => body.text().await.unwrap_or_default(),
+                Err(_) => String::new(),
+            };
+            client.enter_parent_frame().await.expect("the page");
+            text
+        })
+    }
+
     /// How wide the window is, and which colours its user likes: `light` or `dark`.
     pub fn looks(&self, width: u32, scheme: &str) {
         let metrics = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false });
@@ -166,6 +246,32 @@ impl Browser {
     pub fn picture(&self) -> String {
         let picture = self.command("Page.captureScreenshot", json!({ "captureBeyondViewport": true }));
         picture["data"].as_str().expect("a picture").to_owned()
+    }
+
+    /// Goes there, wide and narrow, light and dark: it is for everybody, it breaks no rule of the browser, and no stranger's script
+    /// runs, which would set `window.hit`. What it looks like is left in target/tests/page.
+    ///
+    /// # Panics
+    /// Where it is not.
+    #[track_caller]
+    pub fn is_for_everybody(&self, name: &str, url: &str) {
+        let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tests/page");
+        std::fs::create_dir_all(&pictures).expect("a folder for pictures");
+        for (width, scheme) in [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")] {
+            self.looks(width, scheme);
+            self.go(url);
+            assert_eq!(self.url().trim_end_matches('/'), url.trim_end_matches('/'));
+            assert_eq!(self.barriers(), [""; 0], "{name}, {width}, {scheme}");
+            let file = pictures.join(format!("{name}-{scheme}-{width}.png"));
+            let picture = STANDARD.decode(self.picture()).expect("base64");
+            std::fs::write(file, picture).expect("it is written");
+        }
+        self.looks(320, "light");
+        let too_wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
+        assert_eq!(self.script(too_wide), 0, "{name} is scrolled sideways at 320 px");
+        assert!(self.script("return window.hit ?? null").is_null(), "{name}: a stranger's script ran");
+        // Policies of the browser included.
+        assert_eq!(self.complaints(), [""; 0], "{name}");
     }
 }
 

@@ -11,8 +11,25 @@ use std::thread;
 struct Count {
     round_trips: usize,
     bytes_sent: usize,
-    /// Clients that have not gone.
+    /// Clients that have not gone, and all.
     clients: usize,
+    connections: usize,
+    /// What each client has said, in the order in which they came, once somebody wants to know.
+    said: Option<Vec<Said>>,
+}
+
+/// What a client has said since this was last asked.
+#[derive(Clone, Debug, Default)]
+pub struct Said {
+    pub words: Vec<u8>,
+    pub round_trips: usize,
+}
+
+impl Said {
+    /// How often it has said this. Nothing may be encrypted.
+    pub fn times(&self, words: &str) -> usize {
+        self.words.windows(words.len()).filter(|piece| *piece == words.as_bytes()).count()
+    }
 }
 
 /// For any number of clients.
@@ -33,14 +50,25 @@ impl CountingProxy {
                 client.set_nodelay(true).unwrap();
                 server.set_nodelay(true).unwrap();
                 let (from, to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                count.lock().unwrap().clients += 1;
+                let number = {
+                    let mut count = count.lock().unwrap();
+                    count.clients += 1;
+                    count.connections += 1;
+                    count.connections - 1
+                };
                 let client_spoke_last = Arc::new(AtomicBool::new(false));
                 let (count, spoke) = (count.clone(), client_spoke_last.clone());
                 thread::spawn(move || {
-                    pump(from, to, |length| {
+                    pump(from, to, |words| {
                         let mut count = count.lock().unwrap();
-                        count.bytes_sent += length;
-                        count.round_trips += usize::from(!spoke.swap(true, Ordering::SeqCst));
+                        let round_trips = usize::from(!spoke.swap(true, Ordering::SeqCst));
+                        count.bytes_sent += words.len();
+                        count.round_trips += round_trips;
+                        if let Some(said) = &mut count.said {
+                            said.resize_with(said.len().max(number + 1), Said::default);
+                            said[number].words.extend_from_slice(words);
+                            said[number].round_trips += round_trips;
+                        }
                     });
                     count.lock().unwrap().clients -= 1;
                 });
@@ -61,16 +89,21 @@ impl CountingProxy {
         self.round_trips()
     }
 
+    /// What each client has said since this was last asked; nothing, when it is asked for the first time.
+    pub fn said(&self) -> Vec<Said> {
+        self.count.lock().unwrap().said.replace(Vec::new()).unwrap_or_default()
+    }
+
     /// The bytes that the client has sent since this was last asked.
     pub fn bytes_sent(&self) -> usize {
         std::mem::take(&mut self.count.lock().unwrap().bytes_sent)
     }
 }
 
-fn pump(mut from: TcpStream, mut to: TcpStream, passing: impl Fn(usize)) {
+fn pump(mut from: TcpStream, mut to: TcpStream, passing: impl Fn(&[u8])) {
     let mut buffer = [0; 65536];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
-        passing(length);
+        passing(&buffer[..length]);
         if to.write_all(&buffer[..length]).is_err() {
             break;
         }

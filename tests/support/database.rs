@@ -15,6 +15,9 @@ pub enum Engine {
     Postgres17,
     Mysql9,
     Mariadb118,
+    Postgres15,
+    Postgres18,
+    Mariadb1011,
 }
 
 impl Engine {
@@ -24,6 +27,9 @@ impl Engine {
             Self::Postgres17 => "POSTGRES17",
             Self::Mysql9 => "MYSQL9",
             Self::Mariadb118 => "MARIADB118",
+            Self::Postgres15 => "POSTGRES15",
+            Self::Postgres18 => "POSTGRES18",
+            Self::Mariadb1011 => "MARIADB1011",
         }
     }
 
@@ -33,12 +39,15 @@ impl Engine {
             Self::Postgres17 => "pg",
             Self::Mysql9 => "my",
             Self::Mariadb118 => "ma",
+            Self::Postgres15 => "pg15",
+            Self::Postgres18 => "pg18",
+            Self::Mariadb1011 => "ma1011",
         }
     }
 
     /// PostgreSQL, or one of the other two.
     pub fn is_postgres(self) -> bool {
-        self == Self::Postgres17
+        matches!(self, Self::Postgres15 | Self::Postgres17 | Self::Postgres18)
     }
 
     pub fn port(self) -> u16 {
@@ -155,6 +164,12 @@ impl Database {
         self.connection = Some(self.session());
     }
 
+    /// Connects to another server, which has taken over.
+    pub fn is_now_at(&mut self, address: (String, u16)) {
+        self.address = address;
+        self.connect_again();
+    }
+
     /// Runs one statement.
     pub fn execute(&mut self, sql: &str) {
         self.connection.as_mut().unwrap().execute(sql);
@@ -249,7 +264,13 @@ impl Database {
         );
     }
 
-    /// The same, and what `sql/*/grants-api.sql` gives.
+    /// The same, and what a page that may open mailboxes has besides, as `docs/page.md` says.
+    pub fn create_page_with_mailboxes(&mut self, role: &str, password: &str) {
+        self.create_page(role, password);
+        self.let_open_mailboxes(role);
+    }
+
+    /// Those of a page, and what `sql/*/grants-api.sql` gives.
     pub fn create_page_with_api(&mut self, role: &str, password: &str) {
         let role = self.create_role(role, password);
         for (postgres, mysql) in [
@@ -258,6 +279,27 @@ impl Database {
         ] {
             self.grant(&role, postgres, mysql);
         }
+    }
+
+    /// What `sql/*/grants-api-content.sql` gives, to a role that is there.
+    pub fn let_hand_out_sources(&mut self, role: &str) {
+        let role = if self.engine.is_postgres() { role.to_owned() } else { format!("'{role}'@'%'") };
+        self.grant(
+            &role,
+            include_str!("../../sql/postgres/grants-api-content.sql"),
+            include_str!("../../sql/mysql/grants-api-content.sql"),
+        );
+    }
+
+    /// The rights of a page that may open mailboxes, beside those that the role has.
+    pub fn let_open_mailboxes(&mut self, role: &str) {
+        let role = if self.engine.is_postgres() { role.to_owned() } else { format!("'{role}'@'%'") };
+        self.grant(&role, include_str!("../../sql/postgres/grants.sql"), "");
+        self.grant(
+            &role,
+            include_str!("../../sql/postgres/grants-web-mailboxes.sql"),
+            include_str!("../../sql/mysql/grants-web-mailboxes.sql"),
+        );
     }
 
     /// An operator with the rights of deliveries: for `replay`.

@@ -113,10 +113,17 @@ impl Peer {
 
     /// Whether nothing comes for a while, and the client is still there.
     pub fn silence(&mut self) -> bool {
+        use std::io::ErrorKind::{Interrupted, WouldBlock};
         self.stream.set_read_timeout(Some(Duration::from_millis(150))).unwrap();
-        let quiet = self.read(&mut [0]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock);
+        let heard = loop {
+            match self.read(&mut [0]) {
+                // This process was stopped, and goes on (signal(7)).
+                Err(error) if error.kind() == Interrupted => {}
+                heard => break heard,
+            }
+        };
         self.stream.set_read_timeout(None).unwrap();
-        quiet
+        heard.is_err_and(|error| error.kind() == WouldBlock)
     }
 
     /// Says no more, and goes on listening.
@@ -183,15 +190,10 @@ pub fn settings(port: u16) -> Settings {
     }
 }
 
-/// lisa's mailbox there, with so much time for everything.
-pub fn mailbox_within(settings: &Settings, time: Duration) -> ImapMailbox {
-    let connection = connect(settings, Deadline::after(time)).expect("the peer greets");
-    connection.authenticate("lisa").expect("the peer lets us in").open("INBOX")
-}
-
 /// lisa's mailbox there.
 pub fn mailbox(settings: &Settings) -> ImapMailbox {
-    mailbox_within(settings, Duration::from_secs(120))
+    let connection = connect(settings, Deadline::after(Duration::from_secs(120))).expect("the peer greets");
+    connection.authenticate("lisa").expect("the peer lets us in").open("INBOX")
 }
 
 /// A copy of a message.

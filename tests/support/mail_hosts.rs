@@ -38,23 +38,21 @@ pub struct MailHosts {
 
 impl MailHosts {
     pub fn set_up(options: &Options) -> Self {
-        let mut scene = Scene::for_mail_hosts(options.engine);
+        Self::in_scene(Scene::for_mail_hosts(options.engine), options)
+    }
+
+    /// The same, with a database elsewhere.
+    pub fn set_up_with_database_at(options: &Options, database: (String, u16)) -> Self {
+        Self::in_scene(Scene::for_mail_hosts_with_database_at(options.engine, database), options)
+    }
+
+    fn in_scene(scene: Scene, options: &Options) -> Self {
         // tests/package/check has it come out of the package.
         let installed = env_if_there("MAILDROP_TEST_COMMAND").filter(|_| options.command == "maildrop_command");
         let command = installed.unwrap_or_else(|| format!("{OPT}/bin/{}", options.command));
-
-        // The schema is an administrator's to make; deliveries have a role with what grants.sql gives, and no more.
-        postfix::on("mx1", &[&command, "migrate", "--config", &scene.seen("config.toml")]);
-        let role = format!("deliver_{}", scene.run);
-        scene.database.create_role_of_grants_file(&role, "deliver-secret");
-        scene.configure(|settings| {
-            settings.role = role;
-            settings.database_password = "deliver-secret".into();
-        });
+        let (mut scene, recipients_map) = prepared(scene, &command);
         let recipients = (0..options.recipients).map(|number| scene.member(&format!("user{number}"))).collect();
         scene.member("lisa");
-        let reader = format!("reader_{}", scene.run);
-        scene.database.create_reader_of_addresses(&reader, "reader-secret");
 
         let values = postfix::Values {
             run: &scene.run,
@@ -62,7 +60,7 @@ impl MailHosts {
             config: &scene.seen("config.toml"),
             lock_wait: options.lock_wait,
             map_type: if options.engine.is_postgres() { "pgsql" } else { "mysql" },
-            recipients_map: &recipients_map(&scene, &reader),
+            recipients_map: &recipients_map,
         };
         let hosts = ["mx1", "mx2"].map(|host| Postfix::start(host, &values));
         Self { recipients, hosts, scene }
@@ -117,6 +115,26 @@ pub fn long_message(sender: &str, message_id: &str) -> String {
          Message-ID: {message_id}\r\nSubject: {message_id}\r\n\r\n{}{LAST_LINE}",
         line.repeat(300_000 / line.len())
     )
+}
+
+/// A site where nobody lives yet, for a Postfix on any of the hosts; and the map by which that Postfix asks who lives there. The schema is
+/// an administrator's to make; deliveries have a role with what grants.sql gives, and no more.
+pub fn a_site(engine: Engine, command: &str) -> (Scene, String) {
+    prepared(Scene::for_mail_hosts(engine), command)
+}
+
+fn prepared(mut scene: Scene, command: &str) -> (Scene, String) {
+    postfix::on("mx1", &[command, "migrate", "--config", &scene.seen("config.toml")]);
+    let role = format!("deliver_{}", scene.run);
+    scene.database.create_role_of_grants_file(&role, "deliver-secret");
+    scene.configure(|settings| {
+        settings.role = role;
+        settings.database_password = "deliver-secret".into();
+    });
+    let reader = format!("reader_{}", scene.run);
+    scene.database.create_reader_of_addresses(&reader, "reader-secret");
+    let map = recipients_map(&scene, &reader);
+    (scene, map)
 }
 
 /// The fragment of `postfix/` with the site's own values in it.

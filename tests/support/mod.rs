@@ -3,6 +3,7 @@
 
 pub mod browser;
 pub mod counting_proxy;
+pub mod crawl;
 pub mod database;
 pub mod imap;
 pub mod imap_accounts;
@@ -19,6 +20,7 @@ pub mod postfix;
 pub mod postgres;
 pub mod program;
 pub mod python;
+pub mod receivers;
 pub mod replay;
 pub mod run;
 #[macro_use]

@@ -84,6 +84,27 @@ impl OwnServer {
         Self::start_with(Kind::Pooler, "PGBOUNCER", &["--env", &upstream], &[])
     }
 
+    /// An HAProxy before these, which leads to the one that takes writes; or, to `spread`, to one after the other.
+    pub fn balancer_before(servers: &[&Self], spread: bool) -> Self {
+        let addresses: Vec<String> = servers.iter().map(|server| server.socket_address().to_string()).collect();
+        let backends = format!("BACKENDS={}", addresses.join(" "));
+        let spread = format!("SPREAD={}", if spread { "yes" } else { "" });
+        let start = ["--env", &backends, "--env", &spread, "--entrypoint", "/start/haproxy"];
+        Self::start_with(Kind::Pooler, "PGBOUNCER", &start, &["/srv", "0.0.0.0", "5432"])
+    }
+
+    /// A MySQL that can be a member of a group.
+    pub fn member_of_a_group(number: usize) -> Self {
+        // Its own name for itself is not that of all who were made of the image.
+        let start = format!(
+            "[ -e /srv/own ] || rm -f /srv/data/auto.cnf; touch /srv/own; \
+             exec /start/mysql /srv 0.0.0.0 3306 --server-id={} --gtid-mode=ON --enforce-gtid-consistency=ON \
+             --plugin-load-add=group_replication.so --report-host=$(hostname -i | cut -d' ' -f1)",
+            number + 1
+        );
+        Self::start_with(Kind::Database(Engine::Mysql9), "MYSQL9", &["--entrypoint", "bash"], &["-c", &start])
+    }
+
     fn start_one(kind: Kind, name: &str, more: &[&str]) -> Self {
         Self::start_with(kind, name, &[], more)
     }
@@ -183,6 +204,12 @@ impl OwnServer {
         self.wait();
     }
 
+    /// What it has said so far.
+    pub fn said(&self) -> String {
+        let logs = Command::new("docker").args(["logs", &self.container]).output().unwrap();
+        format!("{}{}", String::from_utf8_lossy(&logs.stdout), String::from_utf8_lossy(&logs.stderr))
+    }
+
     fn wait(&self) {
         wait_until(&format!("{} answers", self.container), || match self.kind {
             Kind::Database(engine) => Connection::try_open_at(engine, &self.address(), None).is_ok(),
@@ -202,8 +229,71 @@ impl Drop for OwnServer {
     }
 }
 
+/// A second network between some servers, by which only they reach each other. Dropped, it is removed, unless the test
+/// failed; `tests/servers/down` removes what is left.
+pub struct Network(String);
+
+impl Network {
+    /// One more beside the one that this server is on.
+    pub fn beside(server: &OwnServer) -> Self {
+        Self::named(format!("{}-net", server.container)).0
+    }
+
+    /// One of this name; the first three bytes of its addresses.
+    pub fn named(name: String) -> (Self, String) {
+        // An address can be asked for only where the subnet was.
+        for tries in 0.. {
+            let subnet = format!("10.214.{}", (std::process::id() + tries) % 256);
+            match docker(&["network", "create", "--internal", "--subnet", &format!("{subnet}.0/24"), &name]) {
+                Ok(_) => return (Self(name), subnet),
+                Err(said) => assert!(said.contains("overlaps") && tries < 256, "{said}"),
+            }
+        }
+        unreachable!("there is one, or the test has failed");
+    }
+
+    /// Puts a server on it; the address that it has there.
+    pub fn connect(&self, server: &OwnServer) -> String {
+        docker(&["network", "connect", &self.0, &server.container]).unwrap();
+        self.address_of(server)
+    }
+
+    /// Puts it back at an address that it had there before.
+    pub fn connect_at(&self, server: &OwnServer, ip: &str) {
+        self.connect_container(&server.container, ip);
+    }
+
+    /// The same with any container.
+    pub fn connect_container(&self, container: &str, ip: &str) {
+        docker(&["network", "connect", "--ip", ip, &self.0, container]).unwrap();
+    }
+
+    /// Takes it off. Others go on as they were, and so does it, but for what comes and goes by this network.
+    pub fn disconnect(&self, server: &OwnServer) {
+        self.disconnect_container(&server.container);
+    }
+
+    /// The same with any container.
+    pub fn disconnect_container(&self, container: &str) {
+        docker(&["network", "disconnect", &self.0, container]).unwrap();
+    }
+
+    fn address_of(&self, server: &OwnServer) -> String {
+        let template = format!("{{{{(index .NetworkSettings.Networks {:?}).IPAddress}}}}", self.0);
+        docker(&["inspect", "--format", &template, &server.container]).unwrap().trim().to_owned()
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = docker(&["network", "rm", "--force", &self.0]);
+        }
+    }
+}
+
 /// Takes an address for this test, for as long as the file is open, unless another test has it.
-fn claim(ip: &str) -> Option<File> {
+pub fn claim(ip: &str) -> Option<File> {
     let file = File::create(PathBuf::from(env("MAILDROP_TEST_OPT")).with_file_name(format!("address-{ip}"))).unwrap();
     file.try_lock().ok().map(|()| file)
 }
@@ -227,4 +317,4 @@ pub fn docker(arguments: &[&str]) -> Result<String, String> {
 }
 
 /// A template for `docker inspect`: image, network, address, and where the certification authority is.
-const WHAT_IT_IS: &str = r#"{{.Image}} {{range $name, $network := .NetworkSettings.Networks}}{{$name}} {{$network.IPAddress}}{{end}} {{range .Mounts}}{{if eq .Destination "/tls"}}{{.Source}}{{end}}{{end}}"#;
+pub const WHAT_IT_IS: &str = r#"{{.Image}} {{range $name, $network := .NetworkSettings.Networks}}{{$name}} {{$network.IPAddress}}{{end}} {{range .Mounts}}{{if eq .Destination "/tls"}}{{.Source}}{{end}}{{end}}"#;

@@ -221,6 +221,7 @@ const UNDER_POSTFIX: [&str; 15] = [
 
 const PACKAGE: &str =
     "it changes the machine; tests/package/check installs the package, which does the same, on Debian 12 and 13";
+const BY_THE_GUIDE: &str = "tests/server_tests/push/by_the_guide.rs runs it";
 /// It is run on a notification that came.
 const ON_A_NOTIFICATION: &str = "tests/server_tests/push/telling.rs runs it";
 const BY_REST: &str = "tests/server_tests/push/by_rest.rs and mail_by_http.rs ask the same, without a proxy";
@@ -237,7 +238,7 @@ const QUEUE: &str = "tests/embedded/operator/the_queue_by_hand.rs runs it, on a 
 const SHUNT: &str = "tests/embedded/service/what_ends_workers.rs runs it, on a service of its own";
 
 /// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
-const NOT_RUN: [(&str, &str); 55] = [
+const NOT_RUN: [(&str, &str); 57] = [
     ("maildrop_command web sessions --end ID", "tests/embedded/the_page.rs runs it"),
     (
         "cargo run --release --bin maildropd -- --embedded /tmp/maildrop-demo --web 127.0.0.1:8025",
@@ -262,6 +263,8 @@ const NOT_RUN: [(&str, &str); 55] = [
          going-live",
         "tests/embedded/operator/quickstart.rs runs it, and tests/package/first_hour what it writes",
     ),
+    ("python3 receiver.py", BY_THE_GUIDE),
+    ("maildrop_command subscription create --callback http://127.0.0.1:8077/ --json >subscription.json", BY_THE_GUIDE),
     ("key=$(printf %s \"${SECRET#whsec_}\" | base64 -d | od -An -v -tx1 | tr -d ' \\n')", ON_A_NOTIFICATION),
     (
         "(printf '%s.%s.' \"$ID\" \"$TIMESTAMP\"; cat body) | openssl dgst -sha256 -mac HMAC -macopt \"hexkey:$key\" -binary | base64",

@@ -112,3 +112,15 @@ impl Scene {
         }
     }
 }
+
+/// A long queue id of Postfix, of this second (see src/message/queue_id.rs).
+pub fn long_queue_id(mut seconds: u64) -> String {
+    const DIGITS: &[u8; 52] = b"0123456789BCDFGHJKLMNPQRSTVWXYZbcdfghjklmnpqrstvwxyz";
+    let mut digits = Vec::new();
+    while seconds > 0 {
+        digits.push(char::from(DIGITS[(seconds % 52) as usize]));
+        seconds /= 52;
+    }
+    let seconds: String = digits.into_iter().rev().collect();
+    format!("{seconds}1000zBFGl")
+}

@@ -85,6 +85,17 @@ impl Postfix {
         postfix
     }
 
+    /// Where it listens: address and port.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Writes a file into its configuration directory; its path.
+    pub fn write(&self, file: &str, text: &str) -> String {
+        append(self.host, &self.etc(file), text);
+        self.etc(file)
+    }
+
     /// A session with it, as a sending MTA has.
     pub fn smtp(&self) -> Smtp {
         Smtp::connect(&self.address)

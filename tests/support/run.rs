@@ -87,12 +87,7 @@ impl Report {
     /// Tells it, and fails where a copy is missing or there twice. `tests/run` shows these lines at its end.
     pub fn tell(&self, engine: Engine, kind: &str) {
         let line = format!("{engine:?}, {kind}: {self}\n");
-        print!("{line}");
-        if let Some(file) = std::env::var_os("MAILDROP_TEST_REPORT") {
-            let mut file = std::fs::OpenOptions::new().append(true).create(true).open(file).expect("the report opens");
-            // In one piece, since other tests write as well.
-            file.write_all(line.as_bytes()).expect("the report can be written");
-        }
+        note(&line);
         let Self { lost, duplicates, .. } = self;
         assert!(lost.is_empty() && duplicates.is_empty(), "{line}lost: {lost:?}; there twice: {duplicates:?}");
     }
@@ -111,6 +106,16 @@ impl Report {
             }
         }
         assert!(copies.is_empty(), "{name} has something else: {copies:?}");
+    }
+}
+
+/// Lines of what `tests/run` shows at its end.
+pub fn note(lines: &str) {
+    print!("{lines}");
+    if let Some(file) = std::env::var_os("MAILDROP_TEST_REPORT") {
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(file).expect("the report opens");
+        // In one piece, since other tests write as well.
+        file.write_all(lines.as_bytes()).expect("the report can be written");
     }
 }
 

@@ -28,6 +28,15 @@ macro_rules! on_each_engine {
     };
 }
 
+/// The same for the other versions of them that are supported.
+macro_rules! on_each_other_version {
+    ($($scenario:ident),+ $(,)?) => {
+        mod postgres15 { $( #[test] fn $scenario() { super::$scenario($crate::support::database::Engine::Postgres15); } )+ }
+        mod postgres18 { $( #[test] fn $scenario() { super::$scenario($crate::support::database::Engine::Postgres18); } )+ }
+        mod mariadb1011 { $( #[test] fn $scenario() { super::$scenario($crate::support::database::Engine::Mariadb1011); } )+ }
+    };
+}
+
 /// What the configuration file says.
 #[derive(Clone)]
 pub struct Settings {
@@ -112,12 +121,17 @@ impl Scene {
 
     /// A site with an empty database, whose folder both mail hosts see, and whose servers are spoken to under TLS.
     pub fn for_mail_hosts(engine: Engine) -> Self {
+        Self::for_mail_hosts_with_database_at(engine, engine.address())
+    }
+
+    /// The same, with the database on this server.
+    pub fn for_mail_hosts_with_database_at(engine: Engine, database: (String, u16)) -> Self {
         let (dovecot, container) = shared_dovecot();
         let run = Self::next_run();
         let folder = tempfile::Builder::new().prefix(&run).rand_bytes(0).tempdir_in(env("MAILDROP_TEST_OPT")).unwrap();
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         let seen_as = format!("{OPT}/{run}");
-        let mut scene = Self::made(run, engine, engine.address(), dovecot, container, folder, Some(seen_as));
+        let mut scene = Self::made(run, engine, database, dovecot, container, folder, Some(seen_as));
         scene.file("ca.pem", &std::fs::read_to_string(env("MAILDROP_TEST_CA")).unwrap(), 0o644);
         // Both hosts append to it, each as a user of its own.
         scene.file("log", "", 0o666);

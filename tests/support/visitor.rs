@@ -1,12 +1,17 @@
 //! Somebody who asks the page, by its routes and without a socket.
 #![allow(dead_code, reason = "every test target uses a part of it")]
 
+use super::program::{PATIENCE, wait_for};
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, BodyDataStream, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
 use maildrop_command::site::Site;
 use maildrop_command::web::{self, WebSettings};
+use std::time::Duration;
 use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_stream::StreamExt;
 use tower::ServiceExt;
 
 pub const HOST: &str = "127.0.0.1:8025";
@@ -14,6 +19,7 @@ pub const HOST: &str = "127.0.0.1:8025";
 /// The page of a site.
 pub struct Page {
     router: Router,
+    ending: watch::Sender<bool>,
     runtime: Runtime,
 }
 
@@ -52,9 +58,10 @@ impl Page {
 
     /// The page of a service.
     pub fn by(site: &Site, settings: &WebSettings) -> Self {
-        let router = web::router(site, settings, |_| Router::new()).unwrap();
+        let (ending, told) = watch::channel(false);
+        let router = web::router(site, settings, told, |_| Router::new()).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        Self { router, runtime }
+        Self { router, ending, runtime }
     }
 
     /// Asks; the headers that a browser would send are the caller's to name, but for Host.
@@ -73,9 +80,19 @@ impl Page {
         self.runtime.block_on(async {
             let answer = self.router.clone().oneshot(request).await.unwrap();
             let (parts, body) = answer.into_parts();
-            let body = String::from_utf8(to_bytes(body, 10_000_000).await.unwrap().to_vec()).unwrap();
+            let body = String::from_utf8_lossy(&to_bytes(body, 10_000_000).await.unwrap()).into_owned();
             Answer { status: parts.status, headers: parts.headers, body }
         })
+    }
+
+    /// Does what is to be done by itself, for so long.
+    pub fn rest(&self, span: Duration) {
+        self.runtime.block_on(async { tokio::time::sleep(span).await });
+    }
+
+    /// What is told for as long as somebody listens is to end.
+    pub fn end(&self) {
+        self.ending.send(true).unwrap();
     }
 
     /// Somebody who has followed this link to log in.
@@ -100,9 +117,82 @@ impl Visitor<'_> {
         self.page.ask("GET", path, &[("cookie", &self.cookie)], "")
     }
 
+    /// Statistics, once all hours of the span are counted.
+    #[track_caller]
+    pub fn statistics(&self, span: &str) -> Answer {
+        let mut answer = self.get(&format!("/statistics{span}"));
+        wait_for("all hours are counted", PATIENCE, || {
+            answer = self.get(&format!("/statistics{span}"));
+            !answer.shown().contains("hours are counted so far")
+        });
+        answer
+    }
+
     /// Sends a form of the page's own.
     pub fn post(&self, path: &str, body: &str) -> Answer {
         self.page.ask("POST", path, &[("cookie", &self.cookie), ("sec-fetch-site", "same-origin")], body)
+    }
+
+    /// Confirms what is planned on this page, and what came of it, in words.
+    #[track_caller]
+    pub fn confirm(&self, plan: &str) -> String {
+        self.ended(self.post("/again/start", &copies(plan).join("&")).leads_to())
+    }
+
+    /// What came of a run, in words, once it has ended.
+    #[track_caller]
+    pub fn ended(&self, run: &str) -> String {
+        let mut shown = String::new();
+        wait_for("it has ended", PATIENCE, || {
+            shown = self.get(run).shown().to_owned();
+            !shown.contains("Under way")
+        });
+        text(&shown)
+    }
+}
+
+/// What the forms on a page that deliver again send, if all is picked.
+pub fn copies(page: &str) -> Vec<String> {
+    let values = page.split("name=\"copy\" value=\"").skip(1);
+    values.map(|rest| format!("copy={}", rest.split('"').next().unwrap())).collect()
+}
+
+/// Server-sent events.
+pub struct Events<'a> {
+    page: &'a Page,
+    body: BodyDataStream,
+    read: String,
+}
+
+impl Visitor<'_> {
+    pub fn listen(&self, path: &str) -> Events<'_> {
+        let request = Request::get(path).header("host", HOST).header("cookie", &self.cookie);
+        let answer = self.page.router.clone().oneshot(request.body(Body::empty()).unwrap());
+        let answer = self.page.runtime.block_on(answer).unwrap();
+        assert_eq!(
+            (answer.status(), &answer.headers()["content-type"]),
+            (StatusCode::OK, &"text/event-stream".parse().unwrap())
+        );
+        Events { page: self.page, body: answer.into_body().into_data_stream(), read: String::new() }
+    }
+}
+
+impl Events<'_> {
+    /// The data of the next one; `None` where there will be none.
+    pub fn next(&mut self) -> Option<String> {
+        loop {
+            if let Some((event, rest)) = self.read.split_once("\n\n") {
+                let data = event.lines().find_map(|line| line.strip_prefix("data: ")).map(str::to_owned);
+                self.read = rest.to_owned();
+                if data.is_some() {
+                    return data;
+                }
+            } else {
+                let more = async { timeout(PATIENCE, self.body.next()).await };
+                let more = self.page.runtime.block_on(more).expect("an event, or the end")?;
+                self.read.push_str(std::str::from_utf8(&more.unwrap()).unwrap());
+            }
+        }
     }
 }
 

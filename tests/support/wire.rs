@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -102,12 +102,34 @@ impl Wire {
 
 /// A server that accepts connections and never says a word.
 pub fn silent_server() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        let _heard: Vec<_> = listener.incoming().collect();
-    });
-    address
+    SilentServer::start().address
+}
+
+/// The same, which counts them.
+pub struct SilentServer {
+    pub address: SocketAddr,
+    connections: Arc<AtomicUsize>,
+}
+
+impl SilentServer {
+    pub fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, connections) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());
+        let count = connections.clone();
+        std::thread::spawn(move || {
+            let mut heard = Vec::new();
+            for connection in listener.incoming() {
+                count.fetch_add(1, Ordering::SeqCst);
+                heard.push(connection);
+            }
+        });
+        Self { address, connections }
+    }
+
+    /// How many came since it started.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::SeqCst)
+    }
 }
 
 fn pump(speaker: Speaker, mut from: TcpStream, mut to: TcpStream, ear: &Ear, silence: &Silence) {

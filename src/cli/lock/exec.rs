@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     let name = &arguments.name;
     let lock = lock_of_program(site.namespace(), name);
     let request = LockRequest { name: name.clone(), lock, wait: arguments.wait, host: site.host().to_owned() };
-    let open = move |deadline| site.open_database(None, deadline);
+    let open = move |deadline| site.open_primary(deadline);
     match run_under_lock(open, request, &arguments.command, arguments.grace)? {
         ProgramOutcome::Ended(status) => exit(u8::try_from(status).unwrap_or(u8::MAX)),
         ProgramOutcome::Busy(holder) => {

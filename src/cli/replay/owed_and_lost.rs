@@ -5,7 +5,9 @@ use super::progress::ReplayProgress;
 use super::{Arguments, Tally, exit_of};
 use crate::base::timestamp;
 use crate::cli::site_options::failed;
+use crate::ledger::operations_log::Operation;
 use crate::ledger::recorded::{self, RecordedCopy, Selection};
+use crate::operations::operations_log::{Done, OperationsLog};
 use crate::operations::redelivery::{self, Redelivery};
 use crate::site::Site;
 use std::time::Duration;
@@ -34,7 +36,7 @@ pub(super) fn owed(arguments: &Arguments, site: &Site) -> Result<ExitCode, ExitC
         show(arguments, &copies, true);
         return Ok(ExitCode::Ok);
     }
-    redeliver(arguments, site, &copies, redelivery::finish)
+    redeliver(arguments, site, &copies, (Operation::FinishedOwed, redelivery::finish))
 }
 
 /// Shows what is lost, and with `--yes` delivers it again.
@@ -53,7 +55,7 @@ pub(super) fn restore(arguments: &Arguments, site: &Site) -> Result<ExitCode, Ex
     let copies: Vec<RecordedCopy> = wanted.map(|(copy, _)| copy).collect();
     let seen = if losses.unseen.is_empty() { ExitCode::Ok } else { ExitCode::TempFail };
     if arguments.yes {
-        let exit = redeliver(arguments, site, &copies, redelivery::restore)?;
+        let exit = redeliver(arguments, site, &copies, (Operation::Restored, redelivery::restore))?;
         return Ok(if exit == ExitCode::Ok { seen } else { exit });
     }
     // What was not looked at may be lost as well.
@@ -84,17 +86,19 @@ fn redeliver(
     arguments: &Arguments,
     site: &Site,
     copies: &[RecordedCopy],
-    how: Redelivery,
+    (operation, how): (Operation, Redelivery),
 ) -> Result<ExitCode, ExitCode> {
     let stop = super::stop()?;
     let total = copies.len() as u64;
     let mut tally = Tally::default();
     let mut progress = ReplayProgress::begin(total);
+    let mut log = OperationsLog::of(site);
     let ended = redelivery::redeliver(site, copies, how, &stop, |copy, outcome| {
         if outcome.failed() {
             let line = format!("{} for {} of {}: {}", copy.message_id, copy.mailbox, copy.user, outcome.detail());
             progress.above(|| complain(&line.replace('\n', "?")));
         }
+        log.delivered(operation, || done(copy), &outcome);
         tally.count(&outcome);
         tally.done += 1;
         progress.show(&tally);
@@ -103,6 +107,16 @@ fn redeliver(
     ended.map_err(|error| failed(&error))?;
     super::summarize(arguments, &tally, total, None);
     Ok(exit_of(&tally, total))
+}
+
+fn done(copy: &RecordedCopy) -> Done {
+    Done {
+        identity: Some(*copy.identity.as_bytes()),
+        message_id: Some(copy.message_id.clone()),
+        user: Some(copy.user.clone()),
+        mailbox: Some(copy.mailbox.clone()),
+        object: None,
+    }
 }
 
 /// Shows copies, to people the first of them.

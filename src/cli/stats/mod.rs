@@ -29,7 +29,7 @@ Examples:
 Counted are attempts, one per try of Postfix's at one recipient, that began within the time asked for. Percentiles are to \
 within 1 %, the greatest is exact. Each counts the attempts that came to that stage and recorded it.
 
-Not in here: deliveries that were put off or refused before their journal was written (the database or the recipient's \
+Not in here: deliveries that were deferred or refused before their journal was written (the database or the recipient's \
 mailbox out of reach, a wrong configuration, an unknown recipient). The ledger does not know of them; the delivery's log \
 does: records \"deferred\" and \"refused\", fields cause and verdict.
 

@@ -23,7 +23,7 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
     // Contention is shown even where there was none: alerts are made of it.
     let others = deferrals.iter().filter(|deferred| deferred.cause != BUSY);
     let causes = [(BUSY, lock.busy)].into_iter().chain(others.map(|deferred| (deferred.cause, deferred.attempts)));
-    let help = "Attempts within the window that were put off, by cause.";
+    let help = "Attempts within the window that were deferred, by cause.";
     text.counts("maildrop_deferred_attempts", help, "cause", causes);
     let help = "Share of the attempts within the window that found the lock held elsewhere.";
     text.single("maildrop_lock_busy_ratio", help, lock.busy_share);

@@ -58,7 +58,7 @@ pub(super) fn text(counted: &Statistics) -> String {
         parts.push(table(["stage (ms)", "attempts", "50 %", "90 %", "99 %", "greatest"], rows));
     }
     parts.push(
-        "Not in here: what was put off or refused before its journal was written (database or mailbox out of reach, wrong \
+        "Not in here: what was deferred or refused before its journal was written (database or mailbox out of reach, wrong \
          configuration, unknown recipient).\nThe delivery's log has it: records \"deferred\" and \"refused\", fields cause and \
          verdict."
             .to_owned(),

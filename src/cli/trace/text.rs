@@ -201,7 +201,7 @@ fn never_seen(Asked { what, taken_as, .. }: &Asked, site: &Site, since: i64) -> 
     };
     let mut look: Vec<String> = vec![
         "It never got as far as the ledger: `mailq`, and Postfix's log (grep for the Message-ID, then for its queue id), \
-         say where it is. Before the journal is written, a delivery is put off where the database or the recipient's mailbox \
+         say where it is. Before the journal is written, a delivery is deferred where the database or the recipient's mailbox \
          is out of reach, and refused where the recipient is unknown: the delivery's own log has it, record \"deferred\" or \
          \"refused\", fields message_id, queue_id, cause."
             .into(),

@@ -29,7 +29,7 @@ impl Tables for MysqlDatabase {
         let sql = filled(doing, sql, values, write)?;
         self.retrying(|database| {
             database.run(doing, &sql, 1)?;
-            Ok(database.connection.affected_rows())
+            Ok(database.connection(doing)?.affected_rows())
         })
     }
 

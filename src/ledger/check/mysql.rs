@@ -162,7 +162,7 @@ impl MysqlDatabase {
         let doing = "asking for the session's id";
         let answers = self.run(doing, "SELECT CONNECTION_ID()", 1)?;
         let session: u64 = column(only_row(&answers, doing)?, 0, doing)?;
-        let greeted = u64::from(self.connection.connection_id());
+        let greeted = u64::from(self.id);
         Ok(if session == greeted {
             good("session", "the server's own")
         } else {

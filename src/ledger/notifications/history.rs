@@ -14,9 +14,9 @@ use uuid::Uuid;
 /// # Errors
 /// Where they cannot be read.
 pub(crate) fn events_after(database: &mut dyn Database, after: i64, most: usize) -> Result<Vec<Due>, DatabaseError> {
-    // What is not told has no tries; the moment at which it is due counts for nothing.
+    // What is not told has no tries, and is due at no moment.
     let sql = format!(
-        "SELECT e.position, 0, {}, 1 FROM events e WHERE e.position > ? ORDER BY e.position LIMIT {most}",
+        "SELECT e.position, 0, {}, 0 FROM events e WHERE e.position > ? ORDER BY e.position LIMIT {most}",
         event_columns(database)
     );
     let rows = database.select("reading events", &sql, &[Value::Integer(after)])?;
@@ -28,7 +28,7 @@ pub(crate) fn events_after(database: &mut dyn Database, after: i64, most: usize)
 /// # Errors
 /// Where it cannot be read.
 pub(crate) fn event(database: &mut dyn Database, event: Uuid) -> Result<Option<Due>, DatabaseError> {
-    let sql = format!("SELECT e.position, 0, {}, 1 FROM events e WHERE e.event = ?", event_columns(database));
+    let sql = format!("SELECT e.position, 0, {}, 0 FROM events e WHERE e.event = ?", event_columns(database));
     let rows = database.select("reading an event", &sql, &[Value::Uuid(event)])?;
     rows.first().map(|row| due_of(row, false)).transpose()
 }
@@ -119,21 +119,42 @@ pub(crate) fn pending(
     failed: Option<bool>,
     most: usize,
 ) -> Result<Vec<Pending>, DatabaseError> {
-    let dialect = database.dialect();
     let which = match failed {
-        None => "",
-        Some(true) => "AND n.due_at IS NULL",
-        Some(false) => "AND n.due_at IS NOT NULL",
+        None => "n.event < ?",
+        Some(true) => "n.event < ? AND n.due_at IS NULL",
+        Some(false) => "n.event < ? AND n.due_at IS NOT NULL",
     };
+    untold(database, subscription, which, before, most)
+}
+
+/// What a subscription has not been told of the event at this position. `None`: it was told, or is not to be.
+///
+/// # Errors
+/// Where it cannot be read.
+pub(crate) fn pending_one(
+    database: &mut dyn Database,
+    subscription: Uuid,
+    position: i64,
+) -> Result<Option<Pending>, DatabaseError> {
+    Ok(untold(database, subscription, "n.event = ?", position, 1)?.pop())
+}
+
+fn untold(
+    database: &mut dyn Database,
+    subscription: Uuid,
+    which: &str,
+    position: i64,
+    most: usize,
+) -> Result<Vec<Pending>, DatabaseError> {
+    let dialect = database.dialect();
     let sql = format!(
         "SELECT n.event, {}, e.type, n.tries, {}, n.last_status, n.last_error, {} FROM notifications n \
-         JOIN events e ON e.position = n.event WHERE n.subscription = ? AND n.event < ? {which} \
-         ORDER BY n.event DESC LIMIT {most}",
+         JOIN events e ON e.position = n.event WHERE n.subscription = ? AND {which} ORDER BY n.event DESC LIMIT {most}",
         dialect.uuid("e.event"),
         dialect.microseconds("n.due_at"),
         dialect.microseconds("n.failed_at"),
     );
-    let values = [Value::Uuid(subscription), Value::Integer(before)];
+    let values = [Value::Uuid(subscription), Value::Integer(position)];
     let rows = database.select("reading what is to be told", &sql, &values)?;
     let read = |row: &Row| {
         let due = row.value(4)?;
@@ -150,6 +171,64 @@ pub(crate) fn pending(
         })
     };
     rows.iter().map(read).collect()
+}
+
+/// A notification that a subscription has taken.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Taken {
+    pub(crate) position: i64,
+    pub(crate) event: Uuid,
+    pub(crate) r#type: String,
+    pub(crate) tries: u32,
+    /// When the last of them began.
+    pub(crate) last: i64,
+}
+
+/// How many events are looked at for those that a subscription has taken: what was told has no index of its own by subscription.
+const LOOKED_AT: i64 = 5000;
+
+/// What a subscription has taken of the newest events before this position, the newest first; and the position before which
+/// it was not looked, where there may be more.
+///
+/// # Errors
+/// Where it cannot be read.
+pub(crate) fn taken(
+    database: &mut dyn Database,
+    subscription: Uuid,
+    before: i64,
+    most: usize,
+) -> Result<(Vec<Taken>, Option<i64>), DatabaseError> {
+    let dialect = database.dialect();
+    let before = before.min(newest(database)?.saturating_add(1));
+    let from = before.saturating_sub(LOOKED_AT);
+    let sql = format!(
+        "SELECT e.position, {}, e.type, count(*), {} FROM events e \
+         JOIN notification_attempts a ON a.event = e.position AND a.subscription = ? \
+         WHERE e.position < ? AND e.position >= ? \
+         AND NOT EXISTS (SELECT 1 FROM notifications n WHERE n.subscription = ? AND n.event = e.position) \
+         GROUP BY e.position, e.event, e.type ORDER BY e.position DESC LIMIT {most}",
+        dialect.uuid("e.event"),
+        dialect.microseconds("max(a.started_at)"),
+    );
+    let id = Value::Uuid(subscription);
+    let values = [id, Value::Integer(before), Value::Integer(from), id];
+    let rows = database.select("reading what was told", &sql, &values)?;
+    let read = |row: &Row| {
+        Ok(Taken {
+            position: columns::number(row, 0)?,
+            event: uuid(row, 1)?,
+            r#type: columns::owned(row, 2)?,
+            tries: columns::number(row, 3)?,
+            last: columns::number(row, 4)?,
+        })
+    };
+    let taken = rows.iter().map(read).collect::<Result<Vec<_>, DatabaseError>>()?;
+    // Positions begin with 1.
+    let onward = match taken.last().filter(|_| taken.len() == most) {
+        Some(last) => Some(last.position),
+        None => Some(from),
+    };
+    Ok((taken, onward.filter(|position| *position > 1)))
 }
 
 /// A try at telling an event.

@@ -13,6 +13,7 @@ mod mysql;
 pub(crate) mod of_message;
 pub(crate) mod overview;
 mod postgres;
+pub(crate) mod rights;
 
 use super::columns;
 use crate::database::{DatabaseError, Dialect, Row, SqliteDatabase, Tables, Value};
@@ -25,14 +26,30 @@ use uuid::Uuid;
 /// is about no copy.
 pub(crate) const TEST: &str = "subscription.test";
 
+/// The type of what is told where a notifier has disabled a subscription, to the other ones of its owner. The one that is disabled
+/// stands in the place of the attempt; it is about no copy.
+pub(crate) const DISABLED: &str = "subscription.disabled";
+
 /// How many events are published in one transaction.
 pub(crate) const PUBLISHED_AT_ONCE: usize = 500;
+
+/// Whether our role may read these tables, and they are there. PostgreSQL writes each refusal in its log, so it is asked first; the
+/// others are asked at once, and may refuse.
+fn may_be_read(database: &mut (impl Tables + ?Sized), tables: &str) -> Result<bool, DatabaseError> {
+    if database.dialect() != Dialect::Postgresql {
+        return Ok(true);
+    }
+    let sql = "SELECT CASE WHEN bool_and(coalesce(has_table_privilege(to_regclass(name), 'SELECT'), false)) THEN 1 ELSE 0 END \
+               FROM string_to_table(?, ' ') name";
+    let rows = database.select("asking what may be read of notifications", sql, &[Value::Text(tables)])?;
+    Ok(columns::only_number::<u8>(&rows)? == 1)
+}
 
 /// What came of publishing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Published {
-    /// So many events.
-    Events(usize),
+    /// So many events, up to this position in `outbox`; 0: none.
+    Events { count: usize, last: i64 },
     /// Another notifier is at it.
     Busy,
 }
@@ -61,7 +78,7 @@ pub struct Leased {
     /// How long ago it was given its present secret, if it had another one before.
     pub secret_age: Option<Duration>,
     pub state: SubscriptionState,
-    /// How long there has been a subscription.
+    /// How long it has been as it is: a callback that was changed has its time to answer, however old the subscription is.
     pub age: Duration,
     /// How many tries have failed in a row, and since when.
     pub failures: u32,
@@ -75,6 +92,9 @@ pub struct Due {
     pub position: i64,
     /// How many tries have failed.
     pub tries: u32,
+    /// Since when it is due, in microseconds since 1970. Where that is another moment once a try is settled, somebody has asked for
+    /// it meanwhile, or another notifier has tried it.
+    pub due_at: i64,
     pub event: Uuid,
     pub event_type: String,
     /// Hexadecimal digits.
@@ -128,6 +148,8 @@ pub enum Next {
 pub struct Try {
     /// The event's position; `None` for a question that is about no event.
     pub position: Option<i64>,
+    /// Since when it was due, as it was read.
+    pub due_at: i64,
     /// In microseconds since 1970.
     pub started_at: i64,
     pub took: Duration,
@@ -157,14 +179,18 @@ pub struct Settlement<'a> {
     pub open_for: Option<Duration>,
     /// A new state, and why.
     pub state: Option<(&'a str, Option<&'a str>)>,
+    /// The event by which others of its owner are told that it is disabled, where that is its new state.
+    pub told_as: Option<Uuid>,
     /// Whether it is told of nothing, so that it need not be served.
     pub idle: bool,
 }
 
 /// What the notifier reads and writes. An embedded database has no subscriptions.
 pub trait Notifications: Tables {
-    /// Publishes what deliveries have written, the oldest first, in one transaction under this lock; where that is asked for, looks
-    /// for subscriptions that ought to be served and are not.
+    /// Publishes what deliveries have written, the oldest first, in one transaction under this lock; where that is asked for, looks for
+    /// subscriptions that ought to be served and are not. From the first one on: what was written before, and committed late, comes
+    /// before what was committed after it. Else two events of one copy could change places, and the older one have the greater
+    /// sequence.
     ///
     /// # Errors
     /// Where it may not be committed. Then nothing is published.
@@ -172,14 +198,14 @@ pub trait Notifications: Tables {
         Err(no_subscriptions())
     }
 
-    /// Whether anything is to be published.
+    /// Whether anything is to be published after this position. What was published before it may be there still for the server, dead,
+    /// as long as anybody holds an old snapshot: it is not read again.
     ///
     /// # Errors
     /// Where it cannot be read.
-    fn has_unpublished(&mut self) -> Result<bool, DatabaseError> {
-        let doing = "looking for events";
-        let rows = self.select(doing, "SELECT CASE WHEN EXISTS (SELECT 1 FROM outbox) THEN 1 ELSE 0 END", &[])?;
-        Ok(columns::only_number::<u64>(&rows)? > 0)
+    fn has_unpublished(&mut self, after: i64) -> Result<bool, DatabaseError> {
+        let first = "SELECT position FROM outbox WHERE position > ? ORDER BY position LIMIT 1";
+        Ok(!self.select("looking for events", first, &[Value::Integer(after)])?.is_empty())
     }
 
     /// Leases subscriptions that are due, at most so many, the longest due first; those that somebody else is taking are left out.
@@ -246,19 +272,21 @@ pub trait Notifications: Tables {
             (String::new(), "")
         };
         let select = format!(
-            "SELECT n.event, n.tries, {}, CASE WHEN n.due_at <= {now} THEN 1 ELSE 0 END{columns} \
+            "SELECT n.event, n.tries, {}, CASE WHEN n.due_at <= {now} THEN {} END{columns} \
              FROM notifications n JOIN events e ON e.position = n.event {join} \
              WHERE n.subscription = ? AND {due} {except} ORDER BY {order} LIMIT {most}",
             event_columns(self),
+            self.dialect().microseconds("n.due_at"),
         );
         let rows = self.select("reading what is due", &select, &[Value::Uuid(leased.subscription)])?;
         // In order, whatever comes after one that has to wait waits, too.
-        let rows = rows.iter().take_while(|row| row.text(17) == Some("1"));
+        let rows = rows.iter().take_while(|row| row.text(17).is_some());
         rows.map(|row| due_of(row, leased.full)).collect()
     }
 
-    /// Writes down what came of tries, and how the subscription is left. Returns whether it was leased to us still: otherwise the
-    /// tries are written down, and how it is left is somebody else's to say.
+    /// Writes down what came of tries, and how the subscription is left. A notification that somebody has asked for meanwhile stays as
+    /// it is, and is told again: an answer that was under way is not the one that was asked for. Returns whether it was leased to us
+    /// still: otherwise the tries are written down, and how it is left is somebody else's to say.
     ///
     /// # Errors
     /// Where it may not be committed. Then nothing is written down, and what was sent is sent again.
@@ -315,7 +343,7 @@ fn leased_columns(id: &str, ago: impl Fn(&str) -> String, truth: impl Fn(&str) -
         truth("s.detail = 'full'"),
         truth("s.in_order"),
         ago("s.secret_rotated_at"),
-        ago("s.created_at"),
+        ago("s.updated_at"),
         ago("q.failing_since"),
     )
 }
@@ -374,6 +402,7 @@ fn due_of(row: &Row, full: bool) -> Result<Due, DatabaseError> {
     Ok(Due {
         position: columns::number(row, 0)?,
         tries: columns::number(row, 1)?,
+        due_at: columns::number(row, 17)?,
         event: uuid(row, 2)?,
         event_type: columns::owned(row, 3)?,
         copy_key: columns::owned(row, 4)?,
@@ -393,8 +422,8 @@ fn due_of(row: &Row, full: bool) -> Result<Due, DatabaseError> {
     })
 }
 
-/// Who wants which of these events `e`: five joins, each by the index on `(resource, resource_id)`, and those that are tested. `s` is
-/// the subscription.
+/// Who wants which of these events `e`: five joins, each by the index on `(resource, resource_id)`, those that are tested, and those
+/// whose owner has lost another one. `s` is the subscription.
 fn matches(dialect: Dialect, of: &str) -> String {
     let (domain, mailbox, message, wanted, now) = match dialect {
         Dialect::Postgresql => (
@@ -415,7 +444,7 @@ fn matches(dialect: Dialect, of: &str) -> String {
     let arm = |resource: &str, id: &str| {
         format!(
             "SELECT s.id, e.position, {now} FROM events e JOIN subscriptions s ON s.resource = '{resource}' \
-             AND s.resource_id = {id} WHERE {of} AND e.type <> '{TEST}' AND {wanted} \
+             AND s.resource_id = {id} WHERE {of} AND e.type NOT IN ('{TEST}', '{DISABLED}') AND {wanted} \
              AND (s.expires_at IS NULL OR s.expires_at > {now})"
         )
     };
@@ -429,6 +458,12 @@ fn matches(dialect: Dialect, of: &str) -> String {
             "SELECT s.id, e.position, {now} FROM events e JOIN subscriptions s ON s.id = e.attempt \
              WHERE {of} AND e.type = '{TEST}'"
         ),
+        format!(
+            "SELECT s.id, e.position, {now} FROM events e JOIN subscriptions gone ON gone.id = e.attempt \
+             JOIN subscriptions s ON s.owner = gone.owner AND s.id <> gone.id \
+             WHERE {of} AND e.type = '{DISABLED}' AND s.state = 'active' AND {wanted} \
+             AND (s.expires_at IS NULL OR s.expires_at > {now})"
+        ),
     ]
     .join(" UNION ALL ")
 }
@@ -440,6 +475,16 @@ const COPIED: &str = "event, type, copy_key, identity, message_id, role, recipie
 /// Subscriptions `s` of this id that ought to be served: they have not been asked yet, or something is due.
 const OUGHT_TO_BE_SERVED: &str = "(s.state = 'unverified' OR (s.state = 'active' AND EXISTS (SELECT 1 FROM notifications n \
      WHERE n.subscription = s.id AND n.due_at IS NOT NULL)))";
+
+/// Whether `notifications.due_at` is still what it was when these were read. It is compared as a number, and by CASE, so that neither
+/// engine looks for an index for it: the rows are found by their key.
+fn as_taken(dialect: Dialect, read: impl Iterator<Item = (i64, i64)>) -> String {
+    let mut was = format!("{} = CASE event", dialect.microseconds("due_at"));
+    for (position, due_at) in read {
+        let _ = write!(was, " WHEN {position} THEN {due_at}");
+    }
+    was + " END"
+}
 
 /// What a settlement sets of when a receiver was last heard of, and what was last amiss.
 fn last_seen(tries: &[Try], now: &str, literal: impl Fn(&str) -> String) -> String {

@@ -4,8 +4,8 @@
 //! would wait for whoever changes a subscription.
 
 use super::{
-    COPIED, Leased, Next, Notifications, OUGHT_TO_BE_SERVED, PUBLISHED_AT_ONCE, Published, Settlement, later,
-    leased_columns, leased_of, matches,
+    COPIED, DISABLED, Leased, Next, Notifications, OUGHT_TO_BE_SERVED, PUBLISHED_AT_ONCE, Published, Settlement,
+    as_taken, later, leased_columns, leased_of, matches,
 };
 use crate::database::mysql::{bytes_column, column, sql};
 use crate::database::{DatabaseError, MysqlDatabase, Tables};
@@ -26,7 +26,7 @@ impl Notifications for MysqlDatabase {
         let released = self.release(lock);
         let published = published?;
         released?;
-        Ok(Published::Events(published))
+        Ok(published)
     }
 
     fn lease(&mut self, by: Uuid, lease: Duration, most: usize) -> Result<Vec<Leased>, DatabaseError> {
@@ -78,14 +78,15 @@ impl Notifications for MysqlDatabase {
 }
 
 impl MysqlDatabase {
-    fn publish_under_lock(&mut self, wake_all: bool) -> Result<usize, DatabaseError> {
+    fn publish_under_lock(&mut self, wake_all: bool) -> Result<Published, DatabaseError> {
         let oldest = format!(
             "START TRANSACTION; SELECT position, event FROM outbox ORDER BY position LIMIT {PUBLISHED_AT_ONCE}"
         );
         let answers = self.run(PUBLISHING, &oldest, 2)?;
         let rows = answers.last().map(Vec::as_slice).unwrap_or_default();
-        let positions = rows.iter().map(|row| column::<i64>(row, 0, PUBLISHING).map(|position| position.to_string()));
-        let positions = sql::list(positions.collect::<Result<Vec<_>, _>>()?);
+        let positions = rows.iter().map(|row| column::<i64>(row, 0, PUBLISHING)).collect::<Result<Vec<_>, _>>()?;
+        let published = Published::Events { count: rows.len(), last: positions.last().copied().unwrap_or_default() };
+        let positions = sql::list(positions.iter().map(ToString::to_string));
         let events = rows.iter().map(|row| bytes_column::<16>(row, 1, PUBLISHING).map(|event| sql::bytes(&event)));
         let events = sql::list(events.collect::<Result<Vec<_>, _>>()?);
         let now = "UTC_TIMESTAMP(6)";
@@ -118,7 +119,6 @@ impl MysqlDatabase {
                  GREATEST({now}, COALESCE(subscription_queues.open_until, {now})))"
             ));
         }
-        let published = rows.len();
         statements.push("COMMIT".into());
         self.run(PUBLISHING, &statements.join("; "), statements.len())?;
         Ok(published)
@@ -132,18 +132,16 @@ impl MysqlDatabase {
             "START TRANSACTION".to_owned(),
             format!("SELECT leased_by = {by} FROM subscription_queues WHERE subscription = {subscription} FOR UPDATE"),
         ];
-        let mut done = Vec::new();
+        let (mut done, mut attempts, mut changes) = (Vec::new(), Vec::new(), Vec::new());
         for one in tries.iter() {
             let Some(position) = one.position else { continue };
-            // Where the answer to COMMIT was lost, it is there already. (ON DUPLICATE KEY wants a right to change rows.)
             let (status, outcome) = (sql::optional_number(one.status), sql::text(&one.outcome));
             let next_at = match one.next {
                 Next::Again(wait) => later(self, wait),
                 Next::Done | Next::GivenUp => null(),
             };
-            statements.push(format!(
-                "INSERT IGNORE INTO notification_attempts (subscription, event, started_at, host, milliseconds, status, outcome, response, \
-                 next_at) VALUES ({subscription}, {position}, (TIMESTAMP'1970-01-01 00:00:00' + INTERVAL {} MICROSECOND), \
+            attempts.push(format!(
+                "({subscription}, {position}, (TIMESTAMP'1970-01-01 00:00:00' + INTERVAL {} MICROSECOND), \
                  {}, {}, {status}, {outcome}, {}, {next_at})",
                 one.started_at,
                 sql::text(host),
@@ -152,42 +150,75 @@ impl MysqlDatabase {
             ));
             let failed_at = match one.next {
                 Next::Done => {
-                    done.push(position.to_string());
+                    done.push((position, one.due_at));
                     continue;
                 }
                 Next::Again(_) => "NULL",
                 Next::GivenUp => now,
             };
-            statements.push(format!(
+            changes.push(format!(
                 "UPDATE notifications SET tries = tries + 1, due_at = {next_at}, last_status = {status}, last_error = {outcome}, \
-                 failed_at = {failed_at} WHERE subscription = {subscription} AND event = {position}"
+                 failed_at = {failed_at} WHERE subscription = {subscription} AND event = {position} AND {}",
+                as_taken(self.dialect(), std::iter::once((position, one.due_at))),
             ));
         }
+        if !attempts.is_empty() {
+            // Where the answer to COMMIT was lost, they are there already. (ON DUPLICATE KEY wants a right to change rows.)
+            statements.push(format!(
+                "INSERT IGNORE INTO notification_attempts (subscription, event, started_at, host, milliseconds, status, outcome, response, \
+                 next_at) VALUES {}",
+                attempts.join(", ")
+            ));
+        }
+        statements.extend(changes);
         if !done.is_empty() {
-            let done = sql::list(done);
-            statements
-                .push(format!("DELETE FROM notifications WHERE subscription = {subscription} AND event IN ({done})"));
+            let as_taken = as_taken(self.dialect(), done.iter().copied());
+            let done = sql::list(done.iter().map(|(position, _)| position.to_string()));
+            statements.push(format!(
+                "DELETE FROM notifications WHERE subscription = {subscription} AND event IN ({done}) AND {as_taken}"
+            ));
         }
         if let Some((state, reason)) = state {
+            let (state, reason) = (sql::text(state), sql::optional_text(*reason));
+            let which = format!("id = {subscription} AND state IN ('unverified', 'active')");
+            if settlement.told_as.is_some() {
+                // NULL where somebody else has disabled it meanwhile: then that one tells.
+                statements.push(format!(
+                    "SELECT MAX(state) INTO @maildrop_state FROM subscriptions WHERE {which} FOR UPDATE"
+                ));
+            }
             statements.push(format!(
-                "UPDATE subscriptions SET state = {}, state_reason = {}, updated_at = {now} \
-                 WHERE id = {subscription} AND state IN ('unverified', 'active')",
-                sql::text(state),
-                sql::optional_text(*reason)
+                "UPDATE subscriptions SET state = {state}, state_reason = {reason}, updated_at = {now} WHERE {which}"
             ));
+            if let Some(event) = settlement.told_as {
+                statements.push(format!(
+                    "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, attempt, host, \
+                     diff, created_at) \
+                     SELECT {}, '{DISABLED}', {nothing}, {nothing}, '', 'recipient', '', '', '', {subscription}, {}, \
+                     JSON_OBJECT('state', JSON_OBJECT('---', @maildrop_state, '+++', {state}), \
+                     'state_reason', JSON_OBJECT('---', NULL, '+++', {reason})), {now} FROM DUAL \
+                     WHERE @maildrop_state IS NOT NULL",
+                    sql::bytes(event.as_bytes()),
+                    sql::text(host),
+                    nothing = sql::bytes(&[0; 32]),
+                ));
+            }
         }
         let pending = format!("FROM notifications WHERE subscription = {subscription} AND due_at IS NOT NULL");
         let next = if *in_order {
             format!("(SELECT due_at {pending} ORDER BY event LIMIT 1)")
         } else {
-            format!("(SELECT min(due_at) {pending})")
+            // min() in a statement that changes rows reads all that wait.
+            format!("(SELECT due_at {pending} ORDER BY due_at LIMIT 1)")
         };
         let open_until = open_for.map_or_else(null, |wait| later(self, wait));
-        let due_at = match (idle, open_for) {
-            (true, _) => null(),
-            (false, None) => next,
+        let due_at = match (idle, open_for, lease) {
+            (true, _, _) => null(),
+            // For as long as it is leased it counts for nothing; left alone, it makes no new entry of the index.
+            (false, None, Some(_)) => "due_at".into(),
+            (false, None, None) => next,
             // GREATEST is NULL where one of them is.
-            (false, Some(_)) => format!("COALESCE(GREATEST({next}, {open_until}), {open_until})"),
+            (false, Some(_), _) => format!("COALESCE(GREATEST({next}, {open_until}), {open_until})"),
         };
         let (leased_by, leased_until) =
             lease.map_or_else(|| (null(), null()), |lease| (by.clone(), later(self, lease)));

@@ -1,6 +1,6 @@
 //! What was told of one message, for `trace`.
 
-use super::{history, uuid};
+use super::{history, may_be_read, uuid};
 use crate::base::timestamp;
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Value};
 use crate::ledger::{Database, columns};
@@ -44,7 +44,8 @@ pub(crate) struct ToldTo {
 /// # Errors
 /// Where it cannot be read.
 pub(crate) fn told(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Option<Vec<ToldEvent>>, DatabaseError> {
-    if database.dialect() == Dialect::Sqlite {
+    let tables = "events subscriptions notifications notification_attempts";
+    if database.dialect() == Dialect::Sqlite || !may_be_read(database, tables)? {
         return Ok(None);
     }
     match read(database, identity) {

@@ -1,6 +1,7 @@
 //! How far behind subscribers are, for people; and what was given up is told once more.
 
-use super::{now, seconds, uuid};
+use super::{may_be_read, now, seconds, uuid};
+use crate::base::timestamp;
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Value};
 use crate::ledger::{Database, columns};
 use serde::Serialize;
@@ -24,7 +25,8 @@ pub(crate) struct Figures {
     /// Notifications that are to be told, and those that were given up.
     pub(crate) pending: u64,
     pub(crate) given_up: u64,
-    /// By how much the subscription that is due for longest is late, of those whose receivers do not rest.
+    /// By how much the subscription that is due for longest is late, of those whose receivers do not rest. One that is served is due
+    /// since its turn began.
     pub(crate) late_s: f64,
     /// Receivers that rest, since they did not answer.
     pub(crate) resting: u64,
@@ -38,7 +40,7 @@ pub(crate) struct Figures {
 /// Where they cannot be read.
 pub(crate) fn figures(database: &mut dyn Database) -> Result<Option<Figures>, DatabaseError> {
     let (dialect, now) = (database.dialect(), now(database));
-    if dialect == Dialect::Sqlite {
+    if dialect == Dialect::Sqlite || !may_be_read(database, "outbox notifications subscription_queues subscriptions")? {
         return Ok(None);
     }
     let sql = format!(
@@ -91,13 +93,19 @@ pub(crate) struct Progress {
     /// Notifications that are to be told, and those that were given up.
     pub pending: u64,
     pub given_up: u64,
-    /// Tries that have failed in a row.
+    /// How long ago the oldest happened that is still to be told, in seconds.
+    pub behind_s: Option<f64>,
+    /// Tries that have failed in a row, and since when.
     pub failures: u32,
+    #[serde(serialize_with = "timestamp::serialize_optional")]
+    pub failing_since: Option<i64>,
     /// How long its receiver rests still, in seconds.
     pub rests_s: Option<f64>,
     /// How long ago a receiver has taken something, in seconds.
     pub last_success_ago_s: Option<f64>,
+    /// What was amiss with the last try, where it failed, and how long ago that was, in seconds.
     pub last_failure: Option<String>,
+    pub last_failure_ago_s: Option<f64>,
 }
 
 /// Between two moments, in seconds.
@@ -115,13 +123,19 @@ impl Progress {
         let of = |due: &str| {
             format!("(SELECT count(*) FROM notifications n WHERE n.subscription = s.id AND n.due_at IS {due})")
         };
+        // By its place in the table's key, which a filter on its moment would not be.
+        let oldest = "(SELECT e.created_at FROM notifications n JOIN events e ON e.position = n.event \
+                       WHERE n.subscription = s.id AND n.due_at IS NOT NULL ORDER BY n.event LIMIT 1)";
         format!(
-            "{}, {}, coalesce(q.failures, 0), CASE WHEN q.open_until > {now} THEN {} END, {}, \
-             CASE WHEN q.failures > 0 THEN q.last_failure END",
+            "{}, {}, {}, coalesce(q.failures, 0), {}, CASE WHEN q.open_until > {now} THEN {} END, {}, \
+             CASE WHEN q.failures > 0 THEN q.last_failure END, CASE WHEN q.failures > 0 THEN {} END",
             of("NOT NULL"),
             of("NULL"),
+            between(dialect, oldest, now),
+            dialect.microseconds("q.failing_since"),
             between(dialect, now, "q.open_until"),
             between(dialect, "q.last_success_at", now),
+            between(dialect, "q.last_failure_at", now),
         )
     }
 
@@ -131,10 +145,13 @@ impl Progress {
         Ok(Self {
             pending: columns::number(row, first)?,
             given_up: columns::number(row, first + 1)?,
-            failures: columns::number(row, first + 2)?,
-            rests_s: span(first + 3)?,
-            last_success_ago_s: span(first + 4)?,
-            last_failure: columns::optional(row, first + 5),
+            behind_s: span(first + 2)?,
+            failures: columns::number(row, first + 3)?,
+            failing_since: row.value(first + 4)?,
+            rests_s: span(first + 5)?,
+            last_success_ago_s: span(first + 6)?,
+            last_failure: columns::optional(row, first + 7),
+            last_failure_ago_s: span(first + 8)?,
         })
     }
 }
@@ -196,10 +213,12 @@ pub(crate) fn tell_again(
         values.push(Value::Moment(since));
     }
     let count = database.select(doing, &format!("SELECT count(*) FROM notifications WHERE {which}"), &values)?;
-    // First the rows of the subscriptions: whoever settles one waits for it, and looks for what is due then.
+    // First the rows of the subscriptions: whoever settles one waits for it, and looks for what is due then. A new callback is asked its
+    // question by the schedule, whatever waits for it.
     let wake = format!(
         "UPDATE subscription_queues SET due_at = {now}, open_until = NULL \
-         WHERE subscription IN (SELECT subscription FROM notifications WHERE {which})"
+         WHERE subscription IN (SELECT subscription FROM notifications WHERE {which}) \
+         AND subscription NOT IN (SELECT id FROM subscriptions WHERE state = 'unverified')"
     );
     let again = format!("UPDATE notifications SET due_at = {now}, tries = 0, failed_at = NULL WHERE {which}");
     database.change_together(doing, &[(&wake, &values), (&again, &values)])?;

@@ -2,8 +2,8 @@
 //! Statements in a Simple Query"), and each of its statements has a snapshot of its own.
 
 use super::{
-    COPIED, Leased, Next, Notifications, OUGHT_TO_BE_SERVED, PUBLISHED_AT_ONCE, Published, Settlement, later,
-    leased_columns, leased_of, matches,
+    COPIED, DISABLED, Leased, Next, Notifications, OUGHT_TO_BE_SERVED, PUBLISHED_AT_ONCE, Published, Settlement,
+    as_taken, later, leased_columns, leased_of, matches,
 };
 use crate::database::postgres::{PostgresDatabase, Transaction, literal};
 use crate::database::{DatabaseError, Tables, Value};
@@ -27,7 +27,7 @@ impl Notifications for PostgresDatabase {
         };
         let committed = self.batch(PUBLISHING, "COMMIT");
         self.transaction = Transaction::None;
-        committed.map(|_| Published::Events(published))
+        committed.map(|_| published)
     }
 
     fn lease(&mut self, by: Uuid, lease: Duration, most: usize) -> Result<Vec<Leased>, DatabaseError> {
@@ -63,14 +63,15 @@ impl Notifications for PostgresDatabase {
 }
 
 impl PostgresDatabase {
-    fn publish_under_lock(&mut self, wake_all: bool) -> Result<usize, DatabaseError> {
+    fn publish_under_lock(&mut self, wake_all: bool) -> Result<Published, DatabaseError> {
         let oldest = format!(
             "SELECT position, replace(event::text, '-', '') FROM outbox ORDER BY position LIMIT {PUBLISHED_AT_ONCE}"
         );
         let rows = self.select(PUBLISHING, &oldest, &[])?;
         let mut statements = Vec::new();
+        let positions: Vec<i64> = rows.iter().map(|row| columns::number(row, 0)).collect::<Result<_, _>>()?;
+        let published = Published::Events { count: rows.len(), last: positions.last().copied().unwrap_or_default() };
         if !rows.is_empty() {
-            let positions: Vec<i64> = rows.iter().map(|row| columns::number(row, 0)).collect::<Result<_, _>>()?;
             let positions: Vec<String> = positions.iter().map(ToString::to_string).collect();
             let positions = positions.join(", ");
             let events =
@@ -102,7 +103,7 @@ impl PostgresDatabase {
         if !statements.is_empty() {
             self.batch(PUBLISHING, &statements.join("; "))?;
         }
-        Ok(rows.len())
+        Ok(published)
     }
 
     fn settling(&self, settlement: &Settlement<'_>) -> String {
@@ -111,7 +112,7 @@ impl PostgresDatabase {
         let mut statements = vec![format!(
             "SELECT coalesce(leased_by = {by}, false) FROM subscription_queues WHERE subscription = {subscription} FOR UPDATE"
         )];
-        let mut done = Vec::new();
+        let (mut done, mut attempts, mut changes) = (Vec::new(), Vec::new(), Vec::new());
         for one in tries.iter() {
             let Some(position) = one.position else { continue };
             let (status, outcome) = (literal::optional_number(one.status), literal::text(&one.outcome));
@@ -119,10 +120,9 @@ impl PostgresDatabase {
                 Next::Again(wait) => later(self, wait),
                 Next::Done | Next::GivenUp => literal::null(),
             };
-            statements.push(format!(
-                "INSERT INTO notification_attempts (subscription, event, started_at, host, milliseconds, status, outcome, response, \
-                 next_at) VALUES ({subscription}, {position}, ('1970-01-01 00:00:00+00'::timestamptz + {} * interval '1 microsecond'), \
-                 {}, {}, {status}, {outcome}, {}, {next_at}) ON CONFLICT DO NOTHING",
+            attempts.push(format!(
+                "({subscription}, {position}, ('1970-01-01 00:00:00+00'::timestamptz + {} * interval '1 microsecond'), \
+                 {}, {}, {status}, {outcome}, {}, {next_at})",
                 one.started_at,
                 literal::text(host),
                 i32::try_from(one.took.as_millis()).unwrap_or(i32::MAX),
@@ -130,29 +130,55 @@ impl PostgresDatabase {
             ));
             let failed_at = match one.next {
                 Next::Done => {
-                    done.push(position.to_string());
+                    done.push((position, one.due_at));
                     continue;
                 }
                 Next::Again(_) => "NULL",
                 Next::GivenUp => "now()",
             };
-            statements.push(format!(
+            changes.push(format!(
                 "UPDATE notifications SET tries = tries + 1, due_at = {next_at}, last_status = {status}, last_error = {outcome}, \
-                 failed_at = {failed_at} WHERE subscription = {subscription} AND event = {position}"
+                 failed_at = {failed_at} WHERE subscription = {subscription} AND event = {position} AND {}",
+                as_taken(self.dialect(), std::iter::once((position, one.due_at))),
             ));
         }
+        // In one statement, which is planned once.
+        if !attempts.is_empty() {
+            statements.push(format!(
+                "INSERT INTO notification_attempts (subscription, event, started_at, host, milliseconds, status, outcome, response, \
+                 next_at) VALUES {} ON CONFLICT DO NOTHING",
+                attempts.join(", ")
+            ));
+        }
+        statements.extend(changes);
         if !done.is_empty() {
-            let done = done.join(", ");
-            statements
-                .push(format!("DELETE FROM notifications WHERE subscription = {subscription} AND event IN ({done})"));
+            let as_taken = as_taken(self.dialect(), done.iter().copied());
+            let done = done.iter().map(|(position, _)| position.to_string()).collect::<Vec<_>>().join(", ");
+            statements.push(format!(
+                "DELETE FROM notifications WHERE subscription = {subscription} AND event IN ({done}) AND {as_taken}"
+            ));
         }
         if let Some((state, reason)) = state {
-            statements.push(format!(
-                "UPDATE subscriptions SET state = {}, state_reason = {}, updated_at = now() \
-                 WHERE id = {subscription} AND state IN ('unverified', 'active')",
-                literal::text(state),
-                literal::optional_text(*reason)
-            ));
+            let (state, reason) = (literal::text(state), literal::optional_text(*reason));
+            let which = format!("id = {subscription} AND state IN ('unverified', 'active')");
+            let change =
+                format!("UPDATE subscriptions s SET state = {state}, state_reason = {reason}, updated_at = now()");
+            statements.push(match settlement.told_as {
+                None => format!("{change} WHERE {which}"),
+                // Once: of two that disable it, the second one finds nothing to change.
+                Some(event) => format!(
+                    "WITH was AS (SELECT id, state FROM subscriptions WHERE {which} FOR UPDATE), \
+                     changed AS ({change} FROM was WHERE s.id = was.id RETURNING was.id, was.state) \
+                     INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, attempt, host, \
+                     diff, created_at) \
+                     SELECT {}, '{DISABLED}', {nothing}, {nothing}, '', 'recipient', '', '', '', changed.id, {}, \
+                     jsonb_build_object('state', jsonb_build_object('---', changed.state, '+++', {state}::text), \
+                     'state_reason', jsonb_build_object('---', NULL, '+++', {reason}::text)), clock_timestamp() FROM changed",
+                    literal::uuid(event),
+                    literal::text(host),
+                    nothing = literal::bytes(&[0; 32]),
+                ),
+            });
         }
         let pending = format!("FROM notifications WHERE subscription = {subscription} AND due_at IS NOT NULL");
         let next = if *in_order {
@@ -161,10 +187,12 @@ impl PostgresDatabase {
             format!("(SELECT min(due_at) {pending})")
         };
         let open_until = open_for.map_or_else(literal::null, |wait| later(self, wait));
-        let due_at = match (idle, open_for) {
-            (true, _) => literal::null(),
-            (false, None) => next,
-            (false, Some(_)) => format!("GREATEST({next}, {open_until})"),
+        let due_at = match (idle, open_for, lease) {
+            (true, _, _) => literal::null(),
+            // For as long as it is leased it counts for nothing; left alone, it makes no new entry of the index.
+            (false, None, Some(_)) => "due_at".into(),
+            (false, None, None) => next,
+            (false, Some(_), _) => format!("GREATEST({next}, {open_until})"),
         };
         let (leased_by, leased_until) =
             lease.map_or_else(|| (literal::null(), literal::null()), |lease| (by.clone(), later(self, lease)));

@@ -10,6 +10,7 @@ mod take_out;
 pub use take_out::{NotTaken, take_out};
 
 use crate::base::deadline::Deadline;
+use crate::base::timestamp;
 use crate::database::DatabaseError;
 use crate::ledger::recorded::{self, Mailboxes, RecordedCopy, Selection};
 use crate::ledger::{Database, NeverEnded, deliveries};
@@ -110,15 +111,21 @@ pub fn audit(
     let never_ended = deliveries::never_ended(database, selection, site.deadline())?;
     let (owed, _) = recorded::owed_by_now(database, selection, site.left_to_authors_for())?;
     let of = mailboxes.len();
-    let found = look(site, database, &mailboxes, &mut |done| each(done, of))?;
+    let found = look(site, database, &mailboxes, never(), &mut |done| each(done, of))?;
     Ok(Audit { never_ended, owed, ..found })
 }
 
-/// Looks through these mailboxes. `each` gets how many are done.
+/// For who has time.
+pub(crate) fn never() -> Deadline {
+    Deadline::after(timestamp::LONGEST)
+}
+
+/// Looks through these mailboxes, as far as it gets by the deadline. `each` gets how many are done.
 pub(crate) fn look(
     site: &Site,
     database: &mut dyn Database,
     mailboxes: &Mailboxes,
+    until: Deadline,
     each: &mut dyn FnMut(usize),
 ) -> Result<Audit, DatabaseError> {
     let mut audit = Audit::default();
@@ -126,7 +133,7 @@ pub(crate) fn look(
         audit.mailboxes += 1;
         audit.copies += copies.len();
         let looked = site
-            .mailbox(user, mailbox, Deadline::after(PATIENCE))
+            .mailbox(user, mailbox, Deadline::after(PATIENCE).or_sooner(until))
             .map_err(LookError::from)
             .and_then(|mut opened| in_mailbox::look(database, opened.as_mut(), (user, mailbox), copies));
         match looked {

@@ -4,9 +4,10 @@ mod database;
 mod hosts;
 mod mailboxes;
 mod mutual_exclusion;
+mod notifier;
 
 use crate::base::deadline::Deadline;
-use crate::config::Config;
+use crate::config::{Config, KeyFile};
 use crate::ledger::Finding;
 use crate::ledger::check::{bad, good, warning};
 use crate::message::Address;
@@ -30,6 +31,9 @@ pub(crate) fn check(site: &Site, recipient: Option<Address>, self_test: bool, de
             None
         }
     };
+    if with_tables.is_some() {
+        findings.extend(site.config().and_then(|config| notifier::look(config, deadline)));
+    }
     // Embedded, each recipient's Maildir is made when it is first needed.
     if site.config().is_some() {
         findings.extend(mailboxes::look(site, with_tables, recipient, deadline));
@@ -77,13 +81,16 @@ fn settings(config: &Config) -> Vec<Finding> {
             false => good("lock wait", span(wait)),
         },
     ];
-    if let Some(key) = &config.notifications.secret_key_file {
-        let (what, file) = ("notifications.secret_key_file", key.display());
-        findings.push(match MasterKey::read(key) {
-            Ok(_) => good(what, file.to_string()),
-            Err(problem) => {
-                warning(what, format!("{file}: {problem}"), "run this as the service's user, who has to read it")
-            }
+    let keys = [config.notifications.secret_key(), config.notifications.signing_key()];
+    for KeyFile { named_by, path } in keys.into_iter().flatten() {
+        // Both hold the same: 32 bytes.
+        let read = path.and_then(|path| match MasterKey::read(&path) {
+            Ok(_) => Ok(path.display().to_string()),
+            Err(problem) => Err(format!("{}: {problem}", path.display())),
+        });
+        findings.push(match read {
+            Ok(file) => good(named_by, file),
+            Err(problem) => warning(named_by, problem, "run this as the service's user, who has to read it"),
         });
     }
     let warnings = config.warnings().into_iter();

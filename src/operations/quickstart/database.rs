@@ -1,6 +1,6 @@
 //! The database: which one, its roles and their rights, and the configuration files that name it.
 
-use super::{Answers, Passwords, Server, Unusable};
+use super::{Answers, MailboxStore, Passwords, Server, Unusable};
 use std::str::FromStr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,8 @@ pub(super) fn configuration(answers: &Answers, role: Role) -> String {
         Role::Deliveries => ("Deliveries.", url.role.clone(), "database", String::new()),
         Role::People => {
             let rest = "\n# What `prune` forgets, if it is told no ages.\n[retention]\nattempts_older_than = \"30d\"\n\
-                        sources_older_than = \"7d\"\nmessages_older_than = \"400d\"\nevents_older_than = \"30d\"\n";
+                        sources_older_than = \"7d\"\nmessages_older_than = \"400d\"\nevents_older_than = \"30d\"\n\
+                        operations_older_than = \"365d\"\n";
             (
                 "People who look after deliveries; the same but for the role.",
                 url.operator(),
@@ -223,12 +224,17 @@ pub(super) fn take_back(url: &DatabaseUrl) -> String {
 /// Who lives here: an example, and nobody.
 pub(super) fn addresses(answers: &Answers) -> String {
     let domain = answers.domain();
+    // Debian's Cyrus has all mailboxes below INBOX.
+    let (column, value) = match answers.store {
+        MailboxStore::Cyrus => (", sent", ", 'INBOX.Sent'"),
+        MailboxStore::Dovecot | MailboxStore::Dovecot23 => ("", ""),
+    };
     format!(
         "-- Who lives here, in lower case; `imap_user` is the name by which the mailbox store knows them. Write them all, before\n\
          -- Postfix is told: it refuses whoever is missing.\n\
          --\n\
-         -- INSERT INTO addresses (address, imap_user) VALUES\n\
-         --     ('scuba@{domain}', 'scuba'),\n\
-         --     ('doug@{domain}', 'doug');\n"
+         -- INSERT INTO addresses (address, imap_user{column}) VALUES\n\
+         --     ('scuba@{domain}', 'scuba'{value}),\n\
+         --     ('doug@{domain}', 'doug'{value});\n"
     )
 }

@@ -66,10 +66,9 @@ protocol imap {
 ";
 
 const CYRUS: &str = "\
-# For /etc/imapd.conf. The account may log in for others, and is none of `admins`, who may do anything to any mailbox. Name it beside
-# those that are there.
+# For /etc/imapd.conf. The account may log in for others, and is none of `admins`, who may do anything to any mailbox.
 proxyservers: maildrop
-# The name for whom it acts comes by SASL PLAIN, which is offered once the connection is encrypted.
+# The name for whom it acts comes by SASL PLAIN, which is offered once the connection is encrypted, or with `allowplaintext: yes`.
 sasl_mech_list: PLAIN
 ";
 

@@ -72,7 +72,7 @@ Way back: `{administrator} <take-back.sql`.\n\
 \n\
 ## 4. Proof\n\
 \n\
-On every mail host, as the user that Postfix will use. Whatever is BAD would put off all mail, and says what mends it:\n\
+On every mail host, as the user that Postfix will use. Whatever is BAD would defer all mail, and says what mends it:\n\
 \n\
 ```sh\n\
 setpriv --reuid maildrop --regid maildrop --clear-groups maildrop_command check --self-test\n\
@@ -152,6 +152,21 @@ fn unknown(answers: &Answers) -> String {
             ),
         });
     }
+    if answers.store == MailboxStore::Cyrus {
+        points.push(
+            "How Cyrus names mailboxes. With `altnamespace: yes`, Sent is `Sent`. With `altnamespace: no`, as Debian has it, Sent is \
+             `INBOX.Sent`, and `sent` has to say so for everybody in `addresses.sql`: `Sent` could not be made there."
+                .to_owned(),
+        );
+        points.push(match answers.imap.is_on_this_machine() {
+            true => "Whether Cyrus offers SASL PLAIN without TLS: `allowplaintext: yes`, as Debian has it.".to_owned(),
+            false => format!(
+                "Whether Cyrus on {} has a certificate (`tls_server_cert`, `tls_server_key`) and the service `imaps` in \
+                 /etc/cyrus.conf. Debian's has neither as it comes.",
+                answers.imap.host
+            ),
+        });
+    }
     if !answers.database.server.is_on_this_machine() {
         points.push(match answers.database.engine {
             Engine::Postgres => format!(
@@ -197,14 +212,18 @@ fn store(answers: &Answers) -> String {
              Way back: `rm /etc/dovecot/conf.d/00-maildrop.conf /etc/dovecot/maildrop-masters && doveadm reload`.\n"
         ),
         MailboxStore::Cyrus => format!(
-            "On {host}. Put the lines of `cyrus/imapd.conf.maildrop` into /etc/imapd.conf, make the account, and have Cyrus read them:\n\
+            "On {host}. `grep -E '^(proxyservers|sasl_mech_list):' /etc/imapd.conf` has to say nothing: Cyrus does not start with a setting\n\
+             that is there twice. Where it says something, name `maildrop` and `PLAIN` in those lines, in place of the second command.\n\
+             The third one is of the package sasl2-bin: it makes the account, where `sasl_pwcheck_method` is `auxprop`.\n\
              \n\
              ```sh\n\
+             cp -p /etc/imapd.conf .\n\
+             cat cyrus/imapd.conf.maildrop >>/etc/imapd.conf\n\
              saslpasswd2 -p -c maildrop <imap.password\n\
              systemctl restart cyrus-imapd\n\
              ```\n\
              \n\
-             Way back: take the lines out, and `saslpasswd2 -d maildrop`.\n"
+             Way back: `saslpasswd2 -d maildrop && cp -p imapd.conf /etc/ && systemctl restart cyrus-imapd`.\n"
         ),
     }
 }

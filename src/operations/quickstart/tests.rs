@@ -144,6 +144,21 @@ fn postfix_asks_the_database_that_was_named() {
     assert!(text(&files, "postfix/maildrop-header-checks").contains(".*mx\\.example\\.org/  IGNORE"));
 }
 
+/// On Debian's Cyrus `Sent` could not be made.
+#[test]
+fn on_cyrus_sent_is_below_inbox_and_the_page_says_when_it_is_not() {
+    let of = |store, imap| files(&answers("mysql://localhost", imap, store), &passwords());
+    let cyrus = of(MailboxStore::Cyrus, "imap.example.org");
+    let addresses = text(&cyrus, "addresses.sql");
+    assert!(addresses.contains("('scuba@mail.example.org', 'scuba', 'INBOX.Sent'),"), "{addresses}");
+    let page = |files: &[File]| text(files, "GOING-LIVE.md").to_owned();
+    assert!(page(&cyrus).contains("`altnamespace: yes`") && page(&cyrus).contains("`imaps`"));
+    let here = page(&of(MailboxStore::Cyrus, "localhost"));
+    assert!(here.contains("`allowplaintext: yes`") && !here.contains("`imaps`"), "{here}");
+    let dovecot = of(MailboxStore::Dovecot, "localhost");
+    assert!(!text(&dovecot, "addresses.sql").contains("sent") && !page(&dovecot).contains("Cyrus"));
+}
+
 /// `doveadm pw -t '{SSHA512}…' -p secret` says "verified" of it (Dovecot 2.3 and 2.4).
 #[test]
 fn the_password_is_stored_as_dovecot_reads_it() {

@@ -60,6 +60,8 @@ pub(crate) struct MessageReport {
     pub(crate) source: String,
     /// For whom, where that is known.
     pub(crate) recipient: Option<String>,
+    /// Its identity and its Message-ID, where it could be read.
+    pub(crate) message: Option<([u8; 32], String)>,
     pub(crate) outcome: ReplayOutcome,
     /// The line for the file of failures, where it failed.
     pub(crate) failure: Option<String>,
@@ -275,9 +277,11 @@ impl Job<'_> {
         }
         let lock = message.map(|message| self.replay.site.lock_name(message));
         let failure = outcome.failed().then(|| entry.clone().into_line(message.zip(lock.as_ref()), envelope, &outcome));
-        let id = message.map(|message| format!(" {}", message.message_id_for_people())).unwrap_or_default();
+        let known = message.map(|message| (*message.identity().as_bytes(), message.message_id_for_people().to_owned()));
+        let id = known.as_ref().map(|(_, id)| format!(" {id}")).unwrap_or_default();
         let _ = self.events.send(Event::Report(MessageReport {
             source: format!("{}{id}", entry.source),
+            message: known,
             recipient: envelope.map(|envelope| envelope.recipient.to_string()),
             failure,
             outcome,

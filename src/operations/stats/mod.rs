@@ -120,46 +120,89 @@ pub(crate) fn count(database: &mut dyn Database, since: Since) -> Result<Statist
         Since::Ago(ago) => until.saturating_sub(time_span::microseconds(ago)),
         Since::Moment(moment) => moment,
     };
-    let mut tally = Tally::default();
-    statistics::each_page_of_attempts(database, from, until.saturating_add(1), |page| tally.add_page(page))?;
-    tally.add_older_than(u64::MAX);
-    let (recorded, bytes) = statistics::recorded_messages(database, from, until)?;
-    let copies_owed_now = statistics::owed_copies(database, None)?;
-    let Tally { mut attempts, busy, deferred, copies, stages, .. } = tally;
-    attempts.deferred = busy + deferred.values().sum::<u64>();
-    let share = |part| if attempts.all == 0 { 0.0 } else { part as f64 / attempts.all as f64 };
-    let mut causes: Vec<_> = deferred.into_iter().collect();
-    causes.sort_by_key(|(_, number)| std::cmp::Reverse(*number));
-    let causes = [(BUSY, busy)].into_iter().chain(causes).filter(|(_, number)| *number > 0);
-    let span = |hundredths| Duration::from_micros(hundredths * 10);
-    let stage = |stage| {
-        let took: &Histogram = stages.get(stage)?;
-        let [p50, p90, p99] = [50, 90, 99].map(|percent| span(took.percentile(percent)));
-        Some(Stage { stage, attempts: took.count, p50, p90, p99, max: span(took.greatest) })
-    };
-    Ok(Statistics {
-        from,
-        until,
-        attempts,
-        deferrals: causes.map(|(cause, attempts)| Deferrals { cause, attempts, share: share(attempts) }).collect(),
-        copies,
-        copies_owed_now,
-        messages: Messages { recorded, bytes },
-        notifications: None,
-        lock: Contention { busy, busy_share: share(busy) },
-        stages: STAGES.into_iter().chain([TOTAL]).filter_map(stage).collect(),
-    })
+    let tally = tally(database, from, until.saturating_add(1))?;
+    Ok(tally.statistics(from, until, statistics::owed_copies(database, None)?))
 }
 
-/// What was counted so far.
-#[derive(Default)]
-struct Tally {
-    attempts: Attempts,
+/// Counts what began from `from` up to, not including, `until`.
+pub(crate) fn tally(database: &mut dyn Database, from: i64, until: i64) -> Result<Tally, DatabaseError> {
+    let mut counting = Counting::default();
+    statistics::each_page_of_attempts(database, from, until, |page| counting.add_page(page))?;
+    let mut tally = counting.end();
+    (tally.recorded, tally.bytes) = statistics::recorded_messages(database, from, until)?;
+    Ok(tally)
+}
+
+/// What was counted of a span of time.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) attempts: Attempts,
     busy: u64,
     /// By cause.
     deferred: BTreeMap<&'static str, u64>,
     copies: BTreeMap<&'static str, u64>,
     stages: HashMap<&'static str, Histogram>,
+    recorded: u64,
+    bytes: u64,
+}
+
+impl Tally {
+    /// Adds what was counted of another span.
+    pub(crate) fn add(&mut self, other: &Self) {
+        let Attempts { all, delivered, deferred, refused, died, not_ended } = &mut self.attempts;
+        let of = &other.attempts;
+        for (sum, more) in [
+            (all, of.all),
+            (delivered, of.delivered),
+            (deferred, of.deferred),
+            (refused, of.refused),
+            (died, of.died),
+            (not_ended, of.not_ended),
+            (&mut self.busy, other.busy),
+            (&mut self.recorded, other.recorded),
+            (&mut self.bytes, other.bytes),
+        ] {
+            *sum += more;
+        }
+        for (sums, more) in [(&mut self.deferred, &other.deferred), (&mut self.copies, &other.copies)] {
+            more.iter().for_each(|(name, number)| *sums.entry(name).or_default() += number);
+        }
+        other.stages.iter().for_each(|(stage, took)| self.stages.entry(stage).or_default().merge(took));
+    }
+
+    /// It in order, as of a span from `from` to `until`, both included.
+    pub(crate) fn statistics(self, from: i64, until: i64, copies_owed_now: u64) -> Statistics {
+        let Self { mut attempts, busy, deferred, copies, stages, recorded, bytes } = self;
+        attempts.deferred = busy + deferred.values().sum::<u64>();
+        let share = |part| if attempts.all == 0 { 0.0 } else { part as f64 / attempts.all as f64 };
+        let mut causes: Vec<_> = deferred.into_iter().collect();
+        causes.sort_by_key(|(_, number)| std::cmp::Reverse(*number));
+        let causes = [(BUSY, busy)].into_iter().chain(causes).filter(|(_, number)| *number > 0);
+        let span = |hundredths| Duration::from_micros(hundredths * 10);
+        let stage = |stage| {
+            let took: &Histogram = stages.get(stage)?;
+            let [p50, p90, p99] = [50, 90, 99].map(|percent| span(took.percentile(percent)));
+            Some(Stage { stage, attempts: took.count, p50, p90, p99, max: span(took.greatest) })
+        };
+        Statistics {
+            from,
+            until,
+            attempts,
+            deferrals: causes.map(|(cause, attempts)| Deferrals { cause, attempts, share: share(attempts) }).collect(),
+            copies,
+            copies_owed_now,
+            messages: Messages { recorded, bytes },
+            notifications: None,
+            lock: Contention { busy, busy_share: share(busy) },
+            stages: STAGES.into_iter().chain([TOTAL]).filter_map(stage).collect(),
+        }
+    }
+}
+
+/// What was counted so far.
+#[derive(Default)]
+struct Counting {
+    tally: Tally,
     /// Attempts whose rows may not all have been read yet.
     partial: HashMap<Uuid, Partial>,
     page: u64,
@@ -172,13 +215,13 @@ struct Partial {
     stages: Option<String>,
 }
 
-impl Tally {
+impl Counting {
     fn add_page(&mut self, page: Vec<statistics::TriedCopy>) {
         self.page += 1;
         for tried in page {
             let result = AttemptResult::of_copy(tried.outcome.as_ref());
             if let (AttemptResult::Delivered, Some(outcome)) = (result, &tried.outcome) {
-                *self.copies.entry(outcome.word()).or_default() += 1;
+                *self.tally.copies.entry(outcome.word()).or_default() += 1;
             }
             let attempt = self.partial.entry(tried.attempt).or_default();
             attempt.page = self.page;
@@ -194,24 +237,77 @@ impl Tally {
         complete.iter().for_each(|(_, attempt)| self.add(attempt));
     }
 
+    fn end(mut self) -> Tally {
+        self.add_older_than(u64::MAX);
+        self.tally
+    }
+
     fn add(&mut self, attempt: &Partial) {
-        let attempts = &mut self.attempts;
+        let tally = &mut self.tally;
+        let attempts = &mut tally.attempts;
         match AttemptResult::of_attempt(attempt.copies.iter().copied()) {
             AttemptResult::Delivered => attempts.delivered += 1,
-            AttemptResult::Busy => self.busy += 1,
+            AttemptResult::Busy => tally.busy += 1,
             AttemptResult::Refused => attempts.refused += 1,
             // No try at a delivery.
             AttemptResult::Audit => return,
             AttemptResult::Died => attempts.died += 1,
             AttemptResult::Open => attempts.not_ended += 1,
-            AttemptResult::Deferred(cause) => *self.deferred.entry(cause).or_default() += 1,
+            AttemptResult::Deferred(cause) => *tally.deferred.entry(cause).or_default() += 1,
         }
         attempts.all += 1;
         let Some(stages) = &attempt.stages else { return };
         let stages = stage_times::read(stages);
         let total = stages.iter().map(|(_, took)| took).sum();
         for (name, took) in stages.into_iter().chain([(TOTAL, total)]) {
-            self.stages.entry(name).or_default().add((took * UNITS).round().max(0.0) as u64);
+            tally.stages.entry(name).or_default().add((took * UNITS).round().max(0.0) as u64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::Outcome;
+    use crate::ledger::statistics::TriedCopy;
+
+    fn counted(tried: &[(u8, Role, Option<Outcome>, &str)]) -> Tally {
+        let mut counting = Counting::default();
+        counting.add_page(
+            tried
+                .iter()
+                .map(|(attempt, role, outcome, stages)| TriedCopy {
+                    attempt: Uuid::from_bytes([*attempt; 16]),
+                    role: *role,
+                    outcome: outcome.clone(),
+                    stages: Some((*stages).to_owned()),
+                })
+                .collect(),
+        );
+        counting.end()
+    }
+
+    #[test]
+    fn hours_that_were_counted_one_by_one_are_together_what_they_are_in_one() {
+        let tried = [
+            (1, Role::Recipient, Some(Outcome::Appended), r#"{"connect":4.5,"append":2.25}"#),
+            (1, Role::Sender, Some(Outcome::Owed), r#"{"connect":4.5,"append":2.25}"#),
+            (2, Role::Recipient, Some(Outcome::Busy), r#"{"lock":0.5}"#),
+            (3, Role::Recipient, Some(Outcome::Deferred(crate::ledger::Cause::Unsettled, None)), "{}"),
+            (4, Role::Recipient, Some(Outcome::Refused("x".into())), "{}"),
+            (5, Role::Recipient, Some(Outcome::Died), r#"{"connect":100}"#),
+            (6, Role::Recipient, None, "{}"),
+            (7, Role::Recipient, Some(Outcome::AlreadyThere), r#"{"connect":7}"#),
+        ];
+        let messages = |tally: Tally, recorded| Tally { recorded, bytes: recorded * 1000, ..tally };
+        let all = messages(counted(&tried), 5).statistics(1, 2, 3);
+        assert_eq!((all.attempts.all, all.attempts.deferred, all.lock.busy), (7, 2, 1));
+        for at in [0, 2, 3, 5, 8] {
+            let (one, other) = tried.split_at(at);
+            let mut sum = Tally::default();
+            sum.add(&messages(counted(other), 3));
+            sum.add(&messages(counted(one), 2));
+            assert_eq!(sum.statistics(1, 2, 3), all, "parted at {at}");
         }
     }
 }

@@ -93,11 +93,7 @@ pub(crate) fn trace(
         (found, more) = trace::find(database, By::Address { address: &address, user: what, since }, limit)?;
     }
     let asked = Asked { what: what.to_owned(), taken_as, guessed };
-    let (now, mut messages) = read(site, database, found)?;
-    for TracedMessage { trace, .. } in &mut messages {
-        let identity = hex::decode(&trace.identity).and_then(|bytes| bytes.try_into().ok());
-        trace.notifications = identity.map(|identity| of_message::told(database, &identity)).transpose()?.flatten();
-    }
+    let (now, messages) = read(site, database, found)?;
     Ok(Trace { asked, now, more, messages })
 }
 
@@ -128,7 +124,10 @@ fn read(
             Some(other) => other.lock.holder.clone(),
             None => database.holder(&found.lock)?,
         };
-        stories.push(trace::read(database, &found, holder)?);
+        let mut story = trace::read(database, &found, holder)?;
+        let identity = hex::decode(&story.identity).and_then(|bytes| bytes.try_into().ok());
+        story.notifications = identity.map(|identity| of_message::told(database, &identity)).transpose()?.flatten();
+        stories.push(story);
     }
     let now = time_span::now(database)?;
     let times = Times { now, deadline: site.deadline(), settle: site.policy().settle };

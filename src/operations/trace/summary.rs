@@ -126,7 +126,7 @@ fn why_not(last: &TracedAttempt, times: &Times) -> (RecipientState, String) {
     let failed = last.copies.iter().find(|tried| tried.result() != AttemptResult::Delivered);
     let reason = || failed.and_then(|tried| tried.outcome.as_ref()).map(Outcome::reason).unwrap_or_default();
     let settle = span(times.settle);
-    let put_off = format!("is put off until {settle} after that beginning, in case its copy still arrives");
+    let deferred_until = format!("is deferred until {settle} after that beginning, in case its copy still arrives");
     match last.result() {
         AttemptResult::Busy => (RecipientState::Deferred, "another delivery of this message held its lock".into()),
         AttemptResult::Refused => (RecipientState::Refused, reason()),
@@ -139,7 +139,7 @@ fn why_not(last: &TracedAttempt, times: &Times) -> (RecipientState, String) {
             let ago = span(between(*began_at, times.now));
             let until = match times.settle.is_zero() {
                 true => String::new(),
-                false => format!(" (the next try {put_off})"),
+                false => format!(" (the next try {deferred_until})"),
             };
             let why = format!(
                 "{host}:{pid} began {ago} ago and has not ended: it is under way, waits for the lock, or was cut short{until}"
@@ -148,7 +148,7 @@ fn why_not(last: &TracedAttempt, times: &Times) -> (RecipientState, String) {
         }
         ending @ (AttemptResult::Open | AttemptResult::Died) => {
             let unsettled = ending == AttemptResult::Open && between(*began_at, times.now) < times.settle;
-            let until = if unsettled { put_off + ", and " } else { String::new() };
+            let until = if unsettled { deferred_until + ", and " } else { String::new() };
             let why = format!(
                 "the attempt of {host}:{pid} at {} never ended: it was cut short, or never heard what came of its append; \
                  the next try {until}looks for its copy first",

@@ -5,6 +5,7 @@ use crate::support::database::{ADMINISTRATOR, Database, Engine};
 use crate::support::imap::Imap;
 use crate::support::program::wait_for;
 use crate::support::{env_if_there, host_and_port, server};
+use maildrop_command::config::Config;
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
@@ -106,6 +107,63 @@ impl Ground {
                  FROM pg_statio_user_tables";
             [format!("SELECT blks_hit + blks_read {of_it}"), tables.to_owned()].map(|sql| ask(&sql) as f64)
         })
+    }
+
+    /// The same, of sessions that others have open: they are ended, since a session's counts are there once it has ended.
+    pub fn blocks_of_ended_sessions(&self) -> Option<[f64; 2]> {
+        if self.engine.is_postgres() {
+            // Ours have no name.
+            let others = "FROM pg_stat_activity WHERE datname = current_database() AND application_name <> ''";
+            self.texts(&format!("SELECT pg_terminate_backend(pid)::text {others}"));
+        }
+        self.blocks()
+    }
+
+    /// The site as somebody sees it who may see all, through this port of this machine if one is named.
+    pub fn site_of_the_page(&self, port: Option<u16>) -> maildrop_command::site::Site {
+        let (host, own_port) = self.engine.address();
+        let text = fs::read_to_string(self.folder.path().join("administrator.toml")).unwrap();
+        let own = format!("host = \"{host}\"\nport = {own_port}\n");
+        let text = match port {
+            Some(port) => text.replacen(&own, &format!("host = \"127.0.0.1\"\nport = {port}\n"), 1),
+            None => text,
+        };
+        let path = self.folder.path().join("page.toml");
+        fs::write(&path, text + "[web]\nlisten = \"127.0.0.1:8025\"\n").unwrap();
+        maildrop_command::site::Site::configured(Config::load(&path).unwrap()).unwrap()
+    }
+
+    /// Another configuration file, of somebody who may do all, with more sections.
+    pub fn configuration_with(&self, name: &str, more: &str) -> PathBuf {
+        let text = fs::read_to_string(self.folder.path().join("administrator.toml")).unwrap();
+        let path = self.folder.path().join(name);
+        fs::write(&path, text + more).unwrap();
+        path
+    }
+
+    /// A path beside the configuration.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Who has the database, as an address for clients of others.
+    pub fn database_name(&self) -> String {
+        self.database.lock().unwrap().name.clone()
+    }
+
+    /// A link that lets somebody in who may see all.
+    pub fn link_to_the_page(&self) -> String {
+        drop(self.site_of_the_page(None));
+        let mut command = Command::new(program());
+        command.args(["web", "login", "--name", "anna", "--role", "admin", "--config"]);
+        let output = command.arg(self.folder.path().join("page.toml")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Texts that the ledger has.
+    pub fn texts(&self, sql: &str) -> Vec<String> {
+        self.database.lock().unwrap().session().texts(sql)
     }
 
     /// A number that the ledger knows.

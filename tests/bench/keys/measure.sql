@@ -1,6 +1,7 @@
--- What a delivery writes into the write-ahead log, by what its keys begin with. See README.md, "Keys that begin with a day".
+-- What a delivery writes into the write-ahead log, by what its keys begin with and by how many header fields are
+-- kept. See README.md, "Keys that begin with a day".
 --
---     psql --quiet --set=by_day=on --file=tests/bench/keys/measure.sql DATABASE
+--     psql --quiet --set=by_day=on --set=fields=42 --file=tests/bench/keys/measure.sql DATABASE
 --
 -- into an empty database of a PostgreSQL that does nothing else, as superuser, from the root of the repository. 400,000 messages
 -- of thirty days, each with one copy and one ended attempt; then, after a checkpoint, 1000 deliveries of one copy, of the last day,
@@ -10,7 +11,7 @@ SET client_min_messages = warning;
 \i sql/postgres/0001_ledger.sql
 \i sql/postgres/0003_operation.sql
 \i sql/postgres/0007_cached_plans.sql
-SELECT set_config('measure.by_day', :'by_day', false) \g /dev/null
+SELECT set_config('measure.by_day', :'by_day', false), set_config('measure.fields', :'fields', false) \g /dev/null
 
 -- A key of the message `n`, of so many before 30 days have passed.
 CREATE FUNCTION key(n bigint, kind text) RETURNS bytea LANGUAGE sql AS $$
@@ -45,7 +46,8 @@ BEGIN
         COMMIT;
         PERFORM maildrop_message_1(key(n, 'm'), sha256(('l' || n)::bytea), '<' || n || '@mail.example.com>', sha256(n::text::bytea),
             'lisa@gmail.example', 'Lisa', 'scuba', NULL, 'Diving', now(),
-            (SELECT jsonb_agg(jsonb_build_array('X-Field-' || i, md5((n * 100 + i)::text) || md5(i::text))) FROM generate_series(1, 42) i), 4000);
+            (SELECT coalesce(jsonb_agg(jsonb_build_array('X-Field-' || i, md5((n * 100 + i)::text) || md5(i::text))), '[]')
+             FROM generate_series(1, current_setting('measure.fields')::int) i), 4000);
         PERFORM maildrop_copy_1(key(n, 'm'), key(n, 'c'), 'recipient', 'scuba', 'INBOX', 'scuba@mail.example', 'delivered', 1, 17, NULL);
         PERFORM maildrop_ended_1(key(n, 'c'), attempt, 'appended', '{"lock": 0.25, "look": 0.1}');
         COMMIT;

@@ -13,6 +13,7 @@ mod replay_from_anywhere;
 mod replay_goes_on;
 mod replay_in_constant_memory;
 mod replay_support;
+mod the_operations_log;
 mod the_queue_by_hand;
 mod trace_and_stats_on_one_machine;
 mod what_check_finds_on_one_machine;

@@ -106,6 +106,7 @@ fn a_worker_finds_a_front_that_was_killed_and_started_again() {
 /// Bugs to order are in the program that is built with the feature alone.
 #[cfg(feature = "test-faults")]
 mod by_a_bug {
+    use super::super::what_ends_workers::TIME_TO_HANG;
     use super::*;
 
     /// A worker with a bug has a message; another worker and another message go on.
@@ -138,7 +139,7 @@ mod by_a_bug {
 
     #[test]
     fn a_delivery_that_hangs_is_ended_by_the_workers_own_watchdog() {
-        let status = struck("hang@before", 1_000, "4.3.0 the process that delivered it has ended");
+        let status = struck("hang@before", TIME_TO_HANG, "4.3.0 the process that delivered it has ended");
         assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()));
     }
 

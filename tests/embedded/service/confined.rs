@@ -106,8 +106,11 @@ fn a_front_needs_no_password_that_can_be_read() {
         let answer = hear();
         assert!(answer.starts_with(wanted), "{said}: {answer}");
     }
-    let log = fs::read_to_string(path("log")).unwrap();
-    assert!(log.contains("the front is ready") && log.contains("imap.password_file"), "{log}");
+    let log = || fs::read_to_string(path("log")).unwrap();
+    assert!(log().contains("the front is ready"), "{}", log());
+    // A worker may be slower to begin than the message was told to come back.
+    wait_until("a worker says why it ends", || log().contains("imap.password_file"));
+    let log = log();
     confined(&log);
     // All that it has started ends with it.
     master.kill().unwrap();

@@ -1,6 +1,7 @@
 //! Whatever the master has started, it starts again.
 
 use super::stage::{Stage, lives, pids, send};
+use crate::program::wait_until;
 use serde_json::Value;
 
 fn notices(stage: &Stage) -> Vec<Value> {
@@ -43,6 +44,10 @@ fn a_worker_that_dies_again_and_again_is_throttled_loudly_and_never_given_up() {
     assert_eq!((&worker["restarts"], &worker["last_end"]["exit"]), (&3.into(), &70.into()), "{worker}");
     // It is to be started again.
     assert!(worker["starts_in_s"].as_f64().is_some_and(|left| left > 1.0), "{worker}");
+    // The front hears of it in its own time: it may be slower to come up than a worker is to die three times.
+    wait_until("the front has heard of it, and told the master of itself", || {
+        !notices(&stage).is_empty() && stage.status()["front"]["queue_length"] == 3
+    });
     assert_eq!(notices(&stage)[0]["said"], serde_json::json!(["no database, no mail"]));
 
     let output = stage.service(&["status"]);

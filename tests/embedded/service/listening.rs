@@ -3,7 +3,7 @@
 use super::stage::{Stage, pids, send};
 use command_fds::{CommandFdExt, FdMapping};
 use std::io::Read;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,8 +53,7 @@ fn a_socket_that_systemd_made_is_used_and_stays() {
     let (of_systemd, own) = (folder.path().join("systemd"), folder.path().join("own"));
     let listener = UnixListener::bind(&of_systemd).unwrap();
     // Named in the configuration, too: that is no second one.
-    let mut stage =
-        Stage::new(&format!("lmtp = [{of_systemd:?}, {own:?}, \"127.0.0.1:0001\"]").replace("0001", &free_port()));
+    let mut stage = Stage::new(&format!("lmtp = [{of_systemd:?}, {own:?}, \"{}\"]", free_address()));
     let mut command = stage.command();
     command.env("LISTEN_FDS", "1").env("LISTEN_FDNAMES", "lmtp");
     command.fd_mappings(vec![FdMapping { parent_fd: listener.try_clone().unwrap().into(), child_fd: 3 }]).unwrap();
@@ -102,10 +101,13 @@ fn lmtp_is_not_opened_where_it_would_silently_end_sent_copies() {
     assert_eq!(greeting(UnixStream::connect(&lmtp).unwrap()), "220\r\n");
 }
 
-/// A port that nobody listens at: it was just free.
-fn free_port() -> String {
-    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    socket.local_addr().unwrap().port().to_string()
+/// Where nobody listens. All of 127.0.0.0/8 is this machine (RFC 1122 section 3.2.1.3), and all others take ports of 127.0.0.1: nobody
+/// takes this one before it is used.
+fn free_address() -> SocketAddr {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    let place = SocketAddr::from(([127, 64 | high, middle, low], 0));
+    let socket = std::net::TcpListener::bind(place).unwrap();
+    socket.local_addr().unwrap()
 }
 
 #[test]

@@ -327,6 +327,10 @@ fn again_of(request: &Request) -> Request {
     Request { id: uuid::Uuid::now_v7(), ..request.clone() }
 }
 
+/// How much time a delivery has that is to hang, in milliseconds: enough to come to a worker, on a machine that stands still for a while.
+#[cfg(feature = "test-faults")]
+pub const TIME_TO_HANG: u64 = 6000;
+
 /// Bugs to order are in the program that is built with the feature alone.
 #[cfg(feature = "test-faults")]
 #[test]
@@ -341,9 +345,13 @@ fn an_abort_a_stack_that_overflows_too_little_memory_and_an_endless_wait_count()
         service.until_counted(&poison, 1);
     };
     std::thread::scope(|scope| {
-        for (fault, milliseconds) in
-            [("abort", 240_000), ("overflow", 240_000), ("memory", 240_000), ("panic-twice", 240_000), ("hang", 1000)]
-        {
+        for (fault, milliseconds) in [
+            ("abort", 240_000),
+            ("overflow", 240_000),
+            ("memory", 240_000),
+            ("panic-twice", 240_000),
+            ("hang", TIME_TO_HANG),
+        ] {
             scope.spawn(move || struck(fault, milliseconds));
         }
     });

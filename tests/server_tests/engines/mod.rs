@@ -1,5 +1,6 @@
 //! What PostgreSQL, MySQL and MariaDB do, and what lock, ledger and schema do on them.
 
+mod every_index_is_read;
 mod keys_by_day;
 mod mysql_connecting;
 mod mysql_contention;
@@ -29,3 +30,4 @@ mod what_mysql_does;
 mod what_pgbouncer_does;
 mod what_postgresql_does;
 mod what_the_database_refuses;
+mod what_the_notifier_reads;

@@ -1,6 +1,7 @@
 //! `lock exec` on a primary whose commits reach no standby any more: another server may have taken over, and give out the same lock.
 
-use super::pair::Pair;
+use super::pair::{Pair, go_to, hosts};
+use crate::support::database::{Connection, Engine};
 use crate::support::program::{Running, program, wait_until};
 
 #[test]
@@ -39,4 +40,33 @@ fn a_command_is_ended_when_its_server_cannot_commit_any_more() {
     assert_eq!((status.code(), stdout.as_str()), (Some(69), "begun\n"), "{stderr}");
     assert!(stderr.contains("nightly: the lock was lost while the command ran"), "{stderr}");
     pair.be_alone();
+}
+
+/// The former primary stands first and answers. Its commits wait for nobody, so the other one is asked, and has taken over.
+#[test]
+fn a_command_takes_the_lock_of_the_server_that_took_over() {
+    let pair = Pair::start("POSTGRES17");
+    let (former, new) = (&pair.primary, &pair.standby);
+    let mut scene = pair.site(&[], "");
+    pair.be_synchronous();
+    go_to(&mut scene, &[former, new], "wait = \"0s\"\n");
+    pair.part();
+    pair.promote();
+    let by_the_new = scene.other_configuration("new.toml", |settings| settings.database_more = hosts(&[new], ""));
+    let hold = ["lock", "exec", "--config", &by_the_new, "nightly", "--", "sh", "-c", "echo begun; exec sleep 3600"];
+    let mut holder = Running::start(program(&hold), b"");
+    let mut session = Connection::open_at(Engine::Postgres17, &new.address(), Some(&scene.database.name));
+    let held = "SELECT name FROM programs WHERE name = 'nightly'";
+    wait_until("it is held by the new one", || session.texts(held).len() == 1);
+    let config = scene.path("config.toml");
+    let said =
+        program(&["lock", "exec", "--config", &config, "nightly", "--", "echo", "a second one"]).output().unwrap();
+    assert_eq!((said.status.code(), &said.stdout[..]), (Some(75), &b""[..]), "{said:?}");
+    let said = program(&["lock", "exec", "--config", &config, "weekly", "--", "echo", "done"]).output().unwrap();
+    assert_eq!((said.status.code(), &said.stdout[..]), (Some(0), &b"done\n"[..]), "{said:?}");
+    assert!(!holder.has_ended());
+    holder.kill();
+    drop(session);
+    pair.be_alone();
+    scene.database.connect_again();
 }

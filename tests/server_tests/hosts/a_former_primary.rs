@@ -23,8 +23,11 @@ fn a_former_primary_is_not_used_by_a_host_that_has_seen_the_new_one() {
     pair.promote();
     scene.deliver("doug", scene.message("meanwhile")).delivered();
     assert_eq!(lines(), 2);
-    // It has noticed nothing, and comes first.
+    // It has noticed nothing, and comes first, also once it is forgotten that nobody answered there.
     former.connect();
+    let silent = std::fs::read_to_string(format!("{seen}.silent")).unwrap();
+    assert!(silent.ends_with(&format!(" {} port 5432\n", former.address().0)), "{silent}");
+    std::fs::remove_file(format!("{seen}.silent")).unwrap();
     let mut database = Connection::open_at(Engine::Postgres17, &new.address(), Some(&scene.database.name));
     for id in ["after", "again"] {
         scene.deliver("doug", scene.message(id)).delivered();

@@ -48,6 +48,15 @@ impl Pair {
         });
     }
 
+    /// Cuts the standby off the primary, and nobody else: it hears nothing of it any more.
+    pub fn part(&self) {
+        let mut session = Self::session(&self.standby);
+        session.execute("ALTER SYSTEM SET primary_conninfo = ''");
+        session.execute("SELECT pg_reload_conf()");
+        let mut session = Self::session(&self.primary);
+        wait_until("it hears nothing any more", || session.texts("SELECT state FROM pg_stat_replication").is_empty());
+    }
+
     /// The standby takes over.
     pub fn promote(&self) {
         Self::session(&self.standby).texts("SELECT pg_promote(true, 60)::text");
@@ -69,8 +78,12 @@ impl Pair {
 
 /// Has deliveries go to one of these.
 pub fn go_to(scene: &mut Scene, servers: &[&OwnServer], more: &str) {
+    scene.configure(|settings| settings.database_more = hosts(servers, more));
+}
+
+/// The lines of `[database]` for that.
+pub fn hosts(servers: &[&OwnServer], more: &str) -> String {
     let hosts: Vec<String> =
         servers.iter().map(|server| format!("{:?}", server.socket_address().to_string())).collect();
-    let hosts = hosts.join(", ");
-    scene.configure(|settings| settings.database_more = format!("hosts = [{hosts}]\n{more}"));
+    format!("hosts = [{}]\n{more}", hosts.join(", "))
 }

@@ -127,7 +127,11 @@ fn what_a_restored_dump_lacks_is_there_once() {
     assert_eq!([scene.inbox("doug"), scene.inbox("scuba"), scene.sent("lisa")].map(|all| all.len()), [2, 2, 2]);
 }
 
-on_each_engine!(what_is_said_to_be_restored_is_looked_for, another_server_is_another_epoch);
+on_each_engine!(
+    what_is_said_to_be_restored_is_looked_for,
+    what_a_users_former_cell_has_delivered_is_looked_for,
+    another_server_is_another_epoch,
+);
 
 /// As docs/hosts.md has it, of a restore that the server itself does not show.
 fn what_is_said_to_be_restored_is_looked_for(engine: Engine) {
@@ -147,6 +151,27 @@ fn what_is_said_to_be_restored_is_looked_for(engine: Engine) {
     assert_eq!(searches(&scene), 3);
     assert_eq!([scene.inbox("doug"), scene.inbox("scuba"), scene.sent("lisa")].map(|all| all.len()), [1, 1, 1]);
     assert_eq!(scene.database.count("SELECT count(*) FROM epochs"), 3);
+}
+
+/// As docs/hosts.md has it of a user who moves to another cell, mailboxes and all; without the row in `epochs`, as control, what comes once
+/// more is there twice.
+fn what_a_users_former_cell_has_delivered_is_looked_for(engine: Engine) {
+    let (mut former, mut new) = (Scene::with(engine, &["doug"]), Scene::with(engine, &["scuba"]));
+    let [one, two, three] = ["one", "two", "three"].map(|id| came(&former, id, 1));
+    for message in [&one, &three] {
+        former.deliver("doug", message.clone()).delivered();
+    }
+    former.database.execute("DELETE FROM addresses");
+    new.database.add_address("doug@mail.axial.net", &former.user("doug"));
+    new.database.execute("INSERT INTO epochs (epoch, since) VALUES ('doug has moved', now())");
+    for message in [one, two] {
+        new.deliver("doug", message).delivered();
+    }
+    assert_eq!((searches(&new), former.inbox("doug").len()), (2, 3));
+    assert_eq!(new.database.count("SELECT count(*) FROM copies WHERE state = 'delivered'"), 2);
+    new.database.execute("DELETE FROM epochs");
+    new.deliver("doug", three).delivered();
+    assert_eq!((searches(&new), former.inbox("doug").len()), (2, 4));
 }
 
 /// The last row names another server, as after a fail-over; the first delivery writes the next one, once.

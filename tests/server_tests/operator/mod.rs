@@ -13,5 +13,8 @@ mod replay_on_each_engine;
 mod replay_what_is_missing;
 mod stats;
 mod the_commands_in_the_pages;
+mod the_model_of_scale;
 mod the_page;
+mod the_page_delivers_again;
 mod trace;
+mod what_is_in_a_message;

@@ -1,17 +1,23 @@
 //! The page, on each engine, by a role that has the rights of `grants-web.sql` and no others: what it shows is what `trace` and `stats`
 //! tell.
 
+use crate::support::counting_proxy::CountingProxy;
 use crate::support::database::Engine;
+use crate::support::past::{Made, long_queue_id, now, uuid};
 use crate::support::program::{program, wait_until};
 use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
-use crate::support::visitor::{Page, rows, text};
+use crate::support::visitor::{Events, Page, rows, text};
 use maildrop_command::config::Config;
 use maildrop_command::site::Site;
 use maildrop_command::web::WebSettings;
 
 on_each_engine!(
     each_screen_is_shown_with_the_pages_own_rights,
+    statistics_add_up_the_hours_that_are_over_and_the_one_that_runs,
+    an_attempt_of_a_host_whose_clock_is_wrong_stands_where_it_belongs,
+    a_queue_id_is_found_whatever_its_hosts_clock_says,
+    twenty_who_look_at_what_is_live_cost_one_round_trip_each_time,
     who_is_logged_in_is_kept_in_the_database_as_digests_only,
     a_session_that_the_server_has_ended_is_opened_anew
 );
@@ -20,15 +26,20 @@ on_each_engine!(
 fn page_of(scene: &mut Scene) -> (Site, String) {
     let role = format!("{}_w", scene.run);
     scene.database.create_page(&role, "secret");
+    (Site::without_mailboxes(configuration(scene, role)).unwrap(), link(scene, "admin"))
+}
+
+/// The configuration of the page, whose role is this one.
+pub fn configuration(scene: &Scene, role: String) -> Config {
     scene.file("page.password", "secret\n", 0o600);
     let own = scene.other_configuration("page.toml", |settings| settings.role = role);
     let config = std::fs::read_to_string(&own).unwrap().replace("database.password", "page.password");
     std::fs::write(&own, config).unwrap();
-    (Site::configured(Config::load(own.as_ref()).unwrap()).unwrap(), link(scene, "admin"))
+    Config::load(own.as_ref()).unwrap()
 }
 
 /// A link, as an operator has it printed who has the rights for that.
-fn link(scene: &mut Scene, role: &str) -> String {
+pub(super) fn link(scene: &mut Scene, role: &str) -> String {
     let operator = format!("{}_o", scene.run);
     let config = scene.path("operator.toml");
     if !std::fs::exists(&config).unwrap() {
@@ -53,7 +64,7 @@ fn each_screen_is_shown_with_the_pages_own_rights(engine: Engine) {
     let page = Page::of(&site);
     let anna = page.log_in(&link);
     let (one, two) = (scene.message("one"), scene.message("two"));
-    scene.deliver_with("doug", &["--queue-id", "4bOne"], &one).delivered();
+    scene.deliver_with("doug", &["--queue-id", "4jY5Kl1pjDzBFGl"], &one).delivered();
     scene.deliver("scuba", &one).delivered();
     // Of the other message one copy is put off, since somebody has the lock.
     scene.deliver("doug", &two).delivered();
@@ -64,9 +75,9 @@ fn each_screen_is_shown_with_the_pages_own_rights(engine: Engine) {
 
     let encoded: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
     for (query, count, has) in [
-        (String::new(), 4, "put off: another delivery held the lock"),
+        (String::new(), 4, "deferred: another delivery held the lock"),
         ("state=delivered".into(), 3, "doug@mail.axial.net"),
-        ("state=deferred".into(), 1, "put off: another delivery held the lock"),
+        ("state=deferred".into(), 1, "deferred: another delivery held the lock"),
         ("state=refused".into(), 0, "Nothing was tried"),
         ("state=open".into(), 0, "Nothing was tried"),
         ("state=owed".into(), 0, "No Sent copy is owed"),
@@ -76,15 +87,16 @@ fn each_screen_is_shown_with_the_pages_own_rights(engine: Engine) {
         ("host=elsewhere".into(), 0, "Nothing was tried"),
         ("q=scuba%40mail.axial.net".into(), 2, "Taken as an address"),
         (format!("q={LISA}&since=1h"), 4, "Taken as an address"),
-        ("q=4bOne&state=delivered".into(), 1, "Taken as a queue id"),
+        ("q=4jY5Kl1pjDzBFGl&state=delivered".into(), 1, "Taken as a queue id"),
         (format!("q={encoded}&state=deferred"), 1, "Taken as a Message-ID"),
+        ("q=tWo".into(), 2, "Taken as a piece of a subject"),
     ] {
         let shown = anna.get(&format!("/?{query}"));
         let text = text(shown.shown());
         assert!(rows(&shown.body) == count && text.contains(has), "{query}: {}: {text}", rows(&shown.body));
     }
     let figures = text(anna.get("/").shown());
-    assert!(figures.contains("3 delivered, last hour 1 waiting to be tried again"), "{figures}");
+    assert!(figures.contains("3 delivered, last hour 1 deferred, and tried again"), "{figures}");
     let message = anna.get(anna.get(&format!("/?q={encoded}")).leads_to());
     let told = text(message.shown());
     for has in
@@ -92,8 +104,8 @@ fn each_screen_is_shown_with_the_pages_own_rights(engine: Engine) {
     {
         assert!(told.contains(has), "{has}: {told}");
     }
-    let statistics = text(anna.get("/statistics?span=1d").shown());
-    assert!(statistics.contains("Outcomes of 4 attempts") && statistics.contains("put off 1 25.0 %"), "{statistics}");
+    let statistics = text(anna.statistics("?span=1d").shown());
+    assert!(statistics.contains("Outcomes of 4 attempts") && statistics.contains("deferred 1 25.0 %"), "{statistics}");
     assert!(text(anna.get("/logins").shown()).contains("anna admin"));
 
     // Who waits for a lock, and who has it.
@@ -106,6 +118,186 @@ fn each_screen_is_shown_with_the_pages_own_rights(engine: Engine) {
     });
     drop(holder);
     waiting.end().delivered();
+}
+
+/// An attempt at a recipient's copy that began so many minutes ago, and was delivered.
+fn made(number: u64, minutes_ago: u64) -> Made<'static> {
+    let began = now() - minutes_ago * 60_000_000;
+    Made { number, role: "recipient", began, outcome: Some("appended"), stages: r#"{"append": 2.5}"# }
+}
+
+fn statistics_add_up_the_hours_that_are_over_and_the_one_that_runs(engine: Engine) {
+    let mut scene = Scene::empty(engine);
+    let (site, link) = page_of(&mut scene);
+    let hours = [2, 5, 23, 27, 24 * 6, 24 * 8];
+    let mut attempts = vec![made(1, 0)];
+    attempts.extend((2..).zip(hours).map(|(number, hours)| made(number, hours * 60)));
+    attempts[2].outcome = Some("busy");
+    scene.add_attempts(&attempts);
+    let page = Page::of(&site);
+    let anna = page.log_in(&link);
+    for (span, count, delivered) in [("?span=1h", 1, 1), ("?span=1d", 4, 3), ("?span=7d", 6, 5), ("?span=1d", 4, 3)] {
+        let statistics = text(anna.statistics(span).shown());
+        let has = |what: &str| assert!(statistics.contains(what), "{span}: {what}: {statistics}");
+        has(&format!("Outcomes of {count} attempts"));
+        has(&format!("append {count} 2.5 ms"));
+        has(&format!("delivered {delivered} "));
+    }
+}
+
+fn an_attempt_of_a_host_whose_clock_is_wrong_stands_where_it_belongs(engine: Engine) {
+    let mut scene = Scene::empty(engine);
+    let (site, link) = page_of(&mut scene);
+    let attempts: Vec<_> = (1..=600).map(|number| made(number, 1 + number % 50)).collect();
+    scene.add_attempts(&attempts);
+    // By its own clock it began before all others.
+    scene.add_attempts(&[made(9999, 55)]);
+    let newest = "SELECT max(started_at) AS newest FROM attempts";
+    scene.database.execute(&format!(
+        "UPDATE attempts SET started_at = (SELECT newest FROM ({newest}) a) WHERE message_id = '<9999>'"
+    ));
+    let page = Page::of(&site);
+    let anna = page.log_in(&link);
+    let shown = anna.get("/");
+    assert_eq!(rows(shown.shown()), 50);
+    assert!(text(&shown.body).contains("<9999>"), "{}", text(&shown.body));
+}
+
+fn a_queue_id_is_found_whatever_its_hosts_clock_says(engine: Engine) {
+    let mut scene = Scene::empty(engine);
+    let (site, link) = page_of(&mut scene);
+    let attempts: Vec<_> = (1..=600).map(|number| made(number, number)).collect();
+    scene.add_attempts(&attempts);
+    // The database's clock says so many minutes more, or fewer, than the one that has named them; and of two the older one is another
+    // message's.
+    let (short, again) = ("4C01234567A", "4C0FFEE");
+    let long = |minutes: u64| long_queue_id(now() / 1_000_000 - minutes * 60);
+    let ids = [(180, 50, short), (240, -50, &long(240)), (300, 50, &long(300)), (360, 0, &long(360))];
+    for (number, minutes, queue_id) in ids.into_iter().chain([(100, 0, again), (400, 0, again)]) {
+        let later = if engine.is_postgres() {
+            format!("started_at + interval '{minutes} minutes'")
+        } else {
+            format!("started_at + INTERVAL {minutes} MINUTE")
+        };
+        let its = format!("WHERE message_id = '<{number}>'");
+        scene.database.execute(&format!("UPDATE attempts SET queue_id = '{queue_id}', started_at = {later} {its}"));
+    }
+    let page = Page::of(&site);
+    let anna = page.log_in(&link);
+    for (number, _, queue_id) in ids {
+        let shown = anna.get(&format!("/?q={queue_id}&state=delivered"));
+        let told = text(shown.shown());
+        assert!(rows(&shown.body) == 1 && told.contains(&format!("<{number}>")), "{queue_id}: {told}");
+    }
+    let told = text(anna.get(&format!("/?q={again}&state=delivered")).shown());
+    assert!(told.contains("<100>") && !told.contains("<400>") && told.contains("was not looked for"), "{told}");
+    // Where it was looked for all the way, nothing else is said.
+    let told = text(anna.get("/?q=4C0FFEF&state=delivered").shown());
+    assert!(told.contains("Nothing was tried") && !told.contains("was not looked for"), "{told}");
+}
+
+fn twenty_who_look_at_what_is_live_cost_one_round_trip_each_time(engine: Engine) {
+    let mut scene = Scene::empty(engine);
+    let (host, port) = scene.settings.database.clone();
+    let proxy = CountingProxy::before(&host, port);
+    let (direct, link) = page_of(&mut scene);
+    drop(direct);
+    scene.configure(|settings| settings.database = ("127.0.0.1".into(), proxy.port));
+    let site = Site::without_mailboxes(configuration(&scene, format!("{}_w", scene.run))).unwrap();
+    let page = Page::of(&site);
+    let anna = page.log_in(&link);
+    scene.add_attempts(&[made(1, 1)]);
+    let list = anna.get("/").shown().to_owned();
+    let path = list.split("data-newer=\"").nth(1).unwrap().split('"').next().unwrap().replace("&amp;", "&");
+    let mut viewers: Vec<_> = (0..20).map(|_| anna.listen(&path)).collect();
+    let deliver = |scene: &mut Scene, viewers: &mut Vec<Events<'_>>, number: u64| {
+        let made = Made { began: now(), ..made(number, 0) };
+        let attempt = uuid(made.began, number).simple().to_string();
+        scene.add_attempts(&[made]);
+        for viewer in viewers {
+            while !viewer.next().expect("what is new").contains(&attempt) {}
+        }
+        attempt
+    };
+    let mut newest = deliver(&mut scene, &mut viewers, 2);
+    // From here on nobody asks for a page: it is the tail alone that asks for what was tried.
+    proxy.said();
+    for number in 3..6 {
+        newest = deliver(&mut scene, &mut viewers, number);
+    }
+    let (tail, proof) = ("ORDER BY a.started_at DESC LIMIT 500", ["pg_advisory_unlock_all", "RELEASE_ALL_LOCKS"]);
+    let tail = tail.replace("started_at DESC", "started_at DESC, a.attempt DESC, a.copy_key DESC");
+    let said = proxy.said();
+    let asked: Vec<_> = said.iter().filter(|said| said.times(&tail) > 0).collect();
+    let [said] = asked.as_slice() else { panic!("{} sessions ask what is new", asked.len()) };
+    let proven: usize = proof.iter().map(|proof| said.times(proof)).sum();
+    let times = said.times(&tail);
+    // Each of them was told by another answer. Once a minute the session is proven to be sound.
+    assert!(times >= 3 && proven <= 1, "{times}, {proven}");
+    assert_eq!(said.round_trips, times + proven, "{}", String::from_utf8_lossy(&said.words));
+    // Who was cut off, and comes back, is told from what was read: nobody else asks what was tried.
+    drop(viewers);
+    for _ in 0..20 {
+        assert!(anna.listen(&path).next().expect("what was missed").contains(&newest));
+    }
+    let asked = proxy.said().iter().filter(|said| said.times("FROM attempts") > 0).count();
+    assert!(asked <= 1, "{asked} sessions ask what was tried");
+}
+
+/// Of two days, with half a day since the last of them.
+const A_LARGE_LEDGER: &str = "\
+    INSERT INTO attempts (copy_key, attempt, role, imap_user, mailbox, identity, lock_digest, message_id, recipient, host, pid, \
+        started_at, ended_at, outcome, stages) \
+    SELECT decode('0000512c', 'hex') || substr(sha256(('copy' || n)::bytea), 1, 28), gen_random_uuid(), 'recipient', 'user', 'INBOX', sha256(('identity' || n)::bytea), \
+        sha256(('lock' || n)::bytea), '<' || n || '@elsewhere.example>', 'user@mail.example', 'mx1.mail.example', 1, \
+        began, began, 'appended', '{\"connect\": 4.5, \"append\": 2.25}' \
+    FROM generate_series(1, 60000) n, LATERAL (SELECT now() - interval '10 hours' - (60000 - n) * interval '0.7 s') a (began)";
+
+const ITS_MESSAGES: &str = "\
+    INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, header_from, subject, headers, size, recorded_at) \
+    SELECT identity, lock_digest, message_id, identity, 'author@elsewhere.example', 'author@elsewhere.example', 'Words about ' || message_id, \
+        jsonb_build_array(jsonb_build_array('Subject', 'Words about ' || message_id)), 8000, ended_at \
+    FROM attempts ORDER BY started_at";
+
+#[test]
+fn the_newest_list_reads_little_of_a_large_ledger_and_finds_what_was_written_into_a_gap() {
+    let mut scene = Scene::empty(Engine::Postgres17);
+    let (site, link) = page_of(&mut scene);
+    let mut session = scene.session();
+    session.execute(A_LARGE_LEDGER);
+    session.execute(ITS_MESSAGES);
+    session.execute("VACUUM (ANALYZE) attempts, messages");
+    let page = Page::of(&site);
+    let anna = page.log_in(&link);
+    anna.statistics("?span=7d");
+    let role = format!("{}_w", scene.run);
+    let mut blocks = || -> i64 {
+        // The server counts what a session has read once that has ended.
+        let others = format!("FROM pg_stat_activity WHERE usename = '{role}'");
+        session.texts(&format!("SELECT pg_terminate_backend(pid)::text {others}"));
+        wait_until("the sessions have ended", || session.texts(&format!("SELECT pid::text {others}")).is_empty());
+        let all = "heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0)";
+        session.texts(&format!("SELECT sum({all})::bigint::text FROM pg_statio_user_tables"))[0].parse().unwrap()
+    };
+    let read = (0..5).map(|_| {
+        // The figures are counted beside it, and not while it is shown.
+        wait_until("the figures are there", || text(&anna.get("/").body).contains("Counted "));
+        let before = blocks();
+        wait_until("it is shown", || rows(&anna.get("/").body) == 50);
+        blocks() - before
+    });
+    // The rows that are shown, with their index; what is known of their messages; who is logged in.
+    let read: Vec<i64> = read.collect();
+    assert!(read.iter().any(|blocks| *blocks <= 60), "{read:?}");
+
+    let oldest = "SELECT min(started_at) + interval '2 hours' FROM attempts";
+    scene.database.execute(&format!("DELETE FROM attempts WHERE started_at < ({oldest})"));
+    scene.database.execute("VACUUM attempts");
+    scene.add_attempts(&[made(7, 0)]);
+    let block =
+        scene.database.texts("SELECT (ctid::text::point)[0]::bigint::text FROM attempts WHERE message_id = '<7>'");
+    assert!(block[0].parse::<i64>().unwrap() < 1000, "it is in a gap: {block:?}");
+    wait_until("it is shown", || text(&anna.get("/").body).contains("<7>"));
 }
 
 fn who_is_logged_in_is_kept_in_the_database_as_digests_only(engine: Engine) {
@@ -170,6 +362,8 @@ fn operators_see_how_the_service_is_and_viewers_do_not() {
     let settings = WebSettings::of(&Config::load(config.as_ref()).unwrap()).unwrap();
     let page = Page::by(&site, &settings);
     let operator = page.log_in(&link(&mut scene, "operator"));
+    // It is well as soon as there is one worker.
+    wait_until("both workers are ready", || text(operator.get("/service").shown()).contains("worker 2 ready"));
     let shown = operator.get("/service");
     let told = text(shown.shown());
     for has in ["It is well: maildropd", "worker 2 ready", "front ready", "runner 1 ready", "set aside 0"] {

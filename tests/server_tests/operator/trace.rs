@@ -177,7 +177,7 @@ fn the_one_that_delivers_now_is_named_and_so_is_the_one_that_died(engine: Engine
     scene.minutes_pass(4);
     let (_, said) = text(&scene, &[&id]);
     assert!(said.starts_with("STILL DEFERRED for doug@mail.axial.net (1 attempt): the attempt of "), "{said}");
-    assert!(said.contains("the next try is put off until 7m after that beginning, in case its copy still"), "{said}");
+    assert!(said.contains("the next try is deferred until 7m after that beginning, in case its copy still"), "{said}");
     scene.minutes_pass(6);
     let (_, said) = text(&scene, &[&id]);
     assert!(said.contains("the next try looks for its copy first"), "{said}");

@@ -1,5 +1,6 @@
 //! Deliveries by a real Postfix, and what it makes of each exit.
 
+mod cells;
 mod exit_matrix;
 mod passwords;
 mod postfix_fragments;

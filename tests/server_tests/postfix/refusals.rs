@@ -46,18 +46,19 @@ fn a_refusal_is_one_row_of_its_host_updated_in_place(engine: Engine) {
     assert_eq!(scene.database.texts(row), [format!("{host} 3")]);
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts"), 0);
 
-    // As many as fill the page again and again: what is no longer seen makes room for the next.
+    // As many as fill ten pages: what is no longer seen makes room for the next.
     let mut database = scene.open_database();
-    for _ in 0..300 {
+    for _ in 0..1000 {
         assert!(database.refuse("mx1", &["stranger@mail.axial.net"]).unwrap());
     }
-    assert_eq!(refused(&mut scene), 303);
+    assert_eq!(refused(&mut scene), 1003);
     if engine.is_postgres() {
-        assert_eq!(scene.database.count("SELECT pg_relation_size('refusals')"), 8192);
+        // Whoever reads in this database meanwhile, such as autovacuum's ANALYZE, keeps what was there for a moment.
+        assert!(scene.database.count("SELECT pg_relation_size('refusals')") <= 3 * 8192);
         assert_eq!(scene.database.count("SELECT pg_relation_size('refusals_pkey')"), 2 * 8192);
     }
     assert!(!database.refuse("mx1", &["stranger@mail.axial.net", "doug@mail.axial.net"]).unwrap());
-    assert_eq!(refused(&mut scene), 303);
+    assert_eq!(refused(&mut scene), 1003);
 }
 
 fn by_default_nobody_is_refused(engine: Engine) {

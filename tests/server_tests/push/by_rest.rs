@@ -61,7 +61,7 @@ fn a_developer_subscribes_is_told_and_is_told_again(engine: Engine) {
     assert_eq!((&message["subject"], &message["copies"][0]["user"]), (&"a".into(), &scene.user("doug").into()));
     assert_eq!(message["message_id"], scene.message_id("a"));
 
-    // Once more, by the same id; and a test, which is about no copy.
+    // Once more, by the same id, whether it is written down by now that it was taken or not; and a test, which is about no copy.
     let event = json!({ "event": told.id() });
     assert_eq!(ask(&format!("POST {it}/redeliver"), Some(event)).good(202), json!({ "notifications": 1 }));
     wait_until("it is told once more", || receiver.taken("/quick").len() == 3);
@@ -75,6 +75,8 @@ fn a_developer_subscribes_is_told_and_is_told_again(engine: Engine) {
     let tested = receiver.taken("/quick").pop().unwrap();
     assert_eq!((&tested.json()["id"], &tested.json()["type"]), (&test["event"], &"subscription.test".into()));
     verify_with(&tested, secret).unwrap();
+    let pending = || ask(&format!("GET {it}/notifications"), None).good(200)["items"].clone();
+    wait_until("that is written down", || pending() == json!([]));
 
     // Another secret: both sign for a day.
     let other = ask(&format!("POST {it}/secret"), None).good(200);
@@ -109,7 +111,9 @@ fn a_developer_subscribes_is_told_and_is_told_again(engine: Engine) {
     let failed = json!({ "since": "2020-01-01T00:00:00Z" });
     assert_eq!(ask(&format!("POST {it}/recover"), Some(failed)).good(202), json!({ "notifications": 0 }));
 
-    // A new callback is asked first.
+    // A new callback is asked first, however old the subscription is.
+    let long_ago = if engine.is_postgres() { "now() - interval '9 days'" } else { "UTC_TIMESTAMP(6) - INTERVAL 9 DAY" };
+    scene.database.execute(&format!("UPDATE subscriptions SET created_at = {long_ago}"));
     let moved = json!({ "callback_url": receiver.url("/quick/moved") });
     assert_eq!(ask(&format!("PATCH {it}"), Some(moved)).good(200)["state"], "unverified");
     wait_until("it has answered its question", || state("active"));
@@ -323,6 +327,21 @@ fn what_is_wrong_with_a_request_is_told_as_a_problem(engine: Engine) {
         .problem(404, "not-found");
     ask(&format!("POST {one}/recover"), json!({})).problem(422, "wrong-fields");
     ask(&format!("GET {one}/attempts"), Value::Null).problem(400, "wrong-parameter");
+    // What is told again to a callback that has not answered its question would not come.
+    let event = happen(&mut scene, 1, "message.delivered").remove(0);
+    let columns =
+        "event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, host, diff, created_at";
+    scene
+        .database
+        .execute(&format!("INSERT INTO events ({columns}, published_at) SELECT {columns}, created_at FROM outbox"));
+    for (what, body) in [
+        ("redeliver", json!({ "event": event })),
+        ("recover", json!({ "since": "2020-01-01T00:00:00Z", "only": "all" })),
+    ] {
+        let told = ask(&format!("POST {one}/{what}"), body).problem(409, "another-state");
+        assert!(told["detail"].as_str().unwrap().starts_with("it is unverified: its callback has not"), "{told}");
+    }
+    assert_eq!(scene.database.count("SELECT count(*) FROM notifications"), 0);
 
     // Pages: each of them once.
     (3..8).for_each(|n| drop(make(&format!("/quick/{n}"))));

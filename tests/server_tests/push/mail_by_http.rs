@@ -14,7 +14,7 @@ on_each_engine![
     where_the_database_does_not_commit_it_nobody_is_unknown,
 ];
 
-fn sections(scene: &Scene, unknown: &str) -> String {
+pub fn sections(scene: &Scene, unknown: &str) -> String {
     format!(
         "[routing]\nunknown = \"{unknown}\"\n[delivery]\nmessage_size_limit = 100000\n[serve]\nruntime_directory = {:?}\n\
          state_directory = {:?}\ninject_as_author = true\nworkers = 2\nrunners = 2\n",

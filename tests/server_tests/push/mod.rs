@@ -1,10 +1,26 @@
-//! Notifications: a notifier that is started by hand, on each engine, and receivers that answer as receivers do; and the API by which
-//! subscribers look after themselves.
+//! Notifications: a notifier that is started by hand, on each engine, and receivers that answer as receivers do; the API by which
+//! subscribers look after themselves, and the page by which operators do.
 
+mod an_old_snapshot;
+mod asked_for_meanwhile;
+mod beside_others;
+mod by_a_public_key;
+mod by_check;
 mod by_https;
 mod by_rest;
+mod by_schema;
+mod by_schemathesis;
+mod by_the_guide;
+mod by_the_page;
+mod fairness;
 mod mail_by_http;
+mod misbehaving_receivers;
+mod real_kills_of_notifiers;
 mod receiver;
 mod rest;
+mod secrets;
+mod source;
 mod telling;
+mod that_it_is_disabled;
+mod three_subscribers;
 mod verifying;

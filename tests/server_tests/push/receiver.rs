@@ -1,19 +1,27 @@
-//! A receiver of notifications on this machine: HTTP/1.1, a thread for each connection. What it answers is the path's:
+//! A receiver of notifications on this machine: HTTP/1.1, a thread for each connection. At its end all that came is held to the API's
+//! document. What it answers is the path's:
 //!
 //! | path | answer |
 //! |---|---|
 //! | `/quick…` | 204, and the challenge to a question |
 //! | `/slow` | 204, once [`Receiver::release`] was called |
+//! | `/some` | 204; of each fourth event once [`Receiver::release`] was called |
 //! | `/dead` | 503 |
 //! | `/gone` | 410 |
+//! | `/broken` | 500, until [`Receiver::release`] was called; then as `/quick` |
 //! | `/once` | 500 to the first try of each third event, else 204 |
 //! | `/mute` | 200 with another challenge to a question |
+//! | `/late` | 204, after a while |
+//! | `/dying` | 204; after [`Receiver::die`] none, until [`Receiver::release`] was called |
 
+use super::by_schema::hold_to_the_document;
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 /// One request.
 #[derive(Clone, Debug)]
@@ -42,6 +50,7 @@ impl Request {
 struct Seen {
     requests: Mutex<Vec<(Request, bool)>>,
     released: Mutex<bool>,
+    dead: AtomicBool,
     changed: Condvar,
 }
 
@@ -84,10 +93,30 @@ impl Receiver {
         taken.map(|(request, _)| request.clone()).collect()
     }
 
-    /// `/slow` answers from now on.
+    /// `/dying` hangs up from now on, whatever it is told.
+    pub fn die(&self) {
+        self.seen.dead.store(true, Ordering::SeqCst);
+    }
+
+    /// `/slow` answers from now on, and `/broken` and `/dying` as they ought to.
     pub fn release(&self) {
+        self.seen.dead.store(false, Ordering::SeqCst);
         *self.seen.released.lock().unwrap() = true;
         self.seen.changed.notify_all();
+    }
+}
+
+/// What came is as the API's document says, whatever the test is about.
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let bodies: BTreeSet<String> =
+            self.seen.requests.lock().unwrap().iter().map(|(request, _)| request.body.clone()).collect();
+        if !bodies.is_empty() {
+            hold_to_the_document(&bodies, &[]);
+        }
     }
 }
 
@@ -116,6 +145,9 @@ fn serve(stream: TcpStream, seen: &Seen) -> std::io::Result<()> {
             requests.push((request.clone(), false));
             requests.len() - 1
         };
+        if request.path == "/dying" && seen.dead.load(Ordering::SeqCst) {
+            return Ok(());
+        }
         let (status, answer) = answer(&request, seen);
         if status < 300 {
             seen.requests.lock().unwrap()[at].1 = true;
@@ -126,14 +158,19 @@ fn serve(stream: TcpStream, seen: &Seen) -> std::io::Result<()> {
 
 fn answer(request: &Request, seen: &Seen) -> (u16, String) {
     let challenge = request.json()["data"]["challenge"].clone();
-    match request.path.as_str() {
-        "/slow" => {
+    match request.path.split('?').next().unwrap_or_default() {
+        path @ ("/slow" | "/some") if path == "/slow" || request.sequence() % 4 == 0 => {
             let mut released = seen.released.lock().unwrap();
             while !*released {
                 released = seen.changed.wait(released).unwrap();
             }
             (204, String::new())
         }
+        "/late" => {
+            std::thread::sleep(Duration::from_millis(50));
+            (204, String::new())
+        }
+        "/broken" if !*seen.released.lock().unwrap() => (500, "no room".into()),
         "/dead" => (503, String::new()),
         "/gone" => (410, String::new()),
         "/mute" => (200, r#"{"challenge":"another"}"#.into()),

@@ -1,11 +1,13 @@
 //! The role `web` with the API, at a socket of its own, and a client as simple as one can be: a connection for each request.
 
+use super::telling::Notifier;
 use crate::support::program::{PATIENCE, program, wait_for, wait_until};
 use crate::support::scene::Scene;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
@@ -15,9 +17,19 @@ const HOST: &str = "mail.example.com";
 /// The role `web`, with the rights of grants-web.sql and grants-api.sql. Dropped, it is killed.
 pub struct Rest {
     child: Child,
-    socket: String,
+    /// A socket, or an address and a port.
+    pub socket: String,
     /// The configuration that tokens are made by.
-    config: String,
+    pub config: String,
+}
+
+/// A notifier, the API, and a token of a developer, `crm`, who has subscribed by it to all that happens; the subscription.
+pub fn crm_subscribes(scene: &mut Scene, callback_url: &str) -> (Notifier, Rest, String, Value) {
+    let (notifier, rest) = (Notifier::start(scene), Rest::start(scene, ""));
+    let token = rest.token(&["--name", "crm", "--scope", "subscriptions:write"]);
+    let wanted = json!({ "callback_url": callback_url, "resource": "all" });
+    let made = rest.ask(&token, "POST /subscriptions", Some(&wanted)).good(201);
+    (notifier, rest, token, made)
 }
 
 /// An answer.
@@ -58,35 +70,56 @@ impl Answer {
 impl Rest {
     /// `more` are other sections of the configuration.
     pub fn start(scene: &mut Scene, more: &str) -> Self {
-        let (socket, config) = (scene.path("web.sock"), scene.path("web.toml"));
-        let (page, people) = (format!("{}_w", scene.run), format!("{}_o", scene.run));
-        scene.database.create_page_with_api(&page, "secret");
-        scene.database.create_operator_who_delivers(&people, "secret");
-        scene.file("page.password", "secret\n", 0o600);
-        let of = |file: &str, role: String| {
-            let own = scene.other_configuration(file, |settings| {
-                settings.role = role;
-                settings.more += more;
-            });
-            let text = std::fs::read_to_string(&own).unwrap().replace("database.password", "page.password");
-            std::fs::write(&own, text).unwrap();
-            own
-        };
-        let (own, people) = (of("page.toml", page), of("people.toml", people));
-        let key = scene.path("key");
-        std::fs::write(&key, super::telling::KEY).unwrap();
-        scene.other_configuration("web.toml", |settings| {
-            settings.more += &format!(
-                "{more}\n[notifications]\nsecret_key_file = {key:?}\nallow_networks = [\"127.0.0.0/8\"]\n[web]\n\
-                 listen = {socket:?}\nconfig = {own:?}\npublic_url = \"https://{HOST}/\"\napi = true\n"
-            );
-        });
-        let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
-        command.args(["--config", &config, "--role", "web"]).env_clear().stdin(Stdio::null());
-        let child = command.spawn().unwrap();
-        let rest = Self { child, socket, config: people };
-        wait_until("the API is there", || UnixStream::connect(&rest.socket).is_ok());
+        let (socket, people) = (scene.path("web.sock"), people(scene, more));
+        let mut rest = Self::spawn(scene, more, &socket, &people);
+        wait_until("the API is there", || rest.is_there());
         rest
+    }
+
+    /// The same, where it may open mailboxes.
+    pub fn start_with_mailboxes(scene: &mut Scene) -> Self {
+        let (socket, people) = (scene.path("web.sock"), people(scene, ""));
+        scene.database.let_open_mailboxes(&role(scene));
+        let config = configuration(scene, "", &socket);
+        let text = std::fs::read_to_string(&config).unwrap();
+        std::fs::write(&config, text.replace("api = true\n", "api = true\nmailboxes = true\n")).unwrap();
+        let mut rest = Self::spawn_by(&config, &socket, &people);
+        wait_until("the API is there", || rest.is_there());
+        rest
+    }
+
+    /// The same at a port of this machine, of those that `ports` gives: another process may have taken one meanwhile.
+    pub fn start_at(scene: &mut Scene, more: &str, mut ports: impl FnMut() -> u16) -> Self {
+        let people = people(scene, more);
+        loop {
+            let mut rest = Self::spawn(scene, more, &format!("127.0.0.1:{}", ports()), &people);
+            let mut ended = false;
+            wait_for("the API is there, or has ended", PATIENCE, || {
+                ended = rest.child.try_wait().unwrap().is_some();
+                ended || rest.is_there()
+            });
+            if !ended {
+                return rest;
+            }
+        }
+    }
+
+    fn spawn(scene: &Scene, more: &str, listen: &str, people: &str) -> Self {
+        Self::spawn_by(&configuration(scene, more, listen), listen, people)
+    }
+
+    fn spawn_by(config: &str, listen: &str, people: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+        command.args(["--config", config, "--role", "web"]).env_clear().stdin(Stdio::null());
+        Self { child: command.spawn().unwrap(), socket: listen.to_owned(), config: people.to_owned() }
+    }
+
+    fn is_there(&mut self) -> bool {
+        if self.socket.starts_with('/') {
+            UnixStream::connect(&self.socket).is_ok()
+        } else {
+            TcpStream::connect(&self.socket).is_ok()
+        }
     }
 
     /// A new token.
@@ -141,6 +174,51 @@ impl Rest {
         wait_for("the API ends", PATIENCE, || self.child.try_wait().unwrap().is_some());
         assert!(self.child.wait().unwrap().success());
     }
+}
+
+/// The configuration of the role `web`, with the API. `page.toml` is its own role's, as [`people`] makes it.
+pub fn configuration(scene: &Scene, more: &str, listen: &str) -> String {
+    let (key, signing, own) = (scene.path("key"), scene.path("signing.key"), scene.path("page.toml"));
+    std::fs::write(&key, super::telling::KEY).unwrap();
+    std::fs::write(&signing, super::telling::SIGNING_KEY).unwrap();
+    scene.other_configuration("web.toml", |settings| {
+        settings.more += &format!(
+            "{more}\n[notifications]\nsecret_key_file = {key:?}\nsigning_key_file = {signing:?}\nallow_networks = [\"127.0.0.0/8\"]\n[web]\n\
+             listen = {listen:?}\nconfig = {own:?}\npublic_url = \"https://{HOST}/\"\napi = true\n"
+        );
+    })
+}
+
+/// The name of the page's own role.
+pub fn role(scene: &Scene) -> String {
+    format!("{}_w", scene.run)
+}
+
+/// A link that logs somebody in to the page, as the command line prints it.
+pub fn link(people: &str, role: &str) -> String {
+    let output = program(&["web", "login", "--name", "anna", "--role", role, "--config", people]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The configuration of people, with the rights of grants-operator.sql; and that of the page's own role, with the rights of
+/// grants-web.sql and grants-api.sql, in `page.toml`.
+pub fn people(scene: &mut Scene, more: &str) -> String {
+    let (page, people) = (role(scene), format!("{}_o", scene.run));
+    scene.database.create_page_with_api(&page, "secret");
+    scene.database.create_operator_who_delivers(&people, "secret");
+    scene.file("page.password", "secret\n", 0o600);
+    let of = |file: &str, role: String, more: &str| {
+        let own = scene.other_configuration(file, |settings| {
+            settings.role = role;
+            settings.more += more;
+        });
+        let text = std::fs::read_to_string(&own).unwrap().replace("database.password", "page.password");
+        std::fs::write(&own, text).unwrap();
+        own
+    };
+    of("page.toml", page, more);
+    of("people.toml", people, &format!("{more}\n[web]\nlisten = \"127.0.0.1:8025\"\n"))
 }
 
 impl Drop for Rest {

@@ -7,23 +7,28 @@ use crate::support::pages;
 use crate::support::program::{PATIENCE, program, wait_for, wait_until};
 use crate::support::python::python_with;
 use crate::support::scene::Scene;
+use maildrop_command::ledger::notifications::{Settlement, Try};
 use maildrop_command::webhook::MasterKey;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 use uuid::Uuid;
 
 on_each_engine![
     a_delivery_is_told_once,
     each_event_reaches_who_wants_it_once_and_signed,
     a_killed_notifier_loses_nothing_and_repeats_only_what_was_under_way,
+    what_is_answered_is_written_down_while_others_are_under_way_and_comes_no_second_time,
     a_dead_and_a_slow_receiver_hold_up_nobody_and_order_is_kept,
     a_new_callback_is_asked_first_and_one_that_is_gone_is_disabled,
     what_was_given_up_is_told_once_more_when_somebody_says_so,
     who_subscribes_by_hand_is_told_until_it_is_over,
 ];
+
+on_each_other_version![a_delivery_is_told_once, a_killed_notifier_loses_nothing_and_repeats_only_what_was_under_way,];
 
 /// A notifier with the rights of `grants-notify.sql`. Dropped, it is killed.
 pub struct Notifier(Child);
@@ -35,32 +40,48 @@ impl Notifier {
 
     /// The same, with more lines of `[notifications]`.
     pub fn start_with(scene: &mut Scene, more: &str) -> Self {
+        Self::start_by(scene, RETRY, more)
+    }
+
+    /// The same, with these waits between tries.
+    pub fn start_by(scene: &mut Scene, retry: &str, more: &str) -> Self {
+        Self::start_at(&Self::configuration(scene, retry, more))
+    }
+
+    /// By this configuration.
+    pub fn start_at(config: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+        command.args(["--config", config, "--role", "notify"]).env_clear().stdin(Stdio::null());
+        Self(command.spawn().unwrap())
+    }
+
+    /// A configuration of a notifier, with these waits between tries, and more lines of `[notifications]`; its path.
+    pub fn configuration(scene: &mut Scene, retry: &str, more: &str) -> String {
         let own = scene.path("notify.toml");
         if !Path::new(&own).exists() {
             let role = format!("{}_n", scene.run);
             scene.database.create_notifier(&role, "secret");
             scene.file("notify.password", "secret\n", 0o600);
             scene.other_configuration("notify.toml", |settings| settings.role = role);
-            let text = std::fs::read_to_string(&own).unwrap().replace("database.password", "notify.password");
-            std::fs::write(&own, text).unwrap();
+            here(scene, &own, |text| text.replace("database.password", "notify.password"));
             std::fs::write(scene.path("key"), KEY).unwrap();
+            std::fs::write(scene.path("signing.key"), SIGNING_KEY).unwrap();
         }
-        let (key, config) = (scene.path("key"), scene.path("notifier.toml"));
+        let (key, signing, config) = (scene.path("key"), scene.path("signing.key"), scene.path("notifier.toml"));
         // Another one may be about to read it.
         if !Path::new(&config).exists() {
             scene.other_configuration("notifier.toml", |settings| {
                 settings.more += &format!(
-                    "[notifications]\nsecret_key_file = {key:?}\nconfig = {own:?}\nallow_networks = [\"127.0.0.0/8\"]\n\
-                     poll = \"20ms\"\ntimeout = \"20s\"\nretry = [\"100ms\", \"100ms\", \"1h\"]\n{more}"
+                    "[notifications]\nsecret_key_file = {key:?}\nsigning_key_file = {signing:?}\nconfig = {own:?}\n\
+                     allow_networks = [\"127.0.0.0/8\"]\npoll = \"20ms\"\ntimeout = \"20s\"\nretry = {retry}\n{more}"
                 );
             });
+            here(scene, &config, |text| text);
         }
-        let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
-        command.args(["--config", &config, "--role", "notify"]).env_clear().stdin(Stdio::null());
-        Self(command.spawn().unwrap())
+        config
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
@@ -73,6 +94,12 @@ impl Notifier {
     }
 }
 
+/// Where a site's deliveries run on mail hosts, the notifier runs here all the same.
+fn here(scene: &Scene, file: &str, change: impl Fn(String) -> String) {
+    let text = std::fs::read_to_string(file).unwrap().replace(&scene.seen(""), &scene.path(""));
+    std::fs::write(file, change(text)).unwrap();
+}
+
 impl Drop for Notifier {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -81,8 +108,12 @@ impl Drop for Notifier {
 }
 
 pub const KEY: [u8; 32] = [7; 32];
+pub const SIGNING_KEY: [u8; 32] = [9; 32];
 
-const PENDING: &str = "SELECT count(*) FROM notifications";
+/// The waits between tries where a test says nothing else.
+pub const RETRY: &str = r#"["100ms", "100ms", "1h"]"#;
+
+pub const PENDING: &str = "SELECT count(*) FROM notifications";
 
 /// Somebody subscribes. `more` are columns and their values.
 pub fn subscribe(scene: &mut Scene, resource: (&str, &str), url: &str, more: &[(&str, &str)]) -> Uuid {
@@ -120,7 +151,14 @@ pub fn subscribe(scene: &mut Scene, resource: (&str, &str), url: &str, more: &[(
 
 /// A delivery has written down these events of a copy in doug's INBOX; their ids as they are sent.
 pub fn happen(scene: &mut Scene, count: usize, event_type: &str) -> Vec<String> {
-    let postgres = scene.database.engine.is_postgres();
+    let (ids, written) = happening(scene.database.engine, count, event_type);
+    scene.database.execute(&written);
+    ids
+}
+
+/// The same, by whoever runs this statement.
+pub fn happening(engine: Engine, count: usize, event_type: &str) -> (Vec<String>, String) {
+    let postgres = engine.is_postgres();
     let events: Vec<Uuid> = (0..count).map(|_| Uuid::now_v7()).collect();
     let rows = events.iter().map(|event| {
         let (digits, digest) = (event.simple().to_string(), "ab".repeat(32));
@@ -134,12 +172,29 @@ pub fn happen(scene: &mut Scene, count: usize, event_type: &str) -> Vec<String> 
              '{{\"state\": {{\"---\": null, \"+++\": \"delivered\"}}}}', {now})"
         )
     });
-    scene.database.execute(&format!(
+    let written = format!(
         "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, host, diff, created_at) \
          VALUES {}",
         rows.collect::<Vec<_>>().join(", ")
-    ));
-    events.iter().map(|event| format!("evt_{}", event.simple())).collect()
+    );
+    (events.iter().map(|event| format!("evt_{}", event.simple())).collect(), written)
+}
+
+/// What a notifier writes down of a receiver that takes what it is told, and goes on serving it for a minute.
+pub fn settlement(subscription: Uuid, by: Uuid, tries: &[Try]) -> Settlement<'_> {
+    Settlement {
+        subscription,
+        in_order: false,
+        by,
+        lease: Some(Duration::from_mins(1)),
+        host: "mx1",
+        tries,
+        failures: 0,
+        open_for: None,
+        state: None,
+        told_as: None,
+        idle: false,
+    }
 }
 
 fn ids(requests: &[Request]) -> BTreeSet<&str> {
@@ -159,7 +214,7 @@ pub fn verify_with(request: &Request, secret: &str) -> Result<(), String> {
     verifying::verify(secret, &headers, request.body.as_bytes()).map_err(|error| error.to_string())
 }
 
-fn verify(request: &Request, subscription: Uuid, generation: u32) -> Result<(), String> {
+pub fn verify(request: &Request, subscription: Uuid, generation: u32) -> Result<(), String> {
     verify_with(request, &MasterKey::new(&KEY).secret(subscription, generation).expose())
 }
 
@@ -275,6 +330,30 @@ fn a_killed_notifier_loses_nothing_and_repeats_only_what_was_under_way(engine: E
     notifiers.into_iter().for_each(Notifier::end);
 }
 
+fn what_is_answered_is_written_down_while_others_are_under_way_and_comes_no_second_time(engine: Engine) {
+    let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
+    subscribe(&mut scene, ("all", ""), &receiver.url("/some"), &[("max_in_flight", "8")]);
+    let all = happen(&mut scene, 12, "message.delivered");
+    let killed = Notifier::start(&mut scene);
+    // Of twelve in a row, three.
+    wait_until("what is answered is written down", || {
+        receiver.came("/some").len() == 12 && scene.database.count(PENDING) == 3
+    });
+    drop(killed);
+    receiver.release();
+    // The lease of the dead is over.
+    let hour_ago =
+        if engine.is_postgres() { "now() - interval '1 hour'" } else { "UTC_TIMESTAMP(6) - INTERVAL 1 HOUR" };
+    scene.database.execute(&format!("UPDATE subscription_queues SET leased_until = {hour_ago}"));
+    let notifier = Notifier::start(&mut scene);
+    wait_until("all are told", || scene.database.count(PENDING) == 0);
+    notifier.end();
+    let came = receiver.came("/some");
+    assert_eq!((ids(&came), came.len()), (sorted(&all), 15));
+    let again = came[12..].iter().all(|request| request.sequence() % 4 == 0);
+    assert!(again, "what was under way, and nothing else, comes twice");
+}
+
 fn a_dead_and_a_slow_receiver_hold_up_nobody_and_order_is_kept(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
     let to = |path: &str| receiver.url(path);
@@ -317,8 +396,8 @@ fn a_new_callback_is_asked_first_and_one_that_is_gone_is_disabled(engine: Engine
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
     let unverified = [("state", "'unverified'")];
     let asked = subscribe(&mut scene, ("all", ""), &receiver.url("/quick"), &unverified);
-    subscribe(&mut scene, ("all", ""), &receiver.url("/mute"), &unverified);
-    subscribe(&mut scene, ("all", ""), &receiver.url("/gone"), &[]);
+    let mute = subscribe(&mut scene, ("all", ""), &receiver.url("/mute"), &unverified).to_string();
+    subscribe(&mut scene, ("all", ""), &receiver.url("/gone"), &[("owner", "'dora'")]);
     subscribe(&mut scene, ("all", ""), "http://10.1.2.3/in", &[]);
     let all = happen(&mut scene, 2, "message.delivered");
     let notifier = Notifier::start(&mut scene);
@@ -340,8 +419,39 @@ fn a_new_callback_is_asked_first_and_one_that_is_gone_is_disabled(engine: Engine
             > 0
     });
     wait_until("the log says so", || scene.log().contains("a subscription is disabled"));
+    let of_it = if engine.is_postgres() { format!("'{mute}'") } else { format!("X'{}'", mute.replace('-', "")) };
+    let rests = format!("subscription = {of_it} AND failures >= 3 AND open_until IS NOT NULL");
+    let rests = format!("SELECT count(*) FROM subscription_queues WHERE {rests}");
+    wait_until("the one that does not answer its question rests", || scene.database.count(&rests) == 1);
     notifier.end();
     assert_eq!(scene.database.count("SELECT count(*) FROM subscriptions WHERE state = 'unverified'"), 1);
+
+    // Who looks sees what was amiss with the answer to the question.
+    for command in [&["subscription", "show", &mute][..], &["notify", "status"]] {
+        let told = String::from_utf8(scene.subcommand(command).stdout).unwrap();
+        assert!(told.contains("the answer lacks the challenge"), "{told}");
+    }
+    // What is to be told again waits until it has answered, and it is asked no sooner.
+    let now = if engine.is_postgres() { "now()" } else { "UTC_TIMESTAMP(6)" };
+    let given_up = format!("UPDATE notifications SET due_at = NULL, failed_at = {now} WHERE subscription = {of_it}");
+    scene.database.execute(&given_up);
+    let again = ["notify", "redeliver", "--json"];
+    let refused = scene.subcommand(&[&again[..], &["--subscription", &mute]].concat());
+    assert_eq!(refused.status.code(), Some(65));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("it is unverified: its callback has not"), "{refused:?}");
+    let waiting = format!("SELECT count(*) FROM notifications WHERE due_at IS NOT NULL AND subscription = {of_it}");
+    assert_eq!(scene.database.count(&waiting), 0);
+    assert_eq!(String::from_utf8_lossy(&scene.subcommand(&again).stdout), "{\"due_again\":2}\n");
+    assert_eq!(scene.database.count(&waiting), 2);
+    let rests = format!("SELECT count(*) FROM subscription_queues WHERE subscription = {of_it} AND open_until > {now}");
+    assert_eq!(scene.database.count(&rests), 1);
+    // And where the database cannot tell, that is said.
+    scene.database.execute("DROP TABLE subscription_queues");
+    for command in [&["subscription", "show", &mute][..], &["notify", "status"]] {
+        let said = scene.subcommand(command);
+        assert_eq!((said.status.code(), said.stdout.len()), (Some(69), 0), "{said:?}");
+        assert!(String::from_utf8_lossy(&said.stderr).contains("migrate"), "{said:?}");
+    }
 }
 
 fn what_was_given_up_is_told_once_more_when_somebody_says_so(engine: Engine) {
@@ -413,6 +523,10 @@ fn who_subscribes_by_hand_is_told_until_it_is_over(engine: Engine) {
     assert_eq!((&made["created"], &made["resource_id"]), (&true.into(), &"doug@mail.axial.net".into()));
     let again = said(&wanted);
     assert_eq!((&again["created"], &again["id"], &again["secret"]), (&false.into(), &id.into(), &secret.into()));
+    assert_eq!((&made["differs"], &again["differs"]), (&serde_json::json!([]), &serde_json::json!([])));
+    let otherwise = said(&[&wanted[..], &["--detail", "full", "--max-in-flight", "9"]].concat());
+    assert_eq!(otherwise["differs"], serde_json::json!(["detail", "max-in-flight"]));
+    assert_eq!((&otherwise["detail"], &otherwise["created"]), (&"thin".into(), &false.into()));
     wait_until("the callback has answered its question", || said(&["show", id])["state"] == "active");
 
     scene.deliver("doug", scene.message("a")).delivered();
@@ -431,6 +545,14 @@ fn who_subscribes_by_hand_is_told_until_it_is_over(engine: Engine) {
     wait_until("it is kept", || said(&["show", id])["pending"] == 1);
     assert_eq!(said(&["resume", id])["state"], "active");
     verify(&told(4), id.parse().unwrap(), 2).unwrap();
+    // Refused, it changes nothing: not for how long a receiver rests.
+    wait_until("it is written down", || {
+        let leased = "SELECT count(*) FROM subscription_queues WHERE leased_by IS NOT NULL";
+        scene.database.count(PENDING) == 0 && scene.database.count(leased) == 0
+    });
+    scene.database.execute("UPDATE subscription_queues SET failures = 3");
+    assert_eq!(run(&["resume", id]).status.code(), Some(65));
+    assert_eq!(scene.database.count("SELECT count(*) FROM subscription_queues WHERE failures = 3"), 1);
 
     let listed = said(&["list"]);
     assert_eq!((listed.as_array().unwrap().len(), &listed[0]["id"]), (1, &id.into()));
@@ -491,7 +613,8 @@ fn what_the_page_says_of_verifying_holds() {
         .env("SECRET", &secret)
         .env("ID", request.id());
     let said = shell.env("TIMESTAMP", &request.headers["webhook-timestamp"]).output().unwrap();
-    assert_eq!(format!("v1,{}", String::from_utf8(said.stdout).unwrap().trim()), request.headers["webhook-signature"]);
+    let by_hand = format!("v1,{}", String::from_utf8(said.stdout).unwrap().trim());
+    assert_eq!(request.headers["webhook-signature"].split(' ').next(), Some(by_hand.as_str()));
 }
 
 /// What receivers use that nobody here wrote: Standard Webhooks' own library, and Svix's, in Python. While a secret is rotated, both

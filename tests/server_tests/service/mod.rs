@@ -1,6 +1,7 @@
 //! The service, and those who talk with it: programs that others wrote are in the container of `peers`.
 
 mod by_lmtp;
+mod hostile_messages_in_a_browser;
 mod in_a_container;
 mod inject;
 mod lmtp_clients_of_others;
@@ -9,7 +10,9 @@ mod postfix_by_tcp;
 mod relays_of_others;
 mod several_recipients;
 mod the_guides_peers;
+mod the_page_delivers_again_in_a_browser;
 mod the_page_in_a_browser;
+mod the_page_of_a_service;
 mod the_thin_client_and_libzmq;
 mod the_timer;
 mod under_faults;

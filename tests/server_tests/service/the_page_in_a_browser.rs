@@ -2,7 +2,6 @@
 
 use crate::support::browser::{Browser, Forwarder};
 use crate::support::program::{PATIENCE, feed, program, wait_for, wait_until};
-use base64::Engine;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::Client;
 use maildrop_command::delivery::lock_of_message_id;
@@ -15,17 +14,17 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// A page that is served by the real program, and how it is reached from the browser.
-struct Served {
-    directory: TempDir,
+pub(super) struct Served {
+    pub(super) directory: TempDir,
     daemon: Child,
     /// `http://localhost:PORT`.
-    origin: String,
-    link: String,
+    pub(super) origin: String,
+    pub(super) link: String,
     _forwarder: Forwarder,
 }
 
 impl Served {
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         // Another process may have taken the port on loopback meanwhile: then another one.
         loop {
@@ -50,7 +49,7 @@ impl Served {
         }
     }
 
-    fn deliver(&self, message: &str, recipient: &str) -> crate::support::program::Outcome {
+    pub(super) fn deliver(&self, message: &str, recipient: &str) -> crate::support::program::Outcome {
         let directory = self.directory.path().to_str().unwrap();
         let mut command = program(&["--embedded", directory, "--sender", "lisa@gmail.com", "--recipient", recipient]);
         command.args(["--lock-wait", "0s"]);
@@ -65,7 +64,7 @@ impl Drop for Served {
     }
 }
 
-fn session(directory: &Path) -> impl NamedLock {
+pub(super) fn session(directory: &Path) -> impl NamedLock {
     let client = Client { host: "mx2".into(), pid: 4711, queue_id: None };
     open_embedded(directory, &client, Deadline::after(PATIENCE)).unwrap()
 }
@@ -74,7 +73,7 @@ fn session(directory: &Path) -> impl NamedLock {
 const HOSTILE: &str = "From: \"</title><script>window.hit = 1</script>\" <lisa@gmail.com>\nTo: <img src=x onerror=window.hit=1>\n\
     Message-ID: <hostile@x>\nSubject: \"><svg onload=window.hit=1><meta http-equiv=refresh content=\"0;url=http://evil.example/\">\n\nHello\n";
 
-fn message(id: &str) -> String {
+pub(super) fn message(id: &str) -> String {
     format!("From: Lisa <lisa@gmail.com>\nTo: scuba@x\nMessage-ID: <{id}>\nSubject: Quarterly figures\n\nHello\n")
 }
 
@@ -98,7 +97,7 @@ fn each_screen_is_for_everybody_and_breaks_no_rule_of_the_browser() {
     browser.go(&served.link);
     wait_until("it is good once", || browser.text().contains("This link was used already"));
     browser.go(&served.origin);
-    assert!(browser.text().contains("Log out you"), "{}", browser.text());
+    assert!(browser.text().contains("Logged in as you"), "{}", browser.text());
     let of = |subject: &str| {
         let found = browser.script(&format!(
             "return [...document.querySelectorAll('tbody tr')].find(row => row.innerText.includes({subject:?})).querySelector('a').href"
@@ -109,8 +108,6 @@ fn each_screen_is_for_everybody_and_breaks_no_rule_of_the_browser() {
     // What is amiss so far is the 403 of the link that was used already.
     let so_far = browser.complaints();
     assert!(so_far.iter().all(|complaint| complaint.contains("/login") && complaint.contains("403")), "{so_far:?}");
-    let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tests/page");
-    std::fs::create_dir_all(&pictures).unwrap();
     let screens = [
         ("activity", served.origin.clone()),
         ("mistake", format!("{}/?since=yesterday", served.origin)),
@@ -123,20 +120,7 @@ fn each_screen_is_for_everybody_and_breaks_no_rule_of_the_browser() {
         ("login", format!("{}/login", served.origin)),
     ];
     for (name, url) in &screens {
-        for (width, scheme) in [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")] {
-            browser.looks(width, scheme);
-            browser.go(url);
-            assert_eq!(browser.url().trim_end_matches('/'), url.trim_end_matches('/'));
-            assert_eq!(browser.barriers(), [""; 0], "{name}, {width}, {scheme}");
-            let picture = base64::engine::general_purpose::STANDARD.decode(browser.picture()).unwrap();
-            std::fs::write(pictures.join(format!("{name}-{scheme}-{width}.png")), picture).unwrap();
-        }
-        browser.looks(320, "light");
-        let too_wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
-        assert_eq!(browser.script(too_wide), 0, "{name} is scrolled sideways at 320 px");
-        assert!(browser.script("return window.hit ?? null").is_null(), "{name}: a stranger's script ran");
-        // Policies of the browser included.
-        assert_eq!(browser.complaints(), [""; 0], "{name}");
+        browser.is_for_everybody(name, url);
     }
     holder.release(&lock).unwrap();
 }
@@ -168,6 +152,45 @@ fn what_is_live_changes_by_itself_and_rests_when_told_to() {
     holder.release(&lock).unwrap();
     browser.script("[...document.querySelectorAll('button')].find(one => one.innerText == 'Go on').click()");
     wait_until("it goes on", || browser.text().contains("No lock is held"));
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+/// They are counted anew each minute by the page's process, whoever looks, and read anew by the browser: here as often as the test asks,
+/// so that it waits for neither.
+#[test]
+fn statistics_are_read_anew_and_rest_when_told_to() {
+    let served = Served::start();
+    served.deliver(&message("one@x"), "scuba@x").delivered();
+    let browser = Browser::start();
+    browser.go(&served.link);
+    wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
+    browser.command(
+        "Page.addScriptToEvaluateOnNewDocument",
+        serde_json::json!({ "source": "\
+            const [begin, end, ask] = [window.setInterval, window.clearInterval, window.fetch]; \
+            window.timers = new Map(); window.answers = 0; \
+            window.setInterval = (run, wait) => { const timer = begin(() => {}, 1e9); window.timers.set(timer, [run, wait]); return timer; }; \
+            window.clearInterval = timer => { window.timers.delete(timer); end(timer); }; \
+            window.fetch = (...what) => { window.answers += 1; return ask(...what); };" }),
+    );
+    browser.go(&format!("{}/statistics", served.origin));
+    let waits = |browser: &Browser| browser.script("return [...window.timers.values()].map(([run, wait]) => wait)");
+    assert_eq!(waits(&browser), serde_json::json!([60_000]));
+    browser.script("document.querySelector('[data-refresh]').replaceChildren('old')");
+    browser.script("for (const [run] of window.timers.values()) run()");
+    wait_until("they are read anew", || browser.text().contains("Outcomes of 1 attempts"));
+    let click = |words: &str| {
+        browser.script(&format!(
+            "[...document.querySelectorAll('button')].find(one => one.innerText == {words:?}).click()"
+        ));
+    };
+    click("Pause");
+    assert!(browser.text().contains("Go on"), "{}", browser.text());
+    assert_eq!(waits(&browser), serde_json::json!([]), "nothing is to be read anew");
+    assert_eq!(browser.script("return window.answers"), 1);
+    click("Go on");
+    assert!(browser.text().contains("Pause"), "{}", browser.text());
+    assert_eq!(waits(&browser), serde_json::json!([60_000]));
     assert_eq!(browser.complaints(), [""; 0]);
 }
 
@@ -213,5 +236,7 @@ fn it_works_without_script_and_by_the_keyboard_and_nobody_logs_others_out() {
     // Who follows a link from there is logged in all the same.
     browser.go(&format!("data:text/html,<a href='{}/locks'>Look</a>", served.origin));
     browser.script("document.querySelector('a').click()");
-    wait_until("the link leads there", || browser.text().contains("Log out you") && browser.url().ends_with("/locks"));
+    wait_until("the link leads there", || {
+        browser.text().contains("Logged in as you") && browser.url().ends_with("/locks")
+    });
 }

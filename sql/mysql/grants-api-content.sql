@@ -1,0 +1,8 @@
+-- The right to hand out the messages that record.raw keeps, by the REST API, to tokens with the scope messages:content: beside the rights of
+-- grants-web.sql and grants-api.sql. The page shows them to its readers then, too. Where the page may open mailboxes (web.mailboxes), it
+-- has this right already, by grants-web-mailboxes.sql. Run it as an administrator; put your own names in place of these:
+--
+--     the database    maildrop
+--     the account     'maildrop_page'@'%'
+
+GRANT SELECT ON maildrop.message_sources TO 'maildrop_page'@'%';

@@ -1,0 +1,284 @@
+//! The operations log: who did what by hand, on the page or on the command line. Rows are added, and none is ever changed;
+//! `prune` forgets the old ones.
+
+use super::Database;
+use super::columns::{number, optional, owned};
+use crate::base::log::is_unsafe;
+use crate::base::timestamp;
+use crate::database::{DatabaseError, Row, Value};
+use serde::Serialize;
+
+/// What can be done by hand that others may want to know of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Text, HTML, headers and the list of parts of a message.
+    LookedAtContent,
+    /// A message as it came, or one of its parts, was taken away.
+    Downloaded,
+    /// A message, to a recipient.
+    DeliveredAgain,
+    /// A Sent copy that was owed.
+    FinishedOwed,
+    /// A copy that a mailbox had lost.
+    Restored,
+    /// A login of somebody's to the page.
+    EndedLogin,
+    TestedSubscription,
+    PausedSubscription,
+    ResumedSubscription,
+    /// The secret by which a subscriber knows that we tell him.
+    LookedAtSecret,
+    RotatedSecret,
+    /// A notification, to a subscriber.
+    NotifiedAgain,
+}
+
+impl Operation {
+    /// Its words, as the table has them and people read them.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::LookedAtContent => "looked at content",
+            Self::Downloaded => "downloaded",
+            Self::DeliveredAgain => "delivered again",
+            Self::FinishedOwed => "finished owed",
+            Self::Restored => "restored",
+            Self::EndedLogin => "ended a login",
+            Self::TestedSubscription => "tested a subscription",
+            Self::PausedSubscription => "paused a subscription",
+            Self::ResumedSubscription => "resumed a subscription",
+            Self::LookedAtSecret => "looked at a secret",
+            Self::RotatedSecret => "rotated a secret",
+            Self::NotifiedAgain => "notified again",
+        }
+    }
+}
+
+/// Who does something, and from where.
+#[derive(Clone, Copy, Debug)]
+pub struct Actor<'a> {
+    pub who: &'a str,
+    /// `page`, `command line` or `api`.
+    pub way: &'a str,
+    /// What that person may do on the page.
+    pub role: Option<&'a str>,
+    /// The host whose process does it.
+    pub host: &'a str,
+}
+
+/// What it is done to; what does not apply is left out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Affected<'a> {
+    /// A message.
+    pub identity: Option<&'a [u8; 32]>,
+    pub message_id: Option<&'a str>,
+    /// Whose mailbox, and which.
+    pub user: Option<&'a str>,
+    pub mailbox: Option<&'a str>,
+    /// What else: a recipient, a subscription, a login.
+    pub object: Option<&'a str>,
+}
+
+/// A row, as it is read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Logged {
+    #[serde(skip)]
+    pub id: i64,
+    /// In microseconds since 1970, by the database's clock.
+    #[serde(serialize_with = "timestamp::serialize")]
+    pub at: i64,
+    pub who: String,
+    pub way: String,
+    pub role: Option<String>,
+    pub host: String,
+    /// As [`Operation`] has it; a newer release may have other words.
+    pub operation: String,
+    /// In hexadecimal digits.
+    pub identity: Option<String>,
+    pub message_id: Option<String>,
+    pub user: Option<String>,
+    pub mailbox: Option<String>,
+    pub object: Option<String>,
+    /// Empty where it had only begun.
+    pub outcome: String,
+}
+
+/// How much of a text is kept, in characters: what the columns of MySQL's table hold.
+const NAME: usize = 64;
+const SHORT: usize = 255;
+const LONG: usize = 1024;
+
+/// Writes down one operation. `outcome` is one line, and empty where it is only about to begin.
+///
+/// # Errors
+/// Where it is not written. What was to be done by somebody on the page is not done then.
+pub fn write(
+    database: &mut dyn Database,
+    actor: Actor<'_>,
+    operation: Operation,
+    affected: Affected<'_>,
+    outcome: &str,
+) -> Result<(), DatabaseError> {
+    write_all(database, actor, &[(operation, affected, outcome)])
+}
+
+/// The same for several, all or none of them, in one round trip.
+///
+/// # Errors
+/// Where they are not written.
+pub fn write_all(
+    database: &mut dyn Database,
+    actor: Actor<'_>,
+    rows: &[(Operation, Affected<'_>, &str)],
+) -> Result<(), DatabaseError> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let sql = format!(
+        "INSERT INTO operations_log (at, who, way, role, host, operation, identity, message_id, imap_user, mailbox, object, outcome) \
+         VALUES ({}, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        database.dialect().now()
+    );
+    let optional = |value: Option<&str>, most| value.map(|value| clean(value, most));
+    let texts: Vec<[Option<String>; 10]> = rows
+        .iter()
+        .map(|(operation, affected, outcome)| {
+            [
+                Some(clean(actor.who, NAME)),
+                Some(clean(actor.way, NAME)),
+                optional(actor.role, NAME),
+                Some(clean(actor.host, SHORT)),
+                Some(operation.as_str().to_owned()),
+                optional(affected.message_id, LONG),
+                optional(affected.user, SHORT),
+                optional(affected.mailbox, SHORT),
+                optional(affected.object, LONG),
+                Some(clean(outcome, LONG)),
+            ]
+        })
+        .collect();
+    let values: Vec<Vec<Value<'_>>> = rows
+        .iter()
+        .zip(&texts)
+        .map(|((_, affected, _), texts)| {
+            let mut values: Vec<Value<'_>> =
+                texts.iter().map(|text| text.as_deref().map_or(Value::Null, Value::Text)).collect();
+            values.insert(5, affected.identity.map_or(Value::Null, |identity| Value::Bytes(identity)));
+            values
+        })
+        .collect();
+    let changes: Vec<(&str, &[Value<'_>])> = values.iter().map(|values| (sql.as_str(), values.as_slice())).collect();
+    database.change_together("writing the operations log", &changes)
+}
+
+/// So much of a text as a column holds, on one line.
+fn clean(text: &str, most: usize) -> String {
+    text.chars().map(|c| if is_unsafe(c) { '?' } else { c }).take(most).collect()
+}
+
+/// The newest rows, or those before one.
+///
+/// # Errors
+/// Where they cannot be read.
+pub fn read(database: &mut dyn Database, before: Option<i64>, limit: usize) -> Result<Vec<Logged>, DatabaseError> {
+    let dialect = database.dialect();
+    let sql = format!(
+        "SELECT id, {}, who, way, role, host, operation, {}, message_id, imap_user, mailbox, object, outcome \
+         FROM operations_log WHERE id < ? ORDER BY id DESC LIMIT {limit}",
+        dialect.microseconds("at"),
+        dialect.hex("identity"),
+    );
+    let rows = database.select("reading the operations log", &sql, &[Value::Integer(before.unwrap_or(i64::MAX))])?;
+    let logged = |row: &Row| {
+        Ok(Logged {
+            id: number(row, 0)?,
+            at: number(row, 1)?,
+            who: owned(row, 2)?,
+            way: owned(row, 3)?,
+            role: optional(row, 4),
+            host: owned(row, 5)?,
+            operation: owned(row, 6)?,
+            // SQLite's hex() of NULL is an empty text.
+            identity: optional(row, 7).filter(|identity| !identity.is_empty()),
+            message_id: optional(row, 8),
+            user: optional(row, 9),
+            mailbox: optional(row, 10),
+            object: optional(row, 11),
+            outcome: owned(row, 12)?,
+        })
+    };
+    rows.iter().map(logged).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::deadline::Deadline;
+    use crate::database::{Client, Tables};
+    use std::time::Duration;
+
+    const ANNA: Actor<'_> = Actor { who: "anna", way: "page", role: Some("reader"), host: "mx1" };
+
+    fn ledger(directory: &std::path::Path) -> impl Database {
+        let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
+        crate::schema::open_embedded(directory, &client, Deadline::after(Duration::from_mins(2))).unwrap()
+    }
+
+    #[test]
+    fn what_was_done_is_read_back_newest_first_page_by_page() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut database = ledger(directory.path());
+        let identity = [7; 32];
+        for number in 0..5 {
+            let id = format!("<{number}@x>");
+            let affected = Affected { identity: Some(&identity), message_id: Some(&id), ..Affected::default() };
+            write(&mut database, ANNA, Operation::LookedAtContent, affected, "shown").unwrap();
+        }
+        let ids = |rows: &[Logged]| rows.iter().map(|row| row.message_id.clone().unwrap()).collect::<Vec<_>>();
+        let newest = read(&mut database, None, 2).unwrap();
+        assert_eq!(ids(&newest), ["<4@x>", "<3@x>"]);
+        let first = &newest[0];
+        assert!(first.at > 0);
+        assert_eq!((first.who.as_str(), first.role.as_deref(), first.way.as_str()), ("anna", Some("reader"), "page"));
+        assert_eq!((first.operation.as_str(), first.outcome.as_str()), ("looked at content", "shown"));
+        assert_eq!(first.identity, Some("07".repeat(32)));
+        let rest = read(&mut database, Some(newest[1].id), 10).unwrap();
+        assert_eq!(ids(&rest), ["<2@x>", "<1@x>", "<0@x>"]);
+    }
+
+    #[test]
+    fn whatever_a_stranger_wrote_is_one_line_that_fits() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut database = ledger(directory.path());
+        let id = format!("<{}'; DROP TABLE operations_log; --\r\n\0\u{1b}[2J@x>", "ü".repeat(2000));
+        let affected = Affected { message_id: Some(&id), mailbox: Some("In\nbox"), ..Affected::default() };
+        let bounced = "line one\nline two";
+        write(&mut database, Actor { role: None, ..ANNA }, Operation::Restored, affected, bounced).unwrap();
+        let rows = read(&mut database, None, 10).unwrap();
+        assert_eq!(rows[0].message_id.as_deref().unwrap().chars().count(), LONG);
+        assert_eq!((rows[0].mailbox.as_deref(), rows[0].outcome.as_str()), (Some("In?box"), "line one?line two"));
+        assert_eq!((rows[0].role.as_deref(), rows[0].identity.as_deref(), rows[0].user.as_deref()), (None, None, None));
+    }
+
+    #[test]
+    fn several_are_written_together_or_not_at_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut database = ledger(directory.path());
+        let none = Affected::default();
+        let both = [(Operation::FinishedOwed, none, "appended"), (Operation::Restored, none, "")];
+        write_all(&mut database, ANNA, &both).unwrap();
+        write_all(&mut database, ANNA, &[]).unwrap();
+        assert_eq!(read(&mut database, None, 10).unwrap().len(), 2);
+        database
+            .change(
+                "breaking",
+                "CREATE TRIGGER no BEFORE INSERT ON operations_log WHEN NEW.operation = 'restored' \
+                        BEGIN SELECT RAISE(ABORT, 'no'); END",
+                &[],
+            )
+            .unwrap();
+        assert!(write_all(&mut database, ANNA, &both).is_err());
+        assert_eq!(read(&mut database, None, 10).unwrap().len(), 2);
+    }
+}

@@ -1,0 +1,109 @@
+//! What is in a message, for somebody who may see that: found wherever it is, and not shown before the operations log has it who
+//! looked.
+
+use super::redelivery::{self, Place, RedeliveryError};
+use crate::base::deadline::Deadline;
+use crate::database::{DatabaseError, DatabaseFailure};
+use crate::ledger::operations_log::{self, Actor, Affected, Operation};
+use crate::ledger::{Database, recorded};
+use crate::message::{Identity, Message};
+use crate::site::Site;
+
+/// Who looks, and at what of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look<'a> {
+    pub(crate) actor: Actor<'a>,
+    pub(crate) operation: Operation,
+    /// What of the message: `HTML`, `part 2`.
+    pub(crate) object: Option<&'a str>,
+    /// Where it was found for what is in the log already, as part of the same look.
+    pub(crate) noted: Option<&'a Place>,
+}
+
+/// What was looked for.
+pub(crate) enum Found<T> {
+    Shown(T, Place),
+    /// The ledger has no message with that identity, or the message has no such part.
+    Unknown,
+    /// Nobody can see it now; why. Whether trying again may help.
+    Nowhere {
+        why: String,
+        may_pass: bool,
+    },
+}
+
+/// What `of` makes of the message with this identity, which is `None` where it has no such part: from the sources that the ledger
+/// keeps or, with a deadline for that, from a mailbox. It is written down who has looked at it, or has tried to; not again
+/// what is shown from where the same look was noted.
+///
+/// # Errors
+/// The database fails, or it cannot be written down. Nothing is shown then.
+pub(crate) fn look<T>(
+    site: &Site,
+    database: &mut dyn Database,
+    identity: &[u8; 32],
+    look: Look<'_>,
+    mailboxes: Option<Deadline>,
+    of: impl FnOnce(&Message) -> Option<T>,
+) -> Result<Found<T>, DatabaseError> {
+    let Some((message, message_id)) = recorded::message_with(database, identity)? else { return Ok(Found::Unknown) };
+    let wanted = (message, &Identity::from_bytes(*identity));
+    let found = match mailboxes {
+        Some(deadline) => redelivery::message_and_its_place(site, database, wanted, None, deadline),
+        None => from_ledger(database, wanted),
+    };
+    let affected = Affected {
+        identity: Some(identity),
+        message_id: Some(&message_id),
+        object: look.object,
+        ..Affected::default()
+    };
+    let mut write =
+        |affected, outcome: &str| operations_log::write(database, look.actor, look.operation, affected, outcome);
+    match found {
+        Ok((message, place)) => {
+            let Some(made) = of(&message) else {
+                write(affected, "not shown: the message has no such part")?;
+                return Ok(Found::Unknown);
+            };
+            match &place {
+                // What it was part of has been written down, with the same mailbox.
+                place if look.noted == Some(place) => {}
+                Place::Mailbox { user, mailbox } => {
+                    write(Affected { user: Some(user), mailbox: Some(mailbox), ..affected }, "shown")?;
+                }
+                Place::Ledger => write(affected, "shown, from the ledger's sources")?,
+            }
+            Ok(Found::Shown(made, place))
+        }
+        Err(RedeliveryError::Database(error)) => Err(error),
+        Err(error) => {
+            let may_pass = matches!(error, RedeliveryError::OutOfReach(_));
+            let why = match error {
+                RedeliveryError::NoSource(why) | RedeliveryError::OutOfReach(why) => why,
+                other => other.to_string(),
+            };
+            write(affected, &format!("not shown: {why}"))?;
+            Ok(Found::Nowhere { why, may_pass })
+        }
+    }
+}
+
+/// Where no mailbox may be opened.
+fn from_ledger(
+    database: &mut dyn Database,
+    (message, identity): (i64, &Identity),
+) -> Result<(Message, Place), RedeliveryError> {
+    let why = match recorded::source(database, message) {
+        Ok(Some(bytes)) => match Message::receive(bytes).ok().filter(|message| message.identity() == identity) {
+            Some(message) => return Ok((message, Place::Ledger)),
+            None => "its source in the ledger is another message's",
+        },
+        Ok(None) => "its source is not kept (record.raw), and mailboxes may not be opened here (web.mailboxes)",
+        Err(error) if error.failure == DatabaseFailure::AccessDenied => {
+            "mailboxes may not be opened here (web.mailboxes), and the role in the database may not read the sources that record.raw keeps"
+        }
+        Err(error) => return Err(error.into()),
+    };
+    Err(RedeliveryError::NoSource(why.into()))
+}

@@ -1,0 +1,148 @@
+//! Writes into the operations log what the command line has done, under the name of whoever runs it. What is done stays done
+//! where that fails: the log of deliveries has a warning then.
+
+use super::replay::ReplayOutcome;
+use crate::base::deadline::Deadline;
+use crate::database::DatabaseError;
+use crate::ledger::Database;
+use crate::ledger::operations_log::{Actor, Affected, Operation, write_all};
+use crate::site::Site;
+use rustix::process::getuid;
+use std::time::{Duration, Instant};
+use tracing::warn;
+
+/// So many rows are written at once, or those of so long.
+const AT_ONCE: usize = 100;
+const AT_LEAST_EACH: Duration = Duration::from_secs(1);
+/// How long the database may take for it.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// After so many failures in a row no more is tried.
+const IN_A_ROW: u32 = 3;
+
+/// What was done to one copy, or for one recipient.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Done {
+    pub(crate) identity: Option<[u8; 32]>,
+    pub(crate) message_id: Option<String>,
+    pub(crate) user: Option<String>,
+    pub(crate) mailbox: Option<String>,
+    /// A recipient.
+    pub(crate) object: Option<String>,
+}
+
+/// What this process has done, as far as it is not written down yet.
+pub(crate) struct OperationsLog<'a> {
+    site: &'a Site,
+    who: String,
+    rows: Vec<(Operation, Done, String)>,
+    database: Option<(Box<dyn Database>, Deadline)>,
+    written: Instant,
+    failures: u32,
+}
+
+impl<'a> OperationsLog<'a> {
+    /// Of the command line.
+    pub(crate) fn of(site: &'a Site) -> Self {
+        let who = os_user();
+        Self { site, who, rows: Vec::new(), database: None, written: Instant::now(), failures: 0 }
+    }
+
+    /// Adds what was delivered. What was there already, or failed, changed nothing.
+    pub(crate) fn delivered(&mut self, operation: Operation, done: impl FnOnce() -> Done, outcome: &ReplayOutcome) {
+        if let ReplayOutcome::Delivered(how) = outcome {
+            self.rows.push((operation, done(), how.clone()));
+        }
+        self.now_and_then();
+    }
+
+    /// Writes down what there is, if it is much or has waited.
+    pub(crate) fn now_and_then(&mut self) {
+        if self.rows.len() >= AT_ONCE || self.written.elapsed() >= AT_LEAST_EACH {
+            self.write();
+        }
+    }
+
+    /// Writes down what there is.
+    fn write(&mut self) {
+        self.written = Instant::now();
+        if self.rows.is_empty() || self.failures >= IN_A_ROW {
+            self.rows.clear();
+            return;
+        }
+        let rows = std::mem::take(&mut self.rows);
+        match self.try_to_write(&rows) {
+            Ok(()) => self.failures = 0,
+            Err(error) => {
+                (self.database, self.failures) = (None, self.failures + 1);
+                warn!(%error, deliveries = rows.len(), "what was delivered again is not in the operations log");
+            }
+        }
+    }
+
+    fn try_to_write(&mut self, rows: &[(Operation, Done, String)]) -> Result<(), DatabaseError> {
+        let kept = self.database.take().filter(|(_, deadline)| deadline.remaining() > PATIENCE / 2);
+        let kept = match kept {
+            Some(kept) => kept,
+            None => {
+                let deadline = Deadline::after(PATIENCE);
+                (self.site.open_database(None, deadline)?, deadline)
+            }
+        };
+        let database = self.database.insert(kept).0.as_mut();
+        let actor = Actor { who: &self.who, way: "command line", role: None, host: self.site.host() };
+        let rows: Vec<(Operation, Affected<'_>, &str)> = rows
+            .iter()
+            .map(|(operation, done, outcome)| {
+                let affected = Affected {
+                    identity: done.identity.as_ref(),
+                    message_id: done.message_id.as_deref(),
+                    user: done.user.as_deref(),
+                    mailbox: done.mailbox.as_deref(),
+                    object: done.object.as_deref(),
+                };
+                (*operation, affected, outcome.as_str())
+            })
+            .collect();
+        write_all(database, actor, &rows)
+    }
+}
+
+impl Drop for OperationsLog<'_> {
+    fn drop(&mut self) {
+        self.write();
+    }
+}
+
+/// Who runs this process: by sudo(8) the one who called it.
+fn os_user() -> String {
+    let uid = getuid();
+    if uid.is_root()
+        && let Some(caller) = std::env::var("SUDO_USER").ok().filter(|caller| !caller.is_empty())
+    {
+        return caller;
+    }
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    name_in(&passwd, uid.as_raw()).unwrap_or_else(|| format!("uid {}", uid.as_raw()))
+}
+
+/// The name of a user in passwd(5).
+fn name_in(passwd: &str, uid: u32) -> Option<String> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let (name, number) = (fields.next()?, fields.nth(1)?);
+        (number.parse() == Ok(uid)).then(|| name.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_the_name_that_passwd_gives() {
+        let passwd = "root:x:0:0:root:/root:/bin/bash\n+nis\nanna:x:1000:1000:,,,:/home/anna:/bin/sh\n";
+        assert_eq!(name_in(passwd, 0).as_deref(), Some("root"));
+        assert_eq!(name_in(passwd, 1000).as_deref(), Some("anna"));
+        assert_eq!(name_in(passwd, 100), None);
+    }
+}

@@ -1,0 +1,240 @@
+//! The HTML of a message, made ready for a browser that is told to run, load, send and follow nothing in it.
+//!
+//! The wall is the answer's own policy ([`POLICY`]): a sandbox without any permission, in which nothing is fetched but what the
+//! document itself holds. What stands here makes pictures that came with the message part of the document, keeps its size within
+//! bounds, and takes away the elements for which a browser connects to a host all the same, so that its owner learns that
+//! somebody looks: `link` (by `preconnect`, which the Content Security Policy does not know), `iframe` and `frame`, and `a` and
+//! `area` once they are clicked (Chromium 156 opens a connection first, and asks the policies then); and with them `meta` and
+//! `base`, which speak about the document as a whole. tests/server_tests/service/hostile_messages_in_a_browser.rs has a host for
+//! each.
+
+use crate::message::parts::{Part, Parts};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+/// What a browser may do with it: nothing. Inline styles and pictures in the document are shown.
+pub(super) const POLICY: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; \
+                                 base-uri 'none'; frame-ancestors 'self'";
+
+/// How much HTML is shown, in bytes.
+pub(super) const MOST_HTML: usize = 2 << 20;
+/// How much of the pictures that came with it, in bytes.
+pub(super) const MOST_PICTURES: usize = 1 << 20;
+
+/// The pictures that are shown. No SVG: it is a document.
+const PICTURES: [&str; 5] = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/bmp"];
+
+/// These become elements that no browser knows.
+const TAKEN_AWAY: [&str; 7] = ["a", "area", "base", "frame", "iframe", "link", "meta"];
+
+/// How many elements may stand within each other: a browser takes long for what is nested without end (it looks through all that are
+/// open for each tag), and no mail program makes such.
+pub(super) const MOST_DEPTH: usize = 300;
+/// These need no end tag, and those that follow end them (HTML, 13.1.2 and 13.1.2.4): they do not count.
+const NEED_NO_END: [&str; 33] = [
+    "area", "base", "body", "br", "col", "colgroup", "dd", "dt", "embed", "head", "hr", "html", "img", "input", "li",
+    "link", "meta", "optgroup", "option", "p", "param", "rp", "rt", "source", "tbody", "td", "tfoot", "th", "thead",
+    "tr", "track", "wbr", "keygen",
+];
+
+/// The document, and what is not in it.
+pub(super) struct Document {
+    pub(super) html: String,
+    /// Whether the HTML goes on.
+    pub(super) cut: bool,
+    /// Whether it goes on, and is nested too deep from there.
+    pub(super) too_deep: bool,
+    /// How many pictures that came with it are not shown: they are too large.
+    pub(super) pictures_left_out: usize,
+}
+
+/// The document of this part.
+pub(super) fn document(part: &Part<'_>, parts: &Parts<'_>) -> Document {
+    let (html, cut) = part.text(MOST_HTML);
+    let flat = not_too_deep(&html);
+    let too_deep = flat.len() < html.len();
+    let (html, pictures_left_out) = with_pictures(&without_elements(flat), parts);
+    Document { html, cut, too_deep, pictures_left_out }
+}
+
+/// What follows the `<` of a tag: whether it is an end tag, and its name, which goes on up to white space, `/` or `>` (HTML, 13.2.5.6
+/// tag open state and 13.2.5.8 tag name state). `None` where it is no tag.
+fn tag(piece: &str) -> Option<(bool, &str)> {
+    let (ends, tag) = piece.strip_prefix('/').map_or((false, piece), |tag| (true, tag));
+    let after = |c: char| c.is_ascii_whitespace() || matches!(c, '/' | '>');
+    let name = tag.find(after).and_then(|end| tag.get(..end)).unwrap_or(tag);
+    name.starts_with(|c: char| c.is_ascii_alphabetic()).then_some((ends, name))
+}
+
+/// The HTML up to where more elements than [`MOST_DEPTH`] seem to stand within each other.
+fn not_too_deep(html: &str) -> &str {
+    let mut depth = 0_usize;
+    for (at, _) in html.match_indices('<') {
+        let Some((ends, name)) = html.get(at + 1..).and_then(tag) else { continue };
+        if NEED_NO_END.iter().any(|element| name.eq_ignore_ascii_case(element)) {
+            continue;
+        }
+        depth = if ends { depth.saturating_sub(1) } else { depth + 1 };
+        if depth > MOST_DEPTH {
+            return html.get(..at).unwrap_or(html);
+        }
+    }
+    html
+}
+
+/// The HTML with other names for these elements, wherever it seems to have one. A tag begins with `<` and its name at once, which
+/// goes on up to white space, `/` or `>` (HTML, 13.2.5.6 tag open state and 13.2.5.8 tag name state).
+fn without_elements(html: &str) -> String {
+    let mut left = String::with_capacity(html.len());
+    let mut pieces = html.split('<');
+    left.push_str(pieces.next().unwrap_or_default());
+    for piece in pieces {
+        left.push('<');
+        let (slash, tag) = piece.strip_prefix('/').map_or(("", piece), |tag| ("/", tag));
+        let ends = |c: char| c.is_ascii_whitespace() || matches!(c, '/' | '>');
+        let name = tag.find(ends).and_then(|end| tag.get(..end)).unwrap_or(tag);
+        left.push_str(slash);
+        if TAKEN_AWAY.iter().any(|element| name.eq_ignore_ascii_case(element)) {
+            left.push_str("x-");
+        }
+        left.push_str(tag);
+    }
+    left
+}
+
+/// The HTML with the pictures to which `cid:` leads (RFC 2392), and how many of them are left out.
+fn with_pictures(html: &str, parts: &Parts<'_>) -> (String, usize) {
+    const SCHEME: &str = "cid:";
+    let mut with = String::with_capacity(html.len());
+    let (mut room, mut left_out) = (MOST_PICTURES, 0);
+    let mut rest = html;
+    while let Some(at) =
+        rest.as_bytes().windows(SCHEME.len()).position(|four| four.eq_ignore_ascii_case(SCHEME.as_bytes()))
+    {
+        let (before, after) = rest.split_at(at);
+        with.push_str(before);
+        let after = after.get(SCHEME.len()..).unwrap_or_default();
+        let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | '(' | ')');
+        let (id, beyond) = after.split_at(after.find(ends).unwrap_or(after.len()));
+        rest = beyond;
+        // It stands where a URL begins.
+        let is_url = before.ends_with(['"', '\'', '=', '(', ' ', '\n', '\t']);
+        let id = percent_decoded(id);
+        let picture = parts.all.iter().find(|part| {
+            is_url && part.content_id.as_deref() == Some(id.as_str()) && PICTURES.contains(&part.kind.as_str())
+        });
+        let content = picture.map(|part| (part, part.content()));
+        match content {
+            Some((part, bytes)) if bytes.len() <= room => {
+                room -= bytes.len();
+                with.push_str(&format!("data:{};base64,{}", part.kind, STANDARD.encode(bytes)));
+            }
+            Some(_) => {
+                left_out += 1;
+                with.push_str("data:,");
+            }
+            None => {
+                with.push_str(SCHEME);
+                rest = after;
+            }
+        }
+    }
+    with.push_str(rest);
+    (with, left_out)
+}
+
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let digits = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        match digits.filter(|_| first == b'%').and_then(|two| u8::from_str_radix(two, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = after.get(2..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(html: &str, picture: &[u8]) -> String {
+        format!(
+            "Content-Type: multipart/related; boundary=x\n\n--x\nContent-Type: text/html; charset=utf-8\n\n{html}\n\
+             --x\nContent-Type: image/png\nContent-ID: <a%b@x>\nContent-Transfer-Encoding: base64\n\n{}\n\
+             --x\nContent-Type: image/svg+xml\nContent-ID: <svg@x>\n\n<svg onload=alert(1)></svg>\n--x--\n",
+            STANDARD.encode(picture)
+        )
+    }
+
+    fn of(html: &str, picture: &[u8]) -> Document {
+        let message = message(html, picture);
+        let parts = Parts::of(message.as_bytes());
+        document(parts.html().unwrap(), &parts)
+    }
+
+    #[test]
+    fn pictures_that_came_with_it_are_shown_up_to_a_size() {
+        let shown =
+            of("<img src=\"cid:a%25b@x\"> cid:a%25b@x <img src=CID:a%25b@x><img src='cid:svg@x'><p>acid:x", b"png");
+        assert_eq!(
+            shown.html,
+            "<img src=\"data:image/png;base64,cG5n\"> data:image/png;base64,cG5n <img src=data:image/png;base64,cG5n><img src='cid:svg@x'><p>acid:x"
+        );
+        assert_eq!((shown.cut, shown.pictures_left_out), (false, 0));
+        let large = vec![b'x'; MOST_PICTURES / 2 + 1];
+        let shown = of("<img src='cid:a%25b@x'><img src='cid:a%25b@x'>", &large);
+        assert!(shown.html.ends_with("<img src='data:,'>") && shown.html.len() < MOST_PICTURES);
+        assert_eq!(shown.pictures_left_out, 1);
+    }
+
+    #[test]
+    fn elements_for_which_a_browser_connects_to_a_host_are_taken_away() {
+        for (html, left) in [
+            ("<LiNk rel=preconnect href=//evil>", "<x-LiNk rel=preconnect href=//evil>"),
+            ("<link\nrel=x><link/rel=x>", "<x-link\nrel=x><x-link/rel=x>"),
+            (
+                "<meta http-equiv=refresh content=0><base href=//evil>",
+                "<x-meta http-equiv=refresh content=0><x-base href=//evil>",
+            ),
+            ("<A href=//evil>x</a><area href=//evil>", "<x-A href=//evil>x</x-a><x-area href=//evil>"),
+            (
+                "<iframe src=//evil></iframe ><frame src=//evil>",
+                "<x-iframe src=//evil></x-iframe ><x-frame src=//evil>",
+            ),
+            ("<<a href=//evil><!--<a href=//evil>", "<<x-a href=//evil><!--<x-a href=//evil>"),
+            ("<svg><a href=//evil><a", "<svg><x-a href=//evil><x-a"),
+            // Others stay as they are.
+            ("<abbr><article></article><p>< a href>ü<ü<linked><", "<abbr><article></article><p>< a href>ü<ü<linked><"),
+        ] {
+            assert_eq!(without_elements(html), left);
+        }
+    }
+
+    #[test]
+    fn html_that_is_nested_without_end_is_cut() {
+        let deep = of(&format!("<p>Hello{}", "<b><div x=1>".repeat(1000)), b"");
+        assert_eq!((deep.too_deep, deep.html.matches('<').count()), (true, MOST_DEPTH + 1));
+        // Long lists, tables and lines are no deeper for it.
+        for flat in ["<li>x", "<p>x<br>", "<tr><td>x", "<b>x</b>", "<IMG src=x><HR/>", "a < b, c </ d <3 "] {
+            let html = flat.repeat(1000);
+            let shown = of(&html, b"");
+            assert!(!shown.too_deep && shown.html.starts_with(&html), "{flat}");
+        }
+    }
+
+    #[test]
+    fn html_that_is_too_large_is_cut() {
+        let shown = of(&"<p>ü".repeat(MOST_HTML), b"");
+        assert!(shown.cut && shown.html.len() <= MOST_HTML);
+        assert!(!of("<p>", b"").cut);
+    }
+}

@@ -1,0 +1,89 @@
+//! Operations: who did what by hand, the newest first.
+
+use super::layout::{self, Screen, moment};
+use super::{Page, failed};
+use crate::ledger::operations_log::{self, Actor, Logged};
+use crate::ledger::web_sessions::WebSession;
+use crate::site::Site;
+use axum::Extension;
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use serde::Deserialize;
+
+/// How many rows one page has.
+const ROWS: usize = 50;
+
+/// Who does something by the page, as the operations log has it.
+pub(super) fn actor<'a>(page: &'a Page, viewer: &'a WebSession) -> Actor<'a> {
+    actor_of(&page.site, viewer)
+}
+
+/// The same, where there is no page at hand.
+pub(super) fn actor_of<'a>(site: &'a Site, viewer: &'a WebSession) -> Actor<'a> {
+    Actor { who: &viewer.name, way: "page", role: Some(viewer.role.as_str()), host: site.host() }
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Place {
+    before: Option<i64>,
+}
+
+pub(super) async fn show(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Query(Place { before }): Query<Place>,
+) -> Response {
+    let found = page.ledger.ask(move |database| operations_log::read(database, before, ROWS + 1)).await;
+    match found {
+        Ok(rows) => {
+            let main = main(&rows, before.is_some());
+            layout::page("Operations", Some(Screen::Operations), Some(&viewer), &main).into_response()
+        }
+        Err(problem) => failed(&problem, Some(&viewer)),
+    }
+}
+
+fn main(rows: &[Logged], later: bool) -> Markup {
+    let shown = rows.get(..ROWS).unwrap_or(rows);
+    html! {
+        p { "What people have done by hand, on this page and by the command line " code { "replay" } ": each look at what is in a message, what was delivered again, what was done to a subscription, logins that were ended. Who has opened the other screens is not written down." }
+        @if shown.is_empty() {
+            p { "Nothing " @if later { "older " } "was done by hand." }
+        } @else {
+            table .rows {
+                caption { "Operations, the newest first. Times are UTC." }
+                thead { tr { th scope="col" { "When" } th scope="col" { "Who" } th scope="col" { "What" } th scope="col" { "On what" } th scope="col" { "Outcome" } } }
+                tbody { @for one in shown { (row(one)) } }
+            }
+        }
+        @if later { p { a href="/log" { "The newest" } } }
+        @if let Some(last) = shown.last().filter(|_| rows.len() > ROWS) {
+            p { a rel="next" href=(format!("/log?before={}", last.id)) { "Older" } }
+        }
+    }
+}
+
+fn row(one: &Logged) -> Markup {
+    html! {
+        tr {
+            td .t data-label="When" { (moment(one.at)) }
+            td data-label="Who" {
+                bdi { (one.who) }
+                span .hint { @if let Some(role) = &one.role { ", " (role) } " by " (one.way) " on " (one.host) }
+            }
+            td data-label="What" { (one.operation) }
+            td data-label="On what" {
+                @if let Some(message_id) = &one.message_id {
+                    @match &one.identity {
+                        Some(identity) => { a href=(format!("/messages/{identity}")) { bdi { (message_id) } } }
+                        None => { bdi { (message_id) } }
+                    }
+                }
+                @if let Some(user) = &one.user { " in " bdi { (one.mailbox.as_deref().unwrap_or("a mailbox")) } " of " bdi { (user) } }
+                @if let Some(object) = &one.object { @if one.message_id.is_some() { ", " } bdi { (object) } }
+            }
+            td data-label="Outcome" { @if one.outcome.is_empty() { span .hint { "begun" } } @else { bdi { (one.outcome) } } }
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! What is done with a subscription. Each action stands in the operations log before it is done, and where that cannot be written,
+//! nothing is done.
+
+use super::super::layout::{self, Screen, moment};
+use super::super::log::actor;
+use super::super::{Page, guard};
+use super::{Key, Subscription, found, path, shown, unanswered};
+use crate::base::timestamp;
+use crate::database::DatabaseError;
+use crate::ledger::Database;
+use crate::ledger::operations_log::{Actor, Affected, Operation, write};
+use crate::ledger::time_span;
+use crate::ledger::web_sessions::WebSession;
+use crate::operations::subscriptions::{UNANSWERED, UNVERIFIED};
+use crate::operations::{notifications, subscriptions};
+use crate::webhook::{ROTATION, payload};
+use axum::Extension;
+use axum::extract::{Form, Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use maud::html;
+use serde::Deserialize;
+use tracing::info;
+use uuid::Uuid;
+
+/// A page of ours was asked by somebody, for something to be done.
+type Of = (State<Page>, Extension<WebSession>, Path<String>);
+
+/// What was done: as the address of the subscription says it.
+struct Done {
+    words: &'static str,
+    many: Option<u64>,
+    /// For the operations log.
+    outcome: String,
+}
+
+impl Done {
+    fn of(words: &'static str, outcome: &str) -> Self {
+        Self { words, many: None, outcome: outcome.to_owned() }
+    }
+
+    fn again(many: u64) -> Self {
+        Self { words: "again", many: Some(many), outcome: format!("{many} notifications are due again") }
+    }
+
+    fn changed(changed: bool, words: &'static str) -> Self {
+        if changed { Self::of(words, words) } else { Self::of("unchanged", "it was in another state") }
+    }
+
+    /// Where its receiver has not answered its first question yet, nothing is sent again.
+    fn unless_unverified(
+        one: &Subscription,
+        act: impl FnOnce() -> Result<Self, DatabaseError>,
+    ) -> Result<Self, DatabaseError> {
+        if one.state == UNVERIFIED { Ok(Self::of(UNVERIFIED, UNANSWERED)) } else { act() }
+    }
+}
+
+pub(in crate::web) async fn test(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Response {
+    let host = page.site.host().to_owned();
+    done((page, viewer, id), Operation::TestedSubscription, move |database, one| {
+        if one.state != "active" {
+            return Ok(Done::changed(false, "tested"));
+        }
+        let event = notifications::test(database, one.id, &host)?;
+        Ok(Done::of("tested", &payload::id(event)))
+    })
+    .await
+}
+
+pub(in crate::web) async fn pause(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Response {
+    let pause = |database: &mut dyn Database, one: &Subscription| {
+        Ok(Done::changed(subscriptions::pause(database, one.id)?, "paused"))
+    };
+    done((page, viewer, id), Operation::PausedSubscription, pause).await
+}
+
+pub(in crate::web) async fn resume(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Response {
+    let resume = |database: &mut dyn Database, one: &Subscription| {
+        Ok(Done::changed(subscriptions::resume(database, one.id)?, "resumed"))
+    };
+    done((page, viewer, id), Operation::ResumedSubscription, resume).await
+}
+
+pub(in crate::web) async fn new_secret(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Response {
+    let renew = |database: &mut dyn Database, one: &Subscription| {
+        Ok(Done::changed(subscriptions::new_secret(database, one.id)?, "renewed"))
+    };
+    done((page, viewer, id), Operation::RotatedSecret, renew).await
+}
+
+#[derive(Deserialize)]
+pub(in crate::web) struct Which {
+    /// `evt_…`
+    event: String,
+}
+
+/// One notification, once more.
+pub(in crate::web) async fn redeliver(
+    page: State<Page>,
+    viewer: Extension<WebSession>,
+    id: Path<String>,
+    Form(Which { event }): Form<Which>,
+) -> Response {
+    let Some(event) = payload::read_id(&event) else { return guard::nothing_here().await };
+    done((page, viewer, id), Operation::NotifiedAgain, move |database, one| {
+        Done::unless_unverified(one, || {
+            let Some(due) = notifications::event_of(database, one, event)? else { return Ok(Done::again(0)) };
+            notifications::tell_one(database, one.id, due.position)?;
+            Ok(Done { outcome: payload::id(event), ..Done::again(1) })
+        })
+    })
+    .await
+}
+
+#[derive(Deserialize)]
+pub(in crate::web) struct Since {
+    since: String,
+}
+
+/// All that were given up since then, once more.
+pub(in crate::web) async fn recover(
+    page: State<Page>,
+    viewer: Extension<WebSession>,
+    id: Path<String>,
+    Form(Since { since }): Form<Since>,
+) -> Response {
+    let since = match timestamp::since(since.trim()) {
+        Ok(since) => since,
+        Err(problem) => {
+            let told = html! { p .bad { "Given up since: " (problem) "." } p { a href=(path_of(&id)) { "Back" } } };
+            let page = layout::page("Nothing was done", Some(Screen::Subscriptions), Some(&viewer), &told);
+            return (StatusCode::UNPROCESSABLE_ENTITY, page).into_response();
+        }
+    };
+    done((page, viewer, id), Operation::NotifiedAgain, move |database, one| {
+        Done::unless_unverified(one, || Ok(Done::again(notifications::redeliver(database, Some(one.id), Some(since))?)))
+    })
+    .await
+}
+
+/// The secret, this once: nothing of it is in the address, nor kept by the browser.
+pub(in crate::web) async fn secret(
+    State(page): State<Page>,
+    Extension(viewer): Extension<WebSession>,
+    Path(id): Path<String>,
+) -> Response {
+    let one = match found(&page, &viewer, &id).await {
+        Ok(one) => one,
+        Err(answer) => return answer,
+    };
+    let missing = match &page.telling.key {
+        Key::Read(_) => None,
+        Key::NotNamed => Some("it is not named in the configuration, so that nobody is told anything"),
+        Key::Unreadable(problem) => Some(problem.as_str()),
+    };
+    if let Some(missing) = missing {
+        let told = html! {
+            p { "The secret cannot be shown: it is derived from the file " code { "notifications.secret_key_file" } ", and the page cannot read that: " (missing) "." }
+            p { a href=(path(one.id)) { "Back" } }
+        };
+        return shown("Secret", &viewer, &told);
+    }
+    let (of, by, shared) = (one.id, viewer.clone(), page.clone());
+    let logged =
+        move |database: &mut dyn Database| log(database, actor(&shared, &by), Operation::LookedAtSecret, of, "shown");
+    if let Err(problem) = page.ledger.ask(logged).await {
+        return unanswered(&page, &problem, &viewer);
+    }
+    info!(by = viewer.name, subscription = %one.id, "the secret of a subscription is shown");
+    let Key::Read(keys) = &page.telling.key else { return guard::nothing_here().await };
+    let until = one.secret_rotated_at.map(|at| at.saturating_add(time_span::microseconds(ROTATION)));
+    let told = html! {
+        p { "It signs what " a href=(path(one.id)) { (one.owner) } " is told at " code { (one.callback_url) } ":" }
+        pre #secret tabindex="0" { (keys.secret(one.id, one.secret_generation).expose()) }
+        @if let Some(public) = keys.public_key(one.id, one.secret_generation) {
+            p { "Who would rather keep no secret verifies the signatures " code { "v1a" } " by this public key:" }
+            pre tabindex="0" { (public) }
+        }
+        @if let Some(until) = until.filter(|until| *until > timestamp::now()) { p { "The one before it signs beside it until " (moment(until)) "." } }
+        p .hint { "Whoever has it can sign for you. That you have looked at it is in the operations log." }
+    };
+    shown("Secret", &viewer, &told)
+}
+
+/// Where a subscription of this id is shown, if it is one.
+fn path_of(id: &str) -> String {
+    Uuid::try_parse(id).map_or_else(|_| "/subscriptions".to_owned(), path)
+}
+
+async fn done(
+    (State(page), Extension(viewer), Path(id)): Of,
+    operation: Operation,
+    work: impl FnOnce(&mut dyn Database, &Subscription) -> Result<Done, DatabaseError> + Send + 'static,
+) -> Response {
+    let one = match found(&page, &viewer, &id).await {
+        Ok(one) => one,
+        Err(answer) => return answer,
+    };
+    info!(by = viewer.name, subscription = %one.id, operation = operation.as_str(), "a subscription is worked on by the page");
+    let (of, by, shared) = (one.id, viewer.clone(), page.clone());
+    let finished = page.ledger.ask(move |database| {
+        let actor = actor(&shared, &by);
+        log(database, actor, operation, one.id, "")?;
+        let done = work(database, &one)?;
+        // It is done: that its end cannot be written down undoes nothing.
+        if let Err(problem) = log(database, actor, operation, one.id, &done.outcome) {
+            tracing::warn!(%problem, "what came of it is not in the operations log");
+        }
+        Ok(done)
+    });
+    match finished.await {
+        Ok(Done { words, many, .. }) => {
+            let many = many.map(|many| format!("&many={many}")).unwrap_or_default();
+            Redirect::to(&format!("{}?done={words}{many}", path(of))).into_response()
+        }
+        Err(problem) => unanswered(&page, &problem, &viewer),
+    }
+}
+
+fn log(
+    database: &mut dyn Database,
+    actor: Actor<'_>,
+    operation: Operation,
+    subscription: Uuid,
+    outcome: &str,
+) -> Result<(), DatabaseError> {
+    let subscription = subscription.to_string();
+    write(database, actor, operation, Affected { object: Some(&subscription), ..Affected::default() }, outcome)
+}

@@ -1,0 +1,134 @@
+//! What it costs a delivery that somebody is subscribed, and that nobody is.
+
+use super::daemon::subscribe;
+use crate::figures::{Ratio, Report, Series, in_turns, milliseconds};
+use crate::growth::ground::{Ground, attempt};
+use crate::growth::verdict;
+use crate::site::{SIZE, STRANGER, message};
+use crate::support::counting_proxy::CountingProxy;
+use crate::support::database::Engine;
+use crate::support::imap_server::somebody;
+use crate::support::program::wait_for;
+use std::fs;
+use std::time::Duration;
+
+/// Of the tables that a delivery reads and writes for subscribers.
+const BLOCKS: &str = "SELECT (SELECT sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0)) \
+    FROM pg_statio_user_tables WHERE relname IN ('outbox', 'subscriptions'))::bigint \
+    + (SELECT sum(blks_hit + blks_read) FROM pg_statio_user_sequences WHERE relname LIKE 'outbox%')::bigint";
+
+pub fn measure(report: &mut Report, runs: usize) {
+    report.progress("notifications: what they cost a delivery");
+    let user = somebody("told");
+    let ground = Ground::new(Engine::Postgres17, [&user]);
+    let subscribed = |somebody: bool| {
+        ground.execute("DELETE FROM subscriptions");
+        if somebody {
+            subscribe(&ground, "all", "", "https://receiver.example/", 1);
+        }
+    };
+    let mut wall: [Series; 2] = Default::default();
+    let mut log: [Series; 2] = Default::default();
+    let [(nobody_wall, nobody_wal), (told_wall, told_wal)] = {
+        let mut pairs = wall.iter_mut().zip(log.iter_mut());
+        [pairs.next().unwrap(), pairs.next().unwrap()]
+    };
+    let once = |somebody: bool, counts: bool, wall: &mut Series, wal: &mut Series| {
+        subscribed(somebody);
+        let before = position_of_the_log(&ground);
+        wall.push_if(counts, milliseconds(ground.deliver(&user).took));
+        // A page that is written whole after a checkpoint is in few of them: the median leaves it out.
+        wal.push_if(counts, (position_of_the_log(&ground) - before) as f64);
+    };
+    ground.execute("CHECKPOINT");
+    in_turns(
+        runs * 2,
+        &mut [&mut |counts| once(false, counts, nobody_wall, nobody_wal), &mut |counts| {
+            once(true, counts, told_wall, told_wal);
+        }],
+    );
+    let [nobody_blocks, told_blocks] = [false, true].map(|somebody| {
+        subscribed(somebody);
+        // What is dead of those before.
+        ground.execute("VACUUM subscriptions");
+        ground.deliver(&user);
+        let before = blocks(&ground);
+        (0..10).for_each(|_| drop(ground.deliver(&user)));
+        (blocks(&ground) - before) as f64 / 10.0
+    });
+    // Before a statement is planned, a new session reads the first block of each index of its tables.
+    let indexes = "SELECT count(*) FROM pg_indexes WHERE tablename =";
+    let [of_subscriptions, of_outbox] =
+        ["subscriptions", "outbox"].map(|table| ground.count(&format!("{indexes} '{table}'")) as f64);
+    let [nobody_blocks, told_blocks] = [nobody_blocks - of_subscriptions, told_blocks - of_subscriptions - of_outbox];
+    let [nobody_trips, told_trips] = [false, true].map(|somebody| {
+        subscribed(somebody);
+        round_trips(&ground, &user)
+    });
+    let [nobody, told] = &wall;
+    let [nobody_wal, told_wal] = log.each_ref().map(Series::median);
+    let (ratio, bytes) = (Ratio::of(told, nobody), told_wal - nobody_wal);
+    let row = |what: &str, nobody: String, told: String, goal: String| [what.to_owned(), nobody, told, goal];
+    report.table(
+        ["a delivery, PostgreSQL", "nobody is subscribed", "somebody is", "goal"],
+        &[
+            row("round trips", nobody_trips.to_string(), told_trips.to_string(), {
+                format!("+0: {}", verdict(told_trips == nobody_trips))
+            }),
+            row("write-ahead log, bytes (median)", format!("{nobody_wal:.0}"), format!("{told_wal:.0}"), {
+                format!("≤ +600: {bytes:+.0}, {}", verdict(bytes <= 600.0))
+            }),
+            row(
+                "blocks of outbox and subscriptions",
+                format!("{nobody_blocks:.1}"),
+                format!("{told_blocks:.1}"),
+                format!("≤ 1, ≤ 8: {}", verdict(nobody_blocks <= 1.0 && told_blocks <= 8.0)),
+            ),
+            row("wall, ms", nobody.to_string(), told.to_string(), {
+                format!("≤ × 1.03: {ratio}, {}", verdict(ratio.value <= 1.03))
+            }),
+        ],
+    );
+    report.line(format!(
+        "Blocks: without the first one of each index, which a session reads once, when it plans its first statement of that table: \
+         {of_subscriptions} of subscriptions, {of_outbox} of outbox."
+    ));
+}
+
+fn position_of_the_log(ground: &Ground) -> usize {
+    ground.count("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
+}
+
+/// A session's counts are there once it has ended.
+fn blocks(ground: &Ground) -> usize {
+    let sessions = "SELECT numbackends::bigint FROM pg_stat_database WHERE datname = current_database()";
+    wait_for("the deliveries' sessions end", Duration::from_secs(60), || ground.count(sessions) <= 1);
+    // So are those of this one, once it is told to say them (src/backend/tcop/postgres.c).
+    ground.execute("SELECT pg_stat_force_next_flush()");
+    ground.count(BLOCKS)
+}
+
+/// Of one delivery, with the database.
+fn round_trips(ground: &Ground, user: &str) -> usize {
+    let (host, port) = ground.engine.address();
+    let proxy = CountingProxy::before(&host, port);
+    let direct = ground.configuration_with("direct.toml", "");
+    let own = format!("host = \"{host}\"\nport = {port}\n");
+    let by_proxy = fs::read_to_string(&direct).unwrap().replacen(
+        &own,
+        &format!("host = \"127.0.0.1\"\nport = {}\n", proxy.port),
+        1,
+    );
+    let path = ground.path("counted.toml");
+    fs::write(&path, by_proxy).unwrap();
+    let mut command = std::process::Command::new(crate::site::program());
+    command.arg("--config").arg(path).args([
+        "--sender",
+        STRANGER,
+        "--recipient",
+        &crate::growth::ground::address(user),
+    ]);
+    let tried = attempt(&mut command, &message(STRANGER, SIZE));
+    assert_eq!(tried.exit, Some(0), "{}", tried.output);
+    proxy.round_trips_in_all()
+}

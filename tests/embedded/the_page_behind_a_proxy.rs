@@ -1,0 +1,103 @@
+//! The page behind a proxy that logs people in: the proxy's word counts, and nothing that looks like it.
+
+use crate::the_page::{Place, message};
+use crate::visitor::{Answer, Page};
+use axum::http::StatusCode;
+use maildrop_command::config::Config;
+use maildrop_command::site::Site;
+use maildrop_command::site::embedded::Embedded;
+use maildrop_command::web::WebSettings;
+use std::path::Path;
+
+const LEAST: &str = "[database]\nengine = \"postgresql\"\nhost = \"x\"\ndatabase = \"x\"\nuser = \"x\"\n\
+    [imap]\nhost = \"x\"\nuser = \"x\"\npassword_file = \"/x\"\n";
+
+/// The page of a place, where anna is an operator by the proxy's word, clara an admin, and everybody else what `more` says.
+fn page(place: &Place, more: &str) -> Page {
+    let text = format!(
+        "{LEAST}[web]\nlisten = \"/run/web.sock\"\npublic_url = \"http://127.0.0.1:8025/\"\n\
+         trusted_user_header = \"X-Forwarded-User\"\ntrusted_user_roles = {{ anna = \"operator\", clara = \"admin\" }}\n{more}"
+    );
+    let config = Config::parse(Path::new("/m.toml"), &text, None).unwrap();
+    let site = Site::embedded(Embedded::new(place.path().to_owned()));
+    Page::by(&site, &WebSettings::of(&config).unwrap())
+}
+
+const USER: &str = "x-forwarded-user";
+
+fn get(page: &Page, path: &str, headers: &[(&str, &str)]) -> Answer {
+    page.ask("GET", path, headers, "")
+}
+
+#[test]
+fn whom_the_proxy_names_is_let_in_with_the_role_of_that_name() {
+    let place = Place::new();
+    place.deliver(&message("one@x", "Figures"), "doug@x", "4bOne").delivered();
+    let page = page(&place, "");
+    let anna = [(USER, "anna")];
+    let shown = get(&page, "/", &anna);
+    assert!(shown.shown().contains("Figures") && shown.body.contains("<p class=\"who\">anna</p>"), "{}", shown.body);
+    assert!(!shown.body.contains("/logout"), "the proxy logs out: {}", shown.body);
+    get(&page, "/again", &anna).shown();
+    assert_eq!(get(&page, "/logins", &anna).status, StatusCode::FORBIDDEN);
+    get(&page, "/logins", &[(USER, "clara")]).shown();
+    // Who has no role, and what is no name.
+    for (values, why) in [
+        (&["boris"][..], "who has no role here"),
+        (&["Anna"], "who has no role here"),
+        (&["anna", "anna"], "says twice who you are"),
+        (&["clara", "boris"], "says twice who you are"),
+        (&[""], "is no name"),
+        (&["(null)"], "is no name"),
+        (&["anna, clara"], "is no name"),
+    ] {
+        let headers: Vec<(&str, &str)> = values.iter().map(|value| (USER, *value)).collect();
+        let answer = get(&page, "/", &headers);
+        assert!(answer.status == StatusCode::FORBIDDEN && answer.body.contains(why), "{values:?}: {answer:?}");
+        assert!(!answer.body.contains("Figures"), "{values:?}");
+    }
+    // Another header of the kind is none.
+    assert_eq!(get(&page, "/", &[("x-remote-user", "anna")]).leads_to(), "/login");
+}
+
+#[test]
+fn all_others_have_the_role_for_all_others() {
+    let place = Place::new();
+    let page = page(&place, "trusted_user_role = \"viewer\"\n");
+    get(&page, "/", &[(USER, "boris@example.com")]).shown();
+    assert_eq!(get(&page, "/again", &[(USER, "boris@example.com")]).status, StatusCode::FORBIDDEN);
+    get(&page, "/again", &[(USER, "anna")]).shown();
+}
+
+#[test]
+fn where_the_proxy_says_nothing_a_link_logs_in_and_where_it_speaks_its_word_counts() {
+    let place = Place::new();
+    let page = page(&place, "");
+    assert_eq!(get(&page, "/", &[]).leads_to(), "/login");
+    let visitor = place.visitor("viewer");
+    let cookie = ("cookie", visitor.cookie.as_str());
+    assert_eq!(get(&page, "/again", &[cookie]).status, StatusCode::FORBIDDEN);
+    get(&page, "/again", &[cookie, (USER, "anna")]).shown();
+    assert_eq!(get(&page, "/", &[cookie, (USER, "boris")]).status, StatusCode::FORBIDDEN);
+}
+
+#[test]
+fn what_another_site_sends_changes_nothing_though_the_proxy_knows_the_browser() {
+    let place = Place::new();
+    let page = page(&place, "");
+    let clara = (USER, "clara");
+    for from in [
+        &[("sec-fetch-site", "cross-site")][..],
+        &[("sec-fetch-site", "same-site")],
+        &[("origin", "https://evil.example")],
+        &[("origin", "null")],
+        // There is no cookie of ours that would not have been sent along.
+        &[],
+    ] {
+        let answer = page.ask("POST", "/logins/end", &[from, &[clara]].concat(), "id=x");
+        assert!(answer.status == StatusCode::FORBIDDEN && answer.body.contains("sent by another site"), "{from:?}");
+    }
+    for from in [("sec-fetch-site", "same-origin"), ("origin", "http://127.0.0.1:8025")] {
+        assert_eq!(page.ask("POST", "/logins/end", &[from, clara], "id=x").leads_to(), "/logins");
+    }
+}

@@ -1,0 +1,194 @@
+"""What to buy for so many recipients a second: the tables and the plot of docs/scale.md, and what CI asks of the model."""
+
+import argparse
+import json
+import pathlib
+import sys
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # before Python 3.11
+    from pip._vendor import tomli as tomllib
+
+import compare
+from model import Costs, Model, Site, Step
+from plot import plot
+
+HERE = pathlib.Path(__file__).resolve().parent
+INPUTS = tomllib.loads((HERE / "inputs.toml").read_text())
+SEEN = json.loads((HERE / "two_hosts.json").read_text())
+# Recipients a second, and what delivers them: hosts, processors of each, and the service's workers on each.
+SIZES = {100: (2, 4, 8), 1000: (8, 8, 16), 10_000: (100, 8, 8)}
+# Of so large a site a part is looked at, with its share of everything, lest it take hours: where there are so many processors, a queue
+# before a tenth of them is next to no longer than the one before them all.
+PARTS = {100: 1, 1000: 1, 10_000: 10}
+WAYS = ("pipe", "pipe, pooled", "serve")
+PROCESSORS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+
+
+def costs(way):
+    """The steps of a delivery by this way, in seconds."""
+    pipe, pooled, serve, site = (INPUTS[name] for name in ("pipe", "pooled", "serve", "sites"))
+    steps = dict(INPUTS["steps"])
+    if way == "pipe":
+        database, host, further, host_further = pipe["database"], pipe["host"], 0, 0
+    elif way == "serve":
+        database, host, further, host_further = serve["database"], serve["host"], serve["further"], serve["host_further"]
+    else:
+        database, host, further, host_further = pooled["database"], pipe["host"] + pooled["host_more"], 0, 0
+    part = {name: database * took / sum(steps.values()) for name, took in steps.items()}
+    if way != "pipe":
+        # A session that is there already; but one is opened now and then, at the price of [pipe].
+        kept = sum(took for name, took in steps.items() if name != "connect")
+        part = {name: database * took / kept for name, took in steps.items()}
+        part["connect"] = pipe["database"] * steps["connect"] / sum(steps.values())
+    commit = site["commit_wait"]
+    waits = {"journal": commit, "record": commit, "busy": commit}
+    cpu = dict(part, host=host, login=pipe["login"], append=pipe["append"], again=pipe["again"], busy=part["journal"],
+               further=further, host_further=host_further)
+    return Costs(**{name: Step(took / 1000, waits.get(name, 0) / 1000) for name, took in cpu.items()})
+
+
+def site(rate, way, **changed):
+    """The site, or the part of it that is looked at."""
+    whole, part = {**given(rate, way), **processors(rate, way)}, PARTS[rate]
+    for name in ("hosts", "users"):
+        whole[name] //= part
+    for name in ("rate", "commits", "database_cores", "imap_cores"):
+        whole[name] /= part
+    return Site(costs(way), **{**whole, **changed})
+
+
+def given(rate, way):
+    """All but the processors of the database and of the mailbox stores."""
+    sites, (hosts, cores, workers) = INPUTS["sites"], SIZES[rate]
+    return dict(
+        hosts=hosts, host_cores=cores, workers=workers, rate=float(rate), serve=way == "serve", pooled=way == "pipe, pooled",
+        mix={1: sites["one"], 10: sites["ten"], 50: sites["fifty"]}, authors=sites["authors"], both_hosts=sites["both_hosts"],
+        commits=sites["commits"], users=rate * sites["users_by_rate"], busy_users=sites["busy_users"])
+
+
+def used(way, known={}):
+    """Processors that the database and the mailbox stores need for each recipient a second."""
+    if way not in known:
+        model = Model(Site(costs(way), **given(100, way), database_cores=1000, imap_cores=1000, until=60.0, drain=0))
+        model.run()
+        known[way] = (model.database.busy / 6000, model.imap.busy / 6000)
+    return known[way]
+
+
+def processors(rate, way):
+    """The smallest that are used to no more than is planned for."""
+    database, imap = (rate * need / INPUTS["sites"]["utilised"] for need in used(way))
+    return dict(database_cores=next((size for size in PROCESSORS if size >= database), round(database)),
+                imap_cores=max(2, 2 * round(imap / 2 + 0.5)))
+
+
+def seconds(value):
+    if value != value or value == float("inf"):
+        return "not while it was looked at"
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def few(value):
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 0.05 else "0"
+
+
+def what_to_buy(say):
+    """A row for each rate and way, and how many waited in the fail-over of each."""
+    lines = ["| recipients a second | way | mail hosts × processors | database: processors (used) | its sessions: mean, most; opened a second | "
+             "mailbox stores: processors, all together | arrival to copy: p50, p99, s | put off, of a thousand |",
+             "|---:|---|---:|---:|---:|---:|---:|---:|"]
+    fails = ["| recipients a second | way | most that wait | gone, s after it is back | p99 of all that came, s | sessions, most | put off, of a thousand |",
+             "|---:|---|---:|---:|---:|---:|---:|"]
+    waiting, bought = {}, {}
+    for rate in SIZES:
+        for way in WAYS:
+            calm = Model(site(rate, way, until=20.0, warm=4.0)).run()
+            part, (hosts, cores, workers) = PARTS[rate], SIZES[rate]
+            bought[rate, way] = buy = processors(rate, way)
+            each = f", {workers} workers each" if way == "serve" else ""
+            lines.append(
+                f"| {rate:,} | {way}{each} | {hosts} × {cores} | {buy['database_cores']} ({100 * calm.database_used:.0f} %) | "
+                f"{few(part * calm.held_mean)}, {few(part * calm.held_most)}; {few(part * calm.opened)} | "
+                f"{buy['imap_cores']} ({100 * calm.imap_used:.0f} %) | {seconds(calm.p50)}, {seconds(calm.p99)} | "
+                f"{few(calm.per_thousand)} |")
+            model = Model(site(rate, way, away=(10.0, 15.0), until=100.0, warm=4.0))
+            failed = model.run()
+            waiting[rate, way] = [(at - 10.0, many) for at, many in model.waiting_at if 4.0 <= at <= 75.0]
+            fails.append(f"| {rate:,} | {way} | {few(part * failed.waiting_most)} | {seconds(failed.gone_after)} | {seconds(failed.p99)} | "
+                         f"{few(part * failed.held_most)} | {few(failed.per_thousand)} |")
+            say(lines[-1])
+            say(fails[-1])
+    return "\n".join(lines), "\n".join(fails), waiting, bought
+
+
+def fail_overs(say):
+    """How long the database is away, at 1,000 recipients a second."""
+    lines = ["| the database is away for | `database.wait` | way | most that wait | gone, s after it is back | p99 of all that came, s | put off, of a thousand |",
+             "|---:|---:|---|---:|---:|---:|---:|"]
+    for away, patience in ((5, 60), (15, 60), (60, 60), (15, 0)):
+        for way in WAYS:
+            done = Model(site(1000, way, away=(10.0, float(away)), patience=float(patience), until=110.0 + 2 * away, warm=4.0)).run()
+            lines.append(f"| {away} s | {patience} s | {way} | {few(done.waiting_most)} | {seconds(done.gone_after)} | "
+                         f"{seconds(done.p99)} | {few(done.per_thousand)} |")
+            say(lines[-1])
+    return "\n".join(lines)
+
+
+def conclusions():
+    """What has to hold, whatever the machine: the name of each, and whether it does."""
+    quick = dict(until=25.0, warm=2.0)
+    run = lambda rate=100, way="pipe", **changed: Model(site(rate, way, **{**quick, **changed})).run()
+    calm = {way: run(way=way) for way in WAYS}
+    hasty = run(lock_wait=0.0, drain=60_000.0)
+    away = {wait: run(away=(8.0, 5.0), patience=wait) for wait in (0.0, 60.0)}
+    # Before it, one host has more to do than it can.
+    few_hosts, more_hosts = (run(hosts=hosts, host_cores=2) for hosts in (1, 4))
+    twice = [run(until=15.0, seed=3) for _ in range(2)]
+    return [
+        ("with the shipped wait for a lock nobody is put off", all(done.deferred == 0 for done in calm.values())),
+        ("without it many are", hasty.deferred > 10),
+        ("all are delivered in the end, with and without", all(done.delivered == done.recipients for done in [*calm.values(), hasty, *away.values()])),
+        ("who does not wait for the database is put off, who waits hardly ever is", away[60.0].deferred < away[0.0].deferred / 5),
+        ("more hosts: not more of it put off, and nobody waits longer", more_hosts.deferred <= few_hosts.deferred and more_hosts.p99 <= few_hosts.p99),
+        ("the service opens no sessions, and holds fewer processors of the database", calm["serve"].opened == 0 and calm["serve"].database_cores_used < calm["pipe"].database_cores_used),
+        ("a pooler opens fewer sessions", calm["pipe, pooled"].opened < calm["pipe"].opened / 10),
+        ("the model is within a quarter of what two real hosts have shown", compare.furthest(SEEN) <= 0.25),
+        ("the same seed gives the same", len({(done.p99, done.tries) for done in twice}) == 1),
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="tests/scale/run", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="only what CI asks")
+    parser.add_argument("--write", metavar="FILE", help="put the tables and the plot into this page, between its marks")
+    parser.add_argument("--compare", metavar="FILE", help="only the model beside what tests/scale/measure has written there")
+    options = parser.parse_args()
+    if options.compare:
+        print(compare.table(json.loads(pathlib.Path(options.compare).read_text())))
+        return
+    failed = [name for name, holds in conclusions() if not holds]
+    for name in failed:
+        print(f"does not hold: {name}", file=sys.stderr)
+    if failed:
+        sys.exit(1)
+    print("the conclusions hold")
+    if options.quick:
+        return
+    say = lambda line: print(line, flush=True)
+    buy, fails, waiting, bought = what_to_buy(say)
+    longer = fail_overs(say)
+    if options.write:
+        page = pathlib.Path(options.write)
+        text = page.read_text()
+        for name, table in (("buy", buy), ("fail-over", fails), ("longer", longer), ("two hosts", compare.table(SEEN))):
+            begin, end = f"<!-- {name} -->\n", f"<!-- {name}, end -->"
+            before, rest = text.split(begin)
+            text = before + begin + "\n" + table + "\n\n" + end + rest.split(end)[1]
+        page.write_text(text)
+        page.with_suffix(".svg").write_text(plot(bought, waiting))
+
+
+if __name__ == "__main__":
+    main()

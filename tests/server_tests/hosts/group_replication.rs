@@ -1,0 +1,150 @@
+//! MySQL Group Replication, three members with a single primary, which dies or is cut off among deliveries.
+
+use super::group::Group;
+use super::pair::{go_to, hosts};
+use super::storm::{Storm, hurry};
+use super::which_server_is_used::check;
+use crate::support::database::{Connection, Engine};
+use crate::support::own_server::OwnServer;
+use crate::support::program::{feed, program, wait_until};
+use crate::support::scene::Scene;
+
+const MESSAGES: usize = 24;
+
+/// A session with the database on this member.
+fn ledger(member: &OwnServer, scene: &Scene) -> Connection {
+    Connection::open_at(Engine::Mysql9, &member.address(), Some(&scene.database.name))
+}
+
+#[test]
+fn a_primary_of_a_group_that_dies_among_deliveries_loses_nothing_and_doubles_nothing() {
+    let group = Group::start();
+    let mut scene = group.site();
+    let gate = hurry(&mut scene);
+    let all: Vec<&OwnServer> = group.members.iter().collect();
+    go_to(&mut scene, &all, "durability = \"replicated\"\n");
+    what_check_says(&group, &scene);
+
+    let storm = Storm::of(&scene, MESSAGES);
+    storm.deliver(|| {
+        storm.stop_some(&gate, MESSAGES / 3);
+        group.members[0].kill();
+        gate.open();
+    });
+    storm.each_is_there_once(&mut ledger(group.next_primary(), &scene));
+    group.leave_the_first_alone(&mut scene);
+}
+
+/// It says beforehand what would go wrong: a new primary that may be read before it has applied what was recorded.
+fn what_check_says(group: &Group, scene: &Scene) {
+    let found = check(scene);
+    assert!(found.contains("3 of 3 online") && found.contains("single primary"), "{found}");
+    assert!(!found.contains("group_replication_consistency"), "{found}");
+    let mut session = Group::session(&group.members[0]);
+    let as_it_was = session.texts("SELECT @@GLOBAL.group_replication_consistency").remove(0);
+    session.execute("SET GLOBAL group_replication_consistency = 'EVENTUAL'");
+    let found = check(scene);
+    assert!(found.contains("may be read before it has applied what was recorded"), "{found}");
+    session.execute(&format!("SET GLOBAL group_replication_consistency = '{as_it_was}'"));
+}
+
+#[test]
+fn a_primary_of_a_group_that_is_cut_off_among_deliveries_loses_nothing_and_doubles_nothing() {
+    let group = Group::start();
+    let mut scene = group.site();
+    let gate = hurry(&mut scene);
+    let [first, second, third] = &group.members[..] else { panic!("three members") };
+    // One mail host begins with the member that will be cut off, another one with the others.
+    let one = scene.other_configuration("one.toml", |settings| {
+        settings.database_more = hosts(&[first, second, third], "");
+    });
+    let another = scene.other_configuration("another.toml", |settings| {
+        settings.database_more = hosts(&[second, third, first], "");
+    });
+    let storm = Storm::by(&scene, MESSAGES, vec![one, another]);
+    storm.deliver(|| {
+        storm.stop_some(&gate, MESSAGES / 3);
+        group.cut_off(0);
+        gate.open();
+        let new = group.next_primary();
+        in_the_minority(&group, &scene);
+        who_asks_the_others(&group, &scene, new);
+        who_has_seen_the_new_one(&group, &scene, new);
+        group.connect(0);
+        // The others had it leave: what it was asked to commit alone is undone.
+        wait_until("it takes no writes any more", || {
+            Group::session(first).texts("SELECT CAST(@@GLOBAL.super_read_only AS CHAR)") == ["1"]
+        });
+    });
+    storm.each_is_there_once(&mut ledger(group.next_primary(), &scene));
+    first.kill();
+    group.leave_the_first_alone(&mut scene);
+}
+
+/// The member that was cut off gives locks, and says that it takes writes; what is delivered there is put off, and
+/// `check` says why.
+fn in_the_minority(group: &Group, scene: &Scene) {
+    let first = &group.members[0];
+    let mut session = Group::session(first);
+    assert_eq!(session.texts("SELECT CAST(GET_LOCK('a lock of the minority', 0) AS CHAR)"), ["1"]);
+    assert_eq!(session.texts("SELECT CAST(@@GLOBAL.super_read_only AS CHAR)"), ["0"]);
+    assert_eq!(group.online(0), 1);
+    let only = scene.other_configuration("minority.toml", |settings| settings.database_more = hosts(&[first], ""));
+    let alone = feed(scene.command_by(&only, "doug", &[]), scene.message("in-the-minority").as_bytes());
+    alone.deferred("4.");
+    let found = program(&["check", "--config", &only, "--recipient", "doug@mail.axial.net"]).output().unwrap();
+    let found = String::from_utf8_lossy(&found.stdout).into_owned() + &String::from_utf8_lossy(&found.stderr);
+    assert!(found.contains("1 of 3 online") && found.contains("connect to the greater part of the group"), "{found}");
+}
+
+/// A process that has seen nothing before is told by the member itself that it reaches no majority, and asks the others.
+fn who_asks_the_others(group: &Group, scene: &Scene, new: &OwnServer) {
+    let all: Vec<&OwnServer> = group.members.iter().collect();
+    let config = in_no_hurry(scene, &hosts(&all, "wait = \"0s\"\n"));
+    feed(scene.command_by(&config, "doug", &[]), scene.message("asks").as_bytes()).delivered();
+    let recorded = format!("SELECT message_id FROM messages WHERE message_id = '{}'", scene.message_id("asks"));
+    assert_eq!(ledger(new, scene).texts(&recorded).len(), 1);
+}
+
+fn in_no_hurry(scene: &Scene, database: &str) -> String {
+    scene.other_configuration("in-no-hurry.toml", |settings| {
+        settings.database_more = database.to_owned();
+        (settings.imap_more, settings.more) = (String::new(), String::new());
+    })
+}
+
+/// `group_replication_unreachable_majority_timeout`: the member itself ends what waits in vain, and takes no writes from then on.
+#[test]
+fn a_primary_that_leaves_its_group_when_it_is_cut_off_is_passed_over() {
+    let group = Group::start();
+    let mut scene = group.site();
+    let [first, second, third] = &group.members[..] else { panic!("three members") };
+    Group::session(first).execute("SET GLOBAL group_replication_unreachable_majority_timeout = 5");
+    go_to(&mut scene, &[first], "wait = \"0s\"\n");
+    group.cut_off(0);
+    let new = group.next_primary();
+    let takes_no_writes = || Group::session(first).texts("SELECT CAST(@@GLOBAL.super_read_only AS CHAR)") == ["1"];
+    wait_until("it takes no writes any more", takes_no_writes);
+    scene.deliver("doug", scene.message("alone")).deferred("4.3.0 the database takes no writes");
+    go_to(&mut scene, &[first, second, third], "wait = \"0s\"\n");
+    scene.deliver("doug", scene.message("x")).delivered();
+    let recorded = format!("SELECT message_id FROM messages WHERE message_id = '{}'", scene.message_id("x"));
+    assert_eq!(ledger(new, &scene).texts(&recorded).len(), 1);
+    assert!(scene.log().contains("this database server takes no writes"), "{}", scene.log());
+    first.kill();
+    group.leave_the_first_alone(&mut scene);
+}
+
+/// A mail host that has seen the new primary never goes back to the one that was left behind, although that answers,
+/// and comes first.
+fn who_has_seen_the_new_one(group: &Group, scene: &Scene, new: &OwnServer) {
+    let (first, seen) = (&group.members[0], scene.path("seen"));
+    for (id, order) in [("seen", [new, first]), ("back", [first, new])] {
+        let config = in_no_hurry(scene, &hosts(&order, &format!("seen_file = {seen:?}\n")));
+        let message = scene.message(id);
+        feed(scene.command_by(&config, "doug", &[]), message.as_bytes()).delivered();
+        let recorded = format!("SELECT message_id FROM messages WHERE message_id = '{}'", scene.message_id(id));
+        assert_eq!(ledger(new, scene).texts(&recorded).len(), 1, "{id}");
+    }
+    assert!(scene.log().contains("it has missed a fail-over"), "{}", scene.log());
+}

@@ -1,0 +1,85 @@
+//! Somebody holds a snapshot open, a dump or a forgotten transaction, so that nothing that is dead can be cleared away; what the notifier
+//! looks at again and again stays small all the same.
+
+use super::telling::{happen, settlement, subscribe};
+use crate::support::database::Engine;
+use crate::support::scene::Scene;
+use maildrop_command::ledger::Database;
+use maildrop_command::ledger::notifications::{Due, Next, Published, Settlement, Try};
+use maildrop_command::lock::LockName;
+use std::time::Duration;
+use uuid::Uuid;
+
+const SUBSCRIPTIONS: usize = 100;
+const EVENTS: usize = 1000;
+/// As many as are settled at once.
+const AT_ONCE: usize = 50;
+/// Of subscriptions, each settlement leaves a dead row: two thousand in some fifty blocks, each of which is read once, and the blocks
+/// of the index. A queue of notifications would have left thousands.
+const FEW: i64 = 100;
+
+#[test]
+fn a_poll_reads_few_blocks_after_a_hundred_thousand_notifications_under_an_old_snapshot() {
+    let mut scene = Scene::with(Engine::Postgres17, &[]);
+    for _ in 0..SUBSCRIPTIONS {
+        subscribe(&mut scene, ("all", ""), "https://receiver.example/", &[]);
+    }
+    let mut old = scene.session();
+    old.execute("BEGIN ISOLATION LEVEL REPEATABLE READ");
+    assert_eq!(old.texts("SELECT count(*)::text FROM events"), ["0"]);
+    let mut database = scene.open_database();
+    let database = database.as_mut();
+    let (lock, by, minute) = (LockName::new(&scene.run, b"notify/publisher"), Uuid::now_v7(), Duration::from_mins(1));
+    let mut after = 0;
+    for _ in 0..EVENTS / 500 {
+        happen(&mut scene, 500, "message.delivered");
+        let Published::Events { count: 500, last } = database.publish(&lock, false).unwrap() else { panic!("500") };
+        after = last;
+    }
+    assert_eq!(scene.database.count("SELECT count(*) FROM notifications"), (SUBSCRIPTIONS * EVENTS) as i64);
+    let mut told = 0;
+    for leased in database.lease(by, minute, SUBSCRIPTIONS).unwrap() {
+        // As the notifier does it: what was answered is settled, and when nothing is left it is given back.
+        loop {
+            let due = database.due(&leased, &[], AT_ONCE).unwrap();
+            told += due.len();
+            let taken = |due: &Due| Try {
+                position: Some(due.position),
+                due_at: due.due_at,
+                started_at: 1_790_000_000_000_000 + due.position,
+                took: Duration::from_millis(5),
+                status: Some(204),
+                outcome: "taken, 204".into(),
+                response: None,
+                next: Next::Done,
+            };
+            let tries: Vec<Try> = due.iter().map(taken).collect();
+            let settlement = Settlement {
+                lease: (!due.is_empty()).then_some(minute),
+                ..settlement(leased.subscription, by, &tries)
+            };
+            assert!(database.settle(&settlement).unwrap());
+            if due.is_empty() {
+                break;
+            }
+        }
+    }
+    assert_eq!(told, SUBSCRIPTIONS * EVENTS);
+    let before = blocks(database);
+    assert!(!database.has_unpublished(after).unwrap());
+    let looking = blocks(database) - before;
+    assert!(database.lease(by, minute, SUBSCRIPTIONS).unwrap().is_empty());
+    let leasing = blocks(database) - before - looking;
+    println!("blocks: looking for events {looking}, leasing {leasing}");
+    assert!(looking <= 10, "{looking} blocks to look for events: it begins behind those that were published");
+    assert!(leasing <= FEW, "{leasing} blocks to lease");
+    drop(old);
+}
+
+/// So many blocks of tables were looked at so far.
+fn blocks(database: &mut dyn Database) -> i64 {
+    // What a session has counted is told before it answers (src/backend/tcop/postgres.c), if that is asked for.
+    database.select("counting", "SELECT pg_stat_force_next_flush()", &[]).unwrap();
+    let read = "SELECT sum(heap_blks_hit + heap_blks_read + coalesce(idx_blks_hit + idx_blks_read, 0))::bigint FROM pg_statio_user_tables";
+    database.select("counting", read, &[]).unwrap()[0].text(0).unwrap().parse().unwrap()
+}

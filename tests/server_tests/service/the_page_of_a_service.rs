@@ -1,0 +1,135 @@
+//! Somebody looks at the page of a real service in a browser: while a Postfix delivers on two hosts the list says what is new, and moves
+//! when told to; and the service shows how it is.
+
+use crate::support::browser::{Browser, Forwarder};
+use crate::support::database::Engine;
+use crate::support::mail_hosts::{MailHosts, Options};
+use crate::support::postfix::wait_until_delivered;
+use crate::support::program::{PATIENCE, program, wait_for, wait_until};
+use crate::support::scene::{LISA, Scene};
+use crate::support::service::Service;
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// The page as the service starts it, with the rights of the page's own role.
+struct Served {
+    child: Child,
+    origin: String,
+    link: String,
+    _forwarder: Forwarder,
+}
+
+impl Served {
+    fn start(scene: &mut Scene, role_of_link: &str) -> Self {
+        let (role, password) = (format!("{}_w", scene.run), scene.settings.database_password.clone());
+        scene.database.create_page(&role, &password);
+        let people = format!("{}_o", scene.run);
+        scene.database.create_operator(&people, &password);
+        // Another process may have taken the port on loopback meanwhile: then another one.
+        for _ in 0..10 {
+            let forwarder = Forwarder::start();
+            let at = ("127.0.0.1", forwarder.port);
+            let of = |file: &str, role: &str| {
+                scene.other_configuration(file, |settings| {
+                    settings.role = role.to_owned();
+                    settings.more += &format!("[web]\nlisten = \"127.0.0.1:{}\"\n", at.1);
+                });
+                // It runs here, and not on the mail hosts.
+                let (own, there) = (scene.path(file), scene.seen(""));
+                let text = std::fs::read_to_string(&own).unwrap().replace(&there, &scene.path(""));
+                std::fs::write(&own, text).unwrap();
+                own
+            };
+            let (own, people) = (of("page.toml", &role), of("people.toml", &people));
+            let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+            command.args(["--config", &own, "--role", "web"]).env_clear().stdin(Stdio::null());
+            let mut child = command.spawn().unwrap();
+            let mut ended = false;
+            wait_for("the page is there, or has ended", PATIENCE, || {
+                ended = child.try_wait().unwrap().is_some();
+                ended || TcpStream::connect(at).is_ok()
+            });
+            if ended {
+                continue;
+            }
+            let arguments = ["web", "login", "--name", "anna", "--role", role_of_link, "--config", &people];
+            let output = program(&arguments).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            let link = String::from_utf8(output.stdout).unwrap();
+            let origin = format!("http://localhost:{}", at.1);
+            let link = format!("{origin}/login#{}", link.trim().split_once('#').unwrap().1);
+            return Self { child, origin, link, _forwarder: forwarder };
+        }
+        panic!("the page has ended each time: what it said is above");
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn the_list_grows_while_postfix_delivers_on_two_hosts() {
+    let mut site = MailHosts::set_up(&Options::new(Engine::Postgres17, 10));
+    let served = Served::start(&mut site.scene, "viewer");
+    let browser = Browser::start();
+    browser.go(&served.link);
+    wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
+    assert!(browser.text().contains("Nothing was tried"), "{}", browser.text());
+    let deliver = |number: usize| {
+        let content = format!(
+            "From: Lisa <{LISA}>\r\nMessage-ID: <{number}-{}@mail.google.com>\r\nSubject: Number {number}\r\n\r\nHello\r\n",
+            site.scene.run
+        );
+        let (here, there) = site.recipients.split_at(5);
+        let ids: Vec<String> = site
+            .hosts
+            .iter()
+            .zip([here, there])
+            .map(|(host, recipients)| {
+                let mut smtp = host.smtp();
+                smtp.give(LISA, recipients, content.as_bytes());
+                smtp.end()
+            })
+            .collect();
+        wait_until_delivered(&[(&site.hosts[0], vec![ids[0].clone()]), (&site.hosts[1], vec![ids[1].clone()])], LIMIT);
+    };
+    let mut session = site.scene.session();
+    let mut tried = || session.texts("SELECT count(*)::text FROM attempts WHERE role = 'recipient'").remove(0);
+    deliver(1);
+    let first = tried();
+    wait_until("what is new is counted", || browser.text().contains(&format!("{first} new: show")));
+    deliver(2);
+    let all = tried();
+    assert_ne!(first, all);
+    wait_until("it grows", || browser.text().contains(&format!("{all} new: show")));
+    assert_eq!(browser.script("return document.querySelectorAll('tbody tr').length"), 0, "nothing has moved");
+    browser.script("document.querySelector('[data-newer] a').click()");
+    let rows: usize = all.parse::<usize>().unwrap().min(50);
+    wait_until("it is shown", || browser.now("return document.querySelectorAll('tbody tr').length") == rows);
+    let text = browser.text();
+    for host in ["mx1", "mx2"] {
+        assert!(text.contains(host), "{host}: {text}");
+    }
+    assert_eq!(browser.complaints(), [""; 0]);
+}
+
+#[test]
+fn how_the_service_is_can_be_read_by_everybody() {
+    let mut scene = Scene::empty(Engine::Postgres17);
+    let service = Service::start(&mut scene);
+    let served = Served::start(&mut scene, "operator");
+    let browser = Browser::start();
+    browser.go(&served.link);
+    wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
+    browser.is_for_everybody("service-running", &format!("{}/service", served.origin));
+    let text = browser.text();
+    assert!(text.contains("It is well") && text.contains("worker 2"), "{text}");
+    service.end();
+}
+
+const LIMIT: Duration = Duration::from_secs(300);
