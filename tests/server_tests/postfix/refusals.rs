@@ -48,17 +48,26 @@ fn a_refusal_is_one_row_of_its_host_updated_in_place(engine: Engine) {
 
     // As many as fill ten pages: what is no longer seen makes room for the next.
     let mut database = scene.open_database();
-    for _ in 0..1000 {
-        assert!(database.refuse("mx1", &["stranger@mail.axial.net"]).unwrap());
-    }
-    assert_eq!(refused(&mut scene), 1003);
+    let mut refuse_a_thousand =
+        || (0..1000).for_each(|_| assert!(database.refuse("mx1", &["stranger@mail.axial.net"]).unwrap()));
+    let mut so_far = 3;
     if engine.is_postgres() {
-        // Whoever reads in this database meanwhile, such as autovacuum's ANALYZE, keeps what was there for a moment.
-        assert!(scene.database.count("SELECT pg_relation_size('refusals')") <= 3 * 8192);
+        // Whoever reads in this database meanwhile, such as autovacuum's ANALYZE, keeps what was there: then the next thousand tell.
+        let size = "SELECT pg_relation_size('refusals')";
+        wait_until("a thousand take no more room than one", || {
+            let before = scene.database.count(size);
+            refuse_a_thousand();
+            so_far += 1000;
+            scene.database.count(size) <= before + 2 * 8192
+        });
         assert_eq!(scene.database.count("SELECT pg_relation_size('refusals_pkey')"), 2 * 8192);
+    } else {
+        refuse_a_thousand();
+        so_far += 1000;
     }
+    assert_eq!(refused(&mut scene), so_far);
     assert!(!database.refuse("mx1", &["stranger@mail.axial.net", "doug@mail.axial.net"]).unwrap());
-    assert_eq!(refused(&mut scene), 1003);
+    assert_eq!(refused(&mut scene), so_far);
 }
 
 fn by_default_nobody_is_refused(engine: Engine) {
