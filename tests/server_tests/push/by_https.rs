@@ -36,6 +36,29 @@ threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start
 server.serve_forever()
 ";
 
+/// Speaks HTTP/2 (RFC 9113) and nothing else, whatever the client offers: SETTINGS, and after the first bytes that came, which are no
+/// preface, GOAWAY with PROTOCOL_ERROR. It prints nothing, for it is told nothing that it understands.
+const SERVER_OF_HTTP2: &str = "
+import os, socket, ssl, sys, threading
+tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+tls.load_cert_chain(sys.argv[1], sys.argv[2])
+tls.set_alpn_protocols(['h2'])
+def serve(connection):
+    try:
+        with tls.wrap_socket(connection, server_side=True) as stream:
+            stream.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+            stream.recv(65536)
+            stream.sendall(bytes([0, 0, 8, 7, 0, 0, 0, 0, 0] + [0, 0, 0, 0, 0, 0, 0, 1]))
+            while stream.recv(65536): pass
+    except OSError:
+        pass
+listener = socket.create_server(('127.0.0.1', 0))
+print(listener.getsockname()[1], flush=True)
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+";
+
 struct Receiver {
     port: u16,
     came: Arc<Mutex<Vec<Value>>>,
@@ -44,9 +67,13 @@ struct Receiver {
 }
 
 impl Receiver {
-    fn start((certificate, key): &(PathBuf, PathBuf)) -> Self {
+    fn start(proof: &(PathBuf, PathBuf)) -> Self {
+        Self::start_as(SERVER, proof)
+    }
+
+    fn start_as(program: &str, (certificate, key): &(PathBuf, PathBuf)) -> Self {
         let mut python = Command::new("python3");
-        python.args(["-c", SERVER]).args([certificate, key]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        python.args(["-c", program]).args([certificate, key]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut server = python.spawn().expect("Python is here");
         let stdin = server.stdin.take().unwrap();
         let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
@@ -142,4 +169,22 @@ fn only_who_proves_to_be_the_host_is_told() {
         let secret = MasterKey::new(&KEY).secret(id, 1).expose();
         super::verifying::verify(&secret, &headers, came["body"].as_str().unwrap().as_bytes()).unwrap();
     }
+}
+
+#[test]
+fn who_speaks_only_http2_is_told_nothing_and_what_is_for_it_waits() {
+    let mut scene = Scene::with(Engine::Postgres17, &[]);
+    let trusted = Authority::new(Path::new(&scene.path("trusted")));
+    let proof = trusted.sign("good", "IP:127.0.0.1", "2");
+    let (newer, good) = (Receiver::start_as(SERVER_OF_HTTP2, &proof), Receiver::start(&proof));
+    let id = subscribe(&mut scene, ("all", ""), &newer.url(), &[]);
+    subscribe(&mut scene, ("all", ""), &good.url(), &[]);
+    happen(&mut scene, 3, "message.delivered");
+    let notifier = Notifier::start_with(&mut scene, &format!("ca_file = {:?}\n", trusted.0.join("ca.pem")));
+    wait_until("the other one has all", || good.count() == 3);
+    let tried = format!("SELECT count(*) FROM notification_attempts WHERE subscription = '{id}'");
+    wait_until("this one was tried", || scene.database.count(&tried) >= 3);
+    notifier.end();
+    assert_eq!(scene.database.count(&format!("{tried} AND outcome NOT LIKE 'HTTP: %'")), 0, "TLS is not to blame");
+    assert_eq!(scene.database.count(&format!("SELECT count(*) FROM notifications WHERE subscription = '{id}'")), 3);
 }
