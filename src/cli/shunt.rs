@@ -26,12 +26,12 @@ use uuid::Uuid;
 
 const WHAT_IT_IS: &str = "\
 A message that has ended two workers, each time alone with it, is set aside: a copy is kept, and each further try of Postfix's \
-is put off at once, but for one an hour, which has a worker of its own. Once that one delivers it, it is set aside no more, \
+is deferred at once, but for one an hour, which has a worker of its own. Once that one delivers it, it is set aside no more, \
 and the copy is removed.";
 
 const STATUS: &str = "\
 Exit status: 0, 64 for a mistake in the arguments, 65 if a message is left where it is, 66 if there is no such message, or if \
-the service has never run, 69 if the disk fails us or the service is not there, 75 if a message is put off, 77 if this user \
+the service has never run, 69 if the disk fails us or the service is not there, 75 if a message is deferred, 77 if this user \
 may not, 78 if the configuration cannot be read.";
 
 #[derive(Debug, Subcommand)]

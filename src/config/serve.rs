@@ -54,7 +54,7 @@ pub struct Serve {
     pub max_connections: u32,
     /// How many recipients one message may have.
     pub max_recipients: u32,
-    /// How long a message waits for a worker before it is put off. See [`Config::queue_wait`].
+    /// How long a message waits for a worker before it is deferred. See [`Config::queue_wait`].
     #[serde(deserialize_with = "values::duration")]
     pub queue_wait: Duration,
     /// How many messages for one recipient are delivered at once.

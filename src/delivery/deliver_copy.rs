@@ -197,7 +197,7 @@ pub(super) enum Failure {
     Unknown(MailboxError),
 }
 
-/// How a copy that failed ends: it is put off, refused for good, or recorded as owed.
+/// How a copy that failed ends: it is deferred, refused for good, or recorded as owed.
 pub(super) fn end_of(
     failure: Failure,
     delivery: &Delivery<'_>,

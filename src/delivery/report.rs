@@ -69,7 +69,7 @@ pub enum Refusal {
     OverQuota(MailboxError),
 }
 
-/// Why a delivery is put off.
+/// Why a delivery is deferred.
 #[derive(Clone, Debug, Error)]
 pub enum Deferral {
     /// Never success: that other delivery may still fail.

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Before Go nothing can have been delivered: the message is still the client's. After Go it may have been, and without an answer
-//! it is put off.
+//! it is deferred.
 
 use super::{Header, LONGEST_HEADER, Reply, Request};
 use crate::base::deadline::Deadline;

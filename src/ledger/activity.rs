@@ -598,11 +598,11 @@ pub(crate) struct Counted {
     /// Attempts.
     pub(crate) delivered: u64,
     pub(crate) refused: u64,
-    /// Copies that were put off, and that are neither there by now nor refused.
+    /// Copies that were deferred, and that are neither there by now nor refused.
     pub(crate) deferred: u64,
 }
 
-/// Counts what came of recipients' copies since a moment, and what was put off since another and waits still.
+/// Counts what came of recipients' copies since a moment, and what was deferred since another and waits still.
 pub(crate) fn count(database: &mut dyn Database, since: i64, deferred_since: i64) -> Result<Counted, DatabaseError> {
     let dialect = database.dialect();
     let number = |came| format!("coalesce(sum(CASE WHEN {} THEN 1 ELSE 0 END), 0)", outcome_is(came));
@@ -615,7 +615,7 @@ pub(crate) fn count(database: &mut dyn Database, since: i64, deferred_since: i64
     let rows = database.select("counting attempts", &sql, &values)?;
     let row = rows.first().ok_or_else(|| columns::missing(0))?;
     let (delivered, refused) = (columns::number(row, 0)?, columns::number(row, 1)?);
-    // Nearly all that was put off is delivered soon after: within the rows that are read anyway. Only what is left is looked up.
+    // Nearly all that was deferred is delivered soon after: within the rows that are read anyway. Only what is left is looked up.
     let any = |condition: &str| format!("max(CASE WHEN {condition} THEN 1 ELSE 0 END)");
     let (condition, values) = attempts_since(dialect, deferred_since);
     let sql = format!(

@@ -21,7 +21,7 @@ pub enum Outcome {
     Owed,
     /// Another delivery of the message held its lock.
     Busy,
-    /// Put off for another cause; with what the server or the system said, if that is known.
+    /// Deferred for another cause; with what the server or the system said, if that is known.
     Deferred(Cause, Option<String>),
     /// Refused by a rule of the operator's, and why.
     Refused(String),
@@ -35,7 +35,7 @@ pub enum Outcome {
     Other(String),
 }
 
-/// Why an attempt was put off.
+/// Why an attempt was deferred.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// An earlier attempt for the same recipient never ended, and is too young to be looked for.
@@ -94,7 +94,7 @@ impl Outcome {
         }
     }
 
-    /// Why it was put off or refused, for people; all of the text of any other outcome.
+    /// Why it was deferred or refused, for people; all of the text of any other outcome.
     #[must_use]
     pub(crate) fn reason(&self) -> String {
         let text = self.to_string();

@@ -128,11 +128,22 @@ pub(crate) struct TracedAttempt {
     pub(crate) ended_at: Option<i64>,
     /// Whether it holds the lock now.
     pub(crate) holds_the_lock: bool,
+    /// Where it ended since another had the lock: who that was, where the journal tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lock_was_held_by: Option<LockHeldThen>,
     /// Its copies, the recipient's first.
     pub(crate) copies: Vec<TriedCopy>,
     /// Milliseconds of each stage, in their order.
     #[serde(rename = "stages_ms", serialize_with = "stage_times::serialize")]
     pub(crate) stages: Vec<(&'static str, f64)>,
+}
+
+/// The attempt that had the lock when another one gave up waiting for it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct LockHeldThen {
+    pub(crate) host: String,
+    pub(crate) pid: u32,
+    pub(crate) queue_id: Option<String>,
 }
 
 /// An attempt's part in one copy.
@@ -190,6 +201,17 @@ impl TracedAttempt {
     /// What it came to.
     pub(crate) fn result(&self) -> AttemptResult {
         AttemptResult::of_attempt(self.copies.iter().map(|copy| (copy.role, copy.result())))
+    }
+
+    /// From when to when it had the lock, in microseconds since 1970: `None` where that is not known; an end of `None` is now. It is
+    /// asked for right after the journal is written, which is the beginning that the journal has.
+    fn had_the_lock(&self) -> Option<(i64, Option<i64>)> {
+        let waited = self.stages.iter().find(|(stage, _)| *stage == "lock").map(|(_, took)| (took * 1000.0) as i64);
+        match self.ended_at {
+            None if self.holds_the_lock => Some((self.began_at + waited.unwrap_or_default(), None)),
+            None => None,
+            Some(ended_at) => waited.map(|waited| (self.began_at + waited, Some(ended_at))),
+        }
     }
 }
 
@@ -327,6 +349,9 @@ pub(crate) fn read(
         notifications: None,
     };
     tell_what_was_there(&mut trace);
+    for (index, holder) in who_had_the_lock(&trace.attempts) {
+        trace.attempts[index].lock_was_held_by = Some(holder);
+    }
     Ok(trace)
 }
 
@@ -335,6 +360,29 @@ fn holds(attempt: &TracedAttempt, holder: &Holder) -> bool {
     let named = holder.host.as_deref() == Some(&attempt.host) && holder.pid == Some(attempt.pid);
     let same_session = holder.session.is_some() && holder.session == attempt.session;
     attempt.result() == AttemptResult::Open && (named || same_session)
+}
+
+/// For each attempt that ended since another had the lock, by its index: who that was. The journal does not say so; but of those
+/// that had the lock at some time it has the beginning and the end, by one clock, the database's. Where none of them had it then
+/// (`lock exec`, another message of the same Message-ID, a process that was killed), or where several seem to, nobody is named.
+fn who_had_the_lock(attempts: &[TracedAttempt]) -> Vec<(usize, LockHeldThen)> {
+    let busy = |attempt: &&TracedAttempt| attempt.copies.iter().any(|copy| copy.outcome == Some(Outcome::Busy));
+    let had_it_at = |attempt: &TracedAttempt, at: i64| {
+        let span = attempt.had_the_lock();
+        span.is_some_and(|(from, until)| from <= at && until.is_none_or(|until| at <= until))
+    };
+    let waited = attempts.iter().enumerate().filter(|(_, attempt)| busy(attempt));
+    let held = waited.filter_map(|(index, attempt)| {
+        let gave_up = attempt.ended_at?;
+        let mut holders = attempts.iter().filter(|other| !busy(other) && had_it_at(other, gave_up));
+        match (holders.next(), holders.next()) {
+            (Some(TracedAttempt { host, pid, queue_id, .. }), None) => {
+                Some((index, LockHeldThen { host: host.clone(), pid: *pid, queue_id: queue_id.clone() }))
+            }
+            _ => None,
+        }
+    });
+    held.collect()
 }
 
 /// Fills in how each recipient's copy that an attempt found there already had come.
@@ -466,6 +514,7 @@ fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<Tra
                     began_at: columns::number(row, 11)?,
                     ended_at,
                     holds_the_lock: false,
+                    lock_was_held_by: None,
                     copies: vec![tried],
                     stages: Vec::new(),
                 }),
@@ -485,6 +534,57 @@ fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<Tra
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn attempt(host: &str, began_at: i64, ended: Option<(i64, Outcome)>, waited: Option<f64>) -> TracedAttempt {
+        let (ended_at, outcome) = ended.unzip();
+        let (user, mailbox) = ("lisa".to_owned(), "INBOX".to_owned());
+        TracedAttempt {
+            attempt: Uuid::nil(),
+            message_id: String::new(),
+            recipient: String::new(),
+            queue_id: None,
+            host: host.to_owned(),
+            pid: 1,
+            session: None,
+            began_at,
+            ended_at,
+            holds_the_lock: false,
+            lock_was_held_by: None,
+            copies: vec![TriedCopy {
+                key: [0; 32],
+                role: Role::Recipient,
+                user,
+                mailbox,
+                outcome,
+                ended_at,
+                earlier: None,
+            }],
+            stages: waited.map(|waited| ("lock", waited)).into_iter().collect(),
+        }
+    }
+
+    #[test]
+    fn who_had_the_lock_is_named_where_exactly_one_had_it_when_another_gave_up() {
+        let named = |attempts: &[TracedAttempt]| -> Vec<(usize, String)> {
+            who_had_the_lock(attempts).into_iter().map(|(index, by)| (index, by.host)).collect()
+        };
+        let busy = |at| attempt("mx2", 1_000, Some((at, Outcome::Busy)), Some(0.2));
+        // It got the lock 2 ms after its journal, and let it go with its record.
+        let had_it = || attempt("mx1", 0, Some((9_000, Outcome::Appended)), Some(2.0));
+        for (at, expected) in [(1_999, None), (2_000, Some("mx1")), (9_000, Some("mx1")), (9_001, None)] {
+            let expected: Vec<(usize, String)> = expected.map(|host| (1, host.to_owned())).into_iter().collect();
+            assert_eq!(named(&[had_it(), busy(at)]), expected, "{at}");
+        }
+        // Two that seem to have had it: nobody can say which.
+        assert_eq!(named(&[had_it(), attempt("mx3", 0, Some((8_000, Outcome::Died)), Some(1.0)), busy(3_000)]), []);
+        // One that never ended is named only where it has the lock now.
+        let killed = attempt("mx1", 0, None, None);
+        let now = TracedAttempt { holds_the_lock: true, ..killed.clone() };
+        assert_eq!(named(&[killed, busy(3_000)]), []);
+        assert_eq!(named(&[now, busy(3_000)]), [(1, "mx1".to_owned())]);
+        // One that had not got as far as the lock, and one that itself found it held.
+        assert_eq!(named(&[attempt("mx1", 0, Some((9_000, Outcome::Appended)), None), busy(3_000), busy(4_000)]), []);
+    }
 
     #[test]
     fn a_message_that_both_tables_know_is_one_and_the_newest_come_first() {

@@ -103,7 +103,7 @@ pub trait NamedLock {
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError>;
 }
 
-/// Looks who holds a lock, and never takes it to find out: a delivery at that moment would be put off.
+/// Looks who holds a lock, and never takes it to find out: a delivery at that moment would be deferred.
 pub trait Holders {
     /// Who holds this lock now; `None` if it is free.
     ///

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// What of the last hour is counted.
 pub(crate) const LATELY: Duration = Duration::from_hours(1);
-/// Postfix waits at most 4000 s between two tries of one message (maximal_backoff_time): what was put off before twice that is in no
+/// Postfix waits at most 4000 s between two tries of one message (maximal_backoff_time): what was deferred before twice that is in no
 /// queue that moves.
 pub(crate) const STILL_TRIED: Duration = Duration::from_secs(8000);
 
@@ -19,7 +19,7 @@ pub(crate) struct Figures {
     /// Recipients' copies within the last hour.
     pub(crate) delivered: u64,
     pub(crate) refused: u64,
-    /// Recipients' copies that were put off, and that somebody will try again.
+    /// Recipients' copies that were deferred, and that somebody will try again.
     pub(crate) deferred: u64,
     /// Sent copies.
     pub(crate) owed: u64,

@@ -203,7 +203,7 @@ fn by_the_service(
     match via::hand_over(socket, &envelope, arguments.lock_wait, &raw, &StandardStreams, deadline) {
         Handed::Over(verdict) => Err(verdict),
         Handed::NotOver(reason) if arguments.via_only => {
-            warn!(reason, queue_id = envelope.queue_id, "the service did not take the message, which is put off");
+            warn!(reason, queue_id = envelope.queue_id, "the service did not take the message, which is deferred");
             Err(Verdict::deferred(StatusDetail::NO_ANSWER, "the delivery service did not take the message"))
         }
         Handed::NotOver(reason) => {

@@ -37,15 +37,15 @@ pub(super) fn hand_over(
             verdict
         }
         // There is one recipient, and so there is one.
-        client::Handed::Answered(verdicts) => verdicts.into_iter().next().unwrap_or_else(|| put_off(Lost::Nonsense)),
-        client::Handed::Lost(lost) => put_off(lost),
+        client::Handed::Answered(verdicts) => verdicts.into_iter().next().unwrap_or_else(|| deferred(Lost::Nonsense)),
+        client::Handed::Lost(lost) => deferred(lost),
     };
     debug!(id = %request.id, queue_id = envelope.queue_id, %verdict, "handed over to the service");
     Handed::Over(verdict)
 }
 
 /// It may have been delivered. The next try finds out.
-fn put_off(lost: Lost) -> Verdict {
+fn deferred(lost: Lost) -> Verdict {
     let (detail, text) = match lost {
         Lost::Connection => (StatusDetail::BAD_CONNECTION, "the connection to the delivery service was lost"),
         Lost::Silent => (StatusDetail::NO_ANSWER, "the delivery service has not answered in time"),

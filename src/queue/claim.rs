@@ -187,7 +187,7 @@ impl Claim {
             // That says nothing about the file. Others have their turn before it is tried again.
             let text = name.to_string();
             let error = QueueError::of_io("reading", &folders.work.path.join(&text), error);
-            folders.work.rename_to_a_free(text.as_str(), &folders.new, name.put_off(now))?;
+            folders.work.rename_to_a_free(text.as_str(), &folders.new, name.deferred(now))?;
             return Err(error);
         }
         Ok(match Envelope::read_with_message(bytes) {
@@ -273,7 +273,7 @@ impl Claim {
             true => None,
             false => {
                 let envelope = Envelope { recipients: deferred, ..self.envelope.clone() };
-                let id = self.name.of_part(0).put_off(now);
+                let id = self.name.of_part(0).deferred(now);
                 Some(self.folders.write(&envelope, &self.message, &self.folders.new, id)?)
             }
         };
@@ -293,7 +293,7 @@ impl Claim {
     /// # Errors
     /// Where the system cannot. Then it comes back by [`Queue::recover`].
     pub fn defer(self, now: SystemTime) -> Result<Option<Name>, QueueError> {
-        self.back_as(self.name.put_off(now))
+        self.back_as(self.name.deferred(now))
     }
 
     /// Back to `new/` as it came, for another runner: it was not tried.

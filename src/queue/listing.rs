@@ -45,7 +45,7 @@ pub struct Entry {
     pub sender: Option<String>,
     pub recipients: Vec<String>,
     pub injected_by: Option<String>,
-    /// How often it was tried, and put off.
+    /// How often it was tried, and deferred.
     pub tries: u32,
     /// Not before this moment, in microseconds since 1970.
     #[serde(serialize_with = "timestamp::serialize_optional")]

@@ -26,7 +26,7 @@ pub struct Name {
     pub(super) time: u64,
     /// The first eight bytes of the lock's digest: two files of one Message-ID have the same.
     pub(super) lock: u64,
-    /// How often it was tried, and put off.
+    /// How often it was tried, and deferred.
     pub(super) tries: u32,
     /// Not before this time, in seconds since 1970. `None`: as soon as may be.
     pub(super) next: Option<u64>,
@@ -82,8 +82,8 @@ impl Name {
         Self { time: self.time.saturating_add(ids), ..self }
     }
 
-    /// Tried once more, and put off.
-    pub(super) fn put_off(self, now: SystemTime) -> Self {
+    /// Tried once more, and deferred.
+    pub(super) fn deferred(self, now: SystemTime) -> Self {
         let tries = self.tries.saturating_add(1);
         Self { tries, next: Some(seconds(now).saturating_add(pause_after(tries).as_secs())), ..self }
     }
@@ -159,7 +159,7 @@ mod tests {
         let lock = LockName::from_digest([0xab; 32]);
         let name = Name::new(at(1_700_000_000), &lock);
         assert_eq!(name.to_string(), "01700000000000000000-abababababababab.msg");
-        let name = name.put_off(at(1_700_000_100));
+        let name = name.deferred(at(1_700_000_100));
         assert_eq!(name.to_string(), "01700000000000000000-abababababababab,1,1700000160.msg");
         assert_eq!(name.due_at_once().to_string(), "01700000000000000000-abababababababab,1.msg");
         assert_eq!(name.of_reason(), "01700000000000000000-abababababababab,1,1700000160.reason");
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_time_that_only_a_wrong_clock_can_have_written_is_not_waited_for() {
-        let name = Name::new(at(0), &LockName::from_digest([0; 32])).put_off(at(10_000));
+        let name = Name::new(at(0), &LockName::from_digest([0; 32])).deferred(at(10_000));
         assert!(!name.is_due(at(10_000)) && !name.is_due(at(10_059)) && name.is_due(at(10_060)));
         assert!(name.is_due(at(1_000)), "the clock was ahead when it was written");
     }

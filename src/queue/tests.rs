@@ -93,19 +93,19 @@ fn names_are_on_the_disk_before_anybody_is_told() {
 }
 
 #[test]
-fn the_oldest_comes_first_and_one_that_was_put_off_waits_for_its_time() {
+fn the_oldest_comes_first_and_one_that_was_deferred_waits_for_its_time() {
     let (_directory, queue) = queue();
     let younger = accepted(&queue, "b", 2000);
     let older = accepted(&queue, "a", 1000);
-    let put_off = claimed(&queue, 3000).defer(at(3000)).unwrap().unwrap();
-    assert_eq!(put_off.to_string(), format!("{},1,3060.msg", older.id()));
+    let deferred = claimed(&queue, 3000).defer(at(3000)).unwrap().unwrap();
+    assert_eq!(deferred.to_string(), format!("{},1,3060.msg", older.id()));
     let claim = claimed(&queue, 3000);
     assert_eq!(claim.name(), younger);
     claim_nothing(&queue, 3059);
     let again = claimed(&queue, 3060);
-    assert_eq!((again.name(), again.tries()), (put_off, 1));
+    assert_eq!((again.name(), again.tries()), (deferred, 1));
     // Not tried: nothing is counted.
-    assert_eq!(again.give_back().unwrap(), Some(put_off));
+    assert_eq!(again.give_back().unwrap(), Some(deferred));
     let again = claimed(&queue, 3060).defer(at(3060)).unwrap().unwrap();
     assert_eq!(again.to_string(), format!("{},2,3180.msg", older.id()));
 }
@@ -120,7 +120,7 @@ fn two_messages_of_one_lock_are_never_claimed_at_once() {
     let second = claimed(&queue, 10);
     assert_eq!(second.name(), other);
     claim_nothing(&queue, 10);
-    // Put off, it does not hold up the next.
+    // Deferred, it does not hold up the next.
     first.defer(at(10)).unwrap();
     assert_eq!(claimed(&queue, 10).name(), names[1]);
 }
@@ -341,10 +341,10 @@ fn a_person_holds_releases_and_drops_and_not_what_is_being_delivered() {
     assert!(matches!(queue.hold(&id), Err(ByHandError::BeingDelivered { .. })));
     assert!(matches!(queue.release(&id, None, true, at(1)), Err(ByHandError::BeingDelivered { .. })));
     assert!(matches!(queue.drop_message(&id), Err(ByHandError::BeingDelivered { .. })));
-    let put_off = claim.defer(at(1101)).unwrap().unwrap();
-    // What was put off is held and released with its tries, and is due at once.
+    let deferred = claim.defer(at(1101)).unwrap().unwrap();
+    // What was deferred is held and released with its tries, and is due at once.
     queue.hold(&id).unwrap();
-    let released = queue.release(&put_off.to_string(), limit, false, at(1100)).unwrap();
+    let released = queue.release(&deferred.to_string(), limit, false, at(1100)).unwrap();
     assert_eq!(released.to_string(), format!("{id},1.msg"));
     queue.drop_message(&id).unwrap();
     assert!(matches!(queue.drop_message(&id), Err(ByHandError::NoSuch { .. })));

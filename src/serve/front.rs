@@ -1,7 +1,7 @@
 //! The front: LMTP and thin clients on one side, workers on the other, the broker between them.
 //!
 //! It reads no mail and no password, and delivers nothing, so that no message can end it: lmtp(8) takes a connection that is
-//! dropped for a failure of the whole site, and puts off all that waits for it.
+//! dropped for a failure of the whole site, and defers all that waits for it.
 
 use super::broker::sockets::{Listener, Peers, Report, Sockets};
 use super::broker::state::{Broker, Settings};

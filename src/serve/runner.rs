@@ -4,10 +4,10 @@
 //! | what becomes of a message | what the runner does |
 //! |---|---|
 //! | delivered (2.x) | removes it |
-//! | put off (4.x) | puts it off by the queue's own pauses |
+//! | deferred (4.x) | defers it by the queue's own pauses |
 //! | refused (5.x) | keeps it in `refused/` with the reason: nobody is there who could be told |
-//! | nobody knows: the connection was lost after Go, or the answer makes no sense | puts it off: the ledger tells the next try |
-//! | not taken by a broker that is there | puts it off: it may be the message, and others have their turn |
+//! | nobody knows: the connection was lost after Go, or the answer makes no sense | defers it: the ledger tells the next try |
+//! | not taken by a broker that is there | defers it: it may be the message, and others have their turn |
 //! | no broker is there | gives it back as it was, and waits: each other message would fare the same |
 //!
 //! A runner that dies leaves its claim to the next one: see [`Queue::recover`].
@@ -163,14 +163,14 @@ impl Runner<'_> {
                 claim.give_back()?;
                 return Ok(Next::Pause);
             }
-            // A broker that takes nothing at this moment must not have the whole queue put off at once.
+            // A broker that takes nothing at this moment must not have the whole queue deferred at once.
             Handed::NotTaken(NotTaken { why, .. }) => (why, Next::Pause),
             Handed::CallerGone => ("it was taken back".into(), Next::Pause),
             Handed::Lost(Lost::Connection) => ("the connection to the service was lost".into(), Next::Go),
             Handed::Lost(Lost::Silent) => ("the service has not answered in time".into(), Next::Go),
             Handed::Lost(Lost::Nonsense) => ("the service's answer makes no sense".into(), Next::Go),
         };
-        warn!(queue_id = id, why, tries = claim.tries() + 1, "a message of the queue is put off");
+        warn!(queue_id = id, why, tries = claim.tries() + 1, "a message of the queue is deferred");
         claim.defer(SystemTime::now())?;
         Ok(next)
     }

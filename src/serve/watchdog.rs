@@ -97,7 +97,7 @@ fn end_the_process(what: &'static str) {
     let (done, wait) = mpsc::channel();
     // Where there is no thread to be had, there is no record.
     let _ = thread::Builder::new().name("last record".into()).spawn(move || {
-        error!(what, waits_for_a_server, "it took too long: this process ends, and what it had in hand is put off");
+        error!(what, waits_for_a_server, "it took too long: this process ends, and what it had in hand is deferred");
         let _ = done.send(());
     });
     let _ = wait.recv_timeout(LAST_RECORD);

@@ -172,7 +172,7 @@ impl Site {
         result
     }
 
-    /// Where the copies go; an unknown recipient is refused, or put off.
+    /// Where the copies go; an unknown recipient is refused, or deferred.
     fn route_or_refuse(
         &self,
         message: &Message,

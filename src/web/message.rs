@@ -8,7 +8,7 @@ use crate::base::terminal::shell_word;
 use crate::base::timestamp::{exact, span, told};
 use crate::ledger::CopyKey;
 use crate::ledger::stage_times::STAGES;
-use crate::ledger::trace::{MessageTrace, TracedAttempt, TracedCopy, TriedCopy};
+use crate::ledger::trace::{LockHeldThen, MessageTrace, TracedAttempt, TracedCopy, TriedCopy};
 use crate::ledger::web_sessions::{WebRole, WebSession};
 use crate::lock::LockName;
 use crate::message::Role;
@@ -214,6 +214,12 @@ fn step(attempt: &TracedAttempt) -> Markup {
                     " (it had come " (moment(earlier.delivered_at))
                     @if let Some(host) = &earlier.host { " by " (host) } ")"
                 }
+            }
+        }
+        @if let Some(LockHeldThen { host, pid, queue_id }) = &attempt.lock_was_held_by {
+            p {
+                "The lock was then held by " b { (host) } ", process " (pid)
+                @if let Some(queue_id) = queue_id { ", queue id " code { (queue_id) } } "."
             }
         }
         @if !attempt.stages.is_empty() {

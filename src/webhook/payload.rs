@@ -160,7 +160,7 @@ fn of_subscription(due: &Due, diff: &Value, mut data: Map<String, Value>) -> Str
     .to_string()
 }
 
-/// Whether the message was in the ledger when this came about: what was put off or refused may be recorded between two tries, and the
+/// Whether the message was in the ledger when this came about: what was deferred or refused may be recorded between two tries, and the
 /// second one would say more than the first.
 fn is_recorded(event_type: &str) -> bool {
     !matches!(event_type, "message.deferred" | "message.refused")
@@ -320,7 +320,7 @@ mod tests {
         let message = &body["data"]["message"];
         assert_eq!((&message["subject"], &message["size"]), (&"Grüße\n\"".into(), &4096.into()));
         assert_eq!((message["headers"].as_array().unwrap().len(), &message["headers_truncated"]), (16, &true.into()));
-        // Whether the message is recorded by now makes no difference to what was put off.
+        // Whether the message is recorded by now makes no difference to what was deferred.
         full.event_type = "message.deferred".into();
         let thin = Due { message: None, ..full.clone() };
         assert_eq!(render(&full, None), render(&thin, None));

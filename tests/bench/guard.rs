@@ -23,7 +23,7 @@ use support::database::Engine;
 use support::program::feed;
 use support::scene::{LISA, Scene};
 
-/// What somebody holds the lock of is put off at once.
+/// What somebody holds the lock of is deferred at once.
 const NO_WAIT: [&str; 2] = ["--lock-wait", "0s"];
 /// Where the committed figures are.
 const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bench/guard.toml");

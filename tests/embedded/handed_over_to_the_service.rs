@@ -1,4 +1,4 @@
-//! `--via`: a message is the service's, or it is delivered from here, or it is put off; never two of these.
+//! `--via`: a message is the service's, or it is delivered from here, or it is deferred; never two of these.
 
 use crate::broker::{Broker, Client, frame_of};
 use crate::program::{Running, feed, program};
@@ -207,7 +207,7 @@ fn a_peer_that_is_no_service_gets_nothing_and_the_message_is_delivered_from_here
 }
 
 #[test]
-fn a_service_that_is_lost_after_go_has_the_message_put_off_and_nothing_is_delivered_from_here() {
+fn a_service_that_is_lost_after_go_has_the_message_deferred_and_nothing_is_delivered_from_here() {
     let (directory, outcome) = with(|broker| drop(broker.until_go()), &[]);
     outcome.deferred("4.4.2 the connection to the delivery service was lost");
     nothing_is_delivered_from_here(directory.path());
@@ -229,7 +229,7 @@ fn a_service_that_is_silent_after_go_is_waited_for_up_to_the_deadline() {
 }
 
 #[test]
-fn an_answer_that_makes_no_sense_has_the_message_put_off_and_nothing_is_delivered_from_here() {
+fn an_answer_that_makes_no_sense_has_the_message_deferred_and_nothing_is_delivered_from_here() {
     let ours = "ffffffff-ffff-ffff-ffff-ffffffffffff";
     let result = |code: &str| format!("{{\"code\":\"{code}\",\"text\":\"x\"}}");
     let reply =
@@ -381,7 +381,7 @@ fn a_dry_run_asks_no_service() {
 }
 
 #[test]
-fn a_socket_that_is_none_is_put_off() {
+fn a_socket_that_is_none_is_deferred() {
     let directory = tempfile::tempdir().unwrap();
     for socket in ["clients.sock", "tcp://192.0.2.1:5555"] {
         feed(delivery(directory.path(), Path::new(socket), &[]), MESSAGE).deferred("4.3.5 bad arguments: ");

@@ -1,4 +1,4 @@
-//! What root makes in a user's directory, that user cannot open: deliveries there would be put off until Postfix bounces
+//! What root makes in a user's directory, that user cannot open: deliveries there would be deferred until Postfix bounces
 //! them. And the user can plant links there, for root to write through.
 
 use crate::program::{feed, program};

@@ -31,7 +31,7 @@ fn without_a_place_to_deliver_to_the_message_stays_with_postfix() {
 }
 
 #[test]
-fn a_command_line_that_cannot_be_read_is_put_off() {
+fn a_command_line_that_cannot_be_read_is_deferred() {
     let directory = tempfile::tempdir().unwrap();
     for wrong in [
         &["--no-such-option"][..],
@@ -57,7 +57,7 @@ fn a_command_line_that_cannot_be_read_is_put_off() {
 
 /// A person has mistyped it, or Postfix has a wrong entry: for now, and with what helps the one who reads it.
 #[test]
-fn a_subcommand_that_is_mistyped_is_put_off_with_a_suggestion() {
+fn a_subcommand_that_is_mistyped_is_deferred_with_a_suggestion() {
     let said = output(&["auditt", "--since", "1h"]);
     assert_eq!(said.status.code(), Some(75));
     let line = String::from_utf8(said.stdout).unwrap();
@@ -214,7 +214,7 @@ fn message(directory: &Path) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_message_that_does_not_end_is_put_off_at_the_deadline() {
+fn a_message_that_does_not_end_is_deferred_at_the_deadline() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = program(&envelope(directory.path()));
     let (_ours, theirs) = UnixStream::pair().unwrap();
@@ -226,7 +226,7 @@ fn a_message_that_does_not_end_is_put_off_at_the_deadline() {
 }
 
 #[test]
-fn a_log_that_cannot_be_opened_is_put_off_and_one_that_is_full_holds_nothing_up() {
+fn a_log_that_cannot_be_opened_is_deferred_and_one_that_is_full_holds_nothing_up() {
     let directory = tempfile::tempdir().unwrap();
     symlink("/dev/full", directory.path().join("delivery.log")).unwrap();
     feed(program(&envelope(directory.path())), MESSAGE.as_bytes()).delivered();
@@ -239,7 +239,7 @@ fn a_log_that_cannot_be_opened_is_put_off_and_one_that_is_full_holds_nothing_up(
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_is_put_off() {
+fn a_directory_that_cannot_be_made_is_deferred() {
     let directory = tempfile::tempdir().unwrap();
     let file = message(directory.path());
     feed(program(&envelope(&file)), MESSAGE.as_bytes()).deferred("4.3.5 ");

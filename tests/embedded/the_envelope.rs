@@ -69,7 +69,7 @@ fn under_local_the_environment_says_it() {
 }
 
 #[test]
-fn a_missing_or_senseless_envelope_is_put_off() {
+fn a_missing_or_senseless_envelope_is_deferred() {
     let place = Place::new();
     for (arguments, said) in [
         (&["--sender", "lisa@gmail.com"][..], "no envelope recipient"),

@@ -507,7 +507,7 @@ fn what_is_new_is_told_to_each_list_that_it_is_part_of() {
             (list, shown, events)
         })
         .collect();
-    // Of these one is put off, and one comes.
+    // Of these one is deferred, and one comes.
     let lock = lock_of_message_id(DEFAULT_NAMESPACE, b"<two@x>");
     let mut holder = support::open(place.path());
     assert!(matches!(holder.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));

@@ -159,7 +159,7 @@ fn a_delivery_that_failed_is_made_again_from_another_recipients_copy() {
     let place = delivered();
     let anna = place.visitor("operator");
     let ada = place.path().join("ada@x");
-    // Another process has the locks: both are put off. Of a message that nobody has got, there is no source.
+    // Another process has the locks: both are deferred. Of a message that nobody has got, there is no source.
     for (id, recipient) in [("one@x", "ada@x"), ("two@x", "eve@x")] {
         let lock = lock_of_message_id(DEFAULT_NAMESPACE, format!("<{id}>").as_bytes());
         let mut holder = support::open(place.path());

@@ -171,7 +171,7 @@ fn each_recipient_is_settled_by_its_own_answer_and_a_refusal_is_kept_with_its_re
 }
 
 #[test]
-fn what_was_put_off_is_tried_again_once_it_is_due() {
+fn what_was_deferred_is_tried_again_once_it_is_due() {
     let scene = Scene::new();
     let id = scene.enqueue("a", &["doug@x"], 100);
     {
@@ -230,13 +230,13 @@ fn an_answer_that_is_lost_or_makes_no_sense_puts_the_message_off() {
         answer(&mut client, &request);
         drop(client);
         scene.until(Counts { new: number + 1, ..Counts::default() });
-        let put_off = || scene.entries(State::New).iter().all(|entry| entry.tries == 1 && entry.recipients.len() == 2);
-        wait_until("it is put off", put_off);
+        let deferred = || scene.entries(State::New).iter().all(|entry| entry.tries == 1 && entry.recipients.len() == 2);
+        wait_until("it is deferred", deferred);
     }
 }
 
 #[test]
-fn a_message_that_a_broker_does_not_take_is_put_off_and_does_not_keep_others_from_it() {
+fn a_message_that_a_broker_does_not_take_is_deferred_and_does_not_keep_others_from_it() {
     let scene = Scene::new();
     let old = scene.enqueue("a", &["doug@x"], 200);
     let young = scene.enqueue("b", &["doug@x"], 100);

@@ -40,7 +40,7 @@ def model_of(measured, name, seed=1, **changed):
 
 ROWS = [
     ("recipients delivered a second, the first nine tenths", "rate", lambda o: 0.9 * o.delivered / o.p90, 1),
-    ("tries put off, of a thousand tries", "deferred", lambda o: 1000 * o.deferred / o.tries, 0),
+    ("tries deferred, of a thousand tries", "deferred", lambda o: 1000 * o.deferred / o.tries, 0),
     ("the step *lock*, mean, s", "lock_mean", lambda o: o.lock_mean + o.look, 3),
     ("the step *lock*, p90, s", "lock_p90", lambda o: o.lock_p90 + o.look, 3),
     ("connections opened", "sessions", lambda o: o.opened_in_all, 0),

@@ -352,7 +352,7 @@ class Model:
             left.append(recipients)
 
     def message_at(self, host, message, recipients, single, local):
-        """What one host has of a message, until nothing is left: all that is put off is tried again together (qmgr(8))."""
+        """What one host has of a message, until nothing is left: all that is deferred is tried again together (qmgr(8))."""
         arrived, env, site = self.env.now, self.env, self.site
         self.waiting += recipients
         parts = [recipients] if site.serve else [1] * recipients
@@ -363,7 +363,7 @@ class Model:
             if not left:
                 return
             parts = left
-            # Put off, it waits for its time, and then for the next look into the queue. What is put off is counted apart.
+            # Deferred, it waits for its time, and then for the next look into the queue. What is deferred is counted apart.
             self.waiting -= sum(left)
             pause = min(site.backoff[1], max(site.backoff[0], env.now - arrived))
             yield env.timeout(pause + self.chance.random() * site.queue_run)

@@ -97,9 +97,9 @@ def few(value):
 def what_to_buy(say):
     """A row for each rate and way, and how many waited in the fail-over of each."""
     lines = ["| recipients a second | way | mail hosts × processors | database: processors (used) | its sessions: mean, most; opened a second | "
-             "mailbox stores: processors, all together | arrival to copy: p50, p99, s | put off, of a thousand |",
+             "mailbox stores: processors, all together | arrival to copy: p50, p99, s | deferred, of a thousand |",
              "|---:|---|---:|---:|---:|---:|---:|---:|"]
-    fails = ["| recipients a second | way | most that wait | gone, s after it is back | p99 of all that came, s | sessions, most | put off, of a thousand |",
+    fails = ["| recipients a second | way | most that wait | gone, s after it is back | p99 of all that came, s | sessions, most | deferred, of a thousand |",
              "|---:|---|---:|---:|---:|---:|---:|"]
     waiting, bought = {}, {}
     for rate in SIZES:
@@ -125,7 +125,7 @@ def what_to_buy(say):
 
 def fail_overs(say):
     """How long the database is away, at 1,000 recipients a second."""
-    lines = ["| the database is away for | `database.wait` | way | most that wait | gone, s after it is back | p99 of all that came, s | put off, of a thousand |",
+    lines = ["| the database is away for | `database.wait` | way | most that wait | gone, s after it is back | p99 of all that came, s | deferred, of a thousand |",
              "|---:|---:|---|---:|---:|---:|---:|"]
     for away, patience in ((5, 60), (15, 60), (60, 60), (15, 0)):
         for way in WAYS:
@@ -147,11 +147,11 @@ def conclusions():
     few_hosts, more_hosts = (run(hosts=hosts, host_cores=2) for hosts in (1, 4))
     twice = [run(until=15.0, seed=3) for _ in range(2)]
     return [
-        ("with the shipped wait for a lock nobody is put off", all(done.deferred == 0 for done in calm.values())),
+        ("with the shipped wait for a lock nobody is deferred", all(done.deferred == 0 for done in calm.values())),
         ("without it many are", hasty.deferred > 10),
         ("all are delivered in the end, with and without", all(done.delivered == done.recipients for done in [*calm.values(), hasty, *away.values()])),
-        ("who does not wait for the database is put off, who waits hardly ever is", away[60.0].deferred < away[0.0].deferred / 5),
-        ("more hosts: not more of it put off, and nobody waits longer", more_hosts.deferred <= few_hosts.deferred and more_hosts.p99 <= few_hosts.p99),
+        ("who does not wait for the database is deferred, who waits hardly ever is", away[60.0].deferred < away[0.0].deferred / 5),
+        ("more hosts: not more of it deferred, and nobody waits longer", more_hosts.deferred <= few_hosts.deferred and more_hosts.p99 <= few_hosts.p99),
         ("the service opens no sessions, and holds fewer processors of the database", calm["serve"].opened == 0 and calm["serve"].database_cores_used < calm["pipe"].database_cores_used),
         ("a pooler opens fewer sessions", calm["pipe, pooled"].opened < calm["pipe"].opened / 10),
         ("the model is within a quarter of what two real hosts have shown", compare.furthest(SEEN) <= 0.25),

@@ -29,7 +29,7 @@ class Rules(unittest.TestCase):
         self.assertEqual(model.run().delivered, 5)
         self.assertEqual(len(model.sent), 1)
 
-    def test_who_does_not_wait_for_the_lock_is_put_off_and_comes_back(self):
+    def test_who_does_not_wait_for_the_lock_is_deferred_and_comes_back(self):
         site = dict(hosts=1, host_cores=50, imap_cores=50, database_cores=50, storm=[(0.0, 10, False)], warm=0, drain=40000)
         waiting = Model(Site(costs(), **site)).run()
         hasty = Model(Site(costs(), **site, lock_wait=0.0)).run()

@@ -93,7 +93,7 @@ pub fn deferred(scenario: &Scenario, process: usize, left: Left, world: &World) 
         return Ok(());
     };
     let is_before = |it: &Attempt| it.attempt != mine.attempt && it.started <= mine.started;
-    // Of two who run at once under different locks, each may be put off by the other.
+    // Of two who run at once under different locks, each may be deferred by the other.
     let meets_another_lock = world.attempts.iter().any(|it| it.lock != mine.lock);
     let own = scenario.job_of(process).map_or(&[][..], |job| &scenario.jobs[job].recipients[..]);
     let defers_to_another = world.attempts.iter().any(|it| own.contains(&it.recipient.as_str()) && is_before(it));

@@ -39,7 +39,7 @@ impl Outcome {
         self.ended(0, "2.0.0 ")
     }
 
-    /// It is put off, with this beginning of the line.
+    /// It is deferred, with this beginning of the line.
     #[track_caller]
     pub fn deferred(&self, beginning: &str) -> &str {
         assert!(beginning.starts_with("4."), "{beginning}");

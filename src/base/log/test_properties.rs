@@ -17,7 +17,7 @@ pub fn any_text(text: &str) {
         let lines = Lines::default();
         let subscriber = Registry::default().with(written(lines.clone(), format, false));
         tracing::subscriber::with_default(subscriber, || {
-            tracing::info!(message_id = %text, sender = text, result = "put off", "one");
+            tracing::info!(message_id = %text, sender = text, result = "deferred", "one");
         });
         let record = String::from_utf8(lines.0.lock().expect("nobody panicked").clone()).expect("UTF-8");
         let line = record.strip_suffix('\n').expect("a line");
@@ -35,7 +35,7 @@ pub fn any_text(text: &str) {
                 ["message_id", "sender", "result"].map(field).to_vec()
             }
         };
-        let written = [("message_id", text), ("sender", text), ("result", "put off")];
+        let written = [("message_id", text), ("sender", text), ("result", "deferred")];
         assert_eq!(fields, written.map(|(name, value)| (name.to_owned(), value.to_owned())), "{line}");
     }
 }

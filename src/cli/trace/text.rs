@@ -182,7 +182,10 @@ fn ended(attempt: &TracedAttempt) -> String {
     };
     let words: Vec<String> = attempt.copies.iter().map(word).collect();
     match words.as_slice() {
-        [first, rest @ ..] if rest.iter().all(|other| other == first) => first.clone(),
+        [first, rest @ ..] if rest.iter().all(|other| other == first) => match &attempt.lock_was_held_by {
+            Some(holder) => format!("{first}: {}:{} had the lock", holder.host, holder.pid),
+            None => first.clone(),
+        },
         _ => {
             let copies = attempt.copies.iter().zip(&words);
             copies.map(|(tried, word)| format!("{}: {word}", tried.mailbox)).collect::<Vec<_>>().join("; ")

@@ -143,7 +143,7 @@ fn failed(what: &str, error: &MailboxError) -> Finding {
             "see imap.user, its password, and its right to act for every user (Dovecot: a master user, this host in its allow_nets; Cyrus: proxyservers)"
         }
         MailboxFailure::IdentityIgnored => {
-            "deliveries are put off until it does: choose another way of logging in (imap.login_user), or another server \
+            "deliveries are deferred until it does: choose another way of logging in (imap.login_user), or another server \
              (docs/install.md, \"Servers\")"
         }
         MailboxFailure::NoSuchMailbox => "see the mailbox's name in the table addresses or in [routing]",

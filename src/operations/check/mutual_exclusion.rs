@@ -66,7 +66,7 @@ pub(super) fn namespaces(site: &Site, deadline: Deadline) -> Result<Finding, Dat
     let others: Vec<&str> = hosts.iter().filter(|(_, ours)| !**ours).map(|(host, _)| host.as_str()).collect();
     Ok(if !others.is_empty() {
         let mend =
-            "make it the same on all hosts: until then their locks exclude nobody here, and mail is put off (4.3.5)";
+            "make it the same on all hosts: until then their locks exclude nobody here, and mail is deferred (4.3.5)";
         bad(what, format!("in the last hour another one on {}", others.join(", ")), mend)
     } else if hosts.is_empty() {
         good(what, "nobody has delivered in the last hour")

@@ -1,4 +1,4 @@
-//! An embedded site: `/proc/locks` says which of its files are locked. To try the lock would put off a delivery that asks at
+//! An embedded site: `/proc/locks` says which of its files are locked. To try the lock would defer a delivery that asks at
 //! the same moment. Waiters do not show: they ask again and again.
 
 use super::{Entry, Listing, application};

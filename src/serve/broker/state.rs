@@ -72,7 +72,7 @@ pub enum Event {
     ClientGone { connection: ConnectionId },
     /// A message has come by LMTP.
     Handed { id: LocalId, request: Box<Request>, body: Body },
-    /// This process is to end: what clients have not let begin is put off, and so is what no worker is there for. The rest is
+    /// This process is to end: what clients have not let begin is deferred, and so is what no worker is there for. The rest is
     /// delivered still.
     Stop,
 }
@@ -177,7 +177,7 @@ impl Broker {
             Event::Stop => self.stopping = true,
         }
         if self.stopping {
-            self.put_off_what_cannot_begin();
+            self.defer_what_cannot_begin();
         }
         self.hand_out(now);
         std::mem::take(&mut self.actions)
@@ -449,7 +449,7 @@ impl Broker {
         }
     }
 
-    /// A worker has ended, or is taken for it: what it had is put off. It may be delivered, or be so yet: the next attempt looks.
+    /// A worker has ended, or is taken for it: what it had is deferred. It may be delivered, or be so yet: the next attempt looks.
     fn lose_worker(&mut self, connection: ConnectionId, why: &str) -> Option<Job> {
         let worker = self.workers.remove(connection)?;
         let Some(id) = worker.job else {
@@ -501,7 +501,7 @@ impl Broker {
         }
     }
 
-    fn put_off_what_cannot_begin(&mut self) {
+    fn defer_what_cannot_begin(&mut self) {
         let stay = self.workers.any_that_stay();
         let waiting = self.jobs.iter().filter(|(_, job)| match job.stage {
             Stage::Held => true,

@@ -221,7 +221,7 @@ impl Figures {
         self.suspects(sheet)?;
         for (name, help, value) in [
             ("handed_out_messages", "Messages handed to a worker.", counters.handed_out),
-            ("worker_wait_timeouts", "Messages put off since no worker was free in time.", counters.waited_too_long),
+            ("worker_wait_timeouts", "Messages deferred since no worker was free in time.", counters.waited_too_long),
             ("lost_workers", "Workers that ended or stood still while they had a message.", counters.workers_lost),
             ("missed_heartbeats", "Heartbeats of workers that did not come, one a second.", counters.missed_heartbeats),
             ("repeated_requests", "Requests that a client sent again while they were known.", counters.joined),

@@ -469,7 +469,7 @@ impl Session {
     }
 }
 
-/// Whether a delivery would take this for an address: what it cannot read, it would put off at each try.
+/// Whether a delivery would take this for an address: what it cannot read, it would defer at each try.
 fn deliverable(to: &Path) -> Result<(), &'static str> {
     // RFC 5321 section 4.5.1. What becomes of it is for the delivery to say.
     if to.address.eq_ignore_ascii_case("postmaster") {

@@ -2,7 +2,7 @@
 //! master binds. The master keeps them, so that no connection is refused while the front is replaced; the front gets
 //! them by their numbers.
 //!
-//! lmtp(8) takes a refused connection for a failure of the whole site, and puts off all that waits for it.
+//! lmtp(8) takes a refused connection for a failure of the whole site, and defers all that waits for it.
 
 use super::MasterError;
 use command_fds::{CommandFdExt, FdMapping, FdMappingCollision};

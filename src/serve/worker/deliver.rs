@@ -42,7 +42,7 @@ pub(super) fn to_all(
             "NUL bytes, which an IMAP literal cannot carry, were replaced by 0x80"
         );
     }
-    // Who has no address that could be read is put off alone.
+    // Who has no address that could be read is deferred alone.
     let envelopes: Vec<Result<Envelope, Verdict>> =
         request.recipients.iter().map(|recipient| envelope(request, recipient)).collect();
     let to: Vec<Envelope> = envelopes.iter().filter_map(|envelope| envelope.as_ref().ok()).cloned().collect();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_message_is_put_off_for_each_recipient() {
+    fn an_empty_message_is_deferred_for_each_recipient() {
         let directory = tempfile::tempdir().unwrap();
         let verdicts = deliver(directory.path(), &request(&["doug@x", "scuba@x"]), b"");
         assert_eq!(verdicts, ["4.3.0 the message is empty"; 2]);

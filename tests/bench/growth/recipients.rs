@@ -52,7 +52,7 @@ const WAYS: [Way; 3] = [
     },
 ];
 
-/// What is measured of one message: seconds, tries put off, rounds; of those that got the lock, the median and the longest
+/// What is measured of one message: seconds, tries deferred, rounds; of those that got the lock, the median and the longest
 /// wait for it, in seconds. Of bare APPENDs only the first.
 type Outcome = [f64; 5];
 
@@ -86,7 +86,7 @@ pub fn measure(report: &mut Report, site: &Site, runs: usize, at_most: usize) {
     let connections = ground.count("SELECT current_setting('max_connections')::bigint");
     report.line(format!(
         "### The recipients\n\nOne message, of somebody who lives here, so that her Sent mailbox gets a copy as well: a process \
-         for each recipient. Those put off (75) are all tried again together, when the others are done, as Postfix does with \
+         for each recipient. Those deferred (75) are all tried again together, when the others are done, as Postfix does with \
          what is left of a queue file; the pause before that (five minutes or more with Postfix) is not in the time. That each \
          recipient has one copy of each message, and Sent has one, was asserted. Each process has one connection to \
          PostgreSQL (max_connections {connections}) and two to Dovecot (mail_max_userip_connections and process_limit 2000); a \
@@ -112,15 +112,15 @@ pub fn measure(report: &mut Report, site: &Site, runs: usize, at_most: usize) {
 
 fn tell(report: &mut Report, way: &Way, counts: &[usize], outcomes: &[[Series; 5]], appends: &[[Series; 5]]) {
     let row = |((count, outcome), append): ((&usize, &[Series; 5]), &[Series; 5])| {
-        let [took, put_off, rounds, wait, longest] = outcome;
-        let [put_off, rounds] = [put_off, rounds].map(|series| format!("{:.0}", series.median()));
+        let [took, deferred, rounds, wait, longest] = outcome;
+        let [deferred, rounds] = [deferred, rounds].map(|series| format!("{:.0}", series.median()));
         let [wait, longest] = [wait, longest].map(|series| format!("{:.2}", series.median()));
-        [count.to_string(), took.to_string(), put_off, rounds, wait, longest, append[0].to_string()]
+        [count.to_string(), took.to_string(), deferred, rounds, wait, longest, append[0].to_string()]
     };
     let header = [
         way.name,
         "until all are in, s",
-        "put off (75)",
+        "deferred (75)",
         "rounds",
         "wait for the lock, median, s",
         "longest, s",
@@ -134,7 +134,7 @@ fn one_message(ground: &Ground, author: &str, recipients: &[String], way: &Way) 
     let author = address(author);
     let message = message(&author, SIZE);
     let mut owed: Vec<&String> = recipients.iter().collect();
-    let (mut took, mut put_off, mut rounds) = (Duration::ZERO, 0, 0);
+    let (mut took, mut deferrals, mut rounds) = (Duration::ZERO, 0, 0);
     ground.log();
     while !owed.is_empty() {
         if rounds > 0 {
@@ -151,19 +151,19 @@ fn one_message(ground: &Ground, author: &str, recipients: &[String], way: &Way) 
             tried.exit == Some(75)
         });
         took += began.elapsed();
-        put_off += left.len();
+        deferrals += left.len();
         owed = left;
     }
     let records = ground.log();
     let (delivered, deferred): (Vec<_>, Vec<_>) = records.iter().partition(|record| record["message"] == "delivered");
-    assert_eq!((delivered.len(), deferred.len()), (recipients.len(), put_off));
+    assert_eq!((delivered.len(), deferred.len()), (recipients.len(), deferrals));
     for record in deferred {
         assert!(record["verdict"].as_str().is_some_and(|verdict| verdict.contains("holds its lock")), "{record}");
     }
     let ledger = "SELECT count(*) FROM copies WHERE message = (SELECT max(id) FROM messages) AND state = 'delivered'";
     assert_eq!(ground.count(ledger), recipients.len() + 1);
     let waits: Series = delivered.iter().map(|record| record["lock_ms"].as_f64().expect("a time") / 1000.0).collect();
-    [took.as_secs_f64(), put_off as f64, rounds as f64, waits.median(), waits.quantile(1.0)]
+    [took.as_secs_f64(), deferrals as f64, rounds as f64, waits.median(), waits.quantile(1.0)]
 }
 
 /// As many bare APPENDs at once.

@@ -81,7 +81,7 @@ fn where_no_lock_was_ever_taken_none_is_held_and_where_nobody_can_look_that_is_s
     assert_eq!(error.failure, DatabaseFailure::Local);
 }
 
-/// Looking at a lock takes none: nobody is put off by being looked at.
+/// Looking at a lock takes none: nobody is deferred by being looked at.
 #[test]
 fn looking_is_in_nobodys_way() {
     let site = site();

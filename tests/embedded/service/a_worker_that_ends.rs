@@ -1,4 +1,4 @@
-//! A worker ends, in any way: its message is put off or delivered, and nobody else's is touched.
+//! A worker ends, in any way: its message is deferred or delivered, and nobody else's is touched.
 
 use super::support::{Service, message, request, until};
 use rustix::process::Signal;
@@ -44,10 +44,10 @@ fn stopped_it_gets_nothing_new_costs_one_message_at_most_and_is_killed() {
         })
         .collect();
     let verdicts: Vec<String> = clients.iter_mut().flat_map(|(client, request)| client.verdicts(request)).collect();
-    let put_off =
+    let deferred =
         verdicts.iter().filter(|verdict| *verdict == "4.3.0 the process that delivered it stood still").count();
     let delivered = verdicts.iter().filter(|verdict| verdict.starts_with("2.0.0 ")).count();
-    assert!(put_off <= 1 && put_off + delivered == 6, "{verdicts:?}");
+    assert!(deferred <= 1 && deferred + delivered == 6, "{verdicts:?}");
     assert_eq!(stopped.end().signal(), Some(Signal::KILL.as_raw()));
 }
 

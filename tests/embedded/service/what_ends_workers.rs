@@ -39,7 +39,7 @@ impl Service {
     }
 
     /// Hands the message over; the worker that gets it dies of this signal (not of the first SIGSEGV from outside: Rust's handler for
-    /// stacks that overflow returns from one that is none, and waits for the next) while it waits for the lock, and the message is put off.
+    /// stacks that overflow returns from one that is none, and waits for the next) while it waits for the lock, and the message is deferred.
     fn strike(&self, worker: Process, message: &[u8], to: &[&str], signal: Signal) {
         let lock = self.hold_lock_of(message);
         let before = self.begun_attempts();
@@ -212,7 +212,7 @@ fn what_comes_from_the_file_queue_stays_there_and_is_dropped_only_to_be_lost() {
     };
     let name = queue.enqueue(&LockName::new("maildrop", b"x"), mail, &poison, SystemTime::now()).unwrap();
     let runner = service.runner();
-    until("it is tried and put off", || queue.list().unwrap()[0].tries == 1);
+    until("it is tried and deferred", || queue.list().unwrap()[0].tries == 1);
     let entry = queue.list().unwrap().remove(0);
     assert_eq!((entry.state, entry.id), (State::New, name.id()));
     let of_the_queue = |service: &Service| {

@@ -8,7 +8,7 @@ on_each_engine!(
     a_subject_that_a_constraint_refuses_costs_no_delivery,
     a_header_that_a_trigger_refuses_costs_no_delivery,
     a_message_id_that_the_journal_may_not_have_costs_no_delivery,
-    what_is_refused_in_any_form_is_put_off_and_there_once_in_the_end,
+    what_is_refused_in_any_form_is_deferred_and_there_once_in_the_end,
 );
 
 /// Two recipients of one message that the database will not have as it is.
@@ -86,7 +86,7 @@ fn a_message_id_that_the_journal_may_not_have_costs_no_delivery(engine: Engine) 
     assert!(told.contains("WARN") && told.contains(&long), "{told}");
 }
 
-fn what_is_refused_in_any_form_is_put_off_and_there_once_in_the_end(engine: Engine) {
+fn what_is_refused_in_any_form_is_deferred_and_there_once_in_the_end(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     scene.database.execute("ALTER TABLE messages ADD CONSTRAINT nothing CHECK (size < 0)");
     let message = scene.message("never");

@@ -61,7 +61,7 @@ fn where_its_writer_dies_meanwhile_nothing_is_delivered() {
 }
 
 #[test]
-fn one_that_is_too_large_is_refused_and_one_without_a_database_put_off() {
+fn one_that_is_too_large_is_refused_and_one_without_a_database_deferred() {
     let mut scene = Scene::with(Engine::Postgres17, &["doug"]);
     scene.configure(|settings| settings.more = "[delivery]\nmessage_size_limit = \"1800kB\"\n".into());
     let message = large(&scene, "large");

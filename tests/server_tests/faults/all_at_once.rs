@@ -25,7 +25,7 @@ fn each_recipient_once_and_the_author_once(engine: Engine) {
     for (round, arguments) in [("none", ["--lock-wait", "0s"]), ("wait", ["--lock-wait", "30s"])] {
         let message = scene.message(round);
         let mut waiting = NAMES.to_vec();
-        // Postfix comes again for those that were put off.
+        // Postfix comes again for those that were deferred.
         wait_until("all is delivered", || {
             let running: Vec<(&str, Running)> =
                 waiting.iter().map(|name| (*name, scene.start(name, &arguments, &message))).collect();

@@ -123,7 +123,7 @@ fn a_bare_cr_before_a_line_end_is_the_stores_to_keep() {
 }
 
 #[test]
-fn nothing_at_all_is_put_off() {
+fn nothing_at_all_is_deferred() {
     let scene = Scene::with(PG, &["doug"]);
     scene.deliver("doug", "").deferred("4.3.0 the message is empty");
     scene.deliver("doug", "From lisa@gmail.com Fri Nov 20 13:00:00 2026\n").deferred("4.3.0 the message is empty");

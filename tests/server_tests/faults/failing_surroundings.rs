@@ -20,7 +20,7 @@ on_each_engine!(
 );
 
 /// Nothing was delivered or begun, and it was told so in time.
-fn put_off(scene: &Scene, outcome: &Outcome, line: &str) {
+fn deferred(scene: &Scene, outcome: &Outcome, line: &str) {
     outcome.deferred(line);
     let told = format!("{}{}", outcome.line, scene.log());
     for secret in [&scene.settings.database_password, &scene.settings.imap_password] {
@@ -43,29 +43,29 @@ fn a_wrong_password_for_the_database(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug"]);
     scene.configure(|settings| settings.database_password = "not-the-right-one".into());
     let outcome = scene.deliver("doug", scene.message("x"));
-    put_off(&scene, &outcome, "4.3.5 the database is not set up for deliveries");
+    deferred(&scene, &outcome, "4.3.5 the database is not set up for deliveries");
 }
 
 fn a_database_that_is_not_there(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug"]);
     scene.configure(|settings| settings.database = nobody());
-    put_off(&scene, &scene.deliver("doug", scene.message("x")), "4.4.1 the database cannot be reached");
+    deferred(&scene, &scene.deliver("doug", scene.message("x")), "4.4.1 the database cannot be reached");
     scene.configure(|settings| settings.database = ("no-such-host.invalid".into(), 1));
-    put_off(&scene, &scene.deliver("doug", scene.message("x")), "4.4.1 the database cannot be reached");
+    deferred(&scene, &scene.deliver("doug", scene.message("x")), "4.4.1 the database cannot be reached");
 }
 
 fn a_database_that_says_nothing(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug"]);
     scene.configure(|settings| settings.database = ("127.0.0.1".into(), silent_server().port()));
     let outcome = scene.deliver_with("doug", &["--deadline", "2s"], scene.message("x"));
-    put_off(&scene, &outcome, "4.4.");
+    deferred(&scene, &outcome, "4.4.");
     in_time(&outcome);
 }
 
 fn a_database_without_the_schema(engine: Engine) {
     let scene = Scene::bare(engine);
     let outcome = scene.deliver("doug", scene.message("x"));
-    put_off(&scene, &outcome, "4.3.5 the database is not set up for deliveries");
+    deferred(&scene, &outcome, "4.3.5 the database is not set up for deliveries");
 }
 
 /// Not in the line and not in the log, however much is logged, whether it goes well or not; nor as base64.
@@ -122,15 +122,15 @@ fn a_mailbox_store_that_fails() {
     let dovecot = scene.settings.imap.clone();
 
     scene.configure(|settings| settings.imap_password = "not-the-right-one".into());
-    put_off(&scene, &scene.deliver("doug", &message), "4.3.5 the mailbox store is not set up for this recipient");
+    deferred(&scene, &scene.deliver("doug", &message), "4.3.5 the mailbox store is not set up for this recipient");
     scene.configure(|settings| settings.imap_password = "service-secret".into());
 
     scene.configure(|settings| settings.imap = nobody());
-    put_off(&scene, &scene.deliver("doug", &message), "4.4.1 the mailbox store cannot be reached");
+    deferred(&scene, &scene.deliver("doug", &message), "4.4.1 the mailbox store cannot be reached");
 
     scene.configure(|settings| settings.imap = ("127.0.0.1".into(), silent_server().port()));
     let outcome = scene.deliver_with("doug", &["--deadline", "2s"], &message);
-    put_off(&scene, &outcome, "4.4.");
+    deferred(&scene, &outcome, "4.4.");
     in_time(&outcome);
 
     // A web server, say: it is no IMAP server, and says so at length.
@@ -142,7 +142,7 @@ fn a_mailbox_store_that_fails() {
         }
     });
     scene.configure(|settings| settings.imap = ("127.0.0.1".into(), port));
-    put_off(&scene, &scene.deliver_with("doug", &["--deadline", "5s"], &message), "4.");
+    deferred(&scene, &scene.deliver_with("doug", &["--deadline", "5s"], &message), "4.");
 
     // Nothing of all this is in the way afterwards.
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);

@@ -188,13 +188,13 @@ fn at_each_reply(mut scene: Scene, server: &(String, u16), changes: &[(&str, Str
 
     // Postfix comes again, later, when all is well. (A server may take its time to notice that the lock's connection is
     // gone.)
-    let (good, mut put_off) = (scene.path("config.toml"), deferred.clone());
+    let (good, mut left) = (scene.path("config.toml"), deferred.clone());
     wait_until("all are delivered", || {
         scene.ten_minutes_pass();
-        let outcomes = side_by_side(&put_off, |run| feed(run.command(&good, UNHURRIED), run.message.as_bytes()));
+        let outcomes = side_by_side(&left, |run| feed(run.command(&good, UNHURRIED), run.message.as_bytes()));
         outcomes.iter().for_each(|(_, outcome)| outcome.one_line());
-        put_off = outcomes.iter().filter(|(_, outcome)| outcome.exit != Some(0)).map(|(run, _)| *run).collect();
-        put_off.is_empty()
+        left = outcomes.iter().filter(|(_, outcome)| outcome.exit != Some(0)).map(|(run, _)| *run).collect();
+        left.is_empty()
     });
     for run in deferred {
         assert_eq!(run.copies(&scene), (1, 1), "{}", run.what);

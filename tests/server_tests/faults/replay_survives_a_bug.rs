@@ -1,9 +1,9 @@
-//! A bug in the delivery of one message: it is put off, and the others are replayed all the same.
+//! A bug in the delivery of one message: it is deferred, and the others are replayed all the same.
 
 use crate::support::postfix::{OPT, on};
 
 #[test]
-fn a_panic_puts_off_one_message_and_the_replay_goes_on() {
+fn a_panic_defers_one_message_and_the_replay_goes_on() {
     let replay = |fault: &str, arguments: &str| {
         let command = format!(
             "cd \"$1\" && printf 'From a@b\\nMessage-ID: <%s@x>\\n\\nx\\n\\n' 1 2 3 | env MAILDROP_TEST_FAULT={fault} \

@@ -54,7 +54,7 @@ fn a_last_crlf_that_lands_after_another_primary_has_delivered_leaves_one_copy() 
     // Each of doug's is there; each of lisa's is there twice for a while.
     assert_eq!((scene.inbox("doug").len(), scene.sent("lisa").len()), (1 + MESSAGES, 2 * MESSAGES));
 
-    // It is ended, and those that were put off are tried again, when nothing of them can be on its way any more.
+    // It is ended, and those that were deferred are tried again, when nothing of them can be on its way any more.
     former.kill();
     let mut ledger = Connection::open_at(Engine::Postgres17, &new.address(), Some(&scene.database.name));
     ledger.execute("UPDATE attempts SET started_at = started_at - interval '10 minutes'");

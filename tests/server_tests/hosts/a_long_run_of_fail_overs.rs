@@ -28,13 +28,13 @@ const RECIPIENTS: usize = 4;
 /// How often a message comes in, which is for all of them.
 const PACE: Duration = Duration::from_secs(2);
 
-/// How many copies the ledger gets between two fail-overs, beside what was put off.
+/// How many copies the ledger gets between two fail-overs, beside what was deferred.
 const BETWEEN: i64 = 10;
 
 /// How long a former leader that still answers stays so, beside the new one.
 const BESIDE: Duration = Duration::from_secs(30);
 
-/// What was put off is tried again until an attempt in doubt is settled, which takes a minute and a half here.
+/// What was deferred is tried again until an attempt in doubt is settled, which takes a minute and a half here.
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// As docs/hosts.md has it, but for times that suit a test: an attempt in doubt is settled after 81 seconds, and not
@@ -67,7 +67,7 @@ fn leaders_of_patroni_end_in_four_ways_while_two_postfixes_bring_mail() {
             let all = brought.lock().unwrap().clone();
             let old: Vec<Brought> = all.into_iter().filter(|one| one.at < before).collect();
             let queue_ids = old_by_host(&site, &old);
-            wait_for("what was put off is delivered", LIMIT, || {
+            wait_for("what was deferred is delivered", LIMIT, || {
                 std::thread::sleep(Duration::from_secs(1));
                 queue_ids.iter().all(|(postfix, ids)| postfix.unfinished(ids).is_empty())
             });
@@ -250,11 +250,11 @@ fn delivered(cluster: &Cluster, node: usize, site: &MailHosts) -> i64 {
     client.query_one(DELIVERED, &[]).map_or(0, |row| row.get(0))
 }
 
-/// A recipient of a message, and what Postfix has logged of him: how old the message was when he was first put off, and
+/// A recipient of a message, and what Postfix has logged of him: how old the message was when he was first deferred, and
 /// why; and when it was delivered.
 #[derive(Default)]
 struct Told {
-    put_off: Option<(Duration, String)>,
+    deferred: Option<(Duration, String)>,
     /// He had to wait for `imap.settle`.
     in_doubt: bool,
     sent: Option<Duration>,
@@ -271,14 +271,14 @@ fn table(events: &[Event], brought: &[Brought], logs: &[String; 2]) -> String {
                 told.sent = Some(age);
             } else {
                 told.in_doubt |= status.contains(CUT_SHORT);
-                told.put_off.get_or_insert_with(|| (age, reason(status)));
+                told.deferred.get_or_insert_with(|| (age, reason(status)));
             }
         }
     }
     let arrived: BTreeMap<(usize, &str), Instant> =
         brought.iter().map(|one| ((one.host, one.queue_id.as_str()), one.at)).collect();
     let mut text = String::from(
-        "| the leader was | another takes writes, s | first delivery, s | put off | the last of them, s \
+        "| the leader was | another takes writes, s | first delivery, s | deferred | the last of them, s \
          | in doubt | the last of them, s |\n\
          |---|---|---|---|---|---|---|\n",
     );
@@ -289,12 +289,13 @@ fn table(events: &[Event], brought: &[Brought], logs: &[String; 2]) -> String {
         // writes.
         let (mut counts, mut longest) = ([0, 0], [Duration::ZERO; 2]);
         for ((host, queue_id, _), told) in &told {
-            let (Some(at), Some((age, why)), Some(sent)) = (arrived.get(&(*host, *queue_id)), &told.put_off, told.sent)
+            let (Some(at), Some((age, why)), Some(sent)) =
+                (arrived.get(&(*host, *queue_id)), &told.deferred, told.sent)
             else {
                 continue;
             };
-            let put_off = *at + *age;
-            if put_off < event.began || next.is_some_and(|next| put_off >= next) {
+            let deferred = *at + *age;
+            if deferred < event.began || next.is_some_and(|next| deferred >= next) {
                 continue;
             }
             let kind = usize::from(told.in_doubt);
@@ -312,7 +313,7 @@ fn table(events: &[Event], brought: &[Brought], logs: &[String; 2]) -> String {
         .unwrap();
     }
     for (why, times) in reasons {
-        writeln!(text, "{times} times put off: {why}").unwrap();
+        writeln!(text, "{times} times deferred: {why}").unwrap();
     }
     text
 }

@@ -81,7 +81,7 @@ fn a_primary_of_a_group_that_is_cut_off_among_deliveries_loses_nothing_and_doubl
     group.leave_the_first_alone(&mut scene);
 }
 
-/// The member that was cut off gives locks, and says that it takes writes; what is delivered there is put off, and
+/// The member that was cut off gives locks, and says that it takes writes; what is delivered there is deferred, and
 /// `check` says why.
 fn in_the_minority(group: &Group, scene: &Scene) {
     let first = &group.members[0];

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const RECIPIENTS: [&str; 2] = ["doug", "scuba"];
 /// How many are delivered at a time.
 const AT_ONCE: usize = 6;
-/// How soon one that was put off is tried again, as Postfix would, if later.
+/// How soon one that was deferred is tried again, as Postfix would, if later.
 const BACK_OFF: Duration = Duration::from_secs(3);
 /// On a machine that has much else to do; a fail-over takes some seconds, and what is in doubt settles after twenty
 /// more.
@@ -35,7 +35,7 @@ struct Work {
     hosts: Vec<String>,
     messages: Vec<String>,
     done: AtomicUsize,
-    put_off: AtomicUsize,
+    deferred: AtomicUsize,
     failed: AtomicBool,
     began: Instant,
 }
@@ -52,8 +52,8 @@ impl<'a> Storm<'a> {
     /// The same, each message's recipients divided among these mail hosts.
     pub fn by(scene: &'a Scene, messages: usize, hosts: Vec<String>) -> Self {
         let messages = (0..messages).map(|number| scene.message(&id(number))).collect();
-        let (done, put_off, failed) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
-        Self { scene, work: Work { hosts, messages, done, put_off, failed, began: Instant::now() } }
+        let (done, deferred, failed) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+        Self { scene, work: Work { hosts, messages, done, deferred, failed, began: Instant::now() } }
     }
 
     /// Delivers all to everybody; `happens` runs beside it.
@@ -90,8 +90,8 @@ impl<'a> Storm<'a> {
             }
             happens();
         });
-        let (put_off, took) = (work.put_off.load(Ordering::SeqCst), work.began.elapsed());
-        eprintln!("{} deliveries, {put_off} times put off, {took:?} in all", work.done());
+        let (deferred, took) = (work.deferred.load(Ordering::SeqCst), work.began.elapsed());
+        eprintln!("{} deliveries, {deferred} times deferred, {took:?} in all", work.done());
     }
 
     /// Waits until so many more are delivered.
@@ -170,7 +170,7 @@ impl Work {
                 None
             }
             Some(75) if in_time => {
-                self.put_off.fetch_add(1, Ordering::SeqCst);
+                self.deferred.fetch_add(1, Ordering::SeqCst);
                 Some((number, to, Instant::now() + BACK_OFF))
             }
             _ => {

@@ -28,7 +28,7 @@ const IGNORES: &str = "4.3.5 the mailbox store ignores on whose behalf it is ask
 
 on_each_engine!(
     what_a_server_has_shown_is_remembered_for_a_week,
-    without_its_table_or_the_right_to_write_it_a_delivery_is_put_off,
+    without_its_table_or_the_right_to_write_it_a_delivery_is_deferred,
 );
 
 fn text(output: &Output) -> String {
@@ -85,7 +85,7 @@ fn what_a_server_has_shown_is_remembered_for_a_week(engine: Engine) {
     assert_eq!(scene.database.count("SELECT count(*) FROM ways_in"), 1);
 }
 
-fn without_its_table_or_the_right_to_write_it_a_delivery_is_put_off(engine: Engine) {
+fn without_its_table_or_the_right_to_write_it_a_delivery_is_deferred(engine: Engine) {
     let server = Accounts::start(None, honours);
     let mut scene = scene_on(engine, server.port, &["doug"]);
     let role = format!("old_{}", scene.run);

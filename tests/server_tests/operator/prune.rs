@@ -228,7 +228,7 @@ fn deliveries_go_on_meanwhile(engine: Engine) {
     scene.add_messages(200, 600);
 
     let (over, config) = (AtomicBool::new(false), scene.path("config.toml"));
-    // A delivery that finds the lock held is put off, as ever; then Postfix brings the message back.
+    // A delivery that finds the lock held is deferred, as ever; then Postfix brings the message back.
     let delivered = |recipient: &str, message: &str| {
         wait_until("it is delivered", || {
             let outcome =

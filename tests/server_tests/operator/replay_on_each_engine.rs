@@ -13,7 +13,7 @@ on_each_engine!(
     a_mailbox_from_a_backup_is_delivered_once,
     what_the_ledger_knows_to_have_failed_is_delivered_from_its_source,
     or_from_the_mailbox_of_somebody_who_has_it,
-    a_lock_held_elsewhere_is_put_off_and_taken_up_again,
+    a_lock_held_elsewhere_is_deferred_and_taken_up_again,
     two_machines_share_the_work,
     people_have_the_rights_that_it_needs,
 );
@@ -38,7 +38,7 @@ fn folder(scene: &Scene, count: usize) -> String {
     folder
 }
 
-/// Whoever finds the lock held is put off at once.
+/// Whoever finds the lock held is deferred at once.
 const NO_WAIT: &str = "[lock]\nwait = \"0s\"\n";
 
 const TO_BOTH: [&str; 6] =
@@ -116,7 +116,7 @@ fn what_failed_is_delivered(scene: &Scene) {
     assert_eq!(run(scene, &["--message-id", "<unknown@x>"]).exit, Some(66));
 }
 
-fn a_lock_held_elsewhere_is_put_off_and_taken_up_again(engine: Engine) {
+fn a_lock_held_elsewhere_is_deferred_and_taken_up_again(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "scuba", "doug"]);
     scene.configure(|settings| settings.more = NO_WAIT.into());
     let folder = folder(&scene, 3);

@@ -156,19 +156,19 @@ fn is_only_named(text: &str) -> bool {
 fn the_commands_do_what_they_are_shown_for(engine: Engine) {
     let desk = Desk::new(engine);
     let scene = &desk.scene;
-    // What they are to work on: a message that was delivered, one that was put off for doug, one in Postfix's queue, one in a
+    // What they are to work on: a message that was delivered, one that was deferred for doug, one in Postfix's queue, one in a
     // backup, and one that a replay has failed to deliver.
     let delivered = scene.message("delivered");
     for recipient in ["scuba", "doug"] {
         scene.deliver_with(recipient, &["--queue-id", "4bXyz"], &delivered).delivered();
     }
-    scene.deliver("scuba", scene.message("put off")).delivered();
-    let holder = scene.hold_in(&scene.run, &scene.message_id("put off"));
-    scene.deliver_with("doug", &[], scene.message("put off")).deferred("4.3.0 ");
+    scene.deliver("scuba", scene.message("deferred")).delivered();
+    let holder = scene.hold_in(&scene.run, &scene.message_id("deferred"));
+    scene.deliver_with("doug", &[], scene.message("deferred")).deferred("4.3.0 ");
     let failed = "replay-failures-20261121T083000Z-4711.jsonl";
     let mut by_hand = program(&["replay", "--config", &scene.path("operator.toml")]);
     by_hand.args(["--failures-to", &scene.path(failed), "--recipient", "lisa@mail.axial.net", "-"]);
-    replay(by_hand, scene.message("put off").as_bytes()).ended(75, [0, 0, 1, 0]);
+    replay(by_hand, scene.message("deferred").as_bytes()).ended(75, [0, 0, 1, 0]);
     drop(holder);
     std::fs::create_dir(scene.path("backup")).unwrap();
     std::fs::write(scene.path("backup/1.eml"), scene.message("in a backup")).unwrap();
@@ -205,7 +205,7 @@ fn the_commands_do_what_they_are_shown_for(engine: Engine) {
     // And they did what the pages say of them.
     assert_eq!(scene.inbox("lisa").len(), 1);
     let there: BTreeSet<String> = scene.inbox("doug").iter().map(|copy| copy.field("Message-ID")).collect();
-    let wanted = ["delivered", "put off", "queued", "in a backup"].map(|id| scene.message_id(id));
+    let wanted = ["delivered", "deferred", "queued", "in a backup"].map(|id| scene.message_id(id));
     assert_eq!(there, BTreeSet::from(wanted));
     assert_eq!(scene.inbox("doug").len(), 4);
 }

@@ -8,12 +8,16 @@ use crate::support::program::{program, wait_until};
 use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
 use crate::support::visitor::{Events, Page, rows, text};
+use crate::support::wire::{Fate, Speaker, Wire, says};
 use maildrop_command::config::Config;
 use maildrop_command::site::Site;
 use maildrop_command::web::WebSettings;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 on_each_engine!(
     each_screen_is_shown_with_the_pages_own_rights,
+    who_had_the_lock_that_another_gave_up_on_is_named_afterwards,
     statistics_add_up_the_hours_that_are_over_and_the_one_that_runs,
     an_attempt_of_a_host_whose_clock_is_wrong_stands_where_it_belongs,
     a_queue_id_is_found_whatever_its_hosts_clock_says,
@@ -66,7 +70,7 @@ fn each_screen_is_shown_with_the_pages_own_rights(engine: Engine) {
     let (one, two) = (scene.message("one"), scene.message("two"));
     scene.deliver_with("doug", &["--queue-id", "4jY5Kl1pjDzBFGl"], &one).delivered();
     scene.deliver("scuba", &one).delivered();
-    // Of the other message one copy is put off, since somebody has the lock.
+    // Of the other message one copy is deferred, since somebody has the lock.
     scene.deliver("doug", &two).delivered();
     let id = scene.message_id("two");
     let holder = scene.hold(&id);
@@ -118,6 +122,48 @@ fn each_screen_is_shown_with_the_pages_own_rights(engine: Engine) {
     });
     drop(holder);
     waiting.end().delivered();
+}
+
+fn who_had_the_lock_that_another_gave_up_on_is_named_afterwards(engine: Engine) {
+    let mut scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
+    let (site, link) = page_of(&mut scene);
+    let (message, id) = (scene.message("one"), scene.message_id("one"));
+    let dovecot = scene.settings.imap.clone();
+    let goes_on = Arc::new(AtomicBool::new(false));
+    let may_go_on = goes_on.clone();
+    let wire = Wire::to(dovecot.clone(), move |speaker, piece| {
+        if matches!(speaker, Speaker::Server) && says(piece, "APPENDUID") {
+            wait_until("it may go on", || may_go_on.load(Ordering::SeqCst));
+        }
+        Fate::Pass
+    });
+    scene.configure(|settings| settings.imap = ("127.0.0.1".into(), wire.address.port()));
+    let first = scene.start("doug", &["--queue-id", "4bFirst"], &message);
+    wait_until("it has appended", || scene.inbox("doug").len() == 1);
+    scene.configure(|settings| settings.imap = dovecot);
+    scene.deliver_with("scuba", &["--lock-wait", "0s"], &message).deferred("4.3.0 ");
+    let process = first.id();
+    goes_on.store(true, Ordering::SeqCst);
+    first.end().delivered();
+
+    let told = String::from_utf8(scene.subcommand(&["trace", &id, "--json"]).stdout).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let attempts = json["messages"][0]["attempts"].as_array().unwrap();
+    let [delivered, busy] = attempts.as_slice() else { panic!("{told}") };
+    let holder = &busy["lock_was_held_by"];
+    assert_eq!((&holder["pid"], &holder["queue_id"]), (&process.into(), &"4bFirst".into()), "{told}");
+    assert_eq!((&holder["host"], delivered.get("lock_was_held_by")), (&delivered["host"], None), "{told}");
+    let host = holder["host"].as_str().unwrap();
+    let told = String::from_utf8(scene.subcommand(&["trace", &id]).stdout).unwrap();
+    assert!(told.contains(&format!("busy: {host}:{process} had the lock")), "{told}");
+    let page = Page::of(&site);
+    let anna = page.log_in(&link);
+    let encoded: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
+    let message = anna.get(anna.get(&format!("/?q={encoded}")).leads_to());
+    let told = text(message.shown());
+    let told = told.replace(" ,", ",").replace(" .", ".");
+    let wanted = format!("The lock was then held by {host}, process {process}, queue id 4bFirst.");
+    assert!(told.contains(&wanted), "{told}");
 }
 
 /// An attempt at a recipient's copy that began so many minutes ago, and was delivered.

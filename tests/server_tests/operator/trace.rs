@@ -9,7 +9,7 @@ use serde_json::Value;
 
 on_each_engine!(
     a_delivered_message_has_its_history,
-    whoever_is_put_off_is_told_why,
+    whoever_is_deferred_is_told_why,
     the_one_that_delivers_now_is_named_and_so_is_the_one_that_died,
     messages_that_share_a_message_id_are_told_apart,
     what_never_got_here_is_said_to_be_so,
@@ -114,7 +114,7 @@ fn a_delivered_message_has_its_history(engine: Engine) {
     assert!(told.contains("There are more: these are the newest 1."), "{told}");
 }
 
-fn whoever_is_put_off_is_told_why(engine: Engine) {
+fn whoever_is_deferred_is_told_why(engine: Engine) {
     let scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
     let (message, id) = (scene.message("held"), scene.message_id("held"));
     let holder = scene.hold(&id);
@@ -212,7 +212,7 @@ fn messages_that_share_a_message_id_are_told_apart(engine: Engine) {
 fn what_never_got_here_is_said_to_be_so(engine: Engine) {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
     let id = scene.message_id("lost");
-    // The mailbox store is out of reach: put off before anything is written down.
+    // The mailbox store is out of reach: deferred before anything is written down.
     let dovecot = std::mem::replace(&mut scene.settings.imap, ("127.0.0.1".into(), 9));
     scene.configure(|_| {});
     scene.deliver_with("doug", &["--queue-id", "4bLOST"], scene.message("lost")).deferred("4.4.1 ");

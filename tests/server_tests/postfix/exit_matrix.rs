@@ -1,7 +1,7 @@
 //! Each way in which a run of the program can end, through a real Postfix: what becomes of the message. The test prints
 //! the table that it holds Postfix and the program to.
 //!
-//! No way to end bounces a message that could be delivered: whatever is put off is delivered once, when the trouble is
+//! No way to end bounces a message that could be delivered: whatever is deferred is delivered once, when the trouble is
 //! over. At the end of the table stand programs that are not ours, and what no care of the program's can help: of these,
 //! too, the shipped entry's filter bounces only what the program says of a message. The last rows are without it, to show
 //! what Postfix alone makes of them.
@@ -225,11 +225,11 @@ fn rows(site: &MailHosts) -> Vec<Row> {
         // What it has to do with.
         // By then Postfix has closed it, as it would have by dying: nothing is appended.
         Row::ours("a pipe that is full", Deferred, "4.3.0", "xxxx").after(site, "full", FILL_THE_PIPE),
-        Row::ours("a pipe that is full, then put off", Deferred, "4.3.0", "xxxx")
+        Row::ours("a pipe that is full, then deferred", Deferred, "4.3.0", "xxxx")
             .with(|row| row.more = "--dry-run".into())
             .after(site, "full-deferred", FILL_THE_PIPE),
         Row::ours("a pipe that is closed", Deferred, "4.3.0", "xxxx").after(site, "closed", CLOSE_THE_PIPE),
-        Row::ours("a pipe that is closed, then put off", Deferred, "4.3.0", "xxxx")
+        Row::ours("a pipe that is closed, then deferred", Deferred, "4.3.0", "xxxx")
             .with(|row| row.more = "--dry-run".into())
             .after(site, "closed-deferred", CLOSE_THE_PIPE),
         Row::ours("no stdout and no stderr", Sent, "2.0.0", "delivered via").after(site, "mute", "exec >&- 2>&-"),
@@ -452,7 +452,7 @@ fn no_way_to_end_bounces_what_could_be_delivered() {
     assert!(wrong.is_empty(), "{wrong}\n{}", tail(&site.hosts[0].log(), 100));
 
     drop(holder);
-    everything_put_off_arrives_once(&mut site, &rows, &ids);
+    what_was_deferred_arrives_once(&mut site, &rows, &ids);
 }
 
 /// Gives Postfix the message of each row, some at a time; the queue ids.
@@ -474,7 +474,7 @@ fn inject(site: &MailHosts, rows: &[Row]) -> Vec<String> {
 }
 
 /// The trouble is over: Postfix tries again by the entry as it is shipped.
-fn everything_put_off_arrives_once(site: &mut MailHosts, rows: &[Row], ids: &[String]) {
+fn what_was_deferred_arrives_once(site: &mut MailHosts, rows: &[Row], ids: &[String]) {
     let waiting: Vec<usize> = (0..rows.len()).filter(|&number| rows[number].status == Deferred).collect();
     for (number, _) in rows.iter().enumerate().filter(|(_, row)| row.recipient == Recipient::IsFull) {
         site.scene.database.execute(&format!(
@@ -494,7 +494,7 @@ fn everything_put_off_arrives_once(site: &mut MailHosts, rows: &[Row], ids: &[St
     let mut flushed = Instant::now();
     // Those that were killed may have sent something. Not before that is settled does the next try go on.
     let cut_short = rows.iter().filter(|row| row.stays_open).count();
-    wait_until("those that were cut short are put off again", || {
+    wait_until("those that were cut short are deferred again", || {
         // (What the queue manager hears while it reads its settings anew may be forgotten.)
         if flushed.elapsed() > Duration::from_secs(20) {
             postfix.flush();

@@ -188,7 +188,7 @@ fn a_sent_copy_that_fails_does_not_cost_the_recipient_anything(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug", "scuba"]);
     scene.database.add_address(LISA, &format!("full-{}", scene.run));
     let message = scene.message("owed");
-    // Put off for the sake of the Sent copy; the recipient's is there, and recorded.
+    // Deferred for the sake of the Sent copy; the recipient's is there, and recorded.
     scene.deliver("doug", &message).deferred("4.2.2 the mailbox is full");
     assert_eq!(scene.inbox("doug").len(), 1);
     assert_eq!(scene.database.count("SELECT count(*) FROM copies WHERE state = 'delivered' AND uid = 1"), 1);

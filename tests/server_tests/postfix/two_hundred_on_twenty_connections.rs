@@ -80,20 +80,20 @@ fn two_hundred_deliveries_at_once_end_well_on_twenty_server_connections() {
     drop(locks);
     let (mut tries, began) = (DELIVERIES, Instant::now());
     while !running.is_empty() {
-        assert!(began.elapsed() < PATIENCE, "{} are put off again and again", running.len());
-        let mut put_off = Vec::new();
+        assert!(began.elapsed() < PATIENCE, "{} are deferred again and again", running.len());
+        let mut deferred = Vec::new();
         for (waiting, delivery) in running {
             let outcome = delivery.end_within(PATIENCE);
             if outcome.exit == Some(75) {
                 outcome.deferred("4.3.0 another delivery of this message holds its lock");
-                put_off.push(waiting);
+                deferred.push(waiting);
             } else {
                 outcome.delivered();
             }
         }
         // Postfix comes again.
-        tries += put_off.len();
-        running = put_off.into_iter().map(start).collect();
+        tries += deferred.len();
+        running = deferred.into_iter().map(start).collect();
     }
     let most = watch.end();
     println!("{DELIVERIES} deliveries, {tries} tries, at most {most} server connections");

@@ -1,5 +1,5 @@
 //! Two hosts whose `lock.namespace` differs take two locks for one message, which exclude nobody. The journal shows it: the
-//! second is put off, and nothing is there twice.
+//! second is deferred, and nothing is there twice.
 
 use crate::support::database::Engine;
 use crate::support::program::{Outcome, Running, feed, program, wait_until};
@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 on_each_engine!(
-    a_second_host_with_another_namespace_is_put_off,
+    a_second_host_with_another_namespace_is_deferred,
     so_is_one_that_comes_a_moment_later_until_that_is_settled,
     what_died_under_another_namespace_is_looked_for_once_it_is_settled,
 );
 
-const PUT_OFF: &str = "4.3.5 another host uses another lock.namespace";
+const UNDER_ANOTHER_LOCK: &str = "4.3.5 another host uses another lock.namespace";
 
 fn site(engine: Engine) -> Scene {
     Scene::with(engine, &["lisa", "doug", "scuba"])
@@ -44,9 +44,11 @@ fn settled(scene: &mut Scene) {
 }
 
 /// Doug's delivery has come as far as its APPEND to Sent, which waits until the second host is done.
-fn a_second_host_with_another_namespace_is_put_off(engine: Engine) {
-    // And the control, with one namespace: there it is the lock that puts it off.
-    for (namespace, put_off) in [("one", "4.3.0 another delivery of this message holds its lock"), ("two", PUT_OFF)] {
+fn a_second_host_with_another_namespace_is_deferred(engine: Engine) {
+    // And the control, with one namespace: there it is the lock that defers it.
+    for (namespace, deferred) in
+        [("one", "4.3.0 another delivery of this message holds its lock"), ("two", UNDER_ANOTHER_LOCK)]
+    {
         let scene = site(engine);
         let message = scene.message(namespace);
         let (reached, go_on) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -70,8 +72,8 @@ fn a_second_host_with_another_namespace_is_put_off(engine: Engine) {
         go_on.store(true, Ordering::SeqCst);
         first.end().delivered();
         assert_eq!(copies(&scene).2, 1, "{second:?}");
-        second.deferred(put_off);
-        if put_off == PUT_OFF {
+        second.deferred(deferred);
+        if deferred == UNDER_ANOTHER_LOCK {
             let here = gethostname::gethostname().into_string().unwrap();
             let cause = format!("{here} delivers this message under another lock");
             assert!(scene.log().contains(&cause), "{}", scene.log());
@@ -90,7 +92,7 @@ fn so_is_one_that_comes_a_moment_later_until_that_is_settled(engine: Engine) {
     let (one, two) = (host(&scene, "one"), host(&scene, "two"));
     deliver(&scene, &one, "doug", &message).delivered();
     for _ in 0..2 {
-        deliver(&scene, &two, "scuba", &message).deferred(PUT_OFF);
+        deliver(&scene, &two, "scuba", &message).deferred(UNDER_ANOTHER_LOCK);
     }
     assert_eq!(copies(&scene), (1, 0, 1));
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
@@ -134,7 +136,7 @@ fn what_died_under_another_namespace_is_looked_for_once_it_is_settled(engine: En
     let two = host(&scene, "two");
     // The very recipient, and another one.
     for recipient in ["doug", "scuba"] {
-        deliver(&scene, &two, recipient, &message).deferred(PUT_OFF);
+        deliver(&scene, &two, recipient, &message).deferred(UNDER_ANOTHER_LOCK);
     }
     assert_eq!(copies(&scene), (1, 0, 0));
     settled(&mut scene);

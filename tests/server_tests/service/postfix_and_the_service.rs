@@ -23,7 +23,7 @@ struct Stage {
 impl Stage {
     fn set_up(options: &Options) -> Self {
         let mut site = MailHosts::set_up(options);
-        // Nobody waits for a lock: who finds one held is put off, and finds another way later.
+        // Nobody waits for a lock: who finds one held is deferred, and finds another way later.
         site.scene.configure(|settings| settings.more = "[lock]\nwait = \"0s\"\n".into());
         let service = Service::start(&mut site.scene);
         let mx1 = &site.hosts[0];
@@ -231,7 +231,7 @@ fn from_pipe_to_lmtp_and_back_while_mail_flows() {
                 let told = |program: &str, status: &str| {
                     told(mx1, &queue_id, program).iter().filter(|line| line.contains(status)).count()
                 };
-                wait_until("all were put off", || told(programs[0], "status=deferred") >= recipients.len());
+                wait_until("all were deferred", || told(programs[0], "status=deferred") >= recipients.len());
                 stage.go_by(way);
                 drop(holder);
                 wait_until("it is delivered", || {

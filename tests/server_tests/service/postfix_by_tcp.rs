@@ -95,7 +95,7 @@ fn a_client_that_is_not_listed_needs_a_certificate_and_then_hands_over_whatever_
     // In the clear, and then encrypted but without a certificate: nothing is taken, and nothing bounces.
     let first = stage.id("first");
     let id = stage.send(&stage.site.recipients, message(&first, "Subject: fifty\r\n", "x").as_bytes());
-    wait_until("it is put off", || deferred(&id) >= 50);
+    wait_until("it is deferred", || deferred(&id) >= 50);
     assert!(stage.mx1().log().contains("530 5.7.0") || stage.mx1().log().contains("STARTTLS"), "{}", stage.mx1().log());
     let [ca, certificate, key] = ["ca.pem", "tcp.pem", "tcp.key"].map(|name| scene.seen(name));
     let verified = [
@@ -106,7 +106,7 @@ fn a_client_that_is_not_listed_needs_a_certificate_and_then_hands_over_whatever_
     ];
     stage.set(&verified.each_ref().map(String::as_str));
     let before = deferred(&id);
-    wait_until("it is put off again", || {
+    wait_until("it is deferred again", || {
         stage.mx1().flush();
         deferred(&id) >= before + 50
     });

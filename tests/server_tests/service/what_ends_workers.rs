@@ -22,7 +22,7 @@ fn figure(service: &Service, name: &str) -> Value {
     service.status()["front"][name].clone()
 }
 
-/// Gives the message, and ends the worker that gets it by this signal; all are put off.
+/// Gives the message, and ends the worker that gets it by this signal; all are deferred.
 fn strike(scene: &mut Scene, service: &Service, to: &[String], message: &str, signal: Signal) {
     let holder = scene.hold(&scene.message_id("poison"));
     let mut lmtp = Lmtp::connect(&service.socket);

@@ -152,9 +152,9 @@ impl<'s> Service<'s> {
     }
 
     /// A client ends without knowing what became of its message.
-    fn is_put_off(&mut self, job: usize, around: &mut Around<'_>) {
+    fn is_deferred(&mut self, job: usize, around: &mut Around<'_>) {
         if self.clients.remove(&job).is_some() {
-            around.trace.say(|| format!("client of job {job}: put off"));
+            around.trace.say(|| format!("client of job {job}: deferred"));
             self.effects.push_back(Effect::Deferred { job });
         }
     }
@@ -162,7 +162,7 @@ impl<'s> Service<'s> {
     /// A client is killed.
     pub fn client_dies(&mut self, job: usize, around: &mut Around<'_>) -> Result<(), String> {
         self.closes(job, around)?;
-        self.is_put_off(job, around);
+        self.is_deferred(job, around);
         Ok(())
     }
 
@@ -174,7 +174,7 @@ impl<'s> Service<'s> {
         if client.orphan {
             self.says(job, &Header::Cancel { id }, around)?;
             self.closes(job, around)?;
-            self.is_put_off(job, around);
+            self.is_deferred(job, around);
             return Ok(());
         }
         let early = match std::mem::replace(&mut client.stage, Stage::AwaitsReply) {
@@ -188,7 +188,7 @@ impl<'s> Service<'s> {
             None => {
                 // Its front has died meanwhile.
                 if self.clients.get(&job).is_some_and(|client| client.connection.is_none()) {
-                    self.is_put_off(job, around);
+                    self.is_deferred(job, around);
                 }
                 Ok(())
             }
@@ -254,7 +254,7 @@ impl<'s> Service<'s> {
             // It learns so when it says Go.
             Stage::HasReceipt(_) => Ok(()),
             Stage::AwaitsReply => {
-                self.is_put_off(job, around);
+                self.is_deferred(job, around);
                 Ok(())
             }
         }
@@ -296,7 +296,7 @@ impl<'s> Service<'s> {
                 }
                 Stage::AwaitsReply => {
                     self.closes(job, around)?;
-                    self.is_put_off(job, around);
+                    self.is_deferred(job, around);
                 }
             }
         }

@@ -42,7 +42,7 @@ pub enum Effect {
     Begin { worker: usize, job: usize, recipients: Vec<usize>, cut: bool, message: Rc<Message> },
     /// The program that pipe(8) has started delivers by itself.
     Alone { job: usize, recipients: Vec<usize>, cut: bool, orphan: bool, message: Rc<Message> },
-    /// Postfix hears what became of these recipients: whether each is delivered, or put off.
+    /// Postfix hears what became of these recipients: whether each is delivered, or deferred.
     Told { job: usize, told: Vec<(usize, bool)> },
     /// Postfix hears nothing, and tries again.
     Deferred { job: usize },

@@ -56,7 +56,7 @@ impl Broker {
         if let Some(job) = self.named.get(&id).and_then(|job| self.jobs.get_mut(job)) {
             // Its client has connected anew, for the first answer is missing or its connection broke: it waits there now.
             if !matches!(&job.what, What::Ours { request: known, .. } if is_same(known, &request)) {
-                warn!(%id, "two different requests of one name; the second is put off");
+                warn!(%id, "two different requests of one name; the second is deferred");
                 let verdicts = all(&request, StatusDetail::SYSTEM, "another request has the same name");
                 self.traffic(request.source).received(request.recipients.len(), request.size);
                 self.count_replies(request.source, &verdicts, Duration::ZERO);
@@ -84,7 +84,7 @@ impl Broker {
 
     fn client_says_go(&mut self, id: Uuid, connection: ConnectionId, now: Instant) {
         let Some(&job_id) = self.named.get(&id) else {
-            // It was put off already, for this word took too long. Where its client has not heard so, it waits for an answer that
+            // It was deferred already, for this word took too long. Where its client has not heard so, it waits for an answer that
             // nobody has: it is to notice at once.
             debug!(%id, "no request of this name waits for its client");
             self.actions.push(Action::CloseClient { connection });

@@ -190,7 +190,7 @@ impl World {
         self.event(Event::ClientGone { connection });
     }
 
-    /// Of the messages at workers, none of those that have been put off by now, which a worker may still have in hand.
+    /// Of the messages at workers, none of those that have been deferred by now, which a worker may still have in hand.
     fn nobody_is_at_more_than_allowed(&self) {
         let mut at_work: BTreeMap<String, usize> = BTreeMap::new();
         for (_, body) in self.workers.iter().filter_map(|worker| worker.in_hand.as_ref()) {

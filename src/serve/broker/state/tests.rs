@@ -340,7 +340,7 @@ fn an_address_and_its_extensions_are_one_user() {
 }
 
 #[test]
-fn what_waits_for_too_long_is_put_off_by_congestion() {
+fn what_waits_for_too_long_is_deferred_by_congestion() {
     let mut scene = Scene::new();
     assert_eq!(scene.hand(10, &["a@x", "b@x"]), []);
     assert_eq!(scene.pass(29, &[]), []);
@@ -408,7 +408,7 @@ fn a_clients_request_waits_for_its_word() {
 }
 
 #[test]
-fn a_request_whose_client_never_lets_it_begin_is_put_off() {
+fn a_request_whose_client_never_lets_it_begin_is_deferred() {
     let mut scene = Scene::with_workers(&[1]);
     scene.say(5, &deliver(10, &["a@x"]));
     assert_eq!(scene.broker.standing(scene.now).held, 1);
@@ -467,7 +467,7 @@ fn what_an_older_connection_had_still_sent_does_not_draw_the_answer_to_it() {
 }
 
 #[test]
-fn another_request_of_the_same_name_is_put_off_and_does_not_touch_the_first() {
+fn another_request_of_the_same_name_is_deferred_and_does_not_touch_the_first() {
     let mut scene = Scene::with_workers(&[1]);
     scene.say(5, &deliver(10, &["a@x"]));
     let answered = told(&scene.say(6, &deliver(10, &["b@x", "c@x"])));
@@ -563,7 +563,7 @@ fn an_answer_to_the_broker_before_this_one_is_nobodys() {
 }
 
 #[test]
-fn a_broker_that_is_stopped_delivers_what_waits_while_there_are_workers_and_puts_off_the_rest() {
+fn a_broker_that_is_stopped_delivers_what_waits_while_there_are_workers_and_defers_the_rest() {
     let mut scene = Scene::with_workers(&[1]);
     let (_, first, _) = one_work(scene.hand(10, &["a@x"]));
     scene.hand(11, &["b@x"]);
