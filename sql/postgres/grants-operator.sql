@@ -14,7 +14,9 @@ GRANT SELECT ON addresses, maildrop_migrations, attempts, messages, copies, mess
 GRANT SELECT, INSERT, DELETE ON programs TO :"role";
 
 -- `subscription` changes who is told of what; `check` and `stats` read how far behind that is.
-GRANT SELECT ON outbox, events, notification_attempts TO :"role";
+-- `subscription` writes events as well: a test, and that one is disabled.
+GRANT SELECT, INSERT ON outbox TO :"role";
+GRANT SELECT ON events, notification_attempts TO :"role";
 GRANT SELECT, INSERT, UPDATE, DELETE ON subscriptions, subscription_queues, notifications TO :"role";
 
 -- `web` logs people in to the page, and out.

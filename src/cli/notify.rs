@@ -1,10 +1,13 @@
-//! `notify`: how far behind subscribers are, and telling them once more what was given up.
+//! `notify`: how far behind subscribers are, telling them once more what was given up, and giving up.
 
 use super::site_options::{LONGEST_ANSWER, SiteOptions, failed};
+use super::subscription::one;
 use super::{complain, json, say, table};
 use crate::base::timestamp;
-use crate::operations::notifications::{self, Behind, Overview};
-use crate::operations::subscriptions::{self, UNANSWERED, UNVERIFIED};
+use crate::ledger::time_span;
+use crate::operations::notifications::{self, Behind, GivenUp, Overview};
+use crate::operations::subscriptions::{UNANSWERED, UNVERIFIED};
+use crate::webhook::payload;
 use clap::{Args, Subcommand};
 use std::time::Duration;
 use sysexits::ExitCode;
@@ -14,8 +17,10 @@ use uuid::Uuid;
 pub(crate) enum Command {
     /// How far behind subscribers are: what is to be told, what was given up, and whose receivers rest
     Status(Status),
-    /// Tell once more what was given up
+    /// Tell once more what was given up, or all that happened
     Redeliver(Redeliver),
+    /// Tell a subscription no more what it is still to be told
+    GiveUp(GiveUp),
 }
 
 #[derive(Debug, Args)]
@@ -37,7 +42,8 @@ pub(crate) struct Status {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  maildrop_command notify redeliver --since 1d
+  maildrop_command notify redeliver --failed --since 1d
+  maildrop_command notify redeliver --all --since 2h --subscription 0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b
 
 What was given up is due at once, as if it had never been tried, and a receiver that rests is asked at once. The notifier tells it: \
 see that one runs. It has the same webhook-id as before. What a callback is to be told that has not answered its question yet waits \
@@ -45,19 +51,61 @@ until it has.
 
 It needs the rights of sql/*/grants-operator.sql.
 
-Exit status: 0, 65 for the one subscription whose callback has not answered its question yet, 69 if the database cannot be asked, 78 if the configuration cannot be read.")]
+Exit status: 0, 64 for a mistake in the arguments, 65 for the one subscription whose callback has not answered its question yet, \
+66 if there is no such subscription, 69 if the database cannot be asked, 78 if the configuration cannot be read.")]
 pub(crate) struct Redeliver {
     #[command(flatten)]
     site: SiteOptions,
+    /// What was given up: so it is without a word as well
+    #[arg(long, conflicts_with = "all")]
+    failed: bool,
+    /// All that happened, whether the receiver has taken it before or not
+    #[arg(long, requires_all = ["subscription", "since"])]
+    all: bool,
     /// Of this subscription only
     #[arg(long, value_name = "ID")]
     subscription: Option<Uuid>,
-    /// What was given up since: 1d, 2026-11-20, 2026-11-20T03:00:00Z
+    /// What was given up since: 1d, 2026-11-20, 2026-11-20T03:00:00Z; with --all, what happened since
     #[arg(long, value_name = "TIME", value_parser = timestamp::since)]
     since: Option<i64>,
     /// Print JSON, for programs
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  maildrop_command notify give-up --subscription 0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b --before 1d
+  maildrop_command notify give-up --subscription 0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b --event evt_0193a1b2c3d47e5f8a9b0c1d2e3f4a01
+
+For a receiver that has been away for long and wants only what is new, or that stumbles over one event, which holds back the rest \
+where it is told in order. What is given up is kept like what was tried in vain to the end: `notify redeliver` tells it after all. \
+What a notifier has in hand at that moment, at most a hundred of a subscription, may still be sent.
+
+It needs the rights of sql/*/grants-operator.sql.
+
+Exit status: 0, 64 for a mistake in the arguments, 66 if there is no such subscription or event, 69 if the database cannot be asked, \
+78 if the configuration cannot be read.")]
+pub(crate) struct GiveUp {
+    #[command(flatten)]
+    site: SiteOptions,
+    /// What this one is still to be told
+    #[arg(long, value_name = "ID")]
+    subscription: Uuid,
+    /// Only what happened before: 1d, 2026-11-20, 2026-11-20T03:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = timestamp::since, conflicts_with = "event")]
+    before: Option<i64>,
+    /// Only this event, by its webhook-id
+    #[arg(long, value_name = "EVENT", value_parser = event)]
+    event: Option<Uuid>,
+    /// Print JSON, for programs
+    #[arg(long)]
+    json: bool,
+}
+
+fn event(text: &str) -> Result<Uuid, String> {
+    payload::read_id(text).ok_or_else(|| "write it as in webhook-id: evt_0193a1b2c3d47e5f8a9b0c1d2e3f4a01".into())
 }
 
 pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
@@ -67,25 +115,55 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
             let overview = notifications::status(database.as_mut()).map_err(|error| failed(&error))?;
             if arguments.json { say(&json(&overview)) } else { tell(&overview) }
         }
-        Command::Redeliver(arguments) => {
-            let (_, mut database) = arguments.site.open(LONGEST_ANSWER)?;
-            if let Some(id) = arguments.subscription {
-                let found = subscriptions::read(database.as_mut(), Some(id)).map_err(|error| failed(&error))?;
-                if found.iter().any(|one| one.state == UNVERIFIED) {
-                    complain(UNANSWERED);
-                    return Err(ExitCode::DataErr);
-                }
-            }
-            let told = notifications::redeliver(database.as_mut(), arguments.subscription, arguments.since);
-            let told = told.map_err(|error| failed(&error))?;
-            if arguments.json {
-                say(&json(&serde_json::json!({ "due_again": told })));
-            } else {
-                say(&format!("{told} notifications are due again."));
-            }
-        }
+        Command::Redeliver(arguments) => redeliver(arguments)?,
+        Command::GiveUp(arguments) => give_up(arguments)?,
     }
     Ok(ExitCode::Ok)
+}
+
+fn redeliver(arguments: &Redeliver) -> Result<(), ExitCode> {
+    let (_, mut database) = arguments.site.open(LONGEST_ANSWER)?;
+    if let Some(id) = arguments.subscription
+        && one(database.as_mut(), id)?.state == UNVERIFIED
+    {
+        complain(UNANSWERED);
+        return Err(ExitCode::DataErr);
+    }
+    let told = match (arguments.all, arguments.subscription, arguments.since) {
+        (true, Some(id), Some(since)) => {
+            let until = time_span::now(database.as_mut()).map_err(|error| failed(&error))?;
+            notifications::tell_all(database.as_mut(), id, (since, until), false)
+        }
+        (_, subscription, since) => notifications::redeliver(database.as_mut(), subscription, since),
+    };
+    let told = told.map_err(|error| failed(&error))?;
+    if arguments.json {
+        say(&json(&serde_json::json!({ "due_again": told })));
+    } else {
+        say(&format!("{told} notifications are due again."));
+    }
+    Ok(())
+}
+
+fn give_up(arguments: &GiveUp) -> Result<(), ExitCode> {
+    let (_, mut database) = arguments.site.open(LONGEST_ANSWER)?;
+    one(database.as_mut(), arguments.subscription)?;
+    let what = match (arguments.event, arguments.before) {
+        (Some(event), _) => GivenUp::Event(event),
+        (None, Some(moment)) => GivenUp::Before(moment),
+        (None, None) => GivenUp::All,
+    };
+    let given_up = notifications::give_up(database.as_mut(), arguments.subscription, what);
+    let Some(given_up) = given_up.map_err(|error| failed(&error))? else {
+        complain("there is no such event: it has not happened, is not published yet, or was pruned");
+        return Err(ExitCode::NoInput);
+    };
+    if arguments.json {
+        say(&json(&serde_json::json!({ "given_up": given_up })));
+    } else {
+        say(&format!("{given_up} notifications are given up."));
+    }
+    Ok(())
 }
 
 fn tell(overview: &Overview) {

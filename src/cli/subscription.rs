@@ -6,8 +6,10 @@ use crate::base::terminal::printable;
 use crate::base::timestamp;
 use crate::config::Notifications;
 use crate::ledger::Database;
+use crate::operations::notifications;
 use crate::operations::subscriptions::{self, NewSubscription, Resource, Subscription};
-use crate::webhook::{Callback, Keys, Rules};
+use crate::site::Site;
+use crate::webhook::{Callback, Keys, Rules, payload};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::time::Duration;
@@ -35,8 +37,12 @@ pub(crate) enum Command {
     List(ListArguments),
     /// All that is known of one subscription
     Show(OneArguments),
+    /// Send it something, to see that it comes
+    Test(TestArguments),
     /// Tell it nothing for now: what happens is kept, until it is resumed
     Pause(OneArguments),
+    /// Tell it nothing more, and say why: others of its owner hear of it
+    Disable(DisableArguments),
     /// Go on telling one that was paused or disabled, beginning with what was kept
     Resume(OneArguments),
     /// Print the secret that signs what it is told, or give it another one
@@ -158,6 +164,47 @@ pub(crate) struct SecretArguments {
     public_key: bool,
 }
 
+#[derive(Debug, Args)]
+#[command(after_help = format!("\
+Examples:
+  maildrop_command subscription test 0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b
+
+It is told an event of type subscription.test, whatever types it wants: the id is printed, and is the request's webhook-id. A notifier \
+sends it within seconds; `subscription show` says whether the receiver has answered. One that is not active is sent none.
+
+{STATUS}"))]
+pub(crate) struct TestArguments {
+    #[command(flatten)]
+    one: OneArguments,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = format!("\
+Examples:
+  maildrop_command subscription disable 0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b --reason 'asked for by its owner, ticket 4711'
+
+`show` and `list --json` say the reason, and other active subscriptions of the same owner are told both (subscription.disabled). What \
+happens is kept, and told once it is resumed; `notify give-up` leaves it out.
+
+{STATUS}"))]
+pub(crate) struct DisableArguments {
+    #[command(flatten)]
+    one: OneArguments,
+    /// Why, in one line, for its owner
+    #[arg(long, value_name = "TEXT", value_parser = reason)]
+    reason: String,
+}
+
+/// A line that its owner can read.
+fn reason(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("say why in a few words: its owner reads it".into()),
+        text if text.chars().count() > 200 => Err("it is longer than 200 characters".into()),
+        text if text.chars().any(char::is_control) => Err("one line is wanted".into()),
+        text => Ok(text.to_owned()),
+    }
+}
+
 pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
     match command {
         Command::Create(arguments) => create(arguments),
@@ -167,6 +214,8 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
             tell(&one(database.as_mut(), arguments.id)?, arguments.json);
             Ok(ExitCode::Ok)
         }
+        Command::Test(arguments) => test(&arguments.one),
+        Command::Disable(arguments) => disable(arguments),
         Command::Pause(arguments) => change(arguments, "it is not active", subscriptions::pause),
         Command::Resume(arguments) => change(arguments, "it is neither paused nor disabled", subscriptions::resume),
         Command::Secret(arguments) => secret(arguments),
@@ -181,6 +230,12 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
 
 /// The site's notifications, and its database.
 fn open(options: &SiteOptions) -> Result<(Notifications, Box<dyn Database>), ExitCode> {
+    let (_, notifications, database) = open_site(options)?;
+    Ok((notifications, database))
+}
+
+/// The same, and the site.
+fn open_site(options: &SiteOptions) -> Result<(Site, Notifications, Box<dyn Database>), ExitCode> {
     options.log_to_stderr();
     let site = options.resolve()?;
     let Some(config) = site.config() else {
@@ -188,7 +243,8 @@ fn open(options: &SiteOptions) -> Result<(Notifications, Box<dyn Database>), Exi
         return Err(ExitCode::Config);
     };
     let notifications = config.notifications.clone();
-    Ok((notifications, connect(&site, PATIENCE)?))
+    let database = connect(&site, PATIENCE)?;
+    Ok((site, notifications, database))
 }
 
 fn keys(notifications: &Notifications) -> Result<Keys, ExitCode> {
@@ -200,7 +256,8 @@ fn keys(notifications: &Notifications) -> Result<Keys, ExitCode> {
     })
 }
 
-fn one(database: &mut dyn Database, id: Uuid) -> Result<Subscription, ExitCode> {
+/// The subscription of this id.
+pub(super) fn one(database: &mut dyn Database, id: Uuid) -> Result<Subscription, ExitCode> {
     let found = subscriptions::read(database, Some(id)).map_err(|error| failed(&error))?;
     found.into_iter().next().ok_or_else(|| {
         complain(&format!("there is no subscription {id}"));
@@ -337,6 +394,35 @@ fn change(
         return Err(ExitCode::DataErr);
     }
     tell(&now, arguments.json);
+    Ok(ExitCode::Ok)
+}
+
+fn test(arguments: &OneArguments) -> Result<ExitCode, ExitCode> {
+    let (site, _, mut database) = open_site(&arguments.site)?;
+    let now = one(database.as_mut(), arguments.id)?;
+    if now.state != subscriptions::ACTIVE {
+        complain(&format!("it is not active: it is {}", now.state));
+        return Err(ExitCode::DataErr);
+    }
+    let event = notifications::test(database.as_mut(), now.id, site.host()).map_err(|error| failed(&error))?;
+    let event = payload::id(event);
+    if arguments.json {
+        say(&json(&serde_json::json!({ "event": event })));
+    } else {
+        say(&format!("{event} is to be told: a notifier sends it within seconds."));
+    }
+    Ok(ExitCode::Ok)
+}
+
+fn disable(DisableArguments { one: of, reason }: &DisableArguments) -> Result<ExitCode, ExitCode> {
+    let (site, _, mut database) = open_site(&of.site)?;
+    let now = one(database.as_mut(), of.id)?;
+    if now.state == subscriptions::OFF {
+        complain(&format!("it is disabled already: {}", now.state_reason.as_deref().unwrap_or("nobody knows why")));
+        return Err(ExitCode::DataErr);
+    }
+    subscriptions::disable(database.as_mut(), of.id, reason, site.host()).map_err(|error| failed(&error))?;
+    tell(&one(database.as_mut(), of.id)?, of.json);
     Ok(ExitCode::Ok)
 }
 

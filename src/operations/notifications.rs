@@ -34,6 +34,35 @@ pub(crate) fn redeliver(
     overview::tell_again(database, subscription, since)
 }
 
+/// What is given up of what a subscription is still to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GivenUp {
+    All,
+    /// What happened before this moment, in microseconds since 1970.
+    Before(i64),
+    Event(Uuid),
+}
+
+/// Gives that up; how many notifications these were. `None` where there is no such event.
+///
+/// # Errors
+/// Where it may not be committed.
+pub(crate) fn give_up(
+    database: &mut dyn Database,
+    subscription: Uuid,
+    what: GivenUp,
+) -> Result<Option<u64>, DatabaseError> {
+    let (event, before) = match what {
+        GivenUp::All => (None, None),
+        GivenUp::Before(moment) => (None, Some(moment)),
+        GivenUp::Event(event) => match history::event(database, event)? {
+            Some(event) => (Some(event.position), None),
+            None => return Ok(None),
+        },
+    };
+    overview::give_up(database, subscription, event, before).map(Some)
+}
+
 /// The event of this id, as a subscription is told of it; none that is of no concern to it, whatever types it has chosen.
 ///
 /// # Errors

@@ -3,10 +3,16 @@
 use crate::ledger::event::EventType;
 use crate::ledger::notifications::DISABLED;
 pub(crate) use crate::ledger::subscriptions::{
-    Change, NewSubscription, Subscription, Those, change, count_of_owner, create, delete, new_secret, pause, read,
-    resume, some,
+    Change, NewSubscription, Subscription, Those, change, count_of_owner, create, delete, disable, new_secret, pause,
+    read, resume, some,
 };
 use crate::message::{Address, fold};
+
+/// The state of one that is told what happens.
+pub(crate) const ACTIVE: &str = "active";
+
+/// The state of one that is told nothing until somebody resumes it.
+pub(crate) const OFF: &str = "disabled";
 
 /// Whose subscriptions are that are made by hand.
 pub(crate) const OPERATOR: &str = "operator";

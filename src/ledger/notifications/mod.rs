@@ -285,7 +285,8 @@ pub trait Notifications: Tables {
     }
 
     /// Writes down what came of tries, and how the subscription is left. A notification that somebody has asked for meanwhile stays as
-    /// it is, and is told again: an answer that was under way is not the one that was asked for. Returns whether it was leased to us
+    /// it is, and is told again: an answer that was under way is not the one that was asked for. One that was given up meanwhile and was
+    /// taken all the same is done. Returns whether it was leased to us
     /// still: otherwise the tries are written down, and how it is left is somebody else's to say.
     ///
     /// # Errors

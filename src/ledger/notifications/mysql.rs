@@ -175,7 +175,7 @@ impl MysqlDatabase {
             let as_taken = as_taken(self.dialect(), done.iter().copied());
             let done = sql::list(done.iter().map(|(position, _)| position.to_string()));
             statements.push(format!(
-                "DELETE FROM notifications WHERE subscription = {subscription} AND event IN ({done}) AND {as_taken}"
+                "DELETE FROM notifications WHERE subscription = {subscription} AND event IN ({done}) AND ({as_taken} OR due_at IS NULL)"
             ));
         }
         if let Some((state, reason)) = state {

@@ -155,7 +155,7 @@ impl PostgresDatabase {
             let as_taken = as_taken(self.dialect(), done.iter().copied());
             let done = done.iter().map(|(position, _)| position.to_string()).collect::<Vec<_>>().join(", ");
             statements.push(format!(
-                "DELETE FROM notifications WHERE subscription = {subscription} AND event IN ({done}) AND {as_taken}"
+                "DELETE FROM notifications WHERE subscription = {subscription} AND event IN ({done}) AND ({as_taken} OR due_at IS NULL)"
             ));
         }
         if let Some((state, reason)) = state {
