@@ -5,7 +5,8 @@
 //! machine, which Chromium and Firefox take `http://127.0.0.1` and `http://localhost` for.
 //!
 //! What changes anything is asked by POST, and only by a page of our own: Sec-Fetch-Site says so, which no script can forge, or
-//! else Origin. GET changes nothing.
+//! else Origin. GET changes nothing; but it takes a place among those who look at what is live, and a look at what is in a message is
+//! written down. So another site may lead somebody here by a link, and load nothing of ours itself.
 
 use super::layout;
 use super::{Page, failed};
@@ -13,7 +14,7 @@ use crate::ledger::web_sessions::{self, WebRole, WebSession};
 use crate::operations::web_logins;
 use axum::extract::{Request, State};
 use axum::http::header::{COOKIE, ORIGIN};
-use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
@@ -85,16 +86,34 @@ fn log_in_first(request: &Request) -> Response {
     Redirect::to(&if path == "/" { "/login".to_owned() } else { format!("/login?to={to}") }).into_response()
 }
 
-/// Refuses what would change something, and was not sent by a page of ours.
+/// Refuses what would change something, and was not sent by a page of ours; and what another site loads for a page of its own.
 pub(super) async fn of_this_origin(State(page): State<Page>, request: Request, next: Next) -> Response {
-    let safe = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
-    // Whoever the proxy knows is let in without our cookie, so that one who does not say where it comes from may have been tricked.
-    let sure = page.trusted.is_none() || says_from_where(request.headers());
-    if safe || sure && is_of(request.headers(), &page.origin) {
-        return next.run(request).await;
-    }
-    let told = html! { p { "This was sent by another site, and nothing was done." } };
+    let headers = request.headers();
+    let told = if [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method()) {
+        if !is_loaded_elsewhere(headers) {
+            return next.run(request).await;
+        }
+        html! { p { "A page of another site has asked for this, and it is shown to no other site." } }
+    } else {
+        // Whoever the proxy knows is let in without our cookie, so that one who does not say where it comes from may have been tricked.
+        let sure = page.trusted.is_none() || says_from_where(headers);
+        if sure && is_of(headers, &page.origin) {
+            return next.run(request).await;
+        }
+        html! { p { "This was sent by another site, and nothing was done." } }
+    };
     (StatusCode::FORBIDDEN, layout::page("Refused", None, None, &told)).into_response()
+}
+
+/// Whether a page of another site asks for this as a part of itself: a picture, a frame, by a script, or ahead of a click (Fetch Metadata
+/// Request Headers, section 2). Somebody who follows a link is shown it in a window of its own, and sees that he is. A browser that says
+/// nothing of it is an old one.
+fn is_loaded_elsewhere(headers: &HeaderMap) -> bool {
+    let said = |name: &str| headers.get(name).map(HeaderValue::as_bytes);
+    let is_link = said("sec-fetch-mode") == Some(b"navigate")
+        && said("sec-fetch-dest") == Some(b"document")
+        && said("sec-purpose").is_none();
+    matches!(said("sec-fetch-site"), Some(b"cross-site" | b"same-site")) && !is_link
 }
 
 fn says_from_where(headers: &HeaderMap) -> bool {
@@ -127,7 +146,6 @@ pub(super) async fn nothing_here() -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::http::HeaderValue;
 
     fn headers(of: &[(&'static str, &'static str)]) -> HeaderMap {
         of.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value))).collect()
@@ -153,6 +171,27 @@ mod tests {
         ] {
             assert!(!is_of(&headers(bad), ours), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn another_site_may_lead_here_by_a_link_and_load_nothing() {
+        let from = |site| [("sec-fetch-site", site), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
+        for site in ["cross-site", "same-site", "same-origin", "none"] {
+            assert!(!is_loaded_elsewhere(&headers(&from(site))), "{site}");
+        }
+        assert!(!is_loaded_elsewhere(&headers(&[])));
+        for site in ["cross-site", "same-site"] {
+            for (at, other) in [(1, "no-cors"), (1, "cors"), (2, "iframe"), (2, "image"), (2, "empty"), (2, "object")] {
+                let mut loaded = from(site);
+                loaded[at].1 = other;
+                assert!(is_loaded_elsewhere(&headers(&loaded)), "{loaded:?}");
+            }
+            assert!(is_loaded_elsewhere(&headers(&[("sec-fetch-site", site)])), "{site} alone");
+            let ahead = [&from(site)[..], &[("sec-purpose", "prefetch;prerender")]].concat();
+            assert!(is_loaded_elsewhere(&headers(&ahead)), "{site}, ahead of a click");
+        }
+        let ours = [("sec-fetch-site", "same-origin"), ("sec-fetch-mode", "cors"), ("sec-fetch-dest", "empty")];
+        assert!(!is_loaded_elsewhere(&headers(&ours)));
     }
 
     #[test]

@@ -193,8 +193,34 @@ fn what_another_site_sends_changes_nothing() {
         assert_eq!(answer.status, StatusCode::MISDIRECTED_REQUEST, "{host}");
     }
     // Who follows a link from elsewhere has the browser ask once more, with the cookie that it did not send at first.
-    let answer = place.page.ask("GET", "/locks?x=1", &[("sec-fetch-site", "cross-site")], "");
+    let link = [("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document")];
+    let answer = place.page.ask("GET", "/locks?x=1", &link, "");
     assert!(answer.shown().contains("content=\"0; url=/locks?x=1\""), "{}", answer.body);
+}
+
+/// A browser that was cut off says what it heard last (HTML Living Standard, section 9.2.4).
+#[test]
+fn who_was_cut_off_is_told_what_came_since_he_heard_the_last_of_it() {
+    let place = Place::new();
+    let anna = place.visitor("viewer");
+    place.deliver(&message("one@x", "One"), "lisa@gmail.com", "4b").delivered();
+    // What is new is told again for some seconds: this one is older.
+    let ledger = rusqlite::Connection::open(place.path().join("ledger.sqlite")).unwrap();
+    ledger.execute("UPDATE attempts SET started_at = started_at - 100000000", []).unwrap();
+    drop(ledger);
+    place.deliver(&message("two@x", "Two"), "doug@x", "4b").delivered();
+    let (path, shown) = live(anna.get("/").shown());
+    let path = format!("{}after=0", path.split_once("after=").unwrap().0);
+    let told = |last: Option<&str>| {
+        let mut events = anna.listen_after(&path, last);
+        let ids: Vec<String> = serde_json::from_str(&events.next().unwrap()).unwrap();
+        (ids, events.last_id)
+    };
+    let (all, last) = told(None);
+    assert_eq!((all.len(), &all), (2, &shown));
+    let last = last.expect("an event has an id");
+    assert_eq!(told(Some(&last)).0, all[..1]);
+    assert_eq!(told(Some("no id of ours")).0, all);
 }
 
 #[test]

@@ -101,3 +101,39 @@ fn what_another_site_sends_changes_nothing_though_the_proxy_knows_the_browser() 
         assert_eq!(page.ask("POST", "/logins/end", &[from, clara], "id=x").leads_to(), "/logins");
     }
 }
+
+#[test]
+fn a_page_of_another_site_loads_nothing_and_a_link_from_there_is_followed() {
+    let place = Place::new();
+    place.deliver(&message("one@x", "Figures"), "doug@x", "4bOne").delivered();
+    let page = page(&place, "");
+    let asked = |path: &str, from: &[(&str, &str)]| get(&page, path, &[from, &[(USER, "anna")]].concat());
+    let list = asked("/", &[]);
+    let it = list.shown().split("href=\"").find(|rest| rest.starts_with("/messages/")).unwrap();
+    let content = format!("{}/content", it.split(['?', '"']).next().unwrap());
+    let looks = || asked("/log", &[]).shown().matches("looked at content").count();
+    let from = |site, mode, dest| [("sec-fetch-site", site), ("sec-fetch-mode", mode), ("sec-fetch-dest", dest)];
+    for site in ["cross-site", "same-site"] {
+        for (mode, dest) in [("no-cors", "image"), ("cors", "empty"), ("navigate", "iframe"), ("navigate", "object")] {
+            for path in [content.as_str(), &content.replace("/content", "/source"), "/live?after=0", "/"] {
+                let answer = asked(path, &from(site, mode, dest));
+                assert_eq!(answer.status, StatusCode::FORBIDDEN, "{site} {mode} {dest} {path}");
+                assert!(
+                    answer.body.contains("shown to no other site") && !answer.body.contains("Figures"),
+                    "{answer:?}"
+                );
+                let head = page.ask("HEAD", path, &[&from(site, mode, dest)[..], &[(USER, "anna")]].concat(), "");
+                assert_eq!(head.status, StatusCode::FORBIDDEN, "HEAD {site} {mode} {dest} {path}");
+            }
+        }
+    }
+    assert_eq!(looks(), 0, "nobody has looked");
+    // Whoever follows a link looks at it himself; and old browsers do not say where a request comes from.
+    for (at, from) in [&from("cross-site", "navigate", "document")[..], &from("same-site", "navigate", "document"), &[]]
+        .into_iter()
+        .enumerate()
+    {
+        assert!(asked(&content, from).shown().contains("Hello"), "{from:?}");
+        assert_eq!(looks(), at + 1, "{from:?}");
+    }
+}

@@ -162,18 +162,28 @@ pub struct Events<'a> {
     page: &'a Page,
     body: BodyDataStream,
     read: String,
+    /// The id of the last one that had any.
+    pub last_id: Option<String>,
 }
 
 impl Visitor<'_> {
     pub fn listen(&self, path: &str) -> Events<'_> {
-        let request = Request::get(path).header("host", HOST).header("cookie", &self.cookie);
+        self.listen_after(path, None)
+    }
+
+    /// Listens once more, after the event with this id.
+    pub fn listen_after(&self, path: &str, last: Option<&str>) -> Events<'_> {
+        let mut request = Request::get(path).header("host", HOST).header("cookie", &self.cookie);
+        if let Some(last) = last {
+            request = request.header("last-event-id", last);
+        }
         let answer = self.page.router.clone().oneshot(request.body(Body::empty()).unwrap());
         let answer = self.page.runtime.block_on(answer).unwrap();
         assert_eq!(
             (answer.status(), &answer.headers()["content-type"]),
             (StatusCode::OK, &"text/event-stream".parse().unwrap())
         );
-        Events { page: self.page, body: answer.into_body().into_data_stream(), read: String::new() }
+        Events { page: self.page, body: answer.into_body().into_data_stream(), read: String::new(), last_id: None }
     }
 }
 
@@ -182,7 +192,9 @@ impl Events<'_> {
     pub fn next(&mut self) -> Option<String> {
         loop {
             if let Some((event, rest)) = self.read.split_once("\n\n") {
-                let data = event.lines().find_map(|line| line.strip_prefix("data: ")).map(str::to_owned);
+                let field = |name| event.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+                let data = field("data: ");
+                self.last_id = field("id: ").or(self.last_id.take());
                 self.read = rest.to_owned();
                 if data.is_some() {
                     return data;
