@@ -27,7 +27,9 @@ Examples:
     --output /var/lib/prometheus/node-exporter/maildrop.prom
 
 Counted are attempts, one per try of Postfix's at one recipient, that began within the time asked for. Percentiles are to \
-within 1 %, the greatest is exact. Each counts the attempts that came to that stage and recorded it.
+within 1 %, the greatest is exact. Each counts the attempts that came to that stage and recorded it. Of notifications, the tries are \
+counted at what happened within that time; how long after its commit the first one began is by the clocks of the database and of \
+the notifier's host.
 
 Not in here: deliveries that were deferred or refused before their journal was written (the database or the recipient's \
 mailbox out of reach, a wrong configuration, an unknown recipient). The ledger does not know of them; the delivery's log \
@@ -85,6 +87,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     let (_, mut database) = arguments.site.open(PATIENCE)?;
     let mut counted = stats::count(database.as_mut(), arguments.since).map_err(|error| failed(&error))?;
     counted.notifications = notifications::figures(database.as_mut()).map_err(|error| failed(&error))?;
+    let span = (counted.from, counted.until.saturating_add(1));
+    counted.telling = stats::telling(database.as_mut(), span).map_err(|error| failed(&error))?;
     drop(slow);
     let text = match format {
         Format::Table => table::text(&counted),

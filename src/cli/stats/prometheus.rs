@@ -39,6 +39,22 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
             text.sample(name, &[("stage", stage.stage), ("percentile", percent)], span.as_secs_f64());
         }
     }
+    if let Some(telling) = &counted.telling {
+        let help = "Tries at telling what happened within the window, by class of answer; none: no answer.";
+        let tries = telling.tries.iter().map(|(class, number)| (*class, *number));
+        text.counts("maildrop_notification_tries", help, "class", tries);
+        let first = &telling.first_try;
+        if first.notifications > 0 {
+            let name = "maildrop_notification_first_try_seconds";
+            text.family(
+                name,
+                "How long after its commit what happened was tried to be told first, in this percentage at most.",
+            );
+            for (percent, span) in [("50", first.p50), ("90", first.p90), ("99", first.p99), ("100", first.max)] {
+                text.sample(name, &[("percentile", percent)], span.as_secs_f64());
+            }
+        }
+    }
     text.window.clear();
     let owed = counted.copies_owed_now as f64;
     text.single("maildrop_owed_copies", "Copies that are owed now, whenever that began.", owed);

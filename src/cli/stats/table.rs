@@ -7,8 +7,19 @@ use crate::operations::stats::{Attempts, Messages, Statistics};
 use std::time::Duration;
 
 pub(super) fn text(counted: &Statistics) -> String {
-    let Statistics { from, until, attempts, deferrals, copies, copies_owed_now, messages, notifications, lock, stages } =
-        counted;
+    let Statistics {
+        from,
+        until,
+        attempts,
+        deferrals,
+        copies,
+        copies_owed_now,
+        messages,
+        notifications,
+        telling,
+        lock,
+        stages,
+    } = counted;
     let Attempts { all, delivered, deferred, refused, died, not_ended } = *attempts;
     let Messages { recorded, bytes } = messages;
     let (from, until) = (told(*from), told(*until));
@@ -56,6 +67,17 @@ pub(super) fn text(counted: &Statistics) -> String {
             [stage.stage.to_owned(), stage.attempts.to_string(), p50, p90, p99, max]
         });
         parts.push(table(["stage (ms)", "attempts", "50 %", "90 %", "99 %", "greatest"], rows));
+    }
+    if let Some(telling) = telling.as_ref().filter(|telling| telling.first_try.notifications > 0) {
+        let rows = telling.tries.iter().map(|(class, number)| [(*class).to_owned(), number.to_string()]);
+        parts.push(table(["answers to notifications", "tries"], rows));
+        let first = &telling.first_try;
+        let [half, most, all] = [first.p50, first.p99, first.max].map(milliseconds);
+        parts.push(format!(
+            "Told: half of {} notifications were tried first within {half} ms of their commit, 99 % within {most} ms, all within \
+             {all} ms.",
+            first.notifications
+        ));
     }
     parts.push(
         "Not in here: what was deferred or refused before its journal was written (database or mailbox out of reach, wrong \

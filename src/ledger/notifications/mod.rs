@@ -14,6 +14,7 @@ pub(crate) mod of_message;
 pub(crate) mod overview;
 mod postgres;
 pub(crate) mod rights;
+pub(crate) mod tries;
 
 use super::columns;
 use crate::database::{DatabaseError, Dialect, Row, SqliteDatabase, Tables, Value};

@@ -5,7 +5,7 @@ use crate::config::Durability;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::delivery::looked_for;
 use crate::ledger::check::{bad, good, rows, warning};
-use crate::ledger::notifications::overview;
+use crate::ledger::notifications::overview::{self, Figures};
 use crate::ledger::{Database, Finding, statistics, time_span};
 use crate::schema::{self, MigrationState};
 use crate::site::Site;
@@ -17,8 +17,11 @@ const TOLD: usize = 10;
 /// For how long a Sent copy may be owed before it is worth a warning.
 const LONG_OWED: Duration = Duration::from_hours(1);
 
-/// How long an event may wait to be published before that is worth one.
-const LONG_UNPUBLISHED: Duration = Duration::from_mins(5);
+/// How long an event may wait to be published, or a subscription to be served, before that is worth one.
+const LONG_UNTOLD: Duration = Duration::from_mins(5);
+
+/// How far the clocks of this host and of the database may be apart.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
 
 type Found = Result<Vec<Finding>, DatabaseError>;
 
@@ -42,8 +45,9 @@ pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<
         add("tables", with_one_mailbox(database));
     }
     add("tables", long_owed(database));
-    add("notifications", unpublished(database));
     if let Some(config) = site.config() {
+        add("notifications", notifications(database, config.notifications.has_notifier()));
+        add("clock", clock(database));
         add("epoch", epoch(database, config.delivery.postfix_queue_lifetime));
     }
     true
@@ -142,20 +146,70 @@ fn long_owed(database: &mut dyn Database) -> Found {
     })
 }
 
-/// Somebody is subscribed, and nobody tells him anything.
-fn unpublished(database: &mut dyn Database) -> Found {
+/// How far behind subscribers are, and who of them is told nothing. `here`: a notifier runs on this host.
+fn notifications(database: &mut dyn Database, here: bool) -> Found {
     let Some(now) = overview::figures(database)? else { return Ok(Vec::new()) };
-    let oldest = Duration::try_from_secs_f64(now.oldest_unpublished_s).unwrap_or_default();
-    if oldest < LONG_UNPUBLISHED {
-        return Ok(Vec::new());
+    let mut findings = Vec::new();
+    let mut warn = |found: String, mend: &str| findings.push(warning("notifications", found, mend));
+    let [oldest, late] =
+        [now.oldest_unpublished_s, now.late_s].map(|span| Duration::try_from_secs_f64(span).unwrap_or_default());
+    if oldest >= LONG_UNTOLD {
+        let found = format!(
+            "{} events wait to be published, the oldest for {}: somebody is subscribed, and no notifier runs",
+            now.unpublished,
+            timestamp::span(oldest)
+        );
+        warn(
+            found,
+            "start maildropd on some host, with notifications.secret_key_file; its log says what is in the way",
+        );
+    } else if late >= LONG_UNTOLD {
+        let found =
+            format!("a subscription has waited for {} to be served, and no notifier does it", timestamp::span(late));
+        let mend = "see that maildropd runs on some host with notifications.secret_key_file; if it does, it has no request free: raise \
+                    notifications.concurrency, or start it on another host as well";
+        warn(found, mend);
     }
-    let found = format!(
-        "{} events wait to be published, the oldest for {}: somebody is subscribed, and no notifier runs",
-        now.unpublished,
-        timestamp::span(oldest)
-    );
-    let mend = "start maildropd on some host, with notifications.secret_key_file; its log says what is in the way";
-    Ok(vec![warning("notifications", found, mend)])
+    if now.resting > 0 {
+        let mend =
+            "maildrop_command notify status says which, and what was amiss; they are asked again by the schedule";
+        warn(format!("{} receivers rest, since they did not answer", now.resting), mend);
+    }
+    if now.given_up > 0 {
+        let mend = "maildrop_command notify status says of whom; once he answers: maildrop_command notify redeliver --failed. prune \
+                    removes them with their events";
+        warn(format!("{} notifications were given up", now.given_up), mend);
+    }
+    if now.disabled > 0 {
+        let mend =
+            "maildrop_command subscription list says which, and subscription show why: resume them, or delete them";
+        warn(format!("{} subscriptions are disabled, and told nothing", now.disabled), mend);
+    }
+    if here || now != Figures::default() {
+        let found = format!("{} are to be told; {} events are to be published", now.pending, now.unpublished);
+        findings.push(good("notifications", found));
+    }
+    Ok(findings)
+}
+
+/// Whether this host's clock goes as the database's does.
+fn clock(database: &mut dyn Database) -> Found {
+    let before = timestamp::now();
+    let there = time_span::now(database)?;
+    Ok(vec![apart(before, there, timestamp::now())])
+}
+
+/// What the database said between two moments of ours. For as long as its answer took, nobody knows.
+fn apart(before: i64, there: i64, after: i64) -> Finding {
+    let (ahead, behind) = (before.saturating_sub(there), there.saturating_sub(after));
+    let span = Duration::from_micros(ahead.max(behind).max(0).unsigned_abs());
+    if span < CLOCKS_DIFFER {
+        return good("clock", "this host's goes as the database's does");
+    }
+    let (span, side) = (timestamp::span(span), if ahead > behind { "ahead of" } else { "behind" });
+    let mend = "let both be set by NTP, and see which is wrong: timedatectl, chronyc tracking. A notification bears the time of the host \
+                that sends it, and receivers refuse one that is five minutes off";
+    warning("clock", format!("this host's is {span} {side} the database's"), mend)
 }
 
 /// What mends a failure at the database.
@@ -177,4 +231,30 @@ pub(super) fn failed(what: &str, error: &DatabaseError) -> Finding {
         _ => "the server's own log says more",
     };
     bad(what, error.to_string(), mend)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::State;
+
+    #[test]
+    fn a_clock_that_is_seconds_off_is_told_and_a_slow_answer_is_not() {
+        const SECOND: i64 = 1_000_000;
+        let noon = 1_790_000_000 * SECOND;
+        let found = |before: i64, there: i64, after: i64| {
+            let finding = apart(noon + before * SECOND, noon + there * SECOND, noon + after * SECOND);
+            (finding.state, finding.found)
+        };
+        let agrees = (State::Good, "this host's goes as the database's does".to_owned());
+        for (before, there, after) in
+            [(0, 0, 0), (0, 4, 0), (4, 0, 4), (0, 60, 60), (0, 30, 90), (0, 0, 60), (0, 64, 60)]
+        {
+            assert_eq!(found(before, there, after), agrees, "{before} {there} {after}");
+        }
+        let warned = |said: &str| (State::Warning, said.to_owned());
+        assert_eq!(found(0, -600, 1), warned("this host's is 10m ahead of the database's"));
+        assert_eq!(found(0, 601, 1), warned("this host's is 10m behind the database's"));
+        assert_eq!(found(0, 5, 0), warned("this host's is 5s behind the database's"));
+    }
 }

@@ -14,6 +14,7 @@ use crate::message::Address;
 use crate::site::Site;
 use crate::webhook::MasterKey;
 use std::time::Duration;
+use std::{fs, io};
 
 /// Looks at everything: what fails is a [`Finding`], and does not end the rest. Takes no lock of a delivery, and creates no
 /// mailbox.
@@ -49,6 +50,24 @@ pub(crate) fn check(site: &Site, recipient: Option<Address>, self_test: bool, de
     findings
 }
 
+/// Whether a key that signs notifications is there, and is one.
+fn key_file(KeyFile { named_by, path }: KeyFile) -> Finding {
+    let as_service = "run this as the service's user, who has to read it";
+    let path = match path {
+        Ok(path) => path,
+        Err(problem) => return warning(named_by, problem, as_service),
+    };
+    // Both hold the same: 32 bytes.
+    let problem = match MasterKey::read(&path) {
+        Ok(_) => return good(named_by, path.display().to_string()),
+        Err(problem) => format!("{}: {problem}", path.display()),
+    };
+    let is_missing = fs::metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let mend = "put it there, the same file as on the other hosts (docs/push.md, \"Setting it up\"): until then nobody is told \
+                anything from here";
+    warning(named_by, problem, if is_missing { mend } else { as_service })
+}
+
 /// What the configuration says. That its times fit one another is checked when it is read.
 fn settings(config: &Config) -> Vec<Finding> {
     let delivery = &config.delivery;
@@ -82,17 +101,7 @@ fn settings(config: &Config) -> Vec<Finding> {
         },
     ];
     let keys = [config.notifications.secret_key(), config.notifications.signing_key()];
-    for KeyFile { named_by, path } in keys.into_iter().flatten() {
-        // Both hold the same: 32 bytes.
-        let read = path.and_then(|path| match MasterKey::read(&path) {
-            Ok(_) => Ok(path.display().to_string()),
-            Err(problem) => Err(format!("{}: {problem}", path.display())),
-        });
-        findings.push(match read {
-            Ok(file) => good(named_by, file),
-            Err(problem) => warning(named_by, problem, "run this as the service's user, who has to read it"),
-        });
-    }
+    findings.extend(keys.into_iter().flatten().map(key_file));
     let warnings = config.warnings().into_iter();
     findings.extend(warnings.map(|found| Finding { mend: None, ..warning("configuration", found, "") }));
     if !config.serve.lmtp.is_empty()

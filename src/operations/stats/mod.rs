@@ -1,6 +1,7 @@
 //! Counts attempts by how they ended, and how long each stage took.
 
 mod histogram;
+mod telling;
 
 use super::notifications::Figures;
 use crate::base::timestamp;
@@ -13,6 +14,8 @@ use serde::{Serialize, Serializer};
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 use uuid::Uuid;
+
+pub(crate) use telling::{Telling, telling};
 
 /// The ledger has hundredths of a millisecond.
 const UNITS: f64 = 100.0;
@@ -41,6 +44,8 @@ pub(crate) struct Statistics {
     pub(crate) messages: Messages,
     /// How far behind subscribers are now; `None` where nobody has asked, or where this role may not see it.
     pub(crate) notifications: Option<Figures>,
+    /// How telling went what happened in between; `None` likewise.
+    pub(crate) telling: Option<Telling>,
     pub(crate) lock: Contention,
     /// In their order; `total` at the end.
     pub(crate) stages: Vec<Stage>,
@@ -193,6 +198,7 @@ impl Tally {
             copies_owed_now,
             messages: Messages { recorded, bytes },
             notifications: None,
+            telling: None,
             lock: Contention { busy, busy_share: share(busy) },
             stages: STAGES.into_iter().chain([TOTAL]).filter_map(stage).collect(),
         }

@@ -16,12 +16,12 @@ on_each_engine![
 ];
 
 /// Runs commands as an operator.
-struct Operator {
+pub struct Operator {
     config: String,
 }
 
 impl Operator {
-    fn new(scene: &mut Scene) -> Self {
+    pub fn new(scene: &mut Scene) -> Self {
         let role = format!("{}_o", scene.run);
         scene.database.create_operator(&role, "secret");
         scene.file("operator.password", "secret\n", 0o600);
@@ -31,12 +31,12 @@ impl Operator {
         Self { config }
     }
 
-    fn run(&self, words: &[&str]) -> Output {
+    pub fn run(&self, words: &[&str]) -> Output {
         program(words).args(["--config", &self.config]).output().unwrap()
     }
 
     #[track_caller]
-    fn said(&self, words: &[&str]) -> Value {
+    pub fn said(&self, words: &[&str]) -> Value {
         let output = self.run(&[words, &["--json"]].concat());
         assert_eq!(output.status.code(), Some(0), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()

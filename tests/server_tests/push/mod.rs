@@ -11,6 +11,7 @@ mod by_https;
 mod by_rest;
 mod by_schema;
 mod by_schemathesis;
+mod by_stats;
 mod by_the_guide;
 mod by_the_page;
 mod fairness;

@@ -1,0 +1,86 @@
+//! The tries at telling what happened in a span of time, in pages: memory stays flat, and no statement takes long.
+//!
+//! They are found by their events, which have an index on their time, and by their key, which begins with the event: an index on their own
+//! time would cost each try.
+
+use super::{may_be_read, uuid};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Value};
+use crate::ledger::{Database, columns};
+use uuid::Uuid;
+
+/// How many are read at once.
+const PAGE: usize = 10_000;
+
+/// A try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tried {
+    /// The event's position.
+    pub(crate) event: i64,
+    pub(crate) subscription: Uuid,
+    /// How long after its event it began, in microseconds: by two clocks, so that it may be less than nothing.
+    pub(crate) after: i64,
+    /// Of the answer, if one came.
+    pub(crate) status: Option<u16>,
+}
+
+/// Reads those at events that were committed from `from` up to, not including, `until`, in microseconds since 1970. They come one event
+/// after the other, those of a subscription together, the first one first. `false` where there are none, as on an embedded site; where the
+/// tables are not there yet; and where our role may not see them.
+///
+/// # Errors
+/// Where they cannot be read.
+pub(crate) fn each_page_of_tries(
+    database: &mut dyn Database,
+    (from, until): (i64, i64),
+    mut take: impl FnMut(Vec<Tried>),
+) -> Result<bool, DatabaseError> {
+    if database.dialect() == Dialect::Sqlite || !may_be_read(database, "events notification_attempts")? {
+        return Ok(false);
+    }
+    let moments = [Value::Moment(from), Value::Moment(until)];
+    let doing = "reading the tries at telling subscribers";
+    // Not by their own order, in which PostgreSQL would read all that is older.
+    let ends = "SELECT min(position + 0), max(position + 0) FROM events WHERE created_at >= ? AND created_at < ?";
+    let rows = match database.select(doing, ends, &moments) {
+        Ok(rows) => rows,
+        Err(error) if matches!(error.failure, DatabaseFailure::AccessDenied | DatabaseFailure::Schema) => {
+            return Ok(false);
+        }
+        Err(error) => return Err(error),
+    };
+    let end = |index| rows.first().map_or(Ok(None), |row| row.value::<i64>(index));
+    let (Some(first), Some(last)) = (end(0)?, end(1)?) else { return Ok(true) };
+    let dialect = database.dialect();
+    let sql = |beyond: &str| {
+        format!(
+            "SELECT a.event, {}, {}, {}, a.status FROM notification_attempts a JOIN events e ON e.position = a.event \
+             WHERE a.event >= ? AND a.event <= ? AND e.created_at >= ? AND e.created_at < ? {beyond} \
+             ORDER BY a.event, a.subscription, a.started_at LIMIT {PAGE}",
+            dialect.uuid("a.subscription"),
+            dialect.microseconds("a.started_at"),
+            dialect.microseconds("e.created_at"),
+        )
+    };
+    let (begin, go_on) = (sql(""), sql("AND (a.event, a.subscription, a.started_at) > (?, ?, ?)"));
+    let mut before: Option<(i64, Uuid, i64)> = None;
+    loop {
+        let mut values = vec![Value::Integer(before.map_or(first, |(event, ..)| event)), Value::Integer(last)];
+        values.extend(moments);
+        if let Some((event, subscription, started)) = before {
+            values.extend([Value::Integer(event), Value::Uuid(subscription), Value::Moment(started)]);
+        }
+        let rows = database.select(doing, if before.is_some() { &go_on } else { &begin }, &values)?;
+        let mut tried = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let (event, subscription, started): (i64, _, i64) =
+                (columns::number(row, 0)?, uuid(row, 1)?, columns::number(row, 2)?);
+            let after = started.saturating_sub(columns::number(row, 3)?);
+            tried.push(Tried { event, subscription, after, status: row.value(4)? });
+            before = Some((event, subscription, started));
+        }
+        take(tried);
+        if rows.len() < PAGE {
+            return Ok(true);
+        }
+    }
+}
