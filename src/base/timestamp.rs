@@ -62,6 +62,19 @@ pub(crate) fn span(span: std::time::Duration) -> String {
     if parts.is_empty() { format!("{:.1}s", span.as_secs_f64()) } else { parts.join(" ") }
 }
 
+/// Milliseconds for people: `28 ms`, `4.2 s`.
+pub(crate) fn milliseconds(took: f64) -> String {
+    if took < 10.0 {
+        format!("{took:.1} ms")
+    } else if took < 1000.0 {
+        format!("{took:.0} ms")
+    } else if took < 60_000.0 {
+        format!("{:.1} s", took / 1000.0)
+    } else {
+        span(std::time::Duration::from_secs_f64(took / 1000.0))
+    }
+}
+
 /// RFC 3339 with microseconds, for programs.
 pub(crate) fn exact(microseconds: i64) -> String {
     formatted(microseconds, &Rfc3339)

@@ -3,12 +3,13 @@
 
 use super::notifications::of_message::ToldEvent;
 use super::recorded::EarlierDelivery;
-use super::{AttemptResult, Database, Outcome, columns, stage_times, time_span};
+use super::{AttemptResult, Cause, Database, Outcome, columns, stage_times, time_span};
 use crate::base::{hex, timestamp};
 use crate::database::{DatabaseError, Row, Value};
 use crate::lock::{Holder, LockName};
 use crate::message::Role;
 use serde::ser::{Serialize, SerializeStruct, Serializer};
+use std::time::Duration;
 use uuid::Uuid;
 
 /// Rows of one answer.
@@ -144,6 +145,29 @@ pub(crate) struct LockHeldThen {
     pub(crate) host: String,
     pub(crate) pid: u32,
     pub(crate) queue_id: Option<String>,
+    /// For how long in all; `None` where it has it still.
+    #[serde(rename = "held_for_s", serialize_with = "in_seconds")]
+    pub(crate) held_for: Option<Duration>,
+}
+
+/// What an attempt had of its message's lock, in microseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LockSpan {
+    /// From when to when it waited: it asks for the lock right after its journal is written, which is when the journal says that it began.
+    pub(crate) asked_at: i64,
+    pub(crate) waited_until: i64,
+    /// Until when it then had it.
+    pub(crate) had: Had,
+}
+
+/// Until when an attempt had the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Had {
+    /// It waited in vain.
+    Never,
+    Until(i64),
+    /// It has it now.
+    Still,
 }
 
 /// An attempt's part in one copy.
@@ -167,6 +191,10 @@ pub(crate) struct TriedCopy {
 
 fn as_text<S: Serializer>(name: &impl std::fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(name)
+}
+
+fn in_seconds<S: Serializer>(span: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    span.map(|span| span.as_secs_f64()).serialize(serializer)
 }
 
 fn as_optional_text<S: Serializer>(text: &Option<Outcome>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -203,15 +231,20 @@ impl TracedAttempt {
         AttemptResult::of_attempt(self.copies.iter().map(|copy| (copy.role, copy.result())))
     }
 
-    /// From when to when it had the lock, in microseconds since 1970: `None` where that is not known; an end of `None` is now. It is
-    /// asked for right after the journal is written, which is the beginning that the journal has.
-    fn had_the_lock(&self) -> Option<(i64, Option<i64>)> {
+    /// From when to when it waited for the lock and had it; `None` where that is not known. How long it waited is known once it has
+    /// ended.
+    pub(crate) fn lock_span(&self) -> Option<LockSpan> {
+        let asked_at = self.began_at;
         let waited = self.stages.iter().find(|(stage, _)| *stage == "lock").map(|(_, took)| (took * 1000.0) as i64);
-        match self.ended_at {
-            None if self.holds_the_lock => Some((self.began_at + waited.unwrap_or_default(), None)),
-            None => None,
-            Some(ended_at) => waited.map(|waited| (self.began_at + waited, Some(ended_at))),
-        }
+        let Some(ended_at) = self.ended_at else {
+            let waited_until = asked_at + waited.unwrap_or_default();
+            return self.holds_the_lock.then_some(LockSpan { asked_at, waited_until, had: Had::Still });
+        };
+        let in_vain = |copy: &TriedCopy| {
+            matches!(copy.outcome, Some(Outcome::Busy | Outcome::Deferred(Cause::LockUnanswered, _)))
+        };
+        let had = if self.copies.iter().any(in_vain) { Had::Never } else { Had::Until(ended_at) };
+        Some(LockSpan { asked_at, waited_until: (asked_at + waited?).min(ended_at), had })
     }
 }
 
@@ -367,17 +400,24 @@ fn holds(attempt: &TracedAttempt, holder: &Holder) -> bool {
 /// (`lock exec`, another message of the same Message-ID, a process that was killed), or where several seem to, nobody is named.
 fn who_had_the_lock(attempts: &[TracedAttempt]) -> Vec<(usize, LockHeldThen)> {
     let busy = |attempt: &&TracedAttempt| attempt.copies.iter().any(|copy| copy.outcome == Some(Outcome::Busy));
+    // For how long, where it had the lock at that moment.
     let had_it_at = |attempt: &TracedAttempt, at: i64| {
-        let span = attempt.had_the_lock();
-        span.is_some_and(|(from, until)| from <= at && until.is_none_or(|until| at <= until))
+        let LockSpan { waited_until: from, had, .. } = attempt.lock_span()?;
+        let since = |until: i64| Duration::from_micros(u64::try_from(until - from).unwrap_or_default());
+        match had {
+            Had::Still if from <= at => Some(None),
+            Had::Until(until) if from <= at && at <= until => Some(Some(since(until))),
+            _ => None,
+        }
     };
     let waited = attempts.iter().enumerate().filter(|(_, attempt)| busy(attempt));
     let held = waited.filter_map(|(index, attempt)| {
         let gave_up = attempt.ended_at?;
-        let mut holders = attempts.iter().filter(|other| !busy(other) && had_it_at(other, gave_up));
+        let mut holders = attempts.iter().filter_map(|other| Some((other, had_it_at(other, gave_up)?)));
         match (holders.next(), holders.next()) {
-            (Some(TracedAttempt { host, pid, queue_id, .. }), None) => {
-                Some((index, LockHeldThen { host: host.clone(), pid: *pid, queue_id: queue_id.clone() }))
+            (Some((TracedAttempt { host, pid, queue_id, .. }, held_for)), None) => {
+                let (host, queue_id) = (host.clone(), queue_id.clone());
+                Some((index, LockHeldThen { host, pid: *pid, queue_id, held_for }))
             }
             _ => None,
         }
@@ -532,10 +572,16 @@ fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<Tra
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn attempt(host: &str, began_at: i64, ended: Option<(i64, Outcome)>, waited: Option<f64>) -> TracedAttempt {
+    /// An attempt of process 1, and how long it waited for the lock, in milliseconds.
+    pub(crate) fn attempt(
+        host: &str,
+        began_at: i64,
+        ended: Option<(i64, Outcome)>,
+        waited: Option<f64>,
+    ) -> TracedAttempt {
         let (ended_at, outcome) = ended.unzip();
         let (user, mailbox) = ("lisa".to_owned(), "INBOX".to_owned());
         TracedAttempt {
@@ -575,15 +621,39 @@ mod tests {
             let expected: Vec<(usize, String)> = expected.map(|host| (1, host.to_owned())).into_iter().collect();
             assert_eq!(named(&[had_it(), busy(at)]), expected, "{at}");
         }
+        let for_how_long = |attempts: &[TracedAttempt]| who_had_the_lock(attempts)[0].1.held_for;
+        assert_eq!(for_how_long(&[had_it(), busy(3_000)]), Some(Duration::from_millis(7)));
         // Two that seem to have had it: nobody can say which.
         assert_eq!(named(&[had_it(), attempt("mx3", 0, Some((8_000, Outcome::Died)), Some(1.0)), busy(3_000)]), []);
         // One that never ended is named only where it has the lock now.
         let killed = attempt("mx1", 0, None, None);
         let now = TracedAttempt { holds_the_lock: true, ..killed.clone() };
         assert_eq!(named(&[killed, busy(3_000)]), []);
-        assert_eq!(named(&[now, busy(3_000)]), [(1, "mx1".to_owned())]);
+        assert_eq!(named(&[now.clone(), busy(3_000)]), [(1, "mx1".to_owned())]);
+        assert_eq!(for_how_long(&[now, busy(3_000)]), None);
         // One that had not got as far as the lock, and one that itself found it held.
         assert_eq!(named(&[attempt("mx1", 0, Some((9_000, Outcome::Appended)), None), busy(3_000), busy(4_000)]), []);
+    }
+
+    #[test]
+    fn an_attempt_waits_for_the_lock_from_its_journal_on_and_has_it_to_its_end() {
+        let span = |attempt: TracedAttempt| {
+            attempt.lock_span().map(|LockSpan { asked_at, waited_until, had }| (asked_at, waited_until, had))
+        };
+        let ended = |outcome| attempt("mx1", 1_000, Some((9_000, outcome)), Some(2.0));
+        assert_eq!(span(ended(Outcome::Appended)), Some((1_000, 3_000, Had::Until(9_000))));
+        assert_eq!(span(ended(Outcome::Busy)), Some((1_000, 3_000, Had::Never)));
+        assert_eq!(span(ended(Outcome::Deferred(Cause::LockUnanswered, None))), Some((1_000, 3_000, Had::Never)));
+        // The clock of its host and the database's run at different speeds.
+        assert_eq!(
+            span(attempt("mx1", 1_000, Some((2_500, Outcome::Busy)), Some(2.0))),
+            Some((1_000, 2_500, Had::Never))
+        );
+        let open = attempt("mx1", 1_000, None, None);
+        assert_eq!(span(open.clone()), None);
+        assert_eq!(span(TracedAttempt { holds_the_lock: true, ..open }), Some((1_000, 1_000, Had::Still)));
+        // Measured by no stage: it never asked.
+        assert_eq!(span(attempt("mx1", 1_000, Some((9_000, Outcome::Appended)), None)), None);
     }
 
     #[test]

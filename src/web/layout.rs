@@ -2,13 +2,13 @@
 
 use super::assets;
 use crate::base::log::is_unsafe;
+pub(super) use crate::base::timestamp::milliseconds;
 use crate::base::timestamp::{exact, told};
 use crate::ledger::AttemptResult;
 use crate::ledger::web_sessions::{WebRole, WebSession};
 use crate::message::Role;
 use axum::response::Html;
 use maud::{DOCTYPE, Markup, html};
-use std::time::Duration;
 
 /// The screens that stand in the navigation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,19 +141,6 @@ pub(super) fn visible(text: &str) -> String {
 /// A moment, to the second, in UTC.
 pub(super) fn moment(microseconds: i64) -> Markup {
     html! { time datetime=(exact(microseconds)) { (told(microseconds)) } }
-}
-
-/// Milliseconds for people: `28 ms`, `4.2 s`.
-pub(super) fn milliseconds(took: f64) -> String {
-    if took < 10.0 {
-        format!("{took:.1} ms")
-    } else if took < 1000.0 {
-        format!("{took:.0} ms")
-    } else if took < 60_000.0 {
-        format!("{:.1} s", took / 1000.0)
-    } else {
-        crate::base::timestamp::span(Duration::from_secs_f64(took / 1000.0))
-    }
 }
 
 /// `1,204`.

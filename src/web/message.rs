@@ -2,24 +2,24 @@
 
 use super::activity::in_words;
 use super::layout::{self, Screen, class, milliseconds, moment, number};
+use super::time_line::{self, in_milliseconds};
 use super::{Page, again, failed, guard, told as notifications};
 use crate::base::hex;
 use crate::base::terminal::shell_word;
-use crate::base::timestamp::{exact, span, told};
+use crate::base::timestamp::exact;
 use crate::ledger::CopyKey;
 use crate::ledger::stage_times::STAGES;
-use crate::ledger::trace::{LockHeldThen, MessageTrace, TracedAttempt, TracedCopy, TriedCopy};
+use crate::ledger::trace::{Had, LockSpan, MessageTrace, TracedAttempt, TracedCopy, TriedCopy};
 use crate::ledger::web_sessions::{WebRole, WebSession};
 use crate::lock::LockName;
 use crate::message::Role;
 use crate::operations::again::{Choice, How};
-use crate::operations::trace::{RecipientState, TracedMessage, held_by, of_identity};
+use crate::operations::trace::{RecipientState, TracedMessage, held_by, held_then, of_identity};
 use axum::Extension;
 use axum::extract::{Path, Query, State};
 use axum::response::{IntoResponse, Response};
 use maud::{Markup, html};
 use serde::Deserialize;
-use std::time::Duration;
 
 /// How many attempts are shown, the newest; a message that was tried for five days has 130 for each recipient.
 const SHOWN: usize = 100;
@@ -191,14 +191,14 @@ fn attempts(now: i64, all: &[TracedAttempt]) -> Markup {
         @if all.is_empty() {
             p { "Nothing is known of an attempt: they were pruned." }
         } @else {
-            (time_line(now, shown))
+            (time_line::of(now, shown))
             @if shown.len() < all.len() { p .hint { "These are the newest " (shown.len()) " of " (all.len()) "." } }
-            ol .steps { @for attempt in shown { li { (step(attempt)) } } }
+            ol .steps { @for attempt in shown { li { (step(now, attempt)) } } }
         }
     }
 }
 
-fn step(attempt: &TracedAttempt) -> Markup {
+fn step(now: i64, attempt: &TracedAttempt) -> Markup {
     let all: f64 = attempt.stages.iter().map(|(_, took)| took).sum();
     html! {
         p {
@@ -216,16 +216,29 @@ fn step(attempt: &TracedAttempt) -> Markup {
                 }
             }
         }
-        @if let Some(LockHeldThen { host, pid, queue_id }) = &attempt.lock_was_held_by {
+        @if let Some(span) = attempt.lock_span() {
             p {
-                "The lock was then held by " b { (host) } ", process " (pid)
-                @if let Some(queue_id) = queue_id { ", queue id " code { (queue_id) } } "."
+                (lock_in_words(now, span))
+                @if let Some(holder) = &attempt.lock_was_held_by { ": it was " b { (held_then(holder)) } } "."
             }
         }
         @if !attempt.stages.is_empty() {
             p .hint { "in " (milliseconds(all)) ": " (stages_in_words(attempt)) }
             (stages(attempt, all))
         }
+    }
+}
+
+/// How long it waited for the lock, and had it: what the line of time shows of it.
+fn lock_in_words(now: i64, LockSpan { asked_at, waited_until, had }: LockSpan) -> String {
+    let waited = in_milliseconds(asked_at, waited_until);
+    match had {
+        Had::Never => format!("Waited {waited} for the lock, in vain"),
+        Had::Until(until) => {
+            format!("Waited {waited} for the lock, and had it for {}", in_milliseconds(waited_until, until))
+        }
+        // How long it has waited is written down when it ends.
+        Had::Still => format!("Has the lock, {} after it began", in_milliseconds(asked_at, now)),
     }
 }
 
@@ -254,55 +267,6 @@ fn stages(attempt: &TracedAttempt, all: f64) -> Markup {
             @for (x, width, stage) in bars {
                 rect class={ "stage" (stage) } x=(format!("{x:.1}")) y="0" width=(format!("{width:.1}")) height="10" {}
             }
-        }
-    }
-}
-
-/// The attempts on a line of time, a lane for each host.
-fn time_line(now: i64, attempts: &[TracedAttempt]) -> Markup {
-    const LEFT: f64 = 110.0;
-    const WIDTH: f64 = 700.0;
-    const LANE: f64 = 26.0;
-    let mut hosts: Vec<&str> = attempts.iter().map(|attempt| attempt.host.as_str()).collect();
-    hosts.sort_unstable();
-    hosts.dedup();
-    let end_of = |attempt: &TracedAttempt| {
-        // What never ended is shown by its beginning: nobody knows for how long it lived.
-        let took: f64 = attempt.stages.iter().map(|(_, took)| took).sum();
-        attempt.ended_at.unwrap_or(
-            attempt.began_at + if attempt.holds_the_lock { now - attempt.began_at } else { (took * 1000.0) as i64 },
-        )
-    };
-    let from = attempts.iter().map(|attempt| attempt.began_at).min().unwrap_or(now);
-    let until = attempts.iter().map(end_of).max().unwrap_or(now).max(from + 1000);
-    let x = |at: i64| LEFT + (at - from) as f64 / (until - from) as f64 * WIDTH;
-    let height = LANE * hosts.len() as f64 + 24.0;
-    let lasted = Duration::from_micros(u64::try_from(until - from).unwrap_or_default());
-    let lasted =
-        if lasted < Duration::from_secs(10) { milliseconds(lasted.as_secs_f64() * 1000.0) } else { span(lasted) };
-    let summary = format!(
-        "{} {} on {} {} within {lasted}, from {} on; the list below has each of them",
-        attempts.len(),
-        if attempts.len() == 1 { "attempt" } else { "attempts" },
-        hosts.len(),
-        if hosts.len() == 1 { "host" } else { "hosts" },
-        told(from),
-    );
-    html! {
-        svg viewBox={ "0 0 840 " (height) } width="840" height=(height) role="img" aria-label=(summary) {
-            @for (lane, host) in hosts.iter().enumerate() {
-                @let y = lane as f64 * LANE;
-                text x="0" y=(y + 17.0) { (host.chars().take(15).collect::<String>()) }
-                line .axis x1=(LEFT) x2=(LEFT + WIDTH) y1=(y + 13.0) y2=(y + 13.0) {}
-                @for attempt in attempts.iter().filter(|attempt| attempt.host == *host) {
-                    @let (begin, end) = (x(attempt.began_at), x(end_of(attempt)));
-                    rect class={ "f-" (class(attempt.result())) } x=(format!("{begin:.1}")) y=(y + 5.0) width=(format!("{:.1}", (end - begin).max(4.0))) height="16" rx="2" {
-                        title { (exact(attempt.began_at)) " " (attempt.host) " for " (attempt.recipient) }
-                    }
-                }
-            }
-            text .soft x=(LEFT) y=(height - 4.0) { (told(from)) }
-            text .soft x=(LEFT + WIDTH) y=(height - 4.0) text-anchor="end" { "+ " (lasted) }
         }
     }
 }

@@ -27,6 +27,7 @@ mod service;
 mod shield;
 mod statistics;
 mod subscriptions;
+mod time_line;
 mod told;
 mod trusted;
 

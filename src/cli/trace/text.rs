@@ -3,7 +3,7 @@
 use crate::base::timestamp::told;
 use crate::cli::{printable, table};
 use crate::ledger::trace::{MessageTrace, TracedAttempt, TriedCopy};
-use crate::operations::trace::{Asked, TakenAs, Trace, TracedMessage, held_by};
+use crate::operations::trace::{Asked, TakenAs, Trace, TracedMessage, held_by, held_then};
 use crate::site::Site;
 use std::collections::BTreeSet;
 
@@ -183,7 +183,7 @@ fn ended(attempt: &TracedAttempt) -> String {
     let words: Vec<String> = attempt.copies.iter().map(word).collect();
     match words.as_slice() {
         [first, rest @ ..] if rest.iter().all(|other| other == first) => match &attempt.lock_was_held_by {
-            Some(holder) => format!("{first}: {}:{} had the lock", holder.host, holder.pid),
+            Some(holder) => format!("{first}: {}", held_then(holder)),
             None => first.clone(),
         },
         _ => {

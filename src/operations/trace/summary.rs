@@ -1,8 +1,8 @@
 //! How a message stands: delivered, deferred, under way, and why.
 
 use super::Times;
-use crate::base::timestamp::{span, told};
-use crate::ledger::trace::{MessageTrace, TracedAttempt, TracedCopy};
+use crate::base::timestamp::{milliseconds, span, told};
+use crate::ledger::trace::{LockHeldThen, MessageTrace, TracedAttempt, TracedCopy};
 use crate::ledger::{AttemptResult, Outcome};
 use crate::lock::Holder;
 use crate::message::Role;
@@ -206,6 +206,17 @@ pub(crate) fn held_by(holder: &Holder) -> String {
     let held_for = holder.held_for.map(|held_for| format!(", for {}", span(held_for)));
     told.extend([queue_id, session, held_for].into_iter().flatten());
     told
+}
+
+/// The same of a lock that another delivery gave up on.
+pub(crate) fn held_then(LockHeldThen { host, pid, queue_id, held_for }: &LockHeldThen) -> String {
+    let queue_id = queue_id.as_ref().map(|queue_id| format!(", queue id {queue_id},")).unwrap_or_default();
+    match held_for {
+        Some(held_for) => {
+            format!("held by {host}:{pid}{queue_id} for {}", milliseconds(held_for.as_secs_f64() * 1000.0))
+        }
+        None => format!("held by {host}:{pid}{queue_id} to this moment"),
+    }
 }
 
 fn between(earlier: i64, later: i64) -> Duration {

@@ -122,6 +122,10 @@ fn each_screen_is_for_everybody_and_breaks_no_rule_of_the_browser() {
     for (name, url) in &screens {
         browser.is_for_everybody(name, url);
     }
+    // The lock stands on the message's line of time, and what its signs mean under it.
+    browser.go(&screens[2].1);
+    let signs = "return ['svg.time .holds', 'svg.time .waits', 'ul.legend li'].map(sign => document.querySelectorAll(sign).length)";
+    assert_eq!(browser.script(signs), serde_json::json!([2, 1, 4]), "{}", browser.text());
     holder.release(&lock).unwrap();
 }
 

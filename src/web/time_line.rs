@@ -1,0 +1,288 @@
+//! The attempts at a message on a line of time: a lane for each host, a box for each attempt, and under it from when to when it
+//! waited for the message's lock, and had it.
+
+use super::layout::{class, milliseconds};
+use crate::base::timestamp::{exact, span, told};
+use crate::ledger::trace::{Had, TracedAttempt};
+use maud::{Markup, html};
+use std::time::Duration;
+
+const LEFT: f64 = 110.0;
+const WIDTH: f64 = 700.0;
+/// How high a row of attempts is: the box, and the lock under it.
+const ROW: f64 = 32.0;
+const BOX: f64 = 14.0;
+/// Narrower than this nothing can be seen.
+const LEAST: f64 = 4.0;
+/// A wait that has led to the lock is drawn where it can be seen.
+const SEEN: f64 = 2.0;
+/// At most so many rows for a host: what has no place of its own is drawn over the last of them.
+const MOST_ROWS: usize = 8;
+/// So many that had the lock are named in the drawing's own text; the list below has all.
+const NAMED: usize = 5;
+
+/// A piece of time, in microseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Piece {
+    from: i64,
+    until: i64,
+}
+
+struct Drawn<'a> {
+    attempt: &'a TracedAttempt,
+    row: usize,
+    all: Piece,
+    waited: Option<Piece>,
+    /// Whether it got the lock after that.
+    in_vain: bool,
+    had: Option<Piece>,
+}
+
+struct Scale {
+    from: i64,
+    until: i64,
+}
+
+impl Scale {
+    fn x(&self, at: i64) -> f64 {
+        LEFT + (at - self.from) as f64 / (self.until - self.from) as f64 * WIDTH
+    }
+
+    /// Where it begins, and how wide it is.
+    fn place(&self, Piece { from, until }: Piece, least: f64) -> (f64, f64) {
+        let (begin, end) = (self.x(from), self.x(until));
+        (begin, (end - begin).max(least))
+    }
+}
+
+/// The line of time, and what its signs mean.
+pub(super) fn of(now: i64, attempts: &[TracedAttempt]) -> Markup {
+    let from = attempts.iter().map(|attempt| attempt.began_at).min().unwrap_or(now);
+    let until = attempts.iter().map(|attempt| end_of(now, attempt)).max().unwrap_or(now).max(from + 1000);
+    let scale = Scale { from, until };
+    let mut hosts: Vec<&str> = attempts.iter().map(|attempt| attempt.host.as_str()).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let mut rows = 0;
+    let mut drawn: Vec<Drawn<'_>> = Vec::new();
+    let mut lanes: Vec<(&str, usize)> = Vec::new();
+    for host in hosts {
+        lanes.push((host, rows));
+        let first = rows;
+        // Until where each row is taken.
+        let mut taken: Vec<f64> = Vec::new();
+        for attempt in attempts.iter().filter(|attempt| attempt.host == host) {
+            let all = Piece { from: attempt.began_at, until: end_of(now, attempt) };
+            let (begin, width) = scale.place(all, LEAST);
+            let free = taken.iter().position(|until| *until < begin);
+            let at = free.unwrap_or(taken.len()).min(MOST_ROWS - 1);
+            match taken.get_mut(at) {
+                Some(until) => *until = until.max(begin + width),
+                None => taken.push(begin + width),
+            }
+            drawn.push(Drawn::new(now, attempt, first + at));
+        }
+        rows += taken.len();
+    }
+    let height = ROW * rows as f64 + 24.0;
+    html! {
+        svg .time viewBox={ "0 0 840 " (height) } width="840" height=(height) role="img" aria-label=(in_words(&scale, lanes.len(), &drawn)) {
+            @for (host, row) in &lanes {
+                @let y = *row as f64 * ROW;
+                @if *row > 0 { line .axis x1="0" x2=(LEFT + WIDTH) y1=(y) y2=(y) {} }
+                text x="0" y=(y + 16.0) { (host.chars().take(15).collect::<String>()) }
+            }
+            @for one in &drawn { (one.draw(&scale)) }
+            text .soft x=(LEFT) y=(height - 4.0) { (told(from)) }
+            text .soft x=(LEFT + WIDTH) y=(height - 4.0) text-anchor="end" { "+ " (in_milliseconds(from, until)) }
+        }
+        (legend(&drawn))
+    }
+}
+
+/// When an attempt ended. Of one that never did its beginning is shown: nobody knows for how long it lived.
+fn end_of(now: i64, attempt: &TracedAttempt) -> i64 {
+    let took: f64 = attempt.stages.iter().map(|(_, took)| took).sum();
+    let open = if attempt.holds_the_lock { now } else { attempt.began_at + (took * 1000.0) as i64 };
+    attempt.ended_at.unwrap_or(open)
+}
+
+impl<'a> Drawn<'a> {
+    fn new(now: i64, attempt: &'a TracedAttempt, row: usize) -> Self {
+        let all = Piece { from: attempt.began_at, until: end_of(now, attempt) };
+        let lock = attempt.lock_span();
+        let until = lock.and_then(|lock| match lock.had {
+            Had::Never => None,
+            Had::Until(until) => Some((lock.waited_until, until)),
+            Had::Still => Some((lock.waited_until, now)),
+        });
+        Self {
+            attempt,
+            row,
+            all,
+            waited: lock.map(|lock| Piece { from: lock.asked_at, until: lock.waited_until }),
+            in_vain: lock.is_some_and(|lock| lock.had == Had::Never),
+            had: until.map(|(from, until)| Piece { from, until }),
+        }
+    }
+
+    /// The wait, where it is to be seen.
+    fn wait(&self, scale: &Scale) -> Option<(f64, f64)> {
+        let (begin, width) = scale.place(self.waited?, if self.in_vain { LEAST } else { 0.0 });
+        (width >= SEEN).then_some((begin, width))
+    }
+
+    /// A box, whose form says what its colour says; and what it had of the lock.
+    fn draw(&self, scale: &Scale) -> Markup {
+        let (begin, width) = scale.place(self.all, LEAST);
+        let y = self.row as f64 * ROW + 4.0;
+        let lock = y + BOX + 5.0;
+        let TracedAttempt { host, pid, recipient, .. } = self.attempt;
+        let class = class(self.attempt.result());
+        html! {
+            g {
+                title { (exact(self.all.from)) " " (host) ":" (pid) " for " (recipient) }
+                @if class == "wait" {
+                    rect .hollow x=(format!("{:.1}", begin + 1.0)) y=(y + 1.0) width=(format!("{:.1}", width - 2.0)) height=(BOX - 2.0) {}
+                } @else {
+                    rect class={ "f-" (class) } x=(format!("{begin:.1}")) y=(y) width=(format!("{width:.1}")) height=(BOX) rx="2" {}
+                }
+                @if class == "bad" { rect .stripe x=(format!("{begin:.1}")) y=(y + BOX / 2.0 - 1.5) width=(format!("{width:.1}")) height="3" {} }
+            }
+            @if let Some((begin, width)) = self.wait(scale) {
+                g {
+                    title { (host) ":" (pid) " waited for the lock" }
+                    line .waits x1=(format!("{begin:.1}")) x2=(format!("{:.1}", begin + width)) y1=(lock) y2=(lock) {}
+                }
+            }
+            @if let Some(had) = self.had {
+                @let (begin, width) = scale.place(had, LEAST);
+                rect .holds x=(format!("{begin:.1}")) y=(lock - 3.0) width=(format!("{width:.1}")) height="6" {
+                    title { (host) ":" (pid) " had the lock" }
+                }
+            }
+        }
+    }
+
+    /// Who had the lock, and for how long.
+    fn held(&self) -> Option<String> {
+        let Piece { from, until } = self.had?;
+        Some(format!("{}:{} for {}", self.attempt.host, self.attempt.pid, in_milliseconds(from, until)))
+    }
+}
+
+/// How long it is from one moment to another.
+pub(super) fn in_milliseconds(from: i64, until: i64) -> String {
+    let lasted = Duration::from_micros(u64::try_from(until - from).unwrap_or_default());
+    if lasted < Duration::from_secs(10) { milliseconds(lasted.as_secs_f64() * 1000.0) } else { span(lasted) }
+}
+
+/// What the drawing shows, for whoever does not see it.
+fn in_words(scale: &Scale, hosts: usize, drawn: &[Drawn<'_>]) -> String {
+    let several = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    let mut words = vec![format!(
+        "{} on {} within {}, from {} on",
+        several(drawn.len(), "attempt"),
+        several(hosts, "host"),
+        in_milliseconds(scale.from, scale.until),
+        told(scale.from)
+    )];
+    let mut in_time: Vec<&Drawn<'_>> = drawn.iter().collect();
+    in_time.sort_by_key(|one| one.had.map(|had| had.from));
+    let held: Vec<String> = in_time.into_iter().filter_map(Drawn::held).collect();
+    match held.get(..NAMED).filter(|_| held.len() > NAMED) {
+        None if held.is_empty() => {}
+        None => words.push(format!("the lock was held by {}", held.join(", then by "))),
+        Some(first) => {
+            words.push(format!("the lock was held by {}, and by {} more", first.join(", then by "), held.len() - NAMED))
+        }
+    }
+    let in_vain = drawn.iter().filter(|one| one.in_vain).count();
+    if in_vain > 0 {
+        words.push(format!("{} waited for the lock in vain", several(in_vain, "attempt")));
+    }
+    words.push("the list below has each of them".to_owned());
+    words.join("; ")
+}
+
+/// What the signs mean, of those that are there.
+fn legend(drawn: &[Drawn<'_>]) -> Markup {
+    let is_there = |what: &str| drawn.iter().any(|one| class(one.attempt.result()) == what);
+    let had = drawn.iter().any(|one| one.had.is_some());
+    let waited = drawn.iter().any(|one| one.waited.is_some());
+    html! {
+        ul .legend aria-label="What the line of time shows" {
+            @if is_there("good") { li { (sign(&html! { rect .f-good x="1" y="1" width="22" height="10" rx="2" {} })) "delivered" } }
+            @if is_there("wait") { li { (sign(&html! { rect .hollow x="2" y="2" width="20" height="8" {} })) "deferred, or not ended" } }
+            @if is_there("bad") {
+                li {
+                    (sign(&html! { rect .f-bad x="1" y="1" width="22" height="10" rx="2" {} rect .stripe x="1" y="4.5" width="22" height="3" {} }))
+                    "refused, or never ended"
+                }
+            }
+            @if had { li { (sign(&html! { rect .holds x="1" y="3" width="22" height="6" {} })) "had the message's lock" } }
+            @if waited { li { (sign(&html! { line .waits x1="1" x2="23" y1="6" y2="6" {} })) "waited for it" } }
+        }
+    }
+}
+
+fn sign(drawn: &Markup) -> Markup {
+    html! { svg viewBox="0 0 24 12" width="24" height="12" aria-hidden="true" focusable="false" { (drawn) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::Outcome;
+    use crate::ledger::trace::tests::attempt;
+
+    const SECOND: i64 = 1_000_000;
+
+    /// Each element of the drawing with this class, by where it begins.
+    fn drawn(markup: &Markup, class: &str) -> Vec<f64> {
+        let shapes = markup.0.split('<').filter(|tag| tag.contains(&format!("class=\"{class}\"")));
+        let begin = |tag: &str| {
+            let (_, rest) = tag.split_once(" x=\"").or_else(|| tag.split_once(" x1=\""))?;
+            rest.split_once('"')?.0.parse().ok()
+        };
+        // Those of the legend have no places of the line.
+        shapes.filter_map(begin).filter(|x| *x >= LEFT).collect()
+    }
+
+    #[test]
+    fn who_had_the_lock_and_who_waited_for_it_stand_on_one_line_of_time() {
+        // From the fifth second on mx1 had it to the end; mx2 waited from the second second to the fourth, in vain.
+        let attempts = [
+            attempt("mx1", 0, Some((10 * SECOND, Outcome::Appended)), Some(5_000.0)),
+            attempt("mx2", 2 * SECOND, Some((4 * SECOND, Outcome::Busy)), Some(2_000.0)),
+        ];
+        let line = of(10 * SECOND, &attempts);
+        let at = |seconds: i64| LEFT + seconds as f64 / 10.0 * WIDTH;
+        assert_eq!(drawn(&line, "holds"), [at(5)], "{}", line.0);
+        assert_eq!(drawn(&line, "waits"), [at(0), at(2)], "{}", line.0);
+        let told = "2 attempts on 2 hosts within 10s, from 1970-01-01 00:00:00Z on; the lock was held by mx1:1 for 5.0 s; \
+                    1 attempt waited for the lock in vain; the list below has each of them";
+        assert!(line.0.contains(&format!("aria-label=\"{told}\"")), "{}", line.0);
+        for sign in ["delivered", "deferred, or not ended", "had the message's lock", "waited for it"] {
+            assert!(line.0.contains(&format!("{sign}</li>")), "{sign}: {}", line.0);
+        }
+        // A wait that nobody can see, and one that nobody knows of.
+        let quick =
+            [attempt("mx1", 0, Some((SECOND, Outcome::Appended)), Some(0.3)), attempt("mx1", SECOND, None, None)];
+        assert!(drawn(&of(SECOND, &quick), "waits").is_empty());
+        assert_eq!(drawn(&of(SECOND, &quick), "holds").len(), 1);
+    }
+
+    #[test]
+    fn what_was_under_way_at_once_on_one_host_is_not_drawn_over_each_other() {
+        let height = |attempts: &[TracedAttempt]| {
+            let line = of(0, attempts).0;
+            line.split_once("height=\"").and_then(|(_, rest)| rest.split_once('"')?.0.parse::<f64>().ok())
+        };
+        let rows = |rows: usize| Some(ROW * rows as f64 + 24.0);
+        let at = |began: i64| attempt("mx1", began, Some((began + SECOND, Outcome::Appended)), Some(0.3));
+        assert_eq!(height(&[at(0), at(2 * SECOND), at(4 * SECOND)]), rows(1));
+        assert_eq!(height(&[at(0), at(SECOND / 2), at(2 * SECOND)]), rows(2));
+        assert_eq!(height(&vec![at(0); 50]), rows(MOST_ROWS));
+    }
+}
