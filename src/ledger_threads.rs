@@ -149,6 +149,8 @@ fn answer(site: &Site, asked: &Mutex<Receiver<Asked>>) {
                 continue;
             }
         };
+        // What nobody awaits any more does not go on in the server.
+        session.end_long_questions(by.remaining());
         match catch_unwind(AssertUnwindSafe(|| question(Ok(session.as_mut())))) {
             Ok(true) => resting = Idle::after(session).map(|idle| (idle, Instant::now())),
             // In doubt it is closed.

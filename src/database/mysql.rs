@@ -29,7 +29,7 @@ pub(crate) mod sql;
 mod tables;
 
 use super::seen::History;
-use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Server, Session};
+use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Server, Session, session};
 use crate::base::deadline::Deadline;
 use crate::base::server_waits::{self, Whom};
 use error::Standing;
@@ -79,6 +79,8 @@ pub struct MysqlDatabase {
     /// Whether an error came during this delivery: the state of the session on the server is not known for sure.
     doubtful: bool,
     deadline: Deadline,
+    /// How long the server may work on what is only read, where that is said.
+    longest: Option<Duration>,
     /// The longest that an answer is waited for.
     patience: Duration,
     /// What is to be set for this delivery, until that went with its first statement.
@@ -147,6 +149,10 @@ impl Session for MysqlDatabase {
         self.hurried = self.server.limits.let_in < self.server.limits.silence;
     }
 
+    fn end_long_questions(&mut self, longest: Duration) {
+        self.longest = Some(longest);
+    }
+
     fn begin(&mut self, _: &Client, deadline: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
         let doing = "beginning a delivery";
         self.usable(doing)?;
@@ -154,7 +160,7 @@ impl Session for MysqlDatabase {
             let detail = "the session was opened for shorter deliveries: its socket would not wait long enough";
             return Err(DatabaseError::new(DatabaseFailure::Local, doing, detail));
         }
-        (self.deadline, self.round_trips, self.hurried) = (deadline, 0, false);
+        (self.deadline, self.round_trips, self.hurried, self.longest) = (deadline, 0, false, None);
         self.to_set = Some(format!("SET SESSION {}", time_limits(deadline)));
         self.who_answers_is_asked = self.group.is_some();
         (self.history, self.commits_wait_in_vain) = (None, false);
@@ -212,6 +218,7 @@ impl MysqlDatabase {
             lost: None,
             doubtful: false,
             deadline,
+            longest: None,
             patience,
             to_set: None,
             product: Product::Mysql,
@@ -281,6 +288,19 @@ impl MysqlDatabase {
     /// Whether it may be a node of Galera: every MariaDB may, and few of the others.
     pub(crate) fn knows_galera(&self) -> bool {
         self.knows_galera
+    }
+
+    /// A statement that only reads, such that the server ends it in time. It is said of the statement, so that nothing of it is left in
+    /// the session: by a hint to MySQL (manual, "Statement Execution Time Optimizer Hints"), by `SET STATEMENT` to MariaDB.
+    fn in_time(&self, sql: String) -> String {
+        let Some((longest, rest)) = self.longest.zip(sql.strip_prefix("SELECT ")) else { return sql };
+        let longest = session::longest(longest, self.deadline);
+        match self.product {
+            Product::Mysql => format!("SELECT /*+ MAX_EXECUTION_TIME({longest}) */ {rest}"),
+            Product::Mariadb => {
+                format!("SET STATEMENT max_statement_time = {}.{:03} FOR {sql}", longest / 1000, longest % 1000)
+            }
+        }
     }
 
     /// What is left of the delivery's deadline.

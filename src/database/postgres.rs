@@ -13,7 +13,7 @@ mod tables;
 pub(crate) use application_name::Process;
 
 use super::seen::History;
-use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Limits, Server, Session};
+use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Limits, Server, Session, session};
 use crate::base::deadline::Deadline;
 use crate::base::server_waits::{self, Whom};
 use connection::Connection;
@@ -63,6 +63,8 @@ pub struct PostgresDatabase {
     called: Process,
     name: Option<String>,
     deadline: Deadline,
+    /// How long the server may work on what is only read, where that is said.
+    longest: Option<Duration>,
     pub(crate) transaction: Transaction,
     /// The server's name for the transaction that has taken the last lock.
     pub(crate) locked_in: String,
@@ -111,6 +113,12 @@ impl Session for PostgresDatabase {
         self.hurried = true;
     }
 
+    fn end_long_questions(&mut self, longest: Duration) {
+        // The server is to say so before it is taken for one that says nothing.
+        let silence = self.server.limits.silence;
+        self.longest = Some(longest.min(silence - silence / 8));
+    }
+
     fn begin(&mut self, client: &Client, deadline: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
         // Reads what has come meanwhile, without waiting: the server may have ended the session.
         self.connection.hear().map_err(|failed| error::unanswered("beginning a delivery", &failed))?;
@@ -118,7 +126,7 @@ impl Session for PostgresDatabase {
         (self.history, self.commits_wait_in_vain) = (None, false);
         let process = Process::of(client);
         self.name = (process != self.called).then(|| process.to_string());
-        (self.deadline, self.round_trips) = (deadline, 0);
+        (self.deadline, self.round_trips, self.longest) = (deadline, 0, None);
         Ok(())
     }
 
@@ -169,6 +177,15 @@ impl PostgresDatabase {
     /// The deadline of the delivery that the session serves.
     pub(crate) fn deadline(&self) -> Deadline {
         self.deadline
+    }
+
+    /// What goes before a statement that only reads, so that the server ends it in time. It holds for the transaction that the server
+    /// makes of the batch, and is of no effect on whomever a pooler gives the server's session next.
+    fn time_limit(&self) -> String {
+        match self.longest.filter(|_| self.transaction == Transaction::None) {
+            Some(longest) => format!("SET LOCAL statement_timeout = {}; ", session::longest(longest, self.deadline)),
+            None => String::new(),
+        }
     }
 
     /// The delivery's name for its transactions, where the session was opened under another one.

@@ -5,7 +5,13 @@
 
 use super::DatabaseError;
 use crate::base::deadline::Deadline;
+use std::time::Duration;
 use tracing::debug;
+
+/// How long the server may work on a question, in whole milliseconds; never none, which to servers is for ever.
+pub(super) fn longest(longest: Duration, deadline: Deadline) -> u128 {
+    longest.min(deadline.remaining()).as_millis().max(1)
+}
 
 /// What the server's list of sessions says of us: it tells others who holds a lock.
 #[derive(Clone, Debug)]
@@ -53,6 +59,11 @@ pub trait Session {
     /// The next answer is to what a server answers at once, if it answers at all: one of several is given up soon
     /// ([`Limits::let_in`](super::Limits::let_in)), as the next one may do better.
     fn hurry(&mut self) {}
+
+    /// From now on the server itself ends a statement that only reads ([`Tables::select`](super::Tables::select)) once it has taken so
+    /// long, or as long as is left of the deadline: it does not go on there for somebody who awaits it no more. Takes no round trip.
+    /// For those whom nothing but their patience tells to give up; a lock's session has limits of its own. SQLite is this process itself.
+    fn end_long_questions(&mut self, _longest: Duration) {}
 
     /// Lets another delivery begin. Takes no round trip: what the server has to be told goes along with the first statement.
     ///

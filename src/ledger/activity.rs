@@ -7,11 +7,12 @@
 
 use super::time_span::{self, CLOCKS_DIFFER, attempts_before, attempts_named, attempts_since, attempts_since_by};
 use super::{AttemptResult, Database, Outcome, columns, stage_times};
-use crate::database::{DatabaseError, Dialect, Row, Value};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Value};
 use crate::lock::LockName;
 use crate::message::Role;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
+use tracing::debug;
 use uuid::Uuid;
 
 /// How far the clocks of hosts may be from the database's for what is new to be told at once, in microseconds.
@@ -30,6 +31,9 @@ const LAST_ROWS: usize = 500;
 const MOST_MESSAGES: usize = 200;
 /// After so long without an answer that is full, no further slice is read.
 const LONG_ENOUGH: Duration = Duration::from_millis(2500);
+
+/// After so long the server ends the reading of one slice: then it is told how far back all was read.
+const LONGEST: Duration = Duration::from_secs(5);
 
 /// What an attempt at a copy is to have come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,6 +189,7 @@ pub(crate) fn lock_of_queue_id(
     arrived: i64,
 ) -> Result<Option<LockName>, DatabaseError> {
     let began = Instant::now();
+    database.end_long_questions(LONGEST);
     let now = time_span::now(database)?;
     let dialect = database.dialect();
     let sql = |condition: &str| {
@@ -204,7 +209,8 @@ pub(crate) fn lock_of_queue_id(
             _ => attempts_named(slice.0, slice.1),
         };
         values.push(Value::Text(queue_id));
-        if let Some(row) = database.select("looking for a queue id", &sql(condition), &values)?.first() {
+        let Some(rows) = in_time(database.select("looking for a queue id", &sql(condition), &values))? else { break };
+        if let Some(row) = rows.first() {
             return Ok(Some(LockName::from_digest(row.digest(0)?)));
         }
         if next > now.saturating_add(CLOCKS_DIFFER) {
@@ -215,6 +221,18 @@ pub(crate) fn lock_of_queue_id(
         next = slice.1;
     }
     Ok(None)
+}
+
+/// What was read, unless the server has ended that since it took too long.
+fn in_time<T>(read: Result<T, DatabaseError>) -> Result<Option<T>, DatabaseError> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error) if error.failure == DatabaseFailure::TimedOut => {
+            debug!(%error, "a search ends here");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The messages that were recorded from `begin` up to, not including, `end`, and whose sender or subject is what is looked for, by
@@ -251,6 +269,7 @@ fn like(piece: &str) -> String {
 /// At most `limit` attempts that are wanted, the newest first.
 pub(crate) fn find(database: &mut dyn Database, wanted: &Wanted, limit: usize) -> Result<FoundTried, DatabaseError> {
     let began = Instant::now();
+    database.end_long_questions(LONGEST);
     let now = time_span::now(database)?;
     // An attempt may have begun in this very moment.
     let newest = wanted.until.unwrap_or_else(|| now.saturating_add(NARROWEST));
@@ -272,7 +291,8 @@ pub(crate) fn find(database: &mut dyn Database, wanted: &Wanted, limit: usize) -
         // Little more is read than is shown, however long the time is.
         begin = since;
     } else if is_newest {
-        begin = last_written(database, wanted, limit + 1)?.unwrap_or_else(|| begin.min(now.saturating_sub(width.now)));
+        let last = in_time(last_written(database, wanted, limit + 1))?.flatten();
+        begin = last.unwrap_or_else(|| begin.min(now.saturating_sub(width.now)));
     }
     let mut end = newest;
     let mut tried: Vec<Tried> = Vec::new();
@@ -281,16 +301,22 @@ pub(crate) fn find(database: &mut dyn Database, wanted: &Wanted, limit: usize) -
     while end > since && tried.len() <= limit {
         let asked = Instant::now();
         begin = begin.max(since);
-        messages.extend(messages_of(database, wanted.by.as_ref(), begin, recorded_since)?);
+        let Some(more) = in_time(messages_of(database, wanted.by.as_ref(), begin, recorded_since))? else {
+            return Ok(FoundTried { tried, more: false, looked_back_to: Some(end.min(now)) });
+        };
+        messages.extend(more);
         // Those of newer slices make room.
         messages.drain(..messages.len().saturating_sub(MOST_MESSAGES));
         recorded_since = begin;
         let (after, mut values) = attempts_since(database.dialect(), begin);
         let (before, more) = attempts_before(database.dialect(), end);
         values.extend(more);
-        let limit = limit + 1 - tried.len();
-        let sql = Slice { conditions: vec![after, before], values, limit, messages: &messages, is_newest };
-        tried.extend(slice(database, wanted, sql)?);
+        let missing = limit + 1 - tried.len();
+        let sql = Slice { conditions: vec![after, before], values, limit: missing, messages: &messages, is_newest };
+        let Some(more) = in_time(slice(database, wanted, sql))? else {
+            return Ok(FoundTried { tried, more: false, looked_back_to: Some(end.min(now)) });
+        };
+        tried.extend(more);
         end = begin;
         width.go_on(asked.elapsed());
         begin = end.saturating_sub(width.now);
@@ -324,7 +350,10 @@ fn find_by_uuid(
         values.extend([Value::Moment(since), Value::Moment(newest)]);
         let conditions = vec![named, "a.started_at >= ? AND a.started_at < ?"];
         let sql = Slice { conditions, values, limit: limit + 1, messages: &[], is_newest: false };
-        let mut tried = slice(database, wanted, sql)?;
+        let Some(mut tried) = in_time(slice(database, wanted, sql))? else {
+            let looked_back_to = Some(end.saturating_add(CLOCKS_DIFFER).min(newest));
+            return Ok(FoundTried { tried: Vec::new(), more: false, looked_back_to });
+        };
         end = begin;
         width.go_on(asked.elapsed());
         begin = end.saturating_sub(width.now).max(first);

@@ -116,6 +116,7 @@ fn once<T>(
         None => None,
     };
     if let Some((mut session, since)) = sound {
+        session.end_long_questions(patience);
         match work(session.as_mut()) {
             Ok(found) => {
                 *held = Some((session, since));
@@ -126,6 +127,7 @@ fn once<T>(
         }
     }
     let mut session = site.open_database(None, by())?;
+    session.end_long_questions(patience);
     let found = work(session.as_mut())?;
     *held = Some((session, Instant::now()));
     Ok(found)

@@ -13,7 +13,8 @@ impl Tables for MysqlDatabase {
     }
 
     fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
-        let answers = self.run(doing, &filled(doing, sql, values, write)?, 1)?;
+        let sql = self.in_time(filled(doing, sql, values, write)?);
+        let answers = self.run(doing, &sql, 1)?;
         let rows = answers.iter().flatten();
         rows.map(|row| {
             let cell = |index| {

@@ -95,6 +95,7 @@ impl PostgresDatabase {
             called,
             name: None,
             deadline,
+            longest: None,
             transaction: Transaction::None,
             locked_in: String::new(),
             doubtful: false,

@@ -13,7 +13,7 @@ impl Tables for PostgresDatabase {
 
     fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
         let sql = filled(doing, sql, values, write)?;
-        let Batch(answers) = self.batch(doing, &sql)?;
+        let Batch(answers) = self.batch(doing, &format!("{}{sql}", self.time_limit()))?;
         let rows = answers.iter().filter_map(|answer| match answer {
             SimpleQueryMessage::Row(row) => Some(row),
             _ => None,

@@ -3,11 +3,17 @@
 
 use crate::support::database::Engine;
 use crate::support::scene::Scene;
-use maildrop_command::database::{Dialect, Value};
+use maildrop_command::database::{DatabaseFailure, Dialect, Value};
 use maildrop_command::ledger::Database;
+use std::time::Duration;
 use uuid::Uuid;
 
-on_each_engine!(what_goes_in_comes_out_again, changes_are_counted_and_hold_together);
+on_each_engine!(
+    what_goes_in_comes_out_again,
+    changes_are_counted_and_hold_together,
+    the_server_itself_ends_a_question_that_takes_too_long
+);
+on_each_other_version!(the_server_itself_ends_a_question_that_takes_too_long);
 
 /// A table of every kind of column that the ledger has.
 fn table(database: &mut dyn Database) {
@@ -111,4 +117,34 @@ fn changes_are_counted_and_hold_together(engine: Engine) {
     // A statement with a place too many is a mistake of ours, and is not sent.
     assert!(database.change("deleting", delete, &[]).is_err());
     assert_eq!(count(database), 1);
+}
+
+/// It ends there, and not only here: the same session answers the next question, which it could not while it still works on the one
+/// before. Whatever else is asked has no limit.
+fn the_server_itself_ends_a_question_that_takes_too_long(engine: Engine) {
+    let scene = Scene::bare(engine);
+    let mut database = scene.open_database();
+    let database = database.as_mut();
+    let long = match database.dialect() {
+        Dialect::Postgresql => "SELECT count(*) FROM pg_sleep(600)",
+        // Where a server of these ends SLEEP() alone, that is no error.
+        _ => "SELECT count(*) FROM information_schema.tables t WHERE SLEEP(600) = 0",
+    };
+    database.end_long_questions(Duration::from_millis(100));
+    for _ in 0..2 {
+        let ended = database.select("sleeping", long, &[]).unwrap_err();
+        assert_eq!(ended.failure, DatabaseFailure::TimedOut, "{ended}");
+        let rows = database.select("asking", "SELECT 1", &[]).unwrap();
+        assert_eq!(rows[0].text(0), Some("1"));
+    }
+    // No setting of it is left in the server's session, which a pooler may give to others.
+    let setting = match database.dialect() {
+        Dialect::Postgresql => "current_setting('statement_timeout')",
+        Dialect::Mysql => "@@max_execution_time",
+        _ => "@@max_statement_time",
+    };
+    let table = format!("CREATE TABLE settings AS SELECT {setting} AS setting");
+    database.change("noting the setting", &table, &[]).unwrap();
+    let rows = database.select("reading the setting", "SELECT setting FROM settings", &[]).unwrap();
+    assert_eq!(rows[0].text(0).map(|setting| setting.trim_end_matches(['0', '.'])), Some(""));
 }
