@@ -101,8 +101,7 @@ pub(super) async fn not_delivered(
     let command = command(&page.site, &format!("--failed --since {}", shell_word(asked.since())));
     let shown = html! {
         p {
-            "What was tried, and has not come to its recipient, the oldest first. "
-            "What is only deferred is not here. " (deferred())
+            "What was tried, and has not come to its recipient, the oldest first: refused, deferred, or never ended. " (deferred())
         }
         (form)
         @if copies.is_empty() { p { "Nothing of that time has failed." } }
