@@ -1,7 +1,9 @@
 //! What was tried lately, on all hosts, as somebody asks for it who knows little: a name, a state, a time.
 
 use crate::database::DatabaseError;
-use crate::ledger::activity::{self, By, FoundTried, Wanted};
+use crate::ledger::activity::{self, By, Counted, FoundTried, Wanted};
+use crate::ledger::notifications::overview;
+pub(crate) use crate::ledger::notifications::overview::AtAGlance;
 use crate::ledger::{Database, statistics, time_span};
 use crate::message::{Address, fold, queue_id};
 use crate::site::Site;
@@ -13,8 +15,11 @@ pub(crate) const LATELY: Duration = Duration::from_hours(1);
 /// queue that moves.
 pub(crate) const STILL_TRIED: Duration = Duration::from_secs(8000);
 
+/// For so long it is said of notifications that they were given up.
+const GIVEN_UP: Duration = Duration::from_hours(24);
+
 /// The figures that stand above everything.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Figures {
     /// Recipients' copies within the last hour.
     pub(crate) delivered: u64,
@@ -23,6 +28,8 @@ pub(crate) struct Figures {
     pub(crate) deferred: u64,
     /// Sent copies.
     pub(crate) owed: u64,
+    /// How it goes with those who are told, where there are any, and where they may be seen.
+    pub(crate) told: Option<AtAGlance>,
     /// When they were counted, in microseconds since 1970.
     pub(crate) at: i64,
 }
@@ -33,7 +40,9 @@ pub(crate) fn figures(database: &mut dyn Database) -> Result<Figures, DatabaseEr
     let before = |span| now.saturating_sub(time_span::microseconds(span));
     let counted = activity::count(database, before(LATELY), before(STILL_TRIED))?;
     let owed = statistics::owed_copies(database, None)?;
-    Ok(Figures { delivered: counted.delivered, refused: counted.refused, deferred: counted.deferred, owed, at: now })
+    let told = overview::at_a_glance(database, before(GIVEN_UP))?;
+    let Counted { delivered, refused, deferred } = counted;
+    Ok(Figures { delivered, refused, deferred, owed, told, at: now })
 }
 
 /// What somebody's words were taken for.

@@ -10,7 +10,7 @@ use crate::ledger::activity::{self, Came, FoundTried, OwedCopy, Place, Tried, Wa
 use crate::ledger::web_sessions::WebSession;
 use crate::ledger::{AttemptResult, Outcome};
 use crate::message::Role;
-use crate::operations::activity::{Figures, LATELY, STILL_TRIED, TakenAs, search};
+use crate::operations::activity::{AtAGlance, Figures, LATELY, STILL_TRIED, TakenAs, search};
 use axum::Extension;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Redirect, Response};
@@ -93,7 +93,7 @@ pub(super) async fn show(
         return Redirect::to(&message_path(first)).into_response();
     }
     let main = html! {
-        (figures_above(figures))
+        (figures_above(figures, &viewer))
         (form(&asked, problem.as_deref()))
         @match &found {
             Found::Nothing => {}
@@ -210,17 +210,30 @@ pub(super) fn deferred_path() -> String {
     format!("/?state=deferred&since={}", timestamp::span(STILL_TRIED).replace(' ', "+"))
 }
 
-fn figures_above(figures: Option<Figures>) -> Markup {
+fn figures_above(figures: Option<Figures>, viewer: &WebSession) -> Markup {
     let hour = LATELY.as_secs() / 3600;
     let count =
         |of: fn(&Figures) -> u64| figures.as_ref().map_or_else(|| "…".to_owned(), |figures| number(of(figures)));
+    // Who is told of what is a screen of its own, which is not for all.
+    let told = figures.and_then(|figures| figures.told).filter(|_| viewer.role >= Screen::Subscriptions.least());
+    let last = match told {
+        Some(AtAGlance { behind_s, .. }) => {
+            let behind = behind_s.and_then(|behind| Duration::try_from_secs_f64(behind).ok());
+            let behind = behind.map_or_else(|| "none".to_owned(), timestamp::span);
+            (behind, "notifications behind", "/subscriptions".to_owned())
+        }
+        None => (count(|all| all.refused), "refused, last hour", format!("/?state=refused&since={hour}h")),
+    };
     let all = [
         (count(|all| all.delivered), "delivered, last hour", format!("/?state=delivered&since={hour}h")),
         (count(|all| all.deferred), "deferred, and tried again", deferred_path()),
         (count(|all| all.owed), "Sent copies owed", "/?state=owed".to_owned()),
-        (count(|all| all.refused), "refused, last hour", format!("/?state=refused&since={hour}h")),
+        last,
     ];
     html! {
+        @if let Some(trouble) = told.and_then(|told| not_told(&told)) {
+            p .bad { (trouble) ". " a href="/subscriptions" { "Subscriptions" } }
+        }
         ul .figures aria-label="Now" {
             @for (count, what, path) in all { li { a href=(path) { b { (count) } (what) } } }
         }
@@ -229,6 +242,20 @@ fn figures_above(figures: Option<Figures>) -> Markup {
             None => p .hint role="status" { "The figures are being counted: they are there when you look again." },
         }
     }
+}
+
+/// What subscribers are not told any more.
+fn not_told(AtAGlance { disabled, given_up, .. }: &AtAGlance) -> Option<String> {
+    let several = |count: u64, one: &str, more: &str| match count {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        _ => Some(format!("{} {more}", number(count))),
+    };
+    let disabled = several(*disabled, "subscription is disabled", "subscriptions are disabled");
+    let given_up =
+        several(*given_up, "notification was given up within a day", "notifications were given up within a day");
+    let both: Vec<String> = disabled.into_iter().chain(given_up).collect();
+    (!both.is_empty()).then(|| both.join(", and "))
 }
 
 fn form(asked: &Asked, problem: Option<&str>) -> Markup {

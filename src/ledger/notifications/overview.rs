@@ -73,6 +73,47 @@ pub(crate) fn figures(database: &mut dyn Database) -> Result<Option<Figures>, Da
     }))
 }
 
+/// What stands above everything.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct AtAGlance {
+    /// How long ago the oldest event happened that is still to be told to somebody, of those who are told.
+    pub(crate) behind_s: Option<f64>,
+    /// Subscriptions that were disabled.
+    pub(crate) disabled: u64,
+    /// Notifications that were given up of late.
+    pub(crate) given_up: u64,
+}
+
+/// Reads it, with what was given up since a moment. `None` where nobody is subscribed, and where our role may not see it.
+///
+/// # Errors
+/// Where it cannot be read.
+pub(crate) fn at_a_glance(database: &mut dyn Database, since: i64) -> Result<Option<AtAGlance>, DatabaseError> {
+    let (dialect, now) = (database.dialect(), now(database));
+    if dialect == Dialect::Sqlite || !may_be_read(database, "events notifications subscriptions")? {
+        return Ok(None);
+    }
+    let sql = format!(
+        "SELECT (SELECT count(*) FROM subscriptions), (SELECT count(*) FROM subscriptions WHERE state = 'disabled'), \
+         (SELECT count(*) FROM notifications WHERE failed_at >= ?), \
+         (SELECT {} FROM (SELECT {OLDEST} AS oldest FROM subscriptions s WHERE s.state = 'active') t)",
+        between(dialect, "min(t.oldest)", now),
+    );
+    let rows = match database.select("reading how far behind subscribers are", &sql, &[Value::Moment(since)]) {
+        Ok(rows) => rows,
+        Err(error) if matches!(error.failure, DatabaseFailure::AccessDenied | DatabaseFailure::Schema) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let Some(row) = rows.first().filter(|row| row.text(0) != Some("0")) else { return Ok(None) };
+    Ok(Some(AtAGlance {
+        behind_s: seconds(row, 3)?.map(|span| span.as_secs_f64()),
+        disabled: columns::number(row, 1)?,
+        given_up: columns::number(row, 2)?,
+    }))
+}
+
 /// How far behind a subscriber is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Behind {
@@ -108,6 +149,11 @@ pub(crate) struct Progress {
     pub last_failure_ago_s: Option<f64>,
 }
 
+/// When the oldest event happened that is still to be told to the subscription `s`. It is found by its place in the table's key, which
+/// a filter on its moment would not be.
+const OLDEST: &str = "(SELECT e.created_at FROM notifications n JOIN events e ON e.position = n.event \
+                      WHERE n.subscription = s.id AND n.due_at IS NOT NULL ORDER BY n.event LIMIT 1)";
+
 /// Between two moments, in seconds.
 fn between(dialect: Dialect, from: &str, to: &str) -> String {
     match dialect {
@@ -123,15 +169,12 @@ impl Progress {
         let of = |due: &str| {
             format!("(SELECT count(*) FROM notifications n WHERE n.subscription = s.id AND n.due_at IS {due})")
         };
-        // By its place in the table's key, which a filter on its moment would not be.
-        let oldest = "(SELECT e.created_at FROM notifications n JOIN events e ON e.position = n.event \
-                       WHERE n.subscription = s.id AND n.due_at IS NOT NULL ORDER BY n.event LIMIT 1)";
         format!(
             "{}, {}, {}, coalesce(q.failures, 0), {}, CASE WHEN q.open_until > {now} THEN {} END, {}, \
              CASE WHEN q.failures > 0 THEN q.last_failure END, CASE WHEN q.failures > 0 THEN {} END",
             of("NOT NULL"),
             of("NULL"),
-            between(dialect, oldest, now),
+            between(dialect, OLDEST, now),
             dialect.microseconds("q.failing_since"),
             between(dialect, now, "q.open_until"),
             between(dialect, "q.last_success_at", now),

@@ -55,6 +55,34 @@ fn log(visitor: &Visitor<'_>) -> String {
     text(visitor.get("/log").shown())
 }
 
+/// One is to be told once more, of what happened three hours ago, and another subscription is disabled: until this returns. The figures
+/// above the list are counted once for all who look by then.
+fn activity_tells_of_it(scene: &mut Scene, page: &Page, people: &str) {
+    let (now, hours) = match scene.database.engine.is_postgres() {
+        true => ("now()", "interval '3 hours'"),
+        false => ("UTC_TIMESTAMP(6)", "INTERVAL 3 HOUR"),
+    };
+    let one = "WHERE event = (SELECT min(position) FROM events)";
+    let disable = |state: &str| format!("UPDATE subscriptions SET state = '{state}' WHERE resource = 'domain'");
+    scene.database.execute(&format!("UPDATE events SET created_at = created_at - {hours}"));
+    scene.database.execute(&format!("UPDATE notifications SET due_at = {now}, failed_at = NULL {one}"));
+    scene.database.execute(&disable("disabled"));
+    let told = text(operator(page, people).get("/").shown());
+    assert!(
+        told.contains("1 subscription is disabled, and 1 notification was given up within a day. Subscriptions"),
+        "{told}"
+    );
+    assert!(told.contains("notifications behind") && !told.contains("refused, last hour"), "{told}");
+    let (before, _) = told.split_once("notifications behind").unwrap();
+    assert!(before.trim_end().rsplit("Sent copies owed").next().unwrap().trim().starts_with("3h"), "{told}");
+    // It is another screen's, which is not for all.
+    let told = text(page.log_in(&link(people, "viewer")).get("/").shown());
+    assert!(told.contains("refused, last hour") && !told.contains("disabled"), "{told}");
+    scene.database.execute(&disable("active"));
+    scene.database.execute(&format!("UPDATE events SET created_at = created_at + {hours}"));
+    give_up(scene);
+}
+
 fn what_failed_is_seen_with_its_answer_and_arrives_once_it_is_sent_again(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
     let id = subscribe(&mut scene, ("all", ""), &receiver.url("/broken"), &[("description", "'the CRM'")]);
@@ -68,6 +96,7 @@ fn what_failed_is_seen_with_its_answer_and_arrives_once_it_is_sent_again(engine:
     });
     notifier.end();
     give_up(&mut scene);
+    activity_tells_of_it(&mut scene, &page, &people);
 
     let list = anna.get("/subscriptions");
     let told = text(list.shown());
@@ -243,7 +272,8 @@ fn a_page_without_the_rights_for_it_says_what_mends_that(engine: Engine) {
         );
         assert!(!told.contains("hidden"), "{told}");
     }
-    anna.get("/").shown();
+    let told = text(anna.get("/").shown());
+    assert!(told.contains("refused, last hour") && !told.contains("notifications behind"), "{told}");
 }
 
 /// The list is longer than a page, and no key is named.
