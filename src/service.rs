@@ -227,7 +227,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
         let master = to_the_master().ok();
         return front::run(&settings, |Inside { ask, ended, mut stop, .. }| async move {
             match master {
-                Some(master) => drop(tell_master(master, ask, ended, stop, watch::channel(None).0).await),
+                Some(master) => drop(tell_master(master, ask, ended, stop, watch::channel(None).0, None).await),
                 None => drop(stop.wait_for(|stop| *stop).await),
             }
         })
@@ -249,6 +249,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
         let (tally, max_connections) = (server.tally(), server.max_connections());
         let sources = Sources { ask: ask.clone(), service, stop: stop.clone(), tally, max_connections };
         let http = Http::new(http, &config.serve, sources);
+        let queue = config.serve.queue();
         let lmtp = async {
             if let Err(error) = server.run(hand, stop.clone()).await {
                 tracing::error!(%error, "LMTP is not served any more");
@@ -258,7 +259,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
             match master {
                 None => std::future::pending().await,
                 Some(master) => {
-                    if let Err(error) = tell_master(master, ask, ended, stop.clone(), tell).await {
+                    if let Err(error) = tell_master(master, ask, ended, stop.clone(), tell, Some(queue)).await {
                         tracing::warn!(%error, "the master cannot be talked with");
                     }
                 }

@@ -85,7 +85,7 @@ pub struct Status {
     pub http: Vec<String>,
     /// The front, then the workers by their numbers.
     pub processes: Vec<Process>,
-    /// What the front knows: how long its queue is, how many workers are busy.
+    /// What the front knows: how long its queue is, how many workers are busy, what is in the file queue.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub front: Value,
     /// What the timer does, and what came of it.

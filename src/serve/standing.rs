@@ -4,17 +4,23 @@ use super::broker::sockets::Report as Broker;
 use super::master::notice::{Notice, Report};
 use super::suspects::{WorkerEnd, ago};
 use crate::handover::control::{Status, line};
+use crate::queue::{Queue, State, Waiting};
 use serde_json::{Map, Value};
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 /// How often it is looked whether workers have come or gone, which the master hears of unasked.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// How old a look into the file queue may be.
+const FRESH: Duration = Duration::from_secs(5);
 
 /// Answers the master, and tells it of each change, until it has ended. What it says of the service goes to `service`.
 ///
@@ -26,7 +32,9 @@ pub async fn tell_master(
     ended: mpsc::Sender<WorkerEnd>,
     stop: watch::Receiver<bool>,
     service: watch::Sender<Option<Status>>,
+    queue: Option<PathBuf>,
 ) -> io::Result<()> {
+    let mut queue = queue.map(FileQueue::at);
     let (heard, mut says) = tokio::net::UnixStream::from_std(master)?.into_split();
     let mut notices = BufReader::new(heard).lines();
     let mut looks = interval(LOOK);
@@ -58,11 +66,47 @@ pub async fn tell_master(
         let Ok(broker) = told.await else { return Ok(()) };
         let workers: Vec<u32> = broker.workers.iter().filter_map(|pid| u32::try_from(*pid).ok()).collect();
         let standing = (!*stop.borrow(), workers);
+        if let Some(queue) = &mut queue {
+            queue.look().await;
+        }
         if asked || last.as_ref() != Some(&standing) {
             let (accepting, workers) = standing.clone();
-            let report = Report::Standing { accepting, workers, known: known(&broker) };
+            let waiting = queue.iter().flat_map(|queue| &queue.seen);
+            let report = Report::Standing { accepting, workers, known: known(&broker, waiting) };
             says.write_all(line(&report).as_bytes()).await?;
             last = Some(standing);
+        }
+    }
+}
+
+/// What waits in the file queue. It is looked at by another thread, now and then: a folder of a million files takes a while, and the
+/// master is answered at once.
+struct FileQueue {
+    at: PathBuf,
+    looks: Option<JoinHandle<Vec<(State, Waiting)>>>,
+    looked: Option<Instant>,
+    /// What was seen last; nothing where it could not be read.
+    seen: Vec<(State, Waiting)>,
+}
+
+impl FileQueue {
+    fn at(at: PathBuf) -> Self {
+        Self { at, looks: None, looked: None, seen: Vec::new() }
+    }
+
+    /// Takes what was seen, if a look has ended; begins another one when it is time. It does not wait for one.
+    async fn look(&mut self) {
+        if self.looks.as_ref().is_some_and(JoinHandle::is_finished)
+            && let Some(look) = self.looks.take()
+        {
+            (self.seen, self.looked) = (look.await.unwrap_or_default(), Some(Instant::now()));
+        }
+        if self.looks.is_none() && self.looked.is_none_or(|looked| looked.elapsed() >= FRESH) {
+            let at = self.at.clone();
+            self.looks = Some(tokio::task::spawn_blocking(move || {
+                let waiting = Queue::existing(&at).and_then(|queue| queue.waiting());
+                waiting.inspect_err(|error| debug!(%error, "the file queue cannot be counted")).unwrap_or_default()
+            }));
         }
     }
 }
@@ -97,7 +141,7 @@ fn heard_of(notice: &str, service: &watch::Sender<Option<Status>>) -> Heard {
 }
 
 /// The figures for people.
-fn known(broker: &Broker) -> Map<String, Value> {
+fn known<'a>(broker: &Broker, queue: impl Iterator<Item = &'a (State, Waiting)>) -> Map<String, Value> {
     let standing = &broker.standing;
     let number = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let figures = [
@@ -111,5 +155,7 @@ fn known(broker: &Broker) -> Map<String, Value> {
     ];
     let figures = figures.map(|(name, count)| (name, number(count)));
     let oldest = standing.oldest_shunted.map(|oldest| ("oldest_set_aside_s", ago(oldest).as_secs()));
-    figures.into_iter().chain(oldest).map(|(name, number)| (name.to_owned(), Value::from(number))).collect()
+    let figures = figures.into_iter().chain(oldest).map(|(name, number)| (name.to_owned(), Value::from(number)));
+    let queue = queue.map(|(state, it)| (format!("file_queue_{state}"), Value::from(number(it.messages))));
+    figures.chain(queue).collect()
 }
