@@ -10,10 +10,13 @@ use crate::support::service::Service;
 use crate::support::visitor::{Events, Page, rows, text};
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use maildrop_command::config::Config;
+use maildrop_command::lock::LockName;
+use maildrop_command::queue::{NewMail, Queue, Recipient};
 use maildrop_command::site::Site;
 use maildrop_command::web::WebSettings;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 on_each_engine!(
     each_screen_is_shown_with_the_pages_own_rights,
@@ -21,6 +24,7 @@ on_each_engine!(
     statistics_add_up_the_hours_that_are_over_and_the_one_that_runs,
     an_attempt_of_a_host_whose_clock_is_wrong_stands_where_it_belongs,
     a_queue_id_is_found_whatever_its_hosts_clock_says,
+    a_search_that_the_server_ends_says_how_far_it_looked,
     twenty_who_look_at_what_is_live_cost_one_round_trip_each_time,
     who_is_logged_in_is_kept_in_the_database_as_digests_only,
     a_session_that_the_server_has_ended_is_opened_anew
@@ -153,17 +157,25 @@ fn who_had_the_lock_that_another_gave_up_on_is_named_afterwards(engine: Engine) 
     let holder = &busy["lock_was_held_by"];
     assert_eq!((&holder["pid"], &holder["queue_id"]), (&process.into(), &"4bFirst".into()), "{told}");
     assert_eq!((&holder["host"], delivered.get("lock_was_held_by")), (&delivered["host"], None), "{told}");
+    // It had the lock for longer than the other one waited.
+    let waited = busy["stages_ms"]["lock"].as_f64().unwrap() / 1000.0;
+    assert!(holder["held_for_s"].as_f64().unwrap() > waited, "{told}");
     let host = holder["host"].as_str().unwrap();
     let told = String::from_utf8(scene.subcommand(&["trace", &id]).stdout).unwrap();
-    assert!(told.contains(&format!("busy: {host}:{process} had the lock")), "{told}");
+    let held = format!("held by {host}:{process}, queue id 4bFirst, for ");
+    assert!(told.contains(&format!("busy: {held}")), "{told}");
     let page = Page::of(&site);
     let anna = page.log_in(&link);
     let encoded: String = url::form_urlencoded::byte_serialize(id.as_bytes()).collect();
     let message = anna.get(anna.get(&format!("/?q={encoded}")).leads_to());
-    let told = text(message.shown());
-    let told = told.replace(" ,", ",").replace(" .", ".");
-    let wanted = format!("The lock was then held by {host}, process {process}, queue id 4bFirst.");
-    assert!(told.contains(&wanted), "{told}");
+    let shown = message.shown();
+    let told = text(shown);
+    assert!(told.contains(&format!(" for the lock, in vain: it was {held}")), "{told}");
+    let has = |what: &str| assert!(shown.contains(what), "{what}: {shown}");
+    has(&format!("the lock was held by {host}:{process} for "));
+    has("1 attempt waited for the lock in vain");
+    has(&format!("<title>{host}:{process} had the lock</title>"));
+    has(" waited for the lock</title>");
 }
 
 /// An attempt at a recipient's copy that began so many minutes ago, and was delivered.
@@ -240,6 +252,22 @@ fn a_queue_id_is_found_whatever_its_hosts_clock_says(engine: Engine) {
     // Where it was looked for all the way, nothing else is said.
     let told = text(anna.get("/?q=4C0FFEF&state=delivered").shown());
     assert!(told.contains("Nothing was tried") && !told.contains("was not looked for"), "{told}");
+}
+
+/// The table is locked by somebody else, as it is while a migration changes it, so that nothing can be read.
+fn a_search_that_the_server_ends_says_how_far_it_looked(engine: Engine) {
+    let mut scene = Scene::empty(engine);
+    let (site, link) = page_of(&mut scene);
+    scene.add_attempts(&[made(1, 1)]);
+    let page = Page::of(&site);
+    let anna = page.log_in(&link);
+    let mut session = scene.session();
+    session.execute(if engine.is_postgres() { "BEGIN; LOCK TABLE attempts" } else { "LOCK TABLES attempts WRITE" });
+    let told = text(anna.get("/?q=%3C1%3E").shown());
+    assert!(told.contains("Nothing was tried") && told.contains("was not looked for"), "{told}");
+    session.execute(if engine.is_postgres() { "ROLLBACK" } else { "UNLOCK TABLES" });
+    let list = anna.get("/?state=delivered");
+    assert!(rows(list.shown()) == 1 && !text(&list.body).contains("was not looked for"), "{}", list.body);
 }
 
 fn twenty_who_look_at_what_is_live_cost_one_round_trip_each_time(engine: Engine) {
@@ -400,6 +428,13 @@ fn a_session_that_the_server_has_ended_is_opened_anew(engine: Engine) {
 #[test]
 fn operators_see_how_the_service_is_and_viewers_do_not() {
     let mut scene = Scene::empty(Engine::Postgres17);
+    // One is held in the file queue, where it stays.
+    let queue = Queue::open(scene.path("state/queue").as_ref()).unwrap();
+    let recipients = vec![Recipient { address: "scuba@mail.axial.net".into(), original: None }];
+    let mail = NewMail { recipients, injected_by: "a test".into(), ..NewMail::default() };
+    let lock = LockName::new("maildrop", b"<held@x>");
+    let held = queue.enqueue(&lock, mail, b"Subject: x\r\n\r\n", SystemTime::now()).unwrap();
+    queue.hold(&held.id()).unwrap();
     let service = Service::start(&mut scene);
     let (site, _) = page_of(&mut scene);
     let config = scene.other_configuration("web.toml", |settings| {
@@ -410,9 +445,18 @@ fn operators_see_how_the_service_is_and_viewers_do_not() {
     let operator = page.log_in(&link(&mut scene, "operator"));
     // It is well as soon as there is one worker.
     wait_until("both workers are ready", || text(operator.get("/service").shown()).contains("worker 2 ready"));
+    wait_until("the file queue is counted", || service.status()["front"]["file_queue_held"] == 1);
     let shown = operator.get("/service");
     let told = text(shown.shown());
-    for has in ["It is well: maildropd", "worker 2 ready", "front ready", "runner 1 ready", "set aside 0"] {
+    for has in [
+        "It is well: maildropd",
+        "worker 2 ready",
+        "front ready",
+        "runner 1 ready",
+        "set aside 0",
+        "file queue held 1",
+        "file queue new 0",
+    ] {
         assert!(told.contains(has), "{has}: {told}");
     }
     assert_eq!(rows(&shown.body), service.status()["processes"].as_array().unwrap().len());
