@@ -27,6 +27,8 @@ pub struct Block {
     /// `docs/operate.md:57`.
     pub place: String,
     pub language: String,
+    /// What stands behind that: who runs it whole, in place of line by line.
+    pub run_by: String,
     /// Its lines, as indented as its fence is not.
     pub lines: Vec<String>,
 }
@@ -37,10 +39,11 @@ pub fn read(page: &Path) -> (String, Vec<Block>) {
     let name = page.strip_prefix(root()).unwrap().display();
     for (number, line) in fs::read_to_string(page).unwrap().lines().enumerate() {
         match (line.trim_start().strip_prefix("```"), within) {
-            (Some(language), None) => {
+            (Some(told), None) => {
                 within = Some(line.len() - line.trim_start().len());
-                let (place, language) = (format!("{name}:{}", number + 2), language.to_owned());
-                blocks.push(Block { place, language, lines: Vec::new() });
+                let (place, told) = (format!("{name}:{}", number + 2), told.split_once(' ').unwrap_or((told, "")));
+                let (language, run_by) = (told.0.to_owned(), told.1.to_owned());
+                blocks.push(Block { place, language, run_by, lines: Vec::new() });
             }
             (Some(_), Some(_)) => within = None,
             (None, Some(indent)) => blocks.last_mut().unwrap().lines.push(line.get(indent..).unwrap_or("").to_owned()),
@@ -69,10 +72,11 @@ pub struct Line {
 /// The page that tests/package/on_debian runs from its first command to its last, texts for files among them.
 const RUN_WHOLE: &str = "docs/debian.md:";
 
-/// The command lines of all examples in shell.
+/// The command lines of all examples in shell, but for those that are run whole.
 pub fn command_lines() -> Vec<Line> {
     let mut lines = Vec::new();
-    let by_line = |block: &Block| block.language == "sh" && !block.place.starts_with(RUN_WHOLE);
+    let whole = |block: &Block| block.place.starts_with(RUN_WHOLE) || !block.run_by.is_empty();
+    let by_line = |block: &Block| block.language == "sh" && !whole(block);
     for block in blocks().into_iter().filter(by_line) {
         let mut begun = String::new();
         for line in &block.lines {
@@ -264,7 +268,11 @@ const NOT_RUN: [(&str, &str); 57] = [
         "tests/embedded/operator/quickstart.rs runs it, and tests/package/first_hour what it writes",
     ),
     ("python3 receiver.py", BY_THE_GUIDE),
-    ("maildrop_command subscription create --callback http://127.0.0.1:8077/ --json >subscription.json", BY_THE_GUIDE),
+    (
+        "maildrop_command subscription create --config /etc/maildrop_command/operator.toml --callback http://127.0.0.1:8077/ --json \
+         >subscription.json",
+        BY_THE_GUIDE,
+    ),
     ("key=$(printf %s \"${SECRET#whsec_}\" | base64 -d | od -An -v -tx1 | tr -d ' \\n')", ON_A_NOTIFICATION),
     (
         "(printf '%s.%s.' \"$ID\" \"$TIMESTAMP\"; cat body) | openssl dgst -sha256 -mac HMAC -macopt \"hexkey:$key\" -binary | base64",
