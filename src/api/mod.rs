@@ -220,8 +220,8 @@ pub(crate) fn router(threads: LedgerThreads, settings: ApiSettings) -> Router {
     for (path, routes) in paths {
         router = router.route(&format!("{BASE}{path}"), routes.fallback(another_method));
     }
-    // Only what is below is ours: what is beside it is the page's.
-    router.route("/api/{*rest}", get(nothing_there).fallback(nothing_there))
+    // Only what is below is ours. What is beside it is the page's, where there is one.
+    router.route("/api/{*rest}", get(nothing_there).fallback(nothing_there)).fallback(nothing_there)
 }
 
 async fn document() -> Response {

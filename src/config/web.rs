@@ -24,6 +24,10 @@ pub struct Web {
     pub config: Option<PathBuf>,
     /// Whether the REST API is served beside it, to who has a token.
     pub api: bool,
+    /// Where the API is served in its stead, by the same process: as `listen`. `None`: at the same place.
+    pub api_listen: Option<String>,
+    /// What other machines type to get there, where that is another name than the page's.
+    pub api_public_url: Option<String>,
     /// Whether it may open mailboxes, with the credentials of its configuration.
     pub mailboxes: bool,
     /// The header in which the proxy in front says who is logged in to it. `None`: nobody is believed.
@@ -44,6 +48,8 @@ impl Default for Web {
             public_url: None,
             config: None,
             api: false,
+            api_listen: None,
+            api_public_url: None,
             mailboxes: false,
             trusted_user_header: None,
             trusted_user_roles: BTreeMap::new(),
@@ -67,22 +73,42 @@ impl Web {
         self.listen.as_deref().and_then(endpoint)
     }
 
+    /// Where the API is served, if not where the page is.
+    #[must_use]
+    pub fn api_endpoint(&self) -> Option<Endpoint> {
+        self.api_listen.as_deref().filter(|_| self.api).and_then(endpoint)
+    }
+
     /// Where other machines find the API, without a slash at the end. `None` where there is none, or where nobody has said.
     #[must_use]
     pub fn public_api(&self) -> Option<String> {
-        let origin = self.public_url.as_deref().and_then(origin_of).filter(|_| self.api && self.has_page())?;
+        let origin = self.public_origin_of_api().filter(|_| self.api && self.has_page())?;
         Some(format!("{origin}/api/v1"))
+    }
+
+    fn public_origin_of_api(&self) -> Option<String> {
+        self.api_public_url.as_deref().or(self.public_url.as_deref()).and_then(origin_of)
     }
 
     /// Where a browser finds it: scheme, host and port, without a slash at the end. `None` where there is no page.
     #[must_use]
     pub fn origin(&self) -> Option<String> {
-        let public = self.public_url.as_deref().and_then(origin_of);
-        public.or_else(|| match self.endpoint()? {
-            Endpoint::Tcp { host, port } if host.contains(':') => Some(format!("http://[{host}]:{port}")),
-            Endpoint::Tcp { host, port } => Some(format!("http://{host}:{port}")),
-            Endpoint::Socket(_) => None,
-        })
+        self.public_url.as_deref().and_then(origin_of).or_else(|| here(&self.endpoint()?))
+    }
+
+    /// The same of the API's own place.
+    #[must_use]
+    pub fn api_origin(&self) -> Option<String> {
+        self.public_origin_of_api().or_else(|| here(&self.api_endpoint()?))
+    }
+}
+
+/// What who is on this machine types.
+fn here(endpoint: &Endpoint) -> Option<String> {
+    match endpoint {
+        Endpoint::Tcp { host, port } if host.contains(':') => Some(format!("http://[{host}]:{port}")),
+        Endpoint::Tcp { host, port } => Some(format!("http://{host}:{port}")),
+        Endpoint::Socket(_) => None,
     }
 }
 
@@ -186,33 +212,68 @@ impl Config {
         if web.session_idle.is_zero() {
             return wrong("session_idle", "0 would end each login at once: the default is \"12h\"");
         }
-        if let Some(public) = web.public_url.as_deref().filter(|text| origin_of(text).is_none()) {
+        for (key, public) in [("public_url", &web.public_url), ("api_public_url", &web.api_public_url)] {
+            let Some(public) = public.as_deref().filter(|text| origin_of(text).is_none()) else { continue };
             let problem = format!(
-                "{public:?} is no address of a site: write \"https://mail.example.com/\"; the page wants TLS, and a host name of its \
-                 own, without a path"
+                "{public:?} is no address of a site: write \"https://mail.example.com/\"; it wants TLS, and a host name of its own, \
+                 without a path"
             );
-            return wrong("public_url", &problem);
+            return wrong(key, &problem);
         }
         self.check_trusted_users(source)?;
+        self.check_place_of_api(source)?;
         let Some(listen) = &web.listen else { return Ok(()) };
-        let Some(endpoint) = endpoint(listen) else {
-            return wrong("listen", &format!("{listen:?} is neither the whole path of a socket nor ADDRESS:PORT"));
-        };
-        if !endpoint.is_on_this_machine() {
-            let problem = format!(
-                "{listen} can be reached from other machines, and the page speaks no TLS: say 127.0.0.1, or a socket, and put a proxy \
-                 with a certificate in front"
-            );
-            return wrong("listen", &problem);
-        }
-        if matches!(endpoint, Endpoint::Socket(_)) && web.public_url.is_none() {
+        self.check_place(source, "listen", listen)?;
+        if matches!(web.endpoint(), Some(Endpoint::Socket(_))) && web.public_url.is_none() {
             return wrong(
                 "public_url",
                 "it is missing: no browser reaches a socket, so name the address of the proxy in front of it",
             );
         }
+        Ok(())
+    }
+
+    /// What `[web]` listens at is on this machine, and nobody else's.
+    fn check_place(&self, source: &Source<'_>, key: &str, listen: &String) -> Result<(), ConfigError> {
+        let wrong = |problem: &str| Err(source.error(&["web", key], problem));
+        let Some(endpoint) = endpoint(listen) else {
+            return wrong(&format!("{listen:?} is neither the whole path of a socket nor ADDRESS:PORT"));
+        };
+        if !endpoint.is_on_this_machine() {
+            return wrong(&format!(
+                "{listen} can be reached from other machines, and no TLS is spoken there: say 127.0.0.1, or a socket, and put a proxy \
+                 with a certificate in front"
+            ));
+        }
         if self.serve.lmtp.contains(listen) || self.serve.http.as_ref() == Some(listen) {
-            return wrong("listen", &format!("{listen} is taken by [serve]: choose another one"));
+            return wrong(&format!("{listen} is taken by [serve]: choose another one"));
+        }
+        Ok(())
+    }
+
+    fn check_place_of_api(&self, source: &Source<'_>) -> Result<(), ConfigError> {
+        let web = &self.web;
+        let wrong = |key: &str, problem: &str| Err(source.error(&["web", key], problem));
+        let Some(listen) = &web.api_listen else {
+            let Some(_) = web.api_public_url else { return Ok(()) };
+            return wrong(
+                "api_public_url",
+                "it means nothing without api_listen: beside the page the API has the page's name",
+            );
+        };
+        if !web.api {
+            return wrong("api_listen", "it means nothing without api = true");
+        }
+        if web.listen.is_none() {
+            return wrong("api_listen", "the API is served by the process of the page: say listen, too");
+        }
+        self.check_place(source, "api_listen", listen)?;
+        if web.listen.as_ref() == Some(listen) {
+            return wrong("api_listen", "the page is there: leave it out, or choose another one");
+        }
+        if web.api_origin().is_none() {
+            let problem = "it is missing: nobody on another machine reaches a socket, so name the address of the proxy in front of it";
+            return wrong("api_public_url", problem);
         }
         Ok(())
     }
@@ -245,5 +306,26 @@ mod tests {
         ] {
             assert_eq!(origin_of(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_api_is_found_by_its_own_name_where_it_has_one_and_by_the_pages_where_it_has_none() {
+        let site = |api_listen: Option<&str>, api_public: Option<&str>, public: Option<&str>| {
+            let of = |text: Option<&str>| text.map(str::to_owned);
+            let (listen, api_listen) = (of(Some("127.0.0.1:8025")), of(api_listen));
+            let web = Web { listen, api: true, api_listen, ..Web::default() };
+            Web { api_public_url: of(api_public), public_url: of(public), ..web }
+        };
+        let found = |web: &Web| (web.api_origin(), web.public_api());
+        let (page, own) = (Some("https://mail.example.com/"), Some("https://hooks.example.com/"));
+        let at = |origin: &str| (Some(origin.to_owned()), Some(format!("{origin}/api/v1")));
+        let port = Some("127.0.0.1:8026");
+        assert_eq!(found(&site(port, own, page)), at("https://hooks.example.com"));
+        assert_eq!(found(&site(port, None, page)), at("https://mail.example.com"));
+        assert_eq!(found(&site(port, None, None)), (Some("http://127.0.0.1:8026".into()), None));
+        assert_eq!(found(&site(Some("/run/api.sock"), None, None)), (None, None));
+        assert_eq!(site(port, own, page).origin().as_deref(), Some("https://mail.example.com"));
+        let none = Web { api: false, ..site(port, own, page) };
+        assert_eq!((none.api_endpoint(), none.public_api()), (None, None));
     }
 }

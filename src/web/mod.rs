@@ -49,6 +49,7 @@ use layout::Screen;
 use live::Tail;
 use maud::html;
 use runs::Runs;
+use server::Place;
 use shield::Shield;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -70,6 +71,8 @@ pub struct WebSettings {
     listen: Endpoint,
     /// Where browsers find it: scheme, host and port.
     origin: String,
+    /// The same of what is served beside it, where that has a place of its own.
+    beside: Option<(Endpoint, String)>,
     lifetimes: Lifetimes,
     /// Whom the proxy in front may say that somebody is; `None` where it is not believed.
     trusted: Option<TrustedUsers>,
@@ -83,8 +86,8 @@ pub struct WebSettings {
 pub enum WebError {
     #[error("web.listen: it is missing")]
     NotConfigured,
-    #[error("web.listen: {0}")]
-    Listen(io::Error),
+    #[error("web.{key}: {source}")]
+    Listen { key: &'static str, source: io::Error },
     #[error("{doing}: {source}")]
     System { doing: &'static str, source: io::Error },
 }
@@ -114,6 +117,7 @@ impl WebSettings {
         Ok(Self {
             listen,
             origin,
+            beside: web.api_endpoint().zip(web.api_origin()),
             lifetimes: Lifetimes::of(web.session_idle),
             trusted: TrustedUsers::of(web),
             control: None,
@@ -129,19 +133,31 @@ impl WebSettings {
 }
 
 /// Serves the page, until SIGTERM or SIGINT, and then until the requests under way are answered. `beside` makes routes that are
-/// served beside the page's own, by the same threads and behind the same shield; they see to it themselves who may ask them.
+/// served beside the page's own, or at a place of theirs, by the same threads and behind such a shield; they see to it themselves who
+/// may ask them.
 ///
 /// # Errors
 /// Where it cannot listen, or the system gives us no threads.
 pub fn run(site: &Site, settings: WebSettings, beside: impl FnOnce(LedgerThreads) -> Router) -> Result<(), WebError> {
     let system = |doing| move |source| WebError::System { doing, source };
     let stop = Stop::on_signals().map_err(system("setting up signals"))?;
-    let listening = Listening::open_at(std::slice::from_ref(&settings.listen)).map_err(WebError::Listen)?;
+    let open = |key, listen| {
+        Listening::open_at(std::slice::from_ref(listen)).map_err(|source| WebError::Listen { key, source })
+    };
+    let listening = open("listen", &settings.listen)?;
+    let listening_beside = settings.beside.as_ref().map(|(listen, _)| open("api_listen", listen)).transpose()?;
     let (tell, told) = watch::channel(false);
     let page = Page::new(site, &settings, told.clone()).map_err(system("starting a thread"))?;
-    let (mailboxes, router) = (page.mailboxes.clone(), page.router(&settings, beside));
+    let mailboxes = page.mailboxes.clone();
+    let (router, router_beside) = page.routers(&settings, beside);
     info!(listen = %settings.listen, origin = settings.origin, "the page has begun");
-    let served = server::run(listening, router, stop, (tell, told)).map_err(system("serving"));
+    if let Some((listen, origin)) = &settings.beside {
+        info!(%listen, origin, "the API has a place of its own");
+    }
+    let places = [(Some(listening), Some(router)), (listening_beside, router_beside)];
+    let places =
+        places.into_iter().filter_map(|(listening, router)| Some(Place { listening: listening?, router: router? }));
+    let served = server::run(places.collect(), stop, (tell, told)).map_err(system("serving"));
     if let Some(mailboxes) = mailboxes {
         mailboxes.end();
     }
@@ -150,7 +166,8 @@ pub fn run(site: &Site, settings: WebSettings, beside: impl FnOnce(LedgerThreads
     Ok(())
 }
 
-/// All that is answered to, behind the shield. What is told for as long as a browser listens ends once `ending` is true.
+/// All that is answered to where the page is, behind the shield. What is told for as long as a browser listens ends once `ending` is
+/// true.
 ///
 /// # Errors
 /// Where the system gives us no threads.
@@ -160,7 +177,7 @@ pub fn router(
     ending: watch::Receiver<bool>,
     beside: impl FnOnce(LedgerThreads) -> Router,
 ) -> io::Result<Router> {
-    Ok(Page::new(site, settings, ending)?.router(settings, beside))
+    Ok(Page::new(site, settings, ending)?.routers(settings, beside).0)
 }
 
 /// What the screens share.
@@ -208,10 +225,15 @@ impl Page {
         })
     }
 
-    fn router(self, settings: &WebSettings, beside: impl FnOnce(LedgerThreads) -> Router) -> Router {
+    /// What is served where the page is, and what is served elsewhere.
+    fn routers(self, settings: &WebSettings, beside: impl FnOnce(LedgerThreads) -> Router) -> (Router, Option<Router>) {
         let beside = beside(self.ledger.clone());
-        let router = routes(&self).with_state(self).merge(beside).fallback(guard::nothing_here);
-        Shield::new(&settings.origin, &settings.listen).over(router)
+        let page = routes(&self).with_state(self);
+        let (page, elsewhere) = match &settings.beside {
+            Some((listen, origin)) => (page, Some(Shield::new(origin, listen).over(beside))),
+            None => (page.merge(beside), None),
+        };
+        (Shield::new(&settings.origin, &settings.listen).over(page.fallback(guard::nothing_here)), elsewhere)
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-/// How many connections are served at once. Others wait in the socket's queue.
+/// How many connections are served at once, at each place. Others wait in the socket's queue.
 const MOST_CONNECTIONS: usize = 256;
 /// The pause after the system could not accept one: it is out of file descriptors, or of memory.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -28,10 +28,15 @@ const MOST_HEADERS: usize = 64;
 /// How long requests under way have once this process is told to end.
 const LAST_GRACE: Duration = Duration::from_secs(10);
 
+/// What is listened at, and what is served there.
+pub(super) struct Place {
+    pub(super) listening: Vec<Listening>,
+    pub(super) router: Router,
+}
+
 /// Serves until it is told to end, and then until the requests under way are answered. By `tell` those that would go on hear of it.
 pub(super) fn run(
-    listening: Vec<Listening>,
-    router: Router,
+    places: Vec<Place>,
     stop: Stop,
     (tell, told): (watch::Sender<bool>, watch::Receiver<bool>),
 ) -> io::Result<()> {
@@ -45,9 +50,15 @@ pub(super) fn run(
         let _ = tell.send(true);
     })?;
     runtime.block_on(async {
-        let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-        for listening in listening {
-            let server = Server { router: router.clone(), places: Arc::clone(&places), told: told.clone() };
+        let mut all = Vec::new();
+        let served = places.into_iter().flat_map(|Place { listening, router }| {
+            // Each for itself: who fills up one place leaves the other to those who are there.
+            let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+            all.push(Arc::clone(&places));
+            let server = Server { router, places, told: told.clone() };
+            listening.into_iter().map(move |listening| (server.clone(), listening))
+        });
+        for (server, listening) in served {
             match listening {
                 Listening::Unix(listener) => {
                     listener.set_nonblocking(true)?;
@@ -62,8 +73,13 @@ pub(super) fn run(
             }
         }
         until(told).await;
-        let all = u32::try_from(MOST_CONNECTIONS).unwrap_or(u32::MAX);
-        if timeout(LAST_GRACE, places.acquire_many(all)).await.is_err() {
+        let each = u32::try_from(MOST_CONNECTIONS).unwrap_or(u32::MAX);
+        let answered = async {
+            for places in all {
+                let _ = places.acquire_many(each).await;
+            }
+        };
+        if timeout(LAST_GRACE, answered).await.is_err() {
             warn!(within = ?LAST_GRACE, "requests that took longer were cut off");
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Mail in by HTTP: what a provider's webhook brings is on the disk before it is answered, for those that its token is for.
 
-use super::rest::{Answer, Rest};
+use super::rest::{Answer, HOOKS, HOST, Rest, exchange};
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
 use crate::support::scene::{LISA, Scene};
@@ -113,5 +113,42 @@ fn where_the_database_does_not_commit_it_nobody_is_unknown(engine: Engine) {
     scene.database.execute("DELETE FROM addresses");
     bring(&rest, &token, "recipient=doug@mail.axial.net", &scene.message("a")).problem(503, "not-known-now");
     assert!(Queue::existing(scene.path("state/queue").as_ref()).is_err(), "nothing was accepted");
+    rest.end();
+}
+
+/// A provider that reaches the API's own socket gets to no page there, and who reaches the page's gets to no API.
+#[test]
+fn mail_comes_in_at_a_socket_on_which_no_page_is() {
+    let mut scene = Scene::with(Engine::Postgres17, &["doug"]);
+    let sections = sections(&scene, "reject");
+    let rest = Rest::start_apart(&mut scene, &sections);
+    let token = rest.token(&["--name", "provider", "--scope", "messages:write", "--scope", "messages:read"]);
+    bring(&rest, &token, "recipient=doug@mail.axial.net", &scene.message("a")).good(202);
+    assert_eq!(counts(&scene), Counts { new: 1, ..Counts::default() });
+
+    let page = scene.path("page.sock");
+    let ask = |socket: &str, host: &str, request: &str| {
+        let head = format!(
+            "{request} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: 0\r\nauthorization: Bearer {token}\r\n"
+        );
+        exchange(socket, &head, b"")
+    };
+    // What is there with a token, and what everybody may ask of the page.
+    let of_api = ["GET /api/v1/messages/none", "GET /api/openapi.json", "POST /api/v1/messages"];
+    let of_page = ["GET /login", "GET /", "POST /login"];
+    for request in of_page {
+        ask(&rest.socket, HOOKS, request).problem(404, "not-found");
+        assert_ne!(ask(&page, HOST, request).status, 404, "{request}");
+    }
+    for request in of_api {
+        let told = ask(&page, HOST, request);
+        assert_eq!((told.status, told.body.contains("problem")), (404, false), "{request}: {told:?}");
+        let told = ask(&rest.socket, HOOKS, request);
+        assert!(told.headers["content-type"].starts_with("application/") && told.status != 421, "{request}: {told:?}");
+    }
+    // Each has its own name, and the other one's is none of its.
+    for (socket, another) in [(&rest.socket, HOST), (&page, HOOKS)] {
+        assert_eq!(ask(socket, another, "GET /api/openapi.json").status, 421);
+    }
     rest.end();
 }

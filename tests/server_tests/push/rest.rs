@@ -12,13 +12,17 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
 /// The name that the page has.
-const HOST: &str = "mail.example.com";
+pub const HOST: &str = "mail.example.com";
+/// That of the API, where it has one of its own.
+pub const HOOKS: &str = "hooks.example.com";
 
 /// The role `web`, with the rights of grants-web.sql and grants-api.sql. Dropped, it is killed.
 pub struct Rest {
     child: Child,
     /// A socket, or an address and a port.
     pub socket: String,
+    /// The name that is asked for.
+    host: &'static str,
     /// The configuration that tokens are made by.
     pub config: String,
 }
@@ -88,6 +92,19 @@ impl Rest {
         rest
     }
 
+    /// The same, where the API has a place and a name of its own. The page is at `page.sock`.
+    pub fn start_apart(scene: &mut Scene, more: &str) -> Self {
+        let (socket, people) = (scene.path("api.sock"), people(scene, more));
+        let config = configuration(scene, more, &scene.path("page.sock"));
+        let apart = format!("api = true\napi_listen = {socket:?}\napi_public_url = \"https://{HOOKS}/\"\n");
+        let text = std::fs::read_to_string(&config).unwrap();
+        std::fs::write(&config, text.replace("api = true\n", &apart)).unwrap();
+        let mut rest = Self::spawn_by(&config, &socket, &people);
+        rest.host = HOOKS;
+        wait_until("the API is there", || rest.is_there());
+        rest
+    }
+
     /// The same at a port of this machine, of those that `ports` gives: another process may have taken one meanwhile.
     pub fn start_at(scene: &mut Scene, more: &str, mut ports: impl FnMut() -> u16) -> Self {
         let people = people(scene, more);
@@ -111,7 +128,7 @@ impl Rest {
     fn spawn_by(config: &str, listen: &str, people: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
         command.args(["--config", config, "--role", "web"]).env_clear().stdin(Stdio::null());
-        Self { child: command.spawn().unwrap(), socket: listen.to_owned(), config: people.to_owned() }
+        Self { child: command.spawn().unwrap(), socket: listen.to_owned(), host: HOST, config: people.to_owned() }
     }
 
     fn is_there(&mut self) -> bool {
@@ -145,7 +162,7 @@ impl Rest {
     /// The same with other header fields. `request` is a method and what follows `/api/v1`.
     pub fn send(&self, token: &str, request: &str, headers: &[(&str, &str)], body: &[u8]) -> Answer {
         let (method, path) = request.split_once(' ').unwrap();
-        let mut head = format!("{method} /api/v1{path} HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n");
+        let mut head = format!("{method} /api/v1{path} HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n", self.host);
         if !token.is_empty() {
             head += &format!("authorization: Bearer {token}\r\n");
         }
@@ -153,18 +170,7 @@ impl Rest {
             head += &format!("content-length: {}\r\n", body.len());
         }
         headers.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
-        let mut stream = UnixStream::connect(&self.socket).unwrap();
-        // Where it need not read all of it, it answers before it has.
-        let _ = stream.write_all(&[head.as_bytes(), b"\r\n", body].concat());
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer);
-        let answer = String::from_utf8(answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{request}: {answer:?}"));
-        let mut lines = head.lines();
-        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
-        let headers = lines.filter_map(|line| line.split_once(": "));
-        let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
-        Answer { status, headers, body: body.to_owned() }
+        exchange(&self.socket, &head, body)
     }
 
     /// Ends as it is told to.
@@ -174,6 +180,22 @@ impl Rest {
         wait_for("the API ends", PATIENCE, || self.child.try_wait().unwrap().is_some());
         assert!(self.child.wait().unwrap().success());
     }
+}
+
+/// What is answered at a socket to a request with this head, without the empty line at its end, and this body.
+pub fn exchange(socket: &str, head: &str, body: &[u8]) -> Answer {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    // Where it need not read all of it, it answers before it has.
+    let _ = stream.write_all(&[head.as_bytes(), b"\r\n", body].concat());
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8(answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{head}: {answer:?}"));
+    let mut lines = head.lines();
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let headers = lines.filter_map(|line| line.split_once(": "));
+    let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
+    Answer { status, headers, body: body.to_owned() }
 }
 
 /// The configuration of the role `web`, with the API. `page.toml` is its own role's, as [`people`] makes it.
