@@ -17,4 +17,5 @@ mod the_thin_client_and_libzmq;
 mod the_timer;
 mod under_faults;
 mod what_ends_workers;
+mod what_prometheus_makes_of_it;
 mod zmtp_and_libzmq;
