@@ -137,6 +137,8 @@ fn the_example_is_good_and_what_it_calls_a_default_is_one() {
         "config",
         "allow_networks",
         "listen",
+        "api_listen",
+        "api_public_url",
         "public_url",
         "trusted_user_header",
         "trusted_user_roles",
