@@ -39,6 +39,9 @@ GRANT SELECT ON maildrop.maildrop_migrations TO 'maildrop'@'%';
 -- GRANT EXECUTE ON FUNCTION maildrop.maildrop_lock_name TO 'maildrop'@'%';
 -- GRANT EXECUTE ON FUNCTION maildrop.maildrop_lock_key TO 'maildrop'@'%';
 
+-- With MySQL (MariaDB tells everybody): `check` counts who reads the binary log, and says whether a fail-over may forget what was delivered.
+-- GRANT SELECT (processlist_command) ON performance_schema.threads TO 'maildrop'@'%';
+
 -- With Group Replication, and database.hosts or database.seen_file: how often the group has changed its members, so that one that was
 -- left behind is told from the new primary; and whether the server reaches the greater part of it.
 -- GRANT SELECT ON performance_schema.replication_group_member_stats TO 'maildrop'@'%';

@@ -5,8 +5,10 @@ mod postgres;
 pub(crate) mod rows;
 mod sqlite;
 
+use crate::base::deadline;
 use crate::database::DatabaseError;
 use serde::Serialize;
+use std::time::Duration;
 
 /// What `check` asks of a database.
 pub trait Inspect {
@@ -17,11 +19,11 @@ pub trait Inspect {
     fn describe(&mut self) -> Result<String, DatabaseError>;
 
     /// A finding on everything that could be wrong with the server: a standby, read-only, a commit that is not durable, a cluster
-    /// on which the lock does not exclude. `replicated`: it is wrong, too, where what was committed may be on no other server.
+    /// on which the lock does not exclude, a time limit that is shorter than a delivery's.
     ///
     /// # Errors
     /// Where the server cannot be asked. What our role may not see is a finding.
-    fn inspect(&mut self, replicated: bool) -> Result<Vec<Finding>, DatabaseError>;
+    fn inspect(&mut self, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError>;
 
     /// Some address of the table `addresses` to try a login with: no `@domain`, and `not_of` these users.
     ///
@@ -34,6 +36,21 @@ pub trait Inspect {
     /// # Errors
     /// Where the server cannot be asked.
     fn server(&mut self) -> Result<String, DatabaseError>;
+}
+
+/// What a site wants of its database.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// That what was committed is on another server, too (`database.durability`).
+    pub replicated: bool,
+    /// That nothing is given up for so long (`delivery.deadline`). Looking itself has another deadline.
+    pub deadline: Duration,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self { replicated: false, deadline: deadline::OF_A_DELIVERY }
+    }
 }
 
 /// One thing that was looked at.

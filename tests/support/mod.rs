@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test target uses a part of it")]
 
 pub mod browser;
+pub mod checked;
 pub mod counting_proxy;
 pub mod crawl;
 pub mod database;

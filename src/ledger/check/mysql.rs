@@ -1,6 +1,6 @@
 //! What `check` asks of a MySQL or MariaDB server.
 
-use super::{FORGETS, Finding, Inspect, State, bad, bad_if, good, warning};
+use super::{FORGETS, Finding, Inspect, State, Wanted, bad, bad_if, good, warning};
 use crate::database::mysql::{Product, column, only_row, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
 use crate::ledger::{CopyKey, EndedAttempt, Ledger, Outcome, Record};
@@ -20,7 +20,7 @@ const VARIABLES: &str = "read_only super_read_only innodb_read_only innodb_flush
     group_replication_consistency rpl_semi_sync_source_enabled rpl_semi_sync_source_timeout \
     rpl_semi_sync_source_wait_point rpl_semi_sync_source_wait_no_replica rpl_semi_sync_master_enabled \
     rpl_semi_sync_master_timeout rpl_semi_sync_master_wait_point rpl_semi_sync_master_wait_no_slave \
-    max_allowed_packet max_connections log_bin_trust_function_creators";
+    max_allowed_packet max_connections performance_schema log_bin_trust_function_creators";
 
 /// The same of its status.
 const STATUS: &str = "Slaves_connected Rpl_semi_sync_source_status Rpl_semi_sync_master_status";
@@ -58,7 +58,7 @@ impl Inspect for MysqlDatabase {
         Ok(said.join(", "))
     }
 
-    fn inspect(&mut self, replicated: bool) -> Result<Vec<Finding>, DatabaseError> {
+    fn inspect(&mut self, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
         if let Some(relative) = relative(&self.version) {
             // It may not know what else would be asked.
             return Ok(vec![relative]);
@@ -69,7 +69,12 @@ impl Inspect for MysqlDatabase {
         findings.extend(durable(&variables));
         findings.extend(clustered(&variables));
         findings.extend(self.group_found(&variables)?);
-        findings.extend(semi_synchronous(replicated, &variables, self.remaining()));
+        findings.extend(match waits_for_a_replica(&variables) {
+            true => semi_synchronous(wanted, &variables),
+            // A group's members have what was committed.
+            false if in_a_group(&variables) => Vec::new(),
+            false => vec![asynchronous(wanted.replicated, self.followers(&variables)?)],
+        });
         findings.push(packet(self.max_allowed_packet as u64));
         findings.push(self.lock_found()?);
         findings.push(self.proxy_found()?);
@@ -125,6 +130,28 @@ impl MysqlDatabase {
         let row = only_row(&answers, doing)?;
         let (all, online): (u64, u64) = (column(row, 0, doing)?, column(row, 1, doing)?);
         Ok(Some(members(all, online)))
+    }
+
+    /// How many servers follow this one, where the server tells us.
+    fn followers(&mut self, variables: &Variables) -> Result<Option<u64>, DatabaseError> {
+        if self.product() == Product::Mariadb {
+            // It tells everybody.
+            return Ok(Some(
+                variables.get("slaves_connected").and_then(|count| count.parse().ok()).unwrap_or_default(),
+            ));
+        }
+        if !on(variables, "log_bin") {
+            return Ok(Some(0));
+        }
+        if !on(variables, "performance_schema") {
+            return Ok(None);
+        }
+        let doing = "asking who follows";
+        let ask = "SELECT COUNT(*) FROM performance_schema.threads WHERE processlist_command LIKE 'Binlog Dump%'";
+        match self.run(doing, ask, 1) {
+            Err(error) if error.failure == DatabaseFailure::AccessDenied => Ok(None),
+            answers => column(only_row(&answers?, doing)?, 0, doing).map(Some),
+        }
     }
 
     fn version_found(&self) -> Finding {
@@ -385,34 +412,47 @@ fn members(all: u64, online: u64) -> Finding {
     }
 }
 
-/// Whether a commit waits for a replica, and for how long: past `..._timeout` it goes on without one, and unlike PostgreSQL the
-/// server does not say so.
-fn semi_synchronous(replicated: bool, variables: &Variables, deadline: Duration) -> Vec<Finding> {
-    let value = |mysql: &str, mariadb: &str| {
-        let name = |of: &str| format!("rpl_semi_sync_{of}");
-        variables.get(&name(mysql)).or_else(|| variables.get(&name(mariadb))).map(String::as_str).unwrap_or_default()
-    };
-    let off = |value: &str| value.eq_ignore_ascii_case("OFF");
-    let replicas = variables.get("slaves_connected").map(String::as_str).unwrap_or("0");
-    let what = "semi-synchronous replication";
-    if !value("source_enabled", "master_enabled").eq_ignore_ascii_case("ON") {
-        // Only MariaDB tells everybody how many replicas there are.
-        return match replicas {
-            // A group's members have what was committed.
-            _ if in_a_group(variables) => Vec::new(),
-            "0" if replicated => {
-                let mend = "use Group Replication, or turn semi-synchronous replication on (database.durability)";
-                vec![bad("replication", "no commit waits for another server", mend)]
-            }
-            "0" => Vec::new(),
-            replicas => vec![bad_if(
-                replicated,
-                "replication",
-                format!("to {replicas}, and no commit waits for it"),
-                format!("turn semi-synchronous replication on: {FORGETS}"),
-            )],
-        };
+/// One of the variables and states of semi-synchronous replication.
+fn semi_sync<'a>(variables: &'a Variables, mysql: &str, mariadb: &str) -> &'a str {
+    let name = |of: &str| format!("rpl_semi_sync_{of}");
+    variables.get(&name(mysql)).or_else(|| variables.get(&name(mariadb))).map(String::as_str).unwrap_or_default()
+}
+
+fn waits_for_a_replica(variables: &Variables) -> bool {
+    semi_sync(variables, "source_enabled", "master_enabled").eq_ignore_ascii_case("ON")
+}
+
+/// Where no commit waits for another server.
+fn asynchronous(replicated: bool, followers: Option<u64>) -> Finding {
+    let what = "replication";
+    match followers {
+        Some(0) | None if replicated => {
+            let mend = "use Group Replication, or turn semi-synchronous replication on (database.durability)";
+            bad(what, "no commit waits for another server", mend)
+        }
+        Some(0) => good(what, "none"),
+        None => {
+            let found = "who follows cannot be told, and no commit waits for it";
+            let mend = format!(
+                "GRANT SELECT (processlist_command) ON performance_schema.threads, to be told; if any does: {FORGETS}"
+            );
+            warning(what, found, mend)
+        }
+        Some(followers) => bad_if(
+            replicated,
+            what,
+            format!("to {followers}, and no commit waits for it"),
+            format!("turn semi-synchronous replication on: {FORGETS}"),
+        ),
     }
+}
+
+/// For how long a commit waits for a replica: past `..._timeout` it goes on without one, and unlike PostgreSQL the server does
+/// not say so.
+fn semi_synchronous(Wanted { replicated, deadline }: Wanted, variables: &Variables) -> Vec<Finding> {
+    let value = |mysql: &str, mariadb: &str| semi_sync(variables, mysql, mariadb);
+    let off = |value: &str| value.eq_ignore_ascii_case("OFF");
+    let what = "semi-synchronous replication";
     let mut findings = Vec::new();
     if off(value("source_status", "master_status")) {
         findings.push(bad_if(
@@ -518,25 +558,30 @@ mod tests {
                 pairs.extend(change.iter().copied());
                 let pairs = pairs.into_iter();
                 let variables = pairs.map(|(name, value)| (format!("rpl_semi_sync_{of}_{name}"), value.to_owned()));
-                let findings = semi_synchronous(replicated, &variables.collect(), Duration::from_secs(240));
+                let wanted = Wanted { replicated, ..Wanted::default() };
+                let findings = semi_synchronous(wanted, &variables.collect());
                 findings.into_iter().map(|finding| finding.state).collect::<Vec<_>>()
             };
             assert_eq!([found(false, &[]), found(true, &[])], [[State::Good], [State::Good]]);
-            for fault in [("status", "OFF"), ("timeout", "10000"), ("wait_point", "AFTER_COMMIT"), (no_replica, "OFF")]
+            for fault in [("status", "OFF"), ("timeout", "100000"), ("wait_point", "AFTER_COMMIT"), (no_replica, "OFF")]
             {
                 assert_eq!(found(false, &[fault]), [State::Warning], "{fault:?}");
                 // Others acting on it early lose nothing of it.
                 let if_replicated = if fault.0 == "wait_point" { State::Warning } else { State::Bad };
                 assert_eq!(found(true, &[fault]), [if_replicated], "{fault:?}");
             }
-            assert_eq!(found(false, &[("enabled", "OFF")]), []);
-            assert_eq!(found(true, &[("enabled", "OFF")]), [State::Bad]);
         }
-        let connected = |number: &str| HashMap::from([("slaves_connected".to_owned(), number.to_owned())]);
-        let states = |variables| semi_synchronous(false, &variables, Duration::ZERO).len();
-        assert_eq!([states(connected("0")), states(connected("1"))], [0, 1]);
-        let mut group = connected("0");
-        group.insert("group_replication_group_name".to_owned(), "7b2f".to_owned());
-        assert!(semi_synchronous(true, &group, Duration::ZERO).is_empty());
+        let enabled = |value: &str| {
+            let names = ["rpl_semi_sync_source_enabled", "rpl_semi_sync_master_enabled"];
+            names.map(|name| waits_for_a_replica(&HashMap::from([(name.to_owned(), value.to_owned())])))
+        };
+        assert_eq!([enabled("ON"), enabled("OFF")], [[true; 2], [false; 2]]);
+    }
+
+    #[test]
+    fn a_server_that_is_followed_and_waits_for_nobody_is_found() {
+        let state = |replicated, followers| asynchronous(replicated, followers).state;
+        assert_eq!([None, Some(0), Some(2)].map(|of| state(false, of)), [State::Warning, State::Good, State::Warning]);
+        assert_eq!([None, Some(0), Some(2)].map(|of| state(true, of)), [State::Bad; 3]);
     }
 }

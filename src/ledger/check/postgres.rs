@@ -1,6 +1,6 @@
 //! What `check` asks of PostgreSQL.
 
-use super::{FORGETS, Finding, Inspect, State, bad, bad_if, good, warning};
+use super::{FORGETS, Finding, Inspect, State, Wanted, bad, bad_if, good, warning};
 use crate::database::DatabaseError;
 use crate::database::PostgresDatabase;
 use crate::database::postgres::{column, only};
@@ -78,7 +78,7 @@ impl Inspect for PostgresDatabase {
         only(doing, &self.query(doing, sql, &[])?)
     }
 
-    fn inspect(&mut self, replicated: bool) -> Result<Vec<Finding>, DatabaseError> {
+    fn inspect(&mut self, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
         if let Some(relative) = self.relative()? {
             // It may not know what else would be asked.
             return Ok(vec![relative]);
@@ -87,9 +87,9 @@ impl Inspect for PostgresDatabase {
         // A standby refuses the lock's transaction, which may write.
         let is_primary = standby.state == State::Good;
         let mut findings = vec![standby];
-        findings.extend(self.settings()?);
+        findings.extend(self.settings(wanted.deadline)?);
         if is_primary {
-            findings.push(self.replication(replicated)?);
+            findings.push(self.replication(wanted.replicated)?);
             findings.push(self.excludes()?);
         }
         findings.extend(self.extensions()?);
@@ -155,12 +155,12 @@ impl PostgresDatabase {
         })
     }
 
-    fn settings(&mut self) -> Result<Vec<Finding>, DatabaseError> {
+    fn settings(&mut self, deadline: Duration) -> Result<Vec<Finding>, DatabaseError> {
         let doing = "reading the server's settings";
         let mut findings = Vec::new();
         for row in &self.query(doing, SETTING, &[(&&SETTINGS[..], Type::TEXT_ARRAY)])? {
             let (name, value): (String, String) = (column(doing, row, 0)?, column(doing, row, 1)?);
-            findings.push(setting(&name, &value, self.deadline().remaining()));
+            findings.push(setting(&name, &value, deadline));
         }
         // The order of the list, whatever the server's.
         findings.sort_by_key(|finding| SETTINGS.iter().position(|name| *name == finding.what));

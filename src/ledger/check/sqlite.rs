@@ -1,6 +1,6 @@
 //! What `check` asks of an embedded database.
 
-use super::{Finding, Inspect, State};
+use super::{Finding, Inspect, State, Wanted};
 use crate::database::sqlite::LOCKS;
 use crate::database::sqlite::file_locks::{Asked, FileLocks};
 use crate::database::{Client, DatabaseError, DatabaseFailure, SqliteDatabase};
@@ -27,7 +27,7 @@ impl Inspect for SqliteDatabase {
         Ok(self.directory().display().to_string())
     }
 
-    fn inspect(&mut self, _replicated: bool) -> Result<Vec<Finding>, DatabaseError> {
+    fn inspect(&mut self, _wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
         let journal_mode = self.pragma("journal_mode")?;
         let wal = if journal_mode == "wal" { State::Good } else { State::Bad };
         let synchronous = self.pragma("synchronous")?;

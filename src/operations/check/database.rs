@@ -6,7 +6,7 @@ use crate::database::{DatabaseError, DatabaseFailure};
 use crate::delivery::looked_for;
 use crate::ledger::check::{bad, good, rows, warning};
 use crate::ledger::notifications::overview::{self, Figures};
-use crate::ledger::{Database, Finding, statistics, time_span};
+use crate::ledger::{Database, Finding, Wanted, statistics, time_span};
 use crate::schema::{self, MigrationState};
 use crate::site::Site;
 use std::time::Duration;
@@ -29,8 +29,11 @@ type Found = Result<Vec<Finding>, DatabaseError>;
 pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<Finding>) -> bool {
     let mut add = |what, found: Found| findings.extend(found.unwrap_or_else(|error| vec![failed(what, &error)]));
     add("database", database.describe().map(|described| vec![good("database", described)]));
-    let replicated = site.config().is_some_and(|config| config.database.durability == Durability::Replicated);
-    add("database", database.inspect(replicated));
+    let wanted = site.config().map_or_else(Wanted::default, |config| Wanted {
+        replicated: config.database.durability == Durability::Replicated,
+        deadline: config.delivery.deadline,
+    });
+    add("database", database.inspect(wanted));
     // What is missing, or cannot be told, is among the findings by now.
     let is_missing = |all: Vec<schema::MigrationStatus>| {
         all.iter().any(|migration| !migration.optional && migration.state == MigrationState::Pending)

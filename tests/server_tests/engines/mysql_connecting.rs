@@ -7,8 +7,7 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::base::secret::Secret;
 use maildrop_command::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Server, Tls};
-use maildrop_command::ledger::Inspect;
-use maildrop_command::ledger::Ledger;
+use maildrop_command::ledger::{Inspect, Ledger, Wanted};
 use maildrop_command::lock::{Acquired, NamedLock};
 use maildrop_command::schema::Schema;
 use std::net::{IpAddr, TcpListener};
@@ -46,7 +45,7 @@ fn tls_with_a_private_ca_is_verified(server: &str) {
     let name = lock_of_its_own();
     let mut database = connect(&encrypted).unwrap();
     assert!(matches!(database.acquire(&name, Duration::ZERO).unwrap(), Acquired::Held));
-    let findings = database.inspect(false).unwrap();
+    let findings = database.inspect(Wanted::default()).unwrap();
     assert!(findings.iter().any(|finding| finding.what == "encryption" && finding.mend.is_none()), "{findings:?}");
 }
 
@@ -147,7 +146,7 @@ fn a_late_answer_is_never_taken_for_another(server: &str) {
 
 fn a_password_in_the_clear_is_warned_about(server: &str) {
     let site = TestDatabase::empty(server);
-    let findings = site.connect().inspect(false).unwrap();
+    let findings = site.connect().inspect(Wanted::default()).unwrap();
     let encryption = findings.iter().find(|finding| finding.what == "encryption").unwrap();
     // To a server on this very machine (plain mode) nothing goes over a network.
     let here = site.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());

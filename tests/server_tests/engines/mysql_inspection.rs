@@ -2,7 +2,7 @@
 
 use crate::support::another_version_may_stand_in;
 use crate::support_mysql::{TestDatabase, migrate, on_each_server};
-use maildrop_command::ledger::{Finding, Inspect, State};
+use maildrop_command::ledger::{Finding, Inspect, State, Wanted};
 use mysql::prelude::Queryable;
 
 on_each_server!(
@@ -19,7 +19,7 @@ fn finding<'a>(findings: &'a [Finding], what: &str) -> &'a Finding {
 
 fn a_server_in_order_is_found_so(server: &str) {
     let site = TestDatabase::new(server);
-    let findings = site.connect().inspect(false).unwrap();
+    let findings = site.connect().inspect(Wanted::default()).unwrap();
     for what in [
         "version",
         "read_only",
@@ -46,18 +46,18 @@ fn a_server_in_order_is_found_so(server: &str) {
 fn a_missing_schema_is_bad(server: &str) {
     let site = TestDatabase::empty(server);
     let mut database = site.connect();
-    let findings = database.inspect(false).unwrap();
+    let findings = database.inspect(Wanted::default()).unwrap();
     assert_eq!(finding(&findings, "schema").state, State::Bad);
     assert_eq!(finding(&findings, "schema").mend.as_deref(), Some("maildrop_command migrate"));
     assert_eq!(finding(&findings, "maildrop_lock_name()").state, State::Warning);
     migrate(&mut database);
-    assert_eq!(finding(&database.inspect(false).unwrap(), "schema").state, State::Good);
+    assert_eq!(finding(&database.inspect(Wanted::default()).unwrap(), "schema").state, State::Good);
 }
 
 fn a_changed_migration_is_bad(server: &str) {
     let site = TestDatabase::new(server);
     site.admin().query_drop("UPDATE maildrop_migrations SET checksum = REPEAT('0', 64) WHERE number = 1").unwrap();
-    assert_eq!(finding(&site.connect().inspect(false).unwrap(), "schema").state, State::Bad);
+    assert_eq!(finding(&site.connect().inspect(Wanted::default()).unwrap(), "schema").state, State::Bad);
 }
 
 fn a_function_that_names_another_lock_is_bad(server: &str) {
@@ -67,7 +67,7 @@ fn a_function_that_names_another_lock_is_bad(server: &str) {
     admin
         .query_drop("CREATE FUNCTION maildrop_lock_name(a LONGBLOB, b LONGBLOB) RETURNS CHAR(57) DETERMINISTIC NO SQL RETURN 'x'")
         .unwrap();
-    assert_eq!(finding(&site.connect().inspect(false).unwrap(), "maildrop_lock_name()").state, State::Bad);
+    assert_eq!(finding(&site.connect().inspect(Wanted::default()).unwrap(), "maildrop_lock_name()").state, State::Bad);
 }
 
 fn the_server_says_what_it_is(server: &str) {

@@ -5,7 +5,7 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
 use maildrop_command::delivery::bare_message_id;
 use maildrop_command::ledger::{CopyState, Ledger, Record};
-use maildrop_command::ledger::{Inspect, State};
+use maildrop_command::ledger::{Inspect, State, Wanted};
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use maildrop_command::schema::{Application, Migration, Schema};
 use mysql::prelude::Queryable;
@@ -207,7 +207,7 @@ fn the_rights_in_grants_sql_are_enough(server: &str) {
         database.first_attempt_age(&mail.keys()).unwrap();
         database.release(&mail.lock).unwrap();
     }
-    let findings = database.inspect(false).unwrap();
+    let findings = database.inspect(Wanted::default()).unwrap();
     let state = |what: &str| findings.iter().find(|finding| finding.what == what).map(|finding| finding.state);
     for what in ["rights", "rights on refusals", "rights on outbox", "schema"] {
         assert_eq!(state(what), Some(State::Good), "{findings:?}");
@@ -220,7 +220,7 @@ fn the_rights_in_grants_sql_are_enough(server: &str) {
         let (what, state) = apart.map_or(("rights", State::Bad), |(_, what)| (what, State::Warning));
         let fewer: Vec<String> =
             grants.iter().enumerate().filter(|(i, _)| *i != missing).map(|(_, grant)| grant.clone()).collect();
-        let findings = connect_as(&site.user(&fewer, "")).unwrap().inspect(false).unwrap();
+        let findings = connect_as(&site.user(&fewer, "")).unwrap().inspect(Wanted::default()).unwrap();
         let rights = findings.iter().find(|finding| finding.what == what).unwrap();
         assert_eq!(rights.state, state, "without {}: {rights:?}", grants[missing]);
     }

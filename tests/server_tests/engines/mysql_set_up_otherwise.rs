@@ -1,11 +1,13 @@
 //! MySQL and MariaDB, set up in another way than the shared servers: a server of the test's own, since what is set there is
 //! set for everybody.
 
+use crate::support::checked::{Checked, said_beforehand};
 use crate::support::database::{ADMINISTRATOR, Engine};
 use crate::support::own_server::OwnServer;
+use crate::support::program::wait_until;
 use crate::support::scene::Scene;
 use maildrop_command::database::{DatabaseFailure, Idle};
-use maildrop_command::ledger::{Finding, State};
+use maildrop_command::ledger::{Finding, State, Wanted};
 use maildrop_command::lock::{Acquired, LockName};
 use std::time::Duration;
 
@@ -33,9 +35,14 @@ fn it_is_set_up_otherwise(engine: Engine) {
     a_limit_to_every_answer(&mut scene);
     no_writes(&mut scene);
     if engine == Engine::Mysql9 {
+        who_follows_and_is_not_waited_for(&mut scene, &server);
+        scene.database.execute("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'");
+        // MySQL's waits as it should, but for the time.
+        a_commit_that_waits_for_a_while(&mut scene, "source", &[]);
+        scene.database.execute("UNINSTALL PLUGIN rpl_semi_sync_source");
         a_group_without_its_greater_part(&mut scene);
     } else {
-        a_commit_that_waits_for_a_while(&mut scene);
+        a_commit_that_waits_for_a_while(&mut scene, "master", &["it waits at AFTER_COMMIT"]);
     }
 }
 
@@ -106,21 +113,58 @@ fn a_group_without_its_greater_part(scene: &mut Scene) {
     scene.database.execute("UNINSTALL PLUGIN group_replication");
 }
 
-/// As MariaDB comes: ten seconds, and after the commit.
-fn a_commit_that_waits_for_a_while(scene: &mut Scene) {
-    scene.database.execute("SET GLOBAL rpl_semi_sync_master_enabled = ON");
-    let findings = scene.open_database().inspect(false).unwrap();
-    let found = findings.iter().filter(|finding| finding.what == "semi-synchronous replication");
-    let found: Vec<_> = found.map(|finding| (finding.state, finding.found.as_str())).collect();
-    let wanted = ["a commit waits 10 s, and then for nobody", "it waits at AFTER_COMMIT"];
-    for wanted in wanted {
-        assert!(found.contains(&(State::Warning, wanted)), "{found:?}");
+/// Whoever reads the binary log as a replica does is seen, by a role that may look; MySQL tells nobody else.
+fn who_follows_and_is_not_waited_for(scene: &mut Scene, server: &OwnServer) {
+    scene.configure(|settings| {
+        (settings.role, settings.database_password) = ("deliverer".into(), "deliverer-secret".into());
+        settings.more = String::new();
+    });
+    let replication = |scene: &Scene| (find(scene, "replication").state, find(scene, "replication").found);
+    assert_eq!(replication(scene), (State::Warning, "who follows cannot be told, and no commit waits for it".into()));
+    scene.database.execute("GRANT SELECT (processlist_command) ON performance_schema.threads TO deliverer");
+    assert_eq!(replication(scene), (State::Good, "none".into()));
+    server.start_inside(&format!(
+        "exec mysqlbinlog --read-from-remote-server --stop-never --raw --result-file=/tmp/ --socket=/tmp/mysql.sock \
+         --user={} --password={} binlog.000001",
+        ADMINISTRATOR.0, ADMINISTRATOR.1
+    ));
+    wait_until("it follows", || replication(scene).0 == State::Warning);
+    said_beforehand(scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
+    let dump = "SELECT CAST(id AS char) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'";
+    for session in scene.database.texts(dump) {
+        scene.database.execute(&format!("KILL {session}"));
     }
-    scene.database.execute("SET GLOBAL rpl_semi_sync_master_enabled = OFF");
+    wait_until("it follows no more", || replication(scene).0 == State::Good);
+}
+
+/// Ten seconds, as it comes; or longer than `check` itself has time, and shorter than a delivery has.
+fn a_commit_that_waits_for_a_while(scene: &mut Scene, of: &str, besides: &[&str]) {
+    let what = "semi-synchronous replication";
+    scene.database.execute(&format!("SET GLOBAL rpl_semi_sync_{of}_enabled = ON"));
+    let findings = scene.open_database().inspect(Wanted::default()).unwrap();
+    let found = findings.iter().filter(|finding| finding.what == what);
+    let found: Vec<_> = found.map(|finding| (finding.state, finding.found.as_str())).collect();
+    let mut wanted = vec![(State::Warning, "a commit waits 10 s, and then for nobody")];
+    wanted.extend(besides.iter().map(|besides| (State::Warning, *besides)));
+    assert_eq!(found, wanted);
+    scene.database.execute(&format!("SET GLOBAL rpl_semi_sync_{of}_timeout = 100000"));
+    let short = "a commit waits 100 s, and then for nobody";
+    for (durability, deadline, state, exit) in
+        [("local", "240s", Some("warning"), 0), ("replicated", "240s", Some("bad"), 69), ("replicated", "90s", None, 0)]
+    {
+        let config = scene.other_configuration("semi-synchronous.toml", |settings| {
+            settings.database_more = format!("wait = \"0s\"\ndurability = {durability:?}\n");
+            settings.more = format!("[delivery]\ndeadline = {deadline:?}\n");
+        });
+        let checked = Checked::by(&config);
+        let found = checked.on(what).into_iter().find(|(_, found)| *found == short).map(|(state, _)| state);
+        assert_eq!((found, checked.exit), (state, Some(exit)), "{durability} {deadline}: {:?}", checked.on(what));
+    }
+    scene.database.execute(&format!("SET GLOBAL rpl_semi_sync_{of}_enabled = OFF"));
 }
 
 fn find(scene: &Scene, what: &str) -> Finding {
-    let findings = scene.open_database().inspect(false).unwrap();
+    let findings = scene.open_database().inspect(Wanted::default()).unwrap();
     findings.into_iter().find(|finding| finding.what == what).unwrap_or_else(|| panic!("no {what}"))
 }
 
@@ -140,6 +184,8 @@ fn on_a_node_of_galera_nothing_is_delivered() {
     server.kill();
     server.start();
     scene.database.connect_again();
+    let checked = Checked::of(&scene);
+    assert_eq!((checked.on("Galera").len(), checked.on("Galera")[0].0, checked.exit), (1, "bad", Some(69)));
     scene.deliver("doug", scene.message("y")).deferred("4.3.0 the database failed");
     assert!(scene.log().contains("a node of Galera"), "{}", scene.log());
     assert_eq!(scene.inbox("doug").len(), 1);

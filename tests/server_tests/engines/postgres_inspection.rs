@@ -1,9 +1,12 @@
 //! What `check` finds on PostgreSQL: nothing on a good server, and each thing that would break a promise.
 
 use crate::support::another_version_may_stand_in;
+use crate::support::checked::Checked;
+use crate::support::database::Engine;
 use crate::support::postgres::{TestDatabase, on_each_postgres};
+use crate::support::scene::Scene;
 use crate::support::standby::Primary;
-use maildrop_command::ledger::{Finding, Inspect, State};
+use maildrop_command::ledger::{Finding, Inspect, State, Wanted};
 
 on_each_postgres!(
     a_good_server_has_nothing_to_mend,
@@ -17,7 +20,7 @@ on_each_postgres!(
 );
 
 fn findings(test: &TestDatabase) -> Vec<Finding> {
-    test.connect("CHECK").inspect(false).unwrap()
+    test.connect("CHECK").inspect(Wanted::default()).unwrap()
 }
 
 fn find<'a>(findings: &'a [Finding], what: &str) -> &'a Finding {
@@ -59,6 +62,25 @@ fn settings_that_break_a_promise_are_found(server: &str) {
     ] {
         let finding = find(&findings, what);
         assert_eq!((finding.state, finding.found.as_str()), (state, found), "{what}");
+    }
+}
+
+/// Shorter than a delivery's deadline, and longer than `check` itself has time.
+#[test]
+fn a_limit_that_is_shorter_than_a_delivery_is_found_however_little_time_check_has() {
+    let mut scene = Scene::with(Engine::Postgres17, &["doug"]);
+    let name = scene.database.name.clone();
+    let limits = ["statement_timeout", "idle_session_timeout"];
+    for limit in limits {
+        scene.database.execute(&format!("ALTER DATABASE {name} SET {limit} = '100s'"));
+    }
+    for (deadline, state) in [("240s", "warning"), ("90s", "ok")] {
+        scene.configure(|settings| settings.more = format!("[delivery]\ndeadline = {deadline:?}\n"));
+        let checked = Checked::of(&scene);
+        for limit in limits {
+            assert_eq!(checked.on(limit), [(state, "100000 ms")], "{limit}, {deadline}");
+        }
+        assert_eq!(checked.exit, Some(0));
     }
 }
 

@@ -1,0 +1,65 @@
+//! What `check` says, as programs read it.
+
+use crate::support::program::program;
+use crate::support::scene::Scene;
+use serde_json::Value;
+
+/// Its findings, and how it ended.
+pub struct Checked {
+    pub exit: Option<i32>,
+    findings: Vec<Value>,
+}
+
+impl Checked {
+    /// By the site's configuration.
+    pub fn of(scene: &Scene) -> Self {
+        Self::by(&scene.path("config.toml"))
+    }
+
+    /// By this configuration.
+    pub fn by(config: &str) -> Self {
+        let said =
+            program(&["check", "--json", "--config", config, "--recipient", "doug@mail.axial.net"]).output().unwrap();
+        let findings = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+        Self { exit: said.status.code(), findings }
+    }
+
+    /// The states of `what`, and what was found.
+    pub fn on(&self, what: &str) -> Vec<(&str, &str)> {
+        let of = self.findings.iter().filter(|finding| finding["what"] == what);
+        of.map(|finding| (text(finding, "state"), text(finding, "found"))).collect()
+    }
+
+    /// What mends this, which was found.
+    pub fn mend(&self, found: &str) -> &str {
+        let of = self.findings.iter().find(|finding| finding["found"] == found);
+        of.map(|finding| text(finding, "mend")).unwrap_or_else(|| panic!("no {found} in {:#?}", self.findings))
+    }
+}
+
+fn text<'a>(finding: &'a Value, of: &str) -> &'a str {
+    finding[of].as_str().unwrap_or_default()
+}
+
+/// What would go wrong at a fail-over is said beforehand: this finding on `what`, in these states where `database.durability`
+/// is "local" and "replicated", with the exit status that belongs to it; and where something is wrong, what it costs.
+pub fn said_beforehand(scene: &Scene, what: &str, found: &str, states: [&str; 2]) {
+    for (durability, state) in ["local", "replicated"].into_iter().zip(states) {
+        let config = scene.other_configuration("beforehand.toml", |settings| {
+            settings.database_more =
+                format!("{}\ndurability = {durability:?}\n", without_durability(&settings.database_more));
+        });
+        let checked = Checked::by(&config);
+        assert_eq!(checked.on(what), [(state, found)], "durability = {durability}: {:#?}", checked.findings);
+        let mend = checked.mend(found);
+        let told =
+            if state == "ok" { mend.is_empty() } else { mend.contains("a fail-over forgets what has not arrived yet") };
+        assert!(told, "durability = {durability}: {mend}");
+        // Nothing else is wrong with the site.
+        assert_eq!(checked.exit, Some(if state == "bad" { 69 } else { 0 }), "{durability}: {:#?}", checked.findings);
+    }
+}
+
+fn without_durability(lines: &str) -> String {
+    lines.lines().filter(|line| !line.starts_with("durability")).collect::<Vec<_>>().join("\n")
+}
