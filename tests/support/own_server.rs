@@ -4,10 +4,11 @@
 use crate::support::database::{ADMINISTRATOR, Connection, Engine};
 use crate::support::program::wait_until;
 use crate::support::{container, env, server};
-use std::fs::File;
+use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,6 +27,8 @@ enum Kind {
     Database(Engine),
     Dovecot,
     Pooler,
+    /// Known to this machine by its sockets only.
+    Poolers,
 }
 
 impl OwnServer {
@@ -84,6 +87,26 @@ impl OwnServer {
         Self::start_with(Kind::Pooler, "PGBOUNCER", &["--env", &upstream], &[])
     }
 
+    /// A PgBouncer for each of these files, on this machine: whose unix sockets are in this folder, which they know as
+    /// /run/pgbouncer, and to whom whoever runs this test has this name.
+    pub fn poolers_on_this_machine(folder: &Path, name: &str, password: &str, files: &[String]) -> Self {
+        fs::set_permissions(folder, Permissions::from_mode(0o777)).unwrap();
+        let user = folder.metadata().unwrap().uid();
+        let mut start = format!(
+            "set -e; sed -i '1i {name}:x:{user}:{user}::/:/bin/sh' /etc/passwd; mkdir -p /etc/pgbouncer; \
+             echo '\"{name}\" \"{password}\"' >/etc/pgbouncer/userlist.txt; echo local all all peer >/etc/pgbouncer/pg_hba.conf; chown -R postgres /etc/pgbouncer\n"
+        );
+        for (number, text) in files.iter().enumerate() {
+            start += &format!(
+                "cat >/etc/pgbouncer/{number}.ini <<'INI'\n{text}\nINI\n\
+                 setpriv --reuid postgres --regid postgres --init-groups -- /usr/sbin/pgbouncer /etc/pgbouncer/{number}.ini &\n"
+            );
+        }
+        let volume = format!("{}:/run/pgbouncer", folder.display());
+        let options = ["--volume", &volume, "--entrypoint", "bash"];
+        Self::start_with(Kind::Poolers, "PGBOUNCER", &options, &["-c", &(start + "wait")])
+    }
+
     /// An HAProxy before these, which leads to the one that takes writes; or, to `spread`, to one after the other.
     pub fn balancer_before(servers: &[&Self], spread: bool) -> Self {
         let addresses: Vec<String> = servers.iter().map(|server| server.socket_address().to_string()).collect();
@@ -103,6 +126,18 @@ impl OwnServer {
             number + 1
         );
         Self::start_with(Kind::Database(Engine::Mysql9), "MYSQL9", &["--entrypoint", "bash"], &["-c", &start])
+    }
+
+    /// A node of Galera: the first begins a cluster, and the next joins these, as their copy.
+    pub fn node_of_galera(nodes: &[&Self]) -> Self {
+        let others: Vec<&str> = nodes.iter().map(|node| node.ip.as_str()).collect();
+        let start = format!(
+            "exec /start/mysql /srv 0.0.0.0 3306 --binlog-format=ROW --innodb-autoinc-lock-mode=2 --wsrep-on=ON \
+             --wsrep-provider=/usr/lib/galera/libgalera_smm.so --wsrep-cluster-name=maildrop \
+             --wsrep-cluster-address=gcomm://{} --wsrep-node-address=$(hostname -i | cut -d' ' -f1) --wsrep-sst-method=rsync",
+            others.join(",")
+        );
+        Self::start_with(Kind::Database(Engine::Mariadb118), "MARIADB118", &["--entrypoint", "bash"], &["-c", &start])
     }
 
     fn start_one(kind: Kind, name: &str, more: &[&str]) -> Self {
@@ -162,6 +197,7 @@ impl OwnServer {
             Kind::Database(engine) => engine.port(),
             Kind::Dovecot => 143,
             Kind::Pooler => Engine::Postgres17.port(),
+            Kind::Poolers => panic!("they have sockets only"),
         };
         (self.ip.clone(), port)
     }
@@ -215,6 +251,8 @@ impl OwnServer {
             Kind::Database(engine) => Connection::try_open_at(engine, &self.address(), None).is_ok(),
             Kind::Dovecot => greets(self.socket_address()),
             Kind::Pooler => Connection::try_open_at(Engine::Postgres17, &self.address(), None).is_ok(),
+            // Whoever started them knows where.
+            Kind::Poolers => true,
         });
     }
 }

@@ -8,6 +8,7 @@ mod a_last_crlf_that_comes_late;
 mod a_long_run_of_fail_overs;
 mod behind_haproxy;
 mod epochs_of_postgresql;
+mod galera;
 mod gate;
 mod group;
 mod group_replication;
