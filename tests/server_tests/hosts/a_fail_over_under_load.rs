@@ -5,6 +5,7 @@
 use super::gate::Gate;
 use super::pair::{Pair, go_to};
 use super::storm::{Storm, hurry};
+use crate::support::checked::said_beforehand;
 use crate::support::database::{Connection, Engine};
 use crate::support::scene::Scene;
 
@@ -34,6 +35,7 @@ fn a_primary_that_dies_among_deliveries_loses_nothing_and_doubles_nothing() {
     let (mut scene, gate) = site(&pair);
     pair.be_synchronous();
     go_to(&mut scene, &[&pair.primary, &pair.standby], "");
+    said_beforehand(&scene, "replication", "a commit waits for standby", ["ok", "ok"]);
     the_primary_dies_among_deliveries(&mut scene, &pair, &gate);
 }
 
@@ -60,6 +62,7 @@ fn a_fail_over_that_forgets_among_deliveries(with_epochs: bool) -> usize {
     let (mut scene, gate) = site(&pair);
     pair.catch_up();
     go_to(&mut scene, &[&pair.primary, &pair.standby], "");
+    said_beforehand(&scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
 
     let storm = Storm::of(&scene, MESSAGES);
     storm.deliver_some(0..KNOWN, &["doug"], || {});

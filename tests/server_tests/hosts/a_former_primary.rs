@@ -2,6 +2,7 @@
 
 use super::pair::{Pair, go_to};
 use super::which_server_is_used::check;
+use crate::support::checked::said_beforehand;
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::OwnServer;
 use crate::support::scene::Scene;
@@ -19,6 +20,7 @@ fn a_former_primary_is_not_used_by_a_host_that_has_seen_the_new_one() {
     let lines = || std::fs::read_to_string(&seen).unwrap().lines().filter(|line| !line.is_empty()).count();
     assert_eq!(lines(), 1);
     pair.catch_up();
+    said_beforehand(&scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
     former.cut_off();
     pair.promote();
     scene.deliver("doug", scene.message("meanwhile")).delivered();

@@ -4,6 +4,7 @@
 
 use super::gate::Gate;
 use super::pair::{Pair, go_to, hosts};
+use crate::support::checked::said_beforehand;
 use crate::support::database::{Connection, Engine};
 use crate::support::program::{Running, wait_until};
 use std::collections::BTreeSet;
@@ -30,6 +31,7 @@ fn a_last_crlf_that_lands_after_another_primary_has_delivered_leaves_one_copy() 
         settings.more = "[delivery]\ndeadline = \"20s\"\n".into();
     });
     go_to(&mut scene, &[new, former], "");
+    said_beforehand(&scene, "replication", "a commit waits for standby", ["ok", "ok"]);
     let messages: Vec<String> = (0..MESSAGES).map(|number| scene.message(&format!("m{number}"))).collect();
     let to_doug = |message: &str| Running::start(scene.command_by(&slow, "doug", &[]), message.as_bytes());
     let under_way: Vec<Running> = messages.iter().map(|message| to_doug(message)).collect();

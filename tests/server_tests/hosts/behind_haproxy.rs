@@ -4,6 +4,7 @@
 use super::a_fail_over_under_load::the_primary_dies_among_deliveries;
 use super::pair::Pair;
 use super::storm::hurry;
+use crate::support::checked::said_beforehand;
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::OwnServer;
 use crate::support::program::wait_until;
@@ -31,6 +32,7 @@ fn site() -> (Pair, OwnServer, Scene) {
 #[test]
 fn a_primary_that_dies_behind_haproxy_loses_nothing_and_doubles_nothing() {
     let (pair, _balancer, mut scene) = site();
+    said_beforehand(&scene, "replication", "a commit waits for standby", ["ok", "ok"]);
     let gate = hurry(&mut scene);
     the_primary_dies_among_deliveries(&mut scene, &pair, &gate);
 }

@@ -2,6 +2,7 @@
 
 use super::pair::{Pair, go_to};
 use super::which_server_is_used::check;
+use crate::support::checked::said_beforehand;
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::OwnServer;
 use crate::support::postgres::on_each_postgres;
@@ -16,6 +17,7 @@ fn a_promotion_makes_another_epoch(image: &str) {
     let first = scene.database.texts(told);
     assert_eq!(first.len(), 1);
     pair.catch_up();
+    said_beforehand(&scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
     pair.primary.kill();
     pair.promote();
     go_to(&mut scene, &[&pair.standby], "");

@@ -4,9 +4,10 @@ use super::group::Group;
 use super::pair::{go_to, hosts};
 use super::storm::{Storm, hurry};
 use super::which_server_is_used::check;
+use crate::support::checked::Checked;
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::OwnServer;
-use crate::support::program::{feed, program, wait_until};
+use crate::support::program::{Running, feed, program, wait_until};
 use crate::support::scene::Scene;
 
 const MESSAGES: usize = 24;
@@ -61,13 +62,18 @@ fn a_primary_of_a_group_that_is_cut_off_among_deliveries_loses_nothing_and_doubl
     let another = scene.other_configuration("another.toml", |settings| {
         settings.database_more = hosts(&[second, third, first], "");
     });
+    let only = scene.other_configuration("minority.toml", |settings| {
+        settings.database_more = hosts(&[first], "");
+        settings.more.push_str("[routing]\nunknown = \"reject\"\n");
+    });
+    let command = a_command_under_a_lock(&only, &mut ledger(first, &scene));
     let storm = Storm::by(&scene, MESSAGES, vec![one, another]);
     storm.deliver(|| {
         storm.stop_some(&gate, MESSAGES / 3);
         group.cut_off(0);
         gate.open();
         let new = group.next_primary();
-        in_the_minority(&group, &scene);
+        in_the_minority(&group, &scene, &only, command);
         who_asks_the_others(&group, &scene, new);
         who_has_seen_the_new_one(&group, &scene, new);
         group.connect(0);
@@ -81,20 +87,37 @@ fn a_primary_of_a_group_that_is_cut_off_among_deliveries_loses_nothing_and_doubl
     group.leave_the_first_alone(&mut scene);
 }
 
-/// The member that was cut off gives locks, and says that it takes writes; what is delivered there is deferred, and
-/// `check` says why.
-fn in_the_minority(group: &Group, scene: &Scene) {
+/// A command that runs for as long as its lock is held.
+fn a_command_under_a_lock(config: &str, session: &mut Connection) -> Running {
+    let script = ["--", "sh", "-c", "echo begun; exec sleep 3600"];
+    let exec = ["lock", "exec", "--config", config, "--grace", "1s", "nightly"];
+    let command = Running::start(program(&[&exec[..], &script].concat()), b"");
+    wait_until("it runs", || session.texts("SELECT name FROM programs WHERE name = 'nightly'").len() == 1);
+    command
+}
+
+/// The member that was cut off gives locks, and says that it takes writes; what is delivered there is deferred, nobody is refused, and
+/// `check` says why. A command that has its lock there is ended: the new primary gives the same lock to others.
+fn in_the_minority(group: &Group, scene: &Scene, only: &str, mut command: Running) {
     let first = &group.members[0];
     let mut session = Group::session(first);
     assert_eq!(session.texts("SELECT CAST(GET_LOCK('a lock of the minority', 0) AS CHAR)"), ["1"]);
     assert_eq!(session.texts("SELECT CAST(@@GLOBAL.super_read_only AS CHAR)"), ["0"]);
     assert_eq!(group.online(0), 1);
-    let only = scene.other_configuration("minority.toml", |settings| settings.database_more = hosts(&[first], ""));
-    let alone = feed(scene.command_by(&only, "doug", &[]), scene.message("in-the-minority").as_bytes());
-    alone.deferred("4.");
-    let found = program(&["check", "--config", &only, "--recipient", "doug@mail.axial.net"]).output().unwrap();
-    let found = String::from_utf8_lossy(&found.stdout).into_owned() + &String::from_utf8_lossy(&found.stderr);
-    assert!(found.contains("1 of 3 online") && found.contains("connect to the greater part of the group"), "{found}");
+    let message = scene.message("in-the-minority");
+    let to = |recipient| Running::start(scene.command_by(only, recipient, &[]), message.as_bytes());
+    // A refusal is committed, too, before Postfix hears of it.
+    let [doug, stranger] = ["doug", "stranger"].map(to);
+    let checked = Checked::by(only);
+    assert_eq!((checked.on("group members"), checked.exit), (vec![("bad", "1 of 3 online")], Some(69)));
+    assert!(checked.mend("1 of 3 online").contains("connect to the greater part of the group"));
+    wait_until("the command has ended", || command.has_ended());
+    let (status, (stdout, stderr)) = (command.status(), command.said());
+    assert_eq!((status.code(), stdout.as_str()), (Some(69), "begun\n"), "{stderr}");
+    assert!(stderr.contains("nightly: the lock was lost while the command ran"), "{stderr}");
+    for delivery in [doug, stranger] {
+        delivery.end().deferred("4.");
+    }
 }
 
 /// A process that has seen nothing before is told by the member itself that it reaches no majority, and asks the others.

@@ -3,6 +3,7 @@
 
 use super::pair::{Pair, go_to};
 use super::which_server_is_used::check;
+use crate::support::checked::said_beforehand;
 use crate::support::database::{ADMINISTRATOR, Connection, Engine};
 use crate::support::own_server::{OwnServer, docker};
 use crate::support::scene::Scene;
@@ -36,6 +37,7 @@ fn a_fail_over_that_forgets(with_epochs: bool) -> (usize, usize) {
     }
     pair.catch_up();
     go_to(&mut scene, &[&pair.primary, &pair.standby], "");
+    said_beforehand(&scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
     let before = scene.inbox("doug").len();
     pair.standby.cut_off();
     let messages: Vec<String> = (0..MESSAGES).map(|number| came(&scene, &format!("m{number}"), 0)).collect();

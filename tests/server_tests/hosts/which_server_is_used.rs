@@ -1,11 +1,15 @@
 //! Which of several servers a delivery uses.
 
 use super::pair::{Pair, go_to};
+use crate::support::checked::said_beforehand;
 use crate::support::counting_proxy::CountingProxy;
 use crate::support::database::{Connection, Engine};
-use crate::support::own_server::OwnServer;
+use crate::support::own_server::{OwnServer, docker};
+use crate::support::pages::blocks;
+use crate::support::program::wait_until;
 use crate::support::scene::Scene;
 use crate::support::{env, host_and_port, server};
+use std::os::unix::fs::PermissionsExt;
 
 /// On 15 and later the standby says so when it greets; the delivery then costs what it costs where there is one server.
 fn a_standby_is_passed_over(image: &str) {
@@ -52,9 +56,9 @@ fn a_standby_is_passed_over(image: &str) {
         assert!(found.contains(&line), "{found}");
     }
     assert!(found.contains("takes no writes: passed over") && found.contains("takes writes"), "{found}");
-    assert!(found.contains("to 1, and no commit waits for it"), "{found}");
+    said_beforehand(&scene, "replication", "to 1, and no commit waits for it", ["warning", "bad"]);
     pair.be_synchronous();
-    assert!(check(&scene).contains("a commit waits for standby"), "{found}");
+    said_beforehand(&scene, "replication", "a commit waits for standby", ["ok", "ok"]);
 }
 
 /// What `check` says.
@@ -95,6 +99,50 @@ fn a_mysql_that_is_read_only_is_passed_over() {
 #[test]
 fn a_mariadb_that_is_read_only_is_passed_over() {
     a_server_that_is_read_only_is_passed_over(Engine::Mariadb118);
+}
+
+/// As docs/hosts.md has it, with that page's file: a pooler on the mail host for each server, by a unix socket, which asks for no
+/// password. The first has no server.
+#[test]
+fn a_pooler_on_the_mail_host_that_asks_for_no_password_is_used() {
+    let mut scene = Scene::with(Engine::Postgres17, &["doug", "lisa"]);
+    let role = format!("r{}", &scene.run[scene.run.len() - 12..]);
+    scene.database.create_role_of_grants_file(&role, "secret");
+    let page = blocks();
+    let file = page.iter().find(|block| block.language == "ini" && block.place.starts_with("docs/hosts.md"));
+    let file = file.expect("the page has one").lines.join("\n");
+    let (host, port) = Engine::Postgres17.address();
+    let folder = scene.folder.path().join("poolers");
+    std::fs::create_dir(&folder).unwrap();
+    let files = [("db1", "127.0.0.1".to_owned(), 1), ("db2", host, port)].map(|(name, host, port)| {
+        std::fs::create_dir(folder.join(name)).unwrap();
+        std::fs::set_permissions(folder.join(name), std::fs::Permissions::from_mode(0o777)).unwrap();
+        let mut file = file.clone();
+        for (there, here) in [
+            ("maildrop = host=db1.example.com port=5432", format!("{} = host={host} port={port}", scene.database.name)),
+            ("/run/pgbouncer-db1", format!("/run/pgbouncer/{name}")),
+            ("/etc/maildrop_command/ca.pem", "/tls/ca.pem".to_owned()),
+        ] {
+            assert!(file.contains(there), "{there}");
+            file = file.replace(there, &here);
+        }
+        file
+    });
+    let poolers = OwnServer::poolers_on_this_machine(&folder, &role, "secret", &files);
+    let sockets = ["db1", "db2"].map(|name| folder.join(name));
+    wait_until("both are there", || sockets.iter().all(|folder| folder.join(".s.PGSQL.5432").exists()));
+    scene.configure(|settings| {
+        (settings.role, settings.database_password) = (role, "not asked for".into());
+        settings.database_more = format!("hosts = {sockets:?}\nwait = \"0s\"\n");
+    });
+    scene.deliver("doug", scene.message("x")).delivered();
+    assert_eq!((scene.inbox("doug").len(), scene.sent("lisa").len()), (1, 1));
+    let log = scene.log();
+    assert!(log.contains(&format!("{}: ", sockets[0].display())), "{log}");
+    // Nobody else is let in by that name.
+    let ask = ["psql", "-h", "/run/pgbouncer/db2", "-U", &scene.settings.role, &scene.database.name];
+    let other = docker(&[&["exec", "--user", "postgres", &poolers.container][..], &ask].concat());
+    assert!(other.as_ref().is_err_and(|said| said.contains("login rejected")), "{other:?}");
 }
 
 /// A name without an address, a port without a server, a socket that is not there; and a pooler before the one that is.
