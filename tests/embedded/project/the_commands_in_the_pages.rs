@@ -81,8 +81,8 @@ fn what_is_listed_stands_in_a_page() {
 fn each_example_says_what_it_is_written_in() {
     for block in blocks() {
         // `sh` and `sql` are run; `toml` is read as a configuration. `text` is what a program says. Dovecot's settings are those of tests/images/start/dovecot.
-        // `python` and `rust` are run by tests/server_tests/push.
-        let known = ["sh", "sql", "toml", "text", "mermaid", "dovecot", "python", "rust"];
+        // `python` and `rust` are run by tests/server_tests/push, and `ini` is what PgBouncer is given by tests/server_tests/hosts.
+        let known = ["sh", "sql", "toml", "text", "mermaid", "dovecot", "ini", "python", "rust"];
         assert!(known.contains(&block.language.as_str()), "{}: `{}`", block.place, block.language);
         // tests/package/first_hour takes them out of docs/push.md: for these engines, or for all.
         let run_whole = ["first_hour", "first_hour_back"]
