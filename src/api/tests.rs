@@ -1,6 +1,7 @@
 //! What needs no database: the document, and what is answered to whom.
 
 use super::*;
+use crate::ledger::notifications::MessageDetail;
 use crate::operations::notifications::Due;
 use crate::site::embedded::Embedded;
 use crate::webhook::payload;
@@ -152,6 +153,16 @@ fn the_examples_of_the_document_are_what_is_sent() {
         let (copy, message) = (&example["data"]["copy"], &example["data"]["message"]);
         let attempt = example["data"].get("attempt").unwrap_or(&example["resource_id"]);
         let row = Due {
+            message: message.get("size").map(|size| MessageDetail {
+                sender: text(&message["sender"]),
+                from: message["from"].as_str().map(ToOwned::to_owned),
+                to: message["to"].as_str().map(ToOwned::to_owned),
+                cc: message["cc"].as_str().map(ToOwned::to_owned),
+                subject: message["subject"].as_str().map(ToOwned::to_owned),
+                date: Some(1_763_780_641_000_000),
+                headers: message["headers"].to_string(),
+                size: size.as_u64().unwrap(),
+            }),
             position: 1_048_576,
             tries: 0,
             due_at: 0,
@@ -170,7 +181,6 @@ fn the_examples_of_the_document_are_what_is_sent() {
             host: text(&message["host"]),
             diff: example["diff"].to_string(),
             created_at: 1_763_780_645_678_901,
-            message: None,
         };
         let sent: Value =
             serde_json::from_str(&payload::render(&row, Some("https://mail.example.com/api/v1"))).unwrap();
@@ -178,6 +188,9 @@ fn the_examples_of_the_document_are_what_is_sent() {
         types.push(row.event_type);
     }
     types.sort_unstable();
+    // One of them thin and in full.
+    assert_eq!(types.iter().filter(|one| *one == "message.delivered").count(), 2);
+    types.dedup();
     let mut all = [&crate::operations::subscriptions::TYPES[..], &["subscription.test"]].concat();
     all.sort_unstable();
     assert_eq!(types, all);

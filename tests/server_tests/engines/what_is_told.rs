@@ -192,7 +192,10 @@ fn the_authors_own_copy_is_told_once_as_adopted(engine: Engine) {
     let lisa_is = scene.user("lisa");
     let id = scene.message_id("told");
     assert_eq!(diffs(&mut scene, "sent.delivered"), [change]);
-    assert_eq!(about(&mut scene, "sent.delivered"), [format!("sender|doug@mail.axial.net|{lisa_is}|Sent|adopted|{id}|-")]);
+    assert_eq!(
+        about(&mut scene, "sent.delivered"),
+        [format!("sender|doug@mail.axial.net|{lisa_is}|Sent|adopted|{id}|-")]
+    );
     assert_eq!(events(&mut scene), 3, "{:?}", scene.database.texts("SELECT type FROM outbox"));
 }
 
@@ -239,7 +242,8 @@ fn a_copy_too_many_that_is_taken_out_is_told_and_the_recorded_one_stays(engine: 
     scene.deliver("doug", scene.message("twice")).delivered();
     save(&mut scene.look("lisa"), "Sent", &scene.message("twice"));
     as_operator(&mut scene);
-    let repair = |scene: &Scene, more: &[&str]| scene.subcommand(&[&["audit", "--repair"], more].concat()).status.code();
+    let repair =
+        |scene: &Scene, more: &[&str]| scene.subcommand(&[&["audit", "--repair"], more].concat()).status.code();
     assert_eq!(repair(&scene, &[]), Some(65));
     assert_eq!(events(&mut scene), 2, "to look tells nothing");
     assert_eq!(repair(&scene, &["--yes"]), Some(0));

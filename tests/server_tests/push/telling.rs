@@ -160,6 +160,20 @@ pub fn happen(scene: &mut Scene, count: usize, event_type: &str) -> Vec<String> 
 pub fn happening(engine: Engine, count: usize, event_type: &str) -> (Vec<String>, String) {
     let postgres = engine.is_postgres();
     let events: Vec<Uuid> = (0..count).map(|_| Uuid::now_v7()).collect();
+    let (appended, now_at) =
+        ("'appended'", r#""uid_validity": {"---": null, "+++": 7}, "uid": {"---": null, "+++": 3}"#);
+    let state = |state: &str, more: &str| format!(r#"{{"state": {{"---": null, "+++": "{state}"}}, {more}}}"#);
+    let (nobody, why) = ("NULL", r#""reason": {"---": null, "+++": "over quota"}"#);
+    let (role, manner, diff) = match event_type {
+        "message.refused" => ("recipient", nobody, state("refused", why)),
+        "sent.owed" => ("sender", nobody, state("owed", why)),
+        "sent.delivered" => ("sender", appended, state("delivered", now_at)),
+        "copy.restored" => ("recipient", appended, r#"{"uid": {"---": 3, "+++": 4}}"#.into()),
+        "copy.removed" => {
+            ("recipient", nobody, r#"{"uid_validity": {"---": 7, "+++": null}, "uid": {"---": 4, "+++": null}}"#.into())
+        }
+        _ => ("recipient", appended, state("delivered", now_at)),
+    };
     let rows = events.iter().map(|event| {
         let (digits, digest) = (event.simple().to_string(), "ab".repeat(32));
         let (event, key, now) = if postgres {
@@ -168,13 +182,13 @@ pub fn happening(engine: Engine, count: usize, event_type: &str) -> (Vec<String>
             (format!("X'{digits}'"), format!("X'{digest}'"), "UTC_TIMESTAMP(6)")
         };
         format!(
-            "({event}, '{event_type}', {key}, {key}, '<1@example.org>', 'recipient', 'Doug@mail.axial.net', 'doug', 'INBOX', 'mx1', \
-             '{{\"state\": {{\"---\": null, \"+++\": \"delivered\"}}}}', {now})"
+            "({event}, '{event_type}', {key}, {key}, '<1@example.org>', '{role}', 'Doug@mail.axial.net', 'doug', 'INBOX', {manner}, \
+             {event}, 'mx1', '{diff}', {now})"
         )
     });
     let written = format!(
-        "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, host, diff, created_at) \
-         VALUES {}",
+        "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, manner, attempt, host, \
+         diff, created_at) VALUES {}",
         rows.collect::<Vec<_>>().join(", ")
     );
     (events.iter().map(|event| format!("evt_{}", event.simple())).collect(), written)
