@@ -264,3 +264,70 @@ impl IntoResponse for Problem {
         response
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fmt::Write;
+
+    /// Each problem, as it is sent.
+    const GOLDEN: &str = include_str!("problems.txt");
+
+    /// What clients rely on: a problem is changed here, or nowhere.
+    #[test]
+    fn each_problem_is_sent_as_it_always_was() {
+        let wrong = |pointer: Option<&str>, parameter: Option<&str>| Wrong {
+            detail: "this is wrong".into(),
+            pointer: pointer.map(ToOwned::to_owned),
+            parameter: parameter.map(ToOwned::to_owned),
+        };
+        let recipient = || vec![wrong(None, Some("recipient"))];
+        let all = [
+            ("no_token", Problem::no_token()),
+            ("wrong_token", Problem::wrong_token()),
+            ("out_of_scope", Problem::out_of_scope("events:read")),
+            ("out_of_bounds", Problem::out_of_bounds("it is not for axial.net")),
+            ("not_found", Problem::not_found()),
+            ("no_source", Problem::no_source("its source is not kept")),
+            ("out_of_reach", Problem::out_of_reach()),
+            ("another_method", Problem::another_method()),
+            ("another_media_type", Problem::another_media_type("application/json")),
+            ("too_large", Problem::too_large(65_536)),
+            ("too_slow", Problem::too_slow()),
+            ("unreadable_body", Problem::unreadable_body("it ended too early")),
+            ("wrong_parameter", Problem::wrong_parameter("limit", "1 to 100 is wanted")),
+            ("wrong_fields", Problem::wrong_fields(vec![wrong(Some("/types"), None), wrong(Some("/a~1b"), None)])),
+            ("no_message", Problem::no_message("it has no header")),
+            ("unknown_recipients", Problem::unknown_recipients(recipient())),
+            ("not_known_now", Problem::not_known_now(recipient())),
+            ("no_space", Problem::no_space()),
+            ("there_already", Problem::there_already()),
+            ("another_state", Problem::another_state("paused")),
+            ("another_state", Problem::another_state(UNVERIFIED)),
+            ("too_many_subscriptions", Problem::too_many_subscriptions(1000)),
+            ("too_many_requests", Problem::too_many_requests(Duration::from_millis(1))),
+            ("unavailable", Problem::unavailable()),
+            ("not_set_up", Problem::not_set_up("there is no key of secrets")),
+        ];
+        // None is left out.
+        let code = include_str!("problem.rs").split("#[cfg(test)]").next().unwrap_or_default();
+        let code = code.split("\nimpl Problem {").nth(1).and_then(|code| code.split("\n}").next()).unwrap_or_default();
+        let names = code.lines().filter_map(|line| line.trim().strip_prefix("pub(super) fn ")?.split('(').next());
+        let mut known: Vec<&str> = all.iter().map(|(name, _)| *name).collect();
+        known.dedup();
+        assert_eq!(known, names.collect::<Vec<_>>());
+
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut sent = String::new();
+        for (_, problem) in all {
+            let (parts, body) = problem.into_response().into_parts();
+            let body = runtime.block_on(axum::body::to_bytes(body, 1 << 16)).unwrap();
+            writeln!(sent, "{}", parts.status).unwrap();
+            for (name, value) in &parts.headers {
+                writeln!(sent, "{name}: {}", value.to_str().unwrap()).unwrap();
+            }
+            writeln!(sent, "\n{}\n", std::str::from_utf8(&body).unwrap()).unwrap();
+        }
+        assert_eq!(sent.trim_end(), GOLDEN.trim_end(), "\n{sent}");
+    }
+}

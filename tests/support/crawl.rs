@@ -33,18 +33,7 @@ const ODD: [&str; 17] = [
 /// slash something may be gone; what else it names may fail.
 #[track_caller]
 pub fn crawl(visitor: &Visitor<'_>, but: &[&str]) -> usize {
-    let (mut asked, mut waiting) = (BTreeSet::new(), vec!["/".to_owned()]);
-    while let Some(path) = waiting.pop() {
-        if asked.len() > 400 || !asked.insert(path.clone()) {
-            continue;
-        }
-        let answer = visitor.get(&path);
-        let known = answer.status.is_success() || answer.status.is_redirection();
-        assert!(known || may(but, &path, &answer), "a link leads to nothing: {path}: {answer:?}");
-        let links = answer.body.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next());
-        let links = links.map(|link| link.replace("&amp;", "&")).chain([answer.header("location").to_owned()]);
-        waiting.extend(links.filter(|link| link.starts_with('/') && !link.starts_with("/assets/")));
-    }
+    let asked = follow_links(visitor, but, |_, _| {});
     let kinds: BTreeMap<_, _> = asked.iter().map(|path| (kind(path), path)).collect();
     let spoilt: BTreeSet<String> = kinds.values().flat_map(|path| spoilt(path)).collect();
     for path in &spoilt {
@@ -55,6 +44,25 @@ pub fn crawl(visitor: &Visitor<'_>, but: &[&str]) -> usize {
         assert!(!(is_page && answer.body.contains("<script>")), "{path}: {answer:?}");
     }
     asked.len() + spoilt.len()
+}
+
+/// The first half of it: follows links until there are no more, and shows each answer to `look`. The addresses.
+#[track_caller]
+pub fn follow_links(visitor: &Visitor<'_>, but: &[&str], mut look: impl FnMut(&str, &Answer)) -> BTreeSet<String> {
+    let (mut asked, mut waiting) = (BTreeSet::new(), vec!["/".to_owned()]);
+    while let Some(path) = waiting.pop() {
+        if asked.len() > 400 || !asked.insert(path.clone()) {
+            continue;
+        }
+        let answer = visitor.get(&path);
+        let known = answer.status.is_success() || answer.status.is_redirection();
+        assert!(known || may(but, &path, &answer), "a link leads to nothing: {path}: {answer:?}");
+        look(&path, &answer);
+        let links = answer.body.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next());
+        let links = links.map(|link| link.replace("&amp;", "&")).chain([answer.header("location").to_owned()]);
+        waiting.extend(links.filter(|link| link.starts_with('/') && !link.starts_with("/assets/")));
+    }
+    asked
 }
 
 fn may(but: &[&str], path: &str, answer: &Answer) -> bool {

@@ -2,17 +2,19 @@
 
 use super::receiver::Receiver;
 use super::rest::Rest;
-use super::telling::{Notifier, happen, verify_with};
+use super::telling::{Notifier, happen, subscribe, verify_with};
 use crate::support::database::Engine;
 use crate::support::program::{program, wait_until};
 use crate::support::scene::Scene;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use uuid::Uuid;
 
 on_each_engine![
     a_developer_subscribes_is_told_and_is_told_again,
     a_domains_token_never_sees_another_ones_mail,
     events_are_read_without_a_gap_while_they_come,
+    pages_have_each_row_once_while_others_come_and_go,
     a_token_counts_until_it_is_revoked_or_over_and_its_subscriptions_go_with_it,
     what_is_wrong_with_a_request_is_told_as_a_problem,
     who_looks_after_the_site_sees_who_was_told_and_that_nobody_is,
@@ -216,6 +218,81 @@ fn events_are_read_without_a_gap_while_they_come(engine: Engine) {
     let next = first.good(200)["next"].clone();
     assert_eq!(first.headers["link"], format!("<?limit=2&after={next}>; rel=\"next\""));
     notifiers.into_iter().for_each(Notifier::end);
+    rest.end();
+}
+
+/// Between any two pages rows come before and behind the cursor, and some that were read are gone: what was there from the first page to
+/// the last one is read once, and nothing twice.
+fn pages_have_each_row_once_while_others_come_and_go(engine: Engine) {
+    const THERE: usize = 8;
+    let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
+    let rest = Rest::start(&mut scene, "");
+    let token = rest.token(&["--name", "crm", "--scope", "subscriptions:write", "--rate", "10000"]);
+    // From page to page; `between` is called before each but the first.
+    let read = |list: &str, key: &str, between: &mut dyn FnMut(&[String])| -> Vec<String> {
+        let (mut seen, mut query) = (Vec::new(), "?limit=3".to_owned());
+        loop {
+            let page = rest.ask(&token, &format!("GET {list}{query}"), None);
+            let items = page.good(200)["items"].clone();
+            seen.extend(items.as_array().unwrap().iter().map(|one| one[key].as_str().unwrap().to_owned()));
+            let Some(link) = page.headers.get("link") else { return seen };
+            query = link.split(['<', '>']).nth(1).unwrap().to_owned();
+            between(&seen);
+        }
+    };
+    let once = |seen: &[String], there: &[String]| {
+        let all: BTreeSet<&String> = seen.iter().collect();
+        assert_eq!(all.len(), seen.len(), "one comes twice: {seen:?}");
+        let missed: Vec<&String> = there.iter().filter(|one| !all.contains(one)).collect();
+        assert!(missed.is_empty(), "{missed:?} are not in {seen:?}");
+    };
+    let owner = ("owner", "'token:crm'");
+    let mut numbers = 1..;
+    // They are in the order of their ids: each that comes first is first of all, and each that comes last is last.
+    let mut subscribe_at = |scene: &mut Scene, first: bool| {
+        let number = numbers.next().unwrap();
+        let id = Uuid::from_u128(if first { number } else { u128::MAX - 1000 + number });
+        let text = if engine.is_postgres() { format!("'{id}'") } else { format!("X'{}'", id.simple()) };
+        subscribe(scene, ("all", ""), &receiver.url("/dead"), &[owner, ("id", &text), ("state", "'paused'")]);
+        id.to_string()
+    };
+    let there: Vec<String> = (0..THERE)
+        .map(|_| {
+            subscribe(&mut scene, ("all", ""), &receiver.url("/dead"), &[owner, ("state", "'paused'")]).to_string()
+        })
+        .collect();
+    let (mut rounds, mut late) = (0, Vec::new());
+    let seen = read("/subscriptions", "id", &mut |seen| {
+        rounds += 1;
+        subscribe_at(&mut scene, true);
+        if rounds < 3 {
+            late.push(subscribe_at(&mut scene, false));
+            rest.ask(&token, &format!("DELETE /subscriptions/{}", seen[0]), None);
+        }
+    });
+    assert!(rounds >= 3, "{rounds} pages");
+    once(&seen, &[there, late].concat());
+
+    // What is to be told is in the order of events, the newest first: what comes is before the first page.
+    let one = subscribe(&mut scene, ("all", ""), &receiver.url("/dead"), &[owner, ("state", "'paused'")]).to_string();
+    let notifier = Notifier::start(&mut scene);
+    let of_it = if engine.is_postgres() { format!("'{one}'") } else { format!("X'{}'", one.replace('-', "")) };
+    let pending = format!("SELECT count(*) FROM notifications WHERE subscription = {of_it}");
+    let (mut rounds, mut come) = (0, 0);
+    let mut happened = |scene: &mut Scene, count: usize| {
+        let ids = happen(scene, count, "message.delivered");
+        come += count;
+        wait_until("they are published", || scene.database.count(&pending) == come as i64);
+        ids
+    };
+    let there = happened(&mut scene, THERE);
+    let seen = read(&format!("/subscriptions/{one}/notifications"), "event", &mut |_| {
+        rounds += 1;
+        happened(&mut scene, 2);
+    });
+    assert_eq!((rounds, seen.len()), (2, THERE));
+    once(&seen, &there);
+    notifier.end();
     rest.end();
 }
 

@@ -24,12 +24,17 @@ on_each_engine![
 /// The page with the rights of grants-web.sql and grants-api.sql, and the configuration of people who log in to it.
 fn page_of(scene: &mut Scene) -> (Page, String) {
     let people = people(scene, "");
+    (page_by_its_role(scene), people)
+}
+
+/// The same page, where [`people`] has made its role.
+pub fn page_by_its_role(scene: &Scene) -> Page {
     // Notifications say where their message can be read where there is an API, which the notifier of these tests knows nothing of.
     let config = configuration(scene, "", "127.0.0.1:8025");
     std::fs::write(&config, std::fs::read_to_string(&config).unwrap().replace("api = true", "api = false")).unwrap();
     let settings = WebSettings::of(&load(&config)).unwrap();
     let site = Site::configured(load(&scene.path("page.toml"))).unwrap();
-    (Page::by(&site, &settings), people)
+    Page::by(&site, &settings)
 }
 
 fn load(file: &str) -> Config {

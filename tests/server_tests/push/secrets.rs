@@ -1,18 +1,20 @@
-//! What signs, and what lets in, is in no log and in no table: a copy of either gives nobody anything.
+//! What signs, and what lets in, is in no log, in no table and on no page but the one that is asked for it: a copy gives nobody anything.
 
+use super::by_the_page::page_by_its_role;
 use super::receiver::Receiver;
-use super::rest::crm_subscribes;
+use super::rest::{crm_subscribes, link};
 use super::telling::{KEY, SIGNING_KEY};
+use crate::support::crawl::follow_links;
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
 use crate::support::scene::Scene;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-on_each_engine!(no_log_and_no_table_has_a_secret_or_a_token);
+on_each_engine!(no_log_no_table_and_no_page_has_a_secret_or_a_token);
 
 /// After all that has to do with them was done.
-fn no_log_and_no_table_has_a_secret_or_a_token(engine: Engine) {
+fn no_log_no_table_and_no_page_has_a_secret_or_a_token(engine: Engine) {
     let (mut scene, receiver) = (Scene::with(engine, &["doug"]), Receiver::start());
     let (notifier, rest, token, made) = crm_subscribes(&mut scene, &receiver.url("/quick"));
     let id = made["id"].as_str().unwrap();
@@ -23,13 +25,31 @@ fn no_log_and_no_table_has_a_secret_or_a_token(engine: Engine) {
     scene.deliver("doug", scene.message("a")).delivered();
     wait_until("it is told", || receiver.taken("/quick").len() == 2);
     notifier.end();
+    let link = link(&rest.config, "admin");
     rest.end();
+    let page = page_by_its_role(&scene);
+    let anna = page.log_in(&link);
+    let mut pages = String::new();
+    // No service runs here.
+    let addresses = follow_links(&anna, &["/service"], |path, answer| {
+        pages += path;
+        pages += &answer.body;
+    });
+    for wanted in ["/subscriptions", &format!("/subscriptions/{id}"), "/log", "/logins"] {
+        assert!(addresses.contains(wanted), "{wanted}: {addresses:?}");
+    }
+    for kind in ["/messages/", "/events/evt_"] {
+        assert!(addresses.iter().any(|address| address.contains(kind)), "{kind}: {addresses:?}");
+    }
+    let asked_for = anna.post(&format!("/subscriptions/{id}/secret"), "");
+    let asked_for = asked_for.shown();
 
     let dump = dump(&mut scene);
     let log = scene.log();
     // What is looked for would be found.
     let id_is_there = dump.contains(id) || dump.contains(&id.replace('-', ""));
     assert!(id_is_there && dump.contains("token:crm") && log.contains(id));
+    assert!(pages.contains(id) && pages.contains("token:crm") && pages.contains("anna"));
     let secret = |told: &serde_json::Value| told["secret"].as_str().unwrap().trim_start_matches("whsec_").to_owned();
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     for (what, text) in [
@@ -41,10 +61,15 @@ fn no_log_and_no_table_has_a_secret_or_a_token(engine: Engine) {
         ("the wrong one", wrong.trim_start_matches("mdt_").to_owned()),
         ("the key of secrets", hex(&KEY)),
         ("the key of signing keys", hex(&SIGNING_KEY)),
+        ("the key of secrets, in base64", STANDARD.encode(KEY)),
+        ("the link to log in", link.trim().split_once('#').unwrap().1.to_owned()),
+        ("the cookie", anna.cookie.split_once('=').unwrap().1.to_owned()),
     ] {
         assert!(!dump.contains(&text), "{what} is in a table");
         assert!(!dump.contains(&hex(text.as_bytes())), "{what} is in a table, as bytes");
         assert!(!log.contains(&text), "{what} is in the log");
+        assert!(!pages.contains(&text), "{what} is on a page");
+        assert_eq!(asked_for.contains(&text), what == "the second one", "{what} is where secrets are asked for");
     }
 }
 
