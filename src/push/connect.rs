@@ -112,8 +112,8 @@ async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::webhook::Refused;
-    use std::net::{Ipv4Addr, TcpListener};
+    use crate::webhook::{NOT_PUBLIC, Refused, THIS_MACHINE};
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn connector(rules: Rules, answers: Vec<Vec<IpAddr>>) -> (Connector, Arc<AtomicUsize>) {
@@ -157,6 +157,41 @@ mod tests {
         // And of several addresses only those that may be called are left.
         assert_eq!(run(connector.addresses(&callback)), Ok(vec![SocketAddr::new(public, port)]));
         assert!(canary.accept().is_err());
+    }
+
+    /// However this machine is spelt, where the port is allowed, and nothing but the address is in the way: neither what reads a URL calls it,
+    /// nor what connects, should the other one let an address by. Some are called where that is allowed: there is something to be called.
+    #[test]
+    fn no_spelling_of_this_machine_is_called_at_a_port_that_is_allowed() {
+        let everywhere = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        let port = everywhere.local_addr().unwrap().port();
+        let mut canaries = vec![everywhere];
+        // Not every machine has IPv6.
+        canaries.extend(TcpListener::bind((Ipv6Addr::LOCALHOST, port)));
+        canaries.iter().for_each(|canary| canary.set_nonblocking(true).unwrap());
+        let is_called = || canaries.iter().any(|canary| canary.accept().is_ok());
+        let strict = Rules { allow_http: true, allow_ports: vec![port], allow_networks: Vec::new() };
+        let all = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
+        let lenient = Rules { allow_networks: all, ..strict.clone() };
+        let connector =
+            |rules: &Rules| Connector { resolve: by_the_system(), ..connector(rules.clone(), Vec::new()).0 };
+        let mut let_by = 0;
+        for address in THIS_MACHINE.iter().chain(NOT_PUBLIC) {
+            let url = format!("http://{address}:{port}/");
+            assert_eq!(Callback::parse(&url, &strict), Err(Refused::Address), "{url}");
+            // As if that had let it by.
+            let Ok(callback) = Callback::parse(&url, &lenient) else { continue };
+            let refused = run(connector(&strict).connect(&callback)).err();
+            assert_eq!(refused, Some(format!("not called: {}", Refused::Address)), "{url}");
+            let_by += 1;
+        }
+        assert_eq!(let_by, THIS_MACHINE.len() + NOT_PUBLIC.len());
+        assert!(!is_called());
+        for address in ["127.1", "2130706433", "0x7f.1", "0177.0.0.1", "127.255.255.254", "0"] {
+            let callback = Callback::parse(&format!("http://{address}:{port}/"), &lenient).unwrap();
+            run(connector(&lenient).connect(&callback)).ok().unwrap();
+            assert!(is_called(), "{address}");
+        }
     }
 
     #[test]

@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 
 /// After so many failures in a row nothing is sent but one try at a time.
 const FAILURES: u32 = 5;
-/// Answers are written down so long after the last time, or as soon as there are so many for one subscription.
-pub(super) const SETTLED_EACH: Duration = Duration::from_millis(100);
+/// Writing answers down begins so long after the last time, or as soon as there are so many for one subscription: they are written down
+/// within a tenth of a second, of which a quarter is for the writing.
+pub(super) const SETTLED_EACH: Duration = Duration::from_millis(75);
 const SETTLED_AT_ONCE: usize = 50;
 /// How much of an answer is kept, in bytes.
 const KEPT: usize = 1 << 10;
@@ -122,6 +123,11 @@ impl InHand {
             1..SETTLED_AT_ONCE => Some(SETTLED_EACH.saturating_sub(now.saturating_duration_since(self.settled_at))),
             SETTLED_AT_ONCE.. => Some(Duration::ZERO),
         }
+    }
+
+    /// Whether that is now.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.until_settled(now).is_some_and(|left| left.is_zero())
     }
 
     /// Whether more could be sent while answers are waited for.
@@ -250,15 +256,13 @@ fn told(sent: Sent, position: Option<i64>, due_at: i64, next: Next) -> Try {
     }
 }
 
+/// What is leased, and due, in tests.
 #[cfg(test)]
-mod tests {
-    use super::super::send::Answer;
+pub(super) mod samples {
     use super::*;
     use uuid::Uuid;
 
-    const DAYS: Duration = Duration::from_hours(120);
-
-    fn leased(in_order: bool, failures: u32) -> Leased {
+    pub(in super::super) fn leased(in_order: bool, failures: u32) -> Leased {
         Leased {
             subscription: Uuid::from_u128(1),
             callback_url: "https://example.com/".into(),
@@ -274,7 +278,7 @@ mod tests {
         }
     }
 
-    fn due(position: i64) -> Due {
+    pub(in super::super) fn due(position: i64) -> Due {
         Due {
             position,
             tries: 0,
@@ -297,6 +301,15 @@ mod tests {
             message: None,
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::send::Answer;
+    use super::samples::{due, leased};
+    use super::*;
+
+    const DAYS: Duration = Duration::from_hours(120);
 
     fn in_hand(leased: Leased, waiting: i64) -> InHand {
         let mut hand = InHand::new(leased, 3, Instant::now());
@@ -339,19 +352,19 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_written_down_a_tenth_of_a_second_after_the_last_time_whatever_comes_meanwhile() {
+    fn answers_are_written_down_within_a_tenth_of_a_second_of_the_last_time_whatever_comes_meanwhile() {
         let mut hand = in_hand(leased(false, 0), 60);
         let after = |hand: &InHand, milliseconds| hand.settled_at + Duration::from_millis(milliseconds);
         assert_eq!(hand.until_settled(after(&hand, 500)), None);
         let _ = positions(&mut hand);
         answer(&mut hand, 1, 204, None);
-        assert_eq!(hand.until_settled(after(&hand, 1)), Some(Duration::from_millis(99)));
+        assert_eq!(hand.until_settled(after(&hand, 1)), Some(Duration::from_millis(74)));
         answer(&mut hand, 2, 204, None);
-        assert_eq!(hand.until_settled(after(&hand, 99)), Some(Duration::from_millis(1)));
-        assert_eq!(hand.until_settled(after(&hand, 101)), Some(Duration::ZERO));
+        assert_eq!(hand.until_settled(after(&hand, 74)), Some(Duration::from_millis(1)));
+        assert!(!hand.is_due(after(&hand, 74)) && hand.is_due(after(&hand, 75)) && hand.is_due(after(&hand, 101)));
         // Or as soon as there are fifty.
         for position in 3..=50 {
-            assert_eq!(hand.until_settled(after(&hand, 1)), Some(Duration::from_millis(99)));
+            assert_eq!(hand.until_settled(after(&hand, 1)), Some(Duration::from_millis(74)));
             let _ = positions(&mut hand);
             answer(&mut hand, position, 204, None);
         }

@@ -4,7 +4,7 @@
 //! ```text
 //! outbox ── publish, under a lock ──▶ events, notifications ── lease a subscription ──▶ requests, side by side
 //!                                                                      ▲                       │
-//!                                                                      └──── settle, each 100 ms ◀
+//!                                                                      └──── settle, within 100 ms ◀
 //! ```
 //!
 //! Two threads: one owns the session with the database, and decides ([`notifier`], by [`in_hand`]); the other one, a runtime, sends

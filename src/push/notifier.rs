@@ -9,7 +9,9 @@ use crate::base::stop::Stop;
 use crate::base::{hex, timestamp, tls};
 use crate::database::{Client, DatabaseError, DatabaseFailure, Idle};
 use crate::ledger::Database;
-use crate::ledger::notifications::{Due, Leased, PUBLISHED_AT_ONCE, Published, Settlement, SubscriptionState};
+use crate::ledger::notifications::{
+    Due, Leased, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, SubscriptionState,
+};
 use crate::lock::LockName;
 use crate::site::Site;
 use crate::webhook::{Callback, ROTATION, payload};
@@ -27,6 +29,8 @@ const LEASE_MARGIN: Duration = Duration::from_secs(15);
 const TURN: Duration = Duration::from_secs(10);
 /// How many notifications are read at once.
 const READ_AT_ONCE: usize = 100;
+/// How many subscriptions are settled in one transaction: one COMMIT for all of them, and no long wait for whoever wakes one.
+const SETTLED_TOGETHER: usize = 16;
 /// How often it is looked for subscriptions that ought to be served, and that nobody has woken, and for events from the first one on.
 const WAKE_EACH: Duration = Duration::from_secs(5);
 /// The pauses after the database has failed twice in a row. After the first time there is none: a session may have ended by itself, and
@@ -46,25 +50,7 @@ pub(super) fn run(site: &Site, settings: NotifierSettings) -> Result<(), Notifie
     let tls = tls.map_err(|error| NotifierError::Tls(error.to_string()))?;
     let connector = Connector::new(settings.rules.clone(), &tls, by_the_system());
     let sender = Sender::start(connector, settings.timeout).map_err(system("starting a thread"))?;
-    let now = Instant::now();
-    let mut notifier = Notifier {
-        site,
-        lock: LockName::new(site.namespace(), PUBLISHER),
-        by: Uuid::now_v7(),
-        lease: settings.timeout + LEASE_MARGIN,
-        settings,
-        sender,
-        idle: None,
-        in_hand: BTreeMap::new(),
-        polled_at: None,
-        woken_at: None,
-        published: 0,
-        published_at_wake: 0,
-        published_before: 0,
-        pause: Duration::ZERO,
-        not_before: now,
-        is_failing: false,
-    };
+    let mut notifier = Notifier::new(site, settings, sender);
     // By this name `subscription_queues.leased_by` knows it.
     info!(leased_by = %notifier.by, "the notifier has begun");
     notifier.work(&stop);
@@ -98,7 +84,28 @@ struct Notifier<'a> {
     is_failing: bool,
 }
 
-impl Notifier<'_> {
+impl<'a> Notifier<'a> {
+    fn new(site: &'a Site, settings: NotifierSettings, sender: Sender) -> Self {
+        Self {
+            site,
+            lock: LockName::new(site.namespace(), PUBLISHER),
+            by: Uuid::now_v7(),
+            lease: settings.timeout + LEASE_MARGIN,
+            settings,
+            sender,
+            idle: None,
+            in_hand: BTreeMap::new(),
+            polled_at: None,
+            woken_at: None,
+            published: 0,
+            published_at_wake: 0,
+            published_before: 0,
+            pause: Duration::ZERO,
+            not_before: Instant::now(),
+            is_failing: false,
+        }
+    }
+
     fn work(&mut self, stop: &Stop) {
         let mut stopping: Option<Instant> = None;
         loop {
@@ -112,7 +119,15 @@ impl Notifier<'_> {
             let now = Instant::now();
             if self.has_to_do(now, stopping.is_some()) && now >= self.not_before {
                 match self.round(stopping.is_some()) {
-                    Ok(()) => (self.pause, self.is_failing) = (Duration::ZERO, false),
+                    Ok(()) => {
+                        if self.is_failing {
+                            info!("the notifier's rounds with the database succeed again");
+                        }
+                        if now.elapsed() > SETTLED_EACH {
+                            debug!(took = ?now.elapsed(), "a round with the database was a long one");
+                        }
+                        (self.pause, self.is_failing) = (Duration::ZERO, false);
+                    }
                     Err(problem) => {
                         self.is_failing = true;
                         warn!(%problem, again_in = ?self.pause, "the notifier's round with the database has failed");
@@ -149,6 +164,11 @@ impl Notifier<'_> {
                 std::process::abort();
             }
         }
+        self.hear_all();
+    }
+
+    /// Takes the answers that have come by now.
+    fn hear_all(&mut self) {
         while let Ok(sent) = self.sender.sent.try_recv() {
             self.answered(sent);
         }
@@ -164,10 +184,7 @@ impl Notifier<'_> {
     }
 
     fn is_to_be_settled(&self, hand: &InHand, now: Instant) -> bool {
-        hand.is_finished()
-            || hand.wants_more()
-            || hand.until_settled(now).is_some_and(|left| left.is_zero())
-            || self.is_to_be_leased_longer(hand, now)
+        hand.is_finished() || hand.wants_more() || hand.is_due(now) || self.is_to_be_leased_longer(hand, now)
     }
 
     fn is_to_be_leased_longer(&self, hand: &InHand, now: Instant) -> bool {
@@ -262,7 +279,22 @@ impl Notifier<'_> {
         Ok(())
     }
 
-    fn settle(&mut self, database: &mut dyn Database) -> Result<(), DatabaseError> {
+    /// Between the steps of a round, so that none of them, nor all of them together, has answers wait: those that have come meanwhile are
+    /// taken, and what is due by now is written down.
+    fn keep_up(&mut self, database: &mut dyn Notifications) -> Result<(), DatabaseError> {
+        self.hear_all();
+        let now = Instant::now();
+        if self.in_hand.values().any(|hand| hand.is_due(now)) { self.settle(database) } else { Ok(()) }
+    }
+
+    /// The same before a step that may last: all that was answered is written down, due or not.
+    fn settle_all(&mut self, database: &mut dyn Notifications) -> Result<(), DatabaseError> {
+        self.hear_all();
+        let answered = self.in_hand.iter().filter(|(_, hand)| !hand.tries.is_empty()).map(|(id, _)| *id).collect();
+        self.settle_these(database, answered)
+    }
+
+    fn settle(&mut self, database: &mut dyn Notifications) -> Result<(), DatabaseError> {
         let now = Instant::now();
         let longer: Vec<Uuid> = self
             .in_hand
@@ -276,58 +308,64 @@ impl Notifier<'_> {
             hand.leased_at = now;
             hand.lose(lost.contains(&id));
         }
-        let ids: Vec<Uuid> = self.in_hand.keys().copied().collect();
-        for id in ids {
+        let has_to_be = |hand: &InHand| {
+            (hand.is_finished() || !hand.tries.is_empty()) && self.is_to_be_settled(hand, Instant::now())
+        };
+        let these = self.in_hand.iter().filter(|(_, hand)| has_to_be(hand)).map(|(id, _)| *id).collect();
+        self.settle_these(database, these)
+    }
+
+    fn settle_these(&mut self, database: &mut dyn Notifications, ids: Vec<Uuid>) -> Result<(), DatabaseError> {
+        for ids in ids.chunks(SETTLED_TOGETHER) {
             let asked_at = Instant::now();
-            let Some(hand) = self.in_hand.get(&id) else { continue };
-            let finished = hand.is_finished();
-            if !finished && hand.tries.is_empty() || !self.is_to_be_settled(hand, asked_at) {
-                continue;
-            }
-            let state = hand.state.as_ref().map(|(state, why)| (*state, why.as_deref()));
-            let disabled = matches!(state, Some(("disabled", _)));
-            let settlement = Settlement {
-                subscription: id,
-                in_order: hand.leased.in_order,
-                by: self.by,
-                lease: (!finished).then_some(self.lease),
-                host: self.site.host(),
-                tries: &hand.tries,
-                failures: hand.failures,
-                open_for: hand.rests_for,
-                state,
-                told_as: disabled.then(Uuid::now_v7),
-                idle: hand.leased.state == SubscriptionState::Idle || disabled,
-            };
-            let ours = match database.settle(&settlement) {
-                // The rights of an older release: what was answered has to be written down all the same, or it would come again.
-                Err(error) if disabled && error.failure == DatabaseFailure::AccessDenied => {
-                    warn!(%error, subscription = %id, "others of its owner are not told that it is disabled: grants-notify.sql gives the right");
-                    database.settle(&Settlement { told_as: None, ..settlement })?
+            let settlements: Vec<Settlement<'_>> =
+                ids.iter().filter_map(|id| self.in_hand.get(id)).map(|hand| self.settlement(hand)).collect();
+            let lost = written_down(database, &settlements)?;
+            for id in ids {
+                let Some(hand) = self.in_hand.get_mut(id) else { continue };
+                if let Some(("disabled", Some(why))) = &hand.state {
+                    error!(subscription = %id, callback = hand.leased.callback_url, why, "a subscription is disabled: nobody is told there any more");
                 }
-                settled => settled?,
-            };
-            if let Some(("disabled", Some(why))) = state {
-                error!(subscription = %id, callback = hand.leased.callback_url, why, "a subscription is disabled: nobody is told there any more");
-            }
-            let Some(hand) = self.in_hand.get_mut(&id) else { continue };
-            hand.tries.clear();
-            hand.state = None;
-            (hand.settled_at, hand.leased_at) = (asked_at, asked_at);
-            if finished {
-                self.in_hand.remove(&id);
-                // What it has waiting by now may be due.
-                self.polled_at = if ours { self.polled_at } else { None };
-            } else {
-                hand.lose(!ours);
+                hand.tries.clear();
+                hand.state = None;
+                (hand.settled_at, hand.leased_at) = (asked_at, asked_at);
+                if hand.is_finished() {
+                    self.in_hand.remove(id);
+                    // What it has waiting by now may be due.
+                    self.polled_at = if lost.contains(id) { None } else { self.polled_at };
+                } else {
+                    hand.lose(lost.contains(id));
+                }
             }
         }
         Ok(())
     }
 
+    /// What is written down of this one.
+    fn settlement<'b>(&'b self, hand: &'b InHand) -> Settlement<'b> {
+        let state = hand.state.as_ref().map(|(state, why)| (*state, why.as_deref()));
+        let disabled = matches!(state, Some(("disabled", _)));
+        Settlement {
+            subscription: hand.leased.subscription,
+            in_order: hand.leased.in_order,
+            by: self.by,
+            lease: (!hand.is_finished()).then_some(self.lease),
+            host: self.site.host(),
+            tries: &hand.tries,
+            failures: hand.failures,
+            open_for: hand.rests_for,
+            state,
+            told_as: disabled.then(Uuid::now_v7),
+            idle: hand.leased.state == SubscriptionState::Idle || disabled,
+        }
+    }
+
     /// Reads what is due next of the subscriptions that have room.
-    fn read(&mut self, database: &mut dyn Database) -> Result<(), DatabaseError> {
-        for hand in self.in_hand.values_mut().filter(|hand| hand.wants_more()) {
+    fn read(&mut self, database: &mut dyn Notifications) -> Result<(), DatabaseError> {
+        let ids: Vec<Uuid> = self.in_hand.keys().copied().collect();
+        for id in ids {
+            self.keep_up(database)?;
+            let Some(hand) = self.in_hand.get_mut(&id).filter(|hand| hand.wants_more()) else { continue };
             if hand.since.elapsed() > TURN {
                 hand.read_to_the_end = true;
                 continue;
@@ -345,12 +383,13 @@ impl Notifier<'_> {
     }
 
     /// Publishes, and leases what is due.
-    fn poll(&mut self, database: &mut dyn Database) -> Result<(), DatabaseError> {
+    fn poll(&mut self, database: &mut dyn Notifications) -> Result<(), DatabaseError> {
         let at = Instant::now();
         let wake_all = self.woken_at.is_none_or(|woken| woken.elapsed() >= WAKE_EACH);
         let mut more = false;
         let after = if wake_all { 0 } else { self.published_before };
         if wake_all || database.has_unpublished(after)? {
+            self.settle_all(database)?;
             match database.publish(&self.lock, wake_all)? {
                 Published::Events { count: events, last } => {
                     more = events == PUBLISHED_AT_ONCE;
@@ -366,6 +405,7 @@ impl Notifier<'_> {
                 (self.published_before, self.published_at_wake) = (self.published_at_wake, self.published);
             }
         }
+        self.keep_up(database)?;
         // One slow answer keeps nothing new from being told beside it.
         self.in_hand.values_mut().filter(|hand| hand.has_room()).for_each(|hand| hand.read_to_the_end = false);
         let used: usize = self.in_hand.values().map(|hand| hand.allotment).sum();
@@ -409,6 +449,20 @@ impl Notifier<'_> {
     }
 }
 
+/// Writes down what came of tries; says which subscriptions are not ours any more.
+fn written_down(database: &mut dyn Notifications, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
+    let disabled = settlements.iter().find(|one| one.told_as.is_some()).map(|one| one.subscription);
+    match (database.settle(settlements), disabled) {
+        // The rights of an older release: what was answered has to be written down all the same, or it would come again.
+        (Err(error), Some(subscription)) if error.failure == DatabaseFailure::AccessDenied => {
+            warn!(%error, %subscription, "others of its owner are not told that it is disabled: grants-notify.sql gives the right");
+            let untold: Vec<_> = settlements.iter().map(|one| Settlement { told_as: None, ..one.clone() }).collect();
+            database.settle(&untold)
+        }
+        (settled, _) => settled,
+    }
+}
+
 /// What nobody can guess.
 fn random() -> [u8; 16] {
     let mut bytes = [0; 16];
@@ -416,4 +470,131 @@ fn random() -> [u8; 16] {
     let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
     debug_assert!(filled.is_ok());
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::in_hand::samples::{due, leased};
+    use super::super::send::Answer;
+    use super::*;
+    use crate::config::Config;
+    use crate::database::{Dialect, Row, Tables, Value};
+    use crate::site::embedded::Embedded;
+    use std::sync::mpsc;
+
+    /// A database where each step takes so long that a receiver has answered meanwhile.
+    struct Slow {
+        answers: mpsc::Sender<Sent>,
+        /// Who answers during the next steps, in turn.
+        next: Vec<u128>,
+        /// What was asked of it.
+        steps: Vec<String>,
+    }
+
+    impl Slow {
+        fn step(&mut self, step: &str) {
+            self.steps.push(step.to_owned());
+            if !self.next.is_empty() {
+                self.answers.send(taken(self.next.remove(0))).unwrap();
+            }
+        }
+    }
+
+    /// The receiver of this subscription has taken its first event.
+    fn taken(subscription: u128) -> Sent {
+        let answer = Ok(Answer { status: 204, retry_after: None, body: Vec::new(), is_ours: false });
+        let subscription = Uuid::from_u128(subscription);
+        Sent { subscription, position: Some(1), started_at: 0, took: Duration::ZERO, answer }
+    }
+
+    impl Tables for Slow {
+        fn dialect(&self) -> Dialect {
+            Dialect::Sqlite
+        }
+
+        fn select(&mut self, _: &str, _: &str, _: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
+            Ok(Vec::new())
+        }
+
+        fn change(&mut self, _: &str, _: &str, _: &[Value<'_>]) -> Result<u64, DatabaseError> {
+            Ok(0)
+        }
+
+        fn change_together(&mut self, _: &str, _: &[(&str, &[Value<'_>])]) -> Result<(), DatabaseError> {
+            Ok(())
+        }
+    }
+
+    impl Notifications for Slow {
+        fn publish(&mut self, _: &LockName, _: bool) -> Result<Published, DatabaseError> {
+            self.step("publish");
+            Ok(Published::Events { count: 1, last: 1 })
+        }
+
+        fn lease(&mut self, _: Uuid, _: Duration, _: usize) -> Result<Vec<Leased>, DatabaseError> {
+            self.step("lease");
+            Ok(Vec::new())
+        }
+
+        fn due(&mut self, leased: &Leased, _: &[i64], _: usize) -> Result<Vec<Due>, DatabaseError> {
+            self.step(&format!("read {}", leased.subscription.as_u128()));
+            Ok(Vec::new())
+        }
+
+        fn settle(&mut self, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
+            let each = settlements.iter().map(|one| (one.subscription.as_u128(), one.tries.len()));
+            let each = each.map(|(id, tries)| format!(" {id}:{tries}")).collect::<String>();
+            self.step(&format!("settle{each}"));
+            Ok(Vec::new())
+        }
+    }
+
+    fn settings(key: &std::path::Path) -> NotifierSettings {
+        std::fs::write(key, [7; 32]).unwrap();
+        let text = format!(
+            "[database]\nengine = \"postgresql\"\nhost = \"db\"\ndatabase = \"m\"\nuser = \"m\"\npassword_file = \"/x\"\n\
+             [imap]\nhost = \"mail\"\nuser = \"s\"\npassword_file = \"/x\"\n[notifications]\nsecret_key_file = {key:?}\n"
+        );
+        NotifierSettings::of(&Config::parse(key, &text, None).unwrap()).unwrap()
+    }
+
+    /// However long a step takes: who answers while events are published, while subscriptions are leased, and while another one's are read.
+    #[test]
+    fn what_was_answered_is_written_down_before_each_step_and_not_after_all_of_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let site = Site::embedded(Embedded::new(folder.path().to_owned()));
+        let (sender, answers) = Sender::nowhere();
+        let mut notifier = Notifier::new(&site, settings(&folder.path().join("key")), sender);
+        let long_ago = Instant::now().checked_sub(SETTLED_EACH).unwrap();
+        for id in 1..=4 {
+            let subscription = Uuid::from_u128(id);
+            // Two are under way: it has room for one more.
+            let mut hand = InHand::new(Leased { subscription, ..leased(false, 0) }, 3, Instant::now());
+            hand.waiting.extend((1..=2).map(due));
+            while hand.next().is_some() {}
+            // Nothing was to be written down for a while; but of the first, a moment ago.
+            if id > 1 {
+                hand.settled_at = long_ago;
+            }
+            notifier.in_hand.insert(subscription, hand);
+        }
+        answers.send(taken(1)).unwrap();
+        // While this is written down, nobody answers.
+        let mut database = Slow { answers, next: vec![0, 2, 0, 3, 0, 4], steps: Vec::new() };
+        notifier.poll(&mut database).unwrap();
+        let steps: Vec<&str> = database.steps.iter().map(String::as_str).collect();
+        let wanted = [
+            "settle 1:1",
+            "publish",
+            "settle 2:1",
+            "lease",
+            "settle 3:1",
+            "read 1",
+            "settle 4:1",
+            "read 2",
+            "read 3",
+            "read 4",
+        ];
+        assert_eq!(steps, wanted);
+    }
 }

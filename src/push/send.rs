@@ -83,6 +83,13 @@ impl Sender {
         Ok(Self { jobs, sent })
     }
 
+    /// One that sends nothing, and what its answers come by.
+    #[cfg(test)]
+    pub(super) fn nowhere() -> (Self, mpsc::Sender<Sent>) {
+        let (jobs, (done, sent)) = (unbounded_channel().0, mpsc::channel());
+        (Self { jobs, sent }, done)
+    }
+
     /// The answer comes by [`sent`](Self::sent), always.
     pub(super) fn send(&self, job: Job) -> bool {
         self.jobs.send(job).is_ok()

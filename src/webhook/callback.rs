@@ -153,6 +153,87 @@ impl Callback {
     }
 }
 
+/// This machine: loopback plain, short, decimal, octal, hexadecimal, mixed, with a dot at its end, in full-width digits; and no address
+/// in particular, which connect(2) takes for this machine.
+#[cfg(test)]
+pub(crate) const THIS_MACHINE: &[&str] = &[
+    "127.0.0.1",
+    "127.1",
+    "127.0.1",
+    "2130706433",
+    "017700000001",
+    "0x7f000001",
+    "0x7f.1",
+    "0177.0.0.1",
+    "0x7f.0x0.0x0.0x1",
+    "127.0.0.1.",
+    "127.255.255.254",
+    "１２７.0.0.1",
+    "%31%32%37.0.0.1",
+    "127。0。0。1",
+    "[::1]",
+    "[0:0:0:0:0:0:0:1]",
+    "[0000::0001]",
+    "[::ffff:127.0.0.1]",
+    "[::ffff:7f00:1]",
+    "[::127.0.0.1]",
+    "[::ffff:0:127.0.0.1]",
+    "0",
+    "0.0.0.0",
+    "0x0",
+    "[::]",
+];
+
+/// Other machines that are not of the public Internet, and this one wrapped in an address of another kind.
+#[cfg(test)]
+pub(crate) const NOT_PUBLIC: &[&str] = &[
+    // Where clouds give out credentials.
+    "169.254.169.254",
+    "2852039166",
+    "0xa9fea9fe",
+    "0251.0376.0251.0376",
+    "[::ffff:169.254.169.254]",
+    "[fd00:ec2::254]",
+    // Wrapped in another one: NAT64, 6to4, Teredo, ISATAP.
+    "[64:ff9b::7f00:1]",
+    "[64:ff9b::169.254.169.254]",
+    "[64:ff9b:1::a00:1]",
+    "[2002:7f00:1::]",
+    "[2002:a9fe:a9fe::1]",
+    "[2001:0:7f00:1::]",
+    "[fe80::5efe:127.0.0.1]",
+    // Our own networks.
+    "10.0.0.1",
+    "10.1",
+    "012.0.0.1",
+    "172.16.0.1",
+    "172.31.255.255",
+    "192.168.0.1",
+    "192.168.257",
+    "3232235521",
+    "100.64.0.1",
+    "[fc00::1]",
+    "[fd12:3456::1]",
+    "[fe80::1]",
+    "[fec0::1]",
+    // For documents, benchmarks, protocols, many, nobody.
+    "192.0.0.1",
+    "192.0.2.1",
+    "192.88.99.1",
+    "198.18.0.1",
+    "198.51.100.1",
+    "203.0.113.1",
+    "224.0.0.1",
+    "240.0.0.1",
+    "255.255.255.255",
+    "4294967295",
+    "[2001:db8::1]",
+    "[3fff::1]",
+    "[5f00::1]",
+    "[100::1]",
+    "[ff02::1]",
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,82 +259,8 @@ mod tests {
     /// However it is spelt: what a URL says is read once, and what was read is called.
     #[test]
     fn no_spelling_of_an_address_that_is_not_public_is_taken() {
-        let addresses = [
-            // Loopback: plain, short, decimal, octal, hexadecimal, mixed, with a dot at its end, in full-width digits.
-            "127.0.0.1",
-            "127.1",
-            "127.0.1",
-            "2130706433",
-            "017700000001",
-            "0x7f000001",
-            "0x7f.1",
-            "0177.0.0.1",
-            "0x7f.0x0.0x0.0x1",
-            "127.0.0.1.",
-            "127.255.255.254",
-            "１２７.0.0.1",
-            "%31%32%37.0.0.1",
-            "127。0。0。1",
-            "[::1]",
-            "[0:0:0:0:0:0:0:1]",
-            "[0000::0001]",
-            "[::ffff:127.0.0.1]",
-            "[::ffff:7f00:1]",
-            "[::127.0.0.1]",
-            "[::ffff:0:127.0.0.1]",
-            // Nothing in particular.
-            "0",
-            "0.0.0.0",
-            "0x0",
-            "[::]",
-            // Where clouds give out credentials.
-            "169.254.169.254",
-            "2852039166",
-            "0xa9fea9fe",
-            "0251.0376.0251.0376",
-            "[::ffff:169.254.169.254]",
-            "[fd00:ec2::254]",
-            // Wrapped in another one: NAT64, 6to4, Teredo, ISATAP.
-            "[64:ff9b::7f00:1]",
-            "[64:ff9b::169.254.169.254]",
-            "[64:ff9b:1::a00:1]",
-            "[2002:7f00:1::]",
-            "[2002:a9fe:a9fe::1]",
-            "[2001:0:7f00:1::]",
-            "[fe80::5efe:127.0.0.1]",
-            // Our own networks.
-            "10.0.0.1",
-            "10.1",
-            "012.0.0.1",
-            "172.16.0.1",
-            "172.31.255.255",
-            "192.168.0.1",
-            "192.168.257",
-            "3232235521",
-            "100.64.0.1",
-            "[fc00::1]",
-            "[fd12:3456::1]",
-            "[fe80::1]",
-            "[fec0::1]",
-            // For documents, benchmarks, protocols, many, nobody.
-            "192.0.0.1",
-            "192.0.2.1",
-            "192.88.99.1",
-            "198.18.0.1",
-            "198.51.100.1",
-            "203.0.113.1",
-            "224.0.0.1",
-            "240.0.0.1",
-            "255.255.255.255",
-            "4294967295",
-            "[2001:db8::1]",
-            "[3fff::1]",
-            "[5f00::1]",
-            "[100::1]",
-            "[ff02::1]",
-        ];
-        assert!(addresses.len() > 60);
-        for address in addresses {
+        assert!(THIS_MACHINE.len() + NOT_PUBLIC.len() > 60);
+        for address in THIS_MACHINE.iter().chain(NOT_PUBLIC) {
             for path in ["", "/", ":443/in"] {
                 let refused = Callback::parse(&format!("https://{address}{path}"), &strict());
                 assert_eq!(refused, Err(Refused::Address), "{address}{path}");

@@ -12,6 +12,8 @@ mod secret;
 mod signing_key;
 
 pub use callback::{Callback, Refused, Rules};
+#[cfg(test)]
+pub(crate) use callback::{NOT_PUBLIC, THIS_MACHINE};
 pub(crate) use keys::{Keys, Signers};
 pub use retry::{RetryAfter, Schedule};
 pub use secret::{MasterKey, ROTATION, WebhookSecret, sign};

@@ -285,14 +285,14 @@ pub trait Notifications: Tables {
         rows.map(|row| due_of(row, leased.full)).collect()
     }
 
-    /// Writes down what came of tries, and how the subscription is left. A notification that somebody has asked for meanwhile stays as
-    /// it is, and is told again: an answer that was under way is not the one that was asked for. One that was given up meanwhile and was
-    /// taken all the same is done. Returns whether it was leased to us
-    /// still: otherwise the tries are written down, and how it is left is somebody else's to say.
+    /// Writes down what came of tries, and how their subscriptions are left, in one transaction. In the order of their ids, as publishing
+    /// wakes them. A notification that somebody has asked for meanwhile stays as it is, and is told again: an answer that was under way is
+    /// not the one that was asked for. One that was given up meanwhile and was taken all the same is done. Returns the subscriptions that
+    /// are not leased to us any more, or are gone: their tries are written down, and how they are left is somebody else's to say.
     ///
     /// # Errors
     /// Where it may not be committed. Then nothing is written down, and what was sent is sent again.
-    fn settle(&mut self, _settlement: &Settlement<'_>) -> Result<bool, DatabaseError> {
+    fn settle(&mut self, _settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
         Err(no_subscriptions())
     }
 }
@@ -325,6 +325,11 @@ fn text_of_json<T: Tables + ?Sized>(database: &T, column: &str) -> String {
         Dialect::Postgresql => format!("{column}::text"),
         _ => format!("CAST({column} AS CHAR)"),
     }
+}
+
+/// Of these, the ones that are not among those that the database says are leased to us.
+fn lost(settlements: &[Settlement<'_>], ours: &[Option<Uuid>]) -> Vec<Uuid> {
+    settlements.iter().map(|one| one.subscription).filter(|id| !ours.contains(&Some(*id))).collect()
 }
 
 fn uuid(row: &Row, index: usize) -> Result<Uuid, DatabaseError> {

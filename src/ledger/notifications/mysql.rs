@@ -66,14 +66,16 @@ impl Notifications for MysqlDatabase {
         self.select(doing, &select, &[])?.iter().map(leased_of).collect()
     }
 
-    fn settle(&mut self, settlement: &Settlement<'_>) -> Result<bool, DatabaseError> {
+    fn settle(&mut self, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
         let doing = "settling notifications";
-        let statements = self.settling(settlement);
+        let mut statements = vec!["START TRANSACTION".to_owned()];
+        statements.extend(settlements.iter().flat_map(|one| self.settling(one)));
+        statements.push("COMMIT".into());
         let batch = statements.join("; ");
         let answers = self.retrying(|database| database.run(doing, &batch, statements.len()))?;
-        // The second one asked; no row: the subscription is gone.
-        let ours = answers.get(1).and_then(|rows| rows.first());
-        ours.map_or(Ok(false), |row| column::<Option<bool>>(row, 0, doing).map(Option::unwrap_or_default))
+        let ours = answers.iter().flatten().map(|row| column::<Option<Vec<u8>>>(row, 0, doing));
+        let ours = ours.map(|id| id.map(|id| id.and_then(|id| Uuid::from_slice(&id).ok())));
+        Ok(super::lost(settlements, &ours.collect::<Result<Vec<_>, _>>()?))
     }
 }
 
@@ -128,10 +130,9 @@ impl MysqlDatabase {
         let Settlement { by, lease, host, tries, failures, open_for, state, idle, in_order, .. } = settlement;
         let (subscription, by) = (sql::bytes(settlement.subscription.as_bytes()), sql::bytes(by.as_bytes()));
         let (now, null) = ("UTC_TIMESTAMP(6)", || "NULL".to_owned());
-        let mut statements = vec![
-            "START TRANSACTION".to_owned(),
-            format!("SELECT leased_by = {by} FROM subscription_queues WHERE subscription = {subscription} FOR UPDATE"),
-        ];
+        let mut statements = vec![format!(
+            "SELECT CASE WHEN leased_by = {by} THEN subscription END FROM subscription_queues WHERE subscription = {subscription} FOR UPDATE"
+        )];
         let (mut done, mut attempts, mut changes) = (Vec::new(), Vec::new(), Vec::new());
         for one in tries.iter() {
             let Some(position) = one.position else { continue };
@@ -229,7 +230,6 @@ impl MysqlDatabase {
              failures = {failures}, failing_since = {failing_since}, open_until = {open_until}{seen} \
              WHERE subscription = {subscription} AND leased_by = {by}"
         ));
-        statements.push("COMMIT".into());
         statements
     }
 }

@@ -46,14 +46,14 @@ impl Notifications for PostgresDatabase {
         rows.iter().map(leased_of).collect()
     }
 
-    fn settle(&mut self, settlement: &Settlement<'_>) -> Result<bool, DatabaseError> {
+    fn settle(&mut self, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
         let doing = "settling notifications";
-        let batch = self.settling(settlement);
+        let batch = settlements.iter().map(|one| self.settling(one)).collect::<Vec<_>>().join("; ");
         loop {
             match self.batch(doing, &batch) {
-                // No row: the subscription is gone.
                 Ok(answers) => {
-                    return Ok(answers.rows().next().is_some_and(|row| row.truth(doing, 0).unwrap_or(false)));
+                    let ours = answers.rows().map(|row| row.value(doing, 0)).collect::<Result<Vec<_>, _>>()?;
+                    return Ok(super::lost(settlements, &ours));
                 }
                 Err(error) if self.try_again(&error) => {}
                 Err(error) => return Err(error),
@@ -110,7 +110,7 @@ impl PostgresDatabase {
         let Settlement { by, lease, host, tries, failures, open_for, state, idle, in_order, .. } = settlement;
         let (subscription, by) = (literal::uuid(settlement.subscription), literal::uuid(*by));
         let mut statements = vec![format!(
-            "SELECT coalesce(leased_by = {by}, false) FROM subscription_queues WHERE subscription = {subscription} FOR UPDATE"
+            "SELECT CASE WHEN leased_by = {by} THEN subscription END FROM subscription_queues WHERE subscription = {subscription} FOR UPDATE"
         )];
         let (mut done, mut attempts, mut changes) = (Vec::new(), Vec::new(), Vec::new());
         for one in tries.iter() {

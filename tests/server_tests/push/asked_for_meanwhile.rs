@@ -83,10 +83,10 @@ fn an_answer_to_what_was_told_before_it_was_asked_for_changes_nothing(engine: En
     };
     let next = [Next::Done, Next::Again(minute), Next::GivenUp];
     let tries: Vec<Try> = due.iter().zip(next.into_iter().cycle()).map(came_of).collect();
-    let settlement = settlement(leased.subscription, by, &tries);
+    let settlements = [settlement(leased.subscription, by, &tries)];
     // The second time is after an answer to COMMIT that was lost: it changes nothing more.
     for _ in 0..2 {
-        assert!(database.settle(&settlement).unwrap());
+        assert!(database.settle(&settlements).unwrap().is_empty());
         let which =
             |which: &str| format!("SELECT count(*) FROM notifications WHERE event > {} AND {which}", due[2].position);
         let asked_for = format!("SELECT count(*) FROM notifications WHERE event <= {} AND tries = 0", due[2].position);

@@ -9,7 +9,7 @@ use crate::support::server;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::config::Config;
 use maildrop_command::ledger::Database;
-use maildrop_command::ledger::notifications::{Published, Settlement};
+use maildrop_command::ledger::notifications::{Next, Published, Settlement, Try};
 use maildrop_command::lock::{Acquired, LockName};
 use maildrop_command::site::Site;
 use std::collections::BTreeSet;
@@ -19,6 +19,7 @@ use uuid::Uuid;
 on_each_engine![
     nobody_waits_for_who_changes_or_takes_another_subscription,
     of_two_notifiers_that_disable_a_subscription_one_tells,
+    of_those_that_are_settled_together_one_that_is_another_ones_is_left_alone,
     who_publishes_under_another_lock_does_not_get_past_who_was_first,
 ];
 
@@ -88,7 +89,7 @@ fn of_two_notifiers_that_disable_a_subscription_one_tells(engine: Engine) {
             idle: true,
             ..settlement(gone, Uuid::now_v7(), &[])
         };
-        assert!(!database.settle(&settlement).unwrap(), "it is leased to nobody");
+        assert_eq!(database.settle(&[settlement]).unwrap(), [gone], "it is leased to nobody");
     };
     let first = Uuid::now_v7();
     settle(database.as_mut(), first);
@@ -101,6 +102,56 @@ fn of_two_notifiers_that_disable_a_subscription_one_tells(engine: Engine) {
     let diff: serde_json::Value = serde_json::from_str(&diff[0]).unwrap();
     let reason = serde_json::json!({ "---": null, "+++": "it's \"gone\"" });
     assert_eq!((&diff["state"]["---"], &diff["state_reason"]), (&"active".into(), &reason));
+}
+
+/// What was answered is written down of both.
+fn of_those_that_are_settled_together_one_that_is_another_ones_is_left_alone(engine: Engine) {
+    let mut scene = Scene::with(engine, &[]);
+    let url = "https://hooks.example.com/in";
+    let [kept, taken] = [(); 2].map(|()| subscribe(&mut scene, ("all", ""), url, &[]));
+    happen(&mut scene, 1, "message.delivered");
+    let (lock, by, another) = (LockName::new(&scene.run, b"notify/publisher"), Uuid::now_v7(), Uuid::now_v7());
+    let minute = Duration::from_mins(1);
+    let mut database = open(&scene);
+    assert!(matches!(database.publish(&lock, false).unwrap(), Published::Events { count: 1, .. }));
+    let leased = database.lease(by, minute, 10).unwrap();
+    assert_eq!(leased.len(), 2);
+    let literal = |id: Uuid| if engine.is_postgres() { format!("'{id}'") } else { format!("X'{}'", id.simple()) };
+    scene.database.execute(&format!(
+        "UPDATE subscription_queues SET leased_by = {}, failures = 7 WHERE subscription = {}",
+        literal(another),
+        literal(taken)
+    ));
+    let tries: Vec<[Try; 1]> = leased
+        .iter()
+        .map(|leased| {
+            let due = database.due(leased, &[], 10).unwrap();
+            [Try {
+                position: Some(due[0].position),
+                due_at: due[0].due_at,
+                started_at: 1_790_000_000_000_000,
+                took: Duration::ZERO,
+                status: Some(204),
+                outcome: "taken, 204".into(),
+                response: None,
+                next: Next::Done,
+            }]
+        })
+        .collect();
+    let settlements: Vec<Settlement<'_>> =
+        leased.iter().zip(&tries).map(|(leased, tries)| settlement(leased.subscription, by, tries)).collect();
+    assert_eq!(database.settle(&settlements).unwrap(), [taken]);
+    assert_eq!(scene.database.count(PENDING), 0);
+    assert_eq!(scene.database.count("SELECT count(*) FROM notification_attempts"), 2);
+    let left = |id, by, failures| {
+        format!(
+            "SELECT count(*) FROM subscription_queues WHERE subscription = {} AND leased_by = {} AND failures = {failures}",
+            literal(id),
+            literal(by)
+        )
+    };
+    assert_eq!(scene.database.count(&left(kept, by, 0)), 1);
+    assert_eq!(scene.database.count(&left(taken, another, 7)), 1);
 }
 
 /// Two hosts whose `lock.namespace` differs, say. The lock spares publishers each other's errors; that a reader who goes on behind the

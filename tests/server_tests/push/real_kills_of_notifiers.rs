@@ -89,7 +89,7 @@ struct Run {
 #[derive(Clone, Copy)]
 enum Fault {
     Killed,
-    /// When it had been cut off from the database just before.
+    /// When the fault before had cut all off from the database, or its last round with the database had failed.
     KilledAfterACut,
     Stopped,
 }
@@ -191,7 +191,8 @@ impl Run {
         // It is gone when this returns.
         drop(process);
         if let Some(by) = leased_by(&log) {
-            self.struck(&by, moment, if self.were_cut_off { Fault::KilledAfterACut } else { Fault::Killed });
+            let cut_off = self.were_cut_off || is_cut_off(&log);
+            self.struck(&by, moment, if cut_off { Fault::KilledAfterACut } else { Fault::Killed });
             // Its leases are over.
             let hour_ago =
                 if self.is_postgres() { "now() - interval '1 hour'" } else { "UTC_TIMESTAMP(6) - INTERVAL 1 HOUR" };
@@ -379,10 +380,13 @@ impl Run {
             |(told, times): (&Told, &usize)| (times - 1).saturating_sub(again.get(told).copied().unwrap_or_default());
         let (twice, unexplained): (usize, usize) =
             (times.values().map(|times| times - 1).sum(), times.iter().map(more).sum());
+        let logs = (0..self.started).map(|number| self.scene.path(&format!("notifier-{number}.log")));
+        let long = |log: String| std::fs::read_to_string(log).unwrap_or_default().matches(LONG_ROUND).count();
+        let long: usize = logs.map(long).sum();
         let Self { kills, stops, cuts, left: [killed, after_a_cut, stopped], others, .. } = self;
         note(&format!(
             "{:?}, notifiers struck: notifications {}, faults {} (killed {kills}, stopped {stops}, all cut off {cuts}), lost {}, told twice \
-             {twice}, by no fault {}; not written down were, of killed ones, {killed}; of killed ones when all had been cut off, {after_a_cut}; of \
+             {twice}, by no fault {}; rounds with the database that were long {long}; not written down were, of killed ones, {killed}; of killed ones when all had been cut off, {after_a_cut}; of \
              stopped ones, {stopped}\n",
             self.scene.database.engine,
             events.len() * ANSWERS.len(),
@@ -398,6 +402,16 @@ impl Run {
         let in_order: Vec<usize> = in_order.filter(|place| known.insert(*place)).collect();
         assert!(in_order.is_sorted(), "{in_order:?}");
     }
+}
+
+/// What a notifier logs of a round that took longer than answers are to wait.
+const LONG_ROUND: &str = "a round with the database was a long one";
+
+/// Whether its last round with the database has failed, as far as it knows.
+fn is_cut_off(log: &str) -> bool {
+    let log = std::fs::read_to_string(log).unwrap_or_default();
+    let last = |what| log.rfind(what);
+    last("round with the database has failed") > last("rounds with the database succeed again")
 }
 
 /// The name that its leases have, once it has one.
