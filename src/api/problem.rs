@@ -1,5 +1,6 @@
 //! What went wrong, as RFC 9457 has it told: `application/problem+json`.
 
+use crate::base::problem;
 use crate::database::DatabaseError;
 use crate::operations::subscriptions::{UNANSWERED, UNVERIFIED};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -228,33 +229,14 @@ pub(super) fn of_body(error: &(dyn Error + 'static), largest: usize) -> Problem 
     Problem::unreadable_body("it ended too early")
 }
 
-/// As it is sent.
-#[derive(Serialize)]
-struct Document<'a> {
-    r#type: String,
-    title: &'a str,
-    status: u16,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<&'a str>,
-    #[serde(skip_serializing_if = "<[Wrong]>::is_empty")]
-    errors: &'a [Wrong],
-}
-
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let told = *self.0;
-        let document = Document {
-            r#type: format!("urn:maildrop_command:problem:{}", told.kind),
-            title: told.title,
-            status: told.status.as_u16(),
-            detail: told.detail.as_deref(),
-            errors: &told.errors,
-        };
-        // It fails only for map keys that are not text.
-        let body = serde_json::to_string(&document).unwrap_or_default();
-        let mut response = (told.status, body).into_response();
+        let Told { kind, title, status, ref detail, ref errors, .. } = told;
+        let document = problem::Problem { kind, title, status: status.as_u16(), detail: detail.as_deref(), errors };
+        let mut response = (status, document.document()).into_response();
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE));
         if let Some(wait) = told.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(wait.as_secs().max(1)));
         }

@@ -8,6 +8,7 @@ pub(crate) mod files;
 pub mod hex;
 pub mod listening;
 pub mod log;
+pub(crate) mod problem;
 pub mod secret;
 pub(crate) mod server_waits;
 pub(crate) mod stop;

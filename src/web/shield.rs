@@ -1,10 +1,12 @@
 //! What holds for each answer, whoever makes it.
 
 use crate::base::endpoint::Endpoint;
+use crate::base::problem::{self, Problem};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, HOST, HeaderName, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue, REFERRER_POLICY, RETRY_AFTER,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{StatusCode, Uri};
 use axum::middleware::{self, Next};
@@ -72,8 +74,8 @@ async fn known_by_name(State(shield): State<Shield>, request: Request, next: Nex
     if named.is_some_and(|named| shield.knows(named)) {
         return next.run(request).await;
     }
-    let told = "This site does not have that name: see web.public_url in the configuration.\n";
-    (StatusCode::MISDIRECTED_REQUEST, told).into_response()
+    let told = ("This site does not have that name", "see web.public_url in the configuration");
+    refusal(request.uri(), StatusCode::MISDIRECTED_REQUEST, "another-host", told)
 }
 
 async fn in_time(request: Request, next: Next) -> Response {
@@ -86,7 +88,20 @@ async fn in_time(request: Request, next: Next) -> Response {
 
 fn too_late(uri: &Uri) -> Response {
     tracing::warn!(path = uri.path(), within = ?REQUEST, "a request was not answered in time");
-    (StatusCode::SERVICE_UNAVAILABLE, "That took too long. Try again in a moment.\n").into_response()
+    let told = ("That took too long", "try again in a moment");
+    let mut answer = refusal(uri, StatusCode::SERVICE_UNAVAILABLE, "too-long", told);
+    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("2"));
+    answer
+}
+
+/// A title, and more: for people in one line, and for programs as the API tells of problems.
+fn refusal(uri: &Uri, status: StatusCode, kind: &str, (title, detail): (&str, &str)) -> Response {
+    if !uri.path().starts_with("/api/") {
+        return (status, format!("{title}: {detail}.\n")).into_response();
+    }
+    let problem = Problem::<()> { kind, title, status: status.as_u16(), detail: Some(detail), errors: &[] };
+    let media_type = [(CONTENT_TYPE, HeaderValue::from_static(problem::MEDIA_TYPE))];
+    (status, media_type, problem.document()).into_response()
 }
 
 async fn with_headers(request: Request, next: Next) -> Response {
@@ -100,6 +115,9 @@ async fn with_headers(request: Request, next: Next) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::body::{Body, to_bytes};
+    use axum::routing::get;
+    use tower::ServiceExt;
 
     #[test]
     fn it_answers_to_its_own_names_only() {
@@ -113,5 +131,42 @@ mod tests {
         }
         let socket = Shield::new("https://mail.example.com", &Endpoint::Socket("/run/web.sock".into()));
         assert!(socket.knows("mail.example.com") && !socket.knows("localhost:8025"));
+    }
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    /// What it answers, with the type of that.
+    fn said(answer: Response) -> (u16, String, String) {
+        let (parts, body) = answer.into_parts();
+        let body = run(to_bytes(body, 1 << 16)).unwrap();
+        let media_type = parts.headers[CONTENT_TYPE].to_str().unwrap().to_owned();
+        (parts.status.as_u16(), media_type, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn what_it_refuses_itself_is_a_problem_below_the_api_and_a_sentence_elsewhere() {
+        let router = Router::new().route("/api/v1/token", get(|| async {})).route("/login", get(|| async {}));
+        let router = Shield::new("https://mail.example.com", &Endpoint::Socket("/run/web.sock".into())).over(router);
+        let asked = |path: &str| {
+            let request = Request::builder().uri(path).header(HOST, "evil.example").body(Body::empty()).unwrap();
+            said(run(router.clone().oneshot(request)).unwrap())
+        };
+        let late = |path: &str| too_late(&path.parse().unwrap());
+        let problem = |(status, media_type, body): (u16, String, String), kind: &str| {
+            let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+            assert_eq!((media_type.as_str(), &body["status"]), ("application/problem+json", &status.into()));
+            assert_eq!(body["type"], format!("urn:maildrop_command:problem:{kind}"));
+            assert!(body["title"].is_string() && body["detail"].is_string(), "{body}");
+            status
+        };
+        assert_eq!(problem(asked("/api/v1/token"), "another-host"), 421);
+        assert!(late("/api/v1/token").headers().contains_key(RETRY_AFTER));
+        assert_eq!(problem(said(late("/api/v1/token")), "too-long"), 503);
+        for (said, status) in [(asked("/login"), 421), (said(late("/login")), 503)] {
+            assert_eq!((said.0, said.1.as_str()), (status, "text/plain; charset=utf-8"));
+            assert!(said.2.ends_with(".\n"), "{said:?}");
+        }
     }
 }

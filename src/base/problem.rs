@@ -1,0 +1,37 @@
+//! What went wrong, as RFC 9457 has programs told.
+
+use serde::Serialize;
+
+pub(crate) const MEDIA_TYPE: &str = "application/problem+json";
+
+/// A problem. Its kind names the case, for programs: what is said of it may change.
+#[derive(Debug)]
+pub(crate) struct Problem<'a, E> {
+    pub(crate) kind: &'a str,
+    pub(crate) title: &'a str,
+    pub(crate) status: u16,
+    pub(crate) detail: Option<&'a str>,
+    /// Each part of the request that is wrong.
+    pub(crate) errors: &'a [E],
+}
+
+impl<E: Serialize> Problem<'_, E> {
+    /// As it is sent.
+    pub(crate) fn document(&self) -> String {
+        #[derive(Serialize)]
+        struct Document<'a, E> {
+            r#type: String,
+            title: &'a str,
+            status: u16,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            detail: Option<&'a str>,
+            #[serde(skip_serializing_if = "<[E]>::is_empty")]
+            errors: &'a [E],
+        }
+        let Self { kind, title, status, detail, errors } = *self;
+        let document =
+            Document { r#type: format!("urn:maildrop_command:problem:{kind}"), title, status, detail, errors };
+        // It fails only for map keys that are not text.
+        serde_json::to_string(&document).unwrap_or_default()
+    }
+}
