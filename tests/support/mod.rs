@@ -13,6 +13,7 @@ pub mod lmtp;
 pub mod mail_hosts;
 pub mod not_run;
 pub mod old_keys;
+pub mod own_mounts;
 pub mod own_server;
 pub mod pages;
 pub mod past;
@@ -30,6 +31,7 @@ pub mod service;
 pub mod service_run;
 pub mod smtp;
 pub mod standby;
+pub mod told;
 pub mod two_addresses;
 #[path = "visitor.rs"]
 pub mod visitor;

@@ -11,6 +11,7 @@ use crate::support::program::{Running, program, wait_until};
 use crate::support::run::{Random, Report};
 use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
+use crate::support::told::each_change_was_told_once;
 use maildrop_command::queue::{Counts, Queue};
 use std::collections::VecDeque;
 use std::path::Path;
@@ -148,6 +149,7 @@ impl ServiceRun {
         for name in RECIPIENTS.into_iter().chain(["lisa"]) {
             scene.member(name);
         }
+        scene.database.subscribe();
         scene.configure(|settings| {
             settings.imap_more = format!("settle = \"{SETTLE}\"\n");
             settings.more += &format!("[delivery]\ndeadline = \"{DEADLINE}\"\n[lock]\nwait = \"5s\"\n");
@@ -264,6 +266,7 @@ impl ServiceRun {
         assert_eq!(database.count("SELECT count(*) FROM copies"), copies);
         assert_eq!(database.count("SELECT count(*) FROM copies WHERE state = 'delivered'"), copies);
         assert_eq!(database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+        each_change_was_told_once(database);
     }
 }
 

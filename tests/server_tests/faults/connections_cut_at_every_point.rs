@@ -1,10 +1,12 @@
 //! A connection that is cut before any piece of what goes over it; and the lock's connection, ended by the database's
 //! administrator before any piece of what the program says to the database, and to the mailbox store. Whatever the
-//! delivery says then, in the end there is one copy in each mailbox, and exit 0 is never said too early.
+//! delivery says then, in the end there is one copy in each mailbox, who is subscribed is told of it once, and exit 0 is never said
+//! too early.
 
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
 use crate::support::scene::Scene;
+use crate::support::told::each_change_was_told_once;
 use crate::support::wire::{Fate, Wire};
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -50,6 +52,7 @@ fn wire_where(
 
 /// Cuts at each point in turn, until a delivery needs no more pieces than that.
 fn cut_everywhere(mut scene: Scene, countdown: &Countdown) {
+    scene.database.subscribe();
     for point in 0.. {
         let message = scene.message(&format!("point{point}"));
         *countdown.lock().unwrap() = Some(point);
@@ -76,6 +79,7 @@ fn cut_everywhere(mut scene: Scene, countdown: &Countdown) {
         }
     }
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+    each_change_was_told_once(&mut scene.database);
 }
 
 fn between_the_program_and_the_database(engine: Engine) {

@@ -1,9 +1,11 @@
-//! Deliveries that are cut short: killed, or left by a server, at the worst moments. Afterwards the message is there once.
+//! Deliveries that are cut short: killed, or left by a server, at the worst moments. Afterwards the message is there once, and who is
+//! subscribed was told of each copy once.
 
 use crate::support::database::{Connection, Engine};
 use crate::support::imap::Imap;
 use crate::support::program::{Outcome, wait_until};
 use crate::support::scene::Scene;
+use crate::support::told::each_change_was_told_once;
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -19,6 +21,13 @@ on_each_engine!(
     a_database_that_goes_away_before_the_record_does_not_double_the_copy,
     a_commit_whose_answer_is_lost_is_a_commit,
 );
+
+/// A site where these live, and somebody is subscribed to all that happens.
+fn subscribed(engine: Engine, members: &[&str]) -> Scene {
+    let mut scene = Scene::with(engine, members);
+    scene.database.subscribe();
+    scene
+}
 
 /// Once: from the first time that the ear hears it.
 #[derive(Clone, Default)]
@@ -76,10 +85,11 @@ fn settled_at_the_next_attempt(scene: &mut Scene, message: &str, line: &str) {
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
     assert_eq!(scene.deliver("doug", message).delivered(), "INBOX already there, Sent already there");
     assert_eq!(counts(scene), (1, 1));
+    each_change_was_told_once(&mut scene.database);
 }
 
 fn killed_right_after_the_append_the_copy_is_adopted(engine: Engine) {
-    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    let mut scene = subscribed(engine, &["lisa", "doug"]);
     let message = scene.message("killed");
     let dovecot = on_the_way_to_dovecot(&mut scene, |speaker, piece| match speaker {
         Speaker::Server if says(piece, "APPENDUID") => Fate::Hold,
@@ -94,7 +104,7 @@ fn killed_right_after_the_append_the_copy_is_adopted(engine: Engine) {
 }
 
 fn an_append_whose_answer_is_lost_is_looked_for(engine: Engine) {
-    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    let mut scene = subscribed(engine, &["lisa", "doug"]);
     let message = scene.message("lost-answer");
     let once = Once::default();
     on_the_way_to_dovecot(&mut scene, move |speaker, piece| match speaker {
@@ -109,7 +119,7 @@ fn an_append_whose_answer_is_lost_is_looked_for(engine: Engine) {
 /// The connection that holds the lock dies while the message is on its way: the last CRLF, without which the server
 /// stores nothing, is never sent.
 fn a_lock_lost_during_the_append_stores_nothing(engine: Engine) {
-    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    let mut scene = subscribed(engine, &["lisa", "doug"]);
     let message = scene.message("lost-lock");
     let (once, appending) = (Once::default(), AtomicBool::new(false));
     let break_connections = scene.breaker();
@@ -133,7 +143,7 @@ fn a_lock_lost_during_the_append_stores_nothing(engine: Engine) {
 }
 
 fn a_database_that_goes_away_before_the_record_does_not_double_the_copy(engine: Engine) {
-    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    let mut scene = subscribed(engine, &["lisa", "doug"]);
     let message = scene.message("no-record");
     let once = Once::default();
     on_the_way_to_the_database(&mut scene, move |speaker, piece| match speaker {
@@ -148,7 +158,7 @@ fn a_database_that_goes_away_before_the_record_does_not_double_the_copy(engine: 
 
 /// It was recorded, and nobody told us.
 fn a_commit_whose_answer_is_lost_is_a_commit(engine: Engine) {
-    let mut scene = Scene::with(engine, &["lisa", "doug"]);
+    let mut scene = subscribed(engine, &["lisa", "doug"]);
     let message = scene.message("no-answer");
     let (committing, cut) = (Once::default(), Once::default());
     let name = scene.database.name.clone();
@@ -175,6 +185,7 @@ fn a_commit_whose_answer_is_lost_is_a_commit(engine: Engine) {
     let next = when_the_lock_is_free(&scene, "doug", &message);
     assert_eq!(next.delivered(), "INBOX already there, Sent already there");
     assert_eq!(counts(&scene), (1, 1));
+    each_change_was_told_once(&mut scene.database);
 }
 
 /// A server that crashes may give UIDs out again that it had given to APPENDs in flight: the copy is below the UIDNEXT that
@@ -183,7 +194,7 @@ fn a_commit_whose_answer_is_lost_is_a_commit(engine: Engine) {
 #[test]
 fn a_copy_that_ended_up_below_the_uidnext_that_was_noted_is_adopted() {
     for (ours_is_above, line) in [(false, "INBOX adopted (uid 2)"), (true, "INBOX adopted (uid 3)")] {
-        let mut scene = Scene::with(PG, &["doug"]);
+        let mut scene = subscribed(PG, &["doug"]);
         let message = scene.message("lowered");
         let mut doug = scene.look("doug");
         let put = |doug: &mut Imap, flags: &str, message: &str| {
@@ -213,13 +224,14 @@ fn a_copy_that_ended_up_below_the_uidnext_that_was_noted_is_adopted() {
         scene.ten_minutes_pass();
         assert_eq!(when_the_lock_is_free(&scene, "doug", &message).delivered(), line);
         assert_eq!(scene.inbox("doug").len(), copies);
+        each_change_was_told_once(&mut scene.database);
     }
 }
 
 /// Time alone settles it, too: nothing else has to happen.
 #[test]
 fn after_the_time_to_settle_the_next_attempt_goes_on() {
-    let mut scene = Scene::with(PG, &["lisa", "doug"]);
+    let mut scene = subscribed(PG, &["lisa", "doug"]);
     scene.configure(|settings| {
         settings.imap_more = "settle = \"9s\"\n".into();
         settings.more = "[delivery]\ndeadline = \"8s\"\n".into();
@@ -255,13 +267,14 @@ fn after_the_time_to_settle_the_next_attempt_goes_on() {
         false
     });
     assert_eq!(counts(&scene), (1, 1));
+    each_change_was_told_once(&mut scene.database);
 }
 
 /// The lock is lost in the only moment when that can double a copy: after the last CRLF. Another delivery of the message
 /// appends Sent as well; this recipient's next attempt takes one out.
 #[test]
 fn a_copy_too_many_is_taken_out_again() {
-    let mut scene = Scene::with(PG, &["lisa", "doug", "scuba"]);
+    let mut scene = subscribed(PG, &["lisa", "doug", "scuba"]);
     let message = scene.message("twice");
     // A died after it had appended both, and its APPEND to Sent landed late, when B had looked already: as if so.
     let once = Once::default();
@@ -288,4 +301,5 @@ fn a_copy_too_many_is_taken_out_again() {
     assert_eq!(sent.len(), 1);
     assert_eq!(scene.database.count("SELECT uid FROM copies WHERE role = 'sender'"), i64::from(sent[0].uid));
     assert_eq!((scene.inbox("doug").len(), scene.inbox("scuba").len()), (1, 1));
+    each_change_was_told_once(&mut scene.database);
 }

@@ -9,6 +9,7 @@ use crate::support::postfix::{Postfix, wait_for_retries};
 use crate::support::program::wait_until;
 use crate::support::run::{Report, faults};
 use crate::support::scene::LISA;
+use crate::support::told::each_change_was_told_once;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::sync::Arc;
@@ -34,6 +35,7 @@ const LIMIT: Duration = Duration::from_secs(6);
 
 fn processes_are_killed_on_both_hosts(engine: Engine) {
     let mut site = MailHosts::set_up(&Options::new(engine, RECIPIENTS));
+    site.scene.database.subscribe();
     let config = site.edited_configuration("config.toml", "[imap]", "[imap]\nsettle = \"24s\"");
     site.edited_configuration("config.toml", "[log]", "[delivery]\ndeadline = \"20s\"\n[log]");
     for host in &site.hosts {
@@ -94,6 +96,7 @@ fn processes_are_killed_on_both_hosts(engine: Engine) {
     assert_eq!(database.count("SELECT count(*) FROM copies"), copies);
     assert_eq!(database.count("SELECT count(*) FROM copies WHERE state = 'delivered'"), copies);
     assert_eq!(database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+    each_change_was_told_once(database);
 }
 
 /// A script on a mail host that kills this site's processes, one at a time: any program that runs then, or its pipe(8).

@@ -2,10 +2,12 @@
 
 use super::rest::{Answer, HOOKS, HOST, Rest, exchange};
 use crate::support::database::Engine;
+use crate::support::own_mounts;
 use crate::support::program::wait_until;
 use crate::support::scene::{LISA, Scene};
 use maildrop_command::queue::{Counts, Queue};
 use rustix::process::{Pid, Signal, kill_process};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 on_each_engine![
@@ -101,6 +103,48 @@ fn only_who_may_speak_for_authors_has_copies_put_in_sent(engine: Engine) {
     serve(&scene, &sections);
     let sent = scene.sent("lisa");
     assert_eq!((scene.inbox("doug").len(), sent.len()), (3, 1));
+}
+
+#[test]
+fn a_full_disk_is_told_and_nothing_is_accepted() {
+    own_mounts::alone("push::mail_by_http::where_the_disk_is_full");
+}
+
+#[test]
+fn where_the_disk_is_full() {
+    if !own_mounts::is_alone() {
+        return;
+    }
+    let mut scene = Scene::with(Engine::Postgres17, &["doug"]);
+    for folder in ["state", "state/queue"] {
+        std::fs::create_dir(scene.path(folder)).unwrap();
+        std::fs::set_permissions(scene.path(folder), std::fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    own_mounts::mount(&scene.path("state/queue"), "256k");
+    let sections = sections(&scene, "reject");
+    let rest = Rest::start(&mut scene, &sections);
+    let token = rest.token(&["--name", "provider", "--scope", "messages:write"]);
+    let (query, size) = ("recipient=doug@mail.axial.net", 90_000);
+    let message = |number: usize| scene.message(&format!("m{number}")) + &"a line of the body\n".repeat(size / 19);
+    let mut accepted = 0;
+    let full = loop {
+        let answer = bring(&rest, &token, query, &message(accepted));
+        if answer.status != 202 {
+            break answer;
+        }
+        accepted += 1;
+    };
+    full.problem(507, "no-space");
+    assert!((1..=2).contains(&accepted), "{accepted}");
+    // Nothing is left of it, and what was accepted is there.
+    assert_eq!(counts(&scene), Counts { new: accepted, ..Counts::default() });
+    assert_eq!(std::fs::read_dir(scene.path("state/queue/tmp")).unwrap().count(), 0);
+    // Once there is room, it is accepted.
+    let remount = ["-o", "remount,size=1m", &scene.path("state/queue")];
+    assert!(Command::new("mount").args(remount).status().unwrap().success());
+    bring(&rest, &token, query, &message(accepted)).good(202);
+    assert_eq!(counts(&scene), Counts { new: accepted + 1, ..Counts::default() });
+    rest.end();
 }
 
 fn where_the_database_does_not_commit_it_nobody_is_unknown(engine: Engine) {

@@ -5,7 +5,7 @@
 //! For hours: `MAILDROP_TEST_KILLS=10000 MAILDROP_TEST_SECONDS=3600 tests/run -- under_faults` (support/service_run.rs).
 
 use crate::support::database::Engine;
-use crate::support::not_run::did_not_run;
+use crate::support::own_mounts;
 use crate::support::own_server::OwnServer;
 use crate::support::program::wait_until;
 use crate::support::scene::Scene;
@@ -14,8 +14,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
-use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -161,36 +159,16 @@ fn whose_database_is_away() {
     });
 }
 
-/// In a namespace of mounts of its own, which ends with it.
 #[test]
 fn whose_disks_are_full() {
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--"]).arg(std::env::current_exe().unwrap());
-    command.args(["--exact", "service::under_faults::where_disks_are_full", "--nocapture", "--test-threads=1"]);
-    // There is no removing a folder that something is mounted in: that comes afterwards.
-    let folder = tempfile::tempdir().unwrap();
-    let output = command.env(CHILD, "1").env("TMPDIR", folder.path()).stdin(Stdio::null()).output().unwrap();
-    let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    if !output.status.success() && (told.contains("unshare failed") || told.contains(NO_MOUNT)) {
-        // Root may, where nothing forbids it.
-        if let Some(list) = std::env::var_os("MAILDROP_TEST_NOT_RUN") {
-            did_not_run("MOUNT", Path::new(&list));
-        }
-        return;
-    }
-    assert!(output.status.success() && told.contains("1 passed"), "{told}");
-    print!("{told}");
+    own_mounts::alone("service::under_faults::where_disks_are_full");
 }
-
-const CHILD: &str = "MAILDROP_TEST_CHILD";
-const NO_MOUNT: &str = "no file system can be mounted here";
 
 #[test]
 fn where_disks_are_full() {
-    if std::env::var_os(CHILD).is_none() {
-        return;
+    if own_mounts::is_alone() {
+        on_the_engines(full_disks);
     }
-    on_the_engines(full_disks);
 }
 
 fn full_disks(engine: Engine) {
@@ -200,11 +178,11 @@ fn full_disks(engine: Engine) {
     for folder in ["state", "state/queue", "run", "run/messages", "logs"] {
         let path = scene.path(folder);
         std::fs::create_dir(&path).unwrap();
-        if folder != "run" {
-            let mount = ["-t", "tmpfs", "-o", "size=64m,mode=0700", "tmpfs", &path];
-            assert!(Command::new("mount").args(mount).status().unwrap().success(), "{NO_MOUNT}");
+        if folder == "run" {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+        } else {
+            own_mounts::mount(&path, "64m");
         }
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
     }
     let log = scene.path("logs/log");
     // Whoever reads it looks there.
