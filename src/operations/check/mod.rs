@@ -104,10 +104,16 @@ fn settings(config: &Config) -> Vec<Finding> {
     findings.extend(keys.into_iter().flatten().map(key_file));
     let warnings = config.warnings().into_iter();
     findings.extend(warnings.map(|found| Finding { mend: None, ..warning("configuration", found, "") }));
-    if !config.serve.lmtp.is_empty()
-        && let Err(error) = config.lmtp_makes_sent_copies()
-    {
-        findings.push(bad("serve.lmtp", error.problem, "until then maildropd does not start"));
+    if let Err(error) = config.lmtp_makes_sent_copies() {
+        // Where systemd listens, it alone knows: the socket's unit is no part of the configuration.
+        findings.push(match config.serve.lmtp.is_empty() {
+            true => {
+                let mend =
+                    "until then maildropd does not start where systemd hands it a socket; the pipe needs nothing";
+                warning("LMTP", error.problem, mend)
+            }
+            false => bad("serve.lmtp", error.problem, "until then maildropd does not start"),
+        });
     }
     if let Err(error) = crate::base::log::start(&config.log_settings()) {
         let mend = "start what it names, or choose another log in [log]: until then every delivery is 75";

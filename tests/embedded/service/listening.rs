@@ -2,10 +2,12 @@
 
 use super::stage::{Stage, pids, send};
 use command_fds::{CommandFdExt, FdMapping};
+use serde_json::Value;
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What whoever listens says first.
@@ -77,6 +79,32 @@ fn a_socket_that_systemd_made_is_used_and_stays() {
     command.fd_mappings(vec![FdMapping { parent_fd: listener.into(), child_fd: 3 }]).unwrap();
     stage.start_as(command);
     assert_eq!(greeting(waits), "220\r\n");
+}
+
+/// What `check` says of this, in one word; `None`: nothing.
+fn checked(stage: &Stage, what: &str) -> Option<String> {
+    let mut command = crate::program::program(&["check", "--json", "--config"]);
+    let output = command.arg(stage.path("config.toml")).stdin(Stdio::null()).output().unwrap();
+    let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let found = findings.iter().find(|finding| finding["what"] == what)?;
+    assert!(found["found"].as_str().unwrap().contains("sent.authserv_id: it is missing"), "{found}");
+    Some(found["state"].as_str().unwrap().to_owned())
+}
+
+/// The Debian package's socket is systemd's: the configuration names none.
+#[test]
+fn check_says_so_whoever_makes_the_socket() {
+    let stage = Stage::new("");
+    for (serve, of_ours, of_systemd) in [
+        ("lmtp = [\"/nowhere/lmtp\"]\n[sent]\ntrust = \"authenticated\"", Some("bad"), None),
+        ("[sent]\ntrust = \"authenticated\"", None, Some("warning")),
+        ("[sent]\ntrust = \"authenticated\"\nauthserv_id = \"mx.example.com\"", None, None),
+        ("[sent]\ntrust = \"header\"", None, None),
+    ] {
+        stage.configure(serve);
+        let found = [checked(&stage, "serve.lmtp"), checked(&stage, "LMTP")];
+        assert_eq!(found.each_ref().map(Option::as_deref), [of_ours, of_systemd], "{serve}");
+    }
 }
 
 /// LMTP carries no SASL name.
