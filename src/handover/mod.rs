@@ -124,6 +124,22 @@ pub struct Reply {
     /// What the worker has opened since its last reply.
     #[serde(default, skip_serializing_if = "is_default")]
     pub logins: Logins,
+    /// How the worker has found the database.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub database: Found,
+}
+
+/// How a delivery has found what every delivery needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Found {
+    /// It was not asked.
+    #[default]
+    NotAsked,
+    /// It is there.
+    There,
+    /// Nothing can be delivered by it, and why.
+    Away(String),
 }
 
 /// How many sessions were opened, which is what takes most of the time of a delivery that has to.
@@ -238,6 +254,7 @@ mod tests {
             ],
             leaving: true,
             logins: Logins { database: 1, imap: 8 },
+            database: Found::Away("the database cannot be reached".into()),
         };
         let message = b"Subject: x\r\n\r\n\0\xff\r\n";
         let headers = [

@@ -51,8 +51,8 @@ impl FrontSettings {
     pub fn of(config: &Config) -> Self {
         let (deadline, limit) = (config.delivery.deadline, config.delivery.message_size_limit);
         let lifetime = config.delivery.postfix_queue_lifetime;
-        let settings =
-            Self::with(&config.serve, &config.routing.recipient_delimiter, config.queue_wait(), deadline, limit);
+        let waits = (config.queue_wait(), config.batch_patience());
+        let settings = Self::with(&config.serve, &config.routing.recipient_delimiter, waits, deadline, limit);
         Self { keeper: KeeperSettings { queue_lifetime: lifetime, ..settings.keeper }, ..settings }
     }
 
@@ -61,13 +61,14 @@ impl FrontSettings {
     pub fn embedded(directory: &Path) -> Self {
         let serve = Serve::embedded(directory);
         let deadline = crate::base::deadline::OF_A_DELIVERY;
-        Self::with(&serve, "", serve.queue_wait.min(deadline / 2), deadline, None)
+        let waits = (serve.queue_wait.min(deadline / 2), serve.batch_patience.min(deadline / 4));
+        Self::with(&serve, "", waits, deadline, None)
     }
 
     fn with(
         serve: &Serve,
         recipient_delimiter: &str,
-        queue_wait: Duration,
+        (queue_wait, patience): (Duration, Duration),
         deadline: Duration,
         size_limit: Option<u64>,
     ) -> Self {
@@ -79,6 +80,7 @@ impl FrontSettings {
             broker: Settings {
                 queue_wait,
                 per_user: whole(serve.per_user),
+                patience,
                 recipient_delimiter: recipient_delimiter.to_owned(),
                 max_recipients: whole(serve.max_recipients),
                 longest_delivery: deadline,

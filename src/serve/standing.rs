@@ -65,12 +65,12 @@ pub async fn tell_master(
         }
         let Ok(broker) = told.await else { return Ok(()) };
         let workers: Vec<u32> = broker.workers.iter().filter_map(|pid| u32::try_from(*pid).ok()).collect();
-        let standing = (!*stop.borrow(), workers);
+        let standing = (!*stop.borrow(), workers, broker.database_away.clone());
         if let Some(queue) = &mut queue {
             queue.look().await;
         }
         if asked || last.as_ref() != Some(&standing) {
-            let (accepting, workers) = standing.clone();
+            let (accepting, workers, _) = standing.clone();
             let waiting = queue.iter().flat_map(|queue| &queue.seen);
             let report = Report::Standing { accepting, workers, known: known(&broker, waiting) };
             says.write_all(line(&report).as_bytes()).await?;
@@ -140,6 +140,9 @@ fn heard_of(notice: &str, service: &watch::Sender<Option<Status>>) -> Heard {
     }
 }
 
+/// What the master reads among the figures for people.
+pub(super) const DATABASE_AWAY: &str = "database_away";
+
 /// The figures for people.
 fn known<'a>(broker: &Broker, queue: impl Iterator<Item = &'a (State, Waiting)>) -> Map<String, Value> {
     let standing = &broker.standing;
@@ -157,5 +160,6 @@ fn known<'a>(broker: &Broker, queue: impl Iterator<Item = &'a (State, Waiting)>)
     let oldest = standing.oldest_shunted.map(|oldest| ("oldest_set_aside_s", ago(oldest).as_secs()));
     let figures = figures.into_iter().chain(oldest).map(|(name, number)| (name.to_owned(), Value::from(number)));
     let queue = queue.map(|(state, it)| (format!("file_queue_{state}"), Value::from(number(it.messages))));
-    figures.chain(queue).collect()
+    let away = broker.database_away.as_deref().map(|why| (DATABASE_AWAY.to_owned(), Value::from(why)));
+    figures.chain(queue).chain(away).collect()
 }

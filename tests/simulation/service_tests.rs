@@ -44,6 +44,13 @@ fn a_queue(engine: Engine) -> Scenario {
     Scenario { jobs, ..two_recipients(engine) }.with("a queue", of_the_service)
 }
 
+/// Somebody who has a message at work is among the recipients of another one, which goes to the others.
+fn too_many_for_one(engine: Engine) -> Scenario {
+    let jobs = vec![client(0, "scuba"), lmtp(0, &["doug", "scuba", "kim"]), lmtp(1, &["ann"])];
+    let scenario = Scenario { jobs, workers: 2, per_user: 1, ..two_recipients(engine) };
+    scenario.with("too many for one", of_the_service).with("too many for one", |left| left.passes = 6)
+}
+
 /// pipe(8) is ended while it writes a message for the program that asks the service.
 fn cut_short(engine: Engine) -> Scenario {
     let jobs = vec![Job { cut: true, ..client(0, "scuba") }, lmtp(1, &["doug", "kim"])];
@@ -62,6 +69,7 @@ fn of_each_kind(mistake: Option<Mistake>) -> Vec<Scenario> {
         scenarios.extend([two_fronts(engine), all_ways_in(engine), a_queue(engine), cut_short(engine)]);
         scenarios.push(Scenario { name: "two fronts, refusals", refusals: true, ..two_fronts(engine) });
         scenarios.push(Scenario { name: "two workers on each host", workers: 2, ..a_queue(engine) });
+        scenarios.push(too_many_for_one(engine));
     }
     scenarios.iter_mut().for_each(|scenario| scenario.mistake = mistake);
     scenarios
@@ -92,6 +100,11 @@ fn random_schedules_of_more_messages_than_workers() {
         random(&a_queue(engine));
         random(&Scenario { name: "two workers on each host", workers: 2, ..a_queue(engine) });
     }
+}
+
+#[test]
+fn random_schedules_of_a_message_that_leaves_somebody_out() {
+    ENGINES.map(too_many_for_one).iter().for_each(random);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use crate::program::PATIENCE;
 use maildrop_command::delivery::Verdict;
-use maildrop_command::handover::{Header, Logins, MARK, Reply, Request, Told};
+use maildrop_command::handover::{Found, Header, Logins, MARK, Reply, Request, Told};
 use maildrop_command::zmtp::{Blocking, BlockingError, Settings, SocketType, from_client, to_client};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -130,7 +130,13 @@ impl Client {
     /// What became of it.
     pub fn reply(&mut self, id: Uuid, verdicts: &[Verdict]) {
         let results = verdicts.iter().map(Told::from).collect();
-        self.say(&Header::Reply(Reply { id, results, leaving: false, logins: Logins::default() }));
+        self.say(&Header::Reply(Reply {
+            id,
+            results,
+            leaving: false,
+            logins: Logins::default(),
+            database: Found::NotAsked,
+        }));
     }
 }
 

@@ -13,6 +13,8 @@ pub struct Counters {
     pub handed_out: u64,
     /// Messages that waited for a worker for too long.
     pub waited_too_long: u64,
+    /// Recipients whom their message was delivered without, for they had too many others at work.
+    pub left_out: u64,
     /// Messages whose worker ended, was silent, or did not answer in time.
     pub workers_lost: u64,
     /// Answers that were none: another message's, of another number of results, or another program's.

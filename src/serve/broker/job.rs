@@ -1,7 +1,7 @@
 //! One message at the broker, from when it comes until it is answered.
 
 use super::state::{ConnectionId, LocalId};
-use crate::delivery::Verdict;
+use crate::delivery::{StatusDetail, Verdict};
 use crate::handover::{Header, Recipient, Reply, Request};
 use crate::message::{Address, fold};
 use crate::serve::handed::Body;
@@ -26,11 +26,17 @@ pub(super) struct Job {
     pub(super) suspect: Option<Key>,
     /// It was given a worker of its own.
     pub(super) has_its_own: bool,
+    /// Since when a worker was there for it, and some of its recipients had as many messages at work as one may have.
+    pub(super) held_back: Option<Instant>,
+    /// The places of those recipients, where it was handed out without them.
+    pub(super) left_out: BTreeSet<usize>,
 }
 
 pub(super) enum What {
     /// A message, for this program's own workers.
-    Ours { request: Box<Request>, body: Body, users: BTreeSet<String> },
+    ///
+    /// `users` are its recipients, in their order, as deliveries to one of them are counted.
+    Ours { request: Box<Request>, body: Body, users: Vec<String> },
     /// Another program's words, for any worker.
     Plain(Vec<u8>),
 }
@@ -61,17 +67,22 @@ pub(super) enum Stage {
 }
 
 impl Job {
-    /// Whom it is for: each recipient once, as deliveries to one of them are counted.
-    pub(super) fn users(&self) -> impl Iterator<Item = &String> {
+    /// Its recipients, in their order, as deliveries to one of them are counted.
+    pub(super) fn users(&self) -> &[String] {
         match &self.what {
-            What::Ours { users, .. } => Some(users.iter()),
-            What::Plain(_) => None,
+            What::Ours { users, .. } => users,
+            What::Plain(_) => &[],
         }
-        .into_iter()
-        .flatten()
     }
 
-    /// The body for a worker, which is told how much time is left. `None` for one of ours whose header cannot be written.
+    /// Those whom it is delivered to at its worker, each once.
+    pub(super) fn users_at_work(&self) -> BTreeSet<&String> {
+        let taken = self.users().iter().enumerate().filter(|(place, _)| !self.left_out.contains(place));
+        taken.map(|(_, user)| user).collect()
+    }
+
+    /// The body for a worker, which is told how much time is left, and of nobody who is left out: no mailbox of his is opened.
+    /// `None` for one of ours whose header cannot be written.
     ///
     /// Its bytes are kept until it is answered: if it ends its worker, they tell it from others when it comes again.
     pub(super) fn body_for_a_worker(&self, now: Instant) -> Option<Vec<u8>> {
@@ -80,7 +91,10 @@ impl Job {
             What::Ours { request, body, .. } => {
                 let time_left_ms = u64::try_from(self.time_left(now).as_millis()).unwrap_or(u64::MAX);
                 let suspect = self.suspect.is_some();
-                let header = Header::Deliver(Request { time_left_ms, suspect, ..request.as_ref().clone() });
+                let mut request = Request { time_left_ms, suspect, ..request.as_ref().clone() };
+                let mut places = 0..;
+                request.recipients.retain(|_| places.next().is_some_and(|place| !self.left_out.contains(&place)));
+                let header = Header::Deliver(request);
                 header.frame(body.in_memory()).ok()
             }
         }
@@ -98,22 +112,29 @@ impl Job {
         self.time.saturating_sub(now.saturating_duration_since(self.arrived))
     }
 
-    /// What a worker has answered, if it is one verdict for each recipient of this very request, and what else it says.
+    /// A verdict for each recipient, if a worker has answered with one for each that it was told of, and what else it says.
     pub(super) fn read_answer(&self, body: &[u8]) -> Option<(Vec<Verdict>, Reply)> {
         let What::Ours { request, .. } = &self.what else { return None };
         let Ok((Header::Reply(mut reply), _)) = Header::read(body) else { return None };
-        if reply.id != request.id || reply.results.len() != request.recipients.len() {
+        if reply.id != request.id || reply.results.len() + self.left_out.len() != request.recipients.len() {
             return None;
         }
-        let results = std::mem::take(&mut reply.results).into_iter();
-        let verdicts: Result<Vec<Verdict>, _> = results.map(Verdict::try_from).collect();
-        Some((verdicts.ok()?, reply))
+        let mut results = std::mem::take(&mut reply.results).into_iter();
+        let verdict = |place| match self.left_out.contains(&place) {
+            true => Some(Verdict::deferred(
+                StatusDetail::CONGESTION,
+                "too many messages for this recipient are delivered at once",
+            )),
+            false => results.next().and_then(|told| Verdict::try_from(told).ok()),
+        };
+        let verdicts: Option<Vec<Verdict>> = (0..request.recipients.len()).map(verdict).collect();
+        Some((verdicts?, reply))
     }
 }
 
-/// The addresses of a request, folded and without their extensions, each once. Aliases of one mailbox stay apart: only the
+/// The addresses of a request, folded and without their extensions. Aliases of one mailbox stay apart: only the
 /// database knows of them, which the front does not ask.
-pub(super) fn users(request: &Request, delimiters: &str) -> BTreeSet<String> {
+pub(super) fn users(request: &Request, delimiters: &str) -> Vec<String> {
     let user = |recipient: &Recipient| {
         let bare = Address::parse(&recipient.address).ok().and_then(|address| address.without_extension(delimiters));
         bare.map_or_else(|| fold(&recipient.address), |bare| bare.folded().to_string())

@@ -58,6 +58,8 @@ pub struct Report {
     pub counters: Counters,
     /// The workers that are connected, by their processes.
     pub workers: Vec<i32>,
+    /// Why the last delivery that asked the database could not use it.
+    pub database_away: Option<String>,
 }
 
 /// What reaches the loop.
@@ -271,6 +273,7 @@ impl Loop {
             standing: self.broker.standing(Instant::now()),
             counters: self.broker.counters().clone(),
             workers: self.broker.worker_pids(),
+            database_away: self.broker.database_away().map(str::to_owned),
         }
     }
 

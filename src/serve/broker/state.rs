@@ -13,12 +13,12 @@ use super::counters::{Counters, Standing};
 use super::job::{Asker, Job, JobId, Stage, What, users};
 use super::workers::{Wants, Workers};
 use crate::delivery::{StatusDetail, Verdict};
-use crate::handover::{Header, Logins, Reply, Request, Source, Told};
+use crate::handover::{Found, Header, Logins, Reply, Request, Source, Told};
 use crate::queue::{Digest, Shunted};
 use crate::serve::handed::Body;
 use crate::serve::suspects::{Figures, Order, Permit, Suspects, WorkerEnd};
 use crate::zmtp::INTERVAL;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
 use uuid::Uuid;
@@ -41,6 +41,8 @@ pub struct Settings {
     pub queue_wait: Duration,
     /// How many messages for one recipient are delivered at once.
     pub per_user: usize,
+    /// How long a message to several waits for a recipient who has so many, before it goes to the others.
+    pub patience: Duration,
     /// Postfix's `recipient_delimiter`: what stands behind it in an address leads to the same mailbox.
     pub recipient_delimiter: String,
     /// How many recipients a message may have.
@@ -112,6 +114,8 @@ pub struct Broker {
     suspects: Suspects,
     /// When a worker was last retired for a new one that a suspect waits for.
     retired_at: Option<Instant>,
+    /// Why nothing can be delivered by the database, as the last delivery has found that asked it.
+    database_away: Option<String>,
     stopping: bool,
     last_job: u64,
     /// The time of what is handled.
@@ -134,6 +138,7 @@ impl Broker {
             at_work: BTreeMap::new(),
             suspects,
             retired_at: None,
+            database_away: None,
             stopping: false,
             last_job: 0,
             now,
@@ -192,8 +197,11 @@ impl Broker {
     /// When [`tick`](Self::tick) is to be called, if nothing happens before.
     #[must_use]
     pub fn next_tick(&self) -> Instant {
-        let queued = self.queue.iter().filter_map(|id| self.jobs.get(id)).map(|job| self.waits_until(job));
-        queued.min().map_or(self.next_beat, |first| first.min(self.next_beat))
+        let queued = self.queue.iter().filter_map(|id| self.jobs.get(id));
+        // One whose patience has ended already waits for a worker.
+        let patient = |job: &Job| job.held_back.map(|since| self.patient_until(job, since)).filter(|at| *at > self.now);
+        let times = queued.flat_map(|job| [Some(self.waits_until(job)), patient(job)]).flatten();
+        times.min().map_or(self.next_beat, |first| first.min(self.next_beat))
     }
 
     /// What is to be done at this time: heartbeats, and what has waited for too long. All that peers have said by now has to have
@@ -231,6 +239,12 @@ impl Broker {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Why the last delivery that asked the database could not use it.
+    #[must_use]
+    pub fn database_away(&self) -> Option<&str> {
+        self.database_away.as_deref()
     }
 
     /// What is known of messages that end workers.
@@ -286,8 +300,19 @@ impl Broker {
     fn insert(&mut self, what: What, asker: Asker, time: Duration, stage: Stage, now: Instant) -> JobId {
         self.last_job += 1;
         let id = JobId(self.last_job);
-        self.jobs
-            .insert(id, Job { what, asker, stage, arrived: now, queued: now, time, suspect: None, has_its_own: false });
+        let job = Job {
+            what,
+            asker,
+            stage,
+            arrived: now,
+            queued: now,
+            time,
+            suspect: None,
+            has_its_own: false,
+            held_back: None,
+            left_out: BTreeSet::new(),
+        };
+        self.jobs.insert(id, job);
         id
     }
 
@@ -303,7 +328,7 @@ impl Broker {
             Stage::Held => {}
             Stage::Queued => self.queue.retain(|queued| *queued != id),
             Stage::At(..) => {
-                for user in job.users() {
+                for user in job.users_at_work() {
                     if let Some(count) = self.at_work.get_mut(user) {
                         *count -= 1;
                         if *count == 0 {
@@ -339,7 +364,7 @@ impl Broker {
                 }
             };
             // What has to wait for others of its recipient does not hold up those behind it.
-            if !self.workers.any_for(wants, now) || self.is_at_limit(job) {
+            if !self.workers.any_for(wants, now) || self.is_held_back(id, now) {
                 at += 1;
                 continue;
             }
@@ -348,12 +373,34 @@ impl Broker {
         }
     }
 
-    /// Whether so many messages for its recipients are at work that it has to wait. One to several recipients waits only where that is
-    /// so for each of them: a mailbox that hangs holds up the others of its message for `serve.batch_patience`, and no longer.
-    fn is_at_limit(&self, job: &Job) -> bool {
-        let mut users = job.users().peekable();
+    /// Whether so many messages for its recipients are at work that it has to wait. One to several waits for that long only where
+    /// it is so for each of them. Otherwise it waits for `serve.batch_patience`, since most have their turn by then; and then it
+    /// goes to the others, and leaves out who has none: a mailbox that hangs holds up the others of its messages for so long, and
+    /// no more workers than `serve.per_user`.
+    fn is_held_back(&mut self, id: JobId, now: Instant) -> bool {
+        let Some(job) = self.jobs.get(&id) else { return false };
         let at_limit = |user: &String| self.at_work.get(user).is_some_and(|count| *count >= self.settings.per_user);
-        users.peek().is_some() && users.all(at_limit)
+        let users = job.users().iter().enumerate();
+        let left_out: BTreeSet<usize> = users.filter(|(_, user)| at_limit(user)).map(|(place, _)| place).collect();
+        if left_out.is_empty() {
+            return false;
+        }
+        let since = job.held_back.unwrap_or(now);
+        let waits = left_out.len() == job.users().len() || now < self.patient_until(job, since);
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.held_back = Some(since);
+            if !waits {
+                job.left_out = left_out;
+            }
+        }
+        waits
+    }
+
+    /// Until when a message waits for all of its recipients, held back since then: it goes to the others before it is deferred
+    /// for having waited for too long.
+    fn patient_until(&self, job: &Job, since: Instant) -> Instant {
+        let latest = self.waits_until(job).checked_sub(INTERVAL).unwrap_or(since);
+        latest.min(since + self.settings.patience)
     }
 
     /// Hands a message out, which it is once and never again.
@@ -369,7 +416,14 @@ impl Broker {
             self.retired_at = None;
             self.suspects.begins(key, now);
         }
-        for user in job.users() {
+        if !job.left_out.is_empty() {
+            self.counters.left_out += job.left_out.len() as u64;
+            info!(
+                recipients = job.left_out.len(),
+                "a message goes to the others of its recipients: these have too many at work"
+            );
+        }
+        for user in job.users_at_work() {
             *self.at_work.entry(user.clone()).or_default() += 1;
         }
         self.counters.waits.add(now.saturating_duration_since(job.queued));
@@ -419,8 +473,9 @@ impl Broker {
             return false;
         }
         match job.read_answer(&body) {
-            Some((verdicts, Reply { leaving, logins, .. })) => {
+            Some((verdicts, Reply { leaving, logins, database, .. })) => {
                 self.counters.logins.add(logins);
+                self.hear_of_the_database(database);
                 self.answer(id, &verdicts);
                 leaving
             }
@@ -436,6 +491,16 @@ impl Broker {
                 self.answer_all(id, StatusDetail::SYSTEM, "the process that delivered it gave no answer");
                 false
             }
+        }
+    }
+
+    /// What one delivery finds holds for all: they ask the same database. So the next one that is delivered ends it, whichever
+    /// worker has it.
+    fn hear_of_the_database(&mut self, found: Found) {
+        match found {
+            Found::NotAsked => {}
+            Found::There => self.database_away = None,
+            Found::Away(why) => self.database_away = Some(why),
         }
     }
 
@@ -569,6 +634,7 @@ fn reply(id: Uuid, verdicts: &[Verdict]) -> Header {
         results: verdicts.iter().map(Told::from).collect(),
         leaving: false,
         logins: Logins::default(),
+        database: Found::NotAsked,
     })
 }
 

@@ -221,6 +221,11 @@ impl Figures {
         self.suspects(sheet)?;
         for (name, help, value) in [
             ("handed_out_messages", "Messages handed to a worker.", counters.handed_out),
+            (
+                "left_out_recipients",
+                "Recipients deferred since too many messages for them were delivered at once.",
+                counters.left_out,
+            ),
             ("worker_wait_timeouts", "Messages deferred since no worker was free in time.", counters.waited_too_long),
             ("lost_workers", "Workers that ended or stood still while they had a message.", counters.workers_lost),
             ("missed_heartbeats", "Heartbeats of workers that did not come, one a second.", counters.missed_heartbeats),

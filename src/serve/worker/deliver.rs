@@ -1,8 +1,9 @@
 //! One message, delivered to its recipients.
 
 use crate::base::deadline::Deadline;
-use crate::delivery::{self, NoCaller, StatusDetail, Verdict};
-use crate::handover::{Recipient, Request};
+use crate::database::DatabaseFailure;
+use crate::delivery::{self, Deferral, Delivered, NoCaller, Refusal, StatusDetail, Verdict};
+use crate::handover::{Found, Recipient, Request};
 use crate::message::{Address, EnvelopeSender, Message};
 use crate::site::{self, Envelope, Outcome, Sessions, Site, Terms};
 use rustix::fs::OFlags;
@@ -13,7 +14,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use tracing::warn;
 
-/// Delivers a message to all of its recipients: a verdict for each, in their order.
+/// Delivers a message to all of its recipients: a verdict for each, in their order, and how the database was found.
 pub(super) fn to_all(
     site: &Site,
     sessions: &mut Sessions,
@@ -21,7 +22,7 @@ pub(super) fn to_all(
     request: &Request,
     bytes: Vec<u8>,
     left: Duration,
-) -> Vec<Verdict> {
+) -> (Vec<Verdict>, Found) {
     let (began, deadline) = (Instant::now(), Deadline::after(left));
     // Where nobody vouches for the author.
     let without_sent = request.no_sent.then(|| site.clone().without_sent_copies());
@@ -32,7 +33,7 @@ pub(super) fn to_all(
         Err(verdict) => {
             let queue_id = request.queue_id.as_deref().unwrap_or_default();
             warn!(queue_id, %verdict, "no message");
-            return vec![verdict; request.recipients.len()];
+            return (vec![verdict; request.recipients.len()], Found::NotAsked);
         }
     };
     if message.nul_bytes_replaced() > 0 {
@@ -60,6 +61,7 @@ pub(super) fn to_all(
     #[cfg(feature = "test-faults")]
     crate::base::test_faults::at("after");
     let lock = site.lock_name(&message);
+    let found = found(outcomes.iter().map(|outcome| &outcome.result));
     let mut outcomes = outcomes.into_iter();
     let verdict = |envelope: Result<Envelope, Verdict>| {
         let envelope = match envelope {
@@ -76,7 +78,34 @@ pub(super) fn to_all(
         site::log_delivery(&message, &envelope, &lock, &result, &verdict, &stages, began);
         verdict
     };
-    envelopes.into_iter().map(verdict).collect()
+    (envelopes.into_iter().map(verdict).collect(), found)
+}
+
+/// How the database was found by what came of each recipient.
+fn found<'a>(results: impl Iterator<Item = &'a Result<Delivered, Refusal>>) -> Found {
+    let mut found = Found::NotAsked;
+    for result in results {
+        let Err(refusal @ Refusal::Deferred(Deferral::Database(error))) = result else { return Found::There };
+        match error.failure {
+            // It has answered, and this delivery alone is concerned.
+            DatabaseFailure::Contention
+            | DatabaseFailure::InDoubt
+            | DatabaseFailure::Refused
+            | DatabaseFailure::Other => {
+                return Found::There;
+            }
+            // The next one will see.
+            DatabaseFailure::ConnectionLost => {}
+            DatabaseFailure::Unreachable
+            | DatabaseFailure::AccessDenied
+            | DatabaseFailure::TimedOut
+            | DatabaseFailure::Schema
+            | DatabaseFailure::ReadOnly
+            | DatabaseFailure::Behind
+            | DatabaseFailure::Local => found = Found::Away(Verdict::from(refusal).text().to_owned()),
+        }
+    }
+    found
 }
 
 /// The envelope for one recipient; or the verdict where the address is none.
@@ -128,6 +157,7 @@ fn read(file: &Path, size: u64, messages: &Path) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::database::DatabaseError;
     use crate::handover::Source;
     use crate::site::embedded::Embedded;
     use std::fs;
@@ -157,7 +187,7 @@ mod tests {
         let site = Site::embedded(Embedded::new(directory.join("mail")));
         crate::base::files::create_directory(&directory.join("mail")).unwrap();
         let (mut sessions, left) = (Sessions::default(), Duration::from_secs(240));
-        let verdicts = to_all(&site, &mut sessions, &directory.join("messages"), request, bytes.to_vec(), left);
+        let (verdicts, _) = to_all(&site, &mut sessions, &directory.join("messages"), request, bytes.to_vec(), left);
         verdicts.iter().map(ToString::to_string).collect()
     }
 
@@ -170,6 +200,31 @@ mod tests {
         assert_eq!(second, "4.3.5 the envelope recipient: it has no @domain");
         assert!(third.starts_with("2.0.0 INBOX appended"), "{third}");
         assert_eq!(fourth, first);
+    }
+
+    #[test]
+    fn the_database_is_away_where_no_recipient_could_be_delivered_to_for_its_sake() {
+        let error = |failure| DatabaseError { failure, doing: "connecting".into(), detail: "no".into() };
+        let failed = |failure| Err(Refusal::Deferred(Deferral::Database(error(failure))));
+        let found = |results: &[Result<Delivered, Refusal>]| found(results.iter());
+        assert_eq!(found(&[]), Found::NotAsked);
+        for failure in [
+            DatabaseFailure::Unreachable,
+            DatabaseFailure::AccessDenied,
+            DatabaseFailure::TimedOut,
+            DatabaseFailure::Schema,
+            DatabaseFailure::ReadOnly,
+            DatabaseFailure::Behind,
+            DatabaseFailure::Local,
+        ] {
+            let text = Verdict::from(&Refusal::Deferred(Deferral::Database(error(failure)))).text().to_owned();
+            assert_eq!(found(&[failed(failure), failed(failure)]), Found::Away(text), "{failure:?}");
+            assert_eq!(found(&[failed(failure), Err(Deferral::Busy(None).into())]), Found::There, "{failure:?}");
+        }
+        for failure in [DatabaseFailure::Contention, DatabaseFailure::InDoubt, DatabaseFailure::Refused] {
+            assert_eq!(found(&[failed(failure)]), Found::There, "{failure:?}");
+        }
+        assert_eq!(found(&[failed(DatabaseFailure::ConnectionLost)]), Found::NotAsked);
     }
 
     #[test]

@@ -292,8 +292,14 @@ fn say<S: TimedStream>(connection: &mut Blocking<S>, word: &FromWorker) -> Resul
 
 /// An answer to nothing, by a worker that ends.
 fn farewell() -> FromWorker {
-    use crate::handover::{Header, Logins, Reply};
-    let reply = Header::Reply(Reply { id: Uuid::nil(), results: Vec::new(), leaving: true, logins: Logins::default() });
+    use crate::handover::{Found, Header, Logins, Reply};
+    let reply = Header::Reply(Reply {
+        id: Uuid::nil(),
+        results: Vec::new(),
+        leaving: true,
+        logins: Logins::default(),
+        database: Found::NotAsked,
+    });
     // So short a header can be written.
     FromWorker::Reply { client: NOBODY.to_vec(), body: reply.frame(&[]).unwrap_or_default() }
 }

@@ -11,7 +11,7 @@ use super::place::Place;
 use super::watchdog::Watchdog;
 use crate::config::{Config, Serve};
 use crate::delivery::{StatusDetail, Verdict};
-use crate::handover::{Header, Logins, Reply, Request, Told};
+use crate::handover::{Found, Header, Logins, Reply, Request, Told};
 use crate::site::{self, Sessions, Site};
 use link::{Answer, Job, Link, Wake};
 use recycling::Recycling;
@@ -172,9 +172,9 @@ impl Worker<'_> {
         };
         // In its place: a message may be large.
         body.drain(..header);
-        let verdicts = self.deliver(&request, body, received);
+        let (verdicts, database) = self.deliver(&request, body, received);
         let results = verdicts.iter().map(Told::from).collect();
-        let reply = Reply { id: request.id, results, leaving: leaves(), logins: self.logins() };
+        let reply = Reply { id: request.id, results, leaving: leaves(), logins: self.logins(), database };
         Header::Reply(reply).frame(&[]).unwrap_or_else(|problem| {
             // The broker takes it for no answer, and puts the message off.
             warn!(%problem, "the answer to a message cannot be written");
@@ -188,7 +188,7 @@ impl Worker<'_> {
         Logins { database: self.logins.database - before.database, imap: self.logins.imap - before.imap }
     }
 
-    fn deliver(&mut self, request: &Request, message: Vec<u8>, received: Instant) -> Vec<Verdict> {
+    fn deliver(&mut self, request: &Request, message: Vec<u8>, received: Instant) -> (Vec<Verdict>, Found) {
         HAS_A_SUSPECT.store(request.suspect, Ordering::Relaxed);
         let time = Duration::from_millis(request.time_left_ms).min(self.site.deadline());
         let left = time.saturating_sub(received.elapsed());
@@ -199,7 +199,10 @@ impl Worker<'_> {
         ended.unwrap_or_else(|_| {
             // The log has what it was. The sessions may be in the middle of anything.
             self.sessions = Sessions::default();
-            vec![Verdict::deferred(StatusDetail::SYSTEM, "an internal error"); request.recipients.len()]
+            (
+                vec![Verdict::deferred(StatusDetail::SYSTEM, "an internal error"); request.recipients.len()],
+                Found::NotAsked,
+            )
         })
     }
 

@@ -6,6 +6,8 @@ use crate::support::program::wait_until;
 use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
 use rustix::process::{Pid, Signal, kill_process};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const TEN: [&str; 10] = ["doug", "scuba", "kim", "anna", "bert", "carl", "dora", "emil", "fred", "gina"];
@@ -44,6 +46,7 @@ on_each_engine![
     a_worker_that_is_killed_in_the_midst_of_a_message_puts_it_off_for_all,
     a_front_that_is_killed_is_there_again_on_the_same_socket,
     processes_that_are_replaced_under_a_stream_of_messages_refuse_none,
+    a_database_that_nothing_is_delivered_by_is_told_of_until_something_is,
 ];
 
 fn each_recipient_has_one_copy_and_an_answer_of_its_own(engine: Engine) {
@@ -79,6 +82,43 @@ fn each_recipient_has_one_copy_and_an_answer_of_its_own(engine: Engine) {
     service.end();
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
     assert_eq!(scene.database.count("SELECT count(*) FROM messages"), 4);
+}
+
+/// What `/readyz` says.
+fn readiness(http: &str) -> String {
+    let mut stream = UnixStream::connect(http).unwrap();
+    stream.write_all(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut said = String::new();
+    stream.read_to_string(&mut said).unwrap();
+    said
+}
+
+fn a_database_that_nothing_is_delivered_by_is_told_of_until_something_is(engine: Engine) {
+    let mut scene = scene(engine);
+    let http = scene.path("http");
+    let mut service = Service::start_with(&mut scene, &format!("workers = 2\nhttp = {http:?}\n"), &[]);
+    let mut lmtp = Lmtp::connect(&service.socket);
+    let message = scene.message("away");
+    scene.database.execute("ALTER TABLE addresses RENAME TO addresses_away");
+    let replies = lmtp.deliver(LISA, &addresses(&["doug", "scuba"]), &message);
+    assert!(replies.iter().all(|reply| reply.starts_with("451 4.3.")), "{replies:?}");
+    let away = "the database is away, and mail is deferred: ";
+    wait_until("the status says so", || {
+        let status = service.status();
+        let reasons = status["reasons"].as_array().unwrap();
+        let told = reasons.iter().any(|reason| reason.as_str().unwrap().starts_with(away));
+        told && status["state"] == "degraded"
+    });
+    wait_until("/readyz says so", || {
+        let said = readiness(&http);
+        said.starts_with("HTTP/1.1 200 ") && said.contains(away)
+    });
+    scene.database.execute("ALTER TABLE addresses_away RENAME TO addresses");
+    let replies = lmtp.deliver(LISA, &addresses(&["doug", "scuba"]), &message);
+    assert!(replies.iter().all(|reply| reply.starts_with("250 2.0.0 ")), "{replies:?}");
+    service.wait_until_well();
+    wait_until("/readyz says so, too", || readiness(&http).ends_with("\r\n\r\nready\n"));
+    service.end();
 }
 
 fn a_worker_that_is_killed_in_the_midst_of_a_message_puts_it_off_for_all(engine: Engine) {

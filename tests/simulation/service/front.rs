@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How long a message waits for a worker.
 const QUEUE_WAIT: Duration = Duration::from_secs(10);
+/// How long it waits for one of its recipients, before it goes to the others.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a delivery may take.
 pub const DEADLINE: Duration = Duration::from_secs(240);
 
@@ -31,6 +33,7 @@ pub struct Front {
     /// What clients have said that has not arrived, by their connections, each in its order.
     pub late: BTreeMap<ConnectionId, VecDeque<Word>>,
     mistake: Option<Mistake>,
+    per_user: usize,
     /// A mistake's: the other names of a worker's connection.
     aliases: BTreeMap<ConnectionId, ConnectionId>,
     /// A mistake's: what was handed over.
@@ -56,9 +59,9 @@ pub enum Word {
 }
 
 impl Front {
-    pub fn new(mistake: Option<Mistake>, began: Instant) -> Self {
+    pub fn new(mistake: Option<Mistake>, per_user: usize, began: Instant) -> Self {
         Self {
-            broker: Broker::new(settings(0), Suspects::default(), began),
+            broker: Broker::new(settings(0, per_user), Suspects::default(), began),
             up: false,
             lives: 0,
             last_id: 0,
@@ -66,6 +69,7 @@ impl Front {
             sessions: BTreeMap::new(),
             late: BTreeMap::new(),
             mistake,
+            per_user,
             aliases: BTreeMap::new(),
             handed: BTreeMap::new(),
         }
@@ -74,7 +78,7 @@ impl Front {
     /// A new process.
     pub fn start(&mut self, now: Instant) {
         self.lives += 1;
-        self.broker = Broker::new(settings(self.lives), Suspects::default(), now);
+        self.broker = Broker::new(settings(self.lives, self.per_user), Suspects::default(), now);
         self.up = true;
     }
 
@@ -269,10 +273,11 @@ fn read(replies: &[u8], recipients: usize) -> Result<Vec<bool>, String> {
     lines.next().map_or(Ok(told), |line| Err(format!("BOUNCED: a reply that nobody has asked for: {line}")))
 }
 
-fn settings(run: u64) -> Settings {
+fn settings(run: u64, per_user: usize) -> Settings {
     Settings {
         queue_wait: QUEUE_WAIT,
-        per_user: 2,
+        per_user,
+        patience: PATIENCE,
         recipient_delimiter: "+".into(),
         max_recipients: 50,
         longest_delivery: DEADLINE,

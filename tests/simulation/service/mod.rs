@@ -14,7 +14,7 @@ use crate::run::Trace;
 use crate::scenario::{By, Left, Scenario};
 use client::{Client, Stage};
 use front::Front;
-use maildrop_command::handover::{Header, Logins, Reply, Told};
+use maildrop_command::handover::{Found, Header, Logins, Reply, Told};
 use maildrop_command::message::Message;
 use maildrop_command::serve::broker::state::{Action, ConnectionId, Event};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -108,7 +108,7 @@ impl<'s> Service<'s> {
             scenario,
             began,
             now: Duration::ZERO,
-            fronts: (0..hosts).map(|_| Front::new(scenario.mistake, began)).collect(),
+            fronts: (0..hosts).map(|_| Front::new(scenario.mistake, scenario.per_user, began)).collect(),
             workers: (0..hosts).flat_map(|host| (0..scenario.workers).map(move |_| worker(host))).collect(),
             asked: BTreeMap::new(),
             clients: BTreeMap::new(),
@@ -257,7 +257,8 @@ impl<'s> Service<'s> {
         let Some(Work { connection, life, address, id, .. }) = worker.work.take() else { return Ok(()) };
         let host = worker.host;
         let results = ends.iter().map(|end| Told::from(&end.verdict)).collect();
-        let reply = Header::Reply(Reply { id, results, leaving: false, logins: Logins::default() });
+        let reply =
+            Header::Reply(Reply { id, results, leaving: false, logins: Logins::default(), database: Found::NotAsked });
         let body = reply.frame(b"").map_err(|error| error.to_string())?;
         // Where its broker has cut it off, what it had written before it noticed may be read after all.
         if self.fronts[host].up && self.fronts[host].lives == life {

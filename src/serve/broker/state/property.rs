@@ -99,6 +99,10 @@ struct World {
     named: BTreeMap<Uuid, ConnectionId>,
     /// Each address that a worker was handed.
     handed: HashSet<Vec<u8>>,
+    /// To whom each request is.
+    asked: BTreeMap<Uuid, Vec<String>>,
+    /// To whom a worker was to deliver each request last.
+    handed_to: BTreeMap<Uuid, Vec<String>>,
     /// How often each message, by what people call it, was with a worker that died by its own hand.
     deaths: BTreeMap<String, u32>,
     /// A client has just said Go for no request of its own.
@@ -118,6 +122,8 @@ impl World {
             last_local: 1000,
             named: BTreeMap::new(),
             handed: HashSet::new(),
+            asked: BTreeMap::new(),
+            handed_to: BTreeMap::new(),
             deaths: BTreeMap::new(),
             asked_for_nothing: false,
         }
@@ -143,13 +149,21 @@ impl World {
                     let worker = self.workers.iter_mut().find(|worker| worker.connection == connection);
                     let worker = worker.expect("a worker that is there");
                     assert!(worker.in_hand.is_none(), "one message at a time");
+                    if let Ok((Header::Deliver(request), _)) = Header::read(&body) {
+                        let to = addresses(&request);
+                        assert!(!to.is_empty(), "a message to nobody");
+                        self.handed_to.insert(request.id, to);
+                    }
                     worker.in_hand = Some((address, body));
                     self.nobody_is_at_more_than_allowed();
                 }
                 Action::Tell { connection, body, .. } => {
                     assert!(self.clients.contains(&connection), "a client that is there");
                     if let Ok((Header::Reply(reply), _)) = Header::read(&body) {
-                        self.is_set_aside_with_reason(&Verdict::try_from(reply.results[0].clone()).unwrap());
+                        let verdicts: Vec<_> =
+                            reply.results.into_iter().map(|told| Verdict::try_from(told).unwrap()).collect();
+                        self.is_set_aside_with_reason(&verdicts[0]);
+                        self.only_those_are_delivered_whom_a_worker_had(reply.id, &verdicts);
                         assert_eq!(
                             self.named.remove(&reply.id),
                             Some(connection),
@@ -159,7 +173,7 @@ impl World {
                 }
                 Action::Answer { id, verdicts } => {
                     assert!(self.local.remove(&id), "answered once");
-                    assert_eq!(verdicts.len(), 2);
+                    self.only_those_are_delivered_whom_a_worker_had(Uuid::from_u128(id.0.into()), &verdicts);
                     self.is_set_aside_with_reason(&verdicts[0]);
                 }
                 Action::EndWorker { connection, .. } | Action::CloseWorker { connection } => {
@@ -195,10 +209,20 @@ impl World {
         let mut at_work: BTreeMap<String, usize> = BTreeMap::new();
         for (_, body) in self.workers.iter().filter_map(|worker| worker.in_hand.as_ref()) {
             if let Ok((Header::Deliver(request), _)) = Header::read(body) {
-                *at_work.entry(request.recipients[0].address.clone()).or_default() += 1;
+                for address in addresses(&request) {
+                    *at_work.entry(address).or_default() += 1;
+                }
             }
         }
         assert!(at_work.values().all(|count| *count <= SETTINGS.per_user), "{at_work:?}");
+    }
+
+    fn only_those_are_delivered_whom_a_worker_had(&self, id: Uuid, verdicts: &[Verdict]) {
+        assert_eq!(verdicts.len(), 2);
+        for (to, verdict) in self.asked[&id].iter().zip(verdicts) {
+            let had = self.handed_to.get(&id).is_some_and(|handed| handed.contains(to));
+            assert!(verdict.class() == 4 || had, "{verdict} of one who was left out");
+        }
     }
 
     /// Nothing is refused for what it has not done twice.
@@ -262,6 +286,7 @@ impl World {
                 let id = LocalId(self.last_local);
                 self.local.insert(id);
                 let request = Box::new(to_two(u128::from(self.last_local), user));
+                self.asked.insert(request.id, addresses(&request));
                 self.event(Event::Handed { id, request, body: Body::Memory(message(user)) });
             }
             Step::Deliver { request, again } => {
@@ -275,6 +300,7 @@ impl World {
                 };
                 let user = request % 3;
                 let request = to_two(u128::from(request), user);
+                self.asked.insert(request.id, addresses(&request));
                 let frame = Header::Deliver(request.clone()).frame(&message(user)).unwrap();
                 self.named.insert(request.id, connection);
                 self.event(Event::ClientSaid { connection, body: frame });
@@ -322,9 +348,17 @@ impl World {
         let Some((address, body)) = worker.in_hand.take() else { return };
         let answer = match Header::read(&body) {
             Ok((Header::Deliver(request), _)) if !matches!(how, Answered::Wrongly) => {
-                let results = vec![Told::from(&Verdict::delivered("INBOX appended")); 2];
+                let results = vec![Told::from(&Verdict::delivered("INBOX appended")); request.recipients.len()];
                 let leaving = matches!(how, Answered::Leaving);
-                Header::Reply(Reply { id: request.id, results, leaving, logins: Logins::default() }).frame(b"").unwrap()
+                Header::Reply(Reply {
+                    id: request.id,
+                    results,
+                    leaving,
+                    logins: Logins::default(),
+                    database: Found::NotAsked,
+                })
+                .frame(b"")
+                .unwrap()
             }
             _ => body.clone(),
         };
@@ -350,8 +384,12 @@ fn message(user: u8) -> Vec<u8> {
     format!("Subject: {user}\r\n\r\nx\r\n").into_bytes()
 }
 
+fn addresses(request: &Request) -> Vec<String> {
+    request.recipients.iter().map(|recipient| recipient.address.clone()).collect()
+}
+
 fn to_two(id: u128, user: u8) -> Request {
-    request(id, &[&format!("{user}@x"), &format!("{user}.too@x")])
+    request(id, &[&format!("{user}@x"), &format!("{}@x", (user + 1) % 3)])
 }
 
 proptest! {

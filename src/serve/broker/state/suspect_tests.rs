@@ -380,6 +380,7 @@ fn a_refusal_ends_what_somebody_hears_of_and_not_what_a_person_tries() {
             results: vec![refused],
             leaving: false,
             logins: Logins::default(),
+            database: Found::NotAsked,
         }))
     };
     for (source, ends) in [(Source::Mta, true), (Source::Queue, true), (Source::Shunt, false)] {

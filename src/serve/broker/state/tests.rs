@@ -9,6 +9,7 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 pub(super) const SETTINGS: Settings = Settings {
     queue_wait: Duration::from_secs(30),
     per_user: 2,
+    patience: Duration::from_secs(5),
     recipient_delimiter: String::new(),
     max_recipients: 5,
     longest_delivery: Duration::from_mins(4),
@@ -123,6 +124,7 @@ pub(super) fn delivered(id: u128, recipients: usize) -> Header {
         results: vec![told; recipients],
         leaving: false,
         logins: Logins::default(),
+        database: Found::NotAsked,
     })
 }
 
@@ -331,7 +333,7 @@ fn who_says_go_for_a_request_that_is_not_there_is_cut_off_at_once() {
 fn an_address_and_its_extensions_are_one_user() {
     let users = |addresses: &[&str], delimiters: &str| {
         let users = crate::serve::broker::job::users(&request(1, addresses), delimiters);
-        users.into_iter().collect::<Vec<_>>()
+        users.into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
     };
     assert_eq!(users(&["Doug+1@X", "doug+2@x", "doug@x"], "+"), ["doug@x"]);
     assert_eq!(users(&["doug+1@x", "doug-2@x"], "+-"), ["doug@x"]);
@@ -389,8 +391,79 @@ fn no_more_messages_for_one_recipient_are_at_work_than_allowed_and_others_overta
     let actions = scene.reply(first, &address, frame(&delivered(10, 1)));
     let works: Vec<_> = actions.into_iter().filter(|action| matches!(action, Action::Work { .. })).collect();
     assert_eq!(one_work(works).2, deliver(12, &["a@X", "A@x"]));
-    // A mailbox that hangs holds up its own messages, and not everybody's who is written to beside it.
-    assert_eq!(one_work(scene.hand(15, &["a@x", "d@x"])).2, deliver(15, &["a@x", "d@x"]));
+}
+
+#[test]
+fn a_message_to_several_goes_to_the_others_where_one_of_them_has_too_many_at_work() {
+    let mut scene = Scene::with_workers(&[1, 2, 3]);
+    one_work(scene.hand(10, &["a@x"]));
+    one_work(scene.hand(11, &["a@x"]));
+    // Most have their turn soon: it waits for a moment, and others overtake.
+    assert_eq!(scene.hand(12, &["d@x", "A@x", "e@x", "a@x"]), []);
+    assert_eq!(scene.pass(4, &[1, 2, 3]), []);
+    assert_eq!(scene.broker.next_tick(), scene.now + SECOND);
+    let (worker, address, header) = one_work(scene.pass(1, &[1, 2, 3]));
+    let Header::Deliver(Request { recipients, .. }) = header else { panic!("{header:?}") };
+    let recipients: Vec<_> = recipients.into_iter().map(|recipient| recipient.address).collect();
+    assert_eq!(recipients, ["d@x", "e@x"]);
+    assert_eq!(scene.broker.counters().left_out, 2);
+    // Each has his own answer, in the order of the message.
+    let answer = one_answer(scene.reply(worker, &address, frame(&delivered(12, 2))));
+    assert_eq!(answer, (12, ["2.0.0", "4.4.5", "2.0.0", "4.4.5"].map(String::from).to_vec()));
+    // So a mailbox that hangs has no more workers than it may, whoever is written to beside it.
+    assert_eq!(scene.hand(13, &["a@x", "d@x"]), []);
+    let (worker, address, _) = one_work(scene.pass(5, &[1, 2, 3]));
+    // An answer for those who were left out as well is none.
+    let answer = one_answer(scene.reply(worker, &address, frame(&delivered(13, 2))));
+    assert_eq!(answer, (13, vec!["4.3.0".into(); 2]));
+    assert_eq!(scene.broker.counters().wrong_answers, 1);
+}
+
+#[test]
+fn a_message_to_several_is_whole_where_its_recipients_have_their_turn_in_time() {
+    let mut scene = Scene::with_workers(&[1, 2, 3]);
+    let (first, address, _) = one_work(scene.hand(10, &["a@x"]));
+    one_work(scene.hand(11, &["a@x"]));
+    assert_eq!(scene.hand(12, &["d@x", "a@x"]), []);
+    scene.pass(4, &[1, 2, 3]);
+    let actions = scene.reply(first, &address, frame(&delivered(10, 1)));
+    let works: Vec<_> = actions.into_iter().filter(|action| matches!(action, Action::Work { .. })).collect();
+    let Header::Deliver(Request { recipients, .. }) = one_work(works).2 else { panic!("no request") };
+    assert_eq!(recipients.len(), 2);
+    assert_eq!(scene.broker.counters().left_out, 0);
+}
+
+/// Its time to wait for a worker is over before `serve.batch_patience` is.
+#[test]
+fn a_message_to_several_with_little_time_goes_to_the_others_at_the_end_of_it() {
+    let mut scene = Scene::with_workers(&[1, 2, 3]);
+    one_work(scene.hand(10, &["a@x"]));
+    one_work(scene.hand(11, &["a@x"]));
+    let request = Box::new(Request { time_left_ms: 4_000, ..request(12, &["d@x", "a@x"]) });
+    assert_eq!(scene.handle(Event::Handed { id: LocalId(12), request, body: Body::Memory(BYTES.to_vec()) }), []);
+    let Header::Deliver(Request { recipients, time_left_ms, .. }) = one_work(scene.pass(1, &[1, 2, 3])).2 else {
+        panic!("no request")
+    };
+    assert_eq!((recipients.len(), time_left_ms), (1, 3_000));
+}
+
+#[test]
+fn one_delivery_tells_of_the_database_for_all() {
+    let found = |id: u64, database: Found| {
+        let Header::Reply(reply) = delivered(u128::from(id), 1) else { unreachable!() };
+        frame(&Header::Reply(Reply { database, ..reply }))
+    };
+    let mut scene = Scene::with_workers(&[1]);
+    let away = Found::Away("the database cannot be reached".into());
+    for (id, says, known) in [
+        (10, away, Some("the database cannot be reached")),
+        (11, Found::NotAsked, Some("the database cannot be reached")),
+        (12, Found::There, None),
+    ] {
+        let (_, address, _) = one_work(scene.hand(id, &["a@x"]));
+        one_answer(scene.reply(1, &address, found(id, says)));
+        assert_eq!(scene.broker.database_away(), known);
+    }
 }
 
 #[test]
