@@ -8,7 +8,7 @@ use crate::database::{DatabaseError, DatabaseFailure};
 use crate::imap;
 use crate::ledger::{Database, Destination};
 use crate::mailbox::imap::authorization::{self, Honoured};
-use crate::mailbox::{MailboxError, MailboxFailure};
+use crate::mailbox::{Mailbox, MailboxError, MailboxFailure};
 use crate::message::Address;
 use crate::routing::{Party, Route};
 use std::sync::Arc;
@@ -35,6 +35,8 @@ pub(crate) struct SeenMailboxes {
     pub inbox_rights: imap::Rights,
     /// What we may do in Sent.
     pub sent_rights: imap::Rights,
+    /// Whether there is no Sent yet. Dovecot tells the rights to it all the same.
+    pub sent_is_missing: bool,
 }
 
 impl Site {
@@ -73,12 +75,17 @@ impl Site {
         let Some(site) = self.as_configured() else { return Ok(SeenMailboxes::default()) };
         let mut inbox = imap::connect(site.imap()?, deadline)?.open(&to.user, &to.inbox)?;
         let inbox_rights = inbox.my_rights()?;
-        let sent_rights = if site.config.sent.enabled {
-            imap::connect(site.imap()?, deadline)?.open(&to.user, &to.sent)?.my_rights()?
+        let (sent_rights, sent_is_missing) = if site.config.sent.enabled {
+            let mut sent = imap::connect(site.imap()?, deadline)?.open(&to.user, &to.sent)?;
+            match sent.my_rights()? {
+                rights @ imap::Rights::Of(_) => (rights, sent.position()?.is_none()),
+                rights => (rights.clone(), rights == imap::Rights::NoMailbox),
+            }
         } else {
-            imap::Rights::Unknown
+            (imap::Rights::Unknown, false)
         };
-        Ok(SeenMailboxes { said: inbox.describe(), uid_plus: inbox.has_uid_plus(), inbox_rights, sent_rights })
+        let (said, uid_plus) = (inbox.describe(), inbox.has_uid_plus());
+        Ok(SeenMailboxes { said, uid_plus, inbox_rights, sent_rights, sent_is_missing })
     }
 
     /// Whether logins lead to the mailboxes of the users that they name; `None` where they name none.

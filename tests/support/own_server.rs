@@ -76,6 +76,12 @@ impl OwnServer {
         Self::start_one(Kind::Dovecot, "DOVECOT", &[])
     }
 
+    /// Dovecot with these lines after all others of its configuration.
+    pub fn dovecot_with(lines: &str) -> Self {
+        let start = format!("cat >/srv/also.conf <<'END'\n{lines}\nEND\nexec /start/dovecot /srv 0.0.0.0 143");
+        Self::start_with(Kind::Dovecot, "DOVECOT", &["--entrypoint", "bash"], &["-c", &start])
+    }
+
     /// A PgBouncer before the shared PostgreSQL 17.
     pub fn pooler() -> Self {
         Self::start_one(Kind::Pooler, "PGBOUNCER", &[])

@@ -69,7 +69,8 @@ fn rights(to: &Destination, tried: &SeenMailboxes) -> Vec<Finding> {
         }
     }
     // What may be made at the top is what INBOX's rights say, if anything does. The old letter is that of RFC 2086.
-    if let (Rights::Of(letters), Rights::NoMailbox) = (&tried.inbox_rights, &tried.sent_rights)
+    if let Rights::Of(letters) = &tried.inbox_rights
+        && tried.sent_is_missing
         && !letters.contains(['k', 'c'])
     {
         findings.push(lacks(&to.sent, "k, in INBOX", "create", "make it the first time"));

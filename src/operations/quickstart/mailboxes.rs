@@ -44,6 +44,8 @@ acl user=maildrop {
   rights = lrikste
 }
 protocol imap {
+  # With imap_acl, `check` sees which right is missing. A list here takes the place of those outside: name all that you have there, too.
+  # mail_plugins = acl imap_acl
   # All recipients of one message, on one host, log in for the same sender: as many as Postfix starts processes (maxproc).
   mail_max_userip_connections = 50
 }

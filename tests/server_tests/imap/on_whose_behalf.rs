@@ -6,6 +6,7 @@ use crate::support::host_and_port;
 use crate::support::imap::Imap;
 use crate::support::imap_accounts::{Accounts, Login, Welcome};
 use crate::support::imap_server::{Server, somebody};
+use crate::support::own_server::OwnServer;
 use crate::support::program::wait_until;
 use crate::support::scene::{LISA, Scene};
 use crate::support::server;
@@ -303,6 +304,20 @@ fn check_names_the_right_that_is_missing() {
         let said = text(&check);
         assert_eq!(check.status.code(), Some(if missing.is_empty() { 0 } else { 69 }), "{said}");
         assert!(missing.is_empty() || said.contains(&format!("no right {missing}")), "{said}");
+    }
+}
+
+/// Dovecot tells rights by its plugin imap_acl, which docs/install.md has it load: those to a mailbox that is not there, too.
+#[test]
+fn check_names_the_right_that_is_missing_on_dovecot() {
+    for (rights, missing) in [("lrkste", "no right insert"), ("lriste", "no right create"), ("lrikste", "")] {
+        let dovecot = OwnServer::dovecot_with(&format!("acl user=service {{\n  rights = {rights}\n}}"));
+        let mut scene = Scene::with(PG, &["doug"]);
+        scene.configure(|settings| settings.imap = dovecot.address());
+        let check = scene.subcommand(&["check"]);
+        let said = text(&check);
+        assert_eq!(check.status.code(), Some(if missing.is_empty() { 0 } else { 69 }), "{said}");
+        assert!(said.contains("rights to INBOX") && said.contains(missing), "{rights}: {said}");
     }
 }
 
