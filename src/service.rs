@@ -74,8 +74,8 @@ struct Arguments {
     #[arg(long, hide = true)]
     detach: bool,
     /// What this process is to do, which the master says of the processes that it starts
-    #[arg(long, value_enum, hide = true)]
-    role: Option<Role>,
+    #[arg(long, hide = true)]
+    role: Option<String>,
     /// Which of its role this process is
     #[arg(long, hide = true, default_value = "1")]
     number: u32,
@@ -116,6 +116,17 @@ enum Role {
     Web,
 }
 
+impl Role {
+    /// One line for whoever starts one by hand: what clap would say of all options is no help with one that is hidden.
+    fn named(name: &str) -> Result<Self, String> {
+        Self::from_str(name, false).map_err(|_| {
+            let roles = Self::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+            let names: Vec<String> = roles.map(|role| role.get_name().to_owned()).collect();
+            format!("there is no role {name:?}: the roles are {}", names.join(", "))
+        })
+    }
+}
+
 /// The command line's definition, from which its manual page and completions are made.
 #[must_use]
 pub fn definition() -> clap::Command {
@@ -128,14 +139,18 @@ pub fn run(arguments: &[OsString]) -> u8 {
     crate::base::core_dumps::switch_off();
     crate::base::log::panic_hook();
     u8::from(match Arguments::try_parse_from(arguments) {
-        Ok(arguments) => match arguments.role {
-            Some(Role::Front) => ended(be_front(&arguments)),
-            Some(Role::Worker) => ended(be_worker(&arguments)),
-            Some(Role::Runner) => ended(be_runner(&arguments)),
-            Some(Role::Timer) => ended(be_timer(&arguments)),
-            Some(Role::Notify) => ended(be_notifier(&arguments)),
-            Some(Role::Web) => ended(be_page(&arguments)),
-            None => be_master(&arguments),
+        Ok(arguments) => match arguments.role.as_deref().map(Role::named).transpose() {
+            Ok(Some(Role::Front)) => ended(be_front(&arguments)),
+            Ok(Some(Role::Worker)) => ended(be_worker(&arguments)),
+            Ok(Some(Role::Runner)) => ended(be_runner(&arguments)),
+            Ok(Some(Role::Timer)) => ended(be_timer(&arguments)),
+            Ok(Some(Role::Notify)) => ended(be_notifier(&arguments)),
+            Ok(Some(Role::Web)) => ended(be_page(&arguments)),
+            Ok(None) => be_master(&arguments),
+            Err(problem) => {
+                complain(&problem);
+                ExitCode::Usage
+            }
         },
         Err(error) => {
             let _ = error.print();

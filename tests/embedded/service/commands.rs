@@ -43,6 +43,18 @@ fn a_configuration_that_cannot_be_read_is_said_in_one_line() {
 }
 
 #[test]
+fn an_unknown_role_is_said_in_one_line() {
+    let stage = Stage::new("");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+    let ended =
+        command.env_clear().args(["--role", "postman", "--config"]).arg(stage.path("config.toml")).output().unwrap();
+    assert_eq!(ended.status.code(), Some(64), "{ended:?}");
+    let said = String::from_utf8(ended.stderr).unwrap();
+    let roles = "front, worker, runner, timer, notify, web";
+    assert_eq!(said, format!("maildropd: there is no role \"postman\": the roles are {roles}\n"));
+}
+
+#[test]
 fn what_cannot_be_had_is_named() {
     let stage = Stage::new("lmtp = [\"/proc/nowhere\"]");
     let ended = maildropd(&stage);

@@ -10,6 +10,7 @@ mod listening;
 #[cfg(feature = "test-faults")]
 mod messages_that_end_workers;
 mod metrics_and_health;
+mod nonsense;
 mod runners;
 mod stage;
 mod support;
