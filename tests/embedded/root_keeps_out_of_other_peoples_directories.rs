@@ -56,6 +56,12 @@ fn root_does_nothing_in_another_users_directory_and_says_why() {
             &["prune", "--messages-older-than", "400d"],
             &["lock", "list"],
             &["lock", "try", "x"],
+            &["check"],
+            &["inject", "--recipient", "scuba@x", source],
+            &["web", "login", "--name", "anna", "--role", "viewer"],
+            &["web", "sessions"],
+            &["subscription", "list"],
+            &["notify", "status"],
         ] {
             let said = program(&[subcommand, &["--embedded", path]].concat()).stdin(Stdio::null()).output().unwrap();
             let stderr = String::from_utf8(said.stderr).unwrap();
@@ -63,6 +69,12 @@ fn root_does_nothing_in_another_users_directory_and_says_why() {
             assert!(stderr.contains("not as root") && stderr.lines().count() == 1, "{subcommand:?}: {stderr}");
             assert!(said.stdout.is_empty(), "{subcommand:?}");
         }
+        // The page's process makes files there, too.
+        let page = ["--embedded", path, "--web", "127.0.0.1:8025"];
+        let said = Command::new(env!("CARGO_BIN_EXE_maildropd")).args(page).stdin(Stdio::null()).output().unwrap();
+        let stderr = String::from_utf8(said.stderr).unwrap();
+        assert_eq!(said.status.code(), Some(78), "maildropd: {stderr}");
+        assert!(stderr.contains("not as root") && stderr.lines().count() == 1, "maildropd: {stderr}");
         let program = ["lock", "exec", "--embedded", path, "x", "--", "true"];
         assert_eq!(self::program(&program).stdin(Stdio::null()).output().unwrap().status.code(), Some(77));
     }

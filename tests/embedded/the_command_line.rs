@@ -1,8 +1,9 @@
 //! What the command line does where nothing else is needed: it never turns a mistake into a lost or bounced message.
 
 use crate::program::{Running, as_delivered, feed, program, wait_until};
+use std::fs::DirBuilder;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -111,6 +112,18 @@ fn what_cannot_be_said_is_an_error_of_every_subcommand() {
     let failures = directory.path().join("failures");
     let failures = ["--failures-to", failures.to_str().unwrap(), message];
     let replay = [at(&["replay", "--sender", "", "--recipient", "x@x"]), failures.to_vec()].concat();
+    let inject = [at(&["inject", "--recipient", "x@x"]), vec![message]].concat();
+    assert!(program(&inject).stdin(Stdio::null()).output().unwrap().status.success());
+    // Where a service would have its own.
+    let state = directory.path().join("state");
+    for folder in ["suspects", "shunted"] {
+        DirBuilder::new().mode(0o700).create(state.join(folder)).unwrap();
+    }
+    let config = directory.path().join("config.toml");
+    let servers = "[database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
+                   [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n";
+    std::fs::write(&config, format!("{servers}[serve]\nstate_directory = {state:?}\n")).unwrap();
+    let config = config.to_str().unwrap();
     for arguments in [
         vec!["--help"],
         vec!["-h"],
@@ -130,6 +143,18 @@ fn what_cannot_be_said_is_an_error_of_every_subcommand() {
         at(&["lock", "list"]),
         at(&["lock", "try", "x"]),
         replay,
+        inject,
+        at(&["web", "login", "--name", "anna", "--role", "viewer"]),
+        at(&["web", "sessions"]),
+        at(&["web", "sessions", "--json"]),
+        vec!["queue", "list", "--config", config],
+        vec!["queue", "list", "--json", "--config", config],
+        vec!["shunt", "list", "--config", config],
+        vec!["shunt", "list", "--json", "--config", config],
+        // These ask servers.
+        vec!["token", "create", "--help"],
+        vec!["subscription", "create", "--help"],
+        vec!["notify", "status", "--help"],
     ] {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let said = program(&arguments).stdin(Stdio::null()).stdout(full).output().unwrap();

@@ -10,7 +10,15 @@ use maildrop_command::database::{DatabaseFailure, Idle, Tables, Value};
 use maildrop_command::ledger::{CopyState, Ledger, WayIn};
 use uuid::Uuid;
 
-on_each_postgres!(what_a_statement_warns_about_defers_nothing, what_was_said_on_connecting_is_not_about_a_commit);
+on_each_postgres!(
+    a_record_in_doubt_is_no_success_and_leaves_one_copy,
+    a_journal_in_doubt_ends_before_the_lock,
+    a_refusal_in_doubt_is_no_refusal,
+    what_people_change_is_not_told_to_be_done_either,
+    a_way_in_whose_record_is_in_doubt_is_not_proven,
+    what_a_statement_warns_about_defers_nothing,
+    what_was_said_on_connecting_is_not_about_a_commit,
+);
 
 /// What the line says where the server answered so.
 const IN_DOUBT: &str = "4.3.0 the database did not confirm a commit";
@@ -23,9 +31,15 @@ struct Site {
 }
 
 impl Site {
-    fn new() -> Self {
-        let primary = Primary::start("POSTGRES17");
-        let mut scene = Scene::with_database_on(Engine::Postgres17, &primary.server);
+    /// On a server of this image.
+    fn new(image: &str) -> Self {
+        let primary = Primary::start(image);
+        let engine = match image {
+            "POSTGRES15" => Engine::Postgres15,
+            "POSTGRES18" => Engine::Postgres18,
+            _ => Engine::Postgres17,
+        };
+        let mut scene = Scene::with_database_on(engine, &primary.server);
         scene.member("doug");
         Self { scene, primary }
     }
@@ -57,9 +71,8 @@ impl Site {
     }
 }
 
-#[test]
-fn a_record_in_doubt_is_no_success_and_leaves_one_copy() {
-    let mut site = Site::new();
+fn a_record_in_doubt_is_no_success_and_leaves_one_copy(server: &str) {
+    let mut site = Site::new(server);
     for (id, function, line) in [
         ("cancelled", "pg_cancel_backend", IN_DOUBT),
         // Its session ends without an answer.
@@ -89,9 +102,8 @@ fn a_record_in_doubt_is_no_success_and_leaves_one_copy() {
     assert!(log.contains("SQLSTATE 01000"), "{log}");
 }
 
-#[test]
-fn a_journal_in_doubt_ends_before_the_lock() {
-    let mut site = Site::new();
+fn a_journal_in_doubt_ends_before_the_lock(server: &str) {
+    let mut site = Site::new(server);
     // The first delivery of all writes down, before its journal, whom the mailbox store lets in.
     site.scene.deliver("doug", site.scene.message("first")).delivered();
     // However little of what the server says the role wants to hear.
@@ -111,9 +123,8 @@ fn a_journal_in_doubt_ends_before_the_lock() {
     assert_eq!(site.open_attempts(), 0);
 }
 
-#[test]
-fn a_refusal_in_doubt_is_no_refusal() {
-    let mut site = Site::new();
+fn a_refusal_in_doubt_is_no_refusal(server: &str) {
+    let mut site = Site::new(server);
     site.scene.configure(|settings| settings.more = "[routing]\nunknown = \"reject\"\n".into());
     let set = format!("ALTER DATABASE {} SET client_min_messages = error", site.scene.database.name);
     site.scene.database.execute(&set);
@@ -126,9 +137,8 @@ fn a_refusal_in_doubt_is_no_refusal() {
     site.scene.deliver("stranger", site.scene.message("x")).ended(67, "5.1.1 ");
 }
 
-#[test]
-fn what_people_change_is_not_told_to_be_done_either() {
-    let mut site = Site::new();
+fn what_people_change_is_not_told_to_be_done_either(server: &str) {
+    let mut site = Site::new(server);
     let maria = site.scene.member("maria");
     let (delete, maria) = ("DELETE FROM addresses WHERE address = ?", [Value::Text(&maria)]);
     site.primary.commits_wait();
@@ -145,9 +155,8 @@ fn what_people_change_is_not_told_to_be_done_either() {
 }
 
 /// A fail-over may forget that the way in was proven, and the session that was told so is not used again.
-#[test]
-fn a_way_in_whose_record_is_in_doubt_is_not_proven() {
-    let mut site = Site::new();
+fn a_way_in_whose_record_is_in_doubt_is_not_proven(server: &str) {
+    let mut site = Site::new(server);
     let way_in = WayIn::new("a way in".into());
     let mut database = site.scene.open_database();
     site.primary.commits_wait();

@@ -94,8 +94,10 @@ fn killed() {
 #[test]
 fn standing_still_and_restarted() {
     on_the_engines(|engine| {
+        // The first three are in the test suite: a worker that goes on, and one that its broker has killed meanwhile.
         let stops = [
             (Whom::Worker, 2),
+            (Whom::Worker, 12),
             (Whom::Front, 2),
             (Whom::Worker, 5),
             (Whom::Front, 5),
@@ -104,8 +106,8 @@ fn standing_still_and_restarted() {
         ];
         let mut turn = 0;
         ServiceRun::new(Scene::empty(engine), "").under_load("SIGSTOP and restarts of the service", |run| {
-            // In the test suite two stops and two restarts.
-            while run.goes_on(4) {
+            // In the test suite three stops and three restarts.
+            while run.goes_on(6) {
                 in_the_midst(run);
                 let (whom, seconds) = stops[turn % stops.len()];
                 let struck = whom.processes(run);
