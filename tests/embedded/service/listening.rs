@@ -102,6 +102,11 @@ fn check_says_so_whoever_makes_the_socket() {
         ("[sent]\ntrust = \"header\"", None, None),
     ] {
         stage.configure(serve);
+        let (file, password) = (stage.path("config.toml"), stage.path("password"));
+        std::fs::write(&password, "secret").unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, text.replace("password_file = \"/nowhere\"", &format!("password_file = {password:?}")))
+            .unwrap();
         let found = [checked(&stage, "serve.lmtp"), checked(&stage, "LMTP")];
         assert_eq!(found.each_ref().map(Option::as_deref), [of_ours, of_systemd], "{serve}");
     }
