@@ -212,7 +212,7 @@ impl Handing<'_> {
         }
     }
 
-    /// A reply where a receipt is due: the service may put a message off without a word from us, and nothing else.
+    /// A reply where a receipt is due: the service may defer a message without a word from us, and nothing else.
     fn refused(&self, reply: Reply) -> Handed {
         match self.verdicts(reply) {
             Ok(verdicts) if verdicts.iter().all(|verdict| verdict.class() == 4) => Handed::Answered(verdicts),

@@ -1,7 +1,7 @@
 //! Ends the process where something takes longer than it may, whatever it waits for: a name server, a disk, a server that stands
 //! still, an endless loop.
 //!
-//! It aborts: the broker sees a worker's connection end and puts its message off, and the signal (SIGABRT) tells that the process has
+//! It aborts: the broker sees a worker's connection end and defers its message, and the signal (SIGABRT) tells that the process has
 //! ended by its own hand. There is no other way out of a thread that hangs.
 //!
 //! Where what hangs is a server, which owes this process an answer, the message in hand is not to blame: then it is SIGKILL, which

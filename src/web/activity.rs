@@ -310,7 +310,7 @@ fn tried_table(asked: &Asked, found: &FoundTried, taken_as: Option<TakenAs>) -> 
     let FoundTried { tried, more, looked_back_to } = found;
     html! {
         @if let Some(live) = asked.live(tried) {
-            p #live .hint { "What is new is counted here. " span data-newer=(live) role="status" {} }
+            p #live .hint { span data-said role="status" { "What is new is counted here. " } span data-newer=(live) role="status" {} }
         }
         @if let Some(taken_as) = taken_as { p { "Taken as " (told_as(taken_as)) ": " b { (asked.q.trim()) } } }
         @if tried.is_empty() {

@@ -497,7 +497,7 @@ pub(super) async fn run(
     let (came, ended) = run.so_far();
     let (class, verdict) = verdict(&came, run.of, ended);
     let main = html! {
-        @if !ended { p #live { "It goes on, whoever looks. " a href={ "/again/runs/" (run.id) } { "Look again" } } }
+        @if !ended { p #live { span data-said role="status" { "It goes on, whoever looks. " } a href={ "/again/runs/" (run.id) } { "Look again" } } }
         div data-refresh=[(!ended).then_some("2")] {
             p class={ "verdict " (class) } { (verdict) }
             table .rows {

@@ -23,7 +23,7 @@ pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<
 
 fn main(listing: &Listing) -> Markup {
     html! {
-        p #live { "While a message is delivered, its lock is held. " a href="/locks" { "Look again" } }
+        p #live { span data-said role="status" { "While a message is delivered, its lock is held. " } a href="/locks" { "Look again" } }
         div data-refresh="2" {
             @if listing.entries.is_empty() {
                 p { "No lock is held at this moment." }

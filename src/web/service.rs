@@ -52,7 +52,7 @@ fn main(status: &Status) -> Markup {
         State::Degraded => "bad",
     };
     html! {
-        p #live { "What the master of the service says. " a href="/service" { "Look again" } }
+        p #live { span data-said role="status" { "What the master of the service says. " } a href="/service" { "Look again" } }
         div data-refresh="5" {
             p class=(format!("verdict {class}")) { "It is " (state.as_str()) ": maildropd " (version) ", process " (pid) ", for " (age(*up_s)) "." }
             @if !reasons.is_empty() {

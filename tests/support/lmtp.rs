@@ -85,7 +85,7 @@ impl Lmtp {
 pub enum Failed {
     /// Nobody listens.
     Connecting,
-    /// The session ended, or put the message off before its data.
+    /// The session ended, or the server deferred the message before its data.
     Later,
 }
 

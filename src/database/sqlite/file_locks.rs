@@ -176,7 +176,7 @@ impl FileLocks {
     /// Who holds it; `None` if it is free, the inner `None` if the holder's note cannot be read.
     ///
     /// The note in the lock's file, if the kernel lists a lock on that file (`/proc/locks`, proc_locks(5)): a file that a
-    /// killed holder left behind is not locked. Trying the lock would tell as much, and put a delivery off that came
+    /// killed holder left behind is not locked. Trying the lock would tell as much, and defer a delivery that came
     /// in that moment.
     pub(crate) fn holder(&self, name: &str) -> Result<Option<Option<Note>>, DatabaseError> {
         let path = self.path(name);

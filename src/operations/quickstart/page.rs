@@ -131,7 +131,11 @@ Until here nothing bounces. In the log `SOFTBOUNCE` is what would have, and `450
 ```sh\n\
 postconf -PX maildrop/unix/soft_bounce maildrop-lmtp/unix/soft_bounce\n\
 postconf -X unknown_virtual_mailbox_reject_code && postfix reload\n\
-```\n",
+```\n\
+\n\
+Way back: `postconf -P maildrop/unix/soft_bounce=yes maildrop-lmtp/unix/soft_bounce=yes && postconf -e \
+unknown_virtual_mailbox_reject_code=450 && postfix reload`.\n\
+What was bounced meanwhile has gone back to its sender.\n",
         unknown = unknown(answers),
         store = store(answers),
         map = map_type(url.engine),
@@ -199,7 +203,7 @@ fn store(answers: &Answers) -> String {
     let host = &answers.imap.host;
     match answers.store {
         MailboxStore::Dovecot | MailboxStore::Dovecot23 => format!(
-            "On {host}. The account may act for every user who exists, from the mail hosts only:\n\
+            "On {host}. The account may act for every user who exists, from the mail hosts only{confined}:\n\
              \n\
              ```sh\n\
              install -m 644 dovecot/00-maildrop.conf /etc/dovecot/conf.d/\n\
@@ -209,7 +213,14 @@ fn store(answers: &Answers) -> String {
              \n\
              `mail_fsync` must not be `never`: `doveconf mail_fsync`.\n\
              \n\
-             Way back: `rm /etc/dovecot/conf.d/00-maildrop.conf /etc/dovecot/maildrop-masters && doveadm reload`.\n"
+             Way back: `rm /etc/dovecot/conf.d/00-maildrop.conf /etc/dovecot/maildrop-masters && doveadm reload`.\n",
+            confined = match answers.store {
+                MailboxStore::Dovecot23 =>
+                    ".\nNothing here confines what it may do in a mailbox: on Dovecot 2.3 it may do all that the owner may, \
+                     such as to remove mail.\nDovecot 2.4 has an ACL for it, which `quickstart` writes for `--imap-server dovecot`. \
+                     The commands",
+                _ => ", and an ACL leaves it what a delivery needs",
+            },
         ),
         MailboxStore::Cyrus => format!(
             "On {host}. `grep -E '^(proxyservers|sasl_mech_list):' /etc/imapd.conf` has to say nothing: Cyrus does not start with a setting\n\

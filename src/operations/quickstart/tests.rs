@@ -144,6 +144,30 @@ fn postfix_asks_the_database_that_was_named() {
     assert!(text(&files, "postfix/maildrop-header-checks").contains(".*mx\\.example\\.org/  IGNORE"));
 }
 
+/// The proof, which changes nothing, has none.
+#[test]
+fn each_step_that_changes_something_has_its_way_back() {
+    for (whose, files) in all() {
+        let steps: Vec<&str> = text(&files, "GOING-LIVE.md")
+            .split("\n## ")
+            .filter(|step| step.starts_with(|c: char| c.is_numeric()))
+            .collect();
+        assert_eq!(steps.len(), 8, "{whose}");
+        for step in steps {
+            assert_eq!(step.contains("\nWay back: "), !step.starts_with("4. Proof"), "{whose}: {step}");
+        }
+    }
+}
+
+#[test]
+fn what_the_account_may_do_in_a_mailbox_is_confined_or_the_page_says_that_it_is_not() {
+    for (store, acl) in [(MailboxStore::Dovecot, true), (MailboxStore::Dovecot23, false)] {
+        let files = files(&answers("mysql://localhost", "localhost", store), &passwords());
+        assert_eq!(text(&files, "dovecot/00-maildrop.conf").contains("acl"), acl, "{store:?}");
+        assert_eq!(text(&files, "GOING-LIVE.md").contains("it may do all that the owner may"), !acl, "{store:?}");
+    }
+}
+
 /// On Debian's Cyrus `Sent` could not be made.
 #[test]
 fn on_cyrus_sent_is_below_inbox_and_the_page_says_when_it_is_not() {

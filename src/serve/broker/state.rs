@@ -551,7 +551,7 @@ impl Broker {
         }
     }
 
-    /// Puts off what no worker was there for, and what its client has not let begin.
+    /// Defers what no worker was there for, and what its client has not let begin.
     fn end_what_waits_too_long(&mut self, now: Instant) {
         let late = self.jobs.iter().filter(|(_, job)| match job.stage {
             Stage::Queued => now >= self.waits_until(job),

@@ -2,7 +2,7 @@
 //! is silent.
 //!
 //! A connection that is lost while a message is at work is not replaced until that is done: READY means that another may come. Its
-//! answer is dropped then, for the broker has put the message off when the connection ended; the ledger has what was done, and
+//! answer is dropped then, for the broker has deferred the message when the connection ended; the ledger has what was done, and
 //! the next attempt finds it there.
 
 use super::recycling::LIFE;

@@ -176,7 +176,7 @@ impl Worker<'_> {
         let results = verdicts.iter().map(Told::from).collect();
         let reply = Reply { id: request.id, results, leaving: leaves(), logins: self.logins(), database };
         Header::Reply(reply).frame(&[]).unwrap_or_else(|problem| {
-            // The broker takes it for no answer, and puts the message off.
+            // The broker takes it for no answer, and defers the message.
             warn!(%problem, "the answer to a message cannot be written");
             Vec::new()
         })

@@ -103,7 +103,7 @@ pub(super) async fn show(
                 }
             }
         }
-        p #live { "It is counted anew each minute. " a href={ "/statistics?span=" (name) } { "Look again" } }
+        p #live { span data-said role="status" { "It is counted anew each minute. " } a href={ "/statistics?span=" (name) } { "Look again" } }
         div data-refresh=(refresh) {
             @if shown.hours < hours {
                 p role="status" { (shown.hours) " of " (hours) " hours are counted so far, from the newest on: these are shown. The others are being counted; look again soon." }
@@ -210,7 +210,7 @@ fn bars(what: &str, of: &str, lines: &[Line]) -> Markup {
     let all: u64 = lines.iter().map(|line| line.count).sum();
     let height = lines.len() * 24;
     html! {
-        svg viewBox={ "0 0 760 " (height) } width="760" height=(height) role="img" aria-label={ (what) ": the table below has the numbers" } {
+        svg .plot viewBox={ "0 0 760 " (height) } width="760" height=(height) role="img" aria-label={ (what) ": the table below has the numbers" } {
             @for (at, line) in lines.iter().enumerate() {
                 @let width = line.count as f64 / most as f64 * WIDTH;
                 text x="210" y=(at * 24 + 16) text-anchor="end" { (line.name.chars().take(34).collect::<String>()) }
@@ -241,7 +241,7 @@ fn stages(stages: &[Stage]) -> Markup {
     let x = |span: Duration| 220.0 + ((ms(span).max(0.1) * 10.0).log10() / 6.0).clamp(0.0, 1.0) * WIDTH;
     let height = stages.len() * 24 + 20;
     html! {
-        svg viewBox={ "0 0 760 " (height) } width="760" height=(height) role="img" aria-label="From the median to the 99th percentile of each stage: the table below has the numbers" {
+        svg .plot viewBox={ "0 0 760 " (height) } width="760" height=(height) role="img" aria-label="From the median to the 99th percentile of each stage: the table below has the numbers" {
             @for (at, stage) in stages.iter().enumerate() {
                 @let (low, high) = (x(stage.p50), x(stage.p99));
                 text x="210" y=(at * 24 + 16) text-anchor="end" { (stage.stage) }

@@ -19,6 +19,7 @@ on_each_engine![
     what_failed_is_seen_with_its_answer_and_arrives_once_it_is_sent_again,
     a_subscription_is_tested_paused_resumed_and_given_another_secret,
     a_page_without_the_rights_for_it_says_what_mends_that,
+    who_was_told_of_a_message_and_who_was_not_stands_on_its_screen,
 ];
 
 /// The page with the rights of grants-web.sql and grants-api.sql, and the configuration of people who log in to it.
@@ -281,6 +282,62 @@ fn a_page_without_the_rights_for_it_says_what_mends_that(engine: Engine) {
     assert!(told.contains("refused, last hour") && !told.contains("notifications behind"), "{told}");
 }
 
+fn who_was_told_of_a_message_and_who_was_not_stands_on_its_screen(engine: Engine) {
+    let (mut scene, receiver) = (Scene::with(engine, &["doug"]), Receiver::start());
+    // Without any subscription nothing is told, and nothing is said of it.
+    scene.deliver("doug", scene.message("none")).delivered();
+    subscribe(&mut scene, ("domain", "elsewhere.example"), &receiver.url("/quick"), &[]);
+    let (page, people) = page_of(&mut scene);
+    let anna = operator(&page, &people);
+    let notifier = Notifier::start(&mut scene);
+    scene.deliver("doug", scene.message("one")).delivered();
+    wait_until("it is known to the notifier", || scene.database.count("SELECT count(*) FROM events") > 0);
+    let quick = subscribe(&mut scene, ("all", ""), &receiver.url("/quick"), &[]);
+    let broken = subscribe(&mut scene, ("all", ""), &receiver.url("/broken"), &[]);
+    scene.deliver("doug", scene.message("two")).delivered();
+    wait_until("both were tried", || {
+        let tried = "SELECT count(*) FROM notifications WHERE tries >= 3";
+        let taken = receiver.taken("/quick").len() as i64;
+        taken > 0
+            && scene.database.count(tried) == taken
+            && scene.database.count(PENDING) == taken
+            && scene.database.count("SELECT count(*) FROM notification_attempts") == 4 * taken
+    });
+
+    let run = scene.run.clone();
+    let screen = |visitor: &Visitor<'_>, id: &str| {
+        let found = visitor.get(&format!("/?q=%3C{id}.{run}%40mail.google.com%3E"));
+        visitor.get(found.leads_to()).shown().to_owned()
+    };
+    let told = |visitor: &Visitor<'_>, id: &str| {
+        let screen = screen(visitor, id);
+        let (_, told) = screen.split_once("Who was told").expect("it says who was told");
+        (text(told.split("</table>").next().unwrap()), screen)
+    };
+    assert!(!screen(&anna, "none").contains("Who was told"));
+    let (nobody, _) = told(&anna, "one");
+    assert!(
+        nobody.contains("message.delivered INBOX of") && nobody.contains("nobody has asked for it 0 –"),
+        "{nobody}"
+    );
+    let (two, page_of_two) = told(&anna, "two");
+    assert!(two.contains("told 1 ") && two.contains("204"), "{two}");
+    assert!(two.contains("pending 3 ") && two.contains("answered 500"), "{two}");
+    // Each leads to what was sent, for whoever looks after subscriptions.
+    for id in [quick, broken] {
+        let to =
+            page_of_two.split("href=\"").find(|to| to.starts_with(&format!("/subscriptions/{id}/events/"))).unwrap();
+        anna.get(to.split('"').next().unwrap()).shown();
+    }
+    let viewer = page.log_in(&link(&people, "viewer"));
+    let (seen, page_of_viewer) = told(&viewer, "two");
+    assert_eq!(seen, two);
+    assert!(!page_of_viewer.contains("/subscriptions"), "{page_of_viewer}");
+    give_up(&mut scene);
+    assert!(told(&viewer, "two").0.contains("given up 3 "), "{}", told(&viewer, "two").0);
+    notifier.end();
+}
+
 /// The list is longer than a page, and no key is named.
 #[test]
 fn a_long_list_goes_on_and_a_secret_without_its_key_says_so() {
@@ -309,7 +366,7 @@ fn a_long_list_goes_on_and_a_secret_without_its_key_says_so() {
 /// In a browser, as it is served.
 #[test]
 fn in_a_browser_what_failed_is_sent_again_and_arrives() {
-    let (mut scene, receiver) = (Scene::with(Engine::Postgres17, &[]), Receiver::start());
+    let (mut scene, receiver) = (Scene::with(Engine::Postgres17, &["doug"]), Receiver::start());
     let id = subscribe(&mut scene, ("all", ""), &receiver.url("/broken?for=the-platform-of-the-company"), &[]);
     subscribe(
         &mut scene,
@@ -370,9 +427,17 @@ fn in_a_browser_what_failed_is_sent_again_and_arrives() {
     click("Show the secret");
     let secret = MasterKey::new(&KEY).secret(id, 1).expose();
     wait_until("the secret is there", || browser.text().contains(&secret));
-    browser.looks(360, "dark");
-    assert_eq!(browser.barriers(), [""; 0], "the secret");
-    assert_eq!(browser.complaints(), [""; 0]);
+    browser.shown_is_for_everybody("secret");
+
+    // A message of which somebody was told.
+    scene.deliver("doug", scene.message("one")).delivered();
+    wait_until("it is told", || {
+        receiver.taken("/broken?for=the-platform-of-the-company").len() > 2 && scene.database.count(PENDING) == 0
+    });
+    let message_id: String = url::form_urlencoded::byte_serialize(scene.message_id("one").as_bytes()).collect();
+    browser.go(&format!("{origin}/?q={message_id}"));
+    assert!(browser.text().contains("Who was told") && browser.text().contains("204"), "{}", browser.text());
+    browser.is_for_everybody("message-told", &browser.url());
     notifier.end();
     served.end();
 }

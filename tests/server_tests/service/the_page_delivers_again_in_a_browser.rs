@@ -3,31 +3,12 @@
 use super::the_page_in_a_browser::{Served, message, session};
 use crate::support::browser::Browser;
 use crate::support::program::wait_until;
-use base64::Engine;
 use maildrop_command::delivery::lock_of_message_id;
 use maildrop_command::lock::{Acquired, DEFAULT_NAMESPACE, NamedLock};
-use std::path::Path;
 use std::time::Duration;
 
 const TAB: &str = "\u{e004}";
 const ENTER: &str = "\u{e007}";
-
-/// Nobody is kept from what is shown, whatever the window and the colours; a picture of each is left behind.
-fn is_for_everybody(browser: &Browser, name: &str) {
-    let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tests/page");
-    std::fs::create_dir_all(&pictures).unwrap();
-    for (width, scheme) in [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")] {
-        browser.looks(width, scheme);
-        assert_eq!(browser.barriers(), [""; 0], "{name}, {width}, {scheme}");
-        let picture = base64::engine::general_purpose::STANDARD.decode(browser.picture()).unwrap();
-        std::fs::write(pictures.join(format!("{name}-{scheme}-{width}.png")), picture).unwrap();
-    }
-    browser.looks(320, "light");
-    let too_wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
-    assert_eq!(browser.script(too_wide), 0, "{name} is scrolled sideways at 320 px");
-    assert_eq!(browser.complaints(), [""; 0], "{name}");
-    browser.looks(1280, "light");
-}
 
 /// Goes on by the keyboard until what is in focus says this.
 fn tab_to(browser: &Browser, wanted: &str) {
@@ -80,10 +61,12 @@ fn what_would_happen_is_shown_confirmed_and_done_by_the_keyboard_once() {
         ("again", "/again"),
         ("again-failed", "/again/failed"),
         ("again-lost", "/again/lost?mailbox=doug%40x&since=1h"),
+        ("activity-owed", "/?state=owed"),
         ("again-message", "/?q=%3Cone%40x%3E"),
     ] {
         browser.go(&format!("{}{path}", served.origin));
-        is_for_everybody(&browser, name);
+        assert_ne!(browser.now("return document.querySelectorAll('tbody tr').length"), 0, "{name} shows none");
+        browser.shown_is_for_everybody(name);
     }
 
     // On the screen of the message: the recipient who has none is picked already, and so is doug's in the end.
@@ -95,13 +78,13 @@ fn what_would_happen_is_shown_confirmed_and_done_by_the_keyboard_once() {
     let plan = browser.text();
     assert!(plan.contains("INBOX of ada@x (recipient): to be appended"), "{plan}");
     assert!(plan.contains("its mailbox is not there any more"), "{plan}");
-    is_for_everybody(&browser, "again-plan");
+    browser.shown_is_for_everybody("again-plan");
     assert_eq!((in_maildir(&served, "doug@x"), in_maildir(&served, "ada@x")), (0, 0));
     tab_to(&browser, "Deliver these 2 copies");
     browser.type_text(ENTER);
     wait_until("it is delivered", || browser.text().contains("2 delivered."));
     assert!(browser.url().contains("/again/runs/"), "{}", browser.url());
-    is_for_everybody(&browser, "again-run");
+    browser.shown_is_for_everybody("again-run");
     assert_eq!((in_maildir(&served, "doug@x"), in_maildir(&served, "ada@x")), (1, 1));
 
     // Loaded again, it begins nothing.

@@ -1,6 +1,6 @@
 //! The page in a real Chromium: it is what people see, and what a browser lets a page do, that counts.
 
-use crate::support::browser::{Browser, Forwarder};
+use crate::support::browser::{Browser, Canary, Forwarder};
 use crate::support::program::{PATIENCE, feed, program, wait_for, wait_until};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::database::Client;
@@ -20,7 +20,7 @@ pub(super) struct Served {
     /// `http://localhost:PORT`.
     pub(super) origin: String,
     pub(super) link: String,
-    _forwarder: Forwarder,
+    forwarder: Forwarder,
 }
 
 impl Served {
@@ -44,7 +44,7 @@ impl Served {
             });
             if let (Some(link), false) = (link, ended) {
                 let link = format!("{origin}/login#{}", link.split_once('#').unwrap().1);
-                return Self { directory, daemon, origin, link, _forwarder: forwarder };
+                return Self { directory, daemon, origin, link, forwarder };
             }
         }
     }
@@ -105,6 +105,11 @@ fn each_screen_is_for_everybody_and_breaks_no_rule_of_the_browser() {
         found.as_str().unwrap().to_owned()
     };
     let (figures, hostile) = (of("Quarterly figures"), of("svg onload"));
+    // All hours are counted, so that nothing is read anew while it is looked at.
+    wait_until("statistics are whole", || {
+        browser.go(&format!("{}/statistics?span=7d", served.origin));
+        !browser.text().contains("hours are counted so far")
+    });
     // What is amiss so far is the 403 of the link that was used already.
     let so_far = browser.complaints();
     assert!(so_far.iter().all(|complaint| complaint.contains("/login") && complaint.contains("403")), "{so_far:?}");
@@ -113,7 +118,10 @@ fn each_screen_is_for_everybody_and_breaks_no_rule_of_the_browser() {
         ("mistake", format!("{}/?since=yesterday", served.origin)),
         ("message", figures),
         ("hostile", hostile),
+        ("search", format!("{}/?q=scuba%40x", served.origin)),
         ("statistics", format!("{}/statistics", served.origin)),
+        ("statistics-day", format!("{}/statistics?span=1d", served.origin)),
+        ("statistics-week", format!("{}/statistics?span=7d", served.origin)),
         ("locks", format!("{}/locks", served.origin)),
         ("service", format!("{}/service", served.origin)),
         ("logins", format!("{}/logins", served.origin)),
@@ -126,7 +134,16 @@ fn each_screen_is_for_everybody_and_breaks_no_rule_of_the_browser() {
     browser.go(&screens[2].1);
     let signs = "return ['svg.time .holds', 'svg.time .waits', 'ul.legend li'].map(sign => document.querySelectorAll(sign).length)";
     assert_eq!(browser.script(signs), serde_json::json!([2, 1, 4]), "{}", browser.text());
+    browser.go(&format!("{}/nowhere", served.origin));
+    browser.refusal_is_for_everybody("not-found", 404);
     holder.release(&lock).unwrap();
+
+    browser.go(&served.origin);
+    browser.script("[...document.querySelectorAll('header button')].find(one => one.innerText == 'Log out').click()");
+    wait_until("it has logged out", || browser.url() == format!("{}/login", served.origin));
+    browser.go(&format!("{}/locks", served.origin));
+    assert!(browser.url().ends_with("/login?to=%2Flocks"), "{}", browser.url());
+    assert_eq!(browser.complaints(), [""; 0]);
 }
 
 #[test]
@@ -141,6 +158,7 @@ fn what_is_live_changes_by_itself_and_rests_when_told_to() {
     served.deliver(&message("three@x"), "doug@x").delivered();
     wait_until("what is new is counted", || browser.text().contains("2 new: show"));
     assert_eq!(browser.script("return document.querySelectorAll('tbody tr').length"), 1);
+    browser.shown_is_for_everybody("activity-new");
     browser.script("document.querySelector('[data-newer] a').click()");
     wait_until("it is shown", || browser.now("return document.querySelectorAll('tbody tr').length") == 3);
     browser.go(&format!("{}/locks", served.origin));
@@ -157,6 +175,34 @@ fn what_is_live_changes_by_itself_and_rests_when_told_to() {
     browser.script("[...document.querySelectorAll('button')].find(one => one.innerText == 'Go on').click()");
     wait_until("it goes on", || browser.text().contains("No lock is held"));
     assert_eq!(browser.complaints(), [""; 0]);
+}
+
+/// A proxy answers for a server that begins anew, which ends the browser's own trying for good.
+#[test]
+fn who_has_lost_the_server_reads_that_and_is_told_of_all_once_it_is_back() {
+    let served = Served::start();
+    served.deliver(&message("one@x"), "scuba@x").delivered();
+    let browser = Browser::start();
+    browser.go(&served.link);
+    wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
+    let (usual, lost) = ("What is new is counted here.", "The connection is lost, so nothing new is shown here.");
+    assert!(browser.text().contains(usual), "{}", browser.text());
+    // Said aloud as well, by those that read a page aloud.
+    assert_eq!(browser.script("return document.querySelector('[data-said]').getAttribute('role')"), "status");
+    served.forwarder.answers_502(true);
+    wait_until("it says so", || browser.text().contains(lost) && !browser.text().contains(usual));
+    served.deliver(&message("two@x"), "doug@x").delivered();
+    assert!(!browser.text().contains("1 new"), "{}", browser.text());
+    served.forwarder.answers_502(false);
+    wait_until("what came meanwhile is counted", || browser.text().contains("1 new: show"));
+    assert!(browser.text().contains(usual) && !browser.text().contains(lost), "{}", browser.text());
+    // And so on what is read anew.
+    browser.go(&format!("{}/locks", served.origin));
+    served.forwarder.answers_502(true);
+    wait_until("it says so", || browser.text().contains(lost));
+    browser.refusal_is_for_everybody("lost", 502);
+    served.forwarder.answers_502(false);
+    wait_until("it is read anew", || browser.text().contains("its lock is held") && !browser.text().contains(lost));
 }
 
 /// They are counted anew each minute by the page's process, whoever looks, and read anew by the browser: here as often as the test asks,
@@ -243,4 +289,15 @@ fn it_works_without_script_and_by_the_keyboard_and_nobody_logs_others_out() {
     wait_until("the link leads there", || {
         browser.text().contains("Logged in as you") && browser.url().ends_with("/locks")
     });
+    // A page of another site shows ours in a frame: the browser is told not to, and does not.
+    let other = Canary::with_page(&format!("<p>Theirs</p><iframe src='{}/locks'></iframe>", served.origin));
+    let mut complaints = browser.complaints();
+    browser.go(&other.origin);
+    wait_until("it is refused", || {
+        complaints.extend(browser.complaints());
+        complaints.iter().any(|complaint| complaint.contains("frame-ancestors 'none'"))
+    });
+    assert_eq!(browser.text().trim(), "Theirs");
+    let framed = browser.text_of_frame();
+    assert!(!framed.contains("maildrop") && !framed.contains("other site"), "{framed}");
 }

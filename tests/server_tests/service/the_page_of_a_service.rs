@@ -81,8 +81,9 @@ fn the_list_grows_while_postfix_delivers_on_two_hosts() {
     wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
     assert!(browser.text().contains("Nothing was tried"), "{}", browser.text());
     let deliver = |number: usize| {
+        // Without a Date each host would write one of its own, and the two were different messages.
         let content = format!(
-            "From: Lisa <{LISA}>\r\nMessage-ID: <{number}-{}@mail.google.com>\r\nSubject: Number {number}\r\n\r\nHello\r\n",
+            "Date: Tue, 24 Nov 2026 10:00:00 +0000\r\nFrom: Lisa <{LISA}>\r\nMessage-ID: <{number}-{}@mail.google.com>\r\nSubject: Number {number}\r\n\r\nHello\r\n",
             site.scene.run
         );
         let (here, there) = site.recipients.split_at(5);
@@ -116,6 +117,19 @@ fn the_list_grows_while_postfix_delivers_on_two_hosts() {
         assert!(text.contains(host), "{host}: {text}");
     }
     assert_eq!(browser.complaints(), [""; 0]);
+
+    // One message, and what both hosts did for it.
+    browser.go(&format!("{}/?q=%3C1-{}%40mail.google.com%3E", served.origin, site.scene.run));
+    let text = browser.text();
+    assert!(browser.url().contains("/messages/"), "{}", browser.url());
+    for host in ["mx1", "mx2"] {
+        assert!(text.contains(host), "{host}: {text}");
+    }
+    browser.is_for_everybody("message-two-hosts", &browser.url());
+    // What a viewer may not see.
+    browser.go(&format!("{}/service", served.origin));
+    browser.refusal_is_for_everybody("not-for-you", 403);
+    assert!(browser.text().contains("This needs the role operator"), "{}", browser.text());
 }
 
 #[test]
@@ -130,6 +144,11 @@ fn how_the_service_is_can_be_read_by_everybody() {
     let text = browser.text();
     assert!(text.contains("It is well") && text.contains("worker 2"), "{text}");
     service.end();
+    // The database does not answer with what is asked for.
+    scene.database.execute("DROP TABLE operations_log");
+    browser.go(&format!("{}/log", served.origin));
+    browser.refusal_is_for_everybody("no-answer", 503);
+    assert!(browser.text().contains("The database has not answered"), "{}", browser.text());
 }
 
 const LIMIT: Duration = Duration::from_secs(300);
