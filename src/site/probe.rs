@@ -8,7 +8,7 @@ use crate::database::{DatabaseError, DatabaseFailure};
 use crate::imap;
 use crate::ledger::{Database, Destination};
 use crate::mailbox::imap::authorization::{self, Honoured};
-use crate::mailbox::{Mailbox, MailboxError, MailboxFailure};
+use crate::mailbox::{MailboxError, MailboxFailure};
 use crate::message::Address;
 use crate::routing::{Party, Route};
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl Site {
         let (sent_rights, sent_is_missing) = if site.config.sent.enabled {
             let mut sent = imap::connect(site.imap()?, deadline)?.open(&to.user, &to.sent)?;
             match sent.my_rights()? {
-                rights @ imap::Rights::Of(_) => (rights, sent.position()?.is_none()),
+                rights @ imap::Rights::Of(_) => (rights, sent.is_missing()?),
                 rights => (rights.clone(), rights == imap::Rights::NoMailbox),
             }
         } else {

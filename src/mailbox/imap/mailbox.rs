@@ -151,6 +151,19 @@ impl ImapMailbox {
         }
     }
 
+    /// Whether there is none of this name, as far as STATUS tells. It is not created.
+    ///
+    /// # Errors
+    /// Where the server does not answer, or has trouble of its own.
+    pub(crate) fn is_missing(&mut self) -> Result<bool, MailboxError> {
+        let doing = self.doing("asking for");
+        match self.status_once(&doing)? {
+            Ok(_) => Ok(false),
+            Err(answer) if answer.has_code(&ITS_OWN_TROUBLE) => Err(answer.refusal(&doing)),
+            Err(_) => Ok(true),
+        }
+    }
+
     /// From now on no wait outlives this deadline.
     pub fn set_deadline(&mut self, deadline: Deadline) {
         self.conversation.set_deadline(deadline);

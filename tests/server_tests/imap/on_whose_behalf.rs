@@ -318,6 +318,10 @@ fn check_names_the_right_that_is_missing_on_dovecot() {
         let said = text(&check);
         assert_eq!(check.status.code(), Some(if missing.is_empty() { 0 } else { 69 }), "{said}");
         assert!(said.contains("rights to INBOX") && said.contains(missing), "{rights}: {said}");
+        // It has only looked.
+        let mut doug =
+            Imap::login(&format!("{}:{}", dovecot.address().0, dovecot.address().1), &scene.user("doug"), "secret");
+        assert!(doug.run("STATUS Sent (UIDNEXT)").unwrap_err().contains("NONEXISTENT"), "{rights}");
     }
 }
 
