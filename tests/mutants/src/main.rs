@@ -31,8 +31,9 @@ const AWAKE: &str = include_str!("awake.rs");
 /// As in awake.rs.
 const NOTED: usize = 1_000_000;
 
-/// How long one mutant is tried, in all. A test that is under way then is still waited for.
-const PATIENCE: Duration = Duration::from_mins(4);
+/// How long one mutant is tried, in all, in seconds, where `$MUTANT_PATIENCE` does not say otherwise. A test that is under way
+/// then is still waited for.
+const PATIENCE: u64 = 240;
 
 /// One test of one program.
 struct Test {
@@ -262,9 +263,11 @@ fn tried(sources: &mut [Source], results: &str, tests: &str) -> Fallible<()> {
         }
     }
     let kills: Mutex<HashMap<String, usize>> = Mutex::default();
+    let patience = std::env::var("MUTANT_PATIENCE").ok().map(|seconds| seconds.parse()).transpose()?;
+    let patience = Duration::from_secs(patience.unwrap_or(PATIENCE));
     side_by_side(left.len(), |at| {
         let Some((source, mutant, key)) = left.get(at) else { return Ok(()) };
-        let (outcome, by) = try_one(mutant.number, &all, &kills)?;
+        let (outcome, by) = try_one(mutant.number, &all, &kills, patience)?;
         // In one piece, since others write as well.
         (&file).write_all(format!("{}\t{outcome}\t{by}\t{key}\n", source.hash).as_bytes())?;
         if outcome != "killed" {
@@ -306,7 +309,12 @@ fn see_what_is_reached(all: &mut Vec<Test>) -> Fallible<Vec<String>> {
 }
 
 /// What becomes of a mutant, and which test saw it.
-fn try_one(number: usize, all: &[Test], kills: &Mutex<HashMap<String, usize>>) -> Fallible<(&'static str, String)> {
+fn try_one(
+    number: usize,
+    all: &[Test],
+    kills: &Mutex<HashMap<String, usize>>,
+    patience: Duration,
+) -> Fallible<(&'static str, String)> {
     let mut reaching: Vec<&Test> = all.iter().filter(|test| test.reaches.contains(&number)).collect();
     {
         // Who has killed before comes first, and then who is quick.
@@ -317,7 +325,7 @@ fn try_one(number: usize, all: &[Test], kills: &Mutex<HashMap<String, usize>>) -
     }
     let begun = Instant::now();
     for (asked, test) in reaching.iter().enumerate() {
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > patience {
             return Ok(("survived", format!("{asked} of {} tests that reach it", reaching.len())));
         }
         let limit = Duration::from_secs(8) + test.took * 8;
