@@ -82,6 +82,7 @@ impl FrontSettings {
                 per_user: whole(serve.per_user),
                 patience,
                 recipient_delimiter: recipient_delimiter.to_owned(),
+                mailbox_sessions: serve.mailbox_sessions,
                 max_recipients: whole(serve.max_recipients),
                 longest_delivery: deadline,
                 run: Uuid::now_v7().as_u64_pair().1,

@@ -45,6 +45,8 @@ pub struct Settings {
     pub patience: Duration,
     /// Postfix's `recipient_delimiter`: what stands behind it in an address leads to the same mailbox.
     pub recipient_delimiter: String,
+    /// With how many mailboxes a worker keeps a session.
+    pub mailbox_sessions: usize,
     /// How many recipients a message may have.
     pub max_recipients: usize,
     /// How long a delivery may take at most, whatever the way in says.
@@ -410,7 +412,10 @@ impl Broker {
             self.answer_all(id, StatusDetail::SYSTEM, "the envelope is too long");
             return;
         };
-        let Some(connection) = self.workers.take(id, wants, now) else { return };
+        let nobody = BTreeSet::new();
+        let users = if let What::Ours { users, .. } = &job.what { users } else { &nobody };
+        let taken = self.workers.take(id, users, self.settings.mailbox_sessions, wants, now);
+        let Some(connection) = taken else { return };
         if let (Wants::New, Some(key)) = (wants, job.suspect) {
             job.has_its_own = true;
             self.retired_at = None;

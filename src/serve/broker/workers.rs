@@ -3,7 +3,8 @@
 use super::job::JobId;
 use super::state::ConnectionId;
 use crate::zmtp::{INTERVAL, LIVENESS};
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// After so long a silence a worker gets nothing new.
@@ -21,6 +22,8 @@ pub(super) struct Worker {
     pub(super) job: Option<JobId>,
     /// How many messages it has had on this connection.
     served: u64,
+    /// For whom it has delivered on this connection, the latest last: into as many mailboxes as it keeps sessions for.
+    recent: VecDeque<String>,
     /// It has answered one of our requests with what is no answer.
     pub(super) misunderstands: bool,
     /// It ends, and gets nothing more.
@@ -54,7 +57,16 @@ impl Workers {
             return;
         }
         let name = String::from_utf8_lossy(name).into_owned();
-        let worker = Worker { name, pid, heard: now, job: None, served: 0, misunderstands: false, leaving: false };
+        let worker = Worker {
+            name,
+            pid,
+            heard: now,
+            job: None,
+            served: 0,
+            recent: VecDeque::new(),
+            misunderstands: false,
+            leaving: false,
+        };
         self.all.insert(connection, worker);
         self.ready.push_back(connection);
     }
@@ -77,14 +89,28 @@ impl Workers {
         self.all.get(&connection)
     }
 
-    /// Takes the worker that has waited longest and may have this message.
-    pub(super) fn take(&mut self, job: JobId, wants: Wants, now: Instant) -> Option<ConnectionId> {
-        let suits = |worker: &Worker| worker.may_take(wants, now);
-        let at = self.ready.iter().position(|connection| self.all.get(connection).is_some_and(suits))?;
+    /// Takes, of the workers that may have this message, the one that has sessions open with the most of these mailboxes, and of
+    /// several the one that has waited longest. Each other worker would have to log in, which takes most of a delivery's time.
+    /// `sessions` is how many a worker keeps.
+    pub(super) fn take(
+        &mut self,
+        job: JobId,
+        users: &BTreeSet<String>,
+        sessions: usize,
+        wants: Wants,
+        now: Instant,
+    ) -> Option<ConnectionId> {
+        let open = |worker: &Worker| worker.recent.iter().filter(|user| users.contains(*user)).count();
+        let ready = self.ready.iter().enumerate().filter_map(|(at, connection)| Some((at, self.all.get(connection)?)));
+        let suited = ready.filter(|(_, worker)| worker.may_take(wants, now));
+        let (at, _) = suited.max_by_key(|(at, worker)| (open(worker), Reverse(*at)))?;
         let connection = self.ready.remove(at)?;
         let worker = self.all.get_mut(&connection)?;
         worker.job = Some(job);
         worker.served += 1;
+        worker.recent.retain(|user| !users.contains(user));
+        worker.recent.extend(users.iter().cloned());
+        worker.recent.drain(..worker.recent.len().saturating_sub(sessions));
         Some(connection)
     }
 

@@ -279,6 +279,7 @@ fn settings(run: u64, per_user: usize) -> Settings {
         per_user,
         patience: PATIENCE,
         recipient_delimiter: "+".into(),
+        mailbox_sessions: 2,
         max_recipients: 50,
         longest_delivery: DEADLINE,
         run,

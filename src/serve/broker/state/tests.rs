@@ -11,6 +11,7 @@ pub(super) const SETTINGS: Settings = Settings {
     per_user: 2,
     patience: Duration::from_secs(5),
     recipient_delimiter: String::new(),
+    mailbox_sessions: 3,
     max_recipients: 5,
     longest_delivery: Duration::from_mins(4),
     run: 7,
@@ -186,6 +187,30 @@ fn a_message_goes_to_the_worker_that_has_waited_longest_and_its_answer_comes_bac
     assert_eq!(scene.broker.counters().traffics, BTreeMap::new());
     assert_eq!(scene.broker.counters().handed_out, 3);
     assert_eq!(scene.broker.standing(scene.now), Standing { in_work: 2, busy: 2, ..Standing::default() });
+}
+
+#[test]
+fn a_message_goes_to_the_worker_that_has_the_sessions_of_its_recipients_open() {
+    let mut scene = Scene::with_workers(&[1, 2, 3]);
+    let mut serve = |id: u64, to: &[&str]| {
+        let (worker, address, _) = one_work(scene.hand(id, to));
+        assert_eq!(one_answer(scene.reply(worker, &address, frame(&delivered(u128::from(id), to.len())))).0, id);
+        worker
+    };
+    // Whom nobody has delivered to yet goes to the one that has waited longest; whom one has, to that one.
+    assert_eq!([serve(10, &["a@x"]), serve(11, &["b@x"]), serve(12, &["a@x"]), serve(13, &["b@x"])], [1, 2, 1, 2]);
+    assert_eq!(serve(14, &["c@x", "d@x"]), 3);
+    // Most of its recipients; of two that have as many, the one that has waited longest.
+    assert_eq!([serve(15, &["c@x", "d@x", "a@x"]), serve(16, &["b@x", "a@x"])], [3, 1]);
+    // A worker keeps three sessions: the first of more are closed by now.
+    assert_eq!([serve(17, &["e@x"]), serve(18, &["e@x", "f@x", "g@x"]), serve(19, &["b@x"])], [2, 2, 1]);
+}
+
+#[test]
+fn a_message_does_not_wait_for_the_worker_that_has_its_session_while_another_is_ready() {
+    let mut scene = Scene::with_workers(&[1, 2]);
+    assert_eq!(one_work(scene.hand(10, &["a@x"])).0, 1);
+    assert_eq!(one_work(scene.hand(11, &["a@x"])).0, 2);
 }
 
 #[test]
