@@ -218,7 +218,11 @@ pub(crate) fn pause(database: &mut dyn Database, id: Uuid) -> Result<bool, Datab
     Ok(database.change("pausing a subscription", &sql, &[Value::Uuid(id)])? > 0)
 }
 
-/// Makes one that is paused or disabled active again, as if its receiver had never failed. `false` where there is none by this id; then
+/// Why one is disabled whose callback never said that it wants to be told.
+pub(crate) const UNANSWERED: &str = "the callback has not answered its question within a day";
+
+/// Makes one that is paused or disabled active again, as if its receiver had never failed. One whose callback has not answered its
+/// question is asked again, for a day: else whoever may subscribe could have anybody told. `false` where there is none by this id; then
 /// nothing is changed.
 ///
 /// # Errors
@@ -229,9 +233,10 @@ pub(crate) fn resume(database: &mut dyn Database, id: Uuid) -> Result<bool, Data
     let forgiven = "UPDATE subscription_queues SET failures = 0, failing_since = NULL, open_until = NULL WHERE subscription = ? \
                     AND EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = ? AND s.state IN ('paused', 'disabled'))";
     database.change(doing, forgiven, &[Value::Uuid(id), Value::Uuid(id)])?;
+    // MySQL sets from left to right: the reason is read before it is gone.
     let sql = format!(
-        "UPDATE subscriptions SET state = 'active', state_reason = NULL, updated_at = {now} \
-         WHERE id = ? AND state IN ('paused', 'disabled')"
+        "UPDATE subscriptions SET state = CASE WHEN state_reason = '{UNANSWERED}' THEN 'unverified' ELSE 'active' END, \
+         state_reason = NULL, updated_at = {now} WHERE id = ? AND state IN ('paused', 'disabled')"
     );
     Ok(database.change(doing, &sql, &[Value::Uuid(id)])? > 0)
 }

@@ -12,6 +12,7 @@
 
 use super::send::Sent;
 use crate::ledger::notifications::{Due, Leased, Next, SubscriptionState, Try};
+use crate::ledger::subscriptions::UNANSWERED;
 use crate::webhook::Schedule;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -203,7 +204,7 @@ impl InHand {
         self.tries.push(Try { outcome: problem, ..told(sent, None, 0, Next::Again(rest)) });
         self.close();
         if self.leased.age > within {
-            self.disable("the callback has not answered its question within a day".into());
+            self.disable(UNANSWERED.into());
         }
     }
 

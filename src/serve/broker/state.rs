@@ -412,9 +412,7 @@ impl Broker {
             self.answer_all(id, StatusDetail::SYSTEM, "the envelope is too long");
             return;
         };
-        let nobody = BTreeSet::new();
-        let users = if let What::Ours { users, .. } = &job.what { users } else { &nobody };
-        let taken = self.workers.take(id, users, self.settings.mailbox_sessions, wants, now);
+        let taken = self.workers.take(id, &job.users_at_work(), self.settings.mailbox_sessions, wants, now);
         let Some(connection) = taken else { return };
         if let (Wants::New, Some(key)) = (wants, job.suspect) {
             job.has_its_own = true;

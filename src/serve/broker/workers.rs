@@ -95,12 +95,12 @@ impl Workers {
     pub(super) fn take(
         &mut self,
         job: JobId,
-        users: &BTreeSet<String>,
+        users: &BTreeSet<&String>,
         sessions: usize,
         wants: Wants,
         now: Instant,
     ) -> Option<ConnectionId> {
-        let open = |worker: &Worker| worker.recent.iter().filter(|user| users.contains(*user)).count();
+        let open = |worker: &Worker| worker.recent.iter().filter(|user| users.contains(user)).count();
         let ready = self.ready.iter().enumerate().filter_map(|(at, connection)| Some((at, self.all.get(connection)?)));
         let suited = ready.filter(|(_, worker)| worker.may_take(wants, now));
         let (at, _) = suited.max_by_key(|(at, worker)| (open(worker), Reverse(*at)))?;
@@ -108,8 +108,8 @@ impl Workers {
         let worker = self.all.get_mut(&connection)?;
         worker.job = Some(job);
         worker.served += 1;
-        worker.recent.retain(|user| !users.contains(user));
-        worker.recent.extend(users.iter().cloned());
+        worker.recent.retain(|user| !users.contains(&user));
+        worker.recent.extend(users.iter().map(|user| (*user).clone()));
         worker.recent.drain(..worker.recent.len().saturating_sub(sessions));
         Some(connection)
     }

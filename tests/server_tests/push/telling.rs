@@ -459,6 +459,21 @@ fn a_new_callback_is_asked_first_and_one_that_is_gone_is_disabled(engine: Engine
     assert_eq!(scene.database.count(&waiting), 2);
     let rests = format!("SELECT count(*) FROM subscription_queues WHERE subscription = {of_it} AND open_until > {now}");
     assert_eq!(scene.database.count(&rests), 1);
+    // Disabled for its silence, it is asked again where somebody resumes it: nobody is told who never wanted to be.
+    let yesterday =
+        if engine.is_postgres() { "now() - interval '25 hours'" } else { "UTC_TIMESTAMP(6) - INTERVAL 25 HOUR" };
+    scene.database.execute(&format!("UPDATE subscriptions SET updated_at = {yesterday} WHERE id = {of_it}"));
+    let due = format!("UPDATE subscription_queues SET due_at = {now}, open_until = NULL WHERE subscription = {of_it}");
+    scene.database.execute(&due);
+    let notifier = Notifier::start(&mut scene);
+    let silent = format!("SELECT state_reason FROM subscriptions WHERE state = 'disabled' AND id = {of_it}");
+    wait_until("it is disabled for that", || {
+        scene.database.texts(&silent) == ["the callback has not answered its question within a day"]
+    });
+    notifier.end();
+    let resumed = scene.subcommand(&["subscription", "resume", &mute, "--json"]);
+    let resumed: Value = serde_json::from_slice(&resumed.stdout).unwrap();
+    assert_eq!(resumed["state"], "unverified");
     // And where the database cannot tell, that is said.
     scene.database.execute("DROP TABLE subscription_queues");
     for command in [&["subscription", "show", &mute][..], &["notify", "status"]] {
