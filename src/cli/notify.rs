@@ -1,10 +1,10 @@
 //! `notify`: how far behind subscribers are, telling them once more what was given up, and giving up.
 
 use super::site_options::{LONGEST_ANSWER, SiteOptions, failed};
-use super::subscription::one;
+use super::subscription::{one, told_by};
 use super::{complain, json, say, table};
 use crate::base::timestamp;
-use crate::ledger::time_span;
+use crate::ledger::{Database, time_span};
 use crate::operations::notifications::{self, Behind, GivenUp, Overview};
 use crate::operations::subscriptions::{UNANSWERED, UNVERIFIED};
 use crate::webhook::payload;
@@ -111,7 +111,7 @@ fn event(text: &str) -> Result<Uuid, String> {
 pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
     match command {
         Command::Status(arguments) => {
-            let (_, mut database) = arguments.site.open(LONGEST_ANSWER)?;
+            let mut database = open(&arguments.site)?;
             let overview = notifications::status(database.as_mut()).map_err(|error| failed(&error))?;
             if arguments.json { say(&json(&overview)) } else { tell(&overview) }
         }
@@ -121,8 +121,15 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
     Ok(ExitCode::Ok)
 }
 
+/// The database of a site that tells subscribers what happens.
+fn open(options: &SiteOptions) -> Result<Box<dyn Database>, ExitCode> {
+    let (site, database) = options.open(LONGEST_ANSWER)?;
+    told_by(&site)?;
+    Ok(database)
+}
+
 fn redeliver(arguments: &Redeliver) -> Result<(), ExitCode> {
-    let (_, mut database) = arguments.site.open(LONGEST_ANSWER)?;
+    let mut database = open(&arguments.site)?;
     if let Some(id) = arguments.subscription
         && one(database.as_mut(), id)?.state == UNVERIFIED
     {
@@ -146,7 +153,7 @@ fn redeliver(arguments: &Redeliver) -> Result<(), ExitCode> {
 }
 
 fn give_up(arguments: &GiveUp) -> Result<(), ExitCode> {
-    let (_, mut database) = arguments.site.open(LONGEST_ANSWER)?;
+    let mut database = open(&arguments.site)?;
     one(database.as_mut(), arguments.subscription)?;
     let what = match (arguments.event, arguments.before) {
         (Some(event), _) => GivenUp::Event(event),

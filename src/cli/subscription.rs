@@ -4,7 +4,7 @@ use super::site_options::{SiteOptions, connect, failed};
 use super::{complain, json, say, table};
 use crate::base::terminal::printable;
 use crate::base::timestamp;
-use crate::config::Notifications;
+use crate::config::{Config, Notifications};
 use crate::ledger::Database;
 use crate::operations::notifications;
 use crate::operations::subscriptions::{self, NewSubscription, Resource, Subscription};
@@ -238,13 +238,18 @@ fn open(options: &SiteOptions) -> Result<(Notifications, Box<dyn Database>), Exi
 fn open_site(options: &SiteOptions) -> Result<(Site, Notifications, Box<dyn Database>), ExitCode> {
     options.log_to_stderr();
     let site = options.resolve()?;
-    let Some(config) = site.config() else {
-        complain("an embedded site tells nobody");
-        return Err(ExitCode::Config);
-    };
+    let config = told_by(&site)?;
     let notifications = config.notifications.clone();
     let database = connect(&site, PATIENCE)?;
     Ok((site, notifications, database))
+}
+
+/// The configuration of a site that tells subscribers what happens.
+pub(super) fn told_by(site: &Site) -> Result<&Config, ExitCode> {
+    site.config().ok_or_else(|| {
+        complain("an embedded site tells nobody");
+        ExitCode::Config
+    })
 }
 
 fn keys(notifications: &Notifications) -> Result<Keys, ExitCode> {

@@ -2,7 +2,7 @@
 
 use super::recorded::Selection;
 use super::time_span::{self, Pages, Table};
-use super::{CopyKey, Database, columns};
+use super::{CopyKey, Database, Outcome, columns};
 use crate::database::{DatabaseError, Row, Value};
 use crate::lock::LockName;
 use crate::message::Identity;
@@ -188,6 +188,8 @@ pub(crate) struct KnownDelivery {
     /// The mailbox's user.
     pub(crate) user: String,
     pub(crate) mailbox: String,
+    /// What the last attempt at it has come to; `None` where it has not ended.
+    pub(crate) came_to: Option<Outcome>,
 }
 
 /// What the ledger has of the delivery of a copy, by the last attempt at it; `None` where that is forgotten.
@@ -196,8 +198,8 @@ pub(crate) fn known_delivery(
     key: &CopyKey,
 ) -> Result<Option<KnownDelivery>, DatabaseError> {
     let sql = format!(
-        "SELECT a.recipient, a.queue_id, a.message_id, m.sender, c.state, m.id, {}, {}, m.subject, a.imap_user, a.mailbox \
-         FROM attempts a \
+        "SELECT a.recipient, a.queue_id, a.message_id, m.sender, c.state, m.id, {}, {}, m.subject, a.imap_user, a.mailbox, \
+         a.outcome FROM attempts a \
          LEFT JOIN messages m ON m.identity = a.identity LEFT JOIN copies c ON c.copy_key = a.copy_key \
          WHERE a.copy_key = ? ORDER BY a.attempt DESC LIMIT 1",
         database.dialect().hex("a.identity"),
@@ -218,5 +220,6 @@ pub(crate) fn known_delivery(
         subject: columns::optional(row, 8),
         user: columns::owned(row, 9)?,
         mailbox: columns::owned(row, 10)?,
+        came_to: row.text(11).map(Outcome::from_text),
     }))
 }

@@ -370,12 +370,13 @@ fn replayed(site: &Site, picked: &Picked, dry_run: bool, stop: &AtomicBool) -> R
     }
 }
 
-/// The deliveries that were tried since a moment and did not succeed, each once, at most `limit`; and whether there are more.
+/// The deliveries that were tried since a moment and did not succeed, each once, at most `limit`, with what
+/// came of the last attempt; and whether there are more.
 pub(crate) fn failed(
     database: &mut dyn Database,
     since: i64,
     limit: usize,
-) -> Result<(Vec<Picked>, bool), DatabaseError> {
+) -> Result<(Vec<(Picked, Option<Outcome>)>, bool), DatabaseError> {
     /// Why no more are read.
     enum Enough {
         Full,
@@ -404,7 +405,9 @@ pub(crate) fn failed(
     };
     let mut found = Vec::with_capacity(copies.len());
     for copy in copies {
-        found.extend(known_delivery(database, &copy)?.map(|known| Picked::tried(copy, known)));
+        let Some(mut known) = known_delivery(database, &copy)? else { continue };
+        let came_to = known.came_to.take();
+        found.push((Picked::tried(copy, known), came_to));
     }
     Ok((found, more))
 }

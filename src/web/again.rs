@@ -98,6 +98,11 @@ pub(super) async fn not_delivered(
         Ok(found) => found,
         Err(problem) => return failed(&problem, Some(&viewer)),
     };
+    let (copies, came_to): (Vec<Picked>, Vec<_>) = copies.into_iter().unzip();
+    let why = |copy: &Picked| {
+        let at = copies.iter().position(|one| one.choice == copy.choice);
+        at.and_then(|at| came_to.get(at)).map(|came_to| in_words(came_to.as_ref())).unwrap_or_default()
+    };
     let command = command(&page.site, &format!("--failed --since {}", shell_word(asked.since())));
     let shown = html! {
         p {
@@ -105,7 +110,7 @@ pub(super) async fn not_delivered(
         }
         (form)
         @if copies.is_empty() { p { "Nothing of that time has failed." } }
-        @else { (pick(&page, &copies, |_| (String::new(), true))) (more_by(more, &command)) }
+        @else { (pick(&page, &copies, |copy| (why(copy), true))) (more_by(more, &command)) }
     };
     screen("/again/failed", &viewer, &shown)
 }
@@ -114,7 +119,7 @@ pub(super) async fn not_delivered(
 fn deferred() -> Markup {
     html! {
         "Postfix tries deferred mail again by itself: " a href=(deferred_path()) { "what is deferred now" }
-        ". The screen of each message delivers it at once."
+        ". On the screen of each message it can be delivered at once."
     }
 }
 

@@ -60,8 +60,11 @@ fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
         @if let (RecipientState::Deferred, Some(last)) = (state, trace.attempts.last()) {
             p {
                 "Last tried " (moment(last.began_at)) ". The message is kept where it waits, which is Postfix's queue as a rule, "
-                "and is tried again from there."
-                @if viewer.role >= Screen::Again.least() { " Once its cause is mended: " a href="#again" { "deliver it at once" } "." }
+                "and is tried again from there: its sender need not send it again."
+                @if viewer.role >= Screen::Again.least() {
+                    " Once its cause is mended, it need not wait for that: " a href="#again" { "deliver it again" }
+                    ", which asks first what would happen."
+                }
             }
         }
         @if let Some(holder) = &trace.lock.holder { p { "Its lock is " (held_by(holder)) ". " a href="/locks" { "Locks" } } }

@@ -304,3 +304,15 @@ fn killed_at_any_moment_and_tried_again_it_is_there_once() {
     let with_crlf = std::fs::read_to_string(file).unwrap().replace('\n', "\r\n");
     assert_eq!(with_crlf.as_bytes(), as_delivered(body.as_bytes()));
 }
+
+#[test]
+fn who_asks_an_embedded_site_whom_it_tells_hears_that_it_tells_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    feed(program(&envelope(directory.path())), MESSAGE.as_bytes()).delivered();
+    for command in [&["subscription", "list"][..], &["notify", "status"], &["notify", "redeliver"]] {
+        let site = ["--embedded", directory.path().to_str().unwrap()];
+        let asked = output(&[command, &site].concat());
+        let said = String::from_utf8(asked.stderr).unwrap();
+        assert_eq!((asked.status.code(), said.trim()), (Some(78), "maildrop_command: an embedded site tells nobody"));
+    }
+}

@@ -170,6 +170,7 @@ fn a_delivery_that_failed_is_made_again_from_another_recipients_copy() {
     let list = anna.get("/again/failed");
     let told = text(list.shown());
     assert!(rows(&list.body) == 2 && told.contains("ada@x") && told.contains("eve@x"), "{told}");
+    assert_eq!(told.matches("deferred: another delivery held the lock").count(), 2, "{told}");
     // Both are only deferred, and the page says that such mail is among them.
     assert!(
         told.contains("has not come to its recipient, the oldest first: refused, deferred, or never ended."),

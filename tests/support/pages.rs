@@ -242,7 +242,7 @@ const QUEUE: &str = "tests/embedded/operator/the_queue_by_hand.rs runs it, on a 
 const SHUNT: &str = "tests/embedded/service/what_ends_workers.rs runs it, on a service of its own";
 
 /// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
-const NOT_RUN: [(&str, &str); 57] = [
+const NOT_RUN: [(&str, &str); 58] = [
     ("maildrop_command web sessions --end ID", "tests/embedded/the_page.rs runs it"),
     (
         "cargo run --release --bin maildropd -- --embedded /tmp/maildrop-demo --web 127.0.0.1:8025",
@@ -306,6 +306,7 @@ const NOT_RUN: [(&str, &str); 57] = [
     ),
     ("tests/mutants/run", HOURS),
     ("tests/mutants/run imap src/site.rs", HOURS),
+    ("tests/mutants/run --by \"--lib -- zmtp::\" zmtp", HOURS),
     ("tests/mutants/run --servers", HOURS),
     ("tests/mutants/run --servers imap", HOURS),
     ("tests/mutants/run --slice", ".ci/run runs it"),
