@@ -370,13 +370,16 @@ fn replayed(site: &Site, picked: &Picked, dry_run: bool, stop: &AtomicBool) -> R
     }
 }
 
-/// The deliveries that were tried since a moment and did not succeed, each once, at most `limit`, with what
-/// came of the last attempt; and whether there are more.
+/// A delivery that did not succeed, and what came of its last attempt: `None` where that has not ended.
+pub(crate) type Failed = (Picked, Option<Outcome>);
+
+/// The deliveries that were tried since a moment and did not succeed, each once, at most `limit`; and whether there
+/// are more.
 pub(crate) fn failed(
     database: &mut dyn Database,
     since: i64,
     limit: usize,
-) -> Result<(Vec<(Picked, Option<Outcome>)>, bool), DatabaseError> {
+) -> Result<(Vec<Failed>, bool), DatabaseError> {
     /// Why no more are read.
     enum Enough {
         Full,
