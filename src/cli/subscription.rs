@@ -426,6 +426,13 @@ fn disable(DisableArguments { one: of, reason }: &DisableArguments) -> Result<Ex
         complain(&format!("it is disabled already: {}", now.state_reason.as_deref().unwrap_or("nobody knows why")));
         return Err(ExitCode::DataErr);
     }
+    if now.state == subscriptions::UNVERIFIED {
+        complain(&format!(
+            "it is told nothing anyway: {}; `subscription delete` removes it",
+            subscriptions::UNANSWERED
+        ));
+        return Err(ExitCode::DataErr);
+    }
     subscriptions::disable(database.as_mut(), of.id, reason, site.host()).map_err(|error| failed(&error))?;
     tell(&one(database.as_mut(), of.id)?, of.json);
     Ok(ExitCode::Ok)

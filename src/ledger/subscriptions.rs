@@ -219,7 +219,7 @@ pub(crate) fn pause(database: &mut dyn Database, id: Uuid) -> Result<bool, Datab
 }
 
 /// Why one is disabled whose callback never said that it wants to be told.
-pub(crate) const UNANSWERED: &str = "the callback has not answered its question within a day";
+pub(crate) const NEVER_ANSWERED: &str = "the callback has not answered its question within a day";
 
 /// Makes one that is paused or disabled active again, as if its receiver had never failed. One whose callback has not answered its
 /// question is asked again, for a day: else whoever may subscribe could have anybody told. `false` where there is none by this id; then
@@ -235,14 +235,15 @@ pub(crate) fn resume(database: &mut dyn Database, id: Uuid) -> Result<bool, Data
     database.change(doing, forgiven, &[Value::Uuid(id), Value::Uuid(id)])?;
     // MySQL sets from left to right: the reason is read before it is gone.
     let sql = format!(
-        "UPDATE subscriptions SET state = CASE WHEN state_reason = '{UNANSWERED}' THEN 'unverified' ELSE 'active' END, \
+        "UPDATE subscriptions SET state = CASE WHEN state_reason = '{NEVER_ANSWERED}' THEN 'unverified' ELSE 'active' END, \
          state_reason = NULL, updated_at = {now} WHERE id = ? AND state IN ('paused', 'disabled')"
     );
     Ok(database.change(doing, &sql, &[Value::Uuid(id)])? > 0)
 }
 
 /// Has it told nothing more until it is resumed, and says why. Others of its owner that are active hear of it, as where a notifier
-/// disables one: `host` says so. One that is disabled already stays as it is.
+/// disables one: `host` says so. One that is disabled already stays as it is; and so does one that is unverified, which is told nothing
+/// anyway: resumed, it would be told without having been asked.
 ///
 /// # Errors
 /// Where the database fails; nothing is changed then.
@@ -253,7 +254,7 @@ pub(crate) fn disable(database: &mut dyn Database, id: Uuid, reason: &str, host:
         Dialect::Postgresql => ("jsonb_build_object", "?::text"),
         _ => ("JSON_OBJECT", "?"),
     };
-    let which = "WHERE s.id = ? AND s.state <> 'disabled'";
+    let which = "WHERE s.id = ? AND s.state IN ('active', 'paused')";
     // Whoever disables it at the same time waits for this one, and finds nothing to tell.
     let first = "UPDATE subscriptions SET updated_at = updated_at WHERE id = ?";
     let told = format!(
@@ -265,7 +266,7 @@ pub(crate) fn disable(database: &mut dyn Database, id: Uuid, reason: &str, host:
     );
     let disabled = format!(
         "UPDATE subscriptions SET state = 'disabled', state_reason = ?, updated_at = {now} \
-         WHERE id = ? AND state <> 'disabled'"
+         WHERE id = ? AND state IN ('active', 'paused')"
     );
     let id = Value::Uuid(id);
     let event = [

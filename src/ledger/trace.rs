@@ -237,14 +237,14 @@ impl TracedAttempt {
         let asked_at = self.began_at;
         let waited = self.stages.iter().find(|(stage, _)| *stage == "lock").map(|(_, took)| (took * 1000.0) as i64);
         let Some(ended_at) = self.ended_at else {
-            let waited_until = asked_at + waited.unwrap_or_default();
+            let waited_until = asked_at.saturating_add(waited.unwrap_or_default());
             return self.holds_the_lock.then_some(LockSpan { asked_at, waited_until, had: Had::Still });
         };
         let in_vain = |copy: &TriedCopy| {
             matches!(copy.outcome, Some(Outcome::Busy | Outcome::Deferred(Cause::LockUnanswered, _)))
         };
         let had = if self.copies.iter().any(in_vain) { Had::Never } else { Had::Until(ended_at) };
-        Some(LockSpan { asked_at, waited_until: (asked_at + waited?).min(ended_at), had })
+        Some(LockSpan { asked_at, waited_until: asked_at.saturating_add(waited?).min(ended_at), had })
     }
 }
 

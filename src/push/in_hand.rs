@@ -12,7 +12,7 @@
 
 use super::send::Sent;
 use crate::ledger::notifications::{Due, Leased, Next, SubscriptionState, Try};
-use crate::ledger::subscriptions::UNANSWERED;
+use crate::ledger::subscriptions::NEVER_ANSWERED;
 use crate::webhook::Schedule;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -204,7 +204,7 @@ impl InHand {
         self.tries.push(Try { outcome: problem, ..told(sent, None, 0, Next::Again(rest)) });
         self.close();
         if self.leased.age > within {
-            self.disable(UNANSWERED.into());
+            self.disable(NEVER_ANSWERED.into());
         }
     }
 

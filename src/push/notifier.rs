@@ -12,7 +12,7 @@ use crate::ledger::Database;
 use crate::ledger::notifications::{
     Due, Leased, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, SubscriptionState,
 };
-use crate::ledger::subscriptions::UNANSWERED;
+use crate::ledger::subscriptions::NEVER_ANSWERED;
 use crate::lock::LockName;
 use crate::site::Site;
 use crate::webhook::{Callback, ROTATION, payload};
@@ -434,7 +434,7 @@ impl<'a> Notifier<'a> {
         if state == SubscriptionState::Unverified && !self.settings.verify_callbacks {
             hand.verified();
         } else if state == SubscriptionState::Unverified && age > VERIFIED_WITHIN {
-            hand.disable(UNANSWERED.into());
+            hand.disable(NEVER_ANSWERED.into());
         }
         let asks = hand.leased.state == SubscriptionState::Unverified && !hand.closing;
         let challenge = hex::encode(Uuid::now_v7().as_bytes()) + &hex::encode(&random());

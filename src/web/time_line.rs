@@ -103,7 +103,7 @@ pub(super) fn of(now: i64, attempts: &[TracedAttempt]) -> Markup {
 /// When an attempt ended. Of one that never did its beginning is shown: nobody knows for how long it lived.
 fn end_of(now: i64, attempt: &TracedAttempt) -> i64 {
     let took: f64 = attempt.stages.iter().map(|(_, took)| took).sum();
-    let open = if attempt.holds_the_lock { now } else { attempt.began_at + (took * 1000.0) as i64 };
+    let open = if attempt.holds_the_lock { now } else { attempt.began_at.saturating_add((took * 1000.0) as i64) };
     attempt.ended_at.unwrap_or(open)
 }
 

@@ -35,7 +35,9 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
     let name = "maildrop_stage_duration_seconds";
     text.family(name, "How long a stage took at most in this percentage of the attempts within the window.");
     for stage in stages {
-        for (percent, span) in [("50", stage.p50), ("90", stage.p90), ("99", stage.p99), ("100", stage.max)] {
+        for (percent, span) in
+            [("50", stage.took.p50), ("90", stage.took.p90), ("99", stage.took.p99), ("100", stage.took.max)]
+        {
             text.sample(name, &[("stage", stage.stage), ("percentile", percent)], span.as_secs_f64());
         }
     }
@@ -50,7 +52,9 @@ pub(super) fn text(counted: &Statistics, ago: Duration) -> String {
                 name,
                 "How long after its commit what happened was tried to be told first, in this percentage at most.",
             );
-            for (percent, span) in [("50", first.p50), ("90", first.p90), ("99", first.p99), ("100", first.max)] {
+            for (percent, span) in
+                [("50", first.took.p50), ("90", first.took.p90), ("99", first.took.p99), ("100", first.took.max)]
+            {
                 text.sample(name, &[("percentile", percent)], span.as_secs_f64());
             }
         }

@@ -55,7 +55,7 @@ pub(super) fn text(counted: &Statistics) -> String {
     }
     if let Some(answer) = stages.iter().find(|stage| stage.stage == "lock") {
         let (busy, share, [half, most]) =
-            (lock.busy, percent(lock.busy_share), [answer.p50, answer.p99].map(milliseconds));
+            (lock.busy, percent(lock.busy_share), [answer.took.p50, answer.took.p99].map(milliseconds));
         parts.push(format!(
             "Contention: {busy} of {all} attempts ({share}) found the lock held elsewhere; half of them all had their answer \
              within {half} ms, 99 % within {most} ms."
@@ -63,7 +63,8 @@ pub(super) fn text(counted: &Statistics) -> String {
     }
     if !stages.is_empty() {
         let rows = stages.iter().map(|stage| {
-            let [p50, p90, p99, max] = [stage.p50, stage.p90, stage.p99, stage.max].map(milliseconds);
+            let [p50, p90, p99, max] =
+                [stage.took.p50, stage.took.p90, stage.took.p99, stage.took.max].map(milliseconds);
             [stage.stage.to_owned(), stage.attempts.to_string(), p50, p90, p99, max]
         });
         parts.push(table(["stage (ms)", "attempts", "50 %", "90 %", "99 %", "greatest"], rows));
@@ -72,7 +73,7 @@ pub(super) fn text(counted: &Statistics) -> String {
         let rows = telling.tries.iter().map(|(class, number)| [(*class).to_owned(), number.to_string()]);
         parts.push(table(["answers to notifications", "tries"], rows));
         let first = &telling.first_try;
-        let [half, most, all] = [first.p50, first.p99, first.max].map(milliseconds);
+        let [half, most, all] = [first.took.p50, first.took.p99, first.took.max].map(milliseconds);
         parts.push(format!(
             "Told: half of {} notifications were tried first within {half} ms of their commit, 99 % within {most} ms, all within \
              {all} ms.",

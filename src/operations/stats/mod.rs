@@ -90,11 +90,9 @@ pub(crate) struct Contention {
     pub(crate) busy_share: f64,
 }
 
-/// How long a stage took in the attempts that came to it. Percentiles are to within 1 %, the maximum is exact.
+/// How long something took. Percentiles are to within 1 %, the maximum is exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Stage {
-    pub(crate) stage: &'static str,
-    pub(crate) attempts: u64,
+pub(crate) struct Percentiles {
     #[serde(rename = "p50_ms", serialize_with = "milliseconds")]
     pub(crate) p50: Duration,
     #[serde(rename = "p90_ms", serialize_with = "milliseconds")]
@@ -103,6 +101,23 @@ pub(crate) struct Stage {
     pub(crate) p99: Duration,
     #[serde(rename = "max_ms", serialize_with = "milliseconds")]
     pub(crate) max: Duration,
+}
+
+impl Percentiles {
+    /// Of what was counted, a unit of which is so long.
+    fn of(counted: &Histogram, span: impl Fn(u64) -> Duration) -> Self {
+        let [p50, p90, p99] = [50, 90, 99].map(|percent| span(counted.percentile(percent)));
+        Self { p50, p90, p99, max: span(counted.greatest) }
+    }
+}
+
+/// How long a stage took in the attempts that came to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Stage {
+    pub(crate) stage: &'static str,
+    pub(crate) attempts: u64,
+    #[serde(flatten)]
+    pub(crate) took: Percentiles,
 }
 
 fn milliseconds<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -186,8 +201,7 @@ impl Tally {
         let span = |hundredths| Duration::from_micros(hundredths * 10);
         let stage = |stage| {
             let took: &Histogram = stages.get(stage)?;
-            let [p50, p90, p99] = [50, 90, 99].map(|percent| span(took.percentile(percent)));
-            Some(Stage { stage, attempts: took.count, p50, p90, p99, max: span(took.greatest) })
+            Some(Stage { stage, attempts: took.count, took: Percentiles::of(took, span) })
         };
         Statistics {
             from,

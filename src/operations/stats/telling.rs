@@ -1,6 +1,6 @@
 //! Counts the tries at telling subscribers by what was answered, and how long after its event the first one began.
 
-use super::{Histogram, milliseconds};
+use super::{Histogram, Percentiles};
 use crate::database::DatabaseError;
 use crate::ledger::Database;
 use crate::ledger::notifications::tries::{Tried, each_page_of_tries};
@@ -19,19 +19,13 @@ pub(crate) struct Telling {
     pub(crate) first_try: FirstTry,
 }
 
-/// How long it took. Percentiles are to within 1 %, the maximum is exact.
+/// How long it took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct FirstTry {
     /// How many there were.
     pub(crate) notifications: u64,
-    #[serde(rename = "p50_ms", serialize_with = "milliseconds")]
-    pub(crate) p50: Duration,
-    #[serde(rename = "p90_ms", serialize_with = "milliseconds")]
-    pub(crate) p90: Duration,
-    #[serde(rename = "p99_ms", serialize_with = "milliseconds")]
-    pub(crate) p99: Duration,
-    #[serde(rename = "max_ms", serialize_with = "milliseconds")]
-    pub(crate) max: Duration,
+    #[serde(flatten)]
+    pub(crate) took: Percentiles,
 }
 
 /// The class of an answer.
@@ -74,9 +68,8 @@ impl Counting {
     }
 
     fn end(self) -> Telling {
-        let [p50, p90, p99] = [50, 90, 99].map(|percent| Duration::from_micros(self.first.percentile(percent)));
-        let (notifications, max) = (self.first.count, Duration::from_micros(self.first.greatest));
-        Telling { tries: self.tries, first_try: FirstTry { notifications, p50, p90, p99, max } }
+        let took = Percentiles::of(&self.first, Duration::from_micros);
+        Telling { tries: self.tries, first_try: FirstTry { notifications: self.first.count, took } }
     }
 }
 
@@ -101,6 +94,6 @@ mod tests {
         let Telling { tries, first_try } = counting.end();
         assert_eq!(tries, [("2xx", 1), ("3xx", 1), ("4xx", 1), ("5xx", 1), ("none", 1)].into());
         let micros = |span: Duration| span.as_micros();
-        assert_eq!((first_try.notifications, micros(first_try.p50), micros(first_try.max)), (3, 50, 100));
+        assert_eq!((first_try.notifications, micros(first_try.took.p50), micros(first_try.took.max)), (3, 50, 100));
     }
 }

@@ -243,7 +243,7 @@ fn stages(stages: &[Stage]) -> Markup {
     html! {
         svg .plot viewBox={ "0 0 760 " (height) } width="760" height=(height) role="img" aria-label="From the median to the 99th percentile of each stage: the table below has the numbers" {
             @for (at, stage) in stages.iter().enumerate() {
-                @let (low, high) = (x(stage.p50), x(stage.p99));
+                @let (low, high) = (x(stage.took.p50), x(stage.took.p99));
                 text x="210" y=(at * 24 + 16) text-anchor="end" { (stage.stage) }
                 line .axis x1="220" x2="640" y1=(at * 24 + 12) y2=(at * 24 + 12) {}
                 rect .f-tint x=(format!("{low:.1}")) y=(at * 24 + 5) width=(format!("{:.1}", (high - low).max(3.0))) height="14" rx="2" {}
@@ -260,10 +260,10 @@ fn stages(stages: &[Stage]) -> Markup {
                     tr {
                         td data-label="Stage" { (stage.stage) }
                         td .n data-label="Attempts" { (number(stage.attempts)) }
-                        td .n data-label="50 %" { (milliseconds(ms(stage.p50))) }
-                        td .n data-label="90 %" { (milliseconds(ms(stage.p90))) }
-                        td .n data-label="99 %" { (milliseconds(ms(stage.p99))) }
-                        td .n data-label="Longest" { (milliseconds(ms(stage.max))) }
+                        td .n data-label="50 %" { (milliseconds(ms(stage.took.p50))) }
+                        td .n data-label="90 %" { (milliseconds(ms(stage.took.p90))) }
+                        td .n data-label="99 %" { (milliseconds(ms(stage.took.p99))) }
+                        td .n data-label="Longest" { (milliseconds(ms(stage.took.max))) }
                     }
                 }
             }

@@ -474,6 +474,9 @@ fn a_new_callback_is_asked_first_and_one_that_is_gone_is_disabled(engine: Engine
     let resumed = scene.subcommand(&["subscription", "resume", &mute, "--json"]);
     let resumed: Value = serde_json::from_slice(&resumed.stdout).unwrap();
     assert_eq!(resumed["state"], "unverified");
+    // Nor does it come to be told by being disabled for another reason, and resumed.
+    let disabled = scene.subcommand(&["subscription", "disable", &mute, "--reason", "x"]);
+    assert_eq!(disabled.status.code(), Some(65), "{disabled:?}");
     // And where the database cannot tell, that is said.
     scene.database.execute("DROP TABLE subscription_queues");
     for command in [&["subscription", "show", &mute][..], &["notify", "status"]] {
