@@ -50,7 +50,7 @@ fn leaders_of_patroni_end_in_four_ways_while_two_postfixes_bring_mail() {
     let mut leader = cluster.wait_until_whole();
     let (mut site, service) = site(&cluster, leader);
     let found = check(&site.scene);
-    assert!(found.contains("a commit waits for standby"), "{found}");
+    assert!(found.contains("a commit waits for node"), "{found}");
 
     let (over, brought) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     let mut events = Vec::new();

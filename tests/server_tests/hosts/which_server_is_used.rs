@@ -6,7 +6,7 @@ use crate::support::counting_proxy::CountingProxy;
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::{OwnServer, docker};
 use crate::support::pages::blocks;
-use crate::support::program::wait_until;
+use crate::support::program::{program, wait_until};
 use crate::support::scene::Scene;
 use crate::support::{env, host_and_port, server};
 use std::os::unix::fs::PermissionsExt;
@@ -63,7 +63,8 @@ fn a_standby_is_passed_over(image: &str) {
 
 /// What `check` says.
 pub fn check(scene: &Scene) -> String {
-    let said = scene.subcommand(&["check", "--recipient", "doug@mail.axial.net"]);
+    let config = scene.configuration_here();
+    let said = program(&["check", "--recipient", "doug@mail.axial.net", "--config", &config]).output().unwrap();
     String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr)
 }
 
