@@ -70,9 +70,9 @@ pub async fn tell_master(
             queue.look().await;
         }
         if asked || last.as_ref() != Some(&standing) {
-            let (accepting, workers, _) = standing.clone();
+            let (accepting, workers, database_away) = standing.clone();
             let waiting = queue.iter().flat_map(|queue| &queue.seen);
-            let report = Report::Standing { accepting, workers, known: known(&broker, waiting) };
+            let report = Report::Standing { accepting, workers, database_away, known: known(&broker, waiting) };
             says.write_all(line(&report).as_bytes()).await?;
             last = Some(standing);
         }
@@ -140,9 +140,6 @@ fn heard_of(notice: &str, service: &watch::Sender<Option<Status>>) -> Heard {
     }
 }
 
-/// What the master reads among the figures for people.
-pub(super) const DATABASE_AWAY: &str = "database_away";
-
 /// The figures for people.
 fn known<'a>(broker: &Broker, queue: impl Iterator<Item = &'a (State, Waiting)>) -> Map<String, Value> {
     let standing = &broker.standing;
@@ -160,6 +157,5 @@ fn known<'a>(broker: &Broker, queue: impl Iterator<Item = &'a (State, Waiting)>)
     let oldest = standing.oldest_shunted.map(|oldest| ("oldest_set_aside_s", ago(oldest).as_secs()));
     let figures = figures.into_iter().chain(oldest).map(|(name, number)| (name.to_owned(), Value::from(number)));
     let queue = queue.map(|(state, it)| (format!("file_queue_{state}"), Value::from(number(it.messages))));
-    let away = broker.database_away.as_deref().map(|why| (DATABASE_AWAY.to_owned(), Value::from(why)));
-    figures.chain(queue).chain(away).collect()
+    figures.chain(queue).collect()
 }

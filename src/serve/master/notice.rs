@@ -40,12 +40,14 @@ pub enum Notice {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Report {
-    /// How it stands: asked for, and unasked as soon as `accepting` or `workers` changes.
+    /// How it stands: asked for, and unasked as soon as any of these but the figures changes.
     Standing {
         /// Whether it accepts connections, and listens for workers.
         accepting: bool,
         /// The process ids of the workers that have said READY to it, and are alive as far as it knows; busy ones, too.
         workers: Vec<u32>,
+        /// Why nothing can be delivered by the database, as the last delivery has found that asked it.
+        database_away: Option<String>,
         /// Figures for `service status`, shown as they are: the queue's length, how many workers are busy.
         #[serde(default)]
         known: Map<String, Value>,
@@ -174,8 +176,13 @@ mod tests {
     #[test]
     fn reports_come_in_pieces() {
         let (mut link, mut front) = pair();
-        let report = Report::Standing { accepting: true, workers: vec![7, 8], known: Map::new() };
-        let other = Report::Standing { accepting: false, workers: vec![], known: Map::new() };
+        let report = Report::Standing {
+            accepting: true,
+            workers: vec![7, 8],
+            database_away: Some("away".into()),
+            known: Map::new(),
+        };
+        let other = Report::Standing { accepting: false, workers: vec![], database_away: None, known: Map::new() };
         let text = line(&report) + &line(&other);
         let (one, two) = text.split_at(20);
         front.write_all(one.as_bytes()).unwrap();

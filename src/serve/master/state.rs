@@ -5,9 +5,7 @@ use super::children::{Phase, Slot};
 use super::supervisor::Supervisor;
 use crate::base::timestamp::exact;
 use crate::handover::control::{Role, State, Status};
-use crate::serve::standing::DATABASE_AWAY;
 use crate::serve::timer::written_down;
-use serde_json::Value;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
@@ -49,9 +47,8 @@ impl Supervisor {
         if workers.all(|slot| slot.unready_for(now).is_some_and(|missing| missing >= moment)) {
             reasons.push("no worker takes work".into());
         }
-        if let Some(why) = self.known.get(DATABASE_AWAY).and_then(Value::as_str) {
-            reasons.push(format!("the database is away, and mail is deferred: {why}"));
-        }
+        let away = self.database_away.iter();
+        reasons.extend(away.map(|why| format!("the database is away, and mail is deferred: {why}")));
         reasons.extend(self.no_http.iter().map(|problem| format!("metrics and health cannot be asked for: {problem}")));
         reasons.extend(
             self.not_taken_over

@@ -63,7 +63,9 @@ pub(super) struct Supervisor {
     pub(super) not_taken_over: Option<String>,
     /// Whether all that is needed was ever up.
     pub(super) was_ready: bool,
-    /// What the front said last.
+    /// Why nothing can be delivered by the database, as the front said last.
+    pub(super) database_away: Option<String>,
+    /// Its figures for people, of the same time.
     pub(super) known: Value,
     pub(super) began: Instant,
     pub(super) began_wall: i64,
@@ -125,6 +127,7 @@ impl Supervisor {
             waiting: Vec::new(),
             not_taken_over: None,
             was_ready: false,
+            database_away: None,
             known: Value::Null,
             began: now,
             began_wall: timestamp::now(),
@@ -243,7 +246,7 @@ impl Supervisor {
                 Err(error) => Self::lost_the_front(slot, &error, now),
             }
         }
-        for Report::Standing { accepting, workers, known } in reports {
+        for Report::Standing { accepting, workers, database_away, known } in reports {
             for slot in &mut self.slots {
                 let ready = match slot.role {
                     Role::Front => accepting,
@@ -253,7 +256,7 @@ impl Supervisor {
                 };
                 slot.set_ready(ready, now);
             }
-            self.known = Value::Object(known);
+            (self.database_away, self.known) = (database_away, Value::Object(known));
         }
     }
 
@@ -282,7 +285,7 @@ impl Supervisor {
             }
             match one.role {
                 Role::Front => {
-                    self.known = Value::Null;
+                    (self.database_away, self.known) = (None, Value::Null);
                     // Who takes work, nobody knows until there is a front again.
                     self.slots.iter_mut().for_each(|slot| slot.set_ready(false, now));
                 }

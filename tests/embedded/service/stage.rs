@@ -327,7 +327,7 @@ fn talk(behaviour: &str, folder: &Path) {
         let ready: Vec<u32> = workers.iter().copied().filter(|pid| folder.join(format!("up.{pid}")).exists()).collect();
         if told.as_ref() != Some(&ready) {
             let known = Map::from_iter([("queue_length".to_owned(), json!(3))]);
-            say(&Report::Standing { accepting: true, workers: ready.clone(), known });
+            say(&Report::Standing { accepting: true, workers: ready.clone(), database_away: None, known });
             told = Some(ready);
         }
     }
