@@ -2,6 +2,8 @@
 //! timer for what is done at intervals, and a master that starts them all.
 //! Uses all rooms up to `queue`.
 
+#[cfg(test)]
+mod an_hour_away;
 pub mod broker;
 mod counted;
 pub mod front;

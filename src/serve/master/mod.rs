@@ -24,7 +24,7 @@ mod control;
 pub mod listeners;
 pub mod notice;
 mod one_master;
-mod restarts;
+pub(in crate::serve) mod restarts;
 mod state;
 mod supervisor;
 mod systemd;

@@ -16,7 +16,7 @@ pub(super) const STEADY: Duration = Duration::from_mins(1);
 
 /// The deaths of one process, and of those that took its place.
 #[derive(Clone, Debug)]
-pub(super) struct Restarts {
+pub(in crate::serve) struct Restarts {
     /// How many deaths within the window are borne.
     allowed: usize,
     window: Duration,
@@ -28,14 +28,14 @@ pub(super) struct Restarts {
 }
 
 impl Restarts {
-    pub(super) fn new(allowed: u32, window: Duration) -> Self {
+    pub(in crate::serve) fn new(allowed: u32, window: Duration) -> Self {
         let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
         Self { allowed, window, pause: FIRST, deaths: VecDeque::new(), throttled: false }
     }
 
     /// It died at `now`, after it had `lived` for so long: how long to wait before it is started again.
     #[must_use]
-    pub(super) fn died(&mut self, now: Instant, lived: Duration) -> Duration {
+    pub(in crate::serve) fn died(&mut self, now: Instant, lived: Duration) -> Duration {
         self.lives(lived);
         self.deaths.retain(|death| now.saturating_duration_since(*death) < self.window);
         self.deaths.push_back(now);
@@ -51,7 +51,7 @@ impl Restarts {
     }
 
     /// It has `lived` for so long by now.
-    pub(super) fn lives(&mut self, lived: Duration) {
+    pub(in crate::serve) fn lives(&mut self, lived: Duration) {
         if lived >= STEADY {
             self.pause = FIRST;
             self.throttled = false;
@@ -60,7 +60,7 @@ impl Restarts {
 
     /// Whether it is started once a minute only.
     #[must_use]
-    pub(super) fn is_throttled(&self) -> bool {
+    pub(in crate::serve) fn is_throttled(&self) -> bool {
         self.throttled
     }
 }

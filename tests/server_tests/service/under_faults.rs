@@ -2,12 +2,15 @@
 //! processes is killed or stands still, it is restarted, its disks are full, its database is away. Afterwards every mailbox has every
 //! message once, and nobody had to lend a hand.
 //!
-//! For hours: `MAILDROP_TEST_KILLS=10000 MAILDROP_TEST_SECONDS=3600 tests/run -- under_faults` (support/service_run.rs).
+//! For hours: `MAILDROP_TEST_KILLS=10000 MAILDROP_TEST_SECONDS=3600 tests/run -- under_faults` (support/service_run.rs). With
+//! `MAILDROP_TEST_AWAY=3600` the database is away for so many seconds.
 
 use crate::support::database::Engine;
+use crate::support::env_if_there;
 use crate::support::own_mounts;
 use crate::support::own_server::OwnServer;
 use crate::support::program::wait_until;
+use crate::support::run::note;
 use crate::support::scene::Scene;
 use crate::support::service_run::{ServiceRun, on_the_engines};
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,7 +18,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a signal is sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,17 +147,24 @@ fn whose_database_is_away() {
             while run.goes_on(1) {
                 in_the_midst(run);
                 database.cut_off();
-                let away = Duration::from_secs(2 + run.random.next() % 10);
-                sleep(away);
+                let seconds = env_if_there("MAILDROP_TEST_AWAY");
+                let seconds = seconds.map_or_else(|| 2 + run.random.next() % 10, |it| it.parse().expect("a number"));
+                sleep(Duration::from_secs(seconds));
                 database.connect();
+                let back = Instant::now();
                 run.report.faults += 1;
                 run.wait_for_deliveries(6);
+                let flows = back.elapsed().as_secs_f64();
                 wait_until("both workers are ready, by themselves", || {
                     let status = run.service().status();
                     let processes = status["processes"].as_array().unwrap();
                     let ready = processes.iter().filter(|it| it["role"] == "worker" && it["ready"] == true);
                     ready.count() == 2 && status["state"] == "well"
                 });
+                let well = back.elapsed().as_secs_f64();
+                note(&format!(
+                    "{engine:?}, away for {seconds} s: mail flows {flows:.1} s after it is back, well at {well:.1} s\n"
+                ));
             }
             assert_eq!(run.refused(), 0, "the master keeps the socket");
         });
