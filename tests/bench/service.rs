@@ -4,6 +4,7 @@
 pub mod ground;
 mod load;
 mod pipe;
+mod poison;
 pub mod processor;
 
 use crate::figures::{Ratio, Report, Series, milliseconds};
@@ -54,6 +55,7 @@ pub fn measure(report: &mut Report, site: &Site, runs: usize) {
     sessions(report, &ground);
     latency(report, &ground, runs);
     kills(report, &ground, runs);
+    poison::measure(report, &ground, runs);
 }
 
 /// What is compared.

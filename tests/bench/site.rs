@@ -107,6 +107,11 @@ impl Site {
         self.database.value(asked).and_then(|number| number.parse().ok()).expect("a number")
     }
 
+    /// A session of the administrator's.
+    pub fn administrator(&self) -> postgres::Client {
+        self.database.admin()
+    }
+
     /// Runs statements as administrator.
     pub fn execute(&self, sql: &str) {
         self.database.admin().batch_execute(sql).unwrap_or_else(|error| panic!("{sql}: {error:?}"));

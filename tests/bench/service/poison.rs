@@ -1,0 +1,108 @@
+//! A message that workers die of, while others flow: how long the others take meanwhile.
+
+use super::ground::{Format, Ground, Service, until};
+use super::load::{Load, Session};
+use super::{CONNECTIONS, SIZE, USERS};
+use crate::figures::{Report, Series, milliseconds};
+use crate::site::{STRANGER, Site, message, program, with_crlf};
+use postgres::SimpleQueryMessage;
+use rustix::process::{Pid, Signal, kill_process};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// So many others, at least.
+const OTHERS: usize = 1000;
+/// From the death of a worker until it counts against its message some ten seconds pass: so many times as long the others flow.
+const SECONDS: f64 = 60.0;
+
+/// The others at half the greatest rate, alone; and then while a message ends two workers, and is set aside.
+pub fn measure(report: &mut Report, ground: &Ground<'_>, runs: usize) {
+    report.progress("a message that ends workers");
+    ground.dovecot(true);
+    let service = ground.start("recycle_after = 1000000\n");
+    let users = ground.users(Format::Sdbox, "poison", USERS + 1);
+    let mut addresses: Vec<String> = users.into_iter().map(|user| format!("{user}@mail.example")).collect();
+    let its_own = addresses.pop().unwrap_or_default();
+    let load = |connections| Load {
+        socket: service.socket.clone(),
+        recipients: addresses.clone(),
+        each: 1,
+        connections,
+        size: SIZE,
+    };
+    let few = (runs * 10).max(100);
+    load(CONNECTIONS).give(few);
+    let rate = few as f64 / load(CONNECTIONS).give(few).wall.as_secs_f64() / 2.0;
+    let count = OTHERS.max((rate * SECONDS) as usize);
+    let flow = || {
+        let spent = load(CONNECTIONS * 4).give_at(rate, count);
+        spent.latencies.iter().map(|span| milliseconds(*span)).collect::<Series>()
+    };
+    let alone = flow();
+    let is_set_aside = AtomicBool::new(false);
+    let (beside, in_time) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            end_two_workers(ground.site, &service, &its_own);
+            is_set_aside.store(true, Ordering::SeqCst);
+        });
+        let beside = flow();
+        (beside, is_set_aside.load(Ordering::SeqCst))
+    });
+    let row = |what: &str, series: &Series| {
+        let at = |part| format!("{:.1}", series.quantile(part));
+        [what.to_owned(), at(0.5), at(0.9), at(0.99)]
+    };
+    let ratio = |part| format!("{:.2}", beside.quantile(part) / alone.quantile(part));
+    let while_it = format!("while one ended two workers{}", if in_time { "" } else { " (the second one later)" });
+    let rows = [
+        row(&format!("without ({rate:.0} per second)"), &alone),
+        row(&while_it, &beside),
+        ["÷; of p99 it may be 2".to_owned(), ratio(0.5), ratio(0.9), ratio(0.99)],
+    ];
+    report.table([&format!("{count} others, a message takes, ms"), "p50", "p90", "p99"], &rows);
+}
+
+/// The program has no bugs to order here. So the message's lock is held elsewhere, and the worker that waits for it is sent SIGABRT, which
+/// is what the end of a worker by its own hand is to its master.
+fn end_two_workers(site: &Site, service: &Service, to: &str) {
+    let text = with_crlf(&message(STRANGER, SIZE));
+    let lines = String::from_utf8_lossy(&text).into_owned();
+    let id = lines.lines().find_map(|line| line.strip_prefix("Message-ID: ")).expect("its Message-ID");
+    let key = Command::new(program()).args(["lock", "key", "--json", id]).output().expect("it runs").stdout;
+    let key: serde_json::Value = serde_json::from_slice(&key).expect("JSON");
+    let mut holder = site.administrator();
+    let lock = format!("SELECT pg_advisory_lock({})", key["postgresql"].as_str().expect("a key"));
+    holder.batch_execute(&lock).expect("nobody else has it");
+    let mut session = Session::connect(&service.socket);
+    loop {
+        session.give(&[to], &text);
+        let mut worker = None;
+        until("a worker waits for its lock, or it is set aside", || {
+            worker = waits_for_a_lock(&mut holder, service);
+            worker.is_some() || service.status()["front"]["set_aside"] == 1
+        });
+        if let Some(worker) = worker {
+            kill_process(worker, Signal::ABORT).expect("it is ours");
+        }
+        let reply = session.replies(1).remove(0);
+        assert!(reply.starts_with("451 "), "{reply}");
+        if reply.starts_with("451 4.3.0 set aside") {
+            return;
+        }
+    }
+}
+
+/// The worker that waits for an advisory lock: its process stands in its session's name, `maildrop QUEUEID pid@host`. The session of one that
+/// has died may wait a while longer.
+fn waits_for_a_lock(client: &mut postgres::Client, service: &Service) -> Option<Pid> {
+    let asked =
+        "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'";
+    let answer = client.simple_query(asked).expect("an answer");
+    let names = answer.iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    });
+    let mut pids = names.filter_map(|name| Pid::from_raw(name.rsplit(' ').next()?.split('@').next()?.parse().ok()?));
+    let workers = service.processes("worker");
+    pids.find(|pid| workers.contains(pid))
+}
