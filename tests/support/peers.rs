@@ -1,4 +1,5 @@
-//! Programs that others wrote and that speak what the service speaks: pyzmq, swaks, msmtp, smtplib, Dovecot's proxy, Exim.
+//! Programs that others wrote and that speak what the service speaks: pyzmq, swaks, msmtp, smtplib, OpenSMTPD's
+//! mail.lmtp, Dovecot's proxy, Exim.
 //! They run in the container `peers` (tests/images/peers). The folder [`sockets`] is `/sockets` there.
 
 use super::{container, env};

@@ -1,4 +1,5 @@
-//! Clients of LMTP that others wrote, at the service on real servers: Python's smtplib, swaks, msmtp, and Postfix's smtp-source.
+//! Clients of LMTP that others wrote, at the service on real servers: Python's smtplib, swaks, msmtp, OpenSMTPD's
+//! mail.lmtp, and Postfix's smtp-source.
 
 use crate::support::database::Engine;
 use crate::support::peers::{Peer, own_sockets};
@@ -104,6 +105,39 @@ fn msmtp() {
     let [doug, scuba, kim] = three();
     Peer::start(&["sh", "-ec", script, "sh", &met.socket, &message, LISA, &doug, &scuba, &kim]).end();
     met.each_has(&["msmtp"]);
+}
+
+/// It has one recipient at a time, takes its message from standard input, and ends with 75 whatever it is refused for: smtpd(8) then tries
+/// again. It does not run as root.
+const MAIL_LMTP: &str = r#"
+socket=$1 message=$2 sender=$3
+shift 3
+for recipient; do
+    ended=0
+    printf '%s' "$message" | setpriv --reuid=nobody --regid=nogroup --clear-groups env RECIPIENT="$recipient" \
+        /opt/opensmtpd/usr/libexec/opensmtpd/mail.lmtp -d "$socket" -l opensmtpd.example -f "$sender" -r || ended=$?
+    echo "$recipient $ended"
+done 2>&1
+"#;
+
+#[test]
+fn mail_lmtp_of_opensmtpd() {
+    let met = met();
+    let message = met.scene.message("opensmtpd");
+    let [doug, scuba, kim] = three();
+    let stranger = "stranger@mail.axial.net".to_owned();
+    let all = [&doug, &scuba, &kim, &doug, &stranger];
+    let mut command = vec!["bash", "-euc", MAIL_LMTP, "bash", &met.socket, &message, LISA];
+    command.extend(all.map(String::as_str));
+    let mut peer = Peer::start(&command);
+    for to in [&doug, &scuba, &kim, &doug] {
+        assert_eq!(peer.line(), format!("{to} 0"));
+    }
+    let refused = peer.line();
+    assert!(refused.contains("451 4.1.1 "), "{refused}");
+    assert_eq!(peer.line(), format!("{stranger} 75"));
+    peer.end();
+    met.each_has(&["opensmtpd"]);
 }
 
 /// Forty messages on ten connections at once, each for two who get no other. A reply that is missing, or one too many, ends it.

@@ -1,6 +1,7 @@
 //! The service, and those who talk with it: programs that others wrote are in the container of `peers`.
 
 mod by_lmtp;
+mod by_lmtp_on_other_stores;
 mod hostile_messages_in_a_browser;
 mod in_a_container;
 mod inject;
