@@ -300,7 +300,7 @@ const NOT_RUN: [(&str, &str); 59] = [
         HOURS,
     ),
     (
-        "SIMULATION_PREEMPTIONS=1 cargo test --profile simulation --test simulation all_schedules_of_two_fronts -- --nocapture",
+        "SIMULATION_PREEMPTIONS=2 cargo test --profile simulation --test simulation all_schedules_of_two_fronts -- --nocapture",
         HOURS,
     ),
     (
