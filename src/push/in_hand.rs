@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 /// After so many failures in a row nothing is sent but one try at a time.
 const FAILURES: u32 = 5;
 /// Writing answers down begins so long after the last time, or as soon as there are so many for one subscription: they are written down
-/// within a tenth of a second, of which a quarter is for the writing.
-pub(super) const SETTLED_EACH: Duration = Duration::from_millis(75);
+/// within a tenth of a second, of which half is for the writing.
+pub(super) const SETTLED_EACH: Duration = Duration::from_millis(50);
 const SETTLED_AT_ONCE: usize = 50;
 /// How much of an answer is kept, in bytes.
 const KEPT: usize = 1 << 10;
@@ -359,13 +359,13 @@ mod tests {
         assert_eq!(hand.until_settled(after(&hand, 500)), None);
         let _ = positions(&mut hand);
         answer(&mut hand, 1, 204, None);
-        assert_eq!(hand.until_settled(after(&hand, 1)), Some(Duration::from_millis(74)));
+        assert_eq!(hand.until_settled(after(&hand, 1)), Some(Duration::from_millis(49)));
         answer(&mut hand, 2, 204, None);
-        assert_eq!(hand.until_settled(after(&hand, 74)), Some(Duration::from_millis(1)));
-        assert!(!hand.is_due(after(&hand, 74)) && hand.is_due(after(&hand, 75)) && hand.is_due(after(&hand, 101)));
+        assert_eq!(hand.until_settled(after(&hand, 49)), Some(Duration::from_millis(1)));
+        assert!(!hand.is_due(after(&hand, 49)) && hand.is_due(after(&hand, 50)) && hand.is_due(after(&hand, 101)));
         // Or as soon as there are fifty.
         for position in 3..=50 {
-            assert_eq!(hand.until_settled(after(&hand, 1)), Some(Duration::from_millis(74)));
+            assert_eq!(hand.until_settled(after(&hand, 1)), Some(Duration::from_millis(49)));
             let _ = positions(&mut hand);
             answer(&mut hand, position, 204, None);
         }
