@@ -57,3 +57,27 @@ impl Deadline {
         self.remaining().is_zero()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_lock_is_waited_for_half_a_minute_and_for_at_most_half_of_the_time() {
+        assert_eq!([lock_wait(OF_A_DELIVERY), lock_wait(seconds(20))], [seconds(30), seconds(10)]);
+    }
+
+    #[test]
+    fn the_sooner_and_the_later_of_two_are_told_apart() {
+        let (soon, late) = (Deadline::after(seconds(1000)), Deadline::after(seconds(100_000)));
+        let is_late = |deadline: Deadline| deadline.remaining() > seconds(1000);
+        assert!(!is_late(soon.or_sooner(late)) && !is_late(late.or_sooner(soon)));
+        assert!(is_late(soon.or_after(seconds(100_000))) && is_late(late.or_after(seconds(1))));
+        assert!(late.half_way().remaining() <= seconds(50_000) && is_late(late.half_way()));
+        assert!(Deadline::after(Duration::ZERO).passed() && !soon.passed());
+    }
+}

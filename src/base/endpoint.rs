@@ -43,3 +43,29 @@ impl Endpoint {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str) -> Endpoint {
+        Endpoint::Tcp { host: host.into(), port: 5432 }
+    }
+
+    #[test]
+    fn a_socket_and_loopback_are_on_this_machine_and_no_name_that_only_looks_like_it() {
+        for host in ["localhost", "LocalHost", "127.0.0.1", "127.9.9.9", "::1"] {
+            assert!(tcp(host).is_on_this_machine(), "{host}");
+        }
+        for host in ["db.example.com", "192.0.2.1", "localhost.example.com", "::2", ""] {
+            assert!(!tcp(host).is_on_this_machine(), "{host}");
+        }
+        assert!(Endpoint::Socket("/run/postgresql".into()).is_on_this_machine());
+    }
+
+    #[test]
+    fn people_are_told_where_it_is() {
+        assert_eq!(tcp("db1").to_string(), "db1 port 5432");
+        assert_eq!(Endpoint::Socket("/run/postgresql".into()).to_string(), "/run/postgresql");
+    }
+}

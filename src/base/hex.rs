@@ -17,7 +17,7 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let byte = |pair: &[u8]| match pair {
-        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+        [high, low] => Some(digit(*high)? * 16 + digit(*low)?),
         _ => None,
     };
     text.as_bytes().chunks(2).map(byte).collect()

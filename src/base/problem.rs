@@ -35,3 +35,20 @@ impl<E: Serialize> Problem<'_, E> {
         serde_json::to_string(&document).unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_says_what_is_known_of_it_and_no_more() {
+        let problem = |detail, errors| {
+            Problem::<&str> { kind: "gone", title: "It is gone", status: 410, detail, errors }.document()
+        };
+        let told = |more: &str| {
+            format!("{{\"type\":\"urn:maildrop_command:problem:gone\",\"title\":\"It is gone\",\"status\":410{more}}}")
+        };
+        assert_eq!(problem(None, &[]), told(""));
+        assert_eq!(problem(Some("x"), &["a", "b"]), told(r#","detail":"x","errors":["a","b"]"#));
+    }
+}

@@ -25,3 +25,14 @@ impl fmt::Debug for Secret {
         f.write_str("Secret(…)")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_shows_itself_only_where_it_is_asked_to() {
+        let secret = Secret::new("abc".into());
+        assert_eq!((secret.expose(), format!("{secret:?}").as_str()), ("abc", "Secret(…)"));
+    }
+}

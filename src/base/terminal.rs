@@ -38,4 +38,15 @@ mod tests {
         assert_eq!(printable("a\x1b[2J\u{202e}cod.exe\u{2066}\nb ü עב"), "a?[2J?cod.exe?\nb ü עב");
         assert_eq!(printable("1\u{200e}2\u{200f}3\u{61c}4\u{2028}5\u{2029}6\u{9b}7\u{7f}"), "1?2?3?4?5?6?7?");
     }
+
+    #[test]
+    fn a_word_that_a_shell_would_read_otherwise_is_quoted() {
+        for plain in ["doug@axial.net", "--recipient=a_b+c%d:e,f.g/h-1"] {
+            assert_eq!(shell_word(plain), plain);
+        }
+        for (word, quoted) in [("", "''"), ("a b", "'a b'"), ("$HOME", "'$HOME'"), ("it's", r"'it'\''s'"), ("ü", "'ü'")]
+        {
+            assert_eq!(shell_word(word), quoted);
+        }
+    }
 }

@@ -122,4 +122,44 @@ mod tests {
         assert_eq!((told(0.25), told(59.9), told(3600.0)), ("0.2s".into(), "59s".into(), "1h".into()));
         assert_eq!((told(432_600.0), told(34_560_000.0)), ("5d 10m".into(), "400d".into()));
     }
+
+    #[test]
+    fn milliseconds_are_told_in_three_digits_or_so() {
+        for (took, text) in [
+            (0.04, "0.0 ms"),
+            (9.94, "9.9 ms"),
+            (10.0, "10 ms"),
+            (999.4, "999 ms"),
+            (1000.0, "1.0 s"),
+            (4230.0, "4.2 s"),
+            (59_940.0, "59.9 s"),
+            (60_000.0, "1m"),
+            (3_661_000.0, "1h 1m 1s"),
+        ] {
+            assert_eq!(milliseconds(took), text);
+        }
+    }
+
+    #[test]
+    fn a_century_is_the_longest_span() {
+        assert_eq!(duration("36500days"), Ok(LONGEST));
+        assert!(duration("36500days 1s").unwrap_err().contains("century"));
+        assert_eq!(
+            (duration("90"), duration("1h 30m")),
+            (Ok(std::time::Duration::from_secs(90)), Ok(std::time::Duration::from_mins(90)))
+        );
+        assert!(duration("soon").unwrap_err().contains("30s"));
+    }
+
+    #[test]
+    fn programs_are_told_a_moment_or_that_there_is_none() {
+        #[derive(Serialize)]
+        struct Moments(
+            #[serde(serialize_with = "serialize")] i64,
+            #[serde(serialize_with = "serialize_optional")] Option<i64>,
+        );
+        let json = |other| serde_json::to_string(&Moments(1_500_000, other)).unwrap();
+        assert_eq!(json(Some(0)), r#"["1970-01-01T00:00:01.5Z","1970-01-01T00:00:00Z"]"#);
+        assert_eq!(json(None), r#"["1970-01-01T00:00:01.5Z",null]"#);
+    }
 }

@@ -331,4 +331,32 @@ mod tests {
         assert_eq!(line(&reload), "{\"command\":\"reload\"}\n");
         assert!(serde_json::from_str::<Request>("{\"command\":\"shoot\"}").is_err());
     }
+
+    #[test]
+    fn an_end_is_counted_in_a_word_or_two() {
+        let kinds = [End::Exit(70), End::Signal(9), End::Signal(99), End::NotStarted("no memory".into())];
+        assert_eq!(kinds.each_ref().map(End::kind), ["exit 70", "SIGKILL", "signal 99", "not started"]);
+        let told = kinds.map(|end| end.to_string());
+        assert_eq!(told[2..], ["ended by signal 99", "could not be started: no memory"]);
+        let mut counted = Counted::default();
+        for how in ["SIGKILL", "SIGKILL", "done"] {
+            counted.started(Role::Worker);
+            counted.ended(Role::Worker, how.into());
+        }
+        let ended = [("SIGKILL".to_owned(), 2), ("done".to_owned(), 1)].into();
+        assert_eq!(counted.roles, [(Role::Worker, Ends { started: 3, ended })].into());
+    }
+
+    #[test]
+    fn words_are_those_of_the_json_and_mail_goes_through_three_roles() {
+        let json = |what: &str| format!("\"{what}\"\n");
+        for state in [State::Starting, State::Well, State::Degraded, State::Stopping] {
+            assert_eq!(json(state.as_str()), line(&state));
+        }
+        let all = [Role::Front, Role::Worker, Role::Runner, Role::Timer, Role::Notify, Role::Web];
+        for role in all {
+            assert_eq!(json(role.as_str()), line(&role));
+        }
+        assert_eq!(all.map(Role::carries_mail), [true, true, true, false, false, false]);
+    }
 }

@@ -293,4 +293,19 @@ mod tests {
         let more = [Header::Go { id: Uuid::nil() }.frame(b"").unwrap(), b"x".to_vec()].concat();
         assert_eq!(Header::read(&more), Err(Unreadable::AnotherSize));
     }
+
+    #[test]
+    fn a_header_may_be_as_long_as_it_may_and_logins_are_summed() {
+        let of = |more: usize| {
+            let empty = Header::Deliver(Request { sender: String::new(), ..request(0) });
+            let length = empty.frame(b"").unwrap().len() - PREFIX;
+            Header::Deliver(Request { sender: "x".repeat(LONGEST_HEADER - length + more), ..request(0) })
+        };
+        let longest = of(0);
+        assert_eq!(Header::read(&longest.frame(b"").unwrap()), Ok((longest, &b""[..])));
+        assert_eq!(of(1).frame(b""), Err(Unreadable::TooLong));
+        let mut logins = Logins { database: 1, imap: 2 };
+        logins.add(Logins { database: 10, imap: u64::MAX });
+        assert_eq!(logins, Logins { database: 11, imap: u64::MAX });
+    }
 }

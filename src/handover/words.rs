@@ -70,3 +70,77 @@ fn told_exact(at: &str) -> String {
 pub fn age(seconds: f64) -> String {
     Duration::try_from_secs_f64(seconds).map_or_else(|_| "-".into(), span)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::control::{End, LastEnd, LastRun};
+    use super::*;
+
+    fn process(role: Role) -> Process {
+        Process {
+            role,
+            number: 2,
+            pid: None,
+            since: None,
+            up_s: None,
+            ready: false,
+            ending: false,
+            restarts: 0,
+            throttled: false,
+            starts_in_s: None,
+            last_end: None,
+        }
+    }
+
+    #[test]
+    fn a_process_has_the_name_that_people_call_it_by() {
+        let names = [Role::Front, Role::Worker, Role::Runner, Role::Timer, Role::Notify, Role::Web];
+        let names = names.map(|role| process(role).name());
+        assert_eq!(names, ["front", "worker 2", "runner 2", "timer", "notifier", "page"]);
+    }
+
+    #[test]
+    fn it_is_told_how_a_process_does_and_when_it_starts_again() {
+        let gone = process(Role::Worker);
+        let runs = Process { pid: Some(7), ..gone.clone() };
+        let ready = Process { ready: true, ..runs.clone() };
+        for (process, standing) in [
+            (Process { ending: true, ..ready.clone() }, "ending"),
+            (Process { throttled: true, ..ready.clone() }, "ready, throttled"),
+            (ready, "ready"),
+            (runs, "not ready"),
+            (Process { starts_in_s: Some(42.0), throttled: true, ..gone.clone() }, "starts in 42s, throttled"),
+            (gone, "gone"),
+        ] {
+            assert_eq!(process.standing(), standing);
+        }
+        assert_eq!((age(3600.0), age(-1.0), age(f64::NAN)), ("1h".into(), "-".into(), "-".into()));
+    }
+
+    #[test]
+    fn how_the_last_one_ended_is_told_with_its_last_word() {
+        let last = |said: &[&str]| {
+            let said = said.iter().map(ToString::to_string).collect();
+            let last_end = LastEnd { at: "2026-11-22T10:00:00Z".into(), end: End::Signal(11), said };
+            Process { last_end: Some(last_end), ..process(Role::Worker) }.how_the_last_ended()
+        };
+        assert_eq!(last(&[]).as_deref(), Some("ended by SIGSEGV"));
+        assert_eq!(last(&["one", "two"]).as_deref(), Some("ended by SIGSEGV; it said: two"));
+        assert_eq!(process(Role::Worker).how_the_last_ended(), None);
+    }
+
+    #[test]
+    fn a_task_is_told_in_one_line() {
+        let new = Task { task: "finish_owed".into(), every_s: 60.0, next_at: None, failed_runs: 0, last: None };
+        assert_eq!(new.told(), "finish owed: it has not been done yet; it is under way");
+        let last = LastRun { at: "2026-11-22T10:00:00Z".into(), took_s: 0.25, well: false, said: "no answer".into() };
+        let done = Task { next_at: Some("2026-11-22T10:01:00.5Z".into()), last: Some(last), ..new };
+        let told = "no answer, at 2026-11-22 10:00:00Z, in 0.2s; next at 2026-11-22 10:01:00Z";
+        for (failed_runs, failed) in [(0, ""), (1, "FAILED: "), (3, "FAILED 3 times in a row: ")] {
+            assert_eq!(Task { failed_runs, ..done.clone() }.told(), format!("finish owed: {failed}{told}"));
+        }
+        // A moment of another program's is told as it is.
+        let odd = Task { next_at: Some("soon".into()), ..done };
+        assert!(odd.told().ends_with("; next at soon"));
+    }
+}

@@ -40,8 +40,13 @@ impl LockName {
     /// The key of the PostgreSQL advisory lock: the first 8 bytes, big-endian, as a signed bigint.
     #[must_use]
     pub fn postgres_key(&self) -> i64 {
-        let [a, b, c, d, e, f, g, h, ..] = self.0;
-        i64::from_be_bytes([a, b, c, d, e, f, g, h])
+        self.number_at(0).cast_signed()
+    }
+
+    /// Eight of its bytes, from this one on, as a number: the highest first.
+    pub(crate) fn number_at(&self, from: usize) -> u64 {
+        let bytes = self.0.get(from..).and_then(<[u8]>::first_chunk);
+        bytes.copied().map_or(0, u64::from_be_bytes)
     }
 
     /// The name of the MySQL lock: `maildrop:` and 48 lower-case hexadecimal digits, 57 ASCII characters.

@@ -31,7 +31,7 @@ impl Slice {
 
     /// Whether the message that this lock guards is in this slice.
     pub(crate) fn has(&self, lock: &LockName) -> bool {
-        self.has_first_bytes(first_bytes(lock, 0))
+        self.has_first_bytes(lock.number_at(0))
     }
 
     /// The same for a lock of which only the first eight bytes are known, the highest first. With 2^n slices the n highest bits
@@ -56,11 +56,7 @@ impl FromStr for Slice {
 /// Which of `jobs` has the message that this lock guards. By other bytes than the slice, which would give all to one job.
 pub(crate) fn job_of(lock: &LockName, jobs: usize) -> usize {
     let jobs = u32::try_from(jobs).unwrap_or(u32::MAX);
-    range_of(first_bytes(lock, 8), jobs) as usize
-}
-
-fn first_bytes(lock: &LockName, from: usize) -> u64 {
-    lock.digest().iter().skip(from).take(8).fold(0, |number, byte| number << 8 | u64::from(*byte))
+    range_of(lock.number_at(8), jobs) as usize
 }
 
 /// Which of `count` ranges of equal size a number lies in.

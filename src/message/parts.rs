@@ -355,7 +355,60 @@ mod tests {
         assert_eq!(of("aGVsbG8="), b"hello");
         assert_eq!(of("aGVs bG8"), b"hello");
         assert_eq!(of("aGVsbG8!?=\n=\nX"), b"hello\x17");
+        // A character is left over.
+        assert_eq!(of("aGVsbG8gd29ybGQhx"), b"hello world!");
         assert_eq!(of("a"), b"");
         assert_eq!(of(""), b"");
+    }
+
+    #[test]
+    fn as_many_levels_and_parts_are_told_apart_as_are_known_and_no_more() {
+        let nested = |levels: usize| {
+            let open = (0..levels).map(|n| format!("Content-Type: multipart/mixed; boundary=b{n}\n\n--b{n}\n"));
+            kinds(&(open.collect::<String>() + "Content-Type: image/png\n\nx"))
+        };
+        assert_eq!((nested(DEEPEST), nested(DEEPEST + 1)), (vec!["image/png".into()], vec!["multipart/mixed".into()]));
+        let of = |count| {
+            let message = format!("Content-Type: multipart/mixed; boundary=x\n\n{}--x--\n", "--x\n\na\n".repeat(count));
+            let parts = Parts::of(message.as_bytes());
+            (parts.all.len(), parts.more)
+        };
+        assert_eq!([of(MOST_PARTS), of(MOST_PARTS + 1)], [(MOST_PARTS, false), (MOST_PARTS, true)]);
+        let fields = |count| header_fields("A: b\n".repeat(count).as_bytes()).1;
+        assert_eq!((fields(MOST_FIELDS), fields(MOST_FIELDS + 1)), (false, true));
+    }
+
+    #[test]
+    fn the_text_is_of_all_parts_that_are_no_files_up_to_its_limit() {
+        let message = "Content-Type: multipart/mixed; boundary=x\n\n--x\n\none\n\
+            --x\nContent-Disposition: attachment\n\nfile\n--x\nContent-Type: text/html\nContent-Disposition: attachment\n\n<p>\n\
+            --x\n\ntwo\n--x--\n";
+        let parts = Parts::of(message.as_bytes());
+        for (most, text, cut) in
+            [(100, "one\ntwo", false), (7, "one\ntwo", false), (6, "one\ntw", true), (3, "one", true), (2, "on", true)]
+        {
+            assert_eq!(parts.text(most), Some((text.into(), cut)), "{most}");
+        }
+        assert!(parts.html().is_none());
+        assert_eq!(Parts::of(b"Content-Type: image/png\n\nx").text(9), None);
+    }
+
+    #[test]
+    fn a_charset_is_honoured_where_one_is_named_and_ascii_is_none() {
+        let of = |charset: &str| {
+            let message =
+                [format!("Content-Type: text/plain; charset={charset}\n\n").as_bytes(), b"\xfc\xc3\xbc"].concat();
+            Parts::of(&message).text(100).unwrap().0
+        };
+        for charset in ["us-ascii", "US-ASCII", "ascii", "\" \""] {
+            assert_eq!(of(charset), "\u{fffd}ü", "{charset}");
+        }
+        assert_eq!(of("iso-8859-1"), "üÃ¼");
+        // Four bytes may stand for one, and are not too many for it.
+        let cut = |body: &str| {
+            let message = format!("Content-Type: text/plain; charset=iso-2022-jp\n\n{body}");
+            Parts::of(message.as_bytes()).text(1).unwrap()
+        };
+        assert_eq!((cut("\u{1b}(Ba"), cut("\u{1b}(Bab")), (("a".into(), false), ("a".into(), true)));
     }
 }

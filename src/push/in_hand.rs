@@ -425,4 +425,121 @@ mod tests {
         let told = hand.tries.last().unwrap();
         assert_eq!((told.outcome.as_str(), told.response.as_deref()), ("answered 500", Some("x")));
     }
+
+    #[test]
+    fn nobody_is_disabled_before_so_long_nor_for_a_first_failure() {
+        for (failures, failing_for) in [(9, DAYS / 2), (0, DAYS * 2)] {
+            let mut hand = in_hand(Leased { failing_for, ..leased(false, failures) }, 9);
+            let _ = positions(&mut hand);
+            answer(&mut hand, 1, 500, None);
+            assert_eq!(hand.state, None, "{failures}");
+        }
+    }
+
+    #[test]
+    fn of_two_rests_the_longer_one_counts_and_each_failure_makes_the_next_one_longer() {
+        let mut hand = in_hand(leased(false, 0), 9);
+        let _ = positions(&mut hand);
+        for (position, asked, rest) in [(1, 900, 900), (2, 60, 900), (3, 1000, 1000)] {
+            answer(&mut hand, position, 503, Some(asked));
+            assert_eq!(hand.rests_for, Some(Duration::from_secs(rest)));
+        }
+        // The fifth failure is the first step of the schedule, and so on.
+        for (failures, minutes) in [(4, 0), (5, 4), (6, 24), (7, 96)] {
+            let mut hand = in_hand(leased(false, failures), 1);
+            let _ = positions(&mut hand);
+            answer(&mut hand, 1, 500, None);
+            let rest = hand.rests_for.unwrap();
+            let longest = Duration::from_mins(minutes * 3 / 2) + Duration::from_secs(6);
+            assert!(rest >= Duration::from_mins(minutes) && rest <= longest, "{failures}: {rest:?}");
+        }
+    }
+
+    #[test]
+    fn of_an_answer_its_beginning_is_kept_unless_it_is_of_ours() {
+        let kept = |body: &[u8], is_ours| {
+            let mut hand = in_hand(leased(false, 0), 1);
+            let _ = positions(&mut hand);
+            let answer = Ok(Answer { status: 500, retry_after: None, body: body.to_vec(), is_ours });
+            let subscription = hand.leased.subscription;
+            let sent = Sent { subscription, position: Some(1), started_at: 0, took: Duration::ZERO, answer };
+            hand.answered(sent, 1, &Schedule::default(), DAYS);
+            hand.tries.pop().unwrap().response
+        };
+        assert_eq!(kept(b"a\0b", false).as_deref(), Some("a\u{fffd}b"));
+        assert_eq!((kept(b"", false), kept(b"secret", true)), (None, None));
+        assert_eq!(kept(&[b'x'; 2 * KEPT], false), Some("x".repeat(KEPT)));
+    }
+
+    /// A question's answer is like no notification's.
+    fn unanswered(hand: &mut InHand, age: Duration) {
+        hand.leased.age = age;
+        let answer = Err("no answer within 10 s".to_owned());
+        let subscription = hand.leased.subscription;
+        let sent = Sent { subscription, position: None, started_at: 0, took: Duration::ZERO, answer };
+        hand.not_verified(sent, "the answer lacks the challenge".into(), &Schedule::default(), DAYS);
+    }
+
+    #[test]
+    fn a_callback_that_does_not_answer_its_question_is_asked_again_until_its_time_is_over() {
+        let unverified = |failures| Leased { state: SubscriptionState::Unverified, ..leased(false, failures) };
+        let mut hand = in_hand(unverified(1), 1);
+        assert_eq!(positions(&mut hand), [0; 0], "it is told nothing yet");
+        unanswered(&mut hand, DAYS);
+        let told = hand.tries.last().unwrap();
+        assert_eq!((hand.failures, &hand.state, told.outcome.as_str()), (2, &None, "the answer lacks the challenge"));
+        // The second step of the schedule.
+        assert!(hand.rests_for.unwrap() >= Duration::from_mins(4) && hand.is_finished());
+        assert_eq!(told.next, Next::Again(hand.rests_for.unwrap()));
+        let mut late = in_hand(unverified(1), 0);
+        unanswered(&mut late, DAYS + Duration::from_secs(1));
+        assert_eq!(late.state, Some(("disabled", Some(NEVER_ANSWERED.into()))));
+
+        let mut hand = in_hand(unverified(3), 2);
+        hand.verified();
+        assert_eq!((hand.state.clone(), hand.failures), (Some(("active", None)), 0));
+        assert_eq!(positions(&mut hand), [1, 2]);
+    }
+
+    #[test]
+    fn more_is_read_where_there_is_room_and_where_it_is_known_what_comes_next() {
+        let mut hand = in_hand(leased(false, 0), 2);
+        assert!(hand.wants_more() && !hand.has_room(), "nobody is asked yet");
+        assert_eq!(positions(&mut hand), [1, 2]);
+        assert!(hand.wants_more() && hand.has_room());
+        hand.waiting.push_back(due(3));
+        assert!(!hand.has_room(), "there is one to be sent");
+        hand.waiting.extend([due(4), due(5)]);
+        assert!(!hand.wants_more());
+        assert_eq!(positions(&mut hand), [3]);
+        hand.waiting.clear();
+        assert!(!hand.has_room(), "three are under way");
+        hand.read_to_the_end = true;
+        assert!(!hand.wants_more());
+        for stops in [InHand::close, |hand: &mut InHand| hand.lose(true)] {
+            let mut hand = in_hand(leased(false, 0), 1);
+            hand.lose(false);
+            assert!(hand.wants_more() && !hand.is_finished());
+            stops(&mut hand);
+            assert!(!hand.wants_more() && hand.is_finished());
+        }
+        // In order, what comes next is known once the one before it is written down.
+        let mut hand = in_hand(leased(true, 0), 1);
+        assert!(!hand.wants_more() && positions(&mut hand) == [1] && !hand.wants_more() && !hand.has_room());
+        answer(&mut hand, 1, 204, None);
+        assert!(!hand.wants_more());
+        hand.tries.clear();
+        assert!(hand.wants_more());
+        let unverified = Leased { state: SubscriptionState::Unverified, ..leased(false, 0) };
+        assert!(!in_hand(unverified, 0).wants_more());
+        let idle = Leased { state: SubscriptionState::Idle, ..leased(false, 0) };
+        assert!(in_hand(idle, 1).is_finished());
+        // Nothing waits, and nothing is to be read.
+        let mut empty = in_hand(leased(false, 0), 0);
+        assert!(!empty.is_finished());
+        empty.read_to_the_end = true;
+        assert!(empty.is_finished());
+        empty.challenge = Some("x".into());
+        assert!(!empty.is_finished(), "its question is under way");
+    }
 }

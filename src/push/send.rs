@@ -131,6 +131,14 @@ struct Connection {
     rests_since: Instant,
 }
 
+impl Connection {
+    /// Whether its host need not be looked up anew yet, and its receiver is not likely to have closed it.
+    fn is_fresh(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.opened) < LONGEST_USE
+            && now.saturating_duration_since(self.rests_since) < LONGEST_REST
+    }
+}
+
 struct Client {
     connector: Connector,
     /// By subscription: nobody's request goes over a connection that another one's name has opened.
@@ -153,13 +161,9 @@ impl Client {
 
     fn idle_connection(&self, subscription: Uuid) -> Option<Connection> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = |connection: &Connection| {
-            connection.opened.elapsed() < LONGEST_USE
-                && connection.rests_since.elapsed() < LONGEST_REST
-                && !connection.sender.is_closed()
-        };
+        let now = Instant::now();
         idle.retain(|_, connections| {
-            connections.retain(fresh);
+            connections.retain(|connection| connection.is_fresh(now) && !connection.sender.is_closed());
             !connections.is_empty()
         });
         idle.get_mut(&subscription)?.pop()
@@ -174,12 +178,16 @@ impl Client {
         let retry_after = retry_after.and_then(|text| RetryAfter::read(text, SystemTime::now()));
         let is_ours = connection.is_ours;
         let (body, whole) = read(response).await;
-        if whole && connection.sender.ready().await.is_ok() {
+        let answer = Answer { status, retry_after, body, is_ours };
+        if !whole {
+            return Ok(answer);
+        }
+        if connection.sender.ready().await.is_ok() {
             connection.rests_since = Instant::now();
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             idle.entry(job.subscription).or_default().push(connection);
         }
-        Ok(Answer { status, retry_after, body, is_ours })
+        Ok(answer)
     }
 }
 
@@ -229,3 +237,6 @@ async fn read(mut response: Response<Incoming>) -> (Vec<u8>, bool) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -194,7 +194,7 @@ impl Entry {
 fn read_envelope(file: &File) -> std::io::Result<Result<Envelope, String>> {
     let mut beginning = Vec::new();
     // Most envelopes end within the first of these.
-    for length in [1 << 12, LONGEST as u64] {
+    for length in [4096, LONGEST as u64] {
         file.take(length.saturating_sub(beginning.len() as u64)).read_to_end(&mut beginning)?;
         if let Ok((envelope, at)) = Envelope::read(&beginning) {
             let message = file.metadata()?.len().saturating_sub(at as u64);

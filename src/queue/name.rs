@@ -34,8 +34,7 @@ pub struct Name {
 
 impl Name {
     pub(super) fn new(now: SystemTime, lock: &LockName) -> Self {
-        let first_bytes = lock.digest().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte));
-        Self { time: nanoseconds(now), lock: first_bytes, tries: 0, next: None }
+        Self { time: nanoseconds(now), lock: lock.number_at(0), tries: 0, next: None }
     }
 
     /// Reads the name of a file. `None` for each that this program would not have written in just this way.

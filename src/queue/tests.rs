@@ -312,11 +312,12 @@ fn links_folders_and_pipes_are_left_alone_and_listed() {
     symlink(&outside, new.join(name(1))).unwrap();
     fs::create_dir(new.join(name(2))).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, new.join(name(3)), rustix::fs::Mode::RWXU).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(new.join(name(4))).unwrap();
     symlink("nowhere", new.join("a link")).unwrap();
     claim_nothing(&queue, 10);
     assert_eq!(queue.recover(at(10)).unwrap(), Recovered::default());
     let listed: Vec<String> = queue.list().unwrap().into_iter().map(|entry| entry.reason.unwrap()).collect();
-    let kinds = ["a symbolic link", "a folder", "a named pipe", "a symbolic link"];
+    let kinds = ["a symbolic link", "a folder", "a named pipe", "a socket", "a symbolic link"];
     for (reason, kind) in listed.iter().zip(kinds) {
         assert!(reason.starts_with(kind), "{listed:?}");
     }
@@ -401,4 +402,60 @@ fn root_makes_no_queue_for_another_user_and_what_it_queues_there_belongs_to_that
     let name = accepted(&queue, "a", 1000);
     let metadata = fs::metadata(queue.path().join("new").join(name.to_string())).unwrap();
     assert_eq!((metadata.uid(), metadata.gid(), metadata.mode() & 0o7777), (NOBODY, NOBODY, 0o600));
+}
+
+#[test]
+fn want_of_room_is_told_from_whatever_else_the_disk_says() {
+    use rustix::io::Errno;
+    let of = |errno: Errno| QueueError::of("writing", Path::new("/q"), errno);
+    let of_io = |errno: Errno| QueueError::of_io("writing", Path::new("/q"), errno.into());
+    for errno in [Errno::NOSPC, Errno::DQUOT] {
+        assert!(of(errno).is_no_space() && of_io(errno).is_no_space(), "{errno}");
+        assert_eq!(of(errno).to_string(), "writing /q: no room is left on the disk");
+    }
+    for errno in [Errno::IO, Errno::ROFS] {
+        assert!(!of(errno).is_no_space() && !of_io(errno).is_no_space(), "{errno}");
+    }
+    // What the standard library has found out by itself.
+    let error = QueueError::of_io("reading", Path::new("/q"), std::io::ErrorKind::InvalidData.into());
+    assert!(matches!(error, QueueError::Io { doing: "reading", .. }), "{error}");
+}
+
+/// Both are told apart, since different things mend them.
+#[test]
+fn a_folder_on_another_file_system_and_one_whose_renames_may_overwrite_are_refused() {
+    let (_directory, queue) = queue();
+    let file = "00000000000000000001-0000000000000001.msg";
+    fs::write(queue.path().join("new").join(file), "x").unwrap();
+    // proc(5) is a file system of its own.
+    let elsewhere = Folder::open(format!("/proc/{}", std::process::id()).into()).unwrap();
+    let error = queue.0.new.rename(file, &elsewhere, file).err().unwrap();
+    assert!(matches!(error, QueueError::AnotherFileSystem { .. }), "{error}");
+    // EINVAL is what a file system answers that knows no such rename, and what any answers to a folder that is to go into itself.
+    fs::create_dir(queue.path().join("new/folder")).unwrap();
+    let within = Folder::open(queue.path().join("new/folder")).unwrap();
+    let error = queue.0.new.rename("folder", &within, file).err().unwrap();
+    assert!(matches!(error, QueueError::RenamesOverwrite { .. }), "{error}");
+    assert!(queue.path().join("new").join(file).exists());
+}
+
+#[test]
+fn it_is_told_how_many_wait_in_each_folder_and_since_when() {
+    let (_directory, queue) = queue();
+    let names = [3, 1, 2].map(|second| accepted(&queue, &second.to_string(), second));
+    queue.hold(&names[0].id()).unwrap();
+    let waiting = |messages, oldest| Waiting { messages, oldest };
+    let none = Waiting::default();
+    let expected = [
+        (State::New, waiting(2, Some(1_000_000))),
+        (State::Work, none),
+        (State::Held, waiting(1, Some(3_000_000))),
+        (State::Refused, none),
+        (State::Bad, none),
+    ];
+    assert_eq!(queue.waiting().unwrap(), expected);
+    for (state, _) in expected {
+        assert_eq!(state.to_string().parse(), Ok(state));
+    }
+    assert!("lost".parse::<State>().is_err());
 }

@@ -299,8 +299,9 @@ mod tests {
         ] {
             assert!(matches!(Callback::parse(text, &strict()), Err(Refused::NoUrl(_))), "{text}");
         }
-        let long = format!("https://example.com/{}", "x".repeat(2048));
-        assert_eq!(Callback::parse(&long, &strict()), Err(Refused::TooLong));
+        let of = |length: usize| format!("{:x<length$}", "https://example.com/");
+        assert_eq!(Callback::parse(&of(LONGEST + 1), &strict()), Err(Refused::TooLong));
+        assert!(Callback::parse(&of(LONGEST), &strict()).is_ok());
     }
 
     #[test]
@@ -318,5 +319,9 @@ mod tests {
         let mixed = ["127.0.0.1", "93.184.216.34"].map(|text| text.parse().unwrap());
         assert_eq!(encrypted.may_be_called_at(&mixed, &rules), Ok(vec!["93.184.216.34:443".parse().unwrap()]));
         assert_eq!(encrypted.may_be_called_at(&mixed[..1], &rules), Err(Refused::Address));
+        assert!(encrypted.is_encrypted() && !named.is_encrypted());
+        // Where http is allowed, it is allowed to everybody.
+        let open = Rules { allow_http: true, allow_ports: vec![80], ..strict() };
+        assert!(Callback::parse("http://hooks.example.com/in", &open).is_ok());
     }
 }

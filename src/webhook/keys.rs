@@ -104,6 +104,26 @@ mod tests {
         let problem = Keys::of(&there).unwrap_err();
         assert!(problem.starts_with("notifications.signing_key_credential: ") && problem.contains("/b: "), "{problem}");
         std::fs::write(folder.path().join("b"), [2; 32]).unwrap();
-        assert!(Keys::of(&there).unwrap().is_some());
+        let keys = Keys::of(&there).unwrap().unwrap();
+
+        // Each generation signs by its secret and by its key, which are told to receivers.
+        let (one, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let signatures =
+            |subscription, generations: &[u32]| keys.signers(subscription, generations).sign("evt_1", 1, "{}");
+        let (first, both) = (signatures(one, &[1]), signatures(one, &[2, 1]));
+        let kinds =
+            |text: &str| text.split(' ').map(|one| one.split(',').next().unwrap().to_owned()).collect::<Vec<_>>();
+        assert_eq!(
+            (kinds(&first), kinds(&both)),
+            (vec!["v1".into(), "v1a".into()], vec!["v1".into(), "v1".into(), "v1a".into(), "v1a".into()])
+        );
+        assert!(first.split(' ').all(|signature| both.contains(signature)));
+        assert_ne!(first, signatures(other, &[1]));
+        assert_ne!(keys.public_key(one, 1).unwrap(), keys.public_key(one, 2).unwrap());
+        assert!(keys.public_key(one, 1).unwrap().starts_with("whpk_"));
+        assert_eq!(keys.secret(one, 1).expose(), MasterKey::new(&[1; 32]).secret(one, 1).expose());
+        let without = Keys { signing: None, ..keys.clone() };
+        assert_eq!(without.public_key(one, 1), None);
+        assert_eq!(kinds(&without.signers(one, &[1]).sign("evt_1", 1, "{}")), ["v1"]);
     }
 }

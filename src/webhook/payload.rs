@@ -335,4 +335,55 @@ mod tests {
         let question = question("evt_1", 0, Uuid::nil(), "a1");
         assert!(question.contains(r#""challenge":"a1""#) && question.contains(r#""type":"subscription.verify""#));
     }
+
+    #[test]
+    fn a_header_that_fits_is_told_whole_up_to_its_last_byte() {
+        let of = |length: usize| {
+            let headers = serde_json::to_string(&[["A", &"x".repeat(length)]]).unwrap();
+            let message = MessageDetail {
+                sender: String::new(),
+                from: None,
+                to: None,
+                cc: None,
+                subject: None,
+                date: None,
+                headers,
+                size: 1,
+            };
+            let body: Value = serde_json::from_str(&render(&Due { message: Some(message), ..due() }, None)).unwrap();
+            let message = &body["data"]["message"];
+            (message["headers"].as_array().unwrap().len(), message["headers_truncated"].as_bool().unwrap())
+        };
+        let brackets = r#"["A",""]"#.len();
+        assert_eq!(
+            [of(1), of(LONGEST_HEADERS - brackets), of(LONGEST_HEADERS - brackets + 1)],
+            [(1, false), (1, false), (0, true)]
+        );
+    }
+
+    #[test]
+    fn an_id_is_read_as_it_is_written_and_nothing_else_is_one() {
+        let event = due().event;
+        assert_eq!(read_id(&id(event)), Some(event));
+        for other in [
+            "",
+            "evt_",
+            "evt_0193a1b2",
+            &event.to_string(),
+            &format!("evt_{event}"),
+            &event.simple().to_string(),
+            &"x".repeat(36),
+        ] {
+            assert_eq!(read_id(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn each_request_says_who_sends_it_what_and_for_which_subscription() {
+        let [agent, kind, id, subscription] = headers("evt_1", Uuid::nil());
+        assert!(agent.0 == "user-agent" && agent.1.starts_with("maildrop_command/"));
+        assert_eq!((kind.0, kind.1.as_str()), ("content-type", "application/json"));
+        assert_eq!((id.0, id.1.as_str()), ("webhook-id", "evt_1"));
+        assert_eq!(subscription, ("maildrop-subscription", Uuid::nil().to_string()));
+    }
 }

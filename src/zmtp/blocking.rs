@@ -6,9 +6,11 @@ use super::handshake::Peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType as NetType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType as NetType, connect, send, socket_with,
+};
 use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -23,7 +25,7 @@ const PIECE: usize = 64 << 10;
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// A stream that can be waited for, and whose writes can be given a limit.
-pub trait TimedStream: Read + Write + AsFd {
+pub trait TimedStream: AsFd {
     /// # Errors
     /// The operating system's.
     fn limit_writes(&self, limit: Duration) -> io::Result<()>;
@@ -99,8 +101,9 @@ impl<S: TimedStream> Blocking<S> {
     /// Where the peer is not there, is no peer for us, or has not answered by `until`.
     pub fn handshake(stream: S, settings: Settings, until: Instant) -> Result<Self, BlockingError> {
         let mut new = Self { stream, connection: Connection::new(settings), piece: vec![0; PIECE] };
+        // A handshake is short, whatever the peer sends: see `Connection`. So none holds us up that sends byte by byte.
         while new.connection.peer().is_none() {
-            if !new.flush(until)? || !new.read(until)? || Instant::now() >= until {
+            if !new.flush(until)? || !new.read(until)? {
                 return Err(BlockingError::TimedOut);
             }
         }
@@ -150,18 +153,17 @@ impl<S: TimedStream> Blocking<S> {
 
     /// Reads a piece. `false`: nothing has come by `until`.
     fn read(&mut self, until: Instant) -> Result<bool, BlockingError> {
-        while self.is_readable(until)? {
-            match self.stream.read(&mut self.piece) {
-                Ok(0) => return Err(BlockingError::Closed),
-                Ok(length) => {
-                    self.connection.feed(self.piece.get(..length).unwrap_or_default())?;
-                    return Ok(true);
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return timed_out(error),
-            }
+        if !self.is_readable(until)? {
+            return Ok(false);
         }
-        Ok(false)
+        match retry_on_intr(|| rustix::io::read(&self.stream, self.piece.as_mut_slice())) {
+            Ok(0) => Err(BlockingError::Closed),
+            Ok(length) => {
+                self.connection.feed(self.piece.get(..length).unwrap_or_default())?;
+                Ok(true)
+            }
+            Err(error) => timed_out(error.into()),
+        }
     }
 
     /// Waits for something to read, by poll(2): a limit of the socket's own may be late by an eighth (Linux's timer wheel).
@@ -179,16 +181,14 @@ impl<S: TimedStream> Blocking<S> {
     fn flush(&mut self, until: Instant) -> Result<bool, BlockingError> {
         while !self.connection.outgoing().is_empty() {
             self.stream.limit_writes(left(until))?;
-            match self.stream.write(self.connection.outgoing()) {
-                Ok(0) => return Err(BlockingError::Closed),
+            match retry_on_intr(|| send(&self.stream, self.connection.outgoing(), SendFlags::NOSIGNAL)) {
                 Ok(length) => {
                     self.connection.wrote(length);
                     if Instant::now() >= until {
                         return Ok(self.connection.outgoing().is_empty());
                     }
                 }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return timed_out(error),
+                Err(error) => return timed_out(error.into()),
             }
         }
         Ok(true)
@@ -228,6 +228,7 @@ mod tests {
     use super::super::handshake::SocketType;
     use super::super::test_properties::{handshake, settings};
     use super::*;
+    use std::io::{Read, Write};
     use std::thread;
 
     fn soon() -> Instant {
@@ -254,8 +255,24 @@ mod tests {
         assert_eq!(router.receive(Instant::now()).unwrap(), None);
         router.send(&[b"three"], soon()).unwrap();
         assert_eq!(dealer.receive(soon()).unwrap(), Some(vec![b"three".to_vec()]));
+        assert!(format!("{dealer:?}").starts_with("Connection"));
         drop(router);
         assert!(matches!(dealer.receive(soon()), Err(BlockingError::Closed)));
+        assert!(matches!(dealer.send(&[b"four"], soon()), Err(BlockingError::Closed)));
+    }
+
+    #[test]
+    fn a_message_longer_than_a_piece_is_read_to_its_end() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&handshake(SocketType::Router)).unwrap();
+        let mut dealer = Blocking::handshake(ours, settings(SocketType::Dealer), soon()).unwrap();
+        let frame = vec![7; settings(SocketType::Dealer).longest_frame];
+        let message = [&[2][..], &(frame.len() as u64).to_be_bytes(), &frame].concat();
+        assert!(message.len() > PIECE);
+        thread::scope(|scope| {
+            scope.spawn(|| theirs.write_all(&message).unwrap());
+            assert_eq!(dealer.receive(soon()).unwrap(), Some(vec![frame.clone()]));
+        });
     }
 
     #[test]
@@ -316,12 +333,21 @@ mod tests {
 
     #[test]
     fn a_peer_that_does_not_read_is_not_waited_for_without_end() {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        theirs.write_all(&handshake(SocketType::Router)).unwrap();
-        let mut dealer = Blocking::handshake(ours, settings(SocketType::Dealer), soon()).unwrap();
-        let until = Instant::now() + Duration::from_millis(20);
-        let error = dealer.send(&[&vec![0; 16 << 20]], until).unwrap_err();
-        assert!(matches!(error, BlockingError::TimedOut), "{error}");
+        fn not_read(ours: impl TimedStream, mut theirs: impl Write) {
+            theirs.write_all(&handshake(SocketType::Router)).unwrap();
+            let mut dealer = Blocking::handshake(ours, settings(SocketType::Dealer), soon()).unwrap();
+            let until = Instant::now() + Duration::from_millis(20);
+            let error = dealer.send(&[&vec![0; 32 << 20]], until).unwrap_err();
+            assert!(matches!(error, BlockingError::TimedOut), "{error}");
+            // Nor where there is no room for a single byte more.
+            let error = dealer.send(&[b"x"], Instant::now()).unwrap_err();
+            assert!(matches!(error, BlockingError::TimedOut), "{error}");
+        }
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        not_read(ours, theirs);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        not_read(ours, listener.accept().unwrap().0);
     }
 
     #[test]

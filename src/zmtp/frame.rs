@@ -8,6 +8,8 @@ const MORE: u8 = 1;
 const LONG: u8 = 2;
 /// It is a command, and not a part of a message.
 const COMMAND: u8 = 4;
+/// There are no other flags.
+const KNOWN: u8 = MORE | LONG | COMMAND;
 
 /// What stands before a frame's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +29,7 @@ impl Header {
         let command = flags & COMMAND != 0;
         let more = flags & MORE != 0;
         // A command is one frame.
-        if flags & !(MORE | LONG | COMMAND) != 0 || (command && more) {
+        if flags & !KNOWN != 0 || (command && more) {
             return Err(ZmtpError::Flags(flags));
         }
         let read = if flags & LONG == 0 {

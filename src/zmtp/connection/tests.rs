@@ -65,6 +65,17 @@ fn what_is_too_long_is_refused_when_it_is_announced_and_costs_nothing() {
     router.feed(b"x").unwrap();
     assert!(router.held() <= ROOM + 1000, "{}", router.held());
 
+    // And no more than was announced, nor before there is need for it.
+    for piece in [ROOM / 2, 10_000] {
+        let mut router = ready_router();
+        router.feed(&announced(limits.longest_frame as u64)).unwrap();
+        for fed in (piece..limits.longest_frame).step_by(piece) {
+            router.feed(&vec![7; piece]).unwrap();
+            let room = if fed <= ROOM { ROOM } else { limits.longest_frame };
+            assert!(router.held() <= room + piece + 1000, "{fed}: {}", router.held());
+        }
+    }
+
     let mut router = ready_router();
     let command = ZmtpError::FrameTooLong { announced: 1 << 40, limit: LONGEST_COMMAND };
     assert_eq!(router.feed(&[&[6][..], &(1u64 << 40).to_be_bytes()].concat()), Err(command));
@@ -81,6 +92,14 @@ fn a_message_of_too_many_frames_or_bytes_is_refused() {
     let mut bytes = Vec::new();
     write_message(&[&vec![7; limits.longest_frame], &vec![7; limits.longest_frame], b""], &mut bytes);
     assert_eq!(router.feed(&bytes), Err(ZmtpError::MessageTooLong(limits.longest_message)));
+    // To the last byte.
+    for (more, complete) in [(0, true), (1, false)] {
+        let mut router = ready_router();
+        let rest = vec![7; limits.longest_message - limits.longest_frame + more];
+        let mut bytes = Vec::new();
+        write_message(&[&vec![7; limits.longest_frame], &rest], &mut bytes);
+        assert_eq!(router.feed(&bytes).is_ok(), complete, "{more}");
+    }
     // Each message has all of it.
     let mut router = ready_router();
     let half = vec![7; limits.longest_frame];
@@ -98,10 +117,11 @@ fn a_ping_is_answered_wherever_it_stands_and_a_flood_of_them_is_not_kept() {
     router.feed(b"\x01\x01a\x04\x0b\x04PING\0\x0aback\0\x01b").unwrap();
     assert_eq!(router.outgoing(), b"\x04\x09\x04PONGback");
     assert_eq!(router.next(), Ok(Some(vec![b"a".to_vec(), b"b".to_vec()])));
+    router.wrote(router.outgoing().len());
     for _ in 0..10_000 {
         router.feed(b"\x04\x07\x04PING\0\x0a").unwrap();
     }
-    assert!(router.outgoing().len() < 100, "{}", router.outgoing().len());
+    assert_eq!(router.outgoing(), b"\x04\x05\x04PONG".repeat(WAITING_PONGS));
     router.wrote(router.outgoing().len());
     router.feed(b"\x04\x07\x04PING\0\x0a\x04\x05\x04PONG").unwrap();
     assert_eq!(router.outgoing(), b"\x04\x05\x04PONG");
@@ -136,6 +156,15 @@ fn what_was_complete_before_a_mistake_is_given_out() {
     assert_eq!(router.next(), Ok(Some(vec![b"b".to_vec()])));
     assert_eq!(router.next(), Err(ZmtpError::Flags(0xff)));
     assert_eq!(router.next(), Err(ZmtpError::Flags(0xff)));
+}
+
+#[test]
+fn no_log_shows_what_is_said_on_a_connection() {
+    let mut router = ready_router();
+    router.feed(b"\0\x06secret").unwrap();
+    router.send(&[b"secret"]);
+    let shown = format!("{router:?}");
+    assert!(shown.starts_with("Connection") && shown.contains("Dealer") && !shown.contains("secret"), "{shown}");
 }
 
 proptest! {

@@ -1,0 +1,228 @@
+//! What a receiver sees of a request, and what is told of its answer.
+
+use super::super::NotifierSettings;
+use super::*;
+use crate::config::Config;
+use crate::webhook::Rules;
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(60);
+
+const OK: &str = "HTTP/1.1 204 No Content\r\n\r\n";
+
+/// What a receiver does with a request.
+enum Does {
+    Answer(String),
+    AnswerAndClose(&'static str),
+    Nothing,
+}
+
+/// A receiver, and what it is sent: on which of its connections, the head, the body.
+struct Receiver {
+    port: u16,
+    heard: mpsc::Receiver<(usize, String, String)>,
+}
+
+impl Receiver {
+    fn new(does: impl IntoIterator<Item = Does>) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (hears, heard) = mpsc::channel();
+        let does = Arc::new(Mutex::new(does.into_iter().collect::<VecDeque<_>>()));
+        std::thread::spawn(move || {
+            for (number, stream) in listener.incoming().enumerate() {
+                let (hears, does, stream) = (hears.clone(), Arc::clone(&does), stream.unwrap());
+                std::thread::spawn(move || serve(number, stream, &hears, &does));
+            }
+        });
+        Self { port, heard }
+    }
+
+    fn connection(&self) -> usize {
+        self.heard.recv_timeout(LONG).unwrap().0
+    }
+}
+
+fn serve(
+    number: usize,
+    stream: TcpStream,
+    hears: &mpsc::Sender<(usize, String, String)>,
+    does: &Mutex<VecDeque<Does>>,
+) {
+    let (mut reader, mut writer) = (BufReader::new(stream.try_clone().unwrap()), stream);
+    loop {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if reader.read_line(&mut head).unwrap_or(0) == 0 {
+                return;
+            }
+        }
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+        let mut body = vec![0; length.parse().unwrap()];
+        reader.read_exact(&mut body).unwrap();
+        hears.send((number, head, String::from_utf8(body).unwrap())).unwrap();
+        let next = does.lock().unwrap().pop_front();
+        match next.expect("so many requests were not expected") {
+            Does::Answer(answer) => writer.write_all(answer.as_bytes()).unwrap(),
+            Does::AnswerAndClose(answer) => return writer.write_all(answer.as_bytes()).unwrap(),
+            Does::Nothing => {}
+        }
+    }
+}
+
+fn connector() -> Connector {
+    let rules = Rules { allow_http: true, allow_ports: Vec::new(), allow_networks: vec!["127.0.0.1".parse().unwrap()] };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let tls = tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+    Connector::new(rules, &tls, Arc::new(|_| unreachable!("an address is not looked up")))
+}
+
+fn signers(subscription: Uuid) -> Signers {
+    let folder = tempfile::tempdir().unwrap();
+    let key = folder.path().join("key");
+    std::fs::write(&key, [7; 32]).unwrap();
+    let text = format!(
+        "[database]\nengine = \"postgresql\"\nhost = \"db\"\ndatabase = \"m\"\nuser = \"m\"\npassword_file = \"/x\"\n\
+         [imap]\nhost = \"mail\"\nuser = \"s\"\npassword_file = \"/x\"\n[notifications]\nsecret_key_file = {key:?}\n"
+    );
+    let settings = NotifierSettings::of(&Config::parse(&key, &text, None).unwrap()).unwrap();
+    settings.keys.signers(subscription, &[1])
+}
+
+/// A notification of this subscription's to the receiver.
+fn job(receiver: &Receiver, subscription: u128) -> Job {
+    let rules = Rules { allow_http: true, allow_ports: vec![receiver.port], allow_networks: Vec::new() };
+    let rules = Rules { allow_networks: vec!["127.0.0.1".parse().unwrap()], ..rules };
+    let subscription = Uuid::from_u128(subscription);
+    Job {
+        subscription,
+        position: Some(7),
+        callback: Callback::parse(&format!("http://127.0.0.1:{}/in?a=b", receiver.port), &rules).unwrap(),
+        id: "evt_1".into(),
+        body: "{\"a\":1}".into(),
+        signers: signers(subscription),
+        number: 3,
+    }
+}
+
+fn sender() -> Sender {
+    Sender::start(connector(), LONG).unwrap()
+}
+
+fn sent(sender: &Sender, job: Job) -> Sent {
+    assert!(sender.send(job));
+    sender.sent.recv_timeout(LONG).unwrap()
+}
+
+#[test]
+fn a_receiver_gets_what_standard_webhooks_asks_for_and_what_it_answers_is_told() {
+    let answer = "HTTP/1.1 429 Too Many Requests\r\nretry-after: 7\r\ncontent-length: 4\r\n\r\nslow";
+    let receiver = Receiver::new([Does::Answer(answer.into())]);
+    let before = timestamp::now();
+    let told = sent(&sender(), job(&receiver, 1));
+    let after = timestamp::now();
+    let subscription = Uuid::from_u128(1);
+    assert_eq!((told.subscription, told.position), (subscription, Some(7)));
+    assert!((before..=after).contains(&told.started_at));
+    assert!(told.took <= Duration::from_micros(u64::try_from(after - before + 1).unwrap()));
+    let retry_after = Some(Duration::from_secs(7));
+    assert_eq!(told.answer, Ok(Answer { status: 429, retry_after, body: b"slow".to_vec(), is_ours: true }));
+
+    let (_, head, body) = receiver.heard.recv_timeout(LONG).unwrap();
+    assert!(head.starts_with("POST /in?a=b HTTP/1.1\r\n"), "{head}");
+    let header = |name: &str| {
+        let value = head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+        value.unwrap_or_else(|| panic!("{name} in {head}"))
+    };
+    assert_eq!(header("host"), format!("127.0.0.1:{}", receiver.port));
+    assert_eq!((header("webhook-id"), header("maildrop-attempt"), body.as_str()), ("evt_1", "3", "{\"a\":1}"));
+    assert_eq!(header("maildrop-subscription"), subscription.to_string());
+    let moment: i64 = header("webhook-timestamp").parse().unwrap();
+    assert!((before / 1_000_000..=after / 1_000_000).contains(&moment));
+    assert_eq!(header("webhook-signature"), signers(subscription).sign("evt_1", moment, &body));
+}
+
+#[test]
+fn a_connection_is_used_again_by_its_subscription_and_by_no_other() {
+    let receiver = Receiver::new((0..4).map(|_| Does::Answer(OK.into())));
+    let sender = sender();
+    let connection = |subscription| {
+        sent(&sender, job(&receiver, subscription)).answer.unwrap();
+        receiver.connection()
+    };
+    assert_eq!([1, 1, 2, 1].map(connection), [0, 0, 1, 0]);
+}
+
+#[test]
+fn one_that_the_receiver_has_closed_meanwhile_costs_no_failure() {
+    let receiver = Receiver::new([Does::AnswerAndClose(OK), Does::Answer(OK.into())]);
+    let sender = sender();
+    for number in 0..2 {
+        assert_eq!(sent(&sender, job(&receiver, 1)).answer.unwrap().status, 204);
+        assert_eq!(receiver.connection(), number);
+    }
+}
+
+#[test]
+fn a_connection_is_used_for_a_minute_and_rests_for_five_seconds() {
+    let receiver = Receiver::new([Does::Answer(OK.into())]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let client = Client { connector: connector(), idle: Mutex::default() };
+    runtime.block_on(client.post(&job(&receiver, 1))).unwrap();
+    assert!(client.idle_connection(Uuid::from_u128(2)).is_none());
+    let mut connection = client.idle_connection(Uuid::from_u128(1)).unwrap();
+    let now = connection.rests_since;
+    let ago = |span: Duration| now.checked_sub(span).unwrap();
+    let short = Duration::from_nanos(1);
+    for (opened, rests_since, is_fresh) in [
+        (Duration::ZERO, Duration::ZERO, true),
+        (LONGEST_USE - short, LONGEST_REST - short, true),
+        (LONGEST_USE, Duration::ZERO, false),
+        (LONGEST_REST, LONGEST_REST, false),
+    ] {
+        (connection.opened, connection.rests_since) = (ago(opened), ago(rests_since));
+        assert_eq!(connection.is_fresh(now), is_fresh, "{opened:?} {rests_since:?}");
+    }
+    // One that nobody uses any more is closed when the next is looked for, whosever that is.
+    client.idle.lock().unwrap().insert(Uuid::from_u128(1), vec![connection]);
+    assert!(client.idle_connection(Uuid::from_u128(2)).is_none());
+    assert!(client.idle.lock().unwrap().is_empty());
+}
+
+#[test]
+fn the_beginning_of_an_answer_is_read_and_no_more_and_then_nothing_else_comes_on_that_connection() {
+    let of = |length: usize| {
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
+        Does::Answer(head + &"x".repeat(length))
+    };
+    let receiver = Receiver::new([of(LONGEST_ANSWER), of(LONGEST_ANSWER + 1), of(1)]);
+    let sender = sender();
+    let told = [(0, LONGEST_ANSWER), (0, LONGEST_ANSWER), (1, 1)];
+    for expected in told {
+        let answer = sent(&sender, job(&receiver, 1)).answer.unwrap();
+        assert_eq!((receiver.connection(), answer.body.len()), expected);
+    }
+}
+
+#[test]
+fn a_receiver_that_says_nothing_is_given_up_in_time() {
+    let receiver = Receiver::new([Does::Nothing]);
+    let sender = Sender::start(connector(), Duration::from_millis(50)).unwrap();
+    assert_eq!(sent(&sender, job(&receiver, 1)).answer, Err("no answer within 0.05 s".into()));
+}
+
+#[test]
+fn what_is_no_http_and_what_nobody_listens_on_are_failures() {
+    let receiver = Receiver::new([Does::AnswerAndClose("220 mail.axial.net ESMTP\r\n")]);
+    let problem = sent(&sender(), job(&receiver, 1)).answer.unwrap_err();
+    assert!(problem.starts_with("HTTP: "), "{problem}");
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let (port, (_, heard)) = (listener.local_addr().unwrap().port(), mpsc::channel());
+    drop(listener);
+    let problem = sent(&sender(), job(&Receiver { port, heard }, 1)).answer.unwrap_err();
+    assert!(problem.starts_with("connecting: "), "{problem}");
+}
