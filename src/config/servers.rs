@@ -4,7 +4,7 @@ use super::password_file::PasswordFile;
 use super::source::{ConfigError, Source};
 use super::values;
 use crate::base::endpoint::Endpoint;
-use crate::imap::{Encryption, Mechanism, USER_TIMEOUT};
+use crate::imap::{Encryption, Locks, Mechanism};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -133,17 +133,9 @@ impl ImapSection {
     }
 }
 
-/// How long after the deadline, by which every delivery has ended, its APPEND is taken for settled: [`LATE`], and half a
-/// minute more.
-const SETTLED_AFTER: Duration = Duration::from_mins(3);
-
-/// How long after the end of a process its APPEND may still land: [`USER_TIMEOUT`] on the way, and [`DEAD_LOCKS`] at the
-/// server. A proxy in between may add to that: see config.example.toml.
-pub(super) const LATE: Duration = USER_TIMEOUT.saturating_add(DEAD_LOCKS);
-
-/// For how long a mailbox store that was killed may honour the locks of its dead processes: Dovecot 2.4 on Maildir stored an
-/// APPEND 110 seconds late.
-const DEAD_LOCKS: Duration = Duration::from_mins(2);
+/// How long after the deadline, by which every delivery has ended, its APPEND is taken for settled where nobody says otherwise: on
+/// any server, since the configuration does not say which one it is; and half a minute more.
+const SETTLED_AFTER: Duration = Locks::MayOutliveIt.late().saturating_add(Duration::from_secs(30));
 
 /// A section being checked.
 pub(super) struct Section<'a> {

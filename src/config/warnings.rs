@@ -1,10 +1,9 @@
 //! What `check` warns of: it works, but is not safe.
 
 use super::Config;
-use super::servers::LATE;
 use crate::base::endpoint::Endpoint;
 use crate::database::Tls;
-use crate::imap::Encryption;
+use crate::imap::{Encryption, USER_TIMEOUT};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -52,13 +51,14 @@ impl Config {
                 self.file.display()
             ));
         }
-        if self.imap.settle < self.delivery.deadline + LATE {
+        // Which server it is shows when it greets: `check` goes on from there.
+        if self.imap.settle < self.delivery.deadline + USER_TIMEOUT {
             warnings.push(format!(
-                "{}: imap.settle: {} is less than {} above delivery.deadline: for so long an earlier attempt's APPEND may be on \
-                 its way, and an IMAP server that was killed may honour the locks of its dead before it takes that in",
+                "{}: imap.settle: {} is less than {} above delivery.deadline: for so long the kernel may still send what a process \
+                 that died has left",
                 self.file.display(),
                 humantime::format_duration(self.imap.settle),
-                humantime::format_duration(LATE),
+                humantime::format_duration(USER_TIMEOUT),
             ));
         }
         warnings

@@ -6,12 +6,14 @@
 //!
 //! [`Connection`] is a server that greeted us, [`Session`] one user who is logged in; that user's mailboxes are in
 //! [`crate::mailbox`]. `conversation` sends commands and hears replies, `argument` writes commands, `wire` and `token` read
-//! replies, `fetch` finds in them what we asked for, `stream` moves bytes within the deadline.
+//! replies, `fetch` finds in them what we asked for, `stream` moves bytes within the deadline; `late` says how late an APPEND may
+//! land.
 
 pub(crate) mod argument;
 pub(crate) mod conversation;
 mod error;
 pub(crate) mod fetch;
+mod late;
 #[cfg(test)]
 #[path = "../../tests/properties/imap/mod.rs"]
 mod properties_test;
@@ -23,6 +25,7 @@ mod token;
 pub(crate) mod wire;
 
 pub use error::{MailboxError, MailboxFailure};
+pub(crate) use late::Locks;
 pub use session::{Begun, Connection, Session, begin, connect};
 pub(crate) use stream::USER_TIMEOUT;
 

@@ -88,6 +88,11 @@ impl Imap {
         }
     }
 
+    /// The next that the server says, whatever it is about.
+    pub fn next_response(&mut self) -> String {
+        self.response().text
+    }
+
     /// Says that nothing more will come, and hears the server out until it hangs up.
     pub fn hang_up(mut self) -> String {
         // A reset instead of a good-bye is an end, too, and may have come already.

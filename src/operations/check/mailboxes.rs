@@ -2,7 +2,8 @@
 
 use super::database;
 use crate::base::deadline::Deadline;
-use crate::imap::Rights;
+use crate::config::Config;
+use crate::imap::{Locks, Rights};
 use crate::ledger::check::{bad, good, warning};
 use crate::ledger::{Database, Destination, Finding};
 use crate::mailbox::imap::authorization::Honoured;
@@ -16,7 +17,7 @@ pub(super) fn look(
     recipient: Option<Address>,
     deadline: Deadline,
 ) -> Vec<Finding> {
-    let Some(database) = database else { return vec![greeting(site, deadline)] };
+    let Some(database) = database else { return greeting(site, deadline) };
     let missing = match site.recipient(recipient, &[], database.as_mut()) {
         Ok(Recipient::Known(address, to)) => return logins(site, database.as_mut(), &address, &to, deadline),
         Ok(Recipient::Unknown(address)) => {
@@ -29,7 +30,7 @@ pub(super) fn look(
         }
         Err(error) => database::failed("recipient", &error),
     };
-    vec![missing, greeting(site, deadline)]
+    std::iter::once(missing).chain(greeting(site, deadline)).collect()
 }
 
 fn logins(
@@ -44,6 +45,7 @@ fn logins(
         Err(error) => return vec![failed("mailbox store", &error)],
     };
     let mut findings = vec![good("mailbox login", format!("{address}: {} of {}; {}", to.inbox, to.user, tried.said))];
+    findings.extend(site.config().and_then(|config| settle(config, &tried.said)));
     if !tried.uid_plus {
         let mend = "a copy too many, which a lost lock can leave, cannot be taken out: choose a server with UIDPLUS";
         findings.push(warning("UIDPLUS", "not offered", mend));
@@ -128,9 +130,39 @@ fn two_users(site: &Site, to: &Destination, database: &mut dyn Database, deadlin
 }
 
 /// Where no mailbox can be tried, the server can at least be greeted.
-fn greeting(site: &Site, deadline: Deadline) -> Finding {
+fn greeting(site: &Site, deadline: Deadline) -> Vec<Finding> {
     let what = "mailbox store";
-    site.try_greeting(deadline).map_or_else(|error| failed(what, &error), |said| good(what, said))
+    match site.try_greeting(deadline) {
+        Ok(said) => {
+            let settle = site.config().and_then(|config| settle(config, &said));
+            std::iter::once(good(what, said)).chain(settle).collect()
+        }
+        Err(error) => vec![failed(what, &error)],
+    }
+}
+
+/// Whether an attempt that died is settled too soon for this server, which has said this of itself, or could be sooner.
+fn settle(config: &Config, said: &str) -> Option<Finding> {
+    const WHY: &str = "docs/install.md, \"How late a copy may land\"";
+    let what = "imap.settle";
+    let (locks, settle) = (Locks::by_greeting(said), config.imap.settle);
+    let least = config.delivery.deadline + locks.late();
+    let [told, told_least] = [settle, least].map(humantime::format_duration);
+    match locks {
+        _ if settle < least => {
+            let found = format!(
+                "{told} is less than {} above delivery.deadline: for so long this server may still store what an attempt that \
+                 died has sent, and its copy would be there twice",
+                humantime::format_duration(locks.late())
+            );
+            Some(warning(what, found, format!("say \"{told_least}\" at least: {WHY}")))
+        }
+        Locks::EndWithTheProcess if settle > least => {
+            let mend = format!("on Cyrus \"{told_least}\" can do, after which the next try looks: {WHY}");
+            Some(Finding { mend: Some(mend), ..good(what, told.to_string()) })
+        }
+        Locks::EndWithTheProcess | Locks::MayOutliveIt => None,
+    }
 }
 
 /// What mends a failure at the mailbox store.

@@ -10,6 +10,7 @@ mod imap_round_trips;
 mod imap_sessions_serve_again;
 mod imap_takes_out_one_by_its_uid;
 mod imap_ways_in;
+mod locks_of_the_dead;
 mod on_whose_behalf;
 mod real_messages;
 mod what_imap_servers_do;

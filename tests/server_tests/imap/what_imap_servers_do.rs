@@ -79,7 +79,7 @@ fn uids(responses: &[Response]) -> Vec<u32> {
 }
 
 /// The server's processes that serve this user. (An IMAP process is its user's alone, on both servers.)
-fn processes(server: Server, user: &str) -> Vec<String> {
+pub(super) fn processes(server: Server, user: &str) -> Vec<String> {
     let host = match server {
         Server::Dovecot => "dovecot",
         Server::DovecotBare => "dovecot-bare",
