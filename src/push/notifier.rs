@@ -10,7 +10,7 @@ use crate::base::{hex, timestamp, tls};
 use crate::database::{Client, DatabaseError, DatabaseFailure, Idle};
 use crate::ledger::Database;
 use crate::ledger::notifications::{
-    Due, Leased, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, SubscriptionState,
+    Due, Leased, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, SubscriptionState, Wake,
 };
 use crate::ledger::subscriptions::NEVER_ANSWERED;
 use crate::lock::LockName;
@@ -32,8 +32,10 @@ const TURN: Duration = Duration::from_secs(10);
 const READ_AT_ONCE: usize = 100;
 /// How many subscriptions are settled in one transaction: one COMMIT for all of them, and no long wait for whoever wakes one.
 const SETTLED_TOGETHER: usize = 16;
-/// How often it is looked for subscriptions that ought to be served, and that nobody has woken, and for events from the first one on.
+/// How often it is looked for subscriptions that were changed, and ought to be served, and for events from the first one on.
 const WAKE_EACH: Duration = Duration::from_secs(5);
+/// How often all subscriptions are looked at: for what nobody ought to have left behind.
+const WAKE_ALL_EACH: Duration = Duration::from_mins(10);
 /// The pauses after the database has failed twice in a row. After the first time there is none: a session may have ended by itself, and
 /// what was answered waits to be written down.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -72,6 +74,8 @@ struct Notifier<'a> {
     /// When it was last looked for work; `None`: look at once.
     polled_at: Option<Instant>,
     woken_at: Option<Instant>,
+    /// When all subscriptions were looked at.
+    all_woken_at: Option<Instant>,
     /// The last position that was published here: so far, when it was last looked for all, and the time before that. Positions are
     /// given out before their deliveries commit, so looking for new ones begins before the last one; what took longer than
     /// [`WAKE_EACH`] to commit is found with the next new one, or when it is looked for all.
@@ -98,6 +102,7 @@ impl<'a> Notifier<'a> {
             in_hand: BTreeMap::new(),
             polled_at: None,
             woken_at: None,
+            all_woken_at: None,
             published: 0,
             published_at_wake: 0,
             published_before: 0,
@@ -383,25 +388,40 @@ impl<'a> Notifier<'a> {
         Ok(())
     }
 
+    /// Which subscriptions are to be looked at now.
+    fn wake(&self) -> Wake {
+        let is_due = |at: Option<Instant>, each| at.is_none_or(|at| at.elapsed() >= each);
+        if !is_due(self.woken_at, WAKE_EACH) {
+            Wake::Nobody
+        } else if is_due(self.all_woken_at, WAKE_ALL_EACH) {
+            Wake::All
+        } else {
+            Wake::Changed
+        }
+    }
+
     /// Publishes, and leases what is due.
     fn poll(&mut self, database: &mut dyn Notifications) -> Result<(), DatabaseError> {
         let at = Instant::now();
-        let wake_all = self.woken_at.is_none_or(|woken| woken.elapsed() >= WAKE_EACH);
+        let wake = self.wake();
         let mut more = false;
-        let after = if wake_all { 0 } else { self.published_before };
-        if wake_all || database.has_unpublished(after)? {
+        let after = if wake == Wake::Nobody { self.published_before } else { 0 };
+        if wake != Wake::Nobody || database.has_unpublished(after)? {
             self.settle_all(database)?;
-            match database.publish(&self.lock, wake_all)? {
+            match database.publish(&self.lock, wake)? {
                 Published::Events { count: events, last } => {
                     more = events == PUBLISHED_AT_ONCE;
                     self.published = self.published.max(last);
+                    if wake == Wake::All {
+                        self.all_woken_at = Some(at);
+                    }
                     if events > 0 {
                         debug!(events, "events were published");
                     }
                 }
                 Published::Busy => debug!("another notifier publishes"),
             }
-            if wake_all {
+            if wake != Wake::Nobody {
                 self.woken_at = Some(at);
                 (self.published_before, self.published_at_wake) = (self.published_at_wake, self.published);
             }
@@ -490,9 +510,17 @@ mod tests {
         next: Vec<u128>,
         /// What was asked of it.
         steps: Vec<String>,
+        /// Who was to be woken.
+        woken: Vec<Wake>,
+        /// Whether another notifier publishes.
+        busy: bool,
     }
 
     impl Slow {
+        fn new(answers: mpsc::Sender<Sent>) -> Self {
+            Self { answers, next: Vec::new(), steps: Vec::new(), woken: Vec::new(), busy: false }
+        }
+
         fn step(&mut self, step: &str) {
             self.steps.push(step.to_owned());
             if !self.next.is_empty() {
@@ -527,9 +555,10 @@ mod tests {
     }
 
     impl Notifications for Slow {
-        fn publish(&mut self, _: &LockName, _: bool) -> Result<Published, DatabaseError> {
+        fn publish(&mut self, _: &LockName, wake: Wake) -> Result<Published, DatabaseError> {
             self.step("publish");
-            Ok(Published::Events { count: 1, last: 1 })
+            self.woken.push(wake);
+            Ok(if self.busy { Published::Busy } else { Published::Events { count: 1, last: 1 } })
         }
 
         fn lease(&mut self, _: Uuid, _: Duration, _: usize) -> Result<Vec<Leased>, DatabaseError> {
@@ -581,7 +610,7 @@ mod tests {
         }
         answers.send(taken(1)).unwrap();
         // While this is written down, nobody answers.
-        let mut database = Slow { answers, next: vec![0, 2, 0, 3, 0, 4], steps: Vec::new() };
+        let mut database = Slow { next: vec![0, 2, 0, 3, 0, 4], ..Slow::new(answers) };
         notifier.poll(&mut database).unwrap();
         let steps: Vec<&str> = database.steps.iter().map(String::as_str).collect();
         let wanted = [
@@ -597,5 +626,28 @@ mod tests {
             "read 4",
         ];
         assert_eq!(steps, wanted);
+    }
+
+    /// Nor is it taken for done where another one was publishing then.
+    #[test]
+    fn all_subscriptions_are_looked_at_first_and_after_ten_minutes_and_those_that_were_changed_after_five_seconds() {
+        let folder = tempfile::tempdir().unwrap();
+        let site = Site::embedded(Embedded::new(folder.path().to_owned()));
+        let (sender, answers) = Sender::nowhere();
+        let mut notifier = Notifier::new(&site, settings(&folder.path().join("key")), sender);
+        let mut database = Slow { busy: true, ..Slow::new(answers) };
+        let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();
+        notifier.poll(&mut database).unwrap();
+        database.busy = false;
+        notifier.woken_at = Some(ago(5));
+        notifier.poll(&mut database).unwrap();
+        // Within five seconds it is not even asked, but for what is to be published.
+        notifier.woken_at = Some(Instant::now() + Duration::from_hours(1));
+        notifier.poll(&mut database).unwrap();
+        notifier.woken_at = Some(ago(5));
+        notifier.poll(&mut database).unwrap();
+        (notifier.woken_at, notifier.all_woken_at) = (Some(ago(5)), Some(ago(600)));
+        notifier.poll(&mut database).unwrap();
+        assert_eq!(database.woken, [Wake::All, Wake::All, Wake::Changed, Wake::All]);
     }
 }

@@ -46,6 +46,16 @@ fn may_be_read(database: &mut (impl Tables + ?Sized), tables: &str) -> Result<bo
     Ok(columns::only_number::<u8>(&rows)? == 1)
 }
 
+/// Which subscriptions are looked at that ought to be served, and that nobody has woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    Nobody,
+    /// Those that are not asked yet, and those that somebody has changed of late: resumed, say.
+    Changed,
+    /// All. Whoever has been told a lot while somebody holds an old snapshot costs as many blocks as rows of his are dead.
+    All,
+}
+
 /// What came of publishing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Published {
@@ -188,14 +198,14 @@ pub struct Settlement<'a> {
 
 /// What the notifier reads and writes. An embedded database has no subscriptions.
 pub trait Notifications: Tables {
-    /// Publishes what deliveries have written, the oldest first, in one transaction under this lock; where that is asked for, looks for
-    /// subscriptions that ought to be served and are not. From the first one on: what was written before, and committed late, comes
+    /// Publishes what deliveries have written, the oldest first, in one transaction under this lock, and looks for subscriptions that
+    /// ought to be served and are not. From the first one on: what was written before, and committed late, comes
     /// before what was committed after it. Else two events of one copy could change places, and the older one have the greater
     /// sequence.
     ///
     /// # Errors
     /// Where it may not be committed. Then nothing is published.
-    fn publish(&mut self, _lock: &LockName, _wake_all: bool) -> Result<Published, DatabaseError> {
+    fn publish(&mut self, _lock: &LockName, _wake: Wake) -> Result<Published, DatabaseError> {
         Err(no_subscriptions())
     }
 
@@ -313,10 +323,19 @@ fn now<T: Tables + ?Sized>(database: &T) -> &'static str {
 
 /// So long after it.
 fn later<T: Tables + ?Sized>(database: &T, wait: Duration) -> String {
-    let micros = i64::try_from(wait.as_micros()).unwrap_or(i64::MAX);
+    moment(database, '+', wait)
+}
+
+/// So long before it.
+fn earlier<T: Tables + ?Sized>(database: &T, ago: Duration) -> String {
+    moment(database, '-', ago)
+}
+
+fn moment<T: Tables + ?Sized>(database: &T, sign: char, from_now: Duration) -> String {
+    let micros = i64::try_from(from_now.as_micros()).unwrap_or(i64::MAX);
     match database.dialect() {
-        Dialect::Postgresql => format!("(now() + {micros} * interval '1 microsecond')"),
-        _ => format!("(UTC_TIMESTAMP(6) + INTERVAL {micros} MICROSECOND)"),
+        Dialect::Postgresql => format!("(now() {sign} {micros} * interval '1 microsecond')"),
+        _ => format!("(UTC_TIMESTAMP(6) {sign} INTERVAL {micros} MICROSECOND)"),
     }
 }
 
@@ -479,9 +498,24 @@ fn matches(dialect: Dialect, of: &str) -> String {
 const COPIED: &str = "event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, manner, attempt, queue_id, \
      host, diff, created_at";
 
-/// Subscriptions `s` of this id that ought to be served: they have not been asked yet, or something is due.
-const OUGHT_TO_BE_SERVED: &str = "(s.state = 'unverified' OR (s.state = 'active' AND EXISTS (SELECT 1 FROM notifications n \
-     WHERE n.subscription = s.id AND n.due_at IS NOT NULL)))";
+/// For so long a subscription counts as changed of late. By the database's clock, as `subscriptions.updated_at` is.
+const CHANGED_OF_LATE: Duration = Duration::from_mins(10);
+
+/// Of the subscriptions `s`, those that ought to be served: they have not been asked yet, or something is due. `None`: nobody is looked for.
+fn ought_to_be_served<T: Tables + ?Sized>(database: &T, wake: Wake) -> Option<String> {
+    let now = now(database);
+    let changed = match wake {
+        Wake::Nobody => return None,
+        Wake::Changed => {
+            format!("(s.state = 'unverified' OR s.updated_at > {}) AND ", earlier(database, CHANGED_OF_LATE))
+        }
+        Wake::All => String::new(),
+    };
+    Some(format!(
+        "{changed}s.state IN ('unverified', 'active') AND (s.expires_at IS NULL OR s.expires_at > {now}) \
+         AND (s.state = 'unverified' OR EXISTS (SELECT 1 FROM notifications n WHERE n.subscription = s.id AND n.due_at IS NOT NULL))"
+    ))
+}
 
 /// Whether `notifications.due_at` is still what it was when these were read. It is compared as a number, and by CASE, so that neither
 /// engine looks for an index for it: the rows are found by their key.

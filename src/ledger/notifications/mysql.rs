@@ -4,8 +4,8 @@
 //! would wait for whoever changes a subscription.
 
 use super::{
-    COPIED, DISABLED, Leased, Next, Notifications, OUGHT_TO_BE_SERVED, PUBLISHED_AT_ONCE, Published, Settlement,
-    as_taken, later, leased_columns, leased_of, matches,
+    COPIED, DISABLED, Leased, Next, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, Wake, as_taken, later,
+    leased_columns, leased_of, matches, ought_to_be_served,
 };
 use crate::database::mysql::{bytes_column, column, sql};
 use crate::database::{DatabaseError, MysqlDatabase, Tables};
@@ -16,12 +16,12 @@ use uuid::Uuid;
 const PUBLISHING: &str = "publishing events";
 
 impl Notifications for MysqlDatabase {
-    fn publish(&mut self, lock: &LockName, wake_all: bool) -> Result<Published, DatabaseError> {
+    fn publish(&mut self, lock: &LockName, wake: Wake) -> Result<Published, DatabaseError> {
         match self.acquire(lock, Duration::ZERO)? {
             Acquired::Held => {}
             Acquired::Busy(_) => return Ok(Published::Busy),
         }
-        let published = self.retrying(|database| database.publish_under_lock(wake_all));
+        let published = self.retrying(|database| database.publish_under_lock(wake));
         // COMMIT first: who has the lock next sees what was published. Where the connection is gone, so is the lock.
         let released = self.release(lock);
         let published = published?;
@@ -80,7 +80,7 @@ impl Notifications for MysqlDatabase {
 }
 
 impl MysqlDatabase {
-    fn publish_under_lock(&mut self, wake_all: bool) -> Result<Published, DatabaseError> {
+    fn publish_under_lock(&mut self, wake: Wake) -> Result<Published, DatabaseError> {
         let oldest = format!(
             "START TRANSACTION; SELECT position, event FROM outbox ORDER BY position LIMIT {PUBLISHED_AT_ONCE}"
         );
@@ -112,10 +112,10 @@ impl MysqlDatabase {
             ));
             statements.push(format!("DELETE FROM outbox WHERE position IN ({positions})"));
         }
-        if wake_all {
+        if let Some(these) = ought_to_be_served(self, wake) {
             statements.push(format!(
                 "INSERT INTO subscription_queues (subscription, due_at) SELECT w.id, {now} FROM (SELECT s.id FROM subscriptions s \
-                 LEFT JOIN subscription_queues q ON q.subscription = s.id WHERE q.due_at IS NULL AND {OUGHT_TO_BE_SERVED} \
+                 LEFT JOIN subscription_queues q ON q.subscription = s.id WHERE q.due_at IS NULL AND {these} \
                  ORDER BY s.id) w \
                  ON DUPLICATE KEY UPDATE due_at = COALESCE(subscription_queues.due_at, \
                  GREATEST({now}, COALESCE(subscription_queues.open_until, {now})))"

@@ -2,8 +2,8 @@
 //! Statements in a Simple Query"), and each of its statements has a snapshot of its own.
 
 use super::{
-    COPIED, DISABLED, Leased, Next, Notifications, OUGHT_TO_BE_SERVED, PUBLISHED_AT_ONCE, Published, Settlement,
-    as_taken, later, leased_columns, leased_of, matches,
+    COPIED, DISABLED, Leased, Next, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, Wake, as_taken, later,
+    leased_columns, leased_of, matches, ought_to_be_served,
 };
 use crate::database::postgres::{PostgresDatabase, Transaction, literal};
 use crate::database::{DatabaseError, Tables, Value};
@@ -15,13 +15,13 @@ use uuid::Uuid;
 const PUBLISHING: &str = "publishing events";
 
 impl Notifications for PostgresDatabase {
-    fn publish(&mut self, lock: &LockName, wake_all: bool) -> Result<Published, DatabaseError> {
+    fn publish(&mut self, lock: &LockName, wake: Wake) -> Result<Published, DatabaseError> {
         // The lock is a transaction, and what is published goes with it.
         match self.acquire(lock, Duration::ZERO)? {
             Acquired::Held => {}
             Acquired::Busy(_) => return Ok(Published::Busy),
         }
-        let published = match self.publish_under_lock(wake_all) {
+        let published = match self.publish_under_lock(wake) {
             Ok(published) => published,
             Err(error) => return Err(self.roll_back_after(error)),
         };
@@ -63,7 +63,7 @@ impl Notifications for PostgresDatabase {
 }
 
 impl PostgresDatabase {
-    fn publish_under_lock(&mut self, wake_all: bool) -> Result<Published, DatabaseError> {
+    fn publish_under_lock(&mut self, wake: Wake) -> Result<Published, DatabaseError> {
         let oldest = format!(
             "SELECT position, replace(event::text, '-', '') FROM outbox ORDER BY position LIMIT {PUBLISHED_AT_ONCE}"
         );
@@ -92,11 +92,11 @@ impl PostgresDatabase {
             ));
             statements.push(format!("DELETE FROM outbox WHERE position IN ({positions})"));
         }
-        if wake_all {
+        if let Some(these) = ought_to_be_served(self, wake) {
             statements.push(format!(
                 "INSERT INTO subscription_queues AS q (subscription, due_at) SELECT s.id, now() FROM subscriptions s \
                  LEFT JOIN subscription_queues old ON old.subscription = s.id \
-                 WHERE old.due_at IS NULL AND {OUGHT_TO_BE_SERVED} ORDER BY s.id \
+                 WHERE old.due_at IS NULL AND {these} ORDER BY s.id \
                  ON CONFLICT (subscription) DO UPDATE SET due_at = GREATEST(now(), q.open_until) WHERE q.due_at IS NULL"
             ));
         }

@@ -6,7 +6,7 @@ use crate::support::scene::Scene;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::config::Config;
 use maildrop_command::ledger::Database;
-use maildrop_command::ledger::notifications::{Leased, Next, Published, Settlement, SubscriptionState, Try};
+use maildrop_command::ledger::notifications::{Leased, Next, Published, Settlement, SubscriptionState, Try, Wake};
 use maildrop_command::lock::LockName;
 use maildrop_command::site::Site;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ fn each_statement_reads_what_it_is_about_and_not_what_waits(engine: Engine) {
     let read = rows_read(engine, database, |database| assert!(database.has_unpublished(0).unwrap()));
     assert!(read < FEW, "looking for what is to be published: {read}");
     let read = rows_read(engine, database, |database| {
-        assert!(matches!(database.publish(&lock, false).unwrap(), Published::Events { count: 6, .. }));
+        assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 6, .. }));
     });
     assert!(read < FEW, "publishing: {read}");
     assert_eq!(scene.database.count("SELECT count(*) FROM notifications WHERE event > 100000"), 6 * 2 + 4);

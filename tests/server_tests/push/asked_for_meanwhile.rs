@@ -7,7 +7,7 @@ use super::telling::{Notifier, PENDING, happen, happening, settlement, subscribe
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
 use crate::support::scene::Scene;
-use maildrop_command::ledger::notifications::{Due, Next, Published, Try};
+use maildrop_command::ledger::notifications::{Due, Next, Published, Try, Wake};
 use maildrop_command::lock::LockName;
 use serde_json::json;
 use std::time::Duration;
@@ -17,6 +17,8 @@ on_each_engine![
     what_is_asked_for_while_it_is_under_way_is_told_again,
     an_answer_to_what_was_told_before_it_was_asked_for_changes_nothing,
     an_event_that_commits_late_is_published_then_and_in_the_order_of_its_copy,
+    who_was_changed_and_ought_to_be_served_is_found_soon_and_whoever_else_when_all_are_looked_at,
+    a_notifier_looks_at_all_subscriptions_when_it_begins,
 ];
 
 /// The receiver holds its answer until both were asked for: one event by its id, and all of the last hour.
@@ -63,7 +65,7 @@ fn an_answer_to_what_was_told_before_it_was_asked_for_changes_nothing(engine: En
     happen(&mut scene, 6, "message.delivered");
     let mut database = scene.open_database();
     let (lock, by, minute) = (LockName::new(&scene.run, b"notify/publisher"), Uuid::now_v7(), Duration::from_mins(1));
-    assert!(matches!(database.publish(&lock, false).unwrap(), Published::Events { count: 6, .. }));
+    assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 6, .. }));
     let leased = database.lease(by, minute, 1).unwrap().remove(0);
     let due = database.due(&leased, &[], 10).unwrap();
     let now = if engine.is_postgres() { "now()" } else { "UTC_TIMESTAMP(6)" };
@@ -125,4 +127,61 @@ fn an_event_that_commits_late_is_published_then_and_in_the_order_of_its_copy(eng
     let [other, first, second] = [&others[2..], &first, &second].map(at);
     assert!(other < first && first < second, "{other} {first} {second}");
     assert_eq!(scene.database.count("SELECT count(*) FROM outbox"), 0);
+}
+
+/// Some notification waits for each of them, and nobody is to serve any.
+fn who_was_changed_and_ought_to_be_served_is_found_soon_and_whoever_else_when_all_are_looked_at(engine: Engine) {
+    let mut scene = Scene::with(engine, &[]);
+    let (url, ago) = ("https://receiver.example/", |minutes| ago(engine, minutes));
+    let (changed, not_changed, unverified, over) = (ago(0), ago(60), "'unverified'", ago(1));
+    let mut subscribed = |more: &[(&str, &str)]| subscribe(&mut scene, ("all", ""), url, more);
+    let resumed = subscribed(&[("updated_at", &changed)]);
+    let new = subscribed(&[("updated_at", &not_changed), ("state", unverified)]);
+    let left_behind = subscribed(&[("updated_at", &not_changed)]);
+    let told = subscribed(&[("updated_at", &changed)]);
+    // Whoever leased these would only find that they are told of nothing.
+    for more in [("state", "'paused'"), ("state", "'disabled'"), ("expires_at", &over)] {
+        subscribed(&[("updated_at", &changed), more]);
+    }
+    subscribed(&[("state", unverified), ("expires_at", &over)]);
+    let mut database = scene.open_database();
+    let (lock, by, minute) = (LockName::new(&scene.run, b"notify/publisher"), Uuid::now_v7(), Duration::from_mins(1));
+    happen(&mut scene, 1, "message.delivered");
+    assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
+    scene.database.execute("UPDATE subscription_queues SET due_at = NULL");
+    let id = if engine.is_postgres() { format!("'{told}'") } else { format!("X'{}'", told.simple()) };
+    scene.database.execute(&format!("DELETE FROM notifications WHERE subscription = {id}"));
+    let mut found = |wake| {
+        assert_eq!(database.publish(&lock, wake).unwrap(), Published::Events { count: 0, last: 0 });
+        let mut found: Vec<Uuid> = database.lease(by, minute, 10).unwrap().iter().map(|one| one.subscription).collect();
+        found.sort_unstable();
+        found
+    };
+    assert_eq!(found(Wake::Nobody), []);
+    assert_eq!(found(Wake::Changed), [resumed, new]);
+    assert_eq!(found(Wake::All), [left_behind]);
+}
+
+/// By whatever mishap: nobody has changed it of late, something is due to it, and nobody is to serve it.
+fn a_notifier_looks_at_all_subscriptions_when_it_begins(engine: Engine) {
+    let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
+    let long_ago = ago(engine, 60);
+    subscribe(&mut scene, ("all", ""), &receiver.url("/quick"), &[("updated_at", &long_ago)]);
+    let mut database = scene.open_database();
+    let lock = LockName::new(&scene.run, b"notify/publisher");
+    happen(&mut scene, 1, "message.delivered");
+    assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
+    scene.database.execute("UPDATE subscription_queues SET due_at = NULL");
+    let notifier = Notifier::start(&mut scene);
+    wait_until("it is told", || receiver.taken("/quick").len() == 1 && scene.database.count(PENDING) == 0);
+    notifier.end();
+}
+
+/// The moment so many minutes ago.
+fn ago(engine: Engine, minutes: u32) -> String {
+    if engine.is_postgres() {
+        format!("now() - interval '{minutes} minutes'")
+    } else {
+        format!("UTC_TIMESTAMP(6) - INTERVAL {minutes} MINUTE")
+    }
 }

@@ -9,7 +9,7 @@ use crate::support::server;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::config::Config;
 use maildrop_command::ledger::Database;
-use maildrop_command::ledger::notifications::{Next, Published, Settlement, Try};
+use maildrop_command::ledger::notifications::{Next, Published, Settlement, Try, Wake};
 use maildrop_command::lock::{Acquired, LockName};
 use maildrop_command::site::Site;
 use std::collections::BTreeSet;
@@ -61,7 +61,7 @@ fn nobody_waits_for_who_changes_or_takes_another_subscription(engine: Engine) {
     let mut database = open(&scene);
     let taken: Vec<Uuid> = database.lease(by, minute, 10).unwrap().iter().map(|one| one.subscription).collect();
     assert_eq!(taken, [second]);
-    assert!(matches!(database.publish(&lock, false).unwrap(), Published::Events { count: 1, .. }));
+    assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
     assert_eq!(scene.database.count("SELECT count(*) FROM notifications"), 1);
     assert_eq!(database.lease(by, minute, 10).unwrap()[0].subscription, told);
     people.execute("ROLLBACK");
@@ -70,9 +70,9 @@ fn nobody_waits_for_who_changes_or_takes_another_subscription(engine: Engine) {
     happen(&mut scene, 1, "message.delivered");
     let mut publisher = open(&scene);
     assert!(matches!(publisher.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));
-    assert_eq!(database.publish(&lock, true).unwrap(), Published::Busy);
+    assert_eq!(database.publish(&lock, Wake::All).unwrap(), Published::Busy);
     publisher.release(&lock).unwrap();
-    assert!(matches!(database.publish(&lock, true).unwrap(), Published::Events { count: 1, .. }));
+    assert!(matches!(database.publish(&lock, Wake::All).unwrap(), Published::Events { count: 1, .. }));
 }
 
 /// The first one's lease is over before it has settled, and a second one has asked the receiver meanwhile.
@@ -96,7 +96,7 @@ fn of_two_notifiers_that_disable_a_subscription_one_tells(engine: Engine) {
     settle(database.as_mut(), Uuid::now_v7());
     assert_eq!(scene.database.count("SELECT count(*) FROM outbox"), 1);
     let lock = LockName::new(&scene.run, b"notify/publisher");
-    assert!(matches!(database.publish(&lock, false).unwrap(), Published::Events { count: 1, .. }));
+    assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
     let diff = if engine.is_postgres() { "diff::text" } else { "CAST(diff AS char)" };
     let diff = scene.database.texts(&format!("SELECT {diff} FROM events WHERE type = 'subscription.disabled'"));
     let diff: serde_json::Value = serde_json::from_str(&diff[0]).unwrap();
@@ -113,7 +113,7 @@ fn of_those_that_are_settled_together_one_that_is_another_ones_is_left_alone(eng
     let (lock, by, another) = (LockName::new(&scene.run, b"notify/publisher"), Uuid::now_v7(), Uuid::now_v7());
     let minute = Duration::from_mins(1);
     let mut database = open(&scene);
-    assert!(matches!(database.publish(&lock, false).unwrap(), Published::Events { count: 1, .. }));
+    assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
     let leased = database.lease(by, minute, 10).unwrap();
     assert_eq!(leased.len(), 2);
     let literal = |id: Uuid| if engine.is_postgres() { format!("'{id}'") } else { format!("X'{}'", id.simple()) };
@@ -163,7 +163,7 @@ fn who_publishes_under_another_lock_does_not_get_past_who_was_first(engine: Engi
     let [lock, other] = [&b"notify/publisher"[..], b"notify/another"].map(|name| LockName::new(&scene.run, name));
     let publishing = |scene: &Scene, lock: LockName| {
         let config = scene.path("config.toml");
-        std::thread::spawn(move || open_by(&config).publish(&lock, false))
+        std::thread::spawn(move || open_by(&config).publish(&lock, Wake::Nobody))
     };
     let name = &scene.database.name;
     // What each of the two waits for is there before it is seen to wait: the first has inserted its events, the second read its own.
@@ -201,7 +201,7 @@ fn who_publishes_under_another_lock_does_not_get_past_who_was_first(engine: Engi
     assert!(matches!(ahead.join().unwrap().unwrap(), Published::Events { count: 1, .. }));
     // It fails; or it has begun once more meanwhile, since a server gives up who waits for a row for long.
     if behind.join().unwrap().is_err() {
-        assert!(matches!(open(&scene).publish(&lock, false).unwrap(), Published::Events { count: 1, .. }));
+        assert!(matches!(open(&scene).publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
     }
     let id = if engine.is_postgres() { "replace(event::text, '-', '')" } else { "LOWER(HEX(event))" };
     let read = scene.database.texts(&format!("SELECT concat('evt_', {id}) FROM events ORDER BY position"));
@@ -275,7 +275,7 @@ mod while_one_notifier_takes_what_is_due {
         wait_until("it has taken them", || scene.database.count(&waits) == 1);
 
         let lock = LockName::new(&scene.run, b"notify/publisher");
-        assert!(matches!(open(&scene).publish(&lock, false).unwrap(), Published::Events { count: 1, .. }));
+        assert!(matches!(open(&scene).publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
         let due = format!("SELECT count(*) FROM subscription_queues WHERE subscription = X'{}'", told.simple());
         assert_eq!(scene.database.count(&due), 1);
         assert_eq!(scene.database.count(&waits), 1, "it has not gone on meanwhile");
