@@ -70,7 +70,7 @@ fn the_document_has_each_operation_with_its_scope_and_its_body_and_no_other() {
             told.insert((method.to_uppercase(), path.clone(), scope, content));
             // What can go wrong is told as a problem, and what a body makes possible only where there is one.
             let responses = operation["responses"].as_object().unwrap();
-            for status in ["400", "401", "403", "429", "503"] {
+            for status in ["400", "401", "403", "421", "429", "503"] {
                 assert_eq!(responses[status]["$ref"], "#/components/responses/Problem", "{method} {path} {status}");
             }
             assert_eq!(responses.contains_key("413"), operation.get("requestBody").is_some(), "{method} {path}");

@@ -161,9 +161,19 @@ mod tests {
             assert!(body["title"].is_string() && body["detail"].is_string(), "{body}");
             status
         };
-        assert_eq!(problem(asked("/api/v1/token"), "another-host"), 421);
+        let another_host = problem(asked("/api/v1/token"), "another-host");
         assert!(late("/api/v1/token").headers().contains_key(RETRY_AFTER));
-        assert_eq!(problem(said(late("/api/v1/token")), "too-long"), 503);
+        let too_long = problem(said(late("/api/v1/token")), "too-long");
+        assert_eq!((another_host, too_long), (421, 503));
+        // Programs read of both in the API's document, at each operation.
+        let document: serde_json::Value = serde_json::from_str(include_str!("../api/openapi.json")).unwrap();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap().iter().filter(|(method, _)| *method != "parameters") {
+                for status in [another_host, too_long].map(|status| status.to_string()) {
+                    assert!(operation["responses"][&status]["$ref"].is_string(), "{method} {path} {status}");
+                }
+            }
+        }
         for (said, status) in [(asked("/login"), 421), (said(late("/login")), 503)] {
             assert_eq!((said.0, said.1.as_str()), (status, "text/plain; charset=utf-8"));
             assert!(said.2.ends_with(".\n"), "{said:?}");
