@@ -52,10 +52,8 @@ pub(super) fn run(
     runtime.block_on(async {
         let mut all = Vec::new();
         let served = places.into_iter().flat_map(|Place { listening, router }| {
-            // Each for itself: who fills up one place leaves the other to those who are there.
-            let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-            all.push(Arc::clone(&places));
-            let server = Server { router, places, told: told.clone() };
+            let server = Server::of(router, told.clone());
+            all.push(Arc::clone(&server.places));
             listening.into_iter().map(move |listening| (server.clone(), listening))
         });
         for (server, listening) in served {
@@ -100,6 +98,11 @@ struct Server {
 }
 
 impl Server {
+    /// At one place. Each for itself: who fills up one leaves the other to those who are there.
+    fn of(router: Router, told: watch::Receiver<bool>) -> Self {
+        Self { router, places: Arc::new(Semaphore::new(MOST_CONNECTIONS)), told }
+    }
+
     async fn accept<S>(self, next: impl AsyncFn() -> io::Result<S>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -140,5 +143,87 @@ impl Server {
             debug!(%error, "a connection by HTTP was cut off");
         }
         drop(place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::sync::{Mutex, mpsc};
+
+    /// As docs/api.md has it.
+    const MOST: usize = 256;
+
+    /// A place that is served, and its socket's queue.
+    struct Served {
+        queue: mpsc::UnboundedSender<DuplexStream>,
+        accepted: Arc<AtomicUsize>,
+    }
+
+    impl Served {
+        fn begin(told: &watch::Receiver<bool>) -> Self {
+            let (queue, waiting) = mpsc::unbounded_channel();
+            let accepted = Arc::new(AtomicUsize::new(0));
+            let (waiting, count) = (Mutex::new(waiting), Arc::clone(&accepted));
+            let server = Server::of(Router::new().route("/", get(|| async { "here" })), told.clone());
+            tokio::spawn(server.accept(async move || {
+                let stream = waiting.lock().await.recv().await.ok_or(io::ErrorKind::BrokenPipe)?;
+                count.fetch_add(1, Ordering::Relaxed);
+                Ok(stream)
+            }));
+            Self { queue, accepted }
+        }
+
+        fn connect(&self) -> DuplexStream {
+            let (near, far) = duplex(1 << 12);
+            self.queue.send(far).unwrap();
+            near
+        }
+
+        fn accepted(&self) -> usize {
+            self.accepted.load(Ordering::Relaxed)
+        }
+    }
+
+    async fn ask(connection: &mut DuplexStream) {
+        connection.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    }
+
+    async fn is_answered(connection: &mut DuplexStream) {
+        let mut said = Vec::new();
+        while !said.ends_with(b"here") {
+            assert!(connection.read_buf(&mut said).await.unwrap() > 0, "{}", String::from_utf8_lossy(&said));
+        }
+    }
+
+    #[test]
+    fn who_comes_when_256_are_connected_waits_until_one_has_gone_and_at_the_other_place_does_not() {
+        // No time passes while anything is to be done: nobody is late, however busy the machine is.
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let (_tell, told) = watch::channel(false);
+            let (page, api) = (Served::begin(&told), Served::begin(&told));
+            let mut all: Vec<DuplexStream> = (0..MOST).map(|_| page.connect()).collect();
+            let mut last = page.connect();
+            ask(&mut last).await;
+            // Twice: by the second time whoever could be accepted has been.
+            for _ in 0..2 {
+                for connection in &mut all {
+                    ask(connection).await;
+                    is_answered(connection).await;
+                }
+            }
+            assert_eq!(page.accepted(), MOST);
+            let mut there = api.connect();
+            ask(&mut there).await;
+            is_answered(&mut there).await;
+
+            all.pop();
+            is_answered(&mut last).await;
+            assert_eq!(page.accepted(), MOST + 1);
+        });
     }
 }
