@@ -34,7 +34,7 @@ GRANT DELETE ON maildrop.web_sessions TO 'maildrop_operator'@'%';
 -- `token` changes who may use the API.
 GRANT INSERT, UPDATE (revoked_at, last_used_at) ON maildrop.api_tokens TO 'maildrop_operator'@'%';
 
--- `replay` writes down who delivered what again.
+-- `replay`, `subscription` and `notify` write down who did what.
 GRANT INSERT ON maildrop.operations_log TO 'maildrop_operator'@'%';
 
 -- `lock exec` says which programs it runs.

@@ -26,7 +26,7 @@ GRANT SELECT, INSERT, DELETE ON web_logins, web_sessions TO :"role";
 GRANT SELECT, INSERT ON api_tokens TO :"role";
 GRANT UPDATE (revoked_at, last_used_at) ON api_tokens TO :"role";
 
--- `replay` writes down who delivered what again.
+-- `replay`, `subscription` and `notify` write down who did what.
 GRANT SELECT, INSERT ON operations_log TO :"role";
 
 -- `prune` only: nothing else ever deletes.

@@ -4,9 +4,12 @@ use super::site_options::{LONGEST_ANSWER, SiteOptions, failed};
 use super::subscription::{one, told_by};
 use super::{complain, json, say, table};
 use crate::base::timestamp;
+use crate::ledger::operations_log::Operation;
 use crate::ledger::{Database, time_span};
 use crate::operations::notifications::{self, Behind, GivenUp, Overview};
+use crate::operations::operations_log::write_down;
 use crate::operations::subscriptions::{UNANSWERED, UNVERIFIED};
+use crate::site::Site;
 use crate::webhook::payload;
 use clap::{Args, Subcommand};
 use std::time::Duration;
@@ -111,7 +114,7 @@ fn event(text: &str) -> Result<Uuid, String> {
 pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
     match command {
         Command::Status(arguments) => {
-            let mut database = open(&arguments.site)?;
+            let mut database = open(&arguments.site)?.1;
             let overview = notifications::status(database.as_mut()).map_err(|error| failed(&error))?;
             if arguments.json { say(&json(&overview)) } else { tell(&overview) }
         }
@@ -122,14 +125,14 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
 }
 
 /// The database of a site that tells subscribers what happens.
-fn open(options: &SiteOptions) -> Result<Box<dyn Database>, ExitCode> {
+fn open(options: &SiteOptions) -> Result<(Site, Box<dyn Database>), ExitCode> {
     let (site, database) = options.open(LONGEST_ANSWER)?;
     told_by(&site)?;
-    Ok(database)
+    Ok((site, database))
 }
 
 fn redeliver(arguments: &Redeliver) -> Result<(), ExitCode> {
-    let mut database = open(&arguments.site)?;
+    let (site, mut database) = open(&arguments.site)?;
     if let Some(id) = arguments.subscription
         && one(database.as_mut(), id)?.state == UNVERIFIED
     {
@@ -144,16 +147,18 @@ fn redeliver(arguments: &Redeliver) -> Result<(), ExitCode> {
         (_, subscription, since) => notifications::redeliver(database.as_mut(), subscription, since),
     };
     let told = told.map_err(|error| failed(&error))?;
+    let due = format!("{told} notifications are due again");
+    write_down(&site, database.as_mut(), Operation::NotifiedAgain, arguments.subscription, &due);
     if arguments.json {
         say(&json(&serde_json::json!({ "due_again": told })));
     } else {
-        say(&format!("{told} notifications are due again."));
+        say(&format!("{due}."));
     }
     Ok(())
 }
 
 fn give_up(arguments: &GiveUp) -> Result<(), ExitCode> {
-    let mut database = open(&arguments.site)?;
+    let (site, mut database) = open(&arguments.site)?;
     one(database.as_mut(), arguments.subscription)?;
     let what = match (arguments.event, arguments.before) {
         (Some(event), _) => GivenUp::Event(event),
@@ -165,10 +170,12 @@ fn give_up(arguments: &GiveUp) -> Result<(), ExitCode> {
         complain("there is no such event: it has not happened, is not published yet, or was pruned");
         return Err(ExitCode::NoInput);
     };
+    let outcome = format!("{given_up} notifications are given up");
+    write_down(&site, database.as_mut(), Operation::GaveUpNotifications, Some(arguments.subscription), &outcome);
     if arguments.json {
         say(&json(&serde_json::json!({ "given_up": given_up })));
     } else {
-        say(&format!("{given_up} notifications are given up."));
+        say(&format!("{outcome}."));
     }
     Ok(())
 }

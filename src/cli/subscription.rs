@@ -6,7 +6,9 @@ use crate::base::terminal::printable;
 use crate::base::timestamp;
 use crate::config::{Config, Notifications};
 use crate::ledger::Database;
+use crate::ledger::operations_log::Operation;
 use crate::operations::notifications;
+use crate::operations::operations_log::write_down;
 use crate::operations::subscriptions::{self, NewSubscription, Resource, Subscription};
 use crate::site::Site;
 use crate::webhook::{Callback, Keys, Rules, payload};
@@ -216,15 +218,15 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
         }
         Command::Test(arguments) => test(&arguments.one),
         Command::Disable(arguments) => disable(arguments),
-        Command::Pause(arguments) => change(arguments, "it is not active", subscriptions::pause),
-        Command::Resume(arguments) => change(arguments, "it is neither paused nor disabled", subscriptions::resume),
-        Command::Secret(arguments) => secret(arguments),
-        Command::Delete(arguments) => {
-            let mut database = open(&arguments.site)?.1;
-            one(database.as_mut(), arguments.id)?;
-            subscriptions::delete(database.as_mut(), arguments.id).map_err(|error| failed(&error))?;
-            Ok(ExitCode::Ok)
+        Command::Pause(arguments) => {
+            change(arguments, "it is not active", subscriptions::pause, (Operation::PausedSubscription, "paused"))
         }
+        Command::Resume(arguments) => {
+            let otherwise = "it is neither paused nor disabled";
+            change(arguments, otherwise, subscriptions::resume, (Operation::ResumedSubscription, "resumed"))
+        }
+        Command::Secret(arguments) => secret(arguments),
+        Command::Delete(arguments) => delete(arguments),
     }
 }
 
@@ -294,7 +296,7 @@ fn create(arguments: &CreateArguments) -> Result<ExitCode, ExitCode> {
         complain(&problem);
         ExitCode::Usage
     })?;
-    let (notifications, mut database) = open(&arguments.site)?;
+    let (site, notifications, mut database) = open_site(&arguments.site)?;
     let keys = keys(&notifications)?;
     let rules = Rules::from(&notifications);
     Callback::parse(&arguments.callback, &rules).map_err(|refused| {
@@ -319,6 +321,12 @@ fn create(arguments: &CreateArguments) -> Result<ExitCode, ExitCode> {
     };
     let (id, created) = subscriptions::create(database.as_mut(), &new).map_err(|error| failed(&error))?;
     let subscription = one(database.as_mut(), id)?;
+    let (operation, outcome) = if created {
+        (Operation::MadeSubscription, format!("of {}", of(&subscription)))
+    } else {
+        (Operation::LookedAtSecret, "shown".into())
+    };
+    write_down(&site, database.as_mut(), operation, Some(id), &outcome);
     let secret = keys.secret(id, subscription.secret_generation).expose();
     let public_key = keys.public_key(id, subscription.secret_generation);
     let differs = if created { Vec::new() } else { not_as_asked(&subscription, &new) };
@@ -389,8 +397,9 @@ fn change(
     arguments: &OneArguments,
     otherwise: &str,
     change: fn(&mut dyn Database, Uuid) -> Result<bool, crate::database::DatabaseError>,
+    (operation, outcome): (Operation, &str),
 ) -> Result<ExitCode, ExitCode> {
-    let mut database = open(&arguments.site)?.1;
+    let (site, _, mut database) = open_site(&arguments.site)?;
     one(database.as_mut(), arguments.id)?;
     let changed = change(database.as_mut(), arguments.id).map_err(|error| failed(&error))?;
     let now = one(database.as_mut(), arguments.id)?;
@@ -398,7 +407,17 @@ fn change(
         complain(&format!("{otherwise}: it is {}", now.state));
         return Err(ExitCode::DataErr);
     }
+    write_down(&site, database.as_mut(), operation, Some(now.id), outcome);
     tell(&now, arguments.json);
+    Ok(ExitCode::Ok)
+}
+
+fn delete(arguments: &OneArguments) -> Result<ExitCode, ExitCode> {
+    let (site, _, mut database) = open_site(&arguments.site)?;
+    let gone = one(database.as_mut(), arguments.id)?;
+    subscriptions::delete(database.as_mut(), gone.id).map_err(|error| failed(&error))?;
+    let was = format!("it was of {}, and made by {}", of(&gone), gone.owner);
+    write_down(&site, database.as_mut(), Operation::RemovedSubscription, Some(gone.id), &was);
     Ok(ExitCode::Ok)
 }
 
@@ -411,6 +430,7 @@ fn test(arguments: &OneArguments) -> Result<ExitCode, ExitCode> {
     }
     let event = notifications::test(database.as_mut(), now.id, site.host()).map_err(|error| failed(&error))?;
     let event = payload::id(event);
+    write_down(&site, database.as_mut(), Operation::TestedSubscription, Some(now.id), &event);
     if arguments.json {
         say(&json(&serde_json::json!({ "event": event })));
     } else {
@@ -434,17 +454,23 @@ fn disable(DisableArguments { one: of, reason }: &DisableArguments) -> Result<Ex
         return Err(ExitCode::DataErr);
     }
     subscriptions::disable(database.as_mut(), of.id, reason, site.host()).map_err(|error| failed(&error))?;
+    write_down(&site, database.as_mut(), Operation::DisabledSubscription, Some(of.id), reason);
     tell(&one(database.as_mut(), of.id)?, of.json);
     Ok(ExitCode::Ok)
 }
 
 fn secret(arguments: &SecretArguments) -> Result<ExitCode, ExitCode> {
     let SecretArguments { one: of, new, public_key } = arguments;
-    let (notifications, mut database) = open(&of.site)?;
+    let (site, notifications, mut database) = open_site(&of.site)?;
     let keys = keys(&notifications)?;
     one(database.as_mut(), of.id)?;
     if *new {
         subscriptions::new_secret(database.as_mut(), of.id).map_err(|error| failed(&error))?;
+        write_down(&site, database.as_mut(), Operation::RotatedSecret, Some(of.id), "renewed");
+    }
+    // A public key is no secret.
+    if of.json || !*public_key {
+        write_down(&site, database.as_mut(), Operation::LookedAtSecret, Some(of.id), "shown");
     }
     let subscription = one(database.as_mut(), of.id)?;
     let generation = subscription.secret_generation;

@@ -24,14 +24,19 @@ pub enum Operation {
     Restored,
     /// A login of somebody's to the page.
     EndedLogin,
+    MadeSubscription,
     TestedSubscription,
     PausedSubscription,
     ResumedSubscription,
+    DisabledSubscription,
+    RemovedSubscription,
     /// The secret by which a subscriber knows that we tell him.
     LookedAtSecret,
     RotatedSecret,
     /// A notification, to a subscriber.
     NotifiedAgain,
+    /// Of what a subscriber was still to be told.
+    GaveUpNotifications,
 }
 
 impl Operation {
@@ -45,12 +50,16 @@ impl Operation {
             Self::FinishedOwed => "finished owed",
             Self::Restored => "restored",
             Self::EndedLogin => "ended a login",
+            Self::MadeSubscription => "made a subscription",
             Self::TestedSubscription => "tested a subscription",
             Self::PausedSubscription => "paused a subscription",
             Self::ResumedSubscription => "resumed a subscription",
+            Self::DisabledSubscription => "disabled a subscription",
+            Self::RemovedSubscription => "removed a subscription",
             Self::LookedAtSecret => "looked at a secret",
             Self::RotatedSecret => "rotated a secret",
             Self::NotifiedAgain => "notified again",
+            Self::GaveUpNotifications => "gave up notifications",
         }
     }
 }

@@ -5,11 +5,12 @@ use super::replay::ReplayOutcome;
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
-use crate::ledger::operations_log::{Actor, Affected, Operation, write_all};
+use crate::ledger::operations_log::{Actor, Affected, Operation, write, write_all};
 use crate::site::Site;
 use rustix::process::getuid;
 use std::time::{Duration, Instant};
 use tracing::warn;
+use uuid::Uuid;
 
 /// So many rows are written at once, or those of so long.
 const AT_ONCE: usize = 100;
@@ -89,7 +90,7 @@ impl<'a> OperationsLog<'a> {
             }
         };
         let database = self.database.insert(kept).0.as_mut();
-        let actor = Actor { who: &self.who, way: "command line", role: None, host: self.site.host() };
+        let actor = by_command_line(&self.who, self.site);
         let rows: Vec<(Operation, Affected<'_>, &str)> = rows
             .iter()
             .map(|(operation, done, outcome)| {
@@ -111,6 +112,25 @@ impl Drop for OperationsLog<'_> {
     fn drop(&mut self) {
         self.write();
     }
+}
+
+/// Writes down what was done to a subscription, or to all of them.
+pub(crate) fn write_down(
+    site: &Site,
+    database: &mut dyn Database,
+    operation: Operation,
+    subscription: Option<Uuid>,
+    outcome: &str,
+) {
+    let (who, subscription) = (os_user(), subscription.map(|id| id.to_string()));
+    let affected = Affected { object: subscription.as_deref(), ..Affected::default() };
+    if let Err(error) = write(database, by_command_line(&who, site), operation, affected, outcome) {
+        warn!(%error, operation = operation.as_str(), "what was done is not in the operations log");
+    }
+}
+
+fn by_command_line<'a>(who: &'a str, site: &'a Site) -> Actor<'a> {
+    Actor { who, way: "command line", role: None, host: site.host() }
 }
 
 /// Who runs this process: by sudo(8) the one who called it.

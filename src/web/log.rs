@@ -47,7 +47,7 @@ pub(super) async fn show(
 fn main(rows: &[Logged], later: bool) -> Markup {
     let shown = rows.get(..ROWS).unwrap_or(rows);
     html! {
-        p { "What people have done by hand, on this page and by the command line " code { "replay" } ": each look at what is in a message, what was delivered again, what was done to a subscription, logins that were ended. Who has opened the other screens is not written down." }
+        p { "What people have done by hand, on this page and by the commands " code { "replay" } ", " code { "subscription" } " and " code { "notify" } ": each look at what is in a message, what was delivered again, what was done to a subscription, logins that were ended. Who has opened the other screens is not written down." }
         @if shown.is_empty() {
             p { "Nothing " @if later { "older " } "was done by hand." }
         } @else {

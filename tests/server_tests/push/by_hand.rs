@@ -2,7 +2,7 @@
 //! one, give up what is to be told, and have it told after all.
 
 use super::receiver::Receiver;
-use super::telling::{Notifier, PENDING, happen, subscribe};
+use super::telling::{KEY, Notifier, PENDING, happen, subscribe};
 use crate::support::database::Engine;
 use crate::support::program::{program, wait_until};
 use crate::support::scene::Scene;
@@ -13,6 +13,7 @@ on_each_engine![
     one_that_is_disabled_by_hand_is_told_nothing_and_others_of_its_owner_hear_why,
     what_comes_after_an_event_that_is_given_up_is_told_at_once,
     what_is_taken_although_it_was_given_up_meanwhile_is_done,
+    what_is_done_to_a_subscription_stands_in_the_operations_log,
 ];
 
 /// Runs commands as an operator.
@@ -154,4 +155,67 @@ fn what_is_taken_although_it_was_given_up_meanwhile_is_done(engine: Engine) {
     wait_until("both are done", || scene.database.count(PENDING) == 0);
     notifier.end();
     assert_eq!(scene.database.count("SELECT count(*) FROM notification_attempts WHERE status = 204"), 2);
+}
+
+/// With who did it. Where it cannot be written there it is done all the same, and it is said.
+fn what_is_done_to_a_subscription_stands_in_the_operations_log(engine: Engine) {
+    let mut scene = Scene::with(engine, &[]);
+    let key = scene.path("key");
+    std::fs::write(&key, KEY).unwrap();
+    scene.configure(|settings| settings.more += &format!("[notifications]\nsecret_key_file = {key:?}\n"));
+    let operator = Operator::new(&mut scene);
+    let create = ["subscription", "create", "--callback", "https://hooks.example.com/in", "--domain", "axial.net"];
+    let made = operator.said(&create);
+    let id = made["id"].as_str().unwrap();
+    operator.said(&create);
+    // Its callback has answered.
+    scene.database.execute("UPDATE subscriptions SET state = 'active'");
+    let test = operator.said(&["subscription", "test", id]);
+    operator.said(&["subscription", "pause", id]);
+    operator.refuses(65, &["subscription", "pause", id]);
+    operator.said(&["subscription", "disable", id, "--reason", "ticket 4711"]);
+    operator.said(&["subscription", "resume", id]);
+    assert!(operator.run(&["subscription", "secret", id]).status.success());
+    operator.said(&["subscription", "secret", id, "--new"]);
+    operator.said(&["notify", "give-up", "--subscription", id]);
+    operator.said(&["notify", "redeliver", "--subscription", id]);
+    operator.said(&["notify", "redeliver"]);
+    assert!(operator.run(&["subscription", "delete", id]).status.success());
+    let log = |more: &str| {
+        let text = format!("operation, ' ', coalesce(object, 'all'), ': ', outcome{more}");
+        scene.database.texts(&format!("SELECT concat({text}) FROM operations_log ORDER BY id"))
+    };
+    let event = test["event"].as_str().unwrap();
+    let on_it = |what: &str, outcome: &str| format!("{what} {id}: {outcome}");
+    let all = [
+        on_it("made a subscription", "of domain axial.net"),
+        on_it("looked at a secret", "shown"),
+        on_it("tested a subscription", event),
+        on_it("paused a subscription", "paused"),
+        on_it("disabled a subscription", "ticket 4711"),
+        on_it("resumed a subscription", "resumed"),
+        on_it("looked at a secret", "shown"),
+        on_it("rotated a secret", "renewed"),
+        on_it("looked at a secret", "shown"),
+        on_it("gave up notifications", "0 notifications are given up"),
+        on_it("notified again", "0 notifications are due again"),
+        "notified again all: 0 notifications are due again".into(),
+        on_it("removed a subscription", "it was of domain axial.net, and made by operator"),
+    ];
+    assert_eq!(log(""), all);
+    let who = scene.database.texts("SELECT DISTINCT concat(who, ' ', way) FROM operations_log");
+    assert_eq!(who, [format!("{} command line", own_name())]);
+
+    scene.database.execute("DROP TABLE operations_log");
+    let output = operator.run(&create);
+    assert_eq!(output.status.code(), Some(0));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("what was done is not in the operations log"), "{said}");
+    assert_eq!(scene.database.count("SELECT count(*) FROM subscriptions"), 1);
+}
+
+/// The name of whoever runs this.
+fn own_name() -> String {
+    let name = std::process::Command::new("id").arg("-un").output().unwrap();
+    String::from_utf8(name.stdout).unwrap().trim().to_owned()
 }
