@@ -140,7 +140,7 @@ fn who_was_changed_and_ought_to_be_served_is_found_soon_and_whoever_else_when_al
     let left_behind = subscribed(&[("updated_at", &not_changed)]);
     let told = subscribed(&[("updated_at", &changed)]);
     // Whoever leased these would only find that they are told of nothing.
-    for more in [("state", "'paused'"), ("state", "'disabled'"), ("expires_at", &over)] {
+    for more in [("state", "'paused'"), ("state", "'disabled'"), ("expires_at", over.as_str())] {
         subscribed(&[("updated_at", &changed), more]);
     }
     subscribed(&[("state", unverified), ("expires_at", &over)]);
@@ -157,7 +157,7 @@ fn who_was_changed_and_ought_to_be_served_is_found_soon_and_whoever_else_when_al
         found.sort_unstable();
         found
     };
-    assert_eq!(found(Wake::Nobody), []);
+    assert!(found(Wake::Nobody).is_empty());
     assert_eq!(found(Wake::Changed), [resumed, new]);
     assert_eq!(found(Wake::All), [left_behind]);
 }
