@@ -7,6 +7,7 @@
 mod hosts;
 pub(crate) mod mysql;
 pub(crate) mod postgres;
+pub(crate) mod relatives;
 mod seen;
 mod session;
 mod silent;
@@ -152,6 +153,8 @@ pub enum DatabaseFailure {
     Behind,
     /// The server refuses a value, by a constraint, a trigger, a type or an index, and will refuse it again.
     Refused,
+    /// The server is of a product whose locks are others, or none.
+    Unsupported,
     /// Something on this machine: a file, a directory, a setting.
     Local,
     /// Anything else that the server said.

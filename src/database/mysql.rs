@@ -29,7 +29,7 @@ pub(crate) mod sql;
 mod tables;
 
 use super::seen::History;
-use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Server, Session, session};
+use super::{ByIdle, Client, DatabaseError, DatabaseFailure, Server, Session, relatives, session};
 use crate::base::deadline::Deadline;
 use crate::base::server_waits::{self, Whom};
 use error::Standing;
@@ -205,7 +205,8 @@ impl MysqlDatabase {
     ///
     /// # Errors
     /// Where the server cannot be reached in time or refuses us, where there is no such database
-    /// ([`DatabaseFailure::Schema`]), or where a CA file cannot be read ([`DatabaseFailure::Local`]).
+    /// ([`DatabaseFailure::Schema`]), where a CA file cannot be read ([`DatabaseFailure::Local`]), or where it is another product
+    /// than MySQL or MariaDB ([`DatabaseFailure::Unsupported`]).
     pub fn connect(server: &Server, client: &Client, deadline: Deadline) -> Result<Self, DatabaseError> {
         let awaited = server_waits::for_answer(Whom::Database);
         let patience = deadline.remaining() + MORE_PATIENCE;
@@ -265,6 +266,9 @@ impl MysqlDatabase {
         let answers = self.run(doing, &batch, statements)?;
         let row = only_row(&answers, doing)?;
         self.version = column(row, 0, doing)?;
+        if let Some(product) = relatives::of_mysql(&self.version) {
+            return Err(relatives::refused(doing, product, "MySQL or MariaDB"));
+        }
         self.max_allowed_packet = column(row, 1, doing)?;
         self.product =
             if self.version.to_ascii_lowercase().contains("mariadb") { Product::Mariadb } else { Product::Mysql };

@@ -181,7 +181,10 @@ impl From<&Refusal> for Verdict {
                 DatabaseFailure::ConnectionLost => {
                     (StatusDetail::BAD_CONNECTION, "the connection to the database was lost")
                 }
-                DatabaseFailure::AccessDenied | DatabaseFailure::Schema | DatabaseFailure::Local => {
+                DatabaseFailure::AccessDenied
+                | DatabaseFailure::Schema
+                | DatabaseFailure::Unsupported
+                | DatabaseFailure::Local => {
                     (StatusDetail::SYSTEM_CONFIGURATION, "the database is not set up for deliveries")
                 }
                 DatabaseFailure::ReadOnly => (StatusDetail::SYSTEM, "the database takes no writes"),

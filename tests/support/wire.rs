@@ -58,7 +58,16 @@ impl Silence {
 impl Wire {
     /// A wire to `server` (host and port) that is heard by `ear`, piece by piece.
     pub fn to(server: (String, u16), ear: impl Fn(Speaker, &mut Vec<u8>) -> Fate + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::at("127.0.0.1", server, ear)
+    }
+
+    /// The same, at another address of this machine.
+    pub fn at(
+        ip: &str,
+        server: (String, u16),
+        ear: impl Fn(Speaker, &mut Vec<u8>) -> Fate + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind((ip, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let ear: Arc<Ear> = Arc::new(ear);
         let cut = Arc::new(AtomicBool::new(false));

@@ -5,7 +5,7 @@ use super::{PostgresDatabase, Process, Transaction, error};
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
 use crate::base::server_waits::{self, Whom};
-use crate::database::{Client, DatabaseError, DatabaseFailure, Server, Tls};
+use crate::database::{Client, DatabaseError, DatabaseFailure, Server, Tls, relatives};
 use postgres::NoTls;
 use postgres::config::SslMode;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -28,7 +28,8 @@ impl PostgresDatabase {
     /// port is not 5432.
     ///
     /// # Errors
-    /// Where the server cannot be reached in time or refuses us, or where TLS cannot be set up here.
+    /// Where the server cannot be reached in time or refuses us, or where TLS cannot be set up here; where it says that it is
+    /// another product than PostgreSQL ([`DatabaseFailure::Unsupported`]).
     pub fn connect(server: &Server, client: &Client, deadline: Deadline) -> Result<Self, DatabaseError> {
         let doing = format!("connecting to PostgreSQL at {}", server.address);
         let remaining = deadline.remaining();
@@ -84,6 +85,9 @@ impl PostgresDatabase {
         drop(connection.hear());
         for notice in connection.notices() {
             debug!(said = %notice, "a notice of the database server");
+        }
+        if let Some(product) = connection.relative() {
+            return Err(relatives::refused(&doing, product, "PostgreSQL"));
         }
         let mut database = Self {
             connection,

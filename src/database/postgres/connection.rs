@@ -1,6 +1,7 @@
 //! A connection to PostgreSQL, driven by the thread that asks. (The blocking client of the same library waits for an answer without
 //! limit, and does not show what the server reports of itself when it greets us.)
 
+use crate::database::relatives;
 use postgres::error::DbError;
 use std::future::{self, Future};
 use std::io;
@@ -128,6 +129,11 @@ impl Connection {
     /// What the server has said beside its answers since this was last asked.
     pub(super) fn notices(&mut self) -> Vec<DbError> {
         std::mem::take(&mut self.line.notices)
+    }
+
+    /// What it is, if it has said that it is not PostgreSQL itself.
+    pub(super) fn relative(&self) -> Option<&'static str> {
+        relatives::that_greets(|name| self.line.traffic.parameter(name))
     }
 
     /// Whether the server has said that it takes no writes. One before version 14 does not say.

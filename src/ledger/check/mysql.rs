@@ -25,9 +25,6 @@ const VARIABLES: &str = "read_only super_read_only innodb_read_only innodb_flush
 /// The same of its status.
 const STATUS: &str = "Slaves_connected Rpl_semi_sync_source_status Rpl_semi_sync_master_status";
 
-/// What `VERSION()` says of products that speak MySQL's protocol, and have other locks.
-const RELATIVES: [&str; 2] = ["Vitess", "TiDB"];
-
 type Variables = HashMap<String, String>;
 
 impl Inspect for MysqlDatabase {
@@ -59,10 +56,6 @@ impl Inspect for MysqlDatabase {
     }
 
     fn inspect(&mut self, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
-        if let Some(relative) = relative(&self.version) {
-            // It may not know what else would be asked.
-            return Ok(vec![relative]);
-        }
         let variables = self.variables()?;
         let mut findings = vec![self.version_found()];
         findings.push(writable(&variables));
@@ -333,13 +326,6 @@ impl MysqlDatabase {
     }
 }
 
-/// A finding, where it is neither MySQL nor MariaDB.
-fn relative(version: &str) -> Option<Finding> {
-    let relative = RELATIVES.iter().find(|name| version.contains(**name))?;
-    let mend = "use MySQL or MariaDB itself: whether this one's GET_LOCK excludes has not been tried";
-    Some(bad("product", *relative, mend))
-}
-
 fn writable(variables: &Variables) -> Finding {
     let read_only: Vec<&str> =
         ["read_only", "super_read_only", "innodb_read_only"].into_iter().filter(|name| on(variables, name)).collect();
@@ -512,14 +498,6 @@ mod tests {
         assert_eq!(numbers("9.7.4-2"), Some((9, 7, 4)));
         assert_eq!(numbers("11.8.6-MariaDB-0+deb13u1 from Debian"), Some((11, 8, 6)));
         assert_eq!(numbers("unknown"), None);
-    }
-
-    #[test]
-    fn what_only_speaks_the_protocol_is_bad() {
-        for version in ["8.0.11-TiDB-v8.1.0", "8.0.30-Vitess"] {
-            assert_eq!(relative(version).map(|finding| finding.state), Some(State::Bad), "{version}");
-        }
-        assert_eq!(relative("11.8.6-MariaDB-0+deb13u1 from Debian"), None);
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! What `check` asks of PostgreSQL.
 
 use super::{FORGETS, Finding, Inspect, State, Wanted, bad, bad_if, good, warning};
-use crate::database::DatabaseError;
-use crate::database::PostgresDatabase;
 use crate::database::postgres::{column, only};
+use crate::database::{DatabaseError, PostgresDatabase, relatives};
 use crate::lock::{Acquired, LockName, NamedLock};
 use crate::schema::{self, MigrationState};
 use postgres::types::Type;
@@ -43,9 +42,6 @@ const SETTINGS: [&str; 9] = [
 
 /// A time is in milliseconds. A setting that an older server does not know has no row.
 const SETTING: &str = "SELECT name, setting FROM pg_settings WHERE name = ANY ($1)";
-
-/// What `version()` says of products that speak PostgreSQL's protocol, and have other locks or none.
-const RELATIVES: [(&str, &str); 3] = [("CockroachDB", "CockroachDB"), ("-YB-", "YugabyteDB"), ("Redshift", "Redshift")];
 
 /// Any role can count the standbys: without rights, it sees their rows with little in them.
 const REPLICATION: &str = "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit'), \
@@ -113,9 +109,8 @@ impl PostgresDatabase {
     fn relative(&mut self) -> Result<Option<Finding>, DatabaseError> {
         let doing = "asking for the product";
         let version: String = only(doing, &self.query(doing, "SELECT version()", &[])?)?;
-        let relative = RELATIVES.iter().find(|(sign, _)| version.contains(sign));
-        Ok(relative.map(|(_, name)| {
-            bad("product", *name, "use PostgreSQL itself: whether this one's advisory locks exclude has not been tried")
+        Ok(relatives::of_postgresql(&version).map(|name| {
+            bad("product", name, "use PostgreSQL itself: whether this one's advisory locks exclude has not been tried")
         }))
     }
 

@@ -230,6 +230,7 @@ pub(super) fn failed(what: &str, error: &DatabaseError) -> Finding {
         DatabaseFailure::Behind => {
             "see which server is the primary (docs/hosts.md); if it is this one, do what the line says"
         }
+        DatabaseFailure::Unsupported => "use PostgreSQL, MySQL or MariaDB itself: docs/hosts.md, \"What is refused\"",
         DatabaseFailure::Local => "mend the file or setting that it names",
         _ => "the server's own log says more",
     };

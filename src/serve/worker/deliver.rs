@@ -102,6 +102,7 @@ fn found<'a>(results: impl Iterator<Item = &'a Result<Delivered, Refusal>>) -> F
             | DatabaseFailure::Schema
             | DatabaseFailure::ReadOnly
             | DatabaseFailure::Behind
+            | DatabaseFailure::Unsupported
             | DatabaseFailure::Local => found = Found::Away(Verdict::from(refusal).text().to_owned()),
         }
     }
@@ -215,6 +216,7 @@ mod tests {
             DatabaseFailure::Schema,
             DatabaseFailure::ReadOnly,
             DatabaseFailure::Behind,
+            DatabaseFailure::Unsupported,
             DatabaseFailure::Local,
         ] {
             let text = Verdict::from(&Refusal::Deferred(Deferral::Database(error(failure)))).text().to_owned();

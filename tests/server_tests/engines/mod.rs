@@ -12,6 +12,7 @@ mod mysql_lock;
 mod mysql_schema;
 mod mysql_set_up_otherwise;
 mod mysql_source;
+mod other_products;
 mod postgres_connection;
 mod postgres_inspection;
 mod postgres_ledger;

@@ -170,7 +170,7 @@ fn what_only_speaks_the_protocol_is_found(server: &str) {
     for (version, product) in [
         ("CockroachDB CCL v26.1.0 (x86_64-pc-linux-gnu)", "CockroachDB"),
         ("PostgreSQL 15.12-YB-2025.1.0.0-b0 on x86_64-pc-linux-gnu", "YugabyteDB"),
-        ("PostgreSQL 8.0.2 on i686-pc-linux-gnu, compiled by GCC, Redshift 1.0.12103", "Redshift"),
+        ("PostgreSQL 8.0.2 on i686-pc-linux-gnu, compiled by GCC, Redshift 1.0.12103", "Amazon Redshift"),
     ] {
         let function =
             format!("CREATE OR REPLACE FUNCTION public.version() RETURNS text LANGUAGE sql RETURN '{version}'");

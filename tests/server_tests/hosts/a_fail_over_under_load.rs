@@ -3,10 +3,11 @@
 //! epochs keep what it forgot from being there twice.
 
 use super::gate::Gate;
-use super::pair::{Pair, go_to};
+use super::pair::{Pair, go_to, hosts};
 use super::storm::{Storm, hurry};
 use crate::support::checked::said_beforehand;
 use crate::support::database::{Connection, Engine};
+use crate::support::own_server::OwnServer;
 use crate::support::scene::Scene;
 
 const MESSAGES: usize = 24;
@@ -37,6 +38,33 @@ fn a_primary_that_dies_among_deliveries_loses_nothing_and_doubles_nothing() {
     go_to(&mut scene, &[&pair.primary, &pair.standby], "");
     said_beforehand(&scene, "replication", "a commit waits for standby", ["ok", "ok"]);
     the_primary_dies_among_deliveries(&mut scene, &pair, &gate);
+}
+
+/// Nobody ends the former primary: it answers, and its commits wait for a standby that follows it no more. One mail host has it first,
+/// the other one the standby that takes over.
+#[test]
+fn a_primary_that_goes_on_answering_among_deliveries_loses_nothing_and_doubles_nothing() {
+    let pair = Pair::start("POSTGRES17");
+    let (mut scene, gate) = site(&pair);
+    pair.be_synchronous();
+    let (former, new) = (&pair.primary, &pair.standby);
+    let by = |name: &str, order: [&OwnServer; 2]| {
+        scene.other_configuration(name, |settings| settings.database_more = hosts(&order, ""))
+    };
+    let storm = Storm::by(&scene, MESSAGES, vec![by("one.toml", [former, new]), by("another.toml", [new, former])]);
+    storm.deliver(|| {
+        storm.stop_some(&gate, MESSAGES / 3);
+        pair.part();
+        pair.promote();
+        gate.open();
+        assert_eq!(Pair::session(former).texts("SELECT pg_is_in_recovery()::text"), ["false"]);
+    });
+    storm.each_is_there_once(&mut ledger(&pair, &scene));
+    // What it was asked to commit waits there for ever.
+    former.kill();
+    former.start();
+    pair.be_alone();
+    scene.database.connect_again();
 }
 
 /// It takes what waits at the gate with it; each message is there once all the same, and the ledger says so.

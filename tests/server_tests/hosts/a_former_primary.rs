@@ -5,6 +5,7 @@ use super::which_server_is_used::check;
 use crate::support::checked::said_beforehand;
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::OwnServer;
+use crate::support::program::wait_until;
 use crate::support::scene::Scene;
 
 /// Nobody fences it, and no commit waits for its standby: only what this host has seen keeps deliveries off it.
@@ -54,6 +55,34 @@ fn a_former_primary_is_not_used_by_a_host_that_has_seen_the_new_one() {
     go_to(&mut scene, &[former, new], "");
     let found = check(&scene);
     assert!(found.contains("both take writes"), "{found}");
+}
+
+/// The new primary is away for a moment, and the former one answers: the delivery waits for the right one.
+#[test]
+fn a_delivery_that_meets_the_former_primary_alone_waits_for_the_new_one() {
+    let pair = Pair::start("POSTGRES17");
+    let (former, new) = (&pair.primary, &pair.standby);
+    let mut scene = pair.site(&[], "");
+    let seen = scene.path("seen");
+    pair.part();
+    pair.promote();
+    go_to(&mut scene, &[new], &format!("seen_file = {seen:?}\n"));
+    scene.deliver("doug", scene.message("seen")).delivered();
+    go_to(&mut scene, &[former, new], &format!("wait = \"100s\"\nseen_file = {seen:?}\n"));
+    new.cut_off();
+    let delivery = scene.start("doug", &[], scene.message("waits"));
+    wait_until("it waits, and not for want of an answer alone", || {
+        let log = scene.log();
+        let waiting = log.lines().find(|line| line.contains("waiting for a database server that takes writes"));
+        waiting.is_some_and(|line| line.contains("it has missed a fail-over"))
+    });
+    new.connect();
+    delivery.end().delivered();
+    let mut database = Connection::open_at(Engine::Postgres17, &new.address(), Some(&scene.database.name));
+    let recorded = format!("SELECT message_id FROM messages WHERE message_id = '{}'", scene.message_id("waits"));
+    assert_eq!(database.texts(&recorded).len(), 1);
+    assert!(scene.database.texts(&recorded).is_empty());
+    assert_eq!(scene.inbox("doug").len(), 3);
 }
 
 /// Group Replication, with one member: what this host has seen of later views is written into its file.

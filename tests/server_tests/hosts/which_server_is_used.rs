@@ -1,13 +1,14 @@
 //! Which of several servers a delivery uses.
 
 use super::pair::{Pair, go_to};
-use crate::support::checked::said_beforehand;
+use crate::support::checked::{Checked, said_beforehand};
 use crate::support::counting_proxy::CountingProxy;
 use crate::support::database::{Connection, Engine};
 use crate::support::own_server::{OwnServer, docker};
 use crate::support::pages::blocks;
 use crate::support::program::{program, wait_until};
 use crate::support::scene::Scene;
+use crate::support::wire::{Fate, Wire};
 use crate::support::{env, host_and_port, server};
 use std::os::unix::fs::PermissionsExt;
 
@@ -169,4 +170,31 @@ fn what_cannot_be_reached_is_passed_over(engine: Engine) {
     assert!(log.contains("nowhere.invalid") && log.contains("127.0.0.1"), "{log}");
 }
 
-on_each_engine!(what_cannot_be_reached_is_passed_over);
+/// Whoever answers there is not the server of that name. Among others it is passed over; alone it defers.
+fn a_server_whose_certificate_is_for_another_name_is_passed_over(engine: Engine) {
+    let mut scene = Scene::with(engine, &["doug"]);
+    let (host, port) = engine.address();
+    // Its certificate is for its address and for 127.0.0.1 (tests/servers/docker, `CERT_NAMES`).
+    let elsewhere = Wire::at("127.0.0.2", engine.address(), |_, _| Fate::Pass);
+    let ca_file = env("MAILDROP_TEST_CA");
+    let hosts = format!("hosts = [\"{}\", \"{host}:{port}\"]\nwait = \"0s\"\n", elsewhere.address);
+    scene.configure(|settings| (settings.ca_file, settings.database_more) = (Some(ca_file), hosts));
+    scene.deliver("doug", scene.message("x")).delivered();
+    assert_eq!(scene.inbox("doug").len(), 1);
+    assert!(elsewhere.first_heard().is_some());
+    let checked = Checked::of(&scene);
+    let what = format!("server 127.0.0.2 port {}", elsewhere.address.port());
+    let [("warning", found)] = checked.on(&what)[..] else { panic!("{:?}", checked.on(&what)) };
+    assert!(found.contains("certificate"), "{found}");
+    let mend = "deliveries pass it over; if it is to take over one day, see to it";
+    assert_eq!((checked.mend(found), checked.exit), (mend, Some(0)));
+
+    let hosts = format!("hosts = [\"{}\"]\nwait = \"0s\"\n", elsewhere.address);
+    scene.configure(|settings| settings.database_more = hosts);
+    std::fs::remove_file(scene.path("log")).unwrap();
+    scene.deliver("doug", scene.message("alone")).deferred("4.4.1 the database cannot be reached");
+    assert!(scene.log().contains("certificate"), "{}", scene.log());
+    assert_eq!(scene.inbox("doug").len(), 1);
+}
+
+on_each_engine!(what_cannot_be_reached_is_passed_over, a_server_whose_certificate_is_for_another_name_is_passed_over);

@@ -1,6 +1,7 @@
 //! The subcommands that people run.
 
 mod administration;
+mod an_older_program;
 mod audit;
 mod lock_exec;
 mod lock_list;
