@@ -72,11 +72,12 @@ pub fn age(seconds: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::super::control::{End, LastEnd, LastRun};
     use super::*;
 
-    fn process(role: Role) -> Process {
+    /// The second one of its role, whose process has ended.
+    pub(crate) fn gone(role: Role) -> Process {
         Process {
             role,
             number: 2,
@@ -95,13 +96,13 @@ mod tests {
     #[test]
     fn a_process_has_the_name_that_people_call_it_by() {
         let names = [Role::Front, Role::Worker, Role::Runner, Role::Timer, Role::Notify, Role::Web];
-        let names = names.map(|role| process(role).name());
+        let names = names.map(|role| gone(role).name());
         assert_eq!(names, ["front", "worker 2", "runner 2", "timer", "notifier", "page"]);
     }
 
     #[test]
     fn it_is_told_how_a_process_does_and_when_it_starts_again() {
-        let gone = process(Role::Worker);
+        let gone = gone(Role::Worker);
         let runs = Process { pid: Some(7), ..gone.clone() };
         let ready = Process { ready: true, ..runs.clone() };
         for (process, standing) in [
@@ -122,11 +123,11 @@ mod tests {
         let last = |said: &[&str]| {
             let said = said.iter().map(ToString::to_string).collect();
             let last_end = LastEnd { at: "2026-11-22T10:00:00Z".into(), end: End::Signal(11), said };
-            Process { last_end: Some(last_end), ..process(Role::Worker) }.how_the_last_ended()
+            Process { last_end: Some(last_end), ..gone(Role::Worker) }.how_the_last_ended()
         };
         assert_eq!(last(&[]).as_deref(), Some("ended by SIGSEGV"));
         assert_eq!(last(&["one", "two"]).as_deref(), Some("ended by SIGSEGV; it said: two"));
-        assert_eq!(process(Role::Worker).how_the_last_ended(), None);
+        assert_eq!(gone(Role::Worker).how_the_last_ended(), None);
     }
 
     #[test]

@@ -151,10 +151,9 @@ fn sessions(report: &mut Report, ground: &Ground<'_>) {
     report.progress("sessions per 1,000 deliveries");
     ground.dovecot(true);
     let service = ground.start("workers = 1\nrecycle_after = 1000000\n");
-    let recipients =
-        ground.users(Format::Sdbox, "sessions", USERS).into_iter().map(|user| format!("{user}@mail.example"));
-    let load =
-        Load { socket: service.socket.clone(), recipients: recipients.collect(), each: 1, connections: 1, size: SIZE };
+    let recipients = ground.users(Format::Sdbox, "sessions", USERS);
+    let recipients: Vec<String> = recipients.into_iter().map(|user| format!("{user}@mail.example")).collect();
+    let load = load_of(&service, &recipients, 1);
     let sql = || ground.site.sessions();
     let before = (sql(), Ground::imap_logins());
     load.give(1000);
@@ -173,31 +172,36 @@ fn latency(report: &mut Report, ground: &Ground<'_>, runs: usize) {
     let service = ground.start("recycle_after = 1000000\n");
     let recipients = ground.users(Format::Sdbox, "latency", USERS);
     let recipients: Vec<String> = recipients.into_iter().map(|user| format!("{user}@mail.example")).collect();
-    let load = |connections| Load {
-        socket: service.socket.clone(),
-        recipients: recipients.clone(),
-        each: 1,
-        connections,
-        size: SIZE,
-    };
+    let load = |connections| load_of(&service, &recipients, connections);
     let messages = (runs * 10).max(100);
     load(CONNECTIONS).give(messages);
     let greatest = messages as f64 / load(CONNECTIONS).give(messages).wall.as_secs_f64();
     let alone = load(1).give(messages);
     let half = load(CONNECTIONS * 4).give_at(greatest / 2.0, messages);
-    let series = |spent: &Spent| spent.latencies.iter().map(|span| milliseconds(*span)).collect::<Series>();
-    let (alone, half) = (series(&alone), series(&half));
-    let row = |what: &str, series: &Series| {
-        let at = |part| format!("{:.1}", series.quantile(part));
-        [what.to_owned(), at(0.5), at(0.9), at(0.99)]
-    };
-    let ratio = |part| format!("{:.2}", half.quantile(part) / alone.quantile(part));
+    let (alone, half) = (alone.milliseconds(), half.milliseconds());
     let rows = [
-        row("one at a time", &alone),
-        row(&format!("at half the greatest rate ({greatest:.0} per second)"), &half),
-        ["÷ alone; of p99 it may be 3".to_owned(), ratio(0.5), ratio(0.9), ratio(0.99)],
+        quantiles("one at a time", &alone),
+        quantiles(&format!("at half the greatest rate ({greatest:.0} per second)"), &half),
+        ratios("÷ alone; of p99 it may be 3", &half, &alone),
     ];
     report.table([&format!("a message takes, ms ({messages} each)"), "p50", "p90", "p99"], &rows);
+}
+
+/// Messages of the usual size, each for one of these.
+fn load_of(service: &Service, recipients: &[String], connections: usize) -> Load {
+    Load { socket: service.socket.clone(), recipients: recipients.to_vec(), each: 1, connections, size: SIZE }
+}
+
+const QUANTILES: [f64; 3] = [0.5, 0.9, 0.99];
+
+fn quantiles(what: &str, series: &Series) -> [String; 4] {
+    let [p50, p90, p99] = QUANTILES.map(|part| format!("{:.1}", series.quantile(part)));
+    [what.to_owned(), p50, p90, p99]
+}
+
+fn ratios(what: &str, of: &Series, by: &Series) -> [String; 4] {
+    let [p50, p90, p99] = QUANTILES.map(|part| format!("{:.2}", of.quantile(part) / by.quantile(part)));
+    [what.to_owned(), p50, p90, p99]
 }
 
 /// A worker is killed in the midst of a message: when its client has the answer, and when the new worker is ready.

@@ -77,35 +77,19 @@ fn row(process: &Process) -> [String; 6] {
 mod tests {
     use super::*;
     use crate::handover::control::{Counted, End, LastEnd, LastRun, Role};
+    use crate::handover::words::tests::gone;
 
     #[test]
     fn a_throttled_worker_stands_in_the_table_with_its_reason() {
         let last = LastEnd { at: String::new(), end: End::Signal(11), said: vec!["a".into(), "stack\u{1b}[2J".into()] };
         let worker = Process {
-            role: Role::Worker,
-            number: 2,
-            pid: None,
-            since: None,
-            up_s: None,
-            ready: false,
-            ending: false,
             restarts: 12,
             throttled: true,
             starts_in_s: Some(42.5),
             last_end: Some(last),
+            ..gone(Role::Worker)
         };
-        let front = Process {
-            role: Role::Front,
-            number: 1,
-            pid: Some(7),
-            up_s: Some(3600.0),
-            ready: true,
-            throttled: false,
-            starts_in_s: None,
-            last_end: None,
-            restarts: 0,
-            ..worker.clone()
-        };
+        let front = Process { number: 1, pid: Some(7), up_s: Some(3600.0), ready: true, ..gone(Role::Front) };
         let last =
             |well, said: &str| LastRun { at: "2026-11-22T10:00:00Z".into(), took_s: 61.0, well, said: said.into() };
         let next_at = Some("2026-11-22T10:06:01Z".into());

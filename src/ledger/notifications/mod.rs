@@ -501,7 +501,8 @@ const COPIED: &str = "event, type, copy_key, identity, message_id, role, recipie
 /// For so long a subscription counts as changed of late. By the database's clock, as `subscriptions.updated_at` is.
 const CHANGED_OF_LATE: Duration = Duration::from_mins(10);
 
-/// Of the subscriptions `s`, those that ought to be served: they have not been asked yet, or something is due. `None`: nobody is looked for.
+/// Of the subscriptions `s`, those that ought to be served: they have not been asked yet, or something is due. `None`: nobody is
+/// looked for.
 fn ought_to_be_served<T: Tables + ?Sized>(database: &T, wake: Wake) -> Option<String> {
     let now = now(database);
     let changed = match wake {
@@ -513,7 +514,8 @@ fn ought_to_be_served<T: Tables + ?Sized>(database: &T, wake: Wake) -> Option<St
     };
     Some(format!(
         "{changed}s.state IN ('unverified', 'active') AND (s.expires_at IS NULL OR s.expires_at > {now}) \
-         AND (s.state = 'unverified' OR EXISTS (SELECT 1 FROM notifications n WHERE n.subscription = s.id AND n.due_at IS NOT NULL))"
+         AND (s.state = 'unverified' OR EXISTS (SELECT 1 FROM notifications n \
+         WHERE n.subscription = s.id AND n.due_at IS NOT NULL))"
     ))
 }
 

@@ -1,6 +1,7 @@
 //! Clients of LMTP that give messages as fast as they are taken, or at a given rate.
 
 use super::processor::Used;
+use crate::figures::{Series, milliseconds};
 use crate::site::{STRANGER, message, with_crlf};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -83,6 +84,13 @@ pub struct Spent {
     pub used: Used,
     /// From the closing dot to the last reply, or, at a given rate, from when the message was due.
     pub latencies: Vec<Duration>,
+}
+
+impl Spent {
+    /// How long each message took.
+    pub fn milliseconds(&self) -> Series {
+        self.latencies.iter().map(|span| milliseconds(*span)).collect()
+    }
 }
 
 impl Load {

@@ -1,9 +1,9 @@
 //! A message that workers die of, while others flow: how long the others take meanwhile.
 
 use super::ground::{Format, Ground, Service, until};
-use super::load::{Load, Session};
-use super::{CONNECTIONS, SIZE, USERS};
-use crate::figures::{Report, Series, milliseconds};
+use super::load::Session;
+use super::{CONNECTIONS, SIZE, USERS, load_of, quantiles, ratios};
+use crate::figures::Report;
 use crate::site::{STRANGER, Site, message, program, with_crlf};
 use postgres::SimpleQueryMessage;
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,21 +23,12 @@ pub fn measure(report: &mut Report, ground: &Ground<'_>, runs: usize) {
     let users = ground.users(Format::Sdbox, "poison", USERS + 1);
     let mut addresses: Vec<String> = users.into_iter().map(|user| format!("{user}@mail.example")).collect();
     let its_own = addresses.pop().unwrap_or_default();
-    let load = |connections| Load {
-        socket: service.socket.clone(),
-        recipients: addresses.clone(),
-        each: 1,
-        connections,
-        size: SIZE,
-    };
+    let load = |connections| load_of(&service, &addresses, connections);
     let few = (runs * 10).max(100);
     load(CONNECTIONS).give(few);
     let rate = few as f64 / load(CONNECTIONS).give(few).wall.as_secs_f64() / 2.0;
     let count = OTHERS.max((rate * SECONDS) as usize);
-    let flow = || {
-        let spent = load(CONNECTIONS * 4).give_at(rate, count);
-        spent.latencies.iter().map(|span| milliseconds(*span)).collect::<Series>()
-    };
+    let flow = || load(CONNECTIONS * 4).give_at(rate, count).milliseconds();
     let alone = flow();
     let is_set_aside = AtomicBool::new(false);
     let (beside, in_time) = std::thread::scope(|scope| {
@@ -48,16 +39,11 @@ pub fn measure(report: &mut Report, ground: &Ground<'_>, runs: usize) {
         let beside = flow();
         (beside, is_set_aside.load(Ordering::SeqCst))
     });
-    let row = |what: &str, series: &Series| {
-        let at = |part| format!("{:.1}", series.quantile(part));
-        [what.to_owned(), at(0.5), at(0.9), at(0.99)]
-    };
-    let ratio = |part| format!("{:.2}", beside.quantile(part) / alone.quantile(part));
     let while_it = format!("while one ended two workers{}", if in_time { "" } else { " (the second one later)" });
     let rows = [
-        row(&format!("without ({rate:.0} per second)"), &alone),
-        row(&while_it, &beside),
-        ["÷; of p99 it may be 2".to_owned(), ratio(0.5), ratio(0.9), ratio(0.99)],
+        quantiles(&format!("without ({rate:.0} per second)"), &alone),
+        quantiles(&while_it, &beside),
+        ratios("÷; of p99 it may be 2", &beside, &alone),
     ];
     report.table([&format!("{count} others, a message takes, ms"), "p50", "p90", "p99"], &rows);
 }

@@ -64,7 +64,7 @@ impl Both<'_> {
 
 fn an_older_program_beside_this_one_loses_nothing_and_doubles_nothing(engine: Engine) {
     let Some(old) = std::env::var("MAILDROP_TEST_OLD").ok().filter(|old| !old.is_empty()) else {
-        return eprintln!("not run: there is no earlier release");
+        return note(&format!("{engine:?}, an older program: not run, for there is no release yet\n"));
     };
     let mut scene = Scene::bare(engine);
     // As it was before the upgrade.
