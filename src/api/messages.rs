@@ -78,6 +78,11 @@ pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Resu
     let sender = EnvelopeSender::parse(sender)
         .map_err(|error| Problem::wrong_parameter("sender", error.to_string()))?
         .to_string();
+    // What goes into an author's Sent is a matter of those who look after that author.
+    let is_within = |address: Address| call.token.bounds.hold_address(&address.folded().to_string());
+    if as_author && !call.token.bounds.is_everything() && !Address::parse(&sender).is_ok_and(is_within) {
+        return Err(Problem::out_of_bounds(format!("it may not speak for {sender}")));
+    }
     let recipients = recipients(&call)?;
     // Before its body is read: who is unknown, and what is too large, costs nothing.
     let (known, door) = (recipients.clone(), Arc::clone(&api));

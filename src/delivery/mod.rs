@@ -124,7 +124,18 @@ impl From<MailboxError> for NotOpened {
     }
 }
 
-/// Delivers one message to its envelope recipients; says of each what came of it, in their order.
+/// What came of one delivery.
+#[derive(Debug)]
+pub struct Ended {
+    /// Of each recipient, in their order.
+    pub recipients: Vec<Result<Delivered, Refusal>>,
+    /// Whether the author's copy is not there, or this is not known, and is seen to: one of these recipients comes back for it, since he was
+    /// deferred, or it is recorded as owed. Until then nobody else of the same transaction is to append it: an APPEND that was not
+    /// answered may still land.
+    pub author_is_seen_to: bool,
+}
+
+/// Delivers one message to its envelope recipients.
 ///
 /// `owed` has the recipients' copies, and then the author's, if one is owed; or any one copy that people want delivered again.
 /// What goes wrong with one copy is that copy's alone. Only what is common to all, the database and the lock, fails for all.
@@ -133,7 +144,7 @@ pub fn deliver(
     database: &mut dyn Ledger,
     owed: Vec<OwedCopy<'_>>,
     stages: &mut Stages,
-) -> Vec<Result<Delivered, Refusal>> {
+) -> Ended {
     // Where the mailboxes stand, before anything is written. A mailbox that is out of reach must not hold up the copies of
     // others.
     begins("position");
@@ -141,9 +152,24 @@ pub fn deliver(
     let mut copies: Vec<Copy<'_>> = owed.into_iter().map(|owed| Copy::ask_position(delivery, owed)).collect();
     stages.position = began.elapsed();
     match deliver_copies(delivery, database, &mut copies, stages) {
-        Ok(ends) => outcomes(delivery, &copies, &ends),
-        Err(deferral) => delivery.recipients.iter().map(|_| Err(deferral.clone().into())).collect(),
+        Ok(ends) => Ended {
+            recipients: outcomes(delivery, &copies, &ends),
+            author_is_seen_to: author_is_seen_to(&copies, &ends),
+        },
+        Err(deferral) => Ended {
+            recipients: delivery.recipients.iter().map(|_| Err(deferral.clone().into())).collect(),
+            author_is_seen_to: false,
+        },
     }
+}
+
+/// As [`Ended::author_is_seen_to`] has it. Where no recipient's copy is there, those who were deferred for the author's may be some who
+/// never take the message: none of them may ever come back with success.
+fn author_is_seen_to(copies: &[Copy<'_>], ends: &[End]) -> bool {
+    let is_there = |(copy, end): (&Copy<'_>, &End)| copy.is_recipients() && end.is_there();
+    let is_open = |end: &End| matches!(end, End::Failed { .. } | End::GivenUp(_));
+    let authors = copies.iter().zip(ends).find(|(copy, _)| !copy.is_recipients());
+    authors.is_some_and(|(_, end)| is_open(end)) && copies.iter().zip(ends).any(is_there)
 }
 
 /// How each copy ended up; or why none of them could be delivered.

@@ -98,6 +98,8 @@ pub enum Removal {
     KeeperGone,
     /// It was left: it is not there any more, or is another message.
     NotThere,
+    /// It was left: it names recipients that the one to keep does not (Bcc), so its owner put it there.
+    TellsMore,
     /// It was left: UIDVALIDITY has changed since.
     Renumbered,
     /// It was left: the server cannot expunge a single UID (no UIDPLUS), or refuses to.

@@ -20,7 +20,7 @@ pub use identity::{ContentDigest, Identity, message_id_as_stored};
 pub(crate) use identity::{by_day, key_of_copy};
 
 use decode::{FIELD_LIMIT, Metadata};
-use fields::{Fields, without_mbox_line};
+use fields::{Field, Fields, without_mbox_line};
 use identity::Essence;
 use memchr::{memchr, memchr_iter, memrchr};
 use std::borrow::Cow;
@@ -271,6 +271,13 @@ impl Message {
 
 /// What a Message-ID is cut to where it is text: the longest line of RFC 5322 section 2.1.1.
 const MESSAGE_ID_LIMIT: usize = 998;
+
+/// The values of Bcc and Resent-Bcc, relaxed, in order, of a message as a mailbox gives it back. They are no part of its identity.
+#[must_use]
+pub(crate) fn blind_recipients(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let are_blind = |field: &Field<'_>| field.is("bcc") || field.is("resent-bcc");
+    Fields::of(bytes).filter(are_blind).map(|field| field.relaxed_value()).collect()
+}
 
 /// The Message-ID of a message of which only the beginning is at hand, as [`Message::message_id_bytes`] has it of the whole.
 /// `None` where it cannot be known without the rest.

@@ -106,10 +106,12 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         Err(problem) => return misconfigured(&problem),
     };
     let allowed = arguments.deadline.unwrap_or(deadline);
-    if !settle.is_zero() && allowed >= settle {
-        let settle = humantime::format_duration(settle);
-        let text =
-            format!("--deadline is not below {settle} (imap.settle), by which an earlier attempt's APPEND has landed");
+    // The configuration has seen to it that imap.settle is that much above delivery.deadline as an APPEND may land late.
+    if !settle.is_zero() && allowed > deadline {
+        let [deadline, settle] = [deadline, settle].map(humantime::format_duration);
+        let text = format!(
+            "--deadline is above delivery.deadline ({deadline}), which imap.settle ({settle}) goes by: raise both there"
+        );
         return misconfigured(&text);
     }
     if allowed >= bounced_at {

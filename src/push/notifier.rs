@@ -361,6 +361,7 @@ impl<'a> Notifier<'a> {
             failures: hand.failures,
             open_for: hand.rests_for,
             state,
+            callback: &hand.leased.callback_url,
             told_as: disabled.then(Uuid::now_v7),
             idle: hand.leased.state == SubscriptionState::Idle || disabled,
         }

@@ -250,15 +250,16 @@ impl Site {
             stages.authenticate = if first { began.elapsed() } else { opening.elapsed() };
             let places: Vec<usize> = batch.iter().flat_map(|mailbox| mailbox.recipients.iter().copied()).collect();
             let to: Vec<&Envelope> = places.iter().filter_map(|&place| envelopes.get(place)).collect();
-            let results = self.deliver_copies(message, &to, terms, database, &mut owed, &mut stages);
-            // An author's mailbox that hangs is waited for once. The bearer of his copy, of this batch, comes back for it.
-            if owed.iter().any(Owed::is_an_author_who_took_too_long) {
+            let ended = self.deliver_copies(message, &to, terms, database, &mut owed, &mut stages);
+            // An author's mailbox that hangs is waited for once; and a copy of his that nothing was heard of is not appended again by the
+            // next batch, which would not find it as long as it is on its way.
+            if ended.author_is_seen_to {
                 sender = None;
             }
             sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();
             stages.imap_round_trips = sessions.used_mailboxes.iter().map(ImapMailbox::round_trips).sum();
             stages.database_round_trips = database.round_trips();
-            for (place, result) in places.into_iter().zip(results) {
+            for (place, result) in places.into_iter().zip(ended.recipients) {
                 if let Some(outcome) = outcomes.get_mut(place) {
                     *outcome = Some(Outcome { result, stages });
                 }
@@ -300,7 +301,7 @@ impl Site {
         database: &mut dyn Database,
         owed: &mut [Owed],
         stages: &mut Stages,
-    ) -> Vec<Result<Delivered, Refusal>> {
+    ) -> delivery::Ended {
         let attempt = Uuid::now_v7();
         stages.attempt = Some(attempt);
         let arrived = OffsetDateTime::now_utc();
@@ -321,11 +322,11 @@ impl Site {
             restore: false,
         };
         let copies = owed.iter_mut().map(Owed::lend).collect();
-        let mut results = delivery::deliver(&delivery, database, copies, stages);
-        for delivered in results.iter_mut().filter_map(|result| result.as_mut().ok()) {
+        let mut ended = delivery::deliver(&delivery, database, copies, stages);
+        for delivered in ended.recipients.iter_mut().filter_map(|result| result.as_mut().ok()) {
             delivered.brought = how_it_came(message, &delivered.copies, database);
         }
-        results
+        ended
     }
 
     /// Delivers one copy of the ledger again, to the mailbox that the ledger names: one that is owed, or with `restore` one that
@@ -371,8 +372,8 @@ impl Site {
             caller: &NoCaller,
             restore,
         };
-        let delivered = delivery::deliver(&delivery, database.as_mut(), vec![owed], &mut Stages::default());
-        let delivered = delivered.into_iter().next().unwrap_or(Err(Deferral::NobodyKnown.into()))?;
+        let ended = delivery::deliver(&delivery, database.as_mut(), vec![owed], &mut Stages::default());
+        let delivered = ended.recipients.into_iter().next().unwrap_or(Err(Deferral::NobodyKnown.into()))?;
         Ok(delivered.copies.into_iter().next().map_or(Manner::AlreadyThere, |copy| copy.manner))
     }
 

@@ -48,17 +48,8 @@ impl Owed {
 
     /// Whether its mailbox was not open in time; or it is the author's, which nobody waits for.
     pub(super) fn took_too_long(&self) -> bool {
-        self.whose == Whose::Authors || self.timed_out()
-    }
-
-    /// Whether it is the author's, and his mailbox was not open in time.
-    pub(super) fn is_an_author_who_took_too_long(&self) -> bool {
-        self.whose == Whose::Authors && self.timed_out()
-    }
-
-    fn timed_out(&self) -> bool {
         let too_long = |why: &NotOpened| matches!(why, NotOpened::Trouble(e) if e.failure == MailboxFailure::TimedOut);
-        self.mailbox.as_ref().err().is_some_and(too_long)
+        self.whose == Whose::Authors || self.mailbox.as_ref().err().is_some_and(too_long)
     }
 
     /// The mailbox after the delivery, if it is on an IMAP server.

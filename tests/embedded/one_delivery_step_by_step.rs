@@ -403,7 +403,7 @@ impl Case {
             let sent = if self.left { Err(NotOpened::LeftToTheAuthor) } else { open(&mut sent, self.closed[1]) };
             owed.push(owe(Role::Sender, "lisa", "Sent", sent));
         }
-        let mut results = delivery::deliver(&delivery, &mut self.database, owed, &mut Stages::default());
+        let mut results = delivery::deliver(&delivery, &mut self.database, owed, &mut Stages::default()).recipients;
         assert_eq!(results.len(), 1);
         results.remove(0)
     }

@@ -82,7 +82,7 @@ impl Batch {
             .filter(|copy| copy.whose != Whose::Recipients(Vec::new()))
         });
         let owed = owed.collect();
-        delivery::deliver(&delivery, &mut self.database, owed, &mut Stages::default())
+        delivery::deliver(&delivery, &mut self.database, owed, &mut Stages::default()).recipients
     }
 
     /// In a word each.

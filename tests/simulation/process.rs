@@ -159,7 +159,7 @@ fn process(given: &Given, scenario: &Scenario, world: Rc<RefCell<World>>) -> Rou
             heeds_no_warning: mistake == Some(Mistake::CommitsWarningUnheard),
         };
         let mut database = Database::new(connection, mistake, Rc::clone(&pending));
-        let results = delivery::deliver(&delivery, &mut database, owed, &mut Stages::default());
+        let results = delivery::deliver(&delivery, &mut database, owed, &mut Stages::default()).recipients;
         mistake::outcomes(mistake, results)
     })
 }

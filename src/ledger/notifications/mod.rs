@@ -190,6 +190,8 @@ pub struct Settlement<'a> {
     pub open_for: Option<Duration>,
     /// A new state, and why.
     pub state: Option<(&'a str, Option<&'a str>)>,
+    /// The callback that was asked: it alone gets that state. One that its owner has set meanwhile has answered nothing.
+    pub callback: &'a str,
     /// The event by which others of its owner are told that it is disabled, where that is its new state.
     pub told_as: Option<Uuid>,
     /// Whether it is told of nothing, so that it need not be served.

@@ -181,7 +181,10 @@ impl MysqlDatabase {
         }
         if let Some((state, reason)) = state {
             let (state, reason) = (sql::text(state), sql::optional_text(*reason));
-            let which = format!("id = {subscription} AND state IN ('unverified', 'active')");
+            let which = format!(
+                "id = {subscription} AND state IN ('unverified', 'active') AND callback_url = {}",
+                sql::text(settlement.callback)
+            );
             if settlement.told_as.is_some() {
                 // NULL where somebody else has disabled it meanwhile: then that one tells.
                 statements.push(format!(

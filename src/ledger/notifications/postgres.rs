@@ -160,7 +160,10 @@ impl PostgresDatabase {
         }
         if let Some((state, reason)) = state {
             let (state, reason) = (literal::text(state), literal::optional_text(*reason));
-            let which = format!("id = {subscription} AND state IN ('unverified', 'active')");
+            let which = format!(
+                "id = {subscription} AND state IN ('unverified', 'active') AND callback_url = {}",
+                literal::text(settlement.callback)
+            );
             let change =
                 format!("UPDATE subscriptions s SET state = {state}, state_reason = {reason}, updated_at = now()");
             statements.push(match settlement.told_as {

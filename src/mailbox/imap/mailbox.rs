@@ -13,7 +13,7 @@ use crate::mailbox::{
     Appended, Found, FoundCopy, Mailbox, MailboxError, MailboxFailure, Matching, NewCopy, Placement, Position, Removal,
     Wanted,
 };
-use crate::message::Identity;
+use crate::message::{Identity, blind_recipients};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -65,6 +65,8 @@ struct Candidate {
 /// A message of which all bytes were looked at.
 struct Whole {
     identity: Identity,
+    /// What its Bcc and Resent-Bcc say.
+    blind: Vec<Vec<u8>>,
     /// `None` where its flags were not told.
     deleted: Option<bool>,
 }
@@ -295,15 +297,17 @@ impl ImapMailbox {
     }
 
     fn fetch_whole(&mut self, doing: &str, uid: u32) -> Result<Option<Whole>, MailboxError> {
-        let (mut identity, mut deleted) = (None, None);
+        let (mut read, mut deleted) = (None, None);
         self.fetch(doing, &uid.to_string(), uid, "(FLAGS BODY.PEEK[])", &mut |fetched| {
             // Both may come in one answer or in two; and the flags again, if they are changed meanwhile.
             if fetched.uid == uid {
-                identity = fetched.body.map(|bytes| Identity::of(&bytes)).or(identity);
+                if let Some(bytes) = fetched.body {
+                    read = Some((Identity::of(&bytes), blind_recipients(&bytes)));
+                }
                 deleted = fetched.deleted.or(deleted);
             }
         })?;
-        Ok(identity.map(|identity| Whole { identity, deleted }))
+        Ok(read.map(|(identity, blind)| Whole { identity, blind, deleted }))
     }
 
     /// The messages that may be the wanted one, by their Message-ID.
@@ -477,13 +481,18 @@ impl Mailbox for ImapMailbox {
         if [extra, keep].iter().any(|placement| placement.uid_validity != selected.uid_validity) {
             return Ok(Removal::Renumbered);
         }
-        match self.fetch_whole(&doing, extra.uid)? {
-            Some(extra) if extra.identity == *wanted.identity => {}
+        let blind = match self.fetch_whole(&doing, extra.uid)? {
+            Some(extra) if extra.identity == *wanted.identity => extra.blind,
             _ => return Ok(Removal::NotThere),
-        }
+        };
         // The one to keep last: that leaves its owner the least time to move it.
         match self.fetch_whole(&doing, keep.uid)? {
-            Some(keep) if keep.identity == *wanted.identity && keep.deleted == Some(false) => {}
+            Some(keep) if keep.identity == *wanted.identity && keep.deleted == Some(false) => {
+                // No part of the identity. What a mail program saves for its user has them; no other copy does.
+                if !blind.is_empty() && blind != keep.blind {
+                    return Ok(Removal::TellsMore);
+                }
+            }
             _ => return Ok(Removal::KeeperGone),
         }
         if !go_ahead() {

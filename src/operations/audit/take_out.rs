@@ -155,6 +155,7 @@ fn under_lock(
         Removal::Removed => Ok(()),
         Removal::KeeperGone => Err(NotTaken::Changed("the copy to keep is gone, or is marked as deleted")),
         Removal::NotThere => Err(NotTaken::Changed("the copy too many is not there any more")),
+        Removal::TellsMore => Err(NotTaken::Changed("the copy too many has a Bcc that the one to keep has not")),
         Removal::Renumbered => Err(NotTaken::Changed("the mailbox has been renumbered")),
         Removal::Unsupported => Err(NotTaken::Unsupported),
         Removal::Withheld => Err(NotTaken::LockLost),

@@ -88,6 +88,7 @@ fn each_statement_reads_what_it_is_about_and_not_what_waits(engine: Engine) {
             failures: 1,
             open_for: None,
             state: None,
+            callback: "",
             told_as: None,
             idle: false,
         };

@@ -99,6 +99,26 @@ fn another_message_is_never_taken_out() {
     }
 }
 
+/// What an author's mail program has saved names those to whom he wrote in secret. It stands nowhere else.
+#[test]
+fn a_copy_that_names_more_recipients_than_the_one_to_keep_is_left() {
+    for server in with_uidplus() {
+        let mut twins = Twins::new(server);
+        let text = String::from_utf8(twins.ours.as_received().to_vec()).unwrap();
+        let saved = Message::receive(format!("Bcc: kim@mail.example\n{text}").into_bytes()).unwrap();
+        assert_eq!(saved.identity(), twins.ours.identity());
+        for _ in 0..2 {
+            stored(&mut twins.mailbox, &saved);
+        }
+        assert_eq!(twins.remove(4, 1), Removal::TellsMore, "{server:?}");
+        assert_eq!(twins.left(server), [1, 2, 3, 4, 5], "{server:?}");
+        // Of two that name the same, one may go; and so may one that names fewer.
+        assert_eq!(twins.remove(5, 4), Removal::Removed, "{server:?}");
+        assert_eq!(twins.remove(1, 4), Removal::Removed, "{server:?}");
+        assert_eq!(twins.left(server), [2, 3, 4], "{server:?}");
+    }
+}
+
 #[test]
 fn without_the_go_ahead_nothing_is_touched() {
     for server in with_uidplus() {

@@ -212,7 +212,7 @@ fn rows(site: &MailHosts) -> Vec<Row> {
         Row::ours("a stray --help", Deferred, "4.3.5", "bad arguments").with(|row| row.more = "--help".into()),
         Row::ours("a stray --version", Deferred, "4.3.5", "bad arguments").with(|row| row.more = "--version".into()),
         Row::ours("an extra word", Deferred, "4.3.5", "bad arguments").with(|row| row.more = "check".into()),
-        Row::ours("a deadline beyond imap.settle", Deferred, "4.3.5", "--deadline is not below")
+        Row::ours("a deadline that imap.settle is not made for", Deferred, "4.3.5", "--deadline is above")
             .with(|row| row.more = "--deadline=900s".into()),
         Row::ours("no options at all", Deferred, "4.3.5", "neither --config FILE nor --embedded DIR")
             .with(|row| row.command = format!("/usr/bin/env -i {PROGRAM}"))

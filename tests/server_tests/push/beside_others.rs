@@ -85,6 +85,7 @@ fn of_two_notifiers_that_disable_a_subscription_one_tells(engine: Engine) {
             lease: None,
             failures: 1,
             state: Some(("disabled", Some("it's \"gone\""))),
+            callback: "https://hooks.example.com/gone",
             told_as: Some(event),
             idle: true,
             ..settlement(gone, Uuid::now_v7(), &[])

@@ -97,12 +97,18 @@ fn only_who_may_speak_for_authors_has_copies_put_in_sent(engine: Engine) {
     bring(&rest, &plain, &format!("{query}&author=true"), &scene.message("b")).problem(403, "out-of-scope");
     bring(&rest, &author, &query, &scene.message("c")).good(202);
     bring(&rest, &author, &format!("{query}&author=true"), &scene.message("d")).good(202);
+    // Whom it may bring mail for, it may speak for; and for nobody else.
+    let scopes = ["--scope", "messages:write", "--scope", "sent"];
+    let dougs = rest.token(&[&["--name", "dougs", "--address", "doug@mail.axial.net"], &scopes[..]].concat());
+    bring(&rest, &dougs, &query, &scene.message("f")).good(202);
+    bring(&rest, &dougs, &format!("{query}&author=true"), &scene.message("f")).problem(403, "out-of-bounds");
     let another = "recipient=doug@mail.axial.net&sender=doug@mail.axial.net&author=true";
     bring(&rest, &author, another, &scene.message("e")).problem(422, "no-message");
+    bring(&rest, &dougs, another, &scene.message("e")).problem(422, "no-message");
     rest.end();
     serve(&scene, &sections);
     let sent = scene.sent("lisa");
-    assert_eq!((scene.inbox("doug").len(), sent.len()), (3, 1));
+    assert_eq!((scene.inbox("doug").len(), sent.len()), (4, 1));
 }
 
 #[test]

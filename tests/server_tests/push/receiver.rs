@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `/quick…` | 204, and the challenge to a question |
 //! | `/slow` | 204, once [`Receiver::release`] was called |
+//! | `/asked` | 200 with the challenge, once [`Receiver::release`] was called |
 //! | `/some` | 204; of each fourth event once [`Receiver::release`] was called |
 //! | `/dead` | 503 |
 //! | `/gone` | 410 |
@@ -52,6 +53,15 @@ struct Seen {
     released: Mutex<bool>,
     dead: AtomicBool,
     changed: Condvar,
+}
+
+impl Seen {
+    fn wait_until_released(&self) {
+        let mut released = self.released.lock().unwrap();
+        while !*released {
+            released = self.changed.wait(released).unwrap();
+        }
+    }
 }
 
 pub struct Receiver {
@@ -160,11 +170,12 @@ fn answer(request: &Request, seen: &Seen) -> (u16, String) {
     let challenge = request.json()["data"]["challenge"].clone();
     match request.path.split('?').next().unwrap_or_default() {
         path @ ("/slow" | "/some") if path == "/slow" || request.sequence() % 4 == 0 => {
-            let mut released = seen.released.lock().unwrap();
-            while !*released {
-                released = seen.changed.wait(released).unwrap();
-            }
+            seen.wait_until_released();
             (204, String::new())
+        }
+        "/asked" => {
+            seen.wait_until_released();
+            (200, serde_json::json!({ "challenge": challenge }).to_string())
         }
         "/late" => {
             std::thread::sleep(Duration::from_millis(50));

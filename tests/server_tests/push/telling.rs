@@ -24,6 +24,7 @@ on_each_engine![
     what_is_answered_is_written_down_while_others_are_under_way_and_comes_no_second_time,
     a_dead_and_a_slow_receiver_hold_up_nobody_and_order_is_kept,
     a_new_callback_is_asked_first_and_one_that_is_gone_is_disabled,
+    a_callback_that_is_set_while_the_old_one_is_asked_is_asked_itself,
     what_was_given_up_is_told_once_more_when_somebody_says_so,
     who_subscribes_by_hand_is_told_until_it_is_over,
 ];
@@ -206,6 +207,7 @@ pub fn settlement(subscription: Uuid, by: Uuid, tries: &[Try]) -> Settlement<'_>
         failures: 0,
         open_for: None,
         state: None,
+        callback: "",
         told_as: None,
         idle: false,
     }
@@ -404,6 +406,23 @@ fn a_dead_and_a_slow_receiver_hold_up_nobody_and_order_is_kept(engine: Engine) {
     assert_eq!(scene.database.count("SELECT count(*) FROM subscription_queues WHERE leased_by IS NOT NULL"), 0);
     let left = i64::try_from(24 - taken).unwrap();
     assert_eq!(scene.database.count(PENDING), left, "of {dead} and the slow one");
+}
+
+/// Its owner sets another callback while the answer of the old one is awaited.
+fn a_callback_that_is_set_while_the_old_one_is_asked_is_asked_itself(engine: Engine) {
+    let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
+    let unverified = [("state", "'unverified'")];
+    subscribe(&mut scene, ("all", ""), &receiver.url("/asked"), &unverified);
+    happen(&mut scene, 1, "message.delivered");
+    let notifier = Notifier::start(&mut scene);
+    wait_until("the old one is asked", || receiver.came("/asked").len() == 1);
+    let mute = receiver.url("/mute");
+    scene.database.execute(&format!("UPDATE subscriptions SET callback_url = '{mute}'"));
+    receiver.release();
+    wait_until("the new one is asked", || receiver.came("/mute").len() == 1);
+    notifier.end();
+    assert_eq!(receiver.came("/mute")[0].json()["type"], "subscription.verify");
+    assert_eq!(scene.database.texts("SELECT state FROM subscriptions"), ["unverified"]);
 }
 
 fn a_new_callback_is_asked_first_and_one_that_is_gone_is_disabled(engine: Engine) {

@@ -205,6 +205,33 @@ fn an_authors_mailbox_that_hangs_is_waited_for_once_and_somebody_comes_back_for_
     assert_eq!(scene.sent("lisa").len(), 1);
 }
 
+/// Ten recipients are two batches, of five each. The last CRLF of the author's copy, the sixth, is held up.
+#[test]
+fn an_authors_copy_that_nothing_is_heard_of_is_not_appended_again_by_the_next_batch() {
+    let mut scene = scene(Engine::Postgres17, &TEN);
+    let completed = Arc::new(AtomicU32::new(0));
+    let counted = completed.clone();
+    let wire = Wire::to(scene.settings.imap.clone(), move |speaker, piece| {
+        let is_completed = speaker == Speaker::Program && piece == b"\r\n";
+        if is_completed && counted.fetch_add(1, Ordering::SeqCst) == 5 { Fate::Hold } else { Fate::Pass }
+    });
+    let straight = scene.settings.imap.clone();
+    scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
+    let message = scene.message("hers is on its way");
+    let outcomes = Worker::of(&scene).deliver(&TEN, &message);
+    let deferred: Vec<&str> =
+        TEN.iter().zip(&outcomes).filter(|(_, outcome)| outcome.result.is_err()).map(|(name, _)| *name).collect();
+    assert_eq!(deferred.len(), 1, "{outcomes:?}");
+    assert_eq!(completed.load(Ordering::SeqCst), 11);
+    scene.configure(|settings| settings.imap = straight);
+    scene.ten_minutes_pass();
+    Worker::of(&scene).delivers(&deferred, &message);
+    for name in TEN {
+        assert_eq!(scene.inbox(name).len(), 1, "{name}");
+    }
+    assert_eq!(scene.sent("lisa").len(), 1);
+}
+
 /// The last CRLF of one copy never arrives.
 #[test]
 fn a_mailbox_that_does_not_answer_about_its_copy_holds_up_nobody_and_gets_it_later() {
