@@ -152,7 +152,7 @@ fn the_database_is_asked_where_a_poll_is_due_or_any_subscription_wants_something
             put(notifier, hand);
             assert!(notifier.has_to_do(now, false) && notifier.has_to_do(now, true));
         };
-        wants(notifier, |given_back| given_back.close());
+        wants(notifier, InHand::close);
         wants(notifier, |has_room| has_room.waiting.clear());
         wants(notifier, |answered| (answered.tries, answered.settled_at) = (vec![tried()], ago(1_000)));
         wants(notifier, |old| old.leased_at = ago(8_000));
