@@ -145,6 +145,7 @@ fn by_chance(pause: Duration) -> Duration {
 mod tests {
     use super::*;
     use crate::base::endpoint::Endpoint;
+    use crate::base::timestamp;
     use crate::database::{ByIdle, Client, Limits, Tls};
     use std::cell::RefCell;
 
@@ -250,6 +251,55 @@ mod tests {
         assert_eq!(among("bp"), "p");
         assert_eq!(among("bs"), "sbb");
         assert_eq!(among("bp"), "bp");
+    }
+
+    #[test]
+    fn one_that_was_found_to_be_no_primary_is_asked_and_one_of_several_says_nothing_for_a_while_at_most() {
+        let seen = std::sync::Arc::new(crate::database::Seen::new(None));
+        let (alone, known) = (server('p'), Server { seen: Some(seen.clone()), ..server('p') });
+        assert!(!alone.is_suspect() && !known.is_suspect());
+        seen.suspect(&known.address.to_string());
+        assert!(known.is_suspect() && !Server { seen: Some(seen), ..server('s') }.is_suspect());
+        let (minute, second) = (Duration::from_mins(1), Duration::from_secs(1));
+        assert_eq!([minute, second].map(|left| known.silence(left)), [known.limits.let_in, second].map(Some));
+    }
+
+    /// A hung one of another site is nobody's to try in its turn.
+    #[test]
+    fn of_those_that_said_nothing_long_ago_one_of_ours_is_tried_in_its_turn() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("seen");
+        let long_ago = timestamp::exact(timestamp::now() - 120_000_000);
+        let ours = server('p').address.to_string();
+        std::fs::write(folder.path().join("seen.silent"), format!("{long_ago} {ours}\n{long_ago} other\n")).unwrap();
+        let several = || {
+            let seen = std::sync::Arc::new(crate::database::Seen::of_several(Some(file.clone())));
+            in_turn(&['p', 's'].map(|name| Server { seen: Some(seen.clone()), ..server(name) }))
+        };
+        // The first process tries it; meanwhile it is the last to be asked by others.
+        let names = |servers: Vec<Server>| servers.into_iter().map(|server| server.database).collect::<String>();
+        assert_eq!([names(several()), names(several())], ["ps", "sp"]);
+        let text = std::fs::read_to_string(folder.path().join("seen.silent")).unwrap();
+        assert!(
+            text.contains(&format!("{long_ago} other\n")) && !text.contains(&format!("{long_ago} {ours}\n")),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn which_failures_another_session_and_which_another_try_at_once_can_mend() {
+        use DatabaseFailure::{AccessDenied, Behind, ConnectionLost, Contention, ReadOnly, TimedOut, Unreachable};
+        let helps = |failure| {
+            let error = DatabaseError::new(failure, "testing", "x");
+            (error.a_new_session_can_help(), error.may_pass(), error.trying_again_at_once_can_help())
+        };
+        for failure in [ConnectionLost, ReadOnly, Behind] {
+            assert_eq!(helps(failure), (true, true, false), "{failure:?}");
+        }
+        for failure in [Unreachable, TimedOut] {
+            assert_eq!(helps(failure), (false, true, false), "{failure:?}");
+        }
+        assert_eq!((helps(Contention), helps(AccessDenied)), ((false, false, true), (false, false, false)));
     }
 
     #[test]

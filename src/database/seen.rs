@@ -181,6 +181,19 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_behind_is_asked_from_then_on_and_of_several_it_is_known_to_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let seen = Seen::of_several(Some(folder.path().join("seen")));
+        seen.compare(&at("a", 2), "db2").unwrap();
+        assert!(!seen.suspects("db1"));
+        Seen::new(Some(folder.path().join("seen"))).compare(&at("a", 1), "db1").unwrap_err();
+        seen.compare(&at("a", 1), "db1").unwrap_err();
+        assert!(seen.suspects("db1") && !seen.suspects("db2"));
+        seen.suspect("db3");
+        assert!(seen.suspects("db3"));
+    }
+
+    #[test]
     fn a_file_that_cannot_be_had_leaves_the_memory() {
         let folder = tempfile::tempdir().unwrap();
         // A directory is no file.

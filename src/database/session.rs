@@ -135,3 +135,45 @@ impl<S: Session + ?Sized> Idle<S> {
         Ok(self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that has said nothing of itself.
+    struct Plain {
+        ends: bool,
+    }
+
+    impl Session for Plain {
+        fn round_trips(&self) -> u32 {
+            0
+        }
+        fn begin(&mut self, _: &Client, _: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
+            Ok(())
+        }
+        fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
+            if self.ends { Ok(()) } else { Err(DatabaseError::other("ending", "a lock is still held")) }
+        }
+    }
+
+    #[test]
+    fn a_session_that_may_carry_something_over_is_not_used_again() {
+        assert!(Idle::after(Box::new(Plain { ends: true })).is_some());
+        assert!(Idle::after(Box::new(Plain { ends: false })).is_none());
+    }
+
+    #[test]
+    fn one_that_has_said_nothing_of_itself_takes_writes() {
+        let mut session = Plain { ends: true };
+        assert!(!session.said_read_only() && !session.is_read_only().unwrap() && !session.commits_wait_in_vain());
+    }
+
+    #[test]
+    fn a_server_works_on_a_question_for_no_longer_than_is_left_and_never_for_ever() {
+        let hour = Duration::from_hours(1);
+        assert_eq!(longest(Duration::from_millis(1500), Deadline::after(hour)), 1500);
+        assert!((2..=60_000).contains(&longest(hour, Deadline::after(Duration::from_mins(1)))));
+        assert_eq!(longest(hour, Deadline::after(Duration::ZERO)), 1);
+    }
+}

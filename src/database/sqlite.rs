@@ -220,6 +220,7 @@ fn error(doing: &str, error: &rusqlite::Error) -> DatabaseError {
 mod tests {
     use super::*;
     use rusqlite::ffi;
+    use std::os::unix::fs::PermissionsExt;
 
     fn database(directory: &Path, deadline: Duration) -> SqliteDatabase {
         let client = Client { host: "mx1.example".into(), pid: 1, queue_id: None };
@@ -228,6 +229,18 @@ mod tests {
 
     fn busy<T>() -> rusqlite::Result<T> {
         Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None))
+    }
+
+    #[test]
+    fn what_is_made_is_ours_alone_and_holds_what_it_was_told_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("not/there");
+        let mut database = database(&directory, Duration::from_mins(2));
+        let mode = std::fs::metadata(directory.join(LEDGER)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        // By FULL, each commit is on the disk before it returns.
+        assert_eq!(["synchronous", "foreign_keys"].map(|name| database.pragma(name).unwrap()), ["2", "1"]);
+        assert_eq!(database.round_trips(), 0);
     }
 
     #[test]

@@ -27,11 +27,7 @@ pub(crate) enum NotAsked {
 
 /// Asks the master, and waits for the answer.
 pub(crate) fn ask(socket: &Path, command: Command, patience: Duration) -> Result<Answer, NotAsked> {
-    let mut stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => NotAsked::NotRunning,
-        io::ErrorKind::PermissionDenied => NotAsked::NotAllowed(error),
-        _ => NotAsked::Silent(error),
-    })?;
+    let mut stream = UnixStream::connect(socket).map_err(not_connected)?;
     let silent = |error: io::Error| match error.kind() {
         io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => NotAsked::Ended,
         io::ErrorKind::WouldBlock => NotAsked::Silent(io::ErrorKind::TimedOut.into()),
@@ -47,4 +43,70 @@ pub(crate) fn ask(socket: &Path, command: Command, patience: Duration) -> Result
         return Err(NotAsked::Ended);
     }
     serde_json::from_str(&answer).map_err(NotAsked::Another)
+}
+
+fn not_connected(error: io::Error) -> NotAsked {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => NotAsked::NotRunning,
+        io::ErrorKind::PermissionDenied => NotAsked::NotAllowed(error),
+        _ => NotAsked::Silent(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
+    /// What comes of asking a master that does this with who asks.
+    fn asked(master: impl FnOnce(UnixStream) + Send, patience: Duration) -> Result<Answer, NotAsked> {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("control.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(move || master(listener.accept().unwrap().0));
+            ask(&socket, Command::Status, patience)
+        })
+    }
+
+    #[test]
+    fn no_service_and_one_that_may_not_be_asked_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("control.sock");
+        let nobody = |socket: &Path| matches!(ask(socket, Command::Stop, SHORT), Err(NotAsked::NotRunning));
+        assert!(nobody(&socket));
+        drop(UnixListener::bind(&socket).unwrap());
+        assert!(nobody(&socket));
+        // Root may ask each, so nobody can be refused here.
+        assert!(matches!(not_connected(io::ErrorKind::PermissionDenied.into()), NotAsked::NotAllowed(_)));
+        assert!(matches!(not_connected(io::ErrorKind::OutOfMemory.into()), NotAsked::Silent(_)));
+    }
+
+    #[test]
+    fn a_master_that_ends_without_an_answer_is_not_taken_for_a_silent_one() {
+        assert!(matches!(asked(drop, SHORT), Err(NotAsked::Ended)));
+        let read_and_ended = |stream: UnixStream| {
+            BufReader::new(stream).read_line(&mut String::new()).unwrap();
+        };
+        assert!(matches!(asked(read_and_ended, SHORT), Err(NotAsked::Ended)));
+        let silent = |mut stream: UnixStream| {
+            stream.read_to_end(&mut Vec::new()).unwrap();
+        };
+        let told = asked(silent, Duration::from_millis(10)).unwrap_err().to_string();
+        assert_eq!(told, "it does not answer: timed out");
+    }
+
+    #[test]
+    fn an_answer_may_be_longer_than_a_line_should_be_and_one_that_never_ends_is_none() {
+        let longest = |mut stream: UnixStream| {
+            let problem = "x".repeat(2 * LONGEST_LINE - line(&Answer::failed("")).len());
+            stream.write_all(line(&Answer::failed(problem)).as_bytes()).unwrap();
+            // Not a reset: what was asked is read.
+            stream.read_to_end(&mut Vec::new()).unwrap();
+        };
+        assert!(!asked(longest, SHORT).unwrap().done);
+        let endless = |mut stream: UnixStream| while stream.write_all(&[b' '; 1 << 16]).is_ok() {};
+        assert!(matches!(asked(endless, SHORT), Err(NotAsked::Another(_))));
+    }
 }

@@ -315,6 +315,9 @@ fn may_have_it(peer: u32, ours: u32, owner: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::delivery::NoCaller;
+    use crate::handover::Source;
+    use std::os::unix::net::UnixListener;
 
     #[test]
     fn a_message_goes_to_root_to_our_own_user_and_to_the_folders_owner_alone() {
@@ -334,6 +337,43 @@ mod tests {
             let parts = [for_one_try, for_the_answer, for_the_service].map(|part| part(Duration::from_millis(left)));
             assert_eq!(parts, [one_try, answer, service].map(Duration::from_millis), "{left}");
         }
+    }
+
+    /// The file queue waits for the one, and puts a single message off for the other.
+    #[test]
+    fn no_service_at_all_and_one_that_does_not_take_this_message_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("clients.sock");
+        let request = Request {
+            id: Uuid::nil(),
+            time_left_ms: 0,
+            sender: String::new(),
+            recipients: Vec::new(),
+            queue_id: None,
+            client_address: None,
+            sasl_username: None,
+            lock_wait_ms: None,
+            no_sent: false,
+            size: 0,
+            file: None,
+            source: Source::Queue,
+            suspect: false,
+        };
+        let deadline = Deadline::after(Duration::from_mins(4));
+        let handing = Handing { request: &request, message: b"", caller: &NoCaller, deadline };
+        let is_missing = || match hand_over(&Socket::Unix(path.clone()), handing) {
+            Handed::NotTaken(not_taken) => not_taken.no_service,
+            other => panic!("{other:?}"),
+        };
+        assert!(is_missing());
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::scope(|scope| {
+            // It hangs up at each try.
+            scope.spawn(|| (0..TRIES).for_each(|_| drop(listener.accept().unwrap())));
+            assert!(!is_missing());
+        });
+        drop(listener);
+        assert!(is_missing());
     }
 
     #[test]

@@ -274,6 +274,22 @@ mod tests {
         }
     }
 
+    /// A service of an older version reads what it knows.
+    #[test]
+    fn a_header_says_nothing_of_what_is_as_it_mostly_is() {
+        let fields = |header: &Header| match serde_json::to_value(header).unwrap() {
+            serde_json::Value::Object(fields) => fields.into_iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            other => panic!("{other}"),
+        };
+        assert_eq!(
+            fields(&Header::Deliver(Request { queue_id: None, ..request(0) })),
+            ["id", "kind", "recipients", "sender", "size", "time_left_ms"]
+        );
+        let (id, results) = (Uuid::nil(), Vec::new());
+        let reply = Reply { id, results, leaving: false, logins: Logins::default(), database: Found::NotAsked };
+        assert_eq!(fields(&Header::Reply(reply)), ["id", "kind", "results"]);
+    }
+
     #[test]
     fn what_is_cut_short_or_is_no_frame_of_ours_is_told_apart() {
         let message = b"Subject: x\r\n\r\nx\r\n";

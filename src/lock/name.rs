@@ -80,6 +80,16 @@ mod tests {
     }
 
     #[test]
+    fn each_engine_knows_it_by_the_beginning_of_its_digest() {
+        let digest: [u8; 32] = std::array::from_fn(|at| 0xf0 + u8::try_from(at % 16).unwrap());
+        let name = LockName::from_digest(digest);
+        assert_eq!(name.postgres_key(), 0xf0f1_f2f3_f4f5_f6f7_u64.cast_signed());
+        let digits = "f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff";
+        assert_eq!(name.mysql_name(), format!("maildrop:{digits}{}", &digits[..16]));
+        assert_eq!(name.digest(), &digest);
+    }
+
+    #[test]
     fn in_the_log_it_is_its_whole_digest() {
         let name = LockName::from_digest([0x0a; 32]);
         assert_eq!(format!("{name:?}"), format!("LockName({})", "0a".repeat(32)));

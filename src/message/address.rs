@@ -169,6 +169,14 @@ mod tests {
     }
 
     #[test]
+    fn a_sender_that_cannot_be_read_is_recorded_all_the_same() {
+        for (text, recorded) in [("<lisa@gmail.com>", "lisa@gmail.com"), ("MAILER-DAEMON", ""), ("a\u{7}b c", "ab c")] {
+            assert_eq!(EnvelopeSender::for_the_record(text), recorded, "{text}");
+        }
+        assert_eq!(EnvelopeSender::for_the_record(&"x ".repeat(400)), "x ".repeat(160));
+    }
+
+    #[test]
     fn the_last_at_sign_divides() {
         for (text, local, domain) in [
             ("doug@mail.axial.net", "doug", "mail.axial.net"),

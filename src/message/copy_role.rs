@@ -26,3 +26,16 @@ impl Role {
         [Self::Recipient, Self::Sender].into_iter().find(|role| role.as_str() == word)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_is_read_by_the_word_that_the_ledger_has() {
+        for (role, word) in [(Role::Recipient, "recipient"), (Role::Sender, "sender")] {
+            assert_eq!((role.as_str(), Role::parse(word)), (word, Some(role)));
+        }
+        assert_eq!(Role::parse("author"), None);
+    }
+}

@@ -300,6 +300,17 @@ mod tests {
     }
 
     #[test]
+    fn each_month_is_known_and_a_moment_has_the_day_of_its_date() {
+        let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+        let first = months.map(|month| of_date(&format!("1 {month} 2026 12:00 +0000")));
+        let lengths: Vec<u32> = first.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(lengths, [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30]);
+        let noon = i64::from(DAY) * 86_400_000_000 + 43_200_000_000;
+        assert_eq!((of_moment(noon), of_date("23 Nov 2026 12:00 +0000")), (DAY, DAY));
+        assert_eq!(of_moment(-1), 0);
+    }
+
+    #[test]
     fn what_is_no_date_has_day_0() {
         for value in [
             "",

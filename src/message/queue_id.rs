@@ -42,6 +42,9 @@ mod tests {
             assert_eq!(arrived(id).unwrap() / 1_000_000, 1_795_437_995, "{id}");
         }
         assert!(arrived("4jY5Kl1pjDzBFGl") < arrived("4jY5Kl1wXzzBFGk"));
+        // 999,999 microseconds, and a million.
+        assert_eq!(arrived("00000075plzB"), Some(999_999));
+        assert_eq!(arrived("00000075pmzB"), None);
         for other in [
             "",
             "z",

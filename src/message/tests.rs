@@ -572,3 +572,28 @@ fn how_long_ago_a_message_came_is_told_by_its_topmost_received_field() {
         assert_eq!(came, seconds.map(Duration::from_secs), "{header}");
     }
 }
+
+#[test]
+fn a_text_is_recorded_without_what_surrounds_it() {
+    assert_eq!(super::decode::tidy(" \t a\u{0} b \u{a0}", 10, false), "a b");
+}
+
+#[test]
+fn a_copys_key_begins_as_its_message_does_and_all_that_makes_it_a_copy_counts() {
+    let identity = std::array::from_fn(|at| u8::try_from(at).unwrap());
+    let key = super::identity::key_of_copy(&identity, "recipient", "doug", "INBOX");
+    assert_eq!(key[..4], identity[..4]);
+    for (role, user, mailbox) in [
+        ("sender", "doug", "INBOX"),
+        ("recipient", "anna", "INBOX"),
+        ("recipient", "doug", "Sent"),
+        ("recipient", "dougI", "NBOX"),
+    ] {
+        assert_ne!(
+            super::identity::key_of_copy(&identity, role, user, mailbox)[4..],
+            key[4..],
+            "{role} {user} {mailbox}"
+        );
+    }
+    assert_ne!(super::identity::key_of_copy(&[0; 32], "recipient", "doug", "INBOX")[4..], key[4..]);
+}

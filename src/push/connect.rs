@@ -3,7 +3,7 @@
 //! A name that leads to a public address when it is judged and to ours when it is connected to (DNS rebinding) would otherwise reach
 //! us. It is looked up once for each connection, and no connection is kept for long.
 
-use crate::webhook::{Callback, Rules};
+use crate::webhook::{Callback, Refused, Rules};
 use rustls::pki_types::ServerName;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -75,13 +75,18 @@ impl Connector {
         };
         let allowed =
             callback.may_be_called_at(&addresses, &self.rules).map_err(|refused| format!("not called: {refused}"))?;
+        self.of_others(allowed, is_this_machine)
+    }
+
+    /// Those that are another machine's, or in a network that is allowed.
+    fn of_others(
+        &self,
+        addresses: Vec<SocketAddr>,
+        is_ours: impl Fn(IpAddr) -> bool,
+    ) -> Result<Vec<SocketAddr>, String> {
         let of_others: Vec<_> =
-            allowed.into_iter().filter(|at| self.is_allowed(at.ip()) || !is_this_machine(at.ip())).collect();
-        if of_others.is_empty() {
-            Err("not called: this address is not of the public Internet".into())
-        } else {
-            Ok(of_others)
-        }
+            addresses.into_iter().filter(|at| self.is_allowed(at.ip()) || !is_ours(at.ip())).collect();
+        if of_others.is_empty() { Err(format!("not called: {}", Refused::Address)) } else { Ok(of_others) }
     }
 
     fn is_allowed(&self, address: IpAddr) -> bool {
@@ -112,7 +117,7 @@ async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::webhook::{NOT_PUBLIC, Refused, THIS_MACHINE};
+    use crate::webhook::{NOT_PUBLIC, THIS_MACHINE};
     use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -207,6 +212,20 @@ mod tests {
         let (_, ours) = run(lenient.connect(&callback)).ok().unwrap();
         assert!(ours);
         canary.accept().unwrap();
+    }
+
+    /// What listens on all of this machine's addresses may be nobody else's business, even where one of them is public.
+    #[test]
+    fn a_public_address_of_this_machine_is_called_only_where_its_network_is_allowed() {
+        let rules = Rules { allow_http: true, allow_ports: vec![80], allow_networks: Vec::new() };
+        let [ours, others] = ["93.184.216.34:80", "93.184.216.35:80"].map(|text| text.parse::<SocketAddr>().unwrap());
+        let called = |rules: &Rules, addresses: &[SocketAddr]| {
+            connector(rules.clone(), Vec::new()).0.of_others(addresses.to_vec(), |address| address == ours.ip())
+        };
+        assert_eq!(called(&rules, &[ours, others]), Ok(vec![others]));
+        assert_eq!(called(&rules, &[ours]), Err(format!("not called: {}", Refused::Address)));
+        let allowed = Rules { allow_networks: vec!["93.184.216.34".parse().unwrap()], ..rules };
+        assert_eq!(called(&allowed, &[ours]), Ok(vec![ours]));
     }
 
     #[test]

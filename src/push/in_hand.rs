@@ -456,6 +456,43 @@ mod tests {
     }
 
     #[test]
+    fn a_receiver_rests_where_it_asks_for_that_or_is_overloaded_and_not_for_any_failure() {
+        for (status, asked, rests) in
+            [(500, None, false), (500, Some(60), true), (400, Some(60), true), (429, None, true), (503, None, true)]
+        {
+            let mut hand = in_hand(leased(false, 0), 9);
+            let _ = positions(&mut hand);
+            answer(&mut hand, 1, status, asked);
+            assert_eq!((hand.rests_for.is_some(), hand.closing), (rests, rests), "{status} {asked:?}");
+        }
+    }
+
+    /// What was due may be read while an answer comes in that ends it.
+    #[test]
+    fn nothing_is_sent_any_more_where_it_is_closed_or_lost_even_if_more_is_read_meanwhile() {
+        let mut closed = in_hand(leased(false, 0), 1);
+        closed.close();
+        let mut lost = in_hand(leased(false, 0), 1);
+        lost.lose(true);
+        for hand in [&mut closed, &mut lost] {
+            hand.waiting.push_back(due(2));
+            assert_eq!(positions(hand), [0; 0]);
+            assert!(hand.is_finished());
+        }
+    }
+
+    #[test]
+    fn it_is_told_in_a_line_what_came_of_a_try() {
+        let told = |status| {
+            let mut hand = in_hand(leased(false, 0), 1);
+            let _ = positions(&mut hand);
+            answer(&mut hand, 1, status, None);
+            hand.tries.pop().unwrap().outcome
+        };
+        assert_eq!([told(204), told(301)], ["taken, 204", "answered 301"]);
+    }
+
+    #[test]
     fn of_an_answer_its_beginning_is_kept_unless_it_is_of_ours() {
         let kept = |body: &[u8], is_ours| {
             let mut hand = in_hand(leased(false, 0), 1);

@@ -406,8 +406,7 @@ impl<'a> Notifier<'a> {
         let at = Instant::now();
         let wake = self.wake();
         let mut more = false;
-        let after = if wake == Wake::Nobody { self.published_before } else { 0 };
-        if wake != Wake::Nobody || database.has_unpublished(after)? {
+        if wake != Wake::Nobody || database.has_unpublished(self.published_before)? {
             self.settle_all(database)?;
             match database.publish(&self.lock, wake)? {
                 Published::Events { count: events, last } => {
@@ -494,5 +493,7 @@ fn random() -> [u8; 16] {
     bytes
 }
 
+#[cfg(test)]
+mod step_tests;
 #[cfg(test)]
 mod tests;

@@ -83,11 +83,11 @@ impl Sender {
         Ok(Self { jobs, sent })
     }
 
-    /// One that sends nothing, and what its answers come by.
+    /// One that sends nothing, what its answers come by, and what it was to send.
     #[cfg(test)]
-    pub(super) fn nowhere() -> (Self, mpsc::Sender<Sent>) {
-        let (jobs, (done, sent)) = (unbounded_channel().0, mpsc::channel());
-        (Self { jobs, sent }, done)
+    pub(super) fn nowhere() -> (Self, mpsc::Sender<Sent>, UnboundedReceiver<Job>) {
+        let ((jobs, taken), (done, sent)) = (unbounded_channel(), mpsc::channel());
+        (Self { jobs, sent }, done, taken)
     }
 
     /// The answer comes by [`sent`](Self::sent), always.

@@ -143,21 +143,15 @@ impl Folders {
                 let names = folder.messages()?.into_iter();
                 found.extend(names.filter(|n| n.id() == id || n.to_string() == id).map(|name| (state, name)));
             }
+            // The same message may have moved while we looked.
+            found.retain(|(state, name)| self.folder(*state).has(&name.to_string()).unwrap_or(true));
             match found.as_slice() {
                 [] => {}
                 [one] => return Ok(*one),
-                // The same message, which has moved while we looked, or two of them.
-                _ => {
-                    found.retain(|(state, name)| self.folder(*state).has(&name.to_string()).unwrap_or(true));
-                    match found.as_slice() {
-                        [one] => return Ok(*one),
-                        [] => {}
-                        several => {
-                            let file = |(state, name): &(State, Name)| format!("{state}/{name}");
-                            let files = several.iter().map(file).collect();
-                            return Err(ByHandError::Several { id: id.to_owned(), files });
-                        }
-                    }
+                several => {
+                    let file = |(state, name): &(State, Name)| format!("{state}/{name}");
+                    let files = several.iter().map(file).collect();
+                    return Err(ByHandError::Several { id: id.to_owned(), files });
                 }
             }
         }

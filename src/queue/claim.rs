@@ -53,7 +53,7 @@ const LISTED_FOR: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct Listed {
     names: VecDeque<Name>,
-    at: Option<Instant>,
+    pub(super) at: Option<Instant>,
 }
 
 impl Queue {

@@ -51,10 +51,9 @@ impl Folder {
         })?;
         let folder = Self { path, descriptor };
         let stat = rustix::fs::fstat(&folder.descriptor).map_err(|errno| folder.error("examining", errno))?;
-        let user = rustix::process::geteuid();
-        // Root may look after the queue of another user: it follows no link there, and what it writes belongs to that user.
-        if stat.st_uid != user.as_raw() && !user.is_root() {
-            return Err(QueueError::AnotherOwner { path: folder.path, owner: stat.st_uid, user: user.as_raw() });
+        let user = rustix::process::geteuid().as_raw();
+        if !may_look_after(user, stat.st_uid) {
+            return Err(QueueError::AnotherOwner { path: folder.path, owner: stat.st_uid, user });
         }
         let mode = Mode::from_raw_mode(stat.st_mode);
         if mode.intersects(Mode::WGRP | Mode::WOTH) {
@@ -312,6 +311,11 @@ impl Drop for Written<'_> {
             tracing::warn!(%error, "a file that was not accepted is left behind; the next clean-up removes it");
         }
     }
+}
+
+/// Root may look after the queue of another user: it follows no link there, and what it writes belongs to that user.
+pub(super) fn may_look_after(user: u32, owner: u32) -> bool {
+    user == owner || user == 0
 }
 
 /// What it is that is no file.

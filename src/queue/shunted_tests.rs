@@ -137,3 +137,43 @@ fn what_a_writer_that_was_killed_has_left_is_removed_and_strange_names_are_let_a
     ShuntedStore::open(folder.path()).unwrap();
     assert!(!left.exists() && strange.exists());
 }
+
+/// Whoever reads a file in pieces, and is interrupted.
+struct Interrupted<'a> {
+    pieces: Vec<Result<&'a [u8], io::ErrorKind>>,
+}
+
+impl Read for Interrupted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.pieces.is_empty() {
+            return Ok(0);
+        }
+        let mut piece = self.pieces.remove(0)?;
+        piece.read(buffer)
+    }
+}
+
+#[test]
+fn a_file_is_known_by_all_of_its_bytes_or_not_at_all() {
+    let (first, second) = BYTES.split_at(5);
+    let pieces = vec![Ok(first), Err(io::ErrorKind::Interrupted), Ok(second)];
+    assert_eq!(Digest::of_file(Interrupted { pieces }).unwrap(), Digest::of(BYTES));
+    let pieces = vec![Ok(first), Err(io::ErrorKind::StaleNetworkFileHandle)];
+    assert!(Digest::of_file(Interrupted { pieces }).is_err());
+}
+
+#[test]
+fn a_copy_has_a_mail_system_behind_it_where_all_that_it_came_with_has_and_lies_where_people_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = ShuntedStore::open(folder.path()).unwrap();
+    let digest = Digest::of(BYTES);
+    let of_the_queue = ShuntedEnvelope { behind: Behind::Queue, ..envelope(&["b@x"]) };
+    for (envelopes, behind) in [
+        (vec![envelope(&["a@x"])], true),
+        (vec![envelope(&["a@x"]), of_the_queue.clone()], false),
+        (vec![of_the_queue], false),
+    ] {
+        assert_eq!(shunted(envelopes).has_mta_behind(), behind);
+    }
+    assert_eq!(store.path(&digest), folder_of(&store, "shunted").join(digest.to_string()));
+}

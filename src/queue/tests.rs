@@ -3,7 +3,7 @@ use super::*;
 use crate::lock::Slice;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 use tempfile::TempDir;
 
 const MESSAGE: &[u8] = b"Subject: x\r\n\r\n---\n\0\xff";
@@ -163,6 +163,21 @@ fn a_runner_that_goes_by_its_list_takes_nothing_twice_and_overlooks_nothing() {
 }
 
 #[test]
+fn what_comes_meanwhile_and_is_older_is_claimed_first_as_soon_as_a_list_is_a_second_old() {
+    let (_directory, queue) = queue();
+    let names: Vec<Name> = (2..=4).map(|n| accepted(&queue, &n.to_string(), n)).collect();
+    let mut listed = Listed::default();
+    let first = queue.claim_listed(&mut listed, Slice::WHOLE, at(100)).unwrap().unwrap();
+    let older = accepted(&queue, "1", 1);
+    // However busy this machine is, that is within the second.
+    listed.at = Some(Instant::now() + Duration::from_hours(1));
+    let second = queue.claim_listed(&mut listed, Slice::WHOLE, at(100)).unwrap().unwrap();
+    listed.at = Instant::now().checked_sub(Duration::from_secs(1));
+    let third = queue.claim_listed(&mut listed, Slice::WHOLE, at(100)).unwrap().unwrap();
+    assert_eq!([first.name(), second.name(), third.name()], [names[0], names[1], older]);
+}
+
+#[test]
 fn what_remains_of_a_message_is_kept_and_what_was_refused_too() {
     let (_directory, queue) = queue();
     let recipients = ["a@x", "b@x", "c@x", "d@x"];
@@ -300,6 +315,29 @@ fn what_cannot_be_read_is_set_aside_with_the_reason() {
     assert_eq!(fs::read_dir(queue.path().join("bad")).unwrap().count(), 4);
 }
 
+/// Neither where somebody has removed a reason by hand, nor where he has removed the file and left its reason.
+#[test]
+fn what_is_set_aside_has_a_reason_of_its_own_beside_it_whatever_lies_there() {
+    let (_directory, queue) = queue();
+    let bad = queue.path().join("bad");
+    let file = |n: u8| format!("0000000000000000000{n}-000000000000000{n}.msg");
+    let set_aside = |n: u8| {
+        fs::write(queue.path().join("new").join(file(n)), "").unwrap();
+        claim_nothing(&queue, 10);
+    };
+    set_aside(1);
+    set_aside(2);
+    let reason = |n: u8| bad.join(Name::read(&file(n)).unwrap().of_reason());
+    fs::remove_file(reason(1)).unwrap();
+    fs::remove_file(bad.join(file(2))).unwrap();
+    fs::write(reason(2), "of another file").unwrap();
+    set_aside(1);
+    set_aside(2);
+    let listed: Vec<String> = queue.list().unwrap().into_iter().map(|entry| entry.reason.unwrap()).collect();
+    assert!(listed.len() == 3 && listed.iter().all(|reason| reason.starts_with("no line")), "{listed:?}");
+    assert_eq!((reason(1).exists(), fs::read_to_string(reason(2)).unwrap().as_str()), (false, "of another file"));
+}
+
 #[test]
 fn links_folders_and_pipes_are_left_alone_and_listed() {
     let (directory, queue) = queue();
@@ -369,6 +407,43 @@ fn a_queue_that_others_can_write_to_is_refused() {
     assert!(matches!(Queue::open(&link), Err(QueueError::Io { .. })));
     assert!(matches!(Queue::existing(&directory.path().join("none")), Err(QueueError::NoQueue { .. })));
     assert!(!directory.path().join("none").exists());
+}
+
+#[test]
+fn a_queue_is_its_owners_and_roots_to_look_after() {
+    let who = [(7, 7), (0, 7), (7, 0), (7, 8)];
+    assert_eq!(who.map(|(user, owner)| folder::may_look_after(user, owner)), [true, true, false, false]);
+}
+
+/// Nobody waits for whoever may write into the pipe.
+#[test]
+fn what_is_there_in_place_of_a_folder_is_refused_at_once() {
+    let (_directory, queue) = queue();
+    let held = queue.path().join("held");
+    for kind in ["a file", "a pipe", "a link"] {
+        let there = fs::remove_dir(&held).or_else(|_| fs::remove_file(&held));
+        there.unwrap();
+        match kind {
+            "a file" => fs::write(&held, "").unwrap(),
+            "a pipe" => rustix::fs::mkfifoat(rustix::fs::CWD, &held, rustix::fs::Mode::RUSR).unwrap(),
+            _ => symlink(queue.path().join("bad"), &held).unwrap(),
+        }
+        for opened in [Queue::open(queue.path()), Queue::existing(queue.path())] {
+            assert!(matches!(opened, Err(QueueError::Io { doing: "opening", .. })), "{kind}: {opened:?}");
+        }
+    }
+}
+
+/// What a process that was killed while it opened the queue has left, which nobody sees.
+#[test]
+fn a_probe_that_was_left_behind_is_removed_and_what_others_hide_there_is_not() {
+    let (_directory, queue) = queue();
+    let (probe, hidden) =
+        (queue.path().join(format!("work/.{}", uuid::Uuid::now_v7())), queue.path().join("new/.hidden"));
+    fs::write(&probe, "").unwrap();
+    fs::write(&hidden, "").unwrap();
+    assert_eq!(queue.recover(at(1)).unwrap(), Recovered { removed: 1, ..Recovered::default() });
+    assert!(!probe.exists() && hidden.exists());
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::broker::{Broker, Client, frame_of};
 use crate::program::{Running, feed, program};
 use crate::support::{child, subject};
 use maildrop_command::delivery::{StatusDetail, Verdict};
-use maildrop_command::handover::Header;
+use maildrop_command::handover::{Header, LONGEST_HEADER};
 use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
@@ -159,7 +159,11 @@ fn a_connection_that_is_lost_or_makes_no_sense_before_the_message_has_arrived_is
     let (directory, outcome) = with(
         |broker| {
             broker.accept().deliver();
-            broker.accept().deliver();
+            // That another message is put off says nothing of this one.
+            let mut client = broker.accept();
+            client.deliver();
+            client.reply(Uuid::nil(), &[Verdict::deferred(StatusDetail::SYSTEM, "x")]);
+            assert_eq!(client.hear(), None);
             let mut client = broker.accept();
             client.deliver();
             client.say(&Header::Received { id: Uuid::nil() });
@@ -211,7 +215,33 @@ fn a_service_that_is_lost_after_go_has_the_message_deferred_and_nothing_is_deliv
     let (directory, outcome) = with(|broker| drop(broker.until_go()), &[]);
     outcome.deferred("4.4.2 the connection to the delivery service was lost");
     nothing_is_delivered_from_here(directory.path());
-    assert!(log(directory.path()).contains("the service had the message, and was lost"));
+    let log = log(directory.path());
+    let told = log.lines().find(|line| line.contains("the service had the message, and was lost"));
+    assert!(told.is_some_and(|line| line.contains("4bXyz12abc")), "{log}");
+}
+
+/// A thousand recipients have long results: all of them may come, and what is longer is not even read.
+#[test]
+fn a_reply_may_be_as_long_as_a_header_may_be_and_no_longer() {
+    for (more, line) in [(0, "x"), (1, "4.4.2 the connection to the delivery service was lost")] {
+        let (directory, outcome) = with(
+            |broker| {
+                let (mut client, request) = broker.until_go();
+                let results = "[{\"code\":\"2.0.0\",\"text\":\"x\"}]";
+                let mut reply = format!("{{\"kind\":\"reply\",\"id\":\"{}\",\"results\":{results}}}", request.id);
+                // White space may follow JSON.
+                reply.push_str(&" ".repeat(LONGEST_HEADER + more - reply.len()));
+                client.say_bytes(&frame_of(&reply));
+            },
+            &[],
+        );
+        if more == 0 {
+            assert_eq!(outcome.delivered(), line);
+        } else {
+            outcome.deferred(line);
+        }
+        nothing_is_delivered_from_here(directory.path());
+    }
 }
 
 #[test]

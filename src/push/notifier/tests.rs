@@ -84,7 +84,7 @@ impl Notifications for Slow {
     }
 }
 
-fn settings(key: &std::path::Path) -> NotifierSettings {
+pub(super) fn settings(key: &std::path::Path) -> NotifierSettings {
     std::fs::write(key, [7; 32]).unwrap();
     let text = format!(
         "[database]\nengine = \"postgresql\"\nhost = \"db\"\ndatabase = \"m\"\nuser = \"m\"\npassword_file = \"/x\"\n\
@@ -98,7 +98,7 @@ fn settings(key: &std::path::Path) -> NotifierSettings {
 fn what_was_answered_is_written_down_before_each_step_and_not_after_all_of_them() {
     let folder = tempfile::tempdir().unwrap();
     let site = Site::embedded(Embedded::new(folder.path().to_owned()));
-    let (sender, answers) = Sender::nowhere();
+    let (sender, answers, _jobs) = Sender::nowhere();
     let mut notifier = Notifier::new(&site, settings(&folder.path().join("key")), sender);
     let long_ago = Instant::now().checked_sub(SETTLED_EACH).unwrap();
     for id in 1..=4 {
@@ -138,7 +138,7 @@ fn what_was_answered_is_written_down_before_each_step_and_not_after_all_of_them(
 fn all_subscriptions_are_looked_at_first_and_after_ten_minutes_and_those_that_were_changed_after_five_seconds() {
     let folder = tempfile::tempdir().unwrap();
     let site = Site::embedded(Embedded::new(folder.path().to_owned()));
-    let (sender, answers) = Sender::nowhere();
+    let (sender, answers, _jobs) = Sender::nowhere();
     let mut notifier = Notifier::new(&site, settings(&folder.path().join("key")), sender);
     let mut database = Slow { busy: true, ..Slow::new(answers) };
     let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds)).unwrap();

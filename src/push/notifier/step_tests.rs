@@ -1,0 +1,358 @@
+//! Each step of a notifier for itself: what it asks of a database that says what it is told to, and what it sends.
+
+use super::super::in_hand::samples::{due, leased};
+use super::super::send::Answer;
+use super::tests::settings;
+use super::*;
+use crate::database::{Dialect, Row, Tables, Value};
+use crate::ledger::notifications::{Next, Try};
+use crate::site::embedded::Embedded;
+use std::collections::VecDeque;
+use std::sync::mpsc;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+/// A database that answers as it is told to, and says what was asked of it.
+#[derive(Default)]
+struct Told {
+    /// How many events are published at once.
+    events: usize,
+    /// How many subscriptions are leased the next time.
+    subscriptions: u128,
+    /// What the next reads bring, in turn: so many notifications.
+    due: VecDeque<i64>,
+    /// What is not ours any more.
+    lost: Vec<Uuid>,
+    /// Why nothing is written down.
+    refuses: Option<DatabaseFailure>,
+    asked: Vec<String>,
+}
+
+fn numbers<'a>(ids: impl IntoIterator<Item = &'a Uuid>) -> String {
+    ids.into_iter().map(|id| format!(" {}", id.as_u128())).collect()
+}
+
+impl Tables for Told {
+    fn dialect(&self) -> Dialect {
+        Dialect::Sqlite
+    }
+
+    fn select(&mut self, _: &str, _: &str, _: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
+        Ok(Vec::new())
+    }
+
+    fn change(&mut self, _: &str, _: &str, _: &[Value<'_>]) -> Result<u64, DatabaseError> {
+        Ok(0)
+    }
+
+    fn change_together(&mut self, _: &str, _: &[(&str, &[Value<'_>])]) -> Result<(), DatabaseError> {
+        Ok(())
+    }
+}
+
+impl Notifications for Told {
+    fn publish(&mut self, _: &LockName, wake: Wake) -> Result<Published, DatabaseError> {
+        self.asked.push(format!("publish, wake {wake:?}"));
+        Ok(Published::Events { count: self.events, last: 7 })
+    }
+
+    fn has_unpublished(&mut self, after: i64) -> Result<bool, DatabaseError> {
+        self.asked.push(format!("anything after {after}"));
+        Ok(false)
+    }
+
+    fn lease(&mut self, _: Uuid, lease: Duration, most: usize) -> Result<Vec<Leased>, DatabaseError> {
+        self.asked.push(format!("lease {most} for {lease:?}"));
+        let all = 1..=std::mem::take(&mut self.subscriptions);
+        Ok(all.map(|id| Leased { subscription: Uuid::from_u128(id), max_in_flight: 1, ..leased(false, 0) }).collect())
+    }
+
+    fn lease_longer(&mut self, _: Uuid, _: Duration, subscriptions: &[Uuid]) -> Result<Vec<Uuid>, DatabaseError> {
+        self.asked.push(format!("longer{}", numbers(subscriptions)));
+        Ok(self.lost.clone())
+    }
+
+    fn due(&mut self, leased: &Leased, _: &[i64], most: usize) -> Result<Vec<Due>, DatabaseError> {
+        self.asked.push(format!("read{} {most}", numbers([&leased.subscription])));
+        Ok((1..=self.due.pop_front().unwrap_or(0)).map(due).collect())
+    }
+
+    fn settle(&mut self, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
+        let telling = if settlements.iter().any(|one| one.told_as.is_some()) { ", telling others" } else { "" };
+        self.asked.push(format!("settle{}{telling}", numbers(settlements.iter().map(|one| &one.subscription))));
+        match self.refuses {
+            Some(failure) if !telling.is_empty() => Err(DatabaseError::new(failure, "telling others", "no right")),
+            _ => Ok(Vec::new()),
+        }
+    }
+}
+
+/// A notifier, what its answers come by, and what it sends.
+fn with(does: impl FnOnce(&mut Notifier<'_>, mpsc::Sender<Sent>, UnboundedReceiver<Job>)) {
+    let folder = tempfile::tempdir().unwrap();
+    let site = Site::embedded(Embedded::new(folder.path().to_owned()));
+    let (sender, answers, jobs) = Sender::nowhere();
+    does(&mut Notifier::new(&site, settings(&folder.path().join("key")), sender), answers, jobs);
+}
+
+fn ago(milliseconds: u64) -> Instant {
+    Instant::now().checked_sub(Duration::from_millis(milliseconds)).unwrap()
+}
+
+/// A subscription of this number that has as much waiting as it may send.
+fn full(number: u128) -> InHand {
+    let leased = Leased { subscription: Uuid::from_u128(number), ..leased(false, 0) };
+    let mut hand = InHand::new(leased, 3, Instant::now());
+    hand.waiting.extend((1..=3).map(due));
+    hand
+}
+
+fn put(notifier: &mut Notifier<'_>, hand: InHand) {
+    notifier.in_hand.insert(hand.leased.subscription, hand);
+}
+
+/// A try that is not written down yet.
+fn tried() -> Try {
+    let (outcome, next) = ("taken, 204".into(), Next::Done);
+    let (started_at, took) = (0, Duration::ZERO);
+    Try { position: Some(9), due_at: 0, started_at, took, status: Some(204), outcome, response: None, next }
+}
+
+fn question_answered(status: u16, body: &str) -> Sent {
+    let answer = Ok(Answer { status, retry_after: None, body: body.into(), is_ours: false });
+    Sent { subscription: Uuid::from_u128(1), position: None, started_at: 0, took: Duration::ZERO, answer }
+}
+
+#[test]
+fn a_lease_outlives_a_request_and_is_made_longer_while_half_of_that_is_left() {
+    with(|notifier, _, _| {
+        assert_eq!(notifier.lease, notifier.settings.timeout + Duration::from_secs(15));
+        let mut hand = full(1);
+        let after = |hand: &InHand, milliseconds| hand.leased_at + Duration::from_millis(milliseconds);
+        assert!(!notifier.is_to_be_leased_longer(&hand, after(&hand, 7_499)));
+        assert!(notifier.is_to_be_leased_longer(&hand, after(&hand, 7_500)));
+        hand.lost = true;
+        assert!(!notifier.is_to_be_leased_longer(&hand, after(&hand, 60_000)), "it is somebody else's");
+    });
+}
+
+#[test]
+fn the_database_is_asked_where_a_poll_is_due_or_any_subscription_wants_something_of_it() {
+    with(|notifier, _, _| {
+        let now = Instant::now();
+        assert!(notifier.has_to_do(now, false), "it was never looked for work");
+        assert!(!notifier.has_to_do(now, true), "it ends");
+        // However busy this machine is, that was a moment ago.
+        notifier.polled_at = Some(now + Duration::from_hours(1));
+        assert!(!notifier.has_to_do(now, false));
+        put(notifier, full(1));
+        assert!(!notifier.has_to_do(now, false) && !notifier.has_to_do(now, true));
+        let wants = |notifier: &mut Notifier<'_>, change: fn(&mut InHand)| {
+            let mut hand = full(1);
+            change(&mut hand);
+            put(notifier, hand);
+            assert!(notifier.has_to_do(now, false) && notifier.has_to_do(now, true));
+        };
+        wants(notifier, InHand::close);
+        wants(notifier, |has_room| has_room.waiting.clear());
+        wants(notifier, |answered| (answered.tries, answered.settled_at) = (vec![tried()], ago(1_000)));
+        wants(notifier, |old| old.leased_at = ago(8_000));
+    });
+}
+
+#[test]
+fn leases_are_made_longer_of_those_that_have_nothing_to_be_written_down_and_what_is_lost_is_let_go() {
+    with(|notifier, _, _| {
+        let old = |number| InHand { leased_at: ago(8_000), ..full(number) };
+        put(notifier, old(1));
+        put(notifier, InHand { tries: vec![tried()], ..old(2) });
+        put(notifier, InHand { closing: true, ..old(3) });
+        put(notifier, full(4));
+        let mut under_way = old(5);
+        under_way.next().unwrap();
+        put(notifier, under_way);
+        let mut database = Told { lost: vec![Uuid::from_u128(5)], ..Told::default() };
+        notifier.settle(&mut database).unwrap();
+        assert_eq!(database.asked, ["longer 1 5", "settle 2 3"]);
+        let lost: Vec<u128> =
+            notifier.in_hand.values().filter(|hand| hand.lost).map(|hand| hand.leased.subscription.as_u128()).collect();
+        assert_eq!((numbers(notifier.in_hand.keys()).as_str(), lost), (" 1 2 4 5", vec![5]));
+    });
+}
+
+#[test]
+fn it_is_written_down_how_a_subscription_is_left() {
+    with(|notifier, _, _| {
+        let left = |hand: &InHand| {
+            let settlement = notifier.settlement(hand);
+            (settlement.lease.is_some(), settlement.idle, settlement.told_as.is_some())
+        };
+        // Leased still, told of nothing, others told.
+        assert_eq!(left(&full(1)), (true, false, false));
+        assert_eq!(left(&InHand { closing: true, ..full(1) }), (false, false, false));
+        let mut verified = full(1);
+        verified.verified();
+        assert_eq!(left(&verified), (true, false, false));
+        let mut disabled = full(1);
+        disabled.disable("gone".into());
+        assert_eq!(left(&disabled), (false, true, true));
+        let idle = Leased { state: SubscriptionState::Idle, ..leased(false, 0) };
+        assert_eq!(left(&InHand::new(idle, 3, Instant::now())), (false, true, false));
+    });
+}
+
+#[test]
+fn a_subscription_is_read_to_its_end_or_for_ten_seconds() {
+    with(|notifier, _, _| {
+        let empty = |number| InHand { waiting: VecDeque::new(), ..full(number) };
+        put(notifier, empty(1));
+        put(notifier, empty(2));
+        put(notifier, InHand { since: ago(11_000), ..empty(3) });
+        let mut database = Told { due: [100, 99].into(), ..Told::default() };
+        notifier.read(&mut database).unwrap();
+        assert_eq!(database.asked, ["read 1 100", "read 2 100"]);
+        let ends: Vec<bool> = notifier.in_hand.values().map(|hand| hand.read_to_the_end).collect();
+        assert_eq!(ends, [false, true, true]);
+    });
+}
+
+#[test]
+fn it_is_looked_for_more_at_once_where_there_was_as_much_as_could_be_had() {
+    for (events, subscriptions, concurrency, more) in
+        [(1, 0, 2, false), (PUBLISHED_AT_ONCE, 0, 2, true), (1, 1, 2, false), (1, 2, 2, true), (1, 100, 200, true)]
+    {
+        with(|notifier, _, _| {
+            notifier.settings.concurrency = concurrency;
+            let mut database = Told { events, subscriptions, ..Told::default() };
+            notifier.poll(&mut database).unwrap();
+            assert_eq!(notifier.polled_at.is_none(), more, "{events} {subscriptions}");
+            let most = concurrency.min(100);
+            assert_eq!(
+                database.asked[..2],
+                ["publish, wake All".into(), format!("lease {most} for {:?}", notifier.lease)]
+            );
+            assert_eq!(notifier.in_hand.len() as u128, subscriptions);
+        });
+    }
+}
+
+#[test]
+fn who_has_all_in_hand_that_he_may_leases_nothing_more_and_what_comes_between_is_looked_for_where_it_was_left() {
+    with(|notifier, _, _| {
+        notifier.settings.concurrency = 3;
+        put(notifier, full(1));
+        let mut database = Told::default();
+        notifier.poll(&mut database).unwrap();
+        let woken_at = notifier.woken_at;
+        assert!(woken_at.is_some());
+        // However busy this machine is, that was a moment ago.
+        notifier.woken_at = woken_at.map(|at| at + Duration::from_hours(1));
+        let before = notifier.woken_at;
+        (notifier.published_before, notifier.published_at_wake) = (5, 6);
+        notifier.poll(&mut database).unwrap();
+        assert_eq!(database.asked, ["publish, wake All", "anything after 5"]);
+        assert_eq!((notifier.woken_at, notifier.published_before), (before, 5));
+    });
+}
+
+#[test]
+fn a_new_callback_is_asked_a_question_for_a_day_where_callbacks_are_asked() {
+    use SubscriptionState::{Active, Unverified};
+    let day = VERIFIED_WITHIN;
+    for (state, verify, age, asked, becomes) in [
+        (Unverified, true, day, true, None),
+        (Unverified, true, day + Duration::from_secs(1), false, Some("disabled")),
+        (Unverified, false, day * 2, false, Some("active")),
+        (Active, true, day * 2, false, None),
+        (Active, false, Duration::ZERO, false, None),
+    ] {
+        with(|notifier, _, mut jobs| {
+            notifier.settings.verify_callbacks = verify;
+            notifier.begin(Leased { state, age, ..leased(false, 2) }, 3, Instant::now());
+            let hand = notifier.in_hand.values().next().unwrap();
+            assert_eq!(hand.state.as_ref().map(|(state, _)| *state), becomes, "{state:?} {verify}");
+            let sent = jobs.try_recv().ok();
+            assert_eq!((sent.is_some(), hand.challenge.is_some()), (asked, asked), "{state:?} {verify}");
+            if let (Some(job), Some(challenge)) = (sent, &hand.challenge) {
+                assert!(job.body.contains(challenge) && (job.position, job.number) == (None, 3));
+            }
+        });
+    }
+    assert_ne!(random(), random(), "a challenge can be guessed");
+}
+
+#[test]
+fn a_callback_is_told_from_then_on_that_its_challenge_comes_back_in_an_answer_that_says_yes() {
+    for (status, body, problem) in [
+        (200, r#"{"challenge":"c"}"#, None),
+        (200, "{}", Some("the answer lacks the challenge")),
+        (500, r#"{"challenge":"c"}"#, Some("answered 500")),
+    ] {
+        with(|notifier, answers, _| {
+            let unverified = Leased { state: SubscriptionState::Unverified, ..leased(false, 0) };
+            put(notifier, InHand { challenge: Some("c".into()), ..InHand::new(unverified, 3, Instant::now()) });
+            answers.send(question_answered(status, body)).unwrap();
+            notifier.hear(true);
+            let hand = notifier.in_hand.values().next().unwrap();
+            assert_eq!(hand.leased.state == SubscriptionState::Active, problem.is_none());
+            assert_eq!(hand.tries.first().map(|one| one.outcome.as_str()), problem);
+        });
+    }
+}
+
+#[test]
+fn nothing_is_sent_that_could_outlive_its_lease_nor_while_the_database_does_not_answer() {
+    with(|notifier, _, mut jobs| {
+        put(notifier, InHand { leased_at: ago(15_000), ..full(1) });
+        put(notifier, full(2));
+        notifier.is_failing = true;
+        notifier.hand_out();
+        assert!(jobs.try_recv().is_err());
+        notifier.is_failing = false;
+        notifier.hand_out();
+        let sent: Vec<_> = std::iter::from_fn(|| jobs.try_recv().ok()).collect();
+        let of: Vec<_> = sent.iter().map(|job| (job.subscription.as_u128(), job.position, job.number)).collect();
+        assert_eq!(of, [(2, Some(1), 1), (2, Some(2), 1), (2, Some(3), 1)]);
+    });
+}
+
+#[test]
+fn the_secret_before_signs_beside_the_new_one_for_a_day() {
+    let day = ROTATION;
+    for (generation, age, signing) in [
+        (1, None, &[1][..]),
+        (1, Some(Duration::ZERO), &[1]),
+        (2, None, &[2]),
+        (3, Some(day.saturating_sub(Duration::from_nanos(1))), &[3, 2]),
+        (3, Some(day), &[3]),
+        (3, Some(day * 2), &[3]),
+    ] {
+        with(|notifier, _, mut jobs| {
+            let leased = Leased { secret_generation: generation, secret_age: age, ..leased(false, 0) };
+            notifier.send(&leased, Some(1), "evt_1".into(), "{}".into(), 1);
+            let sign = |signers: &crate::webhook::Signers| signers.sign("evt_1", 1, "{}");
+            let wanted = notifier.settings.keys.signers(leased.subscription, signing);
+            assert_eq!(sign(&jobs.try_recv().unwrap().signers), sign(&wanted), "{generation} {age:?}");
+        });
+    }
+}
+
+/// By the rights of an older release: what was answered would come again, if it were not written down.
+#[test]
+fn where_others_may_not_be_told_that_one_is_disabled_it_is_written_down_all_the_same() {
+    let settle = |disabled, failure| {
+        let mut database = Told { refuses: Some(failure), ..Told::default() };
+        with(|notifier, _, _| {
+            let mut hand = full(1);
+            if disabled {
+                hand.disable("gone".into());
+            }
+            put(notifier, hand);
+            let is_written_down = notifier.settle_these(&mut database, vec![Uuid::from_u128(1)]).is_ok();
+            database.asked.push(is_written_down.to_string());
+        });
+        database.asked
+    };
+    assert_eq!(settle(true, DatabaseFailure::AccessDenied), ["settle 1, telling others", "settle 1", "true"]);
+    assert_eq!(settle(true, DatabaseFailure::ConnectionLost), ["settle 1, telling others", "false"]);
+    assert_eq!(settle(false, DatabaseFailure::AccessDenied), ["settle 1", "true"]);
+}
