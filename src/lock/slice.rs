@@ -103,6 +103,7 @@ mod tests {
     fn slices_are_read_and_have_the_ends_of_the_range() {
         assert_eq!((range_of(0, 3), range_of(u64::MAX, 3), range_of(u64::MAX / 3 + 1, 3)), (0, 2, 1));
         assert_eq!("3/4".parse(), Ok(Slice { index: 3, count: 4 }));
+        assert!(Slice::WHOLE.is_whole() && !Slice::new(0, 2).unwrap().is_whole());
         for text in ["4/4", "0/0", "1", "a/b", "-1/4", ""] {
             assert!(text.parse::<Slice>().unwrap_err().contains("0/4"), "{text}");
         }
