@@ -264,6 +264,8 @@ fn a_trace_tells_what_each_attempt_came_to_and_who_holds_the_lock() {
         ..first
     };
     site.tried(second);
+    // It ended before all others, and brought nothing.
+    site.tried(Attempt { ended: Some((THEN + 1, "deferred: x")), host: "mx3", ..Attempt::at(7, THEN - 1) });
     // It found the copy there already; and one that has ended for one copy only.
     let later = Attempt { ended: Some((THEN + 3 * MINUTE, "already there")), ..Attempt::at(7, THEN + 2 * MINUTE) };
     site.tried(later);
@@ -284,13 +286,17 @@ fn a_trace_tells_what_each_attempt_came_to_and_who_holds_the_lock() {
         [(*inbox.as_bytes(), true, Some(3), Some(THEN + MINUTE)), (*sent.as_bytes(), false, None, None)]
     );
     let attempts: Vec<_> = trace.attempts.iter().map(|attempt| (attempt.began_at, attempt.ended_at)).collect();
-    let expected =
-        [(THEN, Some(THEN + 2 * MINUTE)), (THEN + 2 * MINUTE, Some(THEN + 3 * MINUTE)), (THEN + 4 * MINUTE, None)];
+    let expected = [
+        (THEN - 1, Some(THEN + 1)),
+        (THEN, Some(THEN + 2 * MINUTE)),
+        (THEN + 2 * MINUTE, Some(THEN + 3 * MINUTE)),
+        (THEN + 4 * MINUTE, None),
+    ];
     assert_eq!(attempts, expected);
     let roles = |at: usize| trace.attempts[at].copies.iter().map(|copy| copy.role).collect::<Vec<_>>();
-    assert_eq!([roles(0), roles(2)], [[Role::Recipient, Role::Sender]; 2]);
-    assert!(trace.attempts[0].copies[0].earlier.is_none());
-    let earlier = trace.attempts[1].copies[0].earlier.as_ref().unwrap();
+    assert_eq!([roles(1), roles(3)], [[Role::Recipient, Role::Sender]; 2]);
+    assert!(trace.attempts[1].copies[0].earlier.is_none());
+    let earlier = trace.attempts[2].copies[0].earlier.as_ref().unwrap();
     assert_eq!((earlier.queue_id.as_deref(), earlier.host.as_deref()), (Some("4bQ"), Some("mx2")));
     assert_eq!((earlier.sender.as_str(), earlier.delivered_at), ("Lisa@x", THEN + MINUTE));
 
@@ -300,17 +306,17 @@ fn a_trace_tells_what_each_attempt_came_to_and_who_holds_the_lock() {
         let trace = read(site, Some(holder));
         trace.attempts.iter().map(|attempt| attempt.holds_the_lock).collect::<Vec<_>>()
     };
-    assert_eq!(holding(&mut site, "mx1", 17), [false, false, true]);
-    assert_eq!(holding(&mut site, "mx1", 18), [false; 3]);
-    assert_eq!(holding(&mut site, "mx2", 17), [false; 3]);
+    assert_eq!(holding(&mut site, "mx1", 17), [false, false, false, true]);
+    assert_eq!(holding(&mut site, "mx1", 18), [false; 4]);
+    assert_eq!(holding(&mut site, "mx2", 17), [false; 4]);
     let of_session = |site: &mut Site, session| {
         let trace = read(site, Some(Holder { session, ..Holder::default() }));
         trace.attempts.iter().map(|attempt| attempt.holds_the_lock).collect::<Vec<_>>()
     };
-    assert_eq!(of_session(&mut site, None), [false; 3], "neither has a number");
+    assert_eq!(of_session(&mut site, None), [false; 4], "neither has a number");
     site.database.change("filling", "UPDATE attempts SET session = 4711", &[]).unwrap();
-    assert_eq!(of_session(&mut site, Some(4711)), [false, false, true]);
-    assert_eq!(of_session(&mut site, Some(4712)), [false; 3]);
+    assert_eq!(of_session(&mut site, Some(4711)), [false, false, false, true]);
+    assert_eq!(of_session(&mut site, Some(4712)), [false; 4]);
 }
 
 #[test]
@@ -431,6 +437,50 @@ fn old_rows_are_forgotten_in_pieces_until_none_is_left() {
     assert_eq!(site.number("SELECT count(*) FROM messages"), 51);
 }
 
+/// Only servers have these tables, since only there anybody is told.
+#[test]
+fn old_events_are_forgotten_with_what_subscribers_were_told_of_them() {
+    let mut site = site();
+    for table in [
+        "events (position INTEGER, created_at INTEGER)",
+        "subscriptions (id BLOB)",
+        "notifications (subscription BLOB, event INTEGER)",
+        "notification_attempts (event INTEGER)",
+    ] {
+        site.database.change("making a table", &format!("CREATE TABLE {table}"), &[]).unwrap();
+    }
+    let fill = |site: &mut Site, from: i64, to: i64, at: i64| {
+        for event in from..to {
+            site.put("events", &[("position", Value::Integer(event)), ("created_at", Value::Moment(at))]);
+            site.put("notification_attempts", &[("event", Value::Integer(event))]);
+            let subscription = Value::Bytes(&[7; 16]);
+            site.put("notifications", &[("subscription", subscription), ("event", Value::Integer(event))]);
+        }
+    };
+    let left = |site: &mut Site| {
+        ["events", "notifications", "notification_attempts"]
+            .map(|table| site.number(&format!("SELECT count(*) FROM {table}")))
+    };
+    // Nobody is subscribed any more.
+    fill(&mut site, 1, 3, THEN);
+    let mut old = forget::OldEvents::before(THEN + 1);
+    assert_eq!(old.forget_some(&mut site.database).unwrap(), Some(2));
+    assert_eq!(old.forget_some(&mut site.database).unwrap(), None);
+    assert_eq!(left(&mut site), [0, 2, 0]);
+    site.database.change("filling", "DELETE FROM notifications", &[]).unwrap();
+    site.put("subscriptions", &[("id", Value::Bytes(&[7; 16]))]);
+    fill(&mut site, 3, 504, THEN);
+    fill(&mut site, 504, 506, THEN + 1);
+    // A clock was set back: what lies behind one that is newer waits for it.
+    fill(&mut site, 506, 507, THEN);
+    assert_eq!(forget::count_events(&mut site.database, THEN + 1).unwrap(), 502);
+    assert_eq!(forget::count_events(&mut site.database, THEN).unwrap(), 0);
+    let mut old = forget::OldEvents::before(THEN + 1);
+    let mut pieces = || old.forget_some(&mut site.database).unwrap();
+    assert_eq!([pieces(), pieces(), pieces()], [Some(500), Some(1), None]);
+    assert_eq!(left(&mut site), [3, 3, 3]);
+}
+
 #[test]
 fn who_asks_for_a_lock_is_read_and_who_has_ended_is_taken_out() {
     let mut site = site();
@@ -469,7 +519,13 @@ fn who_asks_for_a_lock_is_read_and_who_has_ended_is_taken_out() {
     lock_users::write_down_program(&mut site.database, &weekly, "mx1", "weekly").unwrap();
     assert_eq!(users(&mut site, Some(&weekly)).len(), 1);
     let written = lock_users::WrittenDown::read(&mut site.database, &weekly, "mx1", "weekly").unwrap();
-    written.commit_again(&mut site.database).unwrap();
+    // It writes a row, whether or not there is one.
+    for there in [true, false] {
+        if !there {
+            lock_users::take_out_program(&mut site.database, &weekly, "mx1", ours).unwrap();
+        }
+        written.commit_again(&mut site.database).unwrap();
+    }
     assert_eq!(users(&mut site, Some(&weekly)).len(), 1);
     lock_users::take_out_program(&mut site.database, &weekly, "mx1", ours).unwrap();
     assert!(users(&mut site, Some(&weekly)).is_empty());
@@ -498,6 +554,21 @@ fn who_asks_for_a_lock_is_read_and_who_has_ended_is_taken_out() {
     site.message(35, now);
     assert_eq!(purpose(&mut site, &lock(35)), Some(LockPurpose::Message("3@x".into())));
     assert_eq!(purpose(&mut site, &weekly), None);
+}
+
+#[test]
+fn an_address_with_one_mailbox_for_all_is_found() {
+    let mut site = site();
+    let table = "CREATE TABLE addresses (address TEXT, inbox TEXT, sent TEXT)";
+    site.database.change("making a table", table, &[]).unwrap();
+    let mut enter = |address, inbox, sent| {
+        let row = [("address", Value::Text(address)), ("inbox", Value::Text(inbox)), ("sent", Value::Text(sent))];
+        site.put("addresses", &row);
+        check::rows::address_with_one_mailbox(&mut site.database).unwrap()
+    };
+    assert_eq!(enter("anna@x", "INBOX", "Sent"), None);
+    assert_eq!(enter("doug@x", "Inbox", "INBOX").as_deref(), Some("doug@x"));
+    assert_eq!(enter("carl@x", "Mail", "Mail").as_deref(), Some("carl@x"));
 }
 
 #[test]

@@ -86,7 +86,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut session = session(directory.path(), "4b");
         session.deadline = Deadline::after(Duration::ZERO);
-        let mut ask = |session: &mut SqliteDatabase| session.patiently("asking", |_| Ok(())).is_ok();
+        let ask = |session: &mut SqliteDatabase| session.patiently("asking", |_| Ok(())).is_ok();
         assert!(!ask(&mut session));
         session.keep(Duration::from_secs(1)).unwrap();
         assert!(ask(&mut session));
