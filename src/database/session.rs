@@ -135,3 +135,41 @@ impl<S: Session + ?Sized> Idle<S> {
         Ok(self.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A session that says nothing of its server, and may not be used again if anything is left.
+    struct Plain {
+        left: bool,
+    }
+
+    impl Session for Plain {
+        fn round_trips(&self) -> u32 {
+            0
+        }
+        fn begin(&mut self, _: &Client, _: Deadline, _: ByIdle) -> Result<(), DatabaseError> {
+            Ok(())
+        }
+        fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
+            if self.left { Err(DatabaseError::other("ending", "something is left")) } else { Ok(()) }
+        }
+    }
+
+    #[test]
+    fn a_session_that_does_not_say_otherwise_takes_writes_and_is_kept_if_nothing_is_left() {
+        let mut plain = Plain { left: false };
+        assert!(!plain.said_read_only() && !plain.is_read_only().unwrap() && !plain.commits_wait_in_vain());
+        assert!(Idle::after(Box::new(plain)).is_some());
+        assert!(Idle::after(Box::new(Plain { left: true })).is_none());
+    }
+
+    #[test]
+    fn a_question_may_take_as_long_as_was_said_or_is_left_and_never_for_ever() {
+        let hour = Deadline::after(Duration::from_hours(1));
+        assert_eq!(longest(Duration::from_secs(7), hour), 7000);
+        assert!((1..=3_600_000).contains(&longest(Duration::from_hours(2), hour)));
+        assert_eq!(longest(Duration::ZERO, hour), 1);
+    }
+}

@@ -58,7 +58,7 @@ mod tests {
 
     fn session(directory: &Path, queue_id: &str) -> SqliteDatabase {
         let client = Client { host: "mx1".into(), pid: 17, queue_id: Some(queue_id.into()) };
-        SqliteDatabase::open(directory, &client, Deadline::after(Duration::from_mins(5))).unwrap()
+        SqliteDatabase::open(directory, &client, Deadline::after(Duration::from_hours(1))).unwrap()
     }
 
     #[test]

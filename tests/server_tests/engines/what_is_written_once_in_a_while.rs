@@ -41,19 +41,19 @@ fn a_way_in_is_as_old_as_its_last_proof_and_the_lock_is_free_afterwards(engine: 
     assert_eq!(proven(one.as_mut(), Some(&way_in)), None);
     one.record_way_in(&way_in, "mx1").unwrap();
     let age = proven(other.as_mut(), Some(&way_in)).unwrap();
-    assert!((0.0..600.0).contains(&age), "{age}");
+    assert!((0.0..3000.0).contains(&age), "{age}");
     assert_eq!((proven(one.as_mut(), Some(&another)), proven(one.as_mut(), None)), (None, None));
     // Proven an hour ago, and now by another host.
     let hour_ago = if engine.is_postgres() { "interval '1 hour'" } else { "INTERVAL 1 HOUR" };
     scene.database.execute(&format!("UPDATE ways_in SET proven_at = proven_at - {hour_ago}"));
     let age = proven(one.as_mut(), Some(&way_in)).unwrap();
-    assert!((3600.0..4200.0).contains(&age), "{age}");
+    assert!((3600.0..7000.0).contains(&age), "{age}");
     // Under a lock, which ends with the commit where it is the transaction's.
     let lock = LockName::new(&scene.database.name, b"1@x");
     assert!(matches!(other.acquire(&lock, Duration::ZERO), Ok(Acquired::Held)));
     other.record_way_in(&way_in, "mx2").unwrap();
     let age = proven(one.as_mut(), Some(&way_in)).unwrap();
-    assert!((0.0..600.0).contains(&age), "{age}");
+    assert!((0.0..3000.0).contains(&age), "{age}");
     let written = format!("SELECT count(*) FROM ways_in WHERE host = 'mx2' AND way_in = '{}'", way_in.text);
     assert_eq!((scene.database.count(&written), scene.database.count("SELECT count(*) FROM ways_in")), (1, 1));
     assert_eq!(other.still_held(&lock).unwrap(), !engine.is_postgres());
@@ -91,12 +91,12 @@ fn an_epoch_is_written_down_once_and_has_begun_when_another_one_is_found(engine:
     scene.database.execute("UPDATE epochs SET epoch = 'another server'");
     assert!(one.epoch().unwrap().is_unwritten());
     let began = look(one.as_mut()).epoch.unwrap();
-    assert!(began < Duration::from_mins(10), "{began:?}");
+    assert!(began < Duration::from_mins(50), "{began:?}");
     assert_eq!(rows(&mut scene), 2);
     let hour_ago = if engine.is_postgres() { "interval '1 hour'" } else { "INTERVAL 1 HOUR" };
     scene.database.execute(&format!("UPDATE epochs SET since = since - {hour_ago}"));
     let began = look(other.as_mut()).epoch.unwrap();
-    assert!(began >= Duration::from_hours(1) && began < Duration::from_mins(70), "{began:?}");
+    assert!(began >= Duration::from_hours(1) && began < Duration::from_mins(110), "{began:?}");
     // By hand, too, and then no more.
     scene.database.execute("UPDATE epochs SET epoch = 'another server'");
     for _ in 0..2 {
