@@ -204,3 +204,56 @@ impl DatabaseError {
         self.failure == DatabaseFailure::Contention
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(seen: Option<Arc<Seen>>) -> Server {
+        Server {
+            address: Endpoint::Tcp { host: "db1".into(), port: 5432 },
+            database: String::new(),
+            user: String::new(),
+            password: None,
+            tls: Tls::Off,
+            limits: Limits::default(),
+            seen,
+        }
+    }
+
+    #[test]
+    fn a_server_may_say_nothing_for_as_long_as_is_left_and_no_longer_than_its_limit() {
+        let alone = server(None);
+        assert_eq!(alone.silence(Duration::from_secs(7)), Some(Duration::from_secs(7)));
+        assert_eq!(alone.silence(Duration::from_hours(1)), Some(SILENCE));
+    }
+
+    #[test]
+    fn a_server_is_suspect_once_it_was_found_to_be_no_primary_and_no_other_is() {
+        let seen = Arc::new(Seen::default());
+        let one = server(Some(seen.clone()));
+        assert!(!one.is_suspect() && !server(None).is_suspect());
+        seen.suspect("another");
+        assert!(!one.is_suspect());
+        seen.suspect(&one.address.to_string());
+        assert!(one.is_suspect());
+    }
+
+    #[test]
+    fn another_session_helps_where_this_one_ended_and_another_try_where_others_were_in_the_way() {
+        use DatabaseFailure::{AccessDenied, Behind, ConnectionLost, Contention, InDoubt, ReadOnly, TimedOut};
+        let error = |failure| DatabaseError::new(failure, "asking", "no");
+        for (failure, session, at_once) in [
+            (ConnectionLost, true, false),
+            (ReadOnly, true, false),
+            (Behind, true, false),
+            (Contention, false, true),
+            (TimedOut, false, false),
+            (InDoubt, false, false),
+            (AccessDenied, false, false),
+        ] {
+            assert_eq!(error(failure).a_new_session_can_help(), session, "{failure:?}");
+            assert_eq!(error(failure).trying_again_at_once_can_help(), at_once, "{failure:?}");
+        }
+    }
+}

@@ -539,6 +539,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_servers_time_limits_go_by_what_is_left_of_the_deadline() {
+        for (seconds, row_lock) in [(0, 1), (200, 10)] {
+            let limits = time_limits(Deadline::after(Duration::from_secs(seconds)));
+            let numbers: Vec<u64> =
+                limits.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+            let [row, left, idle] = numbers[..] else { panic!("{limits}") };
+            assert!(left == seconds.max(1) || left + 100 > seconds && left < seconds, "{limits}");
+            assert_eq!((row, idle), (row_lock, left + 60), "{limits}");
+        }
+    }
+
+    #[test]
     fn views_of_one_group_compare_until_it_is_made_anew() {
         let told = |view| history("7b2f", view);
         let first = told("17638565520143210:3").unwrap();

@@ -220,6 +220,7 @@ fn error(doing: &str, error: &rusqlite::Error) -> DatabaseError {
 mod tests {
     use super::*;
     use rusqlite::ffi;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     fn database(directory: &Path, deadline: Duration) -> SqliteDatabase {
@@ -255,6 +256,46 @@ mod tests {
         assert_eq!(result.unwrap(), 3);
         let error = database.writing("testing", |t| t.execute("nonsense", [])).unwrap_err();
         assert_eq!(error.failure, DatabaseFailure::Other);
+    }
+
+    #[test]
+    fn a_session_may_serve_another_delivery_where_nothing_is_left_of_this_one() {
+        use crate::database::Idle;
+        let directory = tempfile::tempdir().unwrap();
+        let open = || Box::new(database(directory.path(), Duration::from_hours(1)));
+        let mut fine = open();
+        assert_eq!(fine.round_trips(), 0);
+        assert_eq!(["synchronous", "foreign_keys"].map(|name| fine.pragma(name).unwrap()), ["2", "1"]);
+        let next = Client { host: "mx2.example".into(), pid: 2, queue_id: None };
+        let mut next = Idle::after(fine).unwrap().begin(&next, Deadline::after(Duration::ZERO)).ok().unwrap();
+        assert!(next.patiently("asking", |_| Ok(())).is_err(), "this delivery has its own deadline");
+        assert!(Idle::after(next).is_none(), "an error came");
+        let mut locked = open();
+        assert!(matches!(locked.locks.acquire("a", Duration::ZERO), Ok(file_locks::Asked::Held)));
+        assert!(Idle::after(locked).is_none());
+        let mut kept = open();
+        kept.kept = true;
+        assert!(Idle::after(kept).is_none());
+        let unfinished = open();
+        unfinished.connection.execute_batch("BEGIN").unwrap();
+        assert!(Idle::after(unfinished).is_none());
+    }
+
+    #[test]
+    fn the_clock_counts_microseconds_since_1970() {
+        // 2020, and 2100.
+        assert!((1_577_836_800_000_000..4_102_444_800_000_000).contains(&now()));
+    }
+
+    #[test]
+    fn what_is_made_is_for_its_owner_alone_and_may_be_there_already() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        for _ in 0..2 {
+            let _open = database(directory.path(), Duration::from_hours(1));
+            let mode = |name| fs::metadata(directory.path().join(name)).unwrap().permissions().mode() & 0o7777;
+            assert_eq!([mode(LEDGER), mode(LOCKS)], [0o600, 0o700]);
+        }
     }
 
     #[test]

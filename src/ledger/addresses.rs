@@ -89,4 +89,24 @@ mod tests {
         let error = AddressBook::default().unless_a_replica_knows_none("looking up", true).unwrap_err();
         assert_eq!(error.failure, DatabaseFailure::ReadOnly);
     }
+
+    #[test]
+    fn an_address_is_found_whatever_its_case_in_the_table_and_the_inbox_has_one_name() {
+        let entry = |address: &str, user| (address.to_owned(), Destination::new(user, "Inbox", "inbox/Sent"));
+        let book =
+            AddressBook { entries: vec![entry("Doug@X.org", "doug"), entry("a@x.org", "anna")], ..Default::default() };
+        let found = |address| book.get(address).map(|to| (to.user.as_str(), to.inbox.as_str(), to.sent.as_str()));
+        assert_eq!(found("doug@x.org"), Some(("doug", "INBOX", "inbox/Sent")));
+        assert_eq!(found("a@x.org"), Some(("anna", "INBOX", "inbox/Sent")));
+        assert_eq!(found("b@x.org"), None);
+    }
+
+    /// Otherwise all that it has delivered would be delivered again.
+    #[test]
+    fn a_ledger_whose_keys_are_old_is_not_asked() {
+        let book = AddressBook { empty: true, ..AddressBook::default() };
+        assert_eq!(book.clone().unless_its_keys_are_old("looking up", true).unwrap(), book);
+        let error = book.unless_its_keys_are_old("looking up", false).unwrap_err();
+        assert_eq!(error.failure, DatabaseFailure::Schema);
+    }
 }

@@ -412,3 +412,6 @@ fn looked_by_itself(look: impl FnOnce() -> Result<Looked, DatabaseError>) -> Acq
 fn seconds(microseconds: i64) -> f64 {
     microseconds as f64 / 1_000_000.0
 }
+
+#[cfg(test)]
+mod tests;

@@ -34,7 +34,6 @@ pub(super) struct Pages {
     limit: usize,
     /// The last row, if the next page begins after it.
     last: Option<Last>,
-    over: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -54,7 +53,7 @@ impl Pages {
     /// From `from` up to, not including, `until`, both in microseconds since 1970.
     pub(super) fn new(table: Table, from: i64, until: i64, limit: usize) -> Self {
         let from = from.max(0);
-        Self { table, from, until, width: until.saturating_sub(from).max(1), limit, last: None, over: false }
+        Self { table, from, until, width: until.saturating_sub(from).max(1), limit, last: None }
     }
 
     /// The next rows that meet `condition`, whose values are `asked`; `None` at the end.
@@ -67,7 +66,7 @@ impl Pages {
     ) -> Result<Option<Page>, DatabaseError> {
         let dialect = database.dialect();
         let by_uuid = self.table == Table::Attempts && dialect != Dialect::Postgresql;
-        while !self.over && self.from < self.until {
+        while self.from < self.until {
             let end = if by_uuid { self.until } else { self.from.saturating_add(self.width).min(self.until) };
             let (from_table, time, order) = match self.table {
                 Table::Attempts if by_uuid => ("attempts a", "a.started_at", "a.attempt, a.copy_key"),
@@ -142,7 +141,7 @@ impl Pages {
                 }
             }
             _ => {
-                self.over = by_uuid || end >= self.until;
+                // The end of all where it is the end of the span.
                 self.from = end;
                 self.last = None;
                 self.width = self.width.saturating_mul(2);
@@ -230,6 +229,29 @@ mod tests {
         assert!(first_uuid_of(microseconds + 1000) > now);
         assert_eq!(first_uuid_of(-5), Uuid::nil());
         assert_eq!(first_uuid_of(i64::MAX), Uuid::from_u128(((1 << 48) - 1) << 80));
+    }
+
+    #[test]
+    fn attempts_are_found_by_their_beginning_and_where_names_are_in_the_order_of_time_by_these_too() {
+        let (since, before) = (THEN, THEN + 60 * MINUTE);
+        let uuid = |microseconds| format!("Uuid({:?})", first_uuid_of(microseconds));
+        let told = |(sql, values): (&str, Vec<Value<'_>>)| (sql.to_owned(), format!("{values:?}"));
+        for dialect in [Dialect::Mysql, Dialect::Mariadb, Dialect::Sqlite] {
+            let (sql, values) = told(attempts_since_by(dialect, since, MINUTE));
+            assert_eq!(sql, "a.started_at >= ? AND a.attempt >= ?");
+            assert_eq!(values, format!("[Moment({since}), {}]", uuid(since - MINUTE)));
+            let (sql, values) = told(attempts_before(dialect, before));
+            assert_eq!(sql, "a.started_at < ? AND a.attempt < ?");
+            assert_eq!(values, format!("[Moment({before}), {}]", uuid(before + CLOCKS_DIFFER)));
+        }
+        // There, another index has them in the order of time.
+        let of_postgresql = told(attempts_since_by(Dialect::Postgresql, since, MINUTE));
+        assert_eq!(of_postgresql, ("a.started_at >= ?".into(), format!("[Moment({since})]")));
+        let of_postgresql = told(attempts_before(Dialect::Postgresql, before));
+        assert_eq!(of_postgresql, ("a.started_at < ?".into(), format!("[Moment({before})]")));
+        let (sql, values) = told(attempts_named(since, before));
+        assert_eq!(sql, "a.attempt >= ? AND a.attempt < ?");
+        assert_eq!(values, format!("[{}, {}]", uuid(since), uuid(before)));
     }
 
     /// A moment in 2026, and a minute.

@@ -222,8 +222,8 @@ fn tell_what_was_there(trace: &mut MessageTrace) {
             .filter_map(|attempt| attempt.copies.iter().find(brought).map(|tried| (tried.ended_at, attempt)));
         bringing.min_by_key(|(ended_at, _)| *ended_at).map(|(_, attempt)| attempt)
     };
-    let recipients = trace.copies.iter().filter(|copy| copy.delivered && copy.role == Role::Recipient);
-    let earlier: Vec<([u8; 32], EarlierDelivery)> = recipients
+    let delivered = trace.copies.iter().filter(|copy| copy.delivered);
+    let earlier: Vec<([u8; 32], EarlierDelivery)> = delivered
         .map(|copy| {
             let by = brought_by(&copy.key);
             let earlier = EarlierDelivery {
@@ -415,7 +415,9 @@ pub(crate) mod tests {
         let now = TracedAttempt { holds_the_lock: true, ..killed.clone() };
         assert_eq!(named(&[killed, busy(3_000)]), []);
         assert_eq!(named(&[now.clone(), busy(3_000)]), [(1, "mx1".to_owned())]);
-        assert_eq!(for_how_long(&[now, busy(3_000)]), None);
+        assert_eq!(for_how_long(&[now.clone(), busy(3_000)]), None);
+        // It has it now, and began later.
+        assert_eq!(named(&[TracedAttempt { began_at: 3_001, ..now }, busy(3_000)]), []);
         // One that had not got as far as the lock, and one that itself found it held.
         assert_eq!(named(&[attempt("mx1", 0, Some((9_000, Outcome::Appended)), None), busy(3_000), busy(4_000)]), []);
     }

@@ -52,8 +52,8 @@ impl NamedLock for MysqlDatabase {
     }
 
     fn keep(&mut self, silence: Duration) -> Result<(), DatabaseError> {
-        let seconds = silence.as_secs() + u64::from(silence.subsec_nanos() > 0);
-        self.run("keeping the lock", &format!("SET SESSION wait_timeout = {}", seconds.max(1)), 1).map(|_| ())
+        let seconds = rounded_up(silence).max(1);
+        self.run("keeping the lock", &format!("SET SESSION wait_timeout = {seconds}"), 1).map(|_| ())
     }
 
     fn release(&mut self, name: &LockName) -> Result<(), DatabaseError> {
@@ -127,12 +127,17 @@ fn timeout(product: Product, wait: Duration, left: Duration) -> String {
     match product {
         Product::Mariadb => format!("{}.{:06}", wait.as_secs(), wait.subsec_micros()),
         Product::Mysql => {
-            let up = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+            let up = rounded_up(wait);
             // Rounded up, so that it is at least what was asked for; down where that would pass the deadline.
             let seconds = if Duration::from_secs(up) <= left { up } else { wait.as_secs() };
             seconds.to_string()
         }
     }
+}
+
+/// In whole seconds.
+fn rounded_up(span: Duration) -> u64 {
+    span.as_secs() + u64::from(span.subsec_nanos() > 0)
 }
 
 #[cfg(test)]
@@ -146,6 +151,7 @@ mod tests {
             (0, 240_000, "0", "0.000000"),
             (400, 60_000, "1", "0.400000"),
             (10_000, 60_000, "10", "10.000000"),
+            (2_500, 3_000, "3", "2.500000"),
             (30_000, 2_700, "2", "2.700000"),
             (30_000, 700, "0", "0.700000"),
         ] {

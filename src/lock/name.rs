@@ -92,6 +92,7 @@ mod tests {
     #[test]
     fn in_the_log_it_is_its_whole_digest() {
         let name = LockName::from_digest([0x0a; 32]);
+        assert_eq!(name.digest(), &[0x0a; 32]);
         assert_eq!(format!("{name:?}"), format!("LockName({})", "0a".repeat(32)));
     }
 }

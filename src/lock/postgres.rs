@@ -113,11 +113,11 @@ impl PostgresDatabase {
     fn held(&mut self, key: i64, mut answers: Batch, rows: usize) -> Result<AcquiredAnd, DatabaseError> {
         let doing = "taking the lock";
         self.transaction = Transaction::Lock(key);
-        match answers.rows().next().map(|row| row.text(doing, 0).map(|text| text.map(str::to_owned))) {
-            Some(Ok(Some(transaction))) => self.locked_in = transaction,
-            Some(Err(error)) => return Err(self.roll_back_after(error)),
-            _ => return Err(self.roll_back_after(DatabaseError::other(doing, "the server names no transaction"))),
-        }
+        let named = answers.rows().next().and_then(|row| row.text(doing, 0).ok().flatten().map(str::to_owned));
+        let Some(transaction) = named else {
+            return Err(self.roll_back_after(DatabaseError::other(doing, "the server names no transaction")));
+        };
+        self.locked_in = transaction;
         answers.skip_rows(rows);
         Ok(AcquiredAnd::Held(answers))
     }
@@ -180,4 +180,22 @@ fn holder(doing: &str, row: &TextRow<'_>) -> Result<Holder, DatabaseError> {
     // Since its transaction began, its wait for the lock included. Negative if a clock was set back.
     let held_for = row.value(doing, 2)?.map(|age| Duration::try_from_secs_f64(age).unwrap_or_default());
     Ok(Holder { host, pid, queue_id, session: row.value(doing, 0)?, held_for })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_locks_transaction_outlives_the_deadline_by_a_while_and_its_statements_do_not() {
+        let begin = begin(Duration::from_secs(20), Some("maildrop - 1@mx1"));
+        for set in [
+            "'idle_in_transaction_session_timeout', '50000', true",
+            "'statement_timeout', '20000', true",
+            "'lock_timeout', '0', true",
+            &format!("'application_name', {}, true", literal::text("maildrop - 1@mx1")),
+        ] {
+            assert!(begin.contains(&format!("set_config({set})")), "{set}: {begin}");
+        }
+    }
 }

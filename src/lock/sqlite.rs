@@ -48,3 +48,47 @@ impl From<Note> for Holder {
 fn file_name(name: &LockName) -> String {
     hex::encode(name.digest())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::deadline::Deadline;
+    use crate::database::Client;
+    use std::path::Path;
+
+    fn session(directory: &Path, queue_id: &str) -> SqliteDatabase {
+        let client = Client { host: "mx1".into(), pid: 17, queue_id: Some(queue_id.into()) };
+        SqliteDatabase::open(directory, &client, Deadline::after(Duration::from_hours(1))).unwrap()
+    }
+
+    #[test]
+    fn a_lock_excludes_whoever_wants_the_same_name_until_it_is_let_go() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut one, mut other) = (session(directory.path(), "4bONE"), session(directory.path(), "4bTWO"));
+        let (name, another) = (LockName::new("maildrop", b"1@x"), LockName::new("maildrop", b"2@x"));
+        assert!(!one.still_held(&name).unwrap() && other.holder(&name).unwrap().is_none());
+        assert!(matches!(one.acquire(&name, Duration::ZERO), Ok(Acquired::Held)));
+        assert!(one.still_held(&name).unwrap() && !one.still_held(&another).unwrap());
+        let Ok(Acquired::Busy(Some(holder))) = other.acquire(&name, Duration::ZERO) else { panic!("two hold it") };
+        assert_eq!(
+            (holder.host.as_deref(), holder.pid, holder.queue_id.as_deref()),
+            (Some("mx1"), Some(17), Some("4bONE"))
+        );
+        assert_eq!(other.holder(&name).unwrap().unwrap().queue_id.as_deref(), Some("4bONE"));
+        assert!(matches!(other.acquire(&another, Duration::ZERO), Ok(Acquired::Held)));
+        one.release(&name).unwrap();
+        assert!(!one.still_held(&name).unwrap() && other.holder(&name).unwrap().is_none());
+        assert!(matches!(other.acquire(&name, Duration::ZERO), Ok(Acquired::Held)));
+    }
+
+    #[test]
+    fn the_statements_of_who_keeps_a_lock_outlast_the_deadline() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut session = session(directory.path(), "4b");
+        session.deadline = Deadline::after(Duration::ZERO);
+        let ask = |session: &mut SqliteDatabase| session.patiently("asking", |_| Ok(())).is_ok();
+        assert!(!ask(&mut session));
+        session.keep(Duration::from_secs(1)).unwrap();
+        assert!(ask(&mut session));
+    }
+}

@@ -117,6 +117,63 @@ mod tests {
         assert!(error.to_string().contains("1213"), "{error}");
     }
 
+    fn said(code: u16) -> Error {
+        Error::MySqlError(mysql::MySqlError { state: "HY000".into(), message: "no".into(), code })
+    }
+
+    #[test]
+    fn a_number_says_what_it_is_about_and_whether_the_connection_stands() {
+        use DatabaseFailure::{
+            AccessDenied, ConnectionLost, Contention, Other, ReadOnly, Refused, Schema, TimedOut, Unreachable,
+        };
+        for (code, means) in [
+            (1205, Contention),
+            (1040, Unreachable),
+            (1045, AccessDenied),
+            (4151, AccessDenied),
+            (1053, ConnectionLost),
+            (1159, ConnectionLost),
+            (4031, ConnectionLost),
+            (1969, TimedOut),
+            (3024, TimedOut),
+            (1146, Schema),
+            (1290, ReadOnly),
+            (1062, Refused),
+            (4025, Refused),
+            (1064, Other),
+        ] {
+            assert_eq!(failure(code), means, "{code}");
+            let (error, standing) = standing("asking", &said(code));
+            assert_eq!(error.failure, means);
+            assert_eq!(standing == Standing::Lost, means == ConnectionLost, "{code}");
+            // A server that shuts down while it greets us may be back soon.
+            let not_connected = if means == ConnectionLost { Unreachable } else { means };
+            assert_eq!(connecting("connecting", &said(code)).failure, not_connected, "{code}");
+        }
+    }
+
+    #[test]
+    fn what_no_server_has_said_is_about_the_connection() {
+        let io = |kind| Error::IoError(io::Error::from(kind));
+        let plugin = || Error::DriverError(DriverError::UnknownAuthPlugin("x".into()));
+        for (error, means) in [
+            (io(ErrorKind::TimedOut), DatabaseFailure::TimedOut),
+            (io(ErrorKind::WouldBlock), DatabaseFailure::TimedOut),
+            (io(ErrorKind::ConnectionReset), DatabaseFailure::Unreachable),
+            (plugin(), DatabaseFailure::AccessDenied),
+            (Error::DriverError(DriverError::ConnectTimeout), DatabaseFailure::Unreachable),
+        ] {
+            assert_eq!(connecting("connecting", &error).failure, means, "{error}");
+        }
+        for error in [io(ErrorKind::ConnectionReset), plugin()] {
+            let (failed, standing) = standing("asking", &error);
+            assert_eq!((failed.failure, standing), (DatabaseFailure::ConnectionLost, Standing::Lost), "{error}");
+        }
+        // Whoever has let us in as far as to a refusal does so by any of his addresses.
+        assert!(another_address_may_do(&Error::DriverError(DriverError::ConnectTimeout)));
+        assert!(!another_address_may_do(&plugin()) && !another_address_may_do(&said(1045)));
+    }
+
     #[test]
     fn an_answer_that_does_not_come_in_time_loses_the_connection() {
         let silence = Error::IoError(std::io::Error::from(ErrorKind::WouldBlock));

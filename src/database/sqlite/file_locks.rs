@@ -250,6 +250,56 @@ fn local(doing: String, error: &io::Error) -> DatabaseError {
 mod tests {
     use super::*;
 
+    fn locks(directory: &Path, queue_id: &str) -> FileLocks {
+        let client = Client { host: "mx1".into(), pid: 17, queue_id: Some(queue_id.into()) };
+        FileLocks::new(directory.to_owned(), client, Deadline::after(Duration::from_hours(1)))
+    }
+
+    fn take(locks: &mut FileLocks, name: &str) {
+        assert!(matches!(locks.acquire(name, Duration::ZERO), Ok(Asked::Held)), "{name}");
+    }
+
+    #[test]
+    fn a_lock_is_there_as_long_as_it_is_held_and_its_file_goes_with_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut one, other) = (locks(directory.path(), "4b1"), locks(directory.path(), "4b2"));
+        assert!(!one.holds_any());
+        take(&mut one, "a");
+        take(&mut one, "b");
+        // Asked for again, it is the same one.
+        take(&mut one, "a");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+        assert!(one.holds_any() && one.still_held("a").unwrap() && !other.still_held("a").unwrap());
+        let note = other.holder("a").unwrap().flatten().unwrap();
+        assert_eq!((note.host.as_str(), note.pid, note.queue_id.as_deref()), ("mx1", 17, Some("4b1")));
+        let yesterday = Note { since: note.since - 86_400_000_000, ..note };
+        assert!(yesterday.held_for().unwrap() >= Duration::from_hours(24));
+        one.release("a");
+        assert!(other.holder("a").unwrap().is_none() && one.still_held("b").unwrap() && one.holds_any());
+        one.release("b");
+        assert!(!one.holds_any());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+        // Whoever takes locks here for another delivery says so.
+        one.begin(Client { host: "mx2".into(), pid: 18, queue_id: None }, Deadline::after(Duration::from_hours(1)));
+        take(&mut one, "a");
+        assert_eq!(other.holder("a").unwrap().flatten().map(|note| note.pid), Some(18));
+    }
+
+    #[test]
+    fn a_lock_whose_file_was_taken_away_is_not_held_any_more_and_lets_another_ones_file_be() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut one, mut other) = (locks(directory.path(), "4b1"), locks(directory.path(), "4b2"));
+        take(&mut one, "a");
+        fs::remove_file(directory.path().join("a")).unwrap();
+        assert!(!one.still_held("a").unwrap());
+        take(&mut other, "a");
+        one.release("a");
+        assert!(!one.still_held("a").unwrap() && other.still_held("a").unwrap());
+        // What cannot be looked at is an error, and no free lock.
+        let nowhere = locks(&directory.path().join("a"), "4b3");
+        assert!(nowhere.holder("b").is_err());
+    }
+
     #[test]
     fn a_lock_in_the_kernels_list_is_found_by_its_file() {
         let locks = "\

@@ -27,6 +27,7 @@ mod tables;
 mod ways_to_connect;
 mod what_is_recorded;
 mod what_is_told;
+mod what_is_written_once_in_a_while;
 mod what_mysql_does;
 mod what_pgbouncer_does;
 mod what_postgresql_does;

@@ -4,7 +4,7 @@ use crate::support::postgres::{Mail, TestDatabase, on_each_postgres};
 use crate::support::program::wait_until;
 use maildrop_command::database::{DatabaseError, DatabaseFailure, PostgresDatabase};
 use maildrop_command::ledger::{AcquiredAndLooked, CopyHistory, CopyState, Ledger, Record};
-use maildrop_command::lock::{Acquired, Holder, LockName, NamedLock};
+use maildrop_command::lock::{Acquired, Holder, Holders, LockName, NamedLock};
 use std::thread;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
@@ -71,7 +71,11 @@ fn the_second_delivery_is_told_who_holds_the_lock(server: &str) {
     assert!(first.still_held(&lock()).unwrap());
     assert!(!second.still_held(&lock()).unwrap());
     // Another message's lock is another lock.
-    assert!(is_held(&second.acquire(&LockName::new("maildrop", b"<another@example.com>"), NOT_AT_ALL).unwrap()));
+    let another = LockName::new("maildrop", b"<another@example.com>");
+    let session = |holder: Option<Holder>| holder.map(|holder| holder.session);
+    assert_eq!(session(second.holder(&lock()).unwrap()), Some(holder.session));
+    assert_eq!(session(second.holder(&another).unwrap()), None);
+    assert!(is_held(&second.acquire(&another, NOT_AT_ALL).unwrap()));
 }
 
 fn a_delivery_that_waits_gets_the_lock_when_it_is_free(server: &str) {

@@ -6,9 +6,13 @@ use crate::support::counting_proxy::CountingProxy;
 use crate::support::postgres::{Mail, TestDatabase, client, deadline, on_each_postgres, tcp};
 use crate::support::program::wait_until;
 use maildrop_command::base::deadline::Deadline;
-use maildrop_command::database::{DatabaseFailure, Idle, PostgresDatabase, Session, Tables};
+use maildrop_command::database::{
+    Client, DatabaseFailure, Idle, Limits, PostgresDatabase, Seen, Server, Session, Tables,
+};
 use maildrop_command::ledger::{AcquiredAndLooked, CopyState, Ledger, Record};
 use maildrop_command::lock::{Acquired, Holder, NamedLock};
+use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -21,6 +25,9 @@ on_each_postgres!(
     a_session_keeps_the_plans_of_what_it_says_from_its_second_delivery_on,
     a_session_whose_functions_are_not_there_sends_its_statements,
     plans_that_were_made_on_empty_tables_read_none_of_them_whole_once_they_are_full,
+    a_server_that_has_missed_a_fail_over_answers_no_statement_and_serves_no_other_delivery,
+    a_server_that_takes_no_writes_says_so_on_connecting_and_when_it_is_asked,
+    a_long_question_is_ended_before_the_server_is_taken_for_one_that_says_nothing,
 );
 
 /// What the server would have kept of a setting.
@@ -292,4 +299,80 @@ fn plans_that_were_made_on_empty_tables_read_none_of_them_whole_once_they_are_fu
     drop(three_more(database, "full"));
     wait_until("what was read is counted", || test.value(reads) != before.1);
     assert_eq!(test.value(scans), before.0);
+}
+
+fn a_server_that_has_missed_a_fail_over_answers_no_statement_and_serves_no_other_delivery(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("database.seen");
+    let with = |seen: &Arc<Seen>| Server { seen: Some(seen.clone()), ..test.server(tcp(&test.host, 5432), &test.name) };
+    let connect = |seen: &Arc<Seen>, client: &Client| PostgresDatabase::connect(&with(seen), client, deadline());
+    let seen = Arc::new(Seen::new(Some(file.clone())));
+    let ask = |database: &mut PostgresDatabase| database.addresses(&["scuba@mail.example"]);
+
+    // It is asked with a delivery's first statement, and written down.
+    let mut stands = connect(&seen, &client("FIRST")).unwrap();
+    ask(&mut stands).unwrap();
+    let written = fs::read_to_string(&file).unwrap();
+    let origin = written.split_whitespace().next().unwrap().to_owned();
+    let system = test.value("SELECT system_identifier FROM pg_control_system()").unwrap();
+    assert_eq!(origin, format!("postgresql/{system}"), "{written}");
+    assert!(stands.compare_again().is_ok());
+
+    // Another server takes over, as another process of this host has seen meanwhile.
+    fs::write(&file, format!("{written}{origin} 4000000 now db2\n")).unwrap();
+    assert_eq!(stands.compare_again().unwrap_err().failure, DatabaseFailure::Behind);
+    assert!(Idle::after(Box::new(stands)).is_none());
+    // It is suspected by now, so that it does not come as far as to a statement.
+    assert_eq!(connect(&seen, &client("SECOND")).err().map(|error| error.failure), Some(DatabaseFailure::Behind));
+    // Whoever has not met it yet meets it with its first statement, whether that reads or writes.
+    let unmet = || connect(&Arc::new(Seen::new(Some(file.clone()))), &client("THIRD")).unwrap();
+    let mut reads = unmet();
+    assert_eq!(ask(&mut reads).unwrap_err().failure, DatabaseFailure::Behind);
+    assert!(Idle::after(Box::new(reads)).is_none());
+    let (mail, mut writes) = (another("behind"), unmet());
+    let error = writes.acquire(&mail.lock, Duration::ZERO).unwrap_err();
+    assert_eq!(error.failure, DatabaseFailure::Behind, "{error}");
+    // A session that stood before is asked again for each delivery.
+    fs::write(&file, &written).unwrap();
+    let mut again = Box::new(unmet());
+    ask(&mut again).unwrap();
+    let idle = Idle::after(again).expect("a session without a fault");
+    fs::write(&file, format!("{written}{origin} 4000000 now db2\n")).unwrap();
+    let mut again = idle.begin(&client("FOURTH"), deadline()).unwrap();
+    assert!(again.compare_again().is_ok(), "what an earlier delivery was told says nothing of now");
+    assert_eq!(ask(&mut again).unwrap_err().failure, DatabaseFailure::Behind);
+}
+
+fn a_server_that_takes_no_writes_says_so_on_connecting_and_when_it_is_asked(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let mut writes = test.connect("WRITES");
+    assert!(!writes.said_read_only() && !writes.is_read_only().unwrap());
+    test.role_setting("default_transaction_read_only = on");
+    let mut reads = test.connect("READS");
+    assert!(reads.said_read_only() && reads.is_read_only().unwrap());
+    assert!(!writes.commits_wait_in_vain() && !reads.commits_wait_in_vain());
+}
+
+fn a_long_question_is_ended_before_the_server_is_taken_for_one_that_says_nothing(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let limits = Limits { silence: Duration::from_mins(8), ..Limits::default() };
+    let server = Server { limits, ..test.server(tcp(&test.host, 5432), &test.name) };
+    let forever = Deadline::after(Duration::from_hours(100));
+    let mut database = Box::new(PostgresDatabase::connect(&server, &client("FIRST"), forever).unwrap());
+    let limit = |database: &mut PostgresDatabase| row(database, "SELECT current_setting('statement_timeout')");
+    let none = limit(&mut database);
+    database.end_long_questions(Duration::from_hours(50));
+    assert_eq!(limit(&mut database), ["7min"]);
+    database.end_long_questions(Duration::from_mins(2));
+    assert_eq!(limit(&mut database), ["2min"]);
+    // The lock's transaction has a limit of its own, which is that of the delivery.
+    let mail = another("long");
+    take(&mut database, &mail);
+    let of_the_lock = limit(&mut database);
+    assert!(of_the_lock != ["2min"] && of_the_lock != none, "{of_the_lock:?}");
+    database.release(&mail.lock).unwrap();
+    // It was said for this delivery.
+    let mut next = Idle::after(database).unwrap().begin(&client("SECOND"), forever).unwrap();
+    assert_eq!(limit(&mut next), none);
 }
