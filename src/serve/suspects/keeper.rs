@@ -243,18 +243,5 @@ fn next_word(age: Duration, lifetime: Duration) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_is_spoken_of_each_day_more_often_on_the_last_and_for_ever() {
-        let (mut age, mut hours) = (Duration::from_hours(1), Vec::new());
-        for _ in 0..14 {
-            age = next_word(age, 5 * DAY);
-            hours.push(age.as_secs() / 3600);
-        }
-        assert_eq!(hours, [25, 49, 73, 96, 100, 104, 108, 112, 116, 120, 144, 168, 192, 216]);
-        // A queue that gives up within the day.
-        assert_eq!(next_word(Duration::ZERO, Duration::from_hours(3)), Duration::from_hours(3));
-    }
-}
+#[path = "keeper_tests.rs"]
+mod tests;
