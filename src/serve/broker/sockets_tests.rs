@@ -137,7 +137,9 @@ async fn what_a_worker_says_reaches_the_loop_and_what_it_is_told_reaches_it() {
 async fn what_a_client_says_reaches_the_loop_and_its_end_is_seen() {
     let Talk { mut peer, orders, mut inbox, over } = talk(Peers::Clients).await;
     peer.say(&to_client(b"hello")).await;
-    assert!(matches!(event(&mut inbox).await, Event::ClientSaid { connection: ConnectionId(7), body } if body == b"hello"));
+    assert!(
+        matches!(event(&mut inbox).await, Event::ClientSaid { connection: ConnectionId(7), body } if body == b"hello")
+    );
     orders.send(Order::SendToClient(b"good day".to_vec())).unwrap();
     assert_eq!(from_client(peer.hear().await), Ok(b"good day".to_vec()));
     drop(peer);
@@ -341,6 +343,11 @@ async fn what_is_handed_over_goes_to_a_worker_and_each_answer_to_whom_it_is_for(
         assert_eq!(from_client(answer), Ok(b"good day".to_vec()));
         let report = stage.report();
         assert_eq!((report.counters.handed_out, report.workers, report.database_away), (3, vec![], None));
+        // The broker lives, and says so to its workers.
+        while !matches!(
+            worker.0.receive(Instant::now() + PATIENCE).unwrap().map(ToWorker::parse),
+            Some(Ok(ToWorker::Heartbeat))
+        ) {}
         // Who says what makes no sense is cut off.
         client.send(&to_client(crate::handover::MARK), Instant::now() + PATIENCE).unwrap();
         let told = client.receive(Instant::now() + PATIENCE);

@@ -126,8 +126,11 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         assert_eq!(files(&folder).unwrap(), Some(0));
         fs::write(folder.join("0f".repeat(32)), "").unwrap();
-        fs::write(folder.join("1.new"), "").unwrap();
+        for other in ["1.new".to_owned(), "0f".repeat(31), "0g".repeat(32)] {
+            fs::write(folder.join(other), "").unwrap();
+        }
         assert_eq!(files(&folder).unwrap(), Some(1));
+        assert!(files(&folder.join("1.new")).is_err(), "what is no folder is not the same as none");
         assert!(memory(std::process::id()).unwrap() > 1 << 20);
         assert_eq!(memory(u32::MAX), None);
     }

@@ -142,6 +142,8 @@ impl<T: Fn(Vec<(Digest, Shunted)>)> Keeper<T> {
         if let Err(error) = self.store().and_then(|store| store.remember(&digest, &suspect)) {
             error!(id = digest.id(), %error, "that a message has ended a worker cannot be written down: tried again each minute");
             self.unwritten.insert(digest, suspect);
+            // The folder may have been made anew: what is open is the one that is gone, and can be listed still.
+            self.store = None;
         } else {
             self.unwritten.remove(&digest);
         }
@@ -159,6 +161,7 @@ impl<T: Fn(Vec<(Digest, Shunted)>)> Keeper<T> {
             Err(error) => Err(error.to_string()),
         };
         written.unwrap_or_else(|problem| {
+            self.store = None;
             error!(
                 id = digest.id(), problem,
                 "no copy of a message that is set aside can be kept: it is with whoever tries again, and its next try brings it anew"
@@ -176,7 +179,6 @@ impl<T: Fn(Vec<(Digest, Shunted)>)> Keeper<T> {
             Ok(found) => found,
             Err(error) => {
                 error!(%error, "which messages are set aside cannot be read");
-                // The folder may have been made anew.
                 self.store = None;
                 return;
             }

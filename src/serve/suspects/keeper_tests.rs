@@ -2,6 +2,7 @@ use super::*;
 use crate::base::timestamp;
 use crate::queue::{Behind, ShuntedEnvelope, ShuntedRecipient};
 use crate::serve::handed::MessageFile;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 
 const BYTES: &[u8] = b"Subject: x\r\n\r\nx\r\n";
@@ -140,15 +141,21 @@ fn what_cannot_be_written_is_written_as_soon_as_it_can() {
 }
 
 #[test]
-fn a_folder_that_was_made_anew_is_used() {
+fn a_folder_that_is_taken_away_is_made_anew_and_used() {
     let mut scene = Scene::new();
     let (digest, _) = scene.set_aside(&["doug@x"]);
-    fs::remove_dir_all(scene.store().path(&digest).parent().unwrap()).unwrap();
-    scene.keeper.look(false);
-    scene.keeper.look(false);
-    assert_eq!(scene.told.try_iter().collect::<Vec<_>>(), [Vec::<Digest>::new()]);
-    let (_, changed) = scene.set_aside(&["doug@x"]);
-    assert!(changed && scene.store().header(&digest).unwrap().is_some());
+    let take_away = |path: &Path| fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    take_away(&scene.store().path(&digest));
+    assert!(!scene.set_aside(&["doug@x"]).1, "what was open is gone");
+    assert!(scene.set_aside(&["doug@x"]).1);
+    assert!(scene.store().header(&digest).unwrap().is_some());
+    assert!(!scene.keeper.obey(Order::Remember(digest, suspect())));
+    fs::remove_dir_all(scene.folder.path().join("suspects")).unwrap();
+    for written in [false, true] {
+        scene.keeper.obey(Order::Remember(digest, suspect()));
+        assert_eq!(scene.keeper.unwritten.is_empty(), written);
+    }
+    assert!(scene.store().suspect(&digest).unwrap().is_some());
 }
 
 #[test]
