@@ -128,5 +128,6 @@ async fn a_broker_that_does_not_answer_is_told_in_time() {
         let answer = scene.answers.to(&Method::GET, path, "").await;
         assert_eq!(told(&answer), (503, TEXT, "the broker does not answer\n"), "{path}");
     }
-    assert_eq!(began.elapsed(), 3 * BROKER);
+    // Timers are late by a millisecond at times.
+    assert!((3 * BROKER..4 * BROKER).contains(&began.elapsed()), "{:?}", began.elapsed());
 }

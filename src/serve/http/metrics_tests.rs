@@ -190,13 +190,13 @@ fn each_figure_is_what_it_says() {
         "maildropd_throttled_processes{role=\"worker\"} 2.0",
         "maildropd_started_processes_total{role=\"worker\"} 2",
         "maildropd_timer_last_run_timestamp_seconds{task=\"prune\"} 1795168800.0",
-        "maildropd_shunted_oldest_message_timestamp_seconds 1.0",
-        "maildropd_config_last_reload_success_timestamp_seconds 1795168800.0",
+        "maildropd_shunted_oldest_message_timestamp_seconds{} 1.0",
+        "maildropd_config_last_reload_success_timestamp_seconds{} 1795168800.0",
     ] {
         assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
     }
     assert!(!shown.contains("# EOF") && !shown.contains("# UNIT"), "{shown}");
-    let began = shown.lines().find_map(|line| line.strip_prefix("maildropd_service_start_time_seconds ")).unwrap();
+    let began = shown.lines().find_map(|line| line.strip_prefix("maildropd_service_start_time_seconds{} ")).unwrap();
     let began: f64 = began.parse().unwrap();
     assert!((before - 3600.5..=after - 3599.5).contains(&began), "{began}");
 }

@@ -471,7 +471,10 @@ mod tests {
         assert_eq!((status.restarts, status.up_s, status.ready, status.ending), (0, Some(2.0), false, false));
         assert_eq!((status.starts_in_s, status.pid), (None, slot.running().map(|running| running.pid)));
         let one = ended(&mut slot, begin);
-        assert_eq!((one.name.as_str(), one.kind.as_str(), one.by_us, one.was_ready), ("worker 7", "3", false, false));
+        assert_eq!(
+            (one.name.as_str(), one.kind.as_str(), one.by_us, one.was_ready),
+            ("worker 7", "exit 3", false, false)
+        );
         assert_eq!((one.said.as_slice(), one.generation), (&["one".to_owned(), "two".to_owned()][..], 3));
         let how = "ended with exit status 3; it said: two";
         assert_eq!((one.how(), slot.how_it_ended()), (how.into(), how.into()));
@@ -493,7 +496,7 @@ mod tests {
         // One that ends at once has not.
         shell(&mut slot, "exit 0", begin);
         slot.set_ready(true, begin);
-        assert_eq!(ended(&mut slot, begin).kind, "0");
+        assert_eq!(ended(&mut slot, begin).kind, "exit 0");
         assert!(matches!(slot.phase, Phase::Waiting(until) if until > begin));
         // What is forgiven begins now.
         slot.forgive(Restarts::new(10, Duration::from_hours(1)), begin);
