@@ -11,12 +11,13 @@ const LONG: Duration = Duration::from_mins(1);
 /// Two workers, a runner and the timer, unless a test says otherwise.
 const TWO: &str = "workers = 2\nrunners = 1\n";
 
-/// None of them has a log that it could open anew (SIGUSR2). What the front does: notes what it is told, and says what is in `report` to each of it, if there is such a file.
-const FRONT: &str =
-    "while read -r line; do printf '%s\\n' \"$line\" >> notices; [ ! -e report ] || cat report >&0; done";
-const OTHERS: &str = "trap '' USR2; exec sleep 1000";
+/// What the front does: notes what it is told, and says what is in `report` to each of it, if there is such a file. Neither it nor the
+/// others have a log that they could open anew (SIGUSR2), which they say in a file once it is so.
+const FRONT: &str = "trap '' USR2; : > up.$$; while read -r line; do printf '%s\\n' \"$line\" >> notices; \
+                     [ ! -e report ] || cat report >&0; done";
+const OTHERS: &str = "trap '' USR2; : > up.$$; exec sleep 1000";
 /// Ends for nothing but SIGKILL.
-const STUBBORN: &str = "trap '' TERM; while :; do sleep 1000; done";
+const STUBBORN: &str = "trap '' TERM; : > up.$$; while :; do sleep 1000; done";
 
 /// A master in a folder of its own. Dropped, it kills what it has started.
 struct Scene {
@@ -95,8 +96,18 @@ impl Scene {
 
     /// One in which all run, and are ready.
     fn up(serve: &str) -> Self {
-        let mut scene = Self::new(serve);
+        Self::up_with(serve, [FRONT, OTHERS])
+    }
+
+    fn up_with(serve: &str, programs: [&'static str; 2]) -> Self {
+        let mut scene = Self::with(serve, programs);
         scene.turn();
+        let until = Instant::now() + LONG;
+        for running in scene.it.slots.iter().filter_map(Slot::running) {
+            while !scene.folder.path().join(format!("up.{}", running.pid)).exists() {
+                assert!(Instant::now() < until);
+            }
+        }
         scene.all_ready();
         scene
     }
@@ -309,9 +320,7 @@ fn at_its_end_the_front_goes_first_and_the_workers_finish_what_it_has_handed_out
 #[test]
 fn what_does_not_end_in_time_is_killed_and_told_twice_it_is_so_at_once() {
     for twice in [false, true] {
-        let mut scene = Scene::with(TWO, [STUBBORN, STUBBORN]);
-        scene.turn();
-        scene.all_ready();
+        let mut scene = Scene::up_with(TWO, [STUBBORN, STUBBORN]);
         let began = scene.now;
         scene.it.stop(scene.now);
         let patience = scene.it.config.delivery.deadline + Duration::from_secs(30);
