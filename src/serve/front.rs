@@ -230,6 +230,18 @@ mod tests {
         [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n";
 
     #[test]
+    fn the_folder_of_its_sockets_is_nobody_elses() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let settings = FrontSettings::embedded(folder.path());
+        prepare(&settings).unwrap();
+        let run = folder.path().join("run");
+        assert_eq!(std::fs::metadata(&run).unwrap().permissions().mode() & 0o777, 0o700);
+        std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(matches!(prepare(&settings), Err(FrontError::Sockets(NoSockets::Open { .. }))));
+    }
+
+    #[test]
     fn a_front_goes_by_its_configuration_and_leaves_time_for_each_delivery() {
         let text = format!(
             "{SITE}[delivery]\ndeadline = \"100s\"\npostfix_queue_lifetime = \"2d\"\nmessage_size_limit = 1000\n\

@@ -217,3 +217,29 @@ fn settlement(verdict: &Verdict) -> Settlement {
         _ => Settlement::Deferred,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_left_behind_is_looked_for_each_minute() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = RunnerSettings::embedded(folder.path(), Slice::new(0, 1).unwrap());
+        let queue = Queue::open(&settings.queue).unwrap();
+        let (stop, pause) = (Stop::on_signals().unwrap(), BackOff::new());
+        let mut runner = Runner { settings: &settings, queue, stop, pause, recovered: None, listed: Listed::default() };
+        runner.recover();
+        let first = runner.recovered;
+        assert!(first.is_some());
+        // However long it takes to get there.
+        let later = Instant::now() + Duration::from_hours(1);
+        runner.recovered = Some(later);
+        runner.recover();
+        assert_eq!(runner.recovered, Some(later));
+        let long_ago = Instant::now().checked_sub(RECOVER_EACH + Duration::from_secs(1));
+        runner.recovered = long_ago;
+        runner.recover();
+        assert!(runner.recovered > long_ago);
+    }
+}

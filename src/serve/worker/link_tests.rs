@@ -12,9 +12,9 @@ fn router() -> Settings {
     Settings {
         socket_type: SocketType::Router,
         identity: None,
-        longest_frame: 1 << 16,
+        longest_frame: 4 << 20,
         most_frames: 3,
-        longest_message: 1 << 17,
+        longest_message: 5 << 20,
     }
 }
 
@@ -66,7 +66,11 @@ impl Scene {
     }
 
     fn answer(&self, job: Job, leaving: bool) {
-        let answer = Answer { connection: job.connection, address: job.address, body: b"done".to_vec(), leaving };
+        self.answer_by(job, leaving, b"done".to_vec());
+    }
+
+    fn answer_by(&self, job: Job, leaving: bool, body: Vec<u8>) {
+        let answer = Answer { connection: job.connection, address: job.address, body, leaving };
         self.answer.send(answer).unwrap();
         self.wake.wake();
     }
@@ -187,9 +191,12 @@ fn a_broker_that_is_lost_is_looked_for_once_its_message_is_done_and_that_answer_
     while scene.current.load(Ordering::Acquire) == connection {
         thread::yield_now();
     }
-    scene.listener.set_nonblocking(true).unwrap();
-    assert!(scene.listener.accept().is_err(), "a message is at work");
-    scene.listener.set_nonblocking(false).unwrap();
+    // Longer than its first pause.
+    let comes = |within: Duration| {
+        let limit = Timespec::try_from(within).unwrap();
+        poll(&mut [PollFd::new(&scene.listener, PollFlags::IN)], Some(&limit)).unwrap() > 0
+    };
+    assert!(!comes(Duration::from_millis(1500)), "a message is at work");
     scene.answer(job, false);
     let mut broker = scene.accept();
     broker.request(b"second");
@@ -221,8 +228,8 @@ fn a_broker_that_is_silent_is_given_up_unless_a_message_is_at_work() {
         said.push(word);
     }
     assert_eq!(said.iter().filter(|word| **word == done(b"first")).count(), 1);
-    // From the answer on it has waited as long as it waits from the beginning.
-    assert!(said.len() > LIVENESS as usize / 2, "{said:?}");
+    // From the answer on it has waited as long as it waits from the beginning, with a sign of life each second.
+    assert!((LIVENESS as usize / 2..10 * LIVENESS as usize).contains(&said.len()), "{said:?}");
     scene.accept();
 }
 
@@ -252,4 +259,42 @@ fn told_to_end_it_ends_while_there_is_no_broker() {
     stop.store(true, Ordering::Release);
     wake.wake();
     link.join().unwrap();
+}
+
+#[test]
+fn a_long_answer_goes_out_as_it_is_read() {
+    let scene = Scene::new();
+    let mut broker = scene.accept();
+    broker.request(b"first");
+    // More than a socket holds.
+    let body = vec![b'x'; 3 << 20];
+    scene.answer_by(scene.job(), false, body.clone());
+    assert!(broker.hear_more() == Some(FromWorker::Reply { client: b"first".to_vec(), body }));
+}
+
+#[test]
+fn who_waits_for_the_broker_is_woken_by_an_answer_and_by_a_signal() {
+    let (wake, woken) = Wake::pair().unwrap();
+    let is_woken = || {
+        let limit = Timespec::try_from(LONG).unwrap();
+        let until = Instant::now() + LONG;
+        // A signal ends a wait.
+        while poll(&mut [PollFd::new(&woken, PollFlags::IN)], Some(&limit)).is_err() && Instant::now() < until {}
+        (&woken).read(&mut [0; 64]).ok()
+    };
+    wake.wake();
+    assert_eq!(is_woken(), Some(1));
+    wake.on_signal(signal_hook::consts::SIGURG).unwrap();
+    signal_hook::low_level::raise(signal_hook::consts::SIGURG).unwrap();
+    assert_eq!(is_woken(), Some(1));
+}
+
+#[test]
+fn a_pause_lasts_as_long_as_it_is_to_unless_this_worker_is_to_end() {
+    let (mut link, stop, ..) = link(Place::Unix("/nonexistent".into()));
+    let (began, pause) = (Instant::now(), Duration::from_millis(30));
+    assert!(!link.sleep(pause));
+    assert!(began.elapsed() >= pause);
+    stop.store(true, Ordering::Release);
+    assert!(link.sleep(LONG));
 }
