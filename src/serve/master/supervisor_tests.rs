@@ -243,7 +243,7 @@ fn a_restart_replaces_one_after_the_other_once_the_last_is_up() {
         // It is not ready yet.
         for _ in 0..3 {
             if left > 1 && order != ["worker 1", "runner 1", "worker 2", "the front"] {
-                assert_eq!(scene.turn(), false);
+                assert!(!scene.turn());
                 assert!(scene.told().is_empty(), "{:?} after {order:?}", scene.told());
                 assert!(waits(&mut client));
             }

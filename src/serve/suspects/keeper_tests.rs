@@ -30,11 +30,13 @@ fn shunted(to: &[&str], age: Duration) -> Shunted {
     Shunted { size, since, set_aside_at: since, deaths: Vec::new(), envelopes: vec![envelope] }
 }
 
+type Tell = Box<dyn Fn(Vec<(Digest, Shunted)>) + Send>;
+
 /// A place for what is remembered; and a keeper that works where it is asked to, whose list of copies comes here.
 struct Scene {
     folder: tempfile::TempDir,
     told: Receiver<Vec<Digest>>,
-    keeper: Keeper<Box<dyn Fn(Vec<(Digest, Shunted)>) + Send>>,
+    keeper: Keeper<Tell>,
 }
 
 impl Scene {
@@ -42,7 +44,7 @@ impl Scene {
         let folder = tempfile::tempdir().unwrap();
         let settings = settings(&folder);
         let (tell, told) = channel();
-        let tell: Box<dyn Fn(Vec<(Digest, Shunted)>) + Send> = Box::new(move |copies: Vec<(Digest, Shunted)>| {
+        let tell: Tell = Box::new(move |copies| {
             let _ = tell.send(copies.into_iter().map(|(digest, _)| digest).collect());
         });
         let keeper = Keeper { settings, store: None, tell, unwritten: BTreeMap::new(), speak_at: BTreeMap::new() };
