@@ -546,4 +546,21 @@ mod tests {
         let one = ended(&mut slot, begin);
         assert_eq!((one.kind.as_str(), one.by_us), ("killed", true));
     }
+
+    #[test]
+    fn a_log_is_opened_anew_at_once_or_as_soon_as_the_process_is_ready() {
+        let begin = Instant::now();
+        for ready in [true, false] {
+            let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10, Duration::from_hours(1)), begin);
+            shell(&mut slot, "trap 'exit 9' USR2; echo up >&2; while :; do sleep 0.01; done", begin);
+            while slot.running_mut().unwrap().read_what_it_says() != ["up"] {}
+            if ready {
+                slot.set_ready(true, begin);
+            }
+            slot.running_mut().unwrap().reopen_log();
+            assert_eq!(slot.running().unwrap().owes_reopening, !ready);
+            slot.set_ready(true, begin);
+            assert_eq!(ended(&mut slot, begin).kind, "exit 9");
+        }
+    }
 }

@@ -258,6 +258,54 @@ fn a_restart_replaces_one_after_the_other_once_the_last_is_up() {
 }
 
 #[test]
+fn where_no_front_says_who_is_up_a_worker_that_runs_is() {
+    let mut scene = Scene::up(TWO);
+    let now = scene.now;
+    scene.slot(Role::Front, 1).set_ready(false, now);
+    let _client = scene.ask(control::Command::Restart);
+    assert_eq!(scene.told(), ["worker 1"]);
+    scene.until("it is replaced", |it| {
+        it.slots.iter().any(|slot| slot.role == Role::Worker && slot.running().is_some_and(|one| one.generation == 1))
+    });
+    scene.turn();
+    assert_eq!(scene.told(), ["runner 1"]);
+}
+
+#[test]
+fn one_through_which_no_mail_goes_holds_up_no_restart() {
+    let mut scene = Scene::up(TWO);
+    let client = scene.ask(control::Command::Restart);
+    // The timer is new by then, and not ready; all others are old.
+    let generation = scene.it.generation;
+    scene.running(Role::Timer, 1).generation = generation;
+    let now = scene.now;
+    scene.slot(Role::Timer, 1).set_ready(false, now);
+    for number in [1, 2] {
+        scene.until("a worker is replaced", |it| {
+            it.slots.iter().any(|slot| {
+                (slot.role, slot.number) == (Role::Worker, number)
+                    && slot.running().is_some_and(|one| one.generation == generation)
+            })
+        });
+        for slot in scene.it.slots.iter_mut().filter(|slot| slot.role != Role::Timer && slot.running().is_some()) {
+            slot.set_ready(true, now);
+        }
+        if number == 1 {
+            scene.until("the runner is replaced", |it| {
+                it.slots.iter().any(|slot| {
+                    slot.role == Role::Runner && slot.running().is_some_and(|one| one.generation == generation)
+                })
+            });
+            scene.slot(Role::Runner, 1).set_ready(true, now);
+        }
+    }
+    scene.until("the front is replaced", |it| it.slots[0].running().is_some_and(|one| one.generation == generation));
+    scene.slot(Role::Front, 1).set_ready(true, now);
+    scene.turn();
+    assert!(answer(client).done);
+}
+
+#[test]
 fn who_waits_for_a_restart_is_told_where_a_new_process_does_not_come_up() {
     let mut scene = Scene::up(TWO);
     // One that was ready and dies is no reason.
@@ -308,6 +356,10 @@ fn at_its_end_the_front_goes_first_and_the_workers_finish_what_it_has_handed_out
         // Worker 1 was about to be replaced.
         assert!(!(front_runs && worker_is_told));
         over = scene.turn();
+        // In the very turn in which the front has ended.
+        let front_runs = scene.slot(Role::Front, 1).running().is_some();
+        let waits = scene.slot(Role::Worker, 2).running().is_some_and(|one| !one.is_told_to_end());
+        assert_eq!(waits, front_runs);
     }
     assert!(scene.it.slots.iter().all(|slot| slot.running().is_none()));
     assert_eq!(scene.it.counted.roles[&Role::Worker].started, 2, "nothing is started any more");
