@@ -61,8 +61,7 @@ impl FrontSettings {
     pub fn embedded(directory: &Path) -> Self {
         let serve = Serve::embedded(directory);
         let deadline = crate::base::deadline::OF_A_DELIVERY;
-        let waits = (serve.queue_wait.min(deadline / 2), serve.batch_patience.min(deadline / 4));
-        Self::with(&serve, "", waits, deadline, None)
+        Self::with(&serve, "", (serve.queue_wait, serve.batch_patience), deadline, None)
     }
 
     fn with(
@@ -219,5 +218,52 @@ impl Ends {
     async fn come(&mut self) {
         // It ends only with this process.
         let _ = tokio::io::AsyncReadExt::read_u8(&mut self.0).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SITE: &str = "\
+        [database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
+        [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n";
+
+    #[test]
+    fn the_folder_of_its_sockets_is_nobody_elses() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let settings = FrontSettings::embedded(folder.path());
+        prepare(&settings).unwrap();
+        let run = folder.path().join("run");
+        assert_eq!(std::fs::metadata(&run).unwrap().permissions().mode() & 0o777, 0o700);
+        std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(matches!(prepare(&settings), Err(FrontError::Sockets(NoSockets::Open { .. }))));
+    }
+
+    #[test]
+    fn a_front_goes_by_its_configuration_and_leaves_time_for_each_delivery() {
+        let text = format!(
+            "{SITE}[delivery]\ndeadline = \"100s\"\npostfix_queue_lifetime = \"2d\"\nmessage_size_limit = 1000\n\
+             [routing]\nrecipient_delimiter = \"+\"\n[serve]\nworkers = 3\nmax_connections = 7\n\
+             state_directory = \"/state\"\nqueue_wait = \"10m\"\nbatch_patience = \"10m\"\n"
+        );
+        let config = Config::parse(Path::new("/x"), &text, None).unwrap();
+        let front = FrontSettings::of(&config);
+        let seconds = Duration::from_secs;
+        assert_eq!(
+            (front.keeper.queue_lifetime, front.keeper.state_directory.as_path()),
+            (seconds(172_800), Path::new("/state"))
+        );
+        assert_eq!((front.broker.queue_wait, front.broker.patience), (seconds(50), seconds(25)));
+        assert_eq!((front.broker.longest_delivery, front.stop_within), (seconds(100), seconds(110)));
+        assert_eq!((front.most_clients, front.most_workers), (7, 12));
+        assert_eq!(front.longest_frame, 1000 + LONGEST_HEADER + 64);
+        assert_eq!(front.broker.recipient_delimiter, "+");
+
+        let front = FrontSettings::embedded(Path::new("/x"));
+        let deadline = crate::base::deadline::OF_A_DELIVERY;
+        assert!(front.broker.queue_wait <= deadline / 2 && front.broker.patience <= deadline / 4, "{front:?}");
+        assert_eq!(front.keeper.queue_lifetime, QUEUE_LIFETIME);
     }
 }

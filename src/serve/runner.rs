@@ -217,3 +217,53 @@ fn settlement(verdict: &Verdict) -> Settlement {
         _ => Settlement::Deferred,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_handed_over_says_who_vouches_and_what_is_owed_and_each_answer_settles_it() {
+        use crate::delivery::StatusDetail;
+        use crate::lock::LockName;
+        use crate::queue::{self, NewMail};
+        let folder = tempfile::tempdir().unwrap();
+        let queue = Queue::open(&folder.path().join("queue")).unwrap();
+        for (sender, vouches, may_owe_sent) in [("lisa@x", true, true), ("lisa@x", false, false), ("", true, false)] {
+            let recipients = vec![queue::Recipient { address: "doug@x".into(), original: Some("d@x".into()) }];
+            let mail =
+                NewMail { sender: sender.into(), recipients, injected_by: "a test".into(), may_owe_sent, vouches };
+            let name = queue.enqueue(&LockName::new("x", b"x"), mail, b"Subject: x\n\nx\n", SystemTime::now()).unwrap();
+            let claim = queue.claim(Slice::new(0, 1).unwrap(), SystemTime::now()).unwrap().unwrap();
+            let request = request(&claim);
+            assert_eq!(request.sasl_username.as_deref(), (vouches && !sender.is_empty()).then_some(sender));
+            assert_eq!((request.no_sent, request.queue_id), (!may_owe_sent, Some(name.id())));
+            assert_eq!(request.recipients[0].original.as_deref(), Some("d@x"));
+            claim.finish().unwrap();
+        }
+        assert!(matches!(settlement(&Verdict::delivered("x")), Settlement::Delivered));
+        assert!(matches!(settlement(&Verdict::unknown_recipient("x")), Settlement::Refused(why) if why == "5.1.1 x"));
+        assert!(matches!(settlement(&Verdict::deferred(StatusDetail::SYSTEM, "x")), Settlement::Deferred));
+    }
+
+    #[test]
+    fn what_was_left_behind_is_looked_for_each_minute() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = RunnerSettings::embedded(folder.path(), Slice::new(0, 1).unwrap());
+        let queue = Queue::open(&settings.queue).unwrap();
+        let (stop, pause) = (Stop::on_signals().unwrap(), BackOff::new());
+        let mut runner = Runner { settings: &settings, queue, stop, pause, recovered: None, listed: Listed::default() };
+        runner.recover();
+        let first = runner.recovered;
+        assert!(first.is_some());
+        // However long it takes to get there.
+        let later = Instant::now() + Duration::from_hours(1);
+        runner.recovered = Some(later);
+        runner.recover();
+        assert_eq!(runner.recovered, Some(later));
+        let long_ago = Instant::now().checked_sub(RECOVER_EACH + Duration::from_secs(1));
+        runner.recovered = long_ago;
+        runner.recover();
+        assert!(runner.recovered > long_ago);
+    }
+}

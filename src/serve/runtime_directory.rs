@@ -104,5 +104,11 @@ mod tests {
         fs::write(&file, b"precious").unwrap();
         assert!(matches!(listen(&file), Err(NoSockets::NoSocket(_))));
         assert_eq!(fs::read(&file).unwrap(), b"precious");
+        assert!(matches!(listen(&file.join("x")), Err(NoSockets::System { doing: "examining", .. })));
+        // One of datagrams does not refuse: it is another kind.
+        let datagrams = above.path().join("datagrams");
+        let _anothers = std::os::unix::net::UnixDatagram::bind(&datagrams).unwrap();
+        assert!(matches!(listen(&datagrams), Err(NoSockets::System { .. })));
+        assert!(datagrams.exists());
     }
 }

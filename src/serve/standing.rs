@@ -159,3 +159,7 @@ fn known<'a>(broker: &Broker, queue: impl Iterator<Item = &'a (State, Waiting)>)
     let queue = queue.map(|(state, it)| (format!("file_queue_{state}"), Value::from(number(it.messages))));
     figures.chain(queue).collect()
 }
+
+#[cfg(test)]
+#[path = "standing_tests.rs"]
+mod tests;

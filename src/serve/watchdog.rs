@@ -124,4 +124,21 @@ mod tests {
         let _again = watchdog.watch("again", Duration::ZERO);
         assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok("again"));
     }
+
+    #[test]
+    fn what_is_over_is_watched_no_more_and_a_long_wait_hides_no_short_one() {
+        let (end, ended) = mpsc::channel();
+        let watchdog = Watchdog::start_with(move |what| end.send(what).unwrap()).unwrap();
+        let state = || watchdog.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let long = watchdog.watch("long", Duration::from_secs(3600));
+        while state().looks_at.is_none() {
+            thread::yield_now();
+        }
+        assert!(state().now.is_some() && ended.try_recv().is_err());
+        drop(long);
+        assert!(state().now.is_none());
+        // The thread would look again in an hour.
+        let _short = watchdog.watch("short", Duration::from_millis(1));
+        assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok("short"));
+    }
 }

@@ -449,3 +449,7 @@ impl Conversation {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "sockets_tests.rs"]
+mod tests;

@@ -114,3 +114,7 @@ fn of_kind(status: StatusCode, kind: &'static str, body: String) -> Response<Str
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     answer
 }
+
+#[cfg(test)]
+#[path = "answers_tests.rs"]
+mod tests;

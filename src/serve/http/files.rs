@@ -126,9 +126,37 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         assert_eq!(files(&folder).unwrap(), Some(0));
         fs::write(folder.join("0f".repeat(32)), "").unwrap();
-        fs::write(folder.join("1.new"), "").unwrap();
+        for other in ["1.new".to_owned(), "0f".repeat(31), "0g".repeat(32)] {
+            fs::write(folder.join(other), "").unwrap();
+        }
         assert_eq!(files(&folder).unwrap(), Some(1));
+        assert!(files(&folder.join("1.new")).is_err(), "what is no folder is not the same as none");
         assert!(memory(std::process::id()).unwrap() > 1 << 20);
         assert_eq!(memory(u32::MAX), None);
+    }
+
+    #[tokio::test]
+    async fn what_was_seen_counts_for_a_while_and_is_looked_at_anew_then() {
+        let directory = tempfile::tempdir().unwrap();
+        let serve = Serve::embedded(directory.path());
+        let files = Files::of(&serve);
+        // A look that is not waited for any more still counts for who asks next.
+        let look = async || loop {
+            let seen = files.looked_at(None).await;
+            if files.last.lock().unwrap().at.is_some() {
+                break seen;
+            }
+        };
+        assert_eq!(look().await, Seen::default());
+        Queue::open(&serve.queue()).unwrap();
+        fs::create_dir(serve.state_directory.join("shunted")).unwrap();
+        let looked_at = |at| files.last.lock().unwrap().at = at;
+        // However long it takes to get there.
+        looked_at(Some(Instant::now() + Duration::from_hours(1)));
+        assert_eq!(look().await, Seen::default(), "it was looked at just now");
+        looked_at(Instant::now().checked_sub(FRESH));
+        while files.looked_at(None).await.shunted.is_none() {}
+        let seen = look().await;
+        assert!(seen.queue.is_some_and(|queue| !queue.is_empty()) && seen.shunted == Some(0));
     }
 }

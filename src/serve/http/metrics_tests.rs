@@ -153,6 +153,54 @@ fn the_last_bucket_of_each_histogram_has_no_end_and_holds_all() {
     assert!(samples.contains(&longest), "one reply took longer than every other end: {text}");
 }
 
+#[test]
+fn each_figure_is_what_it_says() {
+    let mut figures = figures();
+    let service = figures.service.as_mut().unwrap();
+    let worker = |ready, throttled| Process { ready, throttled, ..service.processes[1].clone() };
+    let workers =
+        [worker(true, false), worker(true, true), worker(false, false), worker(false, false), worker(false, true)];
+    // Of the first hour of 1970, so that none is lost by rounding.
+    service.up_s = 3600.0;
+    service.processes.truncate(1);
+    service.processes[0].ready = false;
+    service.processes.extend(workers);
+    service.processes.push(Process { role: Role::Timer, ..service.processes[0].clone() });
+    let before = now() as f64 / 1e6;
+    let text = figures.text().unwrap();
+    let after = now() as f64 / 1e6;
+    let shown = as_before(&text);
+    for line in [
+        "# TYPE maildropd_received_messages_total counter",
+        "# TYPE maildropd_build_info gauge",
+        "# TYPE maildropd_workers gauge",
+        "maildropd_replies_total{via=\"lmtp\",outcome=\"delivered\",code=\"2.0.0\"} 1",
+        "maildropd_replies_total{via=\"lmtp\",outcome=\"deferred\",code=\"4.3.0\"} 1",
+        "maildropd_replies_total{via=\"lmtp\",outcome=\"refused\",code=\"5.1.1\"} 1",
+        "maildropd_reply_duration_seconds_bucket{le=\"0.001\",via=\"lmtp\"} 0",
+        "maildropd_reply_duration_seconds_bucket{le=\"240.0\",via=\"lmtp\"} 0",
+        "maildropd_workers{state=\"starting\"} 2.0",
+        "maildropd_workers{state=\"throttled\"} 1.0",
+        "maildropd_service_state{state=\"well\"} 0.0",
+        "maildropd_service_state{state=\"degraded\"} 1.0",
+        "maildropd_processes{role=\"front\"} 1.0",
+        "maildropd_processes{role=\"worker\"} 5.0",
+        "maildropd_processes{role=\"timer\"} 1.0",
+        "maildropd_processes{role=\"runner\"} 0.0",
+        "maildropd_throttled_processes{role=\"worker\"} 2.0",
+        "maildropd_started_processes_total{role=\"worker\"} 2",
+        "maildropd_timer_last_run_timestamp_seconds{task=\"prune\"} 1795168800.0",
+        "maildropd_shunted_oldest_message_timestamp_seconds{} 1.0",
+        "maildropd_config_last_reload_success_timestamp_seconds{} 1795168800.0",
+    ] {
+        assert!(shown.lines().any(|shown| shown == line), "{line}: {shown}");
+    }
+    assert!(!shown.contains("# EOF") && !shown.contains("# UNIT"), "{shown}");
+    let began = shown.lines().find_map(|line| line.strip_prefix("maildropd_service_start_time_seconds{} ")).unwrap();
+    let began: f64 = began.parse().unwrap();
+    assert!((before - 3600.5..=after - 3599.5).contains(&began), "{began}");
+}
+
 fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
     labels.iter().map(|(label, value)| ((*label).to_owned(), (*value).to_owned())).collect()
 }

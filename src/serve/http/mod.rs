@@ -128,3 +128,7 @@ fn accepted(headers: &HeaderMap) -> String {
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     values.collect::<Vec<_>>().join(",").to_ascii_lowercase()
 }
+
+#[cfg(test)]
+#[path = "http_tests.rs"]
+mod tests;

@@ -175,6 +175,21 @@ mod tests {
         Command::read(line.as_bytes())
     }
 
+    #[test]
+    fn a_command_is_counted_by_its_name_and_by_no_word_of_the_clients() {
+        for (line, counted) in [
+            ("MAIL FROM:<lisa@x>\r\n", "MAIL"),
+            ("rcpt TO:<doug@x>\r\n", "RCPT"),
+            ("NOOP\r\n", "NOOP"),
+            ("XFORWARD IDENT=x\r\n", "XFORWARD"),
+            ("MAILS\r\n", OTHER),
+            ("doug@x\r\n", OTHER),
+            ("", OTHER),
+        ] {
+            assert_eq!(name(line.as_bytes()), counted, "{line}");
+        }
+    }
+
     fn from(line: &str) -> (String, Option<u64>) {
         match read(line) {
             Ok(Command::Mail(Mail { from, size })) => (from.address, size),

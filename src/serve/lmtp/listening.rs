@@ -113,3 +113,7 @@ impl AsyncWrite for Connection {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "listening_tests.rs"]
+mod tests;

@@ -97,7 +97,7 @@ impl Server {
             listening.into_iter().partition(|listening| matches!(listening, Listening::Unix(_)));
         // Each kind has its own places: whoever reaches us from another machine keeps nobody out who is on this one.
         let (unix, tcp) = (Door::new(unix, max_connections)?, Door::new(tcp, max_connections)?);
-        let strangers = Semaphore::new((max_connections / STRANGERS).max(1));
+        let strangers = Semaphore::new(places_of_strangers(max_connections));
         let guide = Arc::new(Guide { settings, access, strangers });
         let surroundings = Surroundings { limits, hand_out, stop: stop.clone() };
         let mut sessions = JoinSet::new();
@@ -144,6 +144,10 @@ impl Server {
         }
         Ok(())
     }
+}
+
+fn places_of_strangers(max_connections: usize) -> usize {
+    (max_connections / STRANGERS).max(1)
 }
 
 /// The sockets of one kind, and how many connections to them there may be.
@@ -244,6 +248,22 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     const CERTIFICATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/imap_peer.pem");
+
+    #[test]
+    fn a_server_goes_by_its_configuration_and_is_counted_while_it_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!(
+            "[database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n[imap]\nhost = \
+             \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n[serve]\nmax_connections = 7\nruntime_directory = {:?}\n",
+            folder.path()
+        );
+        let config = Config::parse(std::path::Path::new("/x"), &text, None).unwrap();
+        let server = Server::new(&config, "mx".into(), Vec::new()).unwrap();
+        assert_eq!(server.max_connections(), 7);
+        server.settings.tally.sent_away();
+        assert_eq!(server.tally().counted().sent_away, 1);
+        assert_eq!([1, 7, 8, 100].map(places_of_strangers), [1, 1, 2, 25]);
+    }
 
     #[tokio::test]
     async fn clients_without_a_certificate_take_up_only_their_part_of_the_places() {

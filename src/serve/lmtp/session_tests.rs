@@ -182,6 +182,7 @@ fn commands_out_of_order_are_refused_and_change_nothing() {
     assert_eq!(talk.code("RCPT TO:<a@b>"), "503");
     assert_eq!(Talk::begun(settings(), STRANGER).code("XFORWARD IDENT=x"), "550");
     assert_eq!(Talk::begun(settings(), STRANGER).code("XFORWARD nonsense"), "550");
+    assert_eq!(Talk::begun(settings(), FRIEND).code("XFORWARD nonsense"), "501");
 }
 
 #[test]
@@ -270,6 +271,10 @@ fn only_cr_lf_ends_a_command_and_a_long_one_takes_no_memory() {
         assert_eq!(line.as_bytes().chunks(1000).map(|piece| talk.say(piece)).collect::<String>(), code);
         assert!(talk.0.line.capacity() <= 4 * LONGEST_LINE, "{}", talk.0.line.capacity());
     }
+    // Nor does one whose end has not come.
+    assert_eq!(talk.say("x".repeat(1_000_000)), "");
+    assert_eq!(talk.0.line.len(), 2);
+    assert_eq!(talk.say("\r\n"), "500 5.5.2 The line is too long\r\n");
     assert_eq!(talk.0.phase(), Phase::Idle { has_served: false });
 }
 

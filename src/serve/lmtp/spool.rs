@@ -169,10 +169,11 @@ fn is_nearly_full(directory: &Path) -> io::Result<bool> {
     Ok(is_little(system.f_blocks, system.f_bavail, system.f_frsize))
 }
 
-/// Of so many blocks so many are left, each of so many bytes. A file system without a size says nothing about what is left.
+/// Of so many blocks so many are left, each of so many bytes. A file system without a size says nothing about what is left: of that
+/// no part is kept free.
 fn is_little(blocks: u64, left: u64, size: u64) -> bool {
     let kept = KEPT_FREE.min(blocks.saturating_mul(size) / PART_KEPT_FREE);
-    blocks > 0 && left.saturating_mul(size) < kept
+    left.saturating_mul(size) < kept
 }
 
 #[cfg(test)]
@@ -211,6 +212,22 @@ mod tests {
             drop(body);
             assert_eq!(files(&spool), 0);
         }
+    }
+
+    #[test]
+    fn what_is_in_a_file_takes_little_memory_and_is_written_in_blocks() {
+        let directory = tempfile::tempdir().unwrap();
+        let spool = spool(directory.path(), 100, None);
+        spool.prepare().unwrap();
+        let mut incoming = Incoming::new(spool, b"R:");
+        incoming.take(&[b'x'; 200]);
+        assert_eq!((incoming.bytes.len(), incoming.size()), (0, 202));
+        incoming.take(&[b'x'; 200]);
+        assert_eq!((incoming.bytes.len(), incoming.size()), (200, 402), "a write for so little is none");
+        incoming.take(&[b'x'; BLOCK - 201]);
+        assert_eq!(incoming.bytes.len(), BLOCK - 1);
+        incoming.take(b"x");
+        assert_eq!((incoming.bytes.len(), incoming.size()), (0, 202 + BLOCK as u64));
     }
 
     #[test]

@@ -96,7 +96,11 @@ mod tests {
         tally.replied(b"250 2.0.0 x\r\n451 4.3.0 y\r\n250 2.0.0 x\r\n", Duration::from_millis(3));
         tally.answered("RCPT", "250 2.1.5 Ok");
         tally.answered("RCPT", "452 4.5.3 Too many recipients");
+        tally.sent_away();
+        tally.sent_away();
         let counted = tally.counted();
+        assert_eq!((counted.traffic.messages, counted.traffic.recipients, counted.traffic.bytes), (1, 3, 10));
+        assert_eq!(counted.sent_away, 2);
         assert_eq!(counted.traffic.replies, BTreeMap::from([("2.0.0".into(), 2), ("4.3.0".into(), 1)]));
         assert_eq!(counted.refused, BTreeMap::from([(("RCPT", "4.5.3".into()), 1)]));
         assert_eq!((counted.open["tcp"], counted.accepted["tcp"]), (1, 1));

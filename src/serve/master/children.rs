@@ -56,7 +56,7 @@ pub(super) struct Running {
     /// It is killed then, if it has not ended.
     kill_at: Option<Instant>,
     /// Killed by us.
-    killed: bool,
+    pub(super) killed: bool,
     /// Whether it takes work.
     pub(super) ready: bool,
     /// Whether it ever did.
@@ -448,5 +448,119 @@ mod tests {
         slot.kill_if_never_ready(front_since, LIMIT, now);
         // It has lived.
         assert_eq!(pause(&mut slot, now).as_millis(), 100);
+    }
+
+    /// A process that does this.
+    fn shell(slot: &mut Slot, script: &str, now: Instant) {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::null());
+        slot.start(Ok((command, None)), 3, now);
+    }
+
+    fn ended(slot: &mut Slot, now: Instant) -> Ended {
+        std::iter::repeat_with(|| slot.ended(now)).flatten().next().unwrap()
+    }
+
+    #[test]
+    fn how_a_process_has_ended_is_told_with_the_last_that_it_said() {
+        let begin = Instant::now();
+        let mut slot = Slot::new(Role::Worker, 7, Restarts::new(10, Duration::from_hours(1)), begin);
+        assert_eq!((slot.name().as_str(), slot.how_it_ended().as_str()), ("worker 7", "it has not ended yet"));
+        shell(&mut slot, "echo one >&2; echo two >&2; exit 3", begin);
+        let status = slot.status(begin + Duration::from_secs(2));
+        assert_eq!((status.restarts, status.up_s, status.ready, status.ending), (0, Some(2.0), false, false));
+        assert_eq!((status.starts_in_s, status.pid), (None, slot.running().map(|running| running.pid)));
+        let one = ended(&mut slot, begin);
+        assert_eq!(
+            (one.name.as_str(), one.kind.as_str(), one.by_us, one.was_ready),
+            ("worker 7", "exit 3", false, false)
+        );
+        assert_eq!((one.said.as_slice(), one.generation), (&["one".to_owned(), "two".to_owned()][..], 3));
+        let how = "ended with exit status 3; it said: two";
+        assert_eq!((one.how(), slot.how_it_ended()), (how.into(), how.into()));
+        assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin + Duration::from_millis(100)));
+        let status = slot.status(begin);
+        assert_eq!((status.starts_in_s, status.pid, status.up_s), (Some(0.1), None, None));
+        // One that has served, and ends by itself, has done its share; so has one that was asked to.
+        for (script, asked, kind) in [("exit 0", false, "done"), ("exit 5", true, "asked")] {
+            shell(&mut slot, script, begin);
+            slot.set_ready(true, begin);
+            if asked {
+                slot.running_mut().unwrap().told = true;
+            }
+            let one = ended(&mut slot, begin + SHARE);
+            assert_eq!((one.kind.as_str(), one.by_us, one.was_ready), (kind, asked, true));
+            assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin + SHARE), "the next begins at once");
+        }
+        assert_eq!(slot.status(begin).restarts, 2);
+        // One that ends at once has not.
+        shell(&mut slot, "exit 0", begin);
+        slot.set_ready(true, begin);
+        assert_eq!(ended(&mut slot, begin).kind, "exit 0");
+        assert!(matches!(slot.phase, Phase::Waiting(until) if until > begin));
+        // What is forgiven begins now.
+        slot.forgive(Restarts::new(10, Duration::from_hours(1)), begin);
+        assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin));
+    }
+
+    #[test]
+    fn what_cannot_be_started_is_tried_again_after_a_pause() {
+        let begin = Instant::now();
+        let mut slot = Slot::new(Role::Timer, 1, Restarts::new(10, Duration::from_hours(1)), begin);
+        slot.start(Ok((Command::new("/nonexistent"), None)), 0, begin);
+        assert!(slot.running().is_none() && slot.ended(begin).is_none());
+        assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin + Duration::from_millis(100)));
+        assert!(slot.how_it_ended().starts_with("could not be started: "), "{}", slot.how_it_ended());
+        let unready = slot.unready_for(begin + Duration::from_secs(5));
+        assert_eq!(unready, Some(Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn one_that_writes_without_end_does_not_hold_up_the_master() {
+        let begin = Instant::now();
+        let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10, Duration::from_hours(1)), begin);
+        shell(&mut slot, "exec yes >&2", begin);
+        for _ in 0..3 {
+            slot.listen();
+        }
+        let running = slot.running_mut().unwrap();
+        assert!(running.standard_error().is_some());
+        running.kill();
+        assert_eq!(ended(&mut slot, begin).kind, "killed");
+    }
+
+    #[test]
+    fn it_is_killed_at_the_earliest_of_the_times_that_were_said_and_once() {
+        let begin = Instant::now();
+        let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10, Duration::from_hours(1)), begin);
+        shell(&mut slot, "trap '' TERM; while :; do sleep 100; done", begin);
+        let running = slot.running_mut().unwrap();
+        assert!(!running.is_told_to_end() && running.kill_at().is_none());
+        for (patience, kills_after) in [(30, 30), (5, 5), (60, 5)] {
+            running.tell_to_end(begin, Duration::from_secs(patience));
+            assert_eq!(running.kill_at(), Some(begin + Duration::from_secs(kills_after)));
+        }
+        assert!(running.is_told_to_end());
+        running.kill();
+        assert_eq!(running.kill_at(), None);
+        let one = ended(&mut slot, begin);
+        assert_eq!((one.kind.as_str(), one.by_us), ("killed", true));
+    }
+
+    #[test]
+    fn a_log_is_opened_anew_at_once_or_as_soon_as_the_process_is_ready() {
+        let begin = Instant::now();
+        for ready in [true, false] {
+            let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10, Duration::from_hours(1)), begin);
+            shell(&mut slot, "trap 'exit 9' USR2; echo up >&2; while :; do sleep 0.01; done", begin);
+            while slot.running_mut().unwrap().read_what_it_says() != ["up"] {}
+            if ready {
+                slot.set_ready(true, begin);
+            }
+            slot.running_mut().unwrap().reopen_log();
+            assert_eq!(slot.running().unwrap().owes_reopening, !ready);
+            slot.set_ready(true, begin);
+            assert_eq!(ended(&mut slot, begin).kind, "exit 9");
+        }
     }
 }

@@ -154,3 +154,7 @@ impl Connection {
         let _ = self.write();
     }
 }
+
+#[cfg(test)]
+#[path = "control_tests.rs"]
+mod tests;

@@ -306,6 +306,17 @@ mod tests {
     }
 
     #[test]
+    fn a_socket_that_does_not_refuse_is_somebodys_and_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("log");
+        // One of datagrams: who connects is told that it is another kind of socket.
+        let anothers = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
+        assert!(Listeners::default().missing(&places(&[&socket])).is_err());
+        std::os::unix::net::UnixDatagram::unbound().unwrap().send_to(b"x", &socket).unwrap();
+        assert_eq!(anothers.recv(&mut [0; 9]).unwrap(), 1);
+    }
+
+    #[test]
     fn a_change_that_cannot_be_made_changes_nothing_and_one_that_can_keeps_what_stays() {
         let folder = tempfile::tempdir().unwrap();
         let [first, second, nowhere] = ["1", "2", "nowhere/3"].map(|name| folder.path().join(name));

@@ -100,6 +100,10 @@ mod tests {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
         own_directory(&path).unwrap();
         assert_eq!(mode(&path), 0o700);
+        // One that is closed already stays as it is.
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o500)).unwrap();
+        own_directory(&path).unwrap();
+        assert_eq!(mode(&path), 0o500);
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert!(matches!(own_directory(&link), Err(MasterError::NotOurs { .. })));

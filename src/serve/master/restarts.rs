@@ -120,6 +120,19 @@ mod tests {
         assert!(!restarts.is_throttled());
     }
 
+    #[test]
+    fn no_more_deaths_are_remembered_than_count_and_one_as_old_as_the_window_does_not() {
+        let (mut restarts, mut now) = (Restarts::new(1, Duration::from_hours(24)), Instant::now());
+        pauses(&mut restarts, &mut now, Duration::ZERO, 100);
+        assert_eq!(restarts.deaths.len(), 2);
+        let mut restarts = Restarts::new(1, Duration::from_secs(10));
+        for _ in 0..5 {
+            let _ = restarts.died(now, Duration::ZERO);
+            now += Duration::from_secs(10);
+            assert!(!restarts.is_throttled());
+        }
+    }
+
     proptest! {
         #[test]
         fn whatever_it_dies_of_it_is_started_again_within_a_minute_and_never_at_once(

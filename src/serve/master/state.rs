@@ -106,3 +106,39 @@ fn amiss(slot: &Slot, moment: Duration, now: Instant) -> Option<String> {
         Phase::Running(_) => format!("{name} runs, and takes no work"),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::master::restarts::Restarts;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_that_is_missing_for_longer_than_a_moment_is_amiss() {
+        let begin = Instant::now();
+        let restarts = || Restarts::new(1, Duration::from_hours(1));
+        for (role, name, patience) in [(Role::Front, "the front", MOMENT), (Role::Worker, "worker 2", LONG_MOMENT)] {
+            let mut slot = Slot::new(role, 2, restarts(), begin);
+            let amiss = |slot: &Slot, after: Duration| amiss(slot, MOMENT, begin + after);
+            assert_eq!(amiss(&slot, patience - Duration::from_millis(1)), None);
+            assert_eq!(amiss(&slot, patience), Some(format!("{name} does not come up: it has not ended yet")));
+            let mut command = Command::new("sleep");
+            command.arg("1000").stdin(Stdio::null());
+            slot.start(Ok((command, None)), 0, begin);
+            assert_eq!(amiss(&slot, patience - Duration::from_millis(1)), None);
+            assert_eq!(amiss(&slot, patience), Some(format!("{name} runs, and takes no work")));
+            slot.set_ready(true, begin);
+            assert_eq!(amiss(&slot, 9 * patience), None);
+            if let Some(running) = slot.running_mut() {
+                running.kill();
+            }
+            let _ = std::iter::repeat_with(|| slot.ended(begin)).flatten().next();
+            assert!(!slot.is_throttled());
+            // One too many.
+            slot.start(Ok((Command::new("/nonexistent"), None)), 0, begin);
+            let told = amiss(&slot, Duration::ZERO).unwrap();
+            let dies = format!("{name} dies again and again, and is started once a minute: could not be started: ");
+            assert!(told.starts_with(&dies), "{told}");
+        }
+    }
+}

@@ -72,3 +72,34 @@ fn tell(what: &[NotifyState<'_>]) {
         warn!(%error, "systemd cannot be told how the service is");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_hears_of_us_as_often_as_it_wants_to_and_of_each_thing_once() {
+        let begin = Instant::now();
+        let every = Duration::from_secs(5);
+        let mut systemd = Systemd { ready: false, status: String::new(), watchdog: Some(every), heard: begin };
+        assert_eq!(systemd.next(), Some(begin + every));
+        systemd.watchdog(true, begin + every - Duration::from_millis(1));
+        assert_eq!(systemd.next(), Some(begin + every));
+        for fine in [true, false] {
+            let now = systemd.heard + every;
+            systemd.watchdog(fine, now);
+            assert_eq!(systemd.next(), Some(now + every), "where it is not fine, it is looked again later");
+        }
+        systemd.watchdog = None;
+        assert_eq!(systemd.next(), None);
+        // A reload before all is up is none.
+        systemd.reloading();
+        assert!(!systemd.ready);
+        systemd.ready();
+        assert!(systemd.ready);
+        systemd.reloading();
+        assert!(!systemd.ready);
+        systemd.status("fine".into());
+        assert_eq!(systemd.status, "fine");
+    }
+}

@@ -142,6 +142,8 @@ impl<T: Fn(Vec<(Digest, Shunted)>)> Keeper<T> {
         if let Err(error) = self.store().and_then(|store| store.remember(&digest, &suspect)) {
             error!(id = digest.id(), %error, "that a message has ended a worker cannot be written down: tried again each minute");
             self.unwritten.insert(digest, suspect);
+            // The folder may have been made anew: what is open is the one that is gone, and can be listed still.
+            self.store = None;
         } else {
             self.unwritten.remove(&digest);
         }
@@ -159,6 +161,7 @@ impl<T: Fn(Vec<(Digest, Shunted)>)> Keeper<T> {
             Err(error) => Err(error.to_string()),
         };
         written.unwrap_or_else(|problem| {
+            self.store = None;
             error!(
                 id = digest.id(), problem,
                 "no copy of a message that is set aside can be kept: it is with whoever tries again, and its next try brings it anew"
@@ -176,7 +179,6 @@ impl<T: Fn(Vec<(Digest, Shunted)>)> Keeper<T> {
             Ok(found) => found,
             Err(error) => {
                 error!(%error, "which messages are set aside cannot be read");
-                // The folder may have been made anew.
                 self.store = None;
                 return;
             }
@@ -243,18 +245,5 @@ fn next_word(age: Duration, lifetime: Duration) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_is_spoken_of_each_day_more_often_on_the_last_and_for_ever() {
-        let (mut age, mut hours) = (Duration::from_hours(1), Vec::new());
-        for _ in 0..14 {
-            age = next_word(age, 5 * DAY);
-            hours.push(age.as_secs() / 3600);
-        }
-        assert_eq!(hours, [25, 49, 73, 96, 100, 104, 108, 112, 116, 120, 144, 168, 192, 216]);
-        // A queue that gives up within the day.
-        assert_eq!(next_word(Duration::ZERO, Duration::from_hours(3)), Duration::from_hours(3));
-    }
-}
+#[path = "keeper_tests.rs"]
+mod tests;

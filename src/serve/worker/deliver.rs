@@ -48,9 +48,8 @@ pub(super) fn to_all(
         request.recipients.iter().map(|recipient| envelope(request, recipient)).collect();
     let to: Vec<Envelope> = envelopes.iter().filter_map(|envelope| envelope.as_ref().ok()).cloned().collect();
     let mut policy = site.policy();
-    // Some time has to be left for the delivery, however long the message has waited for us.
-    let lock_wait = request.lock_wait_ms.map_or_else(|| site.lock_wait(left), Duration::from_millis);
-    policy.lock_wait = lock_wait.min(left / 2);
+    policy.lock_wait =
+        lock_wait(request.lock_wait_ms.map_or_else(|| site.lock_wait(left), Duration::from_millis), left);
     let terms = Terms { policy: &policy, caller: &NoCaller, deadline };
     #[cfg(feature = "test-faults")]
     {
@@ -79,6 +78,11 @@ pub(super) fn to_all(
         verdict
     };
     (envelopes.into_iter().map(verdict).collect(), found)
+}
+
+/// How long the lock is waited for. Some time has to be left for the delivery, however long the message has waited for us.
+fn lock_wait(usual: Duration, left: Duration) -> Duration {
+    usual.min(left / 2)
 }
 
 /// How the database was found by what came of each recipient.
@@ -193,6 +197,14 @@ mod tests {
     }
 
     #[test]
+    fn no_more_than_half_of_the_time_that_is_left_is_waited_for_the_lock() {
+        let seconds = Duration::from_secs;
+        assert_eq!(lock_wait(seconds(30), seconds(100)), seconds(30));
+        assert_eq!(lock_wait(seconds(30), seconds(10)), seconds(5));
+        assert_eq!(lock_wait(seconds(30), seconds(0)), seconds(0));
+    }
+
+    #[test]
     fn each_recipient_has_a_verdict_in_its_place() {
         let directory = tempfile::tempdir().unwrap();
         let verdicts = deliver(directory.path(), &request(&["doug@x", "nobody", "scuba@x", "Doug@x"]), BYTES);
@@ -260,12 +272,16 @@ mod tests {
         fs::write(directory.path().join("elsewhere"), BYTES).unwrap();
         fs::create_dir(place("folder")).unwrap();
         std::os::unix::fs::symlink(directory.path().join("elsewhere"), place("link")).unwrap();
+        // Nobody writes to it: who opens it as any other file waits for ever.
+        let pipe = rustix::fs::mknodat(rustix::fs::CWD, place("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0);
+        pipe.unwrap();
         let from = |file: std::path::PathBuf| Request { file: Some(file), ..request(&["doug@x"]) };
         for wrong in [
             directory.path().join("elsewhere"),
             messages.join("../elsewhere"),
             place("link"),
             place("folder"),
+            place("pipe"),
             place("missing"),
         ] {
             let verdicts = deliver(directory.path(), &from(wrong), b"");

@@ -303,3 +303,7 @@ fn farewell() -> FromWorker {
     // So short a header can be written.
     FromWorker::Reply { client: NOBODY.to_vec(), body: reply.frame(&[]).unwrap_or_default() }
 }
+
+#[cfg(test)]
+#[path = "link_tests.rs"]
+mod tests;

@@ -185,7 +185,7 @@ impl Worker<'_> {
     /// The sessions that were opened since this was asked last.
     fn logins(&mut self) -> Logins {
         let before = std::mem::replace(&mut self.logins, self.site.logins());
-        Logins { database: self.logins.database - before.database, imap: self.logins.imap - before.imap }
+        opened_since(before, self.logins)
     }
 
     fn deliver(&mut self, request: &Request, message: Vec<u8>, received: Instant) -> (Vec<Verdict>, Found) {
@@ -214,3 +214,11 @@ impl Worker<'_> {
         }
     }
 }
+
+fn opened_since(before: site::Logins, now: site::Logins) -> Logins {
+    Logins { database: now.database - before.database, imap: now.imap - before.imap }
+}
+
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

@@ -47,6 +47,7 @@ mod tests {
     #[test]
     fn a_worker_is_recycled_after_enough_deliveries_or_with_too_much_memory() {
         let used = memory().unwrap();
+        assert!(used > 1 << 20, "{used}");
         let recycling = |memory| Recycling { began: Instant::now(), deliveries: 3, memory };
         assert!(!recycling(used * 100).is_due(2));
         assert!(recycling(used * 100).is_due(3));

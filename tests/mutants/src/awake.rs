@@ -4,7 +4,7 @@
 //! inherits it that a test starts, one without an environment too, and many tests can run side by side.
 
 use rustix::process::{Resource, getrlimit};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const NOTED: usize = 1_000_000;
 
 static ASKED: OnceLock<Option<usize>> = OnceLock::new();
+/// Open from the first that is reached on: a process may confine itself meanwhile, and open no file any more.
+static NOTES: OnceLock<Option<File>> = OnceLock::new();
 static REACHED: [AtomicBool; 8192] = [const { AtomicBool::new(false) }; 8192];
 
 /// Whether this mutant is awake.
@@ -21,8 +23,8 @@ pub fn is(number: usize) -> bool {
     match *asked {
         Some(asked) if asked >= NOTED => {
             if !REACHED[number].swap(true, Ordering::Relaxed) {
-                let file = format!(concat!(env!("CARGO_MANIFEST_DIR"), "/reached/{}"), asked - NOTED);
-                if let Ok(mut file) = OpenOptions::new().append(true).open(file) {
+                let path = || format!(concat!(env!("CARGO_MANIFEST_DIR"), "/reached/{}"), asked - NOTED);
+                if let Some(mut file) = NOTES.get_or_init(|| OpenOptions::new().append(true).open(path()).ok()).as_ref() {
                     let _ = file.write_all(format!("{number}\n").as_bytes());
                 }
             }

@@ -83,6 +83,7 @@ fn run() -> Fallible<bool> {
     let mut next = || arguments.next().ok_or("usage: mutants RESULTS SURVIVORS TESTS FILE…");
     let (results, survivors, tests) = (next()?, next()?, next()?);
     let files: Vec<String> = arguments.collect();
+    let known = read_results(&results)?;
     let mut first = 1;
     let mut sources = Vec::new();
     for path in files {
@@ -91,8 +92,13 @@ fn run() -> Fallible<bool> {
         first += mutants.len();
         let mut hash = DefaultHasher::new();
         original.hash(&mut hash);
-        let keys = keys(&path, &mutants);
-        sources.push(Source { path, original, hash: hash.finish(), mutants, keys, unviable: BTreeSet::new() });
+        let (hash, keys) = (hash.finish(), keys(&path, &mutants));
+        // What the compiler did not take the last time, it takes no more this time.
+        let is_unviable =
+            |key: &String| known.get(key).is_some_and(|(of, outcome, _)| *of == hash && outcome == "unviable");
+        let unviable = mutants.iter().zip(&keys).filter(|(_, key)| is_unviable(key)).map(|(mutant, _)| mutant.number);
+        let unviable = unviable.collect();
+        sources.push(Source { path, original, hash, mutants, keys, unviable });
     }
     if first > 8192 {
         return Err("these are more mutants than awake.rs has room for".into());

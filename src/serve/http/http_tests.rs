@@ -1,0 +1,53 @@
+use super::*;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+
+/// Answers at this socket, for a broker that stands still in all else.
+fn serve(socket: &Path, folder: &Path) -> (JoinHandle<io::Result<()>>, watch::Sender<bool>) {
+    let (ask, mut asked) = mpsc::channel::<oneshot::Sender<Report>>(1);
+    let ((_, service), (stop, stops)) = (watch::channel(None), watch::channel(false));
+    let sources = Sources { ask, service, stop: stops, tally: Tally::default(), max_connections: 1 };
+    let listening = vec![Listening::Unix(UnixListener::bind(socket).unwrap())];
+    tokio::spawn(async move {
+        while let Some(tell) = asked.recv().await {
+            let _ = tell.send(Report::default());
+        }
+    });
+    (tokio::spawn(Http::new(listening, &Serve::embedded(folder), sources).run()), stop)
+}
+
+/// All that is answered to this, up to the end of the connection.
+async fn answered(socket: &Path, request: &str) -> String {
+    let mut stream = UnixStream::connect(socket).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn each_connection_has_one_answer_by_what_its_headers_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("http");
+    let (server, _stop) = serve(&socket, folder.path());
+    // More than are served at once, one after the other.
+    for _ in 0..=MOST_CONNECTIONS {
+        let answer = answered(&socket, "GET /healthz?x HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nalive\n"), "{answer}");
+    }
+    for (headers, kind) in [
+        ("Accept: text/plain\r\nACCEPT: Application/OpenMetrics-Text\r\n", "application/openmetrics-text"),
+        ("Accept: text/plain\r\n", "text/plain"),
+        ("", "text/plain"),
+    ] {
+        let answer = answered(&socket, &format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{headers}\r\n")).await;
+        assert!(answer.contains(&format!("\r\ncontent-type: {kind}; ")), "{answer}");
+    }
+    let answer = answered(&socket, "nonsense\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+    assert!(!server.is_finished());
+    server.abort();
+}

@@ -1,0 +1,32 @@
+use super::*;
+use crate::base::endpoint::Endpoint;
+use std::os::unix::net::UnixStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+#[tokio::test]
+async fn what_is_configured_is_opened_and_none_of_the_sockets_keeps_the_others_waiting() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = ["1", "2", "3"].map(|name| folder.path().join(name));
+    let lmtp = paths.iter().map(|path| path.to_str().unwrap().to_owned()).collect();
+    let serve = Serve { lmtp, ..Serve::default() };
+    assert_eq!(serve.lmtp_endpoints(), paths.clone().map(Endpoint::Socket));
+    let listeners = Listening::open(&serve).unwrap().into_iter().map(Listener::new).collect::<io::Result<Vec<_>>>();
+    let listeners = listeners.unwrap();
+    // At each of them somebody always waits, who says where.
+    let mut clients = Vec::new();
+    for (path, at) in paths.iter().zip(0_u8..) {
+        for _ in 0..6 {
+            let client = UnixStream::connect(path).unwrap();
+            io::Write::write_all(&mut &client, &[at]).unwrap();
+            clients.push(client);
+        }
+    }
+    let mut order = Vec::new();
+    for turn in 0..6 {
+        let mut connection = accept(&listeners, turn).await.unwrap();
+        assert_eq!(connection.address(), None);
+        order.push(connection.read_u8().await.unwrap());
+        connection.write_all(b"x").await.unwrap();
+    }
+    assert_eq!(order, [0, 1, 2, 0, 1, 2]);
+}

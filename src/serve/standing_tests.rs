@@ -1,0 +1,124 @@
+use super::*;
+use crate::handover::control::{Counted, End, State as Service};
+use crate::serve::broker::Standing;
+use tokio::io::Lines;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+/// How long something is waited for that has to come.
+const LONG: Duration = Duration::from_mins(1);
+
+/// The master's end, and what stands behind the other one.
+struct Scene {
+    says: OwnedWriteHalf,
+    hears: Lines<BufReader<OwnedReadHalf>>,
+    broker: watch::Sender<Broker>,
+    ended: mpsc::Receiver<WorkerEnd>,
+    stop: watch::Sender<bool>,
+    service: watch::Receiver<Option<Status>>,
+    front: JoinHandle<io::Result<()>>,
+}
+
+impl Scene {
+    fn new(queue: Option<PathBuf>) -> Self {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let (ask, mut asked) = mpsc::channel::<oneshot::Sender<Broker>>(1);
+        let (tell_ended, ended) = mpsc::channel(1);
+        let ((stop, stops), (tell_service, service)) = (watch::channel(false), watch::channel(None));
+        let (broker, is) = watch::channel(Broker::default());
+        tokio::spawn(async move {
+            while let Some(tell) = asked.recv().await {
+                let report = is.borrow().clone();
+                let _ = tell.send(report);
+            }
+        });
+        let front = tokio::spawn(tell_master(theirs, ask, tell_ended, stops, tell_service, queue));
+        let (hears, says) = tokio::net::UnixStream::from_std(ours).unwrap().into_split();
+        Self { says, hears: BufReader::new(hears).lines(), broker, ended, stop, service, front }
+    }
+
+    async fn say(&mut self, notice: &Notice) {
+        self.says.write_all(line(notice).as_bytes()).await.unwrap();
+    }
+
+    /// Whether it accepts, which workers there are, whether the database is away, and the figures: what it says next.
+    async fn hear(&mut self) -> (bool, Vec<u32>, bool, Map<String, Value>) {
+        let text = tokio::time::timeout(LONG, self.hears.next_line()).await.unwrap().unwrap().unwrap();
+        let Report::Standing { accepting, workers, database_away, known } = serde_json::from_str(&text).unwrap();
+        (accepting, workers, database_away.is_some(), known)
+    }
+}
+
+#[tokio::test]
+async fn it_says_how_it_stands_when_it_is_asked_and_unasked_only_where_that_changes() {
+    let mut scene = Scene::new(None);
+    let (accepting, workers, away, known) = scene.hear().await;
+    assert_eq!((accepting, workers, away, known.get("busy")), (true, vec![], false, Some(&Value::from(0))));
+    for _ in 0..3 {
+        scene.say(&Notice::Ask).await;
+        assert_eq!(scene.hear().await, (true, vec![], false, known.clone()));
+    }
+    let standing = Standing { busy: 3, ready: 2, oldest_shunted: Some(0), ..Standing::default() };
+    // Figures alone are no news.
+    scene.broker.send_modify(|broker| broker.standing = standing);
+    scene.broker.send_modify(|broker| broker.workers = vec![7, -1, 8]);
+    let (accepting, workers, away, known) = scene.hear().await;
+    assert_eq!((accepting, workers, away), (true, vec![7, 8], false));
+    assert_eq!((known.get("busy"), known.get("ready")), (Some(&Value::from(3)), Some(&Value::from(2))));
+    assert!(
+        known.get("oldest_set_aside_s").and_then(Value::as_u64).is_some_and(|age| age > 1_000_000_000),
+        "{known:?}"
+    );
+    scene.broker.send_modify(|broker| broker.database_away = Some("no".into()));
+    assert!(scene.hear().await.2);
+    scene.stop.send_replace(true);
+    assert!(!scene.hear().await.0);
+    drop((scene.says, scene.hears));
+    assert_eq!(scene.front.await.unwrap().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[tokio::test]
+async fn what_the_master_says_reaches_whom_it_is_for() {
+    let mut scene = Scene::new(None);
+    scene.says.write_all(b"nonsense\n").await.unwrap();
+    scene.say(&Notice::WorkerStarted { number: 1, pid: 7 }).await;
+    let (end, said) = (End::Signal(11), vec!["x".to_owned()]);
+    scene.say(&Notice::WorkerEnded { number: 1, pid: 7, end: end.clone(), by_us: false, said: said.clone() }).await;
+    assert_eq!(scene.ended.recv().await, Some(WorkerEnd { pid: 7, end, by_us: false, said }));
+    let status = Status {
+        version: "1".into(),
+        pid: 6,
+        since: "2026-11-20T10:00:00Z".into(),
+        up_s: 1.0,
+        configuration: "/x".into(),
+        state: Service::Well,
+        reasons: Vec::new(),
+        listeners: Vec::new(),
+        http: Vec::new(),
+        processes: Vec::new(),
+        front: Value::Null,
+        timer: Vec::new(),
+        counted: Counted::default(),
+    };
+    scene.say(&Notice::Service { status: Box::new(status) }).await;
+    let told = scene.service.wait_for(Option::is_some).await.unwrap().clone();
+    assert_eq!(told.map(|told| (told.pid, told.state)), Some((6, Service::Well)));
+}
+
+#[tokio::test]
+async fn what_is_in_the_file_queue_is_told_as_soon_as_it_is_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("queue");
+    Queue::open(&path).unwrap();
+    let mut scene = Scene::new(Some(path));
+    let until = Instant::now() + LONG;
+    loop {
+        scene.say(&Notice::Ask).await;
+        let (.., known) = scene.hear().await;
+        if known.contains_key("file_queue_new") {
+            break;
+        }
+        assert!(Instant::now() < until, "{known:?}");
+    }
+}
