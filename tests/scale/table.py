@@ -67,9 +67,9 @@ def given(size, way):
 def used(way, known={}):
     """Processors that the database and the mailbox stores need for each recipient a second."""
     if way not in known:
-        model = Model(Site(costs(way), **given(USUAL[100], way), database_cores=1000, imap_cores=1000, until=60.0, drain=0))
-        model.run()
-        known[way] = (model.database.busy / 6000, model.imap.busy / 6000)
+        model = Model(Site(costs(way), **given(USUAL[100], way), database_cores=1000, imap_cores=1000, until=60.0, warm=0))
+        many = model.run().recipients
+        known[way] = (model.database.busy / many, model.imap.busy / many)
     return known[way]
 
 
@@ -111,7 +111,8 @@ def what_to_buy(each):
     """A row for each size and way; what is bought, and how many waited in the fail-over, of those for the plot. `each` is `map`, or
     another that runs several at once."""
     tasks = [(size, way) for size in SIZES for way in WAYS]
-    done = list(each(calm_and_failed, tasks))
+    # The largest, which take longest, first.
+    done = list(each(calm_and_failed, tasks[::-1]))[::-1]
     lines = ["| recipients a second | mail hosts × processors | way | database: processors (used) | its sessions: mean, most; opened a second | "
              "mailbox stores: processors, all together | arrival to copy: p50, p99, s | deferred, of a thousand |",
              "|---:|---:|---|---:|---:|---:|---:|---:|", *(bought for bought, _, _, _ in done)]
@@ -169,7 +170,7 @@ def main():
     parser = argparse.ArgumentParser(prog="tests/scale/run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only what CI asks")
     parser.add_argument("--write", metavar="FILE", help="put the tables and the plot into this page, between its marks")
-    parser.add_argument("--jobs", type=int, default=1, help="so many sites at once; the largest takes some GB of memory")
+    parser.add_argument("--jobs", type=int, default=1, help="so many sites at once; the largest takes half a GB of memory")
     parser.add_argument("--compare", metavar="FILE", help="only the model beside what tests/scale/measure has written there")
     options = parser.parse_args()
     if options.compare:
@@ -183,7 +184,6 @@ def main():
     print("the conclusions hold")
     if options.quick:
         return
-    # The largest take longest, and come first to nobody: half an hour of a processor in all.
     with multiprocessing.Pool(options.jobs) as pool:
         each = lambda run, tasks: pool.map(run, tasks, chunksize=1)
         buy, fails, waiting, bought = what_to_buy(each)
