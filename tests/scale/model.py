@@ -20,6 +20,7 @@ class Step:
 
     cpu: float
     wait: float = 0.0
+    spread: float = 0.0  # the standard deviation of its logarithm; if 0, it varies as Site.vary says
 
 
 @dataclass
@@ -34,10 +35,12 @@ class Costs:
     lock: Step  # and the look
     append: Step
     record: Step
-    busy: Step  # ending an attempt that did not get the lock
+    asked: Step  # who has the lock, where it was not got
+    busy: Step  # ending an attempt that did not get it
     further: Step  # what the database does for each further recipient of one message, by the service
     host_further: Step  # what the host does for each of these
-    again: Step  # the second append and its login's share, for the author
+    author: Step  # the login for the author's copy, beside a recipient's
+    end: Step = field(default_factory=lambda: Step(0.0))  # of a session with the database, after its delivery
 
 
 @dataclass
@@ -136,7 +139,10 @@ class Model:
             self.count["opened"] += max(0, more)
 
     def work(self, cores, step, times=1):
-        times *= self.chance.uniform(1 - self.site.vary, 1 + self.site.vary)
+        if step.spread:
+            times *= self.chance.lognormvariate(-(step.spread ** 2) / 2, step.spread)
+        else:
+            times *= self.chance.uniform(1 - self.site.vary, 1 + self.site.vary)
         end = cores.ends(self.env.now, step.cpu * times)
         return self.env.timeout(end - self.env.now + step.wait * times)
 
@@ -190,8 +196,15 @@ class Model:
         """Ends the session, or gives it back to the pooler."""
         if self.site.pooled and epoch == self.epoch() == self.pools[host][0]:
             self.pools[host][1] += 1
+        elif self.site.costs.end.cpu or self.site.costs.end.wait:
+            self.env.process(self.ends(self.site.costs.end))
         else:
             self.connections(-1)
+
+    def ends(self, step):
+        """A server that has much to do holds a session for a while after its client has gone."""
+        yield self.work(self.database, step)
+        self.connections(-1)
 
     # One delivery.
 
@@ -200,11 +213,10 @@ class Model:
         lock = self.locks.get(message)
         if lock is None:
             lock = self.locks[message] = simpy.Resource(self.env, 1)
-        request, began = lock.request(), self.env.now
+        request = lock.request()
         if not request.triggered:
             self.count["met"] += 1
             yield request | self.env.timeout(self.site.lock_wait)
-        self.lock_waits.append(self.env.now - began)
         if not request.triggered:
             request.cancel()
             return None
@@ -222,23 +234,25 @@ class Model:
             left -= together
         if local and message not in self.sent:
             self.sent.add(message)
-            yield self.work(self.imap, costs.again)
+            yield self.work(self.imap, costs.append)
 
     def under_lock(self, message, recipients, single, local, epoch):
         """Journal, lock, look, append, record: 'sent', 'busy'."""
         costs, request = self.site.costs, None
         try:
             yield from self.asks(costs.journal, epoch, commits=True)
-            yield from self.asks(costs.lock, epoch)
+            # The lock is taken in the middle of its step, and held while the rest of it is looked up and answered.
+            began = self.env.now
+            yield from self.asks(costs.lock, epoch, 0.5)
             if not single:
                 request = yield from self.locked(message)
                 if request is None:
+                    yield from self.asks(costs.asked, epoch)
+                    self.lock_waits.append(self.env.now - began)
                     yield from self.asks(costs.busy, epoch, commits=True)
                     return "busy"
-                if self.epoch() != epoch:
-                    raise Lost
-            else:
-                self.lock_waits.append(0.0)
+            yield from self.asks(costs.lock, epoch, 0.5)
+            self.lock_waits.append(self.env.now - began)
             yield from self.append(message, recipients, local)
             yield from self.asks(costs.record, epoch, commits=True)
             if recipients > 1:
@@ -248,15 +262,14 @@ class Model:
             if request is not None:
                 self.locks[message].release(request)
 
-    def log_in(self, times):
-        """Side by side, so many of them."""
+    def log_in(self, times, author=False):
+        """Side by side, for so many recipients, and for the author."""
+        costs = self.site.costs
         if self.site.login_line:
-            took = times * self.site.login_line * self.chance.uniform(1 - self.site.vary, 1 + self.site.vary)
+            took = (times + author) * self.site.login_line * self.chance.uniform(1 - self.site.vary, 1 + self.site.vary)
             yield self.env.timeout(self.login_line.ends(self.env.now, took) - self.env.now)
-        if times == 1:
-            yield self.work(self.imap, self.site.costs.login)
-        else:
-            yield self.env.all_of([self.work(self.imap, self.site.costs.login) for _ in range(times)])
+        logins = [self.work(self.imap, step) for step in [costs.login] * times + [costs.author] * author]
+        yield logins[0] if len(logins) == 1 else self.env.all_of(logins)
 
     def by_pipe(self, host, message, single, local):
         """A process for one recipient."""
@@ -270,7 +283,7 @@ class Model:
                 # Between transactions another may have it.
                 self.close(host, epoch)
                 epoch = None
-            yield from self.log_in(2 if local else 1)
+            yield from self.log_in(1, local)
             if epoch is None:
                 epoch = yield from self.connect(host)
                 if epoch is None:

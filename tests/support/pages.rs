@@ -242,7 +242,10 @@ const QUEUE: &str = "tests/embedded/operator/the_queue_by_hand.rs runs it, on a 
 const SHUNT: &str = "tests/embedded/service/what_ends_workers.rs runs it, on a service of its own";
 
 /// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
-const NOT_RUN: [(&str, &str); 59] = [
+const NOT_RUN: [(&str, &str); 62] = [
+    ("tests/bench/run", HOURS),
+    ("tests/servers/up postgres17 pgbouncer dovecot mx1 mx2", HOURS),
+    ("tests/scale/measure --inputs tests/scale/inputs.toml", HOURS),
     ("maildrop_command web sessions --end ID", "tests/embedded/the_page.rs runs it"),
     (
         "cargo run --release --bin maildropd -- --embedded /tmp/maildrop-demo --web 127.0.0.1:8025",
