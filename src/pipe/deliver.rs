@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     lock_wait: Option<Duration>,
     /// When to give up and exit 75, like 240s; below Postfix's own time limit, past which it bounces
-    /// [default: delivery.deadline of the configuration, otherwise 240s]
+    /// [default, and most: delivery.deadline of the configuration; with --embedded the default is 240s]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     deadline: Option<Duration>,
     /// What to log: error, warn, info, debug or trace [default: log.level of the configuration, otherwise info]

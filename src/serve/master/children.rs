@@ -533,7 +533,7 @@ mod tests {
     fn it_is_killed_at_the_earliest_of_the_times_that_were_said_and_once() {
         let begin = Instant::now();
         let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10, Duration::from_hours(1)), begin);
-        shell(&mut slot, "trap '' TERM; while :; do sleep 100; done", begin);
+        shell(&mut slot, "trap '' TERM; exec sleep 100", begin);
         let running = slot.running_mut().unwrap();
         assert!(!running.is_told_to_end() && running.kill_at().is_none());
         for (patience, kills_after) in [(30, 30), (5, 5), (60, 5)] {

@@ -17,7 +17,7 @@ const FRONT: &str = "trap '' USR2; : > up.$$; while read -r line; do printf '%s\
                      [ ! -e report ] || cat report >&0; done";
 const OTHERS: &str = "trap '' USR2; : > up.$$; exec sleep 1000";
 /// Ends for nothing but SIGKILL.
-const STUBBORN: &str = "trap '' TERM; : > up.$$; while :; do sleep 1000; done";
+const STUBBORN: &str = "trap '' TERM; : > up.$$; exec sleep 1000";
 
 /// A master in a folder of its own. Dropped, it kills what it has started.
 struct Scene {
@@ -494,7 +494,7 @@ fn what_the_front_says_is_who_takes_work_and_nobody_does_once_it_has_ended() {
 
 #[test]
 fn a_front_that_talks_nonsense_is_ready_no_more_and_is_killed() {
-    let mut scene = Scene::with(TWO, ["echo nonsense >&0; trap '' TERM; while :; do sleep 1000; done", OTHERS]);
+    let mut scene = Scene::with(TWO, ["echo nonsense >&0; trap '' TERM; exec sleep 1000", OTHERS]);
     scene.turn();
     scene.all_ready();
     scene.until("it is heard", |it| it.slots[0].running().is_some_and(|one| one.link.is_none()));
