@@ -145,8 +145,8 @@ def conclusions():
     calm = {way: run(way=way) for way in WAYS}
     hasty = run(lock_wait=0.0, drain=60_000.0)
     away = {wait: run(away=(8.0, 5.0), patience=wait) for wait in (0.0, 60.0)}
-    # Before it, one host has more to do than it can.
-    few_hosts, more_hosts = (run(hosts=hosts, host_cores=2) for hosts in (1, 4))
+    # One host has more to do than it can.
+    few_hosts, more_hosts = (run(hosts=hosts, host_cores=2, rate=300) for hosts in (1, 4))
     # As long as the one host has processors and processes enough, it makes no difference to be one.
     one = Model(site(SIZES[0], "pipe", **quick)).run()
     twice = [run(until=15.0, seed=3) for _ in range(2)]
