@@ -144,13 +144,14 @@ impl Supervisor {
 
     /// Goes on until the service has been told to end, and all its processes have ended.
     pub(super) fn supervise(&mut self) {
-        while !self.turn(Instant::now()) {
+        while !self.turn() {
             self.wait();
         }
     }
 
     /// One turn of the loop; whether it was the last.
-    fn turn(&mut self, now: Instant) -> bool {
+    fn turn(&mut self) -> bool {
+        let now = Instant::now();
         self.hear_signals(now);
         self.hear_processes(now);
         self.notice_ends(now);
@@ -471,7 +472,3 @@ fn command(
     hand_over(lmtp, http, &mut command)?;
     Ok((command, Some(link)))
 }
-
-#[cfg(test)]
-#[path = "supervisor_tests.rs"]
-mod tests;

@@ -26,7 +26,7 @@ struct Scene {
     assigned: Receiver<Job>,
     answer: Sender<Answer>,
     current: Arc<AtomicU64>,
-    link: JoinHandle<()>,
+    link: Option<JoinHandle<()>>,
     _folder: tempfile::TempDir,
 }
 
@@ -51,7 +51,7 @@ impl Scene {
         let listener = UnixListener::bind(&path).unwrap();
         let (link, stop, wake, assigned, answer) = link(Place::Unix(path));
         let current = link.current();
-        let link = thread::spawn(move || link.run());
+        let link = Some(thread::spawn(move || link.run()));
         Self { listener, stop, wake, assigned, answer, current, link, _folder: folder }
     }
 
@@ -75,9 +75,21 @@ impl Scene {
         self.wake.wake();
     }
 
+    /// The link ends by itself.
+    fn ends(mut self) {
+        self.link.take().unwrap().join().unwrap();
+    }
+
     fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.wake.wake();
+    }
+}
+
+/// No link outlives its test.
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
@@ -157,7 +169,7 @@ fn what_the_broker_hands_out_is_assigned_and_its_answer_goes_back() {
     scene.answer(job, true);
     assert_eq!(broker.hear_more(), Some(done(b"fourth")));
     drop(broker);
-    scene.link.join().unwrap();
+    scene.ends();
 }
 
 #[test]
@@ -167,7 +179,7 @@ fn told_to_end_with_nothing_in_hand_it_says_so_and_waits_for_a_goodbye_but_not_f
     scene.stop();
     assert!(is_farewell(broker.hear_more()));
     drop(broker);
-    scene.link.join().unwrap();
+    scene.ends();
 
     let scene = Scene::new();
     let mut broker = scene.accept();
@@ -176,7 +188,7 @@ fn told_to_end_with_nothing_in_hand_it_says_so_and_waits_for_a_goodbye_but_not_f
     assert!(is_farewell(broker.hear_more()));
     assert_eq!(broker.hear_more(), None);
     assert!(began.elapsed() > GOODBYE / 2);
-    scene.link.join().unwrap();
+    scene.ends();
 }
 
 #[test]

@@ -29,7 +29,8 @@ fn keep_quota(user: &str) -> String {
         for (glob "/proc/[0-9]*/cmdline") {
             open(my $file, "<", $_) or next;
             my $command = join " ", split /\0/, do { local $/; <$file> } // next;
-            ($of) = glob "$1/config/quota/*/user.$user" if $command =~ m{master .*-C (\S+)/imapd.conf};
+            # This script's own command has these words, too, and leads nowhere.
+            $of //= (glob "$1/config/quota/*/user.$user")[0] if $command =~ m{master .*-C (\S+)/imapd.conf};
         }
         pipe(my $hear, my $tell) or die $!;
         my $child = fork();
