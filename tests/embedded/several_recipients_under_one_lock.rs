@@ -49,6 +49,10 @@ impl Batch {
     }
 
     fn run(&mut self) -> Vec<Result<Delivered, Refusal>> {
+        self.ended().recipients
+    }
+
+    fn ended(&mut self) -> delivery::Ended {
         let message = Message::receive(self.message.clone().into_bytes()).unwrap();
         let delivery = Delivery {
             message: &message,
@@ -82,7 +86,7 @@ impl Batch {
             .filter(|copy| copy.whose != Whose::Recipients(Vec::new()))
         });
         let owed = owed.collect();
-        delivery::deliver(&delivery, &mut self.database, owed, &mut Stages::default()).recipients
+        delivery::deliver(&delivery, &mut self.database, owed, &mut Stages::default())
     }
 
     /// In a word each.
@@ -121,6 +125,19 @@ fn all_are_journalled_locked_and_recorded_together_and_the_lock_is_asked_for_onc
     assert_eq!(database.bearers, NAMES);
     assert!(mailboxes[..3].iter().all(|script| script.borrow().appends.len() == 1));
     assert_eq!(batch.outcomes(), [(0, "appended"), (1, "appended"), (2, "appended")]);
+}
+
+#[test]
+fn it_is_said_whether_somebody_comes_back_for_the_authors_copy() {
+    let unknown = || Appended::Unknown(trouble(MailboxFailure::ConnectionLost));
+    assert!(!batch().ended().author_is_seen_to, "it is there");
+    assert!(!batch().answers(1, unknown()).ended().author_is_seen_to, "it is there, and a recipient's is not");
+    assert!(batch().answers(3, unknown()).ended().author_is_seen_to);
+    let mut late = batch();
+    late.closed[3] = Some(MailboxFailure::TimedOut);
+    assert!(late.ended().author_is_seen_to);
+    late.closed = [Some(MailboxFailure::TimedOut); 4];
+    assert!(!late.ended().author_is_seen_to, "nobody has the message, and nobody may ever have it");
 }
 
 #[test]
