@@ -253,17 +253,6 @@ mod tests {
         assert_eq!(among("bp"), "bp");
     }
 
-    #[test]
-    fn one_that_was_found_to_be_no_primary_is_asked_and_one_of_several_says_nothing_for_a_while_at_most() {
-        let seen = std::sync::Arc::new(crate::database::Seen::new(None));
-        let (alone, known) = (server('p'), Server { seen: Some(seen.clone()), ..server('p') });
-        assert!(!alone.is_suspect() && !known.is_suspect());
-        seen.suspect(&known.address.to_string());
-        assert!(known.is_suspect() && !Server { seen: Some(seen), ..server('s') }.is_suspect());
-        let (minute, second) = (Duration::from_mins(1), Duration::from_secs(1));
-        assert_eq!([minute, second].map(|left| known.silence(left)), [known.limits.let_in, second].map(Some));
-    }
-
     /// A hung one of another site is nobody's to try in its turn.
     #[test]
     fn of_those_that_said_nothing_long_ago_one_of_ours_is_tried_in_its_turn() {
@@ -284,22 +273,6 @@ mod tests {
             text.contains(&format!("{long_ago} other\n")) && !text.contains(&format!("{long_ago} {ours}\n")),
             "{text}"
         );
-    }
-
-    #[test]
-    fn which_failures_another_session_and_which_another_try_at_once_can_mend() {
-        use DatabaseFailure::{AccessDenied, Behind, ConnectionLost, Contention, ReadOnly, TimedOut, Unreachable};
-        let helps = |failure| {
-            let error = DatabaseError::new(failure, "testing", "x");
-            (error.a_new_session_can_help(), error.may_pass(), error.trying_again_at_once_can_help())
-        };
-        for failure in [ConnectionLost, ReadOnly, Behind] {
-            assert_eq!(helps(failure), (true, true, false), "{failure:?}");
-        }
-        for failure in [Unreachable, TimedOut] {
-            assert_eq!(helps(failure), (false, true, false), "{failure:?}");
-        }
-        assert_eq!((helps(Contention), helps(AccessDenied)), ((false, false, true), (false, false, false)));
     }
 
     #[test]

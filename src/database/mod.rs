@@ -226,6 +226,10 @@ mod tests {
         let alone = server(None);
         assert_eq!(alone.silence(Duration::from_secs(7)), Some(Duration::from_secs(7)));
         assert_eq!(alone.silence(Duration::from_hours(1)), Some(SILENCE));
+        // One of several is left sooner.
+        let (one, second) = (server(Some(Arc::new(Seen::new(None)))), Duration::from_secs(1));
+        let silences = [Duration::from_mins(1), second].map(|left| one.silence(left));
+        assert_eq!(silences, [one.limits.let_in, second].map(Some));
     }
 
     #[test]
@@ -241,18 +245,22 @@ mod tests {
 
     #[test]
     fn another_session_helps_where_this_one_ended_and_another_try_where_others_were_in_the_way() {
-        use DatabaseFailure::{AccessDenied, Behind, ConnectionLost, Contention, InDoubt, ReadOnly, TimedOut};
+        use DatabaseFailure::{
+            AccessDenied, Behind, ConnectionLost, Contention, InDoubt, ReadOnly, TimedOut, Unreachable,
+        };
         let error = |failure| DatabaseError::new(failure, "asking", "no");
-        for (failure, session, at_once) in [
-            (ConnectionLost, true, false),
-            (ReadOnly, true, false),
-            (Behind, true, false),
-            (Contention, false, true),
-            (TimedOut, false, false),
-            (InDoubt, false, false),
-            (AccessDenied, false, false),
+        for (failure, session, passes, at_once) in [
+            (ConnectionLost, true, true, false),
+            (ReadOnly, true, true, false),
+            (Behind, true, true, false),
+            (Contention, false, false, true),
+            (TimedOut, false, true, false),
+            (Unreachable, false, true, false),
+            (InDoubt, false, false, false),
+            (AccessDenied, false, false, false),
         ] {
             assert_eq!(error(failure).a_new_session_can_help(), session, "{failure:?}");
+            assert_eq!(error(failure).may_pass(), passes, "{failure:?}");
             assert_eq!(error(failure).trying_again_at_once_can_help(), at_once, "{failure:?}");
         }
     }

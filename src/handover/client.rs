@@ -344,21 +344,7 @@ mod tests {
     fn no_service_at_all_and_one_that_does_not_take_this_message_are_told_apart() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("clients.sock");
-        let request = Request {
-            id: Uuid::nil(),
-            time_left_ms: 0,
-            sender: String::new(),
-            recipients: Vec::new(),
-            queue_id: None,
-            client_address: None,
-            sasl_username: None,
-            lock_wait_ms: None,
-            no_sent: false,
-            size: 0,
-            file: None,
-            source: Source::Queue,
-            suspect: false,
-        };
+        let request = Request { source: Source::Queue, ..Request::to(&["doug@x"], 0) };
         let deadline = Deadline::after(Duration::from_mins(4));
         let handing = Handing { request: &request, message: b"", caller: &NoCaller, deadline };
         let is_missing = || match hand_over(&Socket::Unix(path.clone()), handing) {

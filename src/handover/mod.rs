@@ -85,6 +85,28 @@ pub struct Request {
     pub suspect: bool,
 }
 
+#[cfg(test)]
+impl Request {
+    /// A message of so many bytes to these addresses, in tests.
+    pub(crate) fn to(addresses: &[&str], size: usize) -> Self {
+        Self {
+            id: Uuid::nil(),
+            time_left_ms: 240_000,
+            sender: "lisa@gmail.com".into(),
+            recipients: addresses.iter().map(|to| Recipient { address: (*to).into(), original: None }).collect(),
+            queue_id: None,
+            client_address: None,
+            sasl_username: None,
+            lock_wait_ms: None,
+            no_sent: false,
+            size: size as u64,
+            file: None,
+            source: Source::Mta,
+            suspect: false,
+        }
+    }
+}
+
 /// Who hands a message over, and has it until it is delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -223,24 +245,9 @@ mod tests {
     use crate::delivery::{StatusDetail, Verdict};
 
     fn request(size: u64) -> Request {
-        Request {
-            id: Uuid::from_u128(7),
-            time_left_ms: 240_000,
-            sender: "lisa@gmail.com".into(),
-            recipients: vec![
-                Recipient { address: "scuba@mail.axial.net".into(), original: None },
-                Recipient { address: "doug@mail.axial.net".into(), original: Some("Doug@axial.net".into()) },
-            ],
-            queue_id: Some("4ABC".into()),
-            client_address: None,
-            sasl_username: None,
-            lock_wait_ms: None,
-            no_sent: false,
-            size,
-            file: None,
-            source: Source::Mta,
-            suspect: false,
-        }
+        let mut request = Request::to(&["scuba@mail.axial.net", "doug@mail.axial.net"], 0);
+        request.recipients[1].original = Some("Doug@axial.net".into());
+        Request { id: Uuid::from_u128(7), queue_id: Some("4ABC".into()), size, ..request }
     }
 
     #[test]

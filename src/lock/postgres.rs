@@ -113,11 +113,13 @@ impl PostgresDatabase {
     fn held(&mut self, key: i64, mut answers: Batch, rows: usize) -> Result<AcquiredAnd, DatabaseError> {
         let doing = "taking the lock";
         self.transaction = Transaction::Lock(key);
-        let named = answers.rows().next().and_then(|row| row.text(doing, 0).ok().flatten().map(str::to_owned));
-        let Some(transaction) = named else {
-            return Err(self.roll_back_after(DatabaseError::other(doing, "the server names no transaction")));
-        };
-        self.locked_in = transaction;
+        let named =
+            answers.rows().next().map_or(Ok(None), |row| row.text(doing, 0).map(|text| text.map(str::to_owned)));
+        let missing = || DatabaseError::other(doing, "the server names no transaction");
+        match named.and_then(|named| named.ok_or_else(missing)) {
+            Ok(transaction) => self.locked_in = transaction,
+            Err(error) => return Err(self.roll_back_after(error)),
+        }
         answers.skip_rows(rows);
         Ok(AcquiredAnd::Held(answers))
     }

@@ -106,7 +106,7 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
         Err(problem) => return misconfigured(&problem),
     };
     let allowed = arguments.deadline.unwrap_or(deadline);
-    // The configuration has seen to it that imap.settle is that much above delivery.deadline as an APPEND may land late.
+    // How late an APPEND may land is what imap.settle is above delivery.deadline: `check` looks at that, and knows no option.
     if !settle.is_zero() && allowed > deadline {
         let [deadline, settle] = [deadline, settle].map(humantime::format_duration);
         let text = format!(

@@ -62,17 +62,16 @@ impl Service {
 
     /// What `service status --json` says.
     pub fn status(&self) -> Value {
-        let (mut said, mut status) = (None, None);
+        let mut said = None;
         // On a machine that does too much else the master may take longer than the command waits for it.
-        let answers = || {
+        wait_until("the master answers", || {
             let output = program(&["service", "status", "--json", "--config", &self.config]).output().unwrap();
-            status = serde_json::from_slice(&output.stdout).ok();
             let is_silent = String::from_utf8_lossy(&output.stderr).contains("it does not answer: timed out");
             said = Some(output);
             !is_silent
-        };
-        wait_until("the master answers", answers);
-        status.unwrap_or_else(|| panic!("{said:?}"))
+        });
+        let said = said.expect("it was asked");
+        serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"))
     }
 
     /// The master's process.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::handover::{Found, Header, Logins, Recipient, Reply, Request, Source, Told};
+use crate::handover::{Found, Header, Logins, Reply, Request, Told};
 use crate::serve::broker::state;
 use crate::serve::handed::Body;
 use crate::serve::suspects::Suspects;
@@ -274,21 +274,7 @@ impl Worker {
 }
 
 fn request(id: u128) -> Request {
-    Request {
-        id: Uuid::from_u128(id),
-        time_left_ms: 240_000,
-        sender: "lisa@x".into(),
-        recipients: vec![Recipient { address: format!("doug{id}@x"), original: None }],
-        queue_id: None,
-        client_address: None,
-        sasl_username: None,
-        lock_wait_ms: None,
-        no_sent: false,
-        size: BYTES.len() as u64,
-        file: None,
-        source: Source::Mta,
-        suspect: false,
-    }
+    Request { id: Uuid::from_u128(id), ..Request::to(&[&format!("doug{id}@x")], BYTES.len()) }
 }
 
 /// Runs a broker for as long as this takes, and then up to its end.

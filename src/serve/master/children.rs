@@ -56,7 +56,7 @@ pub(super) struct Running {
     /// It is killed then, if it has not ended.
     kill_at: Option<Instant>,
     /// Killed by us.
-    pub(super) killed: bool,
+    killed: bool,
     /// Whether it takes work.
     pub(super) ready: bool,
     /// Whether it ever did.

@@ -163,29 +163,13 @@ fn read(file: &Path, size: u64, messages: &Path) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::database::DatabaseError;
-    use crate::handover::Source;
     use crate::site::embedded::Embedded;
     use std::fs;
-    use uuid::Uuid;
 
     const BYTES: &[u8] = b"Message-ID: <1@x>\r\nSubject: x\r\n\r\nx\r\n";
 
     fn request(to: &[&str]) -> Request {
-        Request {
-            id: Uuid::nil(),
-            time_left_ms: 1,
-            sender: "lisa@gmail.com".into(),
-            recipients: to.iter().map(|to| Recipient { address: (*to).into(), original: None }).collect(),
-            queue_id: None,
-            client_address: None,
-            sasl_username: None,
-            lock_wait_ms: None,
-            no_sent: false,
-            size: BYTES.len() as u64,
-            file: None,
-            source: Source::Mta,
-            suspect: false,
-        }
+        Request::to(to, BYTES.len())
     }
 
     fn deliver(directory: &Path, request: &Request, bytes: &[u8]) -> Vec<String> {

@@ -1,6 +1,5 @@
 use super::*;
 use crate::base::files::create_directory;
-use crate::handover::{Recipient, Source};
 use crate::site::embedded::Embedded;
 use std::path::Path;
 use uuid::Uuid;
@@ -8,21 +7,7 @@ use uuid::Uuid;
 const BYTES: &[u8] = b"Message-ID: <1@x>\r\nSubject: x\r\n\r\nx\r\n";
 
 fn request(suspect: bool) -> Request {
-    Request {
-        id: Uuid::from_u128(7),
-        time_left_ms: 240_000,
-        sender: "lisa@x".into(),
-        recipients: vec![Recipient { address: "doug@x".into(), original: None }],
-        queue_id: None,
-        client_address: None,
-        sasl_username: None,
-        lock_wait_ms: None,
-        no_sent: false,
-        size: BYTES.len() as u64,
-        file: None,
-        source: Source::Mta,
-        suspect,
-    }
+    Request { id: Uuid::from_u128(7), suspect, ..Request::to(&["doug@x"], BYTES.len()) }
 }
 
 /// A worker of a site in this folder.

@@ -53,6 +53,11 @@ impl Worker {
     }
 }
 
+/// Those who have to come back.
+fn deferred<'a>(names: &[&'a str], outcomes: &[Outcome]) -> Vec<&'a str> {
+    names.iter().zip(outcomes).filter(|(_, outcome)| outcome.result.is_err()).map(|(name, _)| *name).collect()
+}
+
 fn scene(engine: Engine, names: &[&str]) -> Scene {
     let mut scene = Scene::with(engine, names);
     scene.member("lisa");
@@ -103,8 +108,7 @@ fn a_batch_and_processes_for_the_same_recipients_at_once_make_one_copy_each(engi
     let message = scene.message("both ways");
     let running: Vec<_> = names.iter().map(|name| scene.start(name, &[], &message)).collect();
     let outcomes = Worker::of(&scene).deliver(names, &message);
-    let mut deferred: Vec<&str> =
-        names.iter().zip(&outcomes).filter(|(_, outcome)| outcome.result.is_err()).map(|(name, _)| *name).collect();
+    let mut deferred = deferred(names, &outcomes);
     for (name, running) in names.iter().zip(running) {
         if running.end().exit != Some(0) {
             deferred.push(name);
@@ -193,8 +197,7 @@ fn an_authors_mailbox_that_hangs_is_waited_for_once_and_somebody_comes_back_for_
     scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
     let message = scene.message("hers hangs");
     let outcomes = Worker::of(&scene).deliver(&TEN, &message);
-    let deferred: Vec<&str> =
-        TEN.iter().zip(&outcomes).filter(|(_, outcome)| outcome.result.is_err()).map(|(name, _)| *name).collect();
+    let deferred = deferred(&TEN, &outcomes);
     assert_eq!(deferred.len(), 1, "{outcomes:?}");
     assert_eq!(logins.load(Ordering::SeqCst), 1);
     scene.configure(|settings| settings.imap = straight);
@@ -219,8 +222,7 @@ fn an_authors_copy_that_nothing_is_heard_of_is_not_appended_again_by_the_next_ba
     scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
     let message = scene.message("hers is on its way");
     let outcomes = Worker::of(&scene).deliver(&TEN, &message);
-    let deferred: Vec<&str> =
-        TEN.iter().zip(&outcomes).filter(|(_, outcome)| outcome.result.is_err()).map(|(name, _)| *name).collect();
+    let deferred = deferred(&TEN, &outcomes);
     assert_eq!(deferred.len(), 1, "{outcomes:?}");
     assert_eq!(completed.load(Ordering::SeqCst), 11);
     scene.configure(|settings| settings.imap = straight);

@@ -1,7 +1,6 @@
 //! What the broker does, event by event.
 
 use super::*;
-use crate::handover::{Recipient, Source};
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
@@ -86,21 +85,7 @@ impl Scene {
 pub(super) const BYTES: &[u8] = b"Subject: x\r\n\r\nx\r\n";
 
 pub(super) fn request(id: u128, to: &[&str]) -> Request {
-    Request {
-        id: Uuid::from_u128(id),
-        time_left_ms: 240_000,
-        sender: "lisa@gmail.com".into(),
-        recipients: to.iter().map(|to| Recipient { address: (*to).into(), original: None }).collect(),
-        queue_id: None,
-        client_address: None,
-        sasl_username: None,
-        lock_wait_ms: None,
-        no_sent: false,
-        size: BYTES.len() as u64,
-        file: None,
-        source: Source::Mta,
-        suspect: false,
-    }
+    Request { id: Uuid::from_u128(id), ..Request::to(to, BYTES.len()) }
 }
 
 pub(super) fn deliver(id: u128, to: &[&str]) -> Header {
