@@ -76,6 +76,7 @@ fn killed() {
         // by_lmtp.rs has the worker and the front.
         let turns = [Runner, Master, Children, All, Worker, Front, Worker, Master];
         ServiceRun::new(Scene::empty(engine), "").under_load("SIGKILL of the service", |run| {
+            let mut processes = 0;
             while run.goes_on(4) {
                 let whom = turns[run.report.faults % turns.len()];
                 in_the_midst(run);
@@ -83,6 +84,7 @@ fn killed() {
                 let struck = whom.processes(run);
                 send(&struck, Signal::KILL);
                 run.report.faults += 1;
+                processes += struck.len();
                 if matches!(whom, Master | All) {
                     run.start_again();
                 } else {
@@ -90,6 +92,7 @@ fn killed() {
                     assert_eq!(run.refused(), before, "the master keeps the socket: {whom:?}");
                 }
             }
+            note(&format!("{engine:?}: {processes} processes of the service were sent SIGKILL\n"));
         });
     });
 }
