@@ -188,7 +188,7 @@ pub struct EventRecord<'a> {
     /// The mailbox's user.
     pub user: &'a str,
     pub mailbox: &'a str,
-    /// The envelope recipient of the delivery.
+    /// Whose it is: the envelope recipient of the delivery; of an author's copy the author's address.
     pub recipient: &'a str,
     /// Which message it is of, and its Message-ID, for people.
     pub identity: &'a Identity,

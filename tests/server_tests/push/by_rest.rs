@@ -5,7 +5,7 @@ use super::rest::Rest;
 use super::telling::{Notifier, happen, subscribe, verify_with};
 use crate::support::database::Engine;
 use crate::support::program::{program, wait_until};
-use crate::support::scene::Scene;
+use crate::support::scene::{LISA, Scene};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use uuid::Uuid;
@@ -13,6 +13,7 @@ use uuid::Uuid;
 on_each_engine![
     a_developer_subscribes_is_told_and_is_told_again,
     a_domains_token_never_sees_another_ones_mail,
+    an_authors_copy_is_for_who_looks_after_the_author,
     events_are_read_without_a_gap_while_they_come,
     pages_have_each_row_once_while_others_come_and_go,
     a_token_counts_until_it_is_revoked_or_over_and_its_subscriptions_go_with_it,
@@ -183,6 +184,47 @@ fn a_domains_token_never_sees_another_ones_mail(engine: Engine) {
     rest.ask(&other, &format!("POST {his}/redeliver"), Some(&event)).problem(404, "not-found");
     let event = seen[0]["items"][0]["id"].as_str().unwrap();
     rest.ask(&other, &format!("GET {his}/attempts?event={event}"), None).problem(404, "not-found");
+    rest.end();
+}
+
+/// Who looks after recipients is told of theirs, and who looks after the author of the author's, though one delivery brought both.
+fn an_authors_copy_is_for_who_looks_after_the_author(engine: Engine) {
+    let (mut scene, receiver) = (Scene::with(engine, &["lisa"]), Receiver::start());
+    let doug = scene.user("doug");
+    scene.database.add_address("doug@axial.net", &doug);
+    let rest = Rest::start(&mut scene, "");
+    let scopes = ["--scope", "events:read", "--scope", "messages:read"];
+    let token = |name: &str, domain: &str| rest.token(&[&["--name", name, "--domain", domain], &scopes[..]].concat());
+    let (recipients, authors) = (token("recipients", "axial.net"), token("authors", "mail.axial.net"));
+    for (domain, path) in [("axial.net", "/recipients"), ("mail.axial.net", "/authors")] {
+        subscribe(&mut scene, ("domain", domain), &receiver.url(path), &[]);
+    }
+    scene.deliver("doug@axial.net", scene.message("a")).delivered();
+    let notifier = Notifier::start(&mut scene);
+    let types = |path: &str| {
+        let taken = receiver.taken(path);
+        taken.iter().map(|one| one.json()["type"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    wait_until("both are told", || types("/recipients").len() + types("/authors").len() >= 2);
+    notifier.end();
+    assert_eq!(
+        (types("/recipients"), types("/authors")),
+        (vec!["message.delivered".into()], vec!["sent.delivered".into()])
+    );
+
+    let sent = ["sender", LISA, &scene.user("lisa"), "Sent"];
+    let inbox = ["recipient", "doug@axial.net", &doug, "INBOX"];
+    for (token, wanted) in [(&recipients, inbox), (&authors, sent)] {
+        let wanted = wanted.map(|field| json!(field));
+        let named = |copy: &Value| ["role", "address", "user", "mailbox"].map(|name| copy[name].clone());
+        let events = rest.ask(token, "GET /events", None).good(200);
+        let told: Vec<_> = events["items"].as_array().unwrap().iter().map(|one| named(&one["data"]["copy"])).collect();
+        assert_eq!(told, [wanted.clone()], "{events}");
+        let id = events["items"][0]["data"]["message"]["id"].as_str().unwrap();
+        let message = rest.ask(token, &format!("GET /messages/{id}"), None).good(200);
+        let copies: Vec<_> = message["copies"].as_array().unwrap().iter().map(named).collect();
+        assert_eq!(copies, [wanted], "{message}");
+    }
     rest.end();
 }
 
