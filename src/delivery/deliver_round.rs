@@ -90,9 +90,15 @@ fn append(
     let held = still_held(delivery, database);
     let caller_gone = held && delivery.caller.is_gone();
     let go_ahead = held && !caller_gone;
+    let share = Share::of(patience);
     for it in tries.iter_mut().filter(|it| it.stage == Stage::Uploaded) {
         match it.copy.within_reach() {
-            Some(mailbox) if go_ahead => mailbox.complete(),
+            Some(mailbox) if go_ahead => {
+                // A server that has stopped reading takes not even a last CRLF.
+                mailbox.patient_until(share.until());
+                mailbox.complete();
+                mailbox.patient_until(None);
+            }
             Some(mailbox) => mailbox.withhold(),
             None => {}
         }
@@ -171,10 +177,13 @@ fn hear_answers(
                 it.fails(unopened(), delivery, database, keys)?;
                 continue;
             };
-            if until.is_some_and(|until| until.passed()) {
+            // Each is asked once more at the end: what one of them took to be looked through, others have used to answer.
+            let over = until.is_some_and(|until| until.passed());
+            if patience.is_some() && !mailbox.is_answered_within(TURN) {
+                if !over {
+                    continue;
+                }
                 mailbox.patient_until(until);
-            } else if patience.is_some() && !mailbox.is_answered_within(TURN) {
-                continue;
             }
             let appended = mailbox.answer();
             mailbox.patient_until(None);

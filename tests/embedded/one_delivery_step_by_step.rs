@@ -164,6 +164,8 @@ pub struct Script {
     pub appended: VecDeque<Appended>,
     /// So often it has not answered yet, after all the time that it is given; `usize::MAX`: never.
     pub silent: usize,
+    /// How long it takes to be heard once it has answered.
+    pub takes: Duration,
     /// When it answered first.
     pub answered_at: Option<Instant>,
     /// The patience that was shown to it.
@@ -185,6 +187,7 @@ pub fn script() -> Script {
         found: VecDeque::new(),
         appended: VecDeque::new(),
         silent: 0,
+        takes: Duration::ZERO,
         answered_at: None,
         patience: Vec::new(),
         removed: VecDeque::new(),
@@ -226,6 +229,7 @@ impl Mailbox for Scripted {
     }
 
     fn answer(&mut self) -> Appended {
+        std::thread::sleep(self.0.borrow().takes);
         self.0.borrow_mut().appended.pop_front().unwrap_or(Appended::Stored(Some(uid(100))))
     }
 
