@@ -430,6 +430,12 @@ fn statistics_say_in_numbers_what_they_show_in_bars() {
         assert!(text.contains("Outcomes of 2 attempts") && text.contains("delivered 2 100.0 %"), "{text}");
         assert!(text.contains("append 2 ") && page.body.contains("<svg"), "{text}");
     }
+
+    let place = Place::new();
+    place.deliver(&message("one@x", "One"), "scuba@x", "4b").delivered();
+    let one = text(place.visitor("viewer").statistics("").shown());
+    assert!(one.contains("Outcomes of 1 attempt delivered 1"), "{one}");
+    assert!(one.contains("The lock was held elsewhere for 0 attempts, 0.00 %"), "{one}");
 }
 
 /// What a newcomer does: one command, and a browser.

@@ -183,7 +183,7 @@ fn main(counted: &Statistics) -> Markup {
     let copies: Vec<Line> = counted.copies.iter().map(|(how, count)| line(how, "tint", *count)).collect();
     html! {
         p { "Attempts that began from " (told(counted.from)) " to " (told(counted.until)) ", on all hosts." }
-        h2 { "Outcomes of " (number(attempts.all)) " attempts" }
+        h2 { "Outcomes of " (number_of_attempts(attempts.all)) }
         (bars("Attempts by outcome", "Outcome", &outcomes))
         p .hint {
             "Deferred: Postfix tries again. Not ended: under way now, or cut short, and nobody has tried again yet. "
@@ -191,7 +191,7 @@ fn main(counted: &Statistics) -> Markup {
         }
         h2 { "Why they were deferred" }
         @if causes.is_empty() { p { "None was." } } @else { (bars("Attempts deferred, by cause", "Cause", &causes)) }
-        p { "The lock was held elsewhere for " (number(counted.lock.busy)) " attempts, " (format!("{:.2}", counted.lock.busy_share * 100.0)) " % of all." }
+        p { "The lock was held elsewhere for " (number_of_attempts(counted.lock.busy)) ", " (format!("{:.2}", counted.lock.busy_share * 100.0)) " % of all." }
         h2 { "Copies" }
         @if copies.is_empty() { p { "None was made." } } @else { (bars("Copies, by how they came", "How", &copies)) }
         p {
@@ -201,6 +201,10 @@ fn main(counted: &Statistics) -> Markup {
         h2 { "How long the stages took" }
         @if counted.stages.is_empty() { p { "Nothing was measured." } } @else { (stages(&counted.stages)) }
     }
+}
+
+fn number_of_attempts(count: u64) -> String {
+    format!("{} attempt{}", number(count), if count == 1 { "" } else { "s" })
 }
 
 /// Bars, and a table under them.
