@@ -7,6 +7,7 @@ use crate::base::{hex, timestamp};
 use crate::delivery::Deferral;
 use crate::intake::{self, NotKnown, NotTaken};
 use crate::ledger::Database;
+use crate::ledger::trace::TracedCopy;
 use crate::message::{Address, EnvelopeSender};
 use crate::operations::notifications;
 use crate::operations::tokens::Scope;
@@ -21,9 +22,7 @@ pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Reply, Fa
     let identity = hex::decode(&call.id).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
     let identity = identity.ok_or_else(Problem::not_found)?;
     let found = notifications::message(database, &identity)?.ok_or_else(Problem::not_found)?;
-    let sees = |copy: &&crate::ledger::trace::TracedCopy| {
-        call.token.bounds.hold_copy(&copy.recipient, &copy.user, &copy.mailbox)
-    };
+    let sees = |copy: &&TracedCopy| call.token.bounds.hold_copy(&found.address_of(copy), &copy.user, &copy.mailbox);
     let copies: Vec<Value> = found
         .copies
         .iter()
@@ -32,7 +31,7 @@ pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Reply, Fa
             json!({
                 "copy": hex::encode(&copy.key),
                 "role": copy.role.as_str(),
-                "address": copy.recipient,
+                "address": found.address_of(copy),
                 "user": copy.user,
                 "mailbox": copy.mailbox,
                 "state": if copy.delivered { "delivered" } else { "owed" },

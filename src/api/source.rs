@@ -37,10 +37,10 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
     let (api, who, bounds) = (Arc::clone(&call.api), call.token.name.clone(), call.token.bounds);
     let seen = ask(&api.threads, move |database| {
         let found = notifications::message(database, &identity)?;
-        let sees = |copies: &[crate::ledger::trace::TracedCopy]| {
-            copies.iter().any(|copy| bounds.hold_copy(&copy.recipient, &copy.user, &copy.mailbox))
-        };
-        Ok(found.is_some_and(|message| bounds.is_everything() || sees(&message.copies)))
+        Ok(found.is_some_and(|message| {
+            let sees = |copy| bounds.hold_copy(&message.address_of(copy), &copy.user, &copy.mailbox);
+            bounds.is_everything() || message.copies.iter().any(sees)
+        }))
     });
     if !seen.await? {
         return Err(Problem::not_found());

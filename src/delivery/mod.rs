@@ -63,9 +63,6 @@ use uuid::Uuid;
 /// How many times as long as otherwise one mailbox may hold up the others where all of it is looked through.
 const PATIENCE_WITH_SEARCHES: u32 = 12;
 
-/// In bytes: 64 of local part, 255 of domain and the sign between them.
-const LONGEST_ADDRESS: usize = 320;
-
 /// One message on its way to one envelope recipient, or to several under one lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery<'a> {
@@ -289,11 +286,11 @@ fn deliver_under_lock(
     let author = author(delivery);
     let mut record = Record::default();
     for ((copy, others), end) in copies.iter().zip(&others).zip(&ends) {
+        let recipient = recipient(delivery, copy, bearer);
         // The author's copy is told to those who look after the author, whoever bears it.
         let author = author.as_deref().filter(|_| !copy.is_recipients());
-        let address = author.unwrap_or_else(|| recipient(delivery, copy, bearer));
-        record.events.extend(events::event(delivery, copy, others, end, address));
-        record.copies.extend(end.state().map(|state| copy.record(address, state)));
+        record.events.extend(events::event(delivery, copy, others, end, author.unwrap_or(recipient)));
+        record.copies.extend(end.state().map(|state| copy.record(recipient, state)));
         if let Some(outcome) = end.outcome().filter(|_| copy.journalled()) {
             record.ended.push(EndedAttempt { attempt: delivery.attempt, key: copy.key, outcome, stages: Some(&took) });
         }
@@ -366,14 +363,13 @@ fn outcomes(delivery: &Delivery<'_>, copies: &[Copy<'_>], ends: &[End]) -> Vec<R
     (0..delivery.recipients.len()).map(of).collect()
 }
 
-/// The author's address, folded as the recipients' are; nothing in place of one that is longer than any that mail can be sent to (RFC 5321
-/// section 4.5.3.1), since no column need hold it. `None` where the message has no one author.
+/// The author's address as events name it, nothing in place of an endless one; `None` where the message has no one author.
 fn author(delivery: &Delivery<'_>) -> Option<String> {
-    let address = delivery.message.from_address()?.folded().to_string();
-    Some(if address.len() > LONGEST_ADDRESS { String::new() } else { address })
+    Some(delivery.message.from_address()?.named().unwrap_or_default())
 }
 
-/// The recipient that an attempt's row names: its copy's own, or the one who [bears](bearer) the author's.
+/// The recipient that the rows of a copy and of its attempts name, by which one finds the other: its own, or the one who
+/// [bears](bearer) the author's.
 fn recipient<'a>(delivery: &Delivery<'a>, copy: &Copy<'_>, bearer: usize) -> &'a str {
     let place = copy.recipients().first().copied().unwrap_or(bearer);
     delivery.recipients.get(place).map_or("", String::as_str)

@@ -5,7 +5,7 @@
 
 use super::CopyKey;
 use crate::mailbox::Placement;
-use crate::message::{Identity, Role};
+use crate::message::{Identity, Role, author_in};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use uuid::Uuid;
 
@@ -200,6 +200,15 @@ pub struct EventRecord<'a> {
     pub queue_id: Option<&'a str>,
     pub host: &'a str,
     pub diff: Diff<'a>,
+}
+
+/// Whose a copy is: the envelope recipient's of the delivery that brought it; the author's, if it is the author's copy, by the From that
+/// the ledger has. Empty where that names nobody.
+pub(crate) fn address(role: Role, recipient: &str, from: Option<&str>) -> String {
+    match role {
+        Role::Recipient => recipient.to_owned(),
+        Role::Sender => from.and_then(author_in).unwrap_or_default(),
+    }
 }
 
 #[cfg(test)]

@@ -213,7 +213,7 @@ pub struct CopyRecord<'a> {
     pub user: &'a str,
     /// The mailbox.
     pub mailbox: &'a str,
-    /// The envelope recipient of the delivery that brought it; of an author's copy the author's address.
+    /// The envelope recipient of the delivery that brought it.
     pub recipient: &'a str,
     /// A delivered copy never becomes owed.
     pub state: CopyState<'a>,

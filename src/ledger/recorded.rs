@@ -2,7 +2,7 @@
 //! pieces: a span of time, or a few hundred rows.
 
 use super::columns::{delivered as delivered_or_owed, number, optional, owned, placement, role, text};
-use super::event::{Standing, change};
+use super::event::{self, Standing, change};
 use super::{CopyKey, Database, time_span};
 use crate::base::timestamp;
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Value};
@@ -41,6 +41,8 @@ pub struct RecordedCopy {
     /// The envelope sender; empty for the null sender.
     pub sender: String,
     pub subject: Option<String>,
+    /// The author, as the message says it.
+    pub from: Option<String>,
     /// When the message was first recorded, in microseconds since 1970.
     pub recorded_at: i64,
     pub role: Role,
@@ -60,6 +62,12 @@ impl RecordedCopy {
     #[must_use]
     pub(crate) fn key(&self) -> CopyKey {
         CopyKey::new(&self.identity, self.role, &self.user, &self.mailbox)
+    }
+
+    /// Whose it is, as events say it: the recipient's; the author's, if it is the author's copy.
+    #[must_use]
+    pub(crate) fn address(&self) -> String {
+        event::address(self.role, &self.recipient, self.from.as_deref())
     }
 
     /// What a mailbox is asked about it.
@@ -172,13 +180,13 @@ pub fn delivered(database: &mut dyn Database, selection: &Selection<'_>) -> Resu
 
 const COPY: &str = "c.role, c.imap_user, c.mailbox, c.recipient, c.uid_validity, c.uid, c.reason";
 /// How many columns come with a copy.
-const COLUMNS: usize = 14;
+const COLUMNS: usize = 15;
 
 fn columns(database: &dyn Database) -> String {
     let dialect = database.dialect();
     let (identity, recorded_at) = (dialect.hex("m.identity"), dialect.microseconds("m.recorded_at"));
     format!(
-        "m.id, {identity}, m.message_id, m.sender, m.subject, {recorded_at}, {COPY}, {}",
+        "m.id, {identity}, m.message_id, m.sender, m.subject, {recorded_at}, {COPY}, {}, m.header_from",
         dialect.hex("m.lock_digest")
     )
 }
@@ -198,6 +206,7 @@ fn copy(row: &Row) -> Result<RecordedCopy, DatabaseError> {
         placement: placement(row, 10)?,
         reason: optional(row, 12),
         lock: LockName::from_digest(row.digest(13)?),
+        from: optional(row, 14),
     })
 }
 
@@ -373,7 +382,7 @@ pub(crate) fn adopt_owed(
     let values = vec![number(place), number(placement.map(|at| at.uid)), Value::Bytes(key.as_bytes())];
     let before = Standing::Owed(copy.reason.as_deref().unwrap_or_default());
     let Some((kind, diff)) = change(copy.role, Some(before), Standing::Delivered(placement)) else { return Ok(()) };
-    let diff = diff.as_json();
+    let (diff, address) = (diff.as_json(), copy.address());
     let told = [
         Value::Uuid(Uuid::now_v7()),
         Value::Text(kind.as_str()),
@@ -381,7 +390,7 @@ pub(crate) fn adopt_owed(
         Value::Bytes(copy.identity.as_bytes()),
         Value::Text(&copy.message_id),
         Value::Text(copy.role.as_str()),
-        Value::Text(&copy.recipient),
+        Value::Text(&address),
         Value::Text(&copy.user),
         Value::Text(&copy.mailbox),
         Value::Text(ADOPTED),

@@ -3,6 +3,9 @@
 use std::fmt;
 use thiserror::Error;
 
+/// In bytes: 64 of local part, 255 of domain and the sign between them (RFC 5321 section 4.5.3.1).
+const LONGEST: usize = 320;
+
 /// `local@domain`. The last `@` divides: a local part may hold one, a domain may not.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
@@ -64,6 +67,12 @@ impl Address {
     #[must_use]
     pub fn folded(&self) -> Self {
         Self { local: fold(&self.local), domain: fold(&self.domain) }
+    }
+
+    /// Folded, as the ledger and events name it. `None` if it is longer than any that mail can be sent to: no column need hold it.
+    #[must_use]
+    pub(crate) fn named(&self) -> Option<String> {
+        Some(self.folded().to_string()).filter(|address| address.len() <= LONGEST)
     }
 
     /// The address without its extension, `doug+lists@x` → `doug@x`, if it has one. `delimiters` is Postfix's

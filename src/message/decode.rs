@@ -128,6 +128,18 @@ fn only_mailbox(field: &Field<'_>) -> Option<Address> {
     (!address.local().contains(odd) && !address.domain().contains(odd)).then_some(address)
 }
 
+/// The author's address, as [`Address::named`] has it, in a From of which only the [`text`] is left, of a message that has one author: what
+/// stands between the last angle brackets, where those end it; else all of it, if that is one mailbox. A name is decoded there, and may
+/// look like an address itself.
+pub(crate) fn author_in(from: &str) -> Option<String> {
+    let from = from.trim();
+    let address = match from.strip_suffix('>').and_then(|rest| rest.rsplit_once('<')) {
+        Some((_, address)) => address.to_owned(),
+        None => guarded(|| mailparse::addrparse(from).ok()?.extract_single_info())??.addr,
+    };
+    Address::parse(&address).ok()?.named()
+}
+
 /// The date in seconds since 1970, if it can be read. mailparse calls any text without a date 0, so 0 is no date; and
 /// it wants seconds, which RFC 5322 section 3.3 lets one leave out.
 fn date(field: &Field<'_>) -> Option<i64> {
@@ -189,6 +201,29 @@ mod tests {
             let field = format!("Subject:{value}\r\n\r\n");
             let subject = Metadata::of(field.as_bytes()).subject.unwrap();
             assert_eq!(subject, if decoded { "ä".repeat(words) } else { value.trim().to_owned() }, "{words}");
+        }
+    }
+
+    /// Whatever is in a name or a comment: it is the address that the field itself names, or none.
+    #[test]
+    fn the_author_is_the_same_in_a_from_that_is_decoded() {
+        let long = format!("Lisa <{}@x>", "l".repeat(400));
+        for (from, found) in [
+            ("lisa@x", true),
+            ("<lisa@x>", true),
+            ("Lisa <Lisa@X>", true),
+            ("\"Miller, Lisa\" <lisa@x> ", true),
+            ("=?utf-8?Q?Miller=2C_Lisa?= <lisa@x>", true),
+            ("=?utf-8?Q?=3Cother=40y=3E?= <lisa@x>", true),
+            ("lisa@x (=?utf-8?Q?=3Cother=40y=3E?=)", true),
+            ("Lisa <lisa@x> (=?utf-8?Q?x=29_=3Cother=40y=3E?=)", false),
+            ("lisa@x, other@y", false),
+            (&long, false),
+        ] {
+            let known = Metadata::of(format!("From: {from}\r\n\r\n").as_bytes());
+            let author = author_in(known.from.as_deref().unwrap());
+            let wanted = known.from_address.and_then(|address| address.named()).filter(|_| found);
+            assert_eq!((author.is_some(), author), (found, wanted), "{from}");
         }
     }
 

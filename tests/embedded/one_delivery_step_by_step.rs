@@ -62,6 +62,10 @@ pub struct Database {
     pub keys: Vec<CopyKey>,
     /// For each copy that was recorded, its role and state.
     pub copies: Vec<(Role, String)>,
+    /// For each copy that was recorded, whom its row names.
+    pub named: Vec<String>,
+    /// For each event that was recorded, whom it names.
+    pub told: Vec<String>,
     /// For each attempt that was ended: its name, the number of its copy, how, and whether with the time that it took.
     pub ended: Vec<(Uuid, usize, String, bool)>,
     /// The message's size and whether its source is kept.
@@ -144,6 +148,8 @@ impl Ledger for Database {
         }
         let event = |it: &EventRecord<'_>| (it.kind.as_str(), it.manner, it.diff.as_json());
         self.events.extend(record.events.iter().map(event));
+        self.named.extend(record.copies.iter().map(|copy| copy.recipient.to_owned()));
+        self.told.extend(record.events.iter().map(|it| it.recipient.to_owned()));
         let headers = record.message.as_ref().map_or("[]", |message| message.headers);
         let headers: Vec<[String; 2]> = serde_json::from_str(headers).unwrap();
         self.headers = headers.into_iter().map(|[name, _]| name).collect();

@@ -182,6 +182,16 @@ fn whoever_bears_the_authors_copy_comes_back_while_that_failed_or_is_unknown() {
     }
 }
 
+/// By the row whoever finishes an owed copy finds the attempts that it must wait for; by the event, whose it is.
+#[test]
+fn the_row_of_an_authors_copy_names_the_bearer_as_its_attempt_does_and_its_event_the_author() {
+    let mut batch = batch();
+    batch.run();
+    assert_eq!(batch.database.bearers, [NAMES[0], NAMES[1], NAMES[2], NAMES[0]]);
+    assert_eq!(batch.database.named, batch.database.bearers);
+    assert_eq!(batch.database.told, [NAMES[0], NAMES[1], NAMES[2], "lisa@gmail.com"]);
+}
+
 #[test]
 fn a_bearer_who_would_be_refused_for_good_comes_back_all_the_same() {
     let full = || refused(MailboxFailure::OverQuota);

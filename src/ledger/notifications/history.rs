@@ -4,7 +4,7 @@ use super::{Due, MessageDetail, TEST, due_of, event_columns, matches, now, text_
 use crate::base::timestamp;
 use crate::database::{DatabaseError, Dialect, Row, Value};
 use crate::ledger::trace::{self, TracedCopy};
-use crate::ledger::{Database, columns};
+use crate::ledger::{Database, columns, event};
 use serde::Serialize;
 use uuid::Uuid;
 
@@ -48,6 +48,13 @@ pub(crate) struct Message {
     pub(crate) detail: MessageDetail,
     pub(crate) recorded_at: i64,
     pub(crate) copies: Vec<TracedCopy>,
+}
+
+impl Message {
+    /// Whose a copy of it is, as events say it.
+    pub(crate) fn address_of(&self, copy: &TracedCopy) -> String {
+        event::address(copy.role, &copy.recipient, self.detail.from.as_deref())
+    }
 }
 
 /// The message of this identity, once it is recorded.

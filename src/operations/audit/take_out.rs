@@ -83,7 +83,8 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
     if !matches!(taken, Err(NotTaken::Unanswered(_))) {
         let outcome = if taken.is_ok() { Outcome::AuditTookOut } else { Outcome::AuditLeft };
         let ended = EndedAttempt { attempt, key, outcome, stages: None };
-        let events = taken.is_ok().then(|| removed(site, twice, attempt));
+        let address = copy.address();
+        let events = taken.is_ok().then(|| removed(site, twice, attempt, &address));
         let record = Record { ended: vec![ended], events: events.into_iter().collect(), ..Record::default() };
         let recorded = database.record(&record);
         if let (Err(error), Ok(())) = (recorded, &taken) {
@@ -97,7 +98,7 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
 }
 
 /// What there is to tell of the copy that was taken out.
-fn removed<'a>(site: &'a Site, twice: &'a Twice, attempt: Uuid) -> EventRecord<'a> {
+fn removed<'a>(site: &'a Site, twice: &'a Twice, attempt: Uuid, address: &'a str) -> EventRecord<'a> {
     let copy = &twice.copy;
     EventRecord {
         event: Uuid::now_v7(),
@@ -106,7 +107,7 @@ fn removed<'a>(site: &'a Site, twice: &'a Twice, attempt: Uuid) -> EventRecord<'
         role: copy.role,
         user: &copy.user,
         mailbox: &copy.mailbox,
-        recipient: &copy.recipient,
+        recipient: address,
         identity: &copy.identity,
         message_id: &copy.message_id,
         manner: None,

@@ -153,6 +153,7 @@ fn of_several_the_lowest_that_is_not_marked_is_the_one() {
         message_id: "<a@b>".into(),
         sender: String::new(),
         subject: None,
+        from: None,
         recorded_at: 1_790_000_000_000_000,
         role: Role::Recipient,
         user: "lisa".into(),
