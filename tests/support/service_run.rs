@@ -12,13 +12,13 @@ use crate::support::run::{Random, Report};
 use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
 use crate::support::told::each_change_was_told_once;
-use maildrop_command::queue::{Counts, Queue};
+use maildrop_command::queue::{Counts, Entry, Queue};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const RECIPIENTS: [&str; 3] = ["scuba", "doug", "maria"];
 /// So many messages of each way are under way at once, those that wait for their next try too.
@@ -219,14 +219,19 @@ impl ServiceRun {
             drop(at_the_end);
         });
         let queue = clients.queue();
-        // What was tried in vain would be tried again after a pause that doubles, up to an hour.
-        for entry in queue.list().unwrap().iter().filter(|entry| entry.tries > 0) {
-            // A runner may have taken it.
-            if queue.hold(&entry.id).is_ok() {
-                queue.release(&entry.id, None, false, SystemTime::now()).unwrap();
+        // What was tried in vain would be tried again after a pause that doubles, up to an hour; and so each time.
+        wait_until("the file queue is empty", || {
+            let now = SystemTime::now();
+            let after = now.duration_since(UNIX_EPOCH).unwrap().as_micros() as i64;
+            let waits = |entry: &&Entry| entry.next_try.is_some_and(|at| at > after);
+            for entry in queue.list().unwrap().iter().filter(waits) {
+                // A runner may have taken it.
+                if queue.hold(&entry.id).is_ok() {
+                    queue.release(&entry.id, None, false, now).unwrap();
+                }
             }
-        }
-        wait_until("the file queue is empty", || queue.counts().unwrap() == Counts::default());
+            queue.counts().unwrap() == Counts::default()
+        });
         self.count(kind);
     }
 

@@ -4,12 +4,19 @@
 //! and what is left of a dead one has to be cleared away by hand.
 
 use super::MasterError;
+use crate::base::deadline::Deadline;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::time::Duration;
+
+/// How long the lock of a master that is dead is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Held for as long as this is.
 #[derive(Debug)]
@@ -24,6 +31,13 @@ impl OneMaster {
     /// # Errors
     /// [`MasterError::Another`] where another process holds it.
     pub(super) fn take(path: &Path) -> Result<Self, MasterError> {
+        Self::take_within(path, PATIENCE)
+    }
+
+    /// A process that a master was about to start when it was killed has a copy of its lock until it executes its program, which may
+    /// take a moment on a busy machine: that is waited for.
+    fn take_within(path: &Path, patience: Duration) -> Result<Self, MasterError> {
+        let deadline = Deadline::after(patience);
         let failed = |source| MasterError::File { doing: "locking", path: path.to_owned(), source };
         let mut file = OpenOptions::new()
             .read(true)
@@ -33,15 +47,17 @@ impl OneMaster {
             .mode(0o600)
             .open(path)
             .map_err(failed)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => {
-                // It may be about to write it.
-                let mut pid = String::new();
-                let _ = file.read_to_string(&mut pid);
-                return Err(MasterError::Another { pid: pid.trim().parse().ok() });
+        while let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if error != Errno::WOULDBLOCK {
+                return Err(failed(error.into()));
             }
-            Err(error) => return Err(failed(error.into())),
+            let holder = read_pid(&mut file).map_err(failed)?;
+            if deadline.passed() || holder.is_some_and(is_alive) {
+                return Err(MasterError::Another {
+                    pid: holder.map(Pid::as_raw_nonzero).map(|pid| pid.get().unsigned_abs()),
+                });
+            }
+            std::thread::sleep(PAUSE);
         }
         let mut write = || {
             file.set_len(0)?;
@@ -51,6 +67,19 @@ impl OneMaster {
         write().map_err(failed)?;
         Ok(Self { _locked: file })
     }
+}
+
+/// Whom the file names. Nobody while that is written.
+fn read_pid(file: &mut File) -> io::Result<Option<Pid>> {
+    let mut text = String::new();
+    file.rewind()?;
+    file.read_to_string(&mut text)?;
+    Ok(text.trim().parse().ok().and_then(Pid::from_raw))
+}
+
+fn is_alive(process: Pid) -> bool {
+    // Of another user's process it is said that we may send it nothing.
+    test_kill_process(process) != Err(Errno::SRCH)
 }
 
 /// Makes a directory of the service that nobody else may enter, or sees to it that the one that is there is such a one.
@@ -88,6 +117,24 @@ mod tests {
         assert!(matches!(error, MasterError::Another { pid: Some(pid) } if pid == std::process::id()), "{error}");
         drop(held);
         OneMaster::take(&path).unwrap();
+    }
+
+    /// Killed between fork(2) and execve(2) of one of its processes, say: that one has the lock until it executes its program.
+    #[test]
+    fn what_holds_the_lock_of_a_dead_master_is_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("master.lock");
+        let held = OneMaster::take(&path).unwrap();
+        // Nobody has this id: it is beyond the greatest that Linux gives.
+        std::fs::write(&path, "99999999\n").unwrap();
+        let error = OneMaster::take_within(&path, Duration::from_millis(20)).unwrap_err();
+        assert!(matches!(error, MasterError::Another { pid: Some(99_999_999) }), "{error}");
+        let later = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            drop(held);
+        });
+        OneMaster::take_within(&path, Duration::from_mins(1)).unwrap();
+        later.join().unwrap();
     }
 
     #[test]
