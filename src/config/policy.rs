@@ -18,6 +18,9 @@ pub struct Policy {
     pub queue_lifetime: Duration,
     /// How long one mailbox may hold up the other recipients of its message.
     pub batch_patience: Duration,
+    /// How long an author's mailbox is waited for, where other messages wait for the process that does; `None`: half of the time that is
+    /// left.
+    pub author_patience: Option<Duration>,
     /// Whether a mailbox over quota refuses a message for good (5.2.2) rather than for now (4.2.2).
     pub over_quota_refuses: bool,
     /// Whether to look for the author's own copy in Sent first, by Message-ID.
@@ -39,6 +42,7 @@ impl Policy {
             sent_retry_for: Duration::from_hours(24),
             queue_lifetime: Duration::from_hours(5 * 24),
             batch_patience: Duration::from_secs(5),
+            author_patience: None,
             over_quota_refuses: false,
             look_in_sent: false,
             keep_source_up_to: 0,

@@ -262,8 +262,13 @@ fn deliver_under_lock(
     let size = Duration::from_millis(delivery.message.as_received().len() as u64 / 1000);
     // To look through all of a mailbox may take long, and would the next time, too.
     let times = if others.iter().any(|others| others.forgotten) { PATIENCE_WITH_SEARCHES } else { 1 };
-    let patience = several.then(|| delivery.policy.batch_patience.saturating_mul(times).saturating_add(size));
     for recipients in [true, false] {
+        let patience = match (several, recipients) {
+            (true, _) => Some(delivery.policy.batch_patience),
+            (false, true) => None,
+            (false, false) => delivery.policy.author_patience,
+        };
+        let patience = patience.map(|patience| patience.saturating_mul(times).saturating_add(size));
         // What an earlier attempt at the author's copy has left is looked for all the same: the recipient who bears it may be one
         // whose own mailbox never takes the message.
         let look_only = !recipients && !ends.iter().any(End::is_there) && copies.iter().any(Copy::is_recipients);

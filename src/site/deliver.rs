@@ -2,7 +2,7 @@
 
 use super::Site;
 use super::destinations::{Destinations, role_of_sent};
-use super::mailboxes::{Greeting, Owed, RecipientsMailbox};
+use super::mailboxes::{Greeting, Owed, RecipientsMailbox, Times};
 use super::sessions::{Opened, Sessions};
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseFailure;
@@ -236,15 +236,23 @@ impl Site {
             let mut stages = *stages;
             delivery::begins("authenticate");
             let opening = Instant::now();
+            let author_patience = terms.policy.author_patience;
+            let silent = |author: &&Destination| sessions.silent.holds(&author.user, opening);
+            let silent = sender.as_ref().filter(|_| author_patience.is_some()).filter(silent);
+            let asked = sender.as_ref().filter(|_| silent.is_none());
             let mut open = |patience| {
-                let (sender, greeting) = (sender.as_ref(), greeting.take());
-                self.open_mailboxes(batch, sender, greeting, &mut sessions.kept, terms.deadline, patience)
+                let times = Times { deadline: terms.deadline, patience, author_patience };
+                self.open_mailboxes(batch, asked, greeting.take(), &mut sessions.kept, times)
             };
             let mut owed = open(self.policy.batch_patience);
             // Where nobody's is open in time the server is slow, and nobody holds up another.
             if batch.len() > 1 && owed.iter().all(Owed::took_too_long) {
                 owed = open(terms.deadline.half_way().remaining());
             }
+            if let Some(author) = owed.iter().find_map(Owed::silent_author) {
+                sessions.silent.note(author, Instant::now());
+            }
+            owed.extend(silent.map(Owed::silent));
             // Of the first batch, the proof of the way in is part of it.
             let first = outcomes.iter().flatten().all(|outcome| outcome.stages.attempt.is_none());
             stages.authenticate = if first { began.elapsed() } else { opening.elapsed() };

@@ -16,6 +16,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tracing::debug;
 
+const OPENING_SENDERS: &str = "opening the sender's mailbox";
+
+/// How long mailboxes may take to open.
+#[derive(Clone, Copy)]
+pub(super) struct Times {
+    /// The delivery's.
+    pub(super) deadline: Deadline,
+    /// Of each, where there are several recipients.
+    pub(super) patience: Duration,
+    /// [`Policy::author_patience`](crate::config::Policy).
+    pub(super) author_patience: Option<Duration>,
+}
+
 /// A copy that is owed, and its mailbox.
 pub(super) struct Owed {
     role: Role,
@@ -46,10 +59,30 @@ impl Owed {
         }
     }
 
+    /// The author's, whose mailbox did not answer a moment ago, and is not asked now.
+    pub(super) fn silent(author: &Destination) -> Self {
+        let error = MailboxError::new(MailboxFailure::TimedOut, OPENING_SENDERS, "it did not answer a moment ago");
+        Self::authors(author, Err(NotOpened::Trouble(error)))
+    }
+
+    fn authors(author: &Destination, mailbox: Result<UserMailbox, NotOpened>) -> Self {
+        let Destination { user, sent, .. } = author.clone();
+        Self { role: role_of_sent(author), whose: Whose::Authors, user, mailbox_name: sent, mailbox }
+    }
+
     /// Whether its mailbox was not open in time; or it is the author's, which nobody waits for.
     pub(super) fn took_too_long(&self) -> bool {
+        self.whose == Whose::Authors || self.timed_out()
+    }
+
+    /// The author, if the author's mailbox was not open in time.
+    pub(super) fn silent_author(&self) -> Option<&str> {
+        (self.whose == Whose::Authors && self.timed_out()).then_some(&self.user)
+    }
+
+    fn timed_out(&self) -> bool {
         let too_long = |why: &NotOpened| matches!(why, NotOpened::Trouble(e) if e.failure == MailboxFailure::TimedOut);
-        self.whose == Whose::Authors || self.mailbox.as_ref().err().is_some_and(too_long)
+        self.mailbox.as_ref().err().is_some_and(too_long)
     }
 
     /// The mailbox after the delivery, if it is on an IMAP server.
@@ -83,8 +116,7 @@ impl Site {
         sender: Option<&Destination>,
         greeting: Option<Greeting>,
         kept: &mut Kept<imap::Session>,
-        deadline: Deadline,
-        patience: Duration,
+        Times { deadline, patience, author_patience }: Times,
     ) -> Vec<Owed> {
         let (of_recipients, of_sender) = match &self.kind {
             Kind::Embedded(embedded) => {
@@ -98,7 +130,11 @@ impl Site {
                 // A server that hangs for the sender's mailbox only must leave the recipient's copy its time: otherwise each
                 // delivery ends at its deadline, until Postfix bounces.
                 let senders_deadline = deadline.half_way();
-                let senders_in_time = if several { in_time } else { senders_deadline };
+                let senders_in_time = match author_patience {
+                    _ if several => in_time,
+                    Some(patience) => senders_deadline.or_sooner(Deadline::after(patience)),
+                    None => senders_deadline,
+                };
                 let left = site.config.sent.look == Look::Mailbox;
                 let now = Instant::now();
                 let mut recipients = recipients.iter();
@@ -120,6 +156,7 @@ impl Site {
                     .filter(|_| !left)
                     .map(|sender| beside("imap-sender", &sender.user, &sender.sent, senders_in_time));
                 // This thread opens the first.
+                let began = Instant::now();
                 let first = site.imap().and_then(|settings| {
                     // Its greeting is waited for until the deadline.
                     let anew = || match greeting.filter(|_| !several) {
@@ -128,6 +165,8 @@ impl Site {
                     };
                     open_mailbox(settings, firsts_session, anew, &first.user, &first.inbox, in_time, &self.logins)
                 });
+                // One that took the recipient's mailbox as long is slow for all.
+                let is_slow = author_patience.is_some_and(|patience| !several && began.elapsed() >= patience);
                 let opened = |mailbox: Result<ImapMailbox, MailboxError>, deadline| match mailbox {
                     Ok(mut mailbox) => {
                         mailbox.set_deadline(deadline);
@@ -138,8 +177,17 @@ impl Site {
                 let others = others.into_iter().map(|it| it.finish("opening a recipient's mailbox"));
                 let of_recipients: Vec<_> =
                     std::iter::once(first).chain(others).map(|it| opened(it, deadline)).collect();
+                let once_more = |error: MailboxError| match sender
+                    .filter(|_| is_slow && error.failure == MailboxFailure::TimedOut)
+                {
+                    Some(sender) => site.imap().and_then(|settings| {
+                        let anew = || imap::connect(settings, senders_deadline);
+                        open_mailbox(settings, None, anew, &sender.user, &sender.sent, senders_deadline, &self.logins)
+                    }),
+                    None => Err(error),
+                };
                 let of_sender = match senders {
-                    Some(senders) => Some(opened(senders.finish("opening the sender's mailbox"), senders_deadline)),
+                    Some(senders) => Some(opened(senders.finish(OPENING_SENDERS).or_else(once_more), senders_deadline)),
                     None => sender.map(|_| Err(NotOpened::LeftToTheAuthor)),
                 };
                 (of_recipients, of_sender)
@@ -153,9 +201,8 @@ impl Site {
             let whose = Whose::Recipients(places.by_ref().take(it.recipients.len()).collect());
             owed.push(Owed { role: Role::Recipient, whose, user, mailbox_name: inbox, mailbox });
         }
-        if let (Some(sender), Some(mailbox)) = (sender.cloned(), of_sender) {
-            let role = role_of_sent(&sender);
-            owed.push(Owed { role, whose: Whose::Authors, user: sender.user, mailbox_name: sender.sent, mailbox });
+        if let (Some(sender), Some(mailbox)) = (sender, of_sender) {
+            owed.push(Owed::authors(sender, mailbox));
         }
         owed
     }
@@ -339,8 +386,8 @@ mod tests {
         // Half of it is waited for; the other half is more than any machine stands still.
         let deadline = Deadline::after(Duration::from_secs(16));
         let (recipients, sender) = destinations("doug", Some("lisa"));
-        let mut owed =
-            site.open_mailboxes(&recipients, sender.as_ref(), None, &mut Kept::default(), deadline, PATIENCE);
+        let times = Times { deadline, patience: PATIENCE, author_patience: None };
+        let mut owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut Kept::default(), times);
         assert!(deadline.remaining() > Duration::from_millis(500), "the sender's mailbox has used up the time of both");
         let [recipient, sender] = owed.as_mut_slice() else { panic!("two copies are owed") };
         let (recipient, sender) = (recipient.lend(), sender.lend());
@@ -348,11 +395,25 @@ mod tests {
         assert!(matches!(&sender.mailbox, Err(NotOpened::Trouble(error)) if error.failure == MailboxFailure::TimedOut));
     }
 
+    /// As a worker does: its other messages wait meanwhile.
+    #[test]
+    fn a_senders_mailbox_that_hangs_is_waited_for_no_longer_than_the_patience_of_a_worker() {
+        let (site, _directory) = Server::default().start();
+        // Half of it would be an hour. And doug's must not take as long as that patience: the server would count as slow for all.
+        let deadline = Deadline::after(Duration::from_hours(2));
+        let times = Times { deadline, patience: PATIENCE, author_patience: Some(Duration::from_secs(10)) };
+        let (recipients, sender) = destinations("doug", Some("lisa"));
+        let owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut Kept::default(), times);
+        assert_eq!(owed.iter().map(Owed::silent_author).collect::<Vec<_>>(), [None, Some("lisa")]);
+        assert!(!owed[0].timed_out());
+    }
+
     /// Opens the mailboxes of a delivery, and ends it.
     fn deliver(site: &Site, sessions: &mut Sessions, destinations: Destinations) {
         let deadline = Deadline::after(Duration::from_secs(60));
         let (recipients, sender) = destinations;
-        let mut owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut sessions.kept, deadline, PATIENCE);
+        let times = Times { deadline, patience: PATIENCE, author_patience: None };
+        let mut owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut sessions.kept, times);
         assert!(owed.iter_mut().all(|copy| copy.lend().mailbox.is_ok()));
         sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();
         sessions.end();

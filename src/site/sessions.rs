@@ -17,6 +17,8 @@ const KEPT: usize = 8;
 const IDLE: Duration = Duration::from_mins(1);
 /// For how long one is kept in all: a user's rights and the place of the mailboxes may change.
 const AGE: Duration = Duration::from_mins(10);
+/// For how long an author's mailbox that did not answer in time is not asked again, by a process that others wait for.
+const SILENT: Duration = Duration::from_mins(1);
 
 /// The sessions of one process with the servers of one [`Site`], which deliveries use one after the other.
 ///
@@ -32,6 +34,7 @@ pub struct Sessions {
     /// Those between two deliveries.
     database: Option<Idle<dyn Database>>,
     pub(super) kept: Kept<imap::Session>,
+    pub(super) silent: Silent,
 }
 
 /// What was opened before it is known where a message goes.
@@ -172,6 +175,26 @@ impl<S> Kept<S> {
     }
 }
 
+/// Authors whose mailbox did not answer in time of late.
+#[derive(Default)]
+pub(super) struct Silent(Vec<(String, Instant)>);
+
+impl Silent {
+    pub(super) fn note(&mut self, user: &str, now: Instant) {
+        self.drop_old(now);
+        self.0.push((user.to_owned(), now));
+    }
+
+    pub(super) fn holds(&mut self, user: &str, now: Instant) -> bool {
+        self.drop_old(now);
+        self.0.iter().any(|(silent, _)| silent == user)
+    }
+
+    fn drop_old(&mut self, now: Instant) {
+        self.0.retain(|(_, since)| now.saturating_duration_since(*since) < SILENT);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -191,6 +214,14 @@ mod tests {
         assert_eq!(kept.take("lisa", now), Some(1));
         assert_eq!(kept.take("lisa", now), None);
         assert_eq!(kept.take("doug", now), Some(2));
+    }
+
+    #[test]
+    fn who_did_not_answer_is_left_alone_for_a_minute() {
+        let (now, mut silent) = (Instant::now(), Silent::default());
+        silent.note("lisa", now);
+        assert!(silent.holds("lisa", now + 59 * SECOND) && !silent.holds("lis", now));
+        assert!(!silent.holds("lisa", now + 60 * SECOND) && silent.0.is_empty());
     }
 
     #[test]

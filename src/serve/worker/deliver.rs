@@ -50,6 +50,8 @@ pub(super) fn to_all(
     let mut policy = site.policy();
     policy.lock_wait =
         lock_wait(request.lock_wait_ms.map_or_else(|| site.lock_wait(left), Duration::from_millis), left);
+    // One author's mailbox that hangs must not take one worker after the other.
+    policy.author_patience = Some(policy.batch_patience);
     let terms = Terms { policy: &policy, caller: &NoCaller, deadline };
     #[cfg(feature = "test-faults")]
     {

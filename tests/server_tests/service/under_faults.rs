@@ -2,7 +2,7 @@
 //! processes is killed or stands still, it is restarted, its disks are full, its database is away. Afterwards every mailbox has every
 //! message once, and nobody had to lend a hand.
 //!
-//! For hours: `MAILDROP_TEST_KILLS=10000 MAILDROP_TEST_SECONDS=3600 tests/run -- under_faults` (support/service_run.rs). With
+//! For hours: `MAILDROP_TEST_KILLS=10000 MAILDROP_TEST_SECONDS=4200 tests/run -- under_faults` (support/service_run.rs). With
 //! `MAILDROP_TEST_AWAY=3600` the database is away for so many seconds.
 
 use crate::support::database::Engine;
