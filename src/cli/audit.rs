@@ -18,7 +18,7 @@ use sysexits::ExitCode;
 const PATIENCE: Duration = Duration::from_hours(24);
 /// How many copies of one mailbox are listed, unless it alone was asked for.
 const A_FEW: usize = 5;
-/// How long it may take to take out one copy.
+/// How long it may take to take out one copy, where no delivery may take less.
 const PATIENCE_FOR_ONE: Duration = Duration::from_mins(2);
 
 #[derive(Debug, Args)]
@@ -108,7 +108,8 @@ fn repair(site: &Site, twice: &Twice, arguments: &Arguments) -> Repair {
     if !arguments.yes {
         return Repair::Would;
     }
-    match take_out(site, twice, Deadline::after(PATIENCE_FOR_ONE)) {
+    // It is journalled like a delivery, and imap.settle, after which nothing of an attempt can still come, goes by their deadline.
+    match take_out(site, twice, Deadline::after(PATIENCE_FOR_ONE.min(site.deadline()))) {
         Ok(()) => Repair::TakenOut,
         Err(NotTaken::Unanswered(error)) => {
             Repair::Left(format!("{error}: it may be out or not; run the audit again in some minutes"))

@@ -308,6 +308,16 @@ impl Config {
         Ok(other)
     }
 
+    /// For how long the ledger knows what was delivered, by whichever of this configuration and the timer's forgets sooner; `None`:
+    /// for ever. (What `prune` is told by its options, or by a third file, nobody knows here.)
+    ///
+    /// # Errors
+    /// As those of [`Config::of_timer`].
+    pub(crate) fn remembers_for(&self) -> Result<Option<Duration>, ConfigError> {
+        let ages = [self.retention.messages_older_than, self.of_timer()?.retention.messages_older_than];
+        Ok(ages.into_iter().flatten().min())
+    }
+
     /// How long a message waits for a worker: at most half of a delivery's deadline.
     #[must_use]
     pub fn queue_wait(&self) -> Duration {

@@ -356,7 +356,6 @@ fn a_mailbox_is_shown_patience_where_others_wait_for_it_and_more_for_a_larger_me
     assert!(alone.mailboxes.iter().all(|mailbox| mailbox.borrow().patience.is_empty()));
 }
 
-/// It begins with the first answer: a server that is slow for all of them holds up nobody.
 /// After a fail-over: each search of a whole mailbox would take as long at the next try.
 #[test]
 fn a_mailbox_that_is_looked_through_is_shown_twelve_times_the_patience() {
@@ -372,6 +371,7 @@ fn a_mailbox_that_is_looked_through_is_shown_twelve_times_the_patience() {
     }
 }
 
+/// A server that is slow for all of them holds up nobody.
 #[test]
 fn patience_with_the_others_begins_once_one_has_answered() {
     let patience = Duration::from_millis(200);

@@ -111,6 +111,12 @@ impl Postfix {
         try_on(self.host, &[&[command, "-c", &format!("{}/etc", self.directory)], arguments].concat(), "")
     }
 
+    /// What Postfix finds wrong with its main.cf and master.cf, a line each: `postconf` says it when it prints all that there is.
+    pub fn warnings(&self) -> String {
+        let script = "postconf -c \"$1\" 2>&1 >/dev/null";
+        on(self.host, &["sh", "-c", script, "sh", &self.etc("")])
+    }
+
     /// A file in its configuration directory.
     pub fn etc(&self, file: &str) -> String {
         format!("{}/etc/{file}", self.directory)

@@ -489,7 +489,8 @@ impl Broker {
     fn answer(&mut self, id: JobId, verdicts: &[Verdict]) -> Option<Job> {
         let job = self.take(id)?;
         let What::Ours { request, .. } = &job.what else { return Some(job) };
-        if !matches!(job.asker, Asker::Local(_)) {
+        // What nobody is told any more is no reply. (The LMTP server counts its own.)
+        if matches!(job.asker, Asker::Client(_)) {
             self.count_replies(request.source, verdicts, self.now.saturating_duration_since(job.arrived));
         }
         if let Some(key) = job.suspect {

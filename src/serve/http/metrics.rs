@@ -1,6 +1,7 @@
 //! The figures for Prometheus, by the names that they have everywhere: base units, `_total` on what only grows
-//! (<https://prometheus.io/docs/practices/naming/>). All begin with `maildropd_`; what `maildrop_command stats` prints, of all
-//! hosts and out of the ledger, begins with `maildrop_`.
+//! (<https://prometheus.io/docs/practices/naming/>). OpenTelemetry has dots, and neither unit nor `_total` in a name: its own rules for
+//! Prometheus make names like these of that (`maildropd.reply.duration`, in s: `maildropd_reply_duration_seconds`). All begin with
+//! `maildropd_`; what `maildrop_command stats` prints, of all hosts and out of the ledger, begins with `maildrop_`.
 //!
 //! Labels have few values: no address, no queue id, nothing that a client chooses.
 

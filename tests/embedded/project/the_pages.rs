@@ -1,4 +1,4 @@
-//! The pages for people: each link leads to a file, and to a heading that is there.
+//! The pages for people: each link leads to a file, and to a heading that is there; in the package, too.
 
 use crate::pages::{is_page, pages, read, root};
 use std::collections::BTreeSet;
@@ -44,6 +44,38 @@ fn each_link_leads_somewhere() {
     let dead: Vec<String> =
         pages().iter().chain([&root().join("tests/bench/README.md")]).flat_map(|page| dead_links(page)).collect();
     assert!(dead.is_empty(), "{}", dead.join("\n"));
+}
+
+/// What a link of a page of the Debian package leads to, beside these pages, is in it as well.
+#[test]
+fn what_the_pages_of_the_package_show_is_in_the_package() {
+    let manifest: toml::Table = include_str!("../../../Cargo.toml").parse().unwrap();
+    let assets = manifest["package"]["metadata"]["deb"]["assets"].as_array().unwrap();
+    let assets: Vec<&str> = assets.iter().map(|asset| asset[0].as_str().unwrap()).collect();
+    let is_packaged = |path: &str| {
+        assets.iter().any(|asset| match asset.split_once('*') {
+            Some((before, after)) => {
+                let rest = path.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+                rest.is_some_and(|rest| !rest.contains('/'))
+            }
+            None => path == *asset,
+        })
+    };
+    let mut shown = BTreeSet::new();
+    for page in pages() {
+        // Both are packaged side by side, as they are here.
+        let folder = page.parent().unwrap().strip_prefix(root()).unwrap();
+        let text = read(&page).0;
+        for (at, _) in text.match_indices("](") {
+            let target = text[at + 2..].split([')', '#']).next().unwrap();
+            let path = folder.join(target).display().to_string();
+            if path.strip_prefix("docs/").is_some_and(|name| !name.is_empty() && !name.contains('/')) {
+                shown.insert(path);
+            }
+        }
+    }
+    let missing: Vec<&String> = shown.iter().filter(|path| !is_packaged(path)).collect();
+    assert!(shown.len() > 10 && missing.is_empty(), "of {shown:?} the package lacks {missing:?}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PG: Engine = Engine::Postgres17;
 
@@ -381,6 +381,35 @@ fn a_repair_that_could_not_read_the_mailbox_leaves_no_attempt_open() {
         assert!(matches!(taken, Err(NotTaken::Mailbox(_))), "{taken:?}");
     });
     assert_eq!((scene.database.count(open), scene.sent("lisa").len()), (0, 2));
+}
+
+/// An expunge that is sent after `imap.settle` would be taken for one that can do nothing any more, and `imap.settle` goes by the
+/// deadline of deliveries.
+#[test]
+fn a_repair_is_given_no_longer_than_a_delivery() {
+    let mut scene = Scene::with(PG, &["lisa", "doug"]);
+    scene.deliver("doug", scene.message("same")).delivered();
+    append(&mut scene.look("lisa"), "Sent", &scene.message("same"));
+    let asked = Arc::new(AtomicBool::new(false));
+    let wire = Wire::to(scene.settings.imap.clone(), {
+        let asked = asked.clone();
+        move |speaker, piece| match speaker {
+            Speaker::Program if says(piece, "UID EXPUNGE") => {
+                asked.store(true, Ordering::SeqCst);
+                Fate::Hold
+            }
+            _ => Fate::Pass,
+        }
+    });
+    scene.configure(|settings| {
+        settings.imap = ("127.0.0.1".into(), wire.address.port());
+        settings.more = "[delivery]\ndeadline = \"10s\"\n".into();
+    });
+    let began = Instant::now();
+    let repaired = told(&scene, &["--repair", "--yes"], 65);
+    assert!(asked.load(Ordering::SeqCst) && repaired.contains("it may be out or not"), "{repaired}");
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 1);
 }
 
 /// What arrives for another address of hers is in the mailbox for what she sends: a note that goes there, and to others, is in

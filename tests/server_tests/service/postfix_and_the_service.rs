@@ -117,6 +117,53 @@ pub(super) fn told(postfix: &Postfix, id: &str, program: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
+/// The names of the settings of all fragments: those of main.cf, and those after `-o` of a transport's entry in master.cf, with the
+/// transport.
+fn settings_of_the_fragments() -> Vec<(Option<&'static str>, &'static str)> {
+    let mains = [
+        include_str!("../../../postfix/main.cf.maildrop"),
+        include_str!("../../../postfix/main.cf.maildropd"),
+        include_str!("../../../postfix/main.cf.maildrop-via"),
+        include_str!("../../../postfix/main.cf.local"),
+    ];
+    let masters = [
+        include_str!("../../../postfix/master.cf.maildrop"),
+        include_str!("../../../postfix/master.cf.maildropd"),
+        include_str!("../../../postfix/master.cf.maildrop-via"),
+    ];
+    let lines = |text: &'static str| text.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    let name = |setting: &'static str| setting.split_once('=').unwrap().0.trim();
+    let mut settings: Vec<_> = mains.into_iter().flat_map(lines).map(|line| (None, name(line))).collect();
+    for master in masters {
+        let transport = lines(master).next().unwrap().split_whitespace().next().unwrap();
+        let options = lines(master).filter_map(|line| line.trim_start().strip_prefix("-o "));
+        settings.extend(options.map(|option| (Some(transport), name(option.trim_start_matches(['{', ' '])))));
+    }
+    settings
+}
+
+/// Postfix takes a name that it does not know for one that somebody else may use, and goes by its own default.
+#[test]
+fn postfix_knows_each_setting_of_the_fragments() {
+    let stage = Stage::set_up(&Options::new(Engine::Postgres17, 0));
+    let mx1 = stage.mx1();
+    mx1.append_to_main_cf(include_str!("../../../postfix/main.cf.local"));
+    let settings = settings_of_the_fragments();
+    assert!(settings.len() > 15, "{settings:?}");
+    let warnings = mx1.warnings();
+    for &(transport, name) in &settings {
+        let is_set = match transport {
+            Some(transport) => mx1.run("postconf", &["-P", &format!("{transport}/unix/{name}")]),
+            None => mx1.run("postconf", &["-n", name]),
+        };
+        assert!(is_set.contains(&format!("{name} =")), "{transport:?}, {name}: {is_set:?}");
+        assert!(!warnings.contains(&format!(" {name}=")), "{transport:?}: {warnings}");
+    }
+    // And this one, which no message shows as long as no front dies, is as it has to be.
+    let limit = mx1.run("postconf", &["-h", "maildrop-lmtp_destination_concurrency_failed_cohort_limit"]);
+    assert_eq!(limit.trim(), "10");
+}
+
 #[test]
 fn fifty_recipients_are_one_transaction_and_have_one_copy_each_in_postgresql() {
     fifty_recipients(Engine::Postgres17);
