@@ -40,7 +40,10 @@ impl Worker {
         let message = Message::receive(message.to_owned().into_bytes()).unwrap();
         let envelopes: Vec<Envelope> = names.iter().map(|name| envelope(name)).collect();
         let deadline = Deadline::after(Duration::from_secs(120));
-        let terms = Terms { policy: &self.site.policy(), caller: &NoCaller, deadline };
+        // As serve/worker/deliver.rs has it.
+        let mut policy = self.site.policy();
+        policy.author_patience = Some(policy.batch_patience);
+        let terms = Terms { policy: &policy, caller: &NoCaller, deadline };
         let outcomes = self.site.deliver_to_all(&mut self.sessions, &message, &envelopes, &terms);
         self.sessions.end();
         assert_eq!(outcomes.len(), names.len());
@@ -179,10 +182,8 @@ fn a_mailbox_that_cannot_be_opened_holds_up_nobody() {
     assert_eq!(scene.sent("lisa").len(), 1);
 }
 
-/// Ten recipients are two batches.
-#[test]
-fn an_authors_mailbox_that_hangs_is_waited_for_once_and_somebody_comes_back_for_it() {
-    let mut scene = scene(Engine::Postgres17, &TEN);
+/// A way to the mailbox store on which no login of lisa's is answered; and how many there were.
+fn where_lisas_logins_hang(scene: &Scene) -> (Wire, Arc<AtomicU32>) {
     let whom = scene.user("lisa");
     let whole_groups = whom.len() / 3 * 3;
     let whom = base64::engine::general_purpose::STANDARD.encode(&whom[..whole_groups]);
@@ -193,6 +194,38 @@ fn an_authors_mailbox_that_hangs_is_waited_for_once_and_somebody_comes_back_for_
         counted.fetch_add(u32::from(is_hers), Ordering::SeqCst);
         if is_hers { Fate::Hold } else { Fate::Pass }
     });
+    (wire, logins)
+}
+
+/// Messages to one recipient each. Who is told to come again comes later than within this minute.
+#[test]
+fn an_authors_mailbox_that_hangs_holds_up_a_worker_once() {
+    let mut scene = scene(Engine::Postgres17, &TEN[..3]);
+    let (wire, logins) = where_lisas_logins_hang(&scene);
+    let straight = scene.settings.imap.clone();
+    scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
+    let message = |name: &str| scene.message(&format!("to {name}"));
+    let mut worker = Worker::of(&scene);
+    for name in &TEN[..3] {
+        let outcomes = worker.deliver(&[*name], &message(name));
+        assert_eq!(deferred(&[*name], &outcomes), [*name], "{outcomes:?}");
+        assert_eq!(scene.inbox(name).len(), 1, "{name}");
+    }
+    assert_eq!(logins.load(Ordering::SeqCst), 1);
+    let messages = TEN[..3].iter().map(|name| (name, message(name))).collect::<Vec<_>>();
+    scene.configure(|settings| settings.imap = straight);
+    for (name, message) in messages {
+        Worker::of(&scene).delivers(&[*name], &message);
+        assert_eq!(scene.inbox(name).len(), 1, "{name}");
+    }
+    assert_eq!(scene.sent("lisa").len(), 3);
+}
+
+/// Ten recipients are two batches.
+#[test]
+fn an_authors_mailbox_that_hangs_is_waited_for_once_and_somebody_comes_back_for_it() {
+    let mut scene = scene(Engine::Postgres17, &TEN);
+    let (wire, logins) = where_lisas_logins_hang(&scene);
     let straight = scene.settings.imap.clone();
     scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
     let message = scene.message("hers hangs");
