@@ -219,7 +219,7 @@ fn an_authors_copy_is_for_who_looks_after_the_author(engine: Engine) {
         let named = |copy: &Value| ["role", "address", "user", "mailbox"].map(|name| copy[name].clone());
         let events = rest.ask(token, "GET /events", None).good(200);
         let told: Vec<_> = events["items"].as_array().unwrap().iter().map(|one| named(&one["data"]["copy"])).collect();
-        assert_eq!(told, [wanted.clone()], "{events}");
+        assert_eq!(told, std::slice::from_ref(&wanted), "{events}");
         let id = events["items"][0]["data"]["message"]["id"].as_str().unwrap();
         let message = rest.ask(token, &format!("GET /messages/{id}"), None).good(200);
         let copies: Vec<_> = message["copies"].as_array().unwrap().iter().map(named).collect();
