@@ -64,7 +64,7 @@ fn each_change_of_a_copy_is_told_once_and_none_where_nobody_is_subscribed(engine
         scene.database.texts(rows),
         [
             format!("message.delivered|recipient|doug@mail.axial.net|{doug}|INBOX|appended|4bXyz|{id}"),
-            format!("sent.delivered|sender|doug@mail.axial.net|{lisa}|Sent|appended|4bXyz|{id}"),
+            format!("sent.delivered|sender|lisa@mail.axial.net|{lisa}|Sent|appended|4bXyz|{id}"),
         ]
     );
     // An event names the attempt, the copy and the message as the ledger does.
@@ -194,7 +194,7 @@ fn the_authors_own_copy_is_told_once_as_adopted(engine: Engine) {
     assert_eq!(diffs(&mut scene, "sent.delivered"), [change]);
     assert_eq!(
         about(&mut scene, "sent.delivered"),
-        [format!("sender|doug@mail.axial.net|{lisa_is}|Sent|adopted|{id}|-")]
+        [format!("sender|lisa@mail.axial.net|{lisa_is}|Sent|adopted|{id}|-")]
     );
     assert_eq!(events(&mut scene), 3, "{:?}", scene.database.texts("SELECT type FROM outbox"));
 }
@@ -231,7 +231,7 @@ fn a_copy_that_is_delivered_again_is_told_by_its_new_place(engine: Engine) {
     assert!(matches!((manner, lost.len()), (Manner::Adopted(Some(_)), 0)));
     let after = validity_of_sent(&mut scene, 1);
     assert_eq!(diffs(&mut scene, "copy.restored")[1], json!({ "uid_validity": { "---": before, "+++": after } }));
-    let adopted = format!("sender|doug@mail.axial.net|{lisa_is}|Sent|adopted|{id}|adopted");
+    let adopted = format!("sender|lisa@mail.axial.net|{lisa_is}|Sent|adopted|{id}|adopted");
     assert_eq!(about(&mut scene, "copy.restored"), [appended, adopted]);
     assert_eq!(events(&mut scene), 4);
 }
@@ -252,7 +252,7 @@ fn a_copy_too_many_that_is_taken_out_is_told_and_the_recorded_one_stays(engine: 
     assert_eq!(diffs(&mut scene, "copy.removed"), [change]);
     let lisa_is = scene.user("lisa");
     let id = scene.message_id("twice");
-    let told = format!("sender|doug@mail.axial.net|{lisa_is}|Sent|-|{id}|audit: took out a copy too many");
+    let told = format!("sender|lisa@mail.axial.net|{lisa_is}|Sent|-|{id}|audit: took out a copy too many");
     assert_eq!(about(&mut scene, "copy.removed"), [told]);
     assert_eq!(repair(&scene, &["--yes"]), Some(0));
     assert_eq!((events(&mut scene), scene.sent("lisa").len()), (3, 1));
