@@ -18,8 +18,9 @@ pub struct Policy {
     pub queue_lifetime: Duration,
     /// How long one mailbox may hold up the other recipients of its message.
     pub batch_patience: Duration,
-    /// How long an author's mailbox is waited for, where other messages wait for the process that does; `None`: half of the time that is
-    /// left.
+    /// How long an author's mailbox may take to open, where other messages wait for the process that opens it; `None`: half of the time
+    /// that is left. What is uploaded has all of that time: an APPEND that nobody waits for may land while another delivery, of the
+    /// same message to somebody else, looks for it in vain.
     pub author_patience: Option<Duration>,
     /// Whether a mailbox over quota refuses a message for good (5.2.2) rather than for now (4.2.2).
     pub over_quota_refuses: bool,

@@ -262,13 +262,8 @@ fn deliver_under_lock(
     let size = Duration::from_millis(delivery.message.as_received().len() as u64 / 1000);
     // To look through all of a mailbox may take long, and would the next time, too.
     let times = if others.iter().any(|others| others.forgotten) { PATIENCE_WITH_SEARCHES } else { 1 };
+    let patience = several.then(|| delivery.policy.batch_patience.saturating_mul(times).saturating_add(size));
     for recipients in [true, false] {
-        let patience = match (several, recipients) {
-            (true, _) => Some(delivery.policy.batch_patience),
-            (false, true) => None,
-            (false, false) => delivery.policy.author_patience,
-        };
-        let patience = patience.map(|patience| patience.saturating_mul(times).saturating_add(size));
         // What an earlier attempt at the author's copy has left is looked for all the same: the recipient who bears it may be one
         // whose own mailbox never takes the message.
         let look_only = !recipients && !ends.iter().any(End::is_there) && copies.iter().any(Copy::is_recipients);
@@ -292,8 +287,8 @@ fn deliver_under_lock(
     let mut record = Record::default();
     for ((copy, others), end) in copies.iter().zip(&others).zip(&ends) {
         let recipient = recipient(delivery, copy, bearer);
-        // The author's copy is told to those who look after the author, whoever bears it.
-        let author = author.as_deref().filter(|_| !copy.is_recipients());
+        // The author's copy is told to those who look after the author, whoever bears it. By its role, as those do who read its row.
+        let author = author.as_deref().filter(|_| copy.role == Role::Sender);
         record.events.extend(events::event(delivery, copy, others, end, author.unwrap_or(recipient)));
         record.copies.extend(end.state().map(|state| copy.record(recipient, state)));
         if let Some(outcome) = end.outcome().filter(|_| copy.journalled()) {

@@ -249,7 +249,9 @@ impl Site {
             if batch.len() > 1 && owed.iter().all(Owed::took_too_long) {
                 owed = open(terms.deadline.half_way().remaining());
             }
-            if let Some(author) = owed.iter().find_map(Owed::silent_author) {
+            // A server that is silent to all says nothing of one author.
+            let answers = owed.iter().any(|one| !one.took_too_long());
+            if let Some(author) = owed.iter().find_map(Owed::silent_author).filter(|_| answers) {
                 sessions.silent.note(author, Instant::now());
             }
             owed.extend(silent.map(Owed::silent));

@@ -74,7 +74,8 @@ fn read_pid(file: &mut File) -> io::Result<Option<Pid>> {
     let mut text = String::new();
     file.rewind()?;
     file.read_to_string(&mut text)?;
-    Ok(text.trim().parse().ok().and_then(Pid::from_raw))
+    let number = text.trim().parse::<u32>().ok().and_then(|number| i32::try_from(number).ok());
+    Ok(number.and_then(Pid::from_raw))
 }
 
 fn is_alive(process: Pid) -> bool {

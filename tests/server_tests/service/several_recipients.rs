@@ -11,7 +11,7 @@ use maildrop_command::message::{Address, Message};
 use maildrop_command::site::{Envelope, Outcome, Sessions, Site, Terms};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const TEN: [&str; 10] = ["doug", "scuba", "kim", "anna", "bert", "carl", "dora", "emil", "fred", "gina"];
 
@@ -205,13 +205,16 @@ fn an_authors_mailbox_that_hangs_holds_up_a_worker_once() {
     let straight = scene.settings.imap.clone();
     scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
     let message = |name: &str| scene.message(&format!("to {name}"));
-    let mut worker = Worker::of(&scene);
+    let (mut worker, begun) = (Worker::of(&scene), Instant::now());
     for name in &TEN[..3] {
         let outcomes = worker.deliver(&[*name], &message(name));
         assert_eq!(deferred(&[*name], &outcomes), [*name], "{outcomes:?}");
-        assert_eq!(scene.inbox(name).len(), 1, "{name}");
     }
-    assert_eq!(logins.load(Ordering::SeqCst), 1);
+    // After a minute, or where the server is slow for all, it is asked once more.
+    if begun.elapsed() < Duration::from_mins(1) {
+        assert_eq!(logins.load(Ordering::SeqCst), 1);
+    }
+    assert!(TEN[..3].iter().all(|name| scene.inbox(name).len() == 1));
     let messages = TEN[..3].iter().map(|name| (name, message(name))).collect::<Vec<_>>();
     scene.configure(|settings| settings.imap = straight);
     for (name, message) in messages {
