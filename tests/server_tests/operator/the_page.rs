@@ -197,7 +197,7 @@ fn statistics_add_up_the_hours_that_are_over_and_the_one_that_runs(engine: Engin
     for (span, count, delivered) in [("?span=1h", 1, 1), ("?span=1d", 4, 3), ("?span=7d", 6, 5), ("?span=1d", 4, 3)] {
         let statistics = text(anna.statistics(span).shown());
         let has = |what: &str| assert!(statistics.contains(what), "{span}: {what}: {statistics}");
-        has(&format!("Outcomes of {count} attempts"));
+        has(&format!("Outcomes of {count} attempt"));
         has(&format!("append {count} 2.5 ms"));
         has(&format!("delivered {delivered} "));
     }

@@ -230,7 +230,7 @@ fn statistics_are_read_anew_and_rest_when_told_to() {
     assert_eq!(waits(&browser), serde_json::json!([60_000]));
     browser.script("document.querySelector('[data-refresh]').replaceChildren('old')");
     browser.script("for (const [run] of window.timers.values()) run()");
-    wait_until("they are read anew", || browser.text().contains("Outcomes of 1 attempts"));
+    wait_until("they are read anew", || browser.text().contains("Outcomes of 1 attempt"));
     let click = |words: &str| {
         browser.script(&format!(
             "[...document.querySelectorAll('button')].find(one => one.innerText == {words:?}).click()"
