@@ -283,7 +283,7 @@ fn deliver_under_lock(
     let began = Instant::now();
     let headers;
     let took = stages.as_json();
-    let author = author(delivery);
+    let author = copies.iter().any(|copy| copy.role == Role::Sender).then(|| author(delivery)).flatten();
     let mut record = Record::default();
     for ((copy, others), end) in copies.iter().zip(&others).zip(&ends) {
         let recipient = recipient(delivery, copy, bearer);
