@@ -55,6 +55,7 @@ use crate::message::{Message, Role};
 use deliver_copy::{Copy, End, LockLost};
 use deliver_round::{Round, Stage, Try, deliver_round};
 use other_attempts::OtherAttempts;
+use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use tracing::{debug, warn};
@@ -283,13 +284,16 @@ fn deliver_under_lock(
     let began = Instant::now();
     let headers;
     let took = stages.as_json();
-    let author = copies.iter().any(|copy| copy.role == Role::Sender).then(|| author(delivery)).flatten();
+    let authors = OnceCell::new();
     let mut record = Record::default();
     for ((copy, others), end) in copies.iter().zip(&others).zip(&ends) {
         let recipient = recipient(delivery, copy, bearer);
         // The author's copy is told to those who look after the author, whoever bears it. By its role, as those do who read its row.
-        let author = author.as_deref().filter(|_| copy.role == Role::Sender);
-        record.events.extend(events::event(delivery, copy, others, end, author.unwrap_or(recipient)));
+        let whose = match copy.role {
+            Role::Sender => authors.get_or_init(|| author(delivery)).as_deref().unwrap_or(recipient),
+            Role::Recipient => recipient,
+        };
+        record.events.extend(events::event(delivery, copy, others, end, whose));
         record.copies.extend(end.state().map(|state| copy.record(recipient, state)));
         if let Some(outcome) = end.outcome().filter(|_| copy.journalled()) {
             record.ended.push(EndedAttempt { attempt: delivery.attempt, key: copy.key, outcome, stages: Some(&took) });
