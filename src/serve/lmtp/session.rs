@@ -361,7 +361,7 @@ impl Session {
     fn lhlo(&mut self) {
         self.reset();
         self.has_said_lhlo = true;
-        let size = self.settings.spool.limit.map_or("SIZE".into(), |limit| format!("SIZE {limit}"));
+        let size = self.settings.spool.announced().map_or("SIZE".into(), |limit| format!("SIZE {limit}"));
         let mut lines = vec![self.settings.host.clone()];
         lines.extend(["PIPELINING", "ENHANCEDSTATUSCODES", "8BITMIME", "SMTPUTF8"].map(str::to_owned));
         lines.push(size);
@@ -385,7 +385,8 @@ impl Session {
         if !matches!(self.state, State::Idle) {
             return self.say("503 5.5.1 There is a sender already");
         }
-        if self.settings.spool.limit.zip(mail.size).is_some_and(|(limit, size)| size > limit) {
+        // What is smaller than it was said to be is taken: it is measured at its end.
+        if self.settings.spool.announced().zip(mail.size).is_some_and(|(limit, size)| size > limit) {
             return self.say("552 5.3.4 The message is larger than this server takes");
         }
         self.state = State::Envelope(Envelope { sender: mail.from, recipients: Vec::new(), length: 0 });

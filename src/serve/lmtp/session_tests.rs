@@ -76,7 +76,7 @@ fn what_is_offered_is_what_this_client_gets() {
     let xforward = "XFORWARD NAME ADDR PORT PROTO HELO IDENT SOURCE";
     let offered = |client, settings| Talk::new(settings, client).say("LHLO x\r\n");
     assert_eq!(offered(STRANGER, settings()), format!("{common}250 SIZE\r\n"));
-    assert_eq!(offered(FRIEND, limited), format!("{common}250-SIZE 50000000\r\n250 {xforward}\r\n"));
+    assert_eq!(offered(FRIEND, limited), format!("{common}250-SIZE 100000000\r\n250 {xforward}\r\n"));
     let over_tcp = Client { starttls: StartTls::Offered, ..FRIEND };
     assert_eq!(offered(over_tcp, settings()), format!("{common}250-SIZE\r\n250-{xforward}\r\n250 STARTTLS\r\n"));
 }
@@ -226,12 +226,43 @@ fn each_refusal_of_a_message_has_as_many_replies_as_there_are_recipients() {
 fn a_message_that_says_it_is_too_large_is_refused_at_once() {
     let spool = Spool { limit: Some(100), ..(*settings().spool).clone() };
     let mut talk = Talk::begun(Settings { spool: Arc::new(spool), ..settings() }, FRIEND);
-    assert_eq!(talk.say("MAIL FROM:<> SIZE=101\r\n"), "552 5.3.4 The message is larger than this server takes\r\n");
-    assert_eq!(talk.code("MAIL FROM:<> SIZE=100"), "250");
+    assert_eq!(talk.say("MAIL FROM:<> SIZE=201\r\n"), "552 5.3.4 The message is larger than this server takes\r\n");
+    assert_eq!(talk.code("MAIL FROM:<> SIZE=200"), "250");
     assert_eq!(talk.code("RCPT TO:<a@b>"), "250");
     assert_eq!(talk.code("DATA"), "354");
     let (transaction, _) = talk.deliver(format!("{}\r\n.\r\n", "x".repeat(98)));
     assert_eq!(transaction.request.size, 117);
+}
+
+/// What a record of Postfix's queue file takes for a line: its type, its length by seven bits a byte, and the line (record(3)).
+fn as_postfix_measures(line: &str) -> usize {
+    let bits = usize::BITS - line.len().leading_zeros();
+    1 + bits.div_ceil(7).max(1) as usize + line.len()
+}
+
+#[test]
+fn what_is_small_enough_is_kept_back_by_no_client_that_measures_it_otherwise() {
+    for length in [0, 1, 2, 60, 127, 128, 2000] {
+        let (line, count) = ("x".repeat(length), 50);
+        let limit = (length as u64 + 1) * count;
+        let spool = Spool { limit: Some(limit), above: u64::MAX, ..(*settings().spool).clone() };
+        let mut talk = Talk::new(Settings { spool: Arc::new(spool), ..settings() }, STRANGER);
+        let said = talk.say("LHLO x\r\n");
+        let (_, announced) = said.trim_end().rsplit_once("SIZE ").expect("a limit");
+        let by_postfix = as_postfix_measures(&line) as u64 * count;
+        let by_rfc_1870 = (length as u64 + 2) * count;
+        for size in [by_postfix, by_rfc_1870] {
+            assert!(size <= announced.parse().unwrap(), "lines of {length}: {size} of {announced}");
+            assert_eq!(talk.code(&format!("MAIL FROM:<> SIZE={size}")), "250", "lines of {length}");
+            talk.say("RCPT TO:<a@b>\r\nDATA\r\n");
+            talk.deliver(format!("{}.\r\n", format!("{line}\r\n").repeat(count as usize)));
+            talk.answer(&[Verdict::delivered("x")]);
+        }
+        // A byte more is too large, however small it was said to be.
+        talk.say("MAIL FROM:<> SIZE=1\r\nRCPT TO:<a@b>\r\nDATA\r\n");
+        let said = talk.say(format!("{}x\r\n.\r\n", format!("{line}\r\n").repeat(count as usize)));
+        assert!(said.starts_with("552 5.3.4 "), "{said}");
+    }
 }
 
 #[test]
@@ -298,7 +329,7 @@ fn who_talks_nonsense_is_sent_away_but_never_within_a_message() {
     // What Postfix sends behind a MAIL that is refused is no nonsense.
     let spool = Spool { limit: Some(100), ..(*settings().spool).clone() };
     let mut talk = Talk::begun(Settings { spool: Arc::new(spool), ..settings() }, FRIEND);
-    let said = talk.say(format!("MAIL FROM:<> SIZE=101\r\n{}DATA\r\n", "RCPT TO:<a@b>\r\n".repeat(50)));
+    let said = talk.say(format!("MAIL FROM:<> SIZE=201\r\n{}DATA\r\n", "RCPT TO:<a@b>\r\n".repeat(50)));
     assert_eq!(said.matches("503 5.5.1 ").count(), 51, "{said}");
     assert_eq!(talk.code("RSET"), "250");
 }

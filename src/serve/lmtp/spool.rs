@@ -2,6 +2,7 @@
 
 use crate::base::files::create_directory;
 use crate::config::Config;
+use crate::handover::LARGEST_MESSAGE;
 use crate::serve::handed::{Body, MessageFile};
 use std::fs;
 use std::io;
@@ -34,11 +35,23 @@ impl Spool {
     /// As the configuration has it.
     #[must_use]
     pub fn new(config: &Config) -> Self {
+        let limit = config.delivery.message_size_limit;
         Self {
             directory: config.serve.messages(),
-            above: config.serve.spool_above,
-            limit: config.delivery.message_size_limit,
+            // What waits in memory goes to its worker in one frame, which has room for the largest message and no more.
+            above: config.serve.spool_above.min(limit.unwrap_or(LARGEST_MESSAGE)),
+            limit,
         }
+    }
+
+    /// The limit in what a client measures before it sends a message: twice the limit, so that it keeps nothing back that is taken
+    /// here.
+    ///
+    /// A line of n bytes counts as n + 1 here. By SIZE it is n + 2 (RFC 1870 section 5: its CR LF are two). Postfix has its queue file's
+    /// `request->data_size` instead, where that line is a record of n + 2 bytes, and of n + 3 from 128 on, and bounces by itself what
+    /// is larger than a server says (`src/smtp/smtp_proto.c`). Neither is more than 2 * (n + 1).
+    pub(super) fn announced(&self) -> Option<u64> {
+        self.limit.map(|limit| limit.saturating_mul(2))
     }
 
     /// Makes the folder, and removes what a front that died has left there: Postfix still has those messages. What cannot be
@@ -179,6 +192,8 @@ fn is_little(blocks: u64, left: u64, size: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handover::{Header, LONGEST_HEADER};
+    use crate::serve::front::FrontSettings;
 
     fn spool(directory: &Path, above: u64, limit: Option<u64>) -> Arc<Spool> {
         Arc::new(Spool { directory: directory.join("messages"), above, limit })
@@ -186,6 +201,28 @@ mod tests {
 
     fn files(spool: &Spool) -> usize {
         fs::read_dir(&spool.directory).unwrap().count()
+    }
+
+    /// One that did not go into a frame would be deferred at each of its tries.
+    #[test]
+    fn what_is_kept_in_memory_goes_to_a_worker_in_one_frame() {
+        let site = "[database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
+                    [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n";
+        for (settings, above) in [
+            ("", 256 << 10),
+            ("[serve]\nspool_above = \"100MB\"\n", 100_000_000),
+            ("[serve]\nspool_above = \"1GB\"\n", LARGEST_MESSAGE),
+            ("[serve]\nspool_above = \"1GB\"\n[delivery]\nmessage_size_limit = \"50MB\"\n", 50_000_000),
+            ("[delivery]\nmessage_size_limit = 1000\n", 1000),
+        ] {
+            let config = Config::parse(Path::new("/x"), &format!("{site}{settings}"), None).unwrap();
+            let spool = Spool::new(&config);
+            assert_eq!(spool.above, above, "{settings}");
+            let header = Header::Received { id: Uuid::nil() };
+            let before_header = header.frame(&[]).unwrap().len() - serde_json::to_vec(&header).unwrap().len();
+            let longest = before_header + LONGEST_HEADER + usize::try_from(spool.above).unwrap();
+            assert!(longest <= FrontSettings::of(&config).longest_frame, "{settings}");
+        }
     }
 
     #[test]

@@ -202,7 +202,7 @@ mod tests {
     const PIECES: [&str; 34] = [
         "LHLO mx.example\r\n",
         "MAIL FROM:<lisa@gmail.com>\r\n",
-        "MAIL FROM:<> SIZE=3000\r\n",
+        "MAIL FROM:<> SIZE=5000\r\n",
         "MAIL FROM:<> SIZE=30 BODY=8BITMIME SMTPUTF8\r\n",
         "RCPT TO:<doug@mail.axial.net>\r\n",
         "RCPT TO:<doug@mail.axial.net>\r\n",
