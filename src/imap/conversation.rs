@@ -150,7 +150,7 @@ impl Conversation {
 
     pub(crate) fn greeting(&mut self) -> Result<Answer, Broken> {
         loop {
-            if let Some(Reply::Status(None, answer)) = self.hear(None)? {
+            if let Reply::Status(None, answer) = self.hear()? {
                 self.learn_from(&answer);
                 return Ok(answer);
             }
@@ -193,35 +193,42 @@ impl Conversation {
     /// Waits for the answer to this command.
     pub(crate) fn answer(&mut self, tag: &str, on_untagged: &mut dyn FnMut(&Reply)) -> Result<Answer, Broken> {
         loop {
-            if let Some(reply) = self.hear(None)?
-                && let Some(answer) = self.take(reply, tag, on_untagged)?
-            {
+            let reply = self.hear()?;
+            if let Some(answer) = self.take(reply, tag, on_untagged)? {
                 return Ok(answer);
             }
         }
     }
 
-    /// The answer to this command, if it comes within `patience`.
+    /// The answer to this command, if it comes within `patience`, whatever else comes meanwhile. What has come by then, and is no whole
+    /// reply yet, is kept.
     pub(crate) fn answer_within(&mut self, tag: &str, patience: Duration) -> Result<Option<Answer>, Broken> {
-        while let Some(reply) = self.hear(Some(patience))? {
-            if let Some(answer) = self.take(reply, tag, &mut |_| {})? {
-                return Ok(Some(answer));
+        let until = Instant::now() + patience;
+        // The first read has all of it: what is there is heard, though this process may have stood still meanwhile.
+        let mut left = patience;
+        loop {
+            while let Some(reply) = self.next_reply().inspect_err(|_| self.stream = None)? {
+                if let Some(answer) = self.take(reply, tag, &mut |_| {})? {
+                    return Ok(Some(answer));
+                }
             }
+            if left.is_zero() || !self.read(Some(left))? {
+                return Ok(None);
+            }
+            left = until.saturating_duration_since(Instant::now());
         }
-        Ok(None)
     }
 
     /// Waits for the server's `+`, which does not come after an answer to the command.
     pub(crate) fn invitation(&mut self, tag: &str) -> Result<Progress, Broken> {
         loop {
-            match self.hear(None)? {
-                Some(Reply::Continue) => return Ok(Progress::Sent),
-                Some(reply) => {
+            match self.hear()? {
+                Reply::Continue => return Ok(Progress::Sent),
+                reply => {
                     if let Some(answer) = self.take(reply, tag, &mut |_| {})? {
                         return Ok(Progress::Answered(answer));
                     }
                 }
-                None => {}
             }
         }
     }
@@ -319,16 +326,12 @@ impl Conversation {
 
     /// A refusal of the command that is still being sent, if the server has sent one.
     fn early_answer(&mut self, tag: &str, patience: Duration) -> Result<Option<Answer>, Broken> {
-        while let Some(reply) = self.hear(Some(patience))? {
-            if let Some(answer) = self.take(reply, tag, &mut |_| {})? {
-                if answer.status == Status::Ok {
-                    self.give_up();
-                    return Err(Broken::protocol("the server said OK to a command that it did not have yet"));
-                }
-                return Ok(Some(answer));
-            }
+        let answer = self.answer_within(tag, patience)?;
+        if answer.as_ref().is_some_and(Answer::is_ok) {
+            self.give_up();
+            return Err(Broken::protocol("the server said OK to a command that it did not have yet"));
         }
-        Ok(None)
+        Ok(answer)
     }
 
     /// The answer to the command of this tag, if this reply is one.
@@ -359,25 +362,31 @@ impl Conversation {
         Ok(None)
     }
 
-    /// `None`: none came within `patience`.
-    fn hear(&mut self, patience: Option<Duration>) -> Result<Option<Reply>, Broken> {
-        self.hear_or_fail(patience).inspect_err(|_| self.stream = None)
+    /// Waits for the next reply.
+    fn hear(&mut self) -> Result<Reply, Broken> {
+        loop {
+            if let Some(reply) = self.next_reply().inspect_err(|_| self.stream = None)? {
+                return Ok(reply);
+            }
+            self.read(None)?;
+        }
     }
 
-    fn hear_or_fail(&mut self, patience: Option<Duration>) -> Result<Option<Reply>, Broken> {
+    /// Reads what there is, for [`next_reply`](Self::next_reply). `false`: nothing came within `patience`.
+    fn read(&mut self, patience: Option<Duration>) -> Result<bool, Broken> {
+        self.read_or_fail(patience).inspect_err(|_| self.stream = None)
+    }
+
+    fn read_or_fail(&mut self, patience: Option<Duration>) -> Result<bool, Broken> {
         let mut chunk = [0; 16 * 1024];
-        loop {
-            if let Some(reply) = self.next_reply()? {
-                return Ok(Some(reply));
-            }
-            let stream = self.stream.as_mut().ok_or_else(given_up)?;
-            match stream.read(&mut chunk, patience)? {
-                None => return Ok(None),
-                Some(0) => return Err(Broken::lost("the server closed the connection")),
-                Some(read) => {
-                    self.round_trips += u32::from(std::mem::take(&mut self.spoke));
-                    self.reader.feed(chunk.get(..read).unwrap_or_default());
-                }
+        let stream = self.stream.as_mut().ok_or_else(given_up)?;
+        match stream.read(&mut chunk, patience)? {
+            None => Ok(false),
+            Some(0) => Err(Broken::lost("the server closed the connection")),
+            Some(read) => {
+                self.round_trips += u32::from(std::mem::take(&mut self.spoke));
+                self.reader.feed(chunk.get(..read).unwrap_or_default());
+                Ok(true)
             }
         }
     }

@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// For how long the kernel goes on sending what the server does not acknowledge (`TCP_USER_TIMEOUT`, tcp(7)), also after the end
 /// of this process. By default that is 100 s or more (`tcp_orphan_retries`), and a copy must not be looked for before.
@@ -114,6 +114,9 @@ impl Stream {
             self.socket.begun &= !matches!(outcome, Ok(Some(_)));
             return outcome;
         };
+        // One end for all of them: what is TLS's own, or only a part of a record, gives the rest no more time.
+        let until = patience.map(|patience| Instant::now() + patience);
+        let mut left = patience;
         loop {
             match tls.reader().read(buffer) {
                 Ok(read) => return Ok(Some(read)),
@@ -124,14 +127,15 @@ impl Stream {
                 Err(e) => return Err(Broken::lost(format!("TLS: {e}"))),
             }
             // TLS's own: an answer to a key update.
-            if !send_pending(tls, &mut self.socket, patience)? {
+            if left.is_some_and(|left| left.is_zero()) || !send_pending(tls, &mut self.socket, left)? {
                 return Ok(None);
             }
-            let read = tls.read_tls(&mut self.socket.bounded(patience));
+            let read = tls.read_tls(&mut self.socket.bounded(left));
             if self.socket.outcome(read)?.is_none() {
                 return Ok(None);
             }
             tls.process_new_packets().map_err(|e| Broken::lost(format!("TLS: {e}")))?;
+            left = until.map(|until| until.saturating_duration_since(Instant::now()));
         }
     }
 
@@ -399,7 +403,6 @@ mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketType, bind, getsockname, listen, socket};
     use std::net::TcpListener;
-    use std::time::Instant;
 
     #[test]
     fn the_last_address_has_all_the_time_that_is_left_and_no_other_more_than_its_share() {

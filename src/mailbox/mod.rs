@@ -42,7 +42,7 @@ pub enum Appended {
     Refused(MailboxError),
     /// It failed before the last CRLF was sent: nothing is stored.
     NotSent(MailboxError),
-    /// It was sent, and the answer is missing: stored, not stored, or stored later. It counts as a crash.
+    /// It was sent, and the answer is missing, or tells of a failure: stored, not stored, or stored later. It counts as a crash.
     Unknown(MailboxError),
     /// The mailbox was removed a moment ago, so that nothing is stored; it has been made anew: the copy may be appended once more.
     MadeAnew,

@@ -5,7 +5,7 @@ use crate::imap::Broken;
 use crate::imap::argument::date_time;
 use crate::imap::conversation::Progress;
 use crate::imap::fetch;
-use crate::imap::wire::Answer;
+use crate::imap::wire::{Answer, Status};
 use crate::mailbox::{Appended, MailboxError, MailboxFailure, NewCopy};
 use std::time::Duration;
 
@@ -78,6 +78,8 @@ impl ImapMailbox {
         };
         match answer {
             Ok(answer) if answer.is_ok() => Appended::Stored(fetch::append_uid(&answer)),
+            // It has all of the message now.
+            Ok(answer) if tells_of_trouble(&answer) => Appended::Unknown(answer.refusal(&doing)),
             Ok(answer) => self.refused(&doing, &answer),
             Err(broken) => Appended::Unknown(broken.while_doing(&doing)),
         }
@@ -100,4 +102,19 @@ impl ImapMailbox {
             Err(error) => Appended::Refused(error),
         }
     }
+}
+
+/// Codes of an answer by which the server does not refuse the message, but has failed (RFC 5530 section 3).
+const FAILED: [&str; 4] = ["UNAVAILABLE", "SERVERBUG", "CONTACTADMIN", "CORRUPTION"];
+
+/// The same in words.
+const IN_WORDS: [&str; 6] = ["unavailable", "system error", "internal error", "connection", "time out", "timed out"];
+
+/// Whether a NO says that something has failed. By RFC 3501 section 6.3.11 nothing is stored then either. But a proxy says so, too,
+/// where it has passed on all of the message and its backend is gone before it has answered: a frontend of Cyrus Murder says
+/// `NO Server(s) unavailable to complete operation` (imap/imap_proxy.c, pipe_including_tag). The backend may have stored it.
+fn tells_of_trouble(answer: &Answer) -> bool {
+    let text = answer.text.to_ascii_lowercase();
+    let in_words = answer.code.is_none() && IN_WORDS.iter().any(|words| text.contains(words));
+    answer.status == Status::No && (answer.has_code(&FAILED) || in_words)
 }

@@ -1,10 +1,14 @@
 //! Whether a message may have been stored decides what happens next. So each way in which an APPEND can end is told apart
 //! from the others.
 
-use crate::imap_peer::{BARE, Peer, copy, mailbox, peer};
+use crate::imap_peer::{BARE, Peer, copy, mailbox, peer, tls_peer};
+use maildrop_command::base::deadline::Deadline;
+use maildrop_command::imap::Settings;
 use maildrop_command::mailbox::ImapMailbox;
 use maildrop_command::mailbox::{Appended, Mailbox, MailboxError, MailboxFailure, Placement};
 use maildrop_command::message::Identity;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const MESSAGE: &[u8] = b"Subject: hello\r\n\r\nA1 LOGOUT\r\n";
@@ -352,6 +356,47 @@ fn a_refusal_of_the_whole_message_is_a_refusal() {
     }
 }
 
+/// What a proxy says of a backend that is gone, with all of the message: the backend may have stored it.
+#[test]
+fn a_failure_of_the_server_once_it_has_the_whole_message_is_no_refusal() {
+    for answer in [
+        "NO Server(s) unavailable to complete operation",
+        "NO [UNAVAILABLE] the backend is gone",
+        "NO [SERVERBUG] Internal error occurred. Refer to server log for more information.",
+        "NO System Error (Failure)",
+        "NO Lost connection to backend",
+    ] {
+        let script = move |peer: &mut Peer| {
+            let length = peer.append();
+            peer.take(length);
+            assert_eq!(peer.line(), "");
+            peer.answer(answer);
+        };
+        match append_to("IMAP4rev1 SASL-IR AUTH=PLAIN LITERAL+", script, MESSAGE) {
+            Appended::Unknown(error) => assert!(error.to_string().contains(&answer[3..]), "{error}"),
+            other => panic!("{answer}: {other:?}"),
+        }
+        // Nothing is stored of what it does not have.
+        let script = move |peer: &mut Peer| {
+            peer.append();
+            peer.answer(answer);
+        };
+        assert_eq!(refused(append_to(BARE, script, MESSAGE)).failure, MailboxFailure::Refused);
+    }
+    // Other words refuse it.
+    for answer in
+        ["NO [OVERQUOTA] connection to the quota is full", "NO Message contains invalid header", "BAD internal error"]
+    {
+        let script = move |peer: &mut Peer| {
+            let length = peer.append();
+            peer.take(length);
+            assert_eq!(peer.line(), "");
+            peer.answer(answer);
+        };
+        refused(append_to("IMAP4rev1 SASL-IR AUTH=PLAIN LITERAL+", script, MESSAGE));
+    }
+}
+
 #[test]
 fn a_mailbox_that_vanished_is_created_once() {
     let script = |peer: &mut Peer| {
@@ -406,4 +451,71 @@ fn nothing_is_held_back_until_what_went_before_is_acknowledged() {
     // acknowledged at once. A busy machine makes it longer, perhaps nearly each time.
     let waits = thread.join().unwrap().split_off(COUNT / 2);
     assert!(waits.iter().any(|wait| *wait < Duration::from_millis(20)), "{waits:?}");
+}
+
+/// How long the answer is waited for, and how soon something else comes.
+const PATIENCE: Duration = Duration::from_millis(100);
+const SOONER: Duration = Duration::from_millis(10);
+
+/// Takes a message, and says `more`, over and over, until it hears that this is enough; only then it says what came of the message.
+fn chat(peer: &mut Peer, is_enough: &Receiver<()>, mut more: impl FnMut(&mut Peer), at_last: &str) {
+    peer.welcome("IMAP4rev1 SASL-IR AUTH=PLAIN LITERAL+");
+    let length = peer.append();
+    peer.take(length);
+    assert_eq!(peer.line(), "");
+    while is_enough.recv_timeout(SOONER) == Err(RecvTimeoutError::Timeout) {
+        more(peer);
+    }
+    peer.say(at_last);
+    peer.answer("OK [APPENDUID 38505 3955] done");
+}
+
+/// What comes instead of an answer gives it no more time, and is not lost: the answer behind it is heard.
+fn waits_no_longer_for_whoever_chats((settings, thread): (Settings, JoinHandle<()>), enough: &Sender<()>) {
+    let mut mailbox = mailbox(&settings);
+    // Far more than it takes. Who waits until then has waited for too long.
+    mailbox.set_deadline(Deadline::after(Duration::from_secs(30)));
+    let identity = Identity::of(MESSAGE);
+    mailbox.upload(&copy(MESSAGE, &identity)).expect("the peer takes it");
+    mailbox.complete();
+    for _ in 0..3 {
+        assert!(!mailbox.is_answered_within(PATIENCE));
+    }
+    enough.send(()).unwrap();
+    let appended = mailbox.answer();
+    assert!(matches!(appended, Appended::Stored(Some(Placement { uid_validity: 38505, uid: 3955 }))), "{appended:?}");
+    thread.join().unwrap();
+}
+
+#[test]
+fn an_answer_is_waited_for_no_longer_where_other_lines_come() {
+    let (enough, is_enough) = channel();
+    let peer = peer(move |peer| chat(peer, &is_enough, |peer| peer.say("* 1 EXISTS\n"), ""));
+    waits_no_longer_for_whoever_chats(peer, &enough);
+}
+
+#[test]
+fn an_answer_is_waited_for_no_longer_where_a_line_comes_byte_by_byte() {
+    let (enough, is_enough) = channel();
+    let peer = peer(move |peer| {
+        let mut line = "* OK still at i".chars().chain(std::iter::repeat('t'));
+        chat(peer, &is_enough, |peer| peer.say(&line.next().unwrap().to_string()), "t\n");
+    });
+    waits_no_longer_for_whoever_chats(peer, &enough);
+}
+
+/// What is TLS's own is nothing that a reader gets to see.
+#[test]
+fn an_answer_is_waited_for_no_longer_where_new_keys_come() {
+    let (enough, is_enough) = channel();
+    let peer = tls_peer(move |peer| {
+        let mut rounds = 0..;
+        let more = |peer: &mut Peer| match rounds.next().unwrap() % 8 {
+            // rustls takes no more than 32 new keys without a byte between them.
+            0 => peer.say("* 1 EXISTS\n"),
+            _ => peer.renew_keys(),
+        };
+        chat(peer, &is_enough, more, "");
+    });
+    waits_no_longer_for_whoever_chats(peer, &enough);
 }
