@@ -160,8 +160,9 @@ fn unopened() -> Failure {
     Failure::Unknown(MailboxError::new(MailboxFailure::Internal, "appending", "to a mailbox that is not open"))
 }
 
-/// Hears what came of what was completed: whoever answers first is heard first. From then on the others have so long. A mailbox that is
-/// the last of its message has so long from the beginning, since all who were delivered to wait for it.
+/// Hears what came of what was completed: whoever answers first is heard first. From then on the others have so long. They have it from
+/// the beginning where another copy is there already, or where one is the last of its message: all who were delivered to wait for them,
+/// and what was found is not recorded before.
 fn hear_answers(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
@@ -170,7 +171,8 @@ fn hear_answers(
     patience: Option<Duration>,
 ) -> Result<(), LockLost> {
     let alone = tries.iter().filter(|it| it.stage == Stage::Completed).count() == 1;
-    let mut until: Option<Deadline> = patience.filter(|_| alone).map(Deadline::after);
+    let waited_for = alone || tries.iter().any(|it| it.stage == Stage::Ended && it.end.is_there());
+    let mut until: Option<Deadline> = patience.filter(|_| waited_for).map(Deadline::after);
     while tries.iter().any(|it| it.stage == Stage::Completed) {
         for it in tries.iter_mut().filter(|it| it.stage == Stage::Completed) {
             let Some(mailbox) = it.copy.within_reach() else {

@@ -72,6 +72,8 @@ pub struct Delivery<'a> {
     pub sender: &'a str,
     /// The envelope recipients, folded, so that each is the same in each retry. There is at least one.
     pub recipients: &'a [String],
+    /// Whether the message has more mailboxes than these, in batches of their own: one that hangs may not have all the time then.
+    pub is_one_of_several: bool,
     pub queue_id: Option<&'a str>,
     pub lock: &'a LockName,
     /// Names this attempt; a new one for each.
@@ -258,7 +260,7 @@ fn deliver_under_lock(
     begins("append");
     let began = Instant::now();
     let mut ends: Vec<End> = copies.iter().map(|_| End::NotTried).collect();
-    let several = copies.iter().filter(|copy| copy.is_recipients()).count() > 1;
+    let several = delivery.is_one_of_several || copies.iter().filter(|copy| copy.is_recipients()).count() > 1;
     // A second more for each megabyte: a large message must not fail time and again because its line is slow.
     let size = Duration::from_millis(delivery.message.as_received().len() as u64 / 1000);
     // To look through all of a mailbox may take long, and would the next time, too.

@@ -202,6 +202,7 @@ mod tests {
             message: &message,
             sender: "",
             recipients: &["doug".to_owned()],
+            is_one_of_several: false,
             queue_id: None,
             lock: &lock,
             attempt: own,

@@ -228,10 +228,12 @@ impl Site {
             (&known.to.user, &known.to.inbox) == (&sender.user, &sender.sent)
         };
         let mut sender = sender.filter(|sender| !mailboxes.iter().any(|known| at_sent(known, sender)));
-        // In batches of one size, so that none has a single mailbox, which would have all the time for itself.
         let at_once = self.mailbox_sessions() - usize::from(sender.is_some());
-        let at_once = mailboxes.len().div_ceil(mailboxes.len().div_ceil(at_once).max(1)).max(1);
-        for batch in mailboxes.chunks(at_once) {
+        let is_one_of_several = mailboxes.len() > 1;
+        let patience = is_one_of_several.then_some(self.policy.batch_patience);
+        // Whether a mailbox has been opened in time.
+        let mut some_are = false;
+        for batch in batches(&mailboxes, at_once) {
             sessions.keep_mailboxes();
             let mut stages = *stages;
             delivery::begins("authenticate");
@@ -244,13 +246,14 @@ impl Site {
                 let times = Times { deadline: terms.deadline, patience, author_patience };
                 self.open_mailboxes(batch, asked, greeting.take(), &mut sessions.kept, times)
             };
-            let mut owed = open(self.policy.batch_patience);
+            let mut owed = open(patience);
             // Where nobody's is open in time the server is slow, and nobody holds up another.
-            if batch.len() > 1 && owed.iter().all(Owed::took_too_long) {
-                owed = open(terms.deadline.half_way().remaining());
+            if is_one_of_several && !some_are && owed.iter().all(Owed::took_too_long) {
+                owed = open(Some(terms.deadline.half_way().remaining()));
             }
             // A server that is silent to all says nothing of one author.
             let answers = owed.iter().any(|one| !one.took_too_long());
+            some_are |= answers;
             if let Some(author) = owed.iter().find_map(Owed::silent_author).filter(|_| answers) {
                 sessions.silent.note(author, Instant::now());
             }
@@ -259,8 +262,9 @@ impl Site {
             let first = outcomes.iter().flatten().all(|outcome| outcome.stages.attempt.is_none());
             stages.authenticate = if first { began.elapsed() } else { opening.elapsed() };
             let places: Vec<usize> = batch.iter().flat_map(|mailbox| mailbox.recipients.iter().copied()).collect();
-            let to: Vec<&Envelope> = places.iter().filter_map(|&place| envelopes.get(place)).collect();
-            let ended = self.deliver_copies(message, &to, terms, database, &mut owed, &mut stages);
+            let to = places.iter().filter_map(|&place| envelopes.get(place)).collect();
+            let batch = Batch { envelopes: to, is_one_of_several };
+            let ended = self.deliver_copies(message, &batch, terms, database, &mut owed, &mut stages);
             // An author's mailbox that hangs is waited for once; and a copy of his that nothing was heard of is not appended again by the
             // next batch, which would not find it as long as it is on its way.
             if ended.author_is_seen_to {
@@ -306,7 +310,7 @@ impl Site {
     fn deliver_copies(
         &self,
         message: &Message,
-        envelopes: &[&Envelope],
+        Batch { envelopes, is_one_of_several }: &Batch<'_>,
         terms: &Terms<'_>,
         database: &mut dyn Database,
         owed: &mut [Owed],
@@ -320,6 +324,7 @@ impl Site {
             message,
             sender: envelopes.first().map_or("", |envelope| &envelope.sender),
             recipients: &recipients,
+            is_one_of_several: *is_one_of_several,
             queue_id: envelopes.first().and_then(|envelope| envelope.queue_id.as_deref()),
             lock: &self.lock_name(message),
             attempt,
@@ -371,6 +376,7 @@ impl Site {
             message,
             sender: &copy.sender,
             recipients: std::slice::from_ref(&copy.recipient),
+            is_one_of_several: false,
             queue_id: None,
             lock: &copy.lock,
             attempt: Uuid::now_v7(),
@@ -429,6 +435,20 @@ struct Routed<'a> {
     destinations: Destinations,
 }
 
+/// Recipients who have their copies under one lock.
+struct Batch<'a> {
+    envelopes: Vec<&'a Envelope>,
+    /// Whether the message has others as well.
+    is_one_of_several: bool,
+}
+
+/// As few batches as can be, of sizes that differ by one at most: so that hardly any has a single mailbox.
+fn batches<T>(all: &[T], at_once: usize) -> impl Iterator<Item = &[T]> {
+    let count = all.len().div_ceil(at_once.max(1));
+    let end = move |batch: usize| batch * all.len() / count;
+    (0..count).filter_map(move |batch| all.get(end(batch)..end(batch + 1)))
+}
+
 /// How the recipient's copy came to be there, where it was there already, for the log. All is recorded by now, and the lock is
 /// free: if this fails, the message is delivered all the same.
 fn how_it_came(message: &Message, copies: &[CopyReport], database: &mut dyn Database) -> Option<EarlierDelivery> {
@@ -439,4 +459,35 @@ fn how_it_came(message: &Message, copies: &[CopyReport], database: &mut dyn Data
         warn!(%error, "how the copy that was there already came to be there is not known");
         None
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::batches;
+
+    #[test]
+    fn batches_are_of_one_size_or_of_two_that_differ_by_one() {
+        let sizes = |count: usize, at_once| batches(&vec![(); count], at_once).map(<[()]>::len).collect::<Vec<_>>();
+        assert_eq!(sizes(0, 8), [0; 0]);
+        assert_eq!(sizes(1, 8), [1]);
+        assert_eq!(sizes(8, 8), [8]);
+        assert_eq!(sizes(9, 8), [4, 5]);
+        // What postfix/main.cf.maildropd has Postfix hand over at once, with an author who lives here.
+        assert_eq!(sizes(50, 7), [6, 6, 6, 7, 6, 6, 6, 7]);
+        assert_eq!(sizes(3, 2), [1, 2]);
+        assert_eq!(sizes(3, 1), [1, 1, 1]);
+    }
+
+    #[test]
+    fn each_is_in_one_batch() {
+        for count in 1..120 {
+            let all: Vec<usize> = (0..count).collect();
+            for at_once in 1..12 {
+                let batches: Vec<_> = batches(&all, at_once).collect();
+                assert_eq!(batches.concat(), all);
+                assert!(batches.iter().all(|batch| (1..=at_once).contains(&batch.len())));
+                assert_eq!(batches.len(), count.div_ceil(at_once));
+            }
+        }
+    }
 }

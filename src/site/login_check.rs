@@ -20,6 +20,10 @@ const HOLDS_FOR: Duration = Duration::from_hours(7 * 24);
 /// How long to wait for another delivery that is proving it: some servers delay the answer to a failed login by seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long the first try may take; each further one has twice as long. The user by whom it is tried may be one whose mailbox hangs, and
+/// all others wait: between two tries any of them may prove it.
+const FIRST_TRY: Duration = Duration::from_secs(5);
+
 impl Site {
     /// Makes sure that logins lead to their users' mailboxes: by the proof in the ledger, or by a new one with this user's `mailbox`.
     ///
@@ -53,16 +57,26 @@ impl Site {
         // One at a time: a hundred failed logins at once look like an attack, and servers lock such hosts out.
         let lock = LockName::new("maildrop way in", &way_in.digest);
         let patience = PATIENCE.min(deadline.half_way().remaining());
-        if let Acquired::Busy(_) = database.acquire(&lock, patience).map_err(Deferral::Database)? {
-            let doing = "finding out whether the IMAP server honours the authorization identity";
-            let detail = "another delivery has been at it for too long";
-            return Err(Deferral::Mailbox(MailboxError::new(MailboxFailure::TimedOut, doing, detail)));
+        let (last, mut in_time) = (deadline.half_way(), FIRST_TRY);
+        loop {
+            if let Acquired::Busy(_) = database.acquire(&lock, patience).map_err(Deferral::Database)? {
+                let doing = "finding out whether the IMAP server honours the authorization identity";
+                let detail = "another delivery has been at it for too long";
+                return Err(Deferral::Mailbox(MailboxError::new(MailboxFailure::TimedOut, doing, detail)));
+            }
+            let this = deadline.or_sooner(Deadline::after(in_time));
+            let result = self.prove_under_lock(way_in, user, mailbox, database, this);
+            if let Err(error) = database.release(&lock) {
+                debug!(%error, "the lock was not released; the server frees it with the connection");
+            }
+            match result {
+                Err(Deferral::Mailbox(error)) if error.failure == MailboxFailure::TimedOut && !last.passed() => {
+                    debug!(%error, user, "the way in is not proven yet");
+                    in_time = in_time.saturating_mul(2);
+                }
+                result => return result,
+            }
         }
-        let result = self.prove_under_lock(way_in, user, mailbox, database, deadline);
-        if let Err(error) = database.release(&lock) {
-            debug!(%error, "the lock was not released; the server frees it with the connection");
-        }
-        result
     }
 
     fn prove_under_lock(

@@ -23,8 +23,8 @@ const OPENING_SENDERS: &str = "opening the sender's mailbox";
 pub(super) struct Times {
     /// The delivery's.
     pub(super) deadline: Deadline,
-    /// Of each, where there are several recipients.
-    pub(super) patience: Duration,
+    /// Of each, where the message goes to several mailboxes.
+    pub(super) patience: Option<Duration>,
     /// [`Policy::author_patience`](crate::config::Policy).
     pub(super) author_patience: Option<Duration>,
 }
@@ -125,8 +125,8 @@ impl Site {
                 (of_recipients, sender.map(|sender| maildir(&sender.user, &sender.sent)))
             }
             Kind::Configured(site) => {
-                let several = recipients.len() > 1;
-                let in_time = if several { deadline.or_sooner(Deadline::after(patience)) } else { deadline };
+                let several = patience.is_some();
+                let in_time = patience.map_or(deadline, |patience| deadline.or_sooner(Deadline::after(patience)));
                 // A server that hangs for the sender's mailbox only must leave the recipient's copy its time: otherwise each
                 // delivery ends at its deadline, until Postfix bounces.
                 let senders_deadline = deadline.half_way();
@@ -300,8 +300,6 @@ mod tests {
     use std::sync::Mutex;
     use tempfile::TempDir;
 
-    const PATIENCE: Duration = Duration::from_secs(5);
-
     /// An IMAP server that lets everybody log in but lisa, whom it never answers: as a proxy with one backend that hangs.
     #[derive(Clone, Default)]
     struct Server {
@@ -387,7 +385,7 @@ mod tests {
         // Half of it is waited for; the other half is more than any machine stands still.
         let deadline = Deadline::after(Duration::from_secs(16));
         let (recipients, sender) = destinations("doug", Some("lisa"));
-        let times = Times { deadline, patience: PATIENCE, author_patience: None };
+        let times = Times { deadline, patience: None, author_patience: None };
         let mut owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut Kept::default(), times);
         assert!(deadline.remaining() > Duration::from_millis(500), "the sender's mailbox has used up the time of both");
         let [recipient, sender] = owed.as_mut_slice() else { panic!("two copies are owed") };
@@ -402,7 +400,7 @@ mod tests {
         let (site, _directory) = Server::default().start();
         // Half of it would be two minutes.
         let deadline = Deadline::after(Duration::from_mins(4));
-        let times = Times { deadline, patience: PATIENCE, author_patience: Some(Duration::from_secs(10)) };
+        let times = Times { deadline, patience: None, author_patience: Some(Duration::from_secs(10)) };
         let (recipients, sender) = destinations("doug", Some("lisa"));
         let owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut Kept::default(), times);
         assert!(deadline.remaining() > Duration::from_secs(121), "half of it was waited for");
@@ -414,7 +412,7 @@ mod tests {
     fn deliver(site: &Site, sessions: &mut Sessions, destinations: Destinations) {
         let deadline = Deadline::after(Duration::from_secs(60));
         let (recipients, sender) = destinations;
-        let times = Times { deadline, patience: PATIENCE, author_patience: None };
+        let times = Times { deadline, patience: None, author_patience: None };
         let mut owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut sessions.kept, times);
         assert!(owed.iter_mut().all(|copy| copy.lend().mailbox.is_ok()));
         sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();

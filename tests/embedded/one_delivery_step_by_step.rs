@@ -384,6 +384,7 @@ impl Case {
             message: &message,
             sender: "lisa@gmail.com",
             recipients: &["doug@mail.axial.net".to_owned()],
+            is_one_of_several: false,
             queue_id: Some("4cXyz"),
             lock: &lock(),
             attempt: OURS,

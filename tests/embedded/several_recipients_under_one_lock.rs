@@ -58,6 +58,7 @@ impl Batch {
             message: &message,
             sender: "lisa@gmail.com",
             recipients: &NAMES.map(String::from),
+            is_one_of_several: false,
             queue_id: Some("4cXyz"),
             lock: &lock(),
             attempt: OURS,
@@ -385,6 +386,37 @@ fn patience_with_the_others_begins_once_one_has_answered() {
         if first_answer.unwrap().elapsed() < patience {
             assert!(slow.mailboxes[..3].iter().all(|mailbox| mailbox.borrow().patience.len() == 3));
             break;
+        }
+    }
+}
+
+/// Whoever has the message waits for the others, though none of these has answered: else a delivery would use up its time for them,
+/// and what it found would not even be recorded.
+#[test]
+fn patience_with_those_who_do_not_answer_begins_at_once_where_another_copy_is_there() {
+    let unknown = || Appended::Unknown(trouble(MailboxFailure::TimedOut));
+    for adopted in [false, true] {
+        let mut batch = batch().answers(1, unknown()).answers(2, unknown());
+        batch.policy.batch_patience = Duration::from_millis(20);
+        if adopted {
+            batch.database.before = vec![(None, vec![attempt(Uuid::from_u128(1), NAMES[0], SETTLE)])];
+            batch.mailboxes[0].borrow_mut().found.push_back(found(&[(100, false)]));
+        } else {
+            batch.database.before = vec![(Some(Some(uid(9))), vec![])];
+        }
+        for place in [1, 2] {
+            // Some time at last it would answer, so that this ends.
+            batch.mailboxes[place].borrow_mut().silent = 400;
+        }
+        let manner = if adopted { "adopted" } else { "already there" };
+        let told = batch.told();
+        assert!(told[0].starts_with(&format!("INBOX {manner}")), "{told:?}");
+        assert_eq!(told[1..], ["deferred: unknown"; 2].map(String::from));
+        // They were given up: patience was shown to their answers, too.
+        for place in [1, 2] {
+            let mailbox = batch.mailboxes[place].borrow();
+            assert_eq!(mailbox.patience.len(), 4, "{:?}", mailbox.patience);
+            assert!(mailbox.silent > 0);
         }
     }
 }

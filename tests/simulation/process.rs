@@ -121,6 +121,7 @@ fn process(given: &Given, scenario: &Scenario, world: Rc<RefCell<World>>) -> Rou
             message: &message,
             sender: "lisa@gmail.com",
             recipients: &recipients.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            is_one_of_several: false,
             queue_id: None,
             lock: &lock_name(job.namespace),
             attempt: Scenario::attempt_of(number),

@@ -1,6 +1,7 @@
 //! One message to several recipients, delivered under one lock, on real servers.
 
 use crate::support::database::Engine;
+use crate::support::program::wait_until;
 use crate::support::scene::{LISA, Scene};
 use crate::support::wire::{Fate, Speaker, Wire, says};
 use base64::Engine as _;
@@ -153,13 +154,7 @@ fn two_addresses_of_one_mailbox_have_one_copy_and_an_answer_each() {
 #[test]
 fn a_mailbox_that_cannot_be_opened_holds_up_nobody() {
     let mut scene = scene(Engine::Postgres17, &TEN);
-    // The user whom we act for comes first in SASL PLAIN.
-    let whom = scene.user("kim");
-    let whole_groups = whom.len() / 3 * 3;
-    let whom = base64::engine::general_purpose::STANDARD.encode(&whom[..whole_groups]);
-    let wire = Wire::to(scene.settings.imap.clone(), move |speaker, piece| {
-        if speaker == Speaker::Program && says(piece, &whom) { Fate::Hold } else { Fate::Pass }
-    });
+    let (wire, _) = where_logins_hang(&scene, "kim");
     let straight = scene.settings.imap.clone();
     scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
     let message = scene.message("one hangs");
@@ -182,17 +177,55 @@ fn a_mailbox_that_cannot_be_opened_holds_up_nobody() {
     assert_eq!(scene.sent("lisa").len(), 1);
 }
 
-/// A way to the mailbox store on which no login of lisa's is answered; and how many there were.
-fn where_lisas_logins_hang(scene: &Scene) -> (Wire, Arc<AtomicU32>) {
-    let whom = scene.user("lisa");
+/// With so few sessions a mailbox is a batch of its own: it has no more time than one of many.
+#[test]
+fn a_mailbox_that_hangs_holds_up_nobody_where_it_is_a_batch_of_its_own() {
+    let mut scene = scene(Engine::Postgres17, &TEN[..4]);
+    let (wire, _) = where_logins_hang(&scene, "kim");
+    let straight = scene.settings.imap.clone();
+    scene.configure(|settings| {
+        settings.imap = (wire.address.ip().to_string(), wire.address.port());
+        settings.more += "mailbox_sessions = 2\n";
+    });
+    let message = scene.message("one hangs, in a batch of its own");
+    // He is the third.
+    let outcomes = Worker::of(&scene).deliver(&TEN[..4], &message);
+    assert_eq!(deferred(&TEN[..4], &outcomes), ["kim"], "{outcomes:?}");
+    scene.configure(|settings| settings.imap = straight);
+    Worker::of(&scene).delivers(&["kim"], &message);
+    for name in &TEN[..4] {
+        assert_eq!(scene.inbox(name).len(), 1, "{name}");
+    }
+    assert_eq!(scene.sent("lisa").len(), 1);
+}
+
+/// Once a week it is proven that logins lead to their users' mailboxes, by the first message that comes: here by one whose mailbox hangs.
+#[test]
+fn a_mailbox_that_hangs_does_not_keep_others_from_proving_the_way_in() {
+    let mut scene = scene(Engine::Postgres17, &TEN[..2]);
+    let (wire, logins) = where_logins_hang(&scene, "scuba");
+    scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
+    let (his, hers) = (scene.message("first"), scene.message("second"));
+    let site = scene.site();
+    let hanging = std::thread::spawn(move || Worker { site, sessions: Sessions::default() }.deliver(&["scuba"], &hers));
+    wait_until("the proof is under way", || logins.load(Ordering::SeqCst) > 0);
+    Worker::of(&scene).delivers(&["doug"], &his);
+    assert!(!hanging.is_finished());
+    assert_eq!(scene.inbox("doug").len(), 1);
+}
+
+/// A way to the mailbox store on which no login of this member is answered; and how many there were.
+fn where_logins_hang(scene: &Scene, name: &str) -> (Wire, Arc<AtomicU32>) {
+    // The user whom we act for comes first in SASL PLAIN.
+    let whom = scene.user(name);
     let whole_groups = whom.len() / 3 * 3;
     let whom = base64::engine::general_purpose::STANDARD.encode(&whom[..whole_groups]);
     let logins = Arc::new(AtomicU32::new(0));
     let counted = logins.clone();
     let wire = Wire::to(scene.settings.imap.clone(), move |speaker, piece| {
-        let is_hers = speaker == Speaker::Program && says(piece, &whom);
-        counted.fetch_add(u32::from(is_hers), Ordering::SeqCst);
-        if is_hers { Fate::Hold } else { Fate::Pass }
+        let is_held = speaker == Speaker::Program && says(piece, &whom);
+        counted.fetch_add(u32::from(is_held), Ordering::SeqCst);
+        if is_held { Fate::Hold } else { Fate::Pass }
     });
     (wire, logins)
 }
@@ -201,7 +234,7 @@ fn where_lisas_logins_hang(scene: &Scene) -> (Wire, Arc<AtomicU32>) {
 #[test]
 fn an_authors_mailbox_that_hangs_holds_up_a_worker_once() {
     let mut scene = scene(Engine::Postgres17, &TEN[..3]);
-    let (wire, logins) = where_lisas_logins_hang(&scene);
+    let (wire, logins) = where_logins_hang(&scene, "lisa");
     let straight = scene.settings.imap.clone();
     scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
     let message = |name: &str| scene.message(&format!("to {name}"));
@@ -228,7 +261,7 @@ fn an_authors_mailbox_that_hangs_holds_up_a_worker_once() {
 #[test]
 fn an_authors_mailbox_that_hangs_is_waited_for_once_and_somebody_comes_back_for_it() {
     let mut scene = scene(Engine::Postgres17, &TEN);
-    let (wire, logins) = where_lisas_logins_hang(&scene);
+    let (wire, logins) = where_logins_hang(&scene, "lisa");
     let straight = scene.settings.imap.clone();
     scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
     let message = scene.message("hers hangs");
