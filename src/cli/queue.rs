@@ -165,12 +165,12 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
     }
 }
 
-/// For how long the ledger knows what was delivered. Where that cannot be told, nothing is released that might be there twice.
-fn remembered(config: &Config) -> Result<Option<Duration>, ExitCode> {
+/// For how long the ledger knows what was delivered. Where that cannot be told, nothing is delivered that might be there twice.
+pub(super) fn remembered(config: &Config) -> Result<Option<Duration>, ExitCode> {
     config.remembers_for().map_err(|error| {
         complain(&format!(
             "{error}\nserve.timer_config names that file, and [retention] there may say for how long the ledger remembers what was \
-             delivered: mend it, or release as a user who may read it, such as root; with --again, what was delivered and \
+             delivered: mend it, or do this as a user who may read it, such as root; with --again, what was delivered and \
              forgotten is there twice"
         ));
         ExitCode::Config

@@ -1,6 +1,7 @@
 //! `shunt`: messages that were set aside because they end workers of the service.
 
 use super::folders::failed;
+use super::queue::remembered;
 use super::site_options::CONFIGURATION;
 use super::{Slow, complain, json, said, say, table};
 use crate::base::deadline::Deadline;
@@ -103,6 +104,9 @@ Examples:
 Once what has ended the workers is mended. It is the same delivery as by Postfix: what is delivered is recorded in the ledger, \
 and Postfix's next try finds it there, and is answered 250. If the message ends its worker once more, nothing else has changed.
 
+Postfix may have delivered it meanwhile by another way, which only the ledger knows. What was set aside longer ago than the ledger \
+remembers (retention.messages_older_than) is tried only with --again: if it was delivered, it will be there twice.
+
 {STATUS}"))]
 pub(crate) struct RetryArguments {
     #[command(flatten)]
@@ -110,6 +114,9 @@ pub(crate) struct RetryArguments {
     /// All that is set aside, the oldest first
     #[arg(long, conflicts_with = "ids")]
     all: bool,
+    /// Try what was set aside longer ago than the ledger remembers, too
+    #[arg(long)]
+    again: bool,
     /// As `shunt list` prints them
     #[arg(value_name = "ID", required_unless_present = "all")]
     ids: Vec<String>,
@@ -324,11 +331,25 @@ fn retry(arguments: &RetryArguments) -> Result<ExitCode, ExitCode> {
     if ids.is_empty() {
         say("nothing is set aside");
     }
+    let remembered = if arguments.again || ids.is_empty() { None } else { remembered(&config)? };
+    let now = timestamp::now();
+    let too_old = |shunted: &Shunted| {
+        let age = Duration::from_micros(u64::try_from(now.saturating_sub(shunted.since)).unwrap_or_default());
+        remembered.is_some_and(|limit| age > limit)
+    };
     let _slow = Slow::watch("each has a worker of its own, which is started for it");
     let mut exit = ExitCode::Ok;
     for id in &ids {
         let tried = read(&store, id).map_err(|error| not_found(&error));
         let status = match tried {
+            Ok((digest, shunted, _)) if too_old(&shunted) => {
+                let id = digest.id();
+                complain(&format!(
+                    "{id} was set aside longer ago than the ledger remembers: if it was delivered by another way, it would be there \
+                     twice\nto try it all the same, add --again"
+                ));
+                ExitCode::DataErr
+            }
             Ok((digest, shunted, message)) => retry_one(&config, &digest, &shunted, &message)?,
             Err(status) => status,
         };

@@ -11,6 +11,7 @@ use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// In a process that a test started: the folder that it works in.
 const FOLDER: &str = "MAILDROP_TEST_QUEUE";
@@ -109,11 +110,11 @@ fn everything_that_a_queue_does() {
     let (d, f) = (claim(), claim());
     // Their runner is gone.
     drop((d, f));
-    queue.recover(at(100)).unwrap();
+    queue.recover(at(100), Duration::MAX).unwrap();
     // A file under a name of its own: set aside, and released.
     let f = queue.hold(&ids["f"]).unwrap().to_string();
     fs::rename(queue.path().join("held").join(&f), queue.path().join("new/strange")).unwrap();
-    queue.recover(at(100)).unwrap();
+    queue.recover(at(100), Duration::MAX).unwrap();
     let bad = queue.list().unwrap().into_iter().find(|entry| entry.state == State::Bad).unwrap();
     queue.release(&bad.id, None, false, at(100)).unwrap();
     // One that cannot be read, put there by somebody.
@@ -189,7 +190,7 @@ fn a_process_that_is_killed_at_any_step_loses_nothing_and_leaves_nothing_half() 
         assert_eq!(notes.last().is_some_and(|line| line == "end"), !killed, "step {step}");
         let queue = Queue::open(&folder.path().join("queue")).unwrap();
         check(&queue, &notes, step);
-        queue.recover(at(200)).unwrap();
+        queue.recover(at(200), Duration::MAX).unwrap();
         check(&queue, &notes, step);
         assert_eq!(fs::read_dir(queue.path().join("tmp")).unwrap().count(), 0, "step {step}");
         let counts = queue.counts().unwrap();
@@ -222,7 +223,7 @@ fn a_runner() {
         notes.add(&format!("{}", claim.name()));
         fs::remove_dir(&busy).unwrap();
         claim.finish().unwrap();
-        queue.recover(at(100)).unwrap();
+        queue.recover(at(100), Duration::MAX).unwrap();
     }
 }
 

@@ -7,6 +7,7 @@ use crate::lock::Slice;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// What one of the two does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +112,7 @@ fn act(world: &Rc<RefCell<World>>, act: Act) {
             }
         }
         Act::Defer => drop(claim().map(|claim| claim.defer(at(9)).unwrap().unwrap())),
-        Act::Recover => drop(queue.recover(at(9)).unwrap()),
+        Act::Recover => drop(queue.recover(at(9), Duration::MAX).unwrap()),
         Act::HoldFirst => drop(queue.hold(&first)),
         Act::ReleaseHeld => drop(queue.release(&held, None, false, at(9))),
         Act::DropFirst => {
@@ -163,7 +164,7 @@ fn check(world: &World, what: &str) {
     for name in &names {
         assert_eq!(names.iter().filter(|other| other.lock == name.lock).count(), 1, "{what}: {names:?}");
     }
-    world.queue.recover(at(9)).unwrap();
+    world.queue.recover(at(9), Duration::MAX).unwrap();
     let mut in_work = world.queue.0.work.messages().unwrap();
     in_work.sort_by_key(|name| names.iter().position(|claimed| claimed == name));
     assert_eq!(in_work, names, "{what}");

@@ -108,6 +108,12 @@ impl Name {
         self.next.map(|next| i64::try_from(next.saturating_mul(1_000_000)).unwrap_or(i64::MAX))
     }
 
+    /// For how long it might have been tried, as it waits now.
+    pub(super) fn overdue(&self, now: SystemTime) -> Duration {
+        let since = self.next.map_or(self.time, |next| next.saturating_mul(1_000_000_000).max(self.time));
+        Duration::from_nanos(nanoseconds(now).saturating_sub(since))
+    }
+
     /// For how long it has been in the queue.
     pub(super) fn age(&self, now: SystemTime) -> Duration {
         Duration::from_nanos(nanoseconds(now).saturating_sub(self.time))

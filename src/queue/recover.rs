@@ -5,7 +5,7 @@ use super::folder::Folder;
 use super::{Folders, Name, Queue, QueueError};
 use crate::lock::LockName;
 use std::ffi::OsStr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tracing::{info, warn};
 use uuid::Uuid;
 
@@ -14,6 +14,8 @@ use uuid::Uuid;
 pub struct Recovered {
     /// Claims whose owner is gone: they are in `new/` again.
     pub returned: usize,
+    /// Claims whose owner is gone, and which may have been delivered so long ago that nobody knows any more: they are in `held/`.
+    pub held: usize,
     /// Files with a name that is none: they are in `bad/`.
     pub set_aside: usize,
     /// Files that were never accepted: they are removed.
@@ -23,11 +25,13 @@ pub struct Recovered {
 impl Queue {
     /// Looks for what processes have left behind that are gone. It may run at any time, beside anything else.
     ///
-    /// A claim of theirs comes back as it was: that its runner died says nothing about the message.
+    /// A claim of theirs comes back as it was: that its runner died says nothing about the message. But it may have been delivered, and
+    /// the ledger tells the next try only for as long as it remembers: one that was due longer than `remembered` ago, by its name, is
+    /// held, until a person releases it. (When it was claimed is known to the file's times alone, which a backup changes.)
     ///
     /// # Errors
     /// Where the system fails us; what was put right before stays so.
-    pub fn recover(&self, now: SystemTime) -> Result<Recovered, QueueError> {
+    pub fn recover(&self, now: SystemTime, remembered: Duration) -> Result<Recovered, QueueError> {
         let (folders, mut recovered, mut failed) = (&*self.0, Recovered::default(), None);
         // What cannot be put right, for whatever reason, does not keep us from the rest.
         let mut count = |counter: fn(&mut Recovered) -> &mut usize, done: Result<bool, QueueError>| match done {
@@ -38,7 +42,11 @@ impl Queue {
             }
         };
         for name in folders.work.messages()? {
-            count(|recovered| &mut recovered.returned, folders.bring_back(name));
+            if name.overdue(now) > remembered {
+                count(|recovered| &mut recovered.held, folders.hold_back(name));
+            } else {
+                count(|recovered| &mut recovered.returned, folders.bring_back(name));
+            }
         }
         for (_, folder) in folders.all() {
             for name in folder.names()? {
@@ -58,14 +66,32 @@ impl Queue {
 impl Folders {
     /// Brings back a claim if its owner is gone.
     fn bring_back(&self, name: Name) -> Result<bool, QueueError> {
-        let text = name.to_string();
-        // Locked by us, it is nobody's claim: a claim is locked before it comes to work/. Our lock lasts until it is in new/.
-        let Some(_locked) = self.work.lock(text.as_str())? else { return Ok(false) };
-        let returned = self.work.rename_to_a_free(text.as_str(), &self.new, name)?.is_some();
+        let returned = self.take_over(name, &self.new)?;
         if returned {
             info!(message = name.id(), "the claim of a runner that is gone came back");
         }
         Ok(returned)
+    }
+
+    /// The same, but to where nobody tries it.
+    fn hold_back(&self, name: Name) -> Result<bool, QueueError> {
+        let held = self.take_over(name, &self.held)?;
+        if held {
+            warn!(
+                message = name.id(),
+                "the claim of a runner that is gone is held: it may have been delivered longer ago than the ledger remembers. \
+                 `maildrop_command queue show` says what it is, and `queue release` has it delivered"
+            );
+            self.held.sync()?;
+        }
+        Ok(held)
+    }
+
+    fn take_over(&self, name: Name, to: &Folder) -> Result<bool, QueueError> {
+        let text = name.to_string();
+        // Locked by us, it is nobody's claim: a claim is locked before it comes to work/. Our lock lasts until it is there.
+        let Some(_locked) = self.work.lock(text.as_str())? else { return Ok(false) };
+        Ok(self.work.rename_to_a_free(text.as_str(), to, name)?.is_some())
     }
 
     /// A file that somebody has put there under a name of its own. What is no file stays where it is, and is listed.

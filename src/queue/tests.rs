@@ -228,10 +228,32 @@ fn the_claim_of_a_runner_that_is_gone_comes_back_and_that_of_another_does_not() 
     assert_eq!(queue.counts().unwrap().work, 2);
     let another = Queue::open(queue.path()).unwrap();
     let returned = Recovered { returned: 1, ..Recovered::default() };
-    assert_eq!(another.recover(at(1)).unwrap(), returned);
-    assert_eq!(another.recover(at(1)).unwrap(), Recovered::default());
+    assert_eq!(another.recover(at(1), Duration::MAX).unwrap(), returned);
+    assert_eq!(another.recover(at(1), Duration::MAX).unwrap(), Recovered::default());
     let again = claimed(&another, 1);
     assert!(again.name() != alive.name() && names.contains(&again.name()));
+}
+
+#[test]
+fn a_claim_that_comes_back_after_the_ledger_has_forgotten_it_is_held_until_somebody_looks() {
+    let remembered = Duration::from_secs(1000);
+    for (tries, due) in [(0, 1), (1, 61)] {
+        let (_directory, queue) = queue();
+        accepted(&queue, "a", 1);
+        for _ in 0..tries {
+            claimed(&queue, 1).defer(at(1)).unwrap();
+        }
+        let id = claimed(&queue, due).name().id();
+        let returned = Recovered { returned: 1, ..Recovered::default() };
+        assert_eq!(queue.recover(at(due + 1000), remembered).unwrap(), returned);
+        drop(claimed(&queue, due + 1000));
+        // It may have been delivered when it was due.
+        let held = Recovered { held: 1, ..Recovered::default() };
+        assert_eq!(queue.recover(at(due + 1001), remembered).unwrap(), held);
+        assert_eq!(queue.counts().unwrap(), Counts { held: 1, ..Counts::default() });
+        queue.release(&id, None, false, at(due + 1001)).unwrap();
+        assert_eq!(claimed(&queue, due + 1001).name().id(), id);
+    }
 }
 
 #[test]
@@ -271,7 +293,7 @@ fn no_rename_overwrites_a_message() {
     }
     drop(claimed(&queue, 1000));
     copy_back(&queue, &file);
-    queue.recover(at(1000)).unwrap();
+    queue.recover(at(1000), Duration::MAX).unwrap();
     assert_eq!(queue.counts().unwrap(), Counts { new: 2, held: 1, refused: 1, bad: 1, work: 0 });
     let all: Vec<_> = queue.list().unwrap().into_iter().map(|entry| entry.injected_by).collect();
     assert_eq!(all.len(), 5);
@@ -294,7 +316,10 @@ fn what_cannot_be_read_is_set_aside_with_the_reason() {
     fs::write(new.join("a name of its own"), &whole).unwrap();
     assert_eq!(claimed(&queue, 10).name(), good);
     assert_eq!(queue.counts().unwrap(), Counts { new: 0, work: 1, bad: 3, ..Counts::default() });
-    assert_eq!(queue.recover(at(10)).unwrap(), Recovered { returned: 1, set_aside: 1, removed: 0 });
+    assert_eq!(
+        queue.recover(at(10), Duration::MAX).unwrap(),
+        Recovered { returned: 1, set_aside: 1, ..Recovered::default() }
+    );
     let bad: Vec<Entry> = queue.list().unwrap().into_iter().filter(|entry| entry.state == State::Bad).collect();
     let reasons: Vec<&str> = bad.iter().map(|entry| entry.reason.as_deref().unwrap()).collect();
     for (reason, part) in reasons.iter().zip(["cut short", "unknown field", "no line", "\"a name of its own\""]) {
@@ -353,7 +378,7 @@ fn links_folders_and_pipes_are_left_alone_and_listed() {
     let _socket = std::os::unix::net::UnixListener::bind(new.join(name(4))).unwrap();
     symlink("nowhere", new.join("a link")).unwrap();
     claim_nothing(&queue, 10);
-    assert_eq!(queue.recover(at(10)).unwrap(), Recovered::default());
+    assert_eq!(queue.recover(at(10), Duration::MAX).unwrap(), Recovered::default());
     let listed: Vec<String> = queue.list().unwrap().into_iter().map(|entry| entry.reason.unwrap()).collect();
     let kinds = ["a symbolic link", "a folder", "a named pipe", "a socket", "a symbolic link"];
     for (reason, kind) in listed.iter().zip(kinds) {
@@ -442,7 +467,7 @@ fn a_probe_that_was_left_behind_is_removed_and_what_others_hide_there_is_not() {
         (queue.path().join(format!("work/.{}", uuid::Uuid::now_v7())), queue.path().join("new/.hidden"));
     fs::write(&probe, "").unwrap();
     fs::write(&hidden, "").unwrap();
-    assert_eq!(queue.recover(at(1)).unwrap(), Recovered { removed: 1, ..Recovered::default() });
+    assert_eq!(queue.recover(at(1), Duration::MAX).unwrap(), Recovered { removed: 1, ..Recovered::default() });
     assert!(!probe.exists() && hidden.exists());
 }
 

@@ -14,7 +14,7 @@
 
 use crate::base::deadline::{self, Deadline};
 use crate::base::stop::Stop;
-use crate::config::{Config, Serve};
+use crate::config::{Config, Delivery, Serve};
 use crate::delivery::{NoCaller, Verdict};
 use crate::handover::client::{self, Handed, Handing, Lost, NotTaken, Socket};
 use crate::handover::{Recipient, Request, Source};
@@ -43,6 +43,9 @@ pub struct RunnerSettings {
     broker: Socket,
     /// How long one delivery may take.
     deadline: Duration,
+    /// For how long the ledger remembers what was delivered, at least: no `retention` is shorter than Postfix's queue lifetime, and the
+    /// file that it stands in may be one that a runner cannot read.
+    remembered: Duration,
     /// Its part of all messages.
     slice: Slice,
 }
@@ -60,17 +63,19 @@ impl RunnerSettings {
     /// As a configuration says.
     #[must_use]
     pub fn of(config: &Config, slice: Slice) -> Self {
-        Self::with(&config.serve, config.delivery.deadline, slice)
+        let Delivery { deadline, postfix_queue_lifetime, .. } = config.delivery;
+        Self::with(&config.serve, deadline, postfix_queue_lifetime, slice)
     }
 
     /// For the directory of an embedded site.
     #[must_use]
     pub fn embedded(directory: &Path, slice: Slice) -> Self {
-        Self::with(&Serve::embedded(directory), deadline::OF_A_DELIVERY, slice)
+        let remembered = Delivery::default().postfix_queue_lifetime;
+        Self::with(&Serve::embedded(directory), deadline::OF_A_DELIVERY, remembered, slice)
     }
 
-    fn with(serve: &Serve, deadline: Duration, slice: Slice) -> Self {
-        Self { queue: serve.queue(), broker: Socket::Unix(serve.clients_socket()), deadline, slice }
+    fn with(serve: &Serve, deadline: Duration, remembered: Duration, slice: Slice) -> Self {
+        Self { queue: serve.queue(), broker: Socket::Unix(serve.clients_socket()), deadline, remembered, slice }
     }
 }
 
@@ -139,7 +144,7 @@ impl Runner<'_> {
             return;
         }
         self.recovered = Some(Instant::now());
-        if let Err(error) = self.queue.recover(SystemTime::now()) {
+        if let Err(error) = self.queue.recover(SystemTime::now(), self.settings.remembered) {
             warn!(%error, "what was left behind in the queue cannot be put right");
         }
     }

@@ -69,6 +69,7 @@ impl Service {
         let text = format!(
             "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
              [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n\
+             [retention]\nmessages_older_than = \"1000d\"\n\
              [serve]\nstate_directory = {:?}\nruntime_directory = {:?}\n",
             self.state(),
             self.path().join("run")
@@ -257,8 +258,19 @@ fn without_a_service_what_is_set_aside_can_be_seen_and_not_tried() {
     let said = service.refuses(&["retry", &Digest::of(&poison).id()], 69);
     assert!(said.contains("maildrop_command service start"), "{said}");
     assert!(service.is_set_aside(&poison));
-    // A copy of which somebody has changed the bytes is no message that came.
+    // What may have been delivered by another way, longer ago than the ledger remembers, would be there twice.
     let path = service.store().path(&Digest::of(&poison));
+    let bytes = std::fs::read(&path).unwrap();
+    let since = bytes.windows(11).position(|part| part == b"\"since\":\"20").unwrap() + 11;
+    let long_ago = [&bytes[..since], b"20", &bytes[since + 2..]].concat();
+    std::fs::write(&path, long_ago).unwrap();
+    let id = Digest::of(&poison).id();
+    for which in [id.as_str(), "--all"] {
+        let said = service.refuses(&["retry", which], 65);
+        assert!(said.contains(&format!("{id} was set aside longer ago")) && said.contains("--again"), "{said}");
+        assert!(service.refuses(&["retry", "--again", which], 69).contains("maildrop_command service start"));
+    }
+    // A copy of which somebody has changed the bytes is no message that came.
     let mut bytes = std::fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&path, bytes).unwrap();
