@@ -6,6 +6,7 @@ use super::source::{ConfigError, Source};
 use super::values;
 use super::{Config, Retention, Sent, Trust};
 use crate::base::endpoint::Endpoint;
+use crate::base::tls::{TlsError, server_config};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -62,7 +63,8 @@ pub struct Serve {
     /// How long one mailbox may hold up the others of its message. See [`Config::batch_patience`].
     #[serde(deserialize_with = "values::duration")]
     pub batch_patience: Duration,
-    /// Messages that are larger than this wait for their worker in a file, in bytes.
+    /// Messages that are larger than this wait for their worker in a file, in bytes. One that is larger than the largest message counts
+    /// as that.
     #[serde(deserialize_with = "values::bytes")]
     pub spool_above: u64,
     /// After so many deliveries a worker is replaced by a new one.
@@ -392,6 +394,19 @@ impl Config {
             return wrong("batch_patience", "it has to be more than nothing: no mailbox answers at once");
         }
         Ok(())
+    }
+}
+
+impl Serve {
+    /// Reads the files by which the front shows who we are, and knows its clients, as it does itself when it begins.
+    ///
+    /// # Errors
+    /// The first that cannot be used, and why.
+    pub(crate) fn try_tls(&self) -> Result<(), TlsError> {
+        match (&self.certificate_file, &self.key_file) {
+            (Some(certificate), Some(key)) => server_config(certificate, key, self.client_ca_file.as_deref()).map(drop),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -115,6 +115,9 @@ fn settings(config: &Config) -> Vec<Finding> {
             false => bad("serve.lmtp", error.problem, "until then maildropd does not start"),
         });
     }
+    if let Err(error) = config.serve.try_tls() {
+        findings.push(bad("TLS of LMTP", error.to_string(), "until then the front of maildropd does not start"));
+    }
     if let Err(error) = crate::base::log::start(&config.log_settings()) {
         let mend = "start what it names, or choose another log in [log]: until then every delivery is 75";
         findings.push(bad("log", error.to_string(), mend));

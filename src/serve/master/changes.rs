@@ -70,10 +70,10 @@ impl Supervisor {
             Command::Restart | Command::Reload if stopping => {
                 self.control.answer(who, &Answer::failed("the service is ending"), now);
             }
-            Command::Restart => {
-                self.restart(now);
-                self.waiting.push(who);
-            }
+            Command::Restart => match self.restart_if_it_can(now) {
+                Ok(()) => self.waiting.push(who),
+                Err(problem) => self.control.answer(who, &Answer::failed(problem), now),
+            },
             Command::Reload => match self.reload(now) {
                 Ok(()) => self.waiting.push(who),
                 Err(problem) => self.control.answer(who, &Answer::failed(problem), now),
@@ -157,8 +157,18 @@ impl Supervisor {
         }
     }
 
+    /// Begins to replace one process after the other, unless the new front could not begin: then the old one goes on.
+    pub(super) fn restart_if_it_can(&mut self, now: Instant) -> Result<(), String> {
+        self.config.serve.try_tls().map_err(|error| {
+            error!(%error, "nothing was replaced: a new front could not begin");
+            error.to_string()
+        })?;
+        self.restart(now);
+        Ok(())
+    }
+
     /// Begins to replace one process after the other.
-    pub(super) fn restart(&mut self, now: Instant) {
+    fn restart(&mut self, now: Instant) {
         self.generation += 1;
         info!("one process after the other is replaced");
         let restarts = self.restarts();
@@ -262,6 +272,10 @@ impl Supervisor {
         if config.notifications.has_notifier() {
             config.of_notifier().map_err(|error| error.to_string())?;
         }
+        if config.web.has_page() {
+            config.of_page().map_err(|error| error.to_string())?;
+        }
+        config.serve.try_tls().map_err(|error| error.to_string())?;
         let new = self.listeners.missing(&config.serve.lmtp).map_err(|error| error.to_string())?;
         let http = config.serve.http.as_slice();
         let new_http = self.http.missing(http).map_err(|error| error.to_string())?;

@@ -60,7 +60,7 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
     log::start_of_service(&config.log_settings())?;
     if matches!(role, Role::Front | Role::Runner) {
         // Before there is another thread.
-        confine(&config)?;
+        confine(&confinement(role, &config))?;
     }
     let mut signals = Signals::new([SIGUSR2]).map_err(system("setting up signals"))?;
     let reopen = move || {
@@ -74,29 +74,36 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
     Ok(config)
 }
 
-/// What a process that talks with others, and reads no password, may reach.
-fn confinement(config: &Config) -> Confinement {
+/// What a front or a runner, which read no password, may reach.
+fn confinement(role: Role, config: &Config) -> Confinement {
     let serve = &config.serve;
-    let tls = [&serve.certificate_file, &serve.key_file, &serve.client_ca_file];
     let log_folder = match config.log_settings().target {
         // It is made anew when it is opened anew.
         log::Target::File(file) => file.parent().map(Path::to_owned),
         log::Target::Syslog | log::Target::Journald => None,
     };
+    let append = log_folder.into_iter().collect();
+    if role == Role::Runner {
+        return Confinement { append, all: vec![serve.queue()], ..Confinement::default() };
+    }
+    let tls = [&serve.certificate_file, &serve.key_file, &serve.client_ca_file];
     Confinement {
         // How much memory which process takes.
         read: tls.into_iter().flatten().cloned().chain([PathBuf::from("/proc")]).collect(),
         // And the configuration that the workers read, which is not to be written.
         sockets: vec![serve.runtime_directory.clone()],
-        append: log_folder.into_iter().collect(),
+        append,
         all: vec![serve.messages(), serve.state_directory.clone()],
     }
 }
 
-fn confine(config: &Config) -> Result<(), CannotBegin> {
-    let system = |source| CannotBegin::System { doing: "making the folder of messages", source };
-    files::create_directory(&config.serve.messages()).map_err(system)?;
-    match confinement(config).begin() {
+fn confine(confinement: &Confinement) -> Result<(), CannotBegin> {
+    let system = |source| CannotBegin::System { doing: "making a folder of its own", source };
+    // No rule is for a folder that is not there.
+    for folder in &confinement.all {
+        files::create_directory(folder).map_err(system)?;
+    }
+    match confinement.begin() {
         Ok(Confined::Whole) => {
             info!("this process is confined to its own files, and can connect to nobody by TCP (landlock)")
         }

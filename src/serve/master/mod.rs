@@ -20,6 +20,7 @@
 mod changes;
 pub mod child_start;
 mod children;
+mod clock;
 mod control;
 pub mod listeners;
 pub mod notice;

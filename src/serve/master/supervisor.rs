@@ -2,6 +2,7 @@
 
 use super::changes::{LAST_GRACE, Mode};
 use super::children::{Ended, Phase, Slot};
+use super::clock::Clock;
 use super::control::{Connection, Control};
 use super::listeners::{Listeners, hand_over};
 use super::notice::{Link, Notice, Report};
@@ -69,6 +70,7 @@ pub(super) struct Supervisor {
     pub(super) known: Value,
     pub(super) began: Instant,
     pub(super) began_wall: i64,
+    clock: Clock,
     /// What was logged last.
     pub(super) told: (State, Vec<String>),
     pub(super) counted: Counted,
@@ -131,6 +133,7 @@ impl Supervisor {
             known: Value::Null,
             began: now,
             began_wall: timestamp::now(),
+            clock: Clock::at(now),
             told: (State::Starting, Vec::new()),
             counted: Counted::default(),
             lock,
@@ -152,6 +155,14 @@ impl Supervisor {
     /// One turn of the loop; whether it was the last.
     fn turn(&mut self) -> bool {
         let now = Instant::now();
+        if let Some(by) = self.clock.set_back(now) {
+            let by = humantime::format_duration(Duration::from_secs(by.as_secs())).to_string();
+            warn!(
+                by,
+                "the clock of this machine was set back: what is due at a time of day may come later, by an hour at most; no mail is lost \
+                 by that, and none is there twice"
+            );
+        }
         self.hear_signals(now);
         self.hear_processes(now);
         self.notice_ends(now);
@@ -223,7 +234,8 @@ impl Supervisor {
             match signal {
                 SIGTERM | SIGINT => self.stop(now),
                 SIGHUP => drop(self.reload(now)),
-                SIGUSR1 => self.restart(now),
+                // Why it could not is in the log.
+                SIGUSR1 => drop(self.restart_if_it_can(now)),
                 SIGUSR2 => drop(self.reopen()),
                 // SIGCHLD: each turn looks who has ended.
                 _ => {}

@@ -36,23 +36,34 @@ fn a_front_and_a_runner_that_are_told_to_reach_other_files_or_servers_cannot() {
     }
     stage.start();
     stage.wait_until_well();
-    let seen = |who: &str| stage.lines(&format!("state/seen by {who}"));
-    wait_until("all have looked", || ["front", "runner 1", "worker 1"].iter().all(|who| seen(who).len() == 5));
+    let seen = |who: &str| {
+        let own = if who == "runner 1" { "state/queue" } else { "state" };
+        stage.lines(&format!("{own}/seen by {who}"))
+    };
+    wait_until("all have looked", || ["front", "runner 1", "worker 1"].iter().all(|who| seen(who).len() == 6));
     // What it would be without: so a worker finds it.
-    let all =
-        ["password: read", "server: connected", "configuration: written", "own folder: written", "program: started"];
+    let all = [
+        "password: read",
+        "server: connected",
+        "configuration: written",
+        "own folder: written",
+        "suspects: written",
+        "program: started",
+    ];
     assert_eq!(seen("worker 1"), all);
     let Some(whole) = confined(&stage.lines("logs/log").join("\n")) else {
         println!("not confined: the kernel has no landlock");
         return;
     };
     let server = if whole { "server: Permission denied" } else { "server: connected" };
-    for who in ["front", "runner 1"] {
+    // A runner has the file queue alone.
+    for (who, suspects) in [("front", "suspects: written"), ("runner 1", "suspects: Permission denied")] {
         let held = [
             "password: Permission denied",
             server,
             "configuration: Permission denied",
             "own folder: written",
+            suspects,
             "program: Permission denied",
         ];
         assert_eq!(seen(who), held, "{who}");

@@ -162,3 +162,36 @@ fn the_folders_of_a_service_that_runs_stay() {
     assert_eq!(output.status.code(), Some(78), "{output:?}");
     assert!(String::from_utf8(output.stderr).unwrap().contains("serve.state_directory has changed"));
 }
+
+/// A renewed key that only root can read, say: mail goes on by the front that has the old one.
+#[test]
+fn a_certificate_that_cannot_be_used_replaces_no_front_by_reload_or_by_restart() {
+    let stage = Stage::new("");
+    let (certificate, key) = (stage.path("certificate.pem"), stage.path("key.pem"));
+    let good = include_str!("../../support/imap_peer.pem");
+    std::fs::write(&certificate, good).unwrap();
+    std::fs::write(&key, good).unwrap();
+    stage.configure(&format!("workers = 2\ncertificate_file = {certificate:?}\nkey_file = {key:?}"));
+    let mut stage = stage;
+    stage.start();
+    let before = pids(&stage.wait_until_well());
+    std::fs::write(&key, "nothing").unwrap();
+    for (command, status) in [("reload", 78), ("restart", 69)] {
+        let output = stage.service(&[command]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(status) && said.contains("key.pem"),
+            "{command}: {:?}, {said}",
+            output.status
+        );
+        assert_eq!(pids(&stage.status()), before, "{command}");
+    }
+    stage.signal("USR1");
+    wait_until("it is said", || {
+        stage.lines("log").iter().any(|line| line.contains("nothing was replaced: a new front could not begin"))
+    });
+    assert_eq!(pids(&stage.status()), before);
+    std::fs::write(&key, good).unwrap();
+    assert_eq!(stage.service(&["reload"]).status.code(), Some(0));
+    assert!(pids(&stage.wait_until_well()).iter().all(|pid| !before.contains(pid)));
+}

@@ -257,6 +257,7 @@ fn look_around(folder: &Path, name: &str, server: &str) {
         };
         format!("{what}: {}", came.map_or_else(denied, |()| well.to_owned()))
     };
+    let own = if name.starts_with("runner") { "state/queue" } else { "state" };
     let seen = [
         told("password", fs::read(folder.join("secret/password")).map(drop), "read"),
         told("server", TcpStream::connect(server).map(drop), "connected"),
@@ -265,10 +266,11 @@ fn look_around(folder: &Path, name: &str, server: &str) {
             fs::OpenOptions::new().append(true).open(folder.join("run/config.toml")).map(drop),
             "written",
         ),
-        told("own folder", fs::write(folder.join(format!("state/{name}")), ""), "written"),
+        told("own folder", fs::write(folder.join(format!("{own}/{name}")), ""), "written"),
+        told("suspects", fs::write(folder.join(format!("state/suspects of {name}")), ""), "written"),
         told("program", Command::new("true").status().map(drop), "started"),
     ];
-    seen.iter().for_each(|line| note(folder, &format!("state/seen by {name}"), line));
+    seen.iter().for_each(|line| note(folder, &format!("{own}/seen by {name}"), line));
 }
 
 fn wait_for_the_end(mut ends: Signals, behaviour: &str, folder: &Path, name: &str) {

@@ -248,3 +248,16 @@ fn what_the_timer_did_is_told_with_how_the_service_is() {
     let told = String::from_utf8(stage.service(&["status"]).stdout).unwrap();
     assert!(told.contains("finish owed: FAILED: no database, at 2026-11-22 10:00:00Z, in 2s"), "{told}");
 }
+
+#[test]
+fn a_mistake_in_the_pages_configuration_changes_nothing() {
+    let stage = Stage::started("");
+    let before = pids(&stage.status());
+    let page = stage.path("page.toml");
+    fs::write(&page, "[nonsense]\n").unwrap();
+    stage.configure(&format!("workers = 2\n[web]\nlisten = \"127.0.0.1:8025\"\nconfig = {page:?}"));
+    let output = stage.service(&["reload"]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("page.toml, line 1: nonsense"), "{output:?}");
+    assert_eq!(pids(&stage.status()), before);
+}
