@@ -364,15 +364,20 @@ async fn a_message_whose_worker_hangs_up_is_answered() {
 async fn how_a_worker_has_ended_is_written_down_of_its_message() {
     use crate::handover::control::End;
     let state = tempfile::tempdir().unwrap();
-    on_stage(8, Some(state.path()), |stage| {
+    let folder = state.path().join("shunted");
+    on_stage(8, Some(state.path()), move |stage| {
         // Nobody had this one.
         let end = WorkerEnd { pid: 7, end: End::Signal(11), by_us: false, said: Vec::new() };
         stage.ended.blocking_send(end).unwrap();
         assert_eq!(stage.report().standing.suspects, 0);
+        // The keeper comes in its own time.
+        let until = Instant::now() + PATIENCE;
+        while !folder.is_dir() {
+            assert!(Instant::now() < until, "the keeper has not been here");
+            thread::yield_now();
+        }
     })
     .await;
-    // The keeper has been here.
-    assert!(state.path().join("shunted").is_dir());
 }
 
 #[tokio::test]

@@ -5,9 +5,12 @@ use crate::support::lmtp::Lmtp;
 use crate::support::program::wait_until;
 use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
+use crate::support::wire::{Fate, Speaker, Wire, says};
+use base64::Engine as _;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const TEN: [&str; 10] = ["doug", "scuba", "kim", "anna", "bert", "carl", "dora", "emil", "fred", "gina"];
@@ -221,4 +224,62 @@ fn processes_that_are_replaced_under_a_stream_of_messages_refuse_none(engine: En
         assert_eq!(there, wanted);
     }
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+}
+
+/// Three messages for him, and three workers.
+#[test]
+fn a_mailbox_that_hangs_takes_two_workers_and_the_third_has_everybody_elses_mail() {
+    let mut scene = scene(Engine::Postgres17);
+    let hangs = Arc::new(AtomicBool::new(true));
+    let whom = scene.user("kim");
+    let whom = base64::engine::general_purpose::STANDARD.encode(&whom[..whom.len() / 3 * 3]);
+    let wire = Wire::to(scene.settings.imap.clone(), {
+        let hangs = hangs.clone();
+        move |speaker, piece| {
+            let is_held = speaker == Speaker::Program && says(piece, &whom) && hangs.load(Ordering::SeqCst);
+            if is_held { Fate::Hold } else { Fate::Pass }
+        }
+    });
+    scene.configure(|settings| {
+        settings.imap = (wire.address.ip().to_string(), wire.address.port());
+        settings.imap_more = "settle = \"24s\"\n".into();
+        settings.more = "[delivery]\ndeadline = \"20s\"\n".into();
+    });
+    let mut service = Service::start_with(&mut scene, "workers = 3\nqueue_wait = \"8s\"\n", &[]);
+    // The way in is proven.
+    Lmtp::connect(&service.socket).deliver(LISA, &addresses(&["anna"]), &scene.message("before"));
+    let ids = ["first", "second", "third"];
+    let messages = ids.map(|id| scene.message(id));
+    let mut clients = messages.each_ref().map(|message| {
+        let mut lmtp = Lmtp::connect(&service.socket);
+        lmtp.give(LISA, &addresses(&["kim"]), message);
+        lmtp
+    });
+    wait_until("two workers have him, and the third message waits", || {
+        let front = &service.status()["front"];
+        front["busy"] == 2 && front["queued"] == 1
+    });
+    let others: Vec<&str> = TEN.into_iter().filter(|name| *name != "kim").collect();
+    for name in &others {
+        let replies = Lmtp::connect(&service.socket).deliver(LISA, &addresses(&[name]), &scene.message(name));
+        assert!(replies[0].starts_with("250 2.0.0 INBOX appended"), "{name}: {replies:?}");
+    }
+    let replies = clients.each_mut().map(|lmtp| lmtp.replies(1).remove(0));
+    let mut codes = replies.each_ref().map(|reply| &reply[..9]);
+    codes.sort_unstable();
+    assert_eq!(codes, ["451 4.4.1", "451 4.4.1", "451 4.4.5"], "{replies:?}");
+    // He has them once he can be reached, and nobody lends a hand.
+    hangs.store(false, Ordering::SeqCst);
+    service.wait_until_well();
+    for (lmtp, message) in clients.iter_mut().zip(&messages) {
+        let replies = lmtp.deliver(LISA, &addresses(&["kim"]), message);
+        assert!(replies[0].starts_with("250 2.0.0 INBOX appended"), "{replies:?}");
+    }
+    service.end();
+    for id in ids {
+        each_has_one(&scene, &["kim"], id);
+    }
+    for name in others {
+        each_has_one(&scene, &[name], name);
+    }
 }

@@ -11,8 +11,11 @@ use crate::support::run::{Random, Report, faults};
 use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
 use rustix::process::{Signal, kill_process};
+use std::fs::Permissions;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(180);
@@ -159,9 +162,92 @@ fn postfix_knows_each_setting_of_the_fragments() {
         assert!(is_set.contains(&format!("{name} =")), "{transport:?}, {name}: {is_set:?}");
         assert!(!warnings.contains(&format!(" {name}=")), "{transport:?}: {warnings}");
     }
-    // And this one, which no message shows as long as no front dies, is as it has to be.
-    let limit = mx1.run("postconf", &["-h", "maildrop-lmtp_destination_concurrency_failed_cohort_limit"]);
-    assert_eq!(limit.trim(), "10");
+}
+
+/// A front that dies drops its connections: Postfix takes each for a failure of the destination, and by its own default no longer tries what
+/// waits once as many have failed as were under way. By the fragment's limit each is tried, and the next front has what comes at once.
+#[test]
+fn connections_that_a_front_drops_suspend_nothing() {
+    let stage = Stage::set_up(&Options::new(Engine::Postgres17, 1));
+    let (way, next) = (stage.site.scene.path("way"), stage.site.scene.path("next"));
+    let leads_to = |name: &str| {
+        symlink(stage.site.scene.seen(name), &next).unwrap();
+        std::fs::rename(&next, &way).unwrap();
+    };
+    let dying = UnixListener::bind(stage.site.scene.path("dying")).unwrap();
+    std::fs::set_permissions(stage.site.scene.path("dying"), Permissions::from_mode(0o666)).unwrap();
+    let (taken, dead) = (AtomicUsize::new(0), AtomicBool::new(false));
+    leads_to("dying");
+    stage.go_by(&format!("maildrop-lmtp:unix:{}", stage.site.scene.seen("way")));
+    let (mx1, recipients) = (stage.mx1(), &stage.site.recipients);
+    let give = |id: &str| {
+        let mut smtp = mx1.smtp();
+        smtp.give(
+            LISA,
+            recipients,
+            message(&format!("<{id}.{}@x>", stage.site.scene.run), "Subject: x\r\n", "Hello").as_bytes(),
+        );
+        smtp.end()
+    };
+    // More than are under way at once to begin with (initial_destination_concurrency, 5), and fewer than use up the fragment's limit: one
+    // after the other, thirteen do.
+    let give_many = |round: &str| (0..10).map(|number| give(&format!("{round}{number}"))).collect::<Vec<_>>();
+    let deferred = |ids: &[String], why: &str| {
+        let log = mx1.log();
+        let is_of = |line: &&str, id: &String| line.contains(&format!(" {id}: to=<")) && line.contains(why);
+        ids.iter().filter(|id| log.lines().any(|line| is_of(&line, id))).count()
+    };
+    let mut queue_ids = Vec::new();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (over, dying, taken, dead) = (&over, &dying, &taken, &dead);
+        dying.set_nonblocking(true).unwrap();
+        scope.spawn(move || {
+            let mut under_way = Vec::new();
+            while !over.load(Ordering::SeqCst) {
+                if let Ok((connection, _)) = dying.accept() {
+                    under_way.push(connection);
+                    taken.fetch_add(1, Ordering::SeqCst);
+                }
+                if dead.load(Ordering::SeqCst) {
+                    under_way.clear();
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let at_the_end = SetAtTheEnd(over);
+        let die_with = |round: &str| {
+            dead.store(false, Ordering::SeqCst);
+            taken.store(0, Ordering::SeqCst);
+            let ids = give_many(round);
+            wait_until("five are under way", || taken.load(Ordering::SeqCst) >= 5);
+            dead.store(true, Ordering::SeqCst);
+            wait_until("all were tried, or put off", || deferred(&ids, "status=deferred") == ids.len());
+            ids
+        };
+        let ids = die_with("limit");
+        assert_eq!(deferred(&ids, "lost connection with "), ids.len(), "{}", mx1.log());
+        assert_eq!(deferred(&ids, "delivery temporarily suspended"), 0, "{}", mx1.log());
+        leads_to("lmtp");
+        let id = give("next");
+        wait_until("the next front has it", || {
+            told(mx1, &id, "/lmtp[").iter().any(|line| line.contains("status=sent"))
+        });
+        queue_ids.extend(ids);
+        queue_ids.push(id);
+        // What is different by Postfix's own default.
+        stage.set("maildrop-lmtp_destination_concurrency_failed_cohort_limit=1");
+        leads_to("dying");
+        let ids = die_with("default");
+        assert_ne!(deferred(&ids, "delivery temporarily suspended"), 0, "{}", mx1.log());
+        queue_ids.extend(ids);
+        drop(at_the_end);
+    });
+    leads_to("lmtp");
+    wait_until_delivered(&[(mx1, queue_ids)], LIMIT);
+    let copies = stage.site.scene.mailbox(&stage.site.recipients[0], "INBOX").len();
+    assert_eq!(copies, 21);
+    stage.service.end();
 }
 
 #[test]

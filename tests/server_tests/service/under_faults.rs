@@ -13,10 +13,14 @@ use crate::support::program::wait_until;
 use crate::support::run::note;
 use crate::support::scene::Scene;
 use crate::support::service_run::{ServiceRun, on_the_engines};
+use crate::support::wire::{Fate, Speaker, Wire, says};
+use base64::Engine as _;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -169,6 +173,43 @@ fn whose_database_is_away() {
                     "{engine:?}, away for {seconds} s: mail flows {flows:.1} s after it is back, well at {well:.1} s\n"
                 ));
             }
+            assert_eq!(run.refused(), 0, "the master keeps the socket");
+        });
+    });
+}
+
+/// No login of maria's is answered for a while. Each message is for her as well: together with the others, and alone.
+#[test]
+fn one_of_whose_mailboxes_hangs() {
+    on_the_engines(|engine| {
+        let mut scene = Scene::empty(engine);
+        let (hangs, held) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let whom = scene.user("maria");
+        let whom = base64::engine::general_purpose::STANDARD.encode(&whom[..whom.len() / 3 * 3]);
+        let wire = Wire::to(scene.settings.imap.clone(), {
+            let (hangs, held) = (hangs.clone(), held.clone());
+            move |speaker, piece| {
+                let is_held = hangs.load(Ordering::SeqCst) && speaker == Speaker::Program && says(piece, &whom);
+                held.fetch_add(usize::from(is_held), Ordering::SeqCst);
+                if is_held { Fate::Hold } else { Fate::Pass }
+            }
+        });
+        scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
+        // So few sessions that she is logged in again and again; and she has one of the two workers at most.
+        let serve = "per_user = 1\nmailbox_sessions = 2\nbatch_patience = \"1s\"\n";
+        ServiceRun::new(scene, serve).under_load("a mailbox of the service hangs", |run| {
+            while run.goes_on(2) {
+                in_the_midst(run);
+                let before = held.load(Ordering::SeqCst);
+                hangs.store(true, Ordering::SeqCst);
+                wait_until("logins hang", || held.load(Ordering::SeqCst) > before);
+                // Hers are none of these. (Nothing new is brought once a dozen wait for her.)
+                run.wait_for_deliveries(8);
+                hangs.store(false, Ordering::SeqCst);
+                run.report.faults += 1;
+                run.wait_for_deliveries(24);
+            }
+            run.service().wait_until_well();
             assert_eq!(run.refused(), 0, "the master keeps the socket");
         });
     });
