@@ -193,7 +193,7 @@ pub(super) enum Failure {
     Unsettled(Duration),
     /// Nothing was stored.
     NothingStored(MailboxError),
-    /// It was sent, and the answer is missing.
+    /// It was sent, and the answer is missing, or tells of a failure.
     Unknown(MailboxError),
 }
 

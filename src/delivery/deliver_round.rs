@@ -161,8 +161,8 @@ fn unopened() -> Failure {
 }
 
 /// Hears what came of what was completed: whoever answers first is heard first. From then on the others have so long. They have it from
-/// the beginning where another copy is there already, or where one is the last of its message: all who were delivered to wait for them,
-/// and what was found is not recorded before.
+/// the beginning where another copy is there already, where one is the last of its message, or where the message has other batches: all
+/// who were delivered to, or are still to be, wait for them; and what was found is not recorded before.
 fn hear_answers(
     delivery: &Delivery<'_>,
     database: &mut dyn Ledger,
@@ -171,7 +171,8 @@ fn hear_answers(
     patience: Option<Duration>,
 ) -> Result<(), LockLost> {
     let alone = tries.iter().filter(|it| it.stage == Stage::Completed).count() == 1;
-    let waited_for = alone || tries.iter().any(|it| it.stage == Stage::Ended && it.end.is_there());
+    let waited_for =
+        alone || delivery.is_one_of_several || tries.iter().any(|it| it.stage == Stage::Ended && it.end.is_there());
     let mut until: Option<Deadline> = patience.filter(|_| waited_for).map(Deadline::after);
     while tries.iter().any(|it| it.stage == Stage::Completed) {
         for it in tries.iter_mut().filter(|it| it.stage == Stage::Completed) {

@@ -72,7 +72,7 @@ pub struct Delivery<'a> {
     pub sender: &'a str,
     /// The envelope recipients, folded, so that each is the same in each retry. There is at least one.
     pub recipients: &'a [String],
-    /// Whether the message has more mailboxes than these, in batches of their own: one that hangs may not have all the time then.
+    /// Whether the message has more mailboxes than these, in batches of their own: whatever hangs may not have all the time then.
     pub is_one_of_several: bool,
     pub queue_id: Option<&'a str>,
     pub lock: &'a LockName,

@@ -173,7 +173,9 @@ impl From<&Refusal> for Verdict {
             Deferral::OtherLock(_) => (StatusDetail::SYSTEM_CONFIGURATION, "another host uses another lock.namespace"),
             Deferral::CallerGone => (StatusDetail::SYSTEM, "the program that handed the message over has died"),
             Deferral::JournalForgotten => (StatusDetail::SYSTEM, "the database forgot what was written to it"),
-            Deferral::Unknown(_) => (StatusDetail::BAD_CONNECTION, "the mailbox store did not answer"),
+            Deferral::Unknown(_) => {
+                (StatusDetail::BAD_CONNECTION, "the mailbox store did not say whether it has the message")
+            }
             Deferral::Database(error) => match error.failure {
                 DatabaseFailure::Unreachable | DatabaseFailure::TimedOut => {
                     (StatusDetail::NO_ANSWER, "the database cannot be reached")

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! enqueue ──▶ tmp/ ──▶ new/ ◀──▶ work/ ──▶ (delivered: removed)      bad/      what cannot be read
-//!                       ▲ ▼        └─────▶ refused/                  held/     what an operator holds back
+//!                       ▲ ▼        └─────▶ refused/                  held/     what an operator holds back, or may have been delivered longer ago than the ledger remembers
 //! ```
 //!
 //! * **Accepted is what is on the disk.** A message is written to `tmp/` and synced, renamed to `new/`, and `new/` is

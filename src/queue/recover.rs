@@ -80,7 +80,7 @@ impl Folders {
             warn!(
                 message = name.id(),
                 "the claim of a runner that is gone is held: it may have been delivered longer ago than the ledger remembers. \
-                 `maildrop_command queue show` says what it is, and `queue release` has it delivered"
+                 `maildrop_command queue show` says what it is, and `queue release`, with --again if it asks for that, has it delivered"
             );
             self.held.sync()?;
         }

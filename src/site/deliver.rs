@@ -229,8 +229,8 @@ impl Site {
         };
         let mut sender = sender.filter(|sender| !mailboxes.iter().any(|known| at_sent(known, sender)));
         let at_once = self.mailbox_sessions() - usize::from(sender.is_some());
-        let is_one_of_several = mailboxes.len() > 1;
-        let patience = is_one_of_several.then_some(self.policy.batch_patience);
+        let several = mailboxes.len() > 1;
+        let patience = several.then_some(self.policy.batch_patience);
         // Whether a mailbox has been opened in time.
         let mut some_are = false;
         for batch in batches(&mailboxes, at_once) {
@@ -247,8 +247,8 @@ impl Site {
                 self.open_mailboxes(batch, asked, greeting.take(), &mut sessions.kept, times)
             };
             let mut owed = open(patience);
-            // Where nobody's is open in time the server is slow, and nobody holds up another.
-            if is_one_of_several && !some_are && owed.iter().all(Owed::took_too_long) {
+            // Where nobody's is open in time, the server may be slow for all.
+            if several && !some_are && owed.iter().all(Owed::took_too_long) {
                 owed = open(Some(terms.deadline.half_way().remaining()));
             }
             // A server that is silent to all says nothing of one author.
@@ -263,7 +263,7 @@ impl Site {
             stages.authenticate = if first { began.elapsed() } else { opening.elapsed() };
             let places: Vec<usize> = batch.iter().flat_map(|mailbox| mailbox.recipients.iter().copied()).collect();
             let to = places.iter().filter_map(|&place| envelopes.get(place)).collect();
-            let batch = Batch { envelopes: to, is_one_of_several };
+            let batch = Batch { envelopes: to, is_one_of_several: batch.len() < mailboxes.len() };
             let ended = self.deliver_copies(message, &batch, terms, database, &mut owed, &mut stages);
             // An author's mailbox that hangs is waited for once; and a copy of his that nothing was heard of is not appended again by the
             // next batch, which would not find it as long as it is on its way.
@@ -438,14 +438,15 @@ struct Routed<'a> {
 /// Recipients who have their copies under one lock.
 struct Batch<'a> {
     envelopes: Vec<&'a Envelope>,
-    /// Whether the message has others as well.
+    /// Whether the message has other batches as well.
     is_one_of_several: bool,
 }
 
 /// As few batches as can be, of sizes that differ by one at most: so that hardly any has a single mailbox.
 fn batches<T>(all: &[T], at_once: usize) -> impl Iterator<Item = &[T]> {
     let count = all.len().div_ceil(at_once.max(1));
-    let end = move |batch: usize| batch * all.len() / count;
+    // The larger ones first: where a mailbox of the first hangs, another one shows that the server is not slow for all.
+    let end = move |batch: usize| (batch * all.len()).div_ceil(count);
     (0..count).filter_map(move |batch| all.get(end(batch)..end(batch + 1)))
 }
 
@@ -471,10 +472,10 @@ mod tests {
         assert_eq!(sizes(0, 8), [0; 0]);
         assert_eq!(sizes(1, 8), [1]);
         assert_eq!(sizes(8, 8), [8]);
-        assert_eq!(sizes(9, 8), [4, 5]);
+        assert_eq!(sizes(9, 8), [5, 4]);
         // What postfix/main.cf.maildropd has Postfix hand over at once, with an author who lives here.
-        assert_eq!(sizes(50, 7), [6, 6, 6, 7, 6, 6, 6, 7]);
-        assert_eq!(sizes(3, 2), [1, 2]);
+        assert_eq!(sizes(50, 7), [7, 6, 6, 6, 7, 6, 6, 6]);
+        assert_eq!(sizes(3, 2), [2, 1]);
         assert_eq!(sizes(3, 1), [1, 1, 1]);
     }
 

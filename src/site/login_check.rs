@@ -20,8 +20,8 @@ const HOLDS_FOR: Duration = Duration::from_hours(7 * 24);
 /// How long to wait for another delivery that is proving it: some servers delay the answer to a failed login by seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long the first try may take; each further one has twice as long. The user by whom it is tried may be one whose mailbox hangs, and
-/// all others wait: between two tries any of them may prove it.
+/// How long the user's own mailbox may take at the first try; at each further one it has twice as long. It may be one that hangs, while all
+/// others wait: between two tries any of them may prove it.
 const FIRST_TRY: Duration = Duration::from_secs(5);
 
 impl Site {
@@ -57,48 +57,55 @@ impl Site {
         // One at a time: a hundred failed logins at once look like an attack, and servers lock such hosts out.
         let lock = LockName::new("maildrop way in", &way_in.digest);
         let patience = PATIENCE.min(deadline.half_way().remaining());
-        let (last, mut in_time) = (deadline.half_way(), FIRST_TRY);
+        let (until, mut patience_with_one) = (deadline.half_way(), FIRST_TRY);
         loop {
             if let Acquired::Busy(_) = database.acquire(&lock, patience).map_err(Deferral::Database)? {
                 let doing = "finding out whether the IMAP server honours the authorization identity";
                 let detail = "another delivery has been at it for too long";
                 return Err(Deferral::Mailbox(MailboxError::new(MailboxFailure::TimedOut, doing, detail)));
             }
-            let this = deadline.or_sooner(Deadline::after(in_time));
-            let result = self.prove_under_lock(way_in, user, mailbox, database, this);
+            let in_time =
+                if until.passed() { deadline } else { deadline.or_sooner(Deadline::after(patience_with_one)) };
+            let proven = self.prove_under_lock(way_in, (user, mailbox), database, deadline, in_time);
             if let Err(error) = database.release(&lock) {
                 debug!(%error, "the lock was not released; the server frees it with the connection");
             }
-            match result {
-                Err(Deferral::Mailbox(error)) if error.failure == MailboxFailure::TimedOut && !last.passed() => {
+            match proven? {
+                Ok(()) => return Ok(()),
+                Err(error) if until.passed() => return Err(Deferral::Mailbox(error)),
+                Err(error) => {
                     debug!(%error, user, "the way in is not proven yet");
-                    in_time = in_time.saturating_mul(2);
+                    patience_with_one = patience_with_one.saturating_mul(2);
                 }
-                result => return result,
             }
         }
     }
 
+    /// `Ok(Err(…))`: the user's own mailbox was not open in time.
     fn prove_under_lock(
         &self,
         way_in: &WayIn,
-        user: &str,
-        mailbox: &str,
+        (user, mailbox): (&str, &str),
         database: &mut dyn Database,
         deadline: Deadline,
-    ) -> Result<(), Deferral> {
-        let Some(site) = self.as_configured() else { return Ok(()) };
+        in_time: Deadline,
+    ) -> Result<Result<(), MailboxError>, Deferral> {
+        let Some(site) = self.as_configured() else { return Ok(Ok(())) };
         // The delivery that had the lock before us may have proven it. (On PostgreSQL this statement's snapshot then stays during
         // the logins: for seconds, once a week.)
         if holds(database.look_up(&[], Some(way_in)).map_err(Deferral::Database)?.proven) {
-            return Ok(());
+            return Ok(Ok(()));
         }
-        let honoured = site
+        let proven = site
             .imap()
-            .and_then(|imap| authorization::prove(imap, user, mailbox, deadline))
+            .and_then(|imap| authorization::prove_if_in_time(imap, user, mailbox, deadline, in_time))
             .map_err(Deferral::Mailbox)?;
+        let honoured = match proven {
+            Ok(honoured) => honoured,
+            Err(error) => return Ok(Err(error)),
+        };
         info!(way_in = way_in.text, %honoured, "the IMAP server honours the authorization identity");
-        database.record_way_in(way_in, &self.host).map_err(Deferral::Database)
+        database.record_way_in(way_in, &self.host).map(Ok).map_err(Deferral::Database)
     }
 
     /// How we log in, where a login names the user. Otherwise the mailboxes' names do, and there is nothing to prove.

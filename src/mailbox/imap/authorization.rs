@@ -72,12 +72,33 @@ pub fn way_in(settings: &Settings, here: &str) -> String {
 /// # Errors
 /// `IdentityIgnored` where another name leads to the same mailbox. Any other failure leaves it open.
 pub fn prove(settings: &Settings, user: &str, mailbox: &str, deadline: Deadline) -> Result<Honoured, MailboxError> {
+    prove_if_in_time(settings, user, mailbox, deadline, deadline)?
+}
+
+/// The same, but nobody else logs in where the user's own mailbox is not open `in_time`: that is `Ok(Err(…))`, and says nothing of the server.
+///
+/// # Errors
+/// As above.
+pub fn prove_if_in_time(
+    settings: &Settings,
+    user: &str,
+    mailbox: &str,
+    deadline: Deadline,
+    in_time: Deadline,
+) -> Result<Result<Honoured, MailboxError>, MailboxError> {
     let probe = Probe { settings, user, mailbox, deadline };
+    let mut first_look = match (Probe { deadline: in_time, ..probe }).users_position() {
+        Err(error) if error.failure == MailboxFailure::TimedOut => return Ok(Err(error)),
+        looked => Some(looked?),
+    };
     let [first, second] = INVENTED.map(|name| probe.with_users_domain(name));
     let mut name = &first;
     let mut cut_off = 0;
     loop {
-        let (before, _session) = probe.users_position()?;
+        let (before, _session) = match first_look.take() {
+            Some(looked) => looked,
+            None => probe.users_position()?,
+        };
         let theirs = probe.leads_to(name)?;
         let its_own = match theirs {
             LeadsTo::Refused | LeadsTo::CutOff(_) if settings.user != user => probe.service_account_leads_to()?,
@@ -94,9 +115,9 @@ pub fn prove(settings: &Settings, user: &str, mailbox: &str, deadline: Deadline)
             return Err(probe.ignored());
         }
         match theirs {
-            LeadsTo::Refused => return Ok(Honoured::InventedUserRefused),
-            LeadsTo::NotThere => return Ok(Honoured::InventedUserHasNone),
-            LeadsTo::At(_) if !same(&theirs) => return Ok(Honoured::EachHasHisOwn),
+            LeadsTo::Refused => return Ok(Ok(Honoured::InventedUserRefused)),
+            LeadsTo::NotThere => return Ok(Ok(Honoured::InventedUserHasNone)),
+            LeadsTo::At(_) if !same(&theirs) => return Ok(Ok(Honoured::EachHasHisOwn)),
             // Two that were made in one second look the same while they are empty.
             LeadsTo::At(_) if name == &first => {
                 std::thread::sleep(ANOTHER_SECOND.min(deadline.remaining()));
@@ -107,7 +128,7 @@ pub fn prove(settings: &Settings, user: &str, mailbox: &str, deadline: Deadline)
                 cut_off += 1;
                 tracing::debug!(%error, cut_off, "an invented user was cut off");
                 if cut_off == CUT_OFF_ENOUGH {
-                    return Ok(Honoured::InventedUserCutOff);
+                    return Ok(Ok(Honoured::InventedUserCutOff));
                 }
             }
         }
@@ -146,6 +167,7 @@ enum LeadsTo {
     At(Position),
 }
 
+#[derive(Clone, Copy)]
 struct Probe<'a> {
     settings: &'a Settings,
     user: &'a str,

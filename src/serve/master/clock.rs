@@ -12,19 +12,21 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    pub(super) fn at(now: Instant) -> Self {
-        Self { at: now, wall: SystemTime::now() }
+    /// The time of day comes first: whatever holds up this process between the two looks as if the clock had been set forward.
+    pub(super) fn now() -> Self {
+        let wall = SystemTime::now();
+        Self { at: Instant::now(), wall }
     }
 
     /// By how much it was set back since then, if it was. (That it is set forward tells nothing: so does a machine that was suspended.)
-    pub(super) fn set_back(&mut self, now: Instant) -> Option<Duration> {
-        self.set_back_to(now, SystemTime::now())
+    pub(super) fn set_back(&mut self) -> Option<Duration> {
+        self.set_back_to(Self::now())
     }
 
-    fn set_back_to(&mut self, now: Instant, wall: SystemTime) -> Option<Duration> {
-        let expected = self.wall.checked_add(now.saturating_duration_since(self.at));
-        *self = Self { at: now, wall };
-        expected?.duration_since(wall).ok().filter(|by| *by >= LEAST)
+    fn set_back_to(&mut self, now: Self) -> Option<Duration> {
+        let before = std::mem::replace(self, now);
+        let expected = before.wall.checked_add(self.at.saturating_duration_since(before.at))?;
+        expected.duration_since(self.wall).ok().filter(|by| *by >= LEAST)
     }
 }
 
@@ -37,12 +39,13 @@ mod tests {
         let (now, hour) = (Instant::now(), Duration::from_hours(1));
         let wall = SystemTime::now();
         let mut clock = Clock { at: now, wall };
-        assert_eq!(clock.set_back_to(now + hour, wall + hour), None);
+        let mut back = |at, wall| clock.set_back_to(Clock { at, wall });
+        assert_eq!(back(now + hour, wall + hour), None);
         // A clock is adjusted by slowing it down.
-        assert_eq!(clock.set_back_to(now + 2 * hour, wall + 2 * hour - Duration::from_secs(1)), None);
-        assert_eq!(clock.set_back_to(now + 3 * hour, wall + 9 * hour), None);
-        assert_eq!(clock.set_back_to(now + 4 * hour, wall + 8 * hour), Some(2 * hour));
-        assert_eq!(clock.set_back_to(now + 5 * hour, wall + 9 * hour), None);
-        assert_eq!(clock.set_back_to(now + 5 * hour, wall + 9 * hour - LEAST), Some(LEAST));
+        assert_eq!(back(now + 2 * hour, wall + 2 * hour - Duration::from_secs(1)), None);
+        assert_eq!(back(now + 3 * hour, wall + 9 * hour), None);
+        assert_eq!(back(now + 4 * hour, wall + 8 * hour), Some(2 * hour));
+        assert_eq!(back(now + 5 * hour, wall + 9 * hour), None);
+        assert_eq!(back(now + 5 * hour, wall + 9 * hour - LEAST), Some(LEAST));
     }
 }

@@ -133,7 +133,7 @@ impl Supervisor {
             known: Value::Null,
             began: now,
             began_wall: timestamp::now(),
-            clock: Clock::at(now),
+            clock: Clock::now(),
             told: (State::Starting, Vec::new()),
             counted: Counted::default(),
             lock,
@@ -155,12 +155,12 @@ impl Supervisor {
     /// One turn of the loop; whether it was the last.
     fn turn(&mut self) -> bool {
         let now = Instant::now();
-        if let Some(by) = self.clock.set_back(now) {
+        if let Some(by) = self.clock.set_back() {
             let by = humantime::format_duration(Duration::from_secs(by.as_secs())).to_string();
             warn!(
                 by,
-                "the clock of this machine was set back: what is due at a time of day may come later, by an hour at most; no mail is lost \
-                 by that, and none is there twice"
+                "the clock of this machine was set back: the file queue's next tries may come later, by an hour at most; where the \
+                 database is on this machine, too, what a delivery that died has left is waited for by so much longer"
             );
         }
         self.hear_signals(now);

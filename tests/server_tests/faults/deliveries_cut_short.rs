@@ -111,7 +111,7 @@ fn an_append_whose_answer_is_lost_is_looked_for(engine: Engine) {
         Speaker::Server if says(piece, "APPENDUID") && once.now() => Fate::Cut,
         _ => Fate::Pass,
     });
-    scene.deliver("doug", &message).deferred("4.4.2 the mailbox store did not answer");
+    scene.deliver("doug", &message).deferred("4.4.2 the mailbox store did not say whether it has the message");
     assert_eq!(counts(&scene), (1, 0));
     settled_at_the_next_attempt(&mut scene, &message, "INBOX adopted (uid 1), Sent appended (uid 1)");
 }
@@ -211,7 +211,7 @@ fn a_copy_that_ended_up_below_the_uidnext_that_was_noted_is_adopted() {
             Speaker::Server if says(piece, "APPENDUID") && once.now() => Fate::Cut,
             _ => Fate::Pass,
         });
-        scene.deliver("doug", &message).deferred("4.4.2 the mailbox store did not answer");
+        scene.deliver("doug", &message).deferred("4.4.2 the mailbox store did not say whether it has the message");
         scene.configure(|settings| settings.imap = dovecot);
         if !ours_is_above {
             scene.database.execute("UPDATE attempts SET uid_next = uid_next + 20");

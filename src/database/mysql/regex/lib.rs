@@ -1,6 +1,6 @@
 //! In place of the crate `regex`, which mysql_common takes whole for a few expressions on server versions, a key in PEM and
-//! dates: it is 0.4 MB of each program, and each connection that reads a version compiles it anew, with the tables of Unicode. This is
-//! `regex-lite`, by the same authors, with the few names that mysql_common calls; Cargo.toml puts it there (`[patch]`).
+//! dates: with its tables of Unicode it is a megabyte of each program. This is `regex-lite`, by the same authors, with the few names that
+//! mysql_common calls; Cargo.toml puts it there (`[patch]`).
 //!
 //! What differs: `\d` is a digit of ASCII, as servers write them; and what is not UTF-8 matches nothing.
 #![forbid(unsafe_code)]
