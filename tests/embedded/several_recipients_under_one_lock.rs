@@ -27,6 +27,7 @@ struct Batch {
     closed: [Option<MailboxFailure>; 4],
     /// Whose the first three are, by the recipients' places. An empty one is nobody's.
     whose: [&'static [usize]; 3],
+    is_one_of_several: bool,
     caller_gone: bool,
 }
 
@@ -38,6 +39,7 @@ fn batch() -> Batch {
         mailboxes: [(); 4].map(|()| Rc::new(RefCell::new(script()))),
         closed: [None; 4],
         whose: [&[0], &[1], &[2]],
+        is_one_of_several: false,
         caller_gone: false,
     }
 }
@@ -58,7 +60,7 @@ impl Batch {
             message: &message,
             sender: "lisa@gmail.com",
             recipients: &NAMES.map(String::from),
-            is_one_of_several: false,
+            is_one_of_several: self.is_one_of_several,
             queue_id: Some("4cXyz"),
             lock: &lock(),
             attempt: OURS,
@@ -418,6 +420,23 @@ fn patience_with_those_who_do_not_answer_begins_at_once_where_another_copy_is_th
             assert_eq!(mailbox.patience.len(), 4, "{:?}", mailbox.patience);
             assert!(mailbox.silent > 0);
         }
+    }
+}
+
+/// Nobody of this batch answers, and another batch has its turn after it.
+#[test]
+fn patience_with_a_batch_that_does_not_answer_begins_at_once_where_others_wait_for_their_turn() {
+    let unknown = || Appended::Unknown(trouble(MailboxFailure::TimedOut));
+    let mut batch = batch().answers(0, unknown()).answers(1, unknown()).answers(2, unknown());
+    batch.policy.batch_patience = Duration::from_millis(20);
+    batch.is_one_of_several = true;
+    for place in [0, 1, 2] {
+        // Some time at last it would answer, so that this ends.
+        batch.mailboxes[place].borrow_mut().silent = 400;
+    }
+    assert_eq!(batch.told(), ["deferred: unknown"; 3]);
+    for place in [0, 1, 2] {
+        assert!(batch.mailboxes[place].borrow().silent > 0, "{place}");
     }
 }
 
