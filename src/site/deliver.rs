@@ -293,9 +293,9 @@ impl Site {
     ) -> Result<(), Deferral> {
         let mut ways = destinations.recipients.iter().filter_map(|to| to.as_ref().ok()).take(PROOFS).peekable();
         while let Some(to) = ways.next() {
-            let patience = Deadline::after(self.policy.batch_patience);
-            let in_time = if ways.peek().is_some() { deadline.or_sooner(patience) } else { deadline };
-            match self.prove_way_in_unless(destinations.proven, &to.user, &to.inbox, database, in_time) {
+            let only_try = ways.peek().map(|_| self.policy.batch_patience);
+            let mailbox = (to.user.as_str(), to.inbox.as_str());
+            match self.prove_way_in_unless(destinations.proven, mailbox, database, deadline, only_try) {
                 Err(Deferral::Mailbox(error))
                     if error.failure != MailboxFailure::IdentityIgnored && ways.peek().is_some() =>
                 {

@@ -38,17 +38,18 @@ impl Site {
     ) -> Result<(), Deferral> {
         let Some(way_in) = self.way_in() else { return Ok(()) };
         let proven = database.look_up(&[], Some(way_in)).map_err(Deferral::Database)?.proven;
-        self.prove_way_in_unless(proven, user, mailbox, database, deadline)
+        self.prove_way_in_unless(proven, (user, mailbox), database, deadline, None)
     }
 
-    /// The same, where the ledger has said how many seconds ago it was proven.
+    /// The same, where the ledger has said how many seconds ago it was proven. Where there are others by whose mailboxes it can be proven,
+    /// this one is tried once, and has so long to open.
     pub(super) fn prove_way_in_unless(
         &self,
         proven: Option<f64>,
-        user: &str,
-        mailbox: &str,
+        (user, mailbox): (&str, &str),
         database: &mut dyn Database,
         deadline: Deadline,
+        only_try: Option<Duration>,
     ) -> Result<(), Deferral> {
         let Some(way_in) = self.way_in() else { return Ok(()) };
         if holds(proven) {
@@ -56,8 +57,8 @@ impl Site {
         }
         // One at a time: a hundred failed logins at once look like an attack, and servers lock such hosts out.
         let lock = LockName::new("maildrop way in", &way_in.digest);
-        let patience = PATIENCE.min(deadline.half_way().remaining());
-        let (until, mut patience_with_one) = (deadline.half_way(), FIRST_TRY);
+        let patience = only_try.unwrap_or(PATIENCE).min(deadline.half_way().remaining());
+        let (until, mut patience_with_one) = (deadline.half_way(), only_try.unwrap_or(FIRST_TRY));
         loop {
             if let Acquired::Busy(_) = database.acquire(&lock, patience).map_err(Deferral::Database)? {
                 let doing = "finding out whether the IMAP server honours the authorization identity";
@@ -72,7 +73,7 @@ impl Site {
             }
             match proven? {
                 Ok(()) => return Ok(()),
-                Err(error) if until.passed() => return Err(Deferral::Mailbox(error)),
+                Err(error) if only_try.is_some() || until.passed() => return Err(Deferral::Mailbox(error)),
                 Err(error) => {
                     debug!(%error, user, "the way in is not proven yet");
                     patience_with_one = patience_with_one.saturating_mul(2);
