@@ -171,8 +171,7 @@ fn hear_answers(
     patience: Option<Duration>,
 ) -> Result<(), LockLost> {
     let alone = tries.iter().filter(|it| it.stage == Stage::Completed).count() == 1;
-    let waited_for =
-        alone || delivery.is_one_of_several || tries.iter().any(|it| it.stage == Stage::Ended && it.end.is_there());
+    let waited_for = alone || delivery.is_one_of_several || tries.iter().any(|it| it.end.is_there());
     let mut until: Option<Deadline> = patience.filter(|_| waited_for).map(Deadline::after);
     while tries.iter().any(|it| it.stage == Stage::Completed) {
         for it in tries.iter_mut().filter(|it| it.stage == Stage::Completed) {
