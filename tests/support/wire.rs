@@ -1,5 +1,6 @@
 //! A wire between the program and a server, on which a test listens and interferes.
 
+use base64::Engine as _;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -96,6 +97,22 @@ impl Wire {
             }
         });
         Self { address, cut, first_heard }
+    }
+
+    /// A wire to an IMAP server on which no login for this user is answered, as long as that is so: a proxy one of whose backends hangs.
+    /// And how many there were.
+    pub fn where_logins_hang(server: (String, u16), user: &str, hangs: &Arc<AtomicBool>) -> (Self, Arc<AtomicUsize>) {
+        // The user whom we act for comes first in SASL PLAIN.
+        let whole_groups = user.len() / 3 * 3;
+        let whom = base64::engine::general_purpose::STANDARD.encode(&user[..whole_groups]);
+        let held = Arc::new(AtomicUsize::new(0));
+        let (hangs, counted) = (hangs.clone(), held.clone());
+        let wire = Self::to(server, move |speaker, piece| {
+            let is_held = speaker == Speaker::Program && says(piece, &whom) && hangs.load(Ordering::SeqCst);
+            counted.fetch_add(usize::from(is_held), Ordering::SeqCst);
+            if is_held { Fate::Hold } else { Fate::Pass }
+        });
+        (wire, held)
     }
 
     /// When the program first connected, if it did.

@@ -5,28 +5,31 @@ use std::time::{Duration, Instant, SystemTime};
 /// What is less is how a clock is adjusted.
 const LEAST: Duration = Duration::from_secs(2);
 
-/// The clock as it was when it was looked at last.
+/// The time of day, read between these two.
+#[derive(Clone, Copy)]
 pub(super) struct Clock {
-    at: Instant,
+    before: Instant,
     wall: SystemTime,
+    after: Instant,
 }
 
 impl Clock {
-    /// The time of day comes first: whatever holds up this process between the two looks as if the clock had been set forward.
     pub(super) fn now() -> Self {
+        let before = Instant::now();
         let wall = SystemTime::now();
-        Self { at: Instant::now(), wall }
+        Self { before, wall, after: Instant::now() }
     }
 
-    /// By how much it was set back since then, if it was. (That it is set forward tells nothing: so does a machine that was suspended.)
+    /// By how much it was set back since it was looked at last, if it was. Whatever holds up this process at either look counts as time that
+    /// has not passed: then it looks as if the clock had been set forward, which tells nothing. (So does a machine that was suspended.)
     pub(super) fn set_back(&mut self) -> Option<Duration> {
         self.set_back_to(Self::now())
     }
 
     fn set_back_to(&mut self, now: Self) -> Option<Duration> {
-        let before = std::mem::replace(self, now);
-        let expected = before.wall.checked_add(self.at.saturating_duration_since(before.at))?;
-        expected.duration_since(self.wall).ok().filter(|by| *by >= LEAST)
+        let last = std::mem::replace(self, now);
+        let expected = last.wall.checked_add(now.before.saturating_duration_since(last.after))?;
+        expected.duration_since(now.wall).ok().filter(|by| *by >= LEAST)
     }
 }
 
@@ -38,8 +41,8 @@ mod tests {
     fn a_clock_that_is_set_back_is_noticed_once_and_one_that_runs_on_or_is_set_forward_never() {
         let (now, hour) = (Instant::now(), Duration::from_hours(1));
         let wall = SystemTime::now();
-        let mut clock = Clock { at: now, wall };
-        let mut back = |at, wall| clock.set_back_to(Clock { at, wall });
+        let mut clock = Clock { before: now, wall, after: now };
+        let mut back = |at, wall| clock.set_back_to(Clock { before: at, wall, after: at });
         assert_eq!(back(now + hour, wall + hour), None);
         // A clock is adjusted by slowing it down.
         assert_eq!(back(now + 2 * hour, wall + 2 * hour - Duration::from_secs(1)), None);
@@ -47,5 +50,16 @@ mod tests {
         assert_eq!(back(now + 4 * hour, wall + 8 * hour), Some(2 * hour));
         assert_eq!(back(now + 5 * hour, wall + 9 * hour), None);
         assert_eq!(back(now + 5 * hour, wall + 9 * hour - LEAST), Some(LEAST));
+    }
+
+    /// It is stopped for an hour in the middle of a look.
+    #[test]
+    fn a_process_that_stands_still_notices_nothing() {
+        let (now, wall, hour) = (Instant::now(), SystemTime::now(), Duration::from_hours(1));
+        let mut clock = Clock { before: now, wall, after: now };
+        let look = |from: u32, wall, to: u32| Clock { before: now + hour * from, wall, after: now + hour * to };
+        assert_eq!(clock.set_back_to(look(1, wall + hour, 2)), None);
+        assert_eq!(clock.set_back_to(look(3, wall + hour * 4, 4)), None);
+        assert_eq!(clock.set_back_to(look(5, wall + hour * 5, 5)), None);
     }
 }

@@ -5,8 +5,7 @@ use crate::support::lmtp::Lmtp;
 use crate::support::program::wait_until;
 use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
-use crate::support::wire::{Fate, Speaker, Wire, says};
-use base64::Engine as _;
+use crate::support::wire::Wire;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -231,15 +230,7 @@ fn processes_that_are_replaced_under_a_stream_of_messages_refuse_none(engine: En
 fn a_mailbox_that_hangs_takes_two_workers_and_the_third_has_everybody_elses_mail() {
     let mut scene = scene(Engine::Postgres17);
     let hangs = Arc::new(AtomicBool::new(true));
-    let whom = scene.user("kim");
-    let whom = base64::engine::general_purpose::STANDARD.encode(&whom[..whom.len() / 3 * 3]);
-    let wire = Wire::to(scene.settings.imap.clone(), {
-        let hangs = hangs.clone();
-        move |speaker, piece| {
-            let is_held = speaker == Speaker::Program && says(piece, &whom) && hangs.load(Ordering::SeqCst);
-            if is_held { Fate::Hold } else { Fate::Pass }
-        }
-    });
+    let (wire, _) = Wire::where_logins_hang(scene.settings.imap.clone(), &scene.user("kim"), &hangs);
     scene.configure(|settings| {
         settings.imap = (wire.address.ip().to_string(), wire.address.port());
         settings.imap_more = "settle = \"24s\"\n".into();

@@ -3,15 +3,14 @@
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
 use crate::support::scene::{LISA, Scene};
-use crate::support::wire::{Fate, Speaker, Wire, says};
-use base64::Engine as _;
+use crate::support::wire::{Fate, Speaker, Wire};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::delivery::{Deferral, Delivered, Manner, NoCaller, Refusal};
 use maildrop_command::mailbox::MailboxFailure;
 use maildrop_command::message::{Address, Message};
 use maildrop_command::site::{Envelope, Outcome, Sessions, Site, Terms};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const TEN: [&str; 10] = ["doug", "scuba", "kim", "anna", "bert", "carl", "dora", "emil", "fred", "gina"];
@@ -221,19 +220,8 @@ fn a_mailbox_that_hangs_does_not_keep_others_from_proving_the_way_in() {
 }
 
 /// A way to the mailbox store on which no login of this member is answered; and how many there were.
-fn where_logins_hang(scene: &Scene, name: &str) -> (Wire, Arc<AtomicU32>) {
-    // The user whom we act for comes first in SASL PLAIN.
-    let whom = scene.user(name);
-    let whole_groups = whom.len() / 3 * 3;
-    let whom = base64::engine::general_purpose::STANDARD.encode(&whom[..whole_groups]);
-    let logins = Arc::new(AtomicU32::new(0));
-    let counted = logins.clone();
-    let wire = Wire::to(scene.settings.imap.clone(), move |speaker, piece| {
-        let is_held = speaker == Speaker::Program && says(piece, &whom);
-        counted.fetch_add(u32::from(is_held), Ordering::SeqCst);
-        if is_held { Fate::Hold } else { Fate::Pass }
-    });
-    (wire, logins)
+fn where_logins_hang(scene: &Scene, name: &str) -> (Wire, Arc<AtomicUsize>) {
+    Wire::where_logins_hang(scene.settings.imap.clone(), &scene.user(name), &Arc::new(AtomicBool::new(true)))
 }
 
 /// Messages to one recipient each. Who is told to come again comes later than within this minute.

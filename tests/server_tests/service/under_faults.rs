@@ -13,14 +13,13 @@ use crate::support::program::wait_until;
 use crate::support::run::note;
 use crate::support::scene::Scene;
 use crate::support::service_run::{ServiceRun, on_the_engines};
-use crate::support::wire::{Fate, Speaker, Wire, says};
-use base64::Engine as _;
+use crate::support::wire::Wire;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -183,17 +182,8 @@ fn whose_database_is_away() {
 fn one_of_whose_mailboxes_hangs() {
     on_the_engines(|engine| {
         let mut scene = Scene::empty(engine);
-        let (hangs, held) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let whom = scene.user("maria");
-        let whom = base64::engine::general_purpose::STANDARD.encode(&whom[..whom.len() / 3 * 3]);
-        let wire = Wire::to(scene.settings.imap.clone(), {
-            let (hangs, held) = (hangs.clone(), held.clone());
-            move |speaker, piece| {
-                let is_held = hangs.load(Ordering::SeqCst) && speaker == Speaker::Program && says(piece, &whom);
-                held.fetch_add(usize::from(is_held), Ordering::SeqCst);
-                if is_held { Fate::Hold } else { Fate::Pass }
-            }
-        });
+        let hangs = Arc::new(AtomicBool::new(false));
+        let (wire, held) = Wire::where_logins_hang(scene.settings.imap.clone(), &scene.user("maria"), &hangs);
         scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
         // So few sessions that she is logged in again and again; and she has one of the two workers at most.
         let serve = "per_user = 1\nmailbox_sessions = 2\nbatch_patience = \"1s\"\n";
