@@ -367,12 +367,17 @@ fn the_newest_list_reads_little_of_a_large_ledger_and_finds_what_was_written_int
 
     let oldest = "SELECT min(started_at) + interval '2 hours' FROM attempts";
     scene.database.execute(&format!("DELETE FROM attempts WHERE started_at < ({oldest})"));
-    scene.database.execute("VACUUM attempts");
-    scene.add_attempts(&[made(7, 0)]);
-    let block =
-        scene.database.texts("SELECT (ctid::text::point)[0]::bigint::text FROM attempts WHERE message_id = '<7>'");
-    assert!(block[0].parse::<i64>().unwrap() < 1000, "it is in a gap: {block:?}");
-    wait_until("it is shown", || text(&anna.get("/").body).contains("<7>"));
+    // VACUUM leaves what the page's count of the figures still sees, and the free space map may first name the last block.
+    let mut number = 6;
+    wait_until("one is written into a gap", || {
+        number += 1;
+        scene.database.execute("VACUUM attempts");
+        scene.add_attempts(&[made(number, 0)]);
+        let block = format!("SELECT (ctid::text::point)[0]::bigint::text FROM attempts WHERE message_id = '<{number}>'");
+        scene.database.texts(&block)[0].parse::<i64>().unwrap() < 1000
+    });
+    let in_the_gap = format!("<{number}>");
+    wait_until("it is shown", || text(&anna.get("/").body).contains(&in_the_gap));
 }
 
 fn who_is_logged_in_is_kept_in_the_database_as_digests_only(engine: Engine) {
