@@ -50,7 +50,8 @@ Examples:
   maildrop_command service stop
 
 No message is lost: what is not delivered stays with Postfix, which tries again. Who connects meanwhile waits in the sockets \
-that systemd keeps. Under systemd, use `systemctl stop maildropd`: it does the same.
+that systemd keeps. Where it does, the next one who connects starts the service again; to keep it ended, use `systemctl stop \
+maildropd.socket maildropd.service`.
 
 Exit status: 0 it has ended, 3 it was not running, 69 or 77 if it cannot be asked.")]
 pub(crate) struct StopArguments {
@@ -67,7 +68,7 @@ A process of the service runs the program that the service was started with. Aft
 start`, or `systemctl restart maildropd`.
 
 Exit status: 0 all processes are new, 3 it is not running, 69 if one does not come up (the others stay as they are until it \
-does), 69 or 77 if it cannot be asked.")]
+does, a worker for an hour at most), 69 or 77 if it cannot be asked.")]
 pub(crate) struct RestartArguments {
     #[command(flatten)]
     place: Place,
@@ -81,7 +82,7 @@ Examples:
 The folders of the service cannot change while it runs; all else can, the sockets of LMTP included.
 
 Exit status: 0 all processes run by the new configuration, 3 it is not running, 78 if the configuration is not in order, or no \
-process comes up with it (the others stay as they are until one does), 69 or 77 if it cannot be asked.")]
+process comes up with it (the others stay as they are until one does, a worker for an hour at most), 69 or 77 if it cannot be asked.")]
 pub(crate) struct ReloadArguments {
     #[command(flatten)]
     place: Place,
@@ -130,6 +131,9 @@ fn told(place: &Place, order: control::Command, done: &str, otherwise: ExitCode)
     let answer = ask(&socket, order, patience).map_err(|problem| not_asked(&problem, &socket))?;
     if answer.done {
         say(done);
+        if let Some(note) = answer.note {
+            complain(&note);
+        }
         return Ok(ExitCode::Ok);
     }
     complain(&answer.problem.unwrap_or_else(|| "it was not done, and the service does not say why".into()));

@@ -40,6 +40,9 @@ pub struct Answer {
     /// Why not, and what mends it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+    /// What else is to be known where it was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// How the service is, if that was asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
@@ -49,13 +52,13 @@ impl Answer {
     /// It was done.
     #[must_use]
     pub fn done() -> Self {
-        Self { done: true, problem: None, status: None }
+        Self { done: true, problem: None, note: None, status: None }
     }
 
     /// It was not.
     #[must_use]
     pub fn failed(problem: impl Into<String>) -> Self {
-        Self { done: false, problem: Some(problem.into()), status: None }
+        Self { done: false, problem: Some(problem.into()), note: None, status: None }
     }
 }
 

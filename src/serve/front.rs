@@ -20,8 +20,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tracing::info;
 use uuid::Uuid;
 
-/// How many workers may be connected for each one that is to be there: those that leave are replaced at the same time.
-const SPARE_WORKERS: usize = 4;
+/// How many workers may be connected: more than anybody has. It does not go by the configuration, since a restart replaces the front
+/// last: until then this front, with the old configuration, has all workers of the new one.
+const MOST_WORKERS: usize = 65_536;
 /// Postfix's own default of maximal_queue_lifetime.
 const QUEUE_LIFETIME: Duration = Duration::from_hours(5 * 24);
 
@@ -39,8 +40,6 @@ pub struct FrontSettings {
     pub longest_frame: usize,
     /// How many clients may be connected at once.
     pub most_clients: usize,
-    /// How many workers may be connected at once.
-    pub most_workers: usize,
     /// For how long what has begun is waited for, once the front is told to end.
     pub stop_within: Duration,
 }
@@ -89,7 +88,6 @@ impl FrontSettings {
             keeper: KeeperSettings { state_directory: serve.state_directory.clone(), queue_lifetime: QUEUE_LIFETIME },
             longest_frame: message.saturating_add(LONGEST_HEADER).saturating_add(64),
             most_clients: whole(serve.max_connections),
-            most_workers: whole(serve.workers).saturating_mul(SPARE_WORKERS),
             // The broker answers for what takes longer.
             stop_within: deadline.saturating_add(Duration::from_secs(10)),
         }
@@ -151,7 +149,7 @@ where
         let workers = listen(&settings.workers)?;
         let mut sockets = Sockets::new(settings.longest_frame);
         sockets.listen(clients, Peers::Clients, settings.most_clients);
-        sockets.listen(workers, Peers::Workers, settings.most_workers);
+        sockets.listen(workers, Peers::Workers, MOST_WORKERS);
         let (hand, handed) = mpsc::channel(1);
         let (ask, asked) = mpsc::channel(1);
         let (tell_ended, ended) = mpsc::channel(16);
@@ -257,7 +255,7 @@ mod tests {
         );
         assert_eq!((front.broker.queue_wait, front.broker.patience), (seconds(50), seconds(25)));
         assert_eq!((front.broker.longest_delivery, front.stop_within), (seconds(100), seconds(110)));
-        assert_eq!((front.most_clients, front.most_workers), (7, 12));
+        assert_eq!(front.most_clients, 7);
         assert_eq!(front.longest_frame, 1000 + LONGEST_HEADER + 64);
         assert_eq!(front.broker.recipient_delimiter, "+");
 

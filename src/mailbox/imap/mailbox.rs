@@ -336,7 +336,7 @@ impl ImapMailbox {
             let items = "(FLAGS RFC822.SIZE BODY.PEEK[HEADER])";
             self.fetch(doing, &set, lowest, items, &mut |fetched| {
                 let Some(header) = fetched.body else { return };
-                if message_id_match::may_be(&header, wanted) {
+                if message_id_match::may_be(&header, wanted, since) {
                     let (deleted, size) = (fetched.deleted.unwrap_or(false), fetched.size.unwrap_or(0));
                     candidates.insert(fetched.uid, Candidate { uid: fetched.uid, deleted, size });
                 }

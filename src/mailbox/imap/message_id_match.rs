@@ -1,6 +1,6 @@
 //! Which messages of a mailbox may be the wanted one, by their Message-ID.
 
-use crate::mailbox::{Matching, Wanted};
+use crate::mailbox::{Matching, Position, Wanted};
 use crate::message::{Message, message_id_as_stored};
 
 /// The longest Message-ID to search by: servers limit the length of a command line.
@@ -9,13 +9,16 @@ const MAX_SEARCHED: usize = 500;
 /// Whether the message with this header may be the one.
 ///
 /// For [`Matching::Identity`], which compares all bytes afterwards, the doubtful pass: a server may see another header in an odd
-/// message than we do, and may change what is beyond ASCII (Cyrus writes an X for each such byte: munge8bit).
-pub(super) fn may_be(header: &[u8], wanted: &Wanted<'_>) -> bool {
+/// message than we do, and may change what is beyond ASCII (Cyrus writes an X for each such byte: munge8bit). Not so where a message
+/// without Message-ID is looked for among all of some days (no `since` of this mailbox): to read each of thousands whole takes longer
+/// than there is, and who looks there prefers a second copy to none.
+pub(super) fn may_be(header: &[u8], wanted: &Wanted<'_>, since: Option<Position>) -> bool {
     let message = Message::receive(header.to_vec()).ok();
     let id = message.as_ref().and_then(Message::message_id);
     match (wanted.message_id, id) {
         (Some(wanted), Some(id)) if bare(wanted) == bare(id) => true,
         (Some(wanted), Some(_)) if wanted.is_ascii() => false,
+        (None, Some(_)) if since.is_none() => false,
         _ => wanted.matching == Matching::Identity,
     }
 }
@@ -56,7 +59,9 @@ mod tests {
     #[test]
     fn the_doubtful_pass_where_all_bytes_are_looked_at_afterwards() {
         let identity = Identity::of(b"");
-        let may_be = |header: &str, id, matching| may_be(header.as_bytes(), &wanted(id, matching, &identity));
+        let since = Some(Position { uid_validity: 1, uid_next: 1 });
+        let may_be =
+            |header: &str, id, matching| super::may_be(header.as_bytes(), &wanted(id, matching, &identity), since);
         for matching in [Matching::Identity, Matching::MessageId] {
             assert!(may_be("Message-ID: <a@b>\r\n\r\n", Some("a@b"), matching));
             assert!(may_be("message-id:\r\n <a@b>\r\n\r\n", Some("<a@b>"), matching));
@@ -71,6 +76,18 @@ mod tests {
         assert!(may_be("Message-ID: <a@b>\r\n\r\n", None, Matching::Identity));
         assert!(!may_be("\r\n", Some("a@b"), Matching::MessageId));
         assert!(!may_be("\r\n", None, Matching::MessageId));
+        // Of all that came within some days, what has a Message-ID is no message without one.
+        let among_all =
+            |header: &str, id| super::may_be(header.as_bytes(), &wanted(id, Matching::Identity, &identity), None);
+        assert!(!among_all("Message-ID: <a@b>\r\n\r\n", None));
+        for (header, id) in [
+            ("\r\n", None),
+            ("Message-ID:\r\n\r\n", None),
+            ("\r\n", Some("a@b")),
+            ("Message-ID: <XX@b>\r\n\r\n", Some("ü@b")),
+        ] {
+            assert!(among_all(header, id), "{header} {id:?}");
+        }
     }
 
     #[test]
@@ -78,7 +95,7 @@ mod tests {
         let header = b"Message-ID: <a\xff\xfeb@c>\r\n\r\n";
         let message = Message::receive(header.to_vec()).unwrap();
         let identity = *message.identity();
-        assert!(super::may_be(header, &wanted(message.message_id(), Matching::MessageId, &identity)));
+        assert!(super::may_be(header, &wanted(message.message_id(), Matching::MessageId, &identity), None));
     }
 
     #[test]

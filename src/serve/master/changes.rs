@@ -19,6 +19,10 @@ pub(super) const LAST_GRACE: Duration = Duration::from_secs(5);
 /// twice that, for a machine with much to do.
 const TO_SAY_READY: Duration = Duration::from_secs(80);
 
+/// systemd.socket(5): once the service has ended, the socket unit listens again, and the next connection starts it.
+const SYSTEMD_LISTENS: &str = "systemd keeps the service's sockets, and starts it again for the next one who connects. \
+    `systemctl stop maildropd.socket maildropd.service` keeps it ended";
+
 /// What the master is about.
 pub(super) enum Mode {
     Running,
@@ -39,9 +43,11 @@ impl Stopping {
         self.at_once_at
     }
 
-    pub(super) fn tell_who_waits(self) {
+    pub(super) fn tell_who_waits(self, systemd_listens: bool) {
+        let note = systemd_listens.then(|| SYSTEMD_LISTENS.to_owned());
+        let answer = Answer { note, ..Answer::done() };
         for one in self.waiting {
-            one.answer_last(&Answer::done());
+            one.answer_last(&answer);
         }
     }
 }
@@ -152,8 +158,15 @@ impl Supervisor {
         let limit = self.config.delivery.deadline + TO_SAY_READY;
         let front = self.slots.iter().find(|slot| slot.role == Role::Front);
         let Some(front_since) = front.and_then(Slot::ready_since) else { return };
-        for slot in self.slots.iter_mut().filter(|slot| slot.role == Role::Worker) {
-            slot.kill_if_never_ready(front_since, limit, now);
+        let generation = self.generation;
+        let workers = self.slots.iter_mut().filter(|slot| slot.role == Role::Worker);
+        let killed = workers.filter_map(|slot| {
+            let killed = slot.kill_if_never_ready(front_since, limit, now);
+            let is_new = slot.running().is_some_and(|running| running.generation == generation);
+            (killed && is_new).then(|| slot.name())
+        });
+        for name in killed.collect::<Vec<_>>() {
+            self.fail_who_waits(&name, "it does not say that it is ready", now);
         }
     }
 

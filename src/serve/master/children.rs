@@ -56,7 +56,7 @@ pub(super) struct Running {
     /// It is killed then, if it has not ended.
     kill_at: Option<Instant>,
     /// Killed by us.
-    killed: bool,
+    pub(super) killed: bool,
     /// Whether it takes work.
     pub(super) ready: bool,
     /// Whether it ever did.
@@ -160,16 +160,19 @@ impl Slot {
         self.ready_since
     }
 
-    /// Kills its process where that is to be ready and is not: since the front is, for which it looks, it has had so much time.
-    pub(super) fn kill_if_never_ready(&mut self, front_since: Instant, limit: Duration, now: Instant) {
+    /// Kills its process where that is to be ready and is not: since the front is, for which it looks, it has had so much time. Whether
+    /// that was so.
+    pub(super) fn kill_if_never_ready(&mut self, front_since: Instant, limit: Duration, now: Instant) -> bool {
         let since = self.unready_since.map(|since| since.max(front_since));
         let name = self.name();
-        let Some(running) = self.running_mut() else { return };
+        let Some(running) = self.running_mut() else { return false };
         let waited = since.map(|since| now.saturating_duration_since(since.max(running.since)));
-        if waited.is_some_and(|waited| waited >= limit) && !running.told && !running.killed {
+        let never = waited.is_some_and(|waited| waited >= limit) && !running.told && !running.killed;
+        if never {
             warn!(process = name, pid = running.pid, ?limit, "it does not say that it is ready: killed");
             running.kill();
         }
+        never
     }
 
     /// Starts a process in it. `command` is what to start, but for its standard error, and `link` the master's end of what the

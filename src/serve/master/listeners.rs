@@ -169,6 +169,11 @@ impl Listeners {
         self.all().map(Listener::name).collect()
     }
 
+    /// Whether systemd goes on listening once the service has ended.
+    pub(super) fn are_kept_by_systemd(&self) -> bool {
+        !self.from_systemd.is_empty()
+    }
+
     /// The service ends: what it has made is taken away. systemd's sockets stay, and keep who connects meanwhile.
     pub(super) fn remove_files(&self) {
         self.bound.iter().for_each(Bound::remove_file);

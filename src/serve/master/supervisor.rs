@@ -147,14 +147,13 @@ impl Supervisor {
 
     /// Goes on until the service has been told to end, and all its processes have ended.
     pub(super) fn supervise(&mut self) {
-        while !self.turn() {
+        while !self.turn(Instant::now()) {
             self.wait();
         }
     }
 
     /// One turn of the loop; whether it was the last.
-    fn turn(&mut self) -> bool {
-        let now = Instant::now();
+    fn turn(&mut self, now: Instant) -> bool {
         if let Some(by) = self.clock.set_back() {
             let by = humantime::format_duration(Duration::from_secs(by.as_secs())).to_string();
             warn!(
@@ -449,6 +448,7 @@ impl Supervisor {
     /// The end: takes away what was made, and tells who waits for it.
     pub(super) fn end(self) {
         let Self { listeners, http, control, mode, lock, .. } = self;
+        let systemd_listens = listeners.are_kept_by_systemd() || http.are_kept_by_systemd();
         listeners.remove_files();
         http.remove_files();
         control.close();
@@ -456,7 +456,7 @@ impl Supervisor {
         // Whoever is told may start the next one at once.
         drop(lock);
         if let Mode::Stopping(stopping) = mode {
-            stopping.tell_who_waits();
+            stopping.tell_who_waits(systemd_listens);
         }
     }
 }
@@ -484,3 +484,7 @@ fn command(
     hand_over(lmtp, http, &mut command)?;
     Ok((command, Some(link)))
 }
+
+#[cfg(test)]
+#[path = "supervisor_tests.rs"]
+mod tests;

@@ -1,6 +1,7 @@
 //! `maildrop_command service`, and `maildropd` itself.
 
 use super::stage::{Stage, pids, send};
+use super::whole::Whole;
 use crate::program::wait_until;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -181,4 +182,18 @@ fn it_starts_in_the_background_and_ends() {
     let stop = stage.service(&["stop"]);
     assert_eq!(stop.status.code(), Some(0), "{stop:?}");
     assert_eq!(stage.service(&["status"]).status.code(), Some(3));
+}
+
+#[test]
+fn a_reload_makes_nine_workers_of_two() {
+    let whole = Whole::started("");
+    let before = whole.pids("front");
+    // The front is replaced last: until then it has all of the new workers, and goes by the old configuration.
+    let (lmtp, http) = (whole.0.path("lmtp"), whole.0.path("http"));
+    whole.0.configure(&format!("workers = 9\nlmtp = [{lmtp:?}]\nhttp = {http:?}\n"));
+    let reload = whole.0.service(&["reload"]);
+    assert_eq!(reload.status.code(), Some(0), "{reload:?}");
+    let status = whole.0.wait_until_well();
+    assert_eq!(pids(&status).len(), 10);
+    assert_ne!(whole.pids("front"), before);
 }

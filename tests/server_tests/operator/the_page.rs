@@ -373,7 +373,8 @@ fn the_newest_list_reads_little_of_a_large_ledger_and_finds_what_was_written_int
         number += 1;
         scene.database.execute("VACUUM attempts");
         scene.add_attempts(&[made(number, 0)]);
-        let block = format!("SELECT (ctid::text::point)[0]::bigint::text FROM attempts WHERE message_id = '<{number}>'");
+        let block =
+            format!("SELECT (ctid::text::point)[0]::bigint::text FROM attempts WHERE message_id = '<{number}>'");
         scene.database.texts(&block)[0].parse::<i64>().unwrap() < 1000
     });
     let in_the_gap = format!("<{number}>");

@@ -1,0 +1,624 @@
+//! What the master does, turn by turn, at times that the test says. Its processes are shells.
+
+use super::*;
+use crate::handover::control::{self, Answer, Request, line};
+use crate::serve::master::children::Running;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+
+/// How long something is waited for that has to come.
+const LONG: Duration = Duration::from_mins(1);
+/// Two workers, a runner and the timer, unless a test says otherwise.
+const TWO: &str = "workers = 2\nrunners = 1\n";
+
+/// What the front does: notes what it is told, and says what is in `report` to each of it, if there is such a file. Neither it nor the
+/// others have a log that they could open anew (SIGUSR2), which they say in a file once it is so.
+const FRONT: &str = "trap '' USR2; : > up.$$; while read -r line; do printf '%s\\n' \"$line\" >> notices; \
+                     [ ! -e report ] || cat report >&0; done";
+const OTHERS: &str = "trap '' USR2; : > up.$$; exec sleep 1000";
+/// Ends for nothing but SIGKILL.
+const STUBBORN: &str = "trap '' TERM; : > up.$$; exec sleep 1000";
+
+/// A master in a folder of its own. Dropped, it kills what it has started.
+struct Scene {
+    it: Supervisor,
+    now: Instant,
+    folder: tempfile::TempDir,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        self.it.slots.iter_mut().filter_map(Slot::running_mut).for_each(|running| running.kill());
+    }
+}
+
+fn configuration(folder: &Path, serve: &str) -> String {
+    format!(
+        "[database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
+         [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n\
+         [log]\nto = \"file\"\nfile = {:?}\n\
+         [serve]\nruntime_directory = {:?}\nstate_directory = {:?}\n{serve}",
+        folder.join("log"),
+        folder.join("run"),
+        folder.join("state"),
+    )
+}
+
+impl Scene {
+    fn new(serve: &str) -> Self {
+        Self::with(serve, [FRONT, OTHERS])
+    }
+
+    fn with(serve: &str, [front, others]: [&'static str; 2]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let here = folder.path().to_owned();
+        let file = here.join("config.toml");
+        let text = configuration(&here, serve);
+        std::fs::write(&file, &text).unwrap();
+        let config = Config::parse(&file, &text, None).unwrap();
+        own_directory(&config.serve.runtime_directory).unwrap();
+        own_directory(&config.serve.state_directory).unwrap();
+        let program: Program = Box::new(move |start| {
+            let mut command = Command::new("sh");
+            command.arg("-c").arg(if start.role == Role::Front { front } else { others }).current_dir(&here);
+            command
+        });
+        let (read, write) = UnixStream::pair().unwrap();
+        let now = Instant::now();
+        let mut it = Supervisor {
+            file,
+            program,
+            slots: Vec::new(),
+            listeners: Listeners::default(),
+            http: Listeners::default(),
+            no_http: None,
+            control: Control::bind(&config.serve.control_socket()).unwrap(),
+            // The signals of this process are no test's to take.
+            signals: SignalDelivery::with_pipe(read, write, SignalOnly, [SIGCHLD]).unwrap(),
+            systemd: Systemd::new(),
+            mode: Mode::Running,
+            generation: 0,
+            waiting: Vec::new(),
+            not_taken_over: None,
+            was_ready: false,
+            database_away: None,
+            known: Value::Null,
+            began: now,
+            began_wall: timestamp::now(),
+            clock: Clock::now(),
+            told: (State::Starting, Vec::new()),
+            counted: Counted::default(),
+            lock: OneMaster::take(&config.serve.master_lock()).unwrap(),
+            config,
+        };
+        it.fit_slots(now);
+        Self { it, now, folder }
+    }
+
+    /// One in which all run, and are ready.
+    fn up(serve: &str) -> Self {
+        Self::up_with(serve, [FRONT, OTHERS])
+    }
+
+    fn up_with(serve: &str, programs: [&'static str; 2]) -> Self {
+        let mut scene = Self::with(serve, programs);
+        scene.turn();
+        let until = Instant::now() + LONG;
+        for running in scene.it.slots.iter().filter_map(Slot::running) {
+            while !scene.folder.path().join(format!("up.{}", running.pid)).exists() {
+                assert!(Instant::now() < until);
+            }
+        }
+        scene.all_ready();
+        scene
+    }
+
+    fn turn(&mut self) -> bool {
+        self.it.turn(self.now)
+    }
+
+    /// Turns until it is so.
+    #[track_caller]
+    fn until(&mut self, what: &str, mut is_so: impl FnMut(&Supervisor) -> bool) {
+        let until = Instant::now() + LONG;
+        while !is_so(&self.it) {
+            assert!(Instant::now() < until, "{what}");
+            self.turn();
+        }
+    }
+
+    fn all_ready(&mut self) {
+        let now = self.now;
+        self.it.slots.iter_mut().filter(|slot| slot.running().is_some()).for_each(|slot| slot.set_ready(true, now));
+    }
+
+    fn slot(&mut self, role: Role, number: u32) -> &mut Slot {
+        self.it.slots.iter_mut().find(|slot| (slot.role, slot.number) == (role, number)).unwrap()
+    }
+
+    fn running(&mut self, role: Role, number: u32) -> &mut Running {
+        self.slot(role, number).running_mut().unwrap()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.it.slots.iter().map(Slot::name).collect()
+    }
+
+    /// Who is told to end.
+    fn told(&self) -> Vec<String> {
+        let told = self.it.slots.iter().filter(|slot| slot.running().is_some_and(Running::is_told_to_end));
+        told.map(Slot::name).collect()
+    }
+
+    /// Asks at the control socket.
+    fn ask(&mut self, command: control::Command) -> UnixStream {
+        let mut client = UnixStream::connect(self.it.config.serve.control_socket()).unwrap();
+        client.set_read_timeout(Some(LONG)).unwrap();
+        client.write_all(line(&Request { command }).as_bytes()).unwrap();
+        self.turn();
+        client
+    }
+
+    /// What the front says from now on, and says now.
+    fn report(&mut self, accepting: bool, workers: Vec<u32>, database_away: Option<&str>) {
+        let known = serde_json::Map::from_iter([("queued".to_owned(), Value::from(7))]);
+        let report = Report::Standing { accepting, workers, database_away: database_away.map(str::to_owned), known };
+        std::fs::write(self.folder.path().join("new"), line(&report)).unwrap();
+        std::fs::rename(self.folder.path().join("new"), self.folder.path().join("report")).unwrap();
+        self.it.tell_the_front(&Notice::Ask, self.now);
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        let text = std::fs::read_to_string(self.folder.path().join("notices")).unwrap_or_default();
+        // The last one may be on its way.
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    fn state(&self) -> (State, Vec<String>) {
+        let status = self.it.status(self.now);
+        (status.state, status.reasons)
+    }
+}
+
+/// What is answered.
+fn answer(mut client: UnixStream) -> Answer {
+    let mut said = String::new();
+    client.read_to_string(&mut said).unwrap();
+    serde_json::from_str(&said).unwrap()
+}
+
+/// Whether nothing is answered yet.
+fn waits(client: &mut UnixStream) -> bool {
+    client.set_nonblocking(true).unwrap();
+    let waits = client.read(&mut [0; 1]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+    client.set_nonblocking(false).unwrap();
+    waits
+}
+
+#[test]
+fn there_are_as_many_processes_as_the_configuration_says_and_what_is_too_much_ends_first() {
+    let mut scene = Scene::new(TWO);
+    assert_eq!(scene.names(), ["the front", "worker 1", "worker 2", "runner 1", "the timer"]);
+    scene.turn();
+    assert!(scene.it.slots.iter().all(|slot| slot.running().is_some()));
+    assert_eq!(scene.it.counted.roles[&Role::Worker].started, 2);
+    let fewer = |scene: &mut Scene, workers| {
+        scene.it.config.serve.workers = workers;
+        scene.it.config.serve.runners = 0;
+        scene.it.config.serve.finish_owed_every = Duration::ZERO;
+        scene.it.fit_slots(scene.now);
+    };
+    fewer(&mut scene, 1);
+    // They run still.
+    assert_eq!(scene.names().len(), 5);
+    let given_up = |scene: &Scene| scene.it.slots.iter().map(|slot| slot.given_up).collect::<Vec<_>>();
+    assert_eq!(given_up(&scene), [false, false, true, true, true]);
+    for (role, number) in [(Role::Worker, 2), (Role::Runner, 1), (Role::Timer, 1)] {
+        let now = scene.now;
+        scene.running(role, number).tell_to_end(now, LONG);
+    }
+    scene.until("they end", |it| it.slots.len() == 2);
+    fewer(&mut scene, 3);
+    assert_eq!(scene.names(), ["the front", "worker 1", "worker 2", "worker 3"]);
+    // One that does not run goes at once.
+    fewer(&mut scene, 1);
+    assert_eq!(scene.names(), ["the front", "worker 1"]);
+}
+
+#[test]
+fn a_restart_replaces_one_after_the_other_once_the_last_is_up() {
+    let mut scene = Scene::up(TWO);
+    let before: Vec<u32> = scene.it.slots.iter().filter_map(|slot| slot.running().map(|one| one.pid)).collect();
+    assert!(!scene.it.is_restarting());
+    let mut client = scene.ask(control::Command::Restart);
+    let mut order = Vec::new();
+    for left in (1..=5).rev() {
+        assert!(scene.it.is_restarting());
+        let told = scene.told();
+        assert_eq!(told.len(), 1, "{told:?} after {order:?}");
+        let reason = format!("a restart is under way: {left} of 5 are still to be replaced");
+        assert!(scene.state().1.contains(&reason), "{:?}", scene.state());
+        let pid = scene.it.slots.iter().find(|slot| slot.name() == told[0]).unwrap().running().unwrap().pid;
+        scene
+            .until("it is replaced", |it| it.slots.iter().all(|slot| slot.running().is_some_and(|one| one.pid != pid)));
+        order.extend(told);
+        // It is not ready yet.
+        for _ in 0..3 {
+            if left > 1 && order != ["worker 1", "runner 1", "worker 2", "the front"] {
+                assert!(!scene.turn());
+                assert!(scene.told().is_empty(), "{:?} after {order:?}", scene.told());
+                assert!(waits(&mut client));
+            }
+        }
+        scene.all_ready();
+        scene.turn();
+    }
+    assert_eq!(order, ["worker 1", "runner 1", "worker 2", "the front", "the timer"]);
+    assert!(!scene.it.is_restarting() && scene.told().is_empty());
+    assert!(scene.it.slots.iter().all(|slot| slot.running().is_some_and(|one| !before.contains(&one.pid))));
+    assert!(answer(client).done);
+}
+
+#[test]
+fn where_no_front_says_who_is_up_a_worker_that_runs_is() {
+    let mut scene = Scene::up(TWO);
+    let now = scene.now;
+    scene.slot(Role::Front, 1).set_ready(false, now);
+    let _client = scene.ask(control::Command::Restart);
+    assert_eq!(scene.told(), ["worker 1"]);
+    scene.until("it is replaced", |it| {
+        it.slots.iter().any(|slot| slot.role == Role::Worker && slot.running().is_some_and(|one| one.generation == 1))
+    });
+    scene.turn();
+    assert_eq!(scene.told(), ["runner 1"]);
+}
+
+#[test]
+fn one_through_which_no_mail_goes_holds_up_no_restart() {
+    let mut scene = Scene::up(TWO);
+    let client = scene.ask(control::Command::Restart);
+    // The timer is new by then, and not ready; all others are old.
+    let generation = scene.it.generation;
+    scene.running(Role::Timer, 1).generation = generation;
+    let now = scene.now;
+    scene.slot(Role::Timer, 1).set_ready(false, now);
+    for number in [1, 2] {
+        scene.until("a worker is replaced", |it| {
+            it.slots.iter().any(|slot| {
+                (slot.role, slot.number) == (Role::Worker, number)
+                    && slot.running().is_some_and(|one| one.generation == generation)
+            })
+        });
+        for slot in scene.it.slots.iter_mut().filter(|slot| slot.role != Role::Timer && slot.running().is_some()) {
+            slot.set_ready(true, now);
+        }
+        if number == 1 {
+            scene.until("the runner is replaced", |it| {
+                it.slots.iter().any(|slot| {
+                    slot.role == Role::Runner && slot.running().is_some_and(|one| one.generation == generation)
+                })
+            });
+            scene.slot(Role::Runner, 1).set_ready(true, now);
+        }
+    }
+    scene.until("the front is replaced", |it| it.slots[0].running().is_some_and(|one| one.generation == generation));
+    // Who takes work, the new front says.
+    for slot in scene.it.slots.iter_mut().filter(|slot| slot.role != Role::Timer) {
+        slot.set_ready(true, now);
+    }
+    scene.turn();
+    assert!(answer(client).done);
+}
+
+#[test]
+fn who_waits_for_a_restart_is_told_where_a_new_process_does_not_come_up() {
+    let mut scene = Scene::up(TWO);
+    // One that was ready and dies is no reason.
+    let mut client = scene.ask(control::Command::Restart);
+    scene.until("the first is replaced", |it| {
+        it.slots.iter().any(|slot| slot.role == Role::Worker && slot.running().is_some_and(|one| one.generation == 1))
+    });
+    kill(scene.running(Role::Worker, 2).pid);
+    scene.until("it is heard of", |it| it.counted.roles[&Role::Worker].ended.contains_key("SIGKILL"));
+    assert!(waits(&mut client), "it was ready, and is of the time before");
+    // The timer carries no mail.
+    kill(scene.running(Role::Timer, 1).pid);
+    scene.until("it is heard of", |it| it.counted.roles.get(&Role::Timer).is_some_and(|one| !one.ended.is_empty()));
+    assert!(waits(&mut client));
+    kill(scene.running(Role::Worker, 1).pid);
+    scene.until("it is heard of", |it| it.waiting.is_empty());
+    let problem = answer(client).problem.unwrap();
+    assert!(problem.starts_with("worker 1 does not come up: ended by SIGKILL. "), "{problem}");
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
+#[test]
+fn at_its_end_the_front_goes_first_and_the_workers_finish_what_it_has_handed_out() {
+    let mut scene = Scene::up(TWO);
+    assert_eq!(scene.state().0, State::Starting);
+    scene.turn();
+    assert_eq!(scene.state(), (State::Well, vec![]));
+    let mut restart = scene.ask(control::Command::Restart);
+    assert!(waits(&mut restart));
+    let stop = scene.ask(control::Command::Stop);
+    assert_eq!(answer(restart).problem.as_deref(), Some("the service ends"));
+    assert_eq!(scene.state().0, State::Stopping);
+    let status = answer(scene.ask(control::Command::Status)).status.unwrap();
+    assert_eq!((status.state, status.pid), (State::Stopping, std::process::id()));
+    for command in [control::Command::Reload, control::Command::Restart] {
+        assert_eq!(answer(scene.ask(command)).problem.as_deref(), Some("the service is ending"));
+    }
+    let mut over = false;
+    let until = Instant::now() + LONG;
+    while !over {
+        assert!(Instant::now() < until);
+        let front_runs = scene.slot(Role::Front, 1).running().is_some();
+        let worker_is_told = scene.told().iter().any(|name| name == "worker 2");
+        // Worker 1 was about to be replaced.
+        assert!(!(front_runs && worker_is_told));
+        over = scene.turn();
+        // In the very turn in which the front has ended.
+        let front_runs = scene.slot(Role::Front, 1).running().is_some();
+        let waits = scene.slot(Role::Worker, 2).running().is_some_and(|one| !one.is_told_to_end());
+        assert_eq!(waits, front_runs);
+    }
+    assert!(scene.it.slots.iter().all(|slot| slot.running().is_none()));
+    assert_eq!(scene.it.counted.roles[&Role::Worker].started, 2, "nothing is started any more");
+    let control = scene.it.config.serve.control_socket();
+    let Mode::Stopping(stopping) = std::mem::replace(&mut scene.it.mode, Mode::Running) else { panic!("it runs") };
+    stopping.tell_who_waits(true);
+    let answer = answer(stop);
+    assert!(answer.done && answer.note.is_some_and(|note| note.contains("maildropd.socket")) && control.exists());
+}
+
+#[test]
+fn what_does_not_end_in_time_is_killed_and_told_twice_it_is_so_at_once() {
+    for twice in [false, true] {
+        let mut scene = Scene::up_with(TWO, [STUBBORN, STUBBORN]);
+        let began = scene.now;
+        scene.it.stop(scene.now);
+        let patience = scene.it.config.delivery.deadline + Duration::from_secs(30);
+        assert_eq!(scene.it.next(), Some(began + patience));
+        if twice {
+            scene.now += Duration::from_secs(1);
+            scene.it.stop(scene.now);
+            assert_eq!(scene.it.next(), Some(scene.now));
+            assert!(!scene.turn());
+            // All of them, in a moment.
+            assert_eq!(scene.told().len(), 5);
+            assert_eq!(scene.it.next(), Some(scene.now + LAST_GRACE));
+            scene.now += LAST_GRACE;
+        } else {
+            scene.now += patience - Duration::from_millis(1);
+            assert!(!scene.turn());
+            assert_eq!(scene.told(), ["the front", "runner 1", "the timer"]);
+            assert!(!scene.running(Role::Front, 1).killed);
+            scene.now += Duration::from_millis(1);
+            assert!(!scene.turn());
+            assert!(scene.running(Role::Front, 1).killed);
+            assert!(!scene.running(Role::Worker, 1).killed, "it was told just now");
+            scene.now += LAST_GRACE;
+        }
+        let until = Instant::now() + LONG;
+        while !scene.turn() {
+            assert!(Instant::now() < until);
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_is_never_ready_is_killed_and_nobody_else_is() {
+    let mut scene = Scene::up(TWO);
+    let now = scene.now;
+    for slot in scene.it.slots.iter_mut().filter(|slot| slot.role != Role::Front) {
+        slot.set_ready(false, now);
+    }
+    let limit = scene.it.config.delivery.deadline + Duration::from_secs(80);
+    scene.now += limit - Duration::from_millis(1);
+    scene.it.kill_who_is_never_ready(scene.now);
+    let killed = |scene: &Scene| {
+        let killed = scene.it.slots.iter().filter(|slot| slot.running().is_some_and(|one| one.killed));
+        killed.map(Slot::name).collect::<Vec<_>>()
+    };
+    assert!(killed(&scene).is_empty());
+    scene.now += Duration::from_millis(1);
+    scene.it.kill_who_is_never_ready(scene.now);
+    assert_eq!(killed(&scene), ["worker 1", "worker 2"]);
+    // Whoever waits for a restart, and for them, is told.
+    for new in [false, true] {
+        let mut scene = Scene::up(TWO);
+        let mut client = scene.ask(control::Command::Restart);
+        if new {
+            let generation = scene.it.generation;
+            scene.running(Role::Worker, 2).generation = generation;
+        }
+        let now = scene.now;
+        scene.slot(Role::Worker, 2).set_ready(false, now);
+        scene.it.kill_who_is_never_ready(now + limit);
+        if new {
+            let problem = answer(client).problem.unwrap();
+            assert!(problem.starts_with("worker 2 does not come up: it does not say that it is ready. "), "{problem}");
+        } else {
+            assert!(waits(&mut client), "it is of the time before");
+        }
+    }
+}
+
+#[test]
+fn a_front_that_does_not_answer_is_killed_sooner_once_it_has_answered() {
+    for (answered, most) in [(false, ASKED_FROM_THE_START), (true, ASKED_IN_VAIN)] {
+        let mut scene = Scene::new(TWO);
+        scene.turn();
+        let asked_at_once = scene.running(Role::Front, 1).asked_from_the_start;
+        assert_eq!(asked_at_once, 1);
+        if answered {
+            scene.running(Role::Front, 1).unanswered = Some(1);
+        }
+        for asked in 2..=most {
+            assert!(!scene.running(Role::Front, 1).killed, "asked {asked} times");
+            // Not before it is time.
+            scene.now += ASK - Duration::from_millis(1);
+            scene.it.ask_the_front(scene.now);
+            assert_eq!(scene.it.next(), Some(scene.now + Duration::from_millis(1)));
+            scene.now += Duration::from_millis(1);
+            scene.it.ask_the_front(scene.now);
+        }
+        assert!(scene.running(Role::Front, 1).killed);
+    }
+}
+
+#[test]
+fn what_the_front_says_is_who_takes_work_and_nobody_does_once_it_has_ended() {
+    let mut scene = Scene::new(TWO);
+    scene.turn();
+    let worker = scene.running(Role::Worker, 1).pid;
+    scene.report(true, vec![worker], None);
+    let ready = |it: &Supervisor| it.slots.iter().map(Slot::is_ready).collect::<Vec<_>>();
+    scene.until("it is heard", |it| ready(it) == [true, true, false, true, true]);
+    assert_eq!(scene.running(Role::Front, 1).unanswered, Some(0));
+    assert_eq!(scene.state().0, State::Well);
+    assert_eq!(scene.it.status(scene.now).front["queued"], 7);
+    // Each worker is named to it, and how the service is, but for what it has said itself.
+    scene.until("it has heard", |_| true);
+    let until = Instant::now() + LONG;
+    let pids = [1, 2].map(|number| (number, scene.running(Role::Worker, number).pid));
+    loop {
+        let notices = scene.notices();
+        let named = |(number, pid)| notices.contains(&Notice::WorkerStarted { number, pid });
+        let told = |one: &Notice| matches!(one, Notice::Service { status } if status.front.is_null());
+        if pids.into_iter().all(named) && notices.iter().any(told) {
+            assert!(notices.iter().all(|one| !matches!(one, Notice::Service { .. }) || told(one)));
+            break;
+        }
+        assert!(Instant::now() < until, "{notices:?}");
+    }
+    scene.report(true, vec![worker], Some("no way"));
+    scene.until("it is heard", |it| it.database_away.is_some());
+    let (state, reasons) = scene.state();
+    assert_eq!(state, State::Degraded);
+    assert_eq!(reasons, ["the database is away, and mail is deferred: no way"]);
+    // A worker that ends is told to it, with how.
+    kill(worker);
+    scene.until("it is heard", |it| it.counted.roles[&Role::Worker].ended.get("SIGKILL") == Some(&1));
+    let ended =
+        |one: &Notice| matches!(one, Notice::WorkerEnded { number: 1, pid, by_us: false, .. } if *pid == worker);
+    while !scene.notices().iter().any(ended) {
+        assert!(Instant::now() < until);
+    }
+    std::fs::remove_file(scene.folder.path().join("report")).unwrap();
+    kill(scene.running(Role::Front, 1).pid);
+    scene.until("it is heard", |it| it.counted.roles[&Role::Front].ended.contains_key("SIGKILL"));
+    assert_eq!(ready(&scene.it), [false; 5]);
+    assert!(scene.it.database_away.is_none() && scene.it.known.is_null());
+}
+
+#[test]
+fn a_front_that_talks_nonsense_is_ready_no_more_and_is_killed() {
+    let mut scene = Scene::with(TWO, ["echo nonsense >&0; trap '' TERM; exec sleep 1000", OTHERS]);
+    scene.turn();
+    scene.all_ready();
+    scene.until("it is heard", |it| it.slots[0].running().is_some_and(|one| one.link.is_none()));
+    assert!(!scene.slot(Role::Front, 1).is_ready());
+    assert!(scene.told().is_empty(), "not told to end: where it has died, that is a death");
+    assert_eq!(scene.running(Role::Front, 1).kill_at(), Some(scene.now + LAST_GRACE));
+    scene.now += LAST_GRACE;
+    scene.until("it is killed", |it| it.counted.roles[&Role::Front].ended == BTreeMap::from([("killed".into(), 1)]));
+}
+
+#[test]
+fn a_service_without_workers_is_degraded_after_a_moment_that_is_longer_at_the_beginning() {
+    let mut scene = Scene::new(TWO);
+    scene.turn();
+    assert_eq!(scene.state(), (State::Starting, vec![]));
+    scene.now += Duration::from_secs(30);
+    let (state, reasons) = scene.state();
+    assert_eq!(state, State::Degraded);
+    assert!(reasons.contains(&"no worker takes work".to_owned()), "{reasons:?}");
+    assert!(reasons.contains(&"worker 2 runs, and takes no work".to_owned()), "{reasons:?}");
+    scene.turn();
+    assert_eq!(scene.it.told, (State::Degraded, reasons));
+    // One worker is enough to be up; what the other does not do is said all the same.
+    let now = scene.now;
+    for (role, number) in [(Role::Front, 1), (Role::Runner, 1), (Role::Timer, 1)] {
+        scene.slot(role, number).set_ready(true, now);
+    }
+    scene.turn();
+    assert!(!scene.it.was_ready);
+    scene.slot(Role::Worker, 1).set_ready(true, now);
+    scene.turn();
+    assert!(scene.it.was_ready);
+    assert_eq!(scene.state(), (State::Degraded, vec!["worker 2 runs, and takes no work".to_owned()]));
+    scene.slot(Role::Worker, 1).set_ready(false, now);
+    scene.slot(Role::Worker, 2).set_ready(true, now);
+    assert_eq!(scene.state(), (State::Well, vec![]));
+    scene.slot(Role::Worker, 2).set_ready(false, now);
+    scene.now += Duration::from_millis(4999);
+    assert_eq!(scene.state().0, State::Well);
+    scene.now += Duration::from_millis(1);
+    assert_eq!(scene.state(), (State::Degraded, vec!["no worker takes work".to_owned()]));
+    // Whoever waits for the workers waits for them, and not for others.
+    let ready: Vec<bool> = scene.it.slots.iter().map(Slot::is_ready).collect();
+    assert_eq!(ready, [true, false, false, true, true]);
+}
+
+#[test]
+fn a_configuration_that_is_read_anew_counts_at_once_or_not_at_all() {
+    let mut scene = Scene::up(TWO);
+    let write = |scene: &Scene, text: &str| std::fs::write(&scene.it.file, text).unwrap();
+    let here = scene.folder.path().to_owned();
+    for (from, to, key) in [("/run\"", "/other\"", "runtime_directory"), ("/state\"", "/other\"", "state_directory")] {
+        write(&scene, &configuration(&here, TWO).replace(from, to));
+        let problem = answer(scene.ask(control::Command::Reload)).problem.unwrap();
+        assert!(problem.starts_with(&format!("serve.{key} has changed")), "{problem}");
+        assert_eq!(scene.it.not_taken_over, Some(problem));
+        assert!(!scene.it.counted.configuration_is_taken_over && scene.told().is_empty());
+        assert_eq!(scene.state().0, State::Degraded);
+    }
+    let fewer = configuration(&here, "workers = 1\nrunners = 1\n");
+    write(&scene, &fewer);
+    let mut client = scene.ask(control::Command::Reload);
+    assert!(waits(&mut client));
+    assert!(scene.it.counted.configuration_is_taken_over && scene.it.not_taken_over.is_none());
+    assert_eq!(scene.told(), ["worker 2"]);
+    assert_eq!(std::fs::read_to_string(scene.it.config.serve.checked_configuration()).unwrap(), fewer);
+    assert!(scene.it.is_restarting());
+}
+
+#[test]
+fn the_loop_waits_for_what_is_due_next() {
+    let mut scene = Scene::new("workers = 1\nfinish_owed_every = \"0s\"\n");
+    scene.turn();
+    let now = scene.now;
+    // The front is asked.
+    assert_eq!(scene.it.next(), Some(now + ASK));
+    scene.running(Role::Worker, 1).kill_after(now, Duration::from_secs(1));
+    assert_eq!(scene.it.next(), Some(now + Duration::from_secs(1)));
+    scene.slot(Role::Worker, 1).phase = Phase::Waiting(now + Duration::from_millis(100));
+    assert_eq!(scene.it.next(), Some(now + Duration::from_millis(100)));
+    scene.it.mode = Mode::Running;
+    scene.it.stop(now);
+    // Nothing is started, and nobody is asked.
+    let patience = scene.it.config.delivery.deadline + Duration::from_secs(30);
+    assert_eq!(scene.it.next(), Some(now + patience));
+}
+
+#[test]
+fn a_process_gets_nothing_that_is_for_the_master_and_the_front_alone_its_sockets() {
+    let file = Path::new("/x");
+    let program: Program = Box::new(|_| Command::new("true"));
+    for role in [Role::Front, Role::Worker] {
+        let start = Start { role, number: 1, file, checked: file };
+        let (command, link) = command(&program, &start, &Listeners::default(), &Listeners::default()).unwrap();
+        let envs: BTreeMap<_, _> = command.get_envs().collect();
+        let value = |name: &str| envs.get(std::ffi::OsStr::new(name)).copied();
+        assert_eq!(value("NOTIFY_SOCKET"), Some(None));
+        assert_eq!(value("MALLOC_ARENA_MAX"), Some(Some("2".as_ref())));
+        let is_front = role == Role::Front;
+        assert_eq!(value("LISTEN_FDS"), Some(is_front.then(|| "0".as_ref())));
+        assert_eq!(link.is_some(), is_front);
+    }
+}
