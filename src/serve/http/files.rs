@@ -126,7 +126,7 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         assert_eq!(files(&folder).unwrap(), Some(0));
         fs::write(folder.join("0f".repeat(32)), "").unwrap();
-        for other in ["1.new".to_owned(), "0f".repeat(31), "0g".repeat(32)] {
+        for other in ["1.new".to_owned(), "0f".repeat(31), "0f".repeat(33), "0g".repeat(32)] {
             fs::write(folder.join(other), "").unwrap();
         }
         assert_eq!(files(&folder).unwrap(), Some(1));

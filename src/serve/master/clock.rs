@@ -52,6 +52,14 @@ mod tests {
         assert_eq!(back(now + 5 * hour, wall + 9 * hour - LEAST), Some(LEAST));
     }
 
+    #[test]
+    fn the_clock_of_this_machine_is_what_is_looked_at() {
+        let mut clock = Clock::now();
+        clock.wall += Duration::from_hours(1);
+        assert!(clock.set_back().is_some_and(|by| by > Duration::from_mins(30)));
+        assert_eq!(clock.set_back(), None);
+    }
+
     /// It is stopped for an hour in the middle of a look.
     #[test]
     fn a_process_that_stands_still_notices_nothing() {

@@ -285,6 +285,7 @@ impl Drop for NewListener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     fn places(names: &[&Path]) -> Vec<String> {
         names.iter().map(|name| name.to_str().unwrap().to_owned()).collect()
@@ -311,12 +312,41 @@ mod tests {
     }
 
     #[test]
+    fn a_place_that_another_has_is_tried_for_a_while_and_what_is_kept_by_systemd_is_known() {
+        let another = TcpListener::bind("127.0.0.1:0").unwrap();
+        let place = [another.local_addr().unwrap().to_string()];
+        let begun = Instant::now();
+        let error = Listeners::default().missing_in_time(&place).unwrap_err();
+        assert!(matches!(&error, MasterError::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse));
+        assert!(begun.elapsed() >= PAUSE * (TRIES_OF_HTTP - 1), "it may be gone in a moment");
+        let of_systemd = Listeners { from_systemd: vec![Listener::Tcp(another)], bound: Vec::new() };
+        assert!(of_systemd.are_kept_by_systemd() && !Listeners::default().are_kept_by_systemd());
+        assert!(of_systemd.missing(&place).unwrap().is_empty());
+    }
+
+    #[test]
+    fn where_another_program_answers_that_is_said_after_some_tries() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("lmtp");
+        let _anothers = UnixListener::bind(&socket).unwrap();
+        let begun = Instant::now();
+        let error = Listeners::default().missing(&places(&[&socket])).unwrap_err();
+        assert_eq!(error.to_string(), format!("listening at {}: another program answers there", socket.display()));
+        assert!(begun.elapsed() >= PAUSE * (TRIES - 1), "it may be gone in a moment");
+        // Of our own folder all is ours, but a folder is no socket.
+        let Err(MasterError::Listen { source, .. }) = bind_own(folder.path()) else { panic!("it is a folder") };
+        assert_ne!(source.kind(), io::ErrorKind::AddrInUse, "what is there could not be taken away: {source}");
+    }
+
+    #[test]
     fn a_socket_that_does_not_refuse_is_somebodys_and_stays() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("log");
         // One of datagrams: who connects is told that it is another kind of socket.
         let anothers = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
+        let begun = Instant::now();
         assert!(Listeners::default().missing(&places(&[&socket])).is_err());
+        assert!(begun.elapsed() >= PAUSE * (TRIES - 1));
         std::os::unix::net::UnixDatagram::unbound().unwrap().send_to(b"x", &socket).unwrap();
         assert_eq!(anothers.recv(&mut [0; 9]).unwrap(), 1);
     }

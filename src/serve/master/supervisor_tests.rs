@@ -223,6 +223,18 @@ fn there_are_as_many_processes_as_the_configuration_says_and_what_is_too_much_en
     // One that does not run goes at once.
     fewer(&mut scene, 1);
     assert_eq!(scene.names(), ["the front", "worker 1"]);
+    // The notifier and the page are there for as long as the configuration has them.
+    let key = configuration(
+        scene.folder.path(),
+        "[web]\nlisten = \"127.0.0.1:8025\"\n[notifications]\nsecret_key_file = \"/k\"\n",
+    );
+    let more = Config::parse(&scene.it.file, &key, None).unwrap();
+    let old = std::mem::replace(&mut scene.it.config, more);
+    scene.it.fit_slots(scene.now);
+    assert!(["the notifier", "the page"].iter().all(|name| scene.names().iter().any(|one| one == name)));
+    scene.it.config = old;
+    scene.it.fit_slots(scene.now);
+    assert_eq!(scene.names(), ["the front", "worker 1"]);
 }
 
 #[test]
@@ -338,7 +350,7 @@ fn kill(pid: u32) {
 
 #[test]
 fn at_its_end_the_front_goes_first_and_the_workers_finish_what_it_has_handed_out() {
-    let mut scene = Scene::up(TWO);
+    let mut scene = Scene::up_with(TWO, [STUBBORN, OTHERS]);
     assert_eq!(scene.state().0, State::Starting);
     scene.turn();
     assert_eq!(scene.state(), (State::Well, vec![]));
@@ -352,19 +364,20 @@ fn at_its_end_the_front_goes_first_and_the_workers_finish_what_it_has_handed_out
     for command in [control::Command::Reload, control::Command::Restart] {
         assert_eq!(answer(scene.ask(command)).problem.as_deref(), Some("the service is ending"));
     }
-    let mut over = false;
+    // Worker 1 was about to be replaced.
+    let waits = |scene: &mut Scene| scene.slot(Role::Worker, 2).running().is_some_and(|one| !one.is_told_to_end());
+    for _ in 0..3 {
+        assert!(!scene.turn() && waits(&mut scene));
+    }
+    kill(scene.running(Role::Front, 1).pid);
     let until = Instant::now() + LONG;
+    let mut over = false;
     while !over {
         assert!(Instant::now() < until);
-        let front_runs = scene.slot(Role::Front, 1).running().is_some();
-        let worker_is_told = scene.told().iter().any(|name| name == "worker 2");
-        // Worker 1 was about to be replaced.
-        assert!(!(front_runs && worker_is_told));
         over = scene.turn();
         // In the very turn in which the front has ended.
         let front_runs = scene.slot(Role::Front, 1).running().is_some();
-        let waits = scene.slot(Role::Worker, 2).running().is_some_and(|one| !one.is_told_to_end());
-        assert_eq!(waits, front_runs);
+        assert_eq!(waits(&mut scene), front_runs);
     }
     assert!(scene.it.slots.iter().all(|slot| slot.running().is_none()));
     assert_eq!(scene.it.counted.roles[&Role::Worker].started, 2, "nothing is started any more");
@@ -578,6 +591,20 @@ fn a_configuration_that_is_read_anew_counts_at_once_or_not_at_all() {
         assert!(!scene.it.counted.configuration_is_taken_over && scene.told().is_empty());
         assert_eq!(scene.state().0, State::Degraded);
     }
+    // LMTP names no user who has logged in: only where it is spoken does a Sent copy need Authentication-Results.
+    let trusting = |lmtp: &str| configuration(&here, &format!("{TWO}{lmtp}[sent]\ntrust = \"authenticated\"\n"));
+    let lmtp = format!("lmtp = [{:?}]\n", here.join("lmtp"));
+    for (before, after, is_in_order) in [("", "", true), ("", &lmtp, false), (&lmtp, "", false)] {
+        let mut scene = Scene::up(TWO);
+        let places = if before.is_empty() { vec![] } else { vec![here.join("lmtp").display().to_string()] };
+        let new = scene.it.listeners.missing(&places).unwrap();
+        scene.it.listeners.take_over(new, &places);
+        let text = trusting(after).replace(here.to_str().unwrap(), scene.folder.path().to_str().unwrap());
+        write(&scene, &text);
+        let now = scene.now;
+        assert_eq!(scene.it.reload(now).is_ok(), is_in_order, "{before} {after}");
+        scene.it.listeners.remove_files();
+    }
     let fewer = configuration(&here, "workers = 1\nrunners = 1\n");
     write(&scene, &fewer);
     let mut client = scene.ask(control::Command::Reload);
@@ -604,6 +631,21 @@ fn the_loop_waits_for_what_is_due_next() {
     // Nothing is started, and nobody is asked.
     let patience = scene.it.config.delivery.deadline + Duration::from_secs(30);
     assert_eq!(scene.it.next(), Some(now + patience));
+}
+
+#[test]
+fn the_loop_does_not_turn_while_there_is_nothing_to_do() {
+    let mut scene = Scene::up(TWO);
+    let due = Instant::now() + Duration::from_millis(300);
+    scene.running(Role::Worker, 1).kill_after(due, Duration::ZERO);
+    let mut turns = 0;
+    while Instant::now() < due {
+        scene.it.wait();
+        scene.it.hear_signals(scene.now);
+        turns += 1;
+    }
+    // Other tests' processes may end meanwhile.
+    assert!(turns < 100, "{turns}");
 }
 
 #[test]

@@ -15,7 +15,12 @@ pub(super) struct Systemd {
 
 impl Systemd {
     pub(super) fn new() -> Self {
-        let watchdog = sd_notify::watchdog_enabled().map(|period| period / 2);
+        Self::with(sd_notify::watchdog_enabled())
+    }
+
+    /// `acts` is how long it waits for a word of ours.
+    fn with(acts: Option<Duration>) -> Self {
+        let watchdog = acts.map(|period| period / 2);
         Self { ready: false, status: String::new(), watchdog, heard: Instant::now() }
     }
 
@@ -90,6 +95,7 @@ mod tests {
             systemd.watchdog(fine, now);
             assert_eq!(systemd.next(), Some(now + every), "where it is not fine, it is looked again later");
         }
+        assert_eq!(Systemd::with(Some(2 * every)).watchdog, Some(every));
         systemd.watchdog = None;
         assert_eq!(systemd.next(), None);
         // A reload before all is up is none.

@@ -5,8 +5,9 @@ use super::whole::Whole;
 use crate::program::wait_until;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 /// `maildropd`, to its end.
 fn maildropd(stage: &Stage) -> Output {
@@ -196,4 +197,45 @@ fn a_reload_makes_nine_workers_of_two() {
     let status = whole.0.wait_until_well();
     assert_eq!(pids(&status).len(), 10);
     assert_ne!(whole.pids("front"), before);
+}
+
+#[test]
+fn a_service_without_lmtp_needs_no_name_of_who_checks_authors() {
+    let _stage = Stage::started("[sent]\ntrust = \"authenticated\"\n");
+}
+
+#[test]
+fn systemd_is_told_what_the_service_does() {
+    let mut stage = Stage::new("");
+    let systemd = UnixDatagram::bind(stage.path("systemd")).unwrap();
+    systemd.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+    stage.let_behave("worker", "late");
+    let mut master = stage.command();
+    master.env("NOTIFY_SOCKET", stage.path("systemd")).env("WATCHDOG_USEC", "200000");
+    stage.start_as(master);
+    // All up to the first that is this, or begins with it.
+    let until = |what: &str| {
+        let mut all = Vec::new();
+        loop {
+            let mut said = [0; 4096];
+            let count = systemd.recv(&mut said).unwrap_or_else(|error| panic!("{what}, after {all:?}: {error}"));
+            all.push(String::from_utf8_lossy(&said[..count]).into_owned());
+            if all.last().is_some_and(|last| last.starts_with(what)) {
+                return all;
+            }
+        }
+    };
+    let says = |all: &[String], what: &str| all.iter().any(|one| one.starts_with(what));
+    assert!(!says(&until("STATUS=starting"), "READY"));
+    assert!(!says(&until("WATCHDOG=1"), "READY"), "no worker takes work yet");
+    std::fs::write(stage.path("go"), "").unwrap();
+    until("READY=1");
+    until("STATUS=well: 2 of 2 workers are ready");
+    until("WATCHDOG=1");
+    assert_eq!(stage.service(&["reload"]).status.code(), Some(0));
+    until("RELOADING=1");
+    until("READY=1");
+    assert!(!says(&until("WATCHDOG=1"), "READY"), "it is said once");
+    assert_eq!(stage.service(&["stop"]).status.code(), Some(0));
+    until("STOPPING=1");
 }
