@@ -360,7 +360,7 @@ fn each_filter_shows_what_it_names_and_nothing_else() {
         assert!(found == count && text.contains(has) && !text.contains(has_not), "{query}: {found}, {text}");
     }
     // The figures, counted anew where somebody else looks: 2 delivered, 1 deferred.
-    let (_, text) = shown("");
+    let text = anna.figures();
     assert!(text.contains("2 delivered, last hour") && text.contains("0 refused, last hour"), "{text}");
     // A name that is one message's leads to it.
     for q in ["4bThree", "%3Ctwo%40x%3E", "two%40x"] {
@@ -386,7 +386,7 @@ fn each_filter_shows_what_it_names_and_nothing_else() {
     assert!(count == 2 && newest < earlier && !shown("user=doug%40x").1.contains("attempts in this list"), "{list}");
     let fresh = Page::of(&Site::embedded(Embedded::new(place.path().to_owned())));
     let boris = fresh.log_in(&place.link("boris", "viewer"));
-    let text = crate::visitor::text(boris.get("/").shown());
+    let text = boris.figures();
     assert!(text.contains("0 deferred, and tried again") && text.contains("3 delivered, last hour"), "{text}");
     for path in ["/messages/zz", "/messages/00", &format!("/messages/{}", "0".repeat(64)), "/statistics?span=%3Cb%3E2h"]
     {

@@ -1,6 +1,6 @@
 //! A fresh database for one test, on any of the engines, and questions to it that every engine answers alike.
 
-use crate::support::postgres::drop_database;
+use crate::support::postgres::{create_database, drop_database};
 use crate::support::{env, host_and_port, server};
 use mysql::prelude::Queryable;
 use std::path::PathBuf;
@@ -149,7 +149,12 @@ impl Database {
 
     /// The same, on a server elsewhere.
     pub fn create_at(engine: Engine, address: (String, u16), name: &str) -> Self {
-        Connection::open_at(engine, &address, None).execute(&format!("CREATE DATABASE {name}"));
+        match &mut Connection::open_at(engine, &address, None) {
+            Connection::Postgres(client) => {
+                create_database(client, name, "").unwrap_or_else(|error| panic!("creating {name}: {error:?}"));
+            }
+            mysql @ Connection::Mysql(_) => mysql.execute(&format!("CREATE DATABASE {name}")),
+        }
         let connection = Some(Connection::open_at(engine, &address, Some(name)));
         Self { engine, name: name.to_owned(), address, connection, roles: Vec::new() }
     }

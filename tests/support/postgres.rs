@@ -52,7 +52,7 @@ impl TestDatabase {
     fn made_at(host: String, options: &str) -> Self {
         let name = format!("maildrop_{}", Uuid::new_v7(uuid::Timestamp::now(uuid::NoContext)).simple());
         let mut admin = admin(&host, "postgres");
-        admin.batch_execute(&format!("CREATE DATABASE {name} {options}")).unwrap();
+        create_database(&mut admin, &name, options).unwrap();
         admin.batch_execute(&format!("CREATE ROLE {name} LOGIN PASSWORD '{PASSWORD}'")).unwrap();
         Self { host, name }
     }
@@ -135,15 +135,24 @@ impl Drop for TestDatabase {
     }
 }
 
-/// Drops a database, and ends all sessions in it: again and again where they take longer than the five seconds that the
-/// server gives them.
+/// Makes a database, with options for CREATE DATABASE: somebody, such as autovacuum, may be in the template meanwhile.
+pub fn create_database(admin: &mut postgres::Client, name: &str, options: &str) -> Result<(), postgres::Error> {
+    until_nobody_is_in_it(admin, &format!("CREATE DATABASE {name} {options}"))
+}
+
+/// Drops a database, and ends all sessions in it.
 pub fn drop_database(admin: &mut postgres::Client, name: &str) -> Result<(), postgres::Error> {
+    until_nobody_is_in_it(admin, &format!("DROP DATABASE {name} WITH (FORCE)"))
+}
+
+/// Again and again where others take longer to leave than the five seconds that the server gives them.
+fn until_nobody_is_in_it(admin: &mut postgres::Client, statement: &str) -> Result<(), postgres::Error> {
     let began = Instant::now();
     loop {
-        let dropped = admin.batch_execute(&format!("DROP DATABASE {name} WITH (FORCE)"));
-        let in_use = matches!(&dropped, Err(error) if error.code() == Some(&SqlState::OBJECT_IN_USE));
+        let done = admin.batch_execute(statement);
+        let in_use = matches!(&done, Err(error) if error.code() == Some(&SqlState::OBJECT_IN_USE));
         if !in_use || began.elapsed() > Duration::from_secs(60) {
-            return dropped;
+            return done;
         }
     }
 }

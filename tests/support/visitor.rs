@@ -117,6 +117,17 @@ impl Visitor<'_> {
         self.page.ask("GET", path, &[("cookie", &self.cookie)], "")
     }
 
+    /// What Activity says, in words, once the figures above its list are counted: a request waits for them for a moment only.
+    #[track_caller]
+    pub fn figures(&self) -> String {
+        let mut told = String::new();
+        wait_for("the figures are counted", PATIENCE, || {
+            told = text(self.get("/").shown());
+            told.contains("Counted ")
+        });
+        told
+    }
+
     /// Statistics, once all hours of the span are counted.
     #[track_caller]
     pub fn statistics(&self, span: &str) -> Answer {

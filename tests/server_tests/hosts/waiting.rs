@@ -44,18 +44,18 @@ on_each_engine!(
     one_delivery_in_a_while_waits_for_a_server_that_says_nothing,
 );
 
-/// Every process of it is stopped; its kernel acknowledges what is sent to it.
+/// Every process of it is stopped; its kernel acknowledges what is sent to it. The other one, which many use, has as long to answer.
 fn a_server_that_says_nothing_is_given_up(engine: Engine) {
     let mut scene = Scene::with(engine, &["doug"]);
     let silent = OwnServer::database(engine);
     let (host, port) = engine.address();
     let hosts =
-        format!("hosts = [\"{}\", \"{host}:{port}\"]\nsilence = \"1s\"\nwait = \"0s\"\n", silent.socket_address());
+        format!("hosts = [\"{}\", \"{host}:{port}\"]\nsilence = \"4s\"\nwait = \"0s\"\n", silent.socket_address());
     scene.configure(|settings| settings.database_more = hosts);
     silent.pause();
     scene.deliver("doug", scene.message("x")).delivered();
     assert_eq!(scene.inbox("doug").len(), 1);
-    assert!(scene.log().contains("the server has said nothing for 1.0 s"), "{}", scene.log());
+    assert!(scene.log().contains("the server has said nothing for 4.0 s"), "{}", scene.log());
     silent.go_on();
 }
 
@@ -66,7 +66,8 @@ fn one_delivery_in_a_while_waits_for_a_server_that_says_nothing(engine: Engine) 
     let (hung, seen) = (SilentServer::start(), scene.path("seen"));
     let (host, port) = engine.address();
     let silent = format!("{seen}.silent");
-    let more = format!("silence = \"1s\"\nwait = \"0s\"\nseen_file = {seen:?}\n");
+    // The one that is well, and that many use, has as long to answer.
+    let more = format!("silence = \"4s\"\nwait = \"0s\"\nseen_file = {seen:?}\n");
     scene.configure(|settings| {
         settings.database_more = format!("hosts = [\"{}\", \"{host}:{port}\"]\n{more}", hung.address);
     });

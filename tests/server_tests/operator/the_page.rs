@@ -103,7 +103,7 @@ fn each_screen_is_shown_with_the_pages_own_rights(engine: Engine) {
         let text = text(shown.shown());
         assert!(rows(&shown.body) == count && text.contains(has), "{query}: {}: {text}", rows(&shown.body));
     }
-    let figures = text(anna.get("/").shown());
+    let figures = anna.figures();
     assert!(figures.contains("3 delivered, last hour 1 deferred, and tried again"), "{figures}");
     let message = anna.get(anna.get(&format!("/?q={encoded}")).leads_to());
     let told = text(message.shown());
@@ -249,9 +249,13 @@ fn a_queue_id_is_found_whatever_its_hosts_clock_says(engine: Engine) {
     }
     let told = text(anna.get(&format!("/?q={again}&state=delivered")).shown());
     assert!(told.contains("<100>") && !told.contains("<400>") && told.contains("was not looked for"), "{told}");
-    // Where it was looked for all the way, nothing else is said.
-    let told = text(anna.get("/?q=4C0FFEF&state=delivered").shown());
-    assert!(told.contains("Nothing was tried") && !told.contains("was not looked for"), "{told}");
+    // Where it was looked for all the way, nothing else is said. A slow machine may not get that far in the time that a search has.
+    let mut told = String::new();
+    wait_until("it was looked for all the way", || {
+        told = text(anna.get("/?q=4C0FFEF&state=delivered&since=30m").shown());
+        !told.contains("was not looked for")
+    });
+    assert!(told.contains("Nothing was tried"), "{told}");
 }
 
 /// The table is locked by somebody else, as it is while a migration changes it, so that nothing can be read.
@@ -266,8 +270,12 @@ fn a_search_that_the_server_ends_says_how_far_it_looked(engine: Engine) {
     let told = text(anna.get("/?q=%3C1%3E").shown());
     assert!(told.contains("Nothing was tried") && told.contains("was not looked for"), "{told}");
     session.execute(if engine.is_postgres() { "ROLLBACK" } else { "UNLOCK TABLES" });
-    let list = anna.get("/?state=delivered");
-    assert!(rows(list.shown()) == 1 && !text(&list.body).contains("was not looked for"), "{}", list.body);
+    let mut list = String::new();
+    wait_until("it was looked for all the way", || {
+        list = anna.get("/?state=delivered&since=10m").shown().to_owned();
+        !text(&list).contains("was not looked for")
+    });
+    assert_eq!(rows(&list), 1, "{list}");
 }
 
 fn twenty_who_look_at_what_is_live_cost_one_round_trip_each_time(engine: Engine) {

@@ -73,7 +73,7 @@ fn activity_tells_of_it(scene: &mut Scene, page: &Page, people: &str) {
     scene.database.execute(&format!("UPDATE events SET created_at = created_at - {hours}"));
     scene.database.execute(&format!("UPDATE notifications SET due_at = {now}, failed_at = NULL {one}"));
     scene.database.execute(&disable("disabled"));
-    let told = text(operator(page, people).get("/").shown());
+    let told = operator(page, people).figures();
     assert!(
         told.contains("1 subscription is disabled, and 1 notification was given up within a day. Subscriptions"),
         "{told}"
@@ -82,7 +82,7 @@ fn activity_tells_of_it(scene: &mut Scene, page: &Page, people: &str) {
     let (before, _) = told.split_once("notifications behind").unwrap();
     assert!(before.trim_end().rsplit("Sent copies owed").next().unwrap().trim().starts_with("3h"), "{told}");
     // It is another screen's, which is not for all.
-    let told = text(page.log_in(&link(people, "viewer")).get("/").shown());
+    let told = page.log_in(&link(people, "viewer")).figures();
     assert!(told.contains("refused, last hour") && !told.contains("disabled"), "{told}");
     scene.database.execute(&disable("active"));
     scene.database.execute(&format!("UPDATE events SET created_at = created_at + {hours}"));

@@ -29,7 +29,7 @@ fn a_hundred_receivers_that_do_not_answer_hold_up_nobody(engine: Engine) {
         subscribe(&mut scene, ("all", ""), &receivers.url(204, Duration::ZERO, number), &[]);
     }
     let config = Notifier::configuration(&mut scene, RETRY, "");
-    let text = std::fs::read_to_string(&config).unwrap().replace("timeout = \"20s\"", "timeout = \"1h\"");
+    let text = std::fs::read_to_string(&config).unwrap().replace("timeout = \"200s\"", "timeout = \"1h\"");
     std::fs::write(&config, text).unwrap();
     happen(&mut scene, 20, "message.delivered");
     let notifier = Notifier::start_at(&config);

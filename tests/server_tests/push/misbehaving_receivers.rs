@@ -6,6 +6,8 @@ use super::telling::{Notifier, PENDING, RETRY, happen, subscribe};
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
 use crate::support::scene::Scene;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -37,6 +39,8 @@ const EVENTS: usize = 6;
 struct Seen {
     /// Of each path: requests so far, those under way, the most of these.
     requests: Mutex<BTreeMap<String, [usize; 3]>>,
+    /// The connections of `/silent`.
+    silent: Mutex<Vec<TcpStream>>,
     bodies: Mutex<BTreeSet<String>>,
 }
 
@@ -51,7 +55,7 @@ fn receivers_that_misbehave_cost_their_own_requests_and_nothing_is_lost(engine: 
         subscribe(&mut scene, ("all", ""), &format!("{scheme}://127.0.0.1:{port}{path}"), &described);
     }
     let config = Notifier::configuration(&mut scene, RETRY, "");
-    let text = std::fs::read_to_string(&config).unwrap().replace("timeout = \"20s\"", "timeout = \"8s\"");
+    let text = std::fs::read_to_string(&config).unwrap().replace("timeout = \"200s\"", "timeout = \"8s\"");
     std::fs::write(&config, text).unwrap();
     happen(&mut scene, EVENTS, "message.delivered");
     let notifier = Notifier::start_at(&config);
@@ -122,19 +126,34 @@ fn start() -> (u16, Arc<Seen>) {
 fn serve(mut stream: TcpStream, seen: &Seen) -> std::io::Result<()> {
     while let Some(path) = request(&mut stream, seen)? {
         let count =
-            |change: fn(&mut [usize; 3])| change(seen.requests.lock().unwrap().entry(path.clone()).or_default());
-        count(|[came, now, most]| {
+            |change: &dyn Fn(&mut [usize; 3])| change(seen.requests.lock().unwrap().entry(path.clone()).or_default());
+        let silent = if path == "/silent" { Some(silent_with(&stream, seen)?) } else { None };
+        count(&|[came, now, most]| {
             *came += 1;
-            *now += 1;
+            *now = silent.unwrap_or(*now + 1);
             *most = (*most).max(*now);
         });
-        let goes_on = answer(&mut stream, &path);
-        count(|[_, now, _]| *now -= 1);
-        if !goes_on? {
+        let last = answer(&mut stream, &path);
+        // Whoever has read the end of the answer may ask again before this thread goes on.
+        if silent.is_none() {
+            count(&|[_, now, _]| *now -= 1);
+        }
+        let (last, goes_on) = last?;
+        stream.write_all(&last)?;
+        if !goes_on {
             break;
         }
     }
     Ok(())
+}
+
+/// How many are under way with this one. The other end closes each of them before it asks again, and the thread that has it may hear of
+/// that later.
+fn silent_with(stream: &TcpStream, seen: &Seen) -> std::io::Result<usize> {
+    let mut all = seen.silent.lock().unwrap();
+    all.retain(|one| recv(one, &mut [0], RecvFlags::PEEK | RecvFlags::DONTWAIT) == Err(Errno::AGAIN));
+    all.push(stream.try_clone()?);
+    Ok(all.len())
 }
 
 /// The path of the next one; `None`: there is none, or it is no HTTP.
@@ -160,10 +179,10 @@ fn request(stream: &mut TcpStream, seen: &Seen) -> std::io::Result<Option<String
     Ok(head.split(' ').nth(1).map(str::to_owned))
 }
 
-/// Whether the connection goes on.
-fn answer(stream: &mut TcpStream, path: &str) -> std::io::Result<bool> {
+/// Writes the answer but for its end: that, and whether the connection goes on after it.
+fn answer(stream: &mut TcpStream, path: &str) -> std::io::Result<(Vec<u8>, bool)> {
     // Until the other end has had enough.
-    let drip = |stream: &mut TcpStream| -> std::io::Result<bool> {
+    let drip = |stream: &mut TcpStream| -> std::io::Result<_> {
         loop {
             stream.write_all(b"x")?;
             std::thread::sleep(Duration::from_secs(1));
@@ -172,7 +191,7 @@ fn answer(stream: &mut TcpStream, path: &str) -> std::io::Result<bool> {
     let text = match path {
         "/silent" => {
             stream.read_exact(&mut [0])?;
-            return Ok(false);
+            return Ok((vec![], false));
         }
         "/drips-its-head" => {
             stream.write_all(b"HTTP/1.1 200 OK\r\nx-")?;
@@ -182,13 +201,12 @@ fn answer(stream: &mut TcpStream, path: &str) -> std::io::Result<bool> {
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10000\r\n\r\n")?;
             return drip(stream);
         }
-        "/hangs-up" => return Ok(false),
+        "/hangs-up" => return Ok((vec![], false)),
         "/garbage" => "220 mail.example.com ESMTP\r\n\r\n".into(),
         // Its preface: an empty frame of SETTINGS, and GOAWAY (RFC 9113, section 6).
         "/http2" => {
-            stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0])?;
-            stream.write_all(&[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1])?;
-            return Ok(false);
+            let (settings, goaway) = ([0, 0, 0, 4, 0, 0, 0, 0, 0], [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+            return Ok(([&settings[..], &goaway].concat(), false));
         }
         "/endless-head" => {
             stream.write_all(b"HTTP/1.1 200 OK\r\n")?;
@@ -203,27 +221,20 @@ fn answer(stream: &mut TcpStream, path: &str) -> std::io::Result<bool> {
             let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(3600));
             format!("HTTP/1.1 429 X\r\nretry-after: {date}\r\ncontent-length: 0\r\n\r\n")
         }
-        "/closes" => {
-            stream.write_all(b"HTTP/1.1 204 X\r\nconnection: close\r\n\r\n")?;
-            return Ok(false);
-        }
+        "/closes" => "HTTP/1.1 204 X\r\nconnection: close\r\n\r\n".into(),
         // It looks as if another request might come.
-        "/closes-unsaid" => {
-            stream.write_all(b"HTTP/1.1 204 X\r\n\r\n")?;
-            return Ok(false);
-        }
+        "/closes-unsaid" => "HTTP/1.1 204 X\r\n\r\n".into(),
         // A hundred megabytes, if anybody wants them.
         "/endless" => {
             stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n")?;
             for _ in 0..1000 {
                 stream.write_all(&[b'x'; 100_000])?;
             }
-            return Ok(false);
+            return Ok((vec![], false));
         }
         // What comes before the answer is none (RFC 9110, section 15.2).
         "/interim" => "HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 204 X\r\n\r\n".into(),
         _ => "HTTP/1.1 204 X\r\n\r\n".into(),
     };
-    stream.write_all(text.as_bytes())?;
-    Ok(path != "/garbage")
+    Ok((text.into_bytes(), !["/garbage", "/closes", "/closes-unsaid"].contains(&path)))
 }

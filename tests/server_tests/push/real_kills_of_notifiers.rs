@@ -149,7 +149,7 @@ impl Run {
     fn start(&mut self) -> Struck {
         let common = Notifier::configuration(&mut self.scene, RETRY, "");
         let log = self.scene.path(&format!("notifier-{}.log", self.started));
-        let text = std::fs::read_to_string(common).unwrap().replace("timeout = \"20s\"", "timeout = \"1s\"");
+        let text = std::fs::read_to_string(common).unwrap().replace("timeout = \"200s\"", "timeout = \"1s\"");
         let text = text.replace(&format!("{:?}", self.scene.path("log")), &format!("{log:?}"));
         let config = self.scene.path(&format!("notifier-{}.toml", self.started));
         std::fs::write(&config, text).unwrap();

@@ -69,12 +69,12 @@ impl Notifier {
             std::fs::write(scene.path("signing.key"), SIGNING_KEY).unwrap();
         }
         let (key, signing, config) = (scene.path("key"), scene.path("signing.key"), scene.path("notifier.toml"));
-        // Another one may be about to read it.
+        // Another one may be about to read it. An answer that a test holds back is waited for on a slow machine, too.
         if !Path::new(&config).exists() {
             scene.other_configuration("notifier.toml", |settings| {
                 settings.more += &format!(
                     "[notifications]\nsecret_key_file = {key:?}\nsigning_key_file = {signing:?}\nconfig = {own:?}\n\
-                     allow_networks = [\"127.0.0.0/8\"]\npoll = \"20ms\"\ntimeout = \"20s\"\nretry = {retry}\n{more}"
+                     allow_networks = [\"127.0.0.0/8\"]\npoll = \"20ms\"\ntimeout = \"200s\"\nretry = {retry}\n{more}"
                 );
             });
             here(scene, &config, |text| text);
@@ -419,7 +419,8 @@ fn a_callback_that_is_set_while_the_old_one_is_asked_is_asked_itself(engine: Eng
     let mute = receiver.url("/mute");
     scene.database.execute(&format!("UPDATE subscriptions SET callback_url = '{mute}'"));
     receiver.release();
-    wait_until("the new one is asked", || receiver.came("/mute").len() == 1);
+    // Soon more than once, since it does not answer what it is asked.
+    wait_until("the new one is asked", || !receiver.came("/mute").is_empty());
     notifier.end();
     assert_eq!(receiver.came("/mute")[0].json()["type"], "subscription.verify");
     assert_eq!(scene.database.texts("SELECT state FROM subscriptions"), ["unverified"]);

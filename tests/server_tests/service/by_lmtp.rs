@@ -233,10 +233,10 @@ fn a_mailbox_that_hangs_takes_two_workers_and_the_third_has_everybody_elses_mail
     let (wire, _) = Wire::where_logins_hang(scene.settings.imap.clone(), &scene.user("kim"), &hangs);
     scene.configure(|settings| {
         settings.imap = (wire.address.ip().to_string(), wire.address.port());
-        settings.imap_more = "settle = \"24s\"\n".into();
-        settings.more = "[delivery]\ndeadline = \"20s\"\n".into();
+        settings.imap_more = "settle = \"64s\"\n".into();
+        settings.more = "[delivery]\ndeadline = \"60s\"\n".into();
     });
-    let mut service = Service::start_with(&mut scene, "workers = 3\nqueue_wait = \"8s\"\n", &[]);
+    let mut service = Service::start_with(&mut scene, "workers = 3\nqueue_wait = \"20s\"\n", &[]);
     // The way in is proven.
     Lmtp::connect(&service.socket).deliver(LISA, &addresses(&["anna"]), &scene.message("before"));
     let ids = ["first", "second", "third"];
