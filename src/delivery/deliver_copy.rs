@@ -189,7 +189,8 @@ pub(super) enum Failure {
     LockLost,
     /// Nothing was stored.
     CallerGone,
-    /// An earlier attempt for the same recipient began only so long ago: what it sent may still land. Nothing was stored.
+    /// An earlier attempt for the same recipient, or at a copy that is owed, began only so long ago: what it sent may still land.
+    /// Nothing was stored.
     Unsettled(Duration),
     /// Nothing was stored.
     NothingStored(MailboxError),
@@ -272,7 +273,14 @@ pub(super) fn find_or_adopt(
     others: &OtherAttempts,
 ) -> Result<Option<End>, Failure> {
     if let Some(age) = others.unsettled {
-        return Err(Failure::Unsettled(age));
+        return match &others.owed {
+            Some(reason) if others.stays_owed => {
+                let (user, mailbox) = (&copy.user, &copy.mailbox_name);
+                info!(user, mailbox, began_ago = ?age, "the Sent copy stays owed: an earlier attempt at it may still land");
+                Ok(Some(End::Done(Manner::Owed(reason.clone()))))
+            }
+            _ => Err(Failure::Unsettled(age)),
+        };
     }
     let died_before = others.died_before();
     if copy.left {

@@ -22,10 +22,13 @@ pub(super) struct OtherAttempts {
     /// Why the ledger has it as owed, if it has.
     pub owed: Option<String>,
     others: Vec<OpenAttempt>,
-    /// Which of them were for a recipient whose copy it is, or of the author's copy for any of ours: they died.
+    /// Which of them died: those that were for a recipient whose copy it is; of the author's copy for any of ours; of one that is
+    /// owed for anybody.
     died: Vec<bool>,
-    /// How long ago one of those began that is so young that its APPEND may still land.
+    /// How long ago one began that we have to wait for: it is so young that its APPEND may still land.
     pub unsettled: Option<Duration>,
+    /// Whether the copy then just stays owed: it is the author's, and no recipient, who may never come back, is to wait for it.
+    pub stays_owed: bool,
     /// Whether the ledger may have forgotten others.
     pub forgotten: bool,
 }
@@ -46,6 +49,7 @@ impl OtherAttempts {
         if let Some(host) = under_another_lock(delivery, histories) {
             return Err((Cause::OtherLock, Deferral::OtherLock(host)));
         }
+        let of_recipients = copies.iter().any(Copy::is_recipients);
         let mut all = Vec::with_capacity(copies.len());
         for copy in copies {
             let history = histories.iter().find(|history| history.key == copy.key).ok_or_else(not_there)?;
@@ -58,6 +62,9 @@ impl OtherAttempts {
             let settle = delivery.policy.settle;
             let mut died = Vec::with_capacity(others.len());
             let mut unsettled = None;
+            // For an attempt at a copy that is owed nobody need come back: it was given up, and its recipient answered; or it was made by
+            // whoever finishes what is owed, and comes only for as long as it is. So each of them counts, whosever it was.
+            let owed = history.owed.is_some();
             let of_ours = |recipient: &str| match copy.recipients() {
                 // The author's.
                 [] => delivery.recipients.iter().any(|ours| ours == recipient),
@@ -69,8 +76,11 @@ impl OtherAttempts {
                 // set back, and says nothing.
                 let began_after_us = other.age >= 0.0
                     && (other.age < own_age || (other.age == own_age && other.attempt > delivery.attempt));
-                let earlier = of_ours(&other.recipient) && !began_after_us;
-                if earlier && !settle.is_zero() && other.age < settle.as_secs_f64() {
+                let earlier = (owed || of_ours(&other.recipient)) && !began_after_us;
+                // One that began after us may have had the lock before our row in the journal could be seen. At a copy that is owed it
+                // is waited for, too: no other recipient is deferred for it, and whoever has the lock last finishes the copy, or it
+                // stays owed.
+                if (earlier || owed) && !settle.is_zero() && other.age < settle.as_secs_f64() {
                     unsettled.get_or_insert(Duration::from_secs_f64(other.age.max(0.0)));
                 }
                 died.push(earlier);
@@ -80,6 +90,7 @@ impl OtherAttempts {
                 owed: history.owed.clone(),
                 others,
                 died,
+                stays_owed: unsettled.is_some() && owed && of_recipients && !copy.is_recipients(),
                 unsettled,
                 forgotten: forgets,
             });
@@ -87,7 +98,7 @@ impl OtherAttempts {
         Ok(all)
     }
 
-    /// The earlier attempts for its recipients that died.
+    /// The earlier attempts that died: those that its recipients, or whoever finishes what is owed, come back to look for.
     pub fn that_died(&self) -> impl Iterator<Item = &OpenAttempt> {
         self.others.iter().zip(&self.died).filter(|(_, died)| **died).map(|(other, _)| other)
     }
@@ -189,6 +200,7 @@ mod tests {
             others: attempts.iter().enumerate().map(open).collect(),
             died: attempts.iter().map(|&(_, _, died)| died).collect(),
             unsettled: None,
+            stays_owed: false,
             forgotten: false,
         }
     }

@@ -36,11 +36,16 @@ const IN_FLIGHT: u32 = 20;
 pub const LISA: &str = "Delivered-To: doug@mail.axial.net\nFrom: Lisa <lisa@gmail.com>\nSubject: Hello\n\
     Date: Sat, 21 Nov 2026 12:00:00 +0000\nMessage-ID: <123-abc@mail.google.com>\n\nHello\n";
 
+/// Why a copy is owed that is.
+pub const WHY_OWED: &str = "over quota";
+
 /// What the ledger says, and what was written into it.
 #[derive(Default)]
 pub struct Database {
     /// For each copy: whether it is delivered, and the attempts beside ours.
     pub before: Vec<(Option<Option<Placement>>, Vec<OpenAttempt>)>,
+    /// Which copy is owed, by its place, if one is.
+    pub owed: Option<usize>,
     /// How old our own attempt is.
     pub own_age: f64,
     /// The copies whose history lacks our attempt although it was journalled.
@@ -118,7 +123,8 @@ impl Ledger for Database {
                 open_attempts.push(attempt(OURS, "doug@mail.axial.net", self.own_age));
             }
             let delivered = delivered.map(|placement| maildrop_command::ledger::DeliveredAt { placement });
-            CopyHistory { key: *key, delivered, owed: None, open_attempts, recorded: None }
+            let owed = (self.owed == Some(place)).then(|| WHY_OWED.into());
+            CopyHistory { key: *key, delivered, owed, open_attempts, recorded: None }
         });
         let histories = histories.collect();
         self.fail("look", histories)
@@ -320,6 +326,8 @@ struct Case {
     sent: Rc<RefCell<Script>>,
     /// Whether a Sent copy is owed, and what keeps its mailbox from being opened.
     owes_sent: bool,
+    /// Whether it is the only copy, as where what is owed is finished.
+    alone: bool,
     closed: [Option<MailboxFailure>; 2],
     /// Whether the Sent copy is left to its author's own mail program.
     left: bool,
@@ -354,6 +362,7 @@ fn case() -> Case {
         inbox: Rc::new(RefCell::new(script())),
         sent: Rc::new(RefCell::new(script())),
         owes_sent: false,
+        alone: false,
         closed: [None, None],
         left: false,
         caller_gone: false,
@@ -414,6 +423,9 @@ impl Case {
             let sent = if self.left { Err(NotOpened::LeftToTheAuthor) } else { open(&mut sent, self.closed[1]) };
             owed.push(owe(Role::Sender, "lisa", "Sent", sent));
         }
+        if self.alone {
+            owed.remove(0);
+        }
         let mut results = delivery::deliver(&delivery, &mut self.database, owed, &mut Stages::default()).recipients;
         assert_eq!(results.len(), 1);
         results.remove(0)
@@ -426,6 +438,13 @@ impl Case {
     fn outcomes(&self) -> Vec<(usize, &str)> {
         let ours = self.database.ended.iter().filter(|(attempt, ..)| *attempt == OURS);
         ours.map(|(_, copy, outcome, _)| (*copy, outcome.as_str())).collect()
+    }
+
+    /// What became of the Sent copy, and which earlier attempts at it have ended.
+    fn finished(mut self) -> (Manner, Vec<u128>) {
+        let manner = self.manners().remove(1);
+        let ended = self.database.ended.iter().filter(|(_, copy, how, _)| *copy == 1 && how.starts_with("died"));
+        (manner, ended.map(|(name, ..)| name.as_u128()).collect())
     }
 
     fn searches(&self) -> usize {
@@ -530,6 +549,50 @@ fn an_earlier_attempt_for_the_same_recipient_is_waited_for_and_a_later_one_is_no
         }
         let another = attempt(number, "scuba@mail.axial.net", age);
         assert!(self::case().before(&[(None, &[another])]).run().is_ok(), "{number} {age}");
+    }
+}
+
+/// Nobody is bound to come back for an attempt at a copy that is owed: it was given up, or made by whoever finishes such copies. One
+/// that was journalled after ours may have had the lock before us.
+#[test]
+fn a_copy_that_is_owed_stays_owed_for_as_long_as_anybodys_attempt_at_it_may_still_land() {
+    let names = ["doug@mail.axial.net", "scuba@mail.axial.net"];
+    let ages = [-0.5, 0.5, 1.5, 299.5];
+    for (name, age) in names.iter().flat_map(|name| ages.map(|age| (*name, age))) {
+        let others = [attempt(Uuid::from_u128(1), name, age)];
+        let mut case = case().sent(|_| {}).before(&[(None, &[]), (None, &others)]);
+        case.database.owed = Some(1);
+        // The recipient, who has the message, waits for nothing.
+        let stays = Manner::Owed(WHY_OWED.into());
+        assert_eq!(case.manners(), [Manner::Appended(Some(uid(100))), stays], "{name} {age}");
+        assert_eq!(case.outcomes(), [(0, "appended"), (1, "owed")]);
+        assert!(case.sent.borrow().appends.is_empty() && case.database.events.len() == 1, "{name} {age}");
+
+        // Whoever finishes it is told so, and tries again.
+        let mut alone = Case { alone: true, ..self::case() }.sent(|_| {}).before(&[(None, &others)]);
+        alone.database.owed = Some(0);
+        let refused = alone.run().unwrap_err();
+        assert!(matches!(refused, Refusal::Deferred(Deferral::Unsettled(_))), "{name} {age}: {refused}");
+        assert!(alone.sent.borrow().appends.is_empty() && alone.database.copies.is_empty(), "{name} {age}");
+
+        // Where an author keeps what is sent in INBOX, and is a recipient, too, that copy is a recipient's now, who waits for it.
+        let mut own = self::case().before(&[(None, &others)]);
+        own.database.owed = Some(0);
+        let refused = own.run().unwrap_err();
+        assert!(matches!(refused, Refusal::Deferred(Deferral::Unsettled(_))), "{name} {age}: {refused}");
+        assert!(own.inbox.borrow().appends.is_empty(), "{name} {age}");
+    }
+}
+
+/// Of a copy that is owed, all attempts are looked for before it is finished, and end with it: nobody else would end them.
+#[test]
+fn whoever_finishes_a_copy_that_is_owed_looks_for_everybodys_attempts_at_it_and_ends_them() {
+    for left in [false, true] {
+        let others = [attempt(Uuid::from_u128(1), "scuba@mail.axial.net", SETTLE), died(2)];
+        let mut case = case().sent(|sent| sent.found.extend(left.then(|| found(&[(100, false)]))));
+        case.database.owed = Some(1);
+        let manner = if left { Manner::Adopted(Some(uid(100))) } else { Manner::Appended(Some(uid(100))) };
+        assert_eq!(case.before(&[(None, &[]), (None, &others)]).finished(), (manner, vec![1, 2]));
     }
 }
 

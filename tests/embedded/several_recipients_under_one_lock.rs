@@ -291,6 +291,17 @@ fn what_an_earlier_attempt_may_still_store_is_waited_for_by_its_recipient_alone(
 }
 
 #[test]
+fn no_recipient_waits_for_what_somebody_may_still_store_of_an_authors_copy_that_is_owed() {
+    for name in [NAMES[0], NAMES[2], "anna@mail.axial.net"] {
+        let mut owed = batch();
+        (owed.database.before, owed.database.owed) = (vec![(None, vec![]); 4], Some(3));
+        owed.database.before[3].1.push(attempt(Uuid::from_u128(1), name, SETTLE - 1.0));
+        assert_eq!(owed.told(), ["INBOX appended, Sent owed", "INBOX appended", "INBOX appended"], "{name}");
+        assert!(owed.mailboxes[3].borrow().appends.is_empty());
+    }
+}
+
+#[test]
 fn a_lock_that_was_lost_or_a_caller_who_is_gone_stores_nothing_for_anybody() {
     let mut lost = batch();
     lost.database.loses_the_lock = true;

@@ -4,7 +4,7 @@ use crate::world::{Attempt, Engine, Fate, Lingering, Point, Row, World, placemen
 use corosensei::Yielder;
 use maildrop_command::database::{DatabaseError, DatabaseFailure};
 use maildrop_command::ledger::{
-    CopyHistory, CopyKey, CopyState, DeliveredAt, Epoch, Journal, Ledger, OpenAttempt, Record,
+    CopyHistory, CopyKey, CopyState, DeliveredAt, Epoch, Journal, Ledger, OpenAttempt, Outcome, Record,
 };
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use maildrop_command::mailbox::{Placement, Position};
@@ -333,6 +333,8 @@ impl Ledger for Connection<'_> {
             diff: event.diff.as_json(),
         });
         let told = told.collect();
+        let unchecked = record.ended.iter().any(|ended| ended.outcome == Outcome::AlreadyThereUnchecked);
+        self.world.borrow_mut().unchecked |= unchecked;
         let ended = record.ended.iter().map(|ended| (ended.attempt, ended.key)).collect();
         let lock = record.message.as_ref().map(|message| *message.lock.digest());
         self.carry_out("record", Statement::Record { lock, copies: rows.collect(), ended, told }).map(drop)

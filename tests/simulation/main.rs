@@ -32,7 +32,7 @@ mod world;
 use choice::{Choice, Every, Extent, Random};
 use mistake::Mistake;
 use run::{Ended, Trace, run};
-use scenario::{Before, Job, Left, Scenario, to, to_all, two_recipients};
+use scenario::{Before, Job, Left, Scenario, finish, to, to_all, two_recipients};
 use std::time::{Duration, Instant};
 use world::{Engine, SETTLE};
 
@@ -197,6 +197,49 @@ fn random_schedules_where_a_former_primary_still_answers() {
     }
 }
 
+/// What is owed is finished, beside deliveries to recipients who know nothing of it.
+fn owed(mistake: Option<Mistake>) -> [Scenario; 6] {
+    let with = |name, jobs, engine| {
+        let before = Before::Owed;
+        Scenario { name, before, jobs, mistake, ..two_recipients(engine) }
+    };
+    let pipe = || vec![finish("doug"), to("scuba")];
+    let batch = vec![finish("doug"), to_all(&["scuba", "kim"])];
+    let given_up = Scenario {
+        jobs: vec![to("scuba"), to("doug"), finish("scuba")],
+        mistake,
+        refusals: true,
+        sent_retry_for: Duration::from_millis(SETTLE.unsigned_abs()) * 3 / 2,
+        ..two_recipients(Engine::Postgresql)
+    };
+    [
+        with("owed", pipe(), Engine::Postgresql),
+        Scenario { refusals: true, ..with("owed, and refusals", pipe(), Engine::Mysql) },
+        with("owed, and doug again", vec![finish("doug"), to("doug"), to("kim")], Engine::Mysql),
+        with("owed, and a batch", batch, Engine::Postgresql),
+        with("owed, and two at it", vec![finish("doug"), finish("doug"), to("scuba")], Engine::Postgresql),
+        given_up.with("given up, and finished", |left| left.faults = 6),
+    ]
+}
+
+#[test]
+fn random_schedules_where_what_is_owed_is_finished() {
+    owed(None).iter().for_each(random);
+}
+
+#[test]
+fn every_schedule_where_what_is_owed_is_finished() {
+    for scenario in owed(None).into_iter().filter(|scenario| scenario.jobs.len() == 2) {
+        every(&small(scenario)).unwrap_or_else(|broken| panic!("{broken}"));
+    }
+}
+
+#[test]
+fn each_mistake_about_what_is_owed_is_found() {
+    let mistake = Mistake::OnlyOursCountWhereOwed;
+    is_found_in(mistake, &owed(Some(mistake)));
+}
+
 /// What the database forgets is looked for, in the midst of what else can happen to it.
 fn fail_overs(mistake: Option<Mistake>) -> [Scenario; 6] {
     let two = |engine| Scenario { mistake, ..two_recipients(engine) };
@@ -288,6 +331,7 @@ fn after_a_crash(before: Before, engine: Engine) -> Scenario {
         Before::Lowered => "copies below the UIDNEXT that was noted",
         Before::AboveOwners => "copies above what owners put there",
         Before::DaysAgo => "a copy that is days old, in a mailbox made anew",
+        Before::Owed => "a Sent copy that is owed",
     };
     Scenario { name, before, ..two_recipients(engine) }
 }

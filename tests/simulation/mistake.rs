@@ -88,6 +88,8 @@ pub enum Mistake {
     OneLeftOut,
     /// What an earlier attempt for another of the recipients has sent to Sent is taken for settled.
     OnlyTheBearersCount,
+    /// Of a copy that is owed, what an attempt for somebody else's recipient has sent is taken for settled: as if that one came back.
+    OnlyOursCountWhereOwed,
     /// Nobody knows of epochs: what the database has forgotten is appended anew.
     NoEpoch,
     /// When an epoch began is told by a host's clock, which is fast.
@@ -222,6 +224,12 @@ impl Ledger for Database<'_> {
                     let others = history.open_attempts.iter_mut();
                     let others = others.filter(|open| bearer.as_ref().is_some_and(|bearer| *bearer != open.recipient));
                     others.for_each(|open| open.recipient = "somebody else".into());
+                }
+                (Some(Mistake::OnlyOursCountWhereOwed), _) if history.owed.is_some() => {
+                    let ours = |open: &&mut OpenAttempt| self.recipients.contains(&open.recipient);
+                    for open in history.open_attempts.iter_mut().filter(|open| !ours(open)) {
+                        open.age += 2.0 * Duration::from_millis(SETTLE.unsigned_abs()).as_secs_f64();
+                    }
                 }
                 (Some(Mistake::NoFloor), _) => {
                     let positions = history.open_attempts.iter_mut().filter_map(|open| open.position.as_mut());

@@ -3,7 +3,7 @@
 use crate::database::Connection;
 use crate::mailbox::SimulatedMailbox;
 use crate::mistake::{self, Database, End, Mistake, MistakenMailbox, Pending};
-use crate::scenario::{Scenario, lock_name};
+use crate::scenario::{A_LONG_TIME, Scenario, lock_name};
 use crate::world::{Fate, Name, Point, SETTLE, World};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
@@ -99,7 +99,9 @@ impl Caller for SimulatedCaller {
 fn process(given: &Given, scenario: &Scenario, world: Rc<RefCell<World>>) -> Routine {
     let (number, job, message) = (given.number, &scenario.jobs[given.job], Rc::clone(&given.message));
     let recipients: Vec<&'static str> = given.recipients.iter().map(|&place| job.recipients[place]).collect();
-    let (job, sent_retry_for, mistake) = (job.clone(), scenario.sent_retry_for, scenario.mistake);
+    // Whoever finishes what is owed is told what fails: it is owed already.
+    let sent_retry_for = if job.finishes { A_LONG_TIME } else { scenario.sent_retry_for };
+    let (job, mistake) = (job.clone(), scenario.mistake);
     // A worker knows of no caller: its broker does.
     let looks_at_caller = given.worker.is_none() && mistake != Some(Mistake::NoLookAtTheCaller);
     let stack = STACKS.with_borrow_mut(Vec::pop).unwrap_or_default();
@@ -135,7 +137,9 @@ fn process(given: &Given, scenario: &Scenario, world: Rc<RefCell<World>>) -> Rou
             restore: job.restore,
         };
         let pending = Pending::default();
-        let mut mailboxes: Vec<Name> = recipients.iter().map(|&recipient| (recipient, "INBOX")).collect();
+        let own = recipients.iter().filter(|_| !job.finishes);
+        let mut mailboxes: Vec<Name> = own.map(|&recipient| (recipient, "INBOX")).collect();
+        let of_recipients = mailboxes.len();
         mailboxes.extend(job.sent.then_some(("lisa", "Sent")));
         let mut mailboxes: Vec<(Name, MistakenMailbox<'_>)> = mailboxes
             .into_iter()
@@ -146,8 +150,8 @@ fn process(given: &Given, scenario: &Scenario, world: Rc<RefCell<World>>) -> Rou
             })
             .collect();
         let owed = mailboxes.iter_mut().enumerate().map(|(place, (name, mailbox))| OwedCopy {
-            role: if place < recipients.len() { Role::Recipient } else { Role::Sender },
-            whose: if place < recipients.len() { Whose::Recipients(vec![place]) } else { Whose::Authors },
+            role: if place < of_recipients { Role::Recipient } else { Role::Sender },
+            whose: if place < of_recipients { Whose::Recipients(vec![place]) } else { Whose::Authors },
             user: name.0.into(),
             mailbox_name: name.1.into(),
             mailbox: Ok(mailbox),

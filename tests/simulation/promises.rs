@@ -1,17 +1,18 @@
 //! What must be true, whatever happened. (What must be true of a moment, [`World`] says itself: see `World::breaks`.)
 
 use crate::run::Messages;
-use crate::scenario::{A_LONG_TIME, Before, Job, Left, Scenario};
+use crate::scenario::{Before, Job, Left, Scenario};
 use crate::world::{Attempt, Name, Row, SimulatedBox, UnderWay, World};
 use maildrop_command::ledger::CopyKey;
 use maildrop_command::mailbox::Placement;
 use maildrop_command::message::Identity;
 use maildrop_command::message::Role;
 
-/// The copy that a job owes to a recipient.
-fn inbox(job: &Job, recipient: &'static str, messages: &Messages) -> (Name, CopyKey) {
+/// The copy that a job owes to a recipient, unless it is there for the author's alone.
+fn inbox(job: &Job, recipient: &'static str, messages: &Messages) -> Option<(Name, CopyKey)> {
     let identity = messages[job.message].identity();
-    ((recipient, "INBOX"), CopyKey::new(identity, Role::Recipient, recipient, "INBOX"))
+    let key = CopyKey::new(identity, Role::Recipient, recipient, "INBOX");
+    (!job.finishes).then_some(((recipient, "INBOX"), key))
 }
 
 /// The copy that it owes to the author.
@@ -22,7 +23,7 @@ fn sent(job: &Job, messages: &Messages) -> Option<(Name, CopyKey)> {
 
 /// A sender's copy that could not be appended for long enough stays owed, and is no loss.
 fn may_stay_owed(scenario: &Scenario, name: Name) -> bool {
-    name.1 == "Sent" && scenario.sent_retry_for < A_LONG_TIME
+    name.1 == "Sent" && scenario.may_be_owed()
 }
 
 /// A recipient is answered 250, or a process exits 0: it was not told that another one holds the lock, nothing that an
@@ -49,7 +50,12 @@ pub fn delivered(
         let row = |it: &&Attempt| it.attempt == attempt && author.is_some_and(|(_, key)| it.key == key);
         world.attempts.iter().find(row).is_none_or(|row| row.recipient == recipient)
     };
-    let concerns = |sent: &UnderWay| sent.mailbox == own.0 || (sent.mailbox.1 == "Sent" && bore(sent.process));
+    // While the author's copy is owed, whoever finishes it waits for all that was sent.
+    let is_owed = author.is_some_and(|(_, key)| world.copies.get(&key) == Some(&Row::Owed));
+    let concerns = |sent: &UnderWay| {
+        own.is_some_and(|(name, _)| sent.mailbox == name)
+            || (sent.mailbox.1 == "Sent" && bore(sent.process) && !is_owed)
+    };
     if world.under_way.iter().any(|sent| earlier(sent.process) && concerns(sent)) && !world.forgot {
         return Err("exit 0, and what an earlier run for the same recipient sent may still be carried out".into());
     }
@@ -67,10 +73,10 @@ pub fn answered(
 ) -> Result<(), String> {
     let job = &scenario.jobs[job];
     let author = sent(job, messages).filter(|_| nobody_comes_back);
-    for (name, key) in std::iter::once(inbox(job, recipient, messages)).chain(author) {
+    for (name, key) in inbox(job, recipient, messages).into_iter().chain(author) {
         match world.copies.get(&key) {
             Some(Row::Delivered(_)) => {}
-            Some(Row::Owed) if may_stay_owed(scenario, name) => continue,
+            Some(Row::Owed) if may_stay_owed(scenario, name) && !job.finishes => continue,
             None if world.forgot => {}
             other => return Err(format!("exit 0, or 250, but the ledger has {other:?} for {name:?}")),
         }
@@ -83,7 +89,9 @@ pub fn answered(
 /// other for ever. Only a second alias of one recipient may defer to the first, and a host to one with another
 /// namespace.
 pub fn deferred(scenario: &Scenario, process: usize, left: Left, world: &World) -> Result<(), String> {
-    if scenario.jobs.iter().any(|job| job.full.is_some()) {
+    // Whoever finishes what is owed gives way to all others.
+    let finishes = scenario.job_of(process).is_some_and(|job| scenario.jobs[job].finishes);
+    if finishes || scenario.jobs.iter().any(|job| job.full.is_some()) {
         return Ok(());
     }
     let all = scenario.left;
@@ -135,7 +143,8 @@ pub fn ended(scenario: &Scenario, done: &[Vec<bool>], messages: &Messages, world
     }
     for (job, done) in scenario.jobs.iter().zip(done) {
         let somebody = done.iter().any(|done| *done);
-        let of_recipients = job.recipients.iter().zip(done).map(|(name, done)| (inbox(job, name, messages), *done));
+        let of_recipients = job.recipients.iter().zip(done);
+        let of_recipients = of_recipients.filter_map(|(name, done)| Some((inbox(job, name, messages)?, *done)));
         for ((name, key), done) in of_recipients.chain(sent(job, messages).map(|sent| (sent, somebody))) {
             if !done && job.full == Some(name.0) {
                 continue;
@@ -146,12 +155,12 @@ pub fn ended(scenario: &Scenario, done: &[Vec<bool>], messages: &Messages, world
             if !done {
                 continue;
             }
-            if !(world.copies.get(&key) == Some(&Row::Owed) && may_stay_owed(scenario, name)) {
+            if !(world.copies.get(&key) == Some(&Row::Owed) && may_stay_owed(scenario, name) && !job.finishes) {
                 is_there(name, key, job, messages, world)?;
             }
             let Some(mailbox) = world.boxes.get(&name) else { continue };
             let copies = mailbox.all(messages[job.message].identity());
-            if copies > 1 && !two_are_excused(scenario, name, mailbox) {
+            if copies > 1 && !two_are_excused(scenario, mailbox, world) {
                 return Err(format!("TWICE: {copies} copies in {name:?}"));
             }
         }
@@ -168,13 +177,13 @@ pub fn nothing_cut(cut: &Identity, world: &World) -> Result<(), String> {
 }
 
 /// In doubt a second copy, never none: where an owner or a renumbering had a hand in it, where a forgotten replay left
-/// one behind, where the database forgot an attempt whose APPEND was on its way, where a sender's copy was given up while its APPEND was still on its way, or
-/// where the store cannot expunge.
-fn two_are_excused(scenario: &Scenario, name: Name, mailbox: &SimulatedBox) -> bool {
+/// one behind, where the database forgot an attempt whose APPEND was on its way, where Sent could not be looked into for as long as that
+/// is tried, or where the store cannot expunge.
+fn two_are_excused(scenario: &Scenario, mailbox: &SimulatedBox, world: &World) -> bool {
     mailbox.owner_acted > 0
         || mailbox.renumbered
         || mailbox.beyond_knowing
         || !scenario.uid_plus
         || scenario.jobs.iter().any(|job| !job.retried)
-        || may_stay_owed(scenario, name)
+        || world.unchecked
 }

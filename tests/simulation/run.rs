@@ -7,8 +7,9 @@ use crate::process::{Given, Running};
 use crate::promises;
 use crate::scenario::{A_LONG_TIME, By, GIVEN_UP, Job, Left, Scenario};
 use crate::service::{Around, Effect, Service};
-use crate::world::{Fate, Lingering, Point, World};
-use maildrop_command::message::Message;
+use crate::world::{Fate, Lingering, Point, Row, World};
+use maildrop_command::ledger::CopyKey;
+use maildrop_command::message::{Message, Role};
 use std::cell::RefCell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
@@ -172,8 +173,29 @@ impl<'s> Schedule<'s> {
         hash.finish()
     }
 
+    /// Whether a job would finish what is owed, and nothing is. It comes again as long as others may leave something owed.
+    fn has_nothing_to_finish(&mut self, job: usize) -> bool {
+        let Job { finishes, message, .. } = self.scenario.jobs[job];
+        let key = CopyKey::new(self.messages[message].identity(), Role::Sender, "lisa", "Sent");
+        if !finishes || self.world.borrow().copies.get(&key) == Some(&Row::Owed) {
+            return false;
+        }
+        let goes_on = |other: usize| (0..self.done[other].len()).any(|place| self.is_left(other, place));
+        let others = (0..self.scenario.jobs.len()).filter(|&other| !self.scenario.jobs[other].finishes);
+        if others.filter(|&other| self.scenario.jobs[other].retried).any(goes_on) {
+            self.waiting.push(job);
+        } else {
+            self.done[job].fill(true);
+        }
+        true
+    }
+
     /// Postfix hands a job over.
     fn start(&mut self, job: usize, choice: &mut Choice, trace: &mut Trace) -> Result<(), String> {
+        if self.has_nothing_to_finish(job) {
+            trace.say(|| format!("job {job}: nothing is owed"));
+            return Ok(());
+        }
         let cut = self.scenario.jobs[job].cut && self.tried[job] == 0;
         let recipients: Vec<usize> = (0..self.done[job].len()).filter(|&place| self.is_left(job, place)).collect();
         self.tried[job] += 1;

@@ -67,6 +67,8 @@ pub enum Before {
     AboveOwners,
     /// A delivery to scuba died days ago, and the mailboxes were made anew, its copies in them.
     DaysAgo,
+    /// Doug has the message, and his delivery has left the author's copy owed.
+    Owed,
 }
 
 /// The number of the process that died before it all began.
@@ -85,6 +87,16 @@ impl Before {
         }
         let (inbox, sent) = (("scuba", "INBOX"), ("lisa", "Sent"));
         let identity = *message.identity();
+        if self == Self::Owed {
+            let doug = ("doug", "INBOX");
+            let mailbox = world.mailbox(doug);
+            mailbox.messages.push(Stored::new(2, Some(identity)));
+            mailbox.uid_next = 3;
+            let row = Row::Delivered(Some((1, 2)));
+            world.copies.insert(CopyKey::new(&identity, Role::Recipient, doug.0, doug.1), row);
+            world.copies.insert(CopyKey::new(&identity, Role::Sender, sent.0, sent.1), Row::Owed);
+            return;
+        }
         let inbox_key = CopyKey::new(&identity, Role::Recipient, inbox.0, inbox.1);
         let sent_key = CopyKey::new(&identity, Role::Sender, sent.0, sent.1);
         if matches!(self, Self::WentBack | Self::MadeAnew | Self::Renumbered) {
@@ -222,6 +234,9 @@ pub struct Job {
     pub retried: bool,
     /// Whether the mailboxes may have lost what the ledger has as delivered.
     pub restore: bool,
+    /// Whether it brings the author's copy alone, and only while that is owed: what the service does at intervals. Nobody comes back
+    /// for what it has left, once another delivery has recorded that copy.
+    pub finishes: bool,
     /// The `lock.namespace` of the host that it comes to.
     pub namespace: &'static str,
     /// The recipient whose INBOX never takes the message. After some tries Postfix gives up, and bounces it for that recipient.
@@ -257,11 +272,17 @@ pub fn to_all(recipients: &[&'static str]) -> Job {
         sent: true,
         retried: true,
         restore: false,
+        finishes: false,
         namespace: NAMESPACE,
         full: None,
         cut: false,
         by: By::Pipe,
     }
+}
+
+/// An owed Sent copy is finished, in the name of the recipient whose delivery left it owed.
+pub fn finish(recipient: &'static str) -> Job {
+    Job { finishes: true, ..to(recipient) }
 }
 
 /// After so many tries Postfix gives up.
@@ -315,6 +336,11 @@ impl Scenario {
     /// The name of a process's attempt.
     pub fn attempt_of(process: usize) -> Uuid {
         Uuid::from_u128(process as u128 + 1)
+    }
+
+    /// Whether the author's copy may be owed.
+    pub fn may_be_owed(&self) -> bool {
+        self.sent_retry_for < A_LONG_TIME || self.before == Before::Owed
     }
 
     /// Whether its hosts have different namespaces.

@@ -261,6 +261,9 @@ pub struct World {
     pub keeps_before: bool,
     /// Whether commits were ever forgotten.
     pub forgot: bool,
+    /// Whether somebody came back for what his delivery had left beside a recorded Sent copy, past the time for which that is tried,
+    /// and could not look.
+    pub unchecked: bool,
     /// The first promise that was broken.
     pub broken: Option<&'static str>,
     /// Whether a mailbox ever held two copies.
@@ -297,6 +300,7 @@ impl World {
             before: Vec::new(),
             keeps_before: false,
             forgot: false,
+            unchecked: false,
             broken: None,
             was_there_twice: false,
             uid_plus,
@@ -574,7 +578,7 @@ impl World {
         self.under_way.hash(hash);
         self.lingering.hash(hash);
         (&self.severed, &self.lost_lock, &self.told_busy, &self.told_held, &self.orphans, &self.told).hash(hash);
-        (self.forgot, self.broken, self.was_there_twice).hash(hash);
+        (self.forgot, self.unchecked, self.broken, self.was_there_twice).hash(hash);
     }
 }
 
