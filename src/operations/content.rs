@@ -80,7 +80,8 @@ pub(crate) fn look<T>(
         Err(error) => {
             let may_pass = matches!(error, RedeliveryError::OutOfReach(_));
             let why = match error {
-                RedeliveryError::NoSource(why) | RedeliveryError::OutOfReach(why) => why,
+                RedeliveryError::NoSource(why) => why,
+                RedeliveryError::OutOfReach(out_of_reach) => out_of_reach.why,
                 other => other.to_string(),
             };
             write(affected, &format!("not shown: {why}"))?;

@@ -3,9 +3,20 @@
 //! A copy that fails is tried again after a pause that grows with its age, so that one that can never be finished costs little, and
 //! one that can is not left for long. The pause is an eighth of the time from when its message was recorded to its last try, which
 //! the ledger has (`copies.updated_at`), and at most [`LONGEST_PAUSE`].
+//!
+//! Copies that can never be finished must not keep others from it, however many they are: where a rule gives a whole domain
+//! mailboxes, a program may write as somebody who has none, and each of its messages leaves such a copy. So copies that were never
+//! tried come first; and a user who is refused, or whose mailbox hangs, is asked once in a run, and says nothing of the store.
+//!
+//! | what fails | of what it says something | the run |
+//! |---|---|---|
+//! | a store that is out of reach, or that ignores on whose behalf we come | of the store | ends after [`IN_A_ROW`] of them |
+//! | a mailbox that does not answer, loses its connection, or talks nonsense | of its user, or of the store | passes over this user's other copies; ends after [`IN_A_ROW`] |
+//! | a login that is refused | of its user; or, where all are refused, of the store | passes over this user's other copies; ends after [`REFUSED`] different users, if nobody was let in |
+//! | anything else | of this copy | goes on |
 
 use super::one_host::Held;
-use super::redelivery::{self, RedeliveryError};
+use super::redelivery::{self, Place, RedeliveryError};
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::delivery::{Deferral, Manner, Refusal};
@@ -13,6 +24,7 @@ use crate::ledger::recorded::{self, RecordedCopy, Selection};
 use crate::ledger::{Database, time_span};
 use crate::mailbox::MailboxFailure;
 use crate::site::Site;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -26,8 +38,13 @@ const LISTING: Duration = Duration::from_mins(10);
 const LONGEST_PAUSE: Duration = Duration::from_hours(6);
 /// The part of its age for which a copy that fails is left alone.
 const PART_OF_ITS_AGE: i64 = 8;
+/// A copy whose last try is no later after its message was recorded was not tried since: the try is the delivery's that left it owed.
+const NEVER_TRIED: Duration = Duration::from_mins(1);
 /// So many failures of the mailbox store in a row, and a run ends: the next copy would fare the same.
 const IN_A_ROW: u32 = 3;
+/// So many users whose logins are refused, while nobody is let in, and a run ends: it is our account that is refused, and a server may
+/// lock out whoever goes on.
+const REFUSED: usize = 3;
 /// How much longer than its delivery a copy may take: it is asked about, and written down.
 const AROUND_A_DELIVERY: Duration = Duration::from_secs(30);
 
@@ -48,6 +65,8 @@ pub(crate) struct OwedRun {
     pub(crate) failed: u64,
     /// Copies that were not tried, and were due.
     pub(crate) left: u64,
+    /// Those of them that need a mailbox which had just failed with another copy.
+    pub(crate) passed_over: u64,
     /// Copies that have failed, and are tried again later.
     pub(crate) not_due: u64,
     /// Copies that are left to their authors' own mail programs for a while yet.
@@ -61,11 +80,20 @@ pub(crate) struct OwedRun {
 impl OwedRun {
     /// In one line.
     pub(crate) fn told(&self) -> String {
+        let left = match self.passed_over {
+            0 => "left for the next run".to_owned(),
+            all if all == self.left => {
+                "left for the next run (a mailbox that they need has just failed with another copy)".to_owned()
+            }
+            some => {
+                format!("left for the next run (a mailbox that {some} of them need has just failed with another copy)")
+            }
+        };
         let counts = [
             (self.finished, "finished"),
             (self.there_already, "there already"),
             (self.failed, "failed"),
-            (self.left, "left for the next run"),
+            (self.left, left.as_str()),
             (self.not_due, "to be tried again later"),
             (self.left_to_authors, "left to their authors' mail programs for now"),
         ];
@@ -90,8 +118,12 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
     let mut ledger = site.open_database(None, all_of_it)?;
     let (mut run, due) = due(site, ledger.as_mut())?;
     run.left = due.len() as u64;
-    let mut in_a_row = 0;
+    let mut shown = Shown::default();
     for copy in due {
+        if shown.rules_out(&copy) {
+            run.passed_over += 1;
+            continue;
+        }
         if watched.stop.load(Ordering::Acquire) || all_of_it.remaining() <= site.deadline() + AROUND_A_DELIVERY {
             break;
         }
@@ -102,11 +134,10 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
         }
         run.left -= 1;
         let ended = match recorded::begin_try(ledger.as_mut(), &copy.key()) {
-            Ok(true) => finish(site, &copy),
+            Ok(true) => finish(site, &copy, &mut shown),
             Ok(false) => End::ThereAlready,
             Err(error) => End::Nowhere(error.to_string()),
         };
-        in_a_row = if matches!(ended, End::Failed { of_the_store: true, .. }) { in_a_row + 1 } else { 0 };
         let (user, mailbox, message_id) = (&copy.user, &copy.mailbox, &copy.message_id);
         match ended {
             End::Finished => {
@@ -114,7 +145,7 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
                 run.finished += 1;
             }
             End::ThereAlready => run.there_already += 1,
-            End::Failed { why, .. } => {
+            End::Failed(why) => {
                 warn!(message_id, user, mailbox, why, "a copy is still owed");
                 run.failed += 1;
                 run.first_failure.get_or_insert_with(|| format!("{message_id} for {mailbox} of {user}: {why}"));
@@ -127,9 +158,7 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
                 run.problem = Some(why);
             }
         }
-        if in_a_row == IN_A_ROW {
-            run.problem.get_or_insert_with(|| "the mailbox store has failed several times in a row".into());
-        }
+        run.problem = run.problem.or_else(|| shown.problem());
         if run.problem.is_some() {
             break;
         }
@@ -137,7 +166,8 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
     Ok(run)
 }
 
-/// What is due, the one that was tried longest ago first; and how many are owed besides.
+/// What is due, and how many are owed besides: those that were never tried come first, so that none of them waits for others that may
+/// never be finished. Then the one that was tried longest ago.
 fn due(site: &Site, ledger: &mut dyn Database) -> Result<(OwedRun, Vec<RecordedCopy>), DatabaseError> {
     let owed = recorded::owed_with_last_try(ledger, &Selection { since: 0, mailbox: None })?;
     let now = time_span::now(ledger)?;
@@ -147,12 +177,19 @@ fn due(site: &Site, ledger: &mut dyn Database) -> Result<(OwedRun, Vec<RecordedC
         if left_for.is_some_and(|left_for| copy.recorded_at > now.saturating_sub(left_for)) {
             run.left_to_authors += 1;
         } else if is_due(now, copy.recorded_at, last_try) {
-            due.push(copy);
+            due.push((was_tried(copy.recorded_at, last_try), copy));
         } else {
             run.not_due += 1;
         }
     }
-    Ok((run, due))
+    // They are in the order of their last tries, and stay so.
+    due.sort_by_key(|(was_tried, _)| *was_tried);
+    Ok((run, due.into_iter().map(|(_, copy)| copy).collect()))
+}
+
+/// Whether anybody has tried to finish a copy; in microseconds.
+fn was_tried(recorded_at: i64, last_try: i64) -> bool {
+    last_try.saturating_sub(recorded_at) > time_span::microseconds(NEVER_TRIED)
 }
 
 /// Whether a copy may be tried again; in microseconds. A clock that was set back makes none wait for what it was set back by.
@@ -166,52 +203,153 @@ fn is_due(now: i64, recorded_at: i64, last_try: i64) -> bool {
 enum End {
     Finished,
     ThereAlready,
-    /// It is owed still; whether that is because of the mailbox store as a whole, as far as one can tell.
-    Failed {
-        why: String,
-        of_the_store: bool,
-    },
+    /// It is owed still; why.
+    Failed(String),
     /// The database fails: no other copy would fare better.
     Nowhere(String),
 }
 
-fn finish(site: &Site, copy: &RecordedCopy) -> End {
-    let deadline = Deadline::after(site.deadline());
-    // After a panic in one delivery, which the log has, the next one may succeed.
-    let ended = catch_unwind(AssertUnwindSafe(|| redelivery::finish(site, copy, deadline)));
-    let error = match ended {
-        Ok(Ok(Manner::AlreadyThere | Manner::Adopted(_))) => return End::ThereAlready,
-        Ok(Ok(Manner::Owed(why))) => return End::Failed { why, of_the_store: false },
-        Ok(Ok(Manner::Appended(_))) => return End::Finished,
-        Ok(Err(error)) => error,
-        Err(_) => return End::Failed { why: "an internal error, which the log has".into(), of_the_store: false },
-    };
-    let why = error.to_string();
-    match error {
-        RedeliveryError::Database(_) | RedeliveryError::Refused(Refusal::Deferred(Deferral::Database(_))) => {
-            End::Nowhere(why)
-        }
-        RedeliveryError::Refused(Refusal::Deferred(Deferral::Mailbox(error) | Deferral::Unknown(error))) => {
-            End::Failed { why, of_the_store: is_of_the_store(error.failure) }
-        }
-        RedeliveryError::OutOfReach(_) => End::Failed { why, of_the_store: true },
-        RedeliveryError::Refused(_) | RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_) => {
-            End::Failed { why, of_the_store: false }
+/// What a failure says of other copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blame {
+    /// Nothing.
+    Copy,
+    /// This user is refused the login.
+    Login,
+    /// This user's mailbox has failed, or the store.
+    Mailbox,
+    /// The store has failed, whoever comes.
+    Store,
+}
+
+impl Blame {
+    fn of(failure: MailboxFailure) -> Self {
+        use MailboxFailure as F;
+        match failure {
+            F::Unreachable | F::IdentityIgnored => Self::Store,
+            F::ConnectionLost | F::TimedOut | F::Protocol => Self::Mailbox,
+            F::AccessDenied | F::LoginRefused => Self::Login,
+            F::NoSuchMailbox | F::OverQuota | F::Refused | F::RefusedForGood | F::Local | F::Internal => Self::Copy,
         }
     }
 }
 
-fn is_of_the_store(failure: MailboxFailure) -> bool {
+/// What the copies of a run have shown so far of the mailbox store, and of those whose mailboxes are there.
+#[derive(Default)]
+struct Shown {
+    /// How often the store may have failed since it last has not.
+    in_a_row: u32,
+    /// Whether anybody was let in.
+    let_in: bool,
+    /// Whose logins were refused.
+    refused: BTreeSet<String>,
+    /// Whose copies are not tried any more.
+    users: BTreeSet<String>,
+    /// For whose recipients' copies that is so: the message would have to be read from a mailbox that has failed.
+    recipients: BTreeSet<String>,
+}
+
+impl Shown {
+    /// Whether a copy would fare as another one did.
+    fn rules_out(&self, copy: &RecordedCopy) -> bool {
+        self.users.contains(&copy.user) || self.recipients.contains(&copy.recipient)
+    }
+
+    /// A copy did not fail, or for reasons of its own.
+    fn nothing(&mut self) {
+        self.in_a_row = 0;
+    }
+
+    /// At a copy mailboxes have failed: its own, or those from which its message was to be read.
+    fn failed(&mut self, copy: &RecordedCopy, mailboxes: &[(String, MailboxFailure)]) {
+        let blames = || mailboxes.iter().map(|(user, failure)| (user, Blame::of(*failure)));
+        let any = |blame: Blame| blames().any(|(_, one)| one == blame);
+        self.in_a_row = if any(Blame::Store) || any(Blame::Mailbox) { self.in_a_row + 1 } else { 0 };
+        // Of no user it says anything where the store has failed.
+        if any(Blame::Store) {
+            return;
+        }
+        for (user, blame) in blames().filter(|(_, blame)| *blame != Blame::Copy) {
+            self.users.insert(user.clone());
+            if blame == Blame::Login {
+                self.refused.insert(user.clone());
+            }
+            if *user != copy.user {
+                self.recipients.insert(copy.recipient.clone());
+            }
+        }
+    }
+
+    /// Why the run is to end.
+    fn problem(&self) -> Option<String> {
+        if self.in_a_row >= IN_A_ROW {
+            return Some("the mailbox store has failed several times in a row".into());
+        }
+        let refused = self.refused.len();
+        (refused >= REFUSED && !self.let_in)
+            .then(|| format!("the mailbox store has refused the logins of {refused} users, and let nobody in"))
+    }
+}
+
+fn finish(site: &Site, copy: &RecordedCopy, shown: &mut Shown) -> End {
+    let deadline = Deadline::after(site.deadline());
+    let mut let_in = false;
+    let mut listen = |place: &Place| let_in |= matches!(place, Place::Mailbox { .. });
+    // After a panic in one delivery, which the log has, the next one may succeed.
+    let ended = catch_unwind(AssertUnwindSafe(|| redelivery::finish_and_tell(site, copy, deadline, &mut listen)));
+    shown.let_in |= let_in;
+    let error = match ended {
+        Ok(Ok(manner)) => {
+            shown.let_in = true;
+            shown.nothing();
+            return match manner {
+                Manner::AlreadyThere | Manner::Adopted(_) => End::ThereAlready,
+                Manner::Owed(why) => End::Failed(why),
+                Manner::Appended(_) => End::Finished,
+            };
+        }
+        Ok(Err(error)) => error,
+        Err(_) => {
+            shown.nothing();
+            return End::Failed("an internal error, which the log has".into());
+        }
+    };
+    let why = error.to_string();
+    match error {
+        RedeliveryError::Database(_) | RedeliveryError::Refused(Refusal::Deferred(Deferral::Database(_))) => {
+            return End::Nowhere(why);
+        }
+        RedeliveryError::Refused(Refusal::Deferred(Deferral::Mailbox(error))) => {
+            shown.let_in |= says_that_the_user_was_let_in(error.failure);
+            shown.failed(copy, &[(copy.user.clone(), error.failure)]);
+        }
+        RedeliveryError::Refused(Refusal::Deferred(Deferral::Unknown(error))) => {
+            shown.let_in = true;
+            shown.failed(copy, &[(copy.user.clone(), error.failure)]);
+        }
+        RedeliveryError::OutOfReach(out_of_reach) => shown.failed(copy, &out_of_reach.mailboxes),
+        RedeliveryError::Refused(_) | RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_) => {
+            shown.nothing();
+        }
+    }
+    End::Failed(why)
+}
+
+/// Whether a failure comes only after the login.
+fn says_that_the_user_was_let_in(failure: MailboxFailure) -> bool {
     use MailboxFailure as F;
     match failure {
+        F::NoSuchMailbox | F::OverQuota | F::RefusedForGood => true,
         F::Unreachable
         | F::AccessDenied
         | F::LoginRefused
         | F::IdentityIgnored
         | F::ConnectionLost
         | F::TimedOut
-        | F::Protocol => true,
-        F::NoSuchMailbox | F::OverQuota | F::Refused | F::RefusedForGood | F::Local | F::Internal => false,
+        | F::Refused
+        | F::Protocol
+        | F::Local
+        | F::Internal => false,
     }
 }
 
@@ -253,6 +391,81 @@ mod tests {
     }
 
     #[test]
+    fn what_a_delivery_has_just_left_owed_was_never_tried() {
+        assert!(!was_tried(DAY, DAY) && !was_tried(DAY, DAY + MINUTE));
+        assert!(was_tried(DAY, DAY + MINUTE + 1));
+        // A clock that was set back.
+        assert!(!was_tried(DAY, 0) && !was_tried(i64::MAX, i64::MIN));
+    }
+
+    /// Of this user, to this recipient.
+    fn copy(user: &str, recipient: &str) -> RecordedCopy {
+        RecordedCopy {
+            message: 1,
+            identity: crate::message::Identity::from_bytes([0; 32]),
+            lock: crate::lock::LockName::from_digest([0; 32]),
+            message_id: "<a@x>".into(),
+            sender: String::new(),
+            subject: None,
+            from: None,
+            recorded_at: 0,
+            role: crate::message::Role::Sender,
+            user: user.into(),
+            mailbox: "Sent".into(),
+            recipient: recipient.into(),
+            placement: None,
+            reason: None,
+        }
+    }
+
+    /// These users' mailboxes have failed so, each with a copy of its own.
+    fn shown(failures: &[(&str, MailboxFailure)]) -> Shown {
+        let mut shown = Shown::default();
+        for (user, failure) in failures {
+            shown.failed(&copy(user, "doug"), &[((*user).into(), *failure)]);
+        }
+        shown
+    }
+
+    #[test]
+    fn a_login_that_is_refused_is_its_users_and_the_stores_only_where_nobody_is_let_in() {
+        use MailboxFailure::{AccessDenied, LoginRefused};
+        let two = shown(&[("a", AccessDenied), ("b", LoginRefused), ("a", AccessDenied), ("b", AccessDenied)]);
+        assert_eq!(two.problem(), None);
+        assert!(two.rules_out(&copy("a", "doug")) && !two.rules_out(&copy("c", "doug")));
+        let three = [("a", AccessDenied), ("b", LoginRefused), ("c", AccessDenied)];
+        assert!(shown(&three).problem().unwrap().contains("refused the logins of 3 users"));
+        assert_eq!(Shown { let_in: true, ..shown(&three) }.problem(), None);
+    }
+
+    #[test]
+    fn a_store_that_fails_ends_a_run_and_one_user_does_not() {
+        use MailboxFailure::{ConnectionLost, IdentityIgnored, OverQuota, TimedOut, Unreachable};
+        let down = [("a", Unreachable), ("a", Unreachable), ("a", IdentityIgnored)];
+        assert!(shown(&down).problem().is_some());
+        assert!(!shown(&down).rules_out(&copy("a", "doug")), "it is not about this user");
+        let hangs = [("a", TimedOut), ("b", ConnectionLost), ("c", TimedOut)];
+        assert!(shown(&hangs).problem().is_some());
+        assert!(shown(&hangs[..1]).rules_out(&copy("a", "doug")));
+        let mut one_is_fine = shown(&hangs[..2]);
+        one_is_fine.nothing();
+        one_is_fine.failed(&copy("c", "doug"), &[("c".into(), TimedOut)]);
+        assert_eq!(one_is_fine.problem(), None);
+        assert_eq!(shown(&[("a", TimedOut), ("b", OverQuota), ("c", TimedOut), ("d", TimedOut)]).problem(), None);
+        assert!(!shown(&[("b", OverQuota)]).rules_out(&copy("b", "doug")));
+    }
+
+    /// What cannot be read for one copy cannot be read for others that came to the same recipient.
+    #[test]
+    fn a_mailbox_that_cannot_be_read_rules_out_what_would_be_read_from_there() {
+        use MailboxFailure::{AccessDenied, Local};
+        let mut shown = Shown::default();
+        shown.failed(&copy("lisa", "doug@x"), &[("doug".into(), AccessDenied), ("kim".into(), Local)]);
+        assert!(shown.rules_out(&copy("lisa", "doug@x")) && shown.rules_out(&copy("doug", "kim@x")));
+        assert!(!shown.rules_out(&copy("lisa", "kim@x")) && !shown.rules_out(&copy("kim", "lisa@x")));
+    }
+
+    #[test]
     fn a_clock_that_was_set_back_holds_nothing_up() {
         assert!(is_due(0, DAY, DAY));
         assert!(is_due(DAY, 0, 30 * DAY));
@@ -264,5 +477,8 @@ mod tests {
         assert_eq!(OwedRun::default().told(), "nothing is owed");
         let run = OwedRun { finished: 3, failed: 1, left: 2, first_failure: Some("full".into()), ..OwedRun::default() };
         assert_eq!(run.told(), "3 finished, 1 failed, 2 left for the next run; the first that failed: full");
+        let told = |passed_over| OwedRun { left: 2, passed_over, ..OwedRun::default() }.told();
+        assert!(told(2).ends_with("(a mailbox that they need has just failed with another copy)"), "{}", told(2));
+        assert!(told(1).contains("(a mailbox that 1 of them need"), "{}", told(1));
     }
 }

@@ -28,8 +28,8 @@ pub enum RedeliveryError {
     #[error("nothing is left of the message to deliver: {0}")]
     NoSource(String),
     /// No source of the message is kept, and a mailbox that may hold a copy of it could not be read. Later it may be.
-    #[error("the message could not be read: {0}")]
-    OutOfReach(String),
+    #[error("the message could not be read: {}", .0.why)]
+    OutOfReach(OutOfReach),
     /// No copy of the message is left, and the sources that are kept are not for our role to read.
     #[error("no copy of the message is left, and its source, if it is kept, is not for our role to read: {0}")]
     SourcesDenied(DatabaseError),
@@ -39,6 +39,14 @@ pub enum RedeliveryError {
     /// The ledger could not be read.
     #[error("the database: {0}")]
     Database(#[from] DatabaseError),
+}
+
+/// Mailboxes that could not be read, and may be later.
+#[derive(Debug)]
+pub struct OutOfReach {
+    pub(crate) why: String,
+    /// Whose they are, and what has failed at each.
+    pub(crate) mailboxes: Vec<(String, MailboxFailure)>,
 }
 
 impl From<RedeliveryError> for ReplayOutcome {
@@ -109,7 +117,17 @@ pub(crate) fn redeliver(
 /// # Errors
 /// The copy could not be delivered, and stays owed.
 pub fn finish(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Manner, RedeliveryError> {
-    match redeliver_one(site, copy, false, deadline) {
+    finish_and_tell(site, copy, deadline, &mut |_| {})
+}
+
+/// The same. `listen` is told where the message was found: if that is a mailbox, its user was let in, whatever comes of the rest.
+pub(crate) fn finish_and_tell(
+    site: &Site,
+    copy: &RecordedCopy,
+    deadline: Deadline,
+    listen: &mut dyn FnMut(&Place),
+) -> Result<Manner, RedeliveryError> {
+    match redeliver_one(site, copy, false, deadline, listen) {
         // Recipients may have filed or deleted it meanwhile; whoever wrote it need not have.
         Err(why @ (RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_)))
             if site.left_to_authors_for().is_some() =>
@@ -126,7 +144,7 @@ pub fn finish(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Ma
 /// # Errors
 /// The copy could not be delivered; the ledger stays as it was.
 pub fn restore(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Manner, RedeliveryError> {
-    redeliver_one(site, copy, true, deadline)
+    redeliver_one(site, copy, true, deadline, &mut |_| {})
 }
 
 fn redeliver_one(
@@ -134,11 +152,13 @@ fn redeliver_one(
     copy: &RecordedCopy,
     restore: bool,
     deadline: Deadline,
+    listen: &mut dyn FnMut(&Place),
 ) -> Result<Manner, RedeliveryError> {
     let message = {
         let mut database = site.open_database(None, deadline)?;
         let wanted = (copy.message, &copy.identity);
-        let message = message_of_ledger(site, database.as_mut(), wanted, Some(copy.key()), deadline)?;
+        let (message, place) = message_and_its_place(site, database.as_mut(), wanted, Some(copy.key()), deadline)?;
+        listen(&place);
         if copy.role == Role::Sender { message } else { addressed(message, &copy.recipient) }
     };
     Ok(site.deliver_again(copy, &message, restore, deadline)?)
@@ -147,7 +167,10 @@ fn redeliver_one(
 /// Looks for the copy that the author's mail program has saved, where nothing is left to deliver. Nothing is appended, so that
 /// no lock is needed: what another has recorded meanwhile stays.
 fn authors_own(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<Option<Manner>, RedeliveryError> {
-    let out_of_reach = |error: MailboxError| RedeliveryError::OutOfReach(error.to_string());
+    let out_of_reach = |error: MailboxError| {
+        let (why, mailboxes) = (error.to_string(), vec![(copy.user.clone(), error.failure)]);
+        RedeliveryError::OutOfReach(OutOfReach { why, mailboxes })
+    };
     // It may bear the day on which it was written.
     let not_before = copy.arrived() - time::Duration::weeks(1);
     let wanted = Wanted { matching: Matching::MessageId, not_before, ..copy.wanted() };
@@ -210,7 +233,7 @@ pub(crate) fn message_and_its_place(
         Err(error) => return Err(error.into()),
     };
     let mut why = String::from("its source is not kept (record.raw)");
-    let mut out_of_reach = false;
+    let mut out_of_reach = Vec::new();
     let mut others = recorded::of_message(database, message)?;
     // The lost copy itself comes last: it may be there after all.
     others.sort_by_key(|other| Some(other.key()) == last);
@@ -230,13 +253,15 @@ pub(crate) fn message_and_its_place(
             }
             Err(error) => {
                 // A mailbox that is not there holds nothing.
-                out_of_reach |= error.trying_again_can_help() && error.failure != MailboxFailure::NoSuchMailbox;
+                if error.trying_again_can_help() && error.failure != MailboxFailure::NoSuchMailbox {
+                    out_of_reach.push((other.user.clone(), error.failure));
+                }
                 let _ = write!(why, "; {error}");
             }
         }
     }
     Err(match denied {
-        _ if out_of_reach => RedeliveryError::OutOfReach(why),
+        _ if !out_of_reach.is_empty() => RedeliveryError::OutOfReach(OutOfReach { why, mailboxes: out_of_reach }),
         Some(error) => RedeliveryError::SourcesDenied(error),
         None => RedeliveryError::NoSource(why),
     })

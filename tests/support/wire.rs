@@ -115,6 +115,30 @@ impl Wire {
         (wire, held)
     }
 
+    /// A wire to an IMAP server that refuses each login for this user, as long as that is so: what is sent is not the password. And how
+    /// many there were.
+    pub fn where_logins_are_refused(
+        server: (String, u16),
+        user: &str,
+        refused: &Arc<AtomicBool>,
+    ) -> (Self, Arc<AtomicUsize>) {
+        let whole_groups = user.len() / 3 * 3;
+        let whom = base64::engine::general_purpose::STANDARD.encode(&user[..whole_groups]);
+        let counter = Arc::new(AtomicUsize::new(0));
+        let (refused, counted) = (refused.clone(), counter.clone());
+        let wire = Self::to(server, move |speaker, piece| {
+            if speaker == Speaker::Program && says(piece, &whom) && refused.load(Ordering::SeqCst) {
+                counted.fetch_add(1, Ordering::SeqCst);
+                // The password comes last; two letters may be padding.
+                let end = piece.windows(2).rposition(|two| two == b"\r\n").expect("a whole line");
+                let letter = &mut piece[end - 6];
+                *letter = if *letter == b'A' { b'B' } else { b'A' };
+            }
+            Fate::Pass
+        });
+        (wire, counter)
+    }
+
     /// When the program first connected, if it did.
     pub fn first_heard(&self) -> Option<Instant> {
         self.first_heard.get().copied()

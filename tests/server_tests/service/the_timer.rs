@@ -3,18 +3,23 @@
 use crate::support::database::Engine;
 use crate::support::past::{self, Made};
 use crate::support::program::{PATIENCE, wait_for, wait_until};
-use crate::support::scene::Scene;
+use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
+use crate::support::wire::Wire;
 use crate::support::{host_and_port, server};
 use maildrop_command::lock::LockName;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 on_each_engine![
     of_two_hosts_one_finishes_what_is_owed_and_nothing_is_there_twice,
     the_other_host_goes_on_where_one_is_killed,
     a_mailbox_store_that_refuses_costs_no_copy_and_is_tried_again,
+    a_user_who_is_refused_holds_up_nobody_elses_copy,
+    a_store_that_lets_nobody_in_ends_the_run_after_three_users,
     the_role_of_deliveries_is_enough_to_finish_what_is_owed,
     pruning_has_a_role_and_a_configuration_of_its_own,
     how_the_service_is_tells_of_it,
@@ -77,16 +82,40 @@ fn owing(engine: Engine, ids: &[&str]) -> Scene {
     for id in ids {
         scene.deliver("doug", scene.message(id)).delivered();
     }
-    let mut lisa = scene.look("lisa");
-    for command in ["SELECT Sent", "STORE 1:* +FLAGS (\\Deleted)", "EXPUNGE", "LOGOUT"] {
-        lisa.run(command).unwrap();
+    owe_all(&mut scene, &["lisa"]);
+    assert_eq!(scene.database.count(OWED), ids.len() as i64);
+    scene
+}
+
+/// From now on these authors are owed what they had in Sent.
+fn owe_all(scene: &mut Scene, authors: &[&str]) {
+    for author in authors {
+        let mut author = scene.look(author);
+        for command in ["SELECT Sent", "STORE 1:* +FLAGS (\\Deleted)", "EXPUNGE", "LOGOUT"] {
+            author.run(command).unwrap();
+        }
     }
     scene.database.execute(
         "UPDATE copies SET state = 'owed', reason = 'over quota', uid_validity = NULL, uid = NULL, delivered_at = NULL \
          WHERE role = 'sender'",
     );
-    assert_eq!((scene.database.count(OWED), scene.sent("lisa").len()), (ids.len() as i64, 0));
-    scene
+    assert!(authors.iter().all(|author| scene.sent(author).is_empty()));
+}
+
+/// Lets the messages with these subjects be recorded so many hours ago, and their owed copies be tried half as long ago.
+fn tried_before(scene: &mut Scene, subjects: &str, hours: u32) {
+    let ago = |hours: u32| match scene.database.engine.is_postgres() {
+        true => format!("interval '{hours} hours'"),
+        false => format!("INTERVAL {hours} HOUR"),
+    };
+    let (recorded, tried) = (ago(hours), ago(hours / 2));
+    let these = format!("(SELECT id FROM messages WHERE subject LIKE '{subjects}')");
+    scene.database.execute(&format!(
+        "UPDATE copies SET updated_at = updated_at - {tried} WHERE state = 'owed' AND message IN {these}"
+    ));
+    scene.database.execute(&format!(
+        "UPDATE messages SET recorded_at = recorded_at - {recorded} WHERE subject LIKE '{subjects}'"
+    ));
 }
 
 /// Each of these is there once, and owed no more.
@@ -100,6 +129,8 @@ fn all_are_finished(scene: &mut Scene, ids: &[&str]) {
 }
 
 const EACH_SECOND: &str = "finish_owed_every = \"1s\"\n";
+/// One run, in a test.
+const ONCE: &str = "finish_owed_every = \"6h\"\n";
 
 fn of_two_hosts_one_finishes_what_is_owed_and_nothing_is_there_twice(engine: Engine) {
     let ids = ["a", "b", "c", "d", "e"];
@@ -136,6 +167,8 @@ fn the_other_host_goes_on_where_one_is_killed(engine: Engine) {
 fn a_mailbox_store_that_refuses_costs_no_copy_and_is_tried_again(engine: Engine) {
     let ids = ["a", "b", "c", "d"];
     let mut scene = owing(engine, &ids);
+    // All but the last have been tried in vain.
+    ["a", "b", "c"].iter().for_each(|id| tried_before(&mut scene, id, 2));
     let imap = scene.settings.imap.clone();
     // Nobody listens there.
     scene.configure(|settings| settings.imap = ("127.0.0.1".into(), 1));
@@ -147,14 +180,96 @@ fn a_mailbox_store_that_refuses_costs_no_copy_and_is_tried_again(engine: Engine)
     let reasons = scene.database.texts("SELECT reason FROM copies WHERE state = 'owed'");
     assert_eq!(reasons.len(), ids.len());
     assert!(reasons.iter().filter(|reason| reason.contains("could not be read")).count() >= 3, "{reasons:?}");
+    let newest =
+        "SELECT reason FROM copies WHERE state = 'owed' AND message = (SELECT id FROM messages WHERE subject = 'd')";
+    let newest = scene.database.texts(newest);
+    assert!(newest[0].contains("could not be read"), "what was never tried has its turn first: {newest:?}");
     assert_eq!(scene.sent("lisa").len(), 0);
 
     scene.configure(|settings| settings.imap = imap);
+    // What has just failed is due again.
+    tried_before(&mut scene, "%", 2);
     // As the one before it has failed, it begins at once.
     let timer = Timer::start(&scene, "one", EACH_SECOND);
     wait_until("nothing is owed", || scene.database.count(OWED) == 0);
     timer.end();
     all_are_finished(&mut scene, &ids);
+}
+
+/// A wire to this mailbox store on which this user's logins have trouble while the flag is up; and how many had.
+type Trouble = fn((String, u16), &str, &Arc<AtomicBool>) -> (Wire, Arc<AtomicUsize>);
+
+/// A site whose program writes to doug as a user who is no longer let in, or whose mailbox hangs. Its copies have been tried before; one of
+/// Lisa's was tried after them, and another never.
+fn one_user_in_trouble(engine: Engine, more: &str, trouble: Trouble) {
+    let mut scene = Scene::with(engine, &["lisa", "doug", "noreply"]);
+    let (flag, dovecot) = (Arc::new(AtomicBool::new(false)), scene.settings.imap.clone());
+    let (wire, met) = trouble(dovecot, &scene.user("noreply"), &flag);
+    scene.configure(|settings| {
+        settings.imap = ("127.0.0.1".into(), wire.address.port());
+        settings.more = more.into();
+    });
+    for id in ["dead1", "dead2", "dead3", "dead4", "dead5"] {
+        scene.deliver("doug", scene.message(id).replace(LISA, "noreply@mail.axial.net")).delivered();
+    }
+    for id in ["tried", "new"] {
+        scene.deliver("doug", scene.message(id)).delivered();
+    }
+    owe_all(&mut scene, &["lisa", "noreply"]);
+    tried_before(&mut scene, "dead%", 48);
+    tried_before(&mut scene, "tried", 24);
+    flag.store(true, Ordering::SeqCst);
+
+    let timer = Timer::start(&scene, "one", ONCE);
+    wait_until("a run has ended", || !timer.last().is_null());
+    let said = timer.said();
+    assert!(said.starts_with("2 finished, 1 failed, 4 left for the next run (a mailbox that they need "), "{said}");
+    assert_eq!((&timer.last()["well"], met.load(Ordering::SeqCst)), (&true.into(), 1), "{said}");
+    assert_eq!((scene.database.count(OWED), scene.sent("lisa").len()), (5, 2));
+    timer.end();
+
+    flag.store(false, Ordering::SeqCst);
+    // The one that was tried is left alone for a while.
+    let timer = Timer::start(&scene, "two", ONCE);
+    wait_until("a run has ended", || !timer.last().is_null());
+    assert_eq!(timer.said(), "4 finished, 1 to be tried again later");
+    timer.end();
+    assert_eq!(scene.sent("noreply").len(), 4);
+}
+
+fn a_user_who_is_refused_holds_up_nobody_elses_copy(engine: Engine) {
+    one_user_in_trouble(engine, "", Wire::where_logins_are_refused);
+}
+
+#[test]
+fn a_user_whose_mailbox_hangs_holds_up_nobody_elses_copy() {
+    one_user_in_trouble(Engine::Postgres17, "[delivery]\ndeadline = \"20s\"\n", Wire::where_logins_hang);
+}
+
+/// A thousand owed copies are no reason for a thousand logins with a wrong password.
+fn a_store_that_lets_nobody_in_ends_the_run_after_three_users(engine: Engine) {
+    let recipients = ["anna", "doug", "emil", "kim", "scuba"];
+    let mut scene = Scene::with(engine, &recipients);
+    scene.member("lisa");
+    for name in recipients {
+        scene.deliver(name, scene.message(name)).delivered();
+    }
+    owe_all(&mut scene, &["lisa"]);
+    scene.configure(|settings| settings.imap_password = "not-the-right-one".into());
+    let timer = Timer::start(&scene, "one", ONCE);
+    wait_until("a run has failed", || timer.last()["well"] == false);
+    let said = timer.said();
+    assert!(
+        said.starts_with("the mailbox store has refused the logins of 3 users, and let nobody in (3 failed, 2 left"),
+        "{said}"
+    );
+    timer.end();
+
+    scene.configure(|settings| settings.imap_password = "service-secret".into());
+    let timer = Timer::start(&scene, "two", EACH_SECOND);
+    wait_until("nothing is owed", || scene.database.count(OWED) == 0);
+    timer.end();
+    all_are_finished(&mut scene, &recipients);
 }
 
 fn the_role_of_deliveries_is_enough_to_finish_what_is_owed(engine: Engine) {
