@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tracing::{info, warn};
 
-/// How long one run goes on at most. The next one goes on with the rest.
-pub(crate) const LONGEST_RUN: Duration = Duration::from_hours(1);
+/// How long one run goes on at most, unless a delivery may take half of it: see [`longest_run`].
+const LONGEST_RUN: Duration = Duration::from_hours(1);
 /// How long the ledger may take to say what is owed.
 const LISTING: Duration = Duration::from_mins(10);
 /// How long a copy that fails is left alone at most.
@@ -108,12 +108,18 @@ impl OwedRun {
     }
 }
 
+/// How long one run goes on at most, where a delivery may take so long: there is always time for the first copy. The next run goes on
+/// with the rest.
+pub(crate) fn longest_run(deadline: Duration) -> Duration {
+    LONGEST_RUN.max(deadline.saturating_add(AROUND_A_DELIVERY).saturating_mul(2))
+}
+
 /// Finishes what is due, one copy after the other, for as long as the lock is ours.
 ///
 /// # Errors
 /// Where the ledger cannot say what is owed.
 pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_>) -> Result<OwedRun, DatabaseError> {
-    let all_of_it = Deadline::after(LONGEST_RUN);
+    let all_of_it = Deadline::after(longest_run(site.deadline()));
     (watched.may_take)(LISTING);
     let mut ledger = site.open_database(None, all_of_it)?;
     let (mut run, due) = due(site, ledger.as_mut())?;
@@ -396,6 +402,16 @@ mod tests {
         assert!(was_tried(DAY, DAY + MINUTE + 1));
         // A clock that was set back.
         assert!(!was_tried(DAY, 0) && !was_tried(i64::MAX, i64::MIN));
+    }
+
+    #[test]
+    fn a_run_has_time_for_its_first_copy_however_long_a_delivery_may_take() {
+        assert_eq!(longest_run(Duration::from_mins(4)), Duration::from_hours(1));
+        for deadline in [Duration::from_secs(59 * 60 + 30), Duration::from_hours(1), Duration::from_hours(5)] {
+            // By then the ledger has said what is owed.
+            let left = longest_run(deadline) - LISTING;
+            assert!(left > deadline + AROUND_A_DELIVERY, "{deadline:?}");
+        }
     }
 
     /// Of this user, to this recipient.

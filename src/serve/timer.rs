@@ -237,7 +237,10 @@ impl Timer<'_> {
     fn come_of(&self, kind: Kind) -> Came {
         let mut watched = Some(self.watchdog.watch("what is done at intervals", BEGINNING));
         let (at_most, silence) = match kind {
-            Kind::FinishOwed => (finish_owed::LONGEST_RUN, self.site.deadline() + AROUND_A_COPY),
+            Kind::FinishOwed => {
+                let deadline = self.site.deadline();
+                (finish_owed::longest_run(deadline), deadline + AROUND_A_COPY)
+            }
             Kind::Prune(_) => (LONGEST_PRUNE, SILENCE_OF_PRUNE),
         };
         let mut held = match one_host::take(self.site, kind.lock(), at_most, silence).map_err(told)? {

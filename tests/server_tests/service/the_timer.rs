@@ -272,6 +272,18 @@ fn a_store_that_lets_nobody_in_ends_the_run_after_three_users(engine: Engine) {
     all_are_finished(&mut scene, &recipients);
 }
 
+/// A run has time for a few copies, however long each of them may take.
+#[test]
+fn a_deadline_of_an_hour_leaves_time_to_finish_what_is_owed() {
+    let mut scene = owing(Engine::Postgres17, &["a"]);
+    scene.configure(|settings| settings.more = "[delivery]\ndeadline = \"1h\"\npostfix_time_limit = \"2h\"\n".into());
+    let timer = Timer::start(&scene, "one", ONCE);
+    wait_until("a run has ended", || !timer.last().is_null());
+    assert_eq!(timer.said(), "1 finished");
+    timer.end();
+    all_are_finished(&mut scene, &["a"]);
+}
+
 fn the_role_of_deliveries_is_enough_to_finish_what_is_owed(engine: Engine) {
     let mut scene = owing(engine, &["a"]);
     let role = format!("r{}", scene.run);
