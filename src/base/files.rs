@@ -1,8 +1,9 @@
-//! Directories that are still there after a power loss.
+//! Directories that are still there after a power loss, and files that root makes for others.
 
-use std::fs::{DirBuilder, File};
+use rustix::fs::OFlags;
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::Path;
 
 /// Makes a directory (mode 0700) and those above it, each on the disk before anything is made inside it. Many may do so at once: a
@@ -48,6 +49,40 @@ pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
     #[cfg(test)]
     SYNCED.with_borrow_mut(|synced| synced.push(path.to_owned()));
     File::open(path)?.sync_all()
+}
+
+/// Opens a file to append to it, or makes it, with this mode. One that root makes gets the owner of its folder, who could not write to a
+/// file of root's.
+///
+/// In another user's folder, root opens only files of that user: a link planted there could lead strangers' text into any file of
+/// the system, and a pipe would block root for ever.
+pub(crate) fn open_to_append(path: &Path, mode: u32) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.append(true).mode(mode);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let of_another = match rustix::process::geteuid().is_root() {
+        true => Some(fs::metadata(folder)?).filter(|folder| folder.uid() != 0),
+        false => None,
+    };
+    match (options.clone().create_new(true).open(path), of_another) {
+        (Err(error), None) if error.kind() == io::ErrorKind::AlreadyExists => options.create(true).open(path),
+        (Err(error), Some(folder)) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let careful = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+            let file = options.custom_flags(careful.bits().cast_signed()).open(path)?;
+            let metadata = file.metadata()?;
+            if metadata.is_file() && metadata.uid() == folder.uid() {
+                return Ok(file);
+            }
+            let why = format!("as root: it is not a file of user {}, whose folder it is in", folder.uid());
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+        }
+        (made, None) => made,
+        (made, Some(folder)) => {
+            let file = made?;
+            fchown(&file, Some(folder.uid()), Some(folder.gid()))?;
+            Ok(file)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -9,13 +9,12 @@
 #[cfg(any(test, feature = "test-properties"))]
 pub mod test_properties;
 
-use rustix::fs::OFlags;
+use crate::base::files;
 use serde::Deserialize;
 use std::ffi::CStr;
 use std::fmt::{self, Write as _};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -228,38 +227,10 @@ pub(crate) fn reopen() -> Result<(), LogError> {
     Ok(())
 }
 
-/// Opens the file, or makes it. One that root makes gets the owner of its folder: a file of root's, made by an administrator's
-/// first `replay` or `check`, would defer every delivery after that.
-///
-/// In another user's folder, root opens only files of that user: a link planted there could lead strangers' text into any file of
-/// the system, and a pipe would block root for ever.
+/// Opens the file, or makes it: a file of root's, made by an administrator's first `replay` or `check`, would defer every delivery
+/// after that.
 fn open_log(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.append(true).mode(0o640);
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let of_another = match rustix::process::geteuid().is_root() {
-        true => Some(std::fs::metadata(folder)?).filter(|folder| folder.uid() != 0),
-        false => None,
-    };
-    match (options.clone().create_new(true).open(path), of_another) {
-        (Err(error), None) if error.kind() == io::ErrorKind::AlreadyExists => options.create(true).open(path),
-        (Err(error), Some(folder)) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let careful = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-            let file = options.custom_flags(careful.bits().cast_signed()).open(path)?;
-            let metadata = file.metadata()?;
-            if metadata.is_file() && metadata.uid() == folder.uid() {
-                return Ok(file);
-            }
-            let why = format!("as root: it is not a file of user {}, whose folder it is in", folder.uid());
-            Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
-        }
-        (made, None) => made,
-        (made, Some(folder)) => {
-            let file = made?;
-            fchown(&file, Some(folder.uid()), Some(folder.gid()))?;
-            Ok(file)
-        }
-    }
+    files::open_to_append(path, 0o640)
 }
 
 /// A layer that writes lines.
@@ -403,6 +374,7 @@ impl Visit for QuotingVisitor<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt as _;
     use std::process::Command;
 
     const HOSTILE: &str = "x\n5.1.1 forged \u{1b}[31m\r\u{85}\u{9b}\u{202e} result=delivered \"";

@@ -47,13 +47,19 @@ const MORE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The name of the group, where replication is by a group; no row, or an empty name, elsewhere.
 const GROUP: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'group_replication_group_name'; ";
-/// The view that the server has of its group. A role may not have the right to read it.
-const VIEW: &str =
-    "SELECT VIEW_ID, NULL FROM performance_schema.replication_group_member_stats WHERE MEMBER_ID = @@server_uuid";
-/// The same, and whether it reaches no more than half of the members: then it commits nothing (MySQL manual, "Network Partitioning").
-const VIEW_AND_MINORITY: &str = "SELECT VIEW_ID, \
-     (SELECT SUM(MEMBER_STATE = 'UNREACHABLE') * 2 >= COUNT(*) FROM performance_schema.replication_group_members) \
-     FROM performance_schema.replication_group_member_stats WHERE MEMBER_ID = @@server_uuid";
+/// What the origins of histories begin with that are views of a group.
+const VIEWS: &str = "group/";
+/// The view that the server has of its group: NULL or empty where it is not in one. A role may not have the right to read it.
+const VIEW: &str = "SELECT (SELECT VIEW_ID FROM performance_schema.replication_group_member_stats \
+     WHERE MEMBER_ID = @@server_uuid), NULL, NULL";
+/// The same, what the server says that it is to its group, and whether it reaches no more than half of the members: then it commits
+/// nothing (MySQL manual, "Network Partitioning").
+const VIEW_AND_MEMBERS: &str = "SELECT \
+     (SELECT VIEW_ID FROM performance_schema.replication_group_member_stats WHERE MEMBER_ID = @@server_uuid), \
+     (SELECT MEMBER_STATE FROM performance_schema.replication_group_members WHERE MEMBER_ID = @@server_uuid), \
+     (SELECT SUM(MEMBER_STATE = 'UNREACHABLE') * 2 >= COUNT(*) FROM performance_schema.replication_group_members)";
+/// What a member is that takes part.
+const ONLINE: &str = "ONLINE";
 /// What the names of both tables begin with.
 const MEMBERS: &str = "replication_group_member";
 
@@ -90,13 +96,17 @@ pub struct MysqlDatabase {
     pub(crate) version: String,
     /// Whether it may be a node of Galera.
     knows_galera: bool,
-    /// Whether the server has said, when the session was set up, that it takes no writes.
+    /// Whether the server has said, when the session was set up, that it takes no writes, and nothing else since.
     said_read_only: bool,
     /// Where it leads.
     server: Server,
     /// The group that the server is of, where it is asked how far its history reaches; and whether it is with the next statement.
     group: Option<String>,
     who_answers_is_asked: bool,
+    /// Whether it names none, where that is asked.
+    is_groupless: bool,
+    /// Whether it takes no writes, as far as we go, since others than its group would not have them.
+    is_outside: bool,
     /// What was said then.
     history: Option<History>,
     commits_wait_in_vain: bool,
@@ -141,7 +151,11 @@ impl Session for MysqlDatabase {
     fn is_read_only(&mut self) -> Result<bool, DatabaseError> {
         let doing = "asking whether the server takes writes";
         let answers = self.run(doing, &format!("SELECT {}", sql::READ_ONLY), 1)?;
-        column(only_row(&answers, doing)?, 0, doing)
+        let is_read_only = column(only_row(&answers, doing)?, 0, doing)?;
+        // One that was left by its group, or did not find it, takes writes again.
+        let is_read_only = is_read_only || self.is_outside;
+        self.said_read_only &= is_read_only;
+        Ok(is_read_only)
     }
 
     fn hurry(&mut self) {
@@ -163,8 +177,8 @@ impl Session for MysqlDatabase {
         (self.deadline, self.round_trips, self.hurried, self.longest) = (deadline, 0, false, None);
         self.to_set = Some(format!("SET SESSION {}", time_limits(deadline)));
         self.who_answers_is_asked = self.group.is_some();
-        (self.history, self.commits_wait_in_vain) = (None, false);
-        Ok(())
+        (self.history, self.commits_wait_in_vain, self.is_outside) = (None, false, false);
+        self.judge_the_groupless(doing)
     }
 
     fn end(&mut self, _: ByIdle) -> Result<(), DatabaseError> {
@@ -229,6 +243,8 @@ impl MysqlDatabase {
             server: server.clone(),
             group: None,
             who_answers_is_asked: false,
+            is_groupless: false,
+            is_outside: false,
             history: None,
             commits_wait_in_vain: false,
             max_allowed_packet: 0,
@@ -276,12 +292,14 @@ impl MysqlDatabase {
         let comment: String = column(row, 2, doing)?;
         self.knows_galera = self.product == Product::Mariadb || comment.to_ascii_lowercase().contains("wsrep");
         self.said_read_only = column(row, 3, doing)?;
-        if let (5, Some([group])) = (statements, answers.get(3).map(Vec::as_slice)) {
-            let name: String = column(group, 1, doing)?;
-            self.group = Some(name).filter(|name| !name.is_empty());
-            self.who_answers_is_asked = self.group.is_some();
+        if statements == 5 {
+            if let Some([group]) = answers.get(3).map(Vec::as_slice) {
+                let name: String = column(group, 1, doing)?;
+                self.group = Some(name).filter(|name| !name.is_empty());
+            }
+            (self.who_answers_is_asked, self.is_groupless) = (self.group.is_some(), self.group.is_none());
         }
-        Ok(())
+        self.judge_the_groupless(doing)
     }
 
     /// Which of the two it is.
@@ -328,7 +346,7 @@ impl MysqlDatabase {
         }
         let doubtful = self.doubtful;
         // A role may have the right to neither table, or, since it was granted, to the first alone.
-        for ask in [VIEW_AND_MINORITY, VIEW] {
+        for ask in [VIEW_AND_MEMBERS, VIEW] {
             match self.converse(doing, &format!("{ask}; {batch}"), statements + 1) {
                 Ok(mut answers) => {
                     let view = answers.remove(0);
@@ -347,12 +365,53 @@ impl MysqlDatabase {
         self.converse(doing, batch, statements)
     }
 
-    fn judge_view(&mut self, doing: &str, view: &Answer) -> Result<(), DatabaseError> {
-        let (Some(group), Some(row)) = (&self.group, view.first()) else { return Ok(()) };
+    fn judge_view(&mut self, doing: &str, answer: &Answer) -> Result<(), DatabaseError> {
+        let (Some(group), Some(row)) = (&self.group, answer.first()) else { return Ok(()) };
         let view: Option<String> = column(row, 0, doing)?;
-        self.history = view.and_then(|view| history(group, &view));
-        self.commits_wait_in_vain = column::<Option<bool>>(row, 1, doing)?.unwrap_or(false);
-        self.compare(doing)
+        let state: Option<String> = column(row, 1, doing)?;
+        self.history = view.as_deref().and_then(|view| history(group, view));
+        self.commits_wait_in_vain = column::<Option<bool>>(row, 2, doing)?.unwrap_or(false);
+        let is_inside = match &state {
+            Some(state) => state == ONLINE,
+            None => view.is_some_and(|view| !view.is_empty()),
+        };
+        if is_inside { self.compare(doing) } else { self.refuse_one_outside(doing, state.as_deref()) }
+    }
+
+    /// A member that has booted, and was not told to join its group, or did not find it, is an ordinary server: it takes writes, unless its
+    /// options say otherwise, and nobody else has what is committed there.
+    fn refuse_one_outside(&mut self, doing: &str, state: Option<&str>) -> Result<(), DatabaseError> {
+        if self.said_read_only {
+            // It was opened to be read.
+            self.is_outside = true;
+            return Ok(());
+        }
+        self.doubtful = true;
+        let address = self.server.address.to_string();
+        if let Some(seen) = &self.server.seen {
+            seen.suspect(&address);
+        }
+        let state = state.map(|state| format!(" ({state})")).unwrap_or_default();
+        let detail = format!(
+            "{address}: it is not online in its group{state}: START GROUP_REPLICATION, or, if it is to be used alone, take \
+             group_replication_group_name out of its options"
+        );
+        Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail))
+    }
+
+    /// The same of one whose options do not even name the group: it is told by what this host has seen alone.
+    fn judge_the_groupless(&mut self, doing: &str) -> Result<(), DatabaseError> {
+        let seen = self.server.seen.as_ref().filter(|_| self.is_groupless);
+        let Some(forget) = seen.and_then(|seen| seen.knows_any(VIEWS)) else { return Ok(()) };
+        if self.said_read_only {
+            self.is_outside = true;
+            return Ok(());
+        }
+        self.doubtful = true;
+        let address = &self.server.address;
+        let detail =
+            format!("{address}: it names no group, and this host has seen one; if it is the right one, {forget}");
+        Err(DatabaseError::new(DatabaseFailure::Behind, doing, detail))
     }
 
     /// Whether this host has seen a later view of the group: then the server was left behind when another took over.
@@ -495,7 +554,7 @@ impl MysqlDatabase {
 /// manual, "Group Membership").
 fn history(group: &str, view: &str) -> Option<History> {
     let (made, number) = view.split_once(':')?;
-    Some(History { origin: format!("group/{group}/{made}"), reach: number.parse().ok()? })
+    Some(History { origin: format!("{VIEWS}{group}/{made}"), reach: number.parse().ok()? })
 }
 
 fn read_every_result_set(connection: &mut Conn, batch: &str) -> Result<Vec<Answer>, mysql::Error> {

@@ -6,12 +6,11 @@
 //! each change of its members makes one higher. Only servers of one origin compare.
 
 use super::silent::Silent;
-use crate::base::files::sync_directory;
+use crate::base::files::{open_to_append, sync_directory};
 use crate::base::timestamp;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use tracing::{info, warn};
@@ -28,15 +27,33 @@ pub(crate) struct History {
 /// What this host has seen.
 ///
 /// Deliveries are processes of their own, and know of each other by a file. It is only ever appended to, by a line of one write, so
-/// that whoever reads it meanwhile, or after a crash, has what was there before. Without a file, a process remembers for itself.
+/// that whoever reads it meanwhile, or after a crash, has what was there before. Without a file, and where it cannot be written, a
+/// process remembers for itself.
 #[derive(Debug, Default)]
 pub struct Seen {
     file: Option<PathBuf>,
-    memory: Mutex<BTreeMap<String, u64>>,
+    /// The furthest of each origin that this process has met.
+    memory: Mutex<BTreeMap<String, Met>>,
     /// The servers that were found to be no primary only once they were asked something.
     suspects: Mutex<BTreeSet<String>>,
     /// The servers that said nothing when they were last asked.
     pub(super) silent: Silent,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Met {
+    reach: u64,
+    /// Whether it was in the file. From then on that alone counts, as long as it can be read: whoever removes it means so.
+    written: bool,
+}
+
+/// The furthest reach that was seen, by where it is known from.
+#[derive(Clone, Copy, Debug, Default)]
+struct Furthest {
+    in_file: Option<u64>,
+    in_memory: Option<u64>,
+    /// Whether the file could be read.
+    file_is_read: bool,
 }
 
 impl Seen {
@@ -64,74 +81,111 @@ impl Seen {
 
     /// Takes note of a server's history. `Err` is what is wrong with it: another server of the same origin reached further.
     pub(crate) fn compare(&self, history: &History, server: &str) -> Result<(), String> {
-        let (furthest, in_file) = self.furthest(&history.origin);
-        match furthest {
-            Some(furthest) if history.reach < furthest => {
-                self.suspect(server);
-                let reset = match &self.file {
-                    Some(file) if in_file => format!("remove {}", file.display()),
-                    _ => "restart what has run for longer than that".into(),
-                };
-                Err(format!(
-                    "it is at {} of {}, and this host has seen {furthest}: it has missed a fail-over, or was restored; if it \
-                     is the right one, {reset}",
-                    history.reach, history.origin,
-                ))
-            }
-            Some(furthest) if history.reach == furthest => Ok(()),
-            _ => {
-                self.note(history, server);
-                Ok(())
-            }
+        let known = self.furthest(|origin| origin == history.origin);
+        let furthest = known.in_file.max(known.in_memory);
+        if let Some(furthest) = furthest.filter(|furthest| history.reach < *furthest) {
+            self.suspect(server);
+            let further = |reach: Option<u64>| reach.is_some_and(|reach| history.reach < reach);
+            return Err(format!(
+                "it is at {} of {}, and this host has seen {furthest}: it has missed a fail-over, or was restored; if it is the \
+                 right one, {}",
+                history.reach,
+                history.origin,
+                self.how_to_forget(further(known.in_file), further(known.in_memory)),
+            ));
+        }
+        if furthest.is_none_or(|furthest| furthest < history.reach) {
+            info!(origin = history.origin, reach = history.reach, server, "a database server that was not seen before");
+        }
+        // What could not be written down is tried again.
+        let written = known.in_file == Some(history.reach)
+            || (known.file_is_read || known.in_memory != Some(history.reach)) && self.write_down(history, server);
+        self.remember(history, written);
+        Ok(())
+    }
+
+    /// Whether a server whose history has an origin that begins so was seen. If so, how it is forgotten.
+    pub(crate) fn knows_any(&self, kind: &str) -> Option<String> {
+        let known = self.furthest(|origin| origin.starts_with(kind));
+        let [in_file, in_memory] = [known.in_file, known.in_memory].map(|reach| reach.is_some());
+        (in_file || in_memory).then(|| self.how_to_forget(in_file, in_memory))
+    }
+
+    /// What somebody has to do who knows better than what was seen.
+    fn how_to_forget(&self, in_file: bool, in_memory: bool) -> String {
+        let restart = "restart what has run for longer than that";
+        match (&self.file, in_memory) {
+            (Some(file), true) if in_file => format!("remove {}, and {restart}", file.display()),
+            (Some(file), false) => format!("remove {}", file.display()),
+            _ => restart.into(),
         }
     }
 
-    /// The furthest reach that was seen, and whether that is from the file.
-    fn furthest(&self, origin: &str) -> (Option<u64>, bool) {
-        match self.file.as_deref().map(|file| read(file, origin)) {
-            Some(Ok(furthest)) => (furthest, true),
+    fn furthest(&self, whose: impl Fn(&str) -> bool) -> Furthest {
+        let file = match self.file.as_deref().map(read) {
+            Some(Ok(file)) => Some(file),
             Some(Err(error)) => {
                 warn!(%error, "database.seen_file cannot be read: a server that has missed a fail-over may not be told");
-                (self.remembered(origin), false)
+                None
             }
-            None => (self.remembered(origin), false),
+            None => None,
+        };
+        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = &file {
+            for (origin, met) in memory.iter_mut() {
+                met.written |= file.get(origin).is_some_and(|in_file| met.reach <= *in_file);
+            }
+        }
+        let counts = |met: &Met| file.is_none() || !met.written;
+        let in_memory = memory.iter().filter(|(origin, met)| whose(origin) && counts(met)).map(|(_, met)| met.reach);
+        Furthest {
+            in_memory: in_memory.max(),
+            in_file: file.iter().flatten().filter(|(origin, _)| whose(origin)).map(|(_, reach)| *reach).max(),
+            file_is_read: file.is_some(),
         }
     }
 
-    fn remembered(&self, origin: &str) -> Option<u64> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner).get(origin).copied()
-    }
-
-    fn note(&self, history: &History, server: &str) {
-        info!(origin = history.origin, reach = history.reach, server, "a database server that was not seen before");
-        if let Some(file) = &self.file
-            && let Err(error) = append(file, history, server)
-        {
+    /// Whether it is in the file from now on.
+    fn write_down(&self, history: &History, server: &str) -> bool {
+        let Some(file) = &self.file else { return false };
+        let written = append(file, history, server);
+        if let Err(error) = &written {
             warn!(%error, "database.seen_file cannot be written: other deliveries do not know of this server");
         }
+        written.is_ok()
+    }
+
+    fn remember(&self, history: &History, written: bool) {
         let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        memory.insert(history.origin.clone(), history.reach);
+        let met = memory.entry(history.origin.clone()).or_insert(Met { reach: history.reach, written });
+        if met.reach <= history.reach {
+            *met = Met { reach: history.reach, written };
+        }
     }
 }
 
-/// The highest number after this origin. A line that is none of ours, or was cut short, counts for nothing.
-fn read(file: &Path, origin: &str) -> io::Result<Option<u64>> {
+/// The highest number after each origin. A line that is none of ours, or was cut short, counts for nothing.
+fn read(file: &Path) -> io::Result<BTreeMap<String, u64>> {
     let text = match fs::read_to_string(file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
         text => text?,
     };
-    let reach = |line: &str| {
+    let line = |line: &str| -> Option<(String, u64)> {
         let mut words = line.split(' ');
-        let reach = (words.next()? == origin).then(|| words.next()?.parse().ok()).flatten();
+        let (origin, reach) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
         // With nothing behind it, it may be half a number.
-        reach.filter(|_| words.next().is_some())
+        words.next().map(|_| (origin, reach))
     };
-    Ok(text.lines().filter_map(reach).max())
+    let mut furthest = BTreeMap::new();
+    for (origin, reach) in text.lines().filter_map(line) {
+        let so_far = furthest.entry(origin).or_insert(reach);
+        *so_far = reach.max(*so_far);
+    }
+    Ok(furthest)
 }
 
 fn append(file: &Path, history: &History, server: &str) -> io::Result<()> {
-    let mut open = OpenOptions::new();
-    let mut open = open.append(true).create(true).mode(0o664).open(file)?;
+    let mut open = open_to_append(file, 0o664)?;
     let at = timestamp::told(timestamp::now());
     // Begins a new line, where somebody was cut short in the middle of one.
     open.write_all(format!("\n{} {} {at} {server}\n", history.origin, history.reach).as_bytes())?;
@@ -142,6 +196,10 @@ fn append(file: &Path, history: &History, server: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::{MemfdFlags, SealFlags};
+    use std::fs::File;
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::fs::MetadataExt as _;
 
     fn at(origin: &str, reach: u64) -> History {
         History { origin: origin.into(), reach }
@@ -196,10 +254,108 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_had_leaves_the_memory() {
         let folder = tempfile::tempdir().unwrap();
-        // A directory is no file.
-        let seen = Seen::new(Some(folder.path().to_owned()));
+        // A directory is no file; and where there is no folder, there is no file, and none can be made.
+        for file in [folder.path().to_owned(), folder.path().join("nowhere/seen")] {
+            let seen = Seen::new(Some(file));
+            seen.compare(&at("a", 2), "db2").unwrap();
+            let said = seen.compare(&at("a", 1), "db1").unwrap_err();
+            assert!(said.ends_with("restart what has run for longer than that"), "{said}");
+        }
+        // What was in it when it could be read, and was met then.
+        let file = folder.path().join("seen");
+        fs::write(&file, "a 2 then db2\n").unwrap();
+        let seen = Seen::new(Some(file.clone()));
+        seen.compare(&at("a", 2), "db2").unwrap();
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        seen.compare(&at("a", 1), "db1").unwrap_err();
+    }
+
+    /// A file that can be read, and not written, whoever asks: what its text is.
+    fn sealed(text: &str) -> (File, PathBuf) {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let mut file = File::from(rustix::fs::memfd_create("seen", flags).unwrap());
+        file.write_all(text.as_bytes()).unwrap();
+        rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).unwrap();
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        (file, path)
+    }
+
+    /// A primary is left behind and answers. The other one is asked, and has taken over, which cannot be written down.
+    #[test]
+    fn what_cannot_be_written_down_counts_beside_what_is_in_the_file() {
+        let (_file, path) = sealed("a 1 then db1\nb 7 then db7\n");
+        let seen = Seen::of_several(Some(path.clone()));
+        seen.compare(&at("a", 1), "db1").unwrap();
         seen.compare(&at("a", 2), "db2").unwrap();
         let said = seen.compare(&at("a", 1), "db1").unwrap_err();
-        assert!(said.ends_with("restart what has run for longer than that"), "{said}");
+        assert!(said.contains("has seen 2") && said.ends_with("restart what has run for longer than that"), "{said}");
+        assert!(seen.suspects("db1"));
+        seen.compare(&at("a", 2), "db2").unwrap();
+        // Both tell of it.
+        seen.compare(&at("b", 8), "db8").unwrap();
+        let said = seen.compare(&at("b", 6), "db6").unwrap_err();
+        let both = format!("remove {}, and restart what has run for longer than that", path.display());
+        assert!(said.contains("has seen 8") && said.ends_with(&both), "{said}");
+        let said = seen.compare(&at("b", 7), "db7").unwrap_err();
+        assert!(said.contains("has seen 8") && !said.contains("remove"), "{said}");
+    }
+
+    #[test]
+    fn what_could_not_be_written_down_is_written_once_it_can_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("later/seen");
+        let seen = Seen::new(Some(file.clone()));
+        seen.compare(&at("a", 2), "db2").unwrap();
+        fs::create_dir(folder.path().join("later")).unwrap();
+        seen.compare(&at("a", 2), "db2").unwrap();
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.starts_with("\na 2 ") && text.lines().count() == 2, "{text}");
+        seen.compare(&at("a", 2), "db2").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        // And from then on the file alone says it.
+        fs::remove_file(&file).unwrap();
+        seen.compare(&at("a", 1), "db1").unwrap();
+        // The same where another process has written it.
+        fs::remove_dir_all(folder.path().join("later")).unwrap();
+        seen.compare(&at("a", 2), "db2").unwrap();
+        fs::create_dir(folder.path().join("later")).unwrap();
+        fs::write(&file, "a 3 then db3\n").unwrap();
+        seen.compare(&at("a", 2), "db2").unwrap_err();
+        fs::remove_file(&file).unwrap();
+        seen.compare(&at("a", 1), "db1").unwrap();
+    }
+
+    #[test]
+    fn what_was_seen_of_a_kind_is_known_until_it_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("seen");
+        for (seen, forget) in [
+            (Seen::new(None), "restart what has run for longer than that".to_owned()),
+            (Seen::new(Some(file.clone())), format!("remove {}", file.display())),
+        ] {
+            seen.compare(&at("group", 1), "db1").unwrap();
+            assert_eq!(seen.knows_any("group/"), None);
+            seen.compare(&at("group/7b2f/1", 1), "db1").unwrap();
+            assert_eq!(seen.knows_any("group/"), Some(forget));
+        }
+        let another_process = Seen::new(Some(file.clone()));
+        assert!(another_process.knows_any("group/").is_some());
+        fs::remove_file(&file).unwrap();
+        assert_eq!(another_process.knows_any("group/"), None);
+    }
+
+    /// The first to make it is an administrator's `check`, after an installation.
+    #[test]
+    fn a_file_that_root_makes_belongs_to_whom_its_folder_belongs_to() {
+        let folder = tempfile::tempdir().unwrap();
+        // Only root can give it to somebody else; whoever else makes it has it.
+        let _ = std::os::unix::fs::chown(folder.path(), Some(65_534), Some(65_534));
+        let file = folder.path().join("seen");
+        let seen = Seen::new(Some(file.clone()));
+        seen.compare(&at("a", 1), "db1").unwrap();
+        seen.compare(&at("a", 2), "db2").unwrap();
+        let [file, folder] = [&file, folder.path()].map(|path| fs::metadata(path).unwrap());
+        assert_eq!((file.uid(), file.gid()), (folder.uid(), folder.gid()));
     }
 }

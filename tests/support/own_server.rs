@@ -122,13 +122,14 @@ impl OwnServer {
         Self::start_with(Kind::Pooler, "PGBOUNCER", &start, &["/srv", "0.0.0.0", "5432"])
     }
 
-    /// A MySQL that can be a member of a group.
-    pub fn member_of_a_group(number: usize) -> Self {
+    /// A MySQL that can be a member of a group of this name, and is not until it is told to be.
+    pub fn member_of_a_group(number: usize, group: &str) -> Self {
         // Its own name for itself is not that of all who were made of the image.
         let start = format!(
             "[ -e /srv/own ] || rm -f /srv/data/auto.cnf; touch /srv/own; \
              exec /start/mysql /srv 0.0.0.0 3306 --server-id={} --gtid-mode=ON --enforce-gtid-consistency=ON \
-             --plugin-load-add=group_replication.so --report-host=$(hostname -i | cut -d' ' -f1)",
+             --plugin-load-add=group_replication.so --group-replication-group-name={group} \
+             --group-replication-start-on-boot=OFF --report-host=$(hostname -i | cut -d' ' -f1)",
             number + 1
         );
         Self::start_with(Kind::Database(Engine::Mysql9), "MYSQL9", &["--entrypoint", "bash"], &["-c", &start])

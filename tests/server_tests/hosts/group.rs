@@ -19,7 +19,7 @@ pub struct Group {
 
 impl Group {
     pub fn start() -> Self {
-        let starting = (0..MEMBERS).map(|number| thread::spawn(move || OwnServer::member_of_a_group(number)));
+        let starting = (0..MEMBERS).map(|number| thread::spawn(move || OwnServer::member_of_a_group(number, NAME)));
         let starting: Vec<_> = starting.collect();
         let members: Vec<OwnServer> = starting.into_iter().map(|member| member.join().unwrap()).collect();
         let network = Network::beside(&members[0]);
@@ -35,7 +35,6 @@ impl Group {
                  FOR CHANNEL 'group_replication_recovery'"
                     .to_owned(),
                 "SET GLOBAL group_replication_recovery_get_public_key = ON".to_owned(),
-                format!("SET GLOBAL group_replication_group_name = '{NAME}'"),
                 format!("SET GLOBAL group_replication_local_address = '{address}'"),
                 format!("SET GLOBAL group_replication_group_seeds = '{}'", seeds.join(",")),
                 // A member that is silent for five seconds is out.
@@ -92,9 +91,15 @@ impl Group {
         scene
     }
 
+    /// Boots the first member, which was killed: it takes writes, and is not in the group.
+    pub fn boot_the_first(&self) -> &OwnServer {
+        self.members[0].start();
+        &self.members[0]
+    }
+
     /// Makes the first member, which was killed, an ordinary server, so that the site can be removed from it.
     pub fn leave_the_first_alone(&self, scene: &mut Scene) {
-        self.members[0].start();
+        self.boot_the_first();
         scene.database.connect_again();
     }
 }

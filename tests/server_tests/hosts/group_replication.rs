@@ -5,10 +5,19 @@ use super::pair::{go_to, hosts};
 use super::storm::{Storm, hurry};
 use super::which_server_is_used::check;
 use crate::support::checked::Checked;
-use crate::support::database::{Connection, Engine};
+use crate::support::database::{ADMINISTRATOR, Connection, Engine};
 use crate::support::own_server::OwnServer;
 use crate::support::program::{Running, feed, program, wait_until};
 use crate::support::scene::Scene;
+use crate::support_mysql::client;
+use maildrop_command::base::deadline::Deadline;
+use maildrop_command::base::endpoint::Endpoint;
+use maildrop_command::base::secret::Secret;
+use maildrop_command::database::{
+    DatabaseError, DatabaseFailure, Idle, Limits, MysqlDatabase, Seen, Server, Session as _, Tls,
+};
+use std::sync::Arc;
+use std::time::Duration;
 
 const MESSAGES: usize = 24;
 
@@ -156,6 +165,133 @@ fn a_primary_that_leaves_its_group_when_it_is_cut_off_is_passed_over() {
     assert!(scene.log().contains("this database server takes no writes"), "{}", scene.log());
     first.kill();
     group.leave_the_first_alone(&mut scene);
+}
+
+/// It boots, and does not join its group by itself: it takes writes, and nobody else has what is committed there.
+#[test]
+fn a_member_that_boots_and_is_not_in_its_group_is_passed_over() {
+    let group = Group::start();
+    let mut scene = group.site();
+    group.members[0].kill();
+    let new = group.next_primary();
+    let first = group.boot_the_first();
+    scene.database.connect_again();
+    what_it_says_of_itself(first);
+
+    let all: Vec<&OwnServer> = group.members.iter().collect();
+    go_to(&mut scene, &all, "wait = \"0s\"\n");
+    let on_the_new_one_alone = |scene: &mut Scene, id: &str| {
+        let message = scene.message(id);
+        scene.deliver("doug", message).delivered();
+        let recorded = format!("SELECT message_id FROM messages WHERE message_id = '{}'", scene.message_id(id));
+        assert_eq!(ledger(new, scene).texts(&recorded).len(), 1, "{id}");
+        assert!(scene.database.texts(&recorded).is_empty(), "{id}");
+    };
+    on_the_new_one_alone(&mut scene, "out-of-it");
+    assert!(scene.log().contains("it is not online in its group (OFFLINE)"), "{}", scene.log());
+    let found = check(&scene);
+    assert!(
+        found.contains("it is not online in its group (OFFLINE)") && !found.contains("both take writes"),
+        "{found}"
+    );
+    who_may_not_ask_for_members(first, &scene);
+    who_opened_it_to_read(first, &scene);
+
+    // Where its options do not name the group, nothing but what this host has seen tells that it is of one.
+    Group::session(first).execute("UNINSTALL PLUGIN group_replication");
+    who_hears_of_the_group_later(first, new, &scene);
+    let seen = scene.path("seen");
+    let more = format!("wait = \"0s\"\nseen_file = {seen:?}\n");
+    go_to(&mut scene, &[new, first], &more);
+    on_the_new_one_alone(&mut scene, "seen");
+    go_to(&mut scene, &all, &more);
+    on_the_new_one_alone(&mut scene, "nameless");
+    let said = format!("it names no group, and this host has seen one; if it is the right one, remove {seen}");
+    assert!(scene.log().contains(&said), "{}", scene.log());
+    go_to(&mut scene, &[first], &more);
+    scene.deliver("doug", scene.message("moved")).deferred("4.3.0 the database has missed a fail-over");
+    // The site has moved to a server of no group.
+    std::fs::remove_file(&seen).unwrap();
+    scene.deliver("doug", scene.message("moved")).delivered();
+    assert_eq!(scene.inbox("doug").len(), 5);
+}
+
+/// A row of members, which says OFFLINE; and one of their figures, which names nobody.
+fn what_it_says_of_itself(member: &OwnServer) {
+    let mut session = Group::session(member);
+    assert_eq!(session.texts("SELECT CAST(@@GLOBAL.read_only AS CHAR)"), ["0"]);
+    let members =
+        "SELECT CONCAT(MEMBER_ID = @@server_uuid, ' ', MEMBER_STATE) FROM performance_schema.replication_group_members";
+    assert_eq!(session.texts(members), ["1 OFFLINE"]);
+    let figures =
+        "SELECT CONCAT('<', VIEW_ID, '> <', MEMBER_ID, '>') FROM performance_schema.replication_group_member_stats";
+    assert_eq!(session.texts(figures), ["<> <>"]);
+}
+
+/// A role with the right to the figures alone is told by them.
+fn who_may_not_ask_for_members(member: &OwnServer, scene: &Scene) {
+    let role = format!("f{}", &scene.run[scene.run.len() - 12..]);
+    let mut session = Group::session(member);
+    // Another configuration file names the same password file.
+    session.execute(&format!("CREATE USER '{role}'@'%' IDENTIFIED BY '{}'", ADMINISTRATOR.1));
+    session.execute(&format!("GRANT ALL ON `{}`.* TO '{role}'@'%'", scene.database.name));
+    let grant = "GRANT SELECT ON performance_schema.replication_group_member_stats";
+    session.execute(&format!("{grant} TO '{role}'@'%'"));
+    let config = scene.other_configuration("figures.toml", |settings| {
+        let seen = scene.path("figures.seen");
+        settings.database_more = hosts(&[member], &format!("wait = \"0s\"\nseen_file = {seen:?}\n"));
+        settings.role.clone_from(&role);
+    });
+    let said = feed(scene.command_by(&config, "doug", &[]), scene.message("by-the-figures").as_bytes());
+    said.deferred("4.3.0 the database takes no writes");
+    session.execute(&format!("DROP USER '{role}'@'%'"));
+}
+
+/// What a process that has seen this asks a member.
+fn ask(member: &OwnServer, scene: &Scene, seen: &Arc<Seen>) -> Result<MysqlDatabase, DatabaseError> {
+    let server = Server {
+        address: Endpoint::Tcp { host: member.address().0, port: member.address().1 },
+        database: scene.database.name.clone(),
+        user: ADMINISTRATOR.0.into(),
+        password: Some(Secret::new(ADMINISTRATOR.1.into())),
+        tls: Tls::Off,
+        limits: Limits::default(),
+        seen: Some(seen.clone()),
+    };
+    MysqlDatabase::connect(&server, &client(), in_time())
+}
+
+fn in_time() -> Deadline {
+    Deadline::after(Duration::from_secs(60))
+}
+
+/// It takes no writes while it looks for its group, and takes them again when it has not found it.
+fn who_opened_it_to_read(member: &OwnServer, scene: &Scene) {
+    let mut administrator = Group::session(member);
+    administrator.execute("SET GLOBAL super_read_only = 1");
+    let mut session = ask(member, scene, &Arc::new(Seen::new(None))).unwrap();
+    assert!(session.said_read_only());
+    administrator.execute("SET GLOBAL super_read_only = 0");
+    administrator.execute("SET GLOBAL read_only = 0");
+    for _ in 0..2 {
+        assert!(session.is_read_only().unwrap() && session.said_read_only());
+    }
+}
+
+/// A session that was kept since before the group was seen is of no more use than a new one.
+fn who_hears_of_the_group_later(groupless: &OwnServer, new: &OwnServer, scene: &Scene) {
+    let seen = Arc::new(Seen::new(None));
+    let kept = |session: MysqlDatabase| Idle::after(Box::new(session)).unwrap();
+    let mut session = ask(groupless, scene, &seen).unwrap();
+    assert!(!session.is_read_only().unwrap());
+    let mut session = kept(session).begin(&client(), in_time()).unwrap_or_else(|error| panic!("{error}"));
+    assert!(!session.is_read_only().unwrap());
+    assert!(!ask(new, scene, &seen).unwrap().is_read_only().unwrap());
+    let kept = kept(*session).begin(&client(), in_time()).map(|_| ());
+    let opened = ask(groupless, scene, &seen).map(|_| ());
+    for error in [kept.unwrap_err(), opened.unwrap_err()] {
+        assert_eq!(error.failure, DatabaseFailure::Behind, "{error}");
+    }
 }
 
 /// A mail host that has seen the new primary never goes back to the one that was left behind, although that answers,
