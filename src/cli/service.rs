@@ -49,9 +49,8 @@ pub(super) struct Place {
 Examples:
   maildrop_command service stop
 
-No message is lost: what is not delivered stays with Postfix, which tries again. Who connects meanwhile waits in the sockets \
-that systemd keeps. Where it does, the next one who connects starts the service again; to keep it ended, use `systemctl stop \
-maildropd.socket maildropd.service`.
+No message is lost: what is not delivered stays with Postfix, which tries again. Where systemd has made the sockets, the next one \
+who connects starts the service again; to keep it ended, use `systemctl stop maildropd.socket maildropd.service`.
 
 Exit status: 0 it has ended, 3 it was not running, 69 or 77 if it cannot be asked.")]
 pub(crate) struct StopArguments {

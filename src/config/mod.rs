@@ -173,7 +173,7 @@ impl Config {
             Some(seen_file) => Some(Seen::new(Some(seen_file))),
             None => None,
         };
-        let seen = seen.map(Arc::new);
+        let seen = seen.map(|seen| Arc::new(seen.among(addresses.iter().map(ToString::to_string))));
         let server = |address| Server {
             address,
             database: database.clone(),

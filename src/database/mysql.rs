@@ -297,7 +297,9 @@ impl MysqlDatabase {
                 let name: String = column(group, 1, doing)?;
                 self.group = Some(name).filter(|name| !name.is_empty());
             }
-            (self.who_answers_is_asked, self.is_groupless) = (self.group.is_some(), self.group.is_none());
+            // MariaDB has no Group Replication.
+            self.is_groupless = self.group.is_none() && self.product == Product::Mysql;
+            self.who_answers_is_asked = self.group.is_some();
         }
         self.judge_the_groupless(doing)
     }

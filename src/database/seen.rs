@@ -32,6 +32,8 @@ pub(crate) struct History {
 #[derive(Debug, Default)]
 pub struct Seen {
     file: Option<PathBuf>,
+    /// The site's servers, by their addresses: other sites may have the same file.
+    ours: BTreeSet<String>,
     /// The furthest of each origin that this process has met.
     memory: Mutex<BTreeMap<String, Met>>,
     /// The servers that were found to be no primary only once they were asked something.
@@ -79,9 +81,15 @@ impl Seen {
         self.suspects.lock().unwrap_or_else(PoisonError::into_inner).contains(server)
     }
 
+    /// For a site with these servers.
+    #[must_use]
+    pub(crate) fn among(self, ours: impl Iterator<Item = String>) -> Self {
+        Self { ours: ours.collect(), ..self }
+    }
+
     /// Takes note of a server's history. `Err` is what is wrong with it: another server of the same origin reached further.
     pub(crate) fn compare(&self, history: &History, server: &str) -> Result<(), String> {
-        let known = self.furthest(|origin| origin == history.origin);
+        let known = self.furthest(|origin| origin == history.origin, |_| true);
         let furthest = known.in_file.max(known.in_memory);
         if let Some(furthest) = furthest.filter(|furthest| history.reach < *furthest) {
             self.suspect(server);
@@ -104,9 +112,9 @@ impl Seen {
         Ok(())
     }
 
-    /// Whether a server whose history has an origin that begins so was seen. If so, how it is forgotten.
+    /// Whether one of the site's servers was seen with a history whose origin begins so. If so, how it is forgotten.
     pub(crate) fn knows_any(&self, kind: &str) -> Option<String> {
-        let known = self.furthest(|origin| origin.starts_with(kind));
+        let known = self.furthest(|origin| origin.starts_with(kind), |server| self.ours.contains(server));
         let [in_file, in_memory] = [known.in_file, known.in_memory].map(|reach| reach.is_some());
         (in_file || in_memory).then(|| self.how_to_forget(in_file, in_memory))
     }
@@ -121,8 +129,9 @@ impl Seen {
         }
     }
 
-    fn furthest(&self, whose: impl Fn(&str) -> bool) -> Furthest {
-        let file = match self.file.as_deref().map(read) {
+    /// Of these origins; in the file, of these servers.
+    fn furthest(&self, whose: impl Fn(&str) -> bool, at: impl Fn(&str) -> bool) -> Furthest {
+        let file = match self.file.as_deref().map(|file| read(file, at)) {
             Some(Ok(file)) => Some(file),
             Some(Err(error)) => {
                 warn!(%error, "database.seen_file cannot be read: a server that has missed a fail-over may not be told");
@@ -164,8 +173,8 @@ impl Seen {
     }
 }
 
-/// The highest number after each origin. A line that is none of ours, or was cut short, counts for nothing.
-fn read(file: &Path) -> io::Result<BTreeMap<String, u64>> {
+/// The highest number after each origin, of these servers. A line that is none of ours, or was cut short, counts for nothing.
+fn read(file: &Path, at: impl Fn(&str) -> bool) -> io::Result<BTreeMap<String, u64>> {
     let text = match fs::read_to_string(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
         text => text?,
@@ -174,7 +183,8 @@ fn read(file: &Path) -> io::Result<BTreeMap<String, u64>> {
         let mut words = line.split(' ');
         let (origin, reach) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
         // With nothing behind it, it may be half a number.
-        words.next().map(|_| (origin, reach))
+        // The server is the last of them, behind the time.
+        at(words.last()?).then_some((origin, reach))
     };
     let mut furthest = BTreeMap::new();
     for (origin, reach) in text.lines().filter_map(line) {
@@ -200,6 +210,10 @@ mod tests {
     use std::fs::File;
     use std::os::fd::AsRawFd as _;
     use std::os::unix::fs::MetadataExt as _;
+
+    fn site_of(server: &str, file: &Path) -> Seen {
+        Seen::new(Some(file.to_owned())).among(std::iter::once(server.to_owned()))
+    }
 
     fn at(origin: &str, reach: u64) -> History {
         History { origin: origin.into(), reach }
@@ -332,15 +346,16 @@ mod tests {
         let file = folder.path().join("seen");
         for (seen, forget) in [
             (Seen::new(None), "restart what has run for longer than that".to_owned()),
-            (Seen::new(Some(file.clone())), format!("remove {}", file.display())),
+            (site_of("db1", &file), format!("remove {}", file.display())),
         ] {
             seen.compare(&at("group", 1), "db1").unwrap();
             assert_eq!(seen.knows_any("group/"), None);
             seen.compare(&at("group/7b2f/1", 1), "db1").unwrap();
             assert_eq!(seen.knows_any("group/"), Some(forget));
         }
-        let another_process = Seen::new(Some(file.clone()));
+        let another_process = site_of("db1", &file);
         assert!(another_process.knows_any("group/").is_some());
+        assert_eq!(site_of("db9", &file).knows_any("group/"), None, "another site has the same file");
         fs::remove_file(&file).unwrap();
         assert_eq!(another_process.knows_any("group/"), None);
     }

@@ -172,25 +172,35 @@ pub(crate) fn finish_owed(site: &Site, held: &mut Held, watched: &mut Watched<'_
     Ok(run)
 }
 
-/// What is due, and how many are owed besides: those that were never tried come first, so that none of them waits for others that may
-/// never be finished. Then the one that was tried longest ago.
+/// What is due, and how many are owed besides: those that nobody has tried since their delivery, and those that were tried longest ago,
+/// in turns, so that neither wait for others that may never be finished.
 fn due(site: &Site, ledger: &mut dyn Database) -> Result<(OwedRun, Vec<RecordedCopy>), DatabaseError> {
     let owed = recorded::owed_with_last_try(ledger, &Selection { since: 0, mailbox: None })?;
     let now = time_span::now(ledger)?;
     let left_for = site.left_to_authors_for().map(time_span::microseconds);
-    let (mut run, mut due) = (OwedRun::default(), Vec::new());
+    let (mut run, mut untried, mut tried) = (OwedRun::default(), Vec::new(), Vec::new());
     for (last_try, copy) in owed {
         if left_for.is_some_and(|left_for| copy.recorded_at > now.saturating_sub(left_for)) {
             run.left_to_authors += 1;
         } else if is_due(now, copy.recorded_at, last_try) {
-            due.push((was_tried(copy.recorded_at, last_try), copy));
+            if was_tried(copy.recorded_at, last_try) { tried.push(copy) } else { untried.push(copy) }
         } else {
             run.not_due += 1;
         }
     }
-    // They are in the order of their last tries, and stay so.
-    due.sort_by_key(|(was_tried, _)| *was_tried);
-    Ok((run, due.into_iter().map(|(_, copy)| copy).collect()))
+    // Each are in the order of their last tries.
+    Ok((run, in_turns(untried, tried)))
+}
+
+/// The first of each, the second of each, and so on.
+fn in_turns<T>(one: Vec<T>, other: Vec<T>) -> Vec<T> {
+    let (mut one, mut other) = (one.into_iter(), other.into_iter());
+    let mut all = Vec::with_capacity(one.len() + other.len());
+    while one.len() + other.len() > 0 {
+        all.extend(one.next());
+        all.extend(other.next());
+    }
+    all
 }
 
 /// Whether anybody has tried to finish a copy; in microseconds.
@@ -394,6 +404,13 @@ mod tests {
         assert!(is_due(DAY + 3 * 60 * MINUTE, 0, DAY));
         // One that was only just recorded, at once.
         assert!(is_due(0, 0, 0));
+    }
+
+    #[test]
+    fn two_kinds_have_their_turns_until_there_are_no_more_of_either() {
+        assert_eq!(in_turns(vec![1, 2, 3], vec![10]), [1, 10, 2, 3]);
+        assert_eq!(in_turns(vec![], vec![10, 20]), [10, 20]);
+        assert_eq!(in_turns(vec![1], vec![10, 20, 30]), [1, 10, 20, 30]);
     }
 
     #[test]

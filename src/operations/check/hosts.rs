@@ -55,12 +55,23 @@ fn seen_file(file: &Path) -> Finding {
     };
     match why_not_to_be_written(file, &folder) {
         None => good(what, told),
+        Some(why) if is_another_user(&folder) => warning(
+            what,
+            format!("{told}: {why}"),
+            "run this as the user who delivers: whether that one may write it cannot be told",
+        ),
         Some(why) => {
             let mend = "give it to who delivers, and its folder, too: otherwise each delivery asks for itself which server has taken over, \
                         and one that is answered by the former primary alone is not told";
             bad(what, format!("{told}: {why}"), mend)
         }
     }
+}
+
+/// Whether this process is neither root's nor the user's whose folder it is, who mostly is the one who delivers.
+fn is_another_user(folder: &Metadata) -> bool {
+    let us = rustix::process::geteuid();
+    !us.is_root() && us.as_raw() != folder.uid()
 }
 
 /// Opens it to append to it, which changes nothing. Where there is none, whether one could be made.

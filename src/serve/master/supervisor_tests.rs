@@ -638,6 +638,7 @@ fn the_loop_does_not_turn_while_there_is_nothing_to_do() {
     let mut scene = Scene::up(TWO);
     let due = Instant::now() + Duration::from_millis(300);
     scene.running(Role::Worker, 1).kill_after(due, Duration::ZERO);
+    scene.running(Role::Front, 1).next_ask = due + LONG;
     let mut turns = 0;
     while Instant::now() < due {
         scene.it.wait();
