@@ -114,7 +114,10 @@ impl Seen {
 
     /// Whether one of the site's servers was seen with a history whose origin begins so. If so, how it is forgotten.
     pub(crate) fn knows_any(&self, kind: &str) -> Option<String> {
-        let known = self.furthest(|origin| origin.starts_with(kind), |server| self.ours.contains(server));
+        let is_ours = |told: &str| {
+            self.ours.iter().any(|server| told.strip_suffix(server.as_str()).is_some_and(|at| at.ends_with(' ')))
+        };
+        let known = self.furthest(|origin| origin.starts_with(kind), is_ours);
         let [in_file, in_memory] = [known.in_file, known.in_memory].map(|reach| reach.is_some());
         (in_file || in_memory).then(|| self.how_to_forget(in_file, in_memory))
     }
@@ -129,7 +132,7 @@ impl Seen {
         }
     }
 
-    /// Of these origins; in the file, of these servers.
+    /// Of these origins; in the file, of the lines that end so: with a time and a server.
     fn furthest(&self, whose: impl Fn(&str) -> bool, at: impl Fn(&str) -> bool) -> Furthest {
         let file = match self.file.as_deref().map(|file| read(file, at)) {
             Some(Ok(file)) => Some(file),
@@ -173,18 +176,17 @@ impl Seen {
     }
 }
 
-/// The highest number after each origin, of these servers. A line that is none of ours, or was cut short, counts for nothing.
+/// The highest number after each origin, of the lines that end so. A line that is none of ours, or was cut short, counts for nothing.
 fn read(file: &Path, at: impl Fn(&str) -> bool) -> io::Result<BTreeMap<String, u64>> {
     let text = match fs::read_to_string(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
         text => text?,
     };
     let line = |line: &str| -> Option<(String, u64)> {
-        let mut words = line.split(' ');
-        let (origin, reach) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
-        // With nothing behind it, it may be half a number.
-        // The server is the last of them, behind the time.
-        at(words.last()?).then_some((origin, reach))
+        let mut parts = line.splitn(3, ' ');
+        let (origin, reach) = (parts.next()?.to_owned(), parts.next()?.parse().ok()?);
+        // With nothing behind it, it may be half a number. The time, and the server.
+        at(parts.next()?).then_some((origin, reach))
     };
     let mut furthest = BTreeMap::new();
     for (origin, reach) in text.lines().filter_map(line) {
@@ -346,16 +348,16 @@ mod tests {
         let file = folder.path().join("seen");
         for (seen, forget) in [
             (Seen::new(None), "restart what has run for longer than that".to_owned()),
-            (site_of("db1", &file), format!("remove {}", file.display())),
+            (site_of("db1 port 3306", &file), format!("remove {}", file.display())),
         ] {
-            seen.compare(&at("group", 1), "db1").unwrap();
+            seen.compare(&at("group", 1), "db1 port 3306").unwrap();
             assert_eq!(seen.knows_any("group/"), None);
-            seen.compare(&at("group/7b2f/1", 1), "db1").unwrap();
+            seen.compare(&at("group/7b2f/1", 1), "db1 port 3306").unwrap();
             assert_eq!(seen.knows_any("group/"), Some(forget));
         }
-        let another_process = site_of("db1", &file);
+        let another_process = site_of("db1 port 3306", &file);
         assert!(another_process.knows_any("group/").is_some());
-        assert_eq!(site_of("db9", &file).knows_any("group/"), None, "another site has the same file");
+        assert_eq!(site_of("b1 port 3306", &file).knows_any("group/"), None, "another site has the same file");
         fs::remove_file(&file).unwrap();
         assert_eq!(another_process.knows_any("group/"), None);
     }
