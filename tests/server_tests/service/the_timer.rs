@@ -76,6 +76,11 @@ impl Drop for Timer {
     }
 }
 
+/// Locks of MySQL and MariaDB are of all sites on a server that have one namespace: whoever's timer runs once is to find no other at it.
+fn of_its_own(scene: &Scene) -> String {
+    format!("[lock]\nnamespace = \"{}\"\n", scene.run)
+}
+
 /// A site that owes Lisa her copies of these messages.
 fn owing(engine: Engine, ids: &[&str]) -> Scene {
     let mut scene = Scene::with(engine, &["lisa", "doug"]);
@@ -205,9 +210,10 @@ fn one_user_in_trouble(engine: Engine, more: &str, trouble: Trouble) {
     let mut scene = Scene::with(engine, &["lisa", "doug", "noreply"]);
     let (flag, dovecot) = (Arc::new(AtomicBool::new(false)), scene.settings.imap.clone());
     let (wire, met) = trouble(dovecot, &scene.user("noreply"), &flag);
+    let namespace = of_its_own(&scene);
     scene.configure(|settings| {
         settings.imap = ("127.0.0.1".into(), wire.address.port());
-        settings.more = more.into();
+        settings.more = format!("{more}{namespace}");
     });
     for id in ["dead1", "dead2", "dead3", "dead4", "dead5"] {
         scene.deliver("doug", scene.message(id).replace(LISA, "noreply@mail.axial.net")).delivered();
@@ -251,6 +257,8 @@ fn a_store_that_lets_nobody_in_ends_the_run_after_three_users(engine: Engine) {
     let recipients = ["anna", "doug", "emil", "kim", "scuba"];
     let mut scene = Scene::with(engine, &recipients);
     scene.member("lisa");
+    let namespace = of_its_own(&scene);
+    scene.configure(|settings| settings.more = namespace);
     for name in recipients {
         scene.deliver(name, scene.message(name)).delivered();
     }
