@@ -27,7 +27,7 @@ pub(super) struct OtherAttempts {
     died: Vec<bool>,
     /// How long ago one began that we have to wait for: it is so young that its APPEND may still land.
     pub unsettled: Option<Duration>,
-    /// Whether the copy then just stays owed: it is the author's, and no recipient, who may never come back, is to wait for it.
+    /// Whether the copy then just stays owed, if it is: it is the author's, and no recipient, who may never come back, is to wait for it.
     pub stays_owed: bool,
     /// Whether the ledger may have forgotten others.
     pub forgotten: bool,
@@ -90,7 +90,7 @@ impl OtherAttempts {
                 owed: history.owed.clone(),
                 others,
                 died,
-                stays_owed: unsettled.is_some() && owed && of_recipients && !copy.is_recipients(),
+                stays_owed: of_recipients && !copy.is_recipients(),
                 unsettled,
                 forgotten: forgets,
             });
