@@ -383,8 +383,25 @@ impl MysqlDatabase {
     /// A member that has booted, and was not told to join its group, or did not find it, is an ordinary server: it takes writes, unless its
     /// options say otherwise, and nobody else has what is committed there.
     fn refuse_one_outside(&mut self, doing: &str, state: Option<&str>) -> Result<(), DatabaseError> {
+        let state = state.map(|state| format!(" ({state})")).unwrap_or_default();
+        let why = format!(
+            "it is not online in its group{state}: START GROUP_REPLICATION, or, if it is to be used alone, take \
+             group_replication_group_name out of its options"
+        );
+        self.pass_over(doing, DatabaseFailure::ReadOnly, &why)
+    }
+
+    /// The same of one whose options do not even name the group: it is told by what this host has seen alone.
+    fn judge_the_groupless(&mut self, doing: &str) -> Result<(), DatabaseError> {
+        let seen = self.server.seen.as_ref().filter(|_| self.is_groupless);
+        let Some(forget) = seen.and_then(|seen| seen.knows_any(VIEWS)) else { return Ok(()) };
+        let why = format!("it names no group, and this host has seen one; if it is the right one, {forget}");
+        self.pass_over(doing, DatabaseFailure::Behind, &why)
+    }
+
+    /// The server is not to be written to, whatever it says, unless the session was opened to read: then it stays one for that.
+    fn pass_over(&mut self, doing: &str, failure: DatabaseFailure, why: &str) -> Result<(), DatabaseError> {
         if self.said_read_only {
-            // It was opened to be read.
             self.is_outside = true;
             return Ok(());
         }
@@ -393,27 +410,7 @@ impl MysqlDatabase {
         if let Some(seen) = &self.server.seen {
             seen.suspect(&address);
         }
-        let state = state.map(|state| format!(" ({state})")).unwrap_or_default();
-        let detail = format!(
-            "{address}: it is not online in its group{state}: START GROUP_REPLICATION, or, if it is to be used alone, take \
-             group_replication_group_name out of its options"
-        );
-        Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail))
-    }
-
-    /// The same of one whose options do not even name the group: it is told by what this host has seen alone.
-    fn judge_the_groupless(&mut self, doing: &str) -> Result<(), DatabaseError> {
-        let seen = self.server.seen.as_ref().filter(|_| self.is_groupless);
-        let Some(forget) = seen.and_then(|seen| seen.knows_any(VIEWS)) else { return Ok(()) };
-        if self.said_read_only {
-            self.is_outside = true;
-            return Ok(());
-        }
-        self.doubtful = true;
-        let address = &self.server.address;
-        let detail =
-            format!("{address}: it names no group, and this host has seen one; if it is the right one, {forget}");
-        Err(DatabaseError::new(DatabaseFailure::Behind, doing, detail))
+        Err(DatabaseError::new(failure, doing, format!("{address}: {why}")))
     }
 
     /// Whether this host has seen a later view of the group: then the server was left behind when another took over.

@@ -6,7 +6,7 @@
 //!
 //! Copies that can never be finished must not keep others from it, however many they are: where a rule gives a whole domain
 //! mailboxes, a program may write as somebody who has none, and each of its messages leaves such a copy. So copies that were never
-//! tried come first; and a user who is refused, or whose mailbox hangs, is asked once in a run, and says nothing of the store.
+//! tried, and those that were tried longest ago, have their turns one after the other; and a user who is refused, or whose mailbox hangs, is asked once in a run, and says nothing of the store.
 //!
 //! | what fails | of what it says something | the run |
 //! |---|---|---|

@@ -8,7 +8,7 @@
 //! | it failed: no database, no right to delete, a lock that was lost | after a pause that doubles, from 5 s to an hour or the interval |
 //!
 //! It has one thread of work. A second one ends the process where a copy outlives its deadline
-//! ([`watchdog`](super::watchdog)): in the next list that copy comes after those that were never tried. What came of the last
+//! ([`watchdog`](super::watchdog)): that copy is the last of those that were tried. What came of the last
 //! runs is in a file, so that a process that is replaced goes on where the one before it was, and `service status` tells it.
 
 use super::watchdog::{Watchdog, Watched};

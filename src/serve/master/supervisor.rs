@@ -79,6 +79,17 @@ pub(super) struct Supervisor {
 
 impl Supervisor {
     pub(super) fn begin(file: &Path, config: Config, text: &str, program: Program) -> Result<Self, MasterError> {
+        Self::begin_to_hear(&[SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2], file, config, text, program)
+    }
+
+    /// The same, where these are the signals that are heard.
+    fn begin_to_hear(
+        heard: &[i32],
+        file: &Path,
+        config: Config,
+        text: &str,
+        program: Program,
+    ) -> Result<Self, MasterError> {
         let now = Instant::now();
         // Before anything else, since it is taken out of the environment.
         let (mut listeners, mut http) = Listeners::from_systemd()?;
@@ -88,7 +99,6 @@ impl Supervisor {
         // Before the first process is started, so that none ends unheard.
         let system = |doing| move |source| MasterError::System { doing, source };
         let (read, write) = UnixStream::pair().map_err(system("making a pair of sockets"))?;
-        let heard = [SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2];
         let signals =
             SignalDelivery::with_pipe(read, write, SignalOnly, heard).map_err(system("setting up signals"))?;
         let control = Control::bind(&config.serve.control_socket())?;

@@ -56,42 +56,14 @@ impl Scene {
         let text = configuration(&here, serve);
         std::fs::write(&file, &text).unwrap();
         let config = Config::parse(&file, &text, None).unwrap();
-        own_directory(&config.serve.runtime_directory).unwrap();
-        own_directory(&config.serve.state_directory).unwrap();
         let program: Program = Box::new(move |start| {
             let mut command = Command::new("sh");
             command.arg("-c").arg(if start.role == Role::Front { front } else { others }).current_dir(&here);
             command
         });
-        let (read, write) = UnixStream::pair().unwrap();
-        let now = Instant::now();
-        let mut it = Supervisor {
-            file,
-            program,
-            slots: Vec::new(),
-            listeners: Listeners::default(),
-            http: Listeners::default(),
-            no_http: None,
-            control: Control::bind(&config.serve.control_socket()).unwrap(),
-            // The signals of this process are no test's to take.
-            signals: SignalDelivery::with_pipe(read, write, SignalOnly, [SIGCHLD]).unwrap(),
-            systemd: Systemd::new(),
-            mode: Mode::Running,
-            generation: 0,
-            waiting: Vec::new(),
-            not_taken_over: None,
-            was_ready: false,
-            database_away: None,
-            known: Value::Null,
-            began: now,
-            began_wall: timestamp::now(),
-            clock: Clock::now(),
-            told: (State::Starting, Vec::new()),
-            counted: Counted::default(),
-            lock: OneMaster::take(&config.serve.master_lock()).unwrap(),
-            config,
-        };
-        it.fit_slots(now);
+        // The other signals of this process are no test's to take.
+        let it = Supervisor::begin_to_hear(&[SIGCHLD], &file, config, &text, program).unwrap();
+        let now = it.began;
         Self { it, now, folder }
     }
 
