@@ -336,7 +336,21 @@ fn be_worker(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
             complain(&format!("{STAGE}{stage}"));
         }
     });
-    worker::run(&site, settings).map_err(unavailable)
+    let (file, checked) = (arguments.config.clone(), arguments.checked.clone());
+    let another_could_begin = move || match &file {
+        Some(file) => could_work(file, checked.as_deref()).map_err(|error| error.to_string()),
+        None => Ok(()),
+    };
+    worker::run(&site, settings, Box::new(another_could_begin)).map_err(unavailable)
+}
+
+/// Whether a worker could begin: reads what one reads then.
+fn could_work(file: &Path, checked: Option<&Path>) -> Result<(), CannotBegin> {
+    let config = match checked {
+        Some(checked) => child_start::checked_configuration(file, checked)?,
+        None => Config::load(file)?,
+    };
+    Ok(Site::configured(config).map(drop)?)
 }
 
 /// The runner reads no password.

@@ -67,7 +67,7 @@ A process of the service runs the program that the service was started with. Aft
 start`, or `systemctl restart maildropd`.
 
 Exit status: 0 all processes are new, 3 it is not running, 69 if one does not come up (the others stay as they are until it \
-does, a worker for an hour at most), 69 or 77 if it cannot be asked.")]
+does), 69 or 77 if it cannot be asked.")]
 pub(crate) struct RestartArguments {
     #[command(flatten)]
     place: Place,
@@ -81,7 +81,7 @@ Examples:
 The folders of the service cannot change while it runs; all else can, the sockets of LMTP included.
 
 Exit status: 0 all processes run by the new configuration, 3 it is not running, 78 if the configuration is not in order, or no \
-process comes up with it (the others stay as they are until one does, a worker for an hour at most), 69 or 77 if it cannot be asked.")]
+process comes up with it (the others stay as they are until one does), 69 or 77 if it cannot be asked.")]
 pub(crate) struct ReloadArguments {
     #[command(flatten)]
     place: Place,

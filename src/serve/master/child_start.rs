@@ -47,9 +47,7 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
     if std::os::unix::process::parent_id() != master {
         return Err(CannotBegin::NoMaster);
     }
-    let text = std::fs::read_to_string(checked).map_err(system("reading the configuration"))?;
-    let credentials = std::env::var_os("CREDENTIALS_DIRECTORY");
-    let config = Config::parse(file, &text, credentials.as_deref().map(Path::new))?;
+    let config = checked_configuration(file, checked)?;
     if matches!(role, Role::Worker | Role::Timer | Role::Notify | Role::Web) {
         let Rlimit { maximum, .. } = getrlimit(Resource::As);
         // Less than we ask for may be all that we may have.
@@ -72,6 +70,17 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
     };
     std::thread::Builder::new().name("log".into()).spawn(reopen).map_err(system("starting a thread"))?;
     Ok(config)
+}
+
+/// The configuration of `file` as the master has checked it.
+///
+/// # Errors
+/// Where `checked`, which has its text, cannot be read, and where that is not allowed.
+pub fn checked_configuration(file: &Path, checked: &Path) -> Result<Config, CannotBegin> {
+    let text = std::fs::read_to_string(checked)
+        .map_err(|source| CannotBegin::System { doing: "reading the configuration", source })?;
+    let credentials = std::env::var_os("CREDENTIALS_DIRECTORY");
+    Ok(Config::parse(file, &text, credentials.as_deref().map(Path::new))?)
 }
 
 /// What a front or a runner, which read no password, may reach.

@@ -5,7 +5,7 @@
 //! answer is dropped then, for the broker has deferred the message when the connection ended; the ledger has what was done, and
 //! the next attempt finds it there.
 
-use super::recycling::LIFE;
+use super::recycling::Recycling;
 use super::{Place, WorkerSettings};
 use crate::zmtp::{
     BackOff, Blocking, BlockingError, FromWorker, INTERVAL, LIVENESS, Message, Settings, SocketType, TimedStream,
@@ -73,7 +73,7 @@ pub(super) struct Link {
     broker: Place,
     longest_frame: usize,
     stop: Arc<AtomicBool>,
-    began: Instant,
+    recycling: Arc<Recycling>,
     woken: UnixStream,
     assign: Sender<Job>,
     answers: Receiver<Answer>,
@@ -102,6 +102,7 @@ impl Link {
     pub(super) fn new(
         settings: &WorkerSettings,
         stop: Arc<AtomicBool>,
+        recycling: Arc<Recycling>,
         woken: UnixStream,
         assign: Sender<Job>,
         answers: Receiver<Answer>,
@@ -110,7 +111,7 @@ impl Link {
             broker: settings.broker.clone(),
             longest_frame: settings.longest_frame,
             stop,
-            began: Instant::now(),
+            recycling,
             woken,
             assign,
             answers,
@@ -174,7 +175,10 @@ impl Link {
     }
 
     fn is_to_end(&self) -> bool {
-        self.stop.load(Ordering::Acquire) || self.began.elapsed() >= LIFE
+        if self.recycling.is_due_by_age() {
+            self.stop.store(true, Ordering::Release);
+        }
+        self.stop.load(Ordering::Acquire)
     }
 
     fn talk<S: TimedStream + AsFd>(&mut self, mut connection: Blocking<S>) -> Result<(), End> {

@@ -41,7 +41,8 @@ fn link(broker: Place) -> (Link, Arc<AtomicBool>, Wake, Receiver<Job>, Sender<An
     let stop = Arc::new(AtomicBool::new(false));
     let (wake, woken) = Wake::pair().unwrap();
     let ((assign, assigned), (answer, answers)) = (channel(), channel());
-    (Link::new(&settings, Arc::clone(&stop), woken, assign, answers), stop, wake, assigned, answer)
+    let recycling = Arc::new(Recycling::new(&settings, Box::new(|| Ok(()))));
+    (Link::new(&settings, Arc::clone(&stop), recycling, woken, assign, answers), stop, wake, assigned, answer)
 }
 
 impl Scene {

@@ -15,6 +15,7 @@ use crate::handover::{Found, Header, Logins, Reply, Request, Told};
 use crate::site::{self, Sessions, Site};
 use link::{Answer, Job, Link, Wake};
 use recycling::Recycling;
+pub use recycling::Successor;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -90,11 +91,11 @@ pub enum WorkerError {
     System { doing: &'static str, source: io::Error },
 }
 
-/// Delivers what the broker hands out, until SIGTERM or SIGINT, or until it is time for a new process.
+/// Delivers what the broker hands out, until SIGTERM or SIGINT, or until it is time for a new process and one could begin.
 ///
 /// # Errors
 /// Where the system gives us no threads or signals.
-pub fn run(site: &Site, settings: WorkerSettings) -> Result<(), WorkerError> {
+pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Result<(), WorkerError> {
     let system = |doing| move |source| WorkerError::System { doing, source };
     let stop = Arc::new(AtomicBool::new(false));
     let (wake, woken) = Wake::pair().map_err(system("making a pair of sockets"))?;
@@ -104,10 +105,10 @@ pub fn run(site: &Site, settings: WorkerSettings) -> Result<(), WorkerError> {
         wake.on_signal(signal).map_err(system("setting up signals"))?;
     }
     let watchdog = Watchdog::start().map_err(system("starting a thread"))?;
-    let recycling = Recycling::new(&settings);
+    let recycling = Arc::new(Recycling::new(&settings, successor));
     let (assign, assigned) = mpsc::channel();
     let (answer, answers) = mpsc::channel();
-    let link = Link::new(&settings, Arc::clone(&stop), woken, assign, answers);
+    let link = Link::new(&settings, Arc::clone(&stop), Arc::clone(&recycling), woken, assign, answers);
     let current = link.current();
     let talking = thread::Builder::new().name("broker".into()).spawn(move || link.run());
     let talking = talking.map_err(system("starting a thread"))?;

@@ -1,35 +1,68 @@
 //! When a worker has served for long enough: memory that grows a little with each delivery, in this program or a library of it, is
 //! given back by its end.
+//!
+//! It does not go where no other could begin in its place (a password's file that was taken away, say): it has read all that it
+//! needs, and goes on delivering.
 
 use super::WorkerSettings;
 use std::fs;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tracing::info;
+use tracing::{info, warn};
 
-/// The longest life of a worker: the database's server keeps memory for each session, too.
-pub(super) const LIFE: Duration = Duration::from_hours(1);
+/// After so long another one takes a worker's place: the database's server keeps memory for each session, too.
+const LIFE: Duration = Duration::from_hours(1);
+/// How long it goes on before it asks again whether another one could begin.
+const PAUSE: Duration = Duration::from_mins(1);
+
+/// Whether another process could begin in this one's place. Why not, otherwise.
+pub type Successor = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 pub(super) struct Recycling {
     began: Instant,
     deliveries: u64,
     memory: u64,
+    successor: Successor,
+    /// Before this it is not asked again.
+    asked_again: Mutex<Instant>,
 }
 
 impl Recycling {
-    pub(super) fn new(settings: &WorkerSettings) -> Self {
-        Self { began: Instant::now(), deliveries: settings.recycle_after, memory: settings.recycle_above }
+    pub(super) fn new(settings: &WorkerSettings, successor: Successor) -> Self {
+        let began = Instant::now();
+        let (deliveries, memory) = (settings.recycle_after, settings.recycle_above);
+        Self { began, deliveries, memory, successor, asked_again: Mutex::new(began) }
     }
 
     /// Whether another process is to go on, after so many deliveries.
     pub(super) fn is_due(&self, deliveries: u64) -> bool {
         let memory = memory();
-        let due = deliveries >= self.deliveries
-            || self.began.elapsed() >= LIFE
-            || memory.is_some_and(|memory| memory > self.memory);
+        let due = deliveries >= self.deliveries || memory.is_some_and(|memory| memory > self.memory) || self.is_old();
+        let due = due && self.another_could_begin();
         if due {
             info!(deliveries, memory, age_s = self.began.elapsed().as_secs(), "this worker has served for long enough");
         }
         due
+    }
+
+    /// The same, for one that has nothing to deliver.
+    pub(super) fn is_due_by_age(&self) -> bool {
+        self.is_old() && self.another_could_begin()
+    }
+
+    fn is_old(&self) -> bool {
+        self.began.elapsed() >= LIFE
+    }
+
+    fn another_could_begin(&self) -> bool {
+        let mut asked_again = self.asked_again.lock().unwrap_or_else(PoisonError::into_inner);
+        if Instant::now() < *asked_again {
+            return false;
+        }
+        let Err(why) = (self.successor)() else { return true };
+        warn!(why, "no new worker could begin: this one, which has served for long enough, goes on until one can");
+        *asked_again = Instant::now() + PAUSE;
+        false
     }
 }
 
@@ -43,14 +76,43 @@ fn memory() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    fn recycling(deliveries: u64, memory: u64, successor: Successor) -> Recycling {
+        let began = Instant::now();
+        Recycling { began, deliveries, memory, successor, asked_again: Mutex::new(began) }
+    }
 
     #[test]
     fn a_worker_is_recycled_after_enough_deliveries_or_with_too_much_memory() {
         let used = memory().unwrap();
         assert!(used > 1 << 20, "{used}");
-        let recycling = |memory| Recycling { began: Instant::now(), deliveries: 3, memory };
+        let recycling = |memory| recycling(3, memory, Box::new(|| Ok(())));
         assert!(!recycling(used * 100).is_due(2));
         assert!(recycling(used * 100).is_due(3));
         assert!(recycling(used / 2).is_due(0));
+        assert!(!recycling(0).is_due_by_age());
+    }
+
+    #[test]
+    fn one_that_is_old_goes_on_until_another_could_begin_which_is_not_asked_each_time() {
+        let (could, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let (answer, count) = (Arc::clone(&could), Arc::clone(&asked));
+        let successor: Successor = Box::new(move || {
+            count.fetch_add(1, Ordering::Relaxed);
+            if answer.load(Ordering::Relaxed) { Ok(()) } else { Err("no password".into()) }
+        });
+        let mut worker = recycling(1000, u64::MAX, successor);
+        assert!(!worker.is_due_by_age() && !worker.is_due(0));
+        assert_eq!(asked.load(Ordering::Relaxed), 0, "it is not old");
+
+        worker.began = Instant::now().checked_sub(LIFE).unwrap();
+        assert!(!worker.is_due_by_age() && !worker.is_due(1) && !worker.is_due(1000));
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        could.store(true, Ordering::Relaxed);
+        assert!(!worker.is_due(1), "it was asked a moment ago");
+        *worker.asked_again.get_mut().unwrap() = Instant::now();
+        assert!(worker.is_due_by_age() && worker.is_due(1));
     }
 }
