@@ -445,6 +445,26 @@ fn a_message_to_several_with_little_time_goes_to_the_others_at_the_end_of_it() {
 }
 
 #[test]
+fn the_broker_is_due_when_the_patience_with_a_busy_mailbox_is_over_between_two_heartbeats() {
+    let half = SECOND / 2;
+    let mut scene = Scene::with_workers(&[1, 2, 3]);
+    for id in [10, 11] {
+        one_work(scene.hand(id, &["a@x"]));
+    }
+    scene.now += half;
+    assert_eq!(scene.hand(12, &["d@x", "a@x"]), []);
+    scene.now += half;
+    assert_eq!(scene.broker.tick(scene.now).len(), 3, "a heartbeat for each");
+    scene.pass(4, &[1, 2, 3]);
+    assert_eq!(scene.broker.next_tick(), scene.now + half);
+    // Where no worker is ready then, there is nothing to be done before the next heartbeat.
+    one_work(scene.hand(13, &["e@x"]));
+    scene.now += half;
+    assert_eq!(scene.broker.tick(scene.now), []);
+    assert_eq!(scene.broker.next_tick(), scene.now + half);
+}
+
+#[test]
 fn one_delivery_tells_of_the_database_for_all() {
     let found = |id: u64, database: Found| {
         let Header::Reply(reply) = delivered(u128::from(id), 1) else { unreachable!() };
