@@ -310,7 +310,7 @@ pub(super) fn find_or_adopt(
     let message = delivery.message;
     let floor = others.floor(copy.position);
     let wanted = Wanted {
-        message_id: message.message_id_for_search(),
+        message_id: message.message_id(),
         identity: message.identity(),
         role: copy.role,
         matching: Matching::Identity,

@@ -8,7 +8,7 @@ use crate::base::timestamp;
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Value};
 use crate::lock::LockName;
 use crate::mailbox::{MailboxError, Matching, Placement, ReadableMailbox, Recorded, Wanted, look_everywhere};
-use crate::message::{Identity, Role, message_id_for_search};
+use crate::message::{Identity, Role};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -87,7 +87,7 @@ impl RecordedCopy {
     #[must_use]
     pub(crate) fn wanted(&self) -> Wanted<'_> {
         Wanted {
-            message_id: message_id_for_search(&self.message_id),
+            message_id: Some(&self.message_id),
             identity: &self.identity,
             role: self.role,
             matching: Matching::Identity,

@@ -51,7 +51,8 @@ pub enum Appended {
 /// What to look for in a mailbox.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// The Message-ID as it stands in the message, without its angle brackets; `None` where it has none.
+    /// The Message-ID as [`Message::message_id`](crate::message::Message::message_id) has it; `None`, or the one that was made
+    /// up, which no message has, where it has none.
     pub message_id: Option<&'a str>,
     /// Recomputed for each candidate from its bytes in the mailbox.
     pub identity: &'a Identity,

@@ -1,11 +1,12 @@
 //! Looks for a copy that is not where the ledger has it.
 
 use super::{FoundCopy, Mailbox, MailboxError, Matching, Placement, Position, Wanted};
+use crate::message::message_id_for_search;
 use time::OffsetDateTime;
 
 /// Looks for a copy in all of a mailbox, which may have been renumbered, restored from a backup, or put together by hand.
 ///
-/// `wanted.since` does not count. Where there are UIDs and a Message-ID, what is at or above the recorded place is compared
+/// `wanted.since` does not count. Where there are UIDs and a Message-ID that servers can be asked for, what is at or above the recorded place is compared
 /// first, message by message: a SEARCH by header may be answered from an index that has not seen the newest ones. Then the
 /// server is asked for the Message-ID, and what it names is compared. Otherwise all that arrived since `wanted.not_before` is.
 pub fn look_everywhere(
@@ -15,7 +16,7 @@ pub fn look_everywhere(
     has_uids: bool,
 ) -> Result<Vec<FoundCopy>, MailboxError> {
     let wanted = Wanted { since: None, matching: Matching::Identity, ..*wanted };
-    if !has_uids || wanted.message_id.is_none() {
+    if !has_uids || wanted.message_id.and_then(message_id_for_search).is_none() {
         return Ok(mailbox.find(&wanted)?.copies);
     }
     let from = |at: Placement| Position { uid_validity: at.uid_validity, uid_next: at.uid };

@@ -1,16 +1,21 @@
 //! Header fields as text, for the ledger and for people. Whatever cannot be decoded costs metadata, never the message.
 //!
 //! mailparse's header functions do it, within bounds: decoding takes it time that grows with the square of a field's
-//! length where `=?` abounds (seconds for 100 kB), and its history knows panics. It never sees the body.
+//! length where `=?` abounds (seconds for 100 kB), and with its cube where there are as many `?=` that end no word; and its history
+//! knows panics. It never sees the body.
 
 use super::address::Address;
 use super::fields::{Field, Fields};
+use memchr::memmem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// A field is cut here before it is decoded, and again afterwards, in bytes.
 pub(super) const FIELD_LIMIT: usize = 8 * 1024;
 /// With more encoded words than this, a field is left undecoded. (8 kB hold fewer than that which encode anything.)
 const WORDS_LIMIT: usize = 256;
+/// Nor where so often a `?=` would be tried as the end of a word that does not end there (0.18, `tokenize_header_line`): each time all of
+/// the field up to there is gone through.
+const TRIES_LIMIT: usize = 1024;
 /// At most so many fields go into the JSON,
 pub(super) const JSON_FIELDS_LIMIT: usize = 1000;
 /// and so many bytes, read or written; the marker that ends a shortened list comes on top.
@@ -64,8 +69,7 @@ impl Metadata {
 /// refuses), and of at most [`FIELD_LIMIT`] bytes.
 pub(super) fn text(field: &Field<'_>) -> String {
     let (value, cut) = bounded_value(field);
-    let words = value.windows(2).filter(|pair| pair == b"=?").count();
-    let decoded = if words > WORDS_LIMIT { None } else { with_parsed(&value, |header| header.get_value()) };
+    let decoded = with_parsed(&value, |header| header.get_value());
     let decoded = decoded.unwrap_or_else(|| String::from_utf8_lossy(&value).into_owned());
     tidy(&decoded, FIELD_LIMIT, cut)
 }
@@ -173,10 +177,40 @@ fn bounded_value(field: &Field<'_>) -> (Vec<u8>, bool) {
     (value, cut)
 }
 
-/// Hands a value of at most [`FIELD_LIMIT`] bytes to mailparse as a header field.
+/// Hands a value of at most [`FIELD_LIMIT`] bytes to mailparse as a header field, unless it would [take too long](takes_too_long).
 fn with_parsed<T>(value: &[u8], read: impl FnOnce(&mailparse::MailHeader<'_>) -> T) -> Option<T> {
+    if takes_too_long(value) {
+        return None;
+    }
     let line = [b"x: ", value].concat();
     guarded(|| mailparse::parse_header(&line).ok().map(|(header, _)| read(&header)))?
+}
+
+/// Whether it has more encoded words, or so much that looks like them, than any that was meant to be read.
+fn takes_too_long(value: &[u8]) -> bool {
+    // What mailparse takes for the end of a word has one of these behind it, or nothing. It counts letters there, and not bytes: with
+    // others than those of ASCII, anything may be none.
+    let ascii = value.is_ascii();
+    let ends = |at: usize| ascii && value.get(at).is_none_or(|b| b.is_ascii_whitespace() || b"\"()<>,".contains(b));
+    let find = |from: usize, what: &[u8]| Some(from + memmem::find(value.get(from..)?, what)?);
+    let (mut words, mut tries, mut from) = (0, 0, 0);
+    while let Some(word) = find(from, b"=?") {
+        words += 1;
+        let behind = word + 2;
+        let mut end = behind;
+        from = loop {
+            tries += 1;
+            if words > WORDS_LIMIT || tries > TRIES_LIMIT {
+                return true;
+            }
+            match find(end, b"?=") {
+                Some(at) if ends(at + 2) => break at + 2,
+                Some(at) => end = at + 2,
+                None => break behind,
+            }
+        };
+    }
+    false
 }
 
 /// `None` where mailparse panics: a panic there must not cost the delivery.
@@ -202,6 +236,25 @@ mod tests {
             let subject = Metadata::of(field.as_bytes()).subject.unwrap();
             assert_eq!(subject, if decoded { "ä".repeat(words) } else { value.trim().to_owned() }, "{words}");
         }
+    }
+
+    /// A field of 8 kB took seconds, and a header has many; the author of what takes so long is nobody.
+    #[test]
+    fn a_field_that_would_take_long_to_decode_stays_as_it_is() {
+        let (within, beyond) = (" =?".repeat(31) + &"?=a".repeat(31), " =?".repeat(32) + &"?=a".repeat(32));
+        assert!(!takes_too_long(within.as_bytes()) && takes_too_long(beyond.as_bytes()));
+        // With a letter beyond ASCII it finds no end of a word where there is one.
+        let shifted = format!("ä{}", " =?utf-8?Q?a?=".repeat(100));
+        assert!(!takes_too_long(&shifted.as_bytes()[2..]) && takes_too_long(shifted.as_bytes()));
+        // A subject of as many lines as fit, in which each word ends.
+        let lines = " =?utf-8?B?0JjQvNGPLCDQpNCw0LzQuNC70LjRjyDQmNC80Y8sINCk0LDQvNC40LvQuNGPIA==?=".repeat(100);
+        assert!(lines.len() < FIELD_LIMIT && !takes_too_long(lines.as_bytes()));
+
+        let header =
+            |value: &str| Metadata::of(format!("From: {value} <lisa@x>\r\nSubject: {value}\r\n\r\n").as_bytes());
+        let known = header(&beyond);
+        assert_eq!((known.from_address, known.subject.as_deref()), (None, Some(beyond.trim())));
+        assert!(header("=?utf-8?Q?=C3=A4?= b").from_address.is_some());
     }
 
     /// Whatever is in a name or a comment: it is the address that the field itself names, or none.

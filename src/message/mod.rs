@@ -70,7 +70,7 @@ impl Message {
         }
         let prepended = end_of_prepended_lines(&bytes);
         let message_id_for_people = match &message_id {
-            Some(id) => decode::tidy(&String::from_utf8_lossy(id), MESSAGE_ID_LIMIT, false),
+            Some(id) => message_id_for_people(id),
             None => made_up_message_id(&content_digest),
         };
         let metadata = Metadata::of(bytes.get(prepended..).unwrap_or_default());
@@ -166,20 +166,6 @@ impl Message {
         &self.message_id_for_people
     }
 
-    /// The Message-ID for IMAP SEARCH HEADER: without its angle brackets. `None` where there is none, or where servers could read it
-    /// differently (text beside the angle brackets, white space, bytes beyond ASCII, quotes, an uncommon length): a search by it
-    /// could miss the message.
-    #[must_use]
-    pub fn message_id_for_search(&self) -> Option<&str> {
-        message_id_for_search(std::str::from_utf8(self.message_id.as_deref()?).ok()?)
-    }
-
-    /// The bytes of the first Message-ID field, unfolded and trimmed, nothing lost. `None` where the message has none.
-    #[must_use]
-    pub(crate) fn message_id_bytes(&self) -> Option<&[u8]> {
-        self.message_id.as_deref()
-    }
-
     /// What the lock is named after: the Message-ID, or what is made up from the content where there is none. The same
     /// for every recipient's copy.
     #[must_use]
@@ -258,12 +244,18 @@ impl Message {
 
     /// Whether the topmost Authentication-Results of ours vouches for the domain of [`Message::from_address`]. Only what
     /// a filter of ours put there counts: the border has to delete forged ones (RFC 8601 section 5).
+    ///
+    /// A domain that is looked up as another one is vouched for by nobody: with ß, which may belong to a stranger (RFC 5892 appendix
+    /// B.1 allows it), it is [folded](fold) to that with ss.
     #[must_use]
     pub fn authentication_results(&self, authserv_id: &str) -> authentication_results::Vouched {
         use authentication_results::{Vouched, dmarc};
         let Some(from) = self.from_address() else {
             return Vouched::No(Cow::Borrowed("there is not exactly one From address"));
         };
+        if fold(from.domain()) != from.domain().to_lowercase() {
+            return Vouched::No(Cow::Borrowed("the author's domain is looked up as another one, since it is folded"));
+        }
         let fields = Fields::of(&self.bytes).filter(|field| field.is("Authentication-Results"));
         let values = fields.map(|field| (!field.has_bare_cr()).then(|| field.relaxed_value()));
         dmarc(values, authserv_id, from.domain())
@@ -272,6 +264,8 @@ impl Message {
 
 /// What a Message-ID is cut to where it is text: the longest line of RFC 5322 section 2.1.1.
 const MESSAGE_ID_LIMIT: usize = 998;
+/// The longest Message-ID to search by, in bytes: servers limit the length of a command line.
+const LONGEST_SEARCHED: usize = 500;
 
 /// The values of Bcc and Resent-Bcc, relaxed, in order, of a message as a mailbox gives it back. They are no part of its identity.
 #[must_use]
@@ -280,7 +274,21 @@ pub(crate) fn blind_recipients(bytes: &[u8]) -> Vec<Vec<u8>> {
     Fields::of(bytes).filter(are_blind).map(|field| field.relaxed_value()).collect()
 }
 
-/// The Message-ID of a message of which only the beginning is at hand, as [`Message::message_id_bytes`] has it of the whole.
+/// A Message-ID as [`Message::message_id`] has it, of these bytes.
+#[must_use]
+pub(crate) fn message_id_for_people(id: &[u8]) -> String {
+    decode::tidy(&String::from_utf8_lossy(id), MESSAGE_ID_LIMIT, false)
+}
+
+/// The Message-ID in a header, unfolded and trimmed, nothing lost, and nothing else of it: a mailbox may give back thousands, and
+/// who has written them may have meant them to take long.
+#[must_use]
+pub(crate) fn message_id_in(header: &[u8]) -> Option<Vec<u8>> {
+    let id = Fields::of(without_mbox_line(header)).find(|field| field.is("message-id"))?.relaxed_value();
+    Some(id).filter(|id| !identity::says_nothing(id))
+}
+
+/// The Message-ID of a message of which only the beginning is at hand, as [`message_id_in`] has it of the whole.
 /// `None` where it cannot be known without the rest.
 #[must_use]
 pub(crate) fn message_id_at_the_beginning(bytes: &[u8]) -> Option<Vec<u8>> {
@@ -301,13 +309,25 @@ impl std::fmt::Debug for Message {
     }
 }
 
-/// A Message-ID for IMAP SEARCH HEADER, if it is fit for that: see [`Message::message_id_for_search`]. One that was made up
-/// is in no mailbox.
+/// A Message-ID for IMAP SEARCH HEADER: without its angle brackets. `None` where servers could read it differently (text beside the
+/// angle brackets, white space, bytes beyond ASCII, quotes, an uncommon length, or what looks like an encoded word of RFC 2047, which
+/// a server decodes before it compares): a search by it could miss the message. One that was made up is in no mailbox.
 pub fn message_id_for_search(id: &str) -> Option<&str> {
-    let bare = id.strip_prefix('<').and_then(|id| id.strip_suffix('>')).unwrap_or(id);
+    let bare = bare_message_id(id);
     let plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'<' | b'>' | b'(' | b')');
-    let fits = !bare.is_empty() && id.len() <= MESSAGE_ID_LIMIT && bare.bytes().all(plain);
-    (fits && !bare.ends_with(MADE_UP)).then_some(bare)
+    let fits = !bare.is_empty() && bare.len() <= LONGEST_SEARCHED && bare.bytes().all(plain) && !bare.contains("=?");
+    (fits && !was_made_up(id)).then_some(bare)
+}
+
+/// Without its angle brackets.
+pub fn bare_message_id(id: &str) -> &str {
+    let id = id.trim();
+    id.strip_prefix('<').and_then(|id| id.strip_suffix('>')).unwrap_or(id)
+}
+
+/// Whether a message of this [name](Message::message_id_for_people) has no Message-ID.
+pub fn was_made_up(id: &str) -> bool {
+    bare_message_id(id).ends_with(MADE_UP)
 }
 
 /// How a Message-ID ends that was made up.

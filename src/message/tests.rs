@@ -152,30 +152,34 @@ fn another_message_has_another_identity() {
     assert_ne!(Identity::of(b"To: a\n\nb"), Identity::of(b"To: ab\n"));
 }
 
+fn for_search(message: &Message) -> Option<&str> {
+    message_id_for_search(message.message_id()?)
+}
+
 #[test]
 fn the_message_id_names_the_lock() {
     let message = received(LISA);
     assert_eq!(message.message_id(), Some("<123-abc@mail.google.com>"));
-    assert_eq!(message.message_id_bytes(), Some(&b"<123-abc@mail.google.com>"[..]));
-    assert_eq!(message.message_id_for_search(), Some("123-abc@mail.google.com"));
+    assert_eq!(message.message_id.as_deref(), Some(&b"<123-abc@mail.google.com>"[..]));
+    assert_eq!(for_search(&message), Some("123-abc@mail.google.com"));
     assert_eq!(message.lock_subject(), b"<123-abc@mail.google.com>");
     let folded = received("Message-Id:\r\n <a@b>  \r\nMessage-ID: <second@b>\r\n\r\n");
     assert_eq!(folded.message_id(), Some("<a@b>"));
     let odd = received(&b"Message-ID: <a\xff\x07\0b@c>\n\n"[..]);
-    assert_eq!(odd.message_id_bytes(), Some(&b"<a\xff\x07\x80b@c>"[..]));
+    assert_eq!(odd.message_id.as_deref(), Some(&b"<a\xff\x07\x80b@c>"[..]));
     assert_eq!(odd.message_id(), Some("<a\u{fffd}\u{fffd}b@c>"));
-    assert_eq!(odd.message_id_for_search(), None);
-    assert_eq!(received("Message-ID: <a b@c>\n\n").message_id_for_search(), None);
+    assert_eq!(for_search(&odd), None);
+    assert_eq!(for_search(&received("Message-ID: <a b@c>\n\n")), None);
     // What is searched for is what the text says between its brackets, whole: else a candidate would be passed over.
     for odd in ["<a@b> (junk)", "<a@b>junk", "<a@b", "a@b>", "<a@b><c@d>"] {
-        assert_eq!(received(format!("Message-ID: {odd}\n\n")).message_id_for_search(), None, "{odd}");
+        assert_eq!(for_search(&received(format!("Message-ID: {odd}\n\n"))), None, "{odd}");
     }
-    assert_eq!(received("Message-ID: a@b\n\n").message_id_for_search(), Some("a@b"));
-    assert_eq!(received(format!("Message-ID: <{}>\n\n", "x".repeat(997))).message_id_for_search(), None);
+    assert_eq!(for_search(&received("Message-ID: a@b\n\n")), Some("a@b"));
+    assert_eq!(for_search(&received(format!("Message-ID: <{}>\n\n", "x".repeat(997)))), None);
     let long = received(format!("Message-ID: <{}>\n\n", "x".repeat(100_000)));
     assert_eq!(long.message_id().map(str::len), Some(998));
     assert_eq!(long.lock_subject().len(), 100_002);
-    assert_eq!(long.message_id_for_search(), None);
+    assert_eq!(for_search(&long), None);
 }
 
 /// A device that writes neither Message-ID nor Date says the same every night. Each night's message is another one, or it
@@ -228,7 +232,7 @@ fn a_missing_message_id_still_names_the_lock_the_same_for_every_recipient() {
         let scuba = received(format!("Delivered-To: scuba@x\n{missing}Subject: a\n\nb\n"));
         assert_eq!(doug.lock_subject(), scuba.lock_subject());
         assert_eq!(doug.identity(), scuba.identity());
-        assert_eq!((doug.message_id(), doug.message_id_bytes(), doug.message_id_for_search()), (None, None, None));
+        assert_eq!((doug.message_id(), doug.message_id.as_deref(), for_search(&doug)), (None, None, None));
         assert_eq!(doug.lock_subject(), doug.message_id_for_people().as_bytes());
         assert!(doug.message_id_for_people().ends_with("@missing.message-id>"));
         let other = received(format!("Delivered-To: doug@x\n{missing}Subject: a\n\nc\n"));
@@ -361,6 +365,22 @@ fn a_bare_cr_vouches_for_nobody() {
     }
     // The identity is what it was: a CR counts for nothing.
     assert_eq!(received(format!("{from}\rx\n\nx\n")).identity(), received(format!("{from}x\n\nx\n")).identity());
+}
+
+/// Everybody can have a domain with ß, and is looked up there as one with ss.
+#[test]
+fn a_domain_that_is_looked_up_as_another_one_is_vouched_for_by_nobody() {
+    use authentication_results::Vouched;
+    let of = |domain: &str| {
+        let results = format!("Authentication-Results: mx; dmarc=pass header.from={domain}");
+        received(format!("{results}\nFrom: lisa@{domain}\n\n")).authentication_results("mx")
+    };
+    for same in ["weiss.de", "WEISS.de", "WÄSCHE.de", "νίκοσ.gr"] {
+        assert_eq!(of(same), Vouched::Yes, "{same}");
+    }
+    for other in ["weiß.de", "νίκος.gr"] {
+        assert!(matches!(of(other), Vouched::No(_)), "{other}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::delivery::{Manner, Refusal};
 use crate::ledger::recorded::{self, RecordedCopy, Selection};
 use crate::ledger::{CopyKey, Database};
 use crate::mailbox::{MailboxError, MailboxFailure, Matching, ReadableMailbox, Recorded, Wanted};
-use crate::message::{Identity, Message, Role};
+use crate::message::{Identity, Message, Role, was_made_up};
 use crate::operations::audit::{self, Audit};
 use crate::operations::replay::ReplayOutcome;
 use crate::site::Site;
@@ -174,7 +174,7 @@ fn authors_own(site: &Site, copy: &RecordedCopy, deadline: Deadline) -> Result<O
     // It may bear the day on which it was written.
     let not_before = copy.arrived() - time::Duration::weeks(1);
     let wanted = Wanted { matching: Matching::MessageId, not_before, ..copy.wanted() };
-    if wanted.message_id.is_none() {
+    if was_made_up(&copy.message_id) {
         return Ok(None);
     }
     let mut mailbox = site.mailbox(&copy.user, &copy.mailbox, deadline).map_err(out_of_reach)?;

@@ -1,6 +1,6 @@
 //! What holds for any bytes on standard input.
 
-use maildrop_command::message::{Address, Identity, Message};
+use maildrop_command::message::{Address, Identity, Message, message_id_for_search};
 
 /// What pipe(8) writes before the message for one recipient, with its flags R, O and D.
 const FOR_DOUG: &[u8] = b"Return-Path: <lisa@gmail.com>\nX-Original-To: doug@x\nDelivered-To: doug@mail.axial.net\n";
@@ -138,7 +138,7 @@ fn what_is_read_is_bounded(message: &Message) {
     let id = message.message_id_for_people();
     assert!(!id.is_empty() || message.message_id().is_some());
     assert!(id.len() <= 998 && !id.contains(char::is_control), "{id:?}");
-    if let Some(id) = message.message_id_for_search() {
+    if let Some(id) = message.message_id().and_then(message_id_for_search) {
         assert!(
             !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\<>()".contains(&byte)),
             "{id:?}"

@@ -106,7 +106,7 @@ impl ReadableMailbox for ImapMailbox {
                             uid: fetched.uid,
                             deleted: fetched.deleted.unwrap_or(false),
                             size: fetched.size.unwrap_or(0),
-                            message_id: message_id_match::message_id(header),
+                            message_id: message_id_match::message_id(&header),
                         },
                     );
                 })?;

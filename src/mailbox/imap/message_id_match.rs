@@ -1,54 +1,54 @@
 //! Which messages of a mailbox may be the wanted one, by their Message-ID.
 
 use crate::mailbox::{Matching, Position, Wanted};
-use crate::message::{Message, message_id_as_stored};
-
-/// The longest Message-ID to search by: servers limit the length of a command line.
-const MAX_SEARCHED: usize = 500;
+use crate::message::{
+    bare_message_id, message_id_as_stored, message_id_for_people, message_id_for_search, message_id_in,
+};
 
 /// Whether the message with this header may be the one.
 ///
 /// For [`Matching::Identity`], which compares all bytes afterwards, the doubtful pass: a server may see another header in an odd
-/// message than we do, and may change what is beyond ASCII (Cyrus writes an X for each such byte: munge8bit). Not so where a message
-/// without Message-ID is looked for among all of some days (no `since` of this mailbox): to read each of thousands whole takes longer
-/// than there is, and who looks there prefers a second copy to none.
+/// message than we do, and may change what is beyond ASCII (Cyrus writes an X for each such byte: munge8bit).
+///
+/// Where all that came within some days is searched (no `since` of this mailbox), only those pass that have no Message-ID, if the
+/// message has none, or its own as a store may give it back: to read each of thousands whole takes longer than there is.
 pub(super) fn may_be(header: &[u8], wanted: &Wanted<'_>, since: Option<Position>) -> bool {
-    let message = Message::receive(header.to_vec()).ok();
-    let id = message.as_ref().and_then(Message::message_id);
-    match (wanted.message_id, id) {
-        (Some(wanted), Some(id)) if bare(wanted) == bare(id) => true,
-        (Some(wanted), Some(_)) if wanted.is_ascii() => false,
-        (None, Some(_)) if since.is_none() => false,
-        _ => wanted.matching == Matching::Identity,
+    let by_bytes = wanted.matching == Matching::Identity;
+    let id = message_id_in(header);
+    let Some(id) = id.as_deref().map(message_id_for_people) else { return by_bytes };
+    let Some(wanted) = wanted.message_id else { return by_bytes && since.is_some() };
+    let (id, wanted) = (bare_message_id(&id), bare_message_id(wanted));
+    if id == wanted {
+        return true;
     }
+    // What was no UTF-8 has been written down as U+FFFD.
+    let may_differ = if since.is_some() {
+        !wanted.is_ascii()
+    } else {
+        wanted.contains(char::REPLACEMENT_CHARACTER) || as_stored(id) == as_stored(wanted)
+    };
+    by_bytes && may_differ
+}
+
+fn as_stored(id: &str) -> Vec<u8> {
+    message_id_as_stored(id.as_bytes())
 }
 
 /// What the server can be asked to search for: a Message-ID that it reads as we do, and only where nothing else counts. (Of a
 /// message with two Message-ID fields, Cyrus knows the last.)
 pub(super) fn searchable<'a>(wanted: &Wanted<'a>) -> Option<&'a str> {
-    let id = bare(wanted.message_id.filter(|_| wanted.matching == Matching::MessageId)?);
-    let plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'<' | b'>' | b'(' | b')');
-    // A server decodes an encoded word (RFC 2047) before it compares.
-    let fits = !id.is_empty() && id.len() <= MAX_SEARCHED && id.bytes().all(plain) && !id.contains("=?");
-    fits.then_some(id)
+    wanted.message_id.filter(|_| wanted.matching == Matching::MessageId).and_then(message_id_for_search)
 }
 
 /// The Message-ID of the message with this header, as every store has it: Cyrus writes an X for a byte beyond ASCII.
-pub(super) fn message_id(header: Vec<u8>) -> Option<Vec<u8>> {
-    let message = Message::receive(header).ok()?;
-    message.message_id_bytes().map(message_id_as_stored)
-}
-
-/// Without its angle brackets.
-fn bare(id: &str) -> &str {
-    let id = id.trim();
-    id.strip_prefix('<').and_then(|id| id.strip_suffix('>')).unwrap_or(id)
+pub(super) fn message_id(header: &[u8]) -> Option<Vec<u8>> {
+    message_id_in(header).as_deref().map(message_id_as_stored)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{Identity, Role};
+    use crate::message::{Identity, Message, Role};
     use time::macros::datetime;
 
     fn wanted<'a>(message_id: Option<&'a str>, matching: Matching, identity: &'a Identity) -> Wanted<'a> {
@@ -85,8 +85,13 @@ mod tests {
             ("Message-ID:\r\n\r\n", None),
             ("\r\n", Some("a@b")),
             ("Message-ID: <XX@b>\r\n\r\n", Some("ü@b")),
+            ("Message-ID: <20261126 0800.17@printer>\r\n\r\n", Some("<20261126 0800.17@printer>")),
+            ("Message-ID: <a@b>\r\n\r\n", Some("<\u{fffd}@b>")),
         ] {
             assert!(among_all(header, id), "{header} {id:?}");
+        }
+        for other in ["Message-ID: <XXX@b>\r\n\r\n", "Message-ID: <a@b>\r\n\r\n"] {
+            assert!(!among_all(other, Some("ü@b")) && !among_all(other, Some("<a b@c>")), "{other}");
         }
     }
 

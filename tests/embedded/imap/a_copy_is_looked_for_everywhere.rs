@@ -118,6 +118,10 @@ fn since(uid: u32) -> Asked {
 fn where_nothing_can_be_searched_by_all_that_arrived_since_is_compared() {
     assert_eq!(looked(None, Some(7), true, vec![found(false, &[9])]), (vec![9], vec![WHOLE]));
     assert_eq!(looked(Some("a@b"), Some(7), false, vec![found(false, &[9])]), (vec![9], vec![WHOLE]));
+    // No server is asked for these: it may read them otherwise.
+    for odd in ["<20261126 0800.17@printer>", "<=?x?=@y>", &format!("<{}@b>", "x".repeat(500))] {
+        assert_eq!(looked(Some(odd), Some(7), true, vec![found(false, &[9])]), (vec![9], vec![WHOLE]), "{odd}");
+    }
 }
 
 #[test]
