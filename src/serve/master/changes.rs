@@ -312,7 +312,7 @@ impl Supervisor {
 
     /// Opens the log anew, here and in all processes.
     pub(super) fn reopen(&mut self) -> Result<(), String> {
-        self.slots.iter_mut().filter_map(Slot::running_mut).for_each(|running| running.reopen_log());
+        self.slots.iter().filter_map(Slot::running).for_each(Running::reopen_log);
         log::reopen().map_err(|error| {
             error!(%error, "the log goes on in the file that was open");
             error.to_string()

@@ -5,7 +5,7 @@ use crate::base::{files, log};
 use crate::config::Config;
 use crate::handover::control::Role;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
-use signal_hook::consts::SIGUSR2;
+use signal_hook::consts::{SIGURG, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,8 @@ pub enum CannotBegin {
 /// - what reads messages, a worker or the timer, or what is answered by strangers, the notifier, gets no more memory than `serve.worker_memory`,
 /// - a front, or a runner, reaches no password, nor anything else but the files that it works with, as far as the kernel can hold it
 ///   to that ([landlock](crate::base::confinement)),
-/// - it logs to where the configuration says, and opens the file anew on SIGUSR2.
+/// - it logs to where the configuration says, and opens the file anew on SIGURG, which the master sends: a process that does not listen
+///   yet is not ended by it, and opens the log later than it listens; and on SIGUSR2, which somebody may send to all that bears our name.
 ///
 /// SIGTERM is for the role itself: end after what is in hand.
 ///
@@ -55,12 +56,13 @@ pub fn begin(role: Role, master: u32, file: &Path, checked: &Path) -> Result<Con
         let limit = Rlimit { current: Some(current), maximum };
         setrlimit(Resource::As, limit).map_err(errno("limiting the memory"))?;
     }
+    // Before the log is opened: whatever comes from now on is not lost.
+    let mut signals = Signals::new([SIGURG, SIGUSR2]).map_err(system("setting up signals"))?;
     log::start_of_service(&config.log_settings())?;
     if matches!(role, Role::Front | Role::Runner) {
         // Before there is another thread.
         confine(&confinement(role, &config))?;
     }
-    let mut signals = Signals::new([SIGUSR2]).map_err(system("setting up signals"))?;
     let reopen = move || {
         for _ in signals.forever() {
             if let Err(error) = log::reopen() {

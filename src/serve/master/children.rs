@@ -61,8 +61,6 @@ pub(super) struct Running {
     pub(super) ready: bool,
     /// Whether it ever did.
     ever_ready: bool,
-    /// It has to open its log anew, once it is ready: a process that has just begun would die of the signal.
-    owes_reopening: bool,
     /// To the front.
     pub(super) link: Option<Link>,
     /// How often it was asked how it stands since it last said so. `None`: it never has.
@@ -147,9 +145,6 @@ impl Slot {
         if let Some(running) = self.running_mut() {
             running.ready = ready;
             running.ever_ready |= ready;
-            if ready && std::mem::take(&mut running.owes_reopening) {
-                running.send(Signal::USR2);
-            }
         }
         self.unready_since = if ready { None } else { self.unready_since.or(Some(now)) };
         self.ready_since = if ready { self.ready_since.or(Some(now)) } else { None };
@@ -208,7 +203,6 @@ impl Slot {
                     killed: false,
                     ready: false,
                     ever_ready: false,
-                    owes_reopening: false,
                     link,
                     unanswered: None,
                     asked_from_the_start: 0,
@@ -359,13 +353,9 @@ impl Running {
         self.send(Signal::KILL);
     }
 
-    /// Has it open its log anew.
-    pub(super) fn reopen_log(&mut self) {
-        if self.ready {
-            self.send(Signal::USR2);
-        } else {
-            self.owes_reopening = true;
-        }
+    /// Has it open its log anew. Where it has only just begun, this signal does nothing, and the log is opened after that anyway.
+    pub(super) fn reopen_log(&self) {
+        self.send(Signal::URG);
     }
 
     /// What is to be read of it.
@@ -551,19 +541,21 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_opened_anew_at_once_or_as_soon_as_the_process_is_ready() {
+    fn a_log_is_opened_anew_at_once_and_who_does_not_listen_to_that_yet_lives_on() {
         let begin = Instant::now();
-        for ready in [true, false] {
-            let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10, Duration::from_hours(1)), begin);
-            shell(&mut slot, "trap 'exit 9' USR2; echo up >&2; while :; do sleep 0.01; done", begin);
+        for (trap, expected) in [("trap 'exit 9' URG", "exit 9"), ("", "asked")] {
+            let mut slot = Slot::new(Role::Runner, 1, Restarts::new(10, Duration::from_hours(1)), begin);
+            let script = format!("{trap}; trap 'exit 8' TERM; echo up >&2; while :; do sleep 0.01; done");
+            shell(&mut slot, script.trim_start_matches("; "), begin);
             while slot.running_mut().unwrap().read_what_it_says() != ["up"] {}
-            if ready {
-                slot.set_ready(true, begin);
+            slot.running().unwrap().reopen_log();
+            if trap.is_empty() {
+                // It is there to do as it is told.
+                slot.running_mut().unwrap().tell_to_end(begin, Duration::from_mins(1));
             }
-            slot.running_mut().unwrap().reopen_log();
-            assert_eq!(slot.running().unwrap().owes_reopening, !ready);
-            slot.set_ready(true, begin);
-            assert_eq!(ended(&mut slot, begin).kind, "exit 9");
+            let one = ended(&mut slot, begin);
+            assert_eq!(one.kind, expected);
+            assert!(matches!(one.end, End::Exit(_)), "{}", one.how());
         }
     }
 }

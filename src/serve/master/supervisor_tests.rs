@@ -11,11 +11,11 @@ const LONG: Duration = Duration::from_mins(1);
 /// Two workers, a runner and the timer, unless a test says otherwise.
 const TWO: &str = "workers = 2\nrunners = 1\n";
 
-/// What the front does: notes what it is told, and says what is in `report` to each of it, if there is such a file. Neither it nor the
-/// others have a log that they could open anew (SIGUSR2), which they say in a file once it is so.
-const FRONT: &str = "trap '' USR2; : > up.$$; while read -r line; do printf '%s\\n' \"$line\" >> notices; \
+/// What the front does: notes what it is told, and says what is in `report` to each of it, if there is such a file. It and
+/// the others say in a file that they have begun.
+const FRONT: &str = ": > up.$$; while read -r line; do printf '%s\\n' \"$line\" >> notices; \
                      [ ! -e report ] || cat report >&0; done";
-const OTHERS: &str = "trap '' USR2; : > up.$$; exec sleep 1000";
+const OTHERS: &str = ": > up.$$; exec sleep 1000";
 /// Ends for nothing but SIGKILL.
 const STUBBORN: &str = "trap '' TERM; : > up.$$; exec sleep 1000";
 
