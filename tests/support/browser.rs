@@ -159,6 +159,8 @@ impl Browser {
                 "args": ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars", rules]
             },
             "goog:loggingPrefs": { "browser": "ALL" },
+            // In milliseconds: axe-core takes its time on a busy machine.
+            "timeouts": { "script": 300_000, "pageLoad": 300_000 },
         });
         let Value::Object(capabilities) = options else { unreachable!("an object") };
         let capabilities: Capabilities = capabilities;

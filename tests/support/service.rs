@@ -30,9 +30,11 @@ impl Service {
         let (run, state) = (scene.seen("run"), scene.seen("state"));
         // What is owed stays so, where a test is about that.
         let timer = if serve.contains("finish_owed_every") { "" } else { "finish_owed_every = \"0s\"\n" };
+        // No mailbox hangs, where a test is not about that: on a busy machine each may take its time.
+        let patience = if serve.contains("batch_patience") { "" } else { "batch_patience = \"60s\"\n" };
         scene.configure(|settings| {
             settings.more += &format!(
-                "[serve]\nlmtp = {places:?}\nruntime_directory = \"{run}\"\nstate_directory = \"{state}\"\n{timer}{serve}"
+                "[serve]\nlmtp = {places:?}\nruntime_directory = \"{run}\"\nstate_directory = \"{state}\"\n{timer}{patience}{serve}"
             );
         });
         scene.configuration_here();

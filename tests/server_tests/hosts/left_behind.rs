@@ -108,7 +108,9 @@ fn a_primary_whose_standby_is_away_is_used_until_another_takes_over() {
     session.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_replication");
     wait_until("nobody follows", || session.texts("SELECT state FROM pg_stat_replication").is_empty());
     let delivery = scene.start("doug", &[], scene.message("x"));
-    let waits = "SELECT pid::text FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    // The server's own may wait, too, at any time.
+    let waits =
+        "SELECT pid::text FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND backend_type = 'client backend'";
     wait_until("its commit waits", || session.texts(waits).len() == 1);
     pair.standby.connect();
     delivery.end().delivered();

@@ -7,9 +7,9 @@
 //! As long as its kin: `MAILDROP_TEST_KILLS=500 tests/run -- real_` (support/run.rs) makes more than ten thousand notifications.
 
 use super::by_schema::hold_to_the_document;
-use super::telling::{Notifier, RETRY, happen, subscribe};
+use super::telling::{Notifier, happen, subscribe};
 use crate::support::database::{Connection, Engine};
-use crate::support::program::{Running, wait_until};
+use crate::support::program::{PATIENCE, Running, wait_until};
 use crate::support::receivers::{Came, Receivers};
 use crate::support::run::{Random, faults, note};
 use crate::support::scene::Scene;
@@ -147,7 +147,9 @@ impl Run {
 
     /// With a log of its own, and answers that are waited for so briefly that a lease is over soon.
     fn start(&mut self) -> Struck {
-        let common = Notifier::configuration(&mut self.scene, RETRY, "");
+        // On a busy machine many are not answered in time. Neither an event nor a receiver rests for longer than a second then.
+        let retry = format!("[{}]", vec!["\"1s\""; PATIENCE.as_secs() as usize].join(", "));
+        let common = Notifier::configuration(&mut self.scene, &retry, "");
         let log = self.scene.path(&format!("notifier-{}.log", self.started));
         let text = std::fs::read_to_string(common).unwrap().replace("timeout = \"200s\"", "timeout = \"1s\"");
         let text = text.replace(&format!("{:?}", self.scene.path("log")), &format!("{log:?}"));
