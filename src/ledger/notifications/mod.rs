@@ -455,7 +455,8 @@ fn due_of(row: &Row, full: bool) -> Result<Due, DatabaseError> {
 fn matches(dialect: Dialect, of: &str) -> String {
     let (domain, mailbox, message, wanted, now) = match dialect {
         Dialect::Postgresql => (
-            "lower(split_part(e.recipient, '@', 2))",
+            // Behind the last one: a local part may hold an `@` (RFC 5321, section 4.1.2). Since PostgreSQL 14.
+            "lower(split_part(e.recipient, '@', -1))",
             "e.imap_user || '/' || e.mailbox",
             "encode(e.identity, 'hex')",
             "(s.types = '{}' OR e.type = ANY (s.types))",

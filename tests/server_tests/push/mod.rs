@@ -6,6 +6,7 @@ mod asked_for_meanwhile;
 mod beside_others;
 mod by_a_public_key;
 mod by_check;
+mod by_domain;
 mod by_hand;
 mod by_https;
 mod by_rest;
