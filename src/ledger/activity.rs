@@ -5,12 +5,17 @@
 //! spent: the answer says how far back it has looked. Where nothing is looked for by a name, the last rows say how far back the
 //! first slice has to go.
 
+mod figures;
+mod messages;
+
+pub(crate) use figures::{Counted, OwedCopy, count, owed};
+
 use super::time_span::{self, CLOCKS_DIFFER, attempts_before, attempts_named, attempts_since, attempts_since_by};
 use super::{AttemptResult, Database, Outcome, columns, stage_times};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Value};
 use crate::lock::LockName;
 use crate::message::Role;
-use std::collections::BTreeSet;
+use messages::{Messages, add_messages};
 use std::time::{Duration, Instant};
 use tracing::debug;
 use uuid::Uuid;
@@ -27,8 +32,6 @@ const SHORT: Duration = Duration::from_millis(10);
 const LONG: Duration = Duration::from_millis(30);
 /// How many of the last rows say how far back the first slice goes.
 const LAST_ROWS: usize = 500;
-/// Of so many messages of a sender, or with a subject, attempts are looked for at once: more than a page shows.
-const MOST_MESSAGES: usize = 200;
 /// After so long without an answer that is full, no further slice is read.
 const LONG_ENOUGH: Duration = Duration::from_millis(2500);
 
@@ -235,37 +238,6 @@ fn in_time<T>(read: Result<T, DatabaseError>) -> Result<Option<T>, DatabaseError
     }
 }
 
-/// The messages that were recorded from `begin` up to, not including, `end`, and whose sender or subject is what is looked for, by
-/// their identities.
-fn messages_of(
-    database: &mut dyn Database,
-    by: Option<&By>,
-    begin: i64,
-    end: i64,
-) -> Result<Vec<[u8; 32]>, DatabaseError> {
-    let (condition, text) = match by {
-        Some(By::Address { address, .. }) => ("lower(m.sender) = ?", address.clone()),
-        Some(By::Piece(piece)) => {
-            ("(lower(m.subject) LIKE ? ESCAPE '!' OR lower(m.header_from) LIKE ? ESCAPE '!')", like(piece))
-        }
-        _ => return Ok(Vec::new()),
-    };
-    let sql = format!(
-        "SELECT {} FROM messages m WHERE m.recorded_at >= ? AND m.recorded_at < ? AND {condition} \
-         ORDER BY m.recorded_at DESC LIMIT {MOST_MESSAGES}",
-        database.dialect().hex("m.identity")
-    );
-    let mut values = vec![Value::Moment(begin), Value::Moment(end)];
-    values.extend(condition.matches('?').map(|_| Value::Text(&text)));
-    database.select("looking for messages", &sql, &values)?.iter().map(|row| row.digest(0)).collect()
-}
-
-/// What LIKE finds a piece of text by, anywhere.
-fn like(piece: &str) -> String {
-    let escaped = piece.to_lowercase().replace('!', "!!").replace('%', "!%").replace('_', "!_");
-    format!("%{escaped}%")
-}
-
 /// At most `limit` attempts that are wanted, the newest first.
 pub(crate) fn find(database: &mut dyn Database, wanted: &Wanted, limit: usize) -> Result<FoundTried, DatabaseError> {
     let began = Instant::now();
@@ -297,16 +269,13 @@ pub(crate) fn find(database: &mut dyn Database, wanted: &Wanted, limit: usize) -
     let mut end = newest;
     let mut tried: Vec<Tried> = Vec::new();
     // A message is recorded after its first attempt has begun, by a little as a rule.
-    let (mut messages, mut recorded_since) = (Vec::new(), newest.saturating_add(WIDEST));
+    let (mut messages, mut recorded_since) = (Messages::Named(Vec::new()), newest.saturating_add(WIDEST));
     while end > since && tried.len() <= limit {
         let asked = Instant::now();
         begin = begin.max(since);
-        let Some(more) = in_time(messages_of(database, wanted.by.as_ref(), begin, recorded_since))? else {
+        if in_time(messages.add(database, wanted.by.as_ref(), (begin, recorded_since)))?.is_none() {
             return Ok(FoundTried { tried, more: false, looked_back_to: Some(end.min(now)) });
-        };
-        messages.extend(more);
-        // Those of newer slices make room.
-        messages.drain(..messages.len().saturating_sub(MOST_MESSAGES));
+        }
         recorded_since = begin;
         let (after, mut values) = attempts_since(database.dialect(), begin);
         let (before, more) = attempts_before(database.dialect(), end);
@@ -340,7 +309,7 @@ fn find_by_uuid(
     limit: usize,
 ) -> Result<FoundTried, DatabaseError> {
     let began = Instant::now();
-    let mut width = Width::of_queue_ids();
+    let (mut width, none) = (Width::of_queue_ids(), Messages::Named(Vec::new()));
     let (first, mut end) = (since.saturating_sub(CLOCKS_DIFFER), newest.saturating_add(CLOCKS_DIFFER));
     // Hardly anything is ahead of the database's clock.
     let mut begin = newest.saturating_sub(4 * NARROWEST).max(first);
@@ -349,7 +318,7 @@ fn find_by_uuid(
         let (named, mut values) = attempts_named(begin, end);
         values.extend([Value::Moment(since), Value::Moment(newest)]);
         let conditions = vec![named, "a.started_at >= ? AND a.started_at < ?"];
-        let sql = Slice { conditions, values, limit: limit + 1, messages: &[], is_newest: false };
+        let sql = Slice { conditions, values, limit: limit + 1, messages: &none, is_newest: false };
         let Some(mut tried) = in_time(slice(database, wanted, sql))? else {
             let looked_back_to = Some(end.saturating_add(CLOCKS_DIFFER).min(newest));
             return Ok(FoundTried { tried: Vec::new(), more: false, looked_back_to });
@@ -432,23 +401,19 @@ struct Slice<'a> {
     conditions: Vec<&'a str>,
     values: Vec<Value<'a>>,
     limit: usize,
-    /// The messages of the sender, or with the subject, that is looked for.
-    messages: &'a [[u8; 32]],
+    messages: &'a Messages,
     /// Whether it may be of what was delivered last.
     is_newest: bool,
 }
 
-fn among(messages: usize) -> String {
-    format!("a.identity IN ({})", vec!["?"; messages].join(", "))
-}
-
 fn slice<'a>(database: &mut dyn Database, wanted: &'a Wanted, slice: Slice<'a>) -> Result<Vec<Tried>, DatabaseError> {
     let Slice { mut conditions, mut values, limit, messages, is_newest } = slice;
-    let of_messages;
+    let (text, of_messages);
     if let Some(Place { began_at, attempt, key }) = &wanted.before {
         conditions.push("(a.started_at, a.attempt, a.copy_key) < (?, ?, ?)");
         values.extend([Value::Moment(*began_at), Value::Uuid(*attempt), Value::Bytes(key)]);
     }
+    wanted.narrow(&mut conditions, &mut values);
     match &wanted.by {
         None => {}
         Some(By::Lock(lock)) => {
@@ -463,61 +428,36 @@ fn slice<'a>(database: &mut dyn Database, wanted: &'a Wanted, slice: Slice<'a>) 
                 values.push(Value::Bytes(lock.digest()));
             }
         }
-        Some(By::Address { address, user }) => {
-            let of = if messages.is_empty() { String::new() } else { format!(" OR {}", among(messages.len())) };
-            of_messages = format!("(a.recipient = ? OR a.imap_user = ? OR a.imap_user = ?{of})");
+        Some(by @ (By::Address { .. } | By::Piece(_))) => {
+            text = by.of_message().map(|(_, text)| text).unwrap_or_default();
+            let of_its = messages.condition(by, &text);
+            if let By::Address { address, user } = by {
+                let of = of_its.as_ref().map(|(condition, _)| format!(" OR {condition}")).unwrap_or_default();
+                of_messages = format!("(a.recipient = ? OR a.imap_user = ? OR a.imap_user = ?{of})");
+                let (address, user) = (Value::Text(address), Value::Text(user));
+                values.extend([address, address, user]);
+                values.extend(of_its.into_iter().flat_map(|(_, values)| values));
+            } else {
+                let Some((condition, more)) = of_its else { return Ok(Vec::new()) };
+                of_messages = condition;
+                values.extend(more);
+            }
+            // Last of all: what a message has to be asked for is asked of what is wanted otherwise alone.
             conditions.push(&of_messages);
-            let (address, user) = (Value::Text(address), Value::Text(user));
-            values.extend([address, address, user]);
-            values.extend(messages.iter().map(|identity| Value::Bytes(identity)));
-        }
-        Some(By::Piece(_)) if messages.is_empty() => return Ok(Vec::new()),
-        Some(By::Piece(_)) => {
-            of_messages = among(messages.len());
-            conditions.push(&of_messages);
-            values.extend(messages.iter().map(|identity| Value::Bytes(identity)));
         }
     }
-    wanted.narrow(&mut conditions, &mut values);
     let conditions = conditions.join(" AND ");
     if !is_newest {
-        return newest(database, &conditions, &values, limit, Messages::OfEach);
+        return newest(database, &conditions, &values, limit, Known::OfEach);
     }
-    let mut tried = newest(database, &conditions, &values, limit, Messages::No)?;
+    let mut tried = newest(database, &conditions, &values, limit, Known::No)?;
     add_messages(database, &mut tried)?;
     Ok(tried)
 }
 
-/// Adds what is known of their messages. Most were recorded last, and lie side by side: only the others are looked up one by one.
-fn add_messages(database: &mut dyn Database, tried: &mut [Tried]) -> Result<(), DatabaseError> {
-    let mut missing: BTreeSet<[u8; 32]> = tried.iter().map(|one| one.identity).collect();
-    let last =
-        format!("(SELECT identity, header_from, subject FROM messages ORDER BY id DESC LIMIT {})", 2 * missing.len());
-    for from in [last.as_str(), "messages"] {
-        if missing.is_empty() {
-            break;
-        }
-        let sql = format!(
-            "SELECT {}, a.header_from, a.subject FROM {from} a WHERE {}",
-            database.dialect().hex("a.identity"),
-            among(missing.len())
-        );
-        let values: Vec<Value<'_>> = missing.iter().map(|identity| Value::Bytes(identity)).collect();
-        let rows = database.select("reading whose messages these are", &sql, &values)?;
-        for row in &rows {
-            let identity = row.digest(0)?;
-            missing.remove(&identity);
-            for one in tried.iter_mut().filter(|one| one.identity == identity) {
-                (one.from, one.subject) = (columns::optional(row, 1), columns::optional(row, 2));
-            }
-        }
-    }
-    Ok(())
-}
-
 /// Whether rows come with what is known of their messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Messages {
+enum Known {
     OfEach,
     No,
 }
@@ -528,12 +468,12 @@ fn newest(
     conditions: &str,
     values: &[Value<'_>],
     limit: usize,
-    messages: Messages,
+    messages: Known,
 ) -> Result<Vec<Tried>, DatabaseError> {
     let dialect = database.dialect();
     let (known, join) = match messages {
-        Messages::OfEach => ("m.header_from, m.subject", "LEFT JOIN messages m ON m.identity = a.identity"),
-        Messages::No => ("NULL, NULL", ""),
+        Known::OfEach => ("m.header_from, m.subject", "LEFT JOIN messages m ON m.identity = a.identity"),
+        Known::No => ("NULL, NULL", ""),
     };
     let sql = format!(
         "SELECT {}, {}, {}, {}, {}, a.message_id, a.role, a.imap_user, a.mailbox, a.recipient, a.queue_id, a.host, \
@@ -554,7 +494,7 @@ fn newest(
 /// whose clock is wrong by more than a minute are missing.
 pub(crate) fn since(database: &mut dyn Database, since: i64, limit: usize) -> Result<Vec<Tried>, DatabaseError> {
     let (condition, values) = attempts_since_by(database.dialect(), since, CLOCKS_DIFFER_NOW);
-    newest(database, condition, &values, limit, Messages::OfEach)
+    newest(database, condition, &values, limit, Known::OfEach)
 }
 
 fn tried(row: &Row) -> Result<Tried, DatabaseError> {
@@ -582,80 +522,4 @@ fn tried(row: &Row) -> Result<Tried, DatabaseError> {
         from: columns::optional(row, 15),
         subject: columns::optional(row, 16),
     })
-}
-
-/// A copy that is owed now.
-#[derive(Clone, Debug)]
-pub(crate) struct OwedCopy {
-    pub(crate) identity: [u8; 32],
-    pub(crate) user: String,
-    pub(crate) mailbox: String,
-    pub(crate) reason: Option<String>,
-    /// When that was found out, in microseconds since 1970.
-    pub(crate) since: i64,
-    pub(crate) subject: Option<String>,
-}
-
-/// The copies that are owed, the newest first, and whether there are more.
-pub(crate) fn owed(database: &mut dyn Database, limit: usize) -> Result<(Vec<OwedCopy>, bool), DatabaseError> {
-    let dialect = database.dialect();
-    let sql = format!(
-        "SELECT {}, c.imap_user, c.mailbox, c.reason, {}, m.subject FROM copies c JOIN messages m ON m.id = c.message \
-         WHERE c.state = 'owed' ORDER BY c.updated_at DESC LIMIT {}",
-        dialect.hex("m.identity"),
-        dialect.microseconds("c.updated_at"),
-        limit + 1
-    );
-    let rows = database.select("reading what is owed", &sql, &[])?;
-    let more = rows.len() > limit;
-    let owed = rows.iter().take(limit).map(|row| {
-        Ok(OwedCopy {
-            identity: row.digest(0)?,
-            user: columns::owned(row, 1)?,
-            mailbox: columns::owned(row, 2)?,
-            reason: columns::optional(row, 3),
-            since: columns::number(row, 4)?,
-            subject: columns::optional(row, 5),
-        })
-    });
-    Ok((owed.collect::<Result<_, DatabaseError>>()?, more))
-}
-
-/// How recipients' copies came out that were tried of late.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counted {
-    /// Attempts.
-    pub(crate) delivered: u64,
-    pub(crate) refused: u64,
-    /// Copies that were deferred, and that are neither there by now nor refused.
-    pub(crate) deferred: u64,
-}
-
-/// Counts what came of recipients' copies since a moment, and what was deferred since another and waits still.
-pub(crate) fn count(database: &mut dyn Database, since: i64, deferred_since: i64) -> Result<Counted, DatabaseError> {
-    let dialect = database.dialect();
-    let number = |came| format!("coalesce(sum(CASE WHEN {} THEN 1 ELSE 0 END), 0)", outcome_is(came));
-    let (condition, values) = attempts_since(dialect, since);
-    let sql = format!(
-        "SELECT {}, {} FROM attempts a WHERE {condition} AND a.role = 'recipient'",
-        number(Came::Delivered),
-        number(Came::Refused)
-    );
-    let rows = database.select("counting attempts", &sql, &values)?;
-    let row = rows.first().ok_or_else(|| columns::missing(0))?;
-    let (delivered, refused) = (columns::number(row, 0)?, columns::number(row, 1)?);
-    // Nearly all that was deferred is delivered soon after: within the rows that are read anyway. Only what is left is looked up.
-    let any = |condition: &str| format!("max(CASE WHEN {condition} THEN 1 ELSE 0 END)");
-    let (condition, values) = attempts_since(dialect, deferred_since);
-    let sql = format!(
-        "SELECT count(*) FROM (SELECT a.copy_key FROM attempts a WHERE {condition} AND a.role = 'recipient' \
-         GROUP BY a.copy_key HAVING {} = 1 AND {} = 0) k \
-         WHERE NOT EXISTS (SELECT 1 FROM copies c WHERE c.copy_key = k.copy_key AND c.state = 'delivered') \
-         AND NOT EXISTS (SELECT 1 FROM attempts b WHERE b.copy_key = k.copy_key AND b.outcome LIKE 'refused: %')",
-        any(outcome_is(Came::Deferred)),
-        any("a.outcome IN ('appended', 'adopted', 'already there', 'already there; not looked for') \
-             OR a.outcome LIKE 'refused: %'"),
-    );
-    let deferred = columns::only_number(&database.select("counting what is deferred", &sql, &values)?)?;
-    Ok(Counted { delivered, refused, deferred })
 }

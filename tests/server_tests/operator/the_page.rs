@@ -26,6 +26,7 @@ on_each_engine!(
     an_attempt_of_a_host_whose_clock_is_wrong_stands_where_it_belongs,
     a_queue_id_is_found_whatever_its_hosts_clock_says,
     a_search_that_the_server_ends_says_how_far_it_looked,
+    who_pages_through_what_a_busy_sender_has_sent_sees_each_attempt_once,
     twenty_who_look_at_what_is_live_cost_one_round_trip_each_time,
     who_is_logged_in_is_kept_in_the_database_as_digests_only,
     a_session_that_the_server_has_ended_is_opened_anew
@@ -285,6 +286,50 @@ fn a_search_that_the_server_ends_says_how_far_it_looked(engine: Engine) {
         !text(&list).contains("was not looked for")
     });
     assert_eq!(rows(&list), 1, "{list}");
+}
+
+/// A thousand messages of one sender within twenty minutes, some in the same moment, of which many were put off an hour and a half before.
+fn who_pages_through_what_a_busy_sender_has_sent_sees_each_attempt_once(engine: Engine) {
+    let mut scene = Scene::empty(engine);
+    let (site, link) = page_of(&mut scene);
+    let first = now() - 25 * 60_000_000;
+    let began = |number: u64| first + number / 2 * 2_400_000;
+    let taken = |number| Made { began: began(number), ..made(number, 0) };
+    scene.add_attempts(&(1..=1000).map(taken).collect::<Vec<_>>());
+    scene.database.execute(
+        "INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, header_from, subject, headers, size, \
+         recorded_at) SELECT identity, lock_digest, message_id, identity, 'lisa@elsewhere.example', 'Lisa', 'About it', '[]', 1, \
+         started_at FROM attempts",
+    );
+    let put_off =
+        |number| Made { began: began(number) - 90 * 60_000_000, outcome: Some("deferred: x"), ..made(number, 0) };
+    scene.add_attempts(&(1..=300).map(put_off).collect::<Vec<_>>());
+    // Of somebody else, between them.
+    let other = |number| Made { began: began(number - 2000), ..made(number, 0) };
+    scene.add_attempts(&(2001..=2200).map(other).collect::<Vec<_>>());
+    let page = Page::of(&site);
+    let anna = page.log_in(&link);
+    for (query, count) in [
+        ("q=lisa%40elsewhere.example", 1300),
+        ("q=lisa%40elsewhere.example&state=deferred", 300),
+        ("q=About+it", 1300),
+        ("q=about&state=deferred", 300),
+    ] {
+        let (mut seen, mut path) = (Vec::new(), format!("/?{query}&since=4h"));
+        loop {
+            let mut shown = String::new();
+            // On a slow machine it may not get that far in the time that a search has.
+            wait_until("it was looked for all the way", || {
+                shown = anna.get(&path).shown().to_owned();
+                !text(&shown).contains("was not looked for")
+            });
+            seen.extend(shown.split("<tr id=\"").skip(1).map(|row| row.split('"').next().unwrap().to_owned()));
+            let Some(older) = shown.split("<nav class=\"pager\"").nth(1) else { break };
+            path = older.split("href=\"").nth(1).unwrap().split('"').next().unwrap().replace("&amp;", "&");
+        }
+        let all: std::collections::BTreeSet<&String> = seen.iter().collect();
+        assert_eq!((all.len(), seen.len()), (count, count), "{query}");
+    }
 }
 
 fn twenty_who_look_at_what_is_live_cost_one_round_trip_each_time(engine: Engine) {

@@ -1,0 +1,115 @@
+//! Whose messages are looked for, by their sender or by a piece of their subject, among what was tried; and what is known of the messages
+//! that are shown.
+
+use super::super::{Database, columns};
+use super::{By, Tried};
+use crate::database::{DatabaseError, Value};
+use std::collections::BTreeSet;
+
+/// So many messages of a sender, or with a subject, are named in a statement at most: more than a page shows.
+const MOST_MESSAGES: usize = 200;
+
+impl By {
+    /// What is true of a message `m` of the sender, or with the subject, that is looked for, as SQL; and the text of each of its values.
+    pub(super) fn of_message(&self) -> Option<(&'static str, String)> {
+        match self {
+            Self::Address { address, .. } => Some(("lower(m.sender) = ?", address.clone())),
+            Self::Piece(piece) => {
+                Some(("(lower(m.subject) LIKE ? ESCAPE '!' OR lower(m.header_from) LIKE ? ESCAPE '!')", like(piece)))
+            }
+            Self::Lock(_) | Self::QueueId(..) => None,
+        }
+    }
+}
+
+/// The messages of the sender, or with the subject, that is looked for.
+pub(super) enum Messages {
+    /// All of them that were recorded in the time that was walked, by their identities.
+    Named(Vec<[u8; 32]>),
+    /// They are too many to be named in a statement. Of each attempt it is asked whose its message is: each asks for one row by its key, so
+    /// that a slice costs no more than the attempts that it has; and what is found is next to all of them.
+    TooMany,
+}
+
+impl Messages {
+    /// Adds those that were recorded from `begin` up to, not including, `end`.
+    pub(super) fn add(
+        &mut self,
+        database: &mut dyn Database,
+        by: Option<&By>,
+        (begin, end): (i64, i64),
+    ) -> Result<(), DatabaseError> {
+        let Self::Named(named) = self else { return Ok(()) };
+        let Some((condition, text)) = by.and_then(By::of_message) else { return Ok(()) };
+        let sql = format!(
+            "SELECT {} FROM messages m WHERE m.recorded_at >= ? AND m.recorded_at < ? AND {condition} LIMIT {}",
+            database.dialect().hex("m.identity"),
+            MOST_MESSAGES + 1
+        );
+        let mut values = vec![Value::Moment(begin), Value::Moment(end)];
+        values.extend(condition.matches('?').map(|_| Value::Text(&text)));
+        for row in &database.select("looking for messages", &sql, &values)? {
+            named.push(row.digest(0)?);
+        }
+        if named.len() > MOST_MESSAGES {
+            *self = Self::TooMany;
+        }
+        Ok(())
+    }
+
+    /// What is true of the attempts `a` at them, as SQL with its values. `text` is that of [`By::of_message`]. `None`: there are none.
+    pub(super) fn condition<'a>(&'a self, by: &By, text: &'a str) -> Option<(String, Vec<Value<'a>>)> {
+        match self {
+            Self::Named(named) if named.is_empty() => None,
+            Self::Named(named) => {
+                Some((among(named.len()), named.iter().map(|identity| Value::Bytes(identity)).collect()))
+            }
+            Self::TooMany => {
+                let (condition, _) = by.of_message()?;
+                let values = condition.matches('?').map(|_| Value::Text(text)).collect();
+                // No EXISTS, which a server may turn into a look at all messages.
+                let whose = format!(
+                    "(SELECT CASE WHEN {condition} THEN 1 ELSE 0 END FROM messages m WHERE m.identity = a.identity) = 1"
+                );
+                Some((whose, values))
+            }
+        }
+    }
+}
+
+/// What LIKE finds a piece of text by, anywhere.
+fn like(piece: &str) -> String {
+    let escaped = piece.to_lowercase().replace('!', "!!").replace('%', "!%").replace('_', "!_");
+    format!("%{escaped}%")
+}
+
+fn among(messages: usize) -> String {
+    format!("a.identity IN ({})", vec!["?"; messages].join(", "))
+}
+
+/// Adds what is known of their messages. Most were recorded last, and lie side by side: only the others are looked up one by one.
+pub(super) fn add_messages(database: &mut dyn Database, tried: &mut [Tried]) -> Result<(), DatabaseError> {
+    let mut missing: BTreeSet<[u8; 32]> = tried.iter().map(|one| one.identity).collect();
+    let last =
+        format!("(SELECT identity, header_from, subject FROM messages ORDER BY id DESC LIMIT {})", 2 * missing.len());
+    for from in [last.as_str(), "messages"] {
+        if missing.is_empty() {
+            break;
+        }
+        let sql = format!(
+            "SELECT {}, a.header_from, a.subject FROM {from} a WHERE {}",
+            database.dialect().hex("a.identity"),
+            among(missing.len())
+        );
+        let values: Vec<Value<'_>> = missing.iter().map(|identity| Value::Bytes(identity)).collect();
+        let rows = database.select("reading whose messages these are", &sql, &values)?;
+        for row in &rows {
+            let identity = row.digest(0)?;
+            missing.remove(&identity);
+            for one in tried.iter_mut().filter(|one| one.identity == identity) {
+                (one.from, one.subject) = (columns::optional(row, 1), columns::optional(row, 2));
+            }
+        }
+    }
+    Ok(())
+}
