@@ -10,6 +10,7 @@ mod events;
 mod messages;
 mod problem;
 mod rates;
+mod shares;
 mod source;
 mod subscriptions;
 mod told;
@@ -33,6 +34,7 @@ use axum::routing::{MethodFilter, MethodRouter, get, on};
 use call::{Call, Query, Reply};
 use problem::{Failure, Problem};
 use rates::Rates;
+use shares::Shares;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -104,7 +106,8 @@ struct Api {
     threads: LedgerThreads,
     rates: Rates,
     messages: Semaphore,
-    sources: Arc<Semaphore>,
+    /// Places of those that are handed out.
+    sources: Arc<Shares>,
     /// Where mailboxes are opened; `None` where this process may not.
     mailboxes: Option<MailboxWork>,
 }
@@ -200,7 +203,7 @@ pub(crate) fn router(threads: LedgerThreads, settings: ApiSettings) -> Router {
         threads,
         rates: Rates::default(),
         messages: Semaphore::new(MESSAGES_AT_ONCE),
-        sources: Arc::new(Semaphore::new(SOURCES_AT_ONCE)),
+        sources: Shares::of(SOURCES_AT_ONCE),
     });
     let mut paths: Vec<(&str, MethodRouter)> = Vec::new();
     for operation in &OPERATIONS {

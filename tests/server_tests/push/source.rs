@@ -1,8 +1,11 @@
 //! A platform reads messages themselves by the API, with exactly the rights that the grants files give.
 
-use super::rest::{Rest, role};
+use super::rest::{HOST, Rest, role};
 use crate::support::database::Engine;
+use crate::support::program::wait_until;
 use crate::support::scene::Scene;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 
 on_each_engine![
     what_is_kept_is_handed_out_to_who_may_and_written_down,
@@ -99,5 +102,42 @@ fn what_is_not_kept_comes_out_of_a_mailbox_where_they_may_be_opened(engine: Engi
         scene.database.texts("SELECT imap_user FROM operations_log WHERE outcome = 'shown' AND mailbox = 'INBOX'"),
         [user]
     );
+    rest.end();
+}
+
+/// Who asks for messages and does not read them keeps their places, of which one token has no more than half.
+#[test]
+fn a_message_that_is_not_read_keeps_its_place_until_who_asked_for_it_has_gone() {
+    let mut scene = Scene::with(Engine::Postgres17, &["doug"]);
+    scene.configure(|settings| settings.more += "[record]\nraw = true\n");
+    // Much more than the system takes for who does not read.
+    let message = scene.message("large") + &"a line of the body\n".repeat(60_000);
+    scene.deliver("doug", message).delivered();
+    let identity = scene.database.texts("SELECT encode(identity, 'hex') FROM messages").remove(0);
+    let path = format!("/messages/{identity}/source");
+    let rest = Rest::start(&mut scene, "");
+    scene.database.let_hand_out_sources(&role(&scene));
+    let [one, other, third] = ["one", "other", "third"]
+        .map(|name| rest.token(&["--name", name, "--scope", "messages:content", "--rate", "10000"]));
+    let begin = |token: &str| {
+        let mut stream = UnixStream::connect(&rest.socket).unwrap();
+        let head = format!("GET /api/v1{path} HTTP/1.1\r\nhost: {HOST}\r\nauthorization: Bearer {token}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut said = [0; "HTTP/1.1 200".len()];
+        stream.read_exact(&mut said).unwrap();
+        assert_eq!(said, *b"HTTP/1.1 200");
+        stream
+    };
+    let get = |token: &str| rest.ask(token, &format!("GET {path}"), None);
+    let ones: Vec<UnixStream> = (0..8).map(|_| begin(&one)).collect();
+    get(&one).problem(503, "unavailable");
+    let mut others: Vec<UnixStream> = (0..8).map(|_| begin(&other)).collect();
+    get(&third).problem(503, "unavailable");
+    others.pop();
+    wait_until("there is a place again", || get(&third).status == 200);
+    get(&one).problem(503, "unavailable");
+    drop(ones);
+    wait_until("there is a place for the first one again", || get(&one).status == 200);
+    drop(others);
     rest.end();
 }
