@@ -1,8 +1,9 @@
 //! Messages: what the ledger knows of one, and mail in by HTTP.
 
 use super::call::{Call, Reply};
-use super::problem::{Failure, Problem, Wrong};
-use super::{BODY_OF_A_MESSAGE, ask, read};
+use super::problem::{self, Failure, Problem, Wrong};
+use super::shares::{Share, Shares};
+use super::{BODY_OF_A_MESSAGE, ask, check_length};
 use crate::base::{hex, timestamp};
 use crate::delivery::Deferral;
 use crate::intake::{self, NotKnown, NotTaken};
@@ -14,8 +15,13 @@ use crate::operations::tokens::Scope;
 use crate::queue::{NewMail, Recipient};
 use axum::body::Body;
 use axum::http::HeaderMap;
+use hyper::body::Body as _;
 use serde_json::{Value, json};
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use tokio::time::timeout;
+use uuid::Uuid;
 
 pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
     call.query.only(&[])?;
@@ -95,8 +101,9 @@ pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Resu
         return Err(if for_good { Problem::unknown_recipients(errors) } else { Problem::not_known_now(errors) });
     }
     let largest = usize::try_from(settings.largest_message).unwrap_or(usize::MAX);
-    let _place = api.messages.acquire().await.map_err(|_| Problem::unavailable())?;
-    let raw = read(headers, body, largest, BODY_OF_A_MESSAGE).await?;
+    let (raw, share) = read(headers, body, largest, &api.memory, call.token.id).await?;
+    // Only now: how long a body takes is up to who sends it.
+    let place = Arc::clone(&api.messages).acquire_owned().await.map_err(|_| Problem::unavailable())?;
     let mail = NewMail {
         sender,
         recipients: recipients.iter().map(|to| Recipient { address: to.to_string(), original: None }).collect(),
@@ -107,6 +114,8 @@ pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Resu
     let size = raw.len();
     let queued = Arc::clone(&api);
     let written = tokio::task::spawn_blocking(move || {
+        // Until it is written, whether anybody waits for that or not.
+        let _held = (place, share);
         let settings = &queued.settings;
         let queue = intake::queue(&settings.queue)?;
         intake::take_in(&settings.site, &queue, mail, &raw, settings.largest_message)
@@ -126,6 +135,36 @@ pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Resu
         }
         Err(_) => Err(Problem::unavailable()),
     }
+}
+
+/// The body of a message, no larger than this, and the memory that it takes. Where there is not so much for this token at the moment,
+/// what has come of it is dropped at once.
+pub(super) async fn read(
+    headers: &HeaderMap,
+    mut body: Body,
+    largest: usize,
+    memory: &Arc<Shares>,
+    token: Uuid,
+) -> Result<(Vec<u8>, Share), Problem> {
+    check_length(headers, largest)?;
+    let mut share = memory.take(token, 0).ok_or_else(Problem::unavailable)?;
+    let mut raw = Vec::new();
+    let all = async {
+        while let Some(frame) = poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+            let frame = frame.map_err(|error| problem::of_body(error.into_inner().as_ref(), largest))?;
+            let Ok(piece) = frame.into_data() else { continue };
+            if piece.len() > largest.saturating_sub(raw.len()) {
+                return Err(Problem::too_large(largest));
+            }
+            if !share.take_more(piece.len()) {
+                return Err(Problem::unavailable());
+            }
+            raw.extend_from_slice(&piece);
+        }
+        Ok(())
+    };
+    timeout(BODY_OF_A_MESSAGE, all).await.map_err(|_| Problem::too_slow())??;
+    Ok((raw, share))
 }
 
 fn wrong(detail: String) -> Wrong {

@@ -48,9 +48,12 @@ const DOCUMENT: &str = include_str!("openapi.json");
 const BASE: &str = "/api/v1";
 /// How long a body may be, in bytes, that is no message.
 const LARGEST_BODY: usize = 64 << 10;
-/// How long a message may be at most, since it is held in memory, and how many of them are taken in at once.
+/// How long a message may be at most, since it is held in memory, and how many of them are written down at once.
 const LARGEST_MESSAGE: u64 = 64 << 20;
 const MESSAGES_AT_ONCE: usize = 4;
+/// How much all of them may be that are held, in bytes. What of them has come counts, and not how many they are: a body that comes
+/// slowly holds up nobody.
+const ALL_MESSAGES: usize = 256 << 20;
 /// How many are handed out at once.
 const SOURCES_AT_ONCE: usize = 16;
 /// How long a body may take to come.
@@ -105,7 +108,9 @@ struct Api {
     settings: ApiSettings,
     threads: LedgerThreads,
     rates: Rates,
-    messages: Semaphore,
+    messages: Arc<Semaphore>,
+    /// The memory of messages that are brought, in bytes.
+    memory: Arc<Shares>,
     /// Places of those that are handed out.
     sources: Arc<Shares>,
     /// Where mailboxes are opened; `None` where this process may not.
@@ -202,7 +207,8 @@ pub(crate) fn router(threads: LedgerThreads, settings: ApiSettings) -> Router {
         settings,
         threads,
         rates: Rates::default(),
-        messages: Semaphore::new(MESSAGES_AT_ONCE),
+        messages: Arc::new(Semaphore::new(MESSAGES_AT_ONCE)),
+        memory: Shares::of(ALL_MESSAGES),
         sources: Shares::of(SOURCES_AT_ONCE),
     });
     let mut paths: Vec<(&str, MethodRouter)> = Vec::new();
@@ -319,12 +325,15 @@ fn check_content(wanted: Content, headers: &HeaderMap) -> Result<(), Problem> {
     if same { Ok(()) } else { Err(Problem::another_media_type(wanted)) }
 }
 
-/// A body, no larger than this: what says so itself is not read at all.
-async fn read(headers: &HeaderMap, body: Body, largest: usize, within: Duration) -> Result<Bytes, Problem> {
+/// What says itself that it is larger is not read at all.
+fn check_length(headers: &HeaderMap, largest: usize) -> Result<(), Problem> {
     let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if said.is_some_and(|said| said > largest as u64) {
-        return Err(Problem::too_large(largest));
-    }
+    if said.is_some_and(|said| said > largest as u64) { Err(Problem::too_large(largest)) } else { Ok(()) }
+}
+
+/// A body, no larger than this.
+async fn read(headers: &HeaderMap, body: Body, largest: usize, within: Duration) -> Result<Bytes, Problem> {
+    check_length(headers, largest)?;
     match timeout(within, to_bytes(body, largest)).await {
         Ok(Ok(body)) => Ok(body),
         Ok(Err(error)) => Err(problem::of_body(error.into_inner().as_ref(), largest)),

@@ -271,6 +271,32 @@ impl hyper::body::Body for Endless {
     }
 }
 
+/// A body that is long, or whose memory others have, is refused as that is seen, and gives back what it has taken.
+#[test]
+fn a_message_takes_memory_as_it_comes_and_no_more_than_its_tokens_share() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let (memory, token) = (Shares::of(20), uuid::Uuid::from_u128(1));
+        let (nothing, ten) = (HeaderMap::new(), Body::from("0123456789"));
+        let status = |read: Result<(Vec<u8>, shares::Share), Problem>| read.err().unwrap().into_response().status();
+        let read = |body, largest| messages::read(&nothing, body, largest, &memory, token);
+        // One that has not come takes none.
+        let endless = read(Body::new(Endless), 10);
+        let mut endless = std::pin::pin!(endless);
+        assert!(timeout(Duration::from_secs(1), endless.as_mut()).await.is_err());
+        let (raw, share) = read(ten, 10).await.unwrap();
+        assert_eq!(raw, b"0123456789");
+        assert_eq!(status(read(Body::from("0"), 10).await), StatusCode::SERVICE_UNAVAILABLE);
+        let other = messages::read(&nothing, Body::from("0123456789"), 10, &memory, uuid::Uuid::from_u128(2)).await;
+        assert!(other.is_ok());
+        drop(share);
+        assert_eq!(status(read(Body::from("0123456789a"), 10).await), StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(status(read(Body::from("0123456789a"), 11).await), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(read(Body::from("0123456789"), 10).await.is_ok());
+        assert_eq!(status(endless.await), StatusCode::REQUEST_TIMEOUT);
+    });
+}
+
 #[test]
 fn a_body_that_is_too_large_is_not_read() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

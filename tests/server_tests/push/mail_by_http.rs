@@ -7,7 +7,9 @@ use crate::support::program::wait_until;
 use crate::support::scene::{LISA, Scene};
 use maildrop_command::queue::{Counts, Queue};
 use rustix::process::{Pid, Signal, kill_process};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 on_each_engine![
@@ -200,5 +202,48 @@ fn mail_comes_in_at_a_socket_on_which_no_page_is() {
     for (socket, another) in [(&rest.socket, HOST), (&page, HOOKS)] {
         assert_eq!(ask(socket, another, "GET /api/openapi.json").status, 421);
     }
+    rest.end();
+}
+
+/// As many as are taken in at once send a body slowly: they hold up nobody else, and come in all the same.
+#[test]
+fn who_sends_a_message_slowly_holds_up_nobody_else() {
+    let mut scene = Scene::with(Engine::Postgres17, &["doug"]);
+    let sections = sections(&scene, "reject");
+    let rest = Rest::start(&mut scene, &sections);
+    let [slow, token] =
+        ["slow", "provider"].map(|name| rest.token(&["--name", name, "--scope", "messages:write", "--rate", "10000"]));
+    let query = "recipient=doug@mail.axial.net";
+    let body = scene.message("slow").replace('\n', "\r\n");
+    let (begun, left) = body.split_at(10);
+    let mut drips = [(); 4].map(|()| {
+        let mut stream = UnixStream::connect(&rest.socket).unwrap();
+        let head = format!(
+            "POST /api/v1/messages?{query} HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\nauthorization: Bearer {slow}\r\n\
+             content-type: message/rfc822\r\ncontent-length: {}\r\nexpect: 100-continue\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        // It is answered so once its body is waited for.
+        let mut said = [0; "HTTP/1.1 100 Continue\r\n\r\n".len()];
+        stream.read_exact(&mut said).unwrap();
+        assert_eq!(said, *b"HTTP/1.1 100 Continue\r\n\r\n");
+        stream.write_all(begun.as_bytes()).unwrap();
+        stream
+    });
+    bring(&rest, &token, query, &scene.message("a")).good(202);
+    for drip in &mut drips {
+        drip.set_nonblocking(true).unwrap();
+        let said = drip.read(&mut [0; 1]).map_err(|error| error.kind());
+        assert_eq!(said, Err(ErrorKind::WouldBlock), "its body is waited for still");
+        drip.set_nonblocking(false).unwrap();
+    }
+    for mut drip in drips {
+        drip.write_all(left.as_bytes()).unwrap();
+        let mut said = String::new();
+        drip.read_to_string(&mut said).unwrap();
+        assert!(said.starts_with("HTTP/1.1 202 "), "{said}");
+    }
+    assert_eq!(counts(&scene), Counts { new: 5, ..Counts::default() });
     rest.end();
 }
