@@ -229,14 +229,17 @@ pub(crate) const NEVER_ANSWERED: &str = "the callback has not answered its quest
 /// Where the database fails.
 pub(crate) fn resume(database: &mut dyn Database, id: Uuid) -> Result<bool, DatabaseError> {
     let doing = "resuming a subscription";
+/// Why one is disabled whose token was revoked before that.
+pub(crate) const REVOKED_UNANSWERED: &str = "its token was revoked before the callback had answered its question";
+
     let now = database.dialect().now();
     let forgiven = "UPDATE subscription_queues SET failures = 0, failing_since = NULL, open_until = NULL WHERE subscription = ? \
                     AND EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = ? AND s.state IN ('paused', 'disabled'))";
     database.change(doing, forgiven, &[Value::Uuid(id), Value::Uuid(id)])?;
     // MySQL sets from left to right: the reason is read before it is gone.
     let sql = format!(
-        "UPDATE subscriptions SET state = CASE WHEN state_reason = '{NEVER_ANSWERED}' THEN 'unverified' ELSE 'active' END, \
-         state_reason = NULL, updated_at = {now} WHERE id = ? AND state IN ('paused', 'disabled')"
+        "UPDATE subscriptions SET state = CASE WHEN state_reason IN ('{NEVER_ANSWERED}', '{REVOKED_UNANSWERED}') \
+         THEN 'unverified' ELSE 'active' END, state_reason = NULL, updated_at = {now} WHERE id = ? AND state IN ('paused', 'disabled')"
     );
     Ok(database.change(doing, &sql, &[Value::Uuid(id)])? > 0)
 }

@@ -21,6 +21,7 @@ mod misbehaving_receivers;
 mod real_kills_of_notifiers;
 mod receiver;
 mod rest;
+mod rights_and_limits;
 mod secrets;
 mod source;
 mod telling;

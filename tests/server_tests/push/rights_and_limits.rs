@@ -1,0 +1,68 @@
+//! What a token may have told, and how much of it can be read; and what becomes of subscriptions once theirs is revoked.
+
+use super::receiver::Receiver;
+use super::rest::Rest;
+use super::telling::{Notifier, happen};
+use crate::support::database::Engine;
+use crate::support::program::wait_until;
+use crate::support::scene::Scene;
+use serde_json::json;
+
+on_each_engine![
+    who_has_answered_no_question_is_asked_when_it_is_resumed_after_its_token_was_revoked,
+];
+
+/// A callback that has not said that it wants to be told is told nothing, whoever resumes its subscription.
+fn who_has_answered_no_question_is_asked_when_it_is_resumed_after_its_token_was_revoked(engine: Engine) {
+    let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
+    let rest = Rest::start(&mut scene, "");
+    let make = ["token", "create", "--name", "agency", "--scope", "subscriptions:write", "--rate", "10000"];
+    let first = rest.cli(&make);
+    let token = first["token"].as_str().unwrap().to_owned();
+    let made = [
+        ("/mute", "all", ""),
+        ("/mute", "domain", "mail.axial.net"),
+        ("/quick/active", "all", ""),
+        ("/quick/paused", "all", ""),
+    ]
+    .map(|(path, resource, id)| {
+        let wanted = json!({ "callback_url": receiver.url(path), "resource": resource, "resource_id": id });
+        rest.ask(&token, "POST /subscriptions", Some(&wanted)).good(201)["id"].as_str().unwrap().to_owned()
+    });
+    for state in ["active", "paused"] {
+        scene
+            .database
+            .execute(&format!("UPDATE subscriptions SET state = '{state}' WHERE callback_url LIKE '%/{state}'"));
+    }
+    let states = |scene: &mut Scene| scene.database.texts("SELECT state FROM subscriptions ORDER BY id");
+    assert_eq!(states(&mut scene), ["unverified", "unverified", "active", "paused"]);
+    rest.cli(&["token", "revoke", first["id"].as_str().unwrap()]);
+    assert_eq!(states(&mut scene), ["disabled"; 4]);
+    let why = scene.database.texts("SELECT state_reason FROM subscriptions ORDER BY id");
+    assert!(why.iter().all(|why| why.starts_with("its token was revoked")), "{why:?}");
+
+    // By another token of the name, and by hand.
+    let token = rest.cli(&make)["token"].as_str().unwrap().to_owned();
+    let [mute, by_hand, active, paused] = made;
+    for (id, state) in [(&mute, "unverified"), (&active, "active"), (&paused, "active")] {
+        let resumed = rest.ask(&token, &format!("PATCH /subscriptions/{id}"), Some(&json!({ "state": "active" })));
+        assert_eq!(resumed.good(200)["state"], state, "{resumed:?}");
+    }
+    assert_eq!(rest.cli(&["subscription", "resume", &by_hand])["state"], "unverified");
+    let reasons = scene.database.count("SELECT count(*) FROM subscriptions WHERE state_reason IS NOT NULL");
+    assert_eq!(
+        (states(&mut scene), reasons),
+        (["unverified", "unverified", "active", "active"].map(Into::into).into(), 0)
+    );
+    happen(&mut scene, 1, "message.delivered");
+    let notifier = Notifier::start(&mut scene);
+    let asked = |id: &str| receiver.came("/mute").iter().any(|request| request.headers["maildrop-subscription"] == id);
+    wait_until("both are asked", || asked(&mute) && asked(&by_hand));
+    wait_until("the others are told", || {
+        ["/quick/active", "/quick/paused"].iter().all(|path| !receiver.taken(path).is_empty())
+    });
+    notifier.end();
+    let came = receiver.came("/mute");
+    assert!(came.iter().all(|request| request.json()["type"] == "subscription.verify"), "{came:?}");
+    rest.end();
+}
