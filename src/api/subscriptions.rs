@@ -145,7 +145,8 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Reply, 
         state: unverified(settings.verify_callbacks),
         expires_after: expires.map(after),
     };
-    if subscriptions::count_of_owner(database, &new.owner)? >= MOST {
+    // One that is there already is answered with itself, however many there are.
+    if subscriptions::there(database, &new)?.is_none() && subscriptions::count_of_owner(database, &new.owner)? >= MOST {
         return Err(Problem::too_many_subscriptions(MOST).into());
     }
     let (id, created) = subscriptions::create(database, &new)?;

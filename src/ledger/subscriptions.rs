@@ -105,20 +105,28 @@ pub(crate) fn create(database: &mut dyn Database, new: &NewSubscription) -> Resu
         values.push(Value::Bytes(&digest));
     }
     database.change("making a subscription", &insert, &values)?;
+    let made = there(database, new)?;
+    let made = made.ok_or_else(|| unreadable("the subscription that was just made is not there".to_owned()))?;
+    Ok((made, made == id))
+}
+
+/// The one that its owner has already to the same callback of the same.
+///
+/// # Errors
+/// Where the database fails.
+pub(crate) fn there(database: &mut dyn Database, new: &NewSubscription) -> Result<Option<Uuid>, DatabaseError> {
     let there = format!(
         "SELECT {} FROM subscriptions WHERE owner = ? AND resource = ? AND resource_id = ? AND callback_digest = ?",
-        dialect.uuid("id")
+        database.dialect().uuid("id")
     );
+    let callback_digest = Sha256::digest(new.callback_url.as_bytes());
     let same = [
         Value::Text(&new.owner),
         Value::Text(new.resource),
         Value::Text(&new.resource_id),
         Value::Bytes(&callback_digest),
     ];
-    let rows = database.select(READING, &there, &same)?;
-    let row = rows.first().ok_or_else(|| unreadable("the subscription that was just made is not there".to_owned()))?;
-    let made = number(row, 0)?;
-    Ok((made, made == id))
+    database.select(READING, &there, &same)?.first().map(|row| number(row, 0)).transpose()
 }
 
 /// What makes a subscription the same: its parts, each with its length before it.
@@ -221,6 +229,9 @@ pub(crate) fn pause(database: &mut dyn Database, id: Uuid) -> Result<bool, Datab
 /// Why one is disabled whose callback never said that it wants to be told.
 pub(crate) const NEVER_ANSWERED: &str = "the callback has not answered its question within a day";
 
+/// Why one is disabled whose token was revoked before that.
+pub(crate) const REVOKED_UNANSWERED: &str = "its token was revoked before the callback had answered its question";
+
 /// Makes one that is paused or disabled active again, as if its receiver had never failed. One whose callback has not answered its
 /// question is asked again, for a day: else whoever may subscribe could have anybody told. `false` where there is none by this id; then
 /// nothing is changed.
@@ -229,9 +240,6 @@ pub(crate) const NEVER_ANSWERED: &str = "the callback has not answered its quest
 /// Where the database fails.
 pub(crate) fn resume(database: &mut dyn Database, id: Uuid) -> Result<bool, DatabaseError> {
     let doing = "resuming a subscription";
-/// Why one is disabled whose token was revoked before that.
-pub(crate) const REVOKED_UNANSWERED: &str = "its token was revoked before the callback had answered its question";
-
     let now = database.dialect().now();
     let forgiven = "UPDATE subscription_queues SET failures = 0, failing_since = NULL, open_until = NULL WHERE subscription = ? \
                     AND EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = ? AND s.state IN ('paused', 'disabled'))";

@@ -4,7 +4,7 @@ use crate::ledger::event::EventType;
 use crate::ledger::notifications::DISABLED;
 pub(crate) use crate::ledger::subscriptions::{
     Change, NewSubscription, Subscription, Those, change, count_of_owner, create, delete, disable, new_secret, pause,
-    read, resume, some,
+    read, resume, some, there,
 };
 use crate::message::{Address, fold};
 

@@ -492,6 +492,9 @@ fn what_is_wrong_with_a_request_is_told_as_a_problem(engine: Engine) {
     ));
     ask("POST /subscriptions", json!({ "callback_url": url, "resource": "all" }))
         .problem(409, "too-many-subscriptions");
+    // One that is there already is answered with itself all the same.
+    let again = ask("POST /subscriptions", json!({ "callback_url": receiver.url("/quick/3"), "resource": "all" }));
+    assert!(again.good(200)["secret"].is_string(), "{again:?}");
     let slow = rest.token(&["--name", "slow", "--scope", "events:read", "--rate", "1"]);
     wait_until("it is too often", || rest.ask(&slow, "GET /events", None).status == 429);
     // A moment may have passed: the next one is refused again sooner or later.
