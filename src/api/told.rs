@@ -10,7 +10,7 @@ use crate::webhook::payload::{is_about_a_subscription, read_id};
 use serde_json::json;
 use uuid::Uuid;
 
-/// How many tries at one event are told.
+/// How many tries at one event are told: the last ones.
 const MOST_TRIES: usize = 100;
 
 const NO_EVENT: &str = "an event's id is wanted, as in webhook-id: evt_0193a1b2c3d47e5f8a9b0c1d2e3f4a01";

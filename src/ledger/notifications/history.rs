@@ -260,7 +260,8 @@ pub(crate) struct Told {
     pub(crate) next: Option<i64>,
 }
 
-/// The tries at telling these events, the oldest first; of one subscription, or of all.
+/// The tries at telling these events, the oldest first; of one subscription, or of all. The last ones, where there are more: what came of
+/// the newest is what somebody wants to know.
 ///
 /// # Errors
 /// Where they cannot be read.
@@ -283,7 +284,7 @@ pub(crate) fn tries(
     }
     let sql = format!(
         "SELECT a.event, {}, {}, a.host, a.milliseconds, a.status, a.outcome, a.response, {} FROM notification_attempts a \
-         WHERE a.event IN ({places}) {of} ORDER BY a.event, a.started_at LIMIT {most}",
+         WHERE a.event IN ({places}) {of} ORDER BY a.event DESC, a.started_at DESC LIMIT {most}",
         dialect.uuid("a.subscription"),
         dialect.microseconds("a.started_at"),
         dialect.microseconds("a.next_at"),
@@ -302,7 +303,7 @@ pub(crate) fn tries(
             next: row.value(8)?,
         })
     };
-    rows.iter().map(read).collect()
+    rows.iter().rev().map(read).collect()
 }
 
 /// Has a subscription be told of one event (its position), again or for the first time, as if it had never been tried.

@@ -13,7 +13,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use uuid::Uuid;
 
-/// How many tries are shown, the oldest first.
+/// How many tries are shown: the last ones, the oldest of them first.
 const MOST_TRIES: usize = 100;
 
 pub(in crate::web) async fn show(

@@ -2,14 +2,15 @@
 
 use super::receiver::Receiver;
 use super::rest::Rest;
-use super::telling::{Notifier, happen};
+use super::telling::{Notifier, happen, subscribe};
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
 use crate::support::scene::Scene;
-use serde_json::json;
+use serde_json::{Value, json};
 
 on_each_engine![
     who_has_answered_no_question_is_asked_when_it_is_resumed_after_its_token_was_revoked,
+    of_many_tries_the_newest_can_be_read,
 ];
 
 /// A callback that has not said that it wants to be told is told nothing, whoever resumes its subscription.
@@ -64,5 +65,37 @@ fn who_has_answered_no_question_is_asked_when_it_is_resumed_after_its_token_was_
     notifier.end();
     let came = receiver.came("/mute");
     assert!(came.iter().all(|request| request.json()["type"] == "subscription.verify"), "{came:?}");
+    rest.end();
+}
+
+fn of_many_tries_the_newest_can_be_read(engine: Engine) {
+    const TRIES: usize = 130;
+    let mut scene = Scene::with(engine, &[]);
+    let rest = Rest::start(&mut scene, "");
+    let token = rest.token(&["--name", "crm", "--scope", "subscriptions:read"]);
+    let more = [("owner", "'token:crm'"), ("state", "'paused'")];
+    let one = subscribe(&mut scene, ("all", ""), "https://example.org/", &more).to_string();
+    let event = happen(&mut scene, 1, "message.delivered").remove(0);
+    let notifier = Notifier::start(&mut scene);
+    wait_until("it is published", || scene.database.count("SELECT count(*) FROM events") == 1);
+    notifier.end();
+    let postgres = engine.is_postgres();
+    let rows = (1..=TRIES).map(|number| {
+        let ago = TRIES - number;
+        let moment = if postgres {
+            format!("now() - interval '{ago} s'")
+        } else {
+            format!("UTC_TIMESTAMP(6) - INTERVAL {ago} SECOND")
+        };
+        format!("SELECT s.id, e.position, {moment}, 'mx1', 1, 'try {number}' FROM subscriptions s, events e")
+    });
+    scene.database.execute(&format!(
+        "INSERT INTO notification_attempts (subscription, event, started_at, host, milliseconds, outcome) {}",
+        rows.collect::<Vec<_>>().join(" UNION ALL ")
+    ));
+    let read = rest.ask(&token, &format!("GET /subscriptions/{one}/attempts?event={event}"), None).good(200);
+    let read: Vec<&Value> = read["items"].as_array().unwrap().iter().map(|one| &one["outcome"]).collect();
+    let newest: Vec<String> = (TRIES - 99..=TRIES).map(|number| format!("try {number}")).collect();
+    assert_eq!(read, newest.iter().collect::<Vec<_>>());
     rest.end();
 }
