@@ -6,6 +6,7 @@ use super::{Api, BASE};
 use crate::base::timestamp;
 use crate::ledger::{Database, time_span};
 use crate::operations::subscriptions::{self, Change, NewSubscription, Resource, Subscription, Those};
+use crate::operations::tokens::Scope;
 use crate::webhook::{Callback, Keys, ROTATION};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -18,6 +19,8 @@ const MOST: u64 = 1000;
 const LONGEST: usize = 511;
 /// The kinds of resources.
 const RESOURCES: [&str; 5] = ["all", "domain", "address", "mailbox", "message"];
+/// The detail that tells what is in a message's header.
+const FULL: &str = "full";
 /// The states.
 const STATES: [&str; 4] = ["unverified", "active", "paused", "disabled"];
 
@@ -117,7 +120,7 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Reply, 
         }
     });
     let types = fields.types("types").unwrap_or_default();
-    let detail = fields.word("detail", Some("thin"), ["thin", "full"]).unwrap_or("thin");
+    let detail = fields.word("detail", Some("thin"), ["thin", FULL]).unwrap_or("thin");
     let in_order = fields.flag("in_order").unwrap_or_default();
     let max_in_flight = fields.number("max_in_flight", 4, 1..=64).unwrap_or(4);
     let description = fields.text("description", Some(""), 200).unwrap_or_default();
@@ -127,6 +130,9 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Reply, 
     let (Some(callback_url), Some(resource)) = (callback_url, resource) else {
         return Err(Problem::unreadable_body("fields are missing").into());
     };
+    if detail == FULL {
+        may_read_messages(call)?;
+    }
     if !call.token.bounds.hold_resource(resource.kind, &resource.id) {
         let detail = format!("it may not be told of {} {}", resource.kind, resource.id);
         return Err(Problem::out_of_bounds(detail.trim_end()).into());
@@ -155,6 +161,12 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Reply, 
     let made = found.ok_or_else(Problem::not_found)?;
     let body = with_secret(keys, &made);
     Ok(if created { Reply::created(body, format!("{BASE}/subscriptions/{id}")) } else { Reply::ok(body) })
+}
+
+/// What is told in full is what `GET /messages/{id}` answers.
+fn may_read_messages(call: &Call) -> Result<(), Problem> {
+    let scope = Scope::MessagesRead;
+    if scope.is_of(&call.token) { Ok(()) } else { Err(Problem::out_of_scope(scope.as_str())) }
 }
 
 /// A callback that may be called.
@@ -202,7 +214,7 @@ pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Reply, 
     let wanted = Change {
         callback_url: callback_url(call, &mut fields),
         types: fields.types("types"),
-        detail: fields.word("detail", Some("thin"), ["thin", "full"]),
+        detail: fields.word("detail", Some("thin"), ["thin", FULL]),
         in_order: fields.flag("in_order"),
         max_in_flight: fields.number("max_in_flight", 4, 1..=64),
         description: fields.text("description", Some(""), 200),
@@ -210,11 +222,16 @@ pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Reply, 
     };
     let state = fields.word("state", None, ["active", "paused"]);
     fields.end()?;
+    let moves = wanted.callback_url.as_ref().is_some_and(|url| *url != is.callback_url);
+    // Another token of the name may have asked for it: where that is told is for who may read it, too.
+    if wanted.detail == Some(FULL) || moves && wanted.detail.unwrap_or(&is.detail) == FULL {
+        may_read_messages(call)?;
+    }
     let state = state.filter(|state| *state != is.state);
     if let Some(state) = state {
         let may = matches!((state, is.state.as_str()), ("paused", "active") | ("active", "paused" | "disabled"));
         // A callback that is new has to be verified.
-        if !may || wanted.callback_url.as_ref().is_some_and(|url| *url != is.callback_url) {
+        if !may || moves {
             return Err(Problem::another_state(&is.state).into());
         }
     }

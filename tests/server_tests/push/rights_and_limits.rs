@@ -1,7 +1,7 @@
 //! What a token may have told, and how much of it can be read; and what becomes of subscriptions once theirs is revoked.
 
 use super::receiver::Receiver;
-use super::rest::Rest;
+use super::rest::{Rest, crm_subscribes};
 use super::telling::{Notifier, happen, subscribe};
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 on_each_engine![
     who_has_answered_no_question_is_asked_when_it_is_resumed_after_its_token_was_revoked,
     of_many_tries_the_newest_can_be_read,
+    who_may_not_read_messages_has_nothing_of_them_told,
 ];
 
 /// A callback that has not said that it wants to be told is told nothing, whoever resumes its subscription.
@@ -97,5 +98,33 @@ fn of_many_tries_the_newest_can_be_read(engine: Engine) {
     let read: Vec<&Value> = read["items"].as_array().unwrap().iter().map(|one| &one["outcome"]).collect();
     let newest: Vec<String> = (TRIES - 99..=TRIES).map(|number| format!("try {number}")).collect();
     assert_eq!(read, newest.iter().collect::<Vec<_>>());
+    rest.end();
+}
+
+fn who_may_not_read_messages_has_nothing_of_them_told(engine: Engine) {
+    let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
+    let (notifier, rest, token, made) = crm_subscribes(&mut scene, &receiver.url("/quick"));
+    let one = format!("/subscriptions/{}", made["id"].as_str().unwrap());
+    let reader = rest.token(&["--name", "crm", "--scope", "subscriptions:write", "--scope", "messages:read"]);
+    let wanted = json!({ "callback_url": receiver.url("/quick/full"), "resource": "all", "detail": "full" });
+    let change = |token: &str, change: Value| rest.ask(token, &format!("PATCH {one}"), Some(&change));
+    let refused = |answer: super::rest::Answer| {
+        let told = answer.problem(403, "out-of-scope");
+        assert_eq!(told["detail"], "it has not the scope messages:read", "{told}");
+    };
+    refused(rest.ask(&token, "POST /subscriptions", Some(&wanted)));
+    refused(change(&token, json!({ "detail": "full" })));
+    let details = "SELECT detail FROM subscriptions";
+    assert_eq!(scene.database.texts(details), ["thin"]);
+
+    assert_eq!(rest.ask(&reader, "POST /subscriptions", Some(&wanted)).good(201)["detail"], "full");
+    assert_eq!(change(&reader, json!({ "detail": "full" })).good(200)["detail"], "full");
+    // Nor may it have told elsewhere what it may not read. The rest is its own to say.
+    refused(change(&token, json!({ "callback_url": receiver.url("/quick/elsewhere") })));
+    assert_eq!(change(&token, json!({ "description": "the CRM" })).good(200)["description"], "the CRM");
+    let thin = json!({ "callback_url": receiver.url("/quick/elsewhere"), "detail": "thin" });
+    assert_eq!(change(&token, thin).good(200)["detail"], "thin");
+    refused(change(&token, json!({ "callback_url": receiver.url("/quick/else"), "detail": "full" })));
+    notifier.end();
     rest.end();
 }
