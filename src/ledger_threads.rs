@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn who_waits_for_too_long_hears_so() {
         let directory = tempfile::tempdir().unwrap();
-        let threads = threads(directory.path(), Duration::from_millis(50));
+        let threads = threads(directory.path(), Duration::from_secs(2));
         let gate = Arc::new(Gate::default());
         let answers = run(async { all(ask_at_once(&threads, &gate)).await });
         gate.open();
