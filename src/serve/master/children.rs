@@ -12,7 +12,9 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
-/// A worker that ends by itself with exit status 0, after so long a life, has done its share: that is no death.
+/// What ends by itself with exit status 0, after so long a life, has done its share: that is no death. Nor is it a worker's after a
+/// shorter one, since the front may end it after its first message, for another to take its place, and before it has told that it was
+/// ready. Then the next one waits until so long after this one's start, so that none that ends at once is started without a pause.
 const SHARE: Duration = Duration::from_secs(1);
 /// How much is read of one process's standard error at once, so that one that writes and writes does not hold up the others.
 const READ_AT_ONCE: usize = 64 << 10;
@@ -256,9 +258,12 @@ impl Slot {
         };
         let said = running.tail.into_lines();
         let (pid, asked) = (running.pid, running.told);
-        let done = end == End::Exit(0) && lived >= SHARE;
+        let done = end == End::Exit(0) && (lived >= SHARE || self.role == Role::Worker);
         if asked || done {
             info!(process = name, pid, "{end}");
+            if !asked {
+                self.phase = Phase::Waiting(now.max(running.since + SHARE));
+            }
         } else {
             let pause = self.restarts.died(now, lived);
             self.phase = Phase::Waiting(now + pause);
@@ -486,7 +491,8 @@ mod tests {
             assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin + SHARE), "the next begins at once");
         }
         assert_eq!(slot.status(begin).restarts, 2);
-        // One that ends at once has not.
+        // One that nobody but the master tells to end, and that ends at once, has not.
+        slot.role = Role::Runner;
         shell(&mut slot, "exit 0", begin);
         slot.set_ready(true, begin);
         assert_eq!(ended(&mut slot, begin).kind, "exit 0");
@@ -494,6 +500,21 @@ mod tests {
         // What is forgiven begins now.
         slot.forgive(Restarts::new(10, Duration::from_hours(1)), begin);
         assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin));
+    }
+
+    #[test]
+    fn a_worker_that_the_front_ends_at_once_has_not_died_and_the_next_begins_a_second_after_it_did() {
+        let mut now = Instant::now();
+        let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10, Duration::from_hours(1)), now);
+        // It may end before the front has told that it is ready.
+        for ready in [true, false].repeat(10) {
+            shell(&mut slot, "exit 0", now);
+            slot.set_ready(ready, now);
+            let one = ended(&mut slot, now + SHARE / 10);
+            assert_eq!((one.kind.as_str(), one.by_us, slot.is_throttled()), ("done", false, false));
+            assert!(matches!(slot.phase, Phase::Waiting(until) if until == now + SHARE));
+            now += SHARE;
+        }
     }
 
     #[test]
