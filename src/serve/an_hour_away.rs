@@ -184,6 +184,7 @@ impl World {
         self.before_this_front = self.connections;
         let settings = Settings {
             queue_wait: Duration::from_secs(30),
+            workers: WORKERS,
             per_user: 2,
             patience: Duration::from_secs(5),
             recipient_delimiter: String::new(),

@@ -60,7 +60,9 @@ impl FrontSettings {
     pub fn embedded(directory: &Path) -> Self {
         let serve = Serve::embedded(directory);
         let deadline = crate::base::deadline::OF_A_DELIVERY;
-        Self::with(&serve, "", (serve.queue_wait, serve.batch_patience), deadline, None)
+        let settings = Self::with(&serve, "", (serve.queue_wait, serve.batch_patience), deadline, None);
+        // There are as many as somebody starts: none is the last of several.
+        Self { broker: Settings { workers: 1, ..settings.broker }, ..settings }
     }
 
     fn with(
@@ -77,6 +79,7 @@ impl FrontSettings {
             workers: Place::Unix(serve.workers_socket()),
             broker: Settings {
                 queue_wait,
+                workers: whole(serve.workers),
                 per_user: whole(serve.per_user),
                 patience,
                 recipient_delimiter: recipient_delimiter.to_owned(),
@@ -255,7 +258,7 @@ mod tests {
         );
         assert_eq!((front.broker.queue_wait, front.broker.patience), (seconds(50), seconds(25)));
         assert_eq!((front.broker.longest_delivery, front.stop_within), (seconds(100), seconds(110)));
-        assert_eq!(front.most_clients, 7);
+        assert_eq!((front.most_clients, front.broker.workers), (7, 3));
         assert_eq!(front.longest_frame, 1000 + LONGEST_HEADER + 64);
         assert_eq!(front.broker.recipient_delimiter, "+");
 

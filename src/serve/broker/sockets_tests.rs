@@ -295,6 +295,7 @@ async fn on_stage(most_clients: usize, keep: Option<&Path>, play: impl FnOnce(St
     let player = thread::spawn(move || play(Stage { clients, workers, hand, ask, ended, stop }));
     let settings = state::Settings {
         queue_wait: PATIENCE,
+        workers: 1,
         per_user: 2,
         patience: Duration::from_secs(5),
         recipient_delimiter: String::new(),

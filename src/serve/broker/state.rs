@@ -42,6 +42,8 @@ pub struct LocalId(pub u64);
 pub struct Settings {
     /// How long a message waits for a worker at most.
     pub queue_wait: Duration,
+    /// How many workers there are to be.
+    pub workers: usize,
     /// How many messages for one recipient are delivered at once.
     pub per_user: usize,
     /// How long a message to several waits for a recipient who has so many, before it goes to the others.
@@ -117,8 +119,8 @@ pub struct Broker {
     /// How many messages for an address are at workers.
     at_work: BTreeMap<String, usize>,
     suspects: Suspects,
-    /// When a worker was last retired for a new one that a suspect waits for.
-    retired_at: Option<Instant>,
+    /// A worker was retired for a suspect's sake, and no new one has come since.
+    one_is_on_its_way: bool,
     /// Why nothing can be delivered by the database, as the last delivery has found that asked it.
     database_away: Option<String>,
     stopping: bool,
@@ -142,7 +144,7 @@ impl Broker {
             named: HashMap::new(),
             at_work: BTreeMap::new(),
             suspects,
-            retired_at: None,
+            one_is_on_its_way: false,
             database_away: None,
             stopping: false,
             last_job: 0,
@@ -160,7 +162,9 @@ impl Broker {
         self.now = now;
         self.pass_suspects(now);
         match event {
-            Event::WorkerReady { connection, name, pid } => self.workers.ready(connection, &name, pid, now),
+            Event::WorkerReady { connection, name, pid } => {
+                self.one_is_on_its_way &= !self.workers.ready(connection, &name, pid, now);
+            }
             Event::WorkerBeat { connection } => {
                 if !self.workers.heard(connection, now) {
                     // It hears no heartbeat from us either, and soon begins anew with READY.
@@ -348,7 +352,7 @@ impl Broker {
 
     /// Gives messages to workers, for as long as there are both.
     fn hand_out(&mut self, now: Instant) {
-        let ordinary = if self.make_way_for_a_suspect(now) { Wants::Used } else { Wants::Ours };
+        let mut ordinary = if self.make_way_for_a_suspect(now) { Wants::NotTheLastNew } else { Wants::Ours };
         let mut at = 0;
         while let Some(&id) = self.queue.get(at) {
             if !self.workers.any_for(Wants::Plain, now) {
@@ -358,7 +362,7 @@ impl Broker {
             let wants = match (&job.what, self.permit(job, now)) {
                 (What::Plain(_), _) => Wants::Plain,
                 (What::Ours { .. }, Permit::Any) => ordinary,
-                (What::Ours { .. }, Permit::OwnWorker) if !self.a_suspect_is_at_work() => Wants::New,
+                (What::Ours { .. }, Permit::OwnWorker) if self.a_suspect_may_begin() => Wants::New,
                 (What::Ours { .. }, Permit::OwnWorker | Permit::Wait) => {
                     at += 1;
                     continue;
@@ -375,6 +379,10 @@ impl Broker {
             }
             self.queue.remove(at);
             self.hand_to_a_worker(id, wants, now);
+            if wants == Wants::New {
+                // Those before it in the queue may have what is new by now.
+                (ordinary, at) = (Wants::Ours, 0);
+            }
         }
     }
 
@@ -419,7 +427,6 @@ impl Broker {
         let Some(connection) = taken else { return };
         if let (Wants::New, Some(key)) = (wants, job.suspect) {
             job.has_its_own = true;
-            self.retired_at = None;
             self.suspects.begins(key, now);
         }
         if !job.left_out.is_empty() {

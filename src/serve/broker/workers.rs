@@ -37,8 +37,8 @@ pub(super) enum Wants {
     Plain,
     /// Ours.
     Ours,
-    /// Ours, while those that are new are kept for another one.
-    Used,
+    /// Ours, while the last one that is new is kept for another one.
+    NotTheLastNew,
     /// One that has had no message yet.
     New,
 }
@@ -51,10 +51,10 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// A worker says READY. On a connection that is known it only shows that it lives: it may be at work.
-    pub(super) fn ready(&mut self, connection: ConnectionId, name: &[u8], pid: Option<i32>, now: Instant) {
+    /// A worker says READY. On a connection that is known it only shows that it lives: it may be at work. Whether it was not known.
+    pub(super) fn ready(&mut self, connection: ConnectionId, name: &[u8], pid: Option<i32>, now: Instant) -> bool {
         if self.heard(connection, now) {
-            return;
+            return false;
         }
         let name = String::from_utf8_lossy(name).into_owned();
         let worker = Worker {
@@ -69,6 +69,7 @@ impl Workers {
         };
         self.all.insert(connection, worker);
         self.ready.push_back(connection);
+        true
     }
 
     /// Whether the worker is known, whose silence ends.
@@ -101,9 +102,7 @@ impl Workers {
         now: Instant,
     ) -> Option<ConnectionId> {
         let open = |worker: &Worker| worker.recent.iter().filter(|user| users.contains(user)).count();
-        let ready = self.ready.iter().enumerate().filter_map(|(at, connection)| Some((at, self.all.get(connection)?)));
-        let suited = ready.filter(|(_, worker)| worker.may_take(wants, now));
-        let (at, _) = suited.max_by_key(|(at, worker)| (open(worker), Reverse(*at)))?;
+        let (at, _) = self.suited(wants, now).max_by_key(|(at, worker)| (open(worker), Reverse(*at)))?;
         let connection = self.ready.remove(at)?;
         let worker = self.all.get_mut(&connection)?;
         worker.job = Some(job);
@@ -116,15 +115,23 @@ impl Workers {
 
     /// Whether any worker could take such a message now.
     pub(super) fn any_for(&self, wants: Wants, now: Instant) -> bool {
-        let suits = |worker: &Worker| worker.may_take(wants, now);
-        self.ready.iter().any(|connection| self.all.get(connection).is_some_and(suits))
+        self.suited(wants, now).next().is_some()
+    }
+
+    /// Those without a message that could take such a one now, and their places.
+    fn suited(&self, wants: Wants, now: Instant) -> impl Iterator<Item = (usize, &Worker)> {
+        let all = &self.all;
+        let ready = self.ready.iter().enumerate();
+        let ready = ready.filter_map(move |(at, connection)| Some((at, all.get(connection)?)));
+        let new = ready.clone().filter(|(_, worker)| worker.may_take(Wants::New, now));
+        let keeps_new = wants == Wants::NotTheLastNew && new.count() < 2;
+        ready.filter(move |(_, worker)| worker.may_take(wants, now) && !(keeps_new && worker.is_new()))
     }
 
     /// Keeps the worker that has waited longest from another message, for a new one to take its place. Its process.
     pub(super) fn retire_one(&mut self, now: Instant) -> Option<(ConnectionId, i32)> {
-        let suits = |worker: &Worker| worker.may_take(Wants::Ours, now) && worker.pid.is_some();
-        let mut ready = self.ready.iter().copied();
-        let connection = ready.find(|connection| self.all.get(connection).is_some_and(suits))?;
+        let (at, _) = self.suited(Wants::Ours, now).find(|(_, worker)| worker.pid.is_some())?;
+        let connection = *self.ready.get(at)?;
         self.retire(connection).map(|pid| (connection, pid))
     }
 
@@ -140,6 +147,11 @@ impl Workers {
     /// Whether there is a worker that takes another message, now or later.
     pub(super) fn any_that_stay(&self) -> bool {
         self.all.values().any(|worker| !worker.leaving)
+    }
+
+    /// Whether there are several that take another message of ours.
+    pub(super) fn several_stay(&self) -> bool {
+        self.all.values().filter(|worker| !worker.leaving && !worker.misunderstands).nth(1).is_some()
     }
 
     /// It has answered, and waits again.
@@ -193,8 +205,7 @@ impl Worker {
     fn may_take(&self, wants: Wants, now: Instant) -> bool {
         let suits = match wants {
             Wants::Plain => true,
-            Wants::Ours => !self.misunderstands,
-            Wants::Used => !self.misunderstands && !self.is_new(),
+            Wants::Ours | Wants::NotTheLastNew => !self.misunderstands,
             Wants::New => !self.misunderstands && self.is_new(),
         };
         suits && !self.leaving && !self.is_silent(now)

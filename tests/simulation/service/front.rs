@@ -276,6 +276,7 @@ fn read(replies: &[u8], recipients: usize) -> Result<Vec<bool>, String> {
 fn settings(run: u64, per_user: usize) -> Settings {
     Settings {
         queue_wait: QUEUE_WAIT,
+        workers: 1,
         per_user,
         patience: PATIENCE,
         recipient_delimiter: "+".into(),

@@ -1,6 +1,6 @@
 //! Messages that end workers, event by event.
 
-use super::tests::{BYTES, Scene, delivered, frame, go, one_answer, one_work, request, told};
+use super::tests::{BYTES, SETTINGS, Scene, delivered, frame, go, one_answer, one_work, request, told};
 use super::*;
 use crate::handover::Source;
 use crate::handover::control::End;
@@ -10,6 +10,12 @@ use crate::serve::suspects::Loss;
 const ABORT: End = End::Signal(signal_hook::consts::SIGABRT);
 
 impl Scene {
+    /// A broker that is to have four workers.
+    fn of_several() -> Self {
+        let now = Instant::now();
+        Self { broker: Broker::new(Settings { workers: 4, ..SETTINGS }, Suspects::default(), now), now }
+    }
+
     /// A worker that had a message ends so: what its asker is told, and the master's notice of it.
     fn die(&mut self, worker: u64, end: End, by_us: bool) -> Vec<Action> {
         let answered = self.handle(Event::WorkerGone { connection: ConnectionId(worker) });
@@ -51,7 +57,11 @@ impl Scene {
     }
 
     fn another(&mut self, id: u64) -> Vec<Action> {
-        let request = Box::new(Request { size: 3, ..request(id.into(), &["b@x"]) });
+        self.another_to(id, "b@x")
+    }
+
+    fn another_to(&mut self, id: u64, to: &str) -> Vec<Action> {
+        let request = Box::new(Request { size: 3, ..request(id.into(), &[to]) });
         self.handle(Event::Handed { id: LocalId(id), request, body: Body::Memory(b"x\r\n".to_vec()) })
     }
 
@@ -267,17 +277,84 @@ fn retired(worker: u64) -> Action {
 }
 
 #[test]
-fn one_worker_makes_way_for_a_suspect_and_the_others_go_on() {
-    let mut scene = Scene::new();
+fn one_worker_makes_way_for_a_suspect_and_no_other_one_until_a_new_one_is_there() {
+    let mut scene = Scene::of_several();
     scene.killed(1, 10);
     scene.two_used_workers([2, 3]);
     assert_eq!(scene.hand(12, &["a@x"]), [retired(2)]);
+    assert_eq!(scene.handle(Event::WorkerGone { connection: ConnectionId(2) }), []);
+    // None begins: the suspect comes again and again, and others go on.
+    for id in 12..16 {
+        let address = scene.hand_another(id + 100);
+        one_answer(scene.reply(3, &address, frame(&delivered((id + 100).into(), 1))));
+        assert_eq!(one_answer(scene.pass(300, &[3])), (id, vec!["4.4.5".into()]));
+        assert_eq!(scene.hand(id + 1, &["a@x"]), []);
+    }
+    let (worker, address, _) = one_work(scene.ready(4));
+    assert_eq!(worker, 4);
+    let actions = scene.reply(4, &address, frame(&delivered(16, 1)));
+    assert!(matches!(&actions[..], [Action::Answer { .. }, last] if *last == retired(4)), "{actions:?}");
+}
+
+#[test]
+fn the_last_worker_of_several_is_not_replaced_for_a_suspect() {
+    let mut scene = Scene::of_several();
+    scene.killed(1, 10);
+    // It is new itself.
+    scene.ready(2);
+    let (_, address, _) = one_work(scene.hand(11, &["a@x"]));
+    one_answer(scene.reply(2, &address, frame(&deferred(11))));
+    assert_eq!(scene.hand(12, &["a@x"]), []);
+    let address = scene.hand_another(13);
+    one_answer(scene.reply(2, &address, frame(&delivered(13, 1))));
+    // As soon as there is another one.
+    assert_eq!(one_work(scene.ready(3)).0, 3);
+}
+
+/// It is deferred, and stays a suspect.
+fn deferred(id: u128) -> Header {
+    let Header::Reply(reply) = delivered(id, 1) else { unreachable!() };
+    let results = vec![Told::from(&Verdict::deferred(StatusDetail::SYSTEM, "not now"))];
+    Header::Reply(Reply { results, ..reply })
+}
+
+#[test]
+fn the_next_suspect_waits_until_the_worker_of_the_last_one_is_replaced() {
+    let mut scene = Scene::of_several();
+    scene.killed(1, 10);
+    scene.ready(2);
+    scene.ready(3);
+    let (_, address, _) = one_work(scene.hand(11, &["a@x"]));
+    assert_eq!(scene.hand(12, &["a@x"]), []);
+    let actions = scene.reply(2, &address, frame(&deferred(11)));
+    assert!(matches!(&actions[..], [Action::Answer { .. }, last] if *last == retired(2)), "{actions:?}");
+    assert_eq!(scene.handle(Event::WorkerGone { connection: ConnectionId(2) }), []);
+    // Nothing is kept for it meanwhile.
     let address = scene.hand_another(13);
     one_answer(scene.reply(3, &address, frame(&delivered(13, 1))));
-    // No other one for as long as a message waits; after that the new one is not on its way any more.
-    assert_eq!(scene.pass(29, &[2, 3]), []);
-    assert_eq!(one_answer(scene.pass(1, &[])), (12, vec!["4.4.5".into()]));
-    assert_eq!(scene.hand(14, &["a@x"]), [retired(3)]);
+    assert_eq!(one_work(scene.ready(4)).0, 4);
+}
+
+#[test]
+fn one_new_worker_is_kept_for_a_suspect_that_waits_and_others_have_the_rest() {
+    let mut scene = Scene::of_several();
+    scene.killed(1, 10);
+    scene.ready(2);
+    let address = scene.hand_another(11);
+    scene.ready(3);
+    scene.hand_another(12);
+    // Its recipient has as many at work as one may have.
+    assert_eq!(scene.hand(13, &["b@x"]), []);
+    assert_eq!((scene.ready(4), scene.ready(5)), (vec![], vec![]));
+    let actions = scene.another_to(14, "c@x");
+    assert!(matches!(actions[..], [Action::Work { connection: ConnectionId(4), .. }]), "{actions:?}");
+    assert_eq!(scene.another_to(15, "d@x"), []);
+    let actions = scene.reply(2, &address, frame(&delivered(11, 1)));
+    let to = actions.iter().filter_map(|action| match action {
+        Action::Work { connection, .. } => Some(connection.0),
+        _ => None,
+    });
+    assert_eq!(to.collect::<BTreeSet<_>>(), [2, 5].into(), "{actions:?}");
 }
 
 #[test]

@@ -16,27 +16,31 @@ impl Broker {
         }
     }
 
-    /// One suspect at a time: whatever they do, they cost one worker at a time.
-    pub(super) fn a_suspect_is_at_work(&self) -> bool {
-        self.jobs.values().any(|job| job.has_its_own && matches!(job.stage, Stage::At(..)))
+    /// One suspect at a time, and the next one once the worker of the last one is replaced: whatever they do, they cost one worker at a
+    /// time, and where no new one can begin (a password's file is gone, say), one in all.
+    pub(super) fn a_suspect_may_begin(&self) -> bool {
+        !self.one_is_on_its_way && !self.jobs.values().any(|job| job.has_its_own && matches!(job.stage, Stage::At(..)))
     }
 
-    /// Sees to it that there will be a new worker for a suspect that waits for one. Whether there is such a suspect: then new workers are
-    /// kept for it.
+    /// Whether a worker may go for a new one to take its place: of several, the last one may not, since none may come.
+    pub(super) fn one_may_go(&self) -> bool {
+        self.settings.workers == 1 || self.workers.several_stay()
+    }
+
+    /// Sees to it that there will be a new worker for a suspect that waits for one. Whether a new one is to be kept for it.
     pub(super) fn make_way_for_a_suspect(&mut self, now: Instant) -> bool {
-        if self.suspects.is_empty() || self.a_suspect_is_at_work() {
+        if self.suspects.is_empty() || !self.a_suspect_may_begin() {
             return false;
         }
         let waits = |id: &JobId| self.jobs.get(id).is_some_and(|job| self.permit(job, now) == Permit::OwnWorker);
         if !self.queue.iter().any(waits) {
             return false;
         }
-        let on_its_way = self.retired_at.is_some_and(|at| now.saturating_duration_since(at) < self.settings.queue_wait);
-        if !on_its_way
-            && !self.workers.any_for(Wants::New, now)
+        if !self.workers.any_for(Wants::New, now)
+            && self.one_may_go()
             && let Some((connection, pid)) = self.workers.retire_one(now)
         {
-            self.retired_at = Some(now);
+            self.one_is_on_its_way = true;
             info!(pid, "a worker is replaced by a new one, for a message that has ended one before");
             self.actions.push(Action::RetireWorker { connection, pid });
         }

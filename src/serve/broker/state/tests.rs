@@ -6,6 +6,7 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 pub(super) const SETTINGS: Settings = Settings {
     queue_wait: Duration::from_secs(30),
+    workers: 1,
     per_user: 2,
     patience: Duration::from_secs(5),
     recipient_delimiter: String::new(),
