@@ -60,7 +60,8 @@ pub struct Serve {
     pub queue_wait: Duration,
     /// How many messages for one recipient are delivered at once.
     pub per_user: u32,
-    /// How long one mailbox may hold up the others of its message. See [`Config::batch_patience`].
+    /// How long one mailbox may hold up the others of its message, and a message waits for recipients who have `per_user` at work. See
+    /// [`Config::batch_patience`].
     #[serde(deserialize_with = "values::duration")]
     pub batch_patience: Duration,
     /// Messages that are larger than this wait for their worker in a file, in bytes. One that is larger than the largest message counts

@@ -46,7 +46,7 @@ pub struct Settings {
     pub workers: usize,
     /// How many messages for one recipient are delivered at once.
     pub per_user: usize,
-    /// How long a message to several waits for a recipient who has so many, before it goes to the others.
+    /// How long a message waits for a recipient who has so many, before it goes to the others, or is deferred where there are none.
     pub patience: Duration,
     /// Postfix's `recipient_delimiter`: what stands behind it in an address leads to the same mailbox.
     pub recipient_delimiter: String,
@@ -209,7 +209,7 @@ impl Broker {
         let queued = self.queue.iter().filter_map(|id| self.jobs.get(id));
         // One whose patience has ended already waits for a worker.
         let patient = |job: &Job| job.held_back.map(|since| self.patient_until(job, since)).filter(|at| *at > self.now);
-        let times = queued.flat_map(|job| [Some(self.waits_until(job)), patient(job)]).flatten();
+        let times = queued.flat_map(|job| [Some(self.deferred_at(job)), patient(job)]).flatten();
         times.min().map_or(self.next_beat, |first| first.min(self.next_beat))
     }
 
@@ -386,15 +386,14 @@ impl Broker {
         }
     }
 
-    /// Whether so many messages for its recipients are at work that it has to wait. One to several waits for that long only where
-    /// it is so for each of them. Otherwise it waits for `serve.batch_patience`, since most have their turn by then; and then it
-    /// goes to the others, and leaves out who has none: a mailbox that hangs holds up the others of its messages for so long, and
-    /// no more workers than `serve.per_user`.
+    /// Whether so many messages for its recipients are at work that it has to wait. It waits for `serve.batch_patience`, since most
+    /// have their turn by then. Then it goes to the others, and leaves out who has none: a mailbox that hangs holds up the others of
+    /// its messages for so long, and no more workers than `serve.per_user`. Where there are no others, it is deferred.
     fn is_held_back(&mut self, id: JobId, now: Instant) -> bool {
         let Some(job) = self.jobs.get(&id) else { return false };
-        let at_limit = |user: &String| self.at_work.get(user).is_some_and(|count| *count >= self.settings.per_user);
         let users = job.users().iter().enumerate();
-        let left_out: BTreeSet<usize> = users.filter(|(_, user)| at_limit(user)).map(|(place, _)| place).collect();
+        let left_out: BTreeSet<usize> =
+            users.filter(|(_, user)| self.is_at_limit(user)).map(|(place, _)| place).collect();
         if left_out.is_empty() {
             return false;
         }
@@ -407,6 +406,11 @@ impl Broker {
             }
         }
         waits
+    }
+
+    /// Whether as many messages for this recipient are at work as may be at once.
+    fn is_at_limit(&self, user: &String) -> bool {
+        self.at_work.get(user).is_some_and(|count| *count >= self.settings.per_user)
     }
 
     /// Until when a message waits for all of its recipients, held back since then: it goes to the others before it is deferred
@@ -453,7 +457,7 @@ impl Broker {
     /// Defers what no worker was there for, and what its client has not let begin.
     fn end_what_waits_too_long(&mut self, now: Instant) {
         let late = self.jobs.iter().filter(|(_, job)| match job.stage {
-            Stage::Queued => now >= self.waits_until(job),
+            Stage::Queued => now >= self.deferred_at(job),
             Stage::Held => job.time_left(now).is_zero(),
             Stage::At(..) => false,
         });
@@ -481,6 +485,14 @@ impl Broker {
     /// Until when a message waits for a worker: at least half of its time is for the delivery.
     fn waits_until(&self, job: &Job) -> Instant {
         (job.queued + self.settings.queue_wait).min(job.arrived + job.time / 2)
+    }
+
+    /// When a message is deferred that waits still: soon, where it is for those alone who have as many at work as they may. Who has
+    /// handed it over (lmtp(8) has some twenty processes for all mail) would wait with it.
+    fn deferred_at(&self, job: &Job) -> Instant {
+        let latest = self.waits_until(job);
+        let since = job.held_back.filter(|_| job.users().iter().all(|user| self.is_at_limit(user)));
+        since.map_or(latest, |since| latest.min(since + self.settings.patience))
     }
 
     /// Answers a message with one deferral for all of its recipients. Another program's gets no answer: it knows no words of ours.

@@ -431,6 +431,34 @@ fn a_message_to_several_is_whole_where_its_recipients_have_their_turn_in_time() 
     assert_eq!(scene.broker.counters().left_out, 0);
 }
 
+#[test]
+fn a_message_to_those_alone_who_have_too_many_at_work_waits_no_longer_than_one_to_others_too() {
+    let mut scene = Scene::with_workers(&[1, 2, 3]);
+    let (first, address, _) = one_work(scene.hand(10, &["a@x"]));
+    one_work(scene.hand(11, &["a@x"]));
+    scene.now += SECOND / 2;
+    assert_eq!(scene.hand(12, &["a@x", "A@x"]), []);
+    scene.now += SECOND / 2;
+    assert_eq!(scene.broker.tick(scene.now).len(), 3);
+    assert_eq!(scene.pass(4, &[1, 2, 3]), []);
+    let until = scene.broker.next_tick();
+    assert_eq!(until, scene.now + SECOND / 2);
+    scene.now = until;
+    assert_eq!(one_answer(scene.broker.tick(scene.now)), (12, vec!["4.4.5".into(); 2]));
+    assert!(scene.broker.next_tick() > scene.now);
+    assert_eq!(scene.broker.counters().waited_too_long, 1);
+    // One of them has his turn in time.
+    assert_eq!(scene.hand(13, &["a@x"]), []);
+    assert_eq!(scene.pass(4, &[1, 2, 3]), []);
+    let actions = scene.reply(first, &address, frame(&delivered(10, 1)));
+    assert!(matches!(actions[..], [Action::Answer { .. }, Action::Work { .. }]), "{actions:?}");
+    // One for whom no worker is there waits for a worker.
+    scene.hand(14, &["b@x"]);
+    assert_eq!(scene.hand(15, &["a@x"]), []);
+    assert_eq!(scene.pass(29, &[1, 2, 3]), []);
+    assert_eq!(one_answer(scene.pass(1, &[1, 2, 3])).0, 15);
+}
+
 /// Its time to wait for a worker is over before `serve.batch_patience` is.
 #[test]
 fn a_message_to_several_with_little_time_goes_to_the_others_at_the_end_of_it() {
