@@ -32,6 +32,8 @@ pub(super) struct Limits {
     /// connection counts for Postfix as a failure of the whole site (`src/smtp/smtp_trouble.c`); one that it keeps for later use
     /// is tried with RSET first.
     pub begin: Duration,
+    /// The same, for all that it says until then: no new front serves anybody before this one has ended.
+    pub begin_in_all: Duration,
 }
 
 impl Default for Limits {
@@ -44,6 +46,7 @@ impl Default for Limits {
             tls: Duration::from_mins(1),
             after_deadline: Duration::from_secs(15),
             begin: Duration::from_secs(5),
+            begin_in_all: Duration::from_secs(20),
         }
     }
 }
@@ -81,6 +84,7 @@ impl Surroundings {
         // What has been read, and is not taken yet.
         let mut input = 0..0;
         let mut since = Instant::now();
+        let mut told_to_end = None;
         loop {
             let (taken, step) = session.feed(block.get(input.clone()).unwrap_or_default());
             input.start += taken;
@@ -90,6 +94,7 @@ impl Surroundings {
             match step {
                 Step::Deliver(transaction) => {
                     let verdicts = self.deliver(*transaction).await;
+                    told_to_end = None;
                     // Written together with the replies to what the client has sent behind its message, QUIT mostly.
                     session.answer(verdicts.as_deref());
                 }
@@ -98,7 +103,7 @@ impl Surroundings {
                     stream.shutdown().await?;
                     return Ok(Ending::Over);
                 }
-                Step::More => match self.read(stream, &mut block, session, since).await? {
+                Step::More => match self.read(stream, &mut block, session, since, &mut told_to_end).await? {
                     Reading::Bytes(0) => return Ok(Ending::Over),
                     Reading::Bytes(length) => input = 0..length,
                     Reading::ServiceEnds => session.close("421 4.3.2 The service ends"),
@@ -122,6 +127,7 @@ impl Surroundings {
         block: &mut [u8],
         session: &Session,
         since: Instant,
+        told_to_end: &mut Option<Instant>,
     ) -> io::Result<Reading>
     where
         S: AsyncRead + Unpin,
@@ -131,12 +137,22 @@ impl Surroundings {
         loop {
             // Whoever could stop us and is gone has stopped us.
             let ends = *self.stop.borrow() || self.stop.has_changed().is_err();
-            let (until, why) = match session.phase() {
-                Phase::Idle { has_served: true } if ends => (now, Reading::ServiceEnds),
-                Phase::Idle { has_served: false } if ends => (since + limits.begin, Reading::ServiceEnds),
-                Phase::Idle { .. } | Phase::Command => (since + limits.command, Reading::TimeIsUp),
-                Phase::Data => ((now + limits.data_block).min(since + limits.data), Reading::TimeIsUp),
+            if ends {
+                told_to_end.get_or_insert_with(Instant::now);
+            }
+            let in_all = told_to_end.map(|told| told + limits.begin_in_all);
+            let begins = in_all.map(|in_all| in_all.min(since + limits.begin));
+            let (until, why) = match (session.phase(), begins) {
+                (Phase::Idle { has_served: true }, Some(_)) => (now, Reading::ServiceEnds),
+                (Phase::Idle { has_served: false }, Some(until)) => (until, Reading::ServiceEnds),
+                (Phase::Command, Some(until)) => (until, Reading::TimeIsUp),
+                (Phase::Idle { .. } | Phase::Command, None) => (since + limits.command, Reading::TimeIsUp),
+                (Phase::Data, _) => ((now + limits.data_block).min(since + limits.data), Reading::TimeIsUp),
             };
+            // However much it says.
+            if in_all.is_some_and(|in_all| now >= in_all) && until <= now {
+                return Ok(why);
+            }
             tokio::select! {
                 // What has come already is answered first.
                 biased;

@@ -210,3 +210,30 @@ async fn at_the_end_of_the_service_what_has_begun_goes_on() {
     scene.client.read_to_string(&mut heard).await.unwrap();
     assert_eq!((heard.as_str(), began.elapsed()), (ends, Duration::ZERO));
 }
+
+#[tokio::test(start_paused = true)]
+async fn at_the_end_of_the_service_who_has_handed_over_nothing_is_left_soon_whatever_he_says() {
+    // In the middle of a command or of an envelope, where nothing is said.
+    for begun in ["NOO", "LHLO x\r\nMAIL FROM:<>\r\n", "LHLO x\r\nMAIL FROM:<>\r\nRCPT TO:<a@b>\r\nRC"] {
+        let mut scene = Scene::new();
+        scene.say(begun).await;
+        scene.stop.send(true).unwrap();
+        let said = scene.rest().await;
+        assert!(!said.contains("421"), "{said}");
+        assert!(scene.passed() < Duration::from_mins(1), "{begun}: {:?}", scene.passed());
+        assert_eq!(scene.conversation.await.unwrap().unwrap(), Ending::Over);
+    }
+    // One that always says something new.
+    for said in ["NOOP\r\n", "RSET\r\nMAIL FROM:<>\r\n"] {
+        let mut scene = Scene::new();
+        scene.say("LHLO x\r\n").await;
+        scene.hear("SOURCE\r\n").await;
+        scene.stop.send(true).unwrap();
+        while scene.client.write_all(said.as_bytes()).await.is_ok() {
+            tokio::time::sleep(Limits::default().begin / 2).await;
+        }
+        assert!(scene.passed() < Duration::from_mins(1), "{said}: {:?}", scene.passed());
+        // But one who goes on to hand it over has the time that he needs.
+        assert!(scene.passed() > Limits::default().begin * 2, "{said}: {:?}", scene.passed());
+    }
+}
