@@ -156,9 +156,11 @@ impl Session for PostgresDatabase {
                       AND has_function_privilege(to_regproc('{events}'), 'EXECUTE'), false), \
              pg_advisory_unlock_all(){rename}"
         );
-        self.ask_who_answers(doing)?;
+        let by = Deadline::after(session::PROOF);
+        let soon = |this: &Self| this.silence().map(|silence| silence.min(by.remaining()));
+        self.ask_who_answers_within(doing, soon(self))?;
         self.hurry();
-        let soon = self.silence();
+        let soon = soon(self);
         let answers = self.ask(doing, soon, async |client| client.simple_query(&proof).await).map(Batch)?;
         let Some(row) = answers.rows().next() else { return left("the server answered without a row") };
         self.called = nameless;
@@ -284,10 +286,14 @@ impl PostgresDatabase {
 
     /// Asks by itself what otherwise goes along with a statement that reads, if it is to be asked.
     fn ask_who_answers(&mut self, doing: &str) -> Result<(), DatabaseError> {
+        let silence = self.silence();
+        self.ask_who_answers_within(doing, silence)
+    }
+
+    fn ask_who_answers_within(&mut self, doing: &str, silence: Option<Duration>) -> Result<(), DatabaseError> {
         if !std::mem::take(&mut self.who_answers_is_asked) {
             return Ok(());
         }
-        let silence = self.silence();
         let who = self.ask(doing, silence, async |client| Ok(client.simple_query(WHO_ANSWERS).await))?;
         self.judge_who_answers(doing, who)
     }
@@ -464,6 +470,41 @@ pub fn milliseconds(span: Duration) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::database::{Endpoint, Idle, Tls};
+    use std::io::{self, Write};
+    use std::net::TcpListener;
+    use std::time::Instant;
+
+    /// A server that lets in whoever comes, and then stands still. Its port.
+    fn stands_still() -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            let mut client = listener.accept().unwrap().0;
+            // "Frontend/Backend Protocol" in PostgreSQL's manual: AuthenticationOk, ReadyForQuery.
+            client.write_all(b"R\0\0\0\x08\0\0\0\0Z\0\0\0\x05I").unwrap();
+            io::copy(&mut client, &mut io::sink())
+        });
+        port
+    }
+
+    #[test]
+    fn a_server_that_stands_still_between_two_deliveries_costs_the_session_and_that_soon() {
+        let server = Server {
+            address: Endpoint::Tcp { host: "127.0.0.1".into(), port: stands_still() },
+            database: "x".into(),
+            user: "x".into(),
+            password: None,
+            tls: Tls::Off,
+            limits: Limits::default(),
+            seen: None,
+        };
+        let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
+        let session = PostgresDatabase::connect(&server, &client, Deadline::after(Duration::from_mins(1))).unwrap();
+        let began = Instant::now();
+        assert!(Idle::after(Box::new(session)).is_none());
+        assert!(began.elapsed() < server.limits.silence, "{:?}", began.elapsed());
+    }
 
     #[test]
     fn a_history_is_told_by_the_system_and_the_name_of_a_log_file() {

@@ -24,6 +24,11 @@ pub struct Client {
     pub queue_id: Option<String>,
 }
 
+/// How long the answer at a session's [`end`](Session::end) is waited for, which a server that is well gives at once, also where there is
+/// no other server. It is less than what a worker's watchdog leaves between two deliveries: a server that stands still costs the session,
+/// and not the process.
+pub(super) const PROOF: Duration = Duration::from_secs(5);
+
 /// A session with a database, whatever the engine, while it serves a delivery.
 pub trait Session {
     /// How often the server was waited for since this delivery began, connecting apart.

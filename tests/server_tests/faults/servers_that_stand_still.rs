@@ -7,11 +7,16 @@ use crate::support::database::Engine;
 use crate::support::own_server::OwnServer;
 use crate::support::program::{PATIENCE, Running, program, wait_for};
 use crate::support::scene::Scene;
-use crate::support::wire::{Fate, Speaker, Wire};
+use crate::support::wire::{Fate, Speaker, Wire, says};
+use maildrop_command::database::Idle;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-on_each_engine!(a_database_that_stands_still_is_given_up_and_one_that_works_is_not);
+on_each_engine!(
+    a_database_that_stands_still_is_given_up_and_one_that_works_is_not,
+    one_that_stands_still_between_two_deliveries_costs_the_session_and_that_soon,
+);
 
 /// A subcommand that asks the database over a wire of its own, and how many connections it has made there.
 struct Asking {
@@ -83,6 +88,20 @@ fn a_database_that_stands_still_is_given_up_and_one_that_works_is_not(engine: En
     server.pause();
     asking.into_iter().for_each(Asking::given_up);
     server.go_on();
+}
+
+/// Otherwise a worker's watchdog ends the process.
+fn one_that_stands_still_between_two_deliveries_costs_the_session_and_that_soon(engine: Engine) {
+    let mut scene = Scene::empty(engine);
+    let wire = Wire::to(scene.settings.database.clone(), |speaker, piece| {
+        let ends = ["<> statement_timestamp()", "RELEASE_ALL_LOCKS()"].iter().any(|asked| says(piece, asked));
+        if speaker == Speaker::Program && ends { Fate::Hold } else { Fate::Pass }
+    });
+    scene.configure(|settings| settings.database = ("127.0.0.1".into(), wire.address.port()));
+    let session = scene.open_database();
+    let began = Instant::now();
+    assert!(Idle::after(session).is_none());
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
 }
 
 #[test]
