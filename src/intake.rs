@@ -1,15 +1,20 @@
-//! Takes mail into the file queue that has no Postfix behind it: who is known, how large it may be, whose it is. Uses `delivery`,
-//! `handover`, `ledger`, `message`, `queue` and `site`.
+//! Takes mail into the file queue that has no Postfix behind it: who is known, how large it may be, whose it is, and what tells it from
+//! the next one. Uses `delivery`, `handover`, `ledger`, `message`, `queue` and `site`.
 
 use crate::delivery::{Deferral, Refusal};
 use crate::handover::LARGEST_MESSAGE;
 use crate::ledger::Database;
-use crate::message::{Address, Message};
+use crate::message::{Address, Message, MessageError, place_of_received};
 use crate::queue::{NewMail, Queue, QueueError};
 use crate::site::Site;
+use memchr::memchr;
+use std::borrow::Cow;
 use std::path::Path;
 use std::time::SystemTime;
 use thiserror::Error;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc2822;
+use uuid::Uuid;
 
 /// The largest message that is taken in, in bytes.
 pub(crate) fn largest(site: &Site) -> u64 {
@@ -61,8 +66,8 @@ pub(crate) fn at_the_door(
 pub(crate) enum NotTaken {
     #[error("it is larger than the {0} bytes allowed here")]
     TooLarge(u64),
-    #[error("{0}")]
-    NoMessage(String),
+    #[error(transparent)]
+    NoMessage(#[from] MessageError),
     #[error("its From is not the envelope sender")]
     AnotherAuthor,
     #[error(transparent)]
@@ -77,8 +82,16 @@ pub(crate) fn take_in(site: &Site, queue: &Queue, mail: NewMail, raw: &[u8], lim
     if raw.len() as u64 > limit {
         return Err(NotTaken::TooLarge(limit));
     }
-    // What the queue keeps is what came; the delivery reads it in the same way.
-    let message = Message::receive(raw.to_vec()).map_err(|error| NotTaken::NoMessage(error.to_string()))?;
+    // The delivery reads what the queue keeps in the same way.
+    let mut message = Message::receive(raw.to_vec())?;
+    let mut kept = Cow::Borrowed(raw);
+    if message.may_be_one_of_many() {
+        kept = Cow::Owned(with_received(raw, &gethostname::gethostname().to_string_lossy()));
+        message = Message::receive(kept.to_vec())?;
+    }
+    if kept.len() as u64 > limit {
+        return Err(NotTaken::TooLarge(limit));
+    }
     if mail.vouches {
         let author = message.from_address().map(|author| author.folded().to_string());
         let sender = Address::parse(&mail.sender).ok().map(|sender| sender.folded().to_string());
@@ -86,5 +99,89 @@ pub(crate) fn take_in(site: &Site, queue: &Queue, mail: NewMail, raw: &[u8], lim
             return Err(NotTaken::AnotherAuthor);
         }
     }
-    Ok(queue.enqueue(&site.lock_name(&message), mail, raw, SystemTime::now())?.id())
+    Ok(queue.enqueue(&site.lock_name(&message), mail, &kept, SystemTime::now())?.id())
+}
+
+/// The message with a Received field of ours on top, as any mail system puts one there (RFC 5321 section 4.4): in the form of
+/// pickup(8)'s, since no SMTP client brought it.
+///
+/// "Backup done" of Tuesday is another message than that of Monday, though nothing in them differs: without the field the second one
+/// would be taken for the first, and be there already. It is written into the file, so that each try has the same.
+fn with_received(raw: &[u8], host: &str) -> Vec<u8> {
+    // As a Domain may be (RFC 5321 section 4.1.2): nothing that ends the line, or a comment, comes in by a host's name.
+    let host: String = host.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).collect();
+    let host = if host.is_empty() { "localhost" } else { &host };
+    let date = OffsetDateTime::now_utc().format(&Rfc2822).unwrap_or_default();
+    let before = |at: usize| at.checked_sub(1).and_then(|before| raw.get(before));
+    let end = if memchr(b'\n', raw).and_then(before) == Some(&b'\r') { "\r\n" } else { "\n" };
+    let at = place_of_received(raw);
+    let (above, below) = raw.split_at_checked(at).unwrap_or((&[], raw));
+    let begin = if above.is_empty() || above.ends_with(b"\n") { "" } else { end };
+    // Folded, as lines should have 78 characters at most (RFC 5322 section 2.1.1).
+    let field = format!("{begin}Received: by {host} (maildrop_command){end}\tid {}; {date}{end}", Uuid::now_v7());
+    [above, field.as_bytes(), below].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Identity;
+    use proptest::prelude::*;
+
+    /// What stands above the field, the field without what differs each time, and what stands below it.
+    fn taken_apart(raw: &[u8]) -> (String, String) {
+        let kept = with_received(raw, "mx1.example");
+        let text = String::from_utf8(kept).unwrap();
+        let (above, rest) = text.split_once("Received: by mx1.example (maildrop_command)").unwrap();
+        let (field, below) = rest.split_once(" +0000").unwrap();
+        let (id, date) = field.trim_start().strip_prefix("id ").unwrap().split_once("; ").unwrap();
+        assert!(Uuid::try_parse(id).is_ok() && OffsetDateTime::parse(&format!("{date} +0000"), &Rfc2822).is_ok());
+        (above.to_owned(), below.to_owned())
+    }
+
+    #[test]
+    fn the_field_stands_above_what_came_and_below_what_is_no_part_of_it() {
+        for (above, below) in [
+            ("", "\nSubject: x\n\nx\n"),
+            ("", "\r\nSubject: x\r\n\r\nx\n"),
+            ("", "\nBackup done"),
+            ("", "\n\nBackup done\n"),
+            ("From lisa@x Thu Nov 26 03:00:00 2026\n", "\nSubject: x\n\nx\n"),
+            ("Return-Path: <>\r\nDelivered-To: doug@x\r\n", "\r\nSubject: x\r\n\r\nx\r\n"),
+            ("Return-Path:\n <>\n", "\n\nx\n"),
+            (" continues nothing\n", "\nSubject: x\n\nx\n"),
+        ] {
+            let line_end = if below.starts_with("\r\n") { 2 } else { 1 };
+            let came = [above, &below[line_end..]].concat();
+            assert_eq!(taken_apart(came.as_bytes()), (above.to_owned(), below.to_owned()));
+        }
+        // Where the last line above has no end, it gets one.
+        assert_eq!(taken_apart(b"Return-Path: <>"), ("Return-Path: <>\n".into(), "\n".into()));
+    }
+
+    #[test]
+    fn each_line_is_short_and_no_name_of_a_host_breaks_it() {
+        for host in ["", "mx1\r\nBcc: x", "(\u{fc}", &"a.b-".repeat(16)] {
+            let kept = with_received(b"x", host);
+            let lines: Vec<&str> = str::from_utf8(&kept).unwrap().lines().collect();
+            assert!(lines.len() == 3 && lines.iter().all(|line| line.len() <= 98), "{lines:?}");
+            assert!(
+                lines[0].starts_with("Received: by ") && lines[1].starts_with("\tid ") && lines[2] == "x",
+                "{lines:?}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_is_told_apart_from_then_on(raw in "(From x\n)?([ \t]x\r?\n)?(Delivered-To: x\r?\n)?\\PC{0,20}(\r?\n\\PC{0,20}){0,4}") {
+            let Ok(message) = Message::receive(raw.clone().into_bytes()) else { return Ok(()) };
+            prop_assume!(message.may_be_one_of_many());
+            let [one, other] = [(); 2].map(|()| with_received(raw.as_bytes(), "mx1.example"));
+            prop_assert!(!Message::receive(one.clone()).unwrap().may_be_one_of_many());
+            prop_assert_ne!(Identity::of(&one), Identity::of(&other));
+            // So does each try, and whoever reads it in a mailbox.
+            prop_assert_eq!(Identity::of(Message::receive(one.clone()).unwrap().as_received()), Identity::of(&one));
+        }
+    }
 }

@@ -29,7 +29,8 @@ Examples:
 
 Each file is one message, for all of the recipients. What is accepted is on the disk, and has an ID by which \
 `maildrop_command queue show` and `maildrop_command trace` find it. The service delivers it, as soon as may be. A message that \
-is taken in twice is delivered once.
+is taken in twice is delivered once, if it has a Message-ID and a Date, or a Received field. One that has not is a new one each \
+time: it is told from the next by a Received field that is put on top.
 
 Where a recipient is unknown, nothing is accepted. Where one file cannot be accepted, the others are, and it says which.
 

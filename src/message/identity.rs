@@ -148,6 +148,8 @@ pub(super) struct Essence {
     pub message_id: Option<Vec<u8>>,
     pub content_digest: ContentDigest,
     pub identity: Identity,
+    /// It has no Message-ID or no Date, and no Received field either: nothing tells it from the next one with the same words.
+    pub may_be_one_of_many: bool,
 }
 
 impl Essence {
@@ -184,7 +186,9 @@ impl Essence {
             hash_value(received.get_or_insert_default(), &field);
         }
         let message_id = message_id.filter(|id| !says_nothing(id));
-        let received = received.filter(|_| message_id.is_none() || !dated);
+        let received_counts = message_id.is_none() || !dated;
+        let may_be_one_of_many = received_counts && received.is_none();
+        let received = received.filter(|_| received_counts);
         let mut hash = Sha256::new();
         let names = AUTHOR_FIELDS.iter().chain(&["received"]);
         for (name, hasher) in names.zip(hashers.into_iter().chain([received])) {
@@ -205,7 +209,8 @@ impl Essence {
         hash_length(&mut hash, content_digest.0.len());
         hash.update(content_digest.0);
         let day = day.unwrap_or_default().to_be_bytes();
-        Self { message_id, content_digest, identity: Identity(by_day(day, &hash.finalize().into())) }
+        let identity = Identity(by_day(day, &hash.finalize().into()));
+        Self { message_id, content_digest, identity, may_be_one_of_many }
     }
 }
 

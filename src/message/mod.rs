@@ -41,6 +41,7 @@ pub struct Message {
     message_id_for_people: String,
     content_digest: ContentDigest,
     identity: Identity,
+    may_be_one_of_many: bool,
     metadata: Metadata,
 }
 
@@ -63,7 +64,7 @@ impl Message {
     /// [`MessageError::Empty`]. Nothing else is refused, however odd.
     pub fn receive(raw: Vec<u8>) -> Result<Self, MessageError> {
         // Before the line ends become CRLF: the identity ignores CR, and hashes faster without any.
-        let Essence { message_id, content_digest, identity } = Essence::of(without_mbox_line(&raw));
+        let Essence { message_id, content_digest, identity, may_be_one_of_many } = Essence::of(without_mbox_line(&raw));
         let (bytes, nul_bytes_replaced) = as_imap_wants_it(raw);
         if bytes.is_empty() {
             return Err(MessageError::Empty);
@@ -82,6 +83,7 @@ impl Message {
             message_id_for_people,
             content_digest,
             identity,
+            may_be_one_of_many,
             metadata,
         })
     }
@@ -145,6 +147,13 @@ impl Message {
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// Whether another message with the same words would have the same identity: this one lacks its Message-ID or its Date, and has no
+    /// Received field by which it could be told from the next.
+    #[must_use]
+    pub(crate) fn may_be_one_of_many(&self) -> bool {
+        self.may_be_one_of_many
     }
 
     /// The digest of what the author wrote.
@@ -381,12 +390,29 @@ fn end_lines_by_crlf(bytes: &mut Vec<u8>) {
     }
 }
 
+/// Where a Received field goes in these bytes: on top, but below the Return-Path (RFC 5322 section 3.6.7) and what else is put there for
+/// one recipient. And below an mbox `From ` line, and lines that continue nothing: on top of these it would be another one than was put
+/// there.
+#[must_use]
+pub(crate) fn place_of_received(bytes: &[u8]) -> usize {
+    let stays_above = |field: &Field<'_>| field.name.is_empty() || PREPENDED.iter().any(|name| field.is(name));
+    let mut fields = Fields::of(without_mbox_line(bytes));
+    let mut rest = fields.rest();
+    while fields.next().is_some_and(|field| stays_above(&field)) {
+        rest = fields.rest();
+    }
+    bytes.len() - rest.len()
+}
+
+/// What pipe(8) prepends for one recipient, in its order.
+const PREPENDED: [&str; 3] = ["Return-Path", "X-Original-To", "Delivered-To"];
+
 /// Where the lines end that pipe(8) prepended with its flags R, O and D: at the very top, each at most once, in this
 /// order (`src/global/mail_copy.c`). What stands below belongs to the message, whatever its name.
 fn end_of_prepended_lines(bytes: &[u8]) -> usize {
     let mut fields = Fields::of(bytes);
     let mut end = 0;
-    let mut names = ["Return-Path", "X-Original-To", "Delivered-To"].into_iter();
+    let mut names = PREPENDED.into_iter();
     while let Some(field) = fields.next() {
         if !names.any(|name| field.is(name)) {
             break;

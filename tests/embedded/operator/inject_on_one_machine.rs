@@ -3,6 +3,7 @@
 use crate::not_run::did_not_run;
 use crate::program::{feed, program};
 use maildrop_command::lock::Slice;
+use maildrop_command::message::Identity;
 use maildrop_command::queue::{Claim, Queue};
 use serde_json::Value;
 use std::fs;
@@ -12,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::SystemTime;
 
-const MESSAGE: &[u8] = b"From: Lisa <lisa@gmail.com>\nMessage-ID: <1@x>\n\nHello\0\xff\r\n\n";
+const MESSAGE: &[u8] =
+    b"From: Lisa <lisa@gmail.com>\nMessage-ID: <1@x>\nDate: Thu, 26 Nov 2026 03:00:00 +0000\n\nHello\0\xff\r\n\n";
 
 /// The directory of an embedded site, where a message was delivered.
 struct Site(tempfile::TempDir);
@@ -74,7 +76,7 @@ fn refused(output: &Output, exit: i32, words: &[&str]) {
 #[test]
 fn each_file_is_one_message_for_all_recipients_as_it_came() {
     let site = Site::new();
-    site.file("other.eml", b"Subject: another\n\nx\n");
+    site.file("other.eml", b"Received: by x; Thu, 26 Nov 2026 03:00:00 +0000\nSubject: another\n\nx\n");
     let to =
         ["--recipient", "doug@x", "--recipient", "scuba@x", "--recipient", "Doug@X", "--sender", "<lisa@gmail.com>"];
     let output = site.inject(&[&to[..], &["message.eml", "other.eml"]].concat());
@@ -115,10 +117,35 @@ fn standard_input_is_a_message_and_programs_are_told_its_id() {
 #[test]
 fn two_files_of_one_message_id_have_one_lock() {
     let site = Site::new();
-    site.file("again.eml", b"Message-ID:  <1@x> \nSubject: other\n\nx\n");
+    site.file("again.eml", b"Message-ID:  <1@x> \nDate: Thu, 26 Nov 2026 03:00:00 +0000\nSubject: other\n\nx\n");
     assert!(site.inject(&["--recipient=doug@x", "message.eml", "again.eml"]).status.success());
     let [first] = &site.queued()[..] else { panic!("the second waits for the first") };
     assert_eq!(first.message(), MESSAGE);
+}
+
+/// "Backup done", every night: the second would be taken for the first, and be "already there".
+#[test]
+fn reports_that_nothing_tells_apart_are_as_many_messages_as_were_brought() {
+    let reports: [&[u8]; 3] = [
+        b"Subject: Backup\n\nBackup done\n",
+        b"Message-ID: <report@printer>\r\nSubject: Backup\r\n\r\nBackup done\r\n",
+        b"Date: Thu, 26 Nov 2026 03:00:00 +0000\n\nBackup done\n",
+    ];
+    for report in reports {
+        let site = Site::new();
+        site.file("report.eml", report);
+        for _ in 0..2 {
+            assert!(site.inject(&["--recipient=doug@x", "report.eml"]).status.success());
+        }
+        let queue = Queue::open(&site.path("state/queue")).unwrap();
+        let messages: Vec<_> = queue.list().unwrap().iter().map(|entry| queue.read(&entry.id).unwrap().1).collect();
+        assert_eq!(messages.len(), 2);
+        assert_ne!(Identity::of(&messages[0]), Identity::of(&messages[1]));
+        // What was brought is there as it came, below one field that was put on top.
+        for message in &messages {
+            assert!(message.starts_with(b"Received: by ") && message.ends_with(report), "{}", said(message));
+        }
+    }
 }
 
 #[test]

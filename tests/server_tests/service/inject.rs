@@ -51,7 +51,8 @@ fn scene(engine: Engine, members: &[&str], unknown: &str) -> Scene {
 }
 
 fn inject(scene: &Scene, arguments: &[&str], id: &str) -> Output {
-    let file = scene.file(&format!("{id}.eml"), &scene.message(id), 0o600);
+    let message = format!("Date: Thu, 26 Nov 2026 03:00:00 +0000\n{}", scene.message(id));
+    let file = scene.file(&format!("{id}.eml"), &message, 0o600);
     scene.subcommand(&[&["inject", "--sender", LISA], arguments, &[&file]].concat())
 }
 
@@ -68,11 +69,17 @@ fn what_is_taken_in_is_delivered_once_and_the_author_gets_a_copy_only_where_that
     }
     let output = inject(&scene, &["--recipient", "doug@mail.axial.net", "--as-author"], "by its author");
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(counts(&scene), Counts { new: 3, ..Counts::default() });
+    // Two nights, in which the same was done.
+    let report = scene.file("report.eml", "Subject: Backup\n\nBackup done\n", 0o600);
+    for _ in 0..2 {
+        let output = scene.subcommand(&["inject", "--recipient", "scuba@mail.axial.net", &report]);
+        assert!(output.status.success(), "{output:?}");
+    }
+    assert_eq!(counts(&scene), Counts { new: 5, ..Counts::default() });
     let service = Master::start(&scene);
     wait_until("all is delivered", || counts(&scene) == Counts::default());
     service.end();
-    assert_eq!([scene.inbox("doug").len(), scene.inbox("scuba").len()], [2, 1]);
+    assert_eq!([scene.inbox("doug").len(), scene.inbox("scuba").len()], [2, 3]);
     assert_eq!(scene.sent("lisa").len(), 1);
     // By its ID in the queue it is found.
     let id =
