@@ -44,12 +44,12 @@ pub struct Settled {
     pub refused: Vec<Name>,
 }
 
-/// How long a runner goes by what it has listed: a message that comes meanwhile, older by its name than those that wait, has to
-/// wait for no longer than this.
+/// How long a runner goes by what it has listed: a message that comes meanwhile, and was due before those that wait, has to wait for
+/// no longer than this.
 const LISTED_FOR: Duration = Duration::from_secs(1);
 
-/// What one runner found to be due when it looked last, oldest first. A queue of a hundred thousand is not listed for each of
-/// them.
+/// What one runner found to be due when it looked last, what became due first before the others. A queue of a hundred thousand is not
+/// listed for each of them.
 #[derive(Debug, Default)]
 pub struct Listed {
     names: VecDeque<Name>,
@@ -57,7 +57,7 @@ pub struct Listed {
 }
 
 impl Queue {
-    /// Claims the oldest message of this slice that may be tried now. `None`: there is none at this moment.
+    /// Claims the message of this slice that may be tried now, and may be so for longest. `None`: there is none at this moment.
     ///
     /// # Errors
     /// Where the system fails us. The message that it was about is still in the queue; others may be claimed.
@@ -89,11 +89,15 @@ impl Queue {
         if claim.is_some() { Ok(claim) } else { failed.map_or(Ok(None), Err) }
     }
 
-    /// What may be tried now, oldest first.
+    /// What may be tried now: what became due first comes first, so that each has its turn. Ordered by when they were accepted, old
+    /// messages for mailboxes that hang would go before all that is newer each time that they are due again, and some of them take up
+    /// all of a runner's time.
     fn due(&self, slice: Slice, now: SystemTime) -> Result<VecDeque<Name>, QueueError> {
         let busy = self.0.locks_in_work()?;
         let mine = |name: &Name| slice.has_first_bytes(name.lock) && name.is_due(now) && !busy.contains(&name.lock);
-        Ok(self.0.new.messages()?.into_iter().filter(mine).collect())
+        let mut due: Vec<Name> = self.0.new.messages()?.into_iter().filter(mine).collect();
+        due.sort_by_key(|name| (name.due_since(now), *name));
+        Ok(due.into())
     }
 
     /// Claims the first of them that can be had. One that cannot, for whatever reason, does not keep us from the others; the

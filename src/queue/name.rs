@@ -98,6 +98,13 @@ impl Name {
         self.next.is_none_or(|next| next <= now || next > now.saturating_add(LONGEST_PAUSE.as_secs()))
     }
 
+    /// Since when it may be tried, in nanoseconds since 1970. A next try that lies ahead was written by a clock that was wrong, and
+    /// says nothing.
+    pub(super) fn due_since(&self, now: SystemTime) -> u64 {
+        let next = self.next.filter(|next| *next <= seconds(now));
+        next.map_or(self.time, |next| next.saturating_mul(1_000_000_000).max(self.time))
+    }
+
     /// When it was accepted, in microseconds since 1970.
     pub(super) fn accepted_at(&self) -> i64 {
         i64::try_from(self.time / 1000).unwrap_or(i64::MAX)
@@ -208,6 +215,17 @@ mod tests {
         assert!(!name.is_due(at(10_060 - 3_600)), "an hour is the longest pause");
         assert!(name.is_due(at(10_060 - 3_601)), "the clock was ahead when it was written");
         assert!(name.is_due(at(1_000)));
+    }
+
+    #[test]
+    fn it_is_due_since_its_next_try_or_since_it_came() {
+        let name = Name::new(at(9_000), &LockName::from_digest([0; 32]));
+        assert_eq!(name.due_since(at(9_000)), 9_000_000_000_000);
+        let deferred = name.deferred(at(10_000));
+        assert_eq!(deferred.due_since(at(10_060)), 10_060_000_000_000);
+        assert_eq!(deferred.due_since(at(1_000)), 9_000_000_000_000, "the clock was ahead when it was written");
+        assert_eq!(name.deferred(at(1_000)).due_since(at(10_000)), 9_000_000_000_000, "the clock was set back");
+        assert_eq!(deferred.due_at_once().due_since(at(10_060)), 9_000_000_000_000);
     }
 
     proptest! {

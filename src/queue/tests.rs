@@ -110,6 +110,22 @@ fn the_oldest_comes_first_and_one_that_was_deferred_waits_for_its_time() {
     assert_eq!(again.to_string(), format!("{},2,3180.msg", older.id()));
 }
 
+/// Messages for mailboxes that hang take the whole deadline each time. Once they are due again, they have their turn with all others.
+#[test]
+fn what_became_due_first_comes_first_however_long_ago_it_was_accepted() {
+    let (_directory, queue) = queue();
+    let hung = ["h", "i"].map(|lock| accepted(&queue, lock, 1000));
+    for _ in hung {
+        claimed(&queue, 3000).defer(at(3000)).unwrap();
+    }
+    let before = accepted(&queue, "b", 3059);
+    let at_once = accepted(&queue, "c", 3060);
+    let after = accepted(&queue, "d", 3061);
+    let claims: Vec<Claim> = (0..5).map(|_| claimed(&queue, 4000)).collect();
+    let ids: Vec<String> = claims.iter().map(|claim| claim.name().id()).collect();
+    assert_eq!(ids, [before, hung[0], hung[1], at_once, after].map(|name| name.id()));
+}
+
 #[test]
 fn two_messages_of_one_lock_are_never_claimed_at_once() {
     let (_directory, queue) = queue();
