@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::delivery::{NoCaller, Verdict};
 use crate::handover::client::{self, Handed, Handing, Lost, NotTaken, Socket};
 use crate::handover::control::End;
-use crate::handover::{Recipient, Request, Source};
+use crate::handover::{Recipient, Request, Source, portions};
 use crate::queue::{
     Behind, ByHandError, Death, Digest, NoSuchCopy, Queue, QueueError, Shunted, ShuntedEnvelope, ShuntedStore, Suspect,
     UnreadableCopy,
@@ -360,12 +360,13 @@ fn retry(arguments: &RetryArguments) -> Result<ExitCode, ExitCode> {
     Ok(exit)
 }
 
-/// Tries one with each of its envelopes. `Err`: there is no service that could be asked.
+/// Tries one with each of its envelopes, which may have come to hold the recipients of many transactions. `Err`: there is no service
+/// that could be asked.
 fn retry_one(config: &Config, digest: &Digest, shunted: &Shunted, message: &[u8]) -> Result<ExitCode, ExitCode> {
     let socket = Socket::Unix(config.serve.clients_socket());
     let (id, mut exit) = (digest.id(), ExitCode::Ok);
-    for envelope in &shunted.envelopes {
-        let request = request(envelope, message);
+    let requests = shunted.envelopes.iter().flat_map(|envelope| requests(envelope, message));
+    for request in requests {
         let deadline = Deadline::after(config.delivery.deadline);
         let handing = Handing { request: &request, message, caller: &NoCaller, deadline };
         let lost = |why: &str| {
@@ -373,7 +374,7 @@ fn retry_one(config: &Config, digest: &Digest, shunted: &Shunted, message: &[u8]
             ExitCode::TempFail
         };
         let status = match client::hand_over(&socket, handing) {
-            Handed::Answered(verdicts) => told(&id, envelope, &verdicts),
+            Handed::Answered(verdicts) => told(&id, &request, &verdicts),
             Handed::NotTaken(NotTaken { why, no_service: true }) => {
                 complain(&format!("the service does not take it: {why}\nstart it: maildrop_command service start"));
                 return Err(ExitCode::Unavailable);
@@ -394,9 +395,9 @@ fn retry_one(config: &Config, digest: &Digest, shunted: &Shunted, message: &[u8]
     Ok(exit)
 }
 
-fn told(id: &str, envelope: &ShuntedEnvelope, verdicts: &[Verdict]) -> ExitCode {
+fn told(id: &str, request: &Request, verdicts: &[Verdict]) -> ExitCode {
     let mut exit = ExitCode::Ok;
-    for (recipient, verdict) in envelope.recipients.iter().zip(verdicts) {
+    for (recipient, verdict) in request.recipients.iter().zip(verdicts) {
         say(&printable(&format!("{id} {}: {verdict}", recipient.address)));
         exit = match (verdict.class(), exit) {
             (2, exit) => exit,
@@ -408,16 +409,19 @@ fn told(id: &str, envelope: &ShuntedEnvelope, verdicts: &[Verdict]) -> ExitCode 
     exit
 }
 
-/// The delivery that it came for: what is delivered by it has the keys that Postfix's next try looks for.
-fn request(envelope: &ShuntedEnvelope, message: &[u8]) -> Request {
+/// The deliveries that it came for: what is delivered by them has the keys that Postfix's next try looks for.
+fn requests(envelope: &ShuntedEnvelope, message: &[u8]) -> Vec<Request> {
     let recipients = envelope.recipients.iter();
-    let recipients =
-        recipients.map(|to| Recipient { address: to.address.clone(), original: to.original.clone() }).collect();
+    let recipients = recipients.map(|to| Recipient { address: to.address.clone(), original: to.original.clone() });
+    portions(&recipients.collect::<Vec<_>>()).into_iter().map(|some| request(envelope, some, message)).collect()
+}
+
+fn request(envelope: &ShuntedEnvelope, recipients: &[Recipient], message: &[u8]) -> Request {
     Request {
         id: Uuid::now_v7(),
         time_left_ms: 0,
         sender: envelope.sender.clone(),
-        recipients,
+        recipients: recipients.to_vec(),
         queue_id: envelope.queue_id.clone(),
         client_address: envelope.client_address.clone(),
         sasl_username: envelope.sasl_username.clone(),

@@ -7,9 +7,11 @@
 pub(crate) mod ask;
 pub(crate) mod client;
 pub mod control;
+mod portions;
 mod results;
 pub mod words;
 
+pub(crate) use portions::portions;
 pub use results::{Told, Untellable};
 
 use serde::{Deserialize, Serialize};

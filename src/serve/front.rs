@@ -73,7 +73,10 @@ impl FrontSettings {
         size_limit: Option<u64>,
     ) -> Self {
         let whole = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
-        let message = usize::try_from(size_limit.unwrap_or(LARGEST_MESSAGE)).unwrap_or(usize::MAX);
+        // What was taken in while the limit was a higher one, or none, is handed over still. A frame takes up memory as it comes, and
+        // those who can connect are this user and root.
+        let message = size_limit.unwrap_or_default().max(LARGEST_MESSAGE);
+        let message = usize::try_from(message).unwrap_or(usize::MAX);
         Self {
             clients: Place::Unix(serve.clients_socket()),
             workers: Place::Unix(serve.workers_socket()),
@@ -259,7 +262,11 @@ mod tests {
         assert_eq!((front.broker.queue_wait, front.broker.patience), (seconds(50), seconds(25)));
         assert_eq!((front.broker.longest_delivery, front.stop_within), (seconds(100), seconds(110)));
         assert_eq!((front.most_clients, front.broker.workers), (7, 3));
-        assert_eq!(front.longest_frame, 1000 + LONGEST_HEADER + 64);
+        // What was taken in before the limit was lowered is handed over still.
+        assert_eq!(front.longest_frame, (LARGEST_MESSAGE as usize) + LONGEST_HEADER + 64);
+        let text = format!("{SITE}[delivery]\nmessage_size_limit = \"1GB\"\n");
+        let larger = FrontSettings::of(&Config::parse(Path::new("/x"), &text, None).unwrap());
+        assert_eq!(larger.longest_frame, 1_000_000_000 + LONGEST_HEADER + 64);
         assert_eq!(front.broker.recipient_delimiter, "+");
 
         let front = FrontSettings::embedded(Path::new("/x"));

@@ -1,5 +1,5 @@
-//! A runner: a process that takes its slice of the file queue, the oldest message first, and hands one after the other to the
-//! broker, as any client does.
+//! A runner: a process that takes its slice of the file queue, what became due first before the others, and hands one after the other
+//! to the broker, as any client does. A message for many goes in portions, one after the other.
 //!
 //! | what becomes of a message | what the runner does |
 //! |---|---|
@@ -17,7 +17,7 @@ use crate::base::stop::Stop;
 use crate::config::{Config, Delivery, Serve};
 use crate::delivery::{NoCaller, Verdict};
 use crate::handover::client::{self, Handed, Handing, Lost, NotTaken, Socket};
-use crate::handover::{Recipient, Request, Source};
+use crate::handover::{Recipient, Request, Source, portions};
 use crate::lock::Slice;
 use crate::queue::{Claim, Listed, Queue, QueueError, Settlement};
 use crate::zmtp::BackOff;
@@ -151,32 +151,41 @@ impl Runner<'_> {
 
     fn run(&self, claim: Claim) -> Result<Next, QueueError> {
         let id = claim.name().id();
-        let request = request(&claim);
-        let deadline = Deadline::after(self.settings.deadline);
-        let handing = Handing { request: &request, message: claim.message(), caller: &NoCaller, deadline };
-        let (why, next) = match client::hand_over(&self.settings.broker, handing) {
-            Handed::Answered(verdicts) => {
-                let settlements: Vec<Settlement> = verdicts.iter().map(settlement).collect();
-                for (recipient, verdict) in claim.envelope().recipients.iter().zip(&verdicts) {
-                    info!(queue_id = id, recipient = recipient.address, %verdict, "a message of the queue was tried");
+        let recipients = recipients(&claim);
+        let (mut settlements, mut next) = (Vec::new(), Next::Go);
+        for some in portions(&recipients) {
+            // Of whom nothing is said is deferred.
+            if !settlements.is_empty() && self.stop.is_told() {
+                break;
+            }
+            let request = request(&claim, some);
+            let deadline = Deadline::after(self.settings.deadline);
+            let handing = Handing { request: &request, message: claim.message(), caller: &NoCaller, deadline };
+            let (why, then) = match client::hand_over(&self.settings.broker, handing) {
+                Handed::Answered(verdicts) => {
+                    for (recipient, verdict) in some.iter().zip(&verdicts) {
+                        info!(queue_id = id, recipient = recipient.address, %verdict, "a message of the queue was tried");
+                    }
+                    settlements.extend(verdicts.iter().map(settlement));
+                    continue;
                 }
-                claim.settle(&settlements, SystemTime::now())?;
-                return Ok(Next::Go);
-            }
-            Handed::NotTaken(NotTaken { why, no_service: true }) => {
-                warn!(queue_id = id, why, "no service takes what is in the queue; it waits");
-                claim.give_back()?;
-                return Ok(Next::Pause);
-            }
-            // A broker that takes nothing at this moment must not have the whole queue deferred at once.
-            Handed::NotTaken(NotTaken { why, .. }) => (why, Next::Pause),
-            Handed::CallerGone => ("it was taken back".into(), Next::Pause),
-            Handed::Lost(Lost::Connection) => ("the connection to the service was lost".into(), Next::Go),
-            Handed::Lost(Lost::Silent) => ("the service has not answered in time".into(), Next::Go),
-            Handed::Lost(Lost::Nonsense) => ("the service's answer makes no sense".into(), Next::Go),
-        };
-        warn!(queue_id = id, why, tries = claim.tries() + 1, "a message of the queue is deferred");
-        claim.defer(SystemTime::now())?;
+                Handed::NotTaken(NotTaken { why, no_service: true }) if settlements.is_empty() => {
+                    warn!(queue_id = id, why, "no service takes what is in the queue; it waits");
+                    claim.give_back()?;
+                    return Ok(Next::Pause);
+                }
+                // A broker that takes nothing at this moment must not have the whole queue deferred at once.
+                Handed::NotTaken(NotTaken { why, .. }) => (why, Next::Pause),
+                Handed::CallerGone => ("it was taken back".into(), Next::Pause),
+                Handed::Lost(Lost::Connection) => ("the connection to the service was lost".into(), Next::Go),
+                Handed::Lost(Lost::Silent) => ("the service has not answered in time".into(), Next::Go),
+                Handed::Lost(Lost::Nonsense) => ("the service's answer makes no sense".into(), Next::Go),
+            };
+            warn!(queue_id = id, why, tries = claim.tries() + 1, "a message of the queue is deferred");
+            next = then;
+            break;
+        }
+        claim.settle(&settlements, SystemTime::now())?;
         Ok(next)
     }
 }
@@ -189,18 +198,22 @@ enum Next {
     Pause,
 }
 
-/// Each try has an id of its own: what the broker still has of an earlier one is another delivery.
-fn request(claim: &Claim) -> Request {
-    let (envelope, id) = (claim.envelope(), claim.name().id());
+fn recipients(claim: &Claim) -> Vec<Recipient> {
     let recipient = |recipient: &crate::queue::Recipient| Recipient {
         address: recipient.address.clone(),
         original: recipient.original.clone(),
     };
+    claim.envelope().recipients.iter().map(recipient).collect()
+}
+
+/// Each try has an id of its own: what the broker still has of an earlier one is another delivery.
+fn request(claim: &Claim, recipients: &[Recipient]) -> Request {
+    let (envelope, id) = (claim.envelope(), claim.name().id());
     Request {
         id: Uuid::now_v7(),
         time_left_ms: 0,
         sender: envelope.sender.clone(),
-        recipients: envelope.recipients.iter().map(recipient).collect(),
+        recipients: recipients.to_vec(),
         // By it the log and `trace` find the message, as they find one of Postfix's.
         queue_id: Some(id),
         client_address: None,
@@ -240,7 +253,7 @@ mod tests {
                 NewMail { sender: sender.into(), recipients, injected_by: "a test".into(), may_owe_sent, vouches };
             let name = queue.enqueue(&LockName::new("x", b"x"), mail, b"Subject: x\n\nx\n", SystemTime::now()).unwrap();
             let claim = queue.claim(Slice::new(0, 1).unwrap(), SystemTime::now()).unwrap().unwrap();
-            let request = request(&claim);
+            let request = request(&claim, &super::recipients(&claim));
             assert_eq!(request.sasl_username.as_deref(), (vouches && !sender.is_empty()).then_some(sender));
             assert_eq!((request.no_sent, request.queue_id), (!may_owe_sent, Some(name.id())));
             assert_eq!(request.recipients[0].original.as_deref(), Some("d@x"));

@@ -22,13 +22,18 @@ struct Runner(Child);
 
 impl Scene {
     fn new() -> Self {
+        Self::with("")
+    }
+
+    /// `more` is what else the configuration says, from `[serve]` on.
+    fn with(more: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         // A runner needs neither password nor server.
         let text = format!(
             "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\nport = 1\ndatabase = \"x\"\nuser = \"x\"\n\
              [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n\
-             [log]\nto = \"file\"\nfile = {:?}\n[serve]\nstate_directory = {:?}\nruntime_directory = {:?}\n",
+             [log]\nto = \"file\"\nfile = {:?}\n[serve]\nstate_directory = {:?}\nruntime_directory = {:?}\n{more}",
             path("log"),
             path("state"),
             path("run"),
@@ -168,6 +173,67 @@ fn each_recipient_is_settled_by_its_own_answer_and_a_refusal_is_kept_with_its_re
     assert_eq!(refused[0].recipients, ["lisa@x"]);
     assert!(refused[0].reason.as_ref().unwrap().contains("5.1.1 no such user"), "{refused:?}");
     assert!(scene.log().contains("the database cannot be reached"), "{}", scene.log());
+}
+
+fn many(number: usize) -> Vec<String> {
+    (0..number).map(|number| format!("{number}-{}@x", "a".repeat(300))).collect()
+}
+
+#[test]
+fn a_message_for_many_recipients_is_handed_over_in_portions() {
+    let scene = Scene::new();
+    // One header would not hold them.
+    let everybody = many(4000);
+    scene.enqueue("a", &everybody.iter().map(String::as_str).collect::<Vec<_>>(), 100);
+    let broker = scene.broker();
+    let _runner = scene.runner();
+    let mut told = Vec::new();
+    while told.len() < everybody.len() {
+        let (mut client, request) = broker.until_go();
+        assert!(request.recipients.len() <= 500);
+        let verdicts: Vec<Verdict> = request.recipients.iter().map(|_| delivered()).collect();
+        told.extend(request.recipients.into_iter().map(|to| to.address));
+        client.reply(request.id, &verdicts);
+    }
+    assert_eq!(told, everybody);
+    scene.until(Counts::default());
+}
+
+#[test]
+fn what_became_of_the_portions_before_is_kept_where_one_is_lost() {
+    let scene = Scene::new();
+    let everybody = many(1200);
+    scene.enqueue("a", &everybody.iter().map(String::as_str).collect::<Vec<_>>(), 100);
+    let broker = scene.broker();
+    let _runner = scene.runner();
+    let (mut client, request) = broker.until_go();
+    let first = request.recipients.len();
+    assert!(first < everybody.len());
+    let mut verdicts = vec![delivered(); first];
+    verdicts[7] = deferred();
+    verdicts[8] = Verdict::unknown_recipient("no such user");
+    client.reply(request.id, &verdicts);
+    // The broker dies with the next one.
+    drop(broker.until_go());
+    scene.until(Counts { new: 1, refused: 1, ..Counts::default() });
+    let left: Vec<String> = [&everybody[7..8], &everybody[first..]].concat();
+    assert_eq!(scene.entries(State::New)[0].recipients, left);
+    assert_eq!(scene.entries(State::Refused)[0].recipients, [everybody[8].clone()]);
+}
+
+#[test]
+fn told_to_end_it_ends_after_the_portion_in_hand() {
+    let scene = Scene::new();
+    let everybody = many(1200);
+    scene.enqueue("a", &everybody.iter().map(String::as_str).collect::<Vec<_>>(), 100);
+    let broker = scene.broker();
+    let runner = scene.runner();
+    let (mut client, request) = broker.until_go();
+    let first = request.recipients.len();
+    runner.signal(Signal::TERM);
+    client.reply(request.id, &vec![delivered(); first]);
+    runner.ends();
+    assert_eq!(scene.entries(State::New)[0].recipients, everybody[first..]);
 }
 
 #[test]

@@ -17,3 +17,4 @@ mod the_operations_log;
 mod the_queue_by_hand;
 mod trace_and_stats_on_one_machine;
 mod what_check_finds_on_one_machine;
+mod what_was_set_aside_is_tried_again;

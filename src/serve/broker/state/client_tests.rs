@@ -120,6 +120,16 @@ fn another_programs_words_pass_through_as_they_are_by_any_worker() {
     assert_eq!(scene.broker.standing(scene.now), Standing::default());
 }
 
+/// Nobody but a mail system can be told to bring the others with another message.
+#[test]
+fn what_was_taken_in_already_may_have_any_number_of_recipients() {
+    let mut scene = Scene::new();
+    for (id, source) in [(10, Source::Queue), (11, Source::Shunt)] {
+        let request = Header::Deliver(Request { source, ..request(id, &["a@x"; 6]) });
+        assert_eq!(told(&scene.say(5, &request)), [(5, Header::Received { id: Uuid::from_u128(id) })]);
+    }
+}
+
 #[test]
 fn what_makes_no_sense_closes_its_connection() {
     let mut scene = Scene::new();

@@ -19,7 +19,11 @@ impl Broker {
         }
         let read = Header::read(&body).map(|(header, message)| (header, body.len() - message.len()));
         match read {
-            Ok((Header::Deliver(request), at)) if request.recipients.len() <= self.settings.max_recipients => {
+            // Who takes mail from others can be told to bring less at once (RFC 5321 section 4.5.3.1.10). What is here already would
+            // be here for ever.
+            Ok((Header::Deliver(request), at))
+                if request.source != Source::Mta || request.recipients.len() <= self.settings.max_recipients =>
+            {
                 let message = body.split_off(at);
                 self.client_delivers(request, message, asker, now);
             }

@@ -1,0 +1,61 @@
+//! A message for many, in portions: what was taken in is handed over, however many recipients one message may have by now, and however
+//! long their addresses are.
+
+use super::{LONGEST_HEADER, Recipient};
+
+/// How many recipients one request has at most. Each is answered, and one answer has to have room for all of them.
+const MOST: usize = 500;
+
+/// How long they are at most, as JSON. Half of a header is left for all else.
+const LONGEST: usize = LONGEST_HEADER / 2;
+
+/// The recipients in their order, in portions that one request can have. None is empty.
+pub(crate) fn portions(recipients: &[Recipient]) -> Vec<&[Recipient]> {
+    let (mut portions, mut begin, mut length) = (Vec::new(), 0, 0);
+    for (at, recipient) in recipients.iter().enumerate() {
+        let more = serde_json::to_vec(recipient).map_or(LONGEST, |json| json.len() + 1);
+        if at > begin && (at - begin == MOST || length + more > LONGEST) {
+            portions.extend(recipients.get(begin..at));
+            (begin, length) = (at, 0);
+        }
+        length += more;
+    }
+    portions.extend(recipients.get(begin..).filter(|last| !last.is_empty()));
+    portions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Header, Request};
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_portion_is_as_many_as_one_request_can_have() {
+        let to = |number: usize| vec![Recipient { address: "a@x".into(), original: None }; number];
+        let lengths = |number| portions(&to(number)).iter().map(|portion| portion.len()).collect::<Vec<_>>();
+        assert_eq!(lengths(0), [0; 0]);
+        assert_eq!(lengths(1), [1]);
+        assert_eq!(lengths(MOST), [MOST]);
+        assert_eq!(lengths(2 * MOST + 1), [MOST, MOST, 1]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+        #[test]
+        fn each_has_its_place_in_a_header_whatever_they_are(
+            parts in proptest::collection::vec(("\\PC{0,9}|\u{1}{300}|\"{300}", 0..700_usize), 0..5),
+        ) {
+            let recipients: Vec<Recipient> = parts
+                .into_iter()
+                .flat_map(|(text, number)| vec![Recipient { address: text.clone(), original: Some(text) }; number])
+                .collect();
+            let portions = portions(&recipients);
+            prop_assert_eq!(&portions.concat(), &recipients);
+            for portion in portions {
+                let request = Request { recipients: portion.to_vec(), sender: "\u{1}".repeat(300), ..Request::to(&[], 0) };
+                prop_assert!(Header::Deliver(request).frame(b"").is_ok());
+            }
+        }
+    }
+}
