@@ -104,6 +104,10 @@ impl Folder {
     /// Opens a file for reading.
     pub(super) fn find(&self, name: impl rustix::path::Arg + Copy) -> Result<Found, QueueError> {
         let told = || name.to_string_lossy().into_owned();
+        #[cfg(test)]
+        if let Some(errno) = FAULT.take() {
+            return Err(self.error_at("examining", &told(), errno));
+        }
         // A link planted there could lead anywhere, and a pipe would hold us up for ever. What is no file is not even opened:
         // opening a device can do something.
         let stat = match rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -361,6 +365,8 @@ const fn step() {}
 thread_local! {
     /// What this thread has synced, for tests: nothing else shows it but a power failure.
     pub(super) static SYNCED: std::cell::RefCell<Vec<PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
+    /// What this thread is told when it looks for a file next, as by a disk that fails.
+    pub(super) static FAULT: std::cell::Cell<Option<Errno>> = const { std::cell::Cell::new(None) };
 }
 
 /// Keeps root from making a queue in another user's folder: that user could not open what root makes.

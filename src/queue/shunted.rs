@@ -132,6 +132,9 @@ pub struct ShuntedFiles<T> {
 pub struct UnreadableCopy {
     pub path: PathBuf,
     pub problem: String,
+    /// What the system said, where it did not let us read: that says nothing about the file. `None`: it was read, and is damaged.
+    #[source]
+    pub refused: Option<QueueError>,
 }
 
 /// Why a copy was not found by what a person calls it.
@@ -254,7 +257,7 @@ impl ShuntedStore {
     /// # Errors
     /// Where it could not be: what was there before still is.
     pub fn remember(&self, digest: &Digest, suspect: &Suspect) -> Result<(), QueueError> {
-        self.suspects.write(&[&line(suspect)])?.place_over(&self.suspects, &digest.to_string())
+        self.suspects.write(&[&line(suspect)?])?.place_over(&self.suspects, &digest.to_string())
     }
 
     /// Removes it.
@@ -291,10 +294,9 @@ impl ShuntedStore {
     pub fn header(&self, digest: &Digest) -> Result<Option<Shunted>, UnreadableCopy> {
         let Some(Opened { line, rest }) = first_line(&self.shunted, digest)? else { return Ok(None) };
         let shunted: Shunted = parsed(&self.shunted, digest, &line)?;
-        let wrong = |problem: String| unreadable(&self.shunted, digest, problem);
-        let found = rest.get_ref().metadata().map_err(|error| wrong(error.to_string()))?.len();
+        let found = rest.get_ref().metadata().map_err(|error| unread(&self.shunted, digest, error))?.len();
         if found != line.len() as u64 + shunted.size {
-            return Err(wrong("it is of another size than it says".into()));
+            return Err(damaged(&self.shunted, digest, "it is of another size than it says"));
         }
         Ok(Some(shunted))
     }
@@ -305,12 +307,11 @@ impl ShuntedStore {
     /// Where it cannot be read, or has been changed.
     pub fn read(&self, digest: &Digest) -> Result<Option<(Shunted, Vec<u8>)>, UnreadableCopy> {
         let Some(shunted) = self.header(digest)? else { return Ok(None) };
-        let wrong = |problem: &dyn fmt::Display| unreadable(&self.shunted, digest, problem.to_string());
         let Some(Opened { mut rest, .. }) = first_line(&self.shunted, digest)? else { return Ok(None) };
         let mut message = Vec::new();
-        rest.read_to_end(&mut message).map_err(|error| wrong(&error))?;
+        rest.read_to_end(&mut message).map_err(|error| unread(&self.shunted, digest, error))?;
         if Digest::of(&message) != *digest {
-            return Err(wrong(&"its bytes are not those that were set aside"));
+            return Err(damaged(&self.shunted, digest, "its bytes are not those that were set aside"));
         }
         Ok(Some((shunted, message)))
     }
@@ -318,8 +319,8 @@ impl ShuntedStore {
     /// Sets a message aside; or, where it is so already, adds what it came with this time. Whether there was anything to write.
     ///
     /// # Errors
-    /// Where it could not be written: what was there before still is. [`QueueError::is_no_space`] tells whether it was for want of
-    /// room.
+    /// Where it could not be written, or what is there could not be read: it still is there. [`QueueError::is_no_space`] tells whether it
+    /// was for want of room.
     pub fn set_aside(&self, digest: &Digest, new: Shunted, message: &[u8]) -> Result<bool, QueueError> {
         let shunted = match self.header(digest) {
             Ok(Some(known)) => {
@@ -330,8 +331,10 @@ impl ShuntedStore {
                 }
                 all
             }
-            // What cannot be read is of no use to anybody: this can.
-            Ok(None) | Err(_) => new,
+            // It may know recipients who do not come again: the next try brings this anew.
+            Err(UnreadableCopy { refused: Some(error), .. }) => return Err(error),
+            // What is damaged is of no use to anybody: this is.
+            Ok(None) | Err(UnreadableCopy { refused: None, .. }) => new,
         };
         self.write(digest, &shunted, message)?;
         Ok(true)
@@ -391,7 +394,7 @@ impl ShuntedStore {
     }
 
     fn write(&self, digest: &Digest, shunted: &Shunted, message: &[u8]) -> Result<(), QueueError> {
-        self.shunted.write(&[&line(shunted), message])?.place_over(&self.shunted, &digest.to_string())
+        self.shunted.write(&[&line(shunted)?, message])?.place_over(&self.shunted, &digest.to_string())
     }
 }
 
@@ -433,15 +436,24 @@ fn folders(state_directory: &Path) -> [PathBuf; 2] {
     ["suspects", "shunted"].map(|name| state_directory.join(name))
 }
 
-fn line(what: &impl Serialize) -> Vec<u8> {
-    // It fails only for map keys that are not text.
-    let mut line = serde_json::to_vec(what).unwrap_or_default();
+/// A first line. Nothing is written that could not be read again.
+fn line(what: &impl Serialize) -> Result<Vec<u8>, QueueError> {
+    let mut line = serde_json::to_vec(what).map_err(|error| QueueError::Envelope { problem: error.to_string() })?;
     line.push(b'\n');
-    line
+    if line.len() as u64 > LONGEST {
+        return Err(QueueError::Envelope { problem: format!("it is longer than {LONGEST} bytes") });
+    }
+    Ok(line)
 }
 
-fn unreadable(folder: &Folder, digest: &Digest, problem: String) -> UnreadableCopy {
-    UnreadableCopy { path: folder.path.join(digest.to_string()), problem }
+fn damaged(folder: &Folder, digest: &Digest, problem: &str) -> UnreadableCopy {
+    UnreadableCopy { path: folder.path.join(digest.to_string()), problem: problem.into(), refused: None }
+}
+
+fn unread(folder: &Folder, digest: &Digest, error: io::Error) -> UnreadableCopy {
+    let UnreadableCopy { path, problem, .. } = damaged(folder, digest, &error.to_string());
+    let refused = Some(QueueError::of_io("reading", &path, error));
+    UnreadableCopy { path, problem, refused }
 }
 
 /// A file of ours: its first line, with its end, and what comes behind it.
@@ -451,20 +463,23 @@ struct Opened {
 }
 
 fn first_line(folder: &Folder, digest: &Digest) -> Result<Option<Opened>, UnreadableCopy> {
-    let wrong = |problem: String| unreadable(folder, digest, problem);
-    let file = match folder.find(digest.to_string().as_str()).map_err(|error| wrong(error.to_string()))? {
+    let found = folder.find(digest.to_string().as_str());
+    let not_found =
+        |error: QueueError| UnreadableCopy { refused: Some(error), ..damaged(folder, digest, "it cannot be opened") };
+    let file = match found.map_err(not_found)? {
         Found::File(file) => file,
-        Found::NoFile(kind) => return Err(wrong(format!("it is {kind}"))),
+        Found::NoFile(kind) => return Err(damaged(folder, digest, &format!("it is {kind}"))),
         Found::Gone => return Ok(None),
     };
     let (mut line, mut rest) = (Vec::new(), BufReader::new(file));
-    rest.by_ref().take(LONGEST).read_until(b'\n', &mut line).map_err(|error| wrong(error.to_string()))?;
+    let read = rest.by_ref().take(LONGEST).read_until(b'\n', &mut line);
+    read.map_err(|error| unread(folder, digest, error))?;
     Ok(Some(Opened { line, rest }))
 }
 
 fn parsed<T: for<'de> Deserialize<'de>>(folder: &Folder, digest: &Digest, line: &[u8]) -> Result<T, UnreadableCopy> {
-    let line = line.strip_suffix(b"\n").ok_or_else(|| unreadable(folder, digest, "it is cut short".into()))?;
-    serde_json::from_slice(line).map_err(|error| unreadable(folder, digest, error.to_string()))
+    let line = line.strip_suffix(b"\n").ok_or_else(|| damaged(folder, digest, "it is cut short"))?;
+    serde_json::from_slice(line).map_err(|error| damaged(folder, digest, &error.to_string()))
 }
 
 fn read_all<T>(

@@ -125,6 +125,46 @@ fn what_is_cut_short_or_changed_or_no_file_is_told_and_replaced() {
     assert_eq!(fs::read(&path).unwrap(), whole);
 }
 
+/// It may know recipients whom no further try brings.
+#[test]
+fn a_copy_that_cannot_be_read_at_this_moment_is_not_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = ShuntedStore::open(folder.path()).unwrap();
+    let digest = Digest::of(BYTES);
+    store.set_aside(&digest, shunted(vec![envelope(&["a@x", "b@x"])]), BYTES).unwrap();
+    for errno in [rustix::io::Errno::MFILE, rustix::io::Errno::IO] {
+        folder::FAULT.set(Some(errno));
+        let error = store.set_aside(&digest, shunted(vec![envelope(&["a@x"])]), BYTES).unwrap_err();
+        assert!(matches!(error, QueueError::Io { .. }), "{error}");
+    }
+    assert!(store.set_aside(&digest, shunted(vec![envelope(&["c@x"])]), BYTES).unwrap());
+    assert_eq!(store.header(&digest).unwrap().unwrap().envelopes, [envelope(&["a@x", "b@x", "c@x"])]);
+}
+
+#[test]
+fn what_could_not_be_read_again_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = ShuntedStore::open(folder.path()).unwrap();
+    let digest = Digest::of(BYTES);
+    store.set_aside(&digest, shunted(vec![envelope(&["a@x"])]), BYTES).unwrap();
+    let of_length = |length: usize| {
+        let mut more = shunted(vec![envelope(&["a@x", ""])]);
+        let shorter = serde_json::to_vec(&more).unwrap().len() + 1;
+        more.envelopes[0].recipients[1].address = "b".repeat(length - shorter);
+        more
+    };
+    let longest = usize::try_from(LONGEST).unwrap();
+    let error = store.set_aside(&digest, of_length(longest + 1), BYTES).unwrap_err();
+    assert!(matches!(error, QueueError::Envelope { .. }), "{error}");
+    assert_eq!(store.header(&digest).unwrap().unwrap().envelopes, [envelope(&["a@x"])]);
+    assert!(store.set_aside(&digest, of_length(longest), BYTES).unwrap());
+    assert_eq!(store.header(&digest).unwrap().unwrap().envelopes, of_length(longest).envelopes);
+    let said = vec!["x".repeat(longest)];
+    let long = Suspect { deaths: vec![Death { said, ..suspect().deaths[0].clone() }], ..suspect() };
+    assert!(matches!(store.remember(&digest, &long), Err(QueueError::Envelope { .. })));
+    assert!(store.suspect(&digest).unwrap().is_none());
+}
+
 #[test]
 fn what_a_writer_that_was_killed_has_left_is_removed_and_strange_names_are_let_alone() {
     let folder = tempfile::tempdir().unwrap();
