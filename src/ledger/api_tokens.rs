@@ -86,9 +86,16 @@ pub(crate) struct ApiToken {
     pub(crate) valid: bool,
 }
 
+const OF_A_TOKEN: &str = "token:";
+
 /// Whose subscriptions are that a token of this name makes.
 pub(crate) fn owner(name: &str) -> String {
-    format!("token:{name}")
+    format!("{OF_A_TOKEN}{name}")
+}
+
+/// Whether this is the owner of what a token has made, and nobody of this site's.
+pub(crate) fn is_owner(owner: &str) -> bool {
+    owner.starts_with(OF_A_TOKEN)
 }
 
 const READING: &str = "reading the tokens of the API";

@@ -1,20 +1,19 @@
 //! A connection to a receiver: its host is looked up, each address is judged, and the very address that was judged is connected to.
 //!
 //! A name that leads to a public address when it is judged and to ours when it is connected to (DNS rebinding) would otherwise reach
-//! us. It is looked up once for each connection, and no connection is kept for long.
+//! us. It is looked up anew for each connection, or once for those that are opened meanwhile, and no connection is kept for long.
 
+use super::look_ups::{LookUps, Resolve};
 use crate::webhook::{Callback, Refused, Rules};
 use rustls::pki_types::ServerName;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use url::Host;
-
-/// Asks for the addresses of a host. May take its time: it has a thread of its own.
-pub(super) type Resolve = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
 
 /// A connection, encrypted or not.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -25,7 +24,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 pub(super) struct Connector {
     rules: Arc<Rules>,
     tls: Arc<rustls::ClientConfig>,
-    resolve: Resolve,
+    look_ups: Arc<LookUps>,
 }
 
 /// By the system's resolver, and so by /etc/hosts and nsswitch.conf.
@@ -37,15 +36,21 @@ impl Connector {
     pub(super) fn new(rules: Rules, tls: &rustls::ClientConfig, resolve: Resolve) -> Self {
         let mut tls = tls.clone();
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Self { rules: Arc::new(rules), tls: Arc::new(tls), resolve }
+        Self { rules: Arc::new(rules), tls: Arc::new(tls), look_ups: LookUps::new(resolve) }
     }
 
-    /// Connects. Says, too, whether the receiver is in a network of ours.
+    /// Connects to this owner's callback. Says, too, whether the receiver is in a network of ours. `waits` says for how long its host has
+    /// not begun to be looked up.
     ///
     /// # Errors
     /// What the log and whoever made the subscription is told.
-    pub(super) async fn connect(&self, callback: &Callback) -> Result<(Box<dyn Stream>, bool), String> {
-        let addresses = self.addresses(callback).await?;
+    pub(super) async fn connect(
+        &self,
+        callback: &Callback,
+        owner: &str,
+        waits: &AtomicBool,
+    ) -> Result<(Box<dyn Stream>, bool), String> {
+        let addresses = self.addresses(callback, owner, waits).await?;
         let (stream, at) = dial(&addresses).await.map_err(|error| format!("connecting: {error}"))?;
         let ours = self.rules.allow_networks.iter().any(|network| network.contains(at.ip()));
         if !callback.is_encrypted() {
@@ -61,16 +66,13 @@ impl Connector {
     }
 
     /// The addresses of a callback that may be called.
-    async fn addresses(&self, callback: &Callback) -> Result<Vec<SocketAddr>, String> {
+    async fn addresses(&self, callback: &Callback, owner: &str, waits: &AtomicBool) -> Result<Vec<SocketAddr>, String> {
         let addresses = match callback.host() {
             Host::Ipv4(address) => vec![IpAddr::from(*address)],
             Host::Ipv6(address) => vec![IpAddr::from(*address)],
             Host::Domain(name) => {
-                let (resolve, name) = (Arc::clone(&self.resolve), name.clone());
-                let asked = tokio::task::spawn_blocking(move || resolve(&name)).await;
-                asked
-                    .unwrap_or_else(|error| Err(io::Error::other(error)))
-                    .map_err(|error| format!("looking up its host: {error}"))?
+                let found = self.look_ups.ask(owner, name, waits).await;
+                found.map_err(|error| format!("looking up its host: {error}"))?
             }
         };
         let allowed =
@@ -138,6 +140,14 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
     }
 
+    fn addresses(connector: &Connector, callback: &Callback) -> Result<Vec<SocketAddr>, String> {
+        run(connector.addresses(callback, "anna", &AtomicBool::default()))
+    }
+
+    fn connect(connector: &Connector, callback: &Callback) -> Result<(Box<dyn Stream>, bool), String> {
+        run(connector.connect(callback, "anna", &AtomicBool::default()))
+    }
+
     /// A service on this machine that must never be called.
     fn canary() -> (TcpListener, u16) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -154,13 +164,13 @@ mod tests {
         let callback = Callback::parse(&format!("http://rebinding.example:{port}/"), &rules).unwrap();
         let (connector, asked) = connector(rules, vec![vec![public], vec![ours], vec![ours, public]]);
         // What was judged is what is connected to: nobody asks again in between.
-        assert_eq!(run(connector.addresses(&callback)), Ok(vec![SocketAddr::new(public, port)]));
+        assert_eq!(addresses(&connector, &callback), Ok(vec![SocketAddr::new(public, port)]));
         assert_eq!(asked.load(Ordering::SeqCst), 1);
         // The next connection looks it up, and judges it, anew.
-        let refused = run(connector.connect(&callback)).err();
+        let refused = connect(&connector, &callback).err();
         assert_eq!(refused, Some(format!("not called: {}", Refused::Address)));
         // And of several addresses only those that may be called are left.
-        assert_eq!(run(connector.addresses(&callback)), Ok(vec![SocketAddr::new(public, port)]));
+        assert_eq!(addresses(&connector, &callback), Ok(vec![SocketAddr::new(public, port)]));
         assert!(canary.accept().is_err());
     }
 
@@ -178,15 +188,17 @@ mod tests {
         let strict = Rules { allow_http: true, allow_ports: vec![port], allow_networks: Vec::new() };
         let all = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
         let lenient = Rules { allow_networks: all, ..strict.clone() };
-        let connector =
-            |rules: &Rules| Connector { resolve: by_the_system(), ..connector(rules.clone(), Vec::new()).0 };
+        let connector = |rules: &Rules| Connector {
+            look_ups: LookUps::new(by_the_system()),
+            ..connector(rules.clone(), Vec::new()).0
+        };
         let mut let_by = 0;
         for address in THIS_MACHINE.iter().chain(NOT_PUBLIC) {
             let url = format!("http://{address}:{port}/");
             assert_eq!(Callback::parse(&url, &strict), Err(Refused::Address), "{url}");
             // As if that had let it by.
             let Ok(callback) = Callback::parse(&url, &lenient) else { continue };
-            let refused = run(connector(&strict).connect(&callback)).err();
+            let refused = connect(&connector(&strict), &callback).err();
             assert_eq!(refused, Some(format!("not called: {}", Refused::Address)), "{url}");
             let_by += 1;
         }
@@ -194,7 +206,7 @@ mod tests {
         assert!(!is_called());
         for address in ["127.1", "2130706433", "0x7f.1", "0177.0.0.1", "127.255.255.254", "0"] {
             let callback = Callback::parse(&format!("http://{address}:{port}/"), &lenient).unwrap();
-            run(connector(&lenient).connect(&callback)).ok().unwrap();
+            connect(&connector(&lenient), &callback).ok().unwrap();
             assert!(is_called(), "{address}");
         }
     }
@@ -206,10 +218,10 @@ mod tests {
         let callback = Callback::parse(&format!("http://localhost:{port}/"), &rules).unwrap();
         let loopback = || vec![vec![Ipv4Addr::LOCALHOST.into()]];
         let (strict, _) = connector(rules.clone(), loopback());
-        assert!(run(strict.connect(&callback)).is_err());
+        assert!(connect(&strict, &callback).is_err());
         assert!(canary.accept().is_err());
         let (lenient, _) = connector(Rules { allow_networks: vec!["127.0.0.1".parse().unwrap()], ..rules }, loopback());
-        let (_, ours) = run(lenient.connect(&callback)).ok().unwrap();
+        let (_, ours) = connect(&lenient, &callback).ok().unwrap();
         assert!(ours);
         canary.accept().unwrap();
     }

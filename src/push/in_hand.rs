@@ -7,6 +7,9 @@
 //! | 429, 502, 503, 504, or one with Retry-After | tried again by the schedule, not before Retry-After | rests as long |
 //! | any other, or none | tried again by the schedule; given up after its last wait | five failures in a row: rests by the schedule |
 //!
+//! Where its host could not even begin to be looked up, nothing is known of the receiver: the notification waits as it is, and the
+//! subscription rests for the first step of the schedule, without a failure.
+//!
 //! One that rests is asked once when its rest is over: a receiver that is down costs a request for each step of the schedule, and not
 //! one for each event.
 
@@ -30,7 +33,7 @@ const KEPT: usize = 1 << 10;
 #[derive(Debug)]
 pub(super) struct InHand {
     pub(super) leased: Leased,
-    /// How many requests it may have at once here.
+    /// How many requests it may have at once here: so many of all are kept for it.
     pub(super) allotment: usize,
     pub(super) waiting: VecDeque<Due>,
     /// What is asked now, by the event's position, with how often it has failed, and since when it was due.
@@ -80,6 +83,17 @@ impl InHand {
     /// Whether its receiver has failed so often that it is asked once at a time.
     pub(super) fn is_probed(&self) -> bool {
         self.failures >= FAILURES
+    }
+
+    /// How many requests at once it would make use of, if it might. What is asked one thing at a time needs no more than one kept for it.
+    pub(super) fn wants(&self) -> usize {
+        if self.closing || self.lost {
+            0
+        } else if self.leased.state != SubscriptionState::Active || self.leased.in_order || self.is_probed() {
+            1
+        } else {
+            usize::try_from(self.leased.max_in_flight).unwrap_or(1)
+        }
     }
 
     /// How many requests it may have now.
@@ -150,7 +164,7 @@ impl InHand {
         let mut seed = self.leased.subscription.as_bytes().to_vec();
         seed.extend(position.to_be_bytes());
         let next = if is_taken(&sent) {
-            self.failures = 0;
+            self.recovered();
             Next::Done
         } else {
             let asked = sent.answer.as_ref().ok().and_then(|answer| answer.retry_after);
@@ -159,6 +173,22 @@ impl InHand {
         };
         let one = told(sent, Some(position), due_at, next);
         self.tries.push(one);
+    }
+
+    /// It has taken something: whatever fails from now on under this lease is its first failure again, and counts from then.
+    fn recovered(&mut self) {
+        (self.failures, self.leased.failures, self.leased.failing_for) = (0, 0, Duration::ZERO);
+    }
+
+    /// Takes it that something was not tried, since its host could not begin to be looked up: it is due as before. What else waits here
+    /// would wait for the same, and keep its places from others.
+    pub(super) fn not_tried(&mut self, position: Option<i64>, schedule: &Schedule) {
+        if let Some(position) = position {
+            self.in_flight.remove(&position);
+        }
+        let rest = schedule.after_at_least(1, self.leased.subscription.as_bytes(), None);
+        self.rests_for = Some(self.rests_for.map_or(rest, |other| other.max(rest)));
+        self.close();
     }
 
     /// Takes a failure: of a notification, or of the question.
@@ -191,7 +221,7 @@ impl InHand {
     pub(super) fn verified(&mut self) {
         self.leased.state = SubscriptionState::Active;
         self.state = Some(("active", None));
-        self.failures = 0;
+        self.recovered();
     }
 
     /// It has not: it is asked again by the schedule, for as long as it may take. What was amiss is kept with its subscription, where
@@ -266,6 +296,7 @@ pub(super) mod samples {
     pub(in super::super) fn leased(in_order: bool, failures: u32) -> Leased {
         Leased {
             subscription: Uuid::from_u128(1),
+            owner: "operator".into(),
             callback_url: "https://example.com/".into(),
             full: false,
             in_order,
@@ -305,278 +336,4 @@ pub(super) mod samples {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::send::Answer;
-    use super::samples::{due, leased};
-    use super::*;
-
-    const DAYS: Duration = Duration::from_hours(120);
-
-    fn in_hand(leased: Leased, waiting: i64) -> InHand {
-        let mut hand = InHand::new(leased, 3, Instant::now());
-        hand.waiting.extend((1..=waiting).map(due));
-        hand
-    }
-
-    fn answer(hand: &mut InHand, position: i64, status: u16, retry_after: Option<u64>) -> Next {
-        let retry_after = retry_after.map(Duration::from_secs);
-        let answer = Ok(Answer { status, retry_after, body: b"x".to_vec(), is_ours: false });
-        let sent = Sent {
-            subscription: hand.leased.subscription,
-            position: Some(position),
-            started_at: 0,
-            took: Duration::ZERO,
-            answer,
-        };
-        hand.answered(sent, position, &Schedule::default(), DAYS);
-        hand.tries.last().unwrap().next
-    }
-
-    fn positions(hand: &mut InHand) -> Vec<i64> {
-        std::iter::from_fn(|| hand.next()).map(|due| due.position).collect()
-    }
-
-    #[test]
-    fn as_many_are_asked_at_once_as_may_be_and_in_order_one() {
-        let mut hand = in_hand(leased(false, 0), 5);
-        assert_eq!(positions(&mut hand), [1, 2, 3]);
-        assert_eq!(answer(&mut hand, 2, 204, None), Next::Done);
-        assert_eq!(positions(&mut hand), [4]);
-        let mut hand = in_hand(leased(true, 0), 5);
-        assert_eq!(positions(&mut hand), [1]);
-        answer(&mut hand, 1, 200, None);
-        assert_eq!(positions(&mut hand), [2]);
-        // One that fails holds up those after it.
-        assert!(matches!(answer(&mut hand, 2, 500, None), Next::Again(_)));
-        assert_eq!(positions(&mut hand), [0; 0]);
-        assert!(hand.is_finished() && hand.rests_for.is_none());
-    }
-
-    #[test]
-    fn answers_are_written_down_within_a_tenth_of_a_second_of_the_last_time_whatever_comes_meanwhile() {
-        let mut hand = in_hand(leased(false, 0), 60);
-        let after = |hand: &InHand, milliseconds| hand.settled_at + Duration::from_millis(milliseconds);
-        assert_eq!(hand.until_settled(after(&hand, 500)), None);
-        let _ = positions(&mut hand);
-        answer(&mut hand, 1, 204, None);
-        assert_eq!(hand.until_settled(after(&hand, 1)), Some(Duration::from_millis(49)));
-        answer(&mut hand, 2, 204, None);
-        assert_eq!(hand.until_settled(after(&hand, 49)), Some(Duration::from_millis(1)));
-        assert!(!hand.is_due(after(&hand, 49)) && hand.is_due(after(&hand, 50)) && hand.is_due(after(&hand, 101)));
-        // Or as soon as there are fifty.
-        for position in 3..=50 {
-            assert_eq!(hand.until_settled(after(&hand, 1)), Some(Duration::from_millis(49)));
-            let _ = positions(&mut hand);
-            answer(&mut hand, position, 204, None);
-        }
-        assert_eq!(hand.until_settled(after(&hand, 1)), Some(Duration::ZERO));
-    }
-
-    #[test]
-    fn five_failures_in_a_row_give_the_receiver_a_rest_and_then_it_is_asked_once() {
-        let mut hand = in_hand(leased(false, 0), 9);
-        for position in 1..=4 {
-            let _ = positions(&mut hand);
-            answer(&mut hand, position, 500, None);
-            assert_eq!(hand.rests_for, None);
-        }
-        answer(&mut hand, 5, 301, None);
-        assert!(hand.rests_for.unwrap() < Duration::from_secs(7) && hand.closing);
-        assert_eq!((positions(&mut hand), hand.failures), (vec![], 5));
-
-        let mut probe = in_hand(leased(false, 5), 9);
-        assert_eq!(positions(&mut probe), [1]);
-        answer(&mut probe, 1, 500, None);
-        // The next step of the schedule: five minutes.
-        assert!(probe.rests_for.unwrap() >= Duration::from_mins(4) && probe.is_finished());
-
-        let mut well = in_hand(leased(false, 7), 9);
-        assert_eq!(positions(&mut well), [1]);
-        answer(&mut well, 1, 200, None);
-        assert_eq!((positions(&mut well), well.failures), (vec![2, 3, 4], 0));
-    }
-
-    #[test]
-    fn a_receiver_that_asks_for_a_rest_has_it_and_one_that_is_gone_is_disabled() {
-        let mut hand = in_hand(leased(false, 0), 9);
-        let _ = positions(&mut hand);
-        assert_eq!(answer(&mut hand, 1, 429, Some(60)), Next::Again(Duration::from_secs(60)));
-        assert_eq!(hand.rests_for, Some(Duration::from_secs(60)));
-        assert!(!hand.is_finished(), "two are under way");
-        assert_eq!(positions(&mut hand), [0; 0]);
-
-        let mut gone = in_hand(leased(false, 0), 9);
-        let _ = positions(&mut gone);
-        assert!(matches!(answer(&mut gone, 1, 410, None), Next::Again(_)));
-        assert!(matches!(&gone.state, Some(("disabled", Some(why))) if why.contains("410")));
-
-        let mut days = in_hand(Leased { failing_for: DAYS, ..leased(false, 9) }, 9);
-        let _ = positions(&mut days);
-        answer(&mut days, 1, 500, None);
-        assert!(matches!(&days.state, Some(("disabled", Some(why))) if why.contains("5days") && why.contains("500")));
-    }
-
-    #[test]
-    fn a_notification_is_given_up_after_its_last_wait() {
-        let mut hand = in_hand(leased(false, 0), 0);
-        hand.waiting.push_back(Due { tries: 9, ..due(1) });
-        let _ = positions(&mut hand);
-        assert_eq!(answer(&mut hand, 1, 500, None), Next::GivenUp);
-        let told = hand.tries.last().unwrap();
-        assert_eq!((told.outcome.as_str(), told.response.as_deref()), ("answered 500", Some("x")));
-    }
-
-    #[test]
-    fn nobody_is_disabled_before_so_long_nor_for_a_first_failure() {
-        for (failures, failing_for) in [(9, DAYS / 2), (0, DAYS * 2)] {
-            let mut hand = in_hand(Leased { failing_for, ..leased(false, failures) }, 9);
-            let _ = positions(&mut hand);
-            answer(&mut hand, 1, 500, None);
-            assert_eq!(hand.state, None, "{failures}");
-        }
-    }
-
-    #[test]
-    fn of_two_rests_the_longer_one_counts_and_each_failure_makes_the_next_one_longer() {
-        let mut hand = in_hand(leased(false, 0), 9);
-        let _ = positions(&mut hand);
-        for (position, asked, rest) in [(1, 900, 900), (2, 60, 900), (3, 1000, 1000)] {
-            answer(&mut hand, position, 503, Some(asked));
-            assert_eq!(hand.rests_for, Some(Duration::from_secs(rest)));
-        }
-        // The fifth failure is the first step of the schedule, and so on.
-        for (failures, minutes) in [(4, 0), (5, 4), (6, 24), (7, 96)] {
-            let mut hand = in_hand(leased(false, failures), 1);
-            let _ = positions(&mut hand);
-            answer(&mut hand, 1, 500, None);
-            let rest = hand.rests_for.unwrap();
-            let longest = Duration::from_mins(minutes * 3 / 2) + Duration::from_secs(6);
-            assert!(rest >= Duration::from_mins(minutes) && rest <= longest, "{failures}: {rest:?}");
-        }
-    }
-
-    #[test]
-    fn a_receiver_rests_where_it_asks_for_that_or_is_overloaded_and_not_for_any_failure() {
-        for (status, asked, rests) in
-            [(500, None, false), (500, Some(60), true), (400, Some(60), true), (429, None, true), (503, None, true)]
-        {
-            let mut hand = in_hand(leased(false, 0), 9);
-            let _ = positions(&mut hand);
-            answer(&mut hand, 1, status, asked);
-            assert_eq!((hand.rests_for.is_some(), hand.closing), (rests, rests), "{status} {asked:?}");
-        }
-    }
-
-    /// What was due may be read while an answer comes in that ends it.
-    #[test]
-    fn nothing_is_sent_any_more_where_it_is_closed_or_lost_even_if_more_is_read_meanwhile() {
-        let mut closed = in_hand(leased(false, 0), 1);
-        closed.close();
-        let mut lost = in_hand(leased(false, 0), 1);
-        lost.lose(true);
-        for hand in [&mut closed, &mut lost] {
-            hand.waiting.push_back(due(2));
-            assert_eq!(positions(hand), [0; 0]);
-            assert!(hand.is_finished());
-        }
-    }
-
-    #[test]
-    fn it_is_told_in_a_line_what_came_of_a_try() {
-        let told = |status| {
-            let mut hand = in_hand(leased(false, 0), 1);
-            let _ = positions(&mut hand);
-            answer(&mut hand, 1, status, None);
-            hand.tries.pop().unwrap().outcome
-        };
-        assert_eq!([told(204), told(301)], ["taken, 204", "answered 301"]);
-    }
-
-    #[test]
-    fn of_an_answer_its_beginning_is_kept_unless_it_is_of_ours() {
-        let kept = |body: &[u8], is_ours| {
-            let mut hand = in_hand(leased(false, 0), 1);
-            let _ = positions(&mut hand);
-            let answer = Ok(Answer { status: 500, retry_after: None, body: body.to_vec(), is_ours });
-            let subscription = hand.leased.subscription;
-            let sent = Sent { subscription, position: Some(1), started_at: 0, took: Duration::ZERO, answer };
-            hand.answered(sent, 1, &Schedule::default(), DAYS);
-            hand.tries.pop().unwrap().response
-        };
-        assert_eq!(kept(b"a\0b", false).as_deref(), Some("a\u{fffd}b"));
-        assert_eq!((kept(b"", false), kept(b"secret", true)), (None, None));
-        assert_eq!(kept(&[b'x'; 2 * KEPT], false), Some("x".repeat(KEPT)));
-    }
-
-    /// A question's answer is like no notification's.
-    fn unanswered(hand: &mut InHand, age: Duration) {
-        hand.leased.age = age;
-        let answer = Err("no answer within 10 s".to_owned());
-        let subscription = hand.leased.subscription;
-        let sent = Sent { subscription, position: None, started_at: 0, took: Duration::ZERO, answer };
-        hand.not_verified(sent, "the answer lacks the challenge".into(), &Schedule::default(), DAYS);
-    }
-
-    #[test]
-    fn a_callback_that_does_not_answer_its_question_is_asked_again_until_its_time_is_over() {
-        let unverified = |failures| Leased { state: SubscriptionState::Unverified, ..leased(false, failures) };
-        let mut hand = in_hand(unverified(1), 1);
-        assert_eq!(positions(&mut hand), [0; 0], "it is told nothing yet");
-        unanswered(&mut hand, DAYS);
-        let told = hand.tries.last().unwrap();
-        assert_eq!((hand.failures, &hand.state, told.outcome.as_str()), (2, &None, "the answer lacks the challenge"));
-        // The second step of the schedule.
-        assert!(hand.rests_for.unwrap() >= Duration::from_mins(4) && hand.is_finished());
-        assert_eq!(told.next, Next::Again(hand.rests_for.unwrap()));
-        let mut late = in_hand(unverified(1), 0);
-        unanswered(&mut late, DAYS + Duration::from_secs(1));
-        assert_eq!(late.state, Some(("disabled", Some(NEVER_ANSWERED.into()))));
-
-        let mut hand = in_hand(unverified(3), 2);
-        hand.verified();
-        assert_eq!((hand.state.clone(), hand.failures), (Some(("active", None)), 0));
-        assert_eq!(positions(&mut hand), [1, 2]);
-    }
-
-    #[test]
-    fn more_is_read_where_there_is_room_and_where_it_is_known_what_comes_next() {
-        let mut hand = in_hand(leased(false, 0), 2);
-        assert!(hand.wants_more() && !hand.has_room(), "nobody is asked yet");
-        assert_eq!(positions(&mut hand), [1, 2]);
-        assert!(hand.wants_more() && hand.has_room());
-        hand.waiting.push_back(due(3));
-        assert!(!hand.has_room(), "there is one to be sent");
-        hand.waiting.extend([due(4), due(5)]);
-        assert!(!hand.wants_more());
-        assert_eq!(positions(&mut hand), [3]);
-        hand.waiting.clear();
-        assert!(!hand.has_room(), "three are under way");
-        hand.read_to_the_end = true;
-        assert!(!hand.wants_more());
-        for stops in [InHand::close, |hand: &mut InHand| hand.lose(true)] {
-            let mut hand = in_hand(leased(false, 0), 1);
-            hand.lose(false);
-            assert!(hand.wants_more() && !hand.is_finished());
-            stops(&mut hand);
-            assert!(!hand.wants_more() && hand.is_finished());
-        }
-        // In order, what comes next is known once the one before it is written down.
-        let mut hand = in_hand(leased(true, 0), 1);
-        assert!(!hand.wants_more() && positions(&mut hand) == [1] && !hand.wants_more() && !hand.has_room());
-        answer(&mut hand, 1, 204, None);
-        assert!(!hand.wants_more());
-        hand.tries.clear();
-        assert!(hand.wants_more());
-        let unverified = Leased { state: SubscriptionState::Unverified, ..leased(false, 0) };
-        assert!(!in_hand(unverified, 0).wants_more());
-        let idle = Leased { state: SubscriptionState::Idle, ..leased(false, 0) };
-        assert!(in_hand(idle, 1).is_finished());
-        // Nothing waits, and nothing is to be read.
-        let mut empty = in_hand(leased(false, 0), 0);
-        assert!(!empty.is_finished());
-        empty.read_to_the_end = true;
-        assert!(empty.is_finished());
-        empty.challenge = Some("x".into());
-        assert!(!empty.is_finished(), "its question is under way");
-    }
-}
+mod tests;

@@ -15,6 +15,7 @@
 
 mod connect;
 mod in_hand;
+mod look_ups;
 mod notifier;
 mod send;
 

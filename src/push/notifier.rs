@@ -8,11 +8,11 @@ use crate::base::deadline::Deadline;
 use crate::base::stop::Stop;
 use crate::base::{hex, timestamp, tls};
 use crate::database::{Client, DatabaseError, DatabaseFailure, Idle};
-use crate::ledger::Database;
 use crate::ledger::notifications::{
     Due, Leased, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, SubscriptionState, Wake,
 };
 use crate::ledger::subscriptions::NEVER_ANSWERED;
+use crate::ledger::{Database, api_tokens};
 use crate::lock::LockName;
 use crate::site::Site;
 use crate::webhook::{Callback, ROTATION, payload};
@@ -227,7 +227,8 @@ impl<'a> Notifier<'a> {
             Err(refused) => {
                 let answer = Err(format!("not called: {refused}"));
                 let started_at = timestamp::now();
-                return self.answered(Sent { subscription, position, started_at, took: Duration::ZERO, answer });
+                let took = Duration::ZERO;
+                return self.answered(Sent { subscription, position, started_at, took, answer, is_tried: true });
             }
         };
         let mut generations = vec![leased.secret_generation];
@@ -236,7 +237,8 @@ impl<'a> Notifier<'a> {
         }
         let signers = self.settings.keys.signers(subscription, &generations);
         // A thread that has ended is noticed when it is listened to.
-        let _ = self.sender.send(Job { subscription, position, callback, id, body, signers, number });
+        let owner = leased.owner.clone();
+        let _ = self.sender.send(Job { subscription, owner, position, callback, id, body, signers, number });
     }
 
     /// Takes an answer.
@@ -245,6 +247,14 @@ impl<'a> Notifier<'a> {
         let Some(hand) = self.in_hand.get_mut(&sent.subscription) else { return };
         let (taken, outcome) = (is_taken(&sent), outcome(&sent));
         debug!(subscription = %sent.subscription, position = ?sent.position, outcome, took = ?sent.took, "a subscriber was told");
+        if !sent.is_tried {
+            if !hand.closing {
+                warn!(subscription = %sent.subscription, owner = hand.leased.owner, outcome, "a subscriber is not told yet: of this owner, or of all, too many hosts are looked up in vain");
+            }
+            // A question is asked anew.
+            hand.challenge = hand.challenge.take().filter(|_| sent.position.is_some());
+            return hand.not_tried(sent.position, schedule);
+        }
         match (sent.position, hand.challenge.take()) {
             (Some(position), challenge) => {
                 hand.challenge = challenge;
@@ -429,28 +439,65 @@ impl<'a> Notifier<'a> {
         self.keep_up(database)?;
         // One slow answer keeps nothing new from being told beside it.
         self.in_hand.values_mut().filter(|hand| hand.has_room()).for_each(|hand| hand.read_to_the_end = false);
-        let used: usize = self.in_hand.values().map(|hand| hand.allotment).sum();
-        let mut free = self.settings.concurrency.saturating_sub(used);
+        let free = self.free();
         if free > 0 {
             let asked_at = Instant::now();
-            let leased = database.lease(self.by, self.lease, free.min(READ_AT_ONCE))?;
-            more |= leased.len() == free.min(READ_AT_ONCE);
+            // What comes with one lease may be all of one owner's.
+            let most = free.min(READ_AT_ONCE).min(self.settings.concurrency.div_ceil(4));
+            let shares = self.shares();
+            let served: Vec<&str> =
+                shares.iter().filter(|(_, has)| **has >= self.share()).map(|(owner, _)| owner.as_str()).collect();
+            let leased = database.lease(self.by, self.lease, most, &served)?;
+            more |= leased.len() == most;
             for leased in leased {
-                let wanted = usize::try_from(leased.max_in_flight).unwrap_or(1);
-                let allotment = wanted.min(free).max(1);
-                free = free.saturating_sub(allotment);
-                self.begin(leased, allotment, asked_at);
+                self.begin(leased, asked_at);
             }
+            self.allot();
         }
         self.read(database)?;
         self.polled_at = (!more).then_some(at);
         Ok(())
     }
 
+    /// How many requests are kept for nobody.
+    fn free(&self) -> usize {
+        self.settings.concurrency.saturating_sub(self.in_hand.values().map(|hand| hand.allotment).sum())
+    }
+
+    /// How many requests the subscriptions of one token may have at once, so that something is left for others whatever its receivers do.
+    fn share(&self) -> usize {
+        self.settings.concurrency.div_ceil(2)
+    }
+
+    /// How many those of each token have. What is subscribed by hand is the site's own.
+    fn shares(&self) -> BTreeMap<String, usize> {
+        let mut shares = BTreeMap::new();
+        for hand in self.in_hand.values().filter(|hand| api_tokens::is_owner(&hand.leased.owner)) {
+            *shares.entry(hand.leased.owner.clone()).or_default() += hand.allotment;
+        }
+        shares
+    }
+
+    /// Gives those in hand that would make use of more what is kept for nobody: each has one request from the beginning, and a receiver
+    /// that answers again, or for the first time, may have as many as any other.
+    fn allot(&mut self) {
+        let (mut free, mut shares, share) = (self.free(), self.shares(), self.share());
+        for hand in self.in_hand.values_mut() {
+            let of_owner = shares.get_mut(&hand.leased.owner);
+            let left = of_owner.as_ref().map_or(free, |has| share.saturating_sub(**has));
+            let more = hand.wants().saturating_sub(hand.allotment).min(left).min(free);
+            hand.allotment += more;
+            free -= more;
+            if let Some(has) = of_owner {
+                *has += more;
+            }
+        }
+    }
+
     /// Takes a subscription in hand that is leased.
-    fn begin(&mut self, leased: Leased, allotment: usize, asked_at: Instant) {
+    fn begin(&mut self, leased: Leased, asked_at: Instant) {
         let (id, state, age) = (leased.subscription, leased.state, leased.age);
-        let mut hand = InHand::new(leased.clone(), allotment, asked_at);
+        let mut hand = InHand::new(leased.clone(), 1, asked_at);
         if state == SubscriptionState::Unverified && !self.settings.verify_callbacks {
             hand.verified();
         } else if state == SubscriptionState::Unverified && age > VERIFIED_WITHIN {

@@ -1,6 +1,7 @@
 //! Requests: one for each try, under one deadline from looking up the host to the end of the answer. No redirects, no proxy.
 
 use super::connect::{Connector, Stream};
+use super::look_ups;
 use crate::base::timestamp;
 use crate::webhook::{Callback, RetryAfter, Signers, payload};
 use hyper::body::{Body, Incoming};
@@ -11,11 +12,13 @@ use hyper_util::rt::TokioIo;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::timeout;
+use url::Host;
 use uuid::Uuid;
 
 /// How much of an answer is read, in bytes.
@@ -23,13 +26,12 @@ const LONGEST_ANSWER: usize = 16 << 10;
 /// How long a connection is used, so that its host is looked up anew; and how long one is kept that nobody uses.
 const LONGEST_USE: Duration = Duration::from_mins(1);
 const LONGEST_REST: Duration = Duration::from_secs(5);
-/// How many hosts are looked up at once.
-const LOOK_UPS: usize = 64;
 
 /// One try.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) subscription: Uuid,
+    pub(super) owner: String,
     /// The event's position; `None` for the question that a new callback is asked.
     pub(super) position: Option<i64>,
     pub(super) callback: Callback,
@@ -50,6 +52,9 @@ pub(super) struct Sent {
     pub(super) started_at: i64,
     pub(super) took: Duration,
     pub(super) answer: Result<Answer, String>,
+    /// Whether it is a try at all: not where its time was over before its host had begun to be looked up. That is no failure of the
+    /// receiver's.
+    pub(super) is_tried: bool,
 }
 
 /// What a receiver answered.
@@ -73,8 +78,10 @@ impl Sender {
     /// # Errors
     /// Where the system gives us no thread.
     pub(super) fn start(connector: Connector, at_most: Duration) -> std::io::Result<Self> {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(LOOK_UPS).build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(look_ups::AT_ONCE)
+            .build()?;
         let (jobs, taken) = unbounded_channel();
         let (done, sent) = mpsc::channel();
         std::thread::Builder::new()
@@ -109,13 +116,17 @@ fn run(
             let (client, done) = (Arc::clone(&client), done.clone());
             tokio::spawn(async move {
                 let (started_at, began) = (timestamp::now(), Instant::now());
-                let answer = match timeout(at_most, client.post(&job)).await {
-                    Ok(answer) => answer,
-                    Err(_) => Err(format!("no answer within {} s", at_most.as_secs_f64())),
-                };
+                let waits = AtomicBool::new(false);
+                let answer = timeout(at_most, client.post(&job, &waits)).await;
+                let (is_tried, within) = (!waits.load(Ordering::Relaxed), at_most.as_secs_f64());
+                let answer = answer.unwrap_or_else(|_| {
+                    let what = if is_tried { "no answer" } else { "its host was not looked up" };
+                    Err(format!("{what} within {within} s"))
+                });
                 let Job { subscription, position, .. } = job;
+                let took = began.elapsed();
                 // Nobody listens any more where this process ends.
-                let _ = done.send(Sent { subscription, position, started_at, took: began.elapsed(), answer });
+                let _ = done.send(Sent { subscription, position, started_at, took, answer, is_tried });
             });
         }
     });
@@ -139,34 +150,56 @@ impl Connection {
     }
 }
 
+/// Whom a connection serves, and where it leads to: by TLS or not, host, port. Nobody's request goes over a connection that another one's
+/// name has opened; nor does a subscription's own go to where its callback was before it was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    subscription: Uuid,
+    is_encrypted: bool,
+    host: Host<String>,
+    port: u16,
+}
+
+impl Place {
+    fn of(job: &Job) -> Self {
+        let Job { subscription, callback, .. } = job;
+        Self {
+            subscription: *subscription,
+            is_encrypted: callback.is_encrypted(),
+            host: callback.host().clone(),
+            port: callback.port(),
+        }
+    }
+}
+
 struct Client {
     connector: Connector,
-    /// By subscription: nobody's request goes over a connection that another one's name has opened.
-    idle: Mutex<HashMap<Uuid, Vec<Connection>>>,
+    idle: Mutex<HashMap<Place, Vec<Connection>>>,
 }
 
 impl Client {
-    async fn post(&self, job: &Job) -> Result<Answer, String> {
-        if let Some(connection) = self.idle_connection(job.subscription) {
+    /// `waits` says whether its host has not begun to be looked up yet.
+    async fn post(&self, job: &Job, waits: &AtomicBool) -> Result<Answer, String> {
+        if let Some(connection) = self.idle_connection(&Place::of(job)) {
             // It may have been closed meanwhile: then it has answered nothing, and a new one is opened.
             if let Ok(answer) = self.ask(connection, job).await {
                 return Ok(answer);
             }
         }
-        let (stream, is_ours) = self.connector.connect(&job.callback).await?;
+        let (stream, is_ours) = self.connector.connect(&job.callback, &job.owner, waits).await?;
         let sender = handshake(stream).await?;
         let now = Instant::now();
         self.ask(Connection { sender, is_ours, opened: now, rests_since: now }, job).await
     }
 
-    fn idle_connection(&self, subscription: Uuid) -> Option<Connection> {
+    fn idle_connection(&self, place: &Place) -> Option<Connection> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         idle.retain(|_, connections| {
             connections.retain(|connection| connection.is_fresh(now) && !connection.sender.is_closed());
             !connections.is_empty()
         });
-        idle.get_mut(&subscription)?.pop()
+        idle.get_mut(place)?.pop()
     }
 
     async fn ask(&self, mut connection: Connection, job: &Job) -> Result<Answer, String> {
@@ -185,7 +218,7 @@ impl Client {
         if connection.sender.ready().await.is_ok() {
             connection.rests_since = Instant::now();
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.entry(job.subscription).or_default().push(connection);
+            idle.entry(Place::of(job)).or_default().push(connection);
         }
         Ok(answer)
     }

@@ -13,6 +13,7 @@ mod mysql;
 pub(crate) mod of_message;
 pub(crate) mod overview;
 mod postgres;
+mod receiver;
 pub(crate) mod rights;
 pub(crate) mod tries;
 
@@ -79,6 +80,8 @@ pub enum SubscriptionState {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leased {
     pub subscription: Uuid,
+    /// Whose it is.
+    pub owner: String,
     pub callback_url: String,
     /// Whether it is told everything about a message.
     pub full: bool,
@@ -221,11 +224,18 @@ pub trait Notifications: Tables {
         Ok(!self.select("looking for events", first, &[Value::Integer(after)])?.is_empty())
     }
 
-    /// Leases subscriptions that are due, at most so many, the longest due first; those that somebody else is taking are left out.
+    /// Leases subscriptions that are due, at most so many, the longest due first; those that somebody else is taking are left out, and so
+    /// are those of the owners that are served enough.
     ///
     /// # Errors
     /// Where it may not be committed.
-    fn lease(&mut self, _by: Uuid, _lease: Duration, _most: usize) -> Result<Vec<Leased>, DatabaseError> {
+    fn lease(
+        &mut self,
+        _by: Uuid,
+        _lease: Duration,
+        _most: usize,
+        _served: &[&str],
+    ) -> Result<Vec<Leased>, DatabaseError> {
         Err(no_subscriptions())
     }
 
@@ -367,7 +377,7 @@ fn seconds(row: &Row, index: usize) -> Result<Option<Duration>, DatabaseError> {
 fn leased_columns(id: &str, ago: impl Fn(&str) -> String, truth: impl Fn(&str) -> String, now: &str) -> String {
     format!(
         "{id}, s.callback_url, {}, {}, s.max_in_flight, s.secret_generation, {}, \
-         CASE WHEN s.id IS NULL OR s.expires_at <= {now} THEN 'gone' ELSE s.state END, {}, q.failures, {}",
+         CASE WHEN s.id IS NULL OR s.expires_at <= {now} THEN 'gone' ELSE s.state END, {}, q.failures, {}, s.owner",
         truth("s.detail = 'full'"),
         truth("s.in_order"),
         ago("s.secret_rotated_at"),
@@ -376,10 +386,23 @@ fn leased_columns(id: &str, ago: impl Fn(&str) -> String, truth: impl Fn(&str) -
     )
 }
 
+/// Which of the rows of `subscription_queues` that are due are of nobody among these owners: a condition more. What is left of a
+/// subscription that was removed is nobody's.
+fn of_others(owners: &[String]) -> String {
+    if owners.is_empty() {
+        return String::new();
+    }
+    format!(
+        " AND NOT EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = subscription_queues.subscription AND s.owner IN ({}))",
+        owners.join(", ")
+    )
+}
+
 /// Reads them. Of a subscription that was removed there is nothing but its row in the queue.
 fn leased_of(row: &Row) -> Result<Leased, DatabaseError> {
     Ok(Leased {
         subscription: uuid(row, 0)?,
+        owner: columns::optional(row, 11).unwrap_or_default(),
         callback_url: columns::optional(row, 1).unwrap_or_default(),
         full: row.text(2) == Some("1"),
         in_order: row.text(3) == Some("1"),
@@ -530,16 +553,4 @@ fn as_taken(dialect: Dialect, read: impl Iterator<Item = (i64, i64)>) -> String 
         let _ = write!(was, " WHEN {position} THEN {due_at}");
     }
     was + " END"
-}
-
-/// What a settlement sets of when a receiver was last heard of, and what was last amiss.
-fn last_seen(tries: &[Try], now: &str, literal: impl Fn(&str) -> String) -> String {
-    let mut set = String::new();
-    if tries.iter().any(|one| one.next == Next::Done) {
-        let _ = write!(set, ", last_success_at = {now}");
-    }
-    if let Some(failed) = tries.iter().rev().find(|one| one.next != Next::Done) {
-        let _ = write!(set, ", last_failure_at = {now}, last_failure = {}", literal(&failed.outcome));
-    }
-    set
 }

@@ -5,7 +5,7 @@
 
 use super::{
     COPIED, DISABLED, Leased, Next, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, Wake, as_taken, later,
-    leased_columns, leased_of, matches, ought_to_be_served,
+    leased_columns, leased_of, matches, of_others, ought_to_be_served, receiver,
 };
 use crate::database::mysql::{bytes_column, column, sql};
 use crate::database::{DatabaseError, MysqlDatabase, Tables};
@@ -29,13 +29,14 @@ impl Notifications for MysqlDatabase {
         Ok(published)
     }
 
-    fn lease(&mut self, by: Uuid, lease: Duration, most: usize) -> Result<Vec<Leased>, DatabaseError> {
+    fn lease(&mut self, by: Uuid, lease: Duration, most: usize, served: &[&str]) -> Result<Vec<Leased>, DatabaseError> {
         let doing = "leasing subscriptions";
         let until = later(self, lease);
         let by = sql::bytes(by.as_bytes());
+        let of_others = of_others(&served.iter().map(|owner| sql::text(owner)).collect::<Vec<_>>());
         let due = format!(
             "START TRANSACTION; SELECT subscription FROM subscription_queues WHERE due_at <= UTC_TIMESTAMP(6) \
-             AND (leased_until IS NULL OR leased_until < UTC_TIMESTAMP(6)) ORDER BY due_at LIMIT {most} FOR UPDATE SKIP LOCKED"
+             AND (leased_until IS NULL OR leased_until < UTC_TIMESTAMP(6)){of_others} ORDER BY due_at LIMIT {most} FOR UPDATE SKIP LOCKED"
         );
         let ids = self.retrying(|database| {
             let answers = database.run(doing, &due, 2)?;
@@ -226,8 +227,8 @@ impl MysqlDatabase {
         };
         let (leased_by, leased_until) =
             lease.map_or_else(|| (null(), null()), |lease| (by.clone(), later(self, lease)));
-        let failing_since = if *failures == 0 { "NULL".into() } else { format!("COALESCE(failing_since, {now})") };
-        let seen = super::last_seen(tries, now, sql::text);
+        let failing_since = receiver::failing_since(settlement, now);
+        let seen = receiver::last_seen(settlement, now, sql::text);
         statements.push(format!(
             "UPDATE subscription_queues SET due_at = {due_at}, leased_by = {leased_by}, leased_until = {leased_until}, \
              failures = {failures}, failing_since = {failing_since}, open_until = {open_until}{seen} \

@@ -3,7 +3,7 @@
 
 use super::{
     COPIED, DISABLED, Leased, Next, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, Wake, as_taken, later,
-    leased_columns, leased_of, matches, ought_to_be_served,
+    leased_columns, leased_of, matches, of_others, ought_to_be_served, receiver,
 };
 use crate::database::postgres::{PostgresDatabase, Transaction, literal};
 use crate::database::{DatabaseError, Tables, Value};
@@ -30,19 +30,22 @@ impl Notifications for PostgresDatabase {
         committed.map(|_| published)
     }
 
-    fn lease(&mut self, by: Uuid, lease: Duration, most: usize) -> Result<Vec<Leased>, DatabaseError> {
+    fn lease(&mut self, by: Uuid, lease: Duration, most: usize, served: &[&str]) -> Result<Vec<Leased>, DatabaseError> {
         let until = later(self, lease);
         let ago = |moment: &str| format!("extract(epoch FROM now() - {moment})");
         let columns =
             leased_columns("replace(q.subscription::text, '-', '')", ago, |truth| format!("({truth})::int"), "now()");
+        let of_others = of_others(&vec!["?".to_owned(); served.len()]);
         let taken = format!(
             "WITH due AS (SELECT subscription FROM subscription_queues WHERE due_at <= now() \
-                          AND (leased_until IS NULL OR leased_until < now()) ORDER BY due_at LIMIT {most} FOR UPDATE SKIP LOCKED), \
+                          AND (leased_until IS NULL OR leased_until < now()){of_others} ORDER BY due_at LIMIT {most} FOR UPDATE SKIP LOCKED), \
                   q AS (UPDATE subscription_queues u SET leased_by = ?, leased_until = {until} FROM due \
                         WHERE u.subscription = due.subscription RETURNING u.*) \
              SELECT {columns} FROM q LEFT JOIN subscriptions s ON s.id = q.subscription"
         );
-        let rows = self.select("leasing subscriptions", &taken, &[Value::Uuid(by)])?;
+        let mut values: Vec<Value<'_>> = served.iter().map(|owner| Value::Text(owner)).collect();
+        values.push(Value::Uuid(by));
+        let rows = self.select("leasing subscriptions", &taken, &values)?;
         rows.iter().map(leased_of).collect()
     }
 
@@ -199,8 +202,8 @@ impl PostgresDatabase {
         };
         let (leased_by, leased_until) =
             lease.map_or_else(|| (literal::null(), literal::null()), |lease| (by.clone(), later(self, lease)));
-        let failing_since = if *failures == 0 { "NULL" } else { "coalesce(failing_since, now())" };
-        let seen = super::last_seen(tries, "now()", literal::text);
+        let failing_since = receiver::failing_since(settlement, "now()");
+        let seen = receiver::last_seen(settlement, "now()", literal::text);
         statements.push(format!(
             "UPDATE subscription_queues SET due_at = {due_at}, leased_by = {leased_by}, leased_until = {leased_until}, \
              failures = {failures}, failing_since = {failing_since}, open_until = {open_until}{seen} \

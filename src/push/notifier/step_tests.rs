@@ -16,8 +16,10 @@ use tokio::sync::mpsc::UnboundedReceiver;
 struct Told {
     /// How many events are published at once.
     events: usize,
-    /// How many subscriptions are leased the next time.
+    /// How many subscriptions are leased the next time, after how many others, and what they are like.
     subscriptions: u128,
+    before: u128,
+    like: Option<Leased>,
     /// What the next reads bring, in turn: so many notifications.
     due: VecDeque<i64>,
     /// What is not ours any more.
@@ -60,10 +62,12 @@ impl Notifications for Told {
         Ok(false)
     }
 
-    fn lease(&mut self, _: Uuid, lease: Duration, most: usize) -> Result<Vec<Leased>, DatabaseError> {
-        self.asked.push(format!("lease {most} for {lease:?}"));
+    fn lease(&mut self, _: Uuid, lease: Duration, most: usize, served: &[&str]) -> Result<Vec<Leased>, DatabaseError> {
+        let but: String = served.iter().map(|owner| format!(" but {owner}'s")).collect();
+        self.asked.push(format!("lease {most} for {lease:?}{but}"));
         let all = 1..=std::mem::take(&mut self.subscriptions);
-        Ok(all.map(|id| Leased { subscription: Uuid::from_u128(id), max_in_flight: 1, ..leased(false, 0) }).collect())
+        let like = self.like.clone().unwrap_or_else(|| Leased { max_in_flight: 1, ..leased(false, 0) });
+        Ok(all.map(|id| Leased { subscription: Uuid::from_u128(self.before + id), ..like.clone() }).collect())
     }
 
     fn lease_longer(&mut self, _: Uuid, _: Duration, subscriptions: &[Uuid]) -> Result<Vec<Uuid>, DatabaseError> {
@@ -119,7 +123,8 @@ fn tried() -> Try {
 
 fn question_answered(status: u16, body: &str) -> Sent {
     let answer = Ok(Answer { status, retry_after: None, body: body.into(), is_ours: false });
-    Sent { subscription: Uuid::from_u128(1), position: None, started_at: 0, took: Duration::ZERO, answer }
+    let (subscription, took) = (Uuid::from_u128(1), Duration::ZERO);
+    Sent { subscription, position: None, started_at: 0, took, answer, is_tried: true }
 }
 
 #[test]
@@ -218,14 +223,15 @@ fn a_subscription_is_read_to_its_end_or_for_ten_seconds() {
 #[test]
 fn it_is_looked_for_more_at_once_where_there_was_as_much_as_could_be_had() {
     for (events, subscriptions, concurrency, more) in
-        [(1, 0, 2, false), (PUBLISHED_AT_ONCE, 0, 2, true), (1, 1, 2, false), (1, 2, 2, true), (1, 100, 200, true)]
+        [(1, 0, 8, false), (PUBLISHED_AT_ONCE, 0, 8, true), (1, 1, 8, false), (1, 2, 8, true), (1, 100, 512, true)]
     {
         with(|notifier, _, _| {
             notifier.settings.concurrency = concurrency;
             let mut database = Told { events, subscriptions, ..Told::default() };
             notifier.poll(&mut database).unwrap();
             assert_eq!(notifier.polled_at.is_none(), more, "{events} {subscriptions}");
-            let most = concurrency.min(100);
+            // No more than a quarter of all requests is given away unseen.
+            let most = (concurrency / 4).min(100);
             assert_eq!(
                 database.asked[..2],
                 ["publish, wake All".into(), format!("lease {most} for {:?}", notifier.lease)]
@@ -254,6 +260,93 @@ fn who_has_all_in_hand_that_he_may_leases_nothing_more_and_what_comes_between_is
     });
 }
 
+/// How many requests each of those in hand may have.
+fn allotments(notifier: &Notifier<'_>) -> Vec<usize> {
+    notifier.in_hand.values().map(|hand| hand.allotment).collect()
+}
+
+#[test]
+fn who_is_asked_one_thing_at_a_time_keeps_one_request_from_others_however_many_he_may_have() {
+    use SubscriptionState::{Active, Unverified};
+    let most = || Leased { max_in_flight: 64, ..leased(false, 0) };
+    for (like, each) in [
+        (Leased { state: Unverified, ..most() }, 1),
+        (Leased { in_order: true, ..most() }, 1),
+        (Leased { failures: 5, ..most() }, 1),
+        (Leased { state: Active, ..most() }, 64),
+    ] {
+        with(|notifier, _, _jobs| {
+            let mut database = Told { subscriptions: 8, like: Some(like.clone()), ..Told::default() };
+            notifier.poll(&mut database).unwrap();
+            assert_eq!(allotments(notifier), [each; 8], "{like:?}");
+            assert_eq!(notifier.free(), 512 - 8 * each);
+        });
+    }
+}
+
+#[test]
+fn who_answers_again_may_have_as_many_as_any_other_from_the_next_look_on_as_far_as_there_are_any() {
+    with(|notifier, _, _jobs| {
+        notifier.settings.concurrency = 8;
+        let like = Some(Leased { failures: 5, max_in_flight: 6, ..leased(false, 0) });
+        let mut database = Told { subscriptions: 2, like, ..Told::default() };
+        notifier.poll(&mut database).unwrap();
+        assert_eq!(allotments(notifier), [1, 1]);
+        for hand in notifier.in_hand.values_mut() {
+            hand.failures = 0;
+            hand.waiting.extend((1..=6).map(due));
+        }
+        assert_eq!(notifier.in_hand.values().map(InHand::limit).max(), Some(1));
+        notifier.poll(&mut database).unwrap();
+        assert_eq!((allotments(notifier), notifier.free()), (vec![6, 2], 0));
+    });
+}
+
+/// Whatever his receivers do: the other half is for others. What is subscribed by hand is the site's own.
+#[test]
+fn the_subscriptions_of_one_token_have_half_of_all_requests_and_then_nothing_more_is_leased_for_it() {
+    with(|notifier, _, _jobs| {
+        notifier.settings.concurrency = 16;
+        let of = |owner: &str| Some(Leased { owner: owner.into(), max_in_flight: 6, ..leased(false, 0) });
+        let mut database = Told { subscriptions: 2, like: of("token:a"), ..Told::default() };
+        notifier.poll(&mut database).unwrap();
+        assert_eq!(allotments(notifier), [6, 2]);
+        // These were leased by whoever does not know of that: they have one each, and no more.
+        database = Told { subscriptions: 4, before: 2, like: of("token:a"), ..database };
+        notifier.poll(&mut database).unwrap();
+        assert_eq!(allotments(notifier), [6, 2, 1, 1, 1, 1]);
+        database = Told { subscriptions: 1, before: 6, like: of("operator"), ..database };
+        notifier.poll(&mut database).unwrap();
+        assert_eq!((allotments(notifier), notifier.free()), (vec![6, 2, 1, 1, 1, 1, 4], 0));
+        let leases: Vec<&str> = database
+            .asked
+            .iter()
+            .filter_map(|asked| asked.strip_prefix("lease ")?.split_once(" for 30s"))
+            .map(|(most, but)| {
+                assert_eq!(most, "4");
+                but
+            })
+            .collect();
+        assert_eq!(leases, ["", " but token:a's", " but token:a's"]);
+    });
+}
+
+#[test]
+fn a_question_that_was_not_asked_counts_for_none_and_is_asked_anew() {
+    with(|notifier, answers, mut jobs| {
+        let unverified = Leased { state: SubscriptionState::Unverified, ..leased(false, 2) };
+        notifier.begin(unverified, Instant::now());
+        let asked = jobs.try_recv().unwrap();
+        let answer = Err("its host was not looked up within 15 s".into());
+        let (subscription, took) = (asked.subscription, Duration::ZERO);
+        answers.send(Sent { subscription, position: None, started_at: 0, took, answer, is_tried: false }).unwrap();
+        notifier.hear(true);
+        let hand = notifier.in_hand.values().next().unwrap();
+        assert_eq!((hand.failures, hand.tries.len(), &hand.state), (2, 0, &None));
+        assert!(hand.is_finished() && hand.rests_for.is_some());
+    });
+}
+
 #[test]
 fn a_new_callback_is_asked_a_question_for_a_day_where_callbacks_are_asked() {
     use SubscriptionState::{Active, Unverified};
@@ -267,7 +360,7 @@ fn a_new_callback_is_asked_a_question_for_a_day_where_callbacks_are_asked() {
     ] {
         with(|notifier, _, mut jobs| {
             notifier.settings.verify_callbacks = verify;
-            notifier.begin(Leased { state, age, ..leased(false, 2) }, 3, Instant::now());
+            notifier.begin(Leased { state, age, ..leased(false, 2) }, Instant::now());
             let hand = notifier.in_hand.values().next().unwrap();
             assert_eq!(hand.state.as_ref().map(|(state, _)| *state), becomes, "{state:?} {verify}");
             let sent = jobs.try_recv().ok();

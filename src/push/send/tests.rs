@@ -1,6 +1,7 @@
 //! What a receiver sees of a request, and what is told of its answer.
 
 use super::super::NotifierSettings;
+use super::super::look_ups::{OF_AN_OWNER, Resolve};
 use super::*;
 use crate::config::Config;
 use crate::webhook::Rules;
@@ -74,11 +75,15 @@ fn serve(
 }
 
 fn connector() -> Connector {
+    by(Arc::new(|_| unreachable!("an address is not looked up")))
+}
+
+fn by(resolve: Resolve) -> Connector {
     let rules = Rules { allow_http: true, allow_ports: Vec::new(), allow_networks: vec!["127.0.0.1".parse().unwrap()] };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let tls = tls.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
-    Connector::new(rules, &tls, Arc::new(|_| unreachable!("an address is not looked up")))
+    Connector::new(rules, &tls, resolve)
 }
 
 fn signers(subscription: Uuid) -> Signers {
@@ -95,13 +100,19 @@ fn signers(subscription: Uuid) -> Signers {
 
 /// A notification of this subscription's to the receiver.
 fn job(receiver: &Receiver, subscription: u128) -> Job {
-    let rules = Rules { allow_http: true, allow_ports: vec![receiver.port], allow_networks: Vec::new() };
+    job_at(&format!("http://127.0.0.1:{}/in?a=b", receiver.port), subscription)
+}
+
+/// The same, to a callback at this machine.
+fn job_at(url: &str, subscription: u128) -> Job {
+    let rules = Rules { allow_http: true, allow_ports: Vec::new(), allow_networks: Vec::new() };
     let rules = Rules { allow_networks: vec!["127.0.0.1".parse().unwrap()], ..rules };
     let subscription = Uuid::from_u128(subscription);
     Job {
         subscription,
+        owner: "token:crm".into(),
         position: Some(7),
-        callback: Callback::parse(&format!("http://127.0.0.1:{}/in?a=b", receiver.port), &rules).unwrap(),
+        callback: Callback::parse(url, &rules).unwrap(),
         id: "evt_1".into(),
         body: "{\"a\":1}".into(),
         signers: signers(subscription),
@@ -157,6 +168,26 @@ fn a_connection_is_used_again_by_its_subscription_and_by_no_other() {
     assert_eq!([1, 1, 2, 1].map(connection), [0, 0, 1, 0]);
 }
 
+/// Its owner has changed its callback, and the old one's connection rests: who answers there has been asked nothing.
+#[test]
+fn a_callback_that_was_changed_is_asked_where_it_is_now_and_not_over_the_old_ones_connection() {
+    let [old, new] = [2, 1].map(|count| Receiver::new((0..count).map(|_| Does::Answer(OK.into()))));
+    let sender = sender();
+    for receiver in [&old, &new, &old] {
+        sent(&sender, job(receiver, 1)).answer.unwrap();
+        assert_eq!(receiver.heard.try_iter().count(), 1);
+    }
+    // By name, too, and by how it is called there. Another path is at the same place.
+    let place = |url| Place::of(&job_at(url, 1));
+    let is = place("http://hooks.example.com:8443/in");
+    for other in
+        ["https://hooks.example.com:8443/in", "http://other.example.com:8443/in", "http://hooks.example.com/in"]
+    {
+        assert_ne!(place(other), is, "{other}");
+    }
+    assert_eq!(place("http://HOOKS.example.com:8443/?out"), is);
+}
+
 #[test]
 fn one_that_the_receiver_has_closed_meanwhile_costs_no_failure() {
     let receiver = Receiver::new([Does::AnswerAndClose(OK), Does::Answer(OK.into())]);
@@ -172,9 +203,11 @@ fn a_connection_is_used_for_a_minute_and_rests_for_five_seconds() {
     let receiver = Receiver::new([Does::Answer(OK.into())]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client = Client { connector: connector(), idle: Mutex::default() };
-    runtime.block_on(client.post(&job(&receiver, 1))).unwrap();
-    assert!(client.idle_connection(Uuid::from_u128(2)).is_none());
-    let mut connection = client.idle_connection(Uuid::from_u128(1)).unwrap();
+    let [mine, others] = [1, 2].map(|subscription| job(&receiver, subscription));
+    runtime.block_on(client.post(&mine, &AtomicBool::default())).unwrap();
+    let [mine, others] = [mine, others].map(|job| Place::of(&job));
+    assert!(client.idle_connection(&others).is_none());
+    let mut connection = client.idle_connection(&mine).unwrap();
     let now = connection.rests_since;
     let ago = |span: Duration| now.checked_sub(span).unwrap();
     let short = Duration::from_nanos(1);
@@ -188,8 +221,8 @@ fn a_connection_is_used_for_a_minute_and_rests_for_five_seconds() {
         assert_eq!(connection.is_fresh(now), is_fresh, "{opened:?} {rests_since:?}");
     }
     // One that nobody uses any more is closed when the next is looked for, whosever that is.
-    client.idle.lock().unwrap().insert(Uuid::from_u128(1), vec![connection]);
-    assert!(client.idle_connection(Uuid::from_u128(2)).is_none());
+    client.idle.lock().unwrap().insert(mine, vec![connection]);
+    assert!(client.idle_connection(&others).is_none());
     assert!(client.idle.lock().unwrap().is_empty());
 }
 
@@ -212,7 +245,8 @@ fn the_beginning_of_an_answer_is_read_and_no_more_and_then_nothing_else_comes_on
 fn a_receiver_that_says_nothing_is_given_up_in_time() {
     let receiver = Receiver::new([Does::Nothing]);
     let sender = Sender::start(connector(), Duration::from_millis(50)).unwrap();
-    assert_eq!(sent(&sender, job(&receiver, 1)).answer, Err("no answer within 0.05 s".into()));
+    let told = sent(&sender, job(&receiver, 1));
+    assert_eq!((told.is_tried, told.answer), (true, Err("no answer within 0.05 s".into())));
 }
 
 #[test]
@@ -225,4 +259,58 @@ fn what_is_no_http_and_what_nobody_listens_on_are_failures() {
     drop(listener);
     let problem = sent(&sender(), job(&Receiver { port, heard }, 1)).answer.unwrap_err();
     assert!(problem.starts_with("connecting: "), "{problem}");
+}
+
+/// Of a receiver whose host nobody began to look up nothing is known: it has not failed.
+#[test]
+fn what_waits_for_its_look_up_until_its_time_is_over_was_not_tried_and_is_not_looked_up_later() {
+    let receiver = Receiver::new((0..2).map(|_| Does::Answer(OK.into())));
+    // It waits for its threads: what they wait for ends before, where this test fails, too.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (goes_on, silence) = mpsc::channel::<()>();
+    let (silence, asked) = (Mutex::new(silence), Arc::new(Mutex::new(Vec::new())));
+    let asks = Arc::clone(&asked);
+    let connector = by(Arc::new(move |name: &str| {
+        asks.lock().unwrap().push(name.to_owned());
+        if name.starts_with("silent") {
+            // Until the other end is gone.
+            let _ = silence.lock().unwrap().recv();
+        }
+        Ok(vec![std::net::Ipv4Addr::LOCALHOST.into()])
+    }));
+    let at = |name: &str, owner: &str| Job {
+        owner: owner.into(),
+        ..job_at(&format!("http://{name}.example:{}/", receiver.port), 1)
+    };
+    // All that this owner may have looked up at once hangs.
+    let hung = runtime.block_on(async {
+        let hung: Vec<_> = (0..OF_AN_OWNER).map(|number| at(&format!("silent{number}"), "token:a")).collect();
+        let hung = hung.into_iter().map(|job| {
+            let connector = connector.clone();
+            let connects = async move { connector.connect(&job.callback, &job.owner, &AtomicBool::default()).await };
+            tokio::spawn(async move { connects.await.is_ok() })
+        });
+        let hung: Vec<_> = hung.collect();
+        while asked.lock().unwrap().len() < OF_AN_OWNER {
+            tokio::task::yield_now().await;
+        }
+        hung
+    });
+    let hasty = Sender::start(connector.clone(), Duration::from_millis(50)).unwrap();
+    let told = sent(&hasty, at("given-up", "token:a"));
+    assert_eq!((told.is_tried, told.answer), (false, Err("its host was not looked up within 0.05 s".into())));
+    // Another owner's is looked up all the same; and once these are through, so is this one's, but for the one that was given up.
+    let patient = Sender::start(connector, LONG).unwrap();
+    assert_eq!(sent(&patient, at("quick", "token:b")).answer.unwrap().status, 204);
+    drop(goes_on);
+    let told = sent(&patient, at("known", "token:a"));
+    assert!(told.is_tried && told.answer.is_ok(), "{told:?}");
+    runtime.block_on(async {
+        for one in hung {
+            assert!(one.await.unwrap());
+        }
+    });
+    let mut names = asked.lock().unwrap().split_off(OF_AN_OWNER);
+    names.sort_unstable();
+    assert_eq!(names, ["known", "quick"].map(|name| format!("{name}.example")));
 }

@@ -1,6 +1,7 @@
 //! Notifications: a notifier that is started by hand, on each engine, and receivers that answer as receivers do; the API by which
 //! subscribers look after themselves, and the page by which operators do.
 
+mod a_changed_callback;
 mod an_old_snapshot;
 mod asked_for_meanwhile;
 mod beside_others;
@@ -20,9 +21,11 @@ mod mail_by_http;
 mod misbehaving_receivers;
 mod real_kills_of_notifiers;
 mod receiver;
+mod recovering;
 mod rest;
 mod rights_and_limits;
 mod secrets;
+mod shares;
 mod source;
 mod telling;
 mod that_it_is_disabled;
