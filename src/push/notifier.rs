@@ -14,6 +14,7 @@ use crate::ledger::notifications::{
 use crate::ledger::subscriptions::NEVER_ANSWERED;
 use crate::ledger::{Database, api_tokens};
 use crate::lock::LockName;
+use crate::operations::hold_lock::lock_of_program;
 use crate::site::Site;
 use crate::webhook::{Callback, ROTATION, payload};
 use std::collections::BTreeMap;
@@ -43,8 +44,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// How long a new callback may take to answer its question.
 const VERIFIED_WITHIN: Duration = Duration::from_hours(24);
 
-/// The lock of publishing, in the namespace of the site's messages. No Message-ID has a slash and no @.
-const PUBLISHER: &[u8] = b"notify/publisher";
+/// The lock of publishing, as `lock exec` and `lock try` name it. No message can have it: a Message-ID is the sender's to choose, and
+/// its lock is in another namespace.
+const PUBLISHER: &str = "notify/publisher";
 
 pub(super) fn run(site: &Site, settings: NotifierSettings) -> Result<(), NotifierError> {
     let system = |doing| move |source| NotifierError::System { doing, source };
@@ -93,7 +95,7 @@ impl<'a> Notifier<'a> {
     fn new(site: &'a Site, settings: NotifierSettings, sender: Sender) -> Self {
         Self {
             site,
-            lock: LockName::new(site.namespace(), PUBLISHER),
+            lock: lock_of_program(site.namespace(), PUBLISHER),
             by: Uuid::now_v7(),
             lease: settings.timeout + LEASE_MARGIN,
             settings,

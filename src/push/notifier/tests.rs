@@ -93,6 +93,20 @@ pub(super) fn settings(key: &std::path::Path) -> NotifierSettings {
     NotifierSettings::of(&Config::parse(key, &text, None).unwrap()).unwrap()
 }
 
+/// `lock exec notify/publisher` takes the same, and whoever writes to this site takes another.
+#[test]
+fn no_message_has_the_lock_of_publishing() {
+    let folder = tempfile::tempdir().unwrap();
+    let site = Site::embedded(Embedded::new(folder.path().to_owned()));
+    let (sender, _answers, _jobs) = Sender::nowhere();
+    let notifier = Notifier::new(&site, settings(&folder.path().join("key")), sender);
+    assert_eq!(notifier.lock, lock_of_program(site.namespace(), "notify/publisher"));
+    for id in ["<notify/publisher>", "notify/publisher", " <notify/publisher> (a comment)", "< exec notify/publisher>"]
+    {
+        assert_ne!(notifier.lock, site.lock_of_message_id(id.as_bytes()), "{id}");
+    }
+}
+
 /// However long a step takes: who answers while events are published, while subscriptions are leased, and while another one's are read.
 #[test]
 fn what_was_answered_is_written_down_before_each_step_and_not_after_all_of_them() {
