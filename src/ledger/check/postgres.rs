@@ -28,6 +28,10 @@ const RIGHTS: [(&str, &[&str]); 11] = [
 const RIGHT: &str = "SELECT n, has_any_column_privilege(to_regclass(t), r) \
     FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS asked (t, r, n) ORDER BY n";
 
+/// The function that each delivery runs. Where default privileges say so, not everybody may. NULL where there is no such function.
+const FUNCTION: &str = "maildrop_epoch_1()";
+const MAY_EXECUTE: &str = "SELECT has_function_privilege(to_regprocedure($1), 'EXECUTE')";
+
 const SETTINGS: [&str; 9] = [
     "default_transaction_read_only",
     "synchronous_commit",
@@ -234,6 +238,12 @@ impl PostgresDatabase {
                 ),
                 Some(false) => bad(what, "not granted", mend),
             });
+        }
+        let what = format!("EXECUTE on {FUNCTION}");
+        match only::<Option<bool>>(doing, &self.query(doing, MAY_EXECUTE, &[(&FUNCTION, Type::TEXT)])?)? {
+            Some(true) => findings.push(good(what, "granted")),
+            Some(false) => findings.push(bad(what, "not granted", "see sql/postgres/grants.sql")),
+            None => {}
         }
         Ok(findings)
     }

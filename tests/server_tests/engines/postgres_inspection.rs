@@ -97,7 +97,11 @@ fn a_missing_right_is_found(server: &str) {
         .batch_execute(&format!("REVOKE UPDATE (ended_at, outcome, stages) ON attempts FROM {}", test.name))
         .unwrap();
     test.admin().batch_execute(&format!("REVOKE ALL ON message_sources FROM {}", test.name)).unwrap();
+    // Everybody's right to it is that of the role as well.
+    let function = format!("REVOKE EXECUTE ON FUNCTION maildrop_epoch_1() FROM PUBLIC, {}", test.name);
+    test.admin().batch_execute(&function).unwrap();
     let findings = findings(&test);
+    assert_eq!(find(&findings, "EXECUTE on maildrop_epoch_1()").state, State::Bad);
     assert_eq!(find(&findings, "UPDATE on attempts").state, State::Bad);
     assert_eq!(find(&findings, "INSERT on attempts").state, State::Good);
     assert_eq!(find(&findings, "INSERT on message_sources").state, State::Warning);
