@@ -3,16 +3,22 @@
 //!
 //! On MySQL, MariaDB and SQLite a B-tree has the rows in order: attempts by their UUIDs (version 7), messages by an index on their
 //! time. PostgreSQL has a block range index on the time of messages, which finds all rows of a slice of time, unordered: each
-//! slice is made about as wide as a page needs, by what the last one held, and each row is read about twice. Attempts are read
-//! in the same way there.
+//! slice is made about as wide as a page needs, by what the last one held, and each row is read about twice. What there is before the
+//! oldest message, by its key, is one slice; the next is an hour, and none is wider than a week. Attempts are read in slices there, too,
+//! by a B-tree on their time.
 
 use super::{Database, columns};
-use crate::database::{DatabaseError, Dialect, Row, Value};
+use crate::database::{DatabaseError, Dialect, Row, Tables, Value};
 use std::time::Duration;
 use uuid::Uuid;
 
 /// How far the clocks of hosts, which make the UUIDs of attempts, may be from the database's, in microseconds.
 pub(super) const CLOCKS_DIFFER: i64 = 3_600_000_000;
+
+/// How wide the first slice with messages is on PostgreSQL, in microseconds, and how wide it may become while slices are empty: what
+/// the server does for one statement stays small, however long the span is.
+const FIRST_SLICE: i64 = 3_600_000_000;
+const WIDEST_SLICE: i64 = 7 * 24 * FIRST_SLICE;
 
 /// The table that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +37,12 @@ pub(super) struct Pages {
     until: i64,
     /// How wide the next slice is, in microseconds.
     width: i64,
+    /// How wide a slice may be.
+    widest: i64,
+    /// How wide the next one is, where this one ends at the oldest row.
+    after_the_oldest: Option<i64>,
+    /// Whether the first slice is still to be chosen.
+    begins: bool,
     limit: usize,
     /// The last row, if the next page begins after it.
     last: Option<Last>,
@@ -53,17 +65,38 @@ impl Pages {
     /// From `from` up to, not including, `until`, both in microseconds since 1970.
     pub(super) fn new(table: Table, from: i64, until: i64, limit: usize) -> Self {
         let from = from.max(0);
-        Self { table, from, until, width: until.saturating_sub(from).max(1), limit, last: None }
+        let width = until.saturating_sub(from).max(1);
+        Self { table, from, until, width, widest: i64::MAX, after_the_oldest: None, begins: true, limit, last: None }
+    }
+
+    /// Chooses the first slice.
+    fn begin(&mut self, database: &mut dyn Tables) -> Result<(), DatabaseError> {
+        let dialect = database.dialect();
+        if self.table != Table::Messages || dialect != Dialect::Postgresql {
+            return Ok(());
+        }
+        // Keys are given out in the order of time, nearly: what is older all the same is in the slice before.
+        let ask = format!("SELECT {} FROM messages m ORDER BY m.id LIMIT 1", dialect.microseconds("m.recorded_at"));
+        let rows = database.select("looking for the oldest message", &ask, &[])?;
+        let oldest = rows.first().map_or(Ok(None), |row| row.value::<i64>(0))?;
+        let before_it = oldest.map_or(self.width, |oldest| oldest.saturating_sub(self.from));
+        let first = if before_it > 0 { before_it } else { FIRST_SLICE };
+        (self.width, self.widest) = (first.min(self.width), WIDEST_SLICE);
+        self.after_the_oldest = (before_it > 0).then_some(FIRST_SLICE);
+        Ok(())
     }
 
     /// The next rows that meet `condition`, whose values are `asked`; `None` at the end.
     pub(super) fn next(
         &mut self,
-        database: &mut dyn Database,
+        database: &mut dyn Tables,
         columns: &str,
         condition: &str,
         asked: &[Value<'_>],
     ) -> Result<Option<Page>, DatabaseError> {
+        if std::mem::take(&mut self.begins) {
+            self.begin(database)?;
+        }
         let dialect = database.dialect();
         let by_uuid = self.table == Table::Attempts && dialect != Dialect::Postgresql;
         while self.from < self.until {
@@ -137,14 +170,15 @@ impl Pages {
                 });
                 if !by_uuid {
                     self.from = ended;
-                    self.width = ended.saturating_sub(began).max(1000);
+                    self.width = ended.saturating_sub(began).clamp(1000, self.widest);
                 }
             }
             _ => {
                 // The end of all where it is the end of the span.
                 self.from = end;
                 self.last = None;
-                self.width = self.width.saturating_mul(2);
+                let twice = || self.width.saturating_mul(2).min(self.widest);
+                self.width = self.after_the_oldest.take().unwrap_or_else(twice);
             }
         }
         Ok(())
@@ -348,5 +382,76 @@ mod tests {
             assert_eq!(met(&mut database, THEN + 40 * 600 * MINUTE), expected, "{limit}");
             assert!(met(&mut database, THEN).is_empty(), "{limit}");
         }
+    }
+
+    /// Speaks as PostgreSQL does, and writes down how wide each slice is, and how many messages are in it.
+    struct Slices {
+        database: SqliteDatabase,
+        slices: Vec<(i64, i64)>,
+    }
+
+    impl Tables for Slices {
+        fn dialect(&self) -> Dialect {
+            Dialect::Postgresql
+        }
+
+        fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
+            if let [Value::Moment(from), Value::Moment(end), ..] = values {
+                let count = "SELECT count(*) FROM messages m WHERE m.recorded_at >= ? AND m.recorded_at < ?";
+                let rows = self.database.select(doing, count, &values[..2])?;
+                self.slices.push((end - from, columns::only_number(&rows)?));
+            }
+            let sql = sql.replace("(extract(epoch FROM ", "(").replace(") * 1000000)::bigint", ")");
+            self.database.select(doing, &sql, values)
+        }
+
+        fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError> {
+            self.database.change(doing, sql, values)
+        }
+
+        fn change_together(&mut self, doing: &str, changes: &[(&str, &[Value<'_>])]) -> Result<(), DatabaseError> {
+            self.database.change_together(doing, changes)
+        }
+    }
+
+    /// There each row of a slice is looked at, whether it is wanted or not, before any is answered.
+    #[test]
+    fn no_slice_of_messages_has_more_than_an_hour_of_them_or_a_week_that_was_empty() {
+        const HOUR: i64 = 60 * MINUTE;
+        let fill = "INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, headers, size, recorded_at) \
+                    WITH RECURSIVE n (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i + 1 < ?) \
+                    SELECT CAST(printf('%032d', ? + i) AS BLOB), zeroblob(32), 'x', zeroblob(32), '', '[]', 1, ? + i * ? FROM n";
+        let walk = |from: i64, until: i64, size: i64, rows: &[(i64, i64, i64)]| {
+            let (_directory, mut database) = database();
+            for (number, (count, first, each)) in (0..).zip(rows) {
+                let values = [*count, number * 100_000, *first, *each].map(Value::Integer);
+                database.change("filling", fill, &values).unwrap();
+            }
+            let (mut pages, mut met) = (Pages::new(Table::Messages, from, until, 20), 0);
+            let mut slices = Slices { database, slices: Vec::new() };
+            while let Some(page) = pages.next(&mut slices, "m.size", "m.size = ?", &[Value::Integer(size)]).unwrap() {
+                met += page.rows.len();
+            }
+            (met, slices.slices)
+        };
+        let until = THEN + 100 * HOUR;
+        // One in each minute of a hundred hours: from the beginning of all time, and from somewhere between them.
+        for (from, expected) in [(0, 6000), (THEN + 90 * HOUR, 600), (until, 0)] {
+            let (met, slices) = walk(from, until, 1, &[(6000, THEN, MINUTE)]);
+            assert_eq!(met, expected);
+            let most = slices.iter().map(|(_, rows)| *rows).max().unwrap_or(0);
+            assert!(most <= 60 && slices.len() <= 2 + expected / 9, "{most} in one of {} slices", slices.len());
+        }
+        // None is wanted; and an old one, with nothing for years behind it.
+        for (size, rows) in
+            [(2, vec![(6000, THEN, MINUTE)]), (1, vec![(1, THEN - 20_000 * HOUR, 0), (6000, THEN, MINUTE)])]
+        {
+            let (met, slices) = walk(0, until, size, &rows);
+            assert_eq!(met, if size == 1 { 6001 } else { 0 });
+            assert!(slices.iter().all(|(width, rows)| *width <= 7 * 24 * HOUR || *rows == 0), "{slices:?}");
+        }
+        // Nobody has written yet; and one came later than its key says.
+        assert_eq!(walk(0, until, 1, &[]).0, 0);
+        assert_eq!(walk(0, until, 1, &[(10, THEN, MINUTE), (10, THEN - 50 * HOUR, MINUTE)]).0, 20);
     }
 }

@@ -95,7 +95,7 @@ pub(crate) fn dry_run(database: &mut dyn Database, kind: Kind, age: Duration) ->
 }
 
 /// Removes what is older than `age` by the database's clock, in small batches, each a transaction of its own, with a `pause` after
-/// each. `progress` gets the number of removed rows after each batch.
+/// each. `progress` gets the number of removed rows after each batch; where it says `false`, this stops, and does not count what was kept.
 ///
 /// # Errors
 /// When the database fails, or our role may not delete. What is removed by then stays removed.
@@ -115,7 +115,7 @@ pub(crate) fn prune(
         Kind::Operations => &["operations_log"],
     };
     forget::try_right(database, tables)?;
-    let (mut removed, mut locked) = (0, 0);
+    let (mut removed, mut locked, mut stopped) = (0, 0, false);
     let mut attempts = OldAttempts::before(before);
     let mut sources = OldSources::before(before);
     let mut messages = OldMessages::before(before);
@@ -135,20 +135,27 @@ pub(crate) fn prune(
         let Some(gone) = gone else { break };
         removed += gone;
         if !progress(removed) {
+            stopped = true;
             break;
         }
         std::thread::sleep(pause);
     }
-    Ok(Pruned { removed, locked, ..kept(database, kind, age, before)? })
+    // What is kept is counted in one statement over all that is old: whoever has stopped does not wait for it.
+    let kept = if stopped { nothing(kind, age, before) } else { kept(database, kind, age, before)? };
+    Ok(Pruned { removed, locked, ..kept })
 }
 
 fn before(database: &mut dyn Database, age: Duration) -> Result<i64, DatabaseError> {
     Ok(time_span::now(database)?.saturating_sub(time_span::microseconds(age)))
 }
 
+fn nothing(kind: Kind, age: Duration, before: i64) -> Pruned {
+    Pruned { kind, age, before, removed: 0, would_remove: None, open: 0, owed: 0, heard_of: 0, locked: 0 }
+}
+
 /// What is old, and stays.
 fn kept(database: &mut dyn Database, kind: Kind, age: Duration, before: i64) -> Result<Pruned, DatabaseError> {
-    let none = Pruned { kind, age, before, removed: 0, would_remove: None, open: 0, owed: 0, heard_of: 0, locked: 0 };
+    let none = nothing(kind, age, before);
     Ok(match kind {
         Kind::Attempts => Pruned { open: forget::count_attempts(database, before, false)?, ..none },
         Kind::Sources => Pruned { owed: forget::count_sources(database, before, true)?, ..none },
@@ -199,4 +206,37 @@ fn forget_under_lock(
     });
     let released = database.release(&message.lock);
     forgotten.and_then(|forgotten| released.map(|()| Some(forgotten)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::deadline::Deadline;
+    use crate::database::{Client, Tables, Value};
+    use uuid::Uuid;
+
+    #[test]
+    fn what_was_kept_is_counted_unless_it_is_stopped() {
+        for (goes_on, open) in [(true, 1), (false, 0)] {
+            let directory = tempfile::tempdir().unwrap();
+            let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
+            let deadline = Deadline::after(Duration::from_mins(2));
+            let mut database = crate::schema::open_embedded(directory.path(), &client, deadline).unwrap();
+            // Of long ago, one that has ended, and one that never did.
+            let began = 1_600_000_000_000_000;
+            let insert = "INSERT INTO attempts (attempt, copy_key, role, imap_user, mailbox, identity, lock_digest, message_id, \
+                          recipient, host, pid, started_at, ended_at) \
+                          VALUES (?, ?, 'recipient', 'lisa', 'INBOX', ?, ?, 'x', 'lisa@x', 'mx1', 1, ?, ?)";
+            for (number, ended) in [(1, Value::Moment(began)), (2, Value::Null)] {
+                let attempt = Uuid::from_u128(time_span::first_uuid_of(began).as_u128() + number);
+                let (key, digest) = ([0; 32], [7; 32]);
+                let [key, digest] = [&key, &digest].map(|bytes| Value::Bytes(bytes));
+                let values = [Value::Uuid(attempt), key, digest, digest, Value::Moment(began), ended];
+                database.change("filling", insert, &values).unwrap();
+            }
+            let (age, none) = (Duration::from_hours(24), Duration::ZERO);
+            let pruned = prune(&mut database, Kind::Attempts, age, none, &mut |_| goes_on).unwrap();
+            assert_eq!((pruned.removed, pruned.open), (1, open));
+        }
+    }
 }
