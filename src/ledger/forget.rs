@@ -129,15 +129,26 @@ pub(crate) struct OldEvents {
     last: i64,
     /// Whoever may have been told.
     subscriptions: Option<Vec<Uuid>>,
+    of_nobody: Option<OfNobody>,
+}
+
+/// Notifications of subscriptions that are gone, once the old events are. Whoever publishes while a subscription is deleted leaves some
+/// behind: they are told to nobody.
+struct OfNobody {
+    /// The position from which on events may be left.
+    left: i64,
+    /// All subscriptions up to this one were looked at.
+    looked_at: Uuid,
 }
 
 impl OldEvents {
     pub(crate) fn before(before: i64) -> Self {
-        Self { before, last: 0, subscriptions: None }
+        Self { before, last: 0, subscriptions: None, of_nobody: None }
     }
 
     /// Forgets the next of them, and says how many; `None` at the end, which is the first that is newer: positions are in
-    /// the order of their commits, and what lies beyond is left to the next time.
+    /// the order of their commits, and what lies beyond is left to the next time. After the last of them, notifications of nobody go,
+    /// which do not count.
     pub(crate) fn forget_some(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
         let doing = "forgetting events";
         let page = format!(
@@ -151,7 +162,9 @@ impl OldEvents {
             }
             old.push(columns::number::<i64>(&row, 0)?);
         }
-        let Some(last) = old.last() else { return Ok(None) };
+        let Some(last) = old.last() else {
+            return Ok(self.forget_some_of_nobody(database)?.then_some(0));
+        };
         let subscriptions = match self.subscriptions.take() {
             Some(known) => known,
             None => {
@@ -178,6 +191,48 @@ impl OldEvents {
         self.last = *last;
         self.subscriptions = Some(subscriptions);
         Ok(Some(old.len() as u64))
+    }
+
+    /// Whether there were any. From one subscription to the next by the key of the notifications, so that what is still to be told to
+    /// others is not read.
+    fn forget_some_of_nobody(&mut self, database: &mut dyn Database) -> Result<bool, DatabaseError> {
+        const EXISTS: &str = "EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = notifications.subscription)";
+        let doing = "forgetting notifications of nobody";
+        let mut at = match self.of_nobody.take() {
+            Some(at) => at,
+            None => {
+                let rows = database.select(doing, "SELECT position FROM events ORDER BY position LIMIT 1", &[])?;
+                let left = rows.first().map(|row| columns::number(row, 0)).transpose()?;
+                OfNobody { left: left.unwrap_or(self.last.saturating_add(1)), looked_at: Uuid::nil() }
+            }
+        };
+        let next = format!(
+            "SELECT {}, CASE WHEN {EXISTS} THEN 1 ELSE 0 END FROM notifications WHERE subscription > ? \
+             ORDER BY subscription LIMIT 1",
+            database.dialect().uuid("subscription")
+        );
+        let page = format!(
+            "SELECT event FROM notifications WHERE subscription = ? AND event < ? ORDER BY event LIMIT {BATCH}"
+        );
+        let delete = format!("DELETE FROM notifications WHERE subscription = ? AND event <= ? AND NOT {EXISTS}");
+        while let Some(row) = database.select(doing, &next, &[Value::Uuid(at.looked_at)])?.first() {
+            let subscription: Uuid = row.value(0)?.ok_or_else(|| columns::missing(0))?;
+            if columns::number::<i64>(row, 1)? == 0 {
+                let rows = database.select(doing, &page, &[Value::Uuid(subscription), Value::Integer(at.left)])?;
+                if let Some(last) = rows.last() {
+                    let last = Value::Integer(columns::number(last, 0)?);
+                    database.change(doing, &delete, &[Value::Uuid(subscription), last])?;
+                    if rows.len() < BATCH {
+                        at.looked_at = subscription;
+                    }
+                    self.of_nobody = Some(at);
+                    return Ok(true);
+                }
+            }
+            at.looked_at = subscription;
+        }
+        self.of_nobody = Some(at);
+        Ok(false)
     }
 }
 
