@@ -13,7 +13,19 @@ pub use self::sqlite::open_embedded;
 use crate::database::DatabaseError;
 use crate::lock::LockName;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::Duration;
 use thiserror::Error;
+use tracing::warn;
+
+/// For how long a migration waits for a table that is in use: a delivery on PostgreSQL holds its tables (for reading) until its lock
+/// ends, and everybody who comes meanwhile queues behind the migration as long.
+const TABLE_WAIT: Duration = Duration::from_secs(10);
+/// How often what is pending is tried where others are in the way, by a table in use or a deadlock.
+const TRIES: u32 = 6;
+/// Between two tries: those who have queued go on.
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// One file of `sql/<engine>/`: `NUMBER_NAME.sql`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,19 +37,34 @@ pub struct Migration {
     pub optional: bool,
     /// Whether the table `keys_by_day` is filled first, and all that the migration changes is one transaction.
     pub changes_keys: bool,
+    /// The tables that PostgreSQL locks before its first statement, against readers too, in the order in which readers and
+    /// deliveries come to them. A statement that needs a stronger lock on a table than one before it has to wait for whoever has read
+    /// there, who may wait for the weaker one: a deadlock (PostgreSQL manual, "Deadlocks": take the most restrictive mode first).
+    pub locked_first: &'static [&'static str],
 }
 
 impl Migration {
     const fn new(number: u32, name: &'static str, sql: &'static str) -> Self {
-        Self { number, name, sql, optional: false, changes_keys: false }
+        Self { number, name, sql, optional: false, changes_keys: false, locked_first: &[] }
     }
 
     const fn optional(number: u32, name: &'static str, sql: &'static str) -> Self {
         Self { optional: true, ..Self::new(number, name, sql) }
     }
 
+    /// Nobody journals, or records, from the time its keys are worked out until they are committed.
     const fn of_keys(number: u32, name: &'static str, sql: &'static str) -> Self {
-        Self { changes_keys: true, ..Self::new(number, name, sql) }
+        let locked_first = &["copies", "messages", "attempts"];
+        Self { changes_keys: true, locked_first, ..Self::new(number, name, sql) }
+    }
+
+    const fn locking(
+        locked_first: &'static [&'static str],
+        number: u32,
+        name: &'static str,
+        sql: &'static str,
+    ) -> Self {
+        Self { locked_first, ..Self::new(number, name, sql) }
     }
 
     /// SHA-256 of its text, in lower-case hexadecimal, by which an edited migration is found.
@@ -181,9 +208,43 @@ pub fn status(database: &mut dyn Schema) -> Result<Vec<MigrationStatus>, Databas
 /// `progress` is told of each migration as soon as it is applied; on PostgreSQL, which takes back all of them together, they are
 /// final when this returns `Ok`.
 ///
+/// Where others are in the way, by a table in use or a deadlock, it lets them go on, and tries what is left again.
+///
 /// # Errors
-/// Where the server refuses a migration; and where a migration was edited, is unknown, or was skipped.
+/// Where the server refuses a migration; where others are in the way all the time; and where a migration was edited, is unknown, or
+/// was skipped.
 pub fn migrate(
+    database: &mut dyn Schema,
+    progress: &mut dyn FnMut(&Migration, &Application),
+) -> Result<Migrated, MigrateError> {
+    migrate_with(database, progress, PAUSE)
+}
+
+fn migrate_with(
+    database: &mut dyn Schema,
+    progress: &mut dyn FnMut(&Migration, &Application),
+    pause: Duration,
+) -> Result<Migrated, MigrateError> {
+    // What PostgreSQL took back and applies again is told once.
+    let mut told = BTreeSet::new();
+    let mut once = |migration: &Migration, application: &Application| {
+        if told.insert(migration.number) {
+            progress(migration, application);
+        }
+    };
+    for _ in 1..TRIES {
+        match try_to_migrate(database, &mut once) {
+            Err(MigrateError::Database(error)) if error.trying_again_at_once_can_help() => {
+                warn!(%error, again_in = ?pause, "others are in the way of a migration");
+                thread::sleep(pause);
+            }
+            done => return done,
+        }
+    }
+    try_to_migrate(database, &mut once)
+}
+
+fn try_to_migrate(
     database: &mut dyn Schema,
     progress: &mut dyn FnMut(&Migration, &Application),
 ) -> Result<Migrated, MigrateError> {
@@ -294,6 +355,10 @@ mod tests {
         /// What another machine applies while we wait for the lock.
         meanwhile: Vec<Applied>,
         fails_at: Option<u32>,
+        /// How often others are in the way of the last one.
+        in_the_way: u32,
+        /// Whether a failure takes back what was applied under the lock.
+        takes_back: bool,
         locked: bool,
         locks: usize,
     }
@@ -318,6 +383,13 @@ mod tests {
             assert!(self.locked);
             if self.fails_at == Some(migration.number) {
                 return Err(DatabaseError::new(DatabaseFailure::Other, "applying", "no"));
+            }
+            if migration.number == 3 && self.in_the_way > 0 {
+                self.in_the_way -= 1;
+                if self.takes_back {
+                    self.applied.clear();
+                }
+                return Err(DatabaseError::new(DatabaseFailure::Contention, "applying", "in use"));
             }
             if migration.optional {
                 return Ok(Application::LeftOut("no".into()));
@@ -364,6 +436,28 @@ mod tests {
         let mut engine = Engine { fails_at: Some(1), ..Engine::default() };
         assert!(matches!(migrate(&mut engine, &mut |_, _| {}).unwrap_err(), MigrateError::Database(_)));
         assert!(!engine.locked && engine.applied.is_empty());
+    }
+
+    /// Each engine goes on with what it has kept; what it has not is applied again, and told once.
+    #[test]
+    fn where_others_are_in_the_way_it_is_tried_again_a_few_times() {
+        for takes_back in [true, false] {
+            for (in_the_way, succeeds) in [(1, true), (TRIES - 1, true), (TRIES, false), (TRIES + 1, false)] {
+                let mut engine = Engine { in_the_way, takes_back, ..Engine::default() };
+                let mut told = Vec::new();
+                let mut tell = |migration: &Migration, _: &Application| told.push(migration.number);
+                let migrated = migrate_with(&mut engine, &mut tell, Duration::ZERO);
+                let locks = usize::try_from(TRIES.min(in_the_way + 1)).unwrap();
+                assert_eq!((engine.locks, engine.locked), (locks, false));
+                match migrated {
+                    Ok(_) => assert_eq!((succeeds, engine.applied.len(), told), (true, 2, vec![1, 2, 3])),
+                    Err(MigrateError::Database(error)) => {
+                        assert!(!succeeds && error.failure == DatabaseFailure::Contention, "{error}");
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
     }
 
     #[test]

@@ -68,6 +68,7 @@ fn a_broken_second_statement_of_a_migration_surfaces(server: &str) {
         sql: "CREATE TABLE IF NOT EXISTS one (a INT);\nSELEC bogus;\nCREATE TABLE two (a INT);\n",
         optional: true,
         changes_keys: false,
+        locked_first: &[],
     };
     database.lock_schema().unwrap();
     let error = database.apply(&broken).unwrap_err();

@@ -1,10 +1,16 @@
 //! The schema on PostgreSQL: brought up to date by whoever comes first, and never against what is there.
 
-use crate::support::postgres::{TestDatabase, on_each_postgres};
-use maildrop_command::database::{DatabaseFailure, PostgresDatabase};
-use maildrop_command::schema::{self, Application, MigrateError, Migrated, MigrationState, Schema};
+use crate::support::postgres::{Mail, TestDatabase, on_each_postgres};
+use crate::support::program::wait_until;
+use maildrop_command::database::{DatabaseError, DatabaseFailure, PostgresDatabase};
+use maildrop_command::ledger::{CopyState, Ledger};
+use maildrop_command::lock::{Acquired, NamedLock};
+use maildrop_command::schema::{self, Application, MigrateError, Migrated, Migration, MigrationState, Schema};
+use postgres::error::SqlState;
 use std::sync::Barrier;
 use std::thread;
+use std::time::Duration;
+use uuid::Uuid;
 
 on_each_postgres!(
     ten_machines_migrate_at_once,
@@ -16,6 +22,7 @@ on_each_postgres!(
     a_failing_migration_takes_back_all,
     an_optional_migration_may_be_left_out_and_come_later,
     a_role_without_the_right_to_create_is_told_so,
+    the_last_migrations_wait_for_a_delivery_under_way_and_it_does_not_wait_for_them,
     the_sql_functions_say_the_same_names,
 );
 
@@ -143,6 +150,72 @@ fn a_role_without_the_right_to_create_is_told_so(server: &str) {
         MigrateError::Database(error) => assert_eq!(error.failure, DatabaseFailure::AccessDenied, "{error}"),
         other => panic!("{other}"),
     }
+}
+
+/// Takes back the migrations behind this one, and what they did.
+fn only_up_to(kept: u32, admin: &mut postgres::Client) {
+    admin
+        .batch_execute(&format!(
+            "DROP INDEX attempts_started_at; \
+             CREATE INDEX attempts_started_at ON attempts USING brin (started_at); \
+             CREATE INDEX IF NOT EXISTS notification_attempts_started_at ON notification_attempts USING brin (started_at); \
+             DELETE FROM maildrop_migrations WHERE number > {kept}"
+        ))
+        .unwrap();
+}
+
+/// Applies those behind it, once, and without another try.
+fn apply_behind(kept: u32, locks: bool, test: &TestDatabase) -> Result<(), DatabaseError> {
+    let mut owner = test.connect_as_owner();
+    owner.lock_schema()?;
+    for migration in owner.known().iter().filter(|migration| migration.number > kept) {
+        let locked_first = if locks { migration.locked_first } else { &[] };
+        owner.apply(&Migration { locked_first, ..*migration })?;
+    }
+    owner.unlock_schema()
+}
+
+fn until_a_migration_waits(watch: &mut postgres::Client) {
+    let waits = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() \
+                 AND application_name LIKE 'maildrop owner %' AND wait_event_type = 'Lock'";
+    wait_until("the migration waits", || watch.query_one(waits, &[]).unwrap().get(0));
+}
+
+/// The delivery has read its tables under its lock, and will write to them in the same transaction.
+fn the_last_migrations_wait_for_a_delivery_under_way_and_it_does_not_wait_for_them(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let (mut watch, mut reader) = (test.admin(), test.admin());
+
+    // The control: without what is locked first, it could wait for the migration no more, which waits for it.
+    only_up_to(18, &mut watch);
+    reader.batch_execute("BEGIN; SELECT count(*) FROM attempts").unwrap();
+    thread::scope(|scope| {
+        let migrating = scope.spawn(|| apply_behind(18, false, &test));
+        until_a_migration_waits(&mut watch);
+        let error = reader.batch_execute("UPDATE attempts SET host = host").unwrap_err();
+        assert_eq!(error.code(), Some(&SqlState::T_R_DEADLOCK_DETECTED), "{error}");
+        reader.batch_execute("ROLLBACK").unwrap();
+        migrating.join().unwrap().unwrap();
+    });
+
+    for kept in [16, 17, 18] {
+        only_up_to(kept, &mut watch);
+        let mut delivery = test.connect("FIRST");
+        let mail = Mail::new(&format!("<{kept}@mail.google.com>"));
+        let attempt = Uuid::now_v7();
+        delivery.journal(&mail.journal(attempt, None)).unwrap();
+        assert!(matches!(delivery.acquire(&mail.lock, Duration::ZERO).unwrap(), Acquired::Held));
+        delivery.look(&mail.keys()).unwrap();
+        thread::scope(|scope| {
+            let migrating = scope.spawn(|| apply_behind(kept, true, &test));
+            until_a_migration_waits(&mut watch);
+            delivery.record(&mail.record(attempt, CopyState::Delivered(None), CopyState::Delivered(None))).unwrap();
+            migrating.join().unwrap().unwrap();
+        });
+    }
+    assert!(states(&mut test.connect_as_owner()).iter().all(|(_, state)| *state == MigrationState::Applied));
+    let deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()";
+    assert!(matches!(test.value(deadlocks).as_deref(), Some("0" | "1")), "none but the control's");
 }
 
 fn the_sql_functions_say_the_same_names(server: &str) {
