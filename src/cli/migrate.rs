@@ -48,6 +48,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
             MigrateError::Database(error) if error.failure == DatabaseFailure::AccessDenied => {
                 "the configuration file has to name the role that owns the tables, or may make them, and its password file"
             }
+            MigrateError::Database(error) if error.failure == DatabaseFailure::Contention => {
+                "its tables were in use all the time: once what holds them has ended (a backup, a session that stands idle in a \
+                 transaction: pg_stat_activity, SHOW PROCESSLIST), run `maildrop_command migrate` again"
+            }
             _ => "`maildrop_command check` shows what is in the way",
         };
         complain(&format!("{error}\n{mend}"));

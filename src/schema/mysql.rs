@@ -2,8 +2,12 @@
 //!
 //! Each DDL statement commits here by itself. So a migration is written to be run again after a failure half way, and is recorded
 //! only after its last statement.
+//!
+//! A DDL statement waits for the metadata lock of its table until every transaction that has used the table has ended, and whoever
+//! comes meanwhile waits behind it (MySQL manual, "Metadata Locking"; MariaDB, "Metadata Locking"). So it waits for as long as a
+//! delivery can spare, and not for as long as `migrate` has time.
 
-use super::{Application, Applied, Migration, Schema, by_day, schema_lock};
+use super::{Application, Applied, Migration, Schema, TABLE_WAIT, by_day, schema_lock};
 use crate::database::mysql::{column, only_row, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
 use crate::lock::{Acquired, NamedLock};
@@ -64,25 +68,28 @@ impl Schema for MysqlDatabase {
             let detail = format!("another migration has held it all the time{session}");
             return Err(DatabaseError::new(DatabaseFailure::TimedOut, "waiting for the lock on the schema", detail));
         }
-        self.run("making the table of migrations", MIGRATIONS_TABLE, 1).map(drop)
+        // The lock itself was waited for by GET_LOCK's own limit. The session goes on to keep this one: it only migrates.
+        let doing = "making the table of migrations";
+        let wait = TABLE_WAIT.as_secs();
+        self.run(doing, &format!("SET SESSION lock_wait_timeout = {wait}; {MIGRATIONS_TABLE}"), 2).map(drop)
     }
 
     fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError> {
         let doing = format!("applying migration {} ({})", migration.number, migration.name);
-        if migration.changes_keys {
-            return self.change_keys(&doing, migration);
-        }
-        for statement in sql::statements(migration.sql) {
-            match self.run(&doing, &statement, 1) {
-                Ok(_) => {}
-                // 1419 and its like: see `error::failure`.
-                Err(error) if migration.optional && error.failure == DatabaseFailure::AccessDenied => {
-                    return Ok(Application::LeftOut(error.detail));
-                }
-                Err(error) => return Err(error),
+        let applied =
+            if migration.changes_keys { self.change_keys(&doing, migration) } else { self.define(&doing, migration) };
+        applied.map_err(|error| match error.failure {
+            // The server does not say of which table.
+            DatabaseFailure::Contention => {
+                let detail = format!(
+                    "{}: a transaction that has used a table of this migration did not end within {} s",
+                    error.detail,
+                    TABLE_WAIT.as_secs()
+                );
+                DatabaseError { detail, ..error }
             }
-        }
-        self.run(&doing, &recorded(migration), 1).map(|_| Application::Done)
+            _ => error,
+        })
     }
 
     fn unlock_schema(&mut self) -> Result<(), DatabaseError> {
@@ -91,6 +98,20 @@ impl Schema for MysqlDatabase {
 }
 
 impl MysqlDatabase {
+    fn define(&mut self, doing: &str, migration: &Migration) -> Result<Application, DatabaseError> {
+        for statement in sql::statements(migration.sql) {
+            match self.run(doing, &statement, 1) {
+                Ok(_) => {}
+                // 1419 and its like: see `error::failure`.
+                Err(error) if migration.optional && error.failure == DatabaseFailure::AccessDenied => {
+                    return Ok(Application::LeftOut(error.detail));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.run(doing, &recorded(migration), 1).map(|_| Application::Done)
+    }
+
     /// Its statements define nothing, so that they and their record are one transaction, which a lost session takes back. A row that
     /// came since the keys were worked out makes it fail.
     fn change_keys(&mut self, doing: &str, migration: &Migration) -> Result<Application, DatabaseError> {

@@ -2,7 +2,7 @@
 
 use crate::support_mysql::{Mail, TestDatabase, client, migrate, on_each_server};
 use maildrop_command::base::deadline::Deadline;
-use maildrop_command::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
+use maildrop_command::database::{DatabaseError, DatabaseFailure, MysqlDatabase, Tables};
 use maildrop_command::delivery::bare_message_id;
 use maildrop_command::ledger::{CopyState, Ledger, Record};
 use maildrop_command::ledger::{Inspect, State, Wanted};
@@ -20,6 +20,7 @@ on_each_server!(
     the_locks_functions_name_the_same_lock_as_this_program,
     the_rights_in_grants_sql_are_enough,
     nothing_is_applied_in_an_empty_database,
+    a_migration_waits_no_longer_for_a_table_in_use_than_deliveries_can,
 );
 
 fn connect_as(server: &maildrop_command::database::Server) -> Result<MysqlDatabase, DatabaseError> {
@@ -233,4 +234,28 @@ fn nothing_is_applied_in_an_empty_database(server: &str) {
     assert!(database.applied().unwrap().is_empty());
     let error = database.look(&Mail::to("scuba").keys()).unwrap_err();
     assert_eq!(error.failure, DatabaseFailure::Schema, "{error}");
+}
+
+/// Whoever comes meanwhile waits behind it.
+fn a_migration_waits_no_longer_for_a_table_in_use_than_deliveries_can(server: &str) {
+    let site = TestDatabase::new(server);
+    let mut database = site.connect();
+    database.lock_schema().unwrap();
+    let limit = database.select("asking", "SELECT @@SESSION.lock_wait_timeout", &[]).unwrap();
+    assert_eq!(limit[0].text(0), Some("10"));
+
+    let mut reader = site.admin();
+    reader.query_drop("START TRANSACTION").unwrap();
+    let _: Option<u64> = reader.query_first("SELECT COUNT(*) FROM attempts").unwrap();
+    // The test waits for less.
+    database.change("setting", "SET SESSION lock_wait_timeout = 1", &[]).unwrap();
+    let sql = "ALTER TABLE attempts ADD COLUMN another INT NULL;";
+    let migration =
+        Migration { number: 99, name: "another", sql, optional: true, changes_keys: false, locked_first: &[] };
+    let error = database.apply(&migration).unwrap_err();
+    assert_eq!(error.failure, DatabaseFailure::Contention, "{error}");
+    assert!(error.to_string().contains("has used a table of this migration"), "{error}");
+    reader.query_drop("COMMIT").unwrap();
+    assert_eq!(database.apply(&migration).unwrap(), Application::Done);
+    database.unlock_schema().unwrap();
 }
