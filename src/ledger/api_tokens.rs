@@ -206,9 +206,17 @@ pub(crate) fn revoke(database: &mut dyn Database, id: Uuid) -> Result<Option<Api
          AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > {now}))"
     );
     let owner = owner(&found.name);
+    // The name's tokens are locked first: of two who revoke its last two at once, the second sees what the first has done. InnoDB, too,
+    // locks each row that an UPDATE finds, whether its values change or not (MySQL manual, "Locks Set by Different SQL Statements in
+    // InnoDB").
+    let locked = "UPDATE api_tokens SET last_used_at = last_used_at WHERE name = ?";
     database.change_together(
         "revoking a token of the API",
-        &[(&revoked, &[Value::Uuid(id)]), (&disabled, &[Value::Text(&owner), Value::Text(&found.name)])],
+        &[
+            (locked, &[Value::Text(&found.name)]),
+            (&revoked, &[Value::Uuid(id)]),
+            (&disabled, &[Value::Text(&owner), Value::Text(&found.name)]),
+        ],
     )?;
     Ok(Some(found))
 }

@@ -31,3 +31,4 @@ mod telling;
 mod that_it_is_disabled;
 mod three_subscribers;
 mod verifying;
+mod what_others_leave_behind;
