@@ -418,6 +418,9 @@ fn delete(arguments: &OneArguments) -> Result<ExitCode, ExitCode> {
     subscriptions::delete(database.as_mut(), gone.id).map_err(|error| failed(&error))?;
     let was = format!("it was of {}, and made by {}", of(&gone), gone.owner);
     write_down(&site, database.as_mut(), Operation::RemovedSubscription, Some(gone.id), &was);
+    if arguments.json {
+        say(&json(&serde_json::json!({ "id": gone.id })));
+    }
     Ok(ExitCode::Ok)
 }
 

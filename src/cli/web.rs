@@ -106,7 +106,11 @@ fn sessions(arguments: &SessionsArguments) -> Result<ExitCode, ExitCode> {
     if let Some(id) = &arguments.end {
         let ended = web_sessions::end_named(database.as_mut(), id).map_err(|error| failed(&error))?;
         return if ended {
-            say(&format!("The login {id} is ended."));
+            if arguments.json {
+                say(&json(&serde_json::json!({ "id": id })));
+            } else {
+                say(&format!("The login {id} is ended."));
+            }
             Ok(ExitCode::Ok)
         } else {
             complain(&format!("there is no login {}: `maildrop_command web sessions` lists them", shell_word(id)));

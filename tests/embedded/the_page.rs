@@ -103,8 +103,11 @@ fn a_login_is_ended_by_the_command_line_and_by_an_admin() {
         let found = sessions.as_array().unwrap().iter().find(|session| session["name"] == name);
         found.map(|session| session["id"].as_str().unwrap().to_owned())
     };
-    let arguments = ["web", "sessions", "--embedded", place.path().to_str().unwrap(), "--end", &id("anna").unwrap()];
-    assert!(program(&arguments).output().unwrap().status.success());
+    let annas = id("anna").unwrap();
+    let arguments = ["web", "sessions", "--embedded", place.path().to_str().unwrap(), "--json", "--end", &annas];
+    let ended = program(&arguments).output().unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(String::from_utf8(ended.stdout).unwrap(), format!("{{\"id\":\"{annas}\"}}\n"));
     assert_eq!(program(&arguments).output().unwrap().status.code(), Some(66));
     assert_eq!(anna.get("/").leads_to(), "/login");
     let clara = place.page.log_in(&place.link("clara", "reader"));
