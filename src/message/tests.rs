@@ -537,6 +537,13 @@ fn in_the_log_digests_are_hexadecimal_and_a_message_is_its_name_and_size() {
 }
 
 #[test]
+fn who_was_written_to_blindly_stands_in_two_fields_of_the_header() {
+    let blind = |bytes: &str| blind_recipients(bytes.as_bytes()).iter().map(|one| text(one)).collect::<Vec<_>>();
+    assert_eq!(blind("Bcc: a@x\r\nTo: b@x\r\nResent-Bcc:  c@x,\r\n d@x\r\n\r\nBcc: e@x\r\n"), ["a@x", "c@x, d@x"]);
+    assert_eq!(blind("To: b@x\r\n\r\n"), [""; 0]);
+}
+
+#[test]
 fn the_message_id_at_the_beginning_is_that_of_the_whole_or_none() {
     for (beginning, id) in [
         ("Message-ID: <1@x>\nSubject: a", Some("<1@x>")),

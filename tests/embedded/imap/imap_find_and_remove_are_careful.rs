@@ -325,6 +325,33 @@ fn in_any_doubt_it_is_left() {
     assert_eq!((removal.unwrap(), rest), (Removal::Unsupported, Vec::new()));
 }
 
+/// Whoever saves a message for its author writes down whom it was sent to blindly. That is no part of the identity, and stands
+/// nowhere else.
+#[test]
+fn a_copy_that_alone_tells_who_was_written_to_blindly_is_left() {
+    const DORA: &str = "Bcc: dora@x\nMessage-ID: <a@b>\nSubject: hello\n\nhello\n";
+    const EMIL: &str = "Bcc: emil@x\nMessage-ID: <a@b>\nSubject: hello\n\nhello\n";
+    for (extra, keep) in [(DORA, MESSAGE), (DORA, EMIL)] {
+        let script = move |peer: &mut Peer| {
+            select(peer, "SELECT");
+            whole(peer, 9, "", extra);
+            whole(peer, 8, "", keep);
+        };
+        let (removal, rest) = remove(UIDPLUS, script, true);
+        assert_eq!((removal.unwrap(), rest), (Removal::TellsMore, Vec::new()), "{extra} {keep}");
+    }
+    for (extra, keep) in [(MESSAGE, DORA), (DORA, DORA)] {
+        let script = move |peer: &mut Peer| {
+            select(peer, "SELECT");
+            whole(peer, 9, "", extra);
+            whole(peer, 8, "", keep);
+            let [mark, expunge] = mark_and_expunge(peer);
+            peer.say(&format!("{mark} OK\n* 2 EXPUNGE\n{expunge} OK\n"));
+        };
+        assert_eq!(remove(UIDPLUS, script, true).0.unwrap(), Removal::Removed, "{extra} {keep}");
+    }
+}
+
 #[test]
 fn the_copy_to_keep_is_never_the_one_to_take_out() {
     let (settings, thread) = peer(|peer| {
