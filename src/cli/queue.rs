@@ -14,7 +14,8 @@ use std::time::{Duration, SystemTime};
 use sysexits::ExitCode;
 
 const STATES: &str = "\
-The states: new (waits for its turn, or for its next try), work (a runner is at it), held (by hand), refused (a recipient \
+The states: new (waits for its turn, or for its next try), work (a runner is at it), held (by hand, or \
+since it may have been delivered longer ago than the ledger remembers), refused (a recipient \
 refused it for good), bad (it cannot be read). Nobody else has these messages: none of them goes by itself before it is \
 delivered.
 

@@ -174,7 +174,12 @@ fn not_from(id: &str, state: State, allowed: &'static str, done: &'static str) -
 }
 
 /// Moves a message; once this returns, it stays moved after a power failure, too.
-fn move_for_good(from: &Folder, to: &Folder, name: Name, new_name: Name) -> Result<Option<Name>, QueueError> {
+pub(super) fn move_for_good(
+    from: &Folder,
+    to: &Folder,
+    name: Name,
+    new_name: Name,
+) -> Result<Option<Name>, QueueError> {
     let moved = from.rename_to_a_free(name.to_string().as_str(), to, new_name)?;
     if moved.is_some() {
         to.sync()?;

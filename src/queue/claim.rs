@@ -54,6 +54,17 @@ const LISTED_FOR: Duration = Duration::from_secs(1);
 pub struct Listed {
     names: VecDeque<Name>,
     pub(super) at: Option<Instant>,
+    /// For how long the ledger knows what was delivered. `None`: for ever.
+    remembered: Option<Duration>,
+}
+
+impl Listed {
+    /// What was tried and has been in the queue for longer than the ledger remembers is held, and not claimed: some try may have
+    /// delivered it, and been forgotten while its mailbox was out of reach.
+    #[must_use]
+    pub fn remembering(remembered: Option<Duration>) -> Self {
+        Self { remembered, ..Self::default() }
+    }
 }
 
 impl Queue {
@@ -78,14 +89,14 @@ impl Queue {
     ) -> Result<Option<Claim>, QueueError> {
         let mut failed = None;
         if listed.at.is_some_and(|at| at.elapsed() < LISTED_FOR) {
-            let claim = self.first_of(&mut listed.names, now, &mut failed);
+            let claim = self.first_of(listed, now, &mut failed);
             if claim.is_some() {
                 return Ok(claim);
             }
         }
         listed.names = self.due(slice, now)?;
         listed.at = Some(Instant::now());
-        let claim = self.first_of(&mut listed.names, now, &mut failed);
+        let claim = self.first_of(listed, now, &mut failed);
         if claim.is_some() { Ok(claim) } else { failed.map_or(Ok(None), Err) }
     }
 
@@ -102,9 +113,12 @@ impl Queue {
 
     /// Claims the first of them that can be had. One that cannot, for whatever reason, does not keep us from the others; the
     /// first error is kept.
-    fn first_of(&self, names: &mut VecDeque<Name>, now: SystemTime, failed: &mut Option<QueueError>) -> Option<Claim> {
-        while let Some(name) = names.pop_front() {
-            match self.claim_this(name, now) {
+    fn first_of(&self, listed: &mut Listed, now: SystemTime, failed: &mut Option<QueueError>) -> Option<Claim> {
+        while let Some(name) = listed.names.pop_front() {
+            let is_forgotten = listed.remembered.is_some_and(|remembered| name.was_tried_before(now, remembered));
+            let claim =
+                if is_forgotten { self.0.hold_forgotten(name).map(|()| None) } else { self.claim_this(name, now) };
+            match claim {
                 Ok(Some(claim)) => return Some(claim),
                 Ok(None) => {}
                 Err(error) => {

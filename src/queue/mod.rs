@@ -16,7 +16,8 @@
 //! * **Two files of one lock are never claimed at once**: a runner that finds another one of it in `work/` gives its
 //!   own back.
 //! * **Nothing is dropped, and nothing is bounced.** What was refused for good is kept in `refused/`, what cannot be
-//!   read in `bad/`, until a person says what is to become of it.
+//!   read in `bad/`, what was tried for longer than the ledger remembers in `held/`, until a person says what is to become
+//!   of it.
 //!
 //! A crash may leave a message, or some of its recipients, in two files: a claim that was partly delivered is written
 //! anew, with the recipients that remain, before the old file is removed. The other order could lose them. Twice is

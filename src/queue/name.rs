@@ -121,6 +121,12 @@ impl Name {
         Duration::from_nanos(nanoseconds(now).saturating_sub(since))
     }
 
+    /// Whether it waits for a further try, and has been in the queue for longer than `span`. One that a person has released has a try
+    /// in any case.
+    pub(super) fn was_tried_before(&self, now: SystemTime, span: Duration) -> bool {
+        self.next.is_some() && self.age(now) > span
+    }
+
     /// For how long it has been in the queue.
     pub(super) fn age(&self, now: SystemTime) -> Duration {
         Duration::from_nanos(nanoseconds(now).saturating_sub(self.time))

@@ -1,5 +1,7 @@
-//! What processes have left behind that are gone: at the start of a runner, and each minute.
+//! What processes have left behind that are gone: at the start of a runner, and each minute. And what is held, since the ledger may
+//! have forgotten that it was delivered.
 
+use super::by_hand::move_for_good;
 use super::envelope::Unreadable;
 use super::folder::Folder;
 use super::{Folders, Name, Queue, QueueError};
@@ -85,6 +87,19 @@ impl Folders {
             self.held.sync()?;
         }
         Ok(held)
+    }
+
+    /// Moves a message that waits for a further try to where nobody tries it.
+    pub(super) fn hold_forgotten(&self, name: Name) -> Result<(), QueueError> {
+        if move_for_good(&self.new, &self.held, name, name)?.is_some() {
+            warn!(
+                message = name.id(),
+                tries = name.tries,
+                "a message that was tried is held: it may have been delivered longer ago than the ledger remembers. \
+                 `maildrop_command queue show` says what it is, and `queue release`, with --again if it asks for that, has it delivered"
+            );
+        }
+        Ok(())
     }
 
     fn take_over(&self, name: Name, to: &Folder) -> Result<bool, QueueError> {

@@ -272,6 +272,38 @@ fn a_claim_that_comes_back_after_the_ledger_has_forgotten_it_is_held_until_someb
     }
 }
 
+/// Its mailbox may have been out of reach since the try that delivered it: of such tries the ledger has nothing.
+#[test]
+fn what_was_tried_for_longer_than_the_ledger_remembers_is_held_and_what_somebody_releases_has_a_try() {
+    let (_directory, queue) = queue();
+    let old = accepted(&queue, "a", 1000).id();
+    claimed(&queue, 1000).defer(at(1000)).unwrap();
+    let untried = accepted(&queue, "b", 1000);
+    let next = |seconds| {
+        let mut listed = Listed::remembering(Some(Duration::from_secs(5000)));
+        queue.claim_listed(&mut listed, Slice::WHOLE, at(seconds)).unwrap()
+    };
+    let [first, second] = [(); 2].map(|()| next(6000).unwrap());
+    assert_eq!([first.name(), second.name()].map(|name| name.id()), [untried.id(), old.clone()]);
+    first.give_back().unwrap();
+    second.give_back().unwrap();
+    SYNCED.take();
+    assert_eq!(next(6001).unwrap().name(), untried);
+    assert!(next(6001).is_none());
+    assert_eq!(queue.counts().unwrap(), Counts { held: 1, work: 1, ..Counts::default() });
+    assert_eq!(SYNCED.take().iter().filter(|path| path.ends_with("held")).count(), 1);
+    queue.release(&old, None, false, at(6001)).unwrap();
+    let released = next(6001).unwrap();
+    assert_eq!((released.name().id(), released.tries()), (old, 1));
+    released.defer(at(6001)).unwrap();
+    assert!(next(9000).is_none());
+    assert_eq!(queue.counts().unwrap().held, 1);
+    // A ledger that forgets nothing.
+    let mut listed = Listed::default();
+    queue.release(&queue.list().unwrap().pop().unwrap().id, None, false, at(9000)).unwrap();
+    assert!(queue.claim_listed(&mut listed, Slice::WHOLE, at(1_000_000)).unwrap().is_some());
+}
+
 #[test]
 fn a_clock_that_was_set_back_gives_no_name_twice() {
     let (_directory, queue) = queue();

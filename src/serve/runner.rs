@@ -43,9 +43,11 @@ pub struct RunnerSettings {
     broker: Socket,
     /// How long one delivery may take.
     deadline: Duration,
-    /// For how long the ledger remembers what was delivered, at least: no `retention` is shorter than Postfix's queue lifetime, and the
-    /// file that it stands in may be one that a runner cannot read.
+    /// For how long the ledger remembers what was delivered, at least: no `retention` is shorter than Postfix's queue lifetime, and
+    /// `prune` may be told another one by options, or by a file that nobody knows here.
     remembered: Duration,
+    /// The same as far as this configuration and the timer's say. `None`: for ever.
+    retention: Option<Duration>,
     /// Its part of all messages.
     slice: Slice,
 }
@@ -64,7 +66,11 @@ impl RunnerSettings {
     #[must_use]
     pub fn of(config: &Config, slice: Slice) -> Self {
         let Delivery { deadline, postfix_queue_lifetime, .. } = config.delivery;
-        Self::with(&config.serve, deadline, postfix_queue_lifetime, slice)
+        let retention = config.remembers_for().unwrap_or_else(|error| {
+            warn!(%error, "for how long the ledger remembers cannot be told: no longer than Postfix tries, then");
+            Some(postfix_queue_lifetime)
+        });
+        Self { retention, ..Self::with(&config.serve, deadline, postfix_queue_lifetime, slice) }
     }
 
     /// For the directory of an embedded site.
@@ -75,7 +81,8 @@ impl RunnerSettings {
     }
 
     fn with(serve: &Serve, deadline: Duration, remembered: Duration, slice: Slice) -> Self {
-        Self { queue: serve.queue(), broker: Socket::Unix(serve.clients_socket()), deadline, remembered, slice }
+        let broker = Socket::Unix(serve.clients_socket());
+        Self { queue: serve.queue(), broker, deadline, remembered, retention: None, slice }
     }
 }
 
@@ -90,8 +97,8 @@ pub fn run(settings: &RunnerSettings) -> Result<(), RunnerError> {
         Err(error) if error.is_no_space() => Queue::existing(&settings.queue),
         opened => opened,
     }?;
-    let mut runner =
-        Runner { settings, queue, stop, pause: BackOff::new(), recovered: None, listed: Listed::default() };
+    let listed = Listed::remembering(settings.retention);
+    let mut runner = Runner { settings, queue, stop, pause: BackOff::new(), recovered: None, listed };
     info!(queue = %settings.queue.display(), slice = ?settings.slice, "the runner has begun");
     while !runner.stop.is_told() {
         let wait = runner.once();

@@ -236,6 +236,49 @@ fn told_to_end_it_ends_after_the_portion_in_hand() {
     assert_eq!(scene.entries(State::New)[0].recipients, everybody[first..]);
 }
 
+/// What nobody has tried cannot have been delivered.
+#[test]
+fn what_was_tried_and_is_older_than_the_ledger_remembers_is_held() {
+    const DAY: u64 = 24 * 60 * 60;
+    let timer = tempfile::NamedTempFile::new().unwrap();
+    let site = "[database]\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\ndatabase = \"x\"\nuser = \"x\"\n\
+                [imap]\nhost = \"127.0.0.1\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n";
+    std::fs::write(timer.path(), format!("{site}[retention]\nmessages_older_than = \"20d\"\n")).unwrap();
+    let by_the_timer = format!("timer_config = {:?}\n[retention]\nmessages_older_than = \"30d\"\n", timer.path());
+    for (more, days) in [
+        ("[retention]\nmessages_older_than = \"10d\"\n", 10),
+        (&by_the_timer, 20),
+        ("timer_config = \"/nonexistent.toml\"\n", 5),
+    ] {
+        let scene = Scene::with(more);
+        let tried = |lock: &str, ago: u64| {
+            let id = scene.enqueue(lock, &["doug@x"], ago);
+            let new = scene.queue.path().join("new");
+            std::fs::rename(new.join(format!("{id}.msg")), new.join(format!("{id},9,1000.msg"))).unwrap();
+            id
+        };
+        let forgotten = tried("a", (days + 1) * DAY);
+        let young = tried("b", (days - 1) * DAY);
+        let untried = scene.enqueue("c", &["doug@x"], (days + 1) * DAY);
+        let broker = scene.broker();
+        let _runner = scene.runner();
+        let delivers = || {
+            let (mut client, request) = broker.until_go();
+            client.reply(request.id, &[delivered()]);
+            queue_id(&request).to_owned()
+        };
+        let mut ids = [delivers(), delivers()];
+        ids.sort();
+        assert_eq!(ids, [untried, young]);
+        scene.until(Counts { held: 1, ..Counts::default() });
+        assert!(scene.log().contains("longer ago than the ledger remembers"), "{}", scene.log());
+        // Whoever looks at it may have it tried.
+        scene.queue.release(&forgotten, None, false, SystemTime::now()).unwrap();
+        assert_eq!(delivers(), forgotten);
+        scene.until(Counts::default());
+    }
+}
+
 #[test]
 fn what_was_deferred_is_tried_again_once_it_is_due() {
     let scene = Scene::new();

@@ -95,7 +95,9 @@ fn confinement(role: Role, config: &Config) -> Confinement {
     };
     let append = log_folder.into_iter().collect();
     if role == Role::Runner {
-        return Confinement { append, all: vec![serve.queue()], ..Confinement::default() };
+        // For how long the ledger remembers may stand in the timer's configuration alone.
+        let read = serve.timer_config.iter().cloned().collect();
+        return Confinement { read, append, all: vec![serve.queue()], ..Confinement::default() };
     }
     let tls = [&serve.certificate_file, &serve.key_file, &serve.client_ca_file];
     Confinement {

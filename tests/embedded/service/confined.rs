@@ -2,13 +2,15 @@
 
 use super::stage::Stage;
 use crate::program::wait_until;
+use maildrop_command::lock::LockName;
+use maildrop_command::queue::{NewMail, Queue, Recipient};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, SystemTime};
 
 /// What landlock the kernel has, as a process of the service says in its log; `None` where it has none.
 fn confined(log: &str) -> Option<bool> {
@@ -68,6 +70,58 @@ fn a_front_and_a_runner_that_are_told_to_reach_other_files_or_servers_cannot() {
         ];
         assert_eq!(seen(who), held, "{who}");
     }
+}
+
+/// Dropped, it is killed, and all that it has started ends.
+struct Master(Child);
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_runner_may_read_for_how_long_the_ledger_remembers_in_the_timers_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let site = "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
+                [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n";
+    let config = format!(
+        "{site}[log]\nto = \"file\"\nfile = {:?}\n[serve]\nruntime_directory = {:?}\nstate_directory = {:?}\nworkers = 1\n\
+         timer_config = {:?}\n",
+        path("logs/log"),
+        path("run"),
+        path("state"),
+        path("timer.toml"),
+    );
+    fs::create_dir(path("logs")).unwrap();
+    fs::write(path("config.toml"), config).unwrap();
+    fs::write(path("timer.toml"), format!("{site}[retention]\nmessages_older_than = \"20d\"\n")).unwrap();
+    let queue = Queue::open(&folder.path().join("state/queue")).unwrap();
+    let mail = NewMail {
+        recipients: vec![Recipient { address: "doug@x".into(), original: None }],
+        injected_by: "a test".into(),
+        ..NewMail::default()
+    };
+    for (lock, days) in [("a", 21), ("b", 19)] {
+        let came = SystemTime::now() - Duration::from_hours(24 * days);
+        let name =
+            queue.enqueue(&LockName::new("x", lock.as_bytes()), mail.clone(), b"Subject: x\n\nx\n", came).unwrap();
+        let new = folder.path().join("state/queue/new");
+        fs::rename(new.join(name.to_string()), new.join(format!("{},9,1000.msg", name.id()))).unwrap();
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+    command.args(["--config", &path("config.toml")]).env_clear().stdin(Stdio::null()).stderr(Stdio::null());
+    let _master = Master(command.spawn().unwrap());
+    wait_until("the one is held, and the other is tried", || {
+        let counts = queue.counts().unwrap();
+        (counts.held, counts.new + counts.work) == (1, 1)
+    });
+    let log = fs::read_to_string(path("logs/log")).unwrap();
+    confined(&log);
+    assert!(!log.contains("cannot be told"), "{log}");
 }
 
 /// The workers die of it; whoever hands in mail is told to come back.
