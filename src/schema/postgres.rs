@@ -281,13 +281,13 @@ mod tests {
 
     #[test]
     fn no_migration_needs_a_stronger_lock_on_a_table_than_it_has_taken_first() {
-        for at in 0..MIGRATIONS.len() {
-            assert_eq!(wrong(MIGRATIONS, at..at + 1), [""; 0], "{}", MIGRATIONS[at].name);
+        for (at, migration) in MIGRATIONS.iter().enumerate() {
+            assert_eq!(wrong(MIGRATIONS, at..at + 1), [""; 0], "{}", migration.name);
         }
         // All that are pending are one transaction. Nobody delivers while the keys are changed.
         let after_the_keys = MIGRATIONS.iter().position(|migration| migration.changes_keys).unwrap() + 1;
-        for first in after_the_keys..MIGRATIONS.len() {
-            assert_eq!(wrong(MIGRATIONS, first..MIGRATIONS.len()), [""; 0], "from {} on", MIGRATIONS[first].name);
+        for (first, migration) in MIGRATIONS.iter().enumerate().skip(after_the_keys) {
+            assert_eq!(wrong(MIGRATIONS, first..MIGRATIONS.len()), [""; 0], "from {} on", migration.name);
         }
         // And it would be found.
         let without: Vec<Migration> = MIGRATIONS.iter().map(|m| Migration { locked_first: &[], ..*m }).collect();

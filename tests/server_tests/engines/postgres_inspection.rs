@@ -6,7 +6,7 @@ use crate::support::database::Engine;
 use crate::support::postgres::{TestDatabase, on_each_postgres};
 use crate::support::scene::Scene;
 use crate::support::standby::Primary;
-use maildrop_command::ledger::{Finding, Inspect, State, Wanted};
+use maildrop_command::ledger::{Finding, Inspect, Ledger, State, Wanted};
 
 on_each_postgres!(
     a_good_server_has_nothing_to_mend,
@@ -97,11 +97,14 @@ fn a_missing_right_is_found(server: &str) {
         .batch_execute(&format!("REVOKE UPDATE (ended_at, outcome, stages) ON attempts FROM {}", test.name))
         .unwrap();
     test.admin().batch_execute(&format!("REVOKE ALL ON message_sources FROM {}", test.name)).unwrap();
-    // Everybody's right to it is that of the role as well.
-    let function = format!("REVOKE EXECUTE ON FUNCTION maildrop_epoch_1() FROM PUBLIC, {}", test.name);
-    test.admin().batch_execute(&function).unwrap();
+    // Where not everybody may execute it, the role may, until it is taken from it.
+    for (role, state) in [("PUBLIC", State::Good), (&test.name, State::Bad)] {
+        let function = format!("REVOKE EXECUTE ON FUNCTION maildrop_epoch_1() FROM {role}");
+        test.admin().batch_execute(&function).unwrap();
+        assert_eq!(find(&findings(&test), "EXECUTE on maildrop_epoch_1()").state, state, "{role}");
+        assert_eq!(test.connect("A").epoch().is_ok(), state == State::Good, "{role}");
+    }
     let findings = findings(&test);
-    assert_eq!(find(&findings, "EXECUTE on maildrop_epoch_1()").state, State::Bad);
     assert_eq!(find(&findings, "UPDATE on attempts").state, State::Bad);
     assert_eq!(find(&findings, "INSERT on attempts").state, State::Good);
     assert_eq!(find(&findings, "INSERT on message_sources").state, State::Warning);
