@@ -26,6 +26,8 @@
 mod by_hand;
 mod claim;
 #[cfg(test)]
+mod claim_tests;
+#[cfg(test)]
 mod crash_tests;
 mod envelope;
 mod error;
