@@ -322,21 +322,21 @@ impl std::fmt::Debug for Message {
 /// angle brackets, white space, bytes beyond ASCII, quotes, an uncommon length, or what looks like an encoded word of RFC 2047, which
 /// a server decodes before it compares): a search by it could miss the message. One that was made up is in no mailbox.
 pub fn message_id_for_search(id: &str) -> Option<&str> {
-    let bare = bare_message_id(id);
+    let bare = without_brackets(id);
     let plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'<' | b'>' | b'(' | b')');
     let fits = !bare.is_empty() && bare.len() <= LONGEST_SEARCHED && bare.bytes().all(plain) && !bare.contains("=?");
     (fits && !was_made_up(id)).then_some(bare)
 }
 
-/// Without its angle brackets.
-pub fn bare_message_id(id: &str) -> &str {
+/// A Message-ID without its angle brackets, where they enclose all of it. What an odd one has beside them stays: it is compared whole.
+pub(crate) fn without_brackets(id: &str) -> &str {
     let id = id.trim();
     id.strip_prefix('<').and_then(|id| id.strip_suffix('>')).unwrap_or(id)
 }
 
 /// Whether a message of this [name](Message::message_id_for_people) has no Message-ID.
-pub fn was_made_up(id: &str) -> bool {
-    bare_message_id(id).ends_with(MADE_UP)
+pub(crate) fn was_made_up(id: &str) -> bool {
+    without_brackets(id).ends_with(MADE_UP)
 }
 
 /// How a Message-ID ends that was made up.

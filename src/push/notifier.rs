@@ -251,7 +251,11 @@ impl<'a> Notifier<'a> {
         debug!(subscription = %sent.subscription, position = ?sent.position, outcome, took = ?sent.took, "a subscriber was told");
         if !sent.is_tried {
             if !hand.closing {
-                warn!(subscription = %sent.subscription, owner = hand.leased.owner, outcome, "a subscriber is not told yet: of this owner, or of all, too many hosts are looked up in vain");
+                let (subscription, owner) = (sent.subscription, &hand.leased.owner);
+                warn!(
+                    %subscription, owner, outcome,
+                    "a subscriber is not told yet: of this owner, or of all, too many hosts are looked up in vain"
+                );
             }
             // A question is asked anew.
             hand.challenge = hand.challenge.take().filter(|_| sent.position.is_some());

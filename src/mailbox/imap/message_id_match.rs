@@ -2,7 +2,7 @@
 
 use crate::mailbox::{Matching, Position, Wanted};
 use crate::message::{
-    bare_message_id, message_id_as_stored, message_id_for_people, message_id_for_search, message_id_in,
+    message_id_as_stored, message_id_for_people, message_id_for_search, message_id_in, without_brackets,
 };
 
 /// Whether the message with this header may be the one.
@@ -17,7 +17,7 @@ pub(super) fn may_be(header: &[u8], wanted: &Wanted<'_>, since: Option<Position>
     let id = message_id_in(header);
     let Some(id) = id.as_deref().map(message_id_for_people) else { return by_bytes };
     let Some(wanted) = wanted.message_id else { return by_bytes && since.is_some() };
-    let (id, wanted) = (bare_message_id(&id), bare_message_id(wanted));
+    let (id, wanted) = (without_brackets(&id), without_brackets(wanted));
     if id == wanted {
         return true;
     }
