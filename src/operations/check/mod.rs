@@ -5,6 +5,7 @@ mod hosts;
 mod mailboxes;
 mod mutual_exclusion;
 mod notifier;
+mod postfix;
 
 use crate::base::deadline::Deadline;
 use crate::config::{Config, KeyFile};
@@ -13,7 +14,6 @@ use crate::ledger::check::{bad, good, warning};
 use crate::message::Address;
 use crate::site::Site;
 use crate::webhook::MasterKey;
-use std::time::Duration;
 use std::{fs, io};
 
 /// Looks at everything: what fails is a [`Finding`], and does not end the rest. Takes no lock of a delivery, and creates no
@@ -22,7 +22,7 @@ use std::{fs, io};
 /// `recipient` is whose mailbox to log in to; without it, that of some address of the table. `self_test` is whether to prove on
 /// the live database that the lock excludes, and that the hosts which have delivered lately take the same locks.
 pub(crate) fn check(site: &Site, recipient: Option<Address>, self_test: bool, deadline: Deadline) -> Vec<Finding> {
-    let mut findings = site.config().map(settings).unwrap_or_default();
+    let mut findings = site.config().map(|config| settings(config, deadline)).unwrap_or_default();
     findings.extend(hosts::look(site, deadline));
     let mut opened = site.open_database(None, deadline);
     let with_tables = match &mut opened {
@@ -68,38 +68,18 @@ fn key_file(KeyFile { named_by, path }: KeyFile) -> Finding {
     warning(named_by, problem, if is_missing { mend } else { as_service })
 }
 
-/// What the configuration says. That its times fit one another is checked when it is read.
-fn settings(config: &Config) -> Vec<Finding> {
-    let delivery = &config.delivery;
-    let span = |span: Duration| humantime::format_duration(span).to_string();
-    let with = |what: &str, found: String, advice: &str| Finding { mend: Some(advice.into()), ..good(what, found) };
+/// What the configuration says, and Postfix's own. That its times fit one another is checked when it is read.
+fn settings(config: &Config, deadline: Deadline) -> Vec<Finding> {
     let wait = config.policy().lock_wait;
-    let mut findings = vec![
-        good("configuration", config.file.display().to_string()),
-        with(
-            "deadline",
-            format!("{}; Postfix's limit: {}", span(delivery.deadline), span(delivery.postfix_time_limit)),
-            "see that main.cf says the same: postconf maildrop_time_limit command_time_limit",
-        ),
-        with(
-            "queue lifetime",
-            format!(
-                "{}; a Sent copy is tried for {}, an attempt that died is settled after {}",
-                span(delivery.postfix_queue_lifetime),
-                span(config.policy().sent_retry_for),
-                span(config.imap.settle)
-            ),
-            "see that main.cf says the same: postconf maximal_queue_lifetime",
-        ),
-        match wait.is_zero() {
-            true => with(
-                "lock wait",
-                "none: a lock held elsewhere is 75 at once".into(),
-                "master.cf may say otherwise: --lock-wait",
-            ),
-            false => good("lock wait", span(wait)),
+    let mut findings = vec![good("configuration", config.file.display().to_string())];
+    findings.extend(postfix::look(config, deadline));
+    findings.push(match wait.is_zero() {
+        true => Finding {
+            mend: Some("master.cf may say otherwise: --lock-wait".into()),
+            ..good("lock wait", "none: a lock held elsewhere is 75 at once")
         },
-    ];
+        false => good("lock wait", humantime::format_duration(wait).to_string()),
+    });
     let keys = [config.notifications.secret_key(), config.notifications.signing_key()];
     findings.extend(keys.into_iter().flatten().map(key_file));
     let warnings = config.warnings().into_iter();

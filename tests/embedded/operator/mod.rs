@@ -3,6 +3,7 @@
 mod a_command_runs_under_a_file_lock;
 mod a_lost_maildir_copy_is_restored;
 mod audit_of_maildirs;
+mod check_asks_postfix;
 mod check_on_one_machine;
 mod inject_on_one_machine;
 mod no_server_holds_a_subcommand_up;

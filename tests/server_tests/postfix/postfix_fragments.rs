@@ -5,6 +5,7 @@ use crate::support::mail_hosts::{MailHosts, Options};
 use crate::support::pages::{Line, Treatment, command_lines, root, treatment};
 use crate::support::postfix::{OPT, Postfix, on, wait_until_delivered};
 use crate::support::scene::LISA;
+use serde_json::Value;
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
@@ -162,6 +163,32 @@ fn results_of_authentication_that_a_stranger_wrote_in_our_name_are_taken_out() {
         header.lines().filter(|line| line.to_lowercase().contains("authentication-results")).collect();
     assert_eq!(results, [theirs], "{copy}");
     assert_eq!(body, format!("--x\r\n{attached}--x--\r\n"));
+}
+
+/// What this host's Postfix says of its limits, by its own postconf.
+#[test]
+fn check_finds_a_postfix_that_gives_up_sooner_than_is_reckoned_with() {
+    let site = MailHosts::set_up(&Options::new(Engine::Postgres17, 1));
+    let mx1 = &site.hosts[0];
+    let states = || {
+        let script = "MAIL_CONFIG=$1 \"$2\" check --json --config \"$3\" --recipient \"$4\" || [ $? = 69 ]";
+        let program = format!("{OPT}/bin/maildrop_command");
+        let config = site.scene.seen("config.toml");
+        let said = on("mx1", &["sh", "-c", script, "sh", &mx1.etc(""), &program, &config, &site.recipients[0]]);
+        let findings: Vec<Value> = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+        ["queue lifetime", "deadline"].map(|what| {
+            let found = findings.iter().find(|found| found["what"] == what).unwrap();
+            (found["state"].as_str().unwrap().to_owned(), found["mend"].as_str().unwrap_or_default().to_owned())
+        })
+    };
+    // The fragments, and what Postfix does by default.
+    assert_eq!(states(), [(); 2].map(|()| ("ok".into(), String::new())));
+    mx1.run("postconf", &["-e", "maximal_queue_lifetime=$bounce_queue_lifetime", "bounce_queue_lifetime=3"]);
+    mx1.run("postconf", &["-e", "maildrop_time_limit=200"]);
+    let [(lifetime, say), (limit, set)] = states();
+    assert_eq!((lifetime.as_str(), limit.as_str()), ("bad", "bad"));
+    assert!(say.starts_with("say delivery.postfix_queue_lifetime = \"3days\""), "{say}");
+    assert!(set.starts_with("set maildrop_time_limit = 1000s in main.cf"), "{set}");
 }
 
 #[test]

@@ -1,0 +1,301 @@
+//! `check`: whether Postfix, where it is on this host, has the limits that the configuration goes by. They are in its main.cf, and
+//! postconf(1) tells them. With a shorter one it bounces what the recipient has got.
+
+use crate::base::deadline::Deadline;
+use crate::config::{Config, Delivery};
+use crate::ledger::Finding;
+use crate::ledger::check::{bad, good, warning};
+use humantime::format_duration as span;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use std::collections::HashMap;
+use std::io::Read;
+use std::process::{ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+/// For whoever has no /usr/sbin in PATH.
+const ELSEWHERE: &str = "/usr/sbin/postconf";
+
+/// It reads two files, and is done.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Four lines are asked for.
+const LONGEST_ANSWER: usize = 64 * 1024;
+
+const QUEUE_LIFETIME: &str = "maximal_queue_lifetime";
+/// Those of postfix/master.cf.maildrop and master.cf.maildrop-via. Postfix knows one where main.cf sets it, or master.cf has the
+/// transport.
+const OF_OUR_TRANSPORTS: [&str; 2] = ["maildrop_time_limit", "maildrop-via_time_limit"];
+/// That of a transport that sets none.
+const OF_OTHERS: &str = "command_time_limit";
+
+const KILLS: &str = "at this one Postfix kills a delivery that is still under way, and bounces its message";
+
+/// What a number without a unit is in (postconf(5), pipe(8)).
+const DAYS: char = 'd';
+const SECONDS: char = 's';
+
+/// Both limits.
+pub(super) fn look(config: &Config, deadline: Deadline) -> [Finding; 2] {
+    let said = Said::by_postconf(deadline.or_sooner(Deadline::after(PATIENCE)));
+    [time_limit(&config.delivery, &said), queue_lifetime(config, &said)]
+}
+
+/// A thing as it should be, and what to think of.
+fn advised(what: &str, found: String, advice: impl Into<String>) -> Finding {
+    Finding { mend: Some(advice.into()), ..good(what, found) }
+}
+
+/// When Postfix kills a delivery, and bounces its message.
+fn time_limit(delivery: &Delivery, said: &Said) -> Finding {
+    let what = "deadline";
+    let (deadline, told) = (delivery.deadline, delivery.postfix_time_limit);
+    let found = |limit: Duration, of: &str| format!("{}; Postfix's limit: {}{of}", span(deadline), span(limit));
+    let shortest = OF_OUR_TRANSPORTS.into_iter().filter_map(|name| Some((said.time(name, SECONDS)?, name))).min();
+    if let Some((limit, name)) = shortest {
+        let found = found(limit, &format!(" ({name})"));
+        return if limit <= deadline {
+            let mend = format!("set {name} = {}s in main.cf: {KILLS}", told.as_secs());
+            bad(what, found, mend)
+        } else if limit < told {
+            advised(what, found, format!("say delivery.postfix_time_limit = \"{}\"", span(limit)))
+        } else {
+            good(what, found)
+        };
+    }
+    match said.time(OF_OTHERS, SECONDS) {
+        Some(limit) if limit <= deadline => warning(
+            what,
+            found(limit, &format!(" ({OF_OTHERS})")),
+            format!("set one of the transport's own in main.cf, NAME_time_limit = {}s: {KILLS}", told.as_secs()),
+        ),
+        Some(limit) => advised(
+            what,
+            found(limit, &format!(" ({OF_OTHERS})")),
+            "Postfix knows no transport of the name maildrop: if yours has another, see that NAME_time_limit is no shorter",
+        ),
+        None => advised(
+            what,
+            found(told, ""),
+            "see that main.cf says the same: postconf maildrop_time_limit command_time_limit",
+        ),
+    }
+}
+
+/// For how long Postfix brings a message back, before it bounces it.
+fn queue_lifetime(config: &Config, said: &Said) -> Finding {
+    let what = "queue lifetime";
+    let (told, settle) = (config.delivery.postfix_queue_lifetime, config.imap.settle);
+    let uses = format!(
+        "; a Sent copy is tried for {}, an attempt that died is settled after {}",
+        span(config.policy().sent_retry_for),
+        span(settle)
+    );
+    let Some(lifetime) = said.time(QUEUE_LIFETIME, DAYS) else {
+        let advice = format!("see that main.cf says the same: postconf {QUEUE_LIFETIME}");
+        return advised(what, format!("{}{uses}", span(told)), advice);
+    };
+    let found = match lifetime == told {
+        true => format!("{}{uses}", span(told)),
+        false => format!("{}, and Postfix's is {} ({QUEUE_LIFETIME}){uses}", span(told), span(lifetime)),
+    };
+    if lifetime.is_zero() {
+        let mend = format!(
+            "set {QUEUE_LIFETIME} = {}s in main.cf: with 0 Postfix tries once, and bounces whatever is deferred, what the recipient \
+             has got as well",
+            told.as_secs()
+        );
+        bad(what, found, mend)
+    } else if lifetime < told {
+        let mend = format!(
+            "say delivery.postfix_queue_lifetime = \"{}\", and whatever has to fit into it, or set {QUEUE_LIFETIME} = {}s in \
+             main.cf: Postfix gives up sooner than is reckoned with, and may bounce what the recipient has got",
+            span(lifetime),
+            told.as_secs()
+        );
+        bad(what, found, mend)
+    } else if let Some((key, problem)) = config.retention.forgets_too_early(lifetime + settle) {
+        bad(what, found, format!("retention.{key}: {problem}"))
+    } else if lifetime > told {
+        let advice = format!(
+            "say delivery.postfix_queue_lifetime = \"{}\", unless another mail host has less: what a fail-over or a restore \
+             forgot is looked for no longer than that",
+            span(lifetime)
+        );
+        advised(what, found, advice)
+    } else {
+        good(what, found)
+    }
+}
+
+/// Postfix's settings, as far as they are told.
+#[derive(Default)]
+struct Said(HashMap<String, String>);
+
+impl Said {
+    /// Nothing where there is no postconf, or it does not answer.
+    fn by_postconf(deadline: Deadline) -> Self {
+        // -x: one setting may be said by another's name. What Postfix does not know is left out, with a warning on stderr.
+        let start = |program: &str| {
+            let mut command = Command::new(program);
+            command.arg("-x").args([QUEUE_LIFETIME, OF_OTHERS]).args(OF_OUR_TRANSPORTS);
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
+        };
+        let Ok(mut child) = start("postconf").or_else(|_| start(ELSEWHERE)) else { return Self::default() };
+        let said = child.stdout.take().and_then(|stdout| read_all(stdout, deadline));
+        // Whether or not it has ended by itself: all that it has to say is read, or nobody waits for it any more.
+        let _ = child.kill();
+        let _ = child.wait();
+        said.map(|said| Self::read(&String::from_utf8_lossy(&said))).unwrap_or_default()
+    }
+
+    fn read(text: &str) -> Self {
+        let pairs = text.lines().filter_map(|line| line.split_once('='));
+        Self(pairs.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect())
+    }
+
+    fn time(&self, name: &str, unit: char) -> Option<Duration> {
+        time(self.0.get(name)?, unit)
+    }
+}
+
+/// What comes until its end. `None` where that does not come in time, or far too much does.
+fn read_all(mut from: ChildStdout, deadline: Deadline) -> Option<Vec<u8>> {
+    let (mut all, mut some) = (Vec::new(), [0; 4096]);
+    while all.len() < LONGEST_ANSWER {
+        let left = Timespec::try_from(deadline.remaining()).ok()?;
+        if retry_on_intr(|| poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&left))).ok()? == 0 {
+            return None;
+        }
+        match from.read(&mut some).ok()? {
+            0 => return Some(all),
+            count => all.extend_from_slice(some.get(..count)?),
+        }
+    }
+    None
+}
+
+/// A time as Postfix reads one (`src/global/conv_time.c`): a number and one letter, or the number alone, in `unit`.
+fn time(text: &str, unit: char) -> Option<Duration> {
+    let number = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let seconds = match text.get(number.len()..)?.chars().collect::<Vec<_>>()[..] {
+        [] => unit,
+        [named] => named,
+        _ => return None,
+    };
+    let seconds = match seconds {
+        's' => 1,
+        'm' => 60,
+        'h' => 60 * 60,
+        'd' => 24 * 60 * 60,
+        'w' => 7 * 24 * 60 * 60,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(seconds).map(Duration::from_secs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::State;
+    use std::path::Path;
+
+    const LEAST: &str = "[database]\nengine = \"postgresql\"\nhost = \"x\"\ndatabase = \"x\"\nuser = \"x\"\n\
+                         [imap]\nhost = \"x\"\nuser = \"x\"\npassword_file = \"/x\"\n";
+
+    fn config(more: &str) -> Config {
+        Config::parse(Path::new("/x"), &format!("{LEAST}{more}"), None).unwrap()
+    }
+
+    #[test]
+    fn a_time_is_read_as_postfix_reads_it() {
+        for (text, seconds) in [
+            ("5d", 432_000),
+            ("5", 432_000),
+            ("0", 0),
+            ("0s", 0),
+            ("1000s", 1000),
+            ("90m", 5400),
+            ("3h", 10_800),
+            ("2w", 1_209_600),
+        ] {
+            assert_eq!(time(text, DAYS), Some(Duration::from_secs(seconds)), "{text}");
+        }
+        assert_eq!(time("1000", SECONDS), Some(Duration::from_secs(1000)));
+        let too_much = "99999999999999999999d";
+        for text in
+            ["", "d", "5D", "5y", "5dd", "5 d", "1h30m", "-1d", "five", "$bounce_queue_lifetime", "5é", too_much]
+        {
+            assert_eq!(time(text, DAYS), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_queue_lifetime_that_is_shorter_than_is_reckoned_with_is_bad() {
+        let forgets = "[retention]\nmessages_older_than = \"7d\"\n";
+        for (more, answer, state, advice) in [
+            ("", "maximal_queue_lifetime = 5d\n", State::Good, None),
+            ("", "maximal_queue_lifetime = 120h\n", State::Good, None),
+            (
+                "",
+                "maximal_queue_lifetime = 10\n",
+                State::Good,
+                Some("say delivery.postfix_queue_lifetime = \"10days\""),
+            ),
+            (
+                "",
+                "maximal_queue_lifetime = 1h\n",
+                State::Bad,
+                Some("say delivery.postfix_queue_lifetime = \"1h\", and"),
+            ),
+            ("", "maximal_queue_lifetime = 431999s\n", State::Bad, Some("maximal_queue_lifetime = 432000s in main.cf")),
+            ("", "maximal_queue_lifetime = 0\n", State::Bad, Some("with 0 Postfix tries once")),
+            ("[delivery]\npostfix_queue_lifetime = \"1d\"\n", "maximal_queue_lifetime = 1d\n", State::Good, None),
+            // What is forgotten while Postfix has it is delivered again.
+            (forgets, "maximal_queue_lifetime = 5d\n", State::Good, None),
+            (
+                forgets,
+                "maximal_queue_lifetime = 7d\n",
+                State::Bad,
+                Some("retention.messages_older_than: 7days is too short"),
+            ),
+            ("", "", State::Good, Some("see that main.cf says the same: postconf maximal_queue_lifetime")),
+            ("", "maximal_queue_lifetime = soon\n", State::Good, Some("see that main.cf says the same")),
+        ] {
+            let found = queue_lifetime(&config(more), &Said::read(answer));
+            assert_eq!(found.state, state, "{answer}: {found:?}");
+            assert_eq!(found.mend.is_some(), advice.is_some(), "{answer}: {found:?}");
+            assert!(
+                advice.is_none_or(|advice| found.mend.as_deref().unwrap_or_default().contains(advice)),
+                "{found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_time_limit_that_a_delivery_reaches_is_bad() {
+        let of_all = "command_time_limit = 1000s\n";
+        for (answer, state, advice) in [
+            ("maildrop_time_limit = 1000s\ncommand_time_limit = 10s\n", State::Good, None),
+            ("maildrop_time_limit = 240\n", State::Bad, Some("set maildrop_time_limit = 1000s in main.cf")),
+            ("maildrop_time_limit = 241s\n", State::Good, Some("say delivery.postfix_time_limit = \"4m 1s\"")),
+            // The shorter one of the two transports.
+            (
+                "maildrop_time_limit = 1h\nmaildrop-via_time_limit = 1m\n",
+                State::Bad,
+                Some("set maildrop-via_time_limit"),
+            ),
+            (of_all, State::Good, Some("no transport of the name maildrop")),
+            ("command_time_limit = 4m\n", State::Warning, Some("NAME_time_limit = 1000s")),
+            ("", State::Good, Some("see that main.cf says the same: postconf maildrop_time_limit")),
+        ] {
+            let found = time_limit(&config("").delivery, &Said::read(answer));
+            assert_eq!(found.state, state, "{answer}: {found:?}");
+            assert_eq!(found.mend.is_some(), advice.is_some(), "{answer}: {found:?}");
+            assert!(
+                advice.is_none_or(|advice| found.mend.as_deref().unwrap_or_default().contains(advice)),
+                "{found:?}"
+            );
+        }
+    }
+}
