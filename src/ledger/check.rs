@@ -79,8 +79,15 @@ pub enum State {
     Bad,
 }
 
+impl Finding {
+    /// Whether it says that a server answers commits which the one that takes over may not have.
+    pub(crate) fn tells_of_lone_commits(&self) -> bool {
+        self.mend.as_deref().is_some_and(|mend| mend.ends_with(FORGETS))
+    }
+}
+
 /// What a fail-over costs where no commit waits for a standby.
-const FORGETS: &str =
+pub(crate) const FORGETS: &str =
     "a fail-over forgets what has not arrived yet, which is then delivered twice, and is not in the ledger";
 
 /// A thing as it should be.

@@ -42,7 +42,8 @@ fn text<'a>(finding: &'a Value, of: &str) -> &'a str {
 }
 
 /// What would go wrong at a fail-over is said beforehand: this finding on `what`, in these states where `database.durability`
-/// is "local" and "replicated", with the exit status that belongs to it; and where something is wrong, what it costs.
+/// is "local" and "replicated", with the exit status that belongs to it; and where something is wrong, what it costs. Where unknown
+/// recipients are refused, that is said of them as well.
 pub fn said_beforehand(scene: &Scene, what: &str, found: &str, states: [&str; 2]) {
     for (durability, state) in ["local", "replicated"].into_iter().zip(states) {
         let config = scene.other_configuration("beforehand.toml", |settings| {
@@ -57,6 +58,15 @@ pub fn said_beforehand(scene: &Scene, what: &str, found: &str, states: [&str; 2]
         assert!(told, "durability = {durability}: {mend}");
         // Nothing else is wrong with the site.
         assert_eq!(checked.exit, Some(if state == "bad" { 69 } else { 0 }), "{durability}: {:#?}", checked.findings);
+        assert!(checked.on("routing.unknown").is_empty(), "{:#?}", checked.findings);
+        let config = scene.other_configuration("strict.toml", |settings| {
+            settings.database_more =
+                format!("{}\ndurability = {durability:?}\n", without_durability(&settings.database_more));
+            settings.more += "\n[routing]\nunknown = \"reject\"\n";
+        });
+        let refusing = Checked::by(&config);
+        let alone = (state != "ok").then_some((state, "\"reject\", and a commit may wait for no other server"));
+        assert_eq!(refusing.on("routing.unknown"), Vec::from_iter(alone), "durability = {durability}");
     }
 }
 

@@ -1,10 +1,10 @@
 //! `check`: the database server's settings, the tables and their rows.
 
 use crate::base::timestamp;
-use crate::config::Durability;
+use crate::config::{Config, Durability, UnknownRecipient};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::delivery::looked_for;
-use crate::ledger::check::{bad, good, rows, warning};
+use crate::ledger::check::{bad, bad_if, good, rows, warning};
 use crate::ledger::notifications::overview::{self, Figures};
 use crate::ledger::{Database, Finding, Wanted, statistics, time_span};
 use crate::schema::{self, MigrationState};
@@ -33,7 +33,10 @@ pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<
         replicated: config.database.durability == Durability::Replicated,
         deadline: config.delivery.deadline,
     });
-    add("database", database.inspect(wanted));
+    let inspected = database.inspect(wanted);
+    let refuses = site.config().zip(inspected.as_ref().ok()).and_then(|(config, found)| refuses_alone(config, found));
+    add("database", inspected);
+    add("database", Ok(refuses.into_iter().collect()));
     // What is missing, or cannot be told, is among the findings by now.
     let is_missing = |all: Vec<schema::MigrationStatus>| {
         all.iter().any(|migration| !migration.optional && migration.state == MigrationState::Pending)
@@ -54,6 +57,17 @@ pub(super) fn look(site: &Site, database: &mut dyn Database, findings: &mut Vec<
         add("epoch", epoch(database, config.delivery.postfix_queue_lifetime));
     }
     true
+}
+
+/// Whether a former primary, whose commits wait for nobody, may refuse an address for good: only a commit proves that it is no former one.
+fn refuses_alone(config: &Config, inspected: &[Finding]) -> Option<Finding> {
+    if config.routing.unknown != UnknownRecipient::Reject || !inspected.iter().any(Finding::tells_of_lone_commits) {
+        return None;
+    }
+    let mend = "say \"defer\", or have commits wait for another server (docs/hosts.md): a former primary that still answers bounces mail for \
+                whoever was added after the fail-over (5.1.1)";
+    let replicated = config.database.durability == Durability::Replicated;
+    Some(bad_if(replicated, "routing.unknown", "\"reject\", and a commit may wait for no other server", mend))
 }
 
 /// Since when the ledger has forgotten nothing, and until when what came before is looked for.
@@ -241,6 +255,26 @@ pub(super) fn failed(what: &str, error: &DatabaseError) -> Finding {
 mod tests {
     use super::*;
     use crate::ledger::State;
+    use std::path::Path;
+
+    #[test]
+    fn who_refuses_for_good_where_no_commit_waits_is_told_what_that_may_cost() {
+        let found = |more: &str, inspected: &[Finding]| {
+            let text = format!(
+                "[database]\nengine = \"postgresql\"\nhost = \"x\"\ndatabase = \"x\"\nuser = \"x\"\n{more}\n\
+                 [imap]\nhost = \"x\"\nuser = \"x\"\npassword_file = \"/x\"\n"
+            );
+            refuses_alone(&Config::parse(Path::new("/x"), &text, None).unwrap(), inspected).map(|found| found.state)
+        };
+        let (reject, replicated) = ("[routing]\nunknown = \"reject\"", "durability = \"replicated\"");
+        let alone =
+            [good("fsync", "on"), warning("replication", "to 1", format!("set it: {}", crate::ledger::check::FORGETS))];
+        let waited_for = [good("replication", "a commit waits for pg2"), warning("Citus", "the coordinator", "never")];
+        assert_eq!(found(reject, &alone), Some(State::Warning));
+        assert_eq!(found(&format!("{replicated}\n{reject}"), &alone), Some(State::Bad));
+        assert_eq!([found("", &alone), found("[routing]\nunknown = \"defer\"", &alone)], [None, None]);
+        assert_eq!(found(reject, &waited_for), None);
+    }
 
     #[test]
     fn a_clock_that_is_seconds_off_is_told_and_a_slow_answer_is_not() {
