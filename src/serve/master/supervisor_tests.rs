@@ -5,6 +5,13 @@ use crate::handover::control::{self, Answer, Request, line};
 use crate::serve::master::children::Running;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
+use std::sync::{Arc, Mutex};
+use tracing::field::Field;
+use tracing_subscriber::Registry;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+
+#[path = "replacing_tests.rs"]
+mod replacing;
 
 /// How long something is waited for that has to come.
 const LONG: Duration = Duration::from_mins(1);
@@ -167,6 +174,11 @@ fn waits(client: &mut UnixStream) -> bool {
     waits
 }
 
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+}
+
 #[test]
 fn there_are_as_many_processes_as_the_configuration_says_and_what_is_too_much_ends_first() {
     let mut scene = Scene::new(TWO);
@@ -207,230 +219,6 @@ fn there_are_as_many_processes_as_the_configuration_says_and_what_is_too_much_en
     scene.it.config = old;
     scene.it.fit_slots(scene.now);
     assert_eq!(scene.names(), ["the front", "worker 1"]);
-}
-
-#[test]
-fn a_restart_replaces_one_after_the_other_once_the_last_is_up() {
-    let mut scene = Scene::up(TWO);
-    let before: Vec<u32> = scene.it.slots.iter().filter_map(|slot| slot.running().map(|one| one.pid)).collect();
-    assert!(!scene.it.is_restarting());
-    let mut client = scene.ask(control::Command::Restart);
-    let mut order = Vec::new();
-    for left in (1..=5).rev() {
-        assert!(scene.it.is_restarting());
-        let told = scene.told();
-        assert_eq!(told.len(), 1, "{told:?} after {order:?}");
-        let reason = format!("a restart is under way: {left} of 5 are still to be replaced");
-        assert!(scene.state().1.contains(&reason), "{:?}", scene.state());
-        let pid = scene.it.slots.iter().find(|slot| slot.name() == told[0]).unwrap().running().unwrap().pid;
-        scene
-            .until("it is replaced", |it| it.slots.iter().all(|slot| slot.running().is_some_and(|one| one.pid != pid)));
-        order.extend(told);
-        // It is not ready yet.
-        for _ in 0..3 {
-            if left > 1 && order != ["worker 1", "runner 1", "worker 2", "the front"] {
-                assert!(!scene.turn());
-                assert!(scene.told().is_empty(), "{:?} after {order:?}", scene.told());
-                assert!(waits(&mut client));
-            }
-        }
-        scene.all_ready();
-        scene.turn();
-    }
-    assert_eq!(order, ["worker 1", "runner 1", "worker 2", "the front", "the timer"]);
-    assert!(!scene.it.is_restarting() && scene.told().is_empty());
-    assert!(scene.it.slots.iter().all(|slot| slot.running().is_some_and(|one| !before.contains(&one.pid))));
-    assert!(answer(client).done);
-}
-
-#[test]
-fn where_no_front_says_who_is_up_a_worker_that_runs_is() {
-    let mut scene = Scene::up(TWO);
-    let now = scene.now;
-    scene.slot(Role::Front, 1).set_ready(false, now);
-    let _client = scene.ask(control::Command::Restart);
-    assert_eq!(scene.told(), ["worker 1"]);
-    scene.until("it is replaced", |it| {
-        it.slots.iter().any(|slot| slot.role == Role::Worker && slot.running().is_some_and(|one| one.generation == 1))
-    });
-    scene.turn();
-    assert_eq!(scene.told(), ["runner 1"]);
-}
-
-#[test]
-fn one_through_which_no_mail_goes_holds_up_no_restart() {
-    let mut scene = Scene::up(TWO);
-    let client = scene.ask(control::Command::Restart);
-    // The timer is new by then, and not ready; all others are old.
-    let generation = scene.it.generation;
-    scene.running(Role::Timer, 1).generation = generation;
-    let now = scene.now;
-    scene.slot(Role::Timer, 1).set_ready(false, now);
-    for number in [1, 2] {
-        scene.until("a worker is replaced", |it| {
-            it.slots.iter().any(|slot| {
-                (slot.role, slot.number) == (Role::Worker, number)
-                    && slot.running().is_some_and(|one| one.generation == generation)
-            })
-        });
-        for slot in scene.it.slots.iter_mut().filter(|slot| slot.role != Role::Timer && slot.running().is_some()) {
-            slot.set_ready(true, now);
-        }
-        if number == 1 {
-            scene.until("the runner is replaced", |it| {
-                it.slots.iter().any(|slot| {
-                    slot.role == Role::Runner && slot.running().is_some_and(|one| one.generation == generation)
-                })
-            });
-            scene.slot(Role::Runner, 1).set_ready(true, now);
-        }
-    }
-    scene.until("the front is replaced", |it| it.slots[0].running().is_some_and(|one| one.generation == generation));
-    // Who takes work, the new front says.
-    for slot in scene.it.slots.iter_mut().filter(|slot| slot.role != Role::Timer) {
-        slot.set_ready(true, now);
-    }
-    scene.turn();
-    assert!(answer(client).done);
-}
-
-#[test]
-fn who_waits_for_a_restart_is_told_where_a_new_process_does_not_come_up() {
-    let mut scene = Scene::up(TWO);
-    // One that was ready and dies is no reason.
-    let mut client = scene.ask(control::Command::Restart);
-    scene.until("the first is replaced", |it| {
-        it.slots.iter().any(|slot| slot.role == Role::Worker && slot.running().is_some_and(|one| one.generation == 1))
-    });
-    kill(scene.running(Role::Worker, 2).pid);
-    scene.until("it is heard of", |it| it.counted.roles[&Role::Worker].ended.contains_key("SIGKILL"));
-    assert!(waits(&mut client), "it was ready, and is of the time before");
-    // The timer carries no mail.
-    kill(scene.running(Role::Timer, 1).pid);
-    scene.until("it is heard of", |it| it.counted.roles.get(&Role::Timer).is_some_and(|one| !one.ended.is_empty()));
-    assert!(waits(&mut client));
-    kill(scene.running(Role::Worker, 1).pid);
-    scene.until("it is heard of", |it| it.waiting.is_empty());
-    let problem = answer(client).problem.unwrap();
-    assert!(problem.starts_with("worker 1 does not come up: ended by SIGKILL. "), "{problem}");
-}
-
-fn kill(pid: u32) {
-    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-}
-
-#[test]
-fn at_its_end_the_front_goes_first_and_the_workers_finish_what_it_has_handed_out() {
-    let mut scene = Scene::up_with(TWO, [STUBBORN, OTHERS]);
-    assert_eq!(scene.state().0, State::Starting);
-    scene.turn();
-    assert_eq!(scene.state(), (State::Well, vec![]));
-    let mut restart = scene.ask(control::Command::Restart);
-    assert!(waits(&mut restart));
-    let stop = scene.ask(control::Command::Stop);
-    assert_eq!(answer(restart).problem.as_deref(), Some("the service ends"));
-    assert_eq!(scene.state().0, State::Stopping);
-    let status = answer(scene.ask(control::Command::Status)).status.unwrap();
-    assert_eq!((status.state, status.pid), (State::Stopping, std::process::id()));
-    for command in [control::Command::Reload, control::Command::Restart] {
-        assert_eq!(answer(scene.ask(command)).problem.as_deref(), Some("the service is ending"));
-    }
-    // Worker 1 was about to be replaced.
-    let waits = |scene: &mut Scene| scene.slot(Role::Worker, 2).running().is_some_and(|one| !one.is_told_to_end());
-    for _ in 0..3 {
-        assert!(!scene.turn() && waits(&mut scene));
-    }
-    kill(scene.running(Role::Front, 1).pid);
-    let until = Instant::now() + LONG;
-    let mut over = false;
-    while !over {
-        assert!(Instant::now() < until);
-        over = scene.turn();
-        // In the very turn in which the front has ended.
-        let front_runs = scene.slot(Role::Front, 1).running().is_some();
-        assert_eq!(waits(&mut scene), front_runs);
-    }
-    assert!(scene.it.slots.iter().all(|slot| slot.running().is_none()));
-    assert_eq!(scene.it.counted.roles[&Role::Worker].started, 2, "nothing is started any more");
-    let control = scene.it.config.serve.control_socket();
-    let Mode::Stopping(stopping) = std::mem::replace(&mut scene.it.mode, Mode::Running) else { panic!("it runs") };
-    stopping.tell_who_waits(true);
-    let answer = answer(stop);
-    assert!(answer.done && answer.note.is_some_and(|note| note.contains("maildropd.socket")) && control.exists());
-}
-
-#[test]
-fn what_does_not_end_in_time_is_killed_and_told_twice_it_is_so_at_once() {
-    for twice in [false, true] {
-        let mut scene = Scene::up_with(TWO, [STUBBORN, STUBBORN]);
-        let began = scene.now;
-        scene.it.stop(scene.now);
-        let patience = scene.it.config.delivery.deadline + Duration::from_secs(30);
-        assert_eq!(scene.it.next(), Some(began + patience));
-        if twice {
-            scene.now += Duration::from_secs(1);
-            scene.it.stop(scene.now);
-            assert_eq!(scene.it.next(), Some(scene.now));
-            assert!(!scene.turn());
-            // All of them, in a moment.
-            assert_eq!(scene.told().len(), 5);
-            assert_eq!(scene.it.next(), Some(scene.now + LAST_GRACE));
-            scene.now += LAST_GRACE;
-        } else {
-            scene.now += patience - Duration::from_millis(1);
-            assert!(!scene.turn());
-            assert_eq!(scene.told(), ["the front", "runner 1", "the timer"]);
-            assert!(!scene.running(Role::Front, 1).killed);
-            scene.now += Duration::from_millis(1);
-            assert!(!scene.turn());
-            assert!(scene.running(Role::Front, 1).killed);
-            assert!(!scene.running(Role::Worker, 1).killed, "it was told just now");
-            scene.now += LAST_GRACE;
-        }
-        let until = Instant::now() + LONG;
-        while !scene.turn() {
-            assert!(Instant::now() < until);
-        }
-    }
-}
-
-#[test]
-fn a_worker_that_is_never_ready_is_killed_and_nobody_else_is() {
-    let mut scene = Scene::up(TWO);
-    let now = scene.now;
-    for slot in scene.it.slots.iter_mut().filter(|slot| slot.role != Role::Front) {
-        slot.set_ready(false, now);
-    }
-    let limit = scene.it.config.delivery.deadline + Duration::from_secs(80);
-    scene.now += limit - Duration::from_millis(1);
-    scene.it.kill_who_is_never_ready(scene.now);
-    let killed = |scene: &Scene| {
-        let killed = scene.it.slots.iter().filter(|slot| slot.running().is_some_and(|one| one.killed));
-        killed.map(Slot::name).collect::<Vec<_>>()
-    };
-    assert!(killed(&scene).is_empty());
-    scene.now += Duration::from_millis(1);
-    scene.it.kill_who_is_never_ready(scene.now);
-    assert_eq!(killed(&scene), ["worker 1", "worker 2"]);
-    // Whoever waits for a restart, and for them, is told.
-    for new in [false, true] {
-        let mut scene = Scene::up(TWO);
-        let mut client = scene.ask(control::Command::Restart);
-        if new {
-            let generation = scene.it.generation;
-            scene.running(Role::Worker, 2).generation = generation;
-        }
-        let now = scene.now;
-        scene.slot(Role::Worker, 2).set_ready(false, now);
-        scene.it.kill_who_is_never_ready(now + limit);
-        if new {
-            let problem = answer(client).problem.unwrap();
-            assert!(problem.starts_with("worker 2 does not come up: it does not say that it is ready. "), "{problem}");
-        } else {
-            assert!(waits(&mut client), "it is of the time before");
-        }
-    }
 }
 
 #[test]
@@ -619,6 +407,46 @@ fn the_loop_does_not_turn_while_there_is_nothing_to_do() {
     }
     // Other tests' processes may end meanwhile.
     assert!(turns < 100, "{turns}");
+}
+
+/// What is said meanwhile: message and fields of each record.
+#[derive(Clone, Default)]
+struct Said(Arc<Mutex<Vec<String>>>);
+
+impl<S: tracing::Subscriber> Layer<S> for Said {
+    fn on_event(&self, event: &tracing::Event<'_>, _context: Context<'_, S>) {
+        let mut line = String::new();
+        event.record(&mut |field: &Field, value: &dyn std::fmt::Debug| line += &format!("{field}={value:?} "));
+        self.0.lock().unwrap().push(line);
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_back_is_said_once_and_the_processes_go_on() {
+    let mut scene = Scene::up(TWO);
+    assert!(!scene.turn());
+    let pids = |scene: &Scene| scene.it.slots.iter().filter_map(Slot::running).map(|one| one.pid).collect::<Vec<_>>();
+    let before = (pids(&scene), scene.it.told.clone());
+    let said = Said::default();
+    let _heard = tracing::subscriber::set_default(Registry::default().with(said.clone()));
+    // A moment more than three hours: the two clocks are not read at once.
+    scene.it.clock.was_ahead(Duration::from_millis(10_800_900));
+    for _ in 0..3 {
+        assert!(!scene.turn());
+    }
+    let all = said.0.lock().unwrap().clone();
+    let of_the_clock: Vec<&String> =
+        all.iter().filter(|line| line.contains("the clock of this machine was set back")).collect();
+    let [line] = of_the_clock[..] else { panic!("{all:#?}") };
+    assert!(line.contains("by=\"3h\""), "{line}");
+    assert_eq!((pids(&scene), scene.it.told.clone()), before);
+    assert!(scene.told().is_empty());
+    // Whatever ends is started again as ever.
+    kill(scene.running(Role::Worker, 2).pid);
+    scene.until("it is heard", |it| it.counted.roles[&Role::Worker].ended.contains_key("SIGKILL"));
+    scene.now += Duration::from_secs(1);
+    scene.until("it is started again", |it| it.counted.roles[&Role::Worker].started == 3);
+    assert_eq!(scene.it.slots.iter().filter(|slot| slot.running().is_some()).count(), 5);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! A server that accepts a connection and never says a word: whoever stands before the terminal is told who, and the
-//! subcommand ends. (server_tests/servers_that_stand_still.rs has servers that stop later.)
+//! subcommand ends. (server_tests/faults/servers_that_stand_still.rs has servers that stop later.)
 
 use crate::program::{PATIENCE, Running, program};
 use std::io::Write;

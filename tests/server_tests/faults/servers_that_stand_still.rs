@@ -1,7 +1,7 @@
 //! A server that stops and keeps its connections (SIGSTOP, a paused container) would hold a subcommand up without end. It is
 //! given up, and named. One that works on a question, however long, is not: it answers another one meanwhile.
 //!
-//! (silence.rs has the same of deliveries, which have a deadline.)
+//! (peers_that_fall_silent.rs has the same of deliveries, which have a deadline.)
 
 use crate::support::database::Engine;
 use crate::support::own_server::OwnServer;
