@@ -28,6 +28,11 @@ pub enum NoSockets {
     NoSocket(PathBuf),
 }
 
+/// Whether user `peer` may connect to a socket in it, where we run as user `ours`: only we, and root.
+pub(super) fn may_connect(peer: u32, ours: u32) -> bool {
+    [0, ours].contains(&peer)
+}
+
 /// Makes the folder where it is missing, and refuses one that others can enter.
 pub(super) fn prepare(path: &Path) -> Result<(), NoSockets> {
     let system = |doing, source| NoSockets::System { doing, path: path.to_owned(), source };
@@ -72,6 +77,12 @@ mod tests {
     use super::*;
     use std::fs::Permissions;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn only_the_services_own_user_and_root_may_connect() {
+        assert!(may_connect(0, 7) && may_connect(7, 7));
+        assert!(!may_connect(8, 7) && !may_connect(7, 0));
+    }
 
     #[test]
     fn a_folder_that_others_can_enter_is_refused() {

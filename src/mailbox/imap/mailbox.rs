@@ -157,7 +157,7 @@ impl ImapMailbox {
     ///
     /// # Errors
     /// Where the server does not answer, or has trouble of its own.
-    pub(crate) fn is_missing(&mut self) -> Result<bool, MailboxError> {
+    pub fn is_missing(&mut self) -> Result<bool, MailboxError> {
         let doing = self.doing("asking for");
         match self.status_once(&doing)? {
             Ok(_) => Ok(false),

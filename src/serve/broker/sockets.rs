@@ -7,6 +7,7 @@ use super::{Counters, Standing};
 use crate::delivery::Verdict;
 use crate::queue::{Digest, Shunted};
 use crate::serve::handed::Handed;
+use crate::serve::runtime_directory;
 use crate::serve::suspects::keeper::{self, KeeperSettings};
 use crate::serve::suspects::{Order as KeeperOrder, WorkerEnd};
 use crate::zmtp::{
@@ -224,7 +225,7 @@ enum MayNotConnect {
 /// Only this process's user and root: a client is believed who has logged in, and a worker gets everybody's mail.
 fn may_connect(stream: &UnixStream) -> Result<Option<i32>, MayNotConnect> {
     let peer = stream.peer_cred()?;
-    if peer.uid() == 0 || peer.uid() == rustix::process::geteuid().as_raw() {
+    if runtime_directory::may_connect(peer.uid(), rustix::process::geteuid().as_raw()) {
         Ok(peer.pid())
     } else {
         Err(MayNotConnect::User(peer.uid()))

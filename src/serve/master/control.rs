@@ -3,6 +3,7 @@
 use super::MasterError;
 use super::listeners::bind_own;
 use crate::handover::control::{Answer, Request, line};
+use crate::serve::runtime_directory;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -104,9 +105,9 @@ impl Control {
 impl Connection {
     /// One who may ask: root, and the user that we run as.
     fn from(stream: UnixStream, now: Instant) -> Option<Self> {
-        let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?.uid;
-        if !peer.is_root() && peer != rustix::process::geteuid() {
-            warn!(uid = peer.as_raw(), "refused at the control socket");
+        let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?.uid.as_raw();
+        if !runtime_directory::may_connect(peer, rustix::process::geteuid().as_raw()) {
+            warn!(uid = peer, "refused at the control socket");
             return None;
         }
         stream.set_nonblocking(true).ok()?;

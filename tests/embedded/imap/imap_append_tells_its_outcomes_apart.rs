@@ -519,3 +519,38 @@ fn an_answer_is_waited_for_no_longer_where_new_keys_come() {
     });
     waits_no_longer_for_whoever_chats(peer, &enough);
 }
+
+/// What comes first ends no wait: the answer comes a moment later, and is heard by who still has patience.
+fn is_heard_behind((settings, thread): (Settings, JoinHandle<()>)) {
+    let mut mailbox = mailbox(&settings);
+    let identity = Identity::of(MESSAGE);
+    mailbox.upload(&copy(MESSAGE, &identity)).expect("the peer takes it");
+    mailbox.complete();
+    assert!(mailbox.is_answered_within(Duration::from_mins(1)));
+    assert!(matches!(mailbox.answer(), Appended::Stored(Some(Placement { uid_validity: 38505, uid: 3955 }))));
+    thread.join().unwrap();
+}
+
+/// Says something, three times, and then what came of the message.
+fn chat_thrice(peer: &mut Peer, say: impl Fn(&mut Peer)) {
+    let (enough, is_enough) = channel();
+    let mut times = 0;
+    let more = |peer: &mut Peer| {
+        say(peer);
+        times += 1;
+        if times == 3 {
+            enough.send(()).unwrap();
+        }
+    };
+    chat(peer, &is_enough, more, "");
+}
+
+#[test]
+fn an_answer_is_heard_behind_another_line() {
+    is_heard_behind(peer(|peer| chat_thrice(peer, |peer| peer.say("* 1 EXISTS\n"))));
+}
+
+#[test]
+fn an_answer_is_heard_behind_new_keys() {
+    is_heard_behind(tls_peer(|peer| chat_thrice(peer, Peer::renew_keys)));
+}

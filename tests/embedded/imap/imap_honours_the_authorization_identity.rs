@@ -2,11 +2,12 @@
 //! it makes of them.
 
 use crate::imap_accounts::{Accounts, Login, Welcome};
+use crate::imap_peer::{Peer, peer};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::imap::{Mechanism, Settings};
 use maildrop_command::mailbox::MailboxFailure;
-use maildrop_command::mailbox::imap::authorization::{Honoured, are_one, prove, way_in};
+use maildrop_command::mailbox::imap::authorization::{Honoured, are_one, prove, prove_if_in_time, way_in};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -208,4 +209,17 @@ fn how_it_was_seen_is_told_in_words() {
     ] {
         assert_eq!(honoured.to_string(), words);
     }
+}
+
+/// Nobody else logs in, and whether the server heeds the name stays open.
+#[test]
+fn a_mailbox_that_is_not_open_in_time_says_nothing_of_the_server() {
+    let (silent, thread) = peer(Peer::rest);
+    let found = prove_if_in_time(&silent, "doug@x.org", "INBOX", soon(), Deadline::after(Duration::from_millis(100)));
+    assert_eq!(found.unwrap().unwrap_err().failure, MailboxFailure::TimedOut);
+    assert_eq!(thread.join().unwrap(), b"");
+    // A refusal is an answer.
+    let server = Accounts::start(None, |_| Welcome::Refused("NO [AUTHORIZATIONFAILED] no such user"));
+    let found = prove_if_in_time(&server.settings(), "doug@x.org", "INBOX", soon(), soon());
+    assert_eq!(found.unwrap_err().failure, MailboxFailure::AccessDenied);
 }

@@ -1,11 +1,13 @@
 //! Logging in: the password goes to the server and nowhere else, and only where it belongs.
 
-use crate::imap_peer::{BARE, PASSWORD, Peer, copy, mailbox, peer};
+use crate::imap_peer::{BARE, PASSWORD, Peer, copy, mailbox, peer, tls_peer};
 use base64::Engine;
 use maildrop_command::base::deadline::Deadline;
+use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::imap::{Encryption, Mechanism, Session, Settings, connect};
 use maildrop_command::mailbox::{Appended, Mailbox, MailboxError, MailboxFailure, Placement};
 use maildrop_command::message::Identity;
+use std::io::Read;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -192,6 +194,18 @@ fn no_encryption_no_password() {
         refused(&settings, expected);
         assert_eq!(thread.join().unwrap(), b"");
     }
+}
+
+#[test]
+fn a_certificate_for_another_host_is_refused_before_the_server_has_said_anything() {
+    let (mut settings, thread) = tls_peer(|peer| peer.read(&mut [0]).unwrap_err().to_string());
+    let Endpoint::Tcp { host, .. } = &mut settings.address else { panic!("a peer listens by TCP") };
+    // Its certificate is for 127.0.0.1.
+    "localhost".clone_into(host);
+    let said = refused(&settings, MailboxFailure::Unreachable);
+    assert!(said.contains("TLS: invalid peer certificate"), "{said}");
+    let heard = thread.join().unwrap();
+    assert!(heard.contains("fatal alert"), "{heard}");
 }
 
 /// What is logged meanwhile, of every level.

@@ -215,6 +215,28 @@ fn a_session_that_has_selected_a_mailbox_serves_no_other_delivery() {
         not_before: OffsetDateTime::UNIX_EPOCH,
     };
     assert!(!is_fit_after(BARE, examined, |lisas| assert_eq!(lisas.find(&wanted).unwrap().copies, [])));
+    // Nor where the server has told nothing of what is in it.
+    let tersely = |peer: &mut Peer| {
+        assert_eq!(peer.command(), "EXAMINE \"INBOX\"");
+        peer.say("* OK [UIDVALIDITY 1]\n* OK [UIDNEXT 7]\n");
+        peer.answer("OK [READ-ONLY] done");
+        assert!(peer.command().starts_with("UID SEARCH "));
+        peer.answer("OK nothing");
+    };
+    assert!(!is_fit_after(BARE, tersely, |lisas| assert_eq!(lisas.find(&wanted).unwrap().copies, [])));
+}
+
+#[test]
+fn a_server_that_others_wait_for_is_waited_for_no_longer_than_that() {
+    let (settings, thread) = peer(|peer| {
+        peer.welcome(BARE);
+        String::from_utf8(peer.rest()).unwrap()
+    });
+    let mut lisas = mailbox(&settings);
+    lisas.patient_until(Some(Deadline::after(Duration::from_millis(100))));
+    assert_eq!(lisas.position().unwrap_err().failure, MailboxFailure::TimedOut);
+    drop(lisas);
+    assert!(thread.join().unwrap().contains(" STATUS "));
 }
 
 #[test]
