@@ -431,13 +431,17 @@ password_file = "{imap_password}"
         } else {
             format!("INTERVAL {minutes} MINUTE")
         };
-        let update = format!("UPDATE attempts SET started_at = started_at - {ago}");
-        // The server may still be at work on the last that a process said before it died, and break a deadlock with that.
+        self.execute_beside_others(&format!("UPDATE attempts SET started_at = started_at - {ago}"));
+    }
+
+    /// Runs one statement that changes rows which the program changes, too. The server may still be at work on the last that a
+    /// process said before it died, and break a deadlock with that.
+    pub fn execute_beside_others(&self, sql: &str) {
         let mut session = self.session();
-        wait_until("the attempts can be changed", || match try_execute(&mut session, &update) {
+        wait_until("rows can be changed that others change", || match try_execute(&mut session, sql) {
             Ok(()) => true,
             Err(said) if said.contains("eadlock") || said.contains("try restarting transaction") => false,
-            Err(said) => panic!("{update}: {said}"),
+            Err(said) => panic!("{sql}: {said}"),
         });
     }
 

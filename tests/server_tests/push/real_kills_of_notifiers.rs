@@ -198,7 +198,7 @@ impl Run {
             // Its leases are over.
             let hour_ago =
                 if self.is_postgres() { "now() - interval '1 hour'" } else { "UTC_TIMESTAMP(6) - INTERVAL 1 HOUR" };
-            self.scene.database.execute(&format!(
+            self.scene.execute_beside_others(&format!(
                 "UPDATE subscription_queues SET leased_until = {hour_ago} WHERE {by}",
                 by = self.of(&by)
             ));
