@@ -1,6 +1,7 @@
 //! What people and commands ask of the ledger, on SQLite: these statements are written once for all engines.
 
 mod of_copies_tests;
+mod web_sessions_tests;
 mod what_was_tried_tests;
 
 use super::trace::{self, By};
