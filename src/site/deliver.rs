@@ -2,8 +2,8 @@
 
 use super::Site;
 use super::destinations::{Destinations, role_of_sent};
-use super::mailboxes::{Greeting, Owed, RecipientsMailbox, Times};
-use super::sessions::{Opened, Sessions};
+use super::mailboxes::{Greeting, Owed, RecipientsMailbox, Times, silent_a_moment_ago};
+use super::sessions::{Opened, Sessions, Silent};
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseFailure;
 use crate::delivery::{
@@ -11,7 +11,7 @@ use crate::delivery::{
 };
 use crate::ledger::recorded::{self, EarlierDelivery, RecordedCopy};
 use crate::ledger::{CopyKey, Database, Destination};
-use crate::mailbox::{ImapMailbox, MailboxFailure, Placement};
+use crate::mailbox::{ImapMailbox, MailboxError, MailboxFailure, Placement};
 use crate::message::{Address, Message, Role};
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -210,7 +210,7 @@ impl Site {
     ) -> Result<Vec<Outcome>, Deferral> {
         let Routed { message, envelopes, destinations } = to;
         let began = Instant::now();
-        self.prove_way_in_by_one_of(&destinations, terms.deadline, database)?;
+        let unproven = self.prove_way_in_by_one_of(&destinations, terms, database, &mut sessions.silent)?;
         let Destinations { recipients, sender, .. } = destinations;
         let mut outcomes: Vec<Option<Outcome>> = recipients.iter().map(|_| None).collect();
         let mut mailboxes: Vec<RecipientsMailbox> = Vec::with_capacity(recipients.len());
@@ -241,7 +241,8 @@ impl Site {
             let author_patience = terms.policy.author_patience;
             let silent = |author: &&Destination| sessions.silent.holds(&author.user, opening);
             let silent = sender.as_ref().filter(|_| author_patience.is_some()).filter(silent);
-            let asked = sender.as_ref().filter(|_| silent.is_none());
+            let unproven = sender.as_ref().filter(|_| silent.is_none()).zip(unproven.as_ref());
+            let asked = sender.as_ref().filter(|_| silent.is_none() && unproven.is_none());
             let mut open = |patience| {
                 let times = Times { deadline: terms.deadline, patience, author_patience };
                 self.open_mailboxes(batch, asked, greeting.take(), &mut sessions.kept, times)
@@ -254,6 +255,7 @@ impl Site {
             // A server that is silent to all says nothing of one author.
             let answers = owed.iter().any(|one| !one.took_too_long());
             some_are |= answers;
+            owed.extend(unproven.map(|(author, error)| Owed::unproven(author, error.clone())));
             if let Some(author) = owed.iter().find_map(Owed::silent_author).filter(|_| answers) {
                 sessions.silent.note(author, Instant::now());
             }
@@ -284,27 +286,50 @@ impl Site {
     }
 
     /// Proves the way in to the mailbox store, if that is due, by the mailbox of one of the recipients: of several, one that cannot be
-    /// logged in to does not hold up the others.
+    /// logged in to does not hold up the others. Where all of them are the service account, their mail needs no proof. The author's
+    /// copy does, and it is proven by the author's mailbox then: `Some` says why that is not to be opened.
     fn prove_way_in_by_one_of(
         &self,
-        destinations: &Destinations,
-        deadline: Deadline,
+        Destinations { recipients, sender, proven }: &Destinations,
+        terms: &Terms<'_>,
         database: &mut dyn Database,
-    ) -> Result<(), Deferral> {
-        let mut ways = destinations.recipients.iter().filter_map(|to| to.as_ref().ok()).take(PROOFS).peekable();
+        silent: &mut Silent,
+    ) -> Result<Option<MailboxError>, Deferral> {
+        if !self.is_proof_due(*proven) {
+            return Ok(None);
+        }
+        let is_another = |to: &&Destination| !self.is_service_account(&to.user);
+        let mut known = recipients.iter().filter_map(|to| to.as_ref().ok()).peekable();
+        let somebody = known.peek().is_some();
+        let mut ways = known.filter(is_another).take(PROOFS).peekable();
+        if ways.peek().is_none() {
+            // Who leaves it to the author's mail program opens no mailbox of the author's now.
+            let is_opened = somebody && self.left_to_authors_for().is_none();
+            let author = sender.as_ref().filter(|_| is_opened).filter(is_another);
+            let Some(author) = author else { return Ok(None) };
+            if silent.holds(&author.user, Instant::now()) {
+                return Ok(Some(silent_a_moment_ago()));
+            }
+            let patience = terms.policy.author_patience.unwrap_or(self.policy.batch_patience);
+            let (mailbox, deadline) = ((author.user.as_str(), author.sent.as_str()), terms.deadline.half_way());
+            return match self.prove_way_in_unless(*proven, mailbox, database, deadline, Some(patience)) {
+                Err(Deferral::Mailbox(error)) => Ok(Some(error)),
+                proven => proven.map(|()| None),
+            };
+        }
         while let Some(to) = ways.next() {
             let only_try = ways.peek().map(|_| self.policy.batch_patience);
             let mailbox = (to.user.as_str(), to.inbox.as_str());
-            match self.prove_way_in_unless(destinations.proven, mailbox, database, deadline, only_try) {
+            match self.prove_way_in_unless(*proven, mailbox, database, terms.deadline, only_try) {
                 Err(Deferral::Mailbox(error))
                     if error.failure != MailboxFailure::IdentityIgnored && ways.peek().is_some() =>
                 {
                     debug!(%error, user = to.user, "the way in is proven by another recipient's mailbox");
                 }
-                proven => return proven,
+                proven => return proven.map(|()| None),
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     fn deliver_copies(

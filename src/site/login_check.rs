@@ -2,7 +2,7 @@
 //! it. A server that ignores that name says OK to everything, and all mail would go into one INBOX.
 //!
 //! The proof is kept in the ledger, and read together with the addresses. It is renewed each week: servers are upgraded, and proxies
-//! changed.
+//! changed. The service account's own mailbox is no part of it: its mail goes there in any case.
 
 use super::Site;
 use crate::base::deadline::Deadline;
@@ -51,8 +51,8 @@ impl Site {
         deadline: Deadline,
         only_try: Option<Duration>,
     ) -> Result<(), Deferral> {
-        let Some(way_in) = self.way_in() else { return Ok(()) };
-        if holds(proven) {
+        let Some(way_in) = self.way_in().filter(|_| self.is_proof_due(proven)) else { return Ok(()) };
+        if self.is_service_account(user) {
             return Ok(());
         }
         // One at a time: a hundred failed logins at once look like an attack, and servers lock such hosts out.
@@ -107,6 +107,17 @@ impl Site {
         };
         info!(way_in = way_in.text, %honoured, "the IMAP server honours the authorization identity");
         database.record_way_in(way_in, &self.host).map(Ok).map_err(Deferral::Database)
+    }
+
+    /// Whether the way in is to be proven, where the ledger says that it was so many seconds ago.
+    pub(super) fn is_proof_due(&self, proven: Option<f64>) -> bool {
+        self.way_in().is_some() && !holds(proven)
+    }
+
+    /// Whether this user is the service account, whose own mail needs no proof, and gives none.
+    pub(crate) fn is_service_account(&self, user: &str) -> bool {
+        let site = self.as_configured().filter(|site| site.way_in.is_some());
+        site.and_then(|site| site.imap.as_ref()).is_some_and(|imap| authorization::is_for_itself(imap, user))
     }
 
     /// How we log in, where a login names the user. Otherwise the mailboxes' names do, and there is nothing to prove.

@@ -61,8 +61,12 @@ impl Owed {
 
     /// The author's, whose mailbox did not answer a moment ago, and is not asked now.
     pub(super) fn silent(author: &Destination) -> Self {
-        let error = MailboxError::new(MailboxFailure::TimedOut, OPENING_SENDERS, "it did not answer a moment ago");
-        Self::authors(author, Err(NotOpened::Trouble(error)))
+        Self::authors(author, Err(NotOpened::Trouble(silent_a_moment_ago())))
+    }
+
+    /// The author's, which is not opened: it could not be proven that a login leads there.
+    pub(super) fn unproven(author: &Destination, why: MailboxError) -> Self {
+        Self::authors(author, Err(NotOpened::Trouble(why)))
     }
 
     fn authors(author: &Destination, mailbox: Result<UserMailbox, NotOpened>) -> Self {
@@ -92,6 +96,11 @@ impl Owed {
             Ok(UserMailbox::Maildir(_)) | Err(_) => None,
         }
     }
+}
+
+/// Why an author's mailbox is not asked.
+pub(super) fn silent_a_moment_ago() -> MailboxError {
+    MailboxError::new(MailboxFailure::TimedOut, OPENING_SENDERS, "it did not answer a moment ago")
 }
 
 /// A mailbox, and the recipients whose it is.

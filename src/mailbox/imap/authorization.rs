@@ -62,6 +62,12 @@ pub fn way_in(settings: &Settings, here: &str) -> String {
     format!("{place}, {:?}, {} {how}", settings.login, settings.user)
 }
 
+/// Whether a login for this user is the service account's for itself. It leads to the account's own mailbox, whether or not the
+/// server heeds the name: mail for it needs no proof. Nor can it give one: everybody else's login may lead there, too.
+pub fn is_for_itself(settings: &Settings, user: &str) -> bool {
+    settings.user == user
+}
+
 /// Finds out whether a login for `user` leads to this user's mailbox, by where other names lead. Nothing is made but what a
 /// delivery to the user would make as well, and what a server makes by itself at a login.
 ///
@@ -70,7 +76,8 @@ pub fn way_in(settings: &Settings, here: &str) -> String {
 /// mailbox, or another one. The second look shows that the name was refused, and not one connection too many.
 ///
 /// # Errors
-/// `IdentityIgnored` where another name leads to the same mailbox. Any other failure leaves it open.
+/// `IdentityIgnored` where another name leads to the same mailbox. Any other failure leaves it open; and so does the service
+/// account's own mailbox, which is [not asked](is_for_itself).
 pub fn prove(settings: &Settings, user: &str, mailbox: &str, deadline: Deadline) -> Result<Honoured, MailboxError> {
     prove_if_in_time(settings, user, mailbox, deadline, deadline)?
 }
@@ -87,6 +94,9 @@ pub fn prove_if_in_time(
     in_time: Deadline,
 ) -> Result<Result<Honoured, MailboxError>, MailboxError> {
     let probe = Probe { settings, user, mailbox, deadline };
+    if is_for_itself(settings, user) {
+        return Err(probe.unclear("the service account's own mailbox does not show where mail for others goes"));
+    }
     let mut first_look = match (Probe { deadline: in_time, ..probe }).users_position() {
         Err(error) if error.failure == MailboxFailure::TimedOut => return Ok(Err(error)),
         looked => Some(looked?),
@@ -101,8 +111,8 @@ pub fn prove_if_in_time(
         };
         let theirs = probe.leads_to(name)?;
         let its_own = match theirs {
-            LeadsTo::Refused | LeadsTo::CutOff(_) if settings.user != user => probe.service_account_leads_to()?,
-            _ => LeadsTo::Refused,
+            LeadsTo::Refused | LeadsTo::CutOff(_) => probe.service_account_leads_to()?,
+            LeadsTo::NotThere | LeadsTo::At(_) => LeadsTo::Refused,
         };
         let (after, _) = probe.users_position()?;
         // Courier tells another one at each look at a mailbox that was never selected.

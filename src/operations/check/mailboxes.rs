@@ -51,7 +51,7 @@ fn logins(
         findings.push(warning("UIDPLUS", "not offered", mend));
     }
     findings.extend(rights(to, &tried));
-    findings.extend(way_in(site, to, deadline));
+    findings.extend(way_in(site, to, database, deadline));
     findings.extend(two_users(site, to, database, deadline));
     findings
 }
@@ -80,10 +80,22 @@ fn rights(to: &Destination, tried: &SeenMailboxes) -> Vec<Finding> {
     findings
 }
 
-/// Whether a login leads to the mailbox of the user it names, and not to the service account's own.
-fn way_in(site: &Site, to: &Destination, deadline: Deadline) -> Option<Finding> {
+/// Whether a login leads to the mailbox of the user it names, and not to the service account's own. That one does not show it: where
+/// it is the recipient's, another user of the table is tried.
+fn way_in(site: &Site, to: &Destination, database: &mut dyn Database, deadline: Deadline) -> Option<Finding> {
     let what = "user of the login";
-    Some(match site.try_way_in(to, deadline) {
+    let mut to = to.clone();
+    if site.is_service_account(&to.user) {
+        match site.recipient(None, &[&to.user], database) {
+            Ok(Recipient::Known(_, other)) if other.user != to.user => to = other,
+            Ok(_) => {
+                let found = "not tried: the service account's own mailbox does not show where mail for others goes";
+                return Some(warning(what, found, "name somebody else: check --recipient scuba@mail.axial.net"));
+            }
+            Err(error) => return Some(database::failed(what, &error)),
+        }
+    }
+    Some(match site.try_way_in(&to, deadline) {
         Ok(None) => return None,
         Ok(Some(honoured @ Honoured::EachHasHisOwn)) => {
             let mend =

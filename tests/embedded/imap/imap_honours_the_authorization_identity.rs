@@ -86,15 +86,18 @@ fn two_mailboxes_made_in_one_second_are_told_apart_by_a_third() {
     assert_eq!(found(made_now), Ok(Honoured::EachHasHisOwn));
 }
 
-/// The service account delivers to its own mailbox, too: that it is let in there is as it should be.
+/// That it is let in there is as it should be; and there everybody may be led.
 #[test]
-fn the_service_account_may_have_mail_of_its_own() {
-    let honours = |login: &Login| match login.acting_for.as_str() {
-        "service" => Welcome::to("service", 7, 5),
-        _ => Welcome::Refused("NO [AUTHORIZATIONFAILED] no such user"),
-    };
-    let server = Accounts::start(None, honours);
-    assert_eq!(prove(&server.settings(), "service", "INBOX", soon()).unwrap(), Honoured::InventedUserRefused);
+fn the_service_accounts_own_mailbox_is_not_asked_since_it_shows_nothing_of_others() {
+    for others in [Welcome::to, |_: &str, _, _| Welcome::Refused("NO [AUTHORIZATIONFAILED] no such user")] {
+        let server = Accounts::start(None, move |login| match login.acting_for.as_str() {
+            "service" => Welcome::to("service", 7, 5),
+            _ => others("service", 7, 5),
+        });
+        let unproven = prove(&server.settings(), "service", "INBOX", soon()).unwrap_err();
+        assert_eq!(unproven.failure, MailboxFailure::Refused, "{unproven}");
+        assert_eq!(server.logins(), [""; 0]);
+    }
 }
 
 #[test]

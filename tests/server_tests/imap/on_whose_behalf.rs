@@ -106,6 +106,95 @@ fn without_its_table_or_the_right_to_write_it_a_delivery_is_deferred(engine: Eng
     assert_eq!(server.appended(), [""; 0]);
 }
 
+/// It looks at the name, and whoever exists is led to the INBOX of whoever logs in.
+fn looks_and_ignores(login: &Login) -> Welcome {
+    match honours(login) {
+        Welcome::Refused(refusal) if login.acting_for != "service" => Welcome::Refused(refusal),
+        _ => Welcome::to(&login.name, 7, 5),
+    }
+}
+
+/// As `honours`, and the service account has a mailbox, too.
+fn honours_and_has_its_own(login: &Login) -> Welcome {
+    if login.acting_for == "service" { Welcome::to("service", 7, 5) } else { honours(login) }
+}
+
+/// A site where somebody writes to the service account as well.
+fn with_mail_for_the_service_account(server: &Accounts, members: &[&str]) -> Scene {
+    let mut scene = scene_on(PG, server.port, members);
+    scene.database.add_address("service@mail.axial.net", "service");
+    scene
+}
+
+/// That goes to its own mailbox in any case, and says nothing of others: it is the first mail of the week here.
+#[test]
+fn the_service_account_may_have_mail_of_its_own_by_which_nothing_is_proven_for_others() {
+    let server = Accounts::start(None, looks_and_ignores);
+    let mut scene = with_mail_for_the_service_account(&server, &["doug"]);
+    for id in ["first", "second"] {
+        scene.deliver("service", scene.message(id)).delivered();
+        assert_eq!(server.logins(), ["service by service"]);
+    }
+    assert_eq!(scene.database.count("SELECT count(*) FROM ways_in"), 0);
+    scene.deliver("doug", scene.message("third")).deferred(IGNORES);
+    assert_eq!(server.appended(), ["INBOX of service", "INBOX of service"]);
+
+    let server = Accounts::start(None, honours_and_has_its_own);
+    let scene = with_mail_for_the_service_account(&server, &["doug"]);
+    for (name, proofs) in [("service", 0), ("doug", 1), ("service", 0), ("doug", 0)] {
+        scene.deliver(name, scene.message(name)).delivered();
+        assert_eq!(invented(&server.logins()), proofs, "{name}");
+    }
+}
+
+/// A Sent copy is another matter.
+#[test]
+fn mail_for_the_service_account_proves_the_way_in_by_its_authors_mailbox() {
+    let server = Accounts::start(None, looks_and_ignores);
+    let mut scene = with_mail_for_the_service_account(&server, &["lisa"]);
+    scene.deliver("service", scene.message("first")).deferred(IGNORES);
+    assert_eq!(server.appended(), ["INBOX of service"]);
+    assert_eq!(scene.database.count("SELECT count(*) FROM ways_in"), 0);
+
+    let server = Accounts::start(None, honours_and_has_its_own);
+    let scene = with_mail_for_the_service_account(&server, &["lisa"]);
+    for (id, proofs) in [("first", 1), ("second", 0)] {
+        scene.deliver("service", scene.message(id)).delivered();
+        assert_eq!(invented(&server.logins()), proofs, "{id}");
+    }
+    let sent = format!("Sent of {}", scene.user("lisa"));
+    assert_eq!(server.appended(), ["INBOX of service", &sent, "INBOX of service", &sent]);
+
+    // An author who cannot be let in holds up nobody.
+    let server = Accounts::start(None, |login| match login.acting_for.as_str() {
+        "service" => honours_and_has_its_own(login),
+        _ => Welcome::Refused("NO [AUTHORIZATIONFAILED] no such user"),
+    });
+    let mut scene = with_mail_for_the_service_account(&server, &["lisa"]);
+    let outcome = scene.deliver("service", scene.message("first"));
+    assert_eq!(outcome.delivered(), "INBOX appended (uid 5), Sent owed");
+    assert_eq!(scene.database.count("SELECT count(*) FROM ways_in"), 0);
+}
+
+#[test]
+fn check_does_not_go_by_the_service_accounts_own_mailbox() {
+    let finding = |server: &Accounts, members: &[&str]| {
+        let scene = with_mail_for_the_service_account(server, members);
+        let said = text(&scene.subcommand(&["check", "--recipient", "service@mail.axial.net"]));
+        let line = said.lines().find(|line| line.contains("user of the login"));
+        line.unwrap_or_else(|| panic!("{said}")).to_owned()
+    };
+    let (ignores, honours) = (Accounts::start(None, looks_and_ignores), Accounts::start(None, honours_and_has_its_own));
+    let found = finding(&ignores, &["doug"]);
+    assert!(found.contains("BAD") && found.contains("other names lead to the same"), "{found}");
+    let found = finding(&honours, &["doug"]);
+    assert!(found.contains("a user who does not exist is refused"), "{found}");
+    for server in [ignores, honours] {
+        let found = finding(&server, &[]);
+        assert!(found.contains("not tried"), "{found}");
+    }
+}
+
 /// Courier skips SASL PLAIN's authorization identity.
 #[test]
 fn nothing_is_appended_on_courier_by_a_service_account_that_acts_for_others() {
