@@ -1,6 +1,6 @@
 //! One copy, under the lock: it is found, adopted, has to be appended, or is recorded as owed.
 
-use super::other_attempts::{OtherAttempts, is_above, search_from};
+use super::other_attempts::{OtherAttempts, is_above, newest_from, search_from};
 use super::report::{CopyReport, Deferral, Manner, Refusal};
 use super::{Delivery, NotOpened, OwedCopy, Whose};
 use crate::base::deadline::Deadline;
@@ -344,7 +344,7 @@ pub(super) fn find_or_adopt(
         let (not_before, newest) = if others.forgotten {
             // What was appended last may be in no index yet: so the newest are compared in any case.
             let newest =
-                search_from(copy.position).map(|at| Placement { uid_validity: at.uid_validity, uid: at.uid_next });
+                newest_from(copy.position).map(|at| Placement { uid_validity: at.uid_validity, uid: at.uid_next });
             (came_at(delivery), newest)
         } else {
             (delivery.arrived, None)

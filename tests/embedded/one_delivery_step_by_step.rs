@@ -31,7 +31,7 @@ pub const ARRIVED: OffsetDateTime = datetime!(2026-11-22 12:00:00 UTC);
 pub const OURS: Uuid = Uuid::from_u128(500);
 pub const SETTLE: f64 = 300.0;
 /// A search begins so far below, since a server that crashes may give UIDs out again.
-const IN_FLIGHT: u32 = 20;
+const IN_FLIGHT: u32 = 256;
 
 pub const LISA: &str = "Delivered-To: doug@mail.axial.net\nFrom: Lisa <lisa@gmail.com>\nSubject: Hello\n\
     Date: Sat, 21 Nov 2026 12:00:00 +0000\nMessage-ID: <123-abc@mail.google.com>\n\nHello\n";
@@ -306,6 +306,11 @@ pub fn attempt(attempt: Uuid, recipient: &str, age: f64) -> OpenAttempt {
 /// Of an earlier run for our recipient that died long ago.
 pub fn died(number: u128) -> OpenAttempt {
     attempt(Uuid::from_u128(number), "doug@mail.axial.net", SETTLE)
+}
+
+/// The same, where UIDNEXT was this.
+fn died_at(uid_next: u32) -> OpenAttempt {
+    OpenAttempt { position: Some(at(7, uid_next)), ..died(1) }
 }
 
 pub fn copies(uids: &[(u32, bool)]) -> Vec<FoundCopy> {
@@ -641,12 +646,13 @@ fn a_search_begins_at_the_lowest_position_of_all_whose_attempts_are_open() {
         ..attempt(Uuid::from_u128(number), "scuba@mail.axial.net", age)
     };
     for (positions, since) in [
-        (vec![Some(at(7, 120))], Some(at(7, 100 - IN_FLIGHT))),
-        (vec![Some(at(7, 90))], Some(at(7, 90 - IN_FLIGHT))),
-        (vec![Some(at(7, 90)), Some(at(7, 80)), Some(at(7, 95))], Some(at(7, 80 - IN_FLIGHT))),
-        (vec![Some(at(6, 90))], None),
-        (vec![Some(at(7, 90)), Some(at(8, 1))], None),
-        (vec![Some(at(7, 90)), None], None),
+        (vec![Some(at(7, 1020))], Some(at(7, 1000 - IN_FLIGHT))),
+        (vec![Some(at(7, 990))], Some(at(7, 990 - IN_FLIGHT))),
+        (vec![Some(at(7, 990)), Some(at(7, 980)), Some(at(7, 995))], Some(at(7, 980 - IN_FLIGHT))),
+        (vec![Some(at(7, 90))], Some(at(7, 1))),
+        (vec![Some(at(6, 990))], None),
+        (vec![Some(at(7, 990)), Some(at(8, 1))], None),
+        (vec![Some(at(7, 990)), None], None),
     ] {
         let others: Vec<OpenAttempt> = (1..)
             .zip([10.0, 70.0, 30.0])
@@ -654,7 +660,7 @@ fn a_search_begins_at_the_lowest_position_of_all_whose_attempts_are_open() {
             .map(|((n, age), position)| began_at(n, age, *position))
             .collect();
         let oldest = if others.len() > 1 { 70 } else { 10 };
-        let mut case = case().before(&[(None, &others)]);
+        let mut case = case().before(&[(None, &others)]).inbox(|inbox| inbox.position = Some(at(7, 1000)));
         assert_eq!(case.manners(), [Manner::Appended(Some(uid(100)))]);
         let from = ARRIVED - Duration::from_secs(oldest);
         assert_eq!(case.inbox.borrow().searches, [(Matching::Identity, since, from)], "{positions:?}");
@@ -764,35 +770,40 @@ fn what_is_recorded_is_looked_for_only_where_an_earlier_run_for_the_recipient_di
 
 #[test]
 fn beside_the_recorded_copy_only_what_the_dead_may_have_left_is_taken_out() {
-    // 50 is recorded; the attempt that died began when the next UID was 100. What lies between is somebody's doing.
-    let there = [(50, false), (99, false), (100, false), (101, true)];
-    let mut case =
-        case().before(&[(Some(Some(uid(50))), &[died(1)])]).inbox(|inbox| inbox.found.push_back(found(&there)));
+    // 50 is recorded; the attempt that died began when the next UID was 1000. What lies between is somebody's doing.
+    let there = [(50, false), (999, false), (1000, false), (1001, true)];
+    let mut case = case().before(&[(Some(Some(uid(50))), &[died_at(1000)])]).inbox(|inbox| {
+        inbox.position = Some(at(7, 1030));
+        inbox.found.push_back(found(&there));
+    });
     assert_eq!(case.manners(), [Manner::AlreadyThere]);
     assert_eq!(case.inbox.borrow().searches[0].1, Some(at(7, 50)));
-    assert_eq!(case.inbox.borrow().removals, [(100, 50), (101, 50)]);
+    assert_eq!(case.inbox.borrow().removals, [(1000, 50), (1001, 50)]);
 }
 
 #[test]
 fn a_copy_recorded_above_where_the_dead_began_does_not_raise_where_the_search_begins() {
-    let there = [(100, false), (120, false)];
-    let mut case =
-        case().before(&[(Some(Some(uid(120))), &[died(1)])]).inbox(|inbox| inbox.found.push_back(found(&there)));
+    let there = [(1000, false), (1020, false)];
+    let mut case = case().before(&[(Some(Some(uid(1020))), &[died_at(1000)])]).inbox(|inbox| {
+        inbox.position = Some(at(7, 1030));
+        inbox.found.push_back(found(&there));
+    });
     assert_eq!(case.manners(), [Manner::AlreadyThere]);
-    assert_eq!(case.inbox.borrow().searches[0].1, Some(at(7, 100 - IN_FLIGHT)));
-    assert_eq!(case.inbox.borrow().removals, [(100, 120)]);
+    assert_eq!(case.inbox.borrow().searches[0].1, Some(at(7, 1000 - IN_FLIGHT)));
+    assert_eq!(case.inbox.borrow().removals, [(1000, 1020)]);
 }
 
 #[test]
 fn a_copy_recorded_under_another_uidvalidity_does_not_say_where_to_begin() {
     let elsewhere = Placement { uid_validity: 6, uid: 50 };
-    let mut case = case()
-        .before(&[(Some(Some(elsewhere)), &[died(1)])])
-        .inbox(|inbox| inbox.found.push_back(found(&[(100, true), (101, false), (102, false)])));
-    assert_eq!(case.manners(), [Manner::Adopted(Some(uid(101)))]);
-    assert_eq!(case.inbox.borrow().searches[0].1, Some(at(7, 100 - IN_FLIGHT)));
+    let mut case = case().before(&[(Some(Some(elsewhere)), &[died_at(1000)])]).inbox(|inbox| {
+        inbox.position = Some(at(7, 1000));
+        inbox.found.push_back(found(&[(1000, true), (1001, false), (1002, false)]));
+    });
+    assert_eq!(case.manners(), [Manner::Adopted(Some(uid(1001)))]);
+    assert_eq!(case.inbox.borrow().searches[0].1, Some(at(7, 1000 - IN_FLIGHT)));
     assert!(case.inbox.borrow().removals.is_empty());
-    assert_eq!(case.database.copies, [(Role::Recipient, "delivered Some(101)".into())]);
+    assert_eq!(case.database.copies, [(Role::Recipient, "delivered Some(1001)".into())]);
 }
 
 #[test]
@@ -871,7 +882,8 @@ fn what_came_before_the_databases_epoch_is_looked_for_and_adopted() {
     let manners: Vec<Manner> = delivered.copies.iter().map(|copy| copy.manner.clone()).collect();
     assert_eq!(manners, [Manner::Adopted(Some(uid(90))), Manner::Adopted(Some(uid(40)))]);
     let came = ARRIVED - time::Duration::DAY;
-    let newest = Some(at(7, 100 - IN_FLIGHT));
+    // Twenty: each copy has that searched for days.
+    let newest = Some(at(7, 80));
     assert_eq!(case.inbox.borrow().searches, [(Matching::Identity, newest, came)]);
     // The author's is further down: the server is asked for its Message-ID.
     let by_id = (Matching::MessageId, None, OffsetDateTime::UNIX_EPOCH);

@@ -214,9 +214,9 @@ fn a_copy_that_ended_up_below_the_uidnext_that_was_noted_is_adopted() {
         scene.deliver("doug", &message).deferred("4.4.2 the mailbox store did not say whether it has the message");
         scene.configure(|settings| settings.imap = dovecot);
         if !ours_is_above {
-            scene.database.execute("UPDATE attempts SET uid_next = uid_next + 20");
+            scene.database.execute("UPDATE attempts SET uid_next = uid_next + 256");
             // Since then the mailbox has grown beyond that again.
-            for number in 0..25 {
+            for number in 0..260 {
                 put(&mut doug, "", &format!("Message-ID: <{number}@x>\n\nx\n"));
             }
         }
