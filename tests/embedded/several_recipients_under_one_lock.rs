@@ -1,11 +1,12 @@
 //! One message to several recipients under one lock, on a scripted ledger and scripted mailboxes: each recipient has an outcome of his
 //! own, and somebody always comes back to look for the author's copy.
 
+use crate::imap_peer::{Peer, mailbox, peer};
 use crate::one_delivery_step_by_step::{
     ARRIVED, CallerThat, Database, LISA, OURS, SETTLE, Script, Scripted, attempt, found, lock, script, trouble, uid,
 };
 use maildrop_command::delivery::{
-    self, Deferral, Delivered, Delivery, Manner, NotOpened, OwedCopy, Policy, Refusal, Stages, Whose,
+    self, Deferral, Delivered, Delivery, Manner, NotOpened, OwedCopy, Policy, Refusal, Stages, Verdict, Whose,
 };
 use maildrop_command::mailbox::{Appended, Mailbox, MailboxFailure};
 use maildrop_command::message::{Message, Role};
@@ -55,6 +56,12 @@ impl Batch {
     }
 
     fn ended(&mut self) -> delivery::Ended {
+        let mut mailboxes = self.mailboxes.each_ref().map(|script| Scripted(Rc::clone(script)));
+        self.ended_in(mailboxes.each_mut().map(|mailbox| mailbox as &mut dyn Mailbox))
+    }
+
+    /// With these in place of the scripted ones.
+    fn ended_in(&mut self, mailboxes: [&mut dyn Mailbox; 4]) -> delivery::Ended {
         let message = Message::receive(self.message.clone().into_bytes()).unwrap();
         let delivery = Delivery {
             message: &message,
@@ -72,8 +79,7 @@ impl Batch {
             caller: &CallerThat { is_gone: self.caller_gone },
             restore: false,
         };
-        let mut mailboxes = self.mailboxes.each_ref().map(|script| Scripted(Rc::clone(script)));
-        let owed = mailboxes.iter_mut().zip(self.closed).enumerate().filter_map(|(place, (mailbox, closed))| {
+        let owed = mailboxes.into_iter().zip(self.closed).enumerate().filter_map(|(place, (mailbox, closed))| {
             let whose = self.whose.get(place).map_or(Whose::Authors, |whose| Whose::Recipients(whose.to_vec()));
             let authors = whose == Whose::Authors;
             Some(OwedCopy {
@@ -81,7 +87,7 @@ impl Batch {
                 user: if authors { "lisa".into() } else { NAMES[place].into() },
                 mailbox_name: if authors { "Sent".into() } else { "INBOX".into() },
                 mailbox: match closed {
-                    None => Ok(mailbox as &mut dyn Mailbox),
+                    None => Ok(mailbox),
                     Some(failure) => Err(NotOpened::from(trouble(failure))),
                 },
                 whose,
@@ -94,24 +100,28 @@ impl Batch {
 
     /// In a word each.
     fn told(&mut self) -> [String; 3] {
-        let told = |result: Result<Delivered, Refusal>| match result {
-            Ok(delivered) => {
-                let copies = delivered.copies.iter().map(|copy| format!("{} {}", copy.mailbox, copy.manner.as_str()));
-                copies.collect::<Vec<_>>().join(", ")
-            }
-            Err(Refusal::Deferred(Deferral::Mailbox(error))) => format!("deferred: {:?}", error.failure),
-            Err(Refusal::Deferred(Deferral::Unknown(_))) => "deferred: unknown".into(),
-            Err(Refusal::Deferred(Deferral::Unsettled(_))) => "deferred: unsettled".into(),
-            Err(Refusal::Deferred(deferral)) => format!("deferred: {deferral}"),
-            Err(refusal) => format!("refused: {refusal}"),
-        };
-        self.run().into_iter().map(told).collect::<Vec<_>>().try_into().unwrap()
+        told(self.run())
     }
 
     fn outcomes(&self) -> Vec<(usize, &str)> {
         let ours = self.database.ended.iter().filter(|(attempt, ..)| *attempt == OURS);
         ours.map(|(_, copy, outcome, _)| (*copy, outcome.as_str())).collect()
     }
+}
+
+fn told(results: Vec<Result<Delivered, Refusal>>) -> [String; 3] {
+    let told = |result: Result<Delivered, Refusal>| match result {
+        Ok(delivered) => {
+            let copies = delivered.copies.iter().map(|copy| format!("{} {}", copy.mailbox, copy.manner.as_str()));
+            copies.collect::<Vec<_>>().join(", ")
+        }
+        Err(Refusal::Deferred(Deferral::Mailbox(error))) => format!("deferred: {:?}", error.failure),
+        Err(Refusal::Deferred(Deferral::Unknown(_))) => "deferred: unknown".into(),
+        Err(Refusal::Deferred(Deferral::Unsettled(_))) => "deferred: unsettled".into(),
+        Err(Refusal::Deferred(deferral)) => format!("deferred: {deferral}"),
+        Err(refusal) => format!("refused: {refusal}"),
+    };
+    results.into_iter().map(told).collect::<Vec<_>>().try_into().unwrap()
 }
 
 fn refused(failure: MailboxFailure) -> Appended {
@@ -345,6 +355,69 @@ fn a_mailbox_that_does_not_answer_holds_up_the_others_for_as_long_as_the_operato
     alone.mailboxes[0].borrow_mut().silent = usize::MAX;
     alone.whose = [&[0, 1, 2], &[], &[]];
     assert_eq!(alone.told(), ["INBOX appended, Sent appended", "INBOX appended", "INBOX appended"]);
+}
+
+/// More than the sockets of one connection hold whose reader takes nothing (tcp(7)): then a writer has to wait.
+fn more_than_sockets_hold() -> usize {
+    let sizes = |name: &str| {
+        let sizes = std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap();
+        sizes.split_whitespace().map(|size| size.parse().unwrap()).collect::<Vec<usize>>()
+    };
+    // The least, the usual and the largest. What nobody reads does not make a receiver's grow; nor, beyond some megabytes, a
+    // sender's. And with the patience for more, the kernel would give the connection up first (`TCP_USER_TIMEOUT`).
+    sizes("tcp_wmem")[2].min(16 << 20) + sizes("tcp_rmem")[1] + (1 << 20)
+}
+
+/// The real client and real sockets. One server has read that a message comes, and then reads no more.
+#[test]
+fn a_mailbox_that_takes_no_more_in_the_midst_of_its_copy_is_left_and_the_others_are_delivered_to() {
+    let mut batch = batch();
+    batch.message = format!("{LISA}{}", format!("{}\r\n", "x".repeat(76)).repeat(more_than_sockets_hold() / 78));
+    let welcome = |peer: &mut Peer| {
+        peer.welcome("IMAP4rev1 SASL-IR AUTH=PLAIN UIDPLUS LITERAL+");
+        assert!(peer.command().starts_with("STATUS "));
+        peer.say("* STATUS INBOX (UIDNEXT 100 UIDVALIDITY 7)\n");
+        peer.answer("OK");
+        peer.append()
+    };
+    let stores = move |peer: &mut Peer| {
+        let length = welcome(peer);
+        assert_eq!((peer.take(length).len(), peer.line().as_str()), (length, ""));
+        peer.answer("OK [APPENDUID 7 100] stored");
+        peer.rest()
+    };
+    let (delivered, is_delivered) = std::sync::mpsc::channel::<()>();
+    let stops = move |peer: &mut Peer| {
+        let length = welcome(peer);
+        is_delivered.recv().unwrap();
+        (length, peer.rest())
+    };
+    let (first, second) = (peer(stores), peer(stores));
+    let (third, stops) = peer(stops);
+    let [mut doug, mut scuba, mut kim] = [&first.0, &second.0, &third].map(mailbox);
+    let mut sent = Scripted(Rc::clone(&batch.mailboxes[3]));
+    let ended = batch.ended_in([&mut doug, &mut scuba, &mut kim, &mut sent]);
+    let words = ended.recipients.iter().map(|result| match result {
+        Ok(_) => String::new(),
+        Err(refusal) => Verdict::from(refusal).to_string(),
+    });
+    assert_eq!(words.collect::<Vec<_>>(), ["", "", "4.4.1 the mailbox store cannot be reached"]);
+    assert_eq!(told(ended.recipients), ["INBOX appended, Sent appended", "INBOX appended", "deferred: TimedOut"]);
+    // Nothing of the third is under way: its attempt has ended, too, and whoever comes back for it need not wait.
+    let outcomes = batch.outcomes();
+    let [(0, "appended"), (1, "appended"), (2, deferred), (3, "appended")] = outcomes[..] else {
+        panic!("{outcomes:?}")
+    };
+    assert!(deferred.starts_with("deferred: the mailbox store did not answer in time: appending to"), "{deferred}");
+    // The connection has ended, and not all of the copy was sent, let alone its last CRLF.
+    delivered.send(()).unwrap();
+    let (length, rest) = stops.join().unwrap();
+    assert!(rest.len() < length, "{} of {length}", rest.len());
+    assert!(kim.end().is_none(), "nobody is delivered to by that session");
+    assert!([doug, scuba].map(|mailbox| mailbox.end().is_some()).iter().all(|fit| *fit));
+    for stored in [first.1, second.1] {
+        stored.join().unwrap();
+    }
 }
 
 /// A second more for each megabyte of the message; nobody is held up by the only mailbox.
