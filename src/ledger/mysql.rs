@@ -310,10 +310,6 @@ impl MysqlDatabase {
         None
     }
 
-    fn goes_in_batch(&self, source: &[u8]) -> bool {
-        source.len() <= SOURCE_IN_BATCH && source.len() * 2 + ROOM_BESIDE_SOURCE <= self.max_allowed_packet()
-    }
-
     /// One transaction in one round trip; in four if there is a large source. The caller rolls back if it fails. A lost answer to
     /// COMMIT is an error like any other, and no reason to try again.
     fn try_to_record(&mut self, record: &Record<'_>, source: Option<&[u8]>) -> Result<(), DatabaseError> {
@@ -330,7 +326,9 @@ impl MysqlDatabase {
             statements.push("SET @maildrop_message = LAST_INSERT_ID()".into());
         }
         match source {
-            Some(source) if self.goes_in_batch(source) => statements.push(insert_source(&sql::bytes(source))),
+            Some(source) if goes_in_batch(source.len(), self.max_allowed_packet()) => {
+                statements.push(insert_source(&sql::bytes(source)))
+            }
             Some(source) => {
                 statements
                     .push("SELECT EXISTS (SELECT 1 FROM message_sources WHERE message_id = @maildrop_message)".into());
@@ -504,9 +502,23 @@ fn date(seconds: i64) -> Option<String> {
     date.format(format_description!("[year]-[month]-[day] [hour]:[minute]:[second]")).ok()
 }
 
+/// Whether a source of so many bytes, as hexadecimal digits, fits into a packet together with the rest of the transaction.
+fn goes_in_batch(bytes: usize, max_allowed_packet: usize) -> bool {
+    bytes <= SOURCE_IN_BATCH && bytes * 2 + ROOM_BESIDE_SOURCE <= max_allowed_packet
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_source_that_is_large_or_that_the_server_would_refuse_goes_by_itself() {
+        let large = 64 << 20;
+        assert!(goes_in_batch(SOURCE_IN_BATCH, large) && !goes_in_batch(SOURCE_IN_BATCH + 1, large));
+        let for_a_quarter = ROOM_BESIDE_SOURCE + (1 << 19);
+        assert!(goes_in_batch(1 << 18, for_a_quarter) && !goes_in_batch((1 << 18) + 1, for_a_quarter));
+        assert!(!goes_in_batch(1, ROOM_BESIDE_SOURCE + 1));
+    }
 
     #[test]
     fn a_date_that_the_server_cannot_hold_is_left_out() {

@@ -329,4 +329,31 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_setting_with_which_something_is_lost_or_deferred_is_found() {
+        for (name, value, state, found) in [
+            ("default_transaction_read_only", "on", State::Bad, "on"),
+            ("default_transaction_read_only", "off", State::Good, "off"),
+            ("synchronous_commit", "off", State::Bad, "off"),
+            ("synchronous_commit", "local", State::Good, "local"),
+            ("fsync", "off", State::Bad, "off"),
+            ("full_page_writes", "off", State::Bad, "off"),
+            ("full_page_writes", "on", State::Good, "on"),
+            ("server_encoding", "UTF8", State::Good, "UTF8"),
+            ("server_encoding", "SQL_ASCII", State::Bad, "SQL_ASCII"),
+            ("client_encoding", "UTF8", State::Good, "UTF8"),
+            ("client_encoding", "LATIN1", State::Bad, "LATIN1"),
+            ("statement_timeout", "0", State::Good, "none"),
+            ("statement_timeout", "119999", State::Warning, "119999 ms"),
+            ("statement_timeout", "120000", State::Good, "120000 ms"),
+            ("idle_session_timeout", "0", State::Good, "none"),
+            ("idle_session_timeout", "1", State::Warning, "1 ms"),
+            ("max_connections", "0", State::Good, "0"),
+        ] {
+            let finding = setting(name, value, Duration::from_mins(2));
+            assert_eq!((finding.state, finding.found.as_str()), (state, found), "{finding:?}");
+            assert_eq!(finding.mend.is_none(), state == State::Good, "{finding:?}");
+        }
+    }
 }
