@@ -33,9 +33,10 @@ GRANT SELECT (id) ON subscriptions TO :"role";
 -- With record.raw only: keep the source of messages. A delivery never reads it back.
 GRANT INSERT, SELECT (message_id) ON message_sources TO :"role";
 
--- Where default privileges say otherwise, and `migrate` has made them (0007_cached_plans.sql, 0009_cached_events.sql): the functions
--- whose plans a session keeps. Without them a delivery sends the statements themselves, which costs the server more.
--- GRANT EXECUTE ON FUNCTION maildrop_journal_1, maildrop_look_2, maildrop_message_1, maildrop_copy_1, maildrop_ended_1, maildrop_event_1 TO :"role";
+-- Where default privileges say otherwise, and `migrate` has made them (0007_cached_plans.sql, 0009_cached_events.sql,
+-- 0021_cached_journal.sql): the functions whose plans a session keeps. Without them a delivery sends the statements themselves, which
+-- costs the server more.
+-- GRANT EXECUTE ON FUNCTION maildrop_journal_2, maildrop_look_2, maildrop_message_1, maildrop_copy_1, maildrop_ended_1, maildrop_event_1 TO :"role";
 
 -- Nothing is ever deleted by a delivery. The lock needs no right at all, and who holds one is found in pg_locks and
 -- pg_stat_activity, where every role sees the name that a session of any role gave itself; for how long it has been

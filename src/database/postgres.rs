@@ -28,8 +28,8 @@ use tracing::debug;
 /// default).
 const REST: Duration = Duration::from_millis(20);
 
-/// The last of the functions that the migrations `cached_plans` and `cached_events` make, each in one transaction.
-const CACHED_PLANS: [&str; 2] = ["maildrop_ended_1", "maildrop_event_1"];
+/// The last of the functions that the migrations `cached_plans`, `cached_events` and `cached_journal` make, each in one transaction.
+const CACHED_PLANS: [&str; 3] = ["maildrop_ended_1", "maildrop_event_1", "maildrop_journal_2"];
 
 /// Whether the server takes no writes; where its history began, and how far that reaches; whether commits wait for a standby, and
 /// none follows (of which kind each is, only a role with `pg_read_all_stats` is told: to others it is NULL). The reach is by the
@@ -148,12 +148,13 @@ impl Session for PostgresDatabase {
             format!(", set_config('application_name', {}, false)", literal::text(&nameless.to_string()))
         };
         // A lock of a transaction has gone with it. One of the session's own nobody here takes: what there may be is freed.
-        let [plans, events] = CACHED_PLANS;
+        let cached =
+            CACHED_PLANS.map(|function| format!("has_function_privilege(to_regproc('{function}'), 'EXECUTE')"));
+        let cached = cached.join(" AND ");
         let proof = format!(
             "SELECT transaction_timestamp() <> statement_timestamp(), \
              current_setting('transaction_read_only')::bool, \
-             coalesce(has_function_privilege(to_regproc('{plans}'), 'EXECUTE') \
-                      AND has_function_privilege(to_regproc('{events}'), 'EXECUTE'), false), \
+             coalesce({cached}, false), \
              pg_advisory_unlock_all(){rename}"
         );
         let by = Deadline::after(session::PROOF);

@@ -68,8 +68,8 @@ const PATIENCE_WITH_SEARCHES: u32 = 12;
 #[derive(Clone, Copy, Debug)]
 pub struct Delivery<'a> {
     pub message: &'a Message,
-    /// The envelope sender; empty for the null sender.
-    pub sender: &'a str,
+    /// The envelope sender; empty for the null sender, `None` where that is not known.
+    pub sender: Option<&'a str>,
     /// The envelope recipients, folded, so that each is the same in each retry. There is at least one.
     pub recipients: &'a [String],
     /// Whether the message has more mailboxes than these, in batches of their own: whatever hangs may not have all the time then.
@@ -389,6 +389,7 @@ fn journal<'a>(delivery: &Delivery<'a>, copies: &'a [Copy<'_>], bearer: usize) -
         lock: delivery.lock,
         message_id: delivery.message.message_id_for_people(),
         queue_id: delivery.queue_id,
+        sender: delivery.sender,
         host: delivery.host,
         pid: delivery.pid,
         copies: copies
@@ -436,7 +437,7 @@ fn message_record<'a>(delivery: &Delivery<'a>, headers: &'a str) -> MessageRecor
         lock: delivery.lock,
         message_id: message.message_id_for_people(),
         content_digest: message.content_digest().as_bytes(),
-        sender: delivery.sender,
+        sender: delivery.sender.unwrap_or_default(),
         from: message.from(),
         to: message.to(),
         cc: message.cc(),

@@ -226,7 +226,7 @@ mod tests {
         let lock = crate::delivery::lock_of("maildrop", &message);
         let delivery = Delivery {
             message: &message,
-            sender: "",
+            sender: None,
             recipients: &["doug".to_owned()],
             is_one_of_several: false,
             queue_id: None,

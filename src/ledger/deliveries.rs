@@ -175,7 +175,7 @@ pub(crate) struct KnownDelivery {
     pub(crate) message: Option<(i64, Identity)>,
     /// The Message-ID, for people.
     pub(crate) message_id: String,
-    /// The envelope sender; `None` where the message was never recorded.
+    /// The envelope sender of that attempt, or else the one that the message is recorded with; `None` where neither is known.
     pub(crate) sender: Option<String>,
     /// The envelope recipient.
     pub(crate) recipient: String,
@@ -198,7 +198,7 @@ pub(crate) fn known_delivery(
     key: &CopyKey,
 ) -> Result<Option<KnownDelivery>, DatabaseError> {
     let sql = format!(
-        "SELECT a.recipient, a.queue_id, a.message_id, m.sender, c.state, m.id, {}, {}, m.subject, a.imap_user, a.mailbox, \
+        "SELECT a.recipient, a.queue_id, a.message_id, COALESCE(a.sender, m.sender), c.state, m.id, {}, {}, m.subject, a.imap_user, a.mailbox, \
          a.outcome FROM attempts a \
          LEFT JOIN messages m ON m.identity = a.identity LEFT JOIN copies c ON c.copy_key = a.copy_key \
          WHERE a.copy_key = ? ORDER BY a.attempt DESC LIMIT 1",

@@ -90,6 +90,8 @@ pub struct Journal<'a> {
     pub message_id: &'a str,
     /// Postfix's queue id, if given.
     pub queue_id: Option<&'a str>,
+    /// The envelope sender that it comes with; empty for the null sender, `None` where that is not known.
+    pub sender: Option<&'a str>,
     /// This host's name.
     pub host: &'a str,
     /// This process's id.

@@ -105,12 +105,13 @@ impl Ledger for MysqlDatabase {
         let lock_digest = sql::bytes(journal.lock.digest());
         let message_id = sql::text(journal.message_id);
         let queue_id = sql::optional_text(journal.queue_id);
+        let sender = sql::optional_text(journal.sender);
         let host = sql::text(journal.host);
         let pid = journal.pid;
         let rows = journal.copies.iter().map(|copy| {
             format!(
                 "({attempt}, {key}, {role}, {user}, {mailbox}, {identity}, {lock_digest}, {message_id}, {recipient}, \
-                 {queue_id}, {host}, {pid}, CONNECTION_ID(), {uid_validity}, {uid_next}, UTC_TIMESTAMP(6))",
+                 {queue_id}, {sender}, {host}, {pid}, CONNECTION_ID(), {uid_validity}, {uid_next}, UTC_TIMESTAMP(6))",
                 key = sql::bytes(copy.key.as_bytes()),
                 role = sql::text(copy.role.as_str()),
                 user = sql::text(copy.user),
@@ -122,7 +123,7 @@ impl Ledger for MysqlDatabase {
         });
         let insert = format!(
             "INSERT INTO attempts (attempt, copy_key, role, imap_user, mailbox, identity, lock_digest, message_id, \
-             recipient, queue_id, host, pid, session, uid_validity, uid_next, started_at) VALUES {}",
+             recipient, queue_id, sender, host, pid, session, uid_validity, uid_next, started_at) VALUES {}",
             sql::list(rows)
         );
         self.retrying(|database| database.run("writing the journal", &insert, 1)).map(drop)

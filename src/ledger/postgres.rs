@@ -90,6 +90,7 @@ impl Ledger for PostgresDatabase {
         let attempt = journal.attempt.to_string();
         let message_id = stored(journal.message_id);
         let queue_id = journal.queue_id.map(stored);
+        let sender = journal.sender.map(stored);
         let host = stored(journal.host);
         let copies = &journal.copies;
         let keys: Vec<&[u8]> = copies.iter().map(|copy| &copy.key.as_bytes()[..]).collect();
@@ -110,6 +111,7 @@ impl Ledger for PostgresDatabase {
                     (&&journal.lock.digest()[..], Type::BYTEA),
                     (&message_id, Type::TEXT),
                     (&queue_id, Type::TEXT),
+                    (&sender, Type::TEXT),
                     (&host, Type::TEXT),
                     (&i64::from(journal.pid), Type::INT8),
                     (&keys, Type::BYTEA_ARRAY),

@@ -279,8 +279,9 @@ pub struct EarlierDelivery {
     pub queue_id: Option<String>,
     /// Its host; `None` where the attempt is no longer kept.
     pub host: Option<String>,
-    /// The envelope sender with which the message was first recorded, for whichever recipient; empty for the null sender.
-    pub sender: String,
+    /// The envelope sender that it came with; empty for the null sender. `None` where the attempt is no longer kept, or is a
+    /// program's that kept none: the message's own may be another one, of whoever was recorded first for any recipient.
+    pub sender: Option<String>,
     /// In microseconds since 1970.
     #[serde(serialize_with = "timestamp::serialize")]
     pub delivered_at: i64,
@@ -289,15 +290,15 @@ pub struct EarlierDelivery {
 /// How this copy came to be there, if it is delivered: one row by its key, and the attempts at it.
 pub fn earlier_delivery(database: &mut dyn Database, copy: &CopyKey) -> Result<Option<EarlierDelivery>, DatabaseError> {
     let sql = format!(
-        "SELECT m.sender, {}, a.queue_id, a.host FROM copies c JOIN messages m ON m.id = c.message \
+        "SELECT {}, a.queue_id, a.host, a.sender FROM copies c \
          LEFT JOIN attempts a ON a.copy_key = c.copy_key AND a.outcome IN ('appended', 'adopted') \
          WHERE c.copy_key = ? AND c.state = 'delivered' ORDER BY a.ended_at LIMIT 1",
         database.dialect().microseconds("c.delivered_at")
     );
     let rows = database.select("asking how a copy came to be there", &sql, &[Value::Bytes(copy.as_bytes())])?;
     let earlier = |row: &Row| {
-        let (sender, delivered_at) = (owned(row, 0)?, number(row, 1)?);
-        Ok(EarlierDelivery { queue_id: optional(row, 2), host: optional(row, 3), sender, delivered_at })
+        let (queue_id, host, sender) = (optional(row, 1), optional(row, 2), optional(row, 3));
+        Ok(EarlierDelivery { queue_id, host, sender, delivered_at: number(row, 0)? })
     };
     rows.first().map(earlier).transpose()
 }

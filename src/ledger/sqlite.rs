@@ -17,9 +17,9 @@ impl Ledger for SqliteDatabase {
         self.writing("writing the journal", |transaction| {
             let mut insert = transaction.prepare(
                 "INSERT INTO attempts (attempt, copy_key, role, imap_user, mailbox, identity, lock_digest, message_id,
-                     recipient, queue_id, host, pid, uid_validity, uid_next, started_at)
+                     recipient, queue_id, sender, host, pid, uid_validity, uid_next, started_at)
                  VALUES (:attempt, :copy_key, :role, :user, :mailbox, :identity, :lock, :message_id,
-                     :recipient, :queue_id, :host, :pid, :uid_validity, :uid_next, :now)",
+                     :recipient, :queue_id, :sender, :host, :pid, :uid_validity, :uid_next, :now)",
             )?;
             for copy in &journal.copies {
                 insert.execute(named_params! {
@@ -33,6 +33,7 @@ impl Ledger for SqliteDatabase {
                     ":message_id": journal.message_id,
                     ":recipient": copy.recipient,
                     ":queue_id": journal.queue_id,
+                    ":sender": journal.sender,
                     ":host": journal.host,
                     ":pid": journal.pid,
                     ":uid_validity": copy.position.map(|p| p.uid_validity),

@@ -211,7 +211,6 @@ fn who_had_the_lock(attempts: &[TracedAttempt]) -> Vec<(usize, LockHeldThen)> {
 
 /// Fills in how each recipient's copy that an attempt found there already had come.
 fn tell_what_was_there(trace: &mut MessageTrace) {
-    let Some(message) = &trace.message else { return };
     let brought_by = |key: &[u8; 32]| {
         let brought = |tried: &&TriedCopy| {
             tried.key == *key && matches!(tried.outcome, Some(Outcome::Appended | Outcome::Adopted))
@@ -229,7 +228,7 @@ fn tell_what_was_there(trace: &mut MessageTrace) {
             let earlier = EarlierDelivery {
                 queue_id: by.and_then(|by| by.queue_id.clone()),
                 host: by.map(|by| by.host.clone()),
-                sender: message.sender.clone(),
+                sender: by.and_then(|by| by.sender.clone()),
                 delivered_at: copy.delivered_at.unwrap_or(copy.updated_at),
             };
             (copy.key, earlier)
@@ -295,7 +294,7 @@ fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<Tra
     let dialect = database.dialect();
     let sql = format!(
         "SELECT {}, {}, a.role, a.imap_user, a.mailbox, a.message_id, a.recipient, a.queue_id, a.host, a.pid, a.session, \
-         {}, {}, a.outcome, a.stages FROM attempts a \
+         {}, {}, a.outcome, a.stages, a.sender FROM attempts a \
          WHERE a.lock_digest = ? AND a.identity = ? AND (a.attempt > ? OR (a.attempt = ? AND a.copy_key > ?)) \
          ORDER BY a.attempt, a.copy_key LIMIT {PAGE}",
         dialect.uuid("a.attempt"),
@@ -332,6 +331,7 @@ fn attempts(database: &mut dyn Database, found: &FoundMessage) -> Result<Vec<Tra
                     message_id: columns::owned(row, 5)?,
                     recipient: columns::owned(row, 6)?,
                     queue_id: columns::optional(row, 7),
+                    sender: columns::optional(row, 15),
                     host: columns::owned(row, 8)?,
                     pid: columns::number(row, 9)?,
                     session: row.value(10)?,
@@ -374,6 +374,7 @@ pub(crate) mod tests {
             message_id: String::new(),
             recipient: String::new(),
             queue_id: None,
+            sender: None,
             host: host.to_owned(),
             pid: 1,
             session: None,

@@ -71,8 +71,8 @@ fn record_or_bare(
     write(&Record { message: Some(message), copies: record.copies.clone(), ended: record.ended.clone(), events })
 }
 
-/// Writes the journal, and if the server refuses a value, the journal with a [harmless] Message-ID and without the queue id: no
-/// decision depends on these.
+/// Writes the journal, and if the server refuses a value, the journal with a [harmless] Message-ID and without the queue id and the
+/// envelope sender: no decision depends on these.
 ///
 /// # Errors
 /// Whatever `write` says, of the second journal if there was one.
@@ -87,10 +87,16 @@ pub(super) fn journal_or_bare(
     warn!(
         message_id = journal.message_id,
         error = %refusal,
-        "the database refuses the journal of this message; it is written without its Message-ID and its queue id"
+        "the database refuses the journal of this message; it is written without its Message-ID, its queue id and its envelope sender"
     );
     let message_id = harmless(journal.message_id);
-    write(&Journal { message_id: &message_id, queue_id: None, copies: journal.copies.clone(), ..*journal })
+    write(&Journal {
+        message_id: &message_id,
+        queue_id: None,
+        sender: None,
+        copies: journal.copies.clone(),
+        ..*journal
+    })
 }
 
 /// Printable ASCII, of limited length.
@@ -160,6 +166,7 @@ mod tests {
             lock,
             message_id: HOSTILE,
             queue_id: Some("4cXyz"),
+            sender: Some(HOSTILE),
             host: "mx1",
             pid: 1,
             copies: vec![copy],
@@ -241,7 +248,7 @@ mod tests {
             if written.len() == 1 { Err(refuses(DatabaseFailure::Refused)) } else { Ok(()) }
         })
         .unwrap();
-        let bare = Journal { message_id: "a? b?", queue_id: None, ..whole.clone() };
+        let bare = Journal { message_id: "a? b?", queue_id: None, sender: None, ..whole.clone() };
         assert_eq!(written, [format!("{whole:?}"), format!("{bare:?}")]);
     }
 

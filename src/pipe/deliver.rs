@@ -252,7 +252,7 @@ fn envelope(arguments: &Arguments, topmost: impl FnOnce(&str) -> Option<String>)
         .or_else(|| from_environment("SENDER"))
         .ok_or("no envelope sender: give --sender ${sender}, empty for the null sender")?;
     Ok(Envelope {
-        sender: EnvelopeSender::for_the_record(&sender),
+        sender: Some(EnvelopeSender::for_the_record(&sender)),
         recipient,
         original_recipient: text(&arguments.original_recipient),
         queue_id: text(&arguments.queue_id),

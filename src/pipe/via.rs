@@ -58,7 +58,7 @@ fn request(envelope: &Envelope, lock_wait: Option<Duration>, raw: &[u8]) -> Requ
     Request {
         id: Uuid::now_v7(),
         time_left_ms: 0,
-        sender: envelope.sender.clone(),
+        sender: envelope.sender.clone().unwrap_or_default(),
         recipients: vec![Recipient {
             address: envelope.recipient.to_string(),
             original: envelope.original_recipient.clone(),

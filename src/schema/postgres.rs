@@ -36,6 +36,8 @@ const MIGRATIONS: &[Migration] = &[
         "attempts_in_order",
         include_str!("../../sql/postgres/0019_attempts_in_order.sql"),
     ),
+    Migration::new(20, "attempts_sender", include_str!("../../sql/postgres/0020_attempts_sender.sql")),
+    Migration::optional(21, "cached_journal", include_str!("../../sql/postgres/0021_cached_journal.sql")),
 ];
 
 const MIGRATIONS_TABLE: &str = "\

@@ -17,6 +17,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration::of_keys(6, "keys_by_day", include_str!("../../sql/sqlite/0006_keys_by_day.sql")),
     Migration::new(7, "page", include_str!("../../sql/sqlite/0007_page.sql")),
     Migration::new(8, "operations_log", include_str!("../../sql/sqlite/0008_operations_log.sql")),
+    Migration::new(9, "attempts_sender", include_str!("../../sql/sqlite/0009_attempts_sender.sql")),
 ];
 
 /// Opens the embedded database under `directory`, and migrates its schema: nearly always that is one SELECT. The first delivery

@@ -25,8 +25,8 @@ const PROOFS: usize = 3;
 /// What Postfix knows of a message besides its bytes.
 #[derive(Clone, Debug)]
 pub struct Envelope {
-    /// The envelope sender; empty for the null sender.
-    pub sender: String,
+    /// The envelope sender; empty for the null sender, `None` where that is not known.
+    pub sender: Option<String>,
     /// The envelope recipient.
     pub recipient: Address,
     /// The recipient as the sender gave it, before any rewriting.
@@ -347,7 +347,7 @@ impl Site {
         let recipients: Vec<String> = envelopes.iter().map(|to| to.recipient.folded().to_string()).collect();
         let delivery = Delivery {
             message,
-            sender: envelopes.first().map_or("", |envelope| &envelope.sender),
+            sender: envelopes.first().and_then(|envelope| envelope.sender.as_deref()),
             recipients: &recipients,
             is_one_of_several: *is_one_of_several,
             queue_id: envelopes.first().and_then(|envelope| envelope.queue_id.as_deref()),
@@ -399,7 +399,7 @@ impl Site {
         let policy = Policy { sent_retry_for: Duration::MAX, keep_source_up_to: 0, ..self.policy() };
         let delivery = Delivery {
             message,
-            sender: &copy.sender,
+            sender: Some(&copy.sender),
             recipients: std::slice::from_ref(&copy.recipient),
             is_one_of_several: false,
             queue_id: None,

@@ -29,7 +29,7 @@ pub fn log_delivery(
                 attempt = stages.attempt.map(tracing::field::display),
                 recipient = %envelope.recipient,
                 original_recipient = envelope.original_recipient.as_deref().unwrap_or_default(),
-                sender = envelope.sender,
+                sender = envelope.sender.as_deref().unwrap_or_default(),
                 client_address = envelope.client_address.as_deref().unwrap_or_default(),
                 sasl_username = envelope.sasl_username.as_deref().unwrap_or_default(),
                 size = message.size(),
@@ -62,7 +62,7 @@ pub fn log_delivery(
                 copies = copies.join(", "),
                 earlier_queue_id = brought.and_then(|brought| brought.queue_id.as_deref()),
                 earlier_host = brought.and_then(|brought| brought.host.as_deref()),
-                earlier_sender = brought.map(|brought| brought.sender.as_str()),
+                earlier_sender = brought.and_then(|brought| brought.sender.as_deref()),
                 earlier_at = brought.map(|brought| timestamp::exact(brought.delivered_at)),
             );
         }

@@ -142,7 +142,9 @@ fn author_vouched_for(sent: &config::Sent, message: &Message, envelope: &Envelop
         // a member who has logged in can still write anybody's name into the From field.
         Trust::Authenticated
             if envelope.sasl_username.as_deref().is_some_and(|name| !name.is_empty())
-                && Address::parse(&envelope.sender).is_ok_and(|sender| sender.folded() == author.folded()) =>
+                && envelope.sender.as_deref().is_some_and(|sender| {
+                    Address::parse(sender).is_ok_and(|sender| sender.folded() == author.folded())
+                }) =>
         {
             true
         }
@@ -169,7 +171,7 @@ mod tests {
 
     fn envelope(sender: &str, sasl_username: &str) -> Envelope {
         Envelope {
-            sender: sender.into(),
+            sender: Some(sender.into()),
             recipient: Address::parse("doug@axial.net").unwrap(),
             original_recipient: None,
             queue_id: None,

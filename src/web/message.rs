@@ -9,7 +9,7 @@ use crate::base::terminal::shell_word;
 use crate::base::timestamp::exact;
 use crate::ledger::CopyKey;
 use crate::ledger::stage_times::STAGES;
-use crate::ledger::trace::{Had, LockSpan, MessageTrace, TracedAttempt, TracedCopy, TriedCopy};
+use crate::ledger::trace::{Had, LockSpan, MessageTrace, RecordedMessage, TracedAttempt, TracedCopy, TriedCopy};
 use crate::ledger::web_sessions::{WebRole, WebSession};
 use crate::lock::LockName;
 use crate::message::Role;
@@ -103,7 +103,7 @@ fn main(now: i64, message: &TracedMessage, viewer: &WebSession) -> Markup {
             }
         }
         h2 { "Attempts, on all hosts" }
-        (attempts(now, &trace.attempts))
+        (attempts(now, &trace.attempts, trace.message.as_ref()))
         @if let Some(events) = trace.notifications.as_deref().filter(|events| !events.is_empty()) { (notifications::of(events, viewer)) }
     }
 }
@@ -188,7 +188,7 @@ fn copy_row(copy: &TracedCopy) -> Markup {
     }
 }
 
-fn attempts(now: i64, all: &[TracedAttempt]) -> Markup {
+fn attempts(now: i64, all: &[TracedAttempt], message: Option<&RecordedMessage>) -> Markup {
     let shown = all.get(all.len().saturating_sub(SHOWN)..).unwrap_or(all);
     html! {
         @if all.is_empty() {
@@ -196,18 +196,19 @@ fn attempts(now: i64, all: &[TracedAttempt]) -> Markup {
         } @else {
             (time_line::of(now, shown))
             @if shown.len() < all.len() { p .hint { "These are the newest " (shown.len()) " of " (all.len()) "." } }
-            ol .steps { @for attempt in shown { li { (step(now, attempt)) } } }
+            ol .steps { @for attempt in shown { li { (step(now, attempt, message)) } } }
         }
     }
 }
 
-fn step(now: i64, attempt: &TracedAttempt) -> Markup {
+fn step(now: i64, attempt: &TracedAttempt, message: Option<&RecordedMessage>) -> Markup {
     let all: f64 = attempt.stages.iter().map(|(_, took)| took).sum();
     html! {
         p {
             (moment(attempt.began_at)) " " b { (attempt.host) } ", process " (attempt.pid)
             @if let Some(queue_id) = &attempt.queue_id { ", queue id " code { (queue_id) } }
             ", for " (attempt.recipient)
+            @if let Some(sender) = attempt.another_sender(message) { ", envelope sender <" (sender) ">" }
             @if attempt.holds_the_lock { " " span .wait { "holds the lock now" } }
         }
         @for copy in &attempt.copies {
@@ -215,7 +216,8 @@ fn step(now: i64, attempt: &TracedAttempt) -> Markup {
                 (copy.mailbox) " of " (copy.user) ": " span class=(class(copy.result())) { (in_words(copy.outcome.as_ref())) }
                 @if let Some(earlier) = &copy.earlier {
                     " (it had come " (moment(earlier.delivered_at))
-                    @if let Some(host) = &earlier.host { " by " (host) } ")"
+                    @if let Some(host) = &earlier.host { " by " (host) }
+                    @if let Some(sender) = &earlier.sender { ", envelope sender <" (sender) ">" } ")"
                 }
             }
         }

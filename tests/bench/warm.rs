@@ -185,7 +185,7 @@ fn deliver(site: &Site, sessions: &mut Sessions, message: Vec<u8>) {
     let began = Instant::now();
     let message = Message::receive(message).expect("a message");
     let envelope = Envelope {
-        sender: LISA.into(),
+        sender: Some(LISA.into()),
         recipient: Address::parse("doug@mail.axial.net").expect("an address"),
         original_recipient: None,
         queue_id: Some("4cBxyz1234z9rs".into()),

@@ -396,7 +396,7 @@ impl Case {
         let message = Message::receive(self.message.into()).unwrap();
         let delivery = Delivery {
             message: &message,
-            sender: "lisa@gmail.com",
+            sender: Some("lisa@gmail.com"),
             recipients: &["doug@mail.axial.net".to_owned()],
             is_one_of_several: false,
             queue_id: Some("4cXyz"),

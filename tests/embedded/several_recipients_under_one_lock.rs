@@ -65,7 +65,7 @@ impl Batch {
         let message = Message::receive(self.message.clone().into_bytes()).unwrap();
         let delivery = Delivery {
             message: &message,
-            sender: "lisa@gmail.com",
+            sender: Some("lisa@gmail.com"),
             recipients: &NAMES.map(String::from),
             is_one_of_several: self.is_one_of_several,
             queue_id: Some("4cXyz"),

@@ -28,6 +28,7 @@ fn opener() {
         lock: &LockName::new("maildrop", b"1"),
         message_id: "1",
         queue_id: None,
+        sender: None,
         host: "mx1.example",
         pid: std::process::id(),
         copies: vec![JournalCopy {

@@ -46,6 +46,7 @@ impl Scene {
                 lock: &self.lock,
                 message_id: "1@x",
                 queue_id: Some("4bXyz"),
+                sender: Some("lisa@x"),
                 host: "mx1.example",
                 pid: 17,
                 copies: vec![

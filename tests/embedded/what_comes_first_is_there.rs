@@ -2,6 +2,8 @@
 //! the first one came.
 
 use crate::program::{Outcome, feed, program};
+use crate::the_page::Place;
+use crate::visitor::text;
 use serde_json::Value;
 use std::path::Path;
 
@@ -10,8 +12,12 @@ const WORDS: &str = "From: boss@mail.axial.net\nTo: doug@mail.axial.net, eve@mai
                      Date: Fri, 20 Nov 2026 13:00:00 +0100\nMessage-ID: <123-abc@mail.axial.net>\n\nTen percent.\n";
 
 fn deliver(directory: &Path, sender: &str, queue_id: &str, message: &str) -> Outcome {
+    deliver_to("doug@mail.axial.net", directory, sender, queue_id, message)
+}
+
+fn deliver_to(recipient: &str, directory: &Path, sender: &str, queue_id: &str, message: &str) -> Outcome {
     let directory = directory.to_str().unwrap();
-    let envelope = ["--sender", sender, "--recipient", "doug@mail.axial.net", "--queue-id", queue_id];
+    let envelope = ["--sender", sender, "--recipient", recipient, "--queue-id", queue_id];
     feed(program(&[&["--embedded", directory], &envelope[..]].concat()), message.as_bytes())
 }
 
@@ -78,4 +84,89 @@ fn a_copy_that_a_stranger_sent_ahead_is_the_one_that_is_there_and_log_and_trace_
         line.contains("queue id 4bAHEAD on ") && line.ends_with("envelope sender <bounce@evil.example>."),
         "{text}"
     );
+}
+
+/// Of the record in the log with this queue id, a field's value.
+fn logged(directory: &Path, queue_id: &str, field: &str) -> Option<String> {
+    let log = std::fs::read_to_string(directory.join("delivery.log")).unwrap();
+    let is_its = |line: &&str| line.contains(&format!(" delivered queue_id={queue_id} "));
+    let record = log.lines().find(is_its).unwrap_or_else(|| panic!("{log}"));
+    let value = record.split(&format!(" {field}=")).nth(1)?.split(' ').next()?;
+    Some(value.trim_matches('"').to_owned())
+}
+
+#[test]
+fn the_earlier_copy_is_told_with_its_own_envelope_sender_and_not_with_that_of_the_message_for_somebody_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let ahead = format!("X-Spam-Flag: YES\n{WORDS}");
+    // The first row of the message is of the genuine one, for eve; doug's copy is the stranger's.
+    let eve = deliver_to("eve@mail.axial.net", directory, "boss@mail.axial.net", "4bEVE", WORDS);
+    assert_eq!(eve.delivered(), "INBOX appended");
+    assert_eq!(deliver(directory, "", "4bAHEAD", &ahead).delivered(), "INBOX appended");
+    assert_eq!(deliver(directory, "boss@mail.axial.net", "4bBOSS", WORDS).delivered(), "INBOX already there");
+    assert_eq!(logged(directory, "4bBOSS", "earlier_queue_id").as_deref(), Some("4bAHEAD"));
+    assert_eq!(logged(directory, "4bBOSS", "earlier_sender").as_deref(), Some(""));
+
+    let told = || -> Value { serde_json::from_str(&trace(directory, &["--json"])).unwrap() };
+    let json = &told()["messages"][0];
+    assert_eq!(json["message"]["sender"], "boss@mail.axial.net", "{json}");
+    let senders: Vec<&Value> = (0..3).map(|attempt| &json["attempts"][attempt]["sender"]).collect();
+    assert_eq!(senders, ["boss@mail.axial.net", "", "boss@mail.axial.net"], "{json}");
+    let earlier = &json["attempts"][2]["copies"][0]["earlier"];
+    assert_eq!((&earlier["queue_id"], &earlier["sender"]), (&"4bAHEAD".into(), &"".into()), "{json}");
+    let text = trace(directory, &[]);
+    let there = |text: &str| {
+        let line = text.lines().find(|line| line.starts_with("Already there in INBOX of doug@mail.axial.net: "));
+        line.unwrap_or_else(|| panic!("{text}")).to_owned()
+    };
+    assert!(there(&text).contains("queue id 4bAHEAD on ") && there(&text).ends_with("envelope sender <>."), "{text}");
+    // In the table, only that of the attempt that had another one than the message.
+    let of_table = |queue_id: &str| {
+        let line = text.lines().find(|line| line.contains(&format!(" {queue_id} ")) && !line.starts_with("Already"));
+        line.unwrap_or_else(|| panic!("{text}")).to_owned()
+    };
+    let header = |text: &str| text.lines().find(|line| line.contains("how it ended")).unwrap().to_owned();
+    assert!(header(&text).contains("envelope sender") && of_table("4bAHEAD").contains(" <> "), "{text}");
+    assert!(!of_table("4bEVE").contains('<') && !of_table("4bBOSS").contains('<'), "{text}");
+
+    // As a program of before the column has journalled it.
+    let ledger = rusqlite::Connection::open(directory.join("ledger.sqlite")).unwrap();
+    assert_eq!(ledger.execute("UPDATE attempts SET sender = NULL WHERE queue_id = '4bAHEAD'", []).unwrap(), 1);
+    assert_eq!(deliver(directory, "boss@mail.axial.net", "4bAGAIN", WORDS).delivered(), "INBOX already there");
+    assert_eq!(logged(directory, "4bAGAIN", "earlier_queue_id").as_deref(), Some("4bAHEAD"));
+    assert_eq!(logged(directory, "4bAGAIN", "earlier_sender"), None);
+    let json = told();
+    let earlier = &json["messages"][0]["attempts"][3]["copies"][0]["earlier"];
+    assert_eq!((&earlier["queue_id"], &earlier["sender"]), (&"4bAHEAD".into(), &Value::Null), "{json}");
+    let text = trace(directory, &[]);
+    assert!(there(&text).ends_with("envelope sender unknown."), "{text}");
+    assert!(!header(&text).contains("envelope sender"), "{text}");
+
+    // And once that attempt is forgotten.
+    assert_eq!(ledger.execute("DELETE FROM attempts WHERE queue_id = '4bAHEAD'", []).unwrap(), 1);
+    assert_eq!(deliver(directory, "boss@mail.axial.net", "4bLATER", WORDS).delivered(), "INBOX already there");
+    for field in ["earlier_queue_id", "earlier_sender"] {
+        assert_eq!(logged(directory, "4bLATER", field), None);
+    }
+    assert!(logged(directory, "4bLATER", "earlier_at").is_some());
+    let text = trace(directory, &[]);
+    assert!(there(&text).contains("an attempt that is no longer kept") && there(&text).ends_with("unknown."), "{text}");
+}
+
+#[test]
+fn the_page_tells_the_envelope_sender_of_an_attempt_and_of_the_copy_that_it_found_where_the_message_has_another_one() {
+    let place = Place::new();
+    deliver_to("eve@mail.axial.net", place.path(), "boss@mail.axial.net", "4bEVE", WORDS).delivered();
+    let stranger = "bounce@evil.example";
+    deliver(place.path(), stranger, "4bAHEAD", &format!("X-Spam-Flag: YES\n{WORDS}")).delivered();
+    assert_eq!(deliver(place.path(), "boss@mail.axial.net", "4bBOSS", WORDS).delivered(), "INBOX already there");
+    let json: Value = serde_json::from_str(&trace(place.path(), &["--json"])).unwrap();
+    let viewer = place.visitor("viewer");
+    let page = text(&viewer.get(&format!("/messages/{}", json["messages"][0]["identity"].as_str().unwrap())).body);
+    assert!(page.contains("Envelope sender boss@mail.axial.net "), "{page}");
+    assert_eq!(page.matches(&format!(", for doug@mail.axial.net, envelope sender <{stranger}>")).count(), 1, "{page}");
+    let (_, there) = page.split_once("(it had come ").unwrap_or_else(|| panic!("{page}"));
+    assert!(there.split(')').next().unwrap().ends_with(&format!(", envelope sender <{stranger}>")), "{page}");
+    assert_eq!(page.matches(", envelope sender <").count(), 2, "{page}");
 }

@@ -121,7 +121,7 @@ fn process(given: &Given, scenario: &Scenario, world: Rc<RefCell<World>>) -> Rou
         let caller = SimulatedCaller { number, world: Rc::clone(&world) };
         let delivery = Delivery {
             message: &message,
-            sender: "lisa@gmail.com",
+            sender: Some("lisa@gmail.com"),
             recipients: &recipients.iter().map(ToString::to_string).collect::<Vec<_>>(),
             is_one_of_several: false,
             queue_id: None,

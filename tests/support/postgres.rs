@@ -222,6 +222,7 @@ impl Mail {
             lock: &self.lock,
             message_id: &self.message_id,
             queue_id: Some("4XyZ12"),
+            sender: Some("lisa@gmail.example"),
             host: "mx1.example.com",
             pid: 4711,
             copies: vec![

@@ -57,7 +57,7 @@ fn message_text(TracedMessage { verdict, recipients, trace, .. }: &TracedMessage
             ]);
         }
         None => {
-            facts.push(("recorded", "no: no copy of it was delivered yet, so sender and subject are not known".into()));
+            facts.push(("recorded", "no: no copy of it was delivered yet, so author and subject are not known".into()));
         }
     }
     facts.push(("lock", trace.lock.holder.as_ref().map_or_else(|| "free".to_owned(), held_by)));
@@ -129,6 +129,8 @@ fn attempts_text(trace: &MessageTrace) -> String {
         return "Its attempts are no longer kept (prune).".into();
     }
     let left_out = trace.attempts.len().saturating_sub(ATTEMPTS_SHOWN);
+    let senders = trace.attempts.iter().skip(left_out).map(|attempt| attempt.another_sender(trace.message.as_ref()));
+    let senders: Vec<Option<String>> = senders.map(|sender| sender.map(|sender| format!("<{sender}>"))).collect();
     let rows = trace.attempts.iter().skip(left_out).map(|attempt| {
         let whole: f64 = attempt.stages.iter().map(|(_, took)| took).sum();
         let stages: Vec<String> =
@@ -143,7 +145,17 @@ fn attempts_text(trace: &MessageTrace) -> String {
             stages.join(", "),
         ]
     });
-    let mut text = table(["attempt", "for", "queue id", "host:pid", "how it ended", "ms", "of which"], rows);
+    let header = ["attempt", "for", "queue id", "host:pid", "how it ended", "ms", "of which"];
+    let mut text = if senders.iter().any(Option::is_some) {
+        let rows = rows.zip(senders).map(|([at, to, rest @ ..], sender)| {
+            let [queue_id, process, ended, whole, stages] = rest;
+            [at, to, sender.unwrap_or_default(), queue_id, process, ended, whole, stages]
+        });
+        let [at, to, queue_id, process, ended, whole, stages] = header;
+        table([at, to, "envelope sender", queue_id, process, ended, whole, stages], rows)
+    } else {
+        table(header, rows)
+    };
     if left_out > 0 {
         text.push_str(&format!("\n{left_out} earlier attempts are not shown; --json has them all."));
     }
@@ -159,11 +171,10 @@ fn already_there_text(trace: &MessageTrace) -> String {
             Some(host) => format!("queue id {} on {host}", earlier.queue_id.as_deref().unwrap_or("(not given)")),
             None => "an attempt that is no longer kept".to_owned(),
         };
-        let sender = &earlier.sender;
+        let sender = earlier.sender.as_ref().map_or_else(|| "unknown".to_owned(), |sender| format!("<{sender}>"));
         let at = told(earlier.delivered_at);
         Some(printable(&format!(
-            "Already there in {mailbox} of {user}: brought by {by} at {at}; the message was first recorded with the \
-             envelope sender <{sender}>."
+            "Already there in {mailbox} of {user}: brought by {by} at {at}; envelope sender {sender}."
         )))
     };
     let lines: BTreeSet<String> = tried.filter_map(line).collect();

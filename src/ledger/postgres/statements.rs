@@ -13,7 +13,7 @@ pub(super) const SAVEPOINT: &str = "SAVEPOINT maildrop_record;";
 pub(super) const SAVEPOINT_AGAIN: &str = "ROLLBACK TO SAVEPOINT maildrop_record;";
 
 /// A statement that each delivery makes, and the function with the same one in it, whose plan a session keeps
-/// (`sql/postgres/0007_cached_plans.sql`, `0009_cached_events.sql`).
+/// (`sql/postgres/0007_cached_plans.sql`, `0009_cached_events.sql`, `0021_cached_journal.sql`).
 struct Statement {
     function: &'static str,
     /// `$1` and so on stand for its values.
@@ -47,16 +47,16 @@ impl Statement {
 
 /// The attempts of a journal, with parameters.
 const JOURNAL: Statement = Statement {
-    function: "maildrop_journal_1",
-    sql: "INSERT INTO attempts (attempt, identity, lock_digest, message_id, queue_id, host, pid, session, \
+    function: "maildrop_journal_2",
+    sql: "INSERT INTO attempts (attempt, identity, lock_digest, message_id, queue_id, sender, host, pid, session, \
           copy_key, role, imap_user, mailbox, recipient, uid_validity, uid_next, started_at) \
-          SELECT $1, $2, $3, $4, $5, $6, $7, pg_backend_pid(), c.*, clock_timestamp() \
-          FROM unnest($8, $9, $10, $11, $12, $13, $14) c",
+          SELECT $1, $2, $3, $4, $5, $6, $7, $8, pg_backend_pid(), c.*, clock_timestamp() \
+          FROM unnest($9, $10, $11, $12, $13, $14, $15) c",
 };
 
 /// The types that its parameters have for the server. The attempt comes as text: the crate's uuid type is an extra feature.
-const JOURNAL_PARAMETERS: &str = "$1::uuid, $2, $3, $4, $5, $6, $7, $8::bytea[], $9::text[], $10::text[], $11::text[], $12::text[], \
-    $13::bigint[], $14::bigint[]";
+const JOURNAL_PARAMETERS: &str = "$1::uuid, $2, $3, $4, $5, $6, $7, $8, $9::bytea[], $10::text[], $11::text[], $12::text[], $13::text[], \
+    $14::bigint[], $15::bigint[]";
 
 /// The settings are those of a record's batch (`HEAR_NOTHING`, `HEAR_OF_THE_COMMIT`): the first is made before a row is
 /// written, the second once all are.
@@ -260,6 +260,7 @@ mod tests {
         let migrations = [
             include_str!("../../../sql/postgres/0007_cached_plans.sql"),
             include_str!("../../../sql/postgres/0009_cached_events.sql"),
+            include_str!("../../../sql/postgres/0021_cached_journal.sql"),
         ];
         let migration = words(&migrations.concat());
         for Statement { function, sql } in [JOURNAL, LOOK, MESSAGE, COPY, ENDED, EVENT] {

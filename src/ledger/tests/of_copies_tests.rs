@@ -149,7 +149,14 @@ fn how_a_copy_came_to_be_there_is_told_by_the_first_that_brought_it() {
         let ended = Some((THEN + at, outcome));
         site.tried(Attempt { ended, queue_id: Some(queue_id), ..Attempt::at(1, THEN + at * 1000) });
     }
-    assert_eq!(earlier(&mut site).queue_id.as_deref(), Some("4b2"));
+    let first = earlier(&mut site);
+    assert_eq!((first.queue_id.as_deref(), first.sender), (Some("4b2"), None), "not that of the message");
+    for sender in ["", "bounce@y"] {
+        site.database
+            .change("test", "UPDATE attempts SET sender = ? WHERE queue_id = '4b2'", &[Value::Text(sender)])
+            .unwrap();
+        assert_eq!(earlier(&mut site).sender.as_deref(), Some(sender));
+    }
     let owed = site.copy(1, Role::Sender, "lisa", None, THEN);
     assert!(recorded::earlier_delivery(&mut site.database, &owed).unwrap().is_none());
 }

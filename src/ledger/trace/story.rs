@@ -91,6 +91,8 @@ pub(crate) struct TracedAttempt {
     pub(super) message_id: String,
     pub(crate) recipient: String,
     pub(crate) queue_id: Option<String>,
+    /// The envelope sender that it came with; empty for the null sender, `None` where that is not known.
+    pub(crate) sender: Option<String>,
     pub(crate) host: String,
     pub(crate) pid: u32,
     #[serde(skip)]
@@ -203,6 +205,12 @@ impl TracedAttempt {
     /// What it came to.
     pub(crate) fn result(&self) -> AttemptResult {
         AttemptResult::of_attempt(self.copies.iter().map(|copy| (copy.role, copy.result())))
+    }
+
+    /// The envelope sender that it came with, where that is known, and is not the one that the message is recorded with.
+    pub(crate) fn another_sender(&self, message: Option<&RecordedMessage>) -> Option<&str> {
+        let recorded = message.map(|message| message.sender.as_str());
+        self.sender.as_deref().filter(|sender| recorded != Some(sender))
     }
 
     /// From when to when it waited for the lock and had it; `None` where that is not known. How long it waited is known once it has

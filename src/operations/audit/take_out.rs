@@ -67,6 +67,7 @@ pub fn take_out(site: &Site, twice: &Twice, deadline: Deadline) -> Result<(), No
         lock: &copy.lock,
         message_id: &copy.message_id,
         queue_id: None,
+        sender: None,
         host: site.host(),
         pid: std::process::id(),
         copies: vec![JournalCopy {

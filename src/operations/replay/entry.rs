@@ -71,7 +71,8 @@ pub(crate) struct Piece {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct EnvelopeLine {
-    sender: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sender: Option<String>,
     recipient: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     original_recipient: Option<String>,
@@ -264,7 +265,7 @@ impl Entry {
     pub(crate) fn envelope(&self) -> PartialEnvelope {
         let Some(envelope) = self.envelope.clone() else { return PartialEnvelope::default() };
         PartialEnvelope {
-            sender: Some(envelope.sender),
+            sender: envelope.sender,
             recipients: vec![(envelope.recipient, envelope.original_recipient)],
             queue_id: envelope.queue_id,
             client_address: envelope.client_address,

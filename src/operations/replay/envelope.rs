@@ -79,7 +79,7 @@ impl PartialEnvelope {
             let address = Address::parse(recipient).map_err(|error| format!("the recipient {recipient:?}: {error}"))?;
             Ok(Envelope {
                 // For the record only; a message from a file may have none.
-                sender: EnvelopeSender::for_the_record(self.sender.as_deref().unwrap_or_default()),
+                sender: self.sender.as_deref().map(EnvelopeSender::for_the_record),
                 recipient: address,
                 original_recipient: original.clone(),
                 queue_id: self.queue_id.clone(),

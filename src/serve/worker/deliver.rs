@@ -122,7 +122,7 @@ fn envelope(request: &Request, recipient: &Recipient) -> Result<Envelope, Verdic
         Verdict::deferred(StatusDetail::SYSTEM_CONFIGURATION, format!("the envelope recipient: {error}"))
     })?;
     Ok(Envelope {
-        sender: EnvelopeSender::for_the_record(&request.sender),
+        sender: Some(EnvelopeSender::for_the_record(&request.sender)),
         recipient: address,
         original_recipient: recipient.original.clone(),
         queue_id: request.queue_id.clone(),

@@ -12,6 +12,8 @@ SET client_min_messages = warning;
 \i sql/postgres/0003_operation.sql
 \i sql/postgres/0007_cached_plans.sql
 \i sql/postgres/0019_attempts_in_order.sql
+\i sql/postgres/0020_attempts_sender.sql
+\i sql/postgres/0021_cached_journal.sql
 SELECT set_config('measure.by_day', :'by_day', false), set_config('measure.fields', :'fields', false) \g /dev/null
 
 -- A key of the message `n`, of so many before 30 days have passed.
@@ -41,7 +43,8 @@ DECLARE
 BEGIN
     FOR n IN first..last LOOP
         attempt := gen_random_uuid();
-        PERFORM maildrop_journal_1(attempt, key(n, 'm'), sha256(('l' || n)::bytea), '<' || n || '@mail.example.com>', '4XyZ', 'mx1', 1,
+        PERFORM maildrop_journal_2(attempt, key(n, 'm'), sha256(('l' || n)::bytea), '<' || n || '@mail.example.com>', '4XyZ',
+            'lisa@gmail.example', 'mx1', 1,
             ARRAY[key(n, 'c')], ARRAY['recipient'], ARRAY['scuba'], ARRAY['INBOX'], ARRAY['scuba@mail.example'],
             ARRAY[1::bigint], ARRAY[17::bigint]);
         COMMIT;

@@ -25,7 +25,7 @@ fn hostile_text_comes_back_as_it_was(server: &str) {
         let mut mail = Mail::to(hostile);
         mail.message_id = hostile.into();
         let mut journal = mail.journal();
-        (journal.queue_id, journal.host) = (Some(hostile), hostile);
+        (journal.queue_id, journal.sender, journal.host) = (Some(hostile), Some(hostile), hostile);
         for copy in &mut journal.copies {
             (copy.user, copy.mailbox) = (hostile, hostile);
             copy.position = Some(Position { uid_validity: 1, uid_next: u32::MAX });
@@ -66,7 +66,7 @@ fn hostile_text_comes_back_as_it_was(server: &str) {
             (
                 "attempts",
                 format!(
-                    "SELECT imap_user, mailbox, message_id, recipient, queue_id, host, outcome FROM attempts {last}"
+                    "SELECT imap_user, mailbox, message_id, recipient, queue_id, sender, host, outcome FROM attempts {last}"
                 ),
             ),
             (

@@ -126,7 +126,7 @@ fn hostile_text(test: &TestDatabase) {
         let attempt = Uuid::now_v7();
         let text = text.as_str();
         let mut journal = mail.journal(attempt, None);
-        (journal.host, journal.queue_id) = (text, Some(text));
+        (journal.host, journal.queue_id, journal.sender) = (text, Some(text), Some(text));
         database.journal(&journal).unwrap();
         assert!(matches!(database.acquire(&mail.lock, Duration::ZERO).unwrap(), Acquired::Held));
         let mut record = mail.record(attempt, CopyState::Delivered(None), CopyState::Owed(text));
@@ -143,7 +143,7 @@ fn hostile_text(test: &TestDatabase) {
         let row = admin
             .query_one(
                 "SELECT m.sender, header_from, header_to, header_cc, subject, m.headers #>> '{0,1}', c.reason, \
-                 a.recipient, a.host, a.queue_id, a.outcome \
+                 a.recipient, a.host, a.queue_id, a.sender AS envelope_sender, a.outcome \
                  FROM messages m JOIN copies c ON c.message = m.id AND c.role = 'sender' \
                  JOIN attempts a ON a.copy_key = c.copy_key WHERE m.message_id LIKE $1",
                 &[&format!("<{n}@example.com>%")],

@@ -10,6 +10,7 @@ on_each_engine!(
     the_source_is_kept_where_the_operator_wants_it,
     hostile_texts_are_recorded_as_they_are,
     of_one_message_that_comes_twice_the_first_is_recorded_and_the_second_says_so,
+    the_earlier_copy_is_told_with_its_own_envelope_sender_whoever_was_recorded_first,
 );
 
 fn row(scene: &mut Scene, expression: &str) -> String {
@@ -175,4 +176,46 @@ fn of_one_message_that_comes_twice_the_first_is_recorded_and_the_second_says_so(
     assert_eq!(field(lisa, "earlier_at"), earlier["delivered_at"].as_str().map(str::to_owned), "{json}");
     // The author's copy is there already for each recipient but the first: nobody asks about it.
     assert!(told["attempts"][2]["copies"][1]["earlier"].is_null(), "{json}");
+}
+
+/// The message is recorded for another recipient first, as its author sent it; doug's copy is a stranger's.
+fn the_earlier_copy_is_told_with_its_own_envelope_sender_whoever_was_recorded_first(engine: Engine) {
+    let mut scene = Scene::with(engine, &["lisa", "doug", "scuba"]);
+    let genuine = scene.message("ahead");
+    let ahead = format!("X-Spam-Flag: YES\n{genuine}");
+    let deliver = |scene: &Scene, to, sender, queue_id, message: &String| {
+        scene.deliver_with(to, &["--sender", sender, "--queue-id", queue_id], message).delivered().to_owned()
+    };
+    assert!(deliver(&scene, "scuba", LISA, "4bSCUBA", &genuine).starts_with("INBOX appended"));
+    assert!(deliver(&scene, "doug", "bounce@evil.example", "4bAHEAD", &ahead).starts_with("INBOX appended"));
+    assert!(deliver(&scene, "doug", LISA, "4bLISA", &genuine).starts_with("INBOX already there"));
+    let logged = |log: &str, queue_id: &str, name: &str| {
+        let is_its = |line: &&str| line.contains(&format!(" delivered queue_id={queue_id} "));
+        let record = log.lines().find(is_its).unwrap_or_else(|| panic!("{log}"));
+        let value = record.split(&format!(" {name}=")).nth(1)?.split(' ').next()?;
+        Some(value.trim_matches('"').to_owned())
+    };
+    let log = scene.log();
+    assert_eq!(logged(&log, "4bLISA", "earlier_queue_id").as_deref(), Some("4bAHEAD"), "{log}");
+    assert_eq!(logged(&log, "4bLISA", "earlier_sender").as_deref(), Some("bounce@evil.example"), "{log}");
+
+    let traced = |scene: &Scene| -> serde_json::Value {
+        let output = scene.subcommand(&["trace", "--json", &scene.message_id("ahead")]);
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let json = traced(&scene);
+    let told = &json["messages"][0];
+    assert_eq!(told["message"]["sender"], LISA, "{json}");
+    let senders: Vec<&serde_json::Value> = (0..3).map(|attempt| &told["attempts"][attempt]["sender"]).collect();
+    assert_eq!(senders, [LISA, "bounce@evil.example", LISA], "{json}");
+    assert_eq!(told["attempts"][2]["copies"][0]["earlier"]["sender"], "bounce@evil.example", "{json}");
+
+    // As an older program, which does not know the column, has journalled it.
+    scene.database.execute("UPDATE attempts SET sender = NULL WHERE queue_id = '4bAHEAD'");
+    assert!(deliver(&scene, "doug", LISA, "4bAGAIN", &genuine).starts_with("INBOX already there"));
+    let log = scene.log();
+    assert_eq!(logged(&log, "4bAGAIN", "earlier_queue_id").as_deref(), Some("4bAHEAD"), "{log}");
+    assert_eq!(logged(&log, "4bAGAIN", "earlier_sender"), None, "{log}");
+    let json = traced(&scene);
+    assert_eq!(json["messages"][0]["attempts"][3]["copies"][0]["earlier"]["sender"], json!(null), "{json}");
 }

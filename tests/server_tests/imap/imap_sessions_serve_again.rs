@@ -74,7 +74,7 @@ impl Worker {
     fn deliver(&mut self, name: &str, message: &str) -> Result<(Delivered, Stages), Refusal> {
         let message = Message::receive(message.to_owned().into_bytes()).unwrap();
         let envelope = Envelope {
-            sender: LISA.into(),
+            sender: Some(LISA.into()),
             recipient: Address::parse(&format!("{name}@mail.axial.net")).unwrap(),
             original_recipient: None,
             queue_id: Some("4cBxyz1234z9rs".into()),

@@ -17,7 +17,7 @@ const TEN: [&str; 10] = ["doug", "scuba", "kim", "anna", "bert", "carl", "dora",
 
 fn envelope(name: &str) -> Envelope {
     Envelope {
-        sender: LISA.into(),
+        sender: Some(LISA.into()),
         recipient: Address::parse(&format!("{name}@mail.axial.net")).unwrap(),
         original_recipient: None,
         queue_id: Some("4cBxyz1234z9rs".into()),
