@@ -233,6 +233,8 @@ mod tests {
             until(|| asking.asked() == OF_AN_OWNER).await;
             assert_eq!(asking.answer("b", "quick").await, Ok(vec![Ipv4Addr::LOCALHOST.into()]));
             assert_eq!(asking.asked(), OF_AN_OWNER + 1);
+            // Who came meanwhile gives the first one no more places: his are still taken.
+            assert_eq!(asking.look_ups.of_owner("a").available_permits(), 0);
             let waiting = all.iter().filter(|(_, waits)| waits.load(Ordering::Relaxed)).count();
             assert_eq!(waiting, 2 * AT_ONCE - OF_AN_OWNER, "these have not begun");
             asking.names.release();

@@ -13,6 +13,7 @@
 //!
 //! What makes requests to where strangers say holds no password of mailboxes, and goes where it may only ([`connect`]).
 
+mod back_off;
 mod connect;
 mod in_hand;
 mod look_ups;

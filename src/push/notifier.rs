@@ -1,5 +1,6 @@
 //! The thread that owns the session with the database: it publishes, leases, hands out and settles.
 
+use super::back_off::BackOff;
 use super::connect::{Connector, by_the_system};
 use super::in_hand::{InHand, SETTLED_EACH, is_taken, outcome};
 use super::send::{Job, Sender, Sent};
@@ -37,10 +38,6 @@ const SETTLED_TOGETHER: usize = 16;
 const WAKE_EACH: Duration = Duration::from_secs(5);
 /// How often all subscriptions are looked at: for what nobody ought to have left behind.
 const WAKE_ALL_EACH: Duration = Duration::from_mins(10);
-/// The pauses after the database has failed twice in a row. After the first time there is none: a session may have ended by itself, and
-/// what was answered waits to be written down.
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// How long a new callback may take to answer its question.
 const VERIFIED_WITHIN: Duration = Duration::from_hours(24);
 
@@ -84,11 +81,7 @@ struct Notifier<'a> {
     published: i64,
     published_at_wake: i64,
     published_before: i64,
-    /// After a failure of the database.
-    pause: Duration,
-    not_before: Instant,
-    /// Whether the last round with the database has failed.
-    is_failing: bool,
+    back_off: BackOff,
 }
 
 impl<'a> Notifier<'a> {
@@ -108,9 +101,7 @@ impl<'a> Notifier<'a> {
             published: 0,
             published_at_wake: 0,
             published_before: 0,
-            pause: Duration::ZERO,
-            not_before: Instant::now(),
-            is_failing: false,
+            back_off: BackOff::default(),
         }
     }
 
@@ -125,22 +116,19 @@ impl<'a> Notifier<'a> {
             self.hear(stopping.is_some());
             self.hand_out();
             let now = Instant::now();
-            if self.has_to_do(now, stopping.is_some()) && now >= self.not_before {
+            if self.has_to_do(now, stopping.is_some()) {
                 match self.round(stopping.is_some()) {
                     Ok(()) => {
-                        if self.is_failing {
+                        if self.back_off.succeeded() {
                             info!("the notifier's rounds with the database succeed again");
                         }
                         if now.elapsed() > SETTLED_EACH {
                             debug!(took = ?now.elapsed(), "a round with the database was a long one");
                         }
-                        (self.pause, self.is_failing) = (Duration::ZERO, false);
                     }
                     Err(problem) => {
-                        self.is_failing = true;
-                        warn!(%problem, again_in = ?self.pause, "the notifier's round with the database has failed");
-                        self.not_before = Instant::now() + self.pause;
-                        self.pause = (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+                        let again_in = self.back_off.failed(Instant::now());
+                        warn!(%problem, ?again_in, "the notifier's round with the database has failed");
                     }
                 }
                 self.hand_out();
@@ -161,7 +149,7 @@ impl<'a> Notifier<'a> {
         let poll = if stopping { SETTLED_EACH } else { self.until_poll() };
         let settled = self.in_hand.values().filter_map(|hand| hand.until_settled(now)).min().unwrap_or(SETTLED_EACH);
         let wait = if self.in_hand.is_empty() { poll } else { poll.min(settled) };
-        let blocked = self.not_before.saturating_duration_since(now).min(SETTLED_EACH);
+        let blocked = self.back_off.left(now).min(SETTLED_EACH);
         let wait = wait.max(blocked).min(self.settings.poll.max(SETTLED_EACH));
         match self.sender.sent.recv_timeout(wait) {
             Ok(sent) => self.answered(sent),
@@ -186,9 +174,11 @@ impl<'a> Notifier<'a> {
         self.polled_at.map_or(Duration::ZERO, |at| self.settings.poll.saturating_sub(at.elapsed()))
     }
 
-    /// Whether the database has to be asked or told anything.
+    /// Whether the database has to be asked or told anything, and may be.
     fn has_to_do(&self, now: Instant, stopping: bool) -> bool {
-        (!stopping && self.until_poll().is_zero()) || self.in_hand.values().any(|hand| self.is_to_be_settled(hand, now))
+        let is_to_be_settled = |hand| self.is_to_be_settled(hand, now);
+        self.back_off.left(now).is_zero()
+            && ((!stopping && self.until_poll().is_zero()) || self.in_hand.values().any(is_to_be_settled))
     }
 
     fn is_to_be_settled(&self, hand: &InHand, now: Instant) -> bool {
@@ -202,7 +192,7 @@ impl<'a> Notifier<'a> {
     /// Begins the requests that may be begun. None while the database does not answer: what came of them could not be written down,
     /// and all of them would come again if this process were killed.
     fn hand_out(&mut self) {
-        if self.is_failing {
+        if self.back_off.is_failing() {
             return;
         }
         let now = Instant::now();

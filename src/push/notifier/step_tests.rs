@@ -161,6 +161,12 @@ fn the_database_is_asked_where_a_poll_is_due_or_any_subscription_wants_something
         wants(notifier, |has_room| has_room.waiting.clear());
         wants(notifier, |answered| (answered.tries, answered.settled_at) = (vec![tried()], ago(1_000)));
         wants(notifier, |old| old.leased_at = ago(8_000));
+        // But not while it is left alone since it has failed twice.
+        notifier.back_off.failed(now);
+        assert!(notifier.has_to_do(now, true));
+        let pause = notifier.back_off.failed(now);
+        assert!(!notifier.has_to_do(now, false) && !notifier.has_to_do(now, true));
+        assert!(notifier.has_to_do(now + pause, true));
     });
 }
 
@@ -397,10 +403,10 @@ fn nothing_is_sent_that_could_outlive_its_lease_nor_while_the_database_does_not_
     with(|notifier, _, mut jobs| {
         put(notifier, InHand { leased_at: ago(15_000), ..full(1) });
         put(notifier, full(2));
-        notifier.is_failing = true;
+        notifier.back_off.failed(Instant::now());
         notifier.hand_out();
         assert!(jobs.try_recv().is_err());
-        notifier.is_failing = false;
+        notifier.back_off.succeeded();
         notifier.hand_out();
         let sent: Vec<_> = std::iter::from_fn(|| jobs.try_recv().ok()).collect();
         let of: Vec<_> = sent.iter().map(|job| (job.subscription.as_u128(), job.position, job.number)).collect();
