@@ -79,7 +79,9 @@ fn a_message_that_ends_two_workers_is_set_aside_while_others_flow_and_delivered_
     let listed: Value = serde_json::from_slice(&shunt(&scene, &["list", "--json"]).stdout).unwrap();
     let deaths: Vec<&Value> = listed[0]["deaths"].as_array().unwrap().iter().map(|death| &death["signal"]).collect();
     assert_eq!(deaths, [6, 4], "{listed}");
-    assert_eq!(listed[0]["deaths"][1]["stage"], "lock", "{listed}");
+    // Its journal is there a moment before it says that it waits for the lock.
+    let stage = listed[0]["deaths"][1]["stage"].as_str();
+    assert!(matches!(stage, Some("journal" | "lock")), "{listed}");
     assert!(scene.inbox("doug").is_empty() && scene.inbox("scuba").is_empty());
 
     // What was at fault is mended, and the ledger knows by now that nobody is at it any more.
