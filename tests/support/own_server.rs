@@ -254,12 +254,22 @@ impl OwnServer {
     }
 
     fn wait(&self) {
-        wait_until(&format!("{} answers", self.container), || match self.kind {
-            Kind::Database(engine) => Connection::try_open_at(engine, &self.address(), None).is_ok(),
-            Kind::Dovecot => greets(self.socket_address()),
-            Kind::Pooler => Connection::try_open_at(Engine::Postgres17, &self.address(), None).is_ok(),
-            // Whoever started them knows where.
-            Kind::Poolers => true,
+        let mut tries = 0;
+        wait_until(&format!("{} answers", self.container), || {
+            let answers = match self.kind {
+                Kind::Database(engine) => Connection::try_open_at(engine, &self.address(), None).is_ok(),
+                Kind::Dovecot => greets(self.socket_address()),
+                Kind::Pooler => Connection::try_open_at(Engine::Postgres17, &self.address(), None).is_ok(),
+                // Whoever started them knows where.
+                Kind::Poolers => true,
+            };
+            tries += 1;
+            // One that has ended will not answer, and has said why. Docker is not asked each time.
+            if !answers && tries % 64 == 0 {
+                let runs = docker(&["inspect", "--format", "{{.State.Running}}", &self.container]).unwrap();
+                assert!(runs.trim() == "true", "{} has ended:\n{}", self.container, self.said());
+            }
+            answers
         });
     }
 }
