@@ -235,6 +235,7 @@ fn a_short_queue_id_is_that_of_the_newest_message_that_has_it() {
     // What is older was not looked for, from the last that is shown on.
     let back_to = found.looked_back_to.unwrap();
     assert!(back_to < now - 2 * HOUR && back_to > now - 30 * HOUR, "{}", now - back_to);
+    assert!(!site.tried_of(&by("4bQ", of_late(now)), 2).more);
     let first = site.tried_of(&by("4bQ", of_late(now)), 1);
     assert_eq!((numbers(&first), first.more, first.looked_back_to), (vec![3], true, None));
     let next = Wanted { before: Some(first.tried[0].place), ..of_late(now) };
