@@ -198,8 +198,8 @@ pub(crate) fn known_delivery(
     key: &CopyKey,
 ) -> Result<Option<KnownDelivery>, DatabaseError> {
     let sql = format!(
-        "SELECT a.recipient, a.queue_id, a.message_id, COALESCE(a.sender, m.sender), c.state, m.id, {}, {}, m.subject, a.imap_user, a.mailbox, \
-         a.outcome FROM attempts a \
+        "SELECT a.recipient, a.queue_id, a.message_id, COALESCE(a.sender, m.sender), c.state, m.id, {}, {}, m.subject, \
+         a.imap_user, a.mailbox, a.outcome FROM attempts a \
          LEFT JOIN messages m ON m.identity = a.identity LEFT JOIN copies c ON c.copy_key = a.copy_key \
          WHERE a.copy_key = ? ORDER BY a.attempt DESC LIMIT 1",
         database.dialect().hex("a.identity"),

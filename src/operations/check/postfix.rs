@@ -114,7 +114,7 @@ fn queue_lifetime(config: &Config, said: &Said) -> Finding {
             told.as_secs()
         );
         bad(what, found, mend)
-    } else if let Some((key, problem)) = config.retention.forgets_too_early(lifetime + settle) {
+    } else if let Some((key, problem)) = config.retention.forgets_too_early(lifetime.saturating_add(settle)) {
         bad(what, found, format!("retention.{key}: {problem}"))
     } else if lifetime > told {
         let advice = format!(
@@ -250,6 +250,13 @@ mod tests {
             ),
             ("", "maximal_queue_lifetime = 431999s\n", State::Bad, Some("maximal_queue_lifetime = 432000s in main.cf")),
             ("", "maximal_queue_lifetime = 0\n", State::Bad, Some("with 0 Postfix tries once")),
+            // The longest that can be read.
+            (
+                "",
+                "maximal_queue_lifetime = 18446744073709551615s\n",
+                State::Good,
+                Some("say delivery.postfix_queue_lifetime"),
+            ),
             ("[delivery]\npostfix_queue_lifetime = \"1d\"\n", "maximal_queue_lifetime = 1d\n", State::Good, None),
             // What is forgotten while Postfix has it is delivered again.
             (forgets, "maximal_queue_lifetime = 5d\n", State::Good, None),
