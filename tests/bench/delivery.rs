@@ -36,7 +36,7 @@ use std::time::Instant;
 type Measure = fn(&mut Report, &Site, usize);
 
 /// What is measured: a name for `--only`, and how.
-const PARTS: [(&str, Measure); 10] = [
+const PARTS: [(&str, Measure); 12] = [
     ("peers", peers::measure),
     ("postfix", through_postfix::measure),
     ("stages", stages::measure),
@@ -44,7 +44,9 @@ const PARTS: [(&str, Measure); 10] = [
     ("process", program::measure),
     ("warm", warm::measure),
     ("service", service::measure),
+    ("poison", service::poison::measure_alone),
     ("memory", service::measure_memory),
+    ("memory-without-store", service::measure_memory_without_store),
     ("page", page::measure),
     ("notifications", notifications::measure),
 ];

@@ -3,13 +3,14 @@
 
 pub mod ground;
 mod load;
+mod no_store;
 mod pipe;
-mod poison;
+pub mod poison;
 pub mod processor;
 
 use crate::figures::{Ratio, Report, Series, milliseconds};
 use crate::site::Site;
-use ground::{Format, Ground, Service, until};
+use ground::{Format, Ground, Otherwise, Service, until};
 use load::{Load, Session, Spent};
 use processor::{DOVECOT, OURS, POSTGRESQL};
 use rustix::process::{Signal, kill_process};
@@ -237,9 +238,26 @@ fn kills(report: &mut Report, ground: &Ground<'_>, runs: usize) {
 pub fn measure_memory(report: &mut Report, site: &Site, runs: usize) {
     let ground = Ground::set_up(site);
     ground.dovecot(true);
-    let service = ground.start("recycle_after = 100000000\n");
-    let recipients =
-        ground.users(Format::Sdbox, "memory", USERS).into_iter().map(|user| format!("{user}@mail.example"));
+    let users = ground.users(Format::Sdbox, "memory", USERS);
+    memory_before(report, &ground, &Otherwise::default(), users, runs);
+}
+
+/// The same before an IMAP server that stores nothing: a mailbox of a hundred thousand messages would cost more than all the rest.
+pub fn measure_memory_without_store(report: &mut Report, site: &Site, runs: usize) {
+    let ground = Ground::set_up(site);
+    let users: Vec<String> = (0..USERS).map(|number| format!("nothing-of-{number}")).collect();
+    for user in &users {
+        site.add_user(user);
+    }
+    let socket = ground.path("imap");
+    no_store::listen(&socket, users.clone());
+    let otherwise = Otherwise { imap_socket: socket.to_str(), ..Otherwise::default() };
+    memory_before(report, &ground, &otherwise, users, runs);
+}
+
+fn memory_before(report: &mut Report, ground: &Ground<'_>, otherwise: &Otherwise<'_>, users: Vec<String>, runs: usize) {
+    let service = ground.start_with("recycle_after = 100000000\n", otherwise);
+    let recipients = users.into_iter().map(|user| format!("{user}@mail.example"));
     let load = Load {
         socket: service.socket.clone(),
         recipients: recipients.collect(),

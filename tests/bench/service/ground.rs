@@ -40,6 +40,16 @@ impl Format {
     }
 }
 
+/// What is otherwise than measurements have it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Otherwise<'a> {
+    /// Of another IMAP server than Dovecot.
+    pub imap_socket: Option<&'a str>,
+    /// Lines of `[delivery]`.
+    pub delivery: &'a str,
+    pub environment: &'a [(&'a str, &'a str)],
+}
+
 pub struct Ground<'a> {
     pub site: &'a Site,
     /// The service's.
@@ -75,6 +85,11 @@ impl<'a> Ground<'a> {
         until("Dovecot speaks LMTP", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
     }
 
+    /// A file of the service's folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
     pub fn dovecots_socket() -> PathBuf {
         "/srv/dovecot/run/lmtp".into()
     }
@@ -97,21 +112,29 @@ impl<'a> Ground<'a> {
 
     /// Starts the service with these lines of `[serve]`, as the user of deliveries, and waits until it is well.
     pub fn start(&self, serve: &str) -> Service {
+        self.start_with(serve, &Otherwise::default())
+    }
+
+    /// The same, with something otherwise.
+    pub fn start_with(&self, serve: &str, otherwise: &Otherwise<'_>) -> Service {
         let mut plain = fs::read_to_string(self.site.configuration(Way::Plain)).expect("a configuration");
         // By unix sockets, as Dovecot's LMTP.
         let (postgres, imap) = (&self.site.servers.postgres, &self.site.servers.imap);
-        for ((host, port), socket) in [(postgres, "/srv/sockets/.s.PGSQL.5432"), (imap, "/srv/sockets/imap")] {
+        let imap_socket = otherwise.imap_socket.unwrap_or("/srv/sockets/imap");
+        for ((host, port), socket) in [(postgres, "/srv/sockets/.s.PGSQL.5432"), (imap, imap_socket)] {
             plain = plain.replace(&format!("host = \"{host}\"\nport = {port}\n"), &format!("socket = \"{socket}\"\n"));
         }
         let here = self.folder.display();
         let text = format!(
-            "{plain}[serve]\nlmtp = [\"{here}/lmtp\"]\nruntime_directory = \"{here}/run\"\nstate_directory = \"{here}/state\"\n\
-             {serve}"
+            "{plain}[delivery]\n{}[serve]\nlmtp = [\"{here}/lmtp\"]\nruntime_directory = \"{here}/run\"\nstate_directory = \"{here}/state\"\n\
+             {serve}",
+            otherwise.delivery
         );
         let config = self.site.write("service.toml", &text);
         let (uid, gid) = identity("maildrop");
         let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
         command.arg("--config").arg(&config).env_clear().stdin(Stdio::null()).stdout(Stdio::null()).uid(uid).gid(gid);
+        command.envs(otherwise.environment.iter().copied());
         let master = command.spawn().expect("maildropd starts");
         let mut service =
             Service { socket: self.folder.join("lmtp"), clients: self.folder.join("run/clients.sock"), config, master };

@@ -1,25 +1,53 @@
 //! A message that workers die of, while others flow: how long the others take meanwhile.
+//!
+//! Built with the feature `test-faults`, the program has bugs that a message may order, each of which is measured by itself. Without, it has
+//! none, and SIGABRT stands for them.
 
-use super::ground::{Format, Ground, Service, until};
+use super::ground::{Format, Ground, Otherwise, Service};
 use super::load::Session;
 use super::{CONNECTIONS, SIZE, USERS, load_of, quantiles, ratios};
 use crate::figures::Report;
-use crate::site::{STRANGER, Site, message, program, with_crlf};
-use postgres::SimpleQueryMessage;
-use rustix::process::{Pid, Signal, kill_process};
-use std::process::Command;
+use crate::site::{STRANGER, Site, message, with_crlf};
 use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(not(feature = "test-faults"))]
+use {
+    super::ground::until,
+    crate::site::program,
+    postgres::SimpleQueryMessage,
+    rustix::process::{Pid, Signal, kill_process},
+    std::process::Command,
+};
 
 /// So many others, at least.
 const OTHERS: usize = 1000;
 /// From the death of a worker until it counts against its message some ten seconds pass: so many times as long the others flow.
 const SECONDS: f64 = 60.0;
 
+/// The bugs that a message may order (src/base/test_faults.rs).
+#[cfg(feature = "test-faults")]
+const FAULTS: [(&str, &str); 4] = [
+    ("abort", "an abort"),
+    ("overflow", "a stack that overflows"),
+    ("loop", "an endless loop"),
+    ("4GB", "4 GB of memory"),
+];
+
+/// By itself (`--only poison`).
+pub fn measure_alone(report: &mut Report, site: &Site, runs: usize) {
+    measure(report, &Ground::set_up(site), runs);
+}
+
 /// The others at half the greatest rate, alone; and then while a message ends two workers, and is set aside.
 pub fn measure(report: &mut Report, ground: &Ground<'_>, runs: usize) {
     report.progress("a message that ends workers");
     ground.dovecot(true);
-    let service = ground.start("recycle_after = 1000000\n");
+    // An endless loop ends at the deadline, by the worker's watchdog.
+    let otherwise = Otherwise {
+        delivery: "deadline = \"10s\"\n",
+        environment: &[("MAILDROP_TEST_FAULT", "by-message")],
+        ..Otherwise::default()
+    };
+    let service = ground.start_with("recycle_after = 1000000\n", &otherwise);
     let users = ground.users(Format::Sdbox, "poison", USERS + 1);
     let mut addresses: Vec<String> = users.into_iter().map(|user| format!("{user}@mail.example")).collect();
     let its_own = addresses.pop().unwrap_or_default();
@@ -30,26 +58,49 @@ pub fn measure(report: &mut Report, ground: &Ground<'_>, runs: usize) {
     let count = OTHERS.max((rate * SECONDS) as usize);
     let flow = || load(CONNECTIONS * 4).give_at(rate, count).milliseconds();
     let alone = flow();
-    let is_set_aside = AtomicBool::new(false);
-    let (beside, in_time) = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            end_two_workers(ground.site, &service, &its_own);
-            is_set_aside.store(true, Ordering::SeqCst);
+    let mut rows = vec![quantiles(&format!("without ({rate:.0} per second)"), &alone)];
+    let mut beside = |what: &str, end: &(dyn Fn() + Sync)| {
+        let is_set_aside = AtomicBool::new(false);
+        let (beside, in_time) = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                end();
+                is_set_aside.store(true, Ordering::SeqCst);
+            });
+            let beside = flow();
+            (beside, is_set_aside.load(Ordering::SeqCst))
         });
-        let beside = flow();
-        (beside, is_set_aside.load(Ordering::SeqCst))
-    });
-    let while_it = format!("while one ended two workers{}", if in_time { "" } else { " (the second one later)" });
-    let rows = [
-        quantiles(&format!("without ({rate:.0} per second)"), &alone),
-        quantiles(&while_it, &beside),
-        ratios("÷; of p99 it may be 2", &beside, &alone),
-    ];
+        let while_it =
+            format!("while {what} ended two workers{}", if in_time { "" } else { " (the second one later)" });
+        rows.push(quantiles(&while_it, &beside));
+        rows.push(ratios("÷; of p99 it may be 2", &beside, &alone));
+    };
+    #[cfg(not(feature = "test-faults"))]
+    beside("one", &|| end_two_workers(ground.site, &service, &its_own));
+    #[cfg(feature = "test-faults")]
+    for (fault, called) in FAULTS {
+        report.progress(called);
+        beside(called, &|| order_until_set_aside(&service, fault, &its_own));
+    }
     report.table([&format!("{count} others, a message takes, ms"), "p50", "p90", "p99"], &rows);
 }
 
-/// The program has no bugs to order here. So the message's lock is held elsewhere, and the worker that waits for it is sent SIGABRT, which
+/// Gives a message that orders this fault until it is set aside. Deaths of several workers within ten seconds count for none.
+#[cfg(feature = "test-faults")]
+fn order_until_set_aside(service: &Service, fault: &str, to: &str) {
+    let text = [format!("X-Test-Fault: {fault}\r\n").as_bytes(), &with_crlf(&message(STRANGER, SIZE))].concat();
+    let mut session = Session::connect(&service.socket);
+    loop {
+        let reply = session.deliver(&[to], &text).remove(0);
+        assert!(reply.starts_with("451 "), "{reply}");
+        if reply.starts_with("451 4.3.0 set aside") {
+            return;
+        }
+    }
+}
+
+/// The program has no bugs to order. So the message's lock is held elsewhere, and the worker that waits for it is sent SIGABRT, which
 /// is what the end of a worker by its own hand is to its master.
+#[cfg(not(feature = "test-faults"))]
 fn end_two_workers(site: &Site, service: &Service, to: &str) {
     let text = with_crlf(&message(STRANGER, SIZE));
     let lines = String::from_utf8_lossy(&text).into_owned();
@@ -80,6 +131,7 @@ fn end_two_workers(site: &Site, service: &Service, to: &str) {
 
 /// The worker that waits for an advisory lock: its process stands in its session's name, `maildrop QUEUEID pid@host`. The session of one that
 /// has died may wait a while longer.
+#[cfg(not(feature = "test-faults"))]
 fn waits_for_a_lock(client: &mut postgres::Client, service: &Service) -> Option<Pid> {
     let asked =
         "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'";

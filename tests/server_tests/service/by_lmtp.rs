@@ -6,6 +6,7 @@ use crate::support::program::wait_until;
 use crate::support::scene::{LISA, Scene};
 use crate::support::service::Service;
 use crate::support::wire::Wire;
+use crate::support::{host_and_port, server};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -52,7 +53,10 @@ on_each_engine![
 ];
 
 fn each_recipient_has_one_copy_and_an_answer_of_its_own(engine: Engine) {
-    let mut scene = scene(engine);
+    one_copy_and_an_answer_each(scene(engine));
+}
+
+fn one_copy_and_an_answer_each(mut scene: Scene) {
     let service = Service::start(&mut scene);
     let mut lmtp = Lmtp::connect(&service.socket);
     for (round, count) in [1, 2, 10].into_iter().enumerate() {
@@ -124,7 +128,10 @@ fn a_database_that_nothing_is_delivered_by_is_told_of_until_something_is(engine:
 }
 
 fn a_worker_that_is_killed_in_the_midst_of_a_message_puts_it_off_for_all(engine: Engine) {
-    let mut scene = scene(engine);
+    a_killed_worker_puts_it_off(scene(engine));
+}
+
+fn a_killed_worker_puts_it_off(mut scene: Scene) {
     let mut service = Service::start(&mut scene);
     let names = &TEN[..3];
     let message = scene.message("killed");
@@ -223,6 +230,18 @@ fn processes_that_are_replaced_under_a_stream_of_messages_refuse_none(engine: En
         assert_eq!(there, wanted);
     }
     assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 0);
+}
+
+/// In transaction mode. The workers' sessions with it stay, and have another session of the server for each transaction.
+#[test]
+fn behind_pgbouncer_each_has_one_copy_as_well_and_a_killed_worker_leaves_no_lock() {
+    let behind = || {
+        let mut scene = scene(Engine::Postgres17);
+        scene.configure(|settings| settings.database = host_and_port(server("PGBOUNCER"), 5432));
+        scene
+    };
+    one_copy_and_an_answer_each(behind());
+    a_killed_worker_puts_it_off(behind());
 }
 
 /// Three messages for him, and three workers.

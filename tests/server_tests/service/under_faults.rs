@@ -17,7 +17,7 @@ use crate::support::wire::Wire;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -219,16 +219,12 @@ fn where_disks_are_full() {
 
 fn full_disks(engine: Engine) {
     let mut scene = Scene::empty(engine);
-    // Each in a file system of its own: the file queue; what is set aside and remembered; messages on their way; the log.
-    let folders = ["state/queue", "state", "run/messages", "logs"];
+    // Each in a file system of its own: the file queue; what is set aside and remembered; messages on their way; the log; sockets.
+    let folders = ["state/queue", "state", "run/messages", "logs", "run"];
     for folder in ["state", "state/queue", "run", "run/messages", "logs"] {
         let path = scene.path(folder);
         std::fs::create_dir(&path).unwrap();
-        if folder == "run" {
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
-        } else {
-            own_mounts::mount(&path, "64m");
-        }
+        own_mounts::mount(&path, "64m");
     }
     let log = scene.path("logs/log");
     // Whoever reads it looks there.
@@ -244,6 +240,12 @@ fn full_disks(engine: Engine) {
             while file.write_all(&[b'x'; 1 << 10]).is_ok() {}
             drop(file);
             run.report.faults += 1;
+            if folder == "run" {
+                // The new processes make their sockets and files there.
+                let old = Whom::Children.processes(run);
+                run.service().command(&["restart"]);
+                run.service().wait_until_replaced(&old);
+            }
             sleep(Duration::from_secs(1));
             std::fs::remove_file(&fill).unwrap();
             run.wait_for_deliveries(6);
