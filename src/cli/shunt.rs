@@ -31,7 +31,7 @@ is deferred at once, but for one an hour, which has a worker of its own. Once th
 and the copy is removed.";
 
 const STATUS: &str = "\
-Exit status: 0, 64 for a mistake in the arguments, 65 if a message is left where it is, 66 if there is no such message, or if \
+Exit status: 0, 64 for a mistake in the arguments, 65 if a message is left where it is or cannot be read, 66 if there is no such message, or if \
 the service has never run, 69 if the disk fails us or the service is not there, 75 if a message is deferred, 77 if this user \
 may not, 78 if the configuration cannot be read.";
 
@@ -244,28 +244,29 @@ fn reason(death: &Death) -> String {
 
 fn list(arguments: &ListArguments) -> Result<ExitCode, ExitCode> {
     let (_, store) = arguments.place.open()?;
-    let entries = entries(&store)?;
+    let (entries, exit) = entries(&store)?;
     if arguments.json {
         say(&json(&entries));
-    } else if entries.is_empty() {
+    } else if entries.is_empty() && exit == ExitCode::Ok {
         say("nothing is set aside");
-    } else {
+    } else if !entries.is_empty() {
         let header = ["ID", "SINCE", "SIZE", "SENDER", "RECIPIENTS", "WITH", "QUEUE ID", "WORKERS", "THE LAST ONE"];
         say(&table(header, entries.iter().map(Entry::row)));
     }
-    Ok(ExitCode::Ok)
+    Ok(exit)
 }
 
-/// All that is set aside, the oldest first.
-fn entries(store: &ShuntedStore) -> Result<Vec<Entry>, ExitCode> {
+/// All that is set aside, the oldest first; and how to exit, where there are files that cannot be read, which are complained of.
+fn entries(store: &ShuntedStore) -> Result<(Vec<Entry>, ExitCode), ExitCode> {
     let all = store.shunted().map_err(|error| failed(&error))?;
     all.unreadable.iter().for_each(|error| complain(&error.to_string()));
+    let exit = if all.unreadable.is_empty() { ExitCode::Ok } else { ExitCode::DataErr };
     let mut entries = Vec::new();
     for (digest, shunted) in all.read {
         entries.push(Entry::new(&digest, shunted, suspect(store, &digest)));
     }
     entries.sort_by(|one, other| (one.since, &one.id).cmp(&(other.since, &other.id)));
-    Ok(entries)
+    Ok((entries, exit))
 }
 
 /// What is remembered of a message besides its copy, which has the most of it.
@@ -323,12 +324,13 @@ fn read(store: &ShuntedStore, id: &str) -> Result<(Digest, Shunted, Vec<u8>), No
 
 fn retry(arguments: &RetryArguments) -> Result<ExitCode, ExitCode> {
     let (config, store) = arguments.place.open()?;
-    let ids = if arguments.all {
-        entries(&store)?.into_iter().map(|entry| entry.sha256).collect()
+    let (ids, mut exit) = if arguments.all {
+        let (entries, exit) = entries(&store)?;
+        (entries.into_iter().map(|entry| entry.sha256).collect(), exit)
     } else {
-        arguments.ids.clone()
+        (arguments.ids.clone(), ExitCode::Ok)
     };
-    if ids.is_empty() {
+    if ids.is_empty() && exit == ExitCode::Ok {
         say("nothing is set aside");
     }
     let remembered = if arguments.again || ids.is_empty() { None } else { remembered(&config)? };
@@ -338,7 +340,6 @@ fn retry(arguments: &RetryArguments) -> Result<ExitCode, ExitCode> {
         remembered.is_some_and(|limit| age > limit)
     };
     let _slow = Slow::watch("each has a worker of its own, which is started for it");
-    let mut exit = ExitCode::Ok;
     for id in &ids {
         let tried = read(&store, id).map_err(|error| not_found(&error));
         let status = match tried {

@@ -72,6 +72,8 @@ pub struct PostgresDatabase {
     doubtful: bool,
     /// See [`plans_are_cached`](Self::plans_are_cached).
     cached_plans: bool,
+    /// Whether it tells its epoch, as far as is known: see `ledger::epoch`.
+    pub(crate) tells_its_epoch: bool,
     round_trips: u32,
 }
 

@@ -8,9 +8,9 @@
 use super::{AcquiredAndLooked, AddressBook, CopyHistory, CopyKey, DeliveredAt, Destination, Epoch, Journal, Ledger};
 use super::{Looked, OpenAttempt, Record, WayIn, without_headers};
 use crate::base::hex;
-use crate::database::DatabaseError;
 use crate::database::postgres::literal::stored;
 use crate::database::postgres::{HEAR_NOTHING, HEAR_OF_THE_COMMIT, PostgresDatabase, TextRow, Transaction, column};
+use crate::database::{DatabaseError, DatabaseFailure};
 use crate::lock::{AcquiredAnd, LockName, NamedLock};
 use crate::mailbox::{Placement, Position};
 use crate::message::fold;
@@ -20,13 +20,17 @@ use std::time::Duration;
 mod statements;
 
 /// The casts are for a view over the platform's own tables, whatever its types are.
+///
+/// Whether the server may be asked for its epoch without a function: it has told one here, and our role may ask.
 const ADDRESSES: &str = "\
-    SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven, t.by_day \
+    SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven, t.by_day, t.tells \
     FROM (SELECT NOT EXISTS (SELECT FROM addresses) AS empty, \
                  current_setting('transaction_read_only')::bool AS read_only, \
                  (SELECT extract(epoch FROM clock_timestamp() - proven_at)::float8 FROM ways_in \
                   WHERE digest = $2) AS proven, \
-                 EXISTS (SELECT FROM maildrop_migrations WHERE name = 'keys_by_day') AS by_day) t \
+                 EXISTS (SELECT FROM maildrop_migrations WHERE name = 'keys_by_day') AS by_day, \
+                 EXISTS (SELECT FROM epochs WHERE epoch LIKE '%/%/%') AND \
+                 coalesce(has_function_privilege(to_regprocedure('pg_control_system()'), 'EXECUTE'), false) AS tells) t \
     LEFT JOIN addresses a ON a.address = ANY ($1)";
 
 /// The settings are those of a record's batch (`HEAR_NOTHING`, `HEAR_OF_THE_COMMIT`), as in a journal's statement.
@@ -49,6 +53,7 @@ impl Ledger for PostgresDatabase {
         for row in &self.query(doing, ADDRESSES, &[(&asked, Type::TEXT_ARRAY), (&digest, Type::BYTEA)])? {
             (book.empty, read_only, book.proven, by_day) =
                 (column(doing, row, 4)?, column(doing, row, 5)?, column(doing, row, 6)?, column(doing, row, 7)?);
+            self.tells_its_epoch = column(doing, row, 8)?;
             if let Some(address) = column(doing, row, 0)? {
                 let destination = Destination {
                     user: column(doing, row, 1)?,
@@ -134,6 +139,9 @@ impl Ledger for PostgresDatabase {
     /// One round trip. Where the look fails, the lock is not taken either: the server aborts the transaction. The epoch is asked for
     /// in it, too: a pooler may give the next transaction another server.
     ///
+    /// A session's first delivery asks without the function, which costs a new session some 2 ms: PL/pgSQL has to be loaded. Where a
+    /// server that has told its epoch tells it no more, as after a dump has been restored on some service, the function says so.
+    ///
     /// An epoch that has just begun is written down by a transaction of its own, before the lock is taken once more.
     fn acquire_and_look(
         &mut self,
@@ -141,12 +149,19 @@ impl Ledger for PostgresDatabase {
         wait: Duration,
         copies: &[CopyKey],
     ) -> Result<AcquiredAndLooked, DatabaseError> {
-        let then = format!("{}; {}", statements::EPOCH, statements::look(self.plans_are_cached(), copies));
+        let look = statements::look(self.plans_are_cached(), copies);
         let mut may_begin = true;
         loop {
-            let seen = match self.acquire_and(lock, wait, &then)? {
-                AcquiredAnd::Held(seen) => seen,
-                AcquiredAnd::Busy(holder) => return Ok(AcquiredAndLooked::Busy(holder)),
+            let directly = self.tells_its_epoch && !self.plans_are_cached();
+            let epoch_of = if directly { statements::EPOCH_BY_ITSELF } else { statements::EPOCH };
+            let seen = match self.acquire_and(lock, wait, &format!("{epoch_of}; {look}")) {
+                Ok(AcquiredAnd::Held(seen)) => seen,
+                Ok(AcquiredAnd::Busy(holder)) => return Ok(AcquiredAndLooked::Busy(holder)),
+                Err(error) if directly && refuses_to_tell(&error) => {
+                    self.tells_its_epoch = false;
+                    continue;
+                }
+                Err(error) => return Err(error),
             };
             let mut rows = seen.rows();
             let looked = epoch(&mut rows).and_then(|epoch| Ok((histories(copies, rows)?, epoch)));
@@ -260,6 +275,12 @@ impl PostgresDatabase {
 const LOOKING: &str = "looking at what was done";
 
 const ASKING_FOR_THE_EPOCH: &str = "asking in which epoch the database is";
+
+/// Whether the server may have refused to tell its epoch: it has no such function (42883), our role may not (42501), or the service has
+/// taken it away (0A000).
+fn refuses_to_tell(error: &DatabaseError) -> bool {
+    matches!(error.failure, DatabaseFailure::Schema | DatabaseFailure::AccessDenied | DatabaseFailure::Other)
+}
 
 /// What the next row says of the epoch.
 fn epoch<'a>(rows: &mut impl Iterator<Item = TextRow<'a>>) -> Result<Epoch, DatabaseError> {

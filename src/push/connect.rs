@@ -4,16 +4,26 @@
 //! us. It is looked up anew for each connection, or once for those that are opened meanwhile, and no connection is kept for long.
 
 use super::look_ups::{LookUps, Resolve};
+use super::this_machine;
 use crate::webhook::{Callback, Refused, Rules};
 use rustls::pki_types::ServerName;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use url::Host;
+
+/// How long an address has for itself, before the next one is tried beside it (RFC 8305 section 5, "Connection Attempt Delay").
+const BETWEEN_ADDRESSES: Duration = Duration::from_millis(250);
+
+/// How many addresses of a receiver are tried. A name may have as many as somebody likes, of hosts that know nothing of it.
+const MOST_ADDRESSES: usize = 8;
 
 /// A connection, encrypted or not.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -77,17 +87,22 @@ impl Connector {
         };
         let allowed =
             callback.may_be_called_at(&addresses, &self.rules).map_err(|refused| format!("not called: {refused}"))?;
-        self.of_others(allowed, is_this_machine)
+        self.of_others(allowed, this_machine::has)
     }
 
     /// Those that are another machine's, or in a network that is allowed.
     fn of_others(
         &self,
         addresses: Vec<SocketAddr>,
-        is_ours: impl Fn(IpAddr) -> bool,
+        is_ours: impl Fn(IpAddr) -> io::Result<bool>,
     ) -> Result<Vec<SocketAddr>, String> {
-        let of_others: Vec<_> =
-            addresses.into_iter().filter(|at| self.is_allowed(at.ip()) || !is_ours(at.ip())).collect();
+        let mut of_others = Vec::new();
+        for at in addresses {
+            let asked = if self.is_allowed(at.ip()) { Ok(false) } else { is_ours(at.ip()) };
+            if !asked.map_err(|error| format!("whether {} is this machine's own: {error}", at.ip()))? {
+                of_others.push(at);
+            }
+        }
         if of_others.is_empty() { Err(format!("not called: {}", Refused::Address)) } else { Ok(of_others) }
     }
 
@@ -96,24 +111,30 @@ impl Connector {
     }
 }
 
-/// Whether a public address is this machine's own: a socket can be bound to such an address only.
-fn is_this_machine(address: IpAddr) -> bool {
-    UdpSocket::bind((address, 0)).is_ok()
-}
-
-/// The first address that answers.
+/// The first address that answers. One that does not is not waited for: the next one is tried beside it a moment later (RFC 8305
+/// section 5), so that a receiver whose IPv6 leads nowhere is told by its IPv4.
 async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
+    let mut tries = JoinSet::new();
+    let mut left = addresses.iter().copied().take(MOST_ADDRESSES);
     let mut last = io::Error::other("it has no address");
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(stream) => {
+    loop {
+        let next = left.next();
+        if let Some(address) = next {
+            tries.spawn(async move { (TcpStream::connect(address).await, address) });
+        }
+        let wait = if next.is_some() { BETWEEN_ADDRESSES } else { Duration::MAX };
+        match timeout(wait, tries.join_next()).await {
+            Ok(Some(Ok((Ok(stream), address)))) => {
                 stream.set_nodelay(true)?;
-                return Ok((stream, *address));
+                return Ok((stream, address));
             }
-            Err(error) => last = error,
+            Ok(Some(Ok((Err(error), _)))) => last = error,
+            Ok(Some(Err(error))) => last = io::Error::other(error),
+            // None is under way, and there is none left.
+            Ok(None) => return Err(last),
+            Err(_) => {}
         }
     }
-    Err(last)
 }
 
 #[cfg(test)]
@@ -122,6 +143,7 @@ mod tests {
     use crate::webhook::{NOT_PUBLIC, THIS_MACHINE};
     use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::net::TcpSocket;
 
     fn connector(rules: Rules, answers: Vec<Vec<IpAddr>>) -> (Connector, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
@@ -232,7 +254,7 @@ mod tests {
         let rules = Rules { allow_http: true, allow_ports: vec![80], allow_networks: Vec::new() };
         let [ours, others] = ["93.184.216.34:80", "93.184.216.35:80"].map(|text| text.parse::<SocketAddr>().unwrap());
         let called = |rules: &Rules, addresses: &[SocketAddr]| {
-            connector(rules.clone(), Vec::new()).0.of_others(addresses.to_vec(), |address| address == ours.ip())
+            connector(rules.clone(), Vec::new()).0.of_others(addresses.to_vec(), |address| Ok(address == ours.ip()))
         };
         assert_eq!(called(&rules, &[ours, others]), Ok(vec![others]));
         assert_eq!(called(&rules, &[ours]), Err(format!("not called: {}", Refused::Address)));
@@ -240,9 +262,31 @@ mod tests {
         assert_eq!(called(&allowed, &[ours]), Ok(vec![ours]));
     }
 
+    /// A listener whose queue is full drops what is sent to open a connection, as a route that leads nowhere does.
     #[test]
-    fn this_machines_own_addresses_are_known() {
-        assert!(is_this_machine(Ipv4Addr::LOCALHOST.into()));
-        assert!(!is_this_machine("93.184.216.34".parse().unwrap()));
+    fn an_address_that_does_not_answer_keeps_nobody_from_the_next_one() {
+        run(async {
+            let silent = TcpSocket::new_v4().unwrap();
+            silent.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+            let silent = silent.listen(0).unwrap();
+            let good = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+            let [silent_at, good_at] = [silent.local_addr().unwrap(), good.local_addr().unwrap()];
+            // One fits into a queue of none.
+            let _first = TcpStream::connect(silent_at).await.unwrap();
+            let mut second = Box::pin(TcpStream::connect(silent_at));
+            let (_, at) = tokio::select! {
+                opened = &mut second => panic!("its queue is full: {opened:?}"),
+                dialed = dial(&[silent_at, silent_at, good_at]) => dialed.unwrap(),
+            };
+            assert_eq!(at, good_at);
+        });
+    }
+
+    #[test]
+    fn where_no_address_answers_it_is_said_why() {
+        let closed = |_| std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+        let error = run(dial(&[1, 2].map(closed))).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(run(dial(&[])).unwrap_err().to_string(), "it has no address");
     }
 }

@@ -19,6 +19,7 @@ mod in_hand;
 mod look_ups;
 mod notifier;
 mod send;
+mod this_machine;
 
 use crate::config::Config;
 use crate::site::Site;

@@ -11,6 +11,8 @@
 use crate::message::parts::{Part, Parts};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use std::cell::LazyCell;
+use std::collections::HashMap;
 
 /// What a browser may do with it: nothing. Inline styles and pictures in the document are shown.
 pub(super) const POLICY: &str = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; \
@@ -53,7 +55,7 @@ pub(super) fn document(part: &Part<'_>, parts: &Parts<'_>) -> Document {
     let (html, cut) = part.text(MOST_HTML);
     let flat = not_too_deep(&html);
     let too_deep = flat.len() < html.len();
-    let (html, pictures_left_out) = with_pictures(&without_elements(flat), parts);
+    let (html, pictures_left_out) = with_pictures(&without_elements(flat), &pictures(parts));
     Document { html, cut, too_deep, pictures_left_out }
 }
 
@@ -102,8 +104,32 @@ fn without_elements(html: &str) -> String {
     left
 }
 
+/// A picture that came with a message. It is decoded once, and not before it is asked for: HTML may name it some hundred thousand
+/// times.
+struct Picture<'a> {
+    kind: &'a str,
+    bytes: LazyCell<Vec<u8>, Box<dyn FnOnce() -> Vec<u8> + 'a>>,
+}
+
+impl<'a> Picture<'a> {
+    fn new(kind: &'a str, decode: impl FnOnce() -> Vec<u8> + 'a) -> Self {
+        Self { kind, bytes: LazyCell::new(Box::new(decode)) }
+    }
+}
+
+/// Those that a browser is shown, by their Content-ID: of two with the same one, the first.
+fn pictures<'a>(parts: &'a Parts<'_>) -> HashMap<&'a str, Picture<'a>> {
+    let mut pictures = HashMap::new();
+    for part in parts.all.iter().filter(|part| PICTURES.contains(&part.kind.as_str())) {
+        if let Some(id) = &part.content_id {
+            pictures.entry(id.as_str()).or_insert_with(|| Picture::new(&part.kind, || part.content()));
+        }
+    }
+    pictures
+}
+
 /// The HTML with the pictures to which `cid:` leads (RFC 2392), and how many of them are left out.
-fn with_pictures(html: &str, parts: &Parts<'_>) -> (String, usize) {
+fn with_pictures(html: &str, pictures: &HashMap<&str, Picture<'_>>) -> (String, usize) {
     const SCHEME: &str = "cid:";
     let mut with = String::with_capacity(html.len());
     let (mut room, mut left_out) = (MOST_PICTURES, 0);
@@ -119,15 +145,10 @@ fn with_pictures(html: &str, parts: &Parts<'_>) -> (String, usize) {
         rest = beyond;
         // It stands where a URL begins.
         let is_url = before.ends_with(['"', '\'', '=', '(', ' ', '\n', '\t']);
-        let id = percent_decoded(id);
-        let picture = parts.all.iter().find(|part| {
-            is_url && part.content_id.as_deref() == Some(id.as_str()) && PICTURES.contains(&part.kind.as_str())
-        });
-        let content = picture.map(|part| (part, part.content()));
-        match content {
-            Some((part, bytes)) if bytes.len() <= room => {
-                room -= bytes.len();
-                with.push_str(&format!("data:{};base64,{}", part.kind, STANDARD.encode(bytes)));
+        match pictures.get(percent_decoded(id).as_str()).filter(|_| is_url) {
+            Some(picture) if picture.bytes.len() <= room => {
+                room -= picture.bytes.len();
+                with.push_str(&format!("data:{};base64,{}", picture.kind, STANDARD.encode(&*picture.bytes)));
             }
             Some(_) => {
                 left_out += 1;
@@ -165,6 +186,7 @@ fn percent_decoded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     fn message(html: &str, picture: &[u8]) -> String {
         format!(
@@ -179,6 +201,25 @@ mod tests {
         let message = message(html, picture);
         let parts = Parts::of(message.as_bytes());
         document(parts.html().unwrap(), &parts)
+    }
+
+    #[test]
+    fn a_picture_that_is_named_a_hundred_thousand_times_is_decoded_once() {
+        let decoded = Cell::new(0);
+        let picture = |size: usize| {
+            let decoded = &decoded;
+            Picture::new("image/png", move || {
+                decoded.set(decoded.get() + 1);
+                vec![0; size]
+            })
+        };
+        let pictures = HashMap::from([("large", picture(MOST_PICTURES + 1)), ("small", picture(1))]);
+        let (shown, left_out) = with_pictures(&" cid:large cid:small".repeat(100_000), &pictures);
+        assert_eq!((left_out, decoded.get()), (100_000, 2));
+        assert_eq!(shown.matches("data:image/png;base64,AA==").count(), 100_000);
+        // What nothing leads to is not decoded.
+        with_pictures("cid:another", &HashMap::from([("small", picture(1))]));
+        assert_eq!(decoded.get(), 2);
     }
 
     #[test]

@@ -104,6 +104,7 @@ impl PostgresDatabase {
             locked_in: String::new(),
             doubtful: false,
             cached_plans: false,
+            tells_its_epoch: false,
             round_trips: 0,
         };
         if server.is_suspect() {

@@ -92,6 +92,12 @@ const LOOK: Statement = Statement {
 /// The present epoch, and the last one that is written down.
 pub(super) const EPOCH: &str = "SELECT present, last, age FROM maildrop_epoch_1()";
 
+/// The same without the function, which a server that does not tell it refuses.
+pub(super) const EPOCH_BY_ITSELF: &str = "\
+    SELECT concat_ws('/', s.system_identifier, left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), 'epochs'::regclass::oid), \
+    e.epoch, extract(epoch FROM clock_timestamp() - e.since) \
+    FROM pg_control_system() s LEFT JOIN (SELECT epoch, since FROM epochs ORDER BY number DESC LIMIT 1) e ON true";
+
 /// The settings are those of a record's batch, as in a journal's statement.
 pub(super) const BEGIN_EPOCH: &str = "\
     WITH written AS (\

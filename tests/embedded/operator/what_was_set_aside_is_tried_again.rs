@@ -7,12 +7,12 @@ use maildrop_command::handover::Source;
 use maildrop_command::queue::{Behind, Digest, Shunted, ShuntedEnvelope, ShuntedRecipient, ShuntedStore};
 use std::process::Stdio;
 use std::time::{SystemTime, UNIX_EPOCH};
+use tempfile::TempDir;
 
 const MESSAGE: &[u8] = b"Message-ID: <1@x>\r\n\r\nx\r\n";
 
-/// Each transaction of Postfix's brings some of them, and the copy comes to know them all.
-#[test]
-fn a_copy_of_more_recipients_than_one_message_may_have_is_handed_over_in_portions() {
+/// A folder with a configuration, `config.toml`, by which a service has run there.
+fn service() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let text = format!(
@@ -24,6 +24,39 @@ fn a_copy_of_more_recipients_than_one_message_may_have_is_handed_over_in_portion
     );
     std::fs::write(path("config.toml"), text).unwrap();
     std::fs::create_dir(path("run")).unwrap();
+    ShuntedStore::open(&path("state")).unwrap();
+    folder
+}
+
+#[test]
+fn where_a_copy_cannot_be_read_it_is_not_said_that_there_is_none() {
+    let folder = service();
+    let run = |arguments: &[&str]| {
+        let mut command = program(&["shunt"]);
+        command.args(arguments).arg("--config").arg(folder.path().join("config.toml")).output().unwrap()
+    };
+    let commands = [&["retry", "--all"][..], &["list"], &["list", "--json"]];
+    for arguments in commands {
+        let output = run(arguments);
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    }
+    std::fs::write(folder.path().join("state/shunted").join("0".repeat(64)), "damaged").unwrap();
+    for arguments in commands {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(65), "{output:?}");
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout).trim(),
+            if arguments.len() == 2 && arguments[0] == "list" { "[]" } else { "" }
+        );
+        assert!(String::from_utf8_lossy(&output.stderr).contains(&"0".repeat(64)), "{output:?}");
+    }
+}
+
+/// Each transaction of Postfix's brings some of them, and the copy comes to know them all.
+#[test]
+fn a_copy_of_more_recipients_than_one_message_may_have_is_handed_over_in_portions() {
+    let folder = service();
+    let path = |name: &str| folder.path().join(name);
     let store = ShuntedStore::open(&path("state")).unwrap();
     let everybody: Vec<String> = (0..1100).map(|number| format!("{number}@x")).collect();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros().try_into().unwrap();

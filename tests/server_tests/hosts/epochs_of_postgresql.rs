@@ -8,7 +8,7 @@ use crate::support::own_server::OwnServer;
 use crate::support::postgres::on_each_postgres;
 use crate::support::scene::Scene;
 
-on_each_postgres!(a_promotion_makes_another_epoch, a_server_that_does_not_tell_its_epoch_delivers_all_the_same);
+on_each_postgres!(a_promotion_makes_another_epoch, a_server_that_does_not_tell_its_epoch_delivers_all_the_same,);
 
 fn a_promotion_makes_another_epoch(image: &str) {
     let pair = Pair::start(image);
@@ -43,10 +43,16 @@ fn a_server_that_does_not_tell_its_epoch_delivers_all_the_same(image: &str) {
     let role = format!("r{}", &scene.run[scene.run.len() - 12..]);
     scene.database.create_role_of_grants_file(&role, "secret");
     scene.configure(|settings| (settings.role, settings.database_password) = (role, "secret".into()));
-    scene.database.execute("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC");
-    scene.database.execute("UPDATE epochs SET epoch = 'another', since = now()");
-    scene.deliver("doug", scene.message("one")).delivered();
-    assert_eq!((scene.log().contains("looked for a copy"), scene.inbox("doug").len()), (false, 1));
-    assert_eq!(scene.database.count("SELECT count(*) FROM epochs"), 1);
-    assert!(check(&scene).contains("the server does not tell it"), "{}", check(&scene));
+    // What it has told before is no longer told: not at all, or not by all of them.
+    let functions = ["pg_control_system()", "pg_current_wal_insert_lsn()"];
+    for (there, kept_from_us) in functions.into_iter().enumerate() {
+        scene.database.execute(&format!("REVOKE EXECUTE ON FUNCTION {kept_from_us} FROM PUBLIC"));
+        scene.database.execute("UPDATE epochs SET epoch = 'an/other/1', since = now()");
+        scene.deliver("doug", scene.message(&format!("by-{there}"))).delivered();
+        let seen = (scene.log().contains("looked for a copy"), scene.inbox("doug").len());
+        assert_eq!(seen, (false, there + 1), "{kept_from_us}");
+        assert_eq!(scene.database.count("SELECT count(*) FROM epochs"), 1);
+        assert!(check(&scene).contains("the server does not tell it"), "{}", check(&scene));
+        scene.database.execute(&format!("GRANT EXECUTE ON FUNCTION {kept_from_us} TO PUBLIC"));
+    }
 }
