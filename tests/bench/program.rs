@@ -89,6 +89,11 @@ fn round_trips(site: &Site) -> ([usize; 2], [usize; 2]) {
     let proxies = [CountingProxy::before(&postgres.0, postgres.1), CountingProxy::before(&imap.0, imap.1)];
     let ports = [proxies[0].port, proxies[1].port];
     let by_proxies = site.configuration(Way::Ports(ports[0], ports[1]));
+    // The way in to a server is proven once, and nobody has been to this one yet.
+    site.deliver(&by_proxies, &site.user, &message(STRANGER, SIZE));
+    for proxy in &proxies {
+        proxy.round_trips_in_all();
+    }
     site.deliver(&by_proxies, &site.user, &message(STRANGER, SIZE));
     let ours = proxies.each_ref().map(CountingProxy::round_trips_in_all);
     let [postgres, imap] = ports.map(|port| ("127.0.0.1".to_owned(), port));

@@ -108,6 +108,7 @@ impl Site {
     }
 
     /// A session of the administrator's.
+    #[cfg(not(feature = "test-faults"))]
     pub fn administrator(&self) -> postgres::Client {
         self.database.admin()
     }
