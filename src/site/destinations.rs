@@ -193,4 +193,17 @@ mod tests {
         assert!(!vouched("lisa@axial.net", "lisa@axial.net", ""));
         assert!(!vouched("lisa@axial.net", "", "lisa"));
     }
+
+    /// What she writes to others and to herself is there once, whichever delivery comes first.
+    #[test]
+    fn where_an_author_keeps_what_is_sent_in_inbox_her_copy_is_that_of_a_recipient() {
+        for (inbox, sent, role) in [
+            ("INBOX", "Sent", Role::Sender),
+            ("INBOX", "INBOX", Role::Recipient),
+            ("INBOX", "Inbox", Role::Recipient),
+            ("Mail", "Mail", Role::Recipient),
+        ] {
+            assert_eq!(role_of_sent(&Destination::new("lisa", inbox, sent)), role, "{inbox} {sent}");
+        }
+    }
 }

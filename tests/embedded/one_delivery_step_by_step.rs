@@ -20,6 +20,7 @@ use maildrop_command::message::Message;
 use maildrop_command::message::Role;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::fmt;
 use std::rc::Rc;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -338,6 +339,7 @@ struct Case {
     left: bool,
     /// Whether whoever handed the message over has died.
     caller_gone: bool,
+    caller_dies_at_upload: bool,
     /// How long ago the message came.
     came: Option<Duration>,
 }
@@ -350,6 +352,21 @@ pub struct CallerThat {
 impl Caller for CallerThat {
     fn is_gone(&self) -> bool {
         self.is_gone
+    }
+}
+
+/// Dies while its message is uploaded to this mailbox.
+struct CallerThatDiesAtUpload(Rc<RefCell<Script>>);
+
+impl fmt::Debug for CallerThatDiesAtUpload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a caller that dies at the upload")
+    }
+}
+
+impl Caller for CallerThatDiesAtUpload {
+    fn is_gone(&self) -> bool {
+        self.0.borrow().uploaded.is_some()
     }
 }
 
@@ -371,6 +388,7 @@ fn case() -> Case {
         closed: [None, None],
         left: false,
         caller_gone: false,
+        caller_dies_at_upload: false,
         came: Some(Duration::ZERO),
     }
 }
@@ -393,6 +411,8 @@ impl Case {
     }
 
     fn run(&mut self) -> Result<Delivered, Refusal> {
+        let dies: &dyn Caller = &CallerThatDiesAtUpload(Rc::clone(&self.inbox));
+        let caller: &dyn Caller = &CallerThat { is_gone: self.caller_gone };
         let message = Message::receive(self.message.into()).unwrap();
         let delivery = Delivery {
             message: &message,
@@ -407,7 +427,7 @@ impl Case {
             arrived: ARRIVED,
             came: self.came,
             policy: &self.policy,
-            caller: &CallerThat { is_gone: self.caller_gone },
+            caller: if self.caller_dies_at_upload { dies } else { caller },
             restore: self.restore,
         };
         fn open(mailbox: &mut Scripted, closed: Option<MailboxFailure>) -> Result<&mut dyn Mailbox, NotOpened> {
@@ -738,6 +758,10 @@ fn a_caller_who_has_died_stops_an_append_and_the_attempt_is_ended() {
     assert!(matches!(case.run(), Err(Refusal::Deferred(Deferral::CallerGone))));
     assert_eq!(case.outcomes(), [(0, "deferred: whoever handed the message over has died")]);
     assert!(case.inbox.borrow().appends.is_empty() && case.database.copies.is_empty());
+    // The last CRLF is what counts, and not the first byte.
+    let mut late = Case { caller_dies_at_upload: true, ..self::case() };
+    assert!(matches!(late.run(), Err(Refusal::Deferred(Deferral::CallerGone))));
+    assert!(late.inbox.borrow().appends.is_empty() && late.database.copies.is_empty());
     let mut both = Case { caller_gone: true, ..self::case() };
     both.database.loses_the_lock = true;
     assert!(matches!(both.run(), Err(Refusal::Deferred(Deferral::LockLost))));
@@ -1097,6 +1121,24 @@ fn a_sent_copy_of_unknown_outcome_is_given_up_in_the_end_and_its_attempt_stays_o
             assert!(matches!(result, Err(Refusal::Deferred(Deferral::Unknown(_)))), "{age:?}");
             assert_eq!(case.database.copies.len(), 1);
         }
+    }
+}
+
+/// What the dead have left is looked for from where they began. Our own attempt, which stays open, began above it: by that alone the
+/// second copy would be left where its expunge is never carried out.
+#[test]
+fn a_sent_copy_that_stays_owed_ends_no_attempt_whose_copy_was_not_seen_to() {
+    for (looked, removed) in [
+        (found(&[(100, false), (101, false)]), Err(MailboxFailure::ConnectionLost)),
+        (Err(MailboxFailure::RefusedForGood), Ok(Removal::Removed)),
+    ] {
+        let mut case = case().before(&[(None, &[]), (None, &[died(1)])]).sent(|sent| {
+            sent.found.push_back(looked);
+            sent.removed.push_back(removed);
+        });
+        case.database.first_attempt_age = Some(Policy::embedded().sent_retry_for);
+        assert!(matches!(case.manners()[1], Manner::Owed(_)));
+        assert!(case.database.ended.iter().all(|(name, ..)| *name == OURS), "{:?}", case.database.ended);
     }
 }
 
