@@ -48,14 +48,31 @@ pub struct Settled {
 /// no longer than this.
 const LISTED_FOR: Duration = Duration::from_secs(1);
 
-/// What one runner found to be due when it looked last, what became due first before the others. A queue of a hundred thousand is not
-/// listed for each of them.
-#[derive(Debug, Default)]
+/// For how long at least what was never tried goes before what was tried and deferred.
+const AHEAD: Duration = Duration::from_mins(1);
+
+/// What one runner found to be due when it looked last. A queue of a hundred thousand is not listed for each of them.
+///
+/// What was never tried goes before what was tried: that may be for mailboxes that hang, each of which takes up all of a runner's time
+/// for as long as a try may last, and a queue full of it would hold up each message that comes. But what was tried has its turn,
+/// however much comes: once the others have had as much time as the last of them took, and at least a minute.
+#[derive(Debug)]
 pub struct Listed {
-    names: VecDeque<Name>,
+    /// What was never tried, and what was, each in the order in which it became due.
+    untried: VecDeque<Name>,
+    tried: VecDeque<Name>,
+    /// For how long what was never tried still goes first.
+    ahead: Duration,
     pub(super) at: Option<Instant>,
     /// For how long the ledger knows what was delivered. `None`: for ever.
     remembered: Option<Duration>,
+}
+
+impl Default for Listed {
+    fn default() -> Self {
+        let (untried, tried) = Default::default();
+        Self { untried, tried, ahead: AHEAD, at: None, remembered: None }
+    }
 }
 
 impl Listed {
@@ -65,10 +82,29 @@ impl Listed {
     pub fn remembering(remembered: Option<Duration>) -> Self {
         Self { remembered, ..Self::default() }
     }
+
+    /// The runner was at a message for so long, which had had so many tries before.
+    pub fn took(&mut self, tries: u32, time: Duration) {
+        self.ahead = if tries == 0 { self.ahead.saturating_sub(time) } else { time.max(AHEAD) };
+    }
+
+    fn set(&mut self, names: Vec<Name>) {
+        let (untried, tried) = names.into_iter().partition(|name| name.tries == 0);
+        (self.untried, self.tried) = (untried, tried);
+    }
+
+    fn next(&mut self) -> Option<Name> {
+        let (first, second) = match self.ahead.is_zero() {
+            true => (&mut self.tried, &mut self.untried),
+            false => (&mut self.untried, &mut self.tried),
+        };
+        first.pop_front().or_else(|| second.pop_front())
+    }
 }
 
 impl Queue {
-    /// Claims the message of this slice that may be tried now, and may be so for longest. `None`: there is none at this moment.
+    /// Claims the message of this slice that may be tried now, and may be so for longest; what was never tried goes before what was.
+    /// `None`: there is none at this moment.
     ///
     /// # Errors
     /// Where the system fails us. The message that it was about is still in the queue; others may be claimed.
@@ -94,7 +130,7 @@ impl Queue {
                 return Ok(claim);
             }
         }
-        listed.names = self.due(slice, now)?;
+        listed.set(self.due(slice, now)?);
         listed.at = Some(Instant::now());
         let claim = self.first_of(listed, now, &mut failed);
         if claim.is_some() { Ok(claim) } else { failed.map_or(Ok(None), Err) }
@@ -103,18 +139,18 @@ impl Queue {
     /// What may be tried now: what became due first comes first, so that each has its turn. Ordered by when they were accepted, old
     /// messages for mailboxes that hang would go before all that is newer each time that they are due again, and some of them take up
     /// all of a runner's time.
-    fn due(&self, slice: Slice, now: SystemTime) -> Result<VecDeque<Name>, QueueError> {
+    fn due(&self, slice: Slice, now: SystemTime) -> Result<Vec<Name>, QueueError> {
         let busy = self.0.locks_in_work()?;
         let mine = |name: &Name| slice.has_first_bytes(name.lock) && name.is_due(now) && !busy.contains(&name.lock);
         let mut due: Vec<Name> = self.0.new.messages()?.into_iter().filter(mine).collect();
         due.sort_by_key(|name| (name.due_since(now), *name));
-        Ok(due.into())
+        Ok(due)
     }
 
     /// Claims the first of them that can be had. One that cannot, for whatever reason, does not keep us from the others; the
     /// first error is kept.
     fn first_of(&self, listed: &mut Listed, now: SystemTime, failed: &mut Option<QueueError>) -> Option<Claim> {
-        while let Some(name) = listed.names.pop_front() {
+        while let Some(name) = listed.next() {
             let is_forgotten = listed.remembered.is_some_and(|remembered| name.was_tried_before(now, remembered));
             let claim =
                 if is_forgotten { self.0.hold_forgotten(name).map(|()| None) } else { self.claim_this(name, now) };

@@ -24,20 +24,48 @@ fn the_oldest_comes_first_and_one_that_was_deferred_waits_for_its_time() {
     assert_eq!(again.to_string(), format!("{},2,3180.msg", older.id()));
 }
 
-/// Messages for mailboxes that hang take the whole deadline each time. Once they are due again, they have their turn with all others.
+/// Messages for mailboxes that hang may take the whole deadline each time. Once they are due again, what comes meanwhile goes first.
 #[test]
-fn what_became_due_first_comes_first_however_long_ago_it_was_accepted() {
+fn what_was_never_tried_goes_before_what_was_and_each_in_the_order_in_which_it_became_due() {
     let (_directory, queue) = queue();
     let hung = ["h", "i"].map(|lock| accepted(&queue, lock, 1000));
     for _ in hung {
         claimed(&queue, 3000).defer(at(3000)).unwrap();
     }
+    let once_more = accepted(&queue, "a", 900);
+    claimed(&queue, 3010).defer(at(3010)).unwrap();
     let before = accepted(&queue, "b", 3059);
     let at_once = accepted(&queue, "c", 3060);
     let after = accepted(&queue, "d", 3061);
-    let claims: Vec<Claim> = (0..5).map(|_| claimed(&queue, 4000)).collect();
+    let claims: Vec<Claim> = (0..6).map(|_| claimed(&queue, 4000)).collect();
     let ids: Vec<String> = claims.iter().map(|claim| claim.name().id()).collect();
-    assert_eq!(ids, [before, hung[0], hung[1], at_once, after].map(|name| name.id()));
+    assert_eq!(ids, [before, at_once, after, hung[0], hung[1], once_more].map(|name| name.id()));
+}
+
+/// However much comes.
+#[test]
+fn what_was_tried_has_its_turn_once_the_others_have_had_as_much_time() {
+    let (_directory, queue) = queue();
+    let hung = ["h", "i", "j"].map(|lock| accepted(&queue, lock, 1000).id());
+    for _ in &hung {
+        claimed(&queue, 3000).defer(at(3000)).unwrap();
+    }
+    let new: Vec<String> = (1..=8).map(|n| accepted(&queue, &n.to_string(), 4000 + n).id()).collect();
+    let (mut listed, mut claims) = (Listed::default(), Vec::new());
+    let mut next = |took: u64| {
+        let claim = queue.claim_listed(&mut listed, Slice::WHOLE, at(5000)).unwrap().unwrap();
+        listed.took(claim.tries(), Duration::from_secs(took));
+        claims.push(claim);
+        claims.last().unwrap().name().id()
+    };
+    // A minute of what is new comes first.
+    let ids: Vec<String> = [30, 29, 1, 200].map(&mut next).into();
+    assert_eq!(ids, [&new[..3], &hung[..1]].concat());
+    // That took longer, and so the others have as long; what took little takes nothing of the minute away.
+    let ids: Vec<String> = [199, 1, 2].map(&mut next).into();
+    assert_eq!(ids, [&new[3..5], &hung[1..2]].concat());
+    let ids: Vec<String> = [59, 0, 1, 0].map(&mut next).into();
+    assert_eq!(ids, [&new[5..], &hung[2..]].concat());
 }
 
 #[test]

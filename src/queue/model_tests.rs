@@ -222,7 +222,7 @@ impl World {
         }
     }
 
-    /// What may be tried for longest, and is nobody's, and of whose lock nobody has another.
+    /// What was never tried, or else what was, and may be tried for longest, and is nobody's, and of whose lock nobody has another.
     fn claim(&mut self, runner: usize, slice: u32) {
         let slice = [Slice::WHOLE, Slice::new(0, 2).unwrap(), Slice::new(1, 2).unwrap()][slice as usize];
         let now = at(self.clock);
@@ -235,7 +235,7 @@ impl World {
                 && !busy.contains(&file.name.lock)
         };
         let mut expected: Vec<File> = self.files.iter().filter(may).cloned().collect();
-        expected.sort_by_key(|file| (file.name.due_since(now), file.name));
+        expected.sort_by_key(|file| (file.name.tries > 0, file.name.due_since(now), file.name));
         let claim = self.runners[runner].claim(slice, now).unwrap();
         for file in expected {
             if file.spoilt {

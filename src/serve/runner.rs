@@ -1,6 +1,9 @@
 //! A runner: a process that takes its slice of the file queue, what became due first before the others, and hands one after the other
 //! to the broker, as any client does. A message for many goes in portions, one after the other.
 //!
+//! It has one message in hand at a time, so that a mailbox that hangs holds up all others: [its first tries](time_for) have little time,
+//! and [what was never tried](Listed) goes before what was.
+//!
 //! | what becomes of a message | what the runner does |
 //! |---|---|
 //! | delivered (2.x) | removes it |
@@ -31,6 +34,11 @@ use uuid::Uuid;
 /// How long an empty queue is left alone. inotify(7) would tell of new files at once, but not of those whose next try is due, nor of
 /// those that another runner gives back for their lock; and to list an empty folder each second costs next to nothing.
 const LOOK_EACH: Duration = Duration::from_secs(1);
+/// How long the first try of a message of less than a megabyte for one recipient may take: a few seconds more than such a delivery does on
+/// a busy site. (The broker has it wait for a worker for half of that at most.)
+const FIRST_TRY: Duration = Duration::from_secs(15);
+/// How much longer it may take for each further recipient, and for each megabyte.
+const FOR_MORE: Duration = Duration::from_secs(1);
 /// How often it is looked for what runners have left behind that are gone.
 const RECOVER_EACH: Duration = Duration::from_mins(1);
 
@@ -132,7 +140,10 @@ impl Runner<'_> {
                 return self.pause.wait();
             }
         };
-        match self.run(claim) {
+        let (tries, began) = (claim.tries(), Instant::now());
+        let next = self.run(claim);
+        self.listed.took(tries, began.elapsed());
+        match next {
             Ok(Next::Go) => {
                 self.pause = BackOff::new();
                 Duration::ZERO
@@ -166,7 +177,8 @@ impl Runner<'_> {
                 break;
             }
             let request = request(&claim, some);
-            let deadline = Deadline::after(self.settings.deadline);
+            let deadline =
+                Deadline::after(time_for(some.len(), claim.message().len(), claim.tries(), self.settings.deadline));
             let handing = Handing { request: &request, message: claim.message(), caller: &NoCaller, deadline };
             let (why, then) = match client::hand_over(&self.settings.broker, handing) {
                 Handed::Answered(verdicts) => {
@@ -195,6 +207,17 @@ impl Runner<'_> {
         claim.settle(&settlements, SystemTime::now())?;
         Ok(next)
     }
+}
+
+/// How long a try may take, after so many others: twice as long as the one before, up to `longest`.
+///
+/// It is the time of the delivery, too: its worker gives it up by then, and the next try begins a minute later at the earliest. What
+/// came of an APPEND that was given up meanwhile is found out by that one, as after any other loss: nothing is there twice. Mail for a
+/// store that is slow, and not hung, is delivered by a later try, which has longer.
+fn time_for(recipients: usize, size: usize, tries: u32, longest: Duration) -> Duration {
+    let more = recipients.saturating_sub(1).saturating_add(size / 1_000_000);
+    let first = FIRST_TRY.saturating_add(FOR_MORE.saturating_mul(u32::try_from(more).unwrap_or(u32::MAX)));
+    first.saturating_mul(1_u32.checked_shl(tries).unwrap_or(u32::MAX)).min(longest)
 }
 
 /// How it goes on.
@@ -269,6 +292,22 @@ mod tests {
         assert!(matches!(settlement(&Verdict::delivered("x")), Settlement::Delivered));
         assert!(matches!(settlement(&Verdict::unknown_recipient("x")), Settlement::Refused(why) if why == "5.1.1 x"));
         assert!(matches!(settlement(&Verdict::deferred(StatusDetail::SYSTEM, "x")), Settlement::Deferred));
+    }
+
+    /// In seconds.
+    #[test]
+    fn each_try_may_take_twice_as_long_as_the_one_before_up_to_the_deadline() {
+        let time = |recipients, size, tries| time_for(recipients, size, tries, deadline::OF_A_DELIVERY).as_secs();
+        assert_eq!(
+            [0, 1, 2, 3, 4, 5, 31, 32, u32::MAX].map(|tries| time(1, 0, tries)),
+            [15, 30, 60, 120, 240, 240, 240, 240, 240]
+        );
+        assert_eq!(
+            [(1, 999_999), (1, 25_000_000), (30, 0), (500, 0)].map(|(to, size)| time(to, size, 0)),
+            [15, 40, 44, 240]
+        );
+        assert_eq!((time(30, 25_000_000, 1), time(usize::MAX, usize::MAX, 0)), (138, 240));
+        assert_eq!(time_for(1, 0, 0, Duration::from_secs(10)), Duration::from_secs(10));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! ended by its own hand. There is no other way out of a thread that hangs.
 //!
 //! Where what hangs is a server, which owes this process an answer, the message in hand is not to blame: then it is SIGKILL, which
-//! does not count against a message ([`suspects`](super::suspects)).
+//! does not count against a message ([`suspects`](super::suspects)). Nor is it where it was given little time (`watch_blameless`).
 
 use crate::base::server_waits;
 use rustix::process::{Signal, getpid, kill_process};
@@ -28,10 +28,17 @@ struct Watch {
 
 #[derive(Default)]
 struct State {
-    /// What is watched, and until when it may take.
-    now: Option<(&'static str, Instant)>,
+    now: Option<Now>,
     /// When the thread looks again by itself. It need not be woken for what may take longer.
     looks_at: Option<Instant>,
+}
+
+/// What is watched, until when it may take, and whether its end may count against the message in hand.
+#[derive(Clone, Copy)]
+struct Now {
+    what: &'static str,
+    until: Instant,
+    counts: bool,
 }
 
 /// Something that is watched, until this is dropped.
@@ -44,19 +51,19 @@ impl Watchdog {
     }
 
     /// The same, with another end than an abort.
-    fn start_with(end: impl Fn(&'static str) + Send + 'static) -> io::Result<Self> {
+    fn start_with(end: impl Fn(&'static str, bool) + Send + 'static) -> io::Result<Self> {
         let watch = Arc::new(Watch::default());
         let watching = Arc::clone(&watch);
         thread::Builder::new().name("watchdog".into()).spawn(move || {
             let mut state = watching.state.lock().unwrap_or_else(PoisonError::into_inner);
             loop {
-                state.looks_at = state.now.map(|(_, until)| until);
+                state.looks_at = state.now.map(|now| now.until);
                 state = match state.now {
                     None => watching.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-                    Some((what, until)) => {
+                    Some(Now { what, until, counts }) => {
                         let left = until.saturating_duration_since(Instant::now());
                         if left.is_zero() {
-                            end(what);
+                            end(what, counts);
                             state.now = None;
                             continue;
                         }
@@ -70,16 +77,25 @@ impl Watchdog {
 
     /// Watches from now on, one thing at a time.
     pub(super) fn watch(&self, what: &'static str, at_most: Duration) -> Watched {
-        self.0.set(Some((what, Instant::now() + at_most)));
+        self.begin(what, at_most, true)
+    }
+
+    /// The same, for what was given so little time that its end says nothing of the message in hand.
+    pub(super) fn watch_blameless(&self, what: &'static str, at_most: Duration) -> Watched {
+        self.begin(what, at_most, false)
+    }
+
+    fn begin(&self, what: &'static str, at_most: Duration, counts: bool) -> Watched {
+        self.0.set(Some(Now { what, until: Instant::now() + at_most, counts }));
         Watched(Arc::clone(&self.0))
     }
 }
 
 impl Watch {
-    fn set(&self, now: Option<(&'static str, Instant)>) {
+    fn set(&self, now: Option<Now>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.now = now;
-        let Some((_, until)) = now else { return };
+        let Some(Now { until, .. }) = now else { return };
         if state.looks_at.is_none_or(|looks_at| until < looks_at) {
             self.changed.notify_all();
         }
@@ -92,7 +108,7 @@ impl Drop for Watched {
     }
 }
 
-fn end_the_process(what: &'static str) {
+fn end_the_process(what: &'static str, counts: bool) {
     let waits_for_a_server = server_waits::is_awaited();
     let (done, wait) = mpsc::channel();
     // Where there is no thread to be had, there is no record.
@@ -101,7 +117,7 @@ fn end_the_process(what: &'static str) {
         let _ = done.send(());
     });
     let _ = wait.recv_timeout(LAST_RECORD);
-    if waits_for_a_server {
+    if waits_for_a_server || !counts {
         // Where that fails, there is the abort.
         let _ = kill_process(getpid(), Signal::KILL);
     }
@@ -115,20 +131,20 @@ mod tests {
     #[test]
     fn what_takes_too_long_is_ended_and_nothing_else() {
         let (end, ended) = mpsc::channel();
-        let watchdog = Watchdog::start_with(move |what| end.send(what).unwrap()).unwrap();
+        let watchdog = Watchdog::start_with(move |what, counts| end.send((what, counts)).unwrap()).unwrap();
         drop(watchdog.watch("in time", Duration::from_secs(3600)));
         let slow = watchdog.watch("slow", Duration::from_millis(1));
-        assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok("slow"));
+        assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(("slow", true)));
         drop(slow);
         drop(watchdog.watch("in time", Duration::from_secs(3600)));
-        let _again = watchdog.watch("again", Duration::ZERO);
-        assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok("again"));
+        let _again = watchdog.watch_blameless("again", Duration::ZERO);
+        assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(("again", false)));
     }
 
     #[test]
     fn what_is_over_is_watched_no_more_and_a_long_wait_hides_no_short_one() {
         let (end, ended) = mpsc::channel();
-        let watchdog = Watchdog::start_with(move |what| end.send(what).unwrap()).unwrap();
+        let watchdog = Watchdog::start_with(move |what, counts| end.send((what, counts)).unwrap()).unwrap();
         let state = || watchdog.0.state.lock().unwrap_or_else(PoisonError::into_inner);
         let long = watchdog.watch("long", Duration::from_secs(3600));
         while state().looks_at.is_none() {
@@ -139,6 +155,6 @@ mod tests {
         assert!(state().now.is_none());
         // The thread would look again in an hour.
         let _short = watchdog.watch("short", Duration::from_millis(1));
-        assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok("short"));
+        assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(("short", true)));
     }
 }

@@ -145,7 +145,7 @@ fn what_is_delivered_is_removed_the_oldest_first_and_the_broker_is_told_all_of_i
     assert_eq!(request.sender, "lisa@gmail.com");
     // It owes no Sent copy, and vouches for nobody.
     assert_eq!((request.no_sent, request.sasl_username.as_deref()), (true, None));
-    assert!(request.time_left_ms > 0 && request.time_left_ms <= 239_000);
+    assert!(request.time_left_ms > 0 && request.time_left_ms <= 15_000);
     // Nothing is settled before its answer.
     assert_eq!(scene.queue.counts().unwrap(), Counts { new: 1, work: 1, ..Counts::default() });
     client.receive_and_go(&request);
@@ -302,6 +302,73 @@ fn what_was_deferred_is_tried_again_once_it_is_due() {
     let (mut client, request) = broker.until_go();
     assert_eq!(queue_id(&request), id);
     client.reply(request.id, &[delivered()]);
+    scene.until(Counts::default());
+}
+
+/// The mailbox of one recipient hangs: his messages get no answer.
+#[test]
+fn a_mailbox_that_hangs_holds_up_the_mail_for_others_for_a_first_try_and_no_longer() {
+    let scene = Scene::new();
+    let hung = scene.enqueue("a", &["doug@x"], 100);
+    let broker = scene.broker();
+    let _runner = scene.runner();
+    let (mut client, request) = broker.until_go();
+    assert_eq!(queue_id(&request), hung);
+    assert!(request.time_left_ms <= 15_000, "of the four minutes of a delivery: {}", request.time_left_ms);
+    let other = scene.enqueue("b", &["scuba@x"], 50);
+    // The runner gives up.
+    assert_eq!(client.hear(), None);
+    let (mut client, request) = broker.until_go();
+    assert_eq!(queue_id(&request), other);
+    client.reply(request.id, &[delivered()]);
+    scene.until(Counts { new: 1, ..Counts::default() });
+    assert_eq!((&*scene.entries(State::New)[0].id, scene.entries(State::New)[0].tries), (&*hung, 1));
+}
+
+/// All of it was tried so often, and is due by now.
+fn tried(scene: &Scene, ids: &[String], tries: u32) {
+    let new = scene.queue.path().join("new");
+    for id in ids {
+        std::fs::rename(new.join(format!("{id}.msg")), new.join(format!("{id},{tries},1000.msg"))).unwrap();
+    }
+}
+
+#[test]
+fn each_further_try_may_take_twice_as_long_up_to_the_deadline() {
+    let scene = Scene::new();
+    for (tries, at_least, at_most) in [(1, 15_000, 30_000), (2, 30_000, 60_000), (4, 120_000, 239_000)] {
+        let ids = [scene.enqueue(&tries.to_string(), &["doug@x"], 100)];
+        tried(&scene, &ids, tries);
+        let broker = scene.broker();
+        let runner = scene.runner();
+        let (mut client, request) = broker.until_go();
+        assert!((at_least..=at_most).contains(&request.time_left_ms), "{tries}: {}", request.time_left_ms);
+        client.reply(request.id, &[delivered()]);
+        scene.until(Counts::default());
+        runner.signal(Signal::TERM);
+        runner.ends();
+        std::fs::remove_file(scene.folder.path().join("run/clients.sock")).unwrap();
+    }
+}
+
+/// A queue full of messages for mailboxes that hang, all of which are due again.
+#[test]
+fn what_comes_goes_before_what_was_tried_and_that_has_its_turn_afterwards() {
+    let scene = Scene::new();
+    let locks: Vec<String> = (0..30).map(|number| number.to_string()).collect();
+    let hung: Vec<String> = locks.iter().map(|lock| scene.enqueue(lock, &["doug@x"], 10_000)).collect();
+    tried(&scene, &hung, 5);
+    let new = scene.enqueue("new", &["scuba@x"], 1);
+    let broker = scene.broker();
+    let _runner = scene.runner();
+    let mut ids = Vec::new();
+    for _ in 0..=hung.len() {
+        let (mut client, request) = broker.until_go();
+        ids.push(queue_id(&request).to_owned());
+        client.reply(request.id, &[delivered()]);
+    }
+    assert_eq!(ids[0], new);
+    assert_eq!(ids[1..].iter().collect::<std::collections::BTreeSet<_>>(), hung.iter().collect());
     scene.until(Counts::default());
 }
 
