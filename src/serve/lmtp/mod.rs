@@ -3,8 +3,8 @@
 //!
 //! `session` is one conversation without a socket; `command`, `path`, `xforward` and `data` read what the client sends;
 //! `spool` keeps a message while it comes in; `replies` is where the answers to a message come from, and `tally` counts
-//! them. `conversation` joins a session and a connection; `listening`, `access` and `server` say where clients connect,
-//! who may, and how many.
+//! them. `conversation` joins a session and a connection; `listening`, `access`, `strangers` and `server` say where clients
+//! connect, who may, and how many.
 
 mod access;
 mod command;
@@ -16,6 +16,7 @@ mod replies;
 mod server;
 mod session;
 mod spool;
+mod strangers;
 mod tally;
 #[cfg(any(test, feature = "test-properties"))]
 pub mod test_properties;

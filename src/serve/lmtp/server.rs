@@ -4,6 +4,7 @@ use super::access::{Access, SECURED};
 use super::conversation::{Ending, Limits, Surroundings};
 use super::listening::{Connection, Listener, Listening, accept};
 use super::session::{Session, Settings, StartTls};
+use super::strangers::Strangers;
 use super::tally::Tally;
 use crate::base::tls::TlsError;
 use crate::config::Config;
@@ -97,7 +98,7 @@ impl Server {
             listening.into_iter().partition(|listening| matches!(listening, Listening::Unix(_)));
         // Each kind has its own places: whoever reaches us from another machine keeps nobody out who is on this one.
         let (unix, tcp) = (Door::new(unix, max_connections)?, Door::new(tcp, max_connections)?);
-        let strangers = Semaphore::new(places_of_strangers(max_connections));
+        let strangers = Strangers::new(places_of_strangers(max_connections));
         let guide = Arc::new(Guide { settings, access, strangers });
         let surroundings = Surroundings { limits, hand_out, stop: stop.clone() };
         let mut sessions = JoinSet::new();
@@ -183,8 +184,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 struct Guide {
     settings: Arc<Settings>,
     access: Access,
-    /// Places for clients that have yet to show a certificate.
-    strangers: Semaphore,
+    strangers: Arc<Strangers>,
 }
 
 impl Guide {
@@ -210,7 +210,7 @@ impl Guide {
         if let Connection::Tcp(stream, _) = &connection {
             stream.set_nodelay(true)?;
         }
-        let is_stranger = admission.client.starttls == StartTls::Required;
+        let stranger = address.filter(|_| admission.client.starttls == StartTls::Required);
         let mut session = Session::new(self.settings.clone(), admission.client);
         let before_tls = async {
             if surroundings.converse(&mut connection, &mut session).await? == Ending::Over {
@@ -219,16 +219,24 @@ impl Guide {
             let Some(tls) = admission.tls else { return Ok(None) };
             timeout(surroundings.limits.tls, tls.accept(connection)).await?.map(Some)
         };
-        let secured = if is_stranger {
+        let secured = if let Some(address) = stranger {
             // It may neither take up the others' places, nor keep its own for long.
-            let Ok(place) = self.strangers.try_acquire() else {
+            let Some(mut place) = self.strangers.admit(address) else {
                 self.settings.tally.sent_away();
-                debug!(?address, "a client is sent away: too many others have yet to show a certificate");
+                debug!(
+                    ?address,
+                    "a client is sent away: too many others of its address have yet to show a certificate"
+                );
                 return Ok(());
             };
-            let secured = timeout(STRANGERS_TIME, before_tls).await??;
-            drop(place);
-            secured
+            tokio::select! {
+                secured = timeout(STRANGERS_TIME, before_tls) => secured??,
+                () = place.is_lost() => {
+                    self.settings.tally.sent_away();
+                    debug!(?address, "a client that has yet to show a certificate gives way to another address");
+                    return Ok(());
+                }
+            }
         } else {
             before_tls.await?
         };
@@ -277,7 +285,7 @@ mod tests {
             spool,
             tally: Tally::default(),
         };
-        let (access, strangers) = (Access::new(&serve).unwrap(), Semaphore::new(1));
+        let (access, strangers) = (Access::new(&serve).unwrap(), Strangers::new(2));
         let guide = Arc::new(Guide { settings: Arc::new(settings), access, strangers });
         let (hand_out, _handed) = mpsc::channel(1);
         let (_stop, stop) = watch::channel(false);
@@ -292,13 +300,21 @@ mod tests {
             let first = client.read_u8().await.ok();
             (client, session, first)
         };
-        let stranger = Ipv4Addr::new(192, 0, 2, 1);
-        let (client, session, first) = connect(stranger).await;
-        assert_eq!(first, Some(b'2'));
-        assert_eq!(connect(stranger).await.2, None, "the one place is taken");
+        let [stranger, another] = [1, 2].map(|last| Ipv4Addr::new(192, 0, 2, last));
+        let (mut first, session, greeting) = connect(stranger).await;
+        assert_eq!(greeting, Some(b'2'));
+        let (second, its_session, greeting) = connect(stranger).await;
+        assert_eq!(greeting, Some(b'2'));
+        assert_eq!(connect(stranger).await.2, None, "all places are taken");
         assert_eq!(connect(Ipv4Addr::LOCALHOST).await.2, Some(b'2'), "a neighbour needs none of them");
-        drop(client);
+        // An address that has none gets one of those that another has all of.
+        let (_third, _session, greeting) = connect(another).await;
+        assert_eq!(greeting, Some(b'2'));
         session.await.unwrap();
+        assert_eq!(first.read_to_end(&mut Vec::new()).await.map_err(|error| error.kind()).err(), None, "it is closed");
+        assert_eq!(connect(stranger).await.2, None, "each has as many");
+        drop(second);
+        its_session.await.unwrap();
         assert_eq!(connect(stranger).await.2, Some(b'2'));
     }
 }

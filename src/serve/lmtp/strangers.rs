@@ -1,0 +1,141 @@
+//! Places for clients that have yet to show a certificate.
+//!
+//! Anybody who reaches the port can take one, and be silent. So whoever is kept out by them is not the next who comes: where all are
+//! taken, one of the address that has most gives way, if the newcomer's has fewer. An address may have all places while nobody else
+//! comes, as a Postfix does that opens its twenty connections at once; and one that keeps hundreds open keeps out itself alone. There is
+//! no fixed number for one address: a small one would turn such a Postfix away, which takes that for a failure of the whole site, and a large
+//! one would let a few addresses keep out all others.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::oneshot;
+
+/// Whoever has one IPv6 address has the whole network of 64 bits that it is in.
+const OF_ONE: u128 = u128::MAX << 64;
+
+/// The places.
+pub(super) struct Strangers {
+    places: usize,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Default)]
+struct Taken {
+    last: u64,
+    /// Oldest first.
+    by: Vec<Stranger>,
+}
+
+struct Stranger {
+    number: u64,
+    whence: IpAddr,
+    /// Dropped, it tells its holder to give way.
+    _may_stay: oneshot::Sender<()>,
+}
+
+/// A place, until this is dropped.
+pub(super) struct Place {
+    strangers: Arc<Strangers>,
+    number: u64,
+    /// Ends where somebody else has got it.
+    may_stay: oneshot::Receiver<()>,
+}
+
+impl Strangers {
+    pub(super) fn new(places: usize) -> Arc<Self> {
+        Arc::new(Self { places, taken: Mutex::default() })
+    }
+
+    /// A place for a client at this address. `None`: all are taken, and no other address has more of them.
+    pub(super) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+        let (mut taken, whence) = (self.taken(), whence(address));
+        if taken.by.len() >= self.places {
+            let at = taken.who_gives_way_to(whence)?;
+            taken.by.remove(at);
+        }
+        taken.last += 1;
+        let (number, (stays, may_stay)) = (taken.last, oneshot::channel());
+        taken.by.push(Stranger { number, whence, _may_stay: stays });
+        Some(Place { strangers: Arc::clone(self), number, may_stay })
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taken {
+    /// The place of whoever has most, the one that was taken first: a handshake takes moments, and what is oldest is likely to be idle.
+    fn who_gives_way_to(&self, newcomer: IpAddr) -> Option<usize> {
+        let mut counts = HashMap::new();
+        for stranger in &self.by {
+            *counts.entry(stranger.whence).or_insert(0_usize) += 1;
+        }
+        let most = counts.values().copied().max()?;
+        let own = counts.get(&newcomer).copied().unwrap_or_default();
+        let has_most = |stranger: &Stranger| counts.get(&stranger.whence) == Some(&most);
+        self.by.iter().position(has_most).filter(|_| own < most)
+    }
+}
+
+impl Place {
+    /// Returns once somebody else has got the place.
+    pub(super) async fn is_lost(&mut self) {
+        // Nothing is ever sent.
+        let _ = (&mut self.may_stay).await;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.strangers.taken().by.retain(|stranger| stranger.number != self.number);
+    }
+}
+
+fn whence(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & OF_ONE)),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(address: &str) -> IpAddr {
+        address.parse().unwrap()
+    }
+
+    fn is_lost(place: &mut Place) -> bool {
+        place.may_stay.try_recv() == Err(oneshot::error::TryRecvError::Closed)
+    }
+
+    #[test]
+    fn one_address_may_have_all_places_and_gives_way_to_others_until_they_have_as_many() {
+        let strangers = Strangers::new(4);
+        let mut first: Vec<Place> = (0..4).map(|_| strangers.admit(at("192.0.2.1")).unwrap()).collect();
+        assert!(strangers.admit(at("192.0.2.1")).is_none());
+        assert!(strangers.admit(at("::ffff:192.0.2.1")).is_none(), "it is the same");
+        let second: Vec<Place> = (0..2).map(|_| strangers.admit(at("192.0.2.2")).unwrap()).collect();
+        assert_eq!(first.iter_mut().map(is_lost).collect::<Vec<_>>(), [true, true, false, false], "its oldest go");
+        assert!(strangers.admit(at("192.0.2.2")).is_none(), "each has two");
+        let third = strangers.admit(at("192.0.2.3")).unwrap();
+        assert_eq!(first.iter_mut().map(is_lost).collect::<Vec<_>>(), [true, true, true, false]);
+        // Whoever has lost a place has none to leave.
+        first.clear();
+        assert_eq!(strangers.taken().by.len(), 3);
+        drop((second, third));
+        assert!(strangers.taken().by.is_empty());
+    }
+
+    #[test]
+    fn addresses_of_one_network_of_64_bits_are_one() {
+        let strangers = Strangers::new(2);
+        let [mut first, mut second] = ["2001:db8::1", "2001:db8::2:0:0:9"].map(|it| strangers.admit(at(it)).unwrap());
+        assert!(strangers.admit(at("2001:db8:0:0:ffff::7")).is_none());
+        let _other = strangers.admit(at("2001:db8:0:1::1")).unwrap();
+        assert_eq!((is_lost(&mut first), is_lost(&mut second)), (true, false));
+    }
+}
