@@ -5,7 +5,7 @@
 //! parse ── connect: database ∥ IMAP (greeting) ── route ── authenticate: recipient ∥ sender ── deliver
 //! ```
 //!
-//! Once a week, after the route, one delivery proves that logins lead to the users that they name (`login_check`).
+//! Every six days, after the route, one delivery proves that logins lead to the users that they name (`login_check`).
 
 mod database;
 mod deliver;
@@ -60,6 +60,7 @@ pub struct Site {
     namespace: String,
     /// The sessions that were opened.
     logins: Arc<logins::Counter>,
+    renewals: Arc<login_check::Renewals>,
 }
 
 #[derive(Clone, Debug)]
@@ -112,8 +113,9 @@ impl Site {
         let config = &configured.config;
         let (policy, deadline) = (config.policy(), config.delivery.deadline);
         let namespace = config.lock.namespace.clone();
-        let (kind, logins) = (Kind::Configured(Box::new(configured)), Arc::default());
-        Ok(Self { kind, host, sent_copies: true, policy, deadline, namespace, logins })
+        let kind = Kind::Configured(Box::new(configured));
+        let (logins, renewals) = (Arc::default(), Arc::default());
+        Ok(Self { kind, host, sent_copies: true, policy, deadline, namespace, logins, renewals })
     }
 
     /// One machine with everything under one directory.
@@ -127,6 +129,7 @@ impl Site {
             deadline: deadline::OF_A_DELIVERY,
             namespace: crate::lock::DEFAULT_NAMESPACE.into(),
             logins: Arc::default(),
+            renewals: Arc::default(),
         }
     }
 

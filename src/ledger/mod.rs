@@ -313,6 +313,15 @@ pub trait Ledger: NamedLock {
         Err(addresses::no_table("remembering a way in to the mailbox store"))
     }
 
+    /// Records that this host has just found a way in not to lead where it should: whatever was proven before, it is not proven now. On
+    /// PostgreSQL this frees the lock, if one is held.
+    ///
+    /// # Errors
+    /// Where it may not be committed.
+    fn disprove_way_in(&mut self, _way_in: &WayIn, _host: &str) -> Result<(), DatabaseError> {
+        Err(addresses::no_table("remembering that a way in to the mailbox store is none"))
+    }
+
     /// Records that `host` refuses a recipient for good, since none of these addresses is in the table; `false`, with nothing
     /// written, if one is by now, or if the table is empty.
     ///

@@ -96,6 +96,13 @@ impl Ledger for MysqlDatabase {
         self.retrying(|database| database.run("remembering a way in to the mailbox store", &insert, 1).map(drop))
     }
 
+    fn disprove_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
+        let (digest, host) = (sql::bytes(&way_in.digest), sql::text(host));
+        let update = format!("UPDATE ways_in SET proven_at = '1970-01-01', host = {host} WHERE digest = {digest}");
+        let doing = "remembering that a way in to the mailbox store is none";
+        self.retrying(|database| database.run(doing, &update, 1).map(drop))
+    }
+
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
         if journal.copies.is_empty() {
             return Ok(());

@@ -82,12 +82,12 @@ impl Ledger for PostgresDatabase {
     }
 
     fn record_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
-        let doing = "remembering a way in to the mailbox store";
-        // COMMIT ends the lock's transaction. Without one it gives a warning of class 25.
-        let batch = format!("{HEAR_NOTHING} {}; {HEAR_OF_THE_COMMIT} COMMIT", statements::way_in(way_in, host));
-        self.batch(doing, &batch)?;
-        self.transaction = Transaction::None;
-        self.replicated(doing)
+        self.write_way_in("remembering a way in to the mailbox store", &statements::way_in(way_in, host))
+    }
+
+    fn disprove_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
+        let doing = "remembering that a way in to the mailbox store is none";
+        self.write_way_in(doing, &statements::no_way_in(way_in, host))
     }
 
     fn try_journal(&mut self, journal: &Journal<'_>) -> Result<(), DatabaseError> {
@@ -236,6 +236,13 @@ impl Ledger for PostgresDatabase {
 }
 
 impl PostgresDatabase {
+    fn write_way_in(&mut self, doing: &str, statement: &str) -> Result<(), DatabaseError> {
+        // COMMIT ends the lock's transaction. Without one it gives a warning of class 25.
+        self.batch(doing, &format!("{HEAR_NOTHING} {statement}; {HEAR_OF_THE_COMMIT} COMMIT"))?;
+        self.transaction = Transaction::None;
+        self.replicated(doing)
+    }
+
     /// One round trip; two more where the message's source is kept, so that it crosses as bytes, and once for all recipients.
     fn try_record(&mut self, begin: &str, record: &Record<'_>) -> Result<(), DatabaseError> {
         let doing = statements::DOING;

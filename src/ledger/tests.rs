@@ -520,6 +520,7 @@ fn an_embedded_ledger_has_no_addresses_and_forgets_nothing() {
     assert!(no_table.is_some());
     assert_eq!(failure(ledger.look_up(&["doug@x"], Some(&way_in)).err()), no_table);
     assert_eq!(failure(ledger.record_way_in(&way_in, "mx1").err()), no_table);
+    assert_eq!(failure(ledger.disprove_way_in(&way_in, "mx1").err()), no_table);
     assert_eq!(failure(ledger.refuse("mx1", &["doug@x"]).err()), no_table);
     assert_ne!(no_table, Some(DatabaseFailure::Contention));
     assert!(ledger.begin_epoch().is_ok());

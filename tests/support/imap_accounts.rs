@@ -32,6 +32,8 @@ pub enum Welcome {
     Refused(&'static str),
     /// The connection ends.
     CutOff,
+    /// No answer, for as long as the client waits.
+    Silent,
     /// Let in, to mailboxes that stand so: UIDVALIDITY and UIDNEXT.
     To { account: String, uid_validity: u32, uid_next: u32 },
     /// Let in, and there are no mailboxes.
@@ -128,6 +130,10 @@ fn converse(
                 match welcome(&login) {
                     Welcome::Refused(answer) => format!("{tag} {answer}\r\n"),
                     Welcome::CutOff => return None,
+                    Welcome::Silent => {
+                        let _ = std::io::copy(&mut lines, &mut std::io::sink());
+                        return None;
+                    }
                     Welcome::Empty => format!("{tag} OK {can} in\r\n"),
                     Welcome::Answering(answer) => {
                         refusal = answer;

@@ -136,6 +136,12 @@ pub(super) fn way_in(way_in: &WayIn, host: &str) -> String {
     )
 }
 
+/// A way in that is proven no more.
+pub(super) fn no_way_in(way_in: &WayIn, host: &str) -> String {
+    let (digest, host) = (literal::bytes(&way_in.digest), literal::text(host));
+    format!("UPDATE ways_in SET proven_at = 'epoch', host = {host} WHERE digest = {digest}")
+}
+
 /// The message's source, once for all its recipients.
 pub(super) const SOURCE: &str = "INSERT INTO message_sources (message_id, source) \
     SELECT id, $2 FROM messages WHERE identity = $1 ON CONFLICT (message_id) DO NOTHING";

@@ -145,6 +145,31 @@ pub fn prove_if_in_time(
     }
 }
 
+/// The same, where there is an earlier proof, and little time. Where this comes to nothing, as with a server that does not answer a login
+/// for somebody who does not exist, half of the time is left to see whether the service account's own INBOX is the user's: a server may
+/// look at the name, and open that for everybody.
+///
+/// # Errors
+/// As above.
+pub fn renew(
+    settings: &Settings,
+    user: &str,
+    mailbox: &str,
+    deadline: Deadline,
+    in_time: Deadline,
+) -> Result<Result<Honoured, MailboxError>, MailboxError> {
+    let in_half = deadline.half_way();
+    match prove_if_in_time(settings, user, mailbox, in_half, in_time.or_sooner(in_half)) {
+        Err(error) if error.failure != MailboxFailure::IdentityIgnored && !is_for_itself(settings, user) => {
+            match are_one(settings, [user, &settings.user], deadline) {
+                Ok(Some(true)) => Err(Probe { settings, user, mailbox: "INBOX", deadline }.ignored()),
+                Ok(Some(false) | None) | Err(_) => Err(error),
+            }
+        }
+        found => found,
+    }
+}
+
 /// Whether two users' INBOXes are one; `None` where both are empty and look the same.
 ///
 /// # Errors

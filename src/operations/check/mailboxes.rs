@@ -10,6 +10,11 @@ use crate::mailbox::imap::authorization::Honoured;
 use crate::mailbox::{MailboxError, MailboxFailure};
 use crate::message::Address;
 use crate::site::{Recipient, SeenMailboxes, Site};
+use std::time::Duration;
+
+/// How long the way in may take: some servers delay the answer to a failed login by seconds. One that never answers a login for somebody who
+/// does not exist must not keep `check` from the rest, nor the process from [going on](crate::base::server_waits).
+const FOR_THE_WAY_IN: Duration = Duration::from_secs(40);
 
 pub(super) fn look(
     site: &Site,
@@ -51,7 +56,8 @@ fn logins(
         findings.push(warning("UIDPLUS", "not offered", mend));
     }
     findings.extend(rights(to, &tried));
-    findings.extend(way_in(site, to, database, deadline));
+    findings.extend(way_in(site, to, database, deadline.or_sooner(Deadline::after(FOR_THE_WAY_IN))));
+    findings.extend(old_proof(site, database));
     findings.extend(two_users(site, to, database, deadline));
     findings
 }
@@ -105,6 +111,19 @@ fn way_in(site: &Site, to: &Destination, database: &mut dyn Database, deadline: 
         Ok(Some(honoured)) => good(what, honoured.to_string()),
         Err(error) => failed(what, &error),
     })
+}
+
+/// Whether deliveries go by a proof of that which none of them has renewed.
+fn old_proof(site: &Site, database: &mut dyn Database) -> Option<Finding> {
+    let what = "user of the login, as deliveries know it";
+    match site.days_of_an_old_proof(database) {
+        Ok(days) => days.map(|days| {
+            let mend = "once it is 14 days old, mail is deferred: see what the server makes of a login for somebody who does not exist, \
+                        and the log, where a delivery has tried to prove it anew (docs/install.md, \"Servers\")";
+            warning(what, format!("proven {days} days ago, and by no delivery since"), mend)
+        }),
+        Err(error) => Some(database::failed(what, &error)),
+    }
 }
 
 /// How many users one is compared with: mailboxes made in the same second may look the same.

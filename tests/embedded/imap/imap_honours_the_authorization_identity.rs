@@ -7,7 +7,7 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::imap::{Mechanism, Settings};
 use maildrop_command::mailbox::MailboxFailure;
-use maildrop_command::mailbox::imap::authorization::{Honoured, are_one, prove, prove_if_in_time, way_in};
+use maildrop_command::mailbox::imap::authorization::{Honoured, are_one, prove, prove_if_in_time, renew, way_in};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -225,4 +225,37 @@ fn a_mailbox_that_is_not_open_in_time_says_nothing_of_the_server() {
     let server = Accounts::start(None, |_| Welcome::Refused("NO [AUTHORIZATIONFAILED] no such user"));
     let found = prove_if_in_time(&server.settings(), "doug@x.org", "INBOX", soon(), soon());
     assert_eq!(found.unwrap_err().failure, MailboxFailure::AccessDenied);
+}
+
+/// What a renewal finds out, which has little time: there is an earlier proof to go by.
+fn renewed(
+    user: &str,
+    welcome: impl Fn(&Login) -> Welcome + Send + Sync + 'static,
+) -> Result<Honoured, MailboxFailure> {
+    let server = Accounts::start(None, welcome);
+    let found = renew(&server.settings(), user, "INBOX", Deadline::after(Duration::from_secs(6)), soon());
+    found.and_then(|in_time| in_time).map_err(|error| error.failure)
+}
+
+#[test]
+fn a_renewal_finds_out_who_ignores_it_even_where_an_invented_name_gets_no_answer() {
+    const REFUSED: Welcome = Welcome::Refused("NO [AUTHORIZATIONFAILED] no such user");
+    let doug = "doug@x.org";
+    let ours = |login: &Login| login.acting_for == "doug@x.org";
+    let honours = move |login: &Login| if ours(login) { Welcome::to("doug", 7, 5) } else { REFUSED };
+    assert_eq!(renewed(doug, honours), Ok(Honoured::InventedUserRefused));
+    assert_eq!(renewed(doug, |login| Welcome::to(&login.name, 7, 5)), Err(MailboxFailure::IdentityIgnored));
+    let looks = |login: &Login| if invented(login) { Welcome::Silent } else { Welcome::to("service", 7, 5) };
+    assert_eq!(renewed(doug, looks), Err(MailboxFailure::IdentityIgnored));
+    // The service account has a mailbox of its own, or none.
+    for its_own in [|| Welcome::to("service", 3, 5), || REFUSED] {
+        let silent = move |login: &Login| match login.acting_for.as_str() {
+            "doug@x.org" => Welcome::to("doug", 7, 5),
+            "service" => its_own(),
+            _ => Welcome::Silent,
+        };
+        assert_eq!(renewed(doug, silent), Err(MailboxFailure::TimedOut));
+    }
+    // It is not compared with itself.
+    assert_eq!(renewed("service", |login| Welcome::to(&login.name, 7, 5)), Err(MailboxFailure::Refused));
 }

@@ -59,6 +59,20 @@ fn a_way_in_is_as_old_as_its_last_proof_and_the_lock_is_free_afterwards(engine: 
     assert_eq!(other.still_held(&lock).unwrap(), !engine.is_postgres());
     other.release(&lock).unwrap();
     assert!(matches!(one.acquire(&lock, Duration::ZERO), Ok(Acquired::Held)));
+    // It is found to be none: the other one is left as it is.
+    other.record_way_in(&another, "mx2").unwrap();
+    one.disprove_way_in(&way_in, "mx1").unwrap();
+    let age = proven(other.as_mut(), Some(&way_in)).unwrap();
+    assert!(age > 1.0e9, "{age}");
+    assert!(proven(other.as_mut(), Some(&another)).unwrap() < 3000.0);
+    assert_eq!(one.still_held(&lock).unwrap(), !engine.is_postgres());
+    one.release(&lock).unwrap();
+    assert!(matches!(other.acquire(&lock, Duration::ZERO), Ok(Acquired::Held)));
+    // Until it is proven anew.
+    one.record_way_in(&way_in, "mx1").unwrap();
+    assert!(proven(other.as_mut(), Some(&way_in)).unwrap() < 3000.0);
+    one.disprove_way_in(&WayIn::new("imap://never".into()), "mx1").unwrap();
+    assert_eq!(scene.database.count("SELECT count(*) FROM ways_in"), 2);
 }
 
 fn an_epoch_is_written_down_once_and_has_begun_when_another_one_is_found(engine: Engine) {

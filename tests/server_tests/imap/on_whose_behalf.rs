@@ -14,12 +14,15 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::delivery::Deferral;
 use maildrop_command::imap::Settings;
+use maildrop_command::ledger::WayIn;
 use maildrop_command::ledger::recorded::Selection;
+use maildrop_command::lock::{Acquired, LockName};
 use maildrop_command::mailbox::MailboxFailure::IdentityIgnored;
 use maildrop_command::mailbox::imap::authorization::{Honoured, prove};
 use maildrop_command::operations::audit::{NotTaken, audit, take_out};
 use std::process::Output;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const PG: Engine = Engine::Postgres17;
@@ -28,7 +31,9 @@ const SET_UP: &str = "4.3.5 the mailbox store is not set up for this recipient";
 const IGNORES: &str = "4.3.5 the mailbox store ignores on whose behalf it is asked";
 
 on_each_engine!(
-    what_a_server_has_shown_is_remembered_for_a_week,
+    what_a_server_has_shown_is_remembered_for_six_days,
+    a_proof_that_cannot_be_renewed_stops_no_mail_for_another_week,
+    a_server_that_begins_to_ignore_it_is_found_out_by_a_renewal_and_gets_nothing_more,
     without_its_table_or_the_right_to_write_it_a_delivery_is_deferred,
 );
 
@@ -61,7 +66,12 @@ fn proven_at(scene: &mut Scene, ago: &str) {
     scene.session().execute(&format!("UPDATE ways_in SET proven_at = proven_at - {ago}"));
 }
 
-fn what_a_server_has_shown_is_remembered_for_a_week(engine: Engine) {
+fn days_pass(scene: &mut Scene, days: u32) {
+    let ago = if scene.database.engine.is_postgres() { format!("{days} days") } else { format!("{days} DAY") };
+    proven_at(scene, &ago);
+}
+
+fn what_a_server_has_shown_is_remembered_for_six_days(engine: Engine) {
     let server = Accounts::start(None, honours);
     let mut scene = scene_on(engine, server.port, &["doug", "scuba", "lisa"]);
     scene.deliver("doug", scene.message("first")).delivered();
@@ -71,10 +81,10 @@ fn what_a_server_has_shown_is_remembered_for_a_week(engine: Engine) {
     scene.deliver("scuba", scene.message("first")).delivered();
     scene.deliver("doug", scene.message("second")).delivered();
     assert_eq!(server.logins().len(), 2 + 2);
-    proven_at(&mut scene, if engine.is_postgres() { "6 days" } else { "6 DAY" });
+    days_pass(&mut scene, 5);
     scene.deliver("doug", scene.message("third")).delivered();
     assert_eq!(invented(&server.logins()), 0);
-    proven_at(&mut scene, if engine.is_postgres() { "1 day" } else { "1 DAY" });
+    days_pass(&mut scene, 1);
     scene.deliver("doug", scene.message("fourth")).delivered();
     assert_eq!(invented(&server.logins()), 1);
     scene.deliver("doug", scene.message("fifth")).delivered();
@@ -84,6 +94,69 @@ fn what_a_server_has_shown_is_remembered_for_a_week(engine: Engine) {
     let outcome = scene.deliver("doug", scene.message("sixth"));
     outcome.deferred("4.3.5 ");
     assert_eq!(scene.database.count("SELECT count(*) FROM ways_in"), 1);
+}
+
+/// From some day on the server never answers logins of users who do not exist.
+fn a_proof_that_cannot_be_renewed_stops_no_mail_for_another_week(engine: Engine) {
+    let is_silent = Arc::new(AtomicBool::new(false));
+    let silent = is_silent.clone();
+    let server = Accounts::start(None, move |login| match honours(login) {
+        Welcome::Refused(_) if silent.load(Ordering::SeqCst) => Welcome::Silent,
+        answered => answered,
+    });
+    let mut scene = scene_on(engine, server.port, &["doug"]);
+    scene.deliver("doug", scene.message("first")).delivered();
+    is_silent.store(true, Ordering::SeqCst);
+    days_pass(&mut scene, 8);
+    server.logins();
+    scene.deliver("doug", scene.message("second")).delivered();
+    assert_eq!(invented(&server.logins()), 1);
+    let log = scene.log();
+    assert!(log.contains("it cannot be proven anew") && log.contains("proven_days_ago=8"), "{log}");
+    let check = text(&scene.subcommand(&["check"]));
+    assert!(check.contains("proven 8 days ago, and by no delivery since"), "{check}");
+    server.logins();
+    // While one delivery tries to renew it, others go on.
+    let way_in = WayIn::new(scene.database.texts("SELECT way_in FROM ways_in").remove(0));
+    let (mut another, lock) = (scene.open_database(), LockName::new("maildrop way in", &way_in.digest));
+    assert!(matches!(another.acquire(&lock, Duration::ZERO), Ok(Acquired::Held)));
+    scene.deliver("doug", scene.message("third")).delivered();
+    assert_eq!((invented(&server.logins()), server.appended().len()), (0, 3));
+    another.release(&lock).unwrap();
+    days_pass(&mut scene, 7);
+    scene.configure(|settings| settings.more = "[delivery]\ndeadline = \"20s\"\n".into());
+    scene.deliver("doug", scene.message("fourth")).deferred("4.4.");
+    assert_eq!(server.appended().len(), 3);
+    // It answers again.
+    is_silent.store(false, Ordering::SeqCst);
+    scene.configure(|settings| settings.more = String::new());
+    scene.deliver("doug", scene.message("fourth")).delivered();
+    server.logins();
+    scene.deliver("doug", scene.message("fifth")).delivered();
+    assert_eq!((invented(&server.logins()), server.appended().len()), (0, 5));
+}
+
+fn a_server_that_begins_to_ignore_it_is_found_out_by_a_renewal_and_gets_nothing_more(engine: Engine) {
+    // All names lead to the service account's mailbox; an invented one does, too, or gets no answer.
+    for answers_all in [true, false] {
+        let is_upgraded = Arc::new(AtomicBool::new(false));
+        let upgraded = is_upgraded.clone();
+        let server = Accounts::start(None, move |login| match upgraded.load(Ordering::SeqCst) {
+            false => honours(login),
+            true if !answers_all && login.acting_for.starts_with("maildrop-check-") => Welcome::Silent,
+            true => Welcome::to("service", 7, 5),
+        });
+        let mut scene = scene_on(engine, server.port, &["doug", "scuba"]);
+        scene.deliver("doug", scene.message("first")).delivered();
+        is_upgraded.store(true, Ordering::SeqCst);
+        days_pass(&mut scene, 8);
+        scene.deliver("doug", scene.message("second")).deferred(IGNORES);
+        // Nobody goes by the old proof any more, nor while another delivery is at a new one.
+        assert_eq!(scene.database.count("SELECT count(*) FROM ways_in WHERE proven_at > '2000-01-01'"), 0);
+        scene.configure(|settings| settings.more = "[delivery]\ndeadline = \"20s\"\n".into());
+        scene.deliver("scuba", scene.message("third")).deferred("4.");
+        assert_eq!(server.appended().len(), 1, "{answers_all}");
+    }
 }
 
 fn without_its_table_or_the_right_to_write_it_a_delivery_is_deferred(engine: Engine) {
