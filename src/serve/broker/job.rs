@@ -26,7 +26,8 @@ pub(super) struct Job {
     pub(super) suspect: Option<Key>,
     /// It was given a worker of its own.
     pub(super) has_its_own: bool,
-    /// Since when a worker was there for it, and some of its recipients had as many messages at work as one may have.
+    /// Since when a worker was there for it, and some of its recipients had as many messages at work as one may have: see
+    /// `state/limits.rs`.
     pub(super) held_back: Option<Instant>,
     /// The places of those recipients, where it was handed out without them.
     pub(super) left_out: BTreeSet<usize>,
@@ -72,6 +73,15 @@ impl Job {
         match &self.what {
             What::Ours { users, .. } => users,
             What::Plain(_) => &[],
+        }
+    }
+
+    /// What names its message, of which others may be under way for other recipients: Postfix's queue id, where that is known. (Two
+    /// Postfix may give one to different messages: then these wait for one another.)
+    pub(super) fn message(&self) -> Option<&str> {
+        match &self.what {
+            What::Ours { request, .. } => request.queue_id.as_deref().filter(|id| !id.is_empty()),
+            What::Plain(_) => None,
         }
     }
 

@@ -9,6 +9,7 @@
 //!
 //! `state` decides, without input or output; `sockets` brings it what peers say.
 
+mod at_work;
 mod counters;
 mod job;
 pub mod sockets;

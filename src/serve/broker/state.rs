@@ -4,6 +4,9 @@ mod answers;
 #[cfg(test)]
 mod client_tests;
 mod clients;
+mod limits;
+#[cfg(test)]
+mod limits_tests;
 #[cfg(test)]
 mod property;
 #[cfg(test)]
@@ -12,6 +15,7 @@ mod suspects;
 #[cfg(test)]
 mod tests;
 
+use super::at_work::AtWork;
 use super::counters::{Counters, Standing};
 use super::job::{Asker, Job, JobId, Stage, What, users};
 use super::workers::{Wants, Workers};
@@ -116,8 +120,7 @@ pub struct Broker {
     queue: VecDeque<JobId>,
     /// The jobs of clients, by the names that these have given them.
     named: HashMap<Uuid, JobId>,
-    /// How many messages for an address are at workers.
-    at_work: BTreeMap<String, usize>,
+    at_work: AtWork,
     suspects: Suspects,
     /// A worker was retired for a suspect's sake, and no new one has come since.
     one_is_on_its_way: bool,
@@ -142,7 +145,7 @@ impl Broker {
             jobs: BTreeMap::new(),
             queue: VecDeque::new(),
             named: HashMap::new(),
-            at_work: BTreeMap::new(),
+            at_work: AtWork::default(),
             suspects,
             one_is_on_its_way: false,
             database_away: None,
@@ -336,16 +339,7 @@ impl Broker {
         match job.stage {
             Stage::Held => {}
             Stage::Queued => self.queue.retain(|queued| *queued != id),
-            Stage::At(..) => {
-                for user in job.users_at_work() {
-                    if let Some(count) = self.at_work.get_mut(user) {
-                        *count -= 1;
-                        if *count == 0 {
-                            self.at_work.remove(user);
-                        }
-                    }
-                }
-            }
+            Stage::At(..) => self.at_work.ends(id, &job),
         }
         Some(job)
     }
@@ -372,8 +366,8 @@ impl Broker {
                     continue;
                 }
             };
-            // What has to wait for others of its recipient does not hold up those behind it.
-            if !self.workers.any_for(wants, now) || self.is_held_back(id, now) {
+            // What has to wait for others of its recipient, or of its own message, does not hold up those behind it.
+            if !self.workers.any_for(wants, now) || self.waits_for_its_message(id, now) || self.is_held_back(id, now) {
                 at += 1;
                 continue;
             }
@@ -384,40 +378,6 @@ impl Broker {
                 (ordinary, at) = (Wants::Ours, 0);
             }
         }
-    }
-
-    /// Whether so many messages for its recipients are at work that it has to wait. It waits for `serve.batch_patience`, since most
-    /// have their turn by then. Then it goes to the others, and leaves out who has none: a mailbox that hangs holds up the others of
-    /// its messages for so long, and no more workers than `serve.per_user`. Where there are no others, it is deferred.
-    fn is_held_back(&mut self, id: JobId, now: Instant) -> bool {
-        let Some(job) = self.jobs.get(&id) else { return false };
-        let users = job.users().iter().enumerate();
-        let left_out: BTreeSet<usize> =
-            users.filter(|(_, user)| self.is_at_limit(user)).map(|(place, _)| place).collect();
-        if left_out.is_empty() {
-            return false;
-        }
-        let since = job.held_back.unwrap_or(now);
-        let waits = left_out.len() == job.users().len() || now < self.patient_until(job, since);
-        if let Some(job) = self.jobs.get_mut(&id) {
-            job.held_back = Some(since);
-            if !waits {
-                job.left_out = left_out;
-            }
-        }
-        waits
-    }
-
-    /// Whether as many messages for this recipient are at work as may be at once.
-    fn is_at_limit(&self, user: &String) -> bool {
-        self.at_work.get(user).is_some_and(|count| *count >= self.settings.per_user)
-    }
-
-    /// Until when a message waits for all of its recipients, held back since then: it goes to the others before it is deferred
-    /// for having waited for too long.
-    fn patient_until(&self, job: &Job, since: Instant) -> Instant {
-        let latest = self.waits_until(job).checked_sub(INTERVAL).unwrap_or(since);
-        latest.min(since + self.settings.patience)
     }
 
     /// Hands a message out, which it is once and never again.
@@ -440,9 +400,7 @@ impl Broker {
                 "a message goes to the others of its recipients: these have too many at work"
             );
         }
-        for user in job.users_at_work() {
-            *self.at_work.entry(user.clone()).or_default() += 1;
-        }
+        self.at_work.begins(id, job, now);
         self.counters.waits.add(now.saturating_duration_since(job.queued));
         self.counters.handed_out += 1;
         job.stage = Stage::At(connection, now + job.time_left(now) + GRACE);
@@ -480,19 +438,6 @@ impl Broker {
         for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.answer_all(id, StatusDetail::NOT_ACCEPTING, "the service is being stopped");
         }
-    }
-
-    /// Until when a message waits for a worker: at least half of its time is for the delivery.
-    fn waits_until(&self, job: &Job) -> Instant {
-        (job.queued + self.settings.queue_wait).min(job.arrived + job.time / 2)
-    }
-
-    /// When a message is deferred that waits still: soon, where it is for those alone who have as many at work as they may. Who has
-    /// handed it over (lmtp(8) has some twenty processes for all mail) would wait with it.
-    fn deferred_at(&self, job: &Job) -> Instant {
-        let latest = self.waits_until(job);
-        let since = job.held_back.filter(|_| job.users().iter().all(|user| self.is_at_limit(user)));
-        since.map_or(latest, |since| latest.min(since + self.settings.patience))
     }
 
     /// Answers a message with one deferral for all of its recipients. Another program's gets no answer: it knows no words of ours.

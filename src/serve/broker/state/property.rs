@@ -206,14 +206,18 @@ impl World {
 
     /// Of the messages at workers, none of those that have been deferred by now, which a worker may still have in hand.
     fn nobody_is_at_more_than_allowed(&self) {
-        let mut at_work: BTreeMap<String, usize> = BTreeMap::new();
+        let (mut at_work, mut of_one): (BTreeMap<String, usize>, BTreeMap<String, usize>) = Default::default();
         for (_, body) in self.workers.iter().filter_map(|worker| worker.in_hand.as_ref()) {
             if let Ok((Header::Deliver(request), _)) = Header::read(body) {
                 for address in addresses(&request) {
                     *at_work.entry(address).or_default() += 1;
                 }
+                if let Some(queue_id) = request.queue_id {
+                    *of_one.entry(queue_id).or_default() += 1;
+                }
             }
         }
+        assert!(of_one.values().all(|count| *count <= 2), "{of_one:?}");
         assert!(at_work.values().all(|count| *count <= SETTINGS.per_user), "{at_work:?}");
     }
 
@@ -389,7 +393,9 @@ fn addresses(request: &Request) -> Vec<String> {
 }
 
 fn to_two(id: u128, user: u8) -> Request {
-    request(id, &[&format!("{user}@x"), &format!("{}@x", (user + 1) % 3)])
+    let request = request(id, &[&format!("{user}@x"), &format!("{}@x", (user + 1) % 3)]);
+    // Of some it is known which are of one message.
+    Request { queue_id: (user == 0).then(|| "4c1".to_owned()), ..request }
 }
 
 proptest! {

@@ -1,0 +1,103 @@
+//! What waits, although a worker is there, event by event.
+
+use super::tests::{BYTES, SETTINGS, Scene, delivered, frame, one_answer, one_work, request};
+use super::*;
+
+impl Scene {
+    /// A broker that is to have so many workers, all of which are there.
+    fn of(workers: usize, settings: Settings) -> Self {
+        let now = Instant::now();
+        let mut scene =
+            Self { broker: Broker::new(Settings { workers, ..settings }, Suspects::default(), now), now };
+        for worker in 1..=workers as u64 {
+            assert_eq!(scene.ready(worker), []);
+        }
+        scene
+    }
+
+    /// A delivery of the message with this queue id, as pipe(8) has one for each recipient.
+    fn hand_of(&mut self, queue_id: &str, id: u64, to: &[&str]) -> Vec<Action> {
+        let request = Box::new(Request { queue_id: Some(queue_id.into()), ..request(u128::from(id), to) });
+        self.handle(Event::Handed { id: LocalId(id), request, body: Body::Memory(BYTES.to_vec()) })
+    }
+}
+
+/// The one message that goes to a worker, beside whatever is said to others.
+#[track_caller]
+fn the_work(actions: Vec<Action>) -> (u64, Vec<u8>, Uuid) {
+    let works = actions.into_iter().filter(|action| matches!(action, Action::Work { .. })).collect();
+    match one_work(works) {
+        (worker, address, Header::Deliver(Request { id, .. })) => (worker, address, id),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn id(number: u128) -> Uuid {
+    Uuid::from_u128(number)
+}
+
+const FIVE: [&str; 5] = ["a@x", "b@x", "c@x", "d@x", "e@x"];
+
+#[test]
+fn a_message_that_comes_once_for_each_recipient_has_two_workers_and_other_mail_overtakes() {
+    let mut scene = Scene::of(4, SETTINGS);
+    let mut at_work = Vec::new();
+    for (number, to) in (10..).zip(FIVE) {
+        at_work.extend(scene.hand_of("4c1", number, &[to]));
+    }
+    assert_eq!(at_work.len(), 2);
+    let (first, address, _) = the_work(vec![at_work.remove(0)]);
+    assert_eq!(scene.broker.standing(scene.now).queued, 3);
+    // Others do not wait for it, with a queue id or without.
+    one_work(scene.hand_of("4c2", 20, &["a@x"]));
+    let (other, others, _) = one_work(scene.hand(21, &["b@x"]));
+    // What is free now is for others still; the next one for it goes where one of its own has ended.
+    one_answer(scene.reply(other, &others, frame(&delivered(21, 1))));
+    let actions = scene.reply(first, &address, frame(&delivered(10, 1)));
+    assert_eq!(the_work(actions).2, id(12));
+}
+
+/// Its lock is not to be had before the deadline of that delivery: whoever waits for it at a worker would take that for nothing.
+#[test]
+fn of_a_message_one_of_whose_deliveries_takes_long_no_second_one_gets_ready() {
+    let mut scene = Scene::of(4, SETTINGS);
+    let (_, hangs, _) = the_work(scene.hand_of("4c1", 10, &["a@x"]));
+    let (second, address, _) = the_work(scene.hand_of("4c1", 11, &["b@x"]));
+    assert_eq!(scene.hand_of("4c1", 12, &["c@x"]), []);
+    assert_eq!(scene.pass(5, &[1, 2, 3, 4]), []);
+    // The second had no lock.
+    assert_eq!(one_answer(scene.reply(second, &address, frame(&delivered(11, 1)))).0, 11);
+    assert_eq!(scene.hand_of("4c1", 13, &["d@x"]), []);
+    // They are answered in time, and no other message waits.
+    one_work(scene.hand(20, &["b@x"]));
+    assert_eq!(scene.pass(24, &[1, 2, 3, 4]), []);
+    assert_eq!(one_answer(scene.pass(1, &[1, 2, 3, 4])), (12, vec!["4.4.5".into()]));
+    let actions = scene.reply(1, &hangs, frame(&delivered(10, 1)));
+    assert_eq!(the_work(actions).2, id(13));
+    assert_eq!(scene.hand_of("4c1", 14, &["e@x"]).len(), 1, "two again");
+}
+
+#[test]
+fn of_two_workers_a_message_has_one_and_of_one_that_one() {
+    let mut scene = Scene::of(2, SETTINGS);
+    one_work(scene.hand_of("4c1", 10, &["a@x"]));
+    assert_eq!(scene.hand_of("4c1", 11, &["b@x"]), []);
+    one_work(scene.hand_of("4c2", 12, &["c@x"]));
+    let mut scene = Scene::of(1, SETTINGS);
+    one_work(scene.hand_of("4c1", 10, &["a@x"]));
+    // By hand more may be started than are configured.
+    scene.ready(2);
+    one_work(scene.hand_of("4c1", 11, &["b@x"]));
+    assert_eq!(scene.hand_of("", 12, &["c@x"]), []);
+    one_work(scene.ready(3));
+}
+
+#[test]
+fn a_delivery_whose_worker_is_lost_makes_room_for_the_next_one_of_its_message() {
+    let mut scene = Scene::of(3, SETTINGS);
+    for (number, to) in (10..).zip(FIVE) {
+        scene.hand_of("4c1", number, &[to]);
+    }
+    let actions = scene.handle(Event::WorkerGone { connection: ConnectionId(1) });
+    assert_eq!(the_work(actions).2, id(12));
+}
