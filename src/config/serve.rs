@@ -58,7 +58,7 @@ pub struct Serve {
     /// How long a message waits for a worker before it is deferred. See [`Config::queue_wait`].
     #[serde(deserialize_with = "values::duration")]
     pub queue_wait: Duration,
-    /// How many messages for one recipient are delivered at once.
+    /// How many messages for one recipient are delivered at once. See [`Serve::at_once_for_one`].
     pub per_user: u32,
     /// How long one mailbox may hold up the others of its message, and a message waits for recipients who have `per_user` at work. See
     /// [`Config::batch_patience`].
@@ -122,6 +122,12 @@ impl Serve {
     #[must_use]
     pub fn embedded(directory: &Path) -> Self {
         Self { runtime_directory: directory.join("run"), state_directory: directory.join("state"), ..Self::default() }
+    }
+
+    /// How many messages for one recipient are delivered at once: of several workers, one is left to others.
+    #[must_use]
+    pub fn at_once_for_one(&self) -> u32 {
+        if self.workers > 1 { self.per_user.min(self.workers - 1) } else { self.per_user }
     }
 
     /// The folder of the file queue.
@@ -414,6 +420,13 @@ impl Serve {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_several_workers_one_is_left_to_others_than_any_one_recipient() {
+        let at_once = |workers, per_user| Serve { workers, per_user, ..Serve::default() }.at_once_for_one();
+        assert_eq!([at_once(1, 2), at_once(2, 2), at_once(3, 2), at_once(4, 2)], [2, 1, 2, 2]);
+        assert_eq!([at_once(2, 1), at_once(8, 100), at_once(1, 1)], [1, 7, 1]);
+    }
 
     #[test]
     fn a_place_for_lmtp_is_a_path_or_a_host_with_a_port() {

@@ -83,7 +83,7 @@ impl FrontSettings {
             broker: Settings {
                 queue_wait,
                 workers: whole(serve.workers),
-                per_user: whole(serve.per_user),
+                per_user: whole(serve.at_once_for_one()),
                 patience,
                 recipient_delimiter: recipient_delimiter.to_owned(),
                 mailbox_sessions: serve.mailbox_sessions,
@@ -262,6 +262,10 @@ mod tests {
         assert_eq!((front.broker.queue_wait, front.broker.patience), (seconds(50), seconds(25)));
         assert_eq!((front.broker.longest_delivery, front.stop_within), (seconds(100), seconds(110)));
         assert_eq!((front.most_clients, front.broker.workers), (7, 3));
+        assert_eq!(front.broker.per_user, 2);
+        let two = format!("{SITE}[serve]\nworkers = 2\n");
+        let two = FrontSettings::of(&Config::parse(Path::new("/x"), &two, None).unwrap());
+        assert_eq!(two.broker.per_user, 1, "a mailbox that hangs does not take both");
         // What was taken in before the limit was lowered is handed over still.
         assert_eq!(front.longest_frame, (LARGEST_MESSAGE as usize) + LONGEST_HEADER + 64);
         let text = format!("{SITE}[delivery]\nmessage_size_limit = \"1GB\"\n");
