@@ -39,6 +39,12 @@ impl Deadline {
         Self::after(self.remaining() / 2)
     }
 
+    /// This one, or so long from now, if that is sooner.
+    #[must_use]
+    pub(crate) fn or_within(self, span: Option<Duration>) -> Self {
+        span.map_or(self, |span| self.or_sooner(Self::after(span)))
+    }
+
     /// Whichever of the two comes first.
     #[must_use]
     pub(crate) fn or_sooner(self, other: Self) -> Self {
@@ -76,6 +82,8 @@ mod tests {
         let (soon, late) = (Deadline::after(seconds(1000)), Deadline::after(seconds(100_000)));
         let is_late = |deadline: Deadline| deadline.remaining() > seconds(1000);
         assert!(!is_late(soon.or_sooner(late)) && !is_late(late.or_sooner(soon)));
+        assert!(is_late(late.or_within(None)) && !is_late(late.or_within(Some(seconds(1000)))));
+        assert!(!is_late(soon.or_within(Some(seconds(100_000)))));
         assert!(is_late(soon.or_after(seconds(100_000))) && is_late(late.or_after(seconds(1))));
         assert!(late.half_way().remaining() <= seconds(50_000) && is_late(late.half_way()));
         assert!(Deadline::after(Duration::ZERO).passed() && !soon.passed());

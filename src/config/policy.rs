@@ -33,6 +33,14 @@ pub struct Policy {
 }
 
 impl Policy {
+    /// How long mailboxes may take to open where other messages wait for the process that opens them, as
+    /// [`author_patience`](Self::author_patience) has it; `None`: until the delivery's deadline. Nothing is journalled before they are
+    /// open: to give up costs another try, and no search.
+    #[must_use]
+    pub fn opening_patience(&self) -> Option<Duration> {
+        self.author_patience.map(|_| self.batch_patience.saturating_mul(4))
+    }
+
     /// For one machine without a configuration.
     #[must_use]
     pub fn embedded() -> Self {

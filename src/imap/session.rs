@@ -46,8 +46,9 @@ pub fn begin(settings: &Settings, deadline: Deadline) -> Option<Begun> {
 }
 
 impl Begun {
-    /// Does the rest of [`connect`].
-    pub fn finish(self, settings: &Settings) -> Result<Connection, MailboxError> {
+    /// Does the rest of [`connect`]. From now on no wait outlives this deadline.
+    pub fn finish(mut self, settings: &Settings, deadline: Deadline) -> Result<Connection, MailboxError> {
+        self.0.set_deadline(deadline);
         greeted(settings, Ok(self.0))
     }
 }
@@ -124,6 +125,11 @@ impl Connection {
     pub fn authenticate(self, user: &str) -> Result<Session, MailboxError> {
         let doing = self.doing(user);
         self.try_authenticate(user)?.map_err(|refusal| refused_login(doing, &refusal))
+    }
+
+    /// From now on no wait outlives this deadline.
+    pub(crate) fn set_deadline(&mut self, deadline: Deadline) {
+        self.conversation.set_deadline(deadline);
     }
 
     pub(crate) fn doing(&self, user: &str) -> String {

@@ -143,7 +143,7 @@ impl Site {
         let queue_id = envelopes.first().and_then(|envelope| envelope.queue_id.as_deref());
         delivery::begins("connect");
         let Opened { mut database, greeting, took, has_served, mut patience } =
-            sessions.for_a_delivery(self, queue_id, terms.deadline)?;
+            sessions.for_a_delivery(self, queue_id, terms.deadline, terms.policy.opening_patience())?;
         stages.connect = took;
         delivery::begins("route");
         let mut routed = self.route_or_refuse(message, envelopes, database.as_mut(), terms.deadline, stages);
@@ -237,20 +237,20 @@ impl Site {
             sessions.keep_mailboxes();
             let mut stages = *stages;
             delivery::begins("authenticate");
-            let opening = Instant::now();
-            let author_patience = terms.policy.author_patience;
-            let silent = |author: &&Destination| sessions.silent.holds(&author.user, opening);
+            let asking = Instant::now();
+            let (opening, author_patience) = (terms.policy.opening_patience(), terms.policy.author_patience);
+            let silent = |author: &&Destination| sessions.silent.holds(&author.user, asking);
             let silent = sender.as_ref().filter(|_| author_patience.is_some()).filter(silent);
             let unproven = sender.as_ref().filter(|_| silent.is_none()).zip(unproven.as_ref());
             let asked = sender.as_ref().filter(|_| silent.is_none() && unproven.is_none());
             let mut open = |patience| {
-                let times = Times { deadline: terms.deadline, patience, author_patience };
+                let times = Times { deadline: terms.deadline, patience, opening, author_patience };
                 self.open_mailboxes(batch, asked, greeting.take(), &mut sessions.kept, times)
             };
             let mut owed = open(patience);
             // Where nobody's is open in time, the server may be slow for all.
             if several && !some_are && owed.iter().all(Owed::took_too_long) {
-                owed = open(Some(terms.deadline.half_way().remaining()));
+                owed = open(Some(terms.deadline.half_way().or_within(opening).remaining()));
             }
             // A server that is silent to all says nothing of one author.
             let answers = owed.iter().any(|one| !one.took_too_long());
@@ -262,7 +262,7 @@ impl Site {
             owed.extend(silent.map(Owed::silent));
             // Of the first batch, the proof of the way in is part of it.
             let first = outcomes.iter().flatten().all(|outcome| outcome.stages.attempt.is_none());
-            stages.authenticate = if first { began.elapsed() } else { opening.elapsed() };
+            stages.authenticate = if first { began.elapsed() } else { asking.elapsed() };
             let places: Vec<usize> = batch.iter().flat_map(|mailbox| mailbox.recipients.iter().copied()).collect();
             let to = places.iter().filter_map(|&place| envelopes.get(place)).collect();
             let batch = Batch { envelopes: to, is_one_of_several: batch.len() < mailboxes.len() };

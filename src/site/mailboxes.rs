@@ -25,6 +25,8 @@ pub(super) struct Times {
     pub(super) deadline: Deadline,
     /// Of each, where the message goes to several mailboxes.
     pub(super) patience: Option<Duration>,
+    /// [`Policy::opening_patience`](crate::config::Policy::opening_patience).
+    pub(super) opening: Option<Duration>,
     /// [`Policy::author_patience`](crate::config::Policy).
     pub(super) author_patience: Option<Duration>,
 }
@@ -125,7 +127,7 @@ impl Site {
         sender: Option<&Destination>,
         greeting: Option<Greeting>,
         kept: &mut Kept<imap::Session>,
-        Times { deadline, patience, author_patience }: Times,
+        Times { deadline, patience, opening, author_patience }: Times,
     ) -> Vec<Owed> {
         let (of_recipients, of_sender) = match &self.kind {
             Kind::Embedded(embedded) => {
@@ -135,14 +137,13 @@ impl Site {
             }
             Kind::Configured(site) => {
                 let several = patience.is_some();
-                let in_time = patience.map_or(deadline, |patience| deadline.or_sooner(Deadline::after(patience)));
+                let in_time = deadline.or_within(patience.or(opening));
                 // A server that hangs for the sender's mailbox only must leave the recipient's copy its time: otherwise each
                 // delivery ends at its deadline, until Postfix bounces.
                 let senders_deadline = deadline.half_way();
                 let senders_in_time = match author_patience {
                     _ if several => in_time,
-                    Some(patience) => senders_deadline.or_sooner(Deadline::after(patience)),
-                    None => senders_deadline,
+                    patience => senders_deadline.or_within(patience),
                 };
                 let left = site.config.sent.look == Look::Mailbox;
                 let now = Instant::now();
@@ -167,9 +168,9 @@ impl Site {
                 // This thread opens the first.
                 let began = Instant::now();
                 let first = site.imap().and_then(|settings| {
-                    // Its greeting is waited for until the deadline.
+                    // The greeting has as much time as one mailbox alone.
                     let anew = || match greeting.filter(|_| !several) {
-                        Some(greeting) => greeting.heard(settings, "opening the recipient's mailbox"),
+                        Some(greeting) => greeting.heard(settings, in_time, "opening the recipient's mailbox"),
                         None => imap::connect(settings, in_time),
                     };
                     open_mailbox(settings, firsts_session, anew, &first.user, &first.inbox, in_time, &self.logins)
@@ -191,8 +192,9 @@ impl Site {
                     .filter(|_| is_slow && error.failure == MailboxFailure::TimedOut)
                 {
                     Some(sender) => site.imap().and_then(|settings| {
-                        let anew = || imap::connect(settings, senders_deadline);
-                        open_mailbox(settings, None, anew, &sender.user, &sender.sent, senders_deadline, &self.logins)
+                        let in_time = senders_deadline.or_within(opening);
+                        let anew = || imap::connect(settings, in_time);
+                        open_mailbox(settings, None, anew, &sender.user, &sender.sent, in_time, &self.logins)
                     }),
                     None => Err(error),
                 };
@@ -264,14 +266,24 @@ impl Greeting {
         }
     }
 
-    fn heard(self, settings: &imap::Settings, doing: &str) -> Result<imap::Connection, MailboxError> {
+    /// It has been waited for already, while the database was asked: from now on no wait outlives this deadline.
+    fn heard(
+        self,
+        settings: &imap::Settings,
+        deadline: Deadline,
+        doing: &str,
+    ) -> Result<imap::Connection, MailboxError> {
         match self {
             Self::Begun(begun) => {
                 #[cfg(feature = "test-faults")]
                 crate::base::test_faults::at("imap");
-                begun.finish(settings)
+                begun.finish(settings, deadline)
             }
-            Self::Beside(beside) => beside.finish(doing),
+            Self::Beside(beside) => {
+                let mut connection = beside.finish(doing)?;
+                connection.set_deadline(deadline);
+                Ok(connection)
+            }
         }
     }
 }
@@ -362,23 +374,28 @@ mod tests {
         /// Starts it, and a site that uses it.
         fn start(self) -> (Site, TempDir) {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let port = listener.local_addr().unwrap().port();
+            let site = site_at(listener.local_addr().unwrap().port());
             thread::spawn(move || {
                 for stream in listener.incoming().flatten() {
                     let server = self.clone();
                     thread::spawn(move || server.serve(stream));
                 }
             });
-            let directory = tempfile::tempdir().unwrap();
-            let (file, password) = (directory.path().join("config.toml"), directory.path().join("password"));
-            std::fs::write(&password, "secret\n").unwrap();
-            let text = format!(
-                "[database]\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\ndatabase = \"x\"\nuser = \"x\"\n\
-                 [imap]\nhost = \"127.0.0.1\"\nport = {port}\nuser = \"service\"\npassword_file = {password:?}\n"
-            );
-            std::fs::write(&file, text).unwrap();
-            (Site::configured(Config::load(&file).unwrap()).unwrap(), directory)
+            site
         }
+    }
+
+    /// A site whose IMAP server is at this port.
+    fn site_at(port: u16) -> (Site, TempDir) {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, password) = (directory.path().join("config.toml"), directory.path().join("password"));
+        std::fs::write(&password, "secret\n").unwrap();
+        let text = format!(
+            "[database]\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\ndatabase = \"x\"\nuser = \"x\"\n\
+             [imap]\nhost = \"127.0.0.1\"\nport = {port}\nuser = \"service\"\npassword_file = {password:?}\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        (Site::configured(Config::load(&file).unwrap()).unwrap(), directory)
     }
 
     type Destinations = (Vec<RecipientsMailbox>, Option<Destination>);
@@ -394,7 +411,7 @@ mod tests {
         // Half of it is waited for; the other half is more than any machine stands still.
         let deadline = Deadline::after(Duration::from_secs(16));
         let (recipients, sender) = destinations("doug", Some("lisa"));
-        let times = Times { deadline, patience: None, author_patience: None };
+        let times = Times { deadline, patience: None, opening: None, author_patience: None };
         let mut owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut Kept::default(), times);
         assert!(deadline.remaining() > Duration::from_millis(500), "the sender's mailbox has used up the time of both");
         let [recipient, sender] = owed.as_mut_slice() else { panic!("two copies are owed") };
@@ -409,7 +426,7 @@ mod tests {
         let (site, _directory) = Server::default().start();
         // Half of it would be two minutes.
         let deadline = Deadline::after(Duration::from_mins(4));
-        let times = Times { deadline, patience: None, author_patience: Some(Duration::from_secs(10)) };
+        let times = Times { deadline, patience: None, opening: None, author_patience: Some(Duration::from_secs(10)) };
         let (recipients, sender) = destinations("doug", Some("lisa"));
         let owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut Kept::default(), times);
         assert!(deadline.remaining() > Duration::from_secs(121), "half of it was waited for");
@@ -417,11 +434,28 @@ mod tests {
         assert!(!owed[0].timed_out());
     }
 
+    /// Whoever hangs, and at whatever: the greeting, which is begun beside the database, or the login.
+    #[test]
+    fn a_recipients_mailbox_that_hangs_is_waited_for_no_longer_than_a_worker_opens_mailboxes() {
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let greets = Server::default().start();
+        let never_greets = site_at(silent.local_addr().unwrap().port());
+        for ((site, _directory), begins) in [(greets, false), (never_greets, true)] {
+            let deadline = Deadline::after(Duration::from_mins(1));
+            let opening = Some(Duration::from_secs(1));
+            let times = Times { deadline, patience: None, opening, author_patience: None };
+            let greeting = begins.then(|| Greeting::awaited(site.imap_settings().unwrap(), deadline));
+            let (recipients, _) = destinations("lisa", None);
+            let owed = site.open_mailboxes(&recipients, None, greeting, &mut Kept::default(), times);
+            assert!(owed[0].timed_out() && deadline.remaining() > Duration::from_secs(20), "{deadline:?}");
+        }
+    }
+
     /// Opens the mailboxes of a delivery, and ends it.
     fn deliver(site: &Site, sessions: &mut Sessions, destinations: Destinations) {
         let deadline = Deadline::after(Duration::from_secs(60));
         let (recipients, sender) = destinations;
-        let times = Times { deadline, patience: None, author_patience: None };
+        let times = Times { deadline, patience: None, opening: None, author_patience: None };
         let mut owed = site.open_mailboxes(&recipients, sender.as_ref(), None, &mut sessions.kept, times);
         assert!(owed.iter_mut().all(|copy| copy.lend().mailbox.is_ok()));
         sessions.used_mailboxes = owed.into_iter().filter_map(Owed::into_imap_mailbox).collect();

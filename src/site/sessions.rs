@@ -50,19 +50,21 @@ pub(super) struct Opened {
 }
 
 impl Sessions {
-    /// What a delivery begins with. What the last one has not [ended](Self::end) is closed.
+    /// What a delivery begins with. What the last one has not [ended](Self::end) is closed. `opening` is
+    /// [`Policy::opening_patience`](crate::config::Policy::opening_patience).
     pub(super) fn for_a_delivery(
         &mut self,
         site: &Site,
         queue_id: Option<&str>,
         deadline: Deadline,
+        opening: Option<Duration>,
     ) -> Result<Opened, Deferral> {
         self.used_database = None;
         self.used_mailboxes.clear();
         self.kept.at_most = site.mailbox_sessions();
         match self.opened.take() {
             Some(opened) => Ok(opened),
-            None => site.open_for(self, queue_id, deadline),
+            None => site.open_for(self, queue_id, deadline, opening),
         }
     }
 
@@ -97,7 +99,7 @@ impl Site {
     pub fn open(&self, queue_id: Option<&str>, deadline: Deadline) -> Result<Sessions, Deferral> {
         let mut sessions = Sessions::default();
         if self.config().is_some() {
-            sessions.opened = Some(self.open_for(&mut sessions, queue_id, deadline)?);
+            sessions.opened = Some(self.open_for(&mut sessions, queue_id, deadline, None)?);
         }
         Ok(sessions)
     }
@@ -109,6 +111,7 @@ impl Site {
         sessions: &mut Sessions,
         queue_id: Option<&str>,
         deadline: Deadline,
+        opening: Option<Duration>,
     ) -> Result<Opened, Deferral> {
         let began = Instant::now();
         let mut patience = self.patience(deadline);
@@ -122,7 +125,7 @@ impl Site {
             None => {}
         }
         let imap = self.imap_settings().filter(|_| sessions.kept.is_empty());
-        let greeting = imap.map(|imap| Greeting::awaited(imap, deadline));
+        let greeting = imap.map(|imap| Greeting::awaited(imap, deadline.or_within(opening)));
         let database = self.await_database(queue_id, deadline, &mut patience).map_err(Deferral::Database)?;
         Ok(Opened { database, greeting, took: began.elapsed(), has_served: false, patience })
     }

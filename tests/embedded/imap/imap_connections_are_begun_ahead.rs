@@ -40,7 +40,7 @@ fn a_server_that_goes_away_before_it_has_answered_is_out_of_reach() {
     assert_eq!(filling.len(), 4, "nobody waits for the server here");
     let begun = begin(&settings, soon()).unwrap();
     drop(silent);
-    assert_eq!(begun.finish(&settings).err().unwrap().failure, MailboxFailure::Unreachable);
+    assert_eq!(begun.finish(&settings, soon()).err().unwrap().failure, MailboxFailure::Unreachable);
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn a_connection_that_breaks_later_is_lost_and_not_out_of_reach() {
             assert_eq!(peer.take(1).len(), 1);
         });
         let connection = match ahead {
-            true => begin(&settings, soon()).unwrap().finish(&settings),
+            true => begin(&settings, soon()).unwrap().finish(&settings, soon()),
             false => connect(&settings, soon()),
         };
         let mut mailbox = connection.unwrap().authenticate("lisa").unwrap().open("INBOX");

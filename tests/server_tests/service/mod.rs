@@ -7,6 +7,7 @@ mod hostile_messages_in_a_browser;
 mod in_a_container;
 mod inject;
 mod lmtp_clients_of_others;
+mod mailboxes_that_hang;
 mod postfix_and_the_service;
 mod postfix_by_tcp;
 mod relays_of_others;

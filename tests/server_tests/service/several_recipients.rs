@@ -196,7 +196,7 @@ fn a_mailbox_that_hangs_holds_up_nobody_in_whichever_batch_it_is() {
         let outcomes = worker.deliver(&names, &message);
         let took = begun.elapsed();
         assert_eq!(deferred(&names, &outcomes), ["kim"], "{outcomes:?}");
-        // Where the server is slow for all of his batch, he is asked once more, until half of the time that is left is over.
+        // Where the server is slow for all of his batch, he is asked once more, for four times as long.
         if took < Duration::from_mins(1) {
             assert_eq!(logins.load(Ordering::SeqCst), 1, "he is waited for once");
         }
@@ -269,7 +269,7 @@ fn an_authors_mailbox_that_hangs_is_waited_for_once_and_somebody_comes_back_for_
     let took = begun.elapsed();
     let deferred = deferred(&TEN, &outcomes);
     assert_eq!(deferred.len(), 1, "{outcomes:?}");
-    // Where the server is slow for all, it is asked once more, and waited for until half of the time that is left is over.
+    // Where the server is slow for all, it is asked once more, for four times as long.
     if took < Duration::from_mins(1) {
         assert_eq!(logins.load(Ordering::SeqCst), 1);
     }
