@@ -30,6 +30,8 @@ pub(super) struct Copy<'m> {
     /// Where its mailbox stood before this attempt was journalled.
     pub position: Option<Position>,
     mailbox: Result<&'m mut dyn Mailbox, Option<MailboxError>>,
+    /// Whether its mailbox, which was open, has let us wait, and then nothing came of it.
+    has_hung: bool,
 }
 
 impl<'m> Copy<'m> {
@@ -44,7 +46,7 @@ impl<'m> Copy<'m> {
             Err(NotOpened::Trouble(error)) => (Err(Some(error)), None),
             Err(NotOpened::LeftToTheAuthor) => (Err(None), None),
         };
-        Self { key, role, whose, left, user, mailbox_name, position, mailbox }
+        Self { key, role, whose, left, user, mailbox_name, position, mailbox, has_hung: false }
     }
 
     /// Whether it is a recipient's, and not the author's.
@@ -73,6 +75,20 @@ impl<'m> Copy<'m> {
         if let Some(mailbox) = self.within_reach() {
             mailbox.patient_until(until);
         }
+    }
+
+    /// It has failed so, after so long.
+    pub fn has_failed(&mut self, failure: &Failure, took: Duration, patience: Duration) {
+        if let Failure::NothingStored(error) | Failure::Unknown(error) = failure {
+            // What stands between may give up before we do.
+            let has_hung = error.failure == MailboxFailure::TimedOut || took >= patience;
+            self.has_hung |= has_hung && self.mailbox.is_ok();
+        }
+    }
+
+    /// Whether its mailbox, which was open, has let us wait, and then nothing came of it.
+    pub fn has_hung(&self) -> bool {
+        self.has_hung
     }
 
     /// Whether its mailbox could not be opened.

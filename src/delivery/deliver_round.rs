@@ -7,7 +7,7 @@ use super::report::Manner;
 use crate::base::deadline::Deadline;
 use crate::ledger::{CopyKey, Ledger};
 use crate::mailbox::{Appended, MailboxError, MailboxFailure};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the answer of one mailbox is waited for before the next one is asked.
 const TURN: Duration = Duration::from_millis(5);
@@ -18,6 +18,7 @@ pub(super) struct Try<'t, 'm> {
     pub others: &'t OtherAttempts,
     pub end: &'t mut End,
     pub stage: Stage,
+    pub began: Instant,
 }
 
 /// How far a copy is.
@@ -209,6 +210,7 @@ impl Try<'_, '_> {
         database: &mut dyn Ledger,
         keys: &[CopyKey],
     ) -> Result<(), LockLost> {
+        self.copy.has_failed(&failure, self.began.elapsed(), delivery.policy.batch_patience);
         let end = end_of(failure, delivery, database, self.copy, self.others, keys)?;
         self.ends(end);
         Ok(())

@@ -136,6 +136,8 @@ pub struct Ended {
     /// deferred, or it is recorded as owed. Until then nobody else of the same transaction is to append it: an APPEND that was not
     /// answered may still land.
     pub author_is_seen_to: bool,
+    /// Whether the author's mailbox, which was open, hangs, and no recipient's does.
+    pub author_hangs: bool,
 }
 
 /// Delivers one message to its envelope recipients.
@@ -154,14 +156,20 @@ pub fn deliver(
     let began = Instant::now();
     let mut copies: Vec<Copy<'_>> = owed.into_iter().map(|owed| Copy::ask_position(delivery, owed)).collect();
     stages.position = began.elapsed();
-    match deliver_copies(delivery, database, &mut copies, stages) {
+    let ends = deliver_copies(delivery, database, &mut copies, stages);
+    // A server that hangs for all says nothing of one author.
+    let hang = |recipients| copies.iter().any(|copy| copy.is_recipients() == recipients && copy.has_hung());
+    let author_hangs = hang(false) && !hang(true);
+    match ends {
         Ok(ends) => Ended {
             recipients: outcomes(delivery, &copies, &ends),
             author_is_seen_to: author_is_seen_to(&copies, &ends),
+            author_hangs,
         },
         Err(deferral) => Ended {
             recipients: delivery.recipients.iter().map(|_| Err(deferral.clone().into())).collect(),
             author_is_seen_to: false,
+            author_hangs,
         },
     }
 }
@@ -273,8 +281,9 @@ fn deliver_under_lock(
         let round = copies.iter_mut().zip(&others).zip(&mut ends);
         let round = round.filter(|((copy, _), _)| copy.is_recipients() == recipients);
         let round = round.filter(|((copy, others), _)| !look_only || (copy.journalled() && others.died_before()));
+        let began = Instant::now();
         let mut tries: Vec<Try<'_, '_>> =
-            round.map(|((copy, others), end)| Try { copy, others, end, stage: Stage::Ended }).collect();
+            round.map(|((copy, others), end)| Try { copy, others, end, stage: Stage::Ended, began }).collect();
         deliver_round(delivery, database, &mut tries, keys, Round { look_only, patience })
             .map_err(|LockLost| Deferral::LockLost)?;
     }

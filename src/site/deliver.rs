@@ -3,7 +3,7 @@
 use super::Site;
 use super::destinations::{Destinations, role_of_sent};
 use super::mailboxes::{Greeting, Owed, RecipientsMailbox, Times, silent_a_moment_ago};
-use super::sessions::{Opened, Sessions, Silent};
+use super::sessions::{Opened, SILENT, Sessions, Silent};
 use crate::base::deadline::Deadline;
 use crate::database::DatabaseFailure;
 use crate::delivery::{
@@ -257,7 +257,7 @@ impl Site {
             some_are |= answers;
             owed.extend(unproven.map(|(author, error)| Owed::unproven(author, error.clone())));
             if let Some(author) = owed.iter().find_map(Owed::silent_author).filter(|_| answers) {
-                sessions.silent.note(author, Instant::now());
+                sessions.silent.note(author, Instant::now(), SILENT);
             }
             owed.extend(silent.map(Owed::silent));
             // Of the first batch, the proof of the way in is part of it.
@@ -267,6 +267,11 @@ impl Site {
             let to = places.iter().filter_map(|&place| envelopes.get(place)).collect();
             let batch = Batch { envelopes: to, is_one_of_several: batch.len() < mailboxes.len() };
             let ended = self.deliver_copies(message, &batch, terms, database, &mut owed, &mut stages);
+            // It has taken as much time as there was, under the message's lock: this process does not ask it again before what it was
+            // sent has settled. So its other messages do not hold it up as long, one after the other.
+            if let Some(author) = sender.as_ref().filter(|_| ended.author_hangs) {
+                sessions.silent.note(&author.user, Instant::now(), terms.policy.settle.max(SILENT));
+            }
             // An author's mailbox that hangs is waited for once; and a copy of his that nothing was heard of is not appended again by the
             // next batch, which would not find it as long as it is on its way.
             if ended.author_is_seen_to {

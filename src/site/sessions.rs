@@ -17,8 +17,8 @@ const KEPT: usize = 8;
 const IDLE: Duration = Duration::from_mins(1);
 /// For how long one is kept in all: a user's rights and the place of the mailboxes may change.
 const AGE: Duration = Duration::from_mins(10);
-/// For how long an author's mailbox that did not answer in time is not asked again, by a process that others wait for.
-const SILENT: Duration = Duration::from_mins(1);
+/// For how long an author's mailbox that did not open in time is not asked again, by a process that others wait for.
+pub(super) const SILENT: Duration = Duration::from_mins(1);
 
 /// The sessions of one process with the servers of one [`Site`], which deliveries use one after the other.
 ///
@@ -178,14 +178,15 @@ impl<S> Kept<S> {
     }
 }
 
-/// Authors whose mailbox did not answer in time of late.
+/// Authors whose mailbox did not answer in time of late, and until when it is not asked again.
 #[derive(Default)]
 pub(super) struct Silent(Vec<(String, Instant)>);
 
 impl Silent {
-    pub(super) fn note(&mut self, user: &str, now: Instant) {
+    /// For so long from now.
+    pub(super) fn note(&mut self, user: &str, now: Instant, span: Duration) {
         self.drop_old(now);
-        self.0.push((user.to_owned(), now));
+        self.0.push((user.to_owned(), now + span));
     }
 
     pub(super) fn holds(&mut self, user: &str, now: Instant) -> bool {
@@ -194,7 +195,7 @@ impl Silent {
     }
 
     fn drop_old(&mut self, now: Instant) {
-        self.0.retain(|(_, since)| now.saturating_duration_since(*since) < SILENT);
+        self.0.retain(|(_, until)| now < *until);
     }
 }
 
@@ -220,11 +221,15 @@ mod tests {
     }
 
     #[test]
-    fn who_did_not_answer_is_left_alone_for_a_minute() {
+    fn who_did_not_answer_is_left_alone_for_so_long() {
         let (now, mut silent) = (Instant::now(), Silent::default());
-        silent.note("lisa", now);
+        silent.note("lisa", now, 60 * SECOND);
         assert!(silent.holds("lisa", now + 59 * SECOND) && !silent.holds("lis", now));
         assert!(!silent.holds("lisa", now + 60 * SECOND) && silent.0.is_empty());
+        // The longer of two counts.
+        silent.note("lisa", now, 600 * SECOND);
+        silent.note("lisa", now, 60 * SECOND);
+        assert!(silent.holds("lisa", now + 599 * SECOND) && !silent.holds("lisa", now + 600 * SECOND));
     }
 
     #[test]

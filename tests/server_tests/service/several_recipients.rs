@@ -3,7 +3,7 @@
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
 use crate::support::scene::{LISA, Scene};
-use crate::support::wire::{Fate, Speaker, Wire};
+use crate::support::wire::{Fate, Speaker, Wire, says};
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::delivery::{Deferral, Delivered, Manner, NoCaller, Refusal};
 use maildrop_command::mailbox::MailboxFailure;
@@ -37,9 +37,13 @@ impl Worker {
     }
 
     fn deliver(&mut self, names: &[&str], message: &str) -> Vec<Outcome> {
+        self.deliver_within(Duration::from_secs(120), names, message)
+    }
+
+    fn deliver_within(&mut self, time: Duration, names: &[&str], message: &str) -> Vec<Outcome> {
         let message = Message::receive(message.to_owned().into_bytes()).unwrap();
         let envelopes: Vec<Envelope> = names.iter().map(|name| envelope(name)).collect();
-        let deadline = Deadline::after(Duration::from_secs(120));
+        let deadline = Deadline::after(time);
         // As serve/worker/deliver.rs has it.
         let mut policy = self.site.policy();
         policy.author_patience = Some(policy.batch_patience);
@@ -59,6 +63,11 @@ impl Worker {
 /// Those who have to come back.
 fn deferred<'a>(names: &[&'a str], outcomes: &[Outcome]) -> Vec<&'a str> {
     names.iter().zip(outcomes).filter(|(_, outcome)| outcome.result.is_err()).map(|(name, _)| *name).collect()
+}
+
+/// How many messages of this subject a member's INBOX has.
+fn copies(scene: &Scene, name: &str, subject: &str) -> usize {
+    scene.inbox(name).iter().filter(|copy| copy.field("Subject") == subject).count()
 }
 
 fn scene(engine: Engine, names: &[&str]) -> Scene {
@@ -203,8 +212,7 @@ fn a_mailbox_that_hangs_holds_up_nobody_in_whichever_batch_it_is() {
         scene.configure(|settings| settings.imap = straight);
         Worker::of(&scene).delivers(&["kim"], &message);
         for name in names {
-            let copies = scene.inbox(name).iter().filter(|copy| copy.field("Subject") == "one hangs").count();
-            assert_eq!(copies, 1, "{name}");
+            assert_eq!(copies(&scene, name, "one hangs"), 1, "{name}");
         }
     }
 }
@@ -284,6 +292,45 @@ fn an_authors_mailbox_that_hangs_is_waited_for_once_and_somebody_comes_back_for_
 /// Whether the last CRLF of a copy is said: alone, or, on a busy machine, together with the copy.
 fn ends_a_message(piece: &[u8]) -> bool {
     piece == b"\r\n" || piece.ends_with(b"\r\n\r\n")
+}
+
+/// Its position is told, and what is appended to it is never answered. Messages to one recipient each.
+#[test]
+fn an_authors_mailbox_that_opens_and_then_hangs_holds_up_a_worker_once() {
+    let mut scene = scene(Engine::Postgres17, &TEN[..3]);
+    let appends = Arc::new(AtomicUsize::new(0));
+    let (counted, of_sent) = (appends.clone(), AtomicBool::new(false));
+    let wire = Wire::to(scene.settings.imap.clone(), move |speaker, piece| {
+        if speaker == Speaker::Program && says(piece, "APPEND") && says(piece, "Sent") {
+            counted.fetch_add(1, Ordering::SeqCst);
+            of_sent.store(true, Ordering::SeqCst);
+        }
+        let is_completed = speaker == Speaker::Program && ends_a_message(piece);
+        if is_completed && of_sent.swap(false, Ordering::SeqCst) { Fate::Hold } else { Fate::Pass }
+    });
+    let straight = scene.settings.imap.clone();
+    let mut worker = Worker::of(&scene);
+    worker.delivers(&["doug"], &scene.message("before"));
+    scene.configure(|settings| settings.imap = (wire.address.ip().to_string(), wire.address.port()));
+    let (mut worker, names) = (Worker::of(&scene), &TEN[..3]);
+    let message = |scene: &Scene, name: &str| scene.message(&format!("to {name}"));
+    for (turn, name) in names.iter().enumerate() {
+        // Half of this is waited for.
+        let outcomes = worker.deliver_within(Duration::from_secs(20), &[*name], &message(&scene, name));
+        let Err(Refusal::Deferred(deferral)) = &outcomes[0].result else { panic!("{outcomes:?}") };
+        assert_eq!(matches!(deferral, Deferral::Unknown(_)), turn == 0, "{deferral:?}");
+        assert_eq!(copies(&scene, name, &format!("to {name}")), 1);
+    }
+    assert_eq!(appends.load(Ordering::SeqCst), 1);
+    // Of that one it is not known what came of it; the others were not begun.
+    assert_eq!(scene.database.count("SELECT count(*) FROM attempts WHERE ended_at IS NULL"), 1);
+    scene.configure(|settings| settings.imap = straight);
+    scene.ten_minutes_pass();
+    for name in names {
+        Worker::of(&scene).delivers(&[*name], &message(&scene, name));
+        assert_eq!(copies(&scene, name, &format!("to {name}")), 1);
+    }
+    assert_eq!(scene.sent("lisa").len(), 4);
 }
 
 /// Ten recipients are two batches, of five each. The last CRLF of the author's copy, the sixth, is held up.
