@@ -15,7 +15,7 @@ mod suspects;
 #[cfg(test)]
 mod tests;
 
-use super::at_work::AtWork;
+use super::at_work::{AtWork, Slow};
 use super::counters::{Counters, Standing};
 use super::job::{Asker, Job, JobId, Stage, What, users};
 use super::workers::{Wants, Workers};
@@ -121,6 +121,7 @@ pub struct Broker {
     /// The jobs of clients, by the names that these have given them.
     named: HashMap<Uuid, JobId>,
     at_work: AtWork,
+    slow: Slow,
     suspects: Suspects,
     /// A worker was retired for a suspect's sake, and no new one has come since.
     one_is_on_its_way: bool,
@@ -146,6 +147,7 @@ impl Broker {
             queue: VecDeque::new(),
             named: HashMap::new(),
             at_work: AtWork::default(),
+            slow: Slow::default(),
             suspects,
             one_is_on_its_way: false,
             database_away: None,
@@ -237,6 +239,7 @@ impl Broker {
             self.end_what_takes_too_long(now);
         }
         self.end_what_waits_too_long(now);
+        self.slow.drop_old(now);
         self.pass_suspects(now);
         self.hand_out(now);
         std::mem::take(&mut self.actions)
@@ -451,6 +454,7 @@ impl Broker {
 
     /// The one place that answers a message of ours: it is taken out, so that nothing can answer it again.
     fn answer(&mut self, id: JobId, verdicts: &[Verdict]) -> Option<Job> {
+        self.learn_who_is_slow(id, verdicts);
         let job = self.take(id)?;
         let What::Ours { request, .. } = &job.what else { return Some(job) };
         // What nobody is told any more is no reply. (The LMTP server counts its own.)

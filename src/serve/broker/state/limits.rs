@@ -12,6 +12,7 @@
 
 use super::super::job::{Job, JobId};
 use super::Broker;
+use crate::delivery::Verdict;
 use crate::zmtp::INTERVAL;
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -60,9 +61,31 @@ impl Broker {
         waits
     }
 
-    /// Whether as many messages for this recipient are at work as may be at once.
+    /// Whether as many messages for this recipient are at work as may be at once. All who are slow have half of the workers together:
+    /// where the mailboxes of many hang, the others have the rest.
     fn is_at_limit(&self, user: &str) -> bool {
+        let at_most = match self.settings.workers {
+            1 => usize::MAX,
+            several => several / 2,
+        };
+        let slow_ones = || self.at_work.slow_ones(&self.slow, self.settings.patience, self.now);
         self.at_work.of_user(user) >= self.settings.per_user
+            || (self.slow.holds(user, self.now) && slow_ones() >= at_most)
+    }
+
+    /// Hears from what becomes of a message who of its recipients has a worker wait. What fails for the database's sake says nothing of
+    /// them.
+    pub(super) fn learn_who_is_slow(&mut self, id: JobId, verdicts: &[Verdict]) {
+        let (Some(job), Some(since)) = (self.jobs.get(&id), self.at_work.since(id)) else { return };
+        let took_long = self.now >= since + self.settings.patience && self.database_away.is_none();
+        for ((place, user), verdict) in job.users().iter().enumerate().zip(verdicts) {
+            match verdict.class() {
+                _ if job.left_out.contains(&place) => {}
+                4 if took_long => self.slow.note(user, self.now),
+                4 => {}
+                _ => self.slow.forget(user),
+            }
+        }
     }
 
     /// Until when a message waits for a worker: at least half of its time is for the delivery.

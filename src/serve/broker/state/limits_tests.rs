@@ -100,3 +100,79 @@ fn a_delivery_whose_worker_is_lost_makes_room_for_the_next_one_of_its_message() 
     let actions = scene.handle(Event::WorkerGone { connection: ConnectionId(1) });
     assert_eq!(the_work(actions).2, id(12));
 }
+
+const ALL: [u64; 4] = [1, 2, 3, 4];
+
+/// The answer of a worker that has waited in vain.
+fn in_vain(id: u64, database: Found) -> Vec<u8> {
+    let Header::Reply(reply) = delivered(u128::from(id), 1) else { unreachable!() };
+    let results = vec![Told::from(&Verdict::deferred(StatusDetail::NO_ANSWER, "the mailbox does not answer"))];
+    frame(&Header::Reply(Reply { results, database, ..reply }))
+}
+
+impl Scene {
+    /// A worker has a message for each of these for so many seconds, and is told nothing.
+    fn wait_in_vain(&mut self, for_whom: &[&str], seconds: u64, database: &Found) {
+        for (number, to) in (100..).zip(for_whom) {
+            let (worker, address, _) = one_work(self.hand(number, &[to]));
+            assert_eq!(self.pass(seconds, &ALL), []);
+            one_answer(self.reply(worker, &address, in_vain(number, database.clone())));
+        }
+    }
+}
+
+#[test]
+fn recipients_who_have_workers_wait_in_vain_have_half_of_them_together_and_others_the_rest() {
+    let mut scene = Scene::of(4, SETTINGS);
+    scene.wait_in_vain(&["a@x", "b@x", "c@x"], 20, &Found::There);
+    let (first, address, _) = one_work(scene.hand(10, &["A@x"]));
+    one_work(scene.hand(11, &["b@x"]));
+    // The third of them waits as one who has too many at work, and no longer. Who is written to beside him has his copy.
+    assert_eq!(scene.hand(12, &["c@x"]), []);
+    assert_eq!(scene.hand(13, &["c@x", "d@x"]), []);
+    let (other, others, _) = one_work(scene.hand(14, &["d@x"]));
+    one_answer(scene.reply(other, &others, frame(&delivered(14, 1))));
+    assert_eq!(scene.pass(4, &ALL), []);
+    let (works, answers) = scene.pass(1, &ALL).into_iter().partition(|action| matches!(action, Action::Work { .. }));
+    assert_eq!(one_answer(answers), (12, vec!["4.4.5".into()]));
+    let Header::Deliver(Request { recipients, .. }) = one_work(works).2 else { panic!("no request") };
+    assert_eq!(recipients.len(), 1);
+    // Once something is delivered to one of them, he is as any other: there is room for a third.
+    assert_eq!(scene.hand(15, &["c@x"]), []);
+    let actions = scene.reply(first, &address, frame(&delivered(10, 1)));
+    assert_eq!(the_work(actions).2, id(15));
+    one_work(scene.hand(16, &["a@x"]));
+}
+
+/// Who is not known to be slow yet is found to be by what he has a worker wait.
+#[test]
+fn a_message_that_has_been_at_work_for_long_counts_as_one_for_somebody_who_is_slow() {
+    let mut scene = Scene::of(4, SETTINGS);
+    scene.wait_in_vain(&["a@x"], 5, &Found::There);
+    one_work(scene.hand(10, &["b@x"]));
+    one_work(scene.hand(11, &["c@x"]));
+    assert_eq!(scene.pass(4, &ALL), []);
+    let (worker, address, _) = one_work(scene.hand(12, &["a@x"]));
+    one_answer(scene.reply(worker, &address, in_vain(12, Found::There)));
+    assert_eq!(scene.pass(1, &ALL), []);
+    assert_eq!(scene.hand(13, &["a@x"]), []);
+    one_work(scene.hand(14, &["d@x"]));
+}
+
+#[test]
+fn what_fails_at_once_or_for_the_databases_sake_or_long_ago_makes_nobody_slow() {
+    for (seconds, database, later) in
+        [(4, Found::There, 0), (20, Found::Away("it is away".into()), 0), (20, Found::There, 30 * 60)]
+    {
+        let mut scene = Scene::of(4, SETTINGS);
+        scene.wait_in_vain(&["a@x", "b@x", "c@x"], seconds, &database);
+        assert_eq!(scene.pass(later, &ALL), []);
+        for (number, to) in [(10, "a@x"), (11, "b@x"), (12, "c@x")] {
+            one_work(scene.hand(number, &[to]));
+        }
+    }
+    // One worker is nobody's share.
+    let mut scene = Scene::of(1, SETTINGS);
+    scene.wait_in_vain(&["a@x"], 20, &Found::There);
+    one_work(scene.hand(10, &["a@x"]));
+}
