@@ -13,7 +13,7 @@ use crate::lock::Slice;
 use crate::operations::web_logins;
 use crate::push::{self, NotifierSettings};
 use crate::serve::Place;
-use crate::serve::front::{self, FrontSettings, Inside};
+use crate::serve::front::{self, FrontError, FrontSettings, Inside};
 use crate::serve::http::{Http, Sources};
 use crate::serve::lmtp::{Listening, Server};
 use crate::serve::master::child_start::{self, CannotBegin};
@@ -245,6 +245,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
                 Some(master) => drop(tell_master(master, ask, ended, stop, watch::channel(None).0, None).await),
                 None => drop(stop.wait_for(|stop| *stop).await),
             }
+            Ok(())
         })
         .map_err(unavailable);
     };
@@ -266,9 +267,8 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
         let http = Http::new(http, &config.serve, sources);
         let queue = config.serve.queue();
         let lmtp = async {
-            if let Err(error) = server.run(hand, stop.clone()).await {
-                tracing::error!(%error, "LMTP is not served any more");
-            }
+            // Without it this process is of no use: the next one may have more luck.
+            server.run(hand, stop.clone()).await.map_err(|source| FrontError::System { doing: "serving LMTP", source })
         };
         let told = async {
             match master {
@@ -292,8 +292,9 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
                 () = served => {}
                 () = told => {}
             }
+            Ok(())
         };
-        tokio::join!(lmtp, http);
+        tokio::try_join!(lmtp, http).map(drop)
     })
     .map_err(unavailable)
 }

@@ -138,13 +138,14 @@ pub fn prepare(settings: &FrontSettings) -> Result<(), FrontError> {
 }
 
 /// Runs a front until SIGTERM or SIGINT, and then until all that has begun is answered. `beside` runs in the same runtime once the
-/// sockets are there: the LMTP server, which hands its messages to the broker.
+/// sockets are there: the LMTP server, which hands its messages to the broker. Where it fails, so does the front: whoever has started it
+/// starts another one.
 ///
 /// # Errors
-/// Where its sockets cannot be had.
+/// Where its sockets cannot be had, or `beside` fails.
 pub fn run<B>(settings: &FrontSettings, beside: impl FnOnce(Inside) -> B) -> Result<(), FrontError>
 where
-    B: Future<Output = ()> + 'static,
+    B: Future<Output = Result<(), FrontError>> + 'static,
 {
     let system = |doing| move |source| FrontError::System { doing, source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -175,12 +176,14 @@ where
         info!(clients = %settings.clients, workers = %settings.workers, "the front is ready");
         let beside = beside(Inside { hand, ask, ended: tell_ended, stop: beside_stops });
         let beside = async {
-            beside.await;
-            std::future::pending::<()>().await;
+            match beside.await {
+                Ok(()) => std::future::pending().await,
+                Err(error) => error,
+            }
         };
         tokio::select! {
             () = sockets.run(broker, handed, asked, ended, stop) => {}
-            () = beside => {}
+            error = beside => return Err(error),
             () = signals => {}
         }
         info!("the front has ended");
@@ -243,6 +246,15 @@ mod tests {
         assert_eq!(std::fs::metadata(&run).unwrap().permissions().mode() & 0o777, 0o700);
         std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o755)).unwrap();
         assert!(matches!(prepare(&settings), Err(FrontError::Sockets(NoSockets::Open { .. }))));
+    }
+
+    /// Otherwise it would be taken for one that is well, and nothing would come in by LMTP.
+    #[test]
+    fn a_front_ends_where_what_runs_in_it_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let failed = FrontError::System { doing: "serving LMTP", source: io::Error::other("no file descriptors") };
+        let ended = run(&FrontSettings::embedded(folder.path()), |_| std::future::ready(Err(failed)));
+        assert_eq!(ended.unwrap_err().to_string(), "serving LMTP: no file descriptors");
     }
 
     #[test]
