@@ -432,6 +432,7 @@ fn request(envelope: &ShuntedEnvelope, recipients: &[Recipient], message: &[u8])
         file: None,
         source: Source::Shunt,
         suspect: false,
+        slow: false,
     }
 }
 

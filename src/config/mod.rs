@@ -211,6 +211,7 @@ impl Config {
             queue_lifetime: self.delivery.postfix_queue_lifetime,
             batch_patience: self.batch_patience(),
             author_patience: None,
+            opening_patience: None,
             over_quota_refuses: self.imap.over_quota == OverQuota::Reject,
             look_in_sent: self.sent.look == Look::Mailbox,
             keep_source_up_to: if self.record.raw { self.record.raw_limit } else { 0 },

@@ -22,6 +22,9 @@ pub struct Policy {
     /// that is left. What is uploaded has all of that time: an APPEND that nobody waits for may land while another delivery, of the
     /// same message to somebody else, looks for it in vain.
     pub author_patience: Option<Duration>,
+    /// How long recipients' mailboxes may take to open, where other messages wait for the process that opens them; `None`: until the delivery's
+    /// deadline. Nothing is journalled before they are open: to give up costs another try, and no search.
+    pub opening_patience: Option<Duration>,
     /// Whether a mailbox over quota refuses a message for good (5.2.2) rather than for now (4.2.2).
     pub over_quota_refuses: bool,
     /// Whether to look for the author's own copy in Sent first, by Message-ID.
@@ -33,14 +36,6 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// How long mailboxes may take to open where other messages wait for the process that opens them, as
-    /// [`author_patience`](Self::author_patience) has it; `None`: until the delivery's deadline. Nothing is journalled before they are
-    /// open: to give up costs another try, and no search.
-    #[must_use]
-    pub fn opening_patience(&self) -> Option<Duration> {
-        self.author_patience.map(|_| self.batch_patience.saturating_mul(4))
-    }
-
     /// For one machine without a configuration.
     #[must_use]
     pub fn embedded() -> Self {
@@ -52,6 +47,7 @@ impl Policy {
             queue_lifetime: Duration::from_hours(5 * 24),
             batch_patience: Duration::from_secs(5),
             author_patience: None,
+            opening_patience: None,
             over_quota_refuses: false,
             look_in_sent: false,
             keep_source_up_to: 0,

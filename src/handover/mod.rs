@@ -85,6 +85,10 @@ pub struct Request {
     /// fills it in.
     #[serde(default, skip_serializing_if = "is_default")]
     pub suspect: bool,
+    /// Some of its recipients had a worker wait of late, and then nothing was delivered to them: their mailboxes may take all of the time to
+    /// open, since such messages have no more than their part of the workers. The broker fills it in.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub slow: bool,
 }
 
 #[cfg(test)]
@@ -105,6 +109,7 @@ impl Request {
             file: None,
             source: Source::Mta,
             suspect: false,
+            slow: false,
         }
     }
 }
@@ -269,7 +274,7 @@ mod tests {
         let headers = [
             (Header::Deliver(request(message.len() as u64)), &message[..]),
             (Header::Deliver(Request { no_sent: true, ..request(0) }), b""),
-            (Header::Deliver(Request { source: Source::Queue, suspect: true, ..request(0) }), b""),
+            (Header::Deliver(Request { source: Source::Queue, suspect: true, slow: true, ..request(0) }), b""),
             (Header::Deliver(Request { source: Source::Shunt, ..request(0) }), b""),
             (Header::Deliver(Request { file: Some("/run/x".into()), ..request(1 << 40) }), b""),
             (Header::Received { id: Uuid::from_u128(8) }, b""),

@@ -72,5 +72,6 @@ fn request(envelope: &Envelope, lock_wait: Option<Duration>, raw: &[u8]) -> Requ
         file: None,
         source: Source::Mta,
         suspect: false,
+        slow: false,
     }
 }

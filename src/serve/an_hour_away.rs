@@ -349,6 +349,7 @@ impl World {
             file: None,
             source: Source::Mta,
             suspect: false,
+            slow: false,
         });
         if self.front.is_some() {
             let id = LocalId(self.messages);

@@ -255,6 +255,7 @@ fn request(claim: &Claim, recipients: &[Recipient]) -> Request {
         file: None,
         source: Source::Queue,
         suspect: false,
+        slow: false,
     }
 }
 

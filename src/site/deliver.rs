@@ -143,7 +143,7 @@ impl Site {
         let queue_id = envelopes.first().and_then(|envelope| envelope.queue_id.as_deref());
         delivery::begins("connect");
         let Opened { mut database, greeting, took, has_served, mut patience } =
-            sessions.for_a_delivery(self, queue_id, terms.deadline, terms.policy.opening_patience())?;
+            sessions.for_a_delivery(self, queue_id, terms.deadline, terms.policy.opening_patience)?;
         stages.connect = took;
         delivery::begins("route");
         let mut routed = self.route_or_refuse(message, envelopes, database.as_mut(), terms.deadline, stages);
@@ -238,7 +238,7 @@ impl Site {
             let mut stages = *stages;
             delivery::begins("authenticate");
             let asking = Instant::now();
-            let (opening, author_patience) = (terms.policy.opening_patience(), terms.policy.author_patience);
+            let (opening, author_patience) = (terms.policy.opening_patience, terms.policy.author_patience);
             let silent = |author: &&Destination| sessions.silent.holds(&author.user, asking);
             let silent = sender.as_ref().filter(|_| author_patience.is_some()).filter(silent);
             let unproven = sender.as_ref().filter(|_| silent.is_none()).zip(unproven.as_ref());

@@ -1239,6 +1239,7 @@ fn one_machine_waits_half_a_minute_for_a_lock_for_nobody_who_died_and_a_day_for_
         queue_lifetime: Duration::from_hours(120),
         batch_patience: Duration::from_secs(5),
         author_patience: None,
+        opening_patience: None,
         over_quota_refuses: false,
         look_in_sent: false,
         keep_source_up_to: 0,

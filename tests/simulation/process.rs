@@ -113,6 +113,7 @@ fn process(given: &Given, scenario: &Scenario, world: Rc<RefCell<World>>) -> Rou
             queue_lifetime: Duration::from_hours(120),
             batch_patience: Duration::from_secs(60),
             author_patience: None,
+            opening_patience: None,
             over_quota_refuses: false,
             look_in_sent: false,
             keep_source_up_to: 0,

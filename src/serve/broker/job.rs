@@ -95,13 +95,13 @@ impl Job {
     /// `None` for one of ours whose header cannot be written.
     ///
     /// Its bytes are kept until it is answered: if it ends its worker, they tell it from others when it comes again.
-    pub(super) fn body_for_a_worker(&self, now: Instant) -> Option<Vec<u8>> {
+    pub(super) fn body_for_a_worker(&self, slow: bool, now: Instant) -> Option<Vec<u8>> {
         match &self.what {
             What::Plain(body) => Some(body.clone()),
             What::Ours { request, body, .. } => {
                 let time_left_ms = u64::try_from(self.time_left(now).as_millis()).unwrap_or(u64::MAX);
                 let suspect = self.suspect.is_some();
-                let mut request = Request { time_left_ms, suspect, ..request.as_ref().clone() };
+                let mut request = Request { time_left_ms, suspect, slow, ..request.as_ref().clone() };
                 let mut places = 0..;
                 request.recipients.retain(|_| places.next().is_some_and(|place| !self.left_out.contains(&place)));
                 let header = Header::Deliver(request);

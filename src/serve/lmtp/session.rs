@@ -464,6 +464,7 @@ impl Session {
             file,
             source: Source::Mta,
             suspect: false,
+            slow: false,
         };
         self.state = State::Delivering(replies, since);
         Some(Step::Deliver(Box::new(Transaction { request, message })))

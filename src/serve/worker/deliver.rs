@@ -52,6 +52,8 @@ pub(super) fn to_all(
         lock_wait(request.lock_wait_ms.map_or_else(|| site.lock_wait(left), Duration::from_millis), left);
     // One author's mailbox that hangs must not take one worker after the other.
     policy.author_patience = Some(policy.batch_patience);
+    // Nor may that of a recipient, unless it has been so before: a mailbox that is always slow would never be delivered to.
+    policy.opening_patience = (!request.slow).then(|| policy.batch_patience.saturating_mul(4));
     let terms = Terms { policy: &policy, caller: &NoCaller, deadline };
     #[cfg(feature = "test-faults")]
     {

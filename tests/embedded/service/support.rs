@@ -263,5 +263,6 @@ pub fn request(to: &[&str], message: &[u8]) -> Request {
         file: None,
         source: Source::Mta,
         suspect: false,
+        slow: false,
     }
 }

@@ -320,6 +320,7 @@ fn request(scenario: &Scenario, job: usize, client: &Client) -> Request {
         file: None,
         source: Source::Mta,
         suspect: false,
+        slow: false,
     }
 }
 

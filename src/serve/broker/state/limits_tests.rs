@@ -159,6 +159,20 @@ fn a_message_that_has_been_at_work_for_long_counts_as_one_for_somebody_who_is_sl
     one_work(scene.hand(14, &["d@x"]));
 }
 
+/// His mailbox may be one that is always slow, and has as much time as there is from then on.
+#[test]
+fn a_worker_is_told_of_who_has_had_one_wait_in_vain() {
+    let mut scene = Scene::of(4, SETTINGS);
+    let told = |action: Vec<Action>| match one_work(action).2 {
+        Header::Deliver(Request { slow, .. }) => slow,
+        other => panic!("{other:?}"),
+    };
+    scene.wait_in_vain(&["a@x"], 20, &Found::There);
+    assert!(told(scene.hand(10, &["a@x"])));
+    assert!(!told(scene.hand(11, &["b@x"])));
+    assert!(told(scene.hand(12, &["b@x", "A@x"])));
+}
+
 #[test]
 fn what_fails_at_once_or_for_the_databases_sake_or_long_ago_makes_nobody_slow() {
     for (seconds, database, later) in
