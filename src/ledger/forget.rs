@@ -127,14 +127,13 @@ pub(crate) struct OldEvents {
     before: i64,
     /// The position of the last one that was looked at.
     last: i64,
-    /// Whoever may have been told.
-    subscriptions: Option<Vec<Uuid>>,
-    of_nobody: Option<OfNobody>,
+    of_nothing: Option<OfNothing>,
 }
 
-/// Notifications of subscriptions that are gone, once the old events are. Whoever publishes while a subscription is deleted leaves some
-/// behind: they are told to nobody.
-struct OfNobody {
+/// Notifications whose events are gone, once the old events are. Whoever publishes while a subscription is deleted leaves some behind,
+/// and so does whoever has events told once more that are forgotten at that moment: a notifier would find nothing to tell by them, and
+/// the subscription would be due for ever.
+struct OfNothing {
     /// The position from which on events may be left.
     left: i64,
     /// All subscriptions up to this one were looked at.
@@ -143,11 +142,11 @@ struct OfNobody {
 
 impl OldEvents {
     pub(crate) fn before(before: i64) -> Self {
-        Self { before, last: 0, subscriptions: None, of_nobody: None }
+        Self { before, last: 0, of_nothing: None }
     }
 
     /// Forgets the next of them, and says how many; `None` at the end, which is the first that is newer: positions are in
-    /// the order of their commits, and what lies beyond is left to the next time. After the last of them, notifications of nobody go,
+    /// the order of their commits, and what lies beyond is left to the next time. After the last of them, notifications of nothing go,
     /// which do not count.
     pub(crate) fn forget_some(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
         let doing = "forgetting events";
@@ -163,16 +162,13 @@ impl OldEvents {
             old.push(columns::number::<i64>(&row, 0)?);
         }
         let Some(last) = old.last() else {
-            return Ok(self.forget_some_of_nobody(database)?.then_some(0));
+            return Ok(self.forget_some_of_nothing(database)?.then_some(0));
         };
-        let subscriptions = match self.subscriptions.take() {
-            Some(known) => known,
-            None => {
-                let asked = format!("SELECT {} FROM subscriptions", database.dialect().uuid("id"));
-                let rows = database.select(doing, &asked, &[])?;
-                rows.iter().map(|row| row.value(0)?.ok_or_else(|| columns::missing(0))).collect::<Result<_, _>>()?
-            }
-        };
+        // Anew each time: all of a run may take hours, and somebody subscribes meanwhile, and has old events told.
+        let asked = format!("SELECT {} FROM subscriptions", database.dialect().uuid("id"));
+        let rows = database.select(doing, &asked, &[])?;
+        let ids = rows.iter().map(|row| row.value(0)?.ok_or_else(|| columns::missing(0)));
+        let subscriptions = ids.collect::<Result<Vec<Uuid>, DatabaseError>>()?;
         let range = [Value::Integer(self.last), Value::Integer(*last)];
         let of_subscribers: Vec<Value<'_>> = subscriptions.iter().map(|id| Value::Uuid(*id)).chain(range).collect();
         // By its key, of which the subscription is the first part.
@@ -189,49 +185,51 @@ impl OldEvents {
         }
         database.change_together(doing, &changes)?;
         self.last = *last;
-        self.subscriptions = Some(subscriptions);
         Ok(Some(old.len() as u64))
     }
 
-    /// Whether there were any. From one subscription to the next by the key of the notifications, so that what is still to be told to
-    /// others is not read.
-    fn forget_some_of_nobody(&mut self, database: &mut dyn Database) -> Result<bool, DatabaseError> {
-        const EXISTS: &str = "EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = notifications.subscription)";
-        let doing = "forgetting notifications of nobody";
-        let mut at = match self.of_nobody.take() {
+    /// Whether there were any. From one subscription to the next by the key of the notifications, so that what is still to be told is not
+    /// read.
+    fn forget_some_of_nothing(&mut self, database: &mut dyn Database) -> Result<bool, DatabaseError> {
+        let doing = "forgetting notifications of nothing";
+        let mut at = match self.of_nothing.take() {
             Some(at) => at,
             None => {
                 let rows = database.select(doing, "SELECT position FROM events ORDER BY position LIMIT 1", &[])?;
                 let left = rows.first().map(|row| columns::number(row, 0)).transpose()?;
-                OfNobody { left: left.unwrap_or(self.last.saturating_add(1)), looked_at: Uuid::nil() }
+                OfNothing { left: left.unwrap_or(i64::MAX), looked_at: Uuid::nil() }
             }
         };
         let next = format!(
-            "SELECT {}, CASE WHEN {EXISTS} THEN 1 ELSE 0 END FROM notifications WHERE subscription > ? \
-             ORDER BY subscription LIMIT 1",
+            "SELECT {} FROM notifications WHERE subscription > ? ORDER BY subscription LIMIT 1",
             database.dialect().uuid("subscription")
         );
         let page = format!(
             "SELECT event FROM notifications WHERE subscription = ? AND event < ? ORDER BY event LIMIT {BATCH}"
         );
-        let delete = format!("DELETE FROM notifications WHERE subscription = ? AND event <= ? AND NOT {EXISTS}");
+        // An event and its first notifications come to be in one transaction: who sees one of these and no event sees what is left.
+        let delete = "DELETE FROM notifications WHERE subscription = ? AND event <= ? \
+                      AND NOT EXISTS (SELECT 1 FROM events e WHERE e.position = notifications.event)";
         while let Some(row) = database.select(doing, &next, &[Value::Uuid(at.looked_at)])?.first() {
             let subscription: Uuid = row.value(0)?.ok_or_else(|| columns::missing(0))?;
-            if columns::number::<i64>(row, 1)? == 0 {
-                let rows = database.select(doing, &page, &[Value::Uuid(subscription), Value::Integer(at.left)])?;
-                if let Some(last) = rows.last() {
+            let rows = database.select(doing, &page, &[Value::Uuid(subscription), Value::Integer(at.left)])?;
+            let gone = match rows.last() {
+                Some(last) => {
                     let last = Value::Integer(columns::number(last, 0)?);
-                    database.change(doing, &delete, &[Value::Uuid(subscription), last])?;
-                    if rows.len() < BATCH {
-                        at.looked_at = subscription;
-                    }
-                    self.of_nobody = Some(at);
-                    return Ok(true);
+                    database.change(doing, delete, &[Value::Uuid(subscription), last])?
                 }
+                None => 0,
+            };
+            // Where all of a page was of nothing, there may be more.
+            if gone < BATCH as u64 {
+                at.looked_at = subscription;
             }
-            at.looked_at = subscription;
+            if gone > 0 {
+                self.of_nothing = Some(at);
+                return Ok(true);
+            }
         }
-        self.of_nobody = Some(at);
+        self.of_nothing = Some(at);
         Ok(false)
     }
 }

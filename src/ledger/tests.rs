@@ -2,6 +2,7 @@
 
 mod lock_users_tests;
 mod of_copies_tests;
+mod old_events_tests;
 mod web_sessions_tests;
 mod what_was_tried_tests;
 
@@ -438,49 +439,6 @@ fn old_rows_are_forgotten_in_pieces_until_none_is_left() {
     assert!(forget::try_right(&mut site.database, &["attempts", "copies"]).is_ok());
     assert!(forget::try_right(&mut site.database, &["attempts", "nowhere"]).is_err());
     assert_eq!(site.number("SELECT count(*) FROM messages"), 51);
-}
-
-/// Only servers have these tables, since only there anybody is told.
-#[test]
-fn old_events_are_forgotten_with_what_subscribers_were_told_of_them() {
-    let mut site = site();
-    for table in [
-        "events (position INTEGER, created_at INTEGER)",
-        "subscriptions (id BLOB)",
-        "notifications (subscription BLOB, event INTEGER)",
-        "notification_attempts (event INTEGER)",
-    ] {
-        site.database.change("making a table", &format!("CREATE TABLE {table}"), &[]).unwrap();
-    }
-    let fill = |site: &mut Site, from: i64, to: i64, at: i64| {
-        for event in from..to {
-            site.put("events", &[("position", Value::Integer(event)), ("created_at", Value::Moment(at))]);
-            site.put("notification_attempts", &[("event", Value::Integer(event))]);
-            let subscription = Value::Bytes(&[7; 16]);
-            site.put("notifications", &[("subscription", subscription), ("event", Value::Integer(event))]);
-        }
-    };
-    let left = |site: &mut Site| {
-        ["events", "notifications", "notification_attempts"]
-            .map(|table| site.number(&format!("SELECT count(*) FROM {table}")))
-    };
-    // Nobody is subscribed any more: what is told to nobody goes last.
-    fill(&mut site, 1, 3, THEN);
-    let mut old = forget::OldEvents::before(THEN + 1);
-    let mut pieces = || old.forget_some(&mut site.database).unwrap();
-    assert_eq!([pieces(), pieces(), pieces()], [Some(2), Some(0), None]);
-    assert_eq!(left(&mut site), [0; 3]);
-    site.put("subscriptions", &[("id", Value::Bytes(&[7; 16]))]);
-    fill(&mut site, 3, 504, THEN);
-    fill(&mut site, 504, 506, THEN + 1);
-    // A clock was set back: what lies behind one that is newer waits for it.
-    fill(&mut site, 506, 507, THEN);
-    assert_eq!(forget::count_events(&mut site.database, THEN + 1).unwrap(), 502);
-    assert_eq!(forget::count_events(&mut site.database, THEN).unwrap(), 0);
-    let mut old = forget::OldEvents::before(THEN + 1);
-    let mut pieces = || old.forget_some(&mut site.database).unwrap();
-    assert_eq!([pieces(), pieces(), pieces()], [Some(500), Some(1), None]);
-    assert_eq!(left(&mut site), [3, 3, 3]);
 }
 
 #[test]

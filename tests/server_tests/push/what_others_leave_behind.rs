@@ -10,7 +10,7 @@ use std::process::Stdio;
 use uuid::Uuid;
 
 on_each_engine![
-    notifications_of_a_subscription_that_is_gone_go_with_their_events,
+    notifications_of_events_or_of_a_subscription_that_are_gone_go_when_old_events_do,
     of_two_that_revoke_the_tokens_of_a_name_the_second_sees_the_first,
 ];
 
@@ -18,7 +18,7 @@ fn literal(engine: Engine, id: Uuid) -> String {
     if engine.is_postgres() { format!("CAST('{id}' AS uuid)") } else { format!("X'{}'", id.simple()) }
 }
 
-fn notifications_of_a_subscription_that_is_gone_go_with_their_events(engine: Engine) {
+fn notifications_of_events_or_of_a_subscription_that_are_gone_go_when_old_events_do(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
     let [gone, kept] = [(); 2].map(|()| subscribe(&mut scene, ("all", ""), "https://hooks.example.com/in", &[]));
     happen(&mut scene, 2, "message.delivered");
@@ -28,11 +28,14 @@ fn notifications_of_a_subscription_that_is_gone_go_with_their_events(engine: Eng
     // As it is where it was deleted before the publisher's COMMIT.
     let [gone, kept] = [gone, kept].map(|id| literal(engine, id));
     scene.database.execute(&format!("DELETE FROM subscriptions WHERE id = {gone}"));
-    // What was left so in earlier times, of events that were forgotten since: more than a page.
-    scene.database.execute(&format!(
-        "INSERT INTO notifications (subscription, event) \
-         WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 600) SELECT {gone}, -i FROM n"
-    ));
+    // What was left so in earlier times, of events that were forgotten since: more than a page. Or who had events told once more while they
+    // were forgotten.
+    for subscription in [&gone, &kept] {
+        scene.database.execute(&format!(
+            "INSERT INTO notifications (subscription, event) \
+             WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 600) SELECT {subscription}, -i FROM n"
+        ));
+    }
     let oldest = scene.database.count("SELECT min(position) FROM events");
     let long_ago =
         if engine.is_postgres() { "now() - interval '40 days'" } else { "UTC_TIMESTAMP(6) - INTERVAL 40 DAY" };

@@ -1,0 +1,98 @@
+//! Old events, and what subscribers were told of them.
+
+use super::{Site, THEN, forget, site};
+use crate::base::hex;
+use crate::database::{Tables, Value};
+use std::ops::Range;
+
+/// Only servers have these tables, since only there anybody is told.
+fn site_with_subscribers() -> Site {
+    let mut site = site();
+    for table in [
+        "events (position INTEGER, created_at INTEGER)",
+        "subscriptions (id BLOB)",
+        "notifications (subscription BLOB, event INTEGER)",
+        "notification_attempts (event INTEGER)",
+    ] {
+        site.database.change("making a table", &format!("CREATE TABLE {table}"), &[]).unwrap();
+    }
+    site
+}
+
+impl Site {
+    /// Events happen, and are to be told to the subscription of this number.
+    fn happen(&mut self, events: Range<i64>, at: i64, subscription: u8) {
+        self.fill("events", &format!("i, {at}"), &events);
+        self.fill("notification_attempts", "i", &events);
+        self.is_to_be_told(subscription, events);
+    }
+
+    fn is_to_be_told(&mut self, subscription: u8, events: Range<i64>) {
+        self.fill("notifications", &format!("X'{}', i", hex::encode(&[subscription; 16])), &events);
+    }
+
+    fn fill(&mut self, table: &str, row: &str, Range { start, end }: &Range<i64>) {
+        let sql = format!(
+            "WITH RECURSIVE n (i) AS (SELECT {start} UNION ALL SELECT i + 1 FROM n WHERE i + 1 < {end}) \
+             INSERT INTO {table} SELECT {row} FROM n"
+        );
+        self.database.change("filling", &sql, &[]).unwrap();
+    }
+
+    fn subscribes(&mut self, subscription: u8) {
+        self.put("subscriptions", &[("id", Value::Bytes(&[subscription; 16]))]);
+    }
+}
+
+#[test]
+fn old_events_are_forgotten_with_what_subscribers_were_told_of_them() {
+    let mut site = site_with_subscribers();
+    let left = |site: &mut Site| {
+        ["events", "notifications", "notification_attempts"]
+            .map(|table| site.number(&format!("SELECT count(*) FROM {table}")))
+    };
+    // Nobody is subscribed any more: what is told to nobody goes last.
+    site.happen(1..3, THEN, 7);
+    let mut old = forget::OldEvents::before(THEN + 1);
+    let mut pieces = || old.forget_some(&mut site.database).unwrap();
+    assert_eq!([pieces(), pieces(), pieces()], [Some(2), Some(0), None]);
+    assert_eq!(left(&mut site), [0; 3]);
+    site.subscribes(7);
+    site.happen(3..504, THEN, 7);
+    site.happen(504..506, THEN + 1, 7);
+    // A clock was set back: what lies behind one that is newer waits for it.
+    site.happen(506..507, THEN, 7);
+    assert_eq!(forget::count_events(&mut site.database, THEN + 1).unwrap(), 502);
+    assert_eq!(forget::count_events(&mut site.database, THEN).unwrap(), 0);
+    let mut old = forget::OldEvents::before(THEN + 1);
+    let mut pieces = || old.forget_some(&mut site.database).unwrap();
+    assert_eq!([pieces(), pieces(), pieces()], [Some(500), Some(1), None]);
+    assert_eq!(left(&mut site), [3, 3, 3]);
+}
+
+/// A notification without its event would be due for ever: nothing can be told by it.
+#[test]
+fn what_somebody_has_told_once_more_while_old_events_are_forgotten_goes_with_them() {
+    let mut site = site_with_subscribers();
+    site.subscribes(7);
+    site.happen(1..1201, THEN, 7);
+    site.happen(1201..1202, THEN + 1, 7);
+    let mut old = forget::OldEvents::before(THEN + 1);
+    assert_eq!(old.forget_some(&mut site.database).unwrap(), Some(500));
+    // Between two batches somebody subscribes, and has all told that there is.
+    site.subscribes(8);
+    site.is_to_be_told(8, 501..1202);
+    assert_eq!(old.forget_some(&mut site.database).unwrap(), Some(500));
+    let of_nothing = "SELECT count(*) FROM notifications n \
+                      WHERE NOT EXISTS (SELECT 1 FROM events e WHERE e.position = n.event)";
+    assert_eq!(site.number(of_nothing), 0);
+    assert_eq!(old.forget_some(&mut site.database).unwrap(), Some(200));
+    // Somebody has read an event before it was forgotten, and commits after that; of the first ones there are more than a batch.
+    site.is_to_be_told(7, 1..601);
+    site.is_to_be_told(7, 1150..1151);
+    site.is_to_be_told(8, 1100..1101);
+    let mut pieces = || old.forget_some(&mut site.database).unwrap();
+    assert_eq!([pieces(), pieces(), pieces(), pieces()], [Some(0), Some(0), Some(0), None]);
+    assert_eq!(site.number(of_nothing), 0);
+    assert_eq!(site.number("SELECT count(*) FROM notifications"), 2);
+}
