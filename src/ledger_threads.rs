@@ -149,8 +149,6 @@ fn answer(site: &Site, asked: &Mutex<Receiver<Asked>>) {
                 continue;
             }
         };
-        // What nobody awaits any more does not go on in the server.
-        session.end_long_questions(by.remaining());
         match catch_unwind(AssertUnwindSafe(|| question(Ok(session.as_mut())))) {
             Ok(true) => resting = Idle::after(session).map(|idle| (idle, Instant::now())),
             // In doubt it is closed.
@@ -167,14 +165,19 @@ fn client(site: &Site) -> Client {
 
 fn open(site: &Site, resting: Resting, by: Deadline) -> Result<Box<dyn Database>, DatabaseError> {
     let client = client(site);
+    // What nobody awaits any more does not go on in the server; and a server that stands still does not have this thread for ever.
+    let limited = |mut session: Box<dyn Database>| {
+        session.end_long_questions(by.remaining());
+        session
+    };
     if let Some((idle, since)) = resting.filter(|(_, since)| since.elapsed() < KEPT_FOR)
-        && let Ok(mut session) = idle.begin(&client, by)
+        && let Ok(mut session) = idle.begin(&client, by).map(limited)
         && (since.elapsed() < TRUSTED_FOR
             || session.select("looking whether the session is there", "SELECT 1", &[]).is_ok())
     {
         return Ok(session);
     }
-    site.open_database(None, by)
+    site.open_database(None, by).map(limited)
 }
 
 #[cfg(test)]

@@ -28,6 +28,9 @@ use tracing::debug;
 /// default).
 const REST: Duration = Duration::from_millis(20);
 
+/// How much longer than the deadline an answer is waited for, where the server itself ends what it was asked by then.
+const MORE_PATIENCE: Duration = Duration::from_secs(5);
+
 /// The last of the functions that the migrations `cached_plans`, `cached_events` and `cached_journal` make, each in one transaction.
 const CACHED_PLANS: [&str; 3] = ["maildrop_ended_1", "maildrop_event_1", "maildrop_journal_2"];
 
@@ -248,14 +251,16 @@ impl PostgresDatabase {
         parameters: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<u64, DatabaseError> {
         self.ask_who_answers(doing)?;
-        self.ask(doing, None, async |client| client.execute_typed(sql, parameters).await)
+        let patience = self.patience();
+        self.ask(doing, patience, async |client| client.execute_typed(sql, parameters).await)
     }
 
     /// Runs statements in one round trip, each with a snapshot of its own, up to the first that fails. They are text:
     /// nothing goes into it but constants, numbers and hexadecimal digits.
     pub(crate) fn batch(&mut self, doing: &str, sql: &str) -> Result<Batch, DatabaseError> {
         self.ask_who_answers(doing)?;
-        self.ask(doing, None, async |client| client.simple_query(sql).await).map(Batch)
+        let patience = self.patience();
+        self.ask(doing, patience, async |client| client.simple_query(sql).await).map(Batch)
     }
 
     /// One round trip. Earlier notices of the server are dropped.
@@ -285,6 +290,12 @@ impl PostgresDatabase {
     fn silence(&self) -> Option<Duration> {
         let Limits { let_in, silence, .. } = self.server.limits;
         (!server_waits::are_watched()).then_some(if self.hurried { let_in } else { silence })
+    }
+
+    /// How long the answer to anything else is waited for: without limit, unless long questions are ended. It may be that of a COMMIT,
+    /// of which nobody knows then whether it came about.
+    fn patience(&self) -> Option<Duration> {
+        self.longest.map(|_| self.deadline.remaining() + MORE_PATIENCE)
     }
 
     /// Asks by itself what otherwise goes along with a statement that reads, if it is to be asked.
@@ -473,7 +484,7 @@ pub fn milliseconds(span: Duration) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::database::{Endpoint, Idle, Tls};
+    use crate::database::{Endpoint, Idle, Tables as _, Tls};
     use std::io::{self, Write};
     use std::net::TcpListener;
     use std::time::Instant;
@@ -491,22 +502,44 @@ mod tests {
         port
     }
 
-    #[test]
-    fn a_server_that_stands_still_between_two_deliveries_costs_the_session_and_that_soon() {
+    /// A session with such a server.
+    fn session(limits: Limits) -> PostgresDatabase {
         let server = Server {
             address: Endpoint::Tcp { host: "127.0.0.1".into(), port: stands_still() },
             database: "x".into(),
             user: "x".into(),
             password: None,
             tls: Tls::Off,
-            limits: Limits::default(),
+            limits,
             seen: None,
         };
         let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
-        let session = PostgresDatabase::connect(&server, &client, Deadline::after(Duration::from_mins(1))).unwrap();
-        let began = Instant::now();
+        PostgresDatabase::connect(&server, &client, Deadline::after(Duration::from_mins(1))).unwrap()
+    }
+
+    #[test]
+    fn a_server_that_stands_still_between_two_deliveries_costs_the_session_and_that_soon() {
+        let limits = Limits::default();
+        let (session, began) = (session(limits), Instant::now());
         assert!(Idle::after(Box::new(session)).is_none());
-        assert!(began.elapsed() < server.limits.silence, "{:?}", began.elapsed());
+        assert!(began.elapsed() < limits.silence, "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn where_long_questions_are_ended_a_server_that_stands_still_is_given_up_whatever_it_is_asked() {
+        for ask in [
+            |session: &mut PostgresDatabase| session.select("asking", "SELECT 1", &[]).map(drop),
+            |session: &mut PostgresDatabase| session.change("changing", "DELETE FROM x", &[]).map(drop),
+            |session: &mut PostgresDatabase| session.execute("changing", "DELETE FROM x", &[]).map(drop),
+        ] {
+            let mut session = session(Limits::default());
+            session.end_long_questions(Duration::from_mins(1));
+            session.deadline = Deadline::after(Duration::ZERO);
+            let error = ask(&mut session).unwrap_err();
+            assert_eq!(error.failure, DatabaseFailure::TimedOut, "{error}");
+            let error = ask(&mut session).unwrap_err();
+            assert_eq!(error.failure, DatabaseFailure::ConnectionLost, "{error}");
+        }
     }
 
     #[test]

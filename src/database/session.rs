@@ -66,8 +66,10 @@ pub trait Session {
     fn hurry(&mut self) {}
 
     /// From now on the server itself ends a statement that only reads ([`Tables::select`](super::Tables::select)) once it has taken so
-    /// long, or as long as is left of the deadline: it does not go on there for somebody who awaits it no more. Takes no round trip.
-    /// For those whom nothing but their patience tells to give up; a lock's session has limits of its own. SQLite is this process itself.
+    /// long, or as long as is left of the deadline: it does not go on there for somebody who awaits it no more. And a server that says
+    /// nothing by the deadline, nor for a little while longer, is given up, whatever it was asked or told: one that stands still and
+    /// keeps its connections would never answer. (MySQL's socket has such a limit in any case.) Takes no round trip. For those whom
+    /// neither a watchdog nor a person ends; a lock's session has limits of its own. SQLite is this process itself.
     fn end_long_questions(&mut self, _longest: Duration) {}
 
     /// Lets another delivery begin. Takes no round trip: what the server has to be told goes along with the first statement.

@@ -25,7 +25,8 @@ use tracing::{debug, error, info, warn};
 use url::Url;
 use uuid::Uuid;
 
-/// What is done in one go with the database takes no longer.
+/// What is done in one go with the database takes no longer. By then the server ends what it was asked, and no more is begun; one that
+/// says nothing is given up a little later. What was not done is done in the next round, and what was answered is kept for it.
 const ROUND: Duration = Duration::from_secs(30);
 /// A lease is so much longer than a request may take.
 const LEASE_MARGIN: Duration = Duration::from_secs(15);
@@ -70,6 +71,8 @@ struct Notifier<'a> {
     lease: Duration,
     sender: Sender,
     idle: Option<Idle<dyn Database>>,
+    /// When the present round with the database ends.
+    round_ends: Deadline,
     in_hand: BTreeMap<Uuid, InHand>,
     /// When it was last looked for work; `None`: look at once.
     polled_at: Option<Instant>,
@@ -95,6 +98,7 @@ impl<'a> Notifier<'a> {
             settings,
             sender,
             idle: None,
+            round_ends: Deadline::after(ROUND),
             in_hand: BTreeMap::new(),
             polled_at: None,
             woken_at: None,
@@ -275,16 +279,18 @@ impl<'a> Notifier<'a> {
     /// Tells the database what has come of things, and asks it for more.
     fn round(&mut self, stopping: bool) -> Result<(), DatabaseError> {
         let deadline = Deadline::after(ROUND);
+        self.round_ends = deadline;
         let client = Client { host: self.site.host().to_owned(), pid: std::process::id(), queue_id: None };
         let begun = self.idle.take().map(|idle| idle.begin(&client, deadline));
         let mut database = match begun {
             Some(Ok(database)) => database,
             Some(Err(_)) | None => self.site.open_primary(deadline)?,
         };
+        database.end_long_questions(ROUND);
         self.settle(database.as_mut())?;
         if !stopping {
             self.read(database.as_mut())?;
-            if self.until_poll().is_zero() {
+            if self.until_poll().is_zero() && !self.round_ends.passed() {
                 self.poll(database.as_mut())?;
             }
         }
@@ -381,6 +387,9 @@ impl<'a> Notifier<'a> {
     fn read(&mut self, database: &mut dyn Notifications) -> Result<(), DatabaseError> {
         let ids: Vec<Uuid> = self.in_hand.keys().copied().collect();
         for id in ids {
+            if self.round_ends.passed() {
+                break;
+            }
             self.keep_up(database)?;
             let Some(hand) = self.in_hand.get_mut(&id).filter(|hand| hand.wants_more()) else { continue };
             if hand.since.elapsed() > TURN {

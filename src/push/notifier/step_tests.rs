@@ -227,6 +227,21 @@ fn a_subscription_is_read_to_its_end_or_for_ten_seconds() {
 }
 
 #[test]
+fn once_a_rounds_time_is_over_nothing_more_is_read_and_the_next_one_goes_on_there() {
+    with(|notifier, _, _| {
+        put(notifier, InHand { waiting: VecDeque::new(), ..full(1) });
+        let mut database = Told { due: [1].into(), ..Told::default() };
+        notifier.round_ends = Deadline::after(Duration::ZERO);
+        notifier.read(&mut database).unwrap();
+        assert_eq!(database.asked, [""; 0]);
+        assert!(notifier.in_hand.values().all(InHand::wants_more));
+        notifier.round_ends = Deadline::after(ROUND);
+        notifier.read(&mut database).unwrap();
+        assert_eq!(database.asked, ["read 1 100"]);
+    });
+}
+
+#[test]
 fn it_is_looked_for_more_at_once_where_there_was_as_much_as_could_be_had() {
     for (events, subscriptions, concurrency, more) in
         [(1, 0, 8, false), (PUBLISHED_AT_ONCE, 0, 8, true), (1, 1, 8, false), (1, 2, 8, true), (1, 100, 512, true)]

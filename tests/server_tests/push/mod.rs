@@ -25,6 +25,7 @@ mod recovering;
 mod rest;
 mod rights_and_limits;
 mod secrets;
+mod servers_that_stand_still_in_between;
 mod shares;
 mod source;
 mod telling;
