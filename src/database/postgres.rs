@@ -28,6 +28,10 @@ use tracing::debug;
 /// default).
 const REST: Duration = Duration::from_millis(20);
 
+/// How long a statement that changes rows waits for another session's lock before it is tried again: shorter waits are everyday, and who
+/// waits for longer lets go meanwhile of what it has locked itself, for which others wait. As long as on MySQL (`innodb_lock_wait_timeout`).
+const ROW_LOCK_WAIT: Duration = Duration::from_secs(10);
+
 /// How much longer than the deadline an answer is waited for, where the server itself ends what it was asked by then.
 const MORE_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -194,6 +198,13 @@ impl PostgresDatabase {
             Some(longest) => format!("SET LOCAL statement_timeout = {}; ", session::longest(longest, self.deadline)),
             None => String::new(),
         }
+    }
+
+    /// The same before statements that change rows, in a transaction of their own or in the lock's; and that none of them waits for
+    /// others' locks for long.
+    pub(crate) fn limits_of_changes(&self) -> String {
+        let lock_wait = milliseconds(ROW_LOCK_WAIT.min(self.deadline.remaining()));
+        format!("SET LOCAL lock_timeout = {lock_wait}; {}", self.time_limit())
     }
 
     /// The delivery's name for its transactions, where the session was opened under another one.

@@ -66,8 +66,9 @@ pub trait Session {
     fn hurry(&mut self) {}
 
     /// From now on the server itself ends a statement that only reads ([`Tables::select`](super::Tables::select)) once it has taken so
-    /// long, or as long as is left of the deadline: it does not go on there for somebody who awaits it no more. And a server that says
-    /// nothing by the deadline, nor for a little while longer, is given up, whatever it was asked or told: one that stands still and
+    /// long, or as long as is left of the deadline: it does not go on there for somebody who awaits it no more. PostgreSQL ends
+    /// what changes rows as well; MySQL and MariaDB limit its waits for other sessions alone. And a server that says nothing by the
+    /// deadline, nor for a little while longer, is given up, whatever it was asked or told: one that stands still and
     /// keeps its connections would never answer. (MySQL's socket has such a limit in any case.) Takes no round trip. For those whom
     /// neither a watchdog nor a person ends; a lock's session has limits of its own. SQLite is this process itself.
     fn end_long_questions(&mut self, _longest: Duration) {}

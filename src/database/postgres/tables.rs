@@ -44,13 +44,13 @@ impl Tables for PostgresDatabase {
 
 impl PostgresDatabase {
     /// Outside of a transaction, the server makes one of the batch (PostgreSQL manual, "Multiple Statements in a Simple
-    /// Query"), and what a deadlock took back is tried again. Within the lock's, the holder decides.
+    /// Query"), and what a deadlock took back, or a lock that somebody else holds, is tried again. Within the lock's, the holder decides.
     fn change_batch(&mut self, doing: &str, sql: &str) -> Result<Vec<SimpleQueryMessage>, DatabaseError> {
         if self.transaction != Transaction::None {
             return self.batch(doing, sql).map(|Batch(answers)| answers);
         }
-        let sql = format!("{HEAR_NOTHING} {sql}; {HEAR_OF_THE_COMMIT}");
         loop {
+            let sql = format!("{HEAR_NOTHING} {}{sql}; {HEAR_OF_THE_COMMIT}", self.limits_of_changes());
             match self.batch(doing, &sql).map(|Batch(answers)| answers) {
                 Ok(answers) => return self.replicated(doing).map(|()| answers),
                 Err(error) if self.try_again(&error) => {}

@@ -53,7 +53,7 @@ impl Notifications for PostgresDatabase {
         let doing = "settling notifications";
         let batch = settlements.iter().map(|one| self.settling(one)).collect::<Vec<_>>().join("; ");
         loop {
-            match self.batch(doing, &batch) {
+            match self.batch(doing, &format!("{}{batch}", self.limits_of_changes())) {
                 Ok(answers) => {
                     let ours = answers.rows().map(|row| row.value(doing, 0)).collect::<Result<Vec<_>, _>>()?;
                     return Ok(super::lost(settlements, &ours));
@@ -104,7 +104,8 @@ impl PostgresDatabase {
             ));
         }
         if !statements.is_empty() {
-            self.batch(PUBLISHING, &statements.join("; "))?;
+            // Whoever holds a subscription's row for long does not hold up what is told to others, and was published before.
+            self.batch(PUBLISHING, &format!("{}{}", self.limits_of_changes(), statements.join("; ")))?;
         }
         Ok(published)
     }

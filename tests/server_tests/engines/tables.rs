@@ -3,7 +3,8 @@
 
 use crate::support::database::Engine;
 use crate::support::scene::Scene;
-use maildrop_command::database::{DatabaseFailure, Dialect, Value};
+use maildrop_command::base::deadline::Deadline;
+use maildrop_command::database::{Client, DatabaseFailure, Dialect, Idle, Value};
 use maildrop_command::ledger::Database;
 use std::time::Duration;
 use uuid::Uuid;
@@ -120,7 +121,7 @@ fn changes_are_counted_and_hold_together(engine: Engine) {
 }
 
 /// It ends there, and not only here: the same session answers the next question, which it could not while it still works on the one
-/// before. Whatever else is asked has no limit.
+/// before. PostgreSQL ends what changes something as well.
 fn the_server_itself_ends_a_question_that_takes_too_long(engine: Engine) {
     let scene = Scene::bare(engine);
     let mut database = scene.open_database();
@@ -138,7 +139,19 @@ fn the_server_itself_ends_a_question_that_takes_too_long(engine: Engine) {
         let rows = database.select("asking", "SELECT 1", &[]).unwrap();
         assert_eq!(rows[0].text(0), Some("1"));
     }
+    if database.dialect() == Dialect::Postgresql {
+        let change = "CREATE TABLE slept AS SELECT 1 FROM pg_sleep(600)";
+        let ended = database.change("sleeping", change, &[]).unwrap_err();
+        assert_eq!(ended.failure, DatabaseFailure::TimedOut, "{ended}");
+    }
     // No setting of it is left in the server's session, which a pooler may give to others.
+    let mut session = scene.open_database();
+    session.end_long_questions(Duration::from_secs(3));
+    session.select("asking", "SELECT 1", &[]).unwrap();
+    session.change("changing", "CREATE TABLE changed (id int)", &[]).unwrap();
+    let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
+    let mut session = Idle::after(session).unwrap().begin(&client, Deadline::after(Duration::from_secs(20))).unwrap();
+    let database = session.as_mut();
     let setting = match database.dialect() {
         Dialect::Postgresql => "current_setting('statement_timeout')",
         Dialect::Mysql => "@@max_execution_time",

@@ -8,6 +8,7 @@ use crate::support::scene::Scene;
 use crate::support::server;
 use maildrop_command::base::deadline::Deadline;
 use maildrop_command::config::Config;
+use maildrop_command::database::DatabaseFailure;
 use maildrop_command::ledger::Database;
 use maildrop_command::ledger::notifications::{Next, Published, Settlement, Try, Wake};
 use maildrop_command::lock::{Acquired, LockName};
@@ -21,6 +22,7 @@ on_each_engine![
     of_two_notifiers_that_disable_a_subscription_one_tells,
     of_those_that_are_settled_together_one_that_is_another_ones_is_left_alone,
     who_publishes_under_another_lock_does_not_get_past_who_was_first,
+    who_waits_for_a_subscriptions_row_is_ended_in_time_and_so_is_what_he_asked,
 ];
 
 /// One that waited would fail at its deadline.
@@ -208,6 +210,55 @@ fn who_publishes_under_another_lock_does_not_get_past_who_was_first(engine: Engi
     let read = scene.database.texts(&format!("SELECT concat('evt_', {id}) FROM events ORDER BY position"));
     assert_eq!(read, [first, second].concat());
     assert_eq!(scene.database.count("SELECT count(*) FROM notifications"), 2);
+}
+
+/// The row is kept for longer than any of them may take. It is the notifier's own, or the API's, to ask again.
+fn who_waits_for_a_subscriptions_row_is_ended_in_time_and_so_is_what_he_asked(engine: Engine) {
+    type Asked<'a> = &'a dyn Fn(&mut dyn Database) -> Option<DatabaseFailure>;
+    let mut scene = Scene::with(engine, &[]);
+    let url = "https://hooks.example.com/in";
+    let told = subscribe(&mut scene, ("all", ""), url, &[]);
+    let (lock, by) = (LockName::new(&scene.run, b"notify/publisher"), Uuid::now_v7());
+    happen(&mut scene, 1, "message.delivered");
+    let mut database = scene.open_database();
+    assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
+    happen(&mut scene, 1, "message.delivered");
+    let mut people = scene.session();
+    people.execute(if engine.is_postgres() { "BEGIN" } else { "START TRANSACTION" });
+    people.execute("UPDATE subscription_queues SET failures = 1");
+    let name = &scene.database.name;
+    let waiting = if engine.is_postgres() {
+        format!("SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}' AND wait_event_type = 'Lock'")
+    } else {
+        format!(
+            "SELECT count(*) FROM information_schema.processlist WHERE db = '{name}' AND command = 'Query' \
+             AND info NOT LIKE '%processlist%'"
+        )
+    };
+    let site = scene.site();
+    let asked: [(&str, Asked<'_>); 3] = [
+        ("publish", &|database| database.publish(&lock, Wake::Nobody).err().map(|error| error.failure)),
+        ("settle", &|database| database.settle(&[settlement(told, by, &[])]).err().map(|error| error.failure)),
+        ("change", &|database| {
+            let longer = "UPDATE subscription_queues SET leased_until = leased_until";
+            database.change("leasing for longer", longer, &[]).err().map(|error| error.failure)
+        }),
+    ];
+    for (what, ask) in asked {
+        let round = Duration::from_secs(3);
+        let mut database = site.open_database(None, Deadline::after(round)).unwrap();
+        database.end_long_questions(round);
+        let failure = ask(database.as_mut());
+        assert!(
+            matches!(failure, Some(DatabaseFailure::Contention | DatabaseFailure::TimedOut)),
+            "{what}: {failure:?}"
+        );
+        // In the server, too: it does not take the row once it is free, for somebody who has gone.
+        assert_eq!(scene.database.count(&waiting), 0, "{what}");
+    }
+    people.execute("ROLLBACK");
+    assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
+    assert_eq!(scene.database.count(PENDING), 2);
 }
 
 /// PgBouncer gives each transaction another session: neither leases nor the lock of publishing may be of a session.
