@@ -209,6 +209,14 @@ impl Fields {
         })
     }
 
+    /// An event's position, as an answer gave it.
+    pub(super) fn position(&mut self, name: &str) -> Option<Option<i64>> {
+        self.take(name, Some(None), |value| {
+            let position = value.as_i64().filter(|position| *position >= 0);
+            position.map(Some).ok_or_else(|| "the next of an answer is wanted".into())
+        })
+    }
+
     pub(super) fn is_missing(&mut self, name: &str) {
         // What is there and wrong was told.
         let pointer = format!("/{name}");

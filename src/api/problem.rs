@@ -211,6 +211,11 @@ impl Problem {
             .after(A_MOMENT)
     }
 
+    /// Something was done in part, and is gone on with where it is asked for again.
+    pub(super) fn goes_on() -> Self {
+        Self::unavailable().with("there is much to be done: a part of it is; ask once more, and it goes on")
+    }
+
     pub(super) fn not_set_up(detail: &str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "not-set-up", "This is not set up here").after(A_WHILE).with(detail)
     }
@@ -289,6 +294,7 @@ mod tests {
             ("too_many_subscriptions", Problem::too_many_subscriptions(1000)),
             ("too_many_requests", Problem::too_many_requests(Duration::from_millis(1))),
             ("unavailable", Problem::unavailable()),
+            ("goes_on", Problem::goes_on()),
             ("not_set_up", Problem::not_set_up("there is no key of secrets")),
         ];
         // None is left out.

@@ -5,6 +5,7 @@ use super::problem::{Failure, Problem};
 use super::{Api, BASE};
 use crate::base::timestamp;
 use crate::ledger::{Database, time_span};
+use crate::operations::notifications;
 use crate::operations::subscriptions::{self, Change, NewSubscription, Resource, Subscription, Those};
 use crate::operations::tokens::Scope;
 use crate::webhook::{Callback, Keys, ROTATION};
@@ -250,8 +251,11 @@ pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Reply, 
 pub(super) fn delete(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
     call.query.only(&[])?;
     let one = call.subscription(database)?;
-    subscriptions::delete(database, one.id)?;
-    Ok(Reply::nothing())
+    if subscriptions::delete(database, one.id, Some(notifications::soon()))? {
+        Ok(Reply::nothing())
+    } else {
+        Err(Problem::goes_on().into())
+    }
 }
 
 pub(super) fn secret(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {

@@ -68,11 +68,16 @@ pub(super) fn recover(call: &Call, database: &mut dyn Database) -> Result<Reply,
     }
     let until = fields.moment("until").flatten().unwrap_or_else(timestamp::now);
     let only = fields.word("only", Some("failed"), ["failed", "all"]).unwrap_or("failed");
+    let after = fields.position("after").flatten();
     fields.end()?;
     is_verified(&one)?;
     let since = since.unwrap_or(until);
-    let told = notifications::tell_all(database, one.id, (since, until), only == "failed")?;
-    Ok(Reply::accepted(json!({ "notifications": told })))
+    let (span, soon) = ((since, until), Some(notifications::soon()));
+    let told = notifications::tell_all(database, one.id, span, after, only == "failed", soon)?;
+    Ok(Reply::accepted(match told.next {
+        None => json!({ "notifications": told.notifications }),
+        Some(next) => json!({ "notifications": told.notifications, "next": next }),
+    }))
 }
 
 pub(super) fn notifications(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {

@@ -52,6 +52,8 @@ What was given up is due at once, as if it had never been tried, and a receiver 
 see that one runs. It has the same webhook-id as before. What a callback is to be told that has not answered its question yet waits \
 until it has.
 
+Where it ends half way, what was due again by then stays so; run once more, it goes on, with --all from the beginning.
+
 It needs the rights of sql/*/grants-operator.sql.
 
 Exit status: 0, 64 for a mistake in the arguments, 65 for the one subscription whose callback has not answered its question yet, \
@@ -142,11 +144,11 @@ fn redeliver(arguments: &Redeliver) -> Result<(), ExitCode> {
     let told = match (arguments.all, arguments.subscription, arguments.since) {
         (true, Some(id), Some(since)) => {
             let until = time_span::now(database.as_mut()).map_err(|error| failed(&error))?;
-            notifications::tell_all(database.as_mut(), id, (since, until), false)
+            notifications::tell_all(database.as_mut(), id, (since, until), None, false, None)
         }
-        (_, subscription, since) => notifications::redeliver(database.as_mut(), subscription, since),
+        (_, subscription, since) => notifications::redeliver(database.as_mut(), subscription, since, None),
     };
-    let told = told.map_err(|error| failed(&error))?;
+    let told = told.map_err(|error| failed(&error))?.notifications;
     let due = format!("{told} notifications are due again");
     write_down(&site, database.as_mut(), Operation::NotifiedAgain, arguments.subscription, &due);
     if arguments.json {

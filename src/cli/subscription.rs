@@ -415,7 +415,7 @@ fn change(
 fn delete(arguments: &OneArguments) -> Result<ExitCode, ExitCode> {
     let (site, _, mut database) = open_site(&arguments.site)?;
     let gone = one(database.as_mut(), arguments.id)?;
-    subscriptions::delete(database.as_mut(), gone.id).map_err(|error| failed(&error))?;
+    subscriptions::delete(database.as_mut(), gone.id, None).map_err(|error| failed(&error))?;
     let was = format!("it was of {}, and made by {}", of(&gone), gone.owner);
     write_down(&site, database.as_mut(), Operation::RemovedSubscription, Some(gone.id), &was);
     if arguments.json {

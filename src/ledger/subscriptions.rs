@@ -1,9 +1,10 @@
 //! Subscriptions as people make them and look at them. What the notifier does with them is in `notifications`.
 
 use super::columns::{number, optional, owned};
-use super::notifications::DISABLED;
 use super::notifications::overview::Progress;
+use super::notifications::{DISABLED, many};
 use super::{Database, time_span};
+use crate::base::deadline::Deadline;
 use crate::base::timestamp;
 use crate::database::{DatabaseError, Dialect, Row, Value, unreadable};
 use serde::Serialize;
@@ -307,20 +308,36 @@ pub(crate) fn new_secret(database: &mut dyn Database, id: Uuid) -> Result<bool, 
     Ok(database.change("giving a subscription another secret", &sql, &[Value::Uuid(id)])? > 0)
 }
 
-/// Removes it, with what it was still to be told.
+/// Why one is disabled that is still there with a part of what it was to be told.
+pub(crate) const BEING_REMOVED: &str = "it is being removed";
+
+/// Removes it, with what it was still to be told. Where that is much, it goes piece by piece, and it is disabled first, lest it be told a
+/// part. `false` where the time was over before the end: it is there then, [disabled](BEING_REMOVED), and asked for again, it goes on.
 ///
 /// # Errors
-/// Where the database fails; it is there then.
-pub(crate) fn delete(database: &mut dyn Database, id: Uuid) -> Result<(), DatabaseError> {
-    let values = [Value::Uuid(id)];
+/// Where the database fails; it is there then, too.
+pub(crate) fn delete(database: &mut dyn Database, id: Uuid, until: Option<Deadline>) -> Result<bool, DatabaseError> {
+    let (doing, now, values) = ("removing a subscription", database.dialect().now(), [Value::Uuid(id)]);
+    if many::are_many(database, id)? {
+        // One whose callback has not answered is told nothing, and resumed it would be.
+        let disable = format!(
+            "UPDATE subscriptions SET state = 'disabled', state_reason = '{BEING_REMOVED}', updated_at = {now} \
+             WHERE id = ? AND state IN ('active', 'paused')"
+        );
+        database.change(doing, &disable, &values)?;
+        if !many::remove(database, id, until)? {
+            return Ok(false);
+        }
+    }
     database.change_together(
-        "removing a subscription",
+        doing,
         &[
             ("DELETE FROM subscription_queues WHERE subscription = ?", &values),
             ("DELETE FROM notifications WHERE subscription = ?", &values),
             ("DELETE FROM subscriptions WHERE id = ?", &values),
         ],
-    )
+    )?;
+    Ok(true)
 }
 
 /// Which subscriptions are meant: all, unless it says otherwise.

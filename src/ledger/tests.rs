@@ -3,6 +3,7 @@
 mod lock_users_tests;
 mod of_copies_tests;
 mod old_events_tests;
+mod very_many_tests;
 mod web_sessions_tests;
 mod what_was_tried_tests;
 
@@ -90,6 +91,10 @@ impl Attempt<'_> {
 }
 
 impl Site {
+    fn make(&mut self, table: &str) {
+        self.database.change("making a table", &format!("CREATE TABLE {table}"), &[]).unwrap();
+    }
+
     fn put(&mut self, table: &str, row: &[(&str, Value<'_>)]) {
         let (columns, values): (Vec<&str>, Vec<Value<'_>>) = row.iter().copied().unzip();
         let places = vec!["?"; values.len()].join(", ");

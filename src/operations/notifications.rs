@@ -1,18 +1,30 @@
 //! How far behind subscribers are, what happened, and telling them once more.
 
 use super::subscriptions::{self, Resource, Subscription};
+use crate::base::deadline::Deadline;
 use crate::base::hex;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
 pub(crate) use crate::ledger::notifications::Due;
 use crate::ledger::notifications::history;
 pub(crate) use crate::ledger::notifications::history::{
-    Pending, Taken, Told, events_after, message, newest, pending, pending_one, taken, tell_all, tell_one, test, tries,
+    Pending, Taken, Told, events_after, message, newest, pending, pending_one, taken, tell_one, test, tries,
 };
+use crate::ledger::notifications::many;
+pub(crate) use crate::ledger::notifications::many::{Many, tell_all};
 use crate::ledger::notifications::overview;
 pub(crate) use crate::ledger::notifications::overview::{Behind, Figures, Overview, figures};
 use crate::ledger::notifications::{DISABLED, TEST};
+use std::time::Duration;
 use uuid::Uuid;
+
+/// How long a change of many notifications goes on for somebody who waits for its answer, ten seconds at most.
+const AT_MOST: Duration = Duration::from_secs(4);
+
+/// Until then.
+pub(crate) fn soon() -> Deadline {
+    Deadline::after(AT_MOST)
+}
 
 /// How far behind they are.
 ///
@@ -22,7 +34,7 @@ pub(crate) fn status(database: &mut dyn Database) -> Result<Overview, DatabaseEr
     overview::overview(database)
 }
 
-/// Has the notifier tell what was given up, of one subscription or of all, since then or whenever; how many notifications these are.
+/// Has the notifier tell what was given up, of one subscription or of all, since then or whenever, until the end or that moment.
 ///
 /// # Errors
 /// Where it may not be committed.
@@ -30,8 +42,9 @@ pub(crate) fn redeliver(
     database: &mut dyn Database,
     subscription: Option<Uuid>,
     since: Option<i64>,
-) -> Result<u64, DatabaseError> {
-    overview::tell_again(database, subscription, since)
+    until: Option<Deadline>,
+) -> Result<Many, DatabaseError> {
+    many::tell_again(database, subscription, since, until)
 }
 
 /// What is given up of what a subscription is still to be told.
@@ -60,7 +73,7 @@ pub(crate) fn give_up(
             None => return Ok(None),
         },
     };
-    overview::give_up(database, subscription, event, before).map(Some)
+    many::give_up(database, subscription, event, before).map(Some)
 }
 
 /// The event of this id, as a subscription is told of it; none that is of no concern to it, whatever types it has chosen.

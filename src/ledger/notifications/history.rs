@@ -1,6 +1,6 @@
 //! What happened, and what became of telling it, for those who read it instead of being told, or want to be told again.
 
-use super::{Due, MessageDetail, TEST, due_of, event_columns, matches, now, text_of_json, uuid};
+use super::{Due, MessageDetail, TEST, due_of, event_columns, now, text_of_json, uuid};
 use crate::base::timestamp;
 use crate::database::{DatabaseError, Dialect, Row, Value};
 use crate::ledger::trace::{self, TracedCopy};
@@ -319,50 +319,8 @@ pub(crate) fn tell_one(database: &mut dyn Database, subscription: Uuid, event: i
     database.change_together("telling an event once more", &[(&wake, &id), (&told, &values)])
 }
 
-/// Has a subscription be told of what it is subscribed to, and what happened from one moment to another: all of that, or what was
-/// given up of it. How many notifications that is.
-///
-/// # Errors
-/// Where it may not be committed.
-pub(crate) fn tell_all(
-    database: &mut dyn Database,
-    subscription: Uuid,
-    (since, until): (i64, i64),
-    only_failed: bool,
-) -> Result<u64, DatabaseError> {
-    let (dialect, now, doing) = (database.dialect(), now(database), "telling once more what happened");
-    let span = "e.created_at >= ? AND e.created_at < ?";
-    let moments = [Value::Moment(since), Value::Moment(until)];
-    let id = [Value::Uuid(subscription)];
-    let wake = wake(dialect, now);
-    if only_failed {
-        let which =
-            format!("subscription = ? AND due_at IS NULL AND event IN (SELECT e.position FROM events e WHERE {span})");
-        let values = [&id[..], &moments].concat();
-        let count = database.select(doing, &format!("SELECT count(*) FROM notifications WHERE {which}"), &values)?;
-        let again = format!("UPDATE notifications SET due_at = {now}, tries = 0, failed_at = NULL WHERE {which}");
-        database.change_together(doing, &[(&wake, &id), (&again, &values)])?;
-        return columns::only_number(&count);
-    }
-    let matching = matches(dialect, &format!("{span} AND s.id = ?"));
-    let values = [&moments[..], &id].concat().repeat(matching.matches("e.created_at >= ?").count());
-    let count = database.select(doing, &format!("SELECT count(*) FROM ({matching}) m"), &values)?;
-    // The columns have the names of the first of the joins.
-    let named = match dialect {
-        Dialect::Postgresql => "AS m (id, position, due_at)",
-        _ => "AS m",
-    };
-    // The one that is asked for by its type is a test, and is of the past.
-    let told = format!(
-        "INSERT INTO notifications (subscription, event, due_at) SELECT m.id, m.position, {now} FROM ({matching}) {named} {}",
-        again(dialect, now)
-    );
-    database.change_together(doing, &[(&wake, &id), (&told, &values)])?;
-    columns::only_number(&count)
-}
-
 /// A notification that is there already is due again.
-fn again(dialect: Dialect, now: &str) -> String {
+pub(super) fn again(dialect: Dialect, now: &str) -> String {
     let set = format!("due_at = {now}, tries = 0, failed_at = NULL");
     match dialect {
         Dialect::Postgresql => format!("ON CONFLICT (subscription, event) DO UPDATE SET {set}"),
@@ -370,8 +328,9 @@ fn again(dialect: Dialect, now: &str) -> String {
     }
 }
 
-/// A subscription is served at once, whether its receiver rests or not. First of all, as in [`super::overview::tell_again`].
-fn wake(dialect: Dialect, now: &str) -> String {
+/// A subscription is served at once, whether its receiver rests or not. First of all: whoever settles it waits for its row, and
+/// looks for what is due then.
+pub(super) fn wake(dialect: Dialect, now: &str) -> String {
     let again = match dialect {
         Dialect::Postgresql => "ON CONFLICT (subscription) DO UPDATE SET",
         _ => "ON DUPLICATE KEY UPDATE",

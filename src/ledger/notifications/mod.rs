@@ -9,6 +9,7 @@
 //!   first, and locks then. So that whoever comes second sees what the first one did, and no wake-up is lost.
 
 pub(crate) mod history;
+pub(crate) mod many;
 mod mysql;
 pub(crate) mod of_message;
 pub(crate) mod overview;

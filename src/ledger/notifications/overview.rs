@@ -1,4 +1,4 @@
-//! How far behind subscribers are, for people; what was given up is told once more, and what is still to be told is given up.
+//! How far behind subscribers are, for people.
 
 use super::{may_be_read, now, seconds, uuid};
 use crate::base::timestamp;
@@ -233,79 +233,3 @@ pub(crate) fn overview(database: &mut dyn Database) -> Result<Overview, Database
         subscriptions: behind.collect::<Result<_, DatabaseError>>()?,
     })
 }
-
-/// Notifications that were given up are due again, as if they had never been tried, and their receivers rest no longer: of one
-/// subscription or of all, given up since this moment (microseconds since 1970) or whenever. How many they are.
-///
-/// # Errors
-/// Where it may not be committed.
-pub(crate) fn tell_again(
-    database: &mut dyn Database,
-    subscription: Option<Uuid>,
-    since: Option<i64>,
-) -> Result<u64, DatabaseError> {
-    let (doing, now) = ("telling once more what was given up", now(database));
-    let mut which = "due_at IS NULL".to_owned();
-    let mut values = Vec::new();
-    if let Some(subscription) = subscription {
-        which += " AND subscription = ?";
-        values.push(Value::Uuid(subscription));
-    }
-    if let Some(since) = since {
-        which += " AND failed_at >= ?";
-        values.push(Value::Moment(since));
-    }
-    let count = database.select(doing, &format!("SELECT count(*) FROM notifications WHERE {which}"), &values)?;
-    // First the rows of the subscriptions: whoever settles one waits for it, and looks for what is due then. A new callback is asked its
-    // question by the schedule, whatever waits for it.
-    let wake = format!(
-        "UPDATE subscription_queues SET due_at = {now}, open_until = NULL \
-         WHERE subscription IN (SELECT subscription FROM notifications WHERE {which}) \
-         AND subscription NOT IN (SELECT id FROM subscriptions WHERE state = 'unverified')"
-    );
-    let again = format!("UPDATE notifications SET due_at = {now}, tries = 0, failed_at = NULL WHERE {which}");
-    database.change_together(doing, &[(&wake, &values), (&again, &values)])?;
-    columns::only_number(&count)
-}
-
-/// What a subscription is still to be told is given up, as if all tries at it had failed: this event (its position), what happened before
-/// this moment (microseconds since 1970), or all of it. How many notifications they are. What a receiver answers meanwhile to a request
-/// that is under way counts all the same.
-///
-/// # Errors
-/// Where it may not be committed.
-pub(crate) fn give_up(
-    database: &mut dyn Database,
-    subscription: Uuid,
-    event: Option<i64>,
-    before: Option<i64>,
-) -> Result<u64, DatabaseError> {
-    let (doing, now) = ("giving up what is to be told", now(database));
-    let mut which = "subscription = ? AND due_at IS NOT NULL".to_owned();
-    let mut values = vec![Value::Uuid(subscription)];
-    if let Some(event) = event {
-        which += " AND event = ?";
-        values.push(Value::Integer(event));
-    }
-    if let Some(before) = before {
-        which += " AND event IN (SELECT e.position FROM events e WHERE e.created_at < ?)";
-        values.push(Value::Moment(before));
-    }
-    let count = database.select(doing, &format!("SELECT count(*) FROM notifications WHERE {which}"), &values)?;
-    // First the row of the subscription, as above. What comes next in order is due at once, and not when this would have been tried again;
-    // but a receiver that rests goes on resting.
-    let wake = format!(
-        "UPDATE subscription_queues SET due_at = CASE WHEN due_at IS NOT NULL \
-         THEN GREATEST({now}, COALESCE(open_until, {now})) END WHERE subscription = ?"
-    );
-    let id = [Value::Uuid(subscription)];
-    let given_up = format!(
-        "UPDATE notifications SET due_at = NULL, failed_at = {now}, last_status = NULL, last_error = '{BY_HAND}' \
-         WHERE {which}"
-    );
-    database.change_together(doing, &[(&wake, &id), (&given_up, &values)])?;
-    columns::only_number(&count)
-}
-
-/// What is said to be amiss with a notification that people have given up.
-const BY_HAND: &str = "given up by hand";

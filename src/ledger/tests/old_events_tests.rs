@@ -14,7 +14,7 @@ fn site_with_subscribers() -> Site {
         "notifications (subscription BLOB, event INTEGER)",
         "notification_attempts (event INTEGER)",
     ] {
-        site.database.change("making a table", &format!("CREATE TABLE {table}"), &[]).unwrap();
+        site.make(table);
     }
     site
 }
@@ -27,7 +27,7 @@ impl Site {
         self.is_to_be_told(subscription, events);
     }
 
-    fn is_to_be_told(&mut self, subscription: u8, events: Range<i64>) {
+    pub(super) fn is_to_be_told(&mut self, subscription: u8, events: Range<i64>) {
         self.fill("notifications", &format!("X'{}', i", hex::encode(&[subscription; 16])), &events);
     }
 

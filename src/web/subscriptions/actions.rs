@@ -43,6 +43,11 @@ impl Done {
         Self { words: "again", many: Some(many), outcome: format!("{many} notifications are due again") }
     }
 
+    /// Of very many, a part.
+    fn some_again(many: u64) -> Self {
+        Self { words: "some-again", ..Self::again(many) }
+    }
+
     fn changed(changed: bool, words: &'static str) -> Self {
         if changed { Self::of(words, words) } else { Self::of("unchanged", "it was in another state") }
     }
@@ -134,7 +139,11 @@ pub(in crate::web) async fn recover(
         }
     };
     done((page, viewer, id), Operation::NotifiedAgain, move |database, one| {
-        Done::unless_unverified(one, || Ok(Done::again(notifications::redeliver(database, Some(one.id), Some(since))?)))
+        Done::unless_unverified(one, || {
+            let many = notifications::redeliver(database, Some(one.id), Some(since), Some(notifications::soon()))?;
+            let done = if many.next.is_none() { Done::again } else { Done::some_again };
+            Ok(done(many.notifications))
+        })
     })
     .await
 }

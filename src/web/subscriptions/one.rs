@@ -116,6 +116,12 @@ fn done(asked: &Asked) -> Option<String> {
         "renewed" => "It has another secret. The old one signs beside it for a day.".to_owned(),
         "again" if many == 1 => "1 notification is due again.".to_owned(),
         "again" => format!("{} notifications are due again.", number(many)),
+        "some-again" => {
+            format!(
+                "{} notifications are due again, and there are more: send all of them again once more.",
+                number(many)
+            )
+        }
         _ => return None,
     })
 }

@@ -32,4 +32,5 @@ mod telling;
 mod that_it_is_disabled;
 mod three_subscribers;
 mod verifying;
+mod very_many_at_once;
 mod what_others_leave_behind;

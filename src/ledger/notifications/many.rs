@@ -1,0 +1,268 @@
+//! Changes of any number of notifications: having them told once more, giving them up, removing them.
+//!
+//! They are made piece by piece, each in a transaction of its own that takes the subscription's row of `subscription_queues` first.
+//! Whoever publishes to that subscription waits for it, under the lock of publishing, and so does whoever settles it: for one piece, and
+//! not for all of them. So a change that ends half way has been made of some, and not of others; asked for again, it goes on.
+
+use super::history::again;
+use super::{matches, now};
+use crate::base::deadline::Deadline;
+use crate::database::{DatabaseError, Dialect, Value};
+use crate::ledger::{Database, columns};
+use uuid::Uuid;
+
+/// How many notifications, or events, are a piece: some ten milliseconds.
+pub(crate) const PIECE: usize = 2000;
+
+/// Before the first event: positions are from 1 on.
+const BEGIN: i64 = 0;
+
+/// What came of such a change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Many {
+    /// How many notifications were changed.
+    pub(crate) notifications: u64,
+    /// Where the time was over before the end: the position of the event after which it is to be gone on.
+    pub(crate) next: Option<i64>,
+}
+
+/// Which notifications of a subscription are changed, and how.
+struct Change<'a> {
+    doing: &'static str,
+    subscription: Uuid,
+    /// A condition on `notifications`, and its values; what was changed does not meet it any more.
+    which: &'a str,
+    values: &'a [Value<'a>],
+    /// What is done to its row of `subscription_queues`, first of all: each place in it is for the subscription.
+    queue: &'a str,
+    /// `UPDATE notifications SET …`, or `DELETE FROM notifications`.
+    change: &'a str,
+    /// Whether the newest are changed first.
+    newest_first: bool,
+}
+
+impl Change<'_> {
+    /// Changes those beyond this position, in order, until the end or this moment; at least one piece.
+    fn make(&self, database: &mut dyn Database, beyond: i64, until: Option<Deadline>) -> Result<Many, DatabaseError> {
+        let mut many = Many { notifications: 0, next: Some(beyond) };
+        while let Some(beyond) = many.next {
+            let (changed, last) = self.piece(database, beyond)?;
+            many.notifications += changed as u64;
+            many.next = last.filter(|_| changed == PIECE);
+            if until.is_some_and(|until| until.passed()) {
+                break;
+            }
+        }
+        Ok(many)
+    }
+
+    /// How many there were, and the last of them.
+    fn piece(&self, database: &mut dyn Database, beyond: i64) -> Result<(usize, Option<i64>), DatabaseError> {
+        let Self { doing, subscription, which, values, queue, change, newest_first } = *self;
+        let (further, no_further, order) = if newest_first { ("<", ">=", "DESC") } else { (">", "<=", "ASC") };
+        let id = Value::Uuid(subscription);
+        let page = format!(
+            "SELECT event FROM notifications WHERE subscription = ? AND event {further} ? AND {which} \
+             ORDER BY event {order} LIMIT {PIECE}"
+        );
+        let rows = database.select(doing, &page, &[&[id, Value::Integer(beyond)][..], values].concat())?;
+        let Some(last) = rows.last().map(|row| columns::number::<i64>(row, 0)).transpose()? else {
+            return Ok((0, None));
+        };
+        let these =
+            format!("{change} WHERE subscription = ? AND event {further} ? AND event {no_further} ? AND {which}");
+        let of_these = [&[id, Value::Integer(beyond), Value::Integer(last)][..], values].concat();
+        let of_queue = vec![id; queue.matches('?').count()];
+        database.change_together(doing, &[(queue, &of_queue), (&these, &of_these)])?;
+        Ok((rows.len(), Some(last)))
+    }
+}
+
+/// It is due again, as if it had never been tried.
+fn due_again(now: &str) -> String {
+    format!("UPDATE notifications SET due_at = {now}, tries = 0, failed_at = NULL")
+}
+
+/// Notifications that were given up are due again, and their receivers rest no longer: of one subscription or of all, given up since
+/// this moment (microseconds since 1970) or whenever. Where the time is over before the end, or it fails, those that are due by then
+/// stay so; the others are told where it is asked for again.
+///
+/// # Errors
+/// Where it may not be committed.
+pub(crate) fn tell_again(
+    database: &mut dyn Database,
+    subscription: Option<Uuid>,
+    since: Option<i64>,
+    until: Option<Deadline>,
+) -> Result<Many, DatabaseError> {
+    let (doing, now) = ("telling once more what was given up", now(database));
+    let mut which = "due_at IS NULL".to_owned();
+    let mut values = Vec::new();
+    if let Some(since) = since {
+        which += " AND failed_at >= ?";
+        values.push(Value::Moment(since));
+    }
+    let subscriptions = match subscription {
+        Some(subscription) => vec![subscription],
+        None => {
+            let id = database.dialect().uuid("subscription");
+            let sql = format!("SELECT DISTINCT {id} FROM notifications WHERE {which} ORDER BY 1");
+            let rows = database.select(doing, &sql, &values)?;
+            rows.iter().map(|row| super::uuid(row, 0)).collect::<Result<_, _>>()?
+        }
+    };
+    // A new callback is asked its question by the schedule, whatever waits for it.
+    let queue = format!(
+        "UPDATE subscription_queues SET due_at = {now}, open_until = NULL WHERE subscription = ? \
+         AND NOT EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = ? AND s.state = 'unverified')"
+    );
+    let (mut all, change) = (Many::default(), due_again(now));
+    let (which, values, queue, change) = (&*which, &*values, &*queue, &*change);
+    for subscription in subscriptions {
+        let change = Change { doing, subscription, which, values, queue, change, newest_first: false };
+        let many = change.make(database, BEGIN, until)?;
+        all = Many { notifications: all.notifications + many.notifications, next: many.next };
+        if many.next.is_some() {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+/// Has a subscription be told of what it is subscribed to, and what happened from one moment to another, of the events beyond this
+/// position: all of that, or what was given up of it. Where it fails half way, those before are due.
+///
+/// # Errors
+/// Where it may not be committed.
+pub(crate) fn tell_all(
+    database: &mut dyn Database,
+    subscription: Uuid,
+    (since, before): (i64, i64),
+    beyond: Option<i64>,
+    only_failed: bool,
+    until: Option<Deadline>,
+) -> Result<Many, DatabaseError> {
+    let (dialect, now, doing) = (database.dialect(), now(database), "telling once more what happened");
+    let span = "e.created_at >= ? AND e.created_at < ?";
+    let moments = [Value::Moment(since), Value::Moment(before)];
+    let id = Value::Uuid(subscription);
+    let queue = super::history::wake(dialect, now);
+    if only_failed {
+        let which = format!(
+            "due_at IS NULL AND EXISTS (SELECT 1 FROM events e WHERE e.position = notifications.event AND {span})"
+        );
+        let again = due_again(now);
+        let (which, values, queue, change) = (&*which, &moments[..], &*queue, &*again);
+        let change = Change { doing, subscription, which, values, queue, change, newest_first: false };
+        return change.make(database, beyond.unwrap_or(BEGIN), until);
+    }
+    // With a count, so that the moments lead there: the first of them alone would be looked for from the oldest event on.
+    let ends = format!("SELECT count(*), min(e.position), max(e.position) FROM events e WHERE {span}");
+    let rows = database.select(doing, &ends, &moments)?;
+    let end = |at| Ok::<_, DatabaseError>(rows.first().map(|row| row.value::<i64>(at)).transpose()?.flatten());
+    let (Some(first), Some(last)) = (end(1)?, end(2)?) else { return Ok(Many::default()) };
+    let mut many = Many { notifications: 0, next: Some(beyond.unwrap_or(BEGIN).max(first.saturating_sub(1))) };
+    let matching = matches(dialect, &format!("e.position > ? AND e.position <= ? AND {span} AND s.id = ?"));
+    // The columns have the names of the first of the joins.
+    let named = match dialect {
+        Dialect::Postgresql => "AS m (id, position, due_at)",
+        _ => "AS m",
+    };
+    // The one that is asked for by its type is a test, and is of the past.
+    let told = format!(
+        "INSERT INTO notifications (subscription, event, due_at) SELECT m.id, m.position, {now} FROM ({matching}) {named} {}",
+        again(dialect, now)
+    );
+    while let Some(beyond) = many.next.filter(|beyond| *beyond < last) {
+        let end = beyond.saturating_add(PIECE as i64);
+        let of_one = [&[Value::Integer(beyond), Value::Integer(end)][..], &moments, &[id]].concat();
+        let values = of_one.repeat(matching.matches("s.id = ?").count());
+        let count = database.select(doing, &format!("SELECT count(*) FROM ({matching}) m"), &values)?;
+        let count = columns::only_number::<u64>(&count)?;
+        if count > 0 {
+            database.change_together(doing, &[(&queue, &[id]), (&told, &values)])?;
+        }
+        many = Many { notifications: many.notifications + count, next: Some(end) };
+        if until.is_some_and(|until| until.passed()) {
+            break;
+        }
+    }
+    Ok(Many { next: many.next.filter(|beyond| *beyond < last), ..many })
+}
+
+/// What is said to be amiss with a notification that people have given up.
+const BY_HAND: &str = "given up by hand";
+
+/// What a subscription is still to be told is given up, as if all tries at it had failed: this event (its position), what happened before
+/// this moment (microseconds since 1970), or all of it. How many notifications they are. What a receiver answers meanwhile to a request
+/// that is under way counts all the same. The newest first, so that in order nothing is told meanwhile that is to be given up next; where
+/// it fails half way, those are given up, and asked for again it goes on.
+///
+/// # Errors
+/// Where it may not be committed.
+pub(crate) fn give_up(
+    database: &mut dyn Database,
+    subscription: Uuid,
+    event: Option<i64>,
+    before: Option<i64>,
+) -> Result<u64, DatabaseError> {
+    let now = now(database);
+    let mut which = "due_at IS NOT NULL".to_owned();
+    let mut values = Vec::new();
+    if let Some(event) = event {
+        which += " AND event = ?";
+        values.push(Value::Integer(event));
+    }
+    if let Some(before) = before {
+        which += " AND EXISTS (SELECT 1 FROM events e WHERE e.position = notifications.event AND e.created_at < ?)";
+        values.push(Value::Moment(before));
+    }
+    // What comes next in order is due at once, and not when this would have been tried again; but a receiver that rests goes on resting.
+    let queue = format!(
+        "UPDATE subscription_queues SET due_at = CASE WHEN due_at IS NOT NULL \
+         THEN GREATEST({now}, COALESCE(open_until, {now})) END WHERE subscription = ?"
+    );
+    let change = format!(
+        "UPDATE notifications SET due_at = NULL, failed_at = {now}, last_status = NULL, last_error = '{BY_HAND}'"
+    );
+    let change = Change {
+        doing: "giving up what is to be told",
+        subscription,
+        which: &which,
+        values: &values,
+        queue: &queue,
+        change: &change,
+        newest_first: true,
+    };
+    Ok(change.make(database, i64::MAX, None)?.notifications)
+}
+
+/// Whether a subscription has more notifications than may be removed in one transaction.
+///
+/// # Errors
+/// Where they cannot be read.
+pub(in crate::ledger) fn are_many(database: &mut dyn Database, subscription: Uuid) -> Result<bool, DatabaseError> {
+    let sql = format!("SELECT event FROM notifications WHERE subscription = ? ORDER BY event LIMIT 1 OFFSET {PIECE}");
+    Ok(!database.select("counting notifications", &sql, &[Value::Uuid(subscription)])?.is_empty())
+}
+
+/// Removes a subscription's notifications, but for what is published meanwhile. Whether all were, before the time was over.
+///
+/// # Errors
+/// Where it may not be committed.
+pub(in crate::ledger) fn remove(
+    database: &mut dyn Database,
+    subscription: Uuid,
+    until: Option<Deadline>,
+) -> Result<bool, DatabaseError> {
+    let change = Change {
+        doing: "removing what a subscription was still to be told",
+        subscription,
+        which: "1 = 1",
+        values: &[],
+        queue: "UPDATE subscription_queues SET due_at = NULL WHERE subscription = ?",
+        change: "DELETE FROM notifications",
+        newest_first: false,
+    };
+    Ok(change.make(database, BEGIN, until)?.next.is_none())
+}
