@@ -21,7 +21,8 @@ mod statements;
 
 /// The casts are for a view over the platform's own tables, whatever its types are.
 ///
-/// Whether the server may be asked for its epoch without a function: it has told one here, and our role may ask.
+/// `tells`: whether our role may ask the server for its epoch without our function. The page's role has no right to the table of epochs, so
+/// that is not read here.
 const ADDRESSES: &str = "\
     SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven, t.by_day, t.tells \
     FROM (SELECT NOT EXISTS (SELECT FROM addresses) AS empty, \
@@ -29,7 +30,6 @@ const ADDRESSES: &str = "\
                  (SELECT extract(epoch FROM clock_timestamp() - proven_at)::float8 FROM ways_in \
                   WHERE digest = $2) AS proven, \
                  EXISTS (SELECT FROM maildrop_migrations WHERE name = 'keys_by_day') AS by_day, \
-                 EXISTS (SELECT FROM epochs WHERE epoch LIKE '%/%/%') AND \
                  coalesce(has_function_privilege(to_regprocedure('pg_control_system()'), 'EXECUTE'), false) AS tells) t \
     LEFT JOIN addresses a ON a.address = ANY ($1)";
 
@@ -140,7 +140,7 @@ impl Ledger for PostgresDatabase {
     /// in it, too: a pooler may give the next transaction another server.
     ///
     /// A session's first delivery asks without the function, which costs a new session some 2 ms: PL/pgSQL has to be loaded. Where a
-    /// server that has told its epoch tells it no more, as after a dump has been restored on some service, the function says so.
+    /// service has taken away what is asked for, the function says so, and a new session asks twice.
     ///
     /// An epoch that has just begun is written down by a transaction of its own, before the lock is taken once more.
     fn acquire_and_look(

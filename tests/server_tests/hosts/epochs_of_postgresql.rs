@@ -43,7 +43,7 @@ fn a_server_that_does_not_tell_its_epoch_delivers_all_the_same(image: &str) {
     let role = format!("r{}", &scene.run[scene.run.len() - 12..]);
     scene.database.create_role_of_grants_file(&role, "secret");
     scene.configure(|settings| (settings.role, settings.database_password) = (role, "secret".into()));
-    // What it has told before is no longer told: not at all, or not by all of them.
+    // The first is seen beforehand; the second refuses.
     let functions = ["pg_control_system()", "pg_current_wal_insert_lsn()"];
     for (there, kept_from_us) in functions.into_iter().enumerate() {
         scene.database.execute(&format!("REVOKE EXECUTE ON FUNCTION {kept_from_us} FROM PUBLIC"));
