@@ -153,6 +153,25 @@ fn it_is_said_whether_somebody_comes_back_for_the_authors_copy() {
     assert!(!late.ended().author_is_seen_to, "nobody has the message, and nobody may ever have it");
 }
 
+/// A worker leaves that author alone for a while.
+#[test]
+fn it_is_said_whether_the_authors_mailbox_hangs_and_nobody_elses() {
+    let fails = |failure| Appended::Unknown(trouble(failure));
+    let (hangs, lost) = (|| fails(MailboxFailure::TimedOut), || fails(MailboxFailure::ConnectionLost));
+    assert!(!batch().ended().author_hangs, "it is there");
+    assert!(batch().answers(3, hangs()).ended().author_hangs);
+    assert!(!batch().answers(3, lost()).ended().author_hangs, "it has failed, and at once");
+    assert!(!batch().answers(1, hangs()).ended().author_hangs, "a recipient's hangs");
+    assert!(!batch().answers(1, hangs()).answers(3, hangs()).ended().author_hangs, "the server hangs for all");
+    // What stands between may give up before we do.
+    let mut impatient = batch().answers(3, lost());
+    impatient.policy.batch_patience = Duration::ZERO;
+    assert!(impatient.ended().author_hangs);
+    let mut closed = batch();
+    closed.closed[3] = Some(MailboxFailure::TimedOut);
+    assert!(!closed.ended().author_hangs, "it was not open");
+}
+
 #[test]
 fn what_goes_wrong_with_one_mailbox_is_that_recipients_alone() {
     let unknown = Appended::Unknown(trouble(MailboxFailure::ConnectionLost));
