@@ -29,12 +29,13 @@ const NO_WAIT: [&str; 2] = ["--lock-wait", "0s"];
 const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bench/guard.toml");
 
 /// A figure, and by how many percent it may differ from the committed one: more than twice what ten runs differed by; of bytes,
-/// what a buffer more takes that a longer host name or path makes grow, and less than one more copy of the message.
+/// what a buffer more takes that a longer host name or path makes grow, or packets that come otherwise: three runs of one delivery
+/// differed by 4 %. One more copy of the message shows where that is large.
 const FIGURES: [(&str, f64); 6] = [
     ("instructions", 2.0),
     ("allocations", 0.5),
-    ("bytes_allocated", 2.0),
-    ("peak_heap", 2.0),
+    ("bytes_allocated", 5.0),
+    ("peak_heap", 5.0),
     ("database_round_trips", 0.0),
     ("imap_round_trips", 0.0),
 ];
