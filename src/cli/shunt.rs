@@ -31,9 +31,9 @@ is deferred at once, but for one an hour, which has a worker of its own. Once th
 and the copy is removed.";
 
 const STATUS: &str = "\
-Exit status: 0, 64 for a mistake in the arguments, 65 if a message is left where it is or cannot be read, 66 if there is no such message, or if \
-the service has never run, 69 if the disk fails us or the service is not there, 75 if a message is deferred, 77 if this user \
-may not, 78 if the configuration cannot be read.";
+Exit status: 0, 64 for a mistake in the arguments, 65 if a message is left where it is or cannot be read, 66 if there is no such \
+message, or if the service has never run, 69 if the disk fails us or the service is not there, 75 if a message is deferred, 77 if \
+this user may not, 78 if the configuration cannot be read.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {

@@ -9,9 +9,9 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-/// Addresses that no machine has: RFC 5737, RFC 3849.
-const NOBODYS: [IpAddr; 2] =
-    [IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))];
+/// Addresses that no machine has: RFC 5737 and RFC 3849.
+const NOBODYS_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const NOBODYS_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 
 /// Whether it is.
 ///
@@ -21,13 +21,11 @@ pub(super) fn has(address: IpAddr) -> io::Result<bool> {
     if !can_be_bound(address)? {
         return Ok(false);
     }
-    let nobodys = NOBODYS.into_iter().filter(|nobodys| nobodys.is_ipv4() == address.is_ipv4());
-    for nobodys in nobodys {
-        if can_be_bound(nobodys)? {
-            return is_routed_here(address);
-        }
-    }
-    Ok(true)
+    let nobodys = match address {
+        IpAddr::V4(_) => NOBODYS_V4.into(),
+        IpAddr::V6(_) => NOBODYS_V6.into(),
+    };
+    if can_be_bound(nobodys)? { is_routed_here(address) } else { Ok(true) }
 }
 
 fn can_be_bound(address: IpAddr) -> io::Result<bool> {

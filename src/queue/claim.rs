@@ -70,8 +70,7 @@ pub struct Listed {
 
 impl Default for Listed {
     fn default() -> Self {
-        let (untried, tried) = Default::default();
-        Self { untried, tried, ahead: AHEAD, at: None, remembered: None }
+        Self { untried: VecDeque::new(), tried: VecDeque::new(), ahead: AHEAD, at: None, remembered: None }
     }
 }
 

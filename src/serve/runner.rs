@@ -1,5 +1,5 @@
-//! A runner: a process that takes its slice of the file queue, what became due first before the others, and hands one after the other
-//! to the broker, as any client does. A message for many goes in portions, one after the other.
+//! A runner: a process that takes its slice of the file queue, and hands one message after the other to the broker, as any client
+//! does. A message for many goes in portions, one after the other.
 //!
 //! It has one message in hand at a time, so that a mailbox that hangs holds up all others: [its first tries](time_for) have little time,
 //! and [what was never tried](Listed) goes before what was.

@@ -319,9 +319,14 @@ pub(crate) fn tell_one(database: &mut dyn Database, subscription: Uuid, event: i
     database.change_together("telling an event once more", &[(&wake, &id), (&told, &values)])
 }
 
+/// What makes a notification due again, as if it had never been tried.
+pub(super) fn due_again(now: &str) -> String {
+    format!("due_at = {now}, tries = 0, failed_at = NULL")
+}
+
 /// A notification that is there already is due again.
 pub(super) fn again(dialect: Dialect, now: &str) -> String {
-    let set = format!("due_at = {now}, tries = 0, failed_at = NULL");
+    let set = due_again(now);
     match dialect {
         Dialect::Postgresql => format!("ON CONFLICT (subscription, event) DO UPDATE SET {set}"),
         _ => format!("ON DUPLICATE KEY UPDATE {set}"),

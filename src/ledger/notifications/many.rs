@@ -4,7 +4,7 @@
 //! Whoever publishes to that subscription waits for it, under the lock of publishing, and so does whoever settles it: for one piece, and
 //! not for all of them. So a change that ends half way has been made of some, and not of others; asked for again, it goes on.
 
-use super::history::again;
+use super::history::{again, due_again};
 use super::{matches, now};
 use crate::base::deadline::Deadline;
 use crate::database::{DatabaseError, Dialect, Value};
@@ -78,11 +78,6 @@ impl Change<'_> {
     }
 }
 
-/// It is due again, as if it had never been tried.
-fn due_again(now: &str) -> String {
-    format!("UPDATE notifications SET due_at = {now}, tries = 0, failed_at = NULL")
-}
-
 /// Notifications that were given up are due again, and their receivers rest no longer: of one subscription or of all, given up since
 /// this moment (microseconds since 1970) or whenever. Where the time is over before the end, or it fails, those that are due by then
 /// stay so; the others are told where it is asked for again.
@@ -116,7 +111,7 @@ pub(crate) fn tell_again(
         "UPDATE subscription_queues SET due_at = {now}, open_until = NULL WHERE subscription = ? \
          AND NOT EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = ? AND s.state = 'unverified')"
     );
-    let (mut all, change) = (Many::default(), due_again(now));
+    let (mut all, change) = (Many::default(), format!("UPDATE notifications SET {}", due_again(now)));
     let (which, values, queue, change) = (&*which, &*values, &*queue, &*change);
     for subscription in subscriptions {
         let change = Change { doing, subscription, which, values, queue, change, newest_first: false };
@@ -151,7 +146,7 @@ pub(crate) fn tell_all(
         let which = format!(
             "due_at IS NULL AND EXISTS (SELECT 1 FROM events e WHERE e.position = notifications.event AND {span})"
         );
-        let again = due_again(now);
+        let again = format!("UPDATE notifications SET {}", due_again(now));
         let (which, values, queue, change) = (&*which, &moments[..], &*queue, &*again);
         let change = Change { doing, subscription, which, values, queue, change, newest_first: false };
         return change.make(database, beyond.unwrap_or(BEGIN), until);
