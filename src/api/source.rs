@@ -64,7 +64,7 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
     let found = match &api.mailboxes {
         Some(mailboxes) => {
             let looked = mailboxes.look(PATIENCE, move |site, deadline| {
-                let mut database = site.open_database(None, deadline)?;
+                let mut database = site.open_to_ask(deadline)?;
                 read(database.as_mut(), Some(deadline))
             });
             let looked = looked.await.map_err(|not_done| match not_done {

@@ -140,7 +140,7 @@ pub(crate) fn plan(
     choice: Choice,
     deadline: Deadline,
 ) -> Result<(Option<Picked>, Prospect), DatabaseError> {
-    let mut database = site.open_database(None, deadline)?;
+    let mut database = site.open_to_ask(deadline)?;
     let database = database.as_mut();
     let Some((picked, found)) = find(database, choice)? else { return Ok((None, unknown())) };
     let prospect = match found {
@@ -269,7 +269,7 @@ pub(crate) enum Since {
 pub(crate) fn last_try(site: &Site, picked: &Picked, deadline: Deadline) -> Result<Option<LastTry>, DatabaseError> {
     /// One user's deliveries may go to several folders.
     const LATEST: usize = 50;
-    let mut database = site.open_database(None, deadline)?;
+    let mut database = site.open_to_ask(deadline)?;
     let database = database.as_mut();
     let by = Some(By::Lock(picked.lock));
     let found = activity::find(database, &Wanted { by, role: Some(picked.role), ..Wanted::default() }, MOST_TRIES)?;
@@ -296,7 +296,7 @@ pub(crate) fn deliver_again(
     stop: &AtomicBool,
     begin: impl FnOnce(&Picked) -> Result<(), String>,
 ) -> (Option<Picked>, ReplayOutcome) {
-    let found = site.open_database(None, Deadline::after(site.deadline())).and_then(|mut database| {
+    let found = site.open_to_ask(Deadline::after(site.deadline())).and_then(|mut database| {
         let found = find(database.as_mut(), choice)?;
         let left = match &found {
             Some((_, Found::Copy(copy, false))) => left_to_its_author(site, database.as_mut(), copy)?,
@@ -430,7 +430,7 @@ pub(crate) struct Lost {
 /// # Errors
 /// The ledger cannot be read.
 pub(crate) fn lost(site: &Site, mailbox: &str, since: i64, until: Deadline) -> Result<Lost, DatabaseError> {
-    let mut database = site.open_database(None, until)?;
+    let mut database = site.open_to_ask(until)?;
     let selection = Selection { since, mailbox: Some(mailbox) };
     let seen = redelivery::lost_by(site, database.as_mut(), &selection, until)?;
     let unseen = seen.unseen.iter().map(|(user, mailbox, error)| format!("{mailbox} of {user}: {error}"));

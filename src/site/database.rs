@@ -28,6 +28,17 @@ impl Site {
         self.find_database(queue_id, deadline).map(|(Found::Writing(database) | Found::Reading(database))| database)
     }
 
+    /// Opens one for somebody who waits for the answers, but no longer than this: neither goes a question on in the server then, nor does
+    /// one that stands still have the thread for ever.
+    ///
+    /// # Errors
+    /// As [`Self::open_database`].
+    pub(crate) fn open_to_ask(&self, deadline: Deadline) -> Result<Box<dyn Database>, DatabaseError> {
+        let mut database = self.open_database(None, deadline)?;
+        database.end_long_questions(deadline.remaining());
+        Ok(database)
+    }
+
     /// Opens one for what shall not begin on a server that was the primary before: a lock there excludes nobody who asks the new one.
     /// One round trip more, where there are several.
     ///

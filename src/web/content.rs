@@ -197,7 +197,7 @@ impl Wanted {
         let seen = match &page.mailboxes {
             Some(mailboxes) => {
                 let looked = mailboxes.look(PATIENCE, move |site, deadline| {
-                    let mut database = site.open_database(None, deadline)?;
+                    let mut database = site.open_to_ask(deadline)?;
                     seen(database.as_mut(), Some(deadline))
                 });
                 let looked = looked

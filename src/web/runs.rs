@@ -133,7 +133,7 @@ fn log(site: &Site, by: &WebSession, picked: &Picked, outcome: &str) -> Result<(
         mailbox: Some(&picked.mailbox),
         object: Some(&picked.recipient),
     };
-    let mut database = site.open_database(None, Deadline::after(PATIENCE))?;
+    let mut database = site.open_to_ask(Deadline::after(PATIENCE))?;
     operations_log::write(database.as_mut(), actor_of(site, by), operation, affected, outcome)
 }
 

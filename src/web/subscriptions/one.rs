@@ -262,3 +262,20 @@ pub(super) fn again(subscription: Uuid, event: Uuid) -> Markup {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_very_many_that_are_due_again_it_is_said_that_there_are_more() {
+        let said = |words: &str, many| {
+            done(&Asked { done: words.to_owned(), many: Some(many), ..Asked::default() }).unwrap_or_default()
+        };
+        assert_eq!(said("again", 2), "2 notifications are due again.");
+        let some = said("some-again", 40_000);
+        assert!(some.ends_with(" notifications are due again, and there are more: send all of them again once more."));
+        assert!(some.starts_with("40"), "{some}");
+        assert_eq!(done(&Asked { done: "<b>anything</b>".to_owned(), ..Asked::default() }), None);
+    }
+}

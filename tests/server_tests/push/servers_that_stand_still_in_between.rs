@@ -3,6 +3,7 @@
 
 use super::receiver::Receiver;
 use super::rest::Rest;
+use super::source::deliver;
 use super::telling::{Notifier, PENDING, happen, subscribe};
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
@@ -14,6 +15,7 @@ use std::sync::{Arc, Mutex};
 on_each_engine![
     a_notifier_goes_on_by_another_session_and_tells_each_event_once,
     the_api_answers_again_after_all_its_threads_have_waited,
+    the_api_opens_mailboxes_again_after_as_many_looks_as_there_may_be_have_waited,
 ];
 
 fn a_notifier_goes_on_by_another_session_and_tells_each_event_once(engine: Engine) {
@@ -73,5 +75,35 @@ fn the_api_answers_again_after_all_its_threads_have_waited(engine: Engine) {
     assert_eq!(at_once(), [503; 8]);
     hangs.store(false, Ordering::SeqCst);
     wait_until("it answers again", || asked().status == 200);
+    rest.end();
+}
+
+fn the_api_opens_mailboxes_again_after_as_many_looks_as_there_may_be_have_waited(engine: Engine) {
+    let mut scene = Scene::with(engine, &["doug"]);
+    let (message, path) = deliver(&mut scene, "doug", "", "a");
+    let hangs = Arc::new(AtomicBool::new(false));
+    let stands_still = Arc::clone(&hangs);
+    // Such a session is opened, and what it writes down before it shows anything is not answered.
+    let wire = Wire::to(scene.settings.database.clone(), move |speaker, piece| {
+        let is_asked = speaker == Speaker::Program && says(piece, "INTO operations_log");
+        if is_asked && stands_still.load(Ordering::SeqCst) { Fate::Hold } else { Fate::Pass }
+    });
+    scene.configure(|settings| settings.database = ("127.0.0.1".into(), wire.address.port()));
+    let rest = Rest::start_with_mailboxes(&mut scene);
+    let tokens = ["one", "other"].map(|name| rest.token(&["--name", name, "--scope", "messages:content"]));
+    let asked = |token: &str| rest.ask(token, &format!("GET {path}"), None);
+    let answer = asked(&tokens[0]);
+    assert_eq!((answer.status, answer.body.as_str()), (200, message.as_str()), "{answer:?}");
+    hangs.store(true, Ordering::SeqCst);
+    let asked = &asked;
+    std::thread::scope(|scope| {
+        // A token has half of the places.
+        let all: Vec<_> = tokens.iter().cycle().take(8).map(|token| scope.spawn(move || asked(token))).collect();
+        for one in all {
+            assert_eq!(one.join().unwrap().status, 503);
+        }
+    });
+    hangs.store(false, Ordering::SeqCst);
+    wait_until("it reads mailboxes again", || asked(&tokens[0]).status == 200);
     rest.end();
 }

@@ -13,7 +13,7 @@ on_each_engine![
 ];
 
 /// Delivers a message, with these lines before it: as it came from the network, and its path.
-fn deliver(scene: &mut Scene, to: &str, prepended: &str, id: &str) -> (String, String) {
+pub(super) fn deliver(scene: &mut Scene, to: &str, prepended: &str, id: &str) -> (String, String) {
     scene.deliver(to, format!("{prepended}{}", scene.message(id))).delivered();
     let hex = if scene.database.engine.is_postgres() { "encode(identity, 'hex')" } else { "LOWER(HEX(identity))" };
     let identity = scene.database.texts(&format!("SELECT {hex} FROM messages WHERE subject = '{id}'")).remove(0);
