@@ -194,7 +194,8 @@ fn connections_that_a_front_drops_suspend_nothing() {
     };
     // More than are under way at once to begin with (initial_destination_concurrency, 5), and fewer than use up the fragment's limit: one
     // after the other, thirteen do.
-    let give_many = |round: &str| (0..10).map(|number| give(&format!("{round}{number}"))).collect::<Vec<_>>();
+    let give_many =
+        |round: &str, count: usize| (0..count).map(|number| give(&format!("{round}{number}"))).collect::<Vec<_>>();
     let deferred = |ids: &[String], why: &str| {
         let log = mx1.log();
         let is_of = |line: &&str, id: &String| line.contains(&format!(" {id}: to=<")) && line.contains(why);
@@ -219,29 +220,36 @@ fn connections_that_a_front_drops_suspend_nothing() {
             }
         });
         let at_the_end = SetAtTheEnd(over);
-        let die_with = |round: &str| {
+        let die_with = |round: &str, under_way: usize, more: usize| {
             dead.store(false, Ordering::SeqCst);
             taken.store(0, Ordering::SeqCst);
-            let ids = give_many(round);
-            wait_until("five are under way", || taken.load(Ordering::SeqCst) >= 5);
+            let ids = give_many(round, under_way + more);
+            wait_until("that many are under way", || taken.load(Ordering::SeqCst) >= under_way);
             dead.store(true, Ordering::SeqCst);
             wait_until("all were tried, or put off", || deferred(&ids, "status=deferred") == ids.len());
             ids
         };
-        let ids = die_with("limit");
-        assert_eq!(deferred(&ids, "lost connection with "), ids.len(), "{}", mx1.log());
-        assert_eq!(deferred(&ids, "delivery temporarily suspended"), 0, "{}", mx1.log());
-        leads_to("lmtp");
-        let id = give("next");
-        wait_until("the next front has it", || {
-            told(mx1, &id, "/lmtp[").iter().any(|line| line.contains("status=sent"))
-        });
-        queue_ids.extend(ids);
-        queue_ids.push(id);
+        for (round, under_way, more) in [("limit", 5, 5), ("twenty", 20, 2)] {
+            if under_way > 5 {
+                stage.set(&format!("maildrop-lmtp_initial_destination_concurrency={under_way}"));
+                leads_to("dying");
+            }
+            let ids = die_with(round, under_way, more);
+            assert_eq!(deferred(&ids, "lost connection with "), ids.len(), "{}", mx1.log());
+            assert_eq!(deferred(&ids, "delivery temporarily suspended"), 0, "{}", mx1.log());
+            leads_to("lmtp");
+            let id = give(&format!("after-{round}"));
+            wait_until("the next front has it", || {
+                told(mx1, &id, "/lmtp[").iter().any(|line| line.contains("status=sent"))
+            });
+            queue_ids.extend(ids);
+            queue_ids.push(id);
+        }
         // What is different by Postfix's own default.
         stage.set("maildrop-lmtp_destination_concurrency_failed_cohort_limit=1");
+        stage.set("maildrop-lmtp_initial_destination_concurrency=5");
         leads_to("dying");
-        let ids = die_with("default");
+        let ids = die_with("default", 5, 5);
         assert_ne!(deferred(&ids, "delivery temporarily suspended"), 0, "{}", mx1.log());
         queue_ids.extend(ids);
         drop(at_the_end);
@@ -249,7 +257,7 @@ fn connections_that_a_front_drops_suspend_nothing() {
     leads_to("lmtp");
     wait_until_delivered(&[(mx1, queue_ids)], LIMIT);
     let copies = stage.site.scene.mailbox(&stage.site.recipients[0], "INBOX").len();
-    assert_eq!(copies, 21);
+    assert_eq!(copies, 10 + 1 + 22 + 1 + 10);
     stage.service.end();
 }
 
