@@ -97,6 +97,17 @@ mod tests {
         assert!(!has("2606:2800:21f:cb07:6820:80da:af6b:8b2c".parse().unwrap()).unwrap());
     }
 
+    /// That it cannot be known is not taken for "no". A link-local address cannot be bound without a link (ipv6(7)).
+    #[test]
+    fn an_address_of_which_it_cannot_be_known_is_an_error() {
+        let link_local = "fe80::1".parse().unwrap();
+        match can_be_bound(Ipv6Addr::LOCALHOST.into()) {
+            Ok(true) => assert_eq!(has(link_local).unwrap_err().kind(), io::ErrorKind::InvalidInput),
+            // A machine without IPv6.
+            _ => assert!(!has(link_local).unwrap()),
+        }
+    }
+
     #[test]
     fn by_the_kernels_routes_they_are_the_same() {
         assert!(is_routed_here(Ipv4Addr::LOCALHOST.into()).unwrap());

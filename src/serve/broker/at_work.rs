@@ -99,3 +99,21 @@ impl Slow {
         self.0.retain(|_, until| now < *until);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recipient_is_slow_for_half_an_hour_and_then_nothing_is_known_of_him() {
+        let (mut slow, now) = (Slow::default(), Instant::now());
+        slow.note("a@x", now);
+        let until = now + SLOW_FOR;
+        let before = until - Duration::from_nanos(1);
+        slow.drop_old(before);
+        assert!(slow.holds("a@x", before));
+        assert!(!slow.holds("a@x", until));
+        slow.drop_old(until);
+        assert!(slow.0.is_empty());
+    }
+}

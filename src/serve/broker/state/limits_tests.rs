@@ -190,3 +190,16 @@ fn what_fails_at_once_or_for_the_databases_sake_or_long_ago_makes_nobody_slow() 
     scene.wait_in_vain(&["a@x"], 20, &Found::There);
     one_work(scene.hand(10, &["a@x"]));
 }
+
+/// It says nothing of their mailboxes, however long it takes.
+#[test]
+fn nobody_is_slow_for_a_message_that_has_left_him_out() {
+    let mut scene = Scene::of(4, SETTINGS);
+    one_work(scene.hand(10, &["a@x"]));
+    one_work(scene.hand(11, &["a@x"]));
+    assert_eq!(scene.hand(12, &["a@x", "b@x"]), []);
+    let (worker, address, _) = one_work(scene.pass(5, &ALL));
+    assert_eq!(scene.pass(5, &ALL), []);
+    one_answer(scene.reply(worker, &address, in_vain(12, Found::There)));
+    assert_eq!(["a@x", "b@x"].map(|user| scene.broker.slow.holds(user, scene.now)), [false, true]);
+}

@@ -311,6 +311,19 @@ fn the_last_worker_of_several_is_not_replaced_for_a_suspect() {
     assert_eq!(one_work(scene.ready(3)).0, 3);
 }
 
+#[test]
+fn one_that_is_about_to_end_is_no_other_worker() {
+    let mut scene = Scene::of_several();
+    scene.killed(1, 10);
+    scene.two_used_workers([2, 3]);
+    assert_eq!(scene.hand(12, &["a@x"]), [retired(2)]);
+    assert_eq!(scene.handle(Event::WorkerGone { connection: ConnectionId(3) }), []);
+    let (worker, address, _) = one_work(scene.ready(4));
+    assert_eq!(worker, 4);
+    // It would be replaced, if it were not the only one that stays.
+    one_answer(scene.reply(4, &address, frame(&delivered(12, 1))));
+}
+
 /// It is deferred, and stays a suspect.
 fn deferred(id: u128) -> Header {
     let Header::Reply(reply) = delivered(id, 1) else { unreachable!() };
@@ -430,6 +443,35 @@ fn an_ordinary_message_does_not_take_the_new_worker_that_a_suspect_waits_for() {
     assert!(worker == 2 && matches!(header, Header::Deliver(Request { suspect: true, .. })));
     let actions = scene.ready(3);
     assert!(matches!(actions[..], [Action::Work { connection: ConnectionId(3), .. }]), "{actions:?}");
+}
+
+/// Nor does the second of two that may both begin at the same moment, of which the first has another new one.
+#[test]
+fn of_two_new_workers_the_ordinary_messages_before_a_suspect_have_one() {
+    let mut scene = Scene::of_several();
+    scene.killed(1, 10);
+    for worker in 2..=5 {
+        scene.ready(worker);
+    }
+    // They have as many at work for one recipient as there may be.
+    let hand = |scene: &mut Scene, id: u64, to: &[&str]| {
+        let body = format!("{id}\r\n").into_bytes();
+        let request = Box::new(Request { size: body.len() as u64, ..request(id.into(), to) });
+        scene.handle(Event::Handed { id: LocalId(id), request, body: Body::Memory(body) })
+    };
+    assert_eq!([11, 12].map(|id| hand(&mut scene, id, &["b@x"]).len()), [1, 1]);
+    // So these wait for him, and go to the others after the same time.
+    assert_eq!(hand(&mut scene, 13, &["b@x", "c@x"]), []);
+    assert_eq!(hand(&mut scene, 14, &["b@x", "d@x"]), []);
+    assert_eq!(scene.hand(15, &["b@x", "e@x"]), []);
+    let begun = scene.pass(5, &[2, 3, 4, 5]).into_iter().filter_map(|action| match action {
+        Action::Work { body, .. } => match Header::read(&body).unwrap().0 {
+            Header::Deliver(request) => Some((request.id.as_u128(), request.suspect)),
+            other => panic!("{other:?}"),
+        },
+        _ => None,
+    });
+    assert_eq!(begun.collect::<Vec<_>>(), [(13, false), (15, true)]);
 }
 
 #[test]
