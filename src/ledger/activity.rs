@@ -523,3 +523,59 @@ fn tried(row: &Row) -> Result<Tried, DatabaseError> {
         subject: columns::optional(row, 16),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_slice_is_wider_after_a_quick_one_and_narrower_after_a_long_one() {
+        let just = Duration::from_nanos(1);
+        for (took, next) in [
+            (QUICK - just, 4 * 32),
+            (QUICK, 2 * 32),
+            (SHORT - just, 2 * 32),
+            (SHORT, 32),
+            (LONG - just, 32),
+            (LONG, 16),
+        ] {
+            let mut width = Width { now: 32 * NARROWEST, ..Width::of(Dialect::Postgresql) };
+            width.go_on(took);
+            assert_eq!(width.now, next * NARROWEST, "{took:?}");
+        }
+        // Neither without end.
+        let mut width = Width::of_queue_ids();
+        assert_eq!(width.now, 16 * 60_000_000);
+        width.go_on(LONG);
+        assert_eq!(width.now, 16 * NARROWEST);
+        for _ in 0..4 {
+            width.go_on(Duration::ZERO);
+        }
+        assert_eq!(width.now, WIDEST);
+    }
+
+    #[test]
+    fn all_of_a_time_is_wanted_where_nothing_else_is_said_or_recipients_copies_alone() {
+        let all = Wanted::default();
+        assert!(all.is_most());
+        assert!(Wanted { role: Some(Role::Recipient), ..all.clone() }.is_most());
+        for narrower in [
+            Wanted { role: Some(Role::Sender), ..all.clone() },
+            Wanted { by: Some(By::Piece("x".into())), ..all.clone() },
+            Wanted { came: Some(Came::Delivered), ..all.clone() },
+            Wanted { host: Some("mx1".into()), ..all.clone() },
+            Wanted { user: Some("doug".into()), ..all },
+        ] {
+            assert!(!narrower.is_most(), "{narrower:?}");
+        }
+    }
+
+    #[test]
+    fn a_search_ends_where_the_server_takes_too_long_and_fails_where_it_fails() {
+        let failed = |failure| Err::<u8, _>(DatabaseError::new(failure, "looking", "x"));
+        assert_eq!(in_time(Ok(1)).unwrap(), Some(1));
+        assert_eq!(in_time(failed(DatabaseFailure::TimedOut)).unwrap(), None);
+        let error = in_time(failed(DatabaseFailure::AccessDenied)).unwrap_err();
+        assert_eq!(error.failure, DatabaseFailure::AccessDenied);
+    }
+}
