@@ -302,6 +302,29 @@ fn all_messages_of_a_sender_are_found_however_many_they_are() {
     }
 }
 
+/// Only what takes long is answered in pieces: whoever waits for the rest would ask again and again.
+#[test]
+fn what_is_read_soon_is_answered_at_once() {
+    let mut site = site();
+    for number in 1..=3 {
+        site.tried(Attempt { queue_id: Some("4bQ"), ..Attempt::at(number, THEN + number * HOUR) });
+        site.message(number, THEN + number * HOUR);
+    }
+    let by = |by| Wanted { by: Some(by), ..that_day() };
+    let lisas = By::Address { address: "lisa@x".into(), user: "nobody".into() };
+    for (wanted, expected) in [
+        (that_day(), &[3_i64, 2, 1] as &[_]),
+        (by(lisas), &[3, 2, 1]),
+        (by(By::Piece("nothing".into())), &[]),
+        (by(By::QueueId("4bX".into(), None)), &[]),
+    ] {
+        // On a machine that has no time for it, once more.
+        let found = (0..100).map(|_| activity::find(&mut site.database, &wanted, 500).unwrap());
+        let whole = found.into_iter().find(|found| found.looked_back_to.is_none());
+        assert_eq!(whole.as_ref().map(numbers).as_deref(), Some(expected), "{wanted:?}");
+    }
+}
+
 #[test]
 fn a_piece_of_a_subject_or_of_an_author_is_a_piece_and_no_pattern() {
     let mut site = site();
