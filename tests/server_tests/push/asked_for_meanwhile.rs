@@ -179,7 +179,7 @@ fn a_notifier_looks_at_all_subscriptions_when_it_begins(engine: Engine) {
 }
 
 /// The moment so many minutes ago.
-fn ago(engine: Engine, minutes: u32) -> String {
+pub(super) fn ago(engine: Engine, minutes: u32) -> String {
     if engine.is_postgres() {
         format!("now() - interval '{minutes} minutes'")
     } else {

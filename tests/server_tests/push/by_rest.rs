@@ -1,5 +1,6 @@
 //! A platform's developer looks after subscriptions by the API, and reads what happened.
 
+use super::asked_for_meanwhile::ago;
 use super::receiver::Receiver;
 use super::rest::Rest;
 use super::telling::{Notifier, happen, subscribe, verify_with};
@@ -17,6 +18,7 @@ on_each_engine![
     events_are_read_without_a_gap_while_they_come,
     pages_have_each_row_once_while_others_come_and_go,
     a_token_counts_until_it_is_revoked_or_over_and_its_subscriptions_go_with_it,
+    when_a_token_was_used_is_written_down_once_an_hour,
     what_is_wrong_with_a_request_is_told_as_a_problem,
     who_looks_after_the_site_sees_who_was_told_and_that_nobody_is,
 ];
@@ -368,6 +370,21 @@ fn a_token_counts_until_it_is_revoked_or_over_and_its_subscriptions_go_with_it(e
 
     let over = rest.cli(&[&make[..], &["--expires", "1ms"]].concat());
     wait_until("it is over", || rest.ask(&text(&over), "GET /subscriptions", None).status == 401);
+    rest.end();
+}
+
+/// Each time would be a change of the database for each question.
+fn when_a_token_was_used_is_written_down_once_an_hour(engine: Engine) {
+    let mut scene = Scene::with(engine, &[]);
+    let rest = Rest::start(&mut scene, "");
+    let token = rest.token(&["--name", "agency", "--scope", "subscriptions:read"]);
+    let lately = format!("SELECT count(*) FROM api_tokens WHERE last_used_at > {}", ago(engine, 15));
+    for (minutes, written) in [(30, 0), (90, 1)] {
+        let used = format!("UPDATE api_tokens SET last_used_at = {}", ago(engine, minutes));
+        scene.database.execute(&used);
+        rest.ask(&token, "GET /subscriptions", None).good(200);
+        assert_eq!(scene.database.count(&lately), written, "after {minutes} minutes");
+    }
     rest.end();
 }
 
