@@ -7,7 +7,7 @@
 use super::history::{again, due_again};
 use super::{matches, now};
 use crate::base::deadline::Deadline;
-use crate::database::{DatabaseError, Dialect, Value};
+use crate::database::{DatabaseError, Value};
 use crate::ledger::{Database, columns};
 use uuid::Uuid;
 
@@ -159,13 +159,9 @@ pub(crate) fn tell_all(
     let mut many = Many { notifications: 0, next: Some(beyond.unwrap_or(BEGIN).max(first.saturating_sub(1))) };
     let matching = matches(dialect, &format!("e.position > ? AND e.position <= ? AND {span} AND s.id = ?"));
     // The columns have the names of the first of the joins.
-    let named = match dialect {
-        Dialect::Postgresql => "AS m (id, position, due_at)",
-        _ => "AS m",
-    };
     // The one that is asked for by its type is a test, and is of the past.
     let told = format!(
-        "INSERT INTO notifications (subscription, event, due_at) SELECT m.id, m.position, {now} FROM ({matching}) {named} {}",
+        "INSERT INTO notifications (subscription, event, due_at) SELECT m.id, m.position, {now} FROM ({matching}) AS m {}",
         again(dialect, now)
     );
     while let Some(beyond) = many.next.filter(|beyond| *beyond < last) {

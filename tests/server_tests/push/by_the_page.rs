@@ -20,6 +20,7 @@ on_each_engine![
     a_subscription_is_tested_paused_resumed_and_given_another_secret,
     a_page_without_the_rights_for_it_says_what_mends_that,
     who_was_told_of_a_message_and_who_was_not_stands_on_its_screen,
+    what_was_taken_is_shown_page_by_page_to_the_first,
 ];
 
 /// The page with the rights of grants-web.sql and grants-api.sql, and the configuration of people who log in to it.
@@ -185,6 +186,36 @@ fn what_failed_is_seen_with_its_answer_and_arrives_once_it_is_sent_again(engine:
     }
     assert_eq!(viewer.post(&format!("{it}/pause"), "").status.as_u16(), 403);
     assert!(!viewer.get("/").shown().contains("/subscriptions"));
+}
+
+/// A page has fifty of them, and the last page leads nowhere.
+fn what_was_taken_is_shown_page_by_page_to_the_first(engine: Engine) {
+    let (mut scene, receiver) = (Scene::with(engine, &[]), Receiver::start());
+    let id = subscribe(&mut scene, ("all", ""), &receiver.url("/quick"), &[]);
+    let (page, people) = page_of(&mut scene);
+    let anna = operator(&page, &people);
+    let notifier = Notifier::start(&mut scene);
+    let taken = format!("/subscriptions/{id}?show=taken");
+    let mut pages = |more: usize| {
+        happen(&mut scene, more, "message.delivered");
+        wait_until("they are taken", || {
+            scene.database.count("SELECT count(*) FROM outbox") == 0 && scene.database.count(PENDING) == 0
+        });
+        let (mut next, mut pages) = (Some(taken.clone()), Vec::new());
+        while let Some(address) = next {
+            let shown = anna.get(&address);
+            pages.push(rows(shown.shown()));
+            let older = shown.body.split("rel=\"next\"").next().filter(|before| before.len() < shown.body.len());
+            next = older.and_then(|before| {
+                before.rsplit("href=\"").next()?.split('"').next().map(|to| to.replace("&amp;", "&"))
+            });
+        }
+        pages
+    };
+    assert_eq!(pages(3), [3]);
+    assert_eq!(pages(97), [50, 50]);
+    assert_eq!(pages(4), [50, 50, 4]);
+    notifier.end();
 }
 
 fn a_subscription_is_tested_paused_resumed_and_given_another_secret(engine: Engine) {

@@ -17,6 +17,7 @@ mod by_stats;
 mod by_the_guide;
 mod by_the_page;
 mod fairness;
+mod leases;
 mod mail_by_http;
 mod misbehaving_receivers;
 mod real_kills_of_notifiers;
