@@ -57,17 +57,12 @@ impl Inspect for MysqlDatabase {
 
     fn inspect(&mut self, wanted: Wanted) -> Result<Vec<Finding>, DatabaseError> {
         let variables = self.variables()?;
-        let mut findings = vec![self.version_found()];
+        let mut findings = vec![version(self.product(), &self.version)];
         findings.push(writable(&variables));
         findings.extend(durable(&variables));
         findings.extend(clustered(&variables));
         findings.extend(self.group_found(&variables)?);
-        findings.extend(match waits_for_a_replica(&variables) {
-            true => semi_synchronous(wanted, &variables),
-            // A group's members have what was committed.
-            false if in_a_group(&variables) => Vec::new(),
-            false => vec![asynchronous(wanted.replicated, self.followers(&variables)?)],
-        });
+        findings.extend(replication(wanted, &variables, || self.followers(&variables))?);
         findings.push(packet(self.max_allowed_packet as u64));
         findings.push(self.lock_found()?);
         findings.push(self.proxy_found()?);
@@ -127,17 +122,10 @@ impl MysqlDatabase {
 
     /// How many servers follow this one, where the server tells us.
     fn followers(&mut self, variables: &Variables) -> Result<Option<u64>, DatabaseError> {
-        if self.product() == Product::Mariadb {
-            // It tells everybody.
-            return Ok(Some(
-                variables.get("slaves_connected").and_then(|count| count.parse().ok()).unwrap_or_default(),
-            ));
-        }
-        if !on(variables, "log_bin") {
-            return Ok(Some(0));
-        }
-        if !on(variables, "performance_schema") {
-            return Ok(None);
+        match who_follows(self.product(), variables) {
+            WhoFollows::Told(count) => return Ok(Some(count)),
+            WhoFollows::Hidden => return Ok(None),
+            WhoFollows::ToBeAsked => {}
         }
         let doing = "asking who follows";
         let ask = "SELECT COUNT(*) FROM performance_schema.threads WHERE processlist_command LIKE 'Binlog Dump%'";
@@ -147,35 +135,14 @@ impl MysqlDatabase {
         }
     }
 
-    fn version_found(&self) -> Finding {
-        let (oldest, name) = match self.product() {
-            // CHECK constraints; below 5.7.5 a second GET_LOCK frees the first.
-            Product::Mysql => ((8, 0, 16), "MySQL 8.0.16"),
-            Product::Mariadb => ((10, 6, 0), "MariaDB 10.6"),
-        };
-        let found = self.version.clone();
-        match numbers(&self.version) {
-            Some(version) if version >= oldest => good("version", found),
-            Some(_) => bad("version", found, format!("{name} is the oldest that this program is made for")),
-            None => warning("version", found, "the version cannot be read; make sure that it is a current one"),
-        }
-    }
-
     /// Whether GET_LOCK works on this connection: with a proxy that hands statements to changing sessions, it does not.
     fn lock_found(&mut self) -> Result<Finding, DatabaseError> {
-        let what = "GET_LOCK";
         let name = LockName::new("maildrop check", Uuid::now_v7().as_bytes());
         let took = self.acquire(&name, Duration::ZERO);
-        let held = matches!(took, Ok(Acquired::Held)) && self.still_held(&name)?;
+        let held = self.still_held(&name)?;
         self.release(&name)?;
         let freed = !self.still_held(&name)?;
-        Ok(if held && freed {
-            good(what, "taken, held and released")
-        } else {
-            let mend = "connect to the server itself, or pin the session: a proxy between must not hand statements of one \
-                        connection to several sessions";
-            bad(what, format!("{took:?}, then held: {held}, then freed: {freed}"), mend)
-        })
+        Ok(lock(&took, held, freed))
     }
 
     fn proxy_found(&mut self) -> Result<Finding, DatabaseError> {
@@ -307,13 +274,7 @@ impl MysqlDatabase {
                 return Ok(good(what, "not ours to call, if it is there; a delivery does not need it"));
             }
             Err(error) if error.failure == DatabaseFailure::Schema => {
-                let mend = if on(variables, "log_bin") && !on(variables, "log_bin_trust_function_creators") {
-                    "only for people who look at locks: under binary logging, migrate as an administrator with SUPER, or \
-                     set log_bin_trust_function_creators while migrating"
-                } else {
-                    "only for people who look at locks: migrate as a role that may create routines"
-                };
-                return Ok(warning(what, "not there", mend));
+                return Ok(warning(what, "not there", how_to_make_functions(variables)));
             }
             Err(error) => return Err(error),
         };
@@ -323,6 +284,40 @@ impl MysqlDatabase {
         } else {
             bad(what, format!("{theirs:?} instead of {ours}"), "drop it, and maildrop_command migrate")
         })
+    }
+}
+
+fn version(product: Product, version: &str) -> Finding {
+    let (oldest, name) = match product {
+        // CHECK constraints; below 5.7.5 a second GET_LOCK frees the first.
+        Product::Mysql => ((8, 0, 16), "MySQL 8.0.16"),
+        Product::Mariadb => ((10, 6, 0), "MariaDB 10.6"),
+    };
+    match numbers(version) {
+        Some(numbers) if numbers >= oldest => good("version", version),
+        Some(_) => bad("version", version, format!("{name} is the oldest that this program is made for")),
+        None => warning("version", version, "the version cannot be read; make sure that it is a current one"),
+    }
+}
+
+/// A lock that was asked for, and let go of.
+fn lock(took: &Result<Acquired, DatabaseError>, held: bool, freed: bool) -> Finding {
+    let what = "GET_LOCK";
+    if matches!(took, Ok(Acquired::Held)) && held && freed {
+        good(what, "taken, held and released")
+    } else {
+        let mend = "connect to the server itself, or pin the session: a proxy between must not hand statements of one \
+                    connection to several sessions";
+        bad(what, format!("{took:?}, then held: {held}, then freed: {freed}"), mend)
+    }
+}
+
+fn how_to_make_functions(variables: &Variables) -> &'static str {
+    if on(variables, "log_bin") && !on(variables, "log_bin_trust_function_creators") {
+        "only for people who look at locks: under binary logging, migrate as an administrator with SUPER, or set \
+         log_bin_trust_function_creators while migrating"
+    } else {
+        "only for people who look at locks: migrate as a role that may create routines"
     }
 }
 
@@ -406,6 +401,42 @@ fn semi_sync<'a>(variables: &'a Variables, mysql: &str, mariadb: &str) -> &'a st
 
 fn waits_for_a_replica(variables: &Variables) -> bool {
     semi_sync(variables, "source_enabled", "master_enabled").eq_ignore_ascii_case("ON")
+}
+
+/// Whether a commit waits for another server. `followers` asks who follows, where that matters.
+fn replication(
+    wanted: Wanted,
+    variables: &Variables,
+    followers: impl FnOnce() -> Result<Option<u64>, DatabaseError>,
+) -> Result<Vec<Finding>, DatabaseError> {
+    Ok(match waits_for_a_replica(variables) {
+        true => semi_synchronous(wanted, variables),
+        // A group's members have what was committed.
+        false if in_a_group(variables) => Vec::new(),
+        false => vec![asynchronous(wanted.replicated, followers()?)],
+    })
+}
+
+/// Whether the server's variables say how many servers follow it.
+#[derive(Debug, PartialEq, Eq)]
+enum WhoFollows {
+    Told(u64),
+    /// Another table tells it, to whoever may look.
+    ToBeAsked,
+    Hidden,
+}
+
+fn who_follows(product: Product, variables: &Variables) -> WhoFollows {
+    match product {
+        // It tells everybody.
+        Product::Mariadb => {
+            let count = variables.get("slaves_connected").and_then(|count| count.parse().ok());
+            WhoFollows::Told(count.unwrap_or_default())
+        }
+        Product::Mysql if !on(variables, "log_bin") => WhoFollows::Told(0),
+        Product::Mysql if on(variables, "performance_schema") => WhoFollows::ToBeAsked,
+        Product::Mysql => WhoFollows::Hidden,
+    }
 }
 
 /// Where no commit waits for another server.
@@ -500,11 +531,105 @@ mod tests {
         assert_eq!(numbers("unknown"), None);
     }
 
+    fn variables(pairs: &[(&str, &str)]) -> Variables {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_version_that_is_too_old_is_bad() {
+        for (product, told, state) in [
+            (Product::Mysql, "8.0.15", State::Bad),
+            (Product::Mysql, "8.0.16", State::Good),
+            (Product::Mysql, "9.7.4-2", State::Good),
+            (Product::Mysql, "unknown", State::Warning),
+            (Product::Mariadb, "10.5.29-MariaDB", State::Bad),
+            (Product::Mariadb, "10.6.0-MariaDB", State::Good),
+            (Product::Mariadb, "unknown", State::Warning),
+        ] {
+            let finding = version(product, told);
+            assert_eq!((finding.state, finding.found.as_str()), (state, told));
+        }
+    }
+
+    #[test]
+    fn a_lock_is_good_that_was_taken_and_stayed_and_was_let_go() {
+        let taken = || Ok(Acquired::Held);
+        let refused = || Err(DatabaseError::new(DatabaseFailure::ReadOnly, "taking the lock", "no"));
+        for (took, held, freed, state) in [
+            (taken(), true, true, State::Good),
+            (taken(), false, true, State::Bad),
+            (taken(), true, false, State::Bad),
+            (Ok(Acquired::Busy(None)), true, true, State::Bad),
+            (Ok(Acquired::Busy(None)), false, true, State::Bad),
+            (refused(), false, true, State::Bad),
+        ] {
+            let finding = lock(&took, held, freed);
+            assert_eq!(finding.state, state, "{took:?}, {held}, {freed}");
+            let told = format!("then held: {held}, then freed: {freed}");
+            assert_eq!(finding.found.contains(&told), state == State::Bad, "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn a_packet_that_is_too_small_for_a_record_is_bad() {
+        for (bytes, state, mebibytes) in [
+            (1 << 20, State::Bad, "1 MiB"),
+            (SMALLEST_PACKET - 1, State::Bad, "3 MiB"),
+            (SMALLEST_PACKET, State::Good, "4 MiB"),
+            (64 << 20, State::Good, "64 MiB"),
+        ] {
+            let finding = packet(bytes);
+            assert_eq!(finding.state, state, "{bytes}");
+            assert!(finding.found.starts_with(mebibytes), "{finding:?}");
+        }
+    }
+
+    #[test]
+    fn who_makes_functions_where_they_are_logged_has_to_be_an_administrator() {
+        let needs_super = |pairs: &[(&str, &str)]| how_to_make_functions(&variables(pairs)).contains("with SUPER");
+        let trust = "log_bin_trust_function_creators";
+        assert!(needs_super(&[("log_bin", "ON"), (trust, "OFF")]));
+        assert!(needs_super(&[("log_bin", "ON")]));
+        assert!(!needs_super(&[("log_bin", "ON"), (trust, "ON")]));
+        assert!(!needs_super(&[("log_bin", "OFF"), (trust, "OFF")]));
+    }
+
+    #[test]
+    fn who_follows_is_asked_where_there_is_somebody_to_tell_it() {
+        use WhoFollows::{Hidden, ToBeAsked, Told};
+        for (product, pairs, told) in [
+            (
+                Product::Mariadb,
+                &[("slaves_connected", "2"), ("log_bin", "ON"), ("performance_schema", "ON")][..],
+                Told(2),
+            ),
+            (Product::Mariadb, &[("log_bin", "ON"), ("performance_schema", "ON")], Told(0)),
+            (Product::Mysql, &[("log_bin", "OFF"), ("performance_schema", "ON")], Told(0)),
+            (Product::Mysql, &[("log_bin", "ON"), ("performance_schema", "ON")], ToBeAsked),
+            (Product::Mysql, &[("log_bin", "ON"), ("performance_schema", "OFF")], Hidden),
+        ] {
+            assert_eq!(who_follows(product, &variables(pairs)), told, "{product:?} {pairs:?}");
+        }
+    }
+
+    #[test]
+    fn who_follows_matters_where_no_commit_waits_and_there_is_no_group() {
+        let semi = ("rpl_semi_sync_source_enabled", "ON");
+        let group = ("group_replication_group_name", "7b2f");
+        for (pairs, found) in [
+            (&[][..], &["to 2, and no commit waits for it"][..]),
+            (&[group], &[]),
+            (&[semi], &["a commit waits 0 s, and then for nobody", "it waits at "]),
+            (&[semi, group], &["a commit waits 0 s, and then for nobody", "it waits at "]),
+        ] {
+            let findings = replication(Wanted::default(), &variables(pairs), || Ok(Some(2))).unwrap();
+            let told: Vec<&str> = findings.iter().map(|finding| finding.found.as_str()).collect();
+            assert_eq!(told, found, "{pairs:?}");
+        }
+    }
+
     #[test]
     fn a_server_that_forgets_or_does_not_write_is_bad() {
-        let variables = |pairs: &[(&str, &str)]| -> Variables {
-            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
-        };
         let states = |findings: Vec<Finding>| findings.into_iter().map(|finding| finding.state).collect::<Vec<_>>();
         assert_eq!(writable(&variables(&[("read_only", "ON")])).state, State::Bad);
         assert_eq!(writable(&variables(&[("read_only", "OFF"), ("super_read_only", "OFF")])).state, State::Good);
@@ -548,6 +673,10 @@ mod tests {
                 let if_replicated = if fault.0 == "wait_point" { State::Warning } else { State::Bad };
                 assert_eq!(found(true, &[fault]), [if_replicated], "{fault:?}");
             }
+            // For just as long as a delivery may take is enough.
+            let deadline = Wanted::default().deadline.as_millis();
+            assert_eq!(found(true, &[("timeout", &deadline.to_string())]), [State::Good]);
+            assert_eq!(found(true, &[("timeout", &(deadline - 1).to_string())]), [State::Bad]);
         }
         let enabled = |value: &str| {
             let names = ["rpl_semi_sync_source_enabled", "rpl_semi_sync_master_enabled"];

@@ -4,7 +4,7 @@ use super::{FORGETS, Finding, Inspect, State, Wanted, bad, bad_if, good, warning
 use crate::database::postgres::{column, only};
 use crate::database::{DatabaseError, PostgresDatabase, relatives};
 use crate::lock::{Acquired, LockName, NamedLock};
-use crate::schema::{self, MigrationState};
+use crate::schema::{self, MigrationState, MigrationStatus};
 use postgres::types::Type;
 use std::time::Duration;
 use uuid::Uuid;
@@ -93,7 +93,7 @@ impl Inspect for PostgresDatabase {
             findings.push(self.excludes()?);
         }
         findings.extend(self.extensions()?);
-        findings.extend(self.schema()?);
+        findings.extend(schema(&schema::status(self)?));
         findings.extend(self.rights()?);
         Ok(findings)
     }
@@ -183,34 +183,6 @@ impl PostgresDatabase {
         })
     }
 
-    fn schema(&mut self) -> Result<Vec<Finding>, DatabaseError> {
-        let all = schema::status(self)?;
-        // `migrate` applies all that are missing, so only the first is told.
-        let mut missing = false;
-        Ok(all
-            .iter()
-            .filter_map(|migration| {
-                let what = format!("migration {:04}_{}", migration.number, migration.name);
-                let run = "run `maildrop_command migrate`";
-                let pending = migration.state == MigrationState::Pending;
-                if pending && missing {
-                    return None;
-                }
-                missing |= pending && !migration.optional;
-                Some(match migration.state {
-                    MigrationState::Applied => good(what, "applied"),
-                    MigrationState::Newer => good(what, "applied by a newer release"),
-                    MigrationState::Pending if migration.optional => warning(what, "left out", run),
-                    MigrationState::Pending => bad(what, "not applied", run),
-                    MigrationState::Edited => bad(what, "edited since it was applied", "restore its text"),
-                    MigrationState::Unknown => {
-                        bad(what, "not known to this release", "find out which program has applied it")
-                    }
-                })
-            })
-            .collect())
-    }
-
     fn rights(&mut self) -> Result<Vec<Finding>, DatabaseError> {
         let doing = "asking for the role's rights";
         let needed = RIGHTS.iter().flat_map(|(table, rights)| rights.iter().map(|right| (*table, *right)));
@@ -278,6 +250,29 @@ fn replication(replicated: bool, names: &str, commit: &str, standbys: i64) -> Fi
     }
 }
 
+/// `migrate` applies all that are missing, so of those only the first is told.
+fn schema(all: &[MigrationStatus]) -> Vec<Finding> {
+    let mut missing = false;
+    let told = all.iter().filter_map(|migration| {
+        let what = format!("migration {:04}_{}", migration.number, migration.name);
+        let run = "run `maildrop_command migrate`";
+        let pending = migration.state == MigrationState::Pending;
+        if pending && missing {
+            return None;
+        }
+        missing |= pending && !migration.optional;
+        Some(match migration.state {
+            MigrationState::Applied => good(what, "applied"),
+            MigrationState::Newer => good(what, "applied by a newer release"),
+            MigrationState::Pending if migration.optional => warning(what, "left out", run),
+            MigrationState::Pending => bad(what, "not applied", run),
+            MigrationState::Edited => bad(what, "edited since it was applied", "restore its text"),
+            MigrationState::Unknown => bad(what, "not known to this release", "find out which program has applied it"),
+        })
+    });
+    told.collect()
+}
+
 /// What a setting's value means to a delivery.
 fn setting(name: &str, value: &str, deadline: Duration) -> Finding {
     // Times are in milliseconds, 0 is "no limit".
@@ -327,6 +322,47 @@ mod tests {
                 assert_eq!(finding.state, state, "{finding:?}");
                 assert_eq!(finding.mend.is_none(), state == State::Good, "{finding:?}");
             }
+        }
+    }
+
+    #[test]
+    fn of_all_migrations_that_are_missing_the_first_is_told() {
+        use MigrationState::{Applied, Edited, Newer, Pending, Unknown};
+        let (needed, optional) = (false, true);
+        for (all, told) in [
+            (
+                &[(Applied, needed), (Applied, optional), (Newer, needed)][..],
+                &[(State::Good, "applied"), (State::Good, "applied"), (State::Good, "applied by a newer release")][..],
+            ),
+            (
+                &[(Applied, needed), (Pending, needed), (Pending, needed), (Pending, optional)],
+                &[(State::Good, "applied"), (State::Bad, "not applied")],
+            ),
+            // One that the server refused does not stand in for one that was never tried.
+            (
+                &[(Pending, optional), (Pending, optional), (Pending, needed), (Pending, needed)],
+                &[(State::Warning, "left out"), (State::Warning, "left out"), (State::Bad, "not applied")],
+            ),
+            (
+                &[(Pending, needed), (Edited, needed), (Unknown, needed), (Applied, needed)],
+                &[
+                    (State::Bad, "not applied"),
+                    (State::Bad, "edited since it was applied"),
+                    (State::Bad, "not known to this release"),
+                    (State::Good, "applied"),
+                ],
+            ),
+        ] {
+            let all = (1..).zip(all).map(|(number, &(state, optional))| MigrationStatus {
+                number,
+                name: "x".into(),
+                optional,
+                state,
+            });
+            let findings = schema(&all.collect::<Vec<_>>());
+            let found: Vec<_> = findings.iter().map(|finding| (finding.state, finding.found.as_str())).collect();
+            assert_eq!(found, told);
+            assert_eq!(findings[0].what, "migration 0001_x");
         }
     }
 
