@@ -177,7 +177,7 @@ fn open(site: &Site, resting: Resting, by: Deadline) -> Result<Box<dyn Database>
     {
         return Ok(session);
     }
-    site.open_database(None, by).map(limited)
+    site.open_to_ask(by)
 }
 
 #[cfg(test)]
