@@ -8,7 +8,7 @@ use crate::ledger::operations_log::Operation;
 use crate::ledger::{Database, time_span};
 use crate::operations::notifications::{self, Behind, GivenUp, Overview};
 use crate::operations::operations_log::write_down;
-use crate::operations::subscriptions::{UNANSWERED, UNVERIFIED};
+use crate::operations::subscriptions::{UNANSWERED, UNVERIFIED, notifications_are};
 use crate::site::Site;
 use crate::webhook::payload;
 use clap::{Args, Subcommand};
@@ -149,7 +149,7 @@ fn redeliver(arguments: &Redeliver) -> Result<(), ExitCode> {
         (_, subscription, since) => notifications::redeliver(database.as_mut(), subscription, since, None),
     };
     let told = told.map_err(|error| failed(&error))?.notifications;
-    let due = format!("{told} notifications are due again");
+    let due = notifications_are(told, "due again");
     write_down(&site, database.as_mut(), Operation::NotifiedAgain, arguments.subscription, &due);
     if arguments.json {
         say(&json(&serde_json::json!({ "due_again": told })));
@@ -172,7 +172,7 @@ fn give_up(arguments: &GiveUp) -> Result<(), ExitCode> {
         complain("there is no such event: it has not happened, is not published yet, or was pruned");
         return Err(ExitCode::NoInput);
     };
-    let outcome = format!("{given_up} notifications are given up");
+    let outcome = notifications_are(given_up, "given up");
     write_down(&site, database.as_mut(), Operation::GaveUpNotifications, Some(arguments.subscription), &outcome);
     if arguments.json {
         say(&json(&serde_json::json!({ "given_up": given_up })));

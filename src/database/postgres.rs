@@ -395,13 +395,19 @@ impl PostgresDatabase {
         }
     }
 
-    /// Whether a failed step is to be tried again at once; rests a moment if so.
-    pub(crate) fn try_again(&self, failure: &DatabaseError) -> bool {
-        if !failure.trying_again_at_once_can_help() || self.deadline.passed() {
-            return false;
+    /// Does a step, and once more for as long as that can help and there is time; rests a moment in between.
+    pub(crate) fn again<T>(
+        &mut self,
+        mut step: impl FnMut(&mut Self) -> Result<T, DatabaseError>,
+    ) -> Result<T, DatabaseError> {
+        loop {
+            match step(self) {
+                Err(error) if error.trying_again_at_once_can_help() && !self.deadline.passed() => {
+                    thread::sleep(REST.min(self.deadline.remaining()));
+                }
+                done => return done,
+            }
         }
-        thread::sleep(REST.min(self.deadline.remaining()));
-        true
     }
 }
 

@@ -14,7 +14,7 @@ use crate::database::{DatabaseError, DatabaseFailure};
 use crate::lock::{AcquiredAnd, LockName, NamedLock};
 use crate::mailbox::{Placement, Position};
 use crate::message::fold;
-use postgres::types::Type;
+use postgres::types::{ToSql, Type};
 use std::time::Duration;
 
 mod statements;
@@ -69,16 +69,10 @@ impl Ledger for PostgresDatabase {
     fn refuse(&mut self, host: &str, addresses: &[&str]) -> Result<bool, DatabaseError> {
         let doing = "writing down that a recipient is refused";
         let (host, asked) = (stored(host), asked(addresses));
-        loop {
-            match self.execute(doing, REFUSE, &[(&host, Type::TEXT), (&asked, Type::TEXT_ARRAY)]) {
-                Ok(rows) => {
-                    self.replicated(doing)?;
-                    return Ok(rows > 0);
-                }
-                Err(error) if self.try_again(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let values: &[(&(dyn ToSql + Sync), _)] = &[(&host, Type::TEXT), (&asked, Type::TEXT_ARRAY)];
+        let rows = self.again(|this| this.execute(doing, REFUSE, values))?;
+        self.replicated(doing)?;
+        Ok(rows > 0)
     }
 
     fn record_way_in(&mut self, way_in: &WayIn, host: &str) -> Result<(), DatabaseError> {
@@ -106,34 +100,25 @@ impl Ledger for PostgresDatabase {
         let validities: Vec<_> = copies.iter().map(|copy| copy.position.map(|p| i64::from(p.uid_validity))).collect();
         let nexts: Vec<_> = copies.iter().map(|copy| copy.position.map(|p| i64::from(p.uid_next))).collect();
         let statement = statements::journal(self.plans_are_cached());
-        loop {
-            let written = self.execute(
-                doing,
-                &statement,
-                &[
-                    (&attempt, Type::TEXT),
-                    (&&journal.identity.as_bytes()[..], Type::BYTEA),
-                    (&&journal.lock.digest()[..], Type::BYTEA),
-                    (&message_id, Type::TEXT),
-                    (&queue_id, Type::TEXT),
-                    (&sender, Type::TEXT),
-                    (&host, Type::TEXT),
-                    (&i64::from(journal.pid), Type::INT8),
-                    (&keys, Type::BYTEA_ARRAY),
-                    (&roles, Type::TEXT_ARRAY),
-                    (&users, Type::TEXT_ARRAY),
-                    (&mailboxes, Type::TEXT_ARRAY),
-                    (&recipients, Type::TEXT_ARRAY),
-                    (&validities, Type::INT8_ARRAY),
-                    (&nexts, Type::INT8_ARRAY),
-                ],
-            );
-            match written {
-                Ok(_) => return self.replicated(doing),
-                Err(error) if self.try_again(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let values: &[(&(dyn ToSql + Sync), _)] = &[
+            (&attempt, Type::TEXT),
+            (&&journal.identity.as_bytes()[..], Type::BYTEA),
+            (&&journal.lock.digest()[..], Type::BYTEA),
+            (&message_id, Type::TEXT),
+            (&queue_id, Type::TEXT),
+            (&sender, Type::TEXT),
+            (&host, Type::TEXT),
+            (&i64::from(journal.pid), Type::INT8),
+            (&keys, Type::BYTEA_ARRAY),
+            (&roles, Type::TEXT_ARRAY),
+            (&users, Type::TEXT_ARRAY),
+            (&mailboxes, Type::TEXT_ARRAY),
+            (&recipients, Type::TEXT_ARRAY),
+            (&validities, Type::INT8_ARRAY),
+            (&nexts, Type::INT8_ARRAY),
+        ];
+        self.again(|this| this.execute(doing, &statement, values))?;
+        self.replicated(doing)
     }
 
     /// One round trip. Where the look fails, the lock is not taken either: the server aborts the transaction. The epoch is asked for
@@ -185,13 +170,8 @@ impl Ledger for PostgresDatabase {
 
     fn begin_epoch(&mut self) -> Result<(), DatabaseError> {
         let doing = "writing down that another epoch has begun";
-        loop {
-            match self.execute(doing, statements::BEGIN_EPOCH, &[]) {
-                Ok(_) => return self.replicated(doing),
-                Err(error) if self.try_again(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        self.again(|this| this.execute(doing, statements::BEGIN_EPOCH, &[]))?;
+        self.replicated(doing)
     }
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), DatabaseError> {
@@ -206,14 +186,7 @@ impl Ledger for PostgresDatabase {
         };
         let mut begin = first;
         let written = without_headers::record_or_less(record, |record| {
-            loop {
-                let written = self.try_record(begin, record);
-                begin = again;
-                match written {
-                    Err(error) if self.try_again(&error) => {}
-                    written => return written,
-                }
-            }
+            self.again(|this| this.try_record(std::mem::replace(&mut begin, again), record))
         });
         match written {
             Ok(()) => {

@@ -88,23 +88,29 @@ impl MysqlDatabase {
         let read_only: bool = column(row, 1, doing)?;
         let other = |detail: &str| Err(DatabaseError::new(DatabaseFailure::Other, doing, detail));
         match column::<Option<i64>>(row, 0, doing)? {
-            Some(1) if galera => {
-                self.release(name)?;
-                other("the server is a node of Galera: a lock on it does not exclude who asks another node")
-            }
-            Some(1) if read_only => {
-                self.release(name)?;
-                let detail =
-                    "the server takes no writes (a replica?): a lock on it does not exclude who asks the primary";
-                Err(DatabaseError::new(DatabaseFailure::ReadOnly, doing, detail))
-            }
-            Some(1) => Ok(true),
+            Some(1) => match excludes_nobody(galera, read_only) {
+                Some((failure, why)) => {
+                    self.release(name)?;
+                    Err(DatabaseError::new(failure, doing, why))
+                }
+                None => Ok(true),
+            },
             Some(0) => Ok(false),
             Some(OURS_ALREADY) => other("this session holds it already: a mistake in this program"),
             Some(number) => other(&format!("GET_LOCK answered {number}")),
             None => other("GET_LOCK answered NULL: the query was killed, or the server could not"),
         }
     }
+}
+
+/// Why a lock on such a server excludes nobody, where that is so.
+fn excludes_nobody(galera: bool, read_only: bool) -> Option<(DatabaseFailure, &'static str)> {
+    if galera {
+        let why = "the server is a node of Galera: a lock on it does not exclude who asks another node";
+        return Some((DatabaseFailure::Other, why));
+    }
+    let why = "the server takes no writes (a replica?): a lock on it does not exclude who asks the primary";
+    read_only.then_some((DatabaseFailure::ReadOnly, why))
 }
 
 impl Holder {
@@ -143,6 +149,14 @@ fn rounded_up(span: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_counts_on_a_server_that_takes_writes_and_is_the_only_one_to_do_so() {
+        let why = |galera, read_only| excludes_nobody(galera, read_only).map(|(failure, _)| failure);
+        assert_eq!(why(false, false), None);
+        assert_eq!(why(false, true), Some(DatabaseFailure::ReadOnly));
+        assert_eq!([why(true, false), why(true, true)], [Some(DatabaseFailure::Other); 2]);
+    }
 
     #[test]
     fn the_timeout_is_whole_seconds_on_mysql_and_never_past_the_deadline() {

@@ -24,6 +24,11 @@ pub(crate) const UNVERIFIED: &str = "unverified";
 pub(crate) const UNANSWERED: &str =
     "it is unverified: its callback has not answered its question yet, and is told nothing before it has";
 
+/// What became of so many of them, as it is told and written down: "1 notification is due again".
+pub(crate) fn notifications_are(many: u64, are: &str) -> String {
+    format!("{many} {} {are}", if many == 1 { "notification is" } else { "notifications are" })
+}
+
 /// The longest name of a resource, in characters, that the tables hold.
 const LONGEST: usize = 511;
 

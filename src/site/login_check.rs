@@ -211,8 +211,7 @@ impl Site {
     pub(crate) fn days_of_an_old_proof(&self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
         let Some(way_in) = self.way_in() else { return Ok(None) };
         let proven = database.look_up(&[], Some(way_in))?.proven;
-        let is_old = |age: &f64| !is_within(*age, RENEWED_FROM + DAY) && counts(*age);
-        Ok(proven.filter(is_old).map(days))
+        Ok(proven.filter(|age| is_overdue(*age)).map(days))
     }
 
     /// Whether this user is the service account, whose own mail needs no proof, and gives none.
@@ -265,6 +264,11 @@ fn counts(age: f64) -> bool {
     is_within(age, HOLDS_FOR)
 }
 
+/// Whether it counts still, and a day has passed on which each delivery would have renewed it.
+fn is_overdue(age: f64) -> bool {
+    counts(age) && !is_within(age, RENEWED_FROM + DAY)
+}
+
 /// A negative age is that of a clock that was set back.
 fn is_within(age: f64, span: Duration) -> bool {
     age.abs() < span.as_secs_f64()
@@ -281,6 +285,7 @@ mod tests {
         assert!(!is_fresh(None) && !is_fresh(Some(days(6.1))) && !is_fresh(Some(days(-6.1))));
         assert!(counts(days(6.1)) && counts(days(13.9)) && counts(days(-13.9)));
         assert!(!counts(days(14.1)) && !counts(days(-14.1)));
+        assert_eq!([5.9, 6.9, 7.1, 13.9, 14.1].map(|age| is_overdue(days(age))), [false, false, true, true, false]);
         assert_eq!([0.9, 8.0, 13.9, -8.1, f64::INFINITY].map(|age| super::days(days(age))), [0, 8, 13, 8, 0]);
     }
 

@@ -49,14 +49,12 @@ impl PostgresDatabase {
         if self.transaction != Transaction::None {
             return self.batch(doing, sql).map(|Batch(answers)| answers);
         }
-        loop {
-            let sql = format!("{HEAR_NOTHING} {}{sql}; {HEAR_OF_THE_COMMIT}", self.limits_of_changes());
-            match self.batch(doing, &sql).map(|Batch(answers)| answers) {
-                Ok(answers) => return self.replicated(doing).map(|()| answers),
-                Err(error) if self.try_again(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let Batch(answers) = self.again(|this| {
+            let sql = format!("{HEAR_NOTHING} {}{sql}; {HEAR_OF_THE_COMMIT}", this.limits_of_changes());
+            this.batch(doing, &sql)
+        })?;
+        self.replicated(doing)?;
+        Ok(answers)
     }
 }
 

@@ -52,16 +52,9 @@ impl Notifications for PostgresDatabase {
     fn settle(&mut self, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
         let doing = "settling notifications";
         let batch = settlements.iter().map(|one| self.settling(one)).collect::<Vec<_>>().join("; ");
-        loop {
-            match self.batch(doing, &format!("{}{batch}", self.limits_of_changes())) {
-                Ok(answers) => {
-                    let ours = answers.rows().map(|row| row.value(doing, 0)).collect::<Result<Vec<_>, _>>()?;
-                    return Ok(super::lost(settlements, &ours));
-                }
-                Err(error) if self.try_again(&error) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        let answers = self.again(|this| this.batch(doing, &format!("{}{batch}", this.limits_of_changes())))?;
+        let ours = answers.rows().map(|row| row.value(doing, 0)).collect::<Result<Vec<_>, _>>()?;
+        Ok(super::lost(settlements, &ours))
     }
 }
 

@@ -11,7 +11,7 @@ use crate::ledger::Database;
 use crate::ledger::operations_log::{Actor, Affected, Operation, write};
 use crate::ledger::time_span;
 use crate::ledger::web_sessions::WebSession;
-use crate::operations::subscriptions::{UNANSWERED, UNVERIFIED};
+use crate::operations::subscriptions::{UNANSWERED, UNVERIFIED, notifications_are};
 use crate::operations::{notifications, subscriptions};
 use crate::webhook::{ROTATION, payload};
 use axum::Extension;
@@ -40,7 +40,7 @@ impl Done {
     }
 
     fn again(many: u64) -> Self {
-        Self { words: "again", many: Some(many), outcome: format!("{many} notifications are due again") }
+        Self { words: "again", many: Some(many), outcome: notifications_are(many, "due again") }
     }
 
     /// Of very many, a part.

@@ -10,7 +10,6 @@ mod mutate;
 
 use mutate::{Mutant, Mutated, mutate};
 use serde_json::Value;
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -268,12 +267,18 @@ fn tried(sources: &mut [Source], results: &str, tests: &str) -> Fallible<()> {
             }
         }
     }
-    let kills: Mutex<HashMap<String, usize>> = Mutex::default();
+    // Who has killed in this file before, in this run or another one.
+    let mut killed: HashMap<(String, String), usize> = HashMap::new();
+    for (key, (_, _, by)) in known.iter().filter(|(_, (_, outcome, _))| outcome == "killed") {
+        let path = key.split(": ").next().unwrap_or_default();
+        *killed.entry((path.to_owned(), by.clone())).or_default() += 1;
+    }
+    let kills = Mutex::new(killed);
     let patience = std::env::var("MUTANT_PATIENCE").ok().map(|seconds| seconds.parse()).transpose()?;
     let patience = Duration::from_secs(patience.unwrap_or(PATIENCE));
     side_by_side(left.len(), |at| {
         let Some((source, mutant, key)) = left.get(at) else { return Ok(()) };
-        let (outcome, by) = try_one(mutant.number, &all, &kills, patience)?;
+        let (outcome, by) = try_one(mutant.number, &source.path, &all, &kills, patience)?;
         // In one piece, since others write as well.
         (&file).write_all(format!("{}\t{outcome}\t{by}\t{key}\n", source.hash).as_bytes())?;
         if outcome != "killed" {
@@ -321,20 +326,23 @@ fn see_what_is_reached(all: &mut Vec<Test>) -> Fallible<Vec<String>> {
     Ok(failed)
 }
 
-/// What becomes of a mutant, and which test saw it.
+/// What becomes of a mutant of the file `path`, and which test saw it.
 fn try_one(
     number: usize,
+    path: &str,
     all: &[Test],
-    kills: &Mutex<HashMap<String, usize>>,
+    kills: &Mutex<HashMap<(String, String), usize>>,
     patience: Duration,
 ) -> Fallible<(&'static str, String)> {
+    let in_this_file = |test: &Test| (path.to_owned(), test.name.clone());
     let mut reaching: Vec<&Test> = all.iter().filter(|test| test.reaches.contains(&number)).collect();
     {
-        // Who has killed before comes first, and then who is quick.
+        // First who is quick, reaches little else, and has killed in this file before.
         let kills = lock(kills);
-        let killed = |test: &Test| kills.get(&test.name).copied().unwrap_or(0);
-        let quick = |test: &Test| test.took < Duration::from_millis(500);
-        reaching.sort_by_key(|test| (Reverse(if quick(test) { killed(test) } else { 0 }), test.took));
+        reaching.sort_by_cached_key(|test| {
+            let killed = kills.get(&in_this_file(test)).copied().unwrap_or(0);
+            test.took.as_micros() as usize * test.reaches.len() / (1 + killed)
+        });
     }
     let begun = Instant::now();
     for (asked, test) in reaching.iter().enumerate() {
@@ -347,7 +355,7 @@ fn try_one(
             // A test that fails once in a while has seen nothing.
             Ran::Failed if ran(test, number, limit)? == Ran::Passed => {}
             Ran::Failed => {
-                *lock(kills).entry(test.name.clone()).or_default() += 1;
+                *lock(kills).entry(in_this_file(test)).or_default() += 1;
                 return Ok(("killed", test.name.clone()));
             }
             // On a busy machine a test may be slow for once.

@@ -98,7 +98,9 @@ fn a_copy_owed_is_not_delivered_until_it_is(server: &str) {
     let mut database = site.connect();
     let mail = Mail::to("scuba");
     database.record(&mail.record(CopyState::Delivered(None), CopyState::Owed("over quota"))).unwrap();
-    assert_eq!(history(&mut database, mail.sent()).delivered, None);
+    let [inbox, sent] = <[_; 2]>::try_from(database.look(&[mail.inbox(), mail.sent()]).unwrap()).unwrap();
+    assert_eq!((inbox.delivered, inbox.owed), (Some(DeliveredAt { placement: None }), None));
+    assert_eq!((sent.delivered, sent.owed.as_deref()), (None, Some("over quota")));
     let reason: String = site.admin().query_first("SELECT reason FROM copies WHERE state = 'owed'").unwrap().unwrap();
     assert_eq!(reason, "over quota");
     database.record(&mail.record(CopyState::Delivered(None), CopyState::Delivered(Some(PLACED)))).unwrap();

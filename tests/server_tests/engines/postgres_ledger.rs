@@ -21,6 +21,7 @@ on_each_postgres!(
     a_missing_schema_says_what_mends_it,
     a_read_only_database_takes_no_journal,
     a_role_without_rights_is_denied,
+    a_journal_that_meets_a_deadlock_is_written_again,
 );
 
 fn addresses_lead_to_mailboxes(server: &str) {
@@ -193,6 +194,23 @@ fn a_role_without_rights_is_denied(server: &str) {
     test.admin().batch_execute(&format!("REVOKE INSERT ON attempts FROM {}", test.name)).unwrap();
     let error = test.connect("A").journal(&Mail::new("x").journal(Uuid::now_v7(), None)).unwrap_err();
     assert_eq!(error.failure, DatabaseFailure::AccessDenied, "{error}");
+}
+
+/// The first try, and no other, hears what the server says of a deadlock.
+fn a_journal_that_meets_a_deadlock_is_written_again(server: &str) {
+    let test = TestDatabase::migrated(server);
+    let trigger = format!(
+        "CREATE SEQUENCE tries; GRANT USAGE ON SEQUENCE tries TO {}; \
+         CREATE FUNCTION fails_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+           IF nextval('tries') = 1 THEN RAISE EXCEPTION 'a deadlock' USING ERRCODE = 'deadlock_detected'; END IF; \
+           RETURN NULL; END $$; \
+         CREATE TRIGGER fails_once BEFORE INSERT ON attempts FOR EACH STATEMENT EXECUTE FUNCTION fails_once()",
+        test.name
+    );
+    test.admin().batch_execute(&trigger).unwrap();
+    test.connect("A").journal(&Mail::new("x").journal(Uuid::now_v7(), None)).unwrap();
+    assert_eq!(test.value("SELECT count(*) FROM attempts").as_deref(), Some("2"));
+    assert_eq!(test.value("SELECT last_value FROM tries").as_deref(), Some("2"));
 }
 
 fn owed() -> maildrop_command::ledger::CopyState<'static> {

@@ -197,6 +197,20 @@ fn the_authors_own_copy_is_told_once_as_adopted(engine: Engine) {
         [format!("sender|lisa@mail.axial.net|{lisa_is}|Sent|adopted|{id}|-")]
     );
     assert_eq!(events(&mut scene), 3, "{:?}", scene.database.texts("SELECT type FROM outbox"));
+
+    // What cannot be told is not recorded either; but nothing is told where there is no table for it, as before an upgrade.
+    owed(&scene, &mut doug, &mut lisa, 3, "refused");
+    let refuse = "ALTER TABLE outbox ADD CONSTRAINT refused CHECK (manner <> 'adopted')";
+    for sql in ["DELETE FROM outbox", refuse] {
+        scene.session().execute(sql);
+    }
+    assert_ne!(scene.subcommand(&["replay", "--owed"]).status.code(), Some(0));
+    assert_eq!((events(&mut scene), scene.database.count(adopted)), (0, 2));
+    for sql in ["ALTER TABLE outbox DROP CONSTRAINT refused", "ALTER TABLE outbox RENAME TO another"] {
+        scene.session().execute(sql);
+    }
+    finish(&scene);
+    assert_eq!(scene.database.count(adopted), 3);
 }
 
 fn a_copy_that_is_delivered_again_is_told_by_its_new_place(engine: Engine) {

@@ -159,6 +159,26 @@ fn a_server_that_begins_to_ignore_it_is_found_out_by_a_renewal_and_gets_nothing_
     }
 }
 
+/// As where the disk of the database is full.
+#[test]
+fn a_server_that_ignores_it_gets_nothing_even_where_that_cannot_be_written_down() {
+    let is_upgraded = Arc::new(AtomicBool::new(false));
+    let upgraded = is_upgraded.clone();
+    let server = Accounts::start(None, move |login| match upgraded.load(Ordering::SeqCst) {
+        false => honours(login),
+        true => Welcome::to("service", 7, 5),
+    });
+    let mut scene = scene_on(Engine::Postgres17, server.port, &["doug"]);
+    scene.deliver("doug", scene.message("first")).delivered();
+    is_upgraded.store(true, Ordering::SeqCst);
+    days_pass(&mut scene, 8);
+    scene.session().execute("ALTER TABLE ways_in ADD CHECK (proven_at > '2000-01-01') NOT VALID");
+    scene.deliver("doug", scene.message("second")).deferred(IGNORES);
+    assert!(scene.log().contains("that the way in is disproved is not written down"), "{}", scene.log());
+    assert_eq!(scene.database.count("SELECT count(*) FROM ways_in WHERE proven_at > '2000-01-01'"), 1);
+    assert_eq!(server.appended().len(), 1);
+}
+
 fn without_its_table_or_the_right_to_write_it_a_delivery_is_deferred(engine: Engine) {
     let server = Accounts::start(None, honours);
     let mut scene = scene_on(engine, server.port, &["doug"]);

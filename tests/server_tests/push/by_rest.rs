@@ -102,6 +102,10 @@ fn a_developer_subscribes_is_told_and_is_told_again(engine: Engine) {
         (&changed["types"], &changed["max_in_flight"], &changed["description"]),
         (&json!([]), &1.into(), &"".into())
     );
+    for in_order in [true, false] {
+        let changed = ask(&format!("PATCH {it}"), Some(json!({ "in_order": in_order }))).good(200);
+        assert_eq!((&changed["in_order"], &changed["max_in_flight"]), (&in_order.into(), &1.into()));
+    }
     wait_until("it is told", || receiver.taken("/quick").len() == 5);
     let last = receiver.taken("/quick").pop().unwrap();
     for secret in [secret, other["secret"].as_str().unwrap()] {

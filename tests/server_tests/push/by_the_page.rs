@@ -177,7 +177,7 @@ fn what_failed_is_seen_with_its_answer_and_arrives_once_it_is_sent_again(engine:
 
     // Who did it is written down, and viewers see none of this.
     let log = log(&anna);
-    for has in ["notified again", &events[0], "1 notifications are due again", &id.to_string()] {
+    for has in ["notified again", &events[0], "1 notification is due again", &id.to_string()] {
         assert!(log.contains(has), "{has}: {log}");
     }
     let viewer = page.log_in(&link(&people, "reader"));

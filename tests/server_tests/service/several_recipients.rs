@@ -232,6 +232,23 @@ fn a_mailbox_that_hangs_does_not_keep_others_from_proving_the_way_in() {
     assert_eq!(scene.inbox("doug").len(), 1);
 }
 
+/// The same where both are recipients of one message.
+#[test]
+fn a_recipient_whose_mailbox_hangs_is_tried_once_for_the_proof() {
+    let mut scene = scene(Engine::Postgres17, &TEN[..2]);
+    let (wire, logins) = where_logins_hang(&scene, "scuba");
+    scene.configure(|settings| {
+        settings.imap = (wire.address.ip().to_string(), wire.address.port());
+        settings.more = settings.more.replace("\"20s\"", "\"3s\"");
+    });
+    let names = ["scuba", "doug"];
+    let outcomes = Worker::of(&scene).deliver(&names, &scene.message("to both"));
+    assert_eq!(deferred(&names, &outcomes), ["scuba"]);
+    assert_eq!(scene.inbox("doug").len(), 1);
+    // And once to deliver.
+    assert_eq!(logins.load(Ordering::SeqCst), 2);
+}
+
 /// A way to the mailbox store on which no login of this member is answered; and how many there were.
 fn where_logins_hang(scene: &Scene, name: &str) -> (Wire, Arc<AtomicUsize>) {
     Wire::where_logins_hang(scene.settings.imap.clone(), &scene.user(name), &Arc::new(AtomicBool::new(true)))
