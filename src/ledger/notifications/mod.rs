@@ -19,7 +19,7 @@ pub(crate) mod rights;
 pub(crate) mod tries;
 
 use super::columns;
-use crate::database::{DatabaseError, Dialect, Row, SqliteDatabase, Tables, Value};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, SqliteDatabase, Tables, Value};
 use crate::lock::LockName;
 use std::fmt::Write;
 use std::time::Duration;
@@ -36,12 +36,27 @@ pub(crate) const DISABLED: &str = "subscription.disabled";
 /// How many events are published in one transaction.
 pub(crate) const PUBLISHED_AT_ONCE: usize = 500;
 
-/// Whether our role may read these tables, and they are there. PostgreSQL writes each refusal in its log, so it is asked first; the
-/// others are asked at once, and may refuse.
-fn may_be_read(database: &mut (impl Tables + ?Sized), tables: &str) -> Result<bool, DatabaseError> {
-    if database.dialect() != Dialect::Postgresql {
-        return Ok(true);
+/// Reads these tables. `None` where there are no subscribers, as on an embedded site; where the tables are not there yet; and where our
+/// role may not see them, as that of deliveries. PostgreSQL writes each refusal in its log, so it is asked first; the others are asked at
+/// once, and may refuse.
+fn if_readable<D: Tables + ?Sized, T>(
+    database: &mut D,
+    tables: &str,
+    read: impl FnOnce(&mut D) -> Result<T, DatabaseError>,
+) -> Result<Option<T>, DatabaseError> {
+    let dialect = database.dialect();
+    if dialect == Dialect::Sqlite || (dialect == Dialect::Postgresql && !may_be_read(database, tables)?) {
+        return Ok(None);
     }
+    match read(database) {
+        Ok(read) => Ok(Some(read)),
+        Err(error) if matches!(error.failure, DatabaseFailure::AccessDenied | DatabaseFailure::Schema) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether our role may read these tables of PostgreSQL, and they are there.
+fn may_be_read(database: &mut (impl Tables + ?Sized), tables: &str) -> Result<bool, DatabaseError> {
     let sql = "SELECT CASE WHEN bool_and(coalesce(has_table_privilege(to_regclass(name), 'SELECT'), false)) THEN 1 ELSE 0 END \
                FROM string_to_table(?, ' ') name";
     let rows = database.select("asking what may be read of notifications", sql, &[Value::Text(tables)])?;
@@ -555,3 +570,6 @@ fn as_taken(dialect: Dialect, read: impl Iterator<Item = (i64, i64)>) -> String 
     }
     was + " END"
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,8 @@
 //! What was told of one message, for `trace`.
 
-use super::{history, may_be_read, uuid};
+use super::{history, if_readable, uuid};
 use crate::base::timestamp;
-use crate::database::{DatabaseError, DatabaseFailure, Dialect, Value};
+use crate::database::{DatabaseError, Value};
 use crate::ledger::{Database, columns};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -45,14 +45,7 @@ pub(crate) struct ToldTo {
 /// Where it cannot be read.
 pub(crate) fn told(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Option<Vec<ToldEvent>>, DatabaseError> {
     let tables = "events subscriptions notifications notification_attempts";
-    if database.dialect() == Dialect::Sqlite || !may_be_read(database, tables)? {
-        return Ok(None);
-    }
-    match read(database, identity) {
-        Ok(told) => Ok(Some(told)),
-        Err(error) if matches!(error.failure, DatabaseFailure::AccessDenied | DatabaseFailure::Schema) => Ok(None),
-        Err(error) => Err(error),
-    }
+    if_readable(database, tables, |database| read(database, identity))
 }
 
 fn read(database: &mut dyn Database, identity: &[u8; 32]) -> Result<Vec<ToldEvent>, DatabaseError> {

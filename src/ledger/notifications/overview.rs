@@ -1,11 +1,13 @@
 //! How far behind subscribers are, for people.
 
-use super::{may_be_read, now, seconds, uuid};
+use super::{if_readable, now, seconds, uuid};
 use crate::base::timestamp;
-use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Value};
+use crate::database::{DatabaseError, Dialect, Row, Value};
 use crate::ledger::{Database, columns};
 use serde::Serialize;
 use uuid::Uuid;
+
+const FAR_BEHIND: &str = "reading how far behind subscribers are";
 
 /// How far behind all of it is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,9 +42,6 @@ pub(crate) struct Figures {
 /// Where they cannot be read.
 pub(crate) fn figures(database: &mut dyn Database) -> Result<Option<Figures>, DatabaseError> {
     let (dialect, now) = (database.dialect(), now(database));
-    if dialect == Dialect::Sqlite || !may_be_read(database, "outbox notifications subscription_queues subscriptions")? {
-        return Ok(None);
-    }
     let sql = format!(
         "SELECT (SELECT count(*) FROM outbox), (SELECT {} FROM outbox), \
          (SELECT count(*) FROM notifications WHERE due_at IS NOT NULL), \
@@ -53,14 +52,9 @@ pub(crate) fn figures(database: &mut dyn Database) -> Result<Option<Figures>, Da
         between(dialect, "min(created_at)", now),
         between(dialect, "min(due_at)", now),
     );
-    let rows = match database.select("reading how far behind subscribers are", &sql, &[]) {
-        Ok(rows) => rows,
-        Err(error) if matches!(error.failure, DatabaseFailure::AccessDenied | DatabaseFailure::Schema) => {
-            return Ok(None);
-        }
-        Err(error) => return Err(error),
-    };
-    let Some(row) = rows.first() else { return Ok(None) };
+    let tables = "outbox notifications subscription_queues subscriptions";
+    let rows = if_readable(database, tables, |database| database.select(FAR_BEHIND, &sql, &[]))?;
+    let Some(row) = rows.iter().flatten().next() else { return Ok(None) };
     let span = |at| Ok::<_, DatabaseError>(seconds(row, at)?.map_or(0.0, |span| span.as_secs_f64()));
     Ok(Some(Figures {
         unpublished: columns::number(row, 0)?,
@@ -90,23 +84,16 @@ pub(crate) struct AtAGlance {
 /// Where it cannot be read.
 pub(crate) fn at_a_glance(database: &mut dyn Database, since: i64) -> Result<Option<AtAGlance>, DatabaseError> {
     let (dialect, now) = (database.dialect(), now(database));
-    if dialect == Dialect::Sqlite || !may_be_read(database, "events notifications subscriptions")? {
-        return Ok(None);
-    }
     let sql = format!(
         "SELECT (SELECT count(*) FROM subscriptions), (SELECT count(*) FROM subscriptions WHERE state = 'disabled'), \
          (SELECT count(*) FROM notifications WHERE failed_at >= ?), \
          (SELECT {} FROM (SELECT {OLDEST} AS oldest FROM subscriptions s WHERE s.state = 'active') t)",
         between(dialect, "min(t.oldest)", now),
     );
-    let rows = match database.select("reading how far behind subscribers are", &sql, &[Value::Moment(since)]) {
-        Ok(rows) => rows,
-        Err(error) if matches!(error.failure, DatabaseFailure::AccessDenied | DatabaseFailure::Schema) => {
-            return Ok(None);
-        }
-        Err(error) => return Err(error),
-    };
-    let Some(row) = rows.first().filter(|row| row.text(0) != Some("0")) else { return Ok(None) };
+    let (tables, moments) = ("events notifications subscriptions", [Value::Moment(since)]);
+    let rows = if_readable(database, tables, |database| database.select(FAR_BEHIND, &sql, &moments))?;
+    let row = rows.iter().flatten().next().filter(|row| row.text(0) != Some("0"));
+    let Some(row) = row else { return Ok(None) };
     Ok(Some(AtAGlance {
         behind_s: seconds(row, 3)?.map(|span| span.as_secs_f64()),
         disabled: columns::number(row, 1)?,
@@ -204,7 +191,7 @@ impl Progress {
 /// # Errors
 /// Where it cannot be read.
 pub(crate) fn overview(database: &mut dyn Database) -> Result<Overview, DatabaseError> {
-    let (doing, dialect) = ("reading how far behind subscribers are", database.dialect());
+    let (doing, dialect) = (FAR_BEHIND, database.dialect());
     let outbox = format!("SELECT count(*), {} FROM outbox", between(dialect, "min(created_at)", now(database)));
     let outbox = database.select(doing, &outbox, &[])?;
     let oldest = outbox.first().map(|row| seconds(row, 1)).transpose()?.flatten();

@@ -35,7 +35,8 @@ mod tests {
     use uuid::Uuid;
 
     fn tried(next: Next) -> Try {
-        let (outcome, response) = (String::new(), None);
+        let outcome = if next == Next::Done { "answered 204" } else { "answered 500" }.to_owned();
+        let response = None;
         let (started_at, took) = (0, Duration::ZERO);
         Try { position: Some(1), due_at: 0, started_at, took, status: None, outcome, response, next }
     }
@@ -70,6 +71,10 @@ mod tests {
                 idle: false,
             };
             assert_eq!(failing_since(&settlement, "now()"), since, "{settlement:?}");
+            let told = last_seen(&settlement, "now()", |outcome| format!("'{outcome}'"));
+            let (good, bad) = (tries.iter().any(|one| one.next == done), tries.iter().any(|one| one.next != done));
+            assert_eq!(told.contains(", last_success_at = now()"), good, "{told}");
+            assert_eq!(told.contains(", last_failure_at = now(), last_failure = 'answered 500'"), bad, "{told}");
         }
     }
 }

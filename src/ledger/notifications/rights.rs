@@ -1,7 +1,7 @@
 //! What the notifier's role has to be allowed, as `sql/*/grants-notify.sql` gives it: a role that was given what an older release
 //! needed is told what it lacks.
 
-use crate::database::{DatabaseError, DatabaseFailure, Dialect};
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Tables};
 use crate::ledger::{Database, columns};
 
 const OF_A_MESSAGE: [&str; 10] = [
@@ -54,7 +54,12 @@ pub(crate) fn missing_rights(database: &mut dyn Database) -> Result<Vec<String>,
     Ok(missing)
 }
 
-fn has(database: &mut dyn Database, table: &str, right: &str, of: &[&str]) -> Result<bool, DatabaseError> {
+pub(super) fn has<D: Tables + ?Sized>(
+    database: &mut D,
+    table: &str,
+    right: &str,
+    of: &[&str],
+) -> Result<bool, DatabaseError> {
     let doing = "asking for the notifier's rights";
     if database.dialect() == Dialect::Postgresql {
         let each = of.iter().map(|column| format!("has_column_privilege('{table}', '{column}', '{right}')"));

@@ -3,8 +3,8 @@
 //! They are found by their events, which have an index on their time, and by their key, which begins with the event: an index on their own
 //! time would cost each try.
 
-use super::{may_be_read, uuid};
-use crate::database::{DatabaseError, DatabaseFailure, Dialect, Value};
+use super::{if_readable, uuid};
+use crate::database::{DatabaseError, Value};
 use crate::ledger::{Database, columns};
 use uuid::Uuid;
 
@@ -34,20 +34,13 @@ pub(crate) fn each_page_of_tries(
     (from, until): (i64, i64),
     mut take: impl FnMut(Vec<Tried>),
 ) -> Result<bool, DatabaseError> {
-    if database.dialect() == Dialect::Sqlite || !may_be_read(database, "events notification_attempts")? {
-        return Ok(false);
-    }
     let moments = [Value::Moment(from), Value::Moment(until)];
     let doing = "reading the tries at telling subscribers";
     // Not by their own order, in which PostgreSQL would read all that is older.
     let ends = "SELECT min(position + 0), max(position + 0) FROM events WHERE created_at >= ? AND created_at < ?";
-    let rows = match database.select(doing, ends, &moments) {
-        Ok(rows) => rows,
-        Err(error) if matches!(error.failure, DatabaseFailure::AccessDenied | DatabaseFailure::Schema) => {
-            return Ok(false);
-        }
-        Err(error) => return Err(error),
-    };
+    let tables = "events notification_attempts";
+    let rows = if_readable(database, tables, |database| database.select(doing, ends, &moments))?;
+    let Some(rows) = rows else { return Ok(false) };
     let end = |index| rows.first().map_or(Ok(None), |row| row.value::<i64>(index));
     let (Some(first), Some(last)) = (end(0)?, end(1)?) else { return Ok(true) };
     let dialect = database.dialect();

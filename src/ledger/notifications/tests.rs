@@ -1,0 +1,101 @@
+//! What a role may not read, and what rows say.
+
+use super::overview::Progress;
+use super::{if_readable, rights};
+use crate::database::{Client, DatabaseError, DatabaseFailure, Dialect, Row, SqliteDatabase, Tables, Value};
+use std::time::Duration;
+
+/// A server that answers each question like this.
+struct Answering {
+    dialect: Dialect,
+    answer: Result<&'static str, DatabaseFailure>,
+    database: SqliteDatabase,
+}
+
+impl Answering {
+    fn with(&mut self, dialect: Dialect, answer: Result<&'static str, DatabaseFailure>) -> &mut Self {
+        (self.dialect, self.answer) = (dialect, answer);
+        self
+    }
+}
+
+impl Tables for Answering {
+    fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
+    fn select(&mut self, doing: &str, _: &str, _: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
+        let select = self.answer.map_err(|failure| DatabaseError::new(failure, doing, "no"))?;
+        self.database.select(doing, select, &[])
+    }
+
+    fn change(&mut self, doing: &str, _: &str, _: &[Value<'_>]) -> Result<u64, DatabaseError> {
+        self.select(doing, "", &[]).map(|rows| rows.len() as u64)
+    }
+
+    fn change_together(&mut self, doing: &str, _: &[(&str, &[Value<'_>])]) -> Result<(), DatabaseError> {
+        self.select(doing, "", &[]).map(drop)
+    }
+}
+
+fn answering() -> (tempfile::TempDir, Answering) {
+    let directory = tempfile::tempdir().unwrap();
+    let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
+    let deadline = crate::base::deadline::Deadline::after(Duration::from_secs(120));
+    let database = crate::schema::open_embedded(directory.path(), &client, deadline).unwrap();
+    (directory, Answering { dialect: Dialect::Sqlite, answer: Ok("SELECT 1"), database })
+}
+
+#[test]
+fn where_a_role_may_not_read_or_nothing_is_there_to_be_read_there_is_no_answer_and_no_failure() {
+    let (_directory, mut server) = answering();
+    let read = |server: &mut Answering| {
+        let rows = if_readable(server, "events", |server| server.select("reading", "", &[]));
+        rows.map(|rows| rows.map(|rows| rows.len())).map_err(|error| error.failure)
+    };
+    for dialect in [Dialect::Postgresql, Dialect::Mysql, Dialect::Mariadb] {
+        assert_eq!(read(server.with(dialect, Ok("SELECT 1"))), Ok(Some(1)), "{dialect:?}");
+        for failure in [DatabaseFailure::TimedOut, DatabaseFailure::Other, DatabaseFailure::ConnectionLost] {
+            assert_eq!(read(server.with(dialect, Err(failure))), Err(failure), "{dialect:?}");
+        }
+    }
+    assert_eq!(read(server.with(Dialect::Sqlite, Ok("SELECT 1"))), Ok(None));
+    // PostgreSQL says beforehand what others say by refusing it.
+    assert_eq!(read(server.with(Dialect::Postgresql, Ok("SELECT 0"))), Ok(None));
+    for refused in [DatabaseFailure::AccessDenied, DatabaseFailure::Schema] {
+        assert_eq!(read(server.with(Dialect::Mysql, Err(refused))), Ok(None));
+    }
+}
+
+#[test]
+fn a_right_is_missing_where_the_server_says_so_and_a_failure_is_none() {
+    let (_directory, mut server) = answering();
+    for (table, right) in
+        [("events", "SELECT"), ("events", "INSERT"), ("outbox", "DELETE"), ("notifications", "UPDATE")]
+    {
+        let mut has = |dialect, answer| {
+            rights::has(server.with(dialect, answer), table, right, &[]).map_err(|error| error.failure)
+        };
+        assert_eq!(has(Dialect::Postgresql, Ok("SELECT 1")), Ok(true));
+        assert_eq!(has(Dialect::Postgresql, Ok("SELECT 0")), Ok(false));
+        assert_eq!(has(Dialect::Mysql, Ok("SELECT 1 WHERE FALSE")), Ok(true));
+        assert_eq!(has(Dialect::Mysql, Err(DatabaseFailure::AccessDenied)), Ok(false));
+        let lost = Err(DatabaseFailure::ConnectionLost);
+        assert_eq!(
+            [has(Dialect::Postgresql, lost), has(Dialect::Mysql, lost)],
+            [Err(DatabaseFailure::ConnectionLost); 2]
+        );
+    }
+}
+
+#[test]
+fn how_far_behind_one_is_stands_in_columns_of_its_own() {
+    let (_directory, mut server) = answering();
+    let columns = "SELECT 'before', 10, 11, 12.5, 13, 14, 15.5, 16.5, 'gone', 17.5";
+    let rows = server.with(Dialect::Sqlite, Ok(columns)).select("reading", "", &[]).unwrap();
+    let progress = Progress::of(&rows[0], 1).unwrap();
+    assert_eq!((progress.pending, progress.given_up, progress.behind_s), (10, 11, Some(12.5)));
+    assert_eq!((progress.failures, progress.failing_since, progress.rests_s), (13, Some(14), Some(15.5)));
+    assert_eq!((progress.last_success_ago_s, progress.last_failure.as_deref()), (Some(16.5), Some("gone")));
+    assert_eq!(progress.last_failure_ago_s, Some(17.5));
+}
