@@ -396,7 +396,7 @@ impl PostgresDatabase {
     }
 
     /// Does a step, and once more for as long as that can help and there is time; rests a moment in between.
-    pub(crate) fn again<T>(
+    pub(crate) fn retrying<T>(
         &mut self,
         mut step: impl FnMut(&mut Self) -> Result<T, DatabaseError>,
     ) -> Result<T, DatabaseError> {

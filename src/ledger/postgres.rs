@@ -70,7 +70,7 @@ impl Ledger for PostgresDatabase {
         let doing = "writing down that a recipient is refused";
         let (host, asked) = (stored(host), asked(addresses));
         let values: &[(&(dyn ToSql + Sync), _)] = &[(&host, Type::TEXT), (&asked, Type::TEXT_ARRAY)];
-        let rows = self.again(|this| this.execute(doing, REFUSE, values))?;
+        let rows = self.retrying(|this| this.execute(doing, REFUSE, values))?;
         self.replicated(doing)?;
         Ok(rows > 0)
     }
@@ -117,7 +117,7 @@ impl Ledger for PostgresDatabase {
             (&validities, Type::INT8_ARRAY),
             (&nexts, Type::INT8_ARRAY),
         ];
-        self.again(|this| this.execute(doing, &statement, values))?;
+        self.retrying(|this| this.execute(doing, &statement, values))?;
         self.replicated(doing)
     }
 
@@ -170,7 +170,7 @@ impl Ledger for PostgresDatabase {
 
     fn begin_epoch(&mut self) -> Result<(), DatabaseError> {
         let doing = "writing down that another epoch has begun";
-        self.again(|this| this.execute(doing, statements::BEGIN_EPOCH, &[]))?;
+        self.retrying(|this| this.execute(doing, statements::BEGIN_EPOCH, &[]))?;
         self.replicated(doing)
     }
 
@@ -186,7 +186,7 @@ impl Ledger for PostgresDatabase {
         };
         let mut begin = first;
         let written = without_headers::record_or_less(record, |record| {
-            self.again(|this| this.try_record(std::mem::replace(&mut begin, again), record))
+            self.retrying(|this| this.try_record(std::mem::replace(&mut begin, again), record))
         });
         match written {
             Ok(()) => {

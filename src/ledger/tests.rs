@@ -21,12 +21,12 @@ const THEN: i64 = 1_790_000_000_000_000;
 const MINUTE: i64 = 60_000_000;
 const DAY: i64 = 24 * 60 * MINUTE;
 
-struct Site {
-    database: SqliteDatabase,
+pub(super) struct Site {
+    pub(super) database: SqliteDatabase,
     _directory: tempfile::TempDir,
 }
 
-fn site() -> Site {
+pub(super) fn site() -> Site {
     let directory = tempfile::tempdir().unwrap();
     let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
     let deadline = Deadline::after(Duration::from_hours(1));

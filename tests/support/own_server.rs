@@ -228,7 +228,8 @@ impl OwnServer {
 
     /// Stops every process of it, as SIGSTOP does: the kernel acknowledges what is sent to it, and nothing is answered.
     pub fn pause(&self) {
-        docker(&["pause", &self.container]).unwrap();
+        // The kernel may say "unable to freeze" at a moment when one of them waits for a disk.
+        wait_until("it is paused", || docker(&["pause", &self.container]).is_ok());
     }
 
     /// Lets it go on. It has noticed nothing.

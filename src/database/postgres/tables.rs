@@ -49,7 +49,7 @@ impl PostgresDatabase {
         if self.transaction != Transaction::None {
             return self.batch(doing, sql).map(|Batch(answers)| answers);
         }
-        let Batch(answers) = self.again(|this| {
+        let Batch(answers) = self.retrying(|this| {
             let sql = format!("{HEAR_NOTHING} {}{sql}; {HEAR_OF_THE_COMMIT}", this.limits_of_changes());
             this.batch(doing, &sql)
         })?;

@@ -36,9 +36,9 @@ pub(crate) const DISABLED: &str = "subscription.disabled";
 /// How many events are published in one transaction.
 pub(crate) const PUBLISHED_AT_ONCE: usize = 500;
 
-/// Reads these tables. `None` where there are no subscribers, as on an embedded site; where the tables are not there yet; and where our
-/// role may not see them, as that of deliveries. PostgreSQL writes each refusal in its log, so it is asked first; the others are asked at
-/// once, and may refuse.
+/// Reads these tables. `None` where there are no subscribers, as on an embedded site; where the tables are not there yet; and where
+/// our role may not see them, as that of deliveries. PostgreSQL writes each refusal in its log, so it is asked first; the others
+/// are asked at once, and may refuse.
 fn if_readable<D: Tables + ?Sized, T>(
     database: &mut D,
     tables: &str,

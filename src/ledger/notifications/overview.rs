@@ -53,8 +53,8 @@ pub(crate) fn figures(database: &mut dyn Database) -> Result<Option<Figures>, Da
         between(dialect, "min(due_at)", now),
     );
     let tables = "outbox notifications subscription_queues subscriptions";
-    let rows = if_readable(database, tables, |database| database.select(FAR_BEHIND, &sql, &[]))?;
-    let Some(row) = rows.iter().flatten().next() else { return Ok(None) };
+    let rows = if_readable(database, tables, |database| database.select(FAR_BEHIND, &sql, &[]))?.unwrap_or_default();
+    let Some(row) = rows.first() else { return Ok(None) };
     let span = |at| Ok::<_, DatabaseError>(seconds(row, at)?.map_or(0.0, |span| span.as_secs_f64()));
     Ok(Some(Figures {
         unpublished: columns::number(row, 0)?,
@@ -91,9 +91,9 @@ pub(crate) fn at_a_glance(database: &mut dyn Database, since: i64) -> Result<Opt
         between(dialect, "min(t.oldest)", now),
     );
     let (tables, moments) = ("events notifications subscriptions", [Value::Moment(since)]);
-    let rows = if_readable(database, tables, |database| database.select(FAR_BEHIND, &sql, &moments))?;
-    let row = rows.iter().flatten().next().filter(|row| row.text(0) != Some("0"));
-    let Some(row) = row else { return Ok(None) };
+    let read = if_readable(database, tables, |database| database.select(FAR_BEHIND, &sql, &moments))?;
+    let rows = read.unwrap_or_default();
+    let Some(row) = rows.first().filter(|row| row.text(0) != Some("0")) else { return Ok(None) };
     Ok(Some(AtAGlance {
         behind_s: seconds(row, 3)?.map(|span| span.as_secs_f64()),
         disabled: columns::number(row, 1)?,

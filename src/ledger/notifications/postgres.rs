@@ -52,7 +52,7 @@ impl Notifications for PostgresDatabase {
     fn settle(&mut self, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
         let doing = "settling notifications";
         let batch = settlements.iter().map(|one| self.settling(one)).collect::<Vec<_>>().join("; ");
-        let answers = self.again(|this| this.batch(doing, &format!("{}{batch}", this.limits_of_changes())))?;
+        let answers = self.retrying(|this| this.batch(doing, &format!("{}{batch}", this.limits_of_changes())))?;
         let ours = answers.rows().map(|row| row.value(doing, 0)).collect::<Result<Vec<_>, _>>()?;
         Ok(super::lost(settlements, &ours))
     }

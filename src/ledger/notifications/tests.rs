@@ -2,14 +2,14 @@
 
 use super::overview::Progress;
 use super::{if_readable, rights};
-use crate::database::{Client, DatabaseError, DatabaseFailure, Dialect, Row, SqliteDatabase, Tables, Value};
-use std::time::Duration;
+use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Tables, Value};
+use crate::ledger::tests::{Site, site};
 
 /// A server that answers each question like this.
 struct Answering {
     dialect: Dialect,
     answer: Result<&'static str, DatabaseFailure>,
-    database: SqliteDatabase,
+    site: Site,
 }
 
 impl Answering {
@@ -26,7 +26,7 @@ impl Tables for Answering {
 
     fn select(&mut self, doing: &str, _: &str, _: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
         let select = self.answer.map_err(|failure| DatabaseError::new(failure, doing, "no"))?;
-        self.database.select(doing, select, &[])
+        self.site.database.select(doing, select, &[])
     }
 
     fn change(&mut self, doing: &str, _: &str, _: &[Value<'_>]) -> Result<u64, DatabaseError> {
@@ -38,17 +38,13 @@ impl Tables for Answering {
     }
 }
 
-fn answering() -> (tempfile::TempDir, Answering) {
-    let directory = tempfile::tempdir().unwrap();
-    let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
-    let deadline = crate::base::deadline::Deadline::after(Duration::from_secs(120));
-    let database = crate::schema::open_embedded(directory.path(), &client, deadline).unwrap();
-    (directory, Answering { dialect: Dialect::Sqlite, answer: Ok("SELECT 1"), database })
+fn answering() -> Answering {
+    Answering { dialect: Dialect::Sqlite, answer: Ok("SELECT 1"), site: site() }
 }
 
 #[test]
 fn where_a_role_may_not_read_or_nothing_is_there_to_be_read_there_is_no_answer_and_no_failure() {
-    let (_directory, mut server) = answering();
+    let mut server = answering();
     let read = |server: &mut Answering| {
         let rows = if_readable(server, "events", |server| server.select("reading", "", &[]));
         rows.map(|rows| rows.map(|rows| rows.len())).map_err(|error| error.failure)
@@ -69,7 +65,7 @@ fn where_a_role_may_not_read_or_nothing_is_there_to_be_read_there_is_no_answer_a
 
 #[test]
 fn a_right_is_missing_where_the_server_says_so_and_a_failure_is_none() {
-    let (_directory, mut server) = answering();
+    let mut server = answering();
     for (table, right) in
         [("events", "SELECT"), ("events", "INSERT"), ("outbox", "DELETE"), ("notifications", "UPDATE")]
     {
@@ -90,7 +86,7 @@ fn a_right_is_missing_where_the_server_says_so_and_a_failure_is_none() {
 
 #[test]
 fn how_far_behind_one_is_stands_in_columns_of_its_own() {
-    let (_directory, mut server) = answering();
+    let mut server = answering();
     let columns = "SELECT 'before', 10, 11, 12.5, 13, 14, 15.5, 16.5, 'gone', 17.5";
     let rows = server.with(Dialect::Sqlite, Ok(columns)).select("reading", "", &[]).unwrap();
     let progress = Progress::of(&rows[0], 1).unwrap();
