@@ -331,7 +331,9 @@ fn find_by_uuid(
         let more = tried.len() > limit;
         tried.truncate(limit);
         if let Some(oldest) = tried.last() {
-            let looked_back_to = (!more && end > first).then(|| looked.min(oldest.place.began_at));
+            let back_to = looked.min(oldest.place.began_at);
+            // Of the time that is wanted nothing is older than its beginning.
+            let looked_back_to = (!more && end > first && back_to > since).then_some(back_to);
             return Ok(FoundTried { tried, more, looked_back_to });
         }
         if end > first && began.elapsed() > LONG_ENOUGH {

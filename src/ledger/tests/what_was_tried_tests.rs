@@ -246,6 +246,9 @@ fn a_short_queue_id_is_that_of_the_newest_message_that_has_it() {
     assert!(site.all_of(&by("4bQ", late)).is_empty());
     let day_before = Wanted { until: Some(now - 2 * HOUR - 1), since: now - 30 * HOUR, ..Wanted::default() };
     assert_eq!(site.all_of(&by("4bQ", day_before)), [1]);
+    // Nothing of a time is left that begins with it, however few slices were read.
+    let minute = Wanted { since: now - HOUR, until: Some(now - HOUR + MINUTE), ..Wanted::default() };
+    assert_eq!(site.all_of(&by("4bX", minute)), [5]);
     // By the clock of its host it began nearly an hour later.
     let name = time_span::first_uuid_of(now - 4 * HOUR + 59 * MINUTE);
     site.tried(Attempt { name: Some(name), queue_id: Some("4bC"), ..Attempt::at(8, now - 4 * HOUR) });
