@@ -3,6 +3,7 @@
 
 use crate::support::smtp::Smtp;
 use crate::support::{env_if_there, host_and_port, server};
+use std::collections::HashSet;
 use std::io::Write;
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
@@ -51,13 +52,15 @@ impl Postfix {
         if let Some(wait) = values.lock_wait {
             replace(&mut master, "--lock-wait=30s", &format!("--lock-wait={wait}"));
         }
-        on(host, &["sh", "-ec", MAKE_INSTANCE, "sh", &directory]);
-        // Debian 12 ships an entry of that name: postfix/README.md, step 4. Elsewhere there is nothing to take out.
-        let _ = try_on(host, &["postconf", "-c", &etc, "-MX", "maildrop/unix"], "");
-        append(host, &format!("{etc}/main.cf"), include_str!("../../postfix/main.cf.maildrop"));
-        append(host, &format!("{etc}/master.cf"), &master);
-        append(host, &format!("{etc}/maildrop-recipients.cf"), values.recipients_map);
-        append(host, &format!("{etc}/maildrop-header-checks"), include_str!("../../postfix/header-checks.maildrop"));
+        let files = [
+            ("main.cf", include_str!("../../postfix/main.cf.maildrop")),
+            ("master.cf", &master),
+            ("maildrop-recipients.cf", values.recipients_map),
+            ("maildrop-header-checks", include_str!("../../postfix/header-checks.maildrop")),
+        ]
+        .map(|(file, text)| {
+            format!("cat >>\"$1/etc/{file}\" <<'END OF THE FILE'\n{}\nEND OF THE FILE\n", text.trim_end_matches('\n'))
+        });
 
         let settings = [
             // What makes it an instance of its own.
@@ -74,15 +77,19 @@ impl Postfix {
             "maximal_backoff_time=1s".to_owned(),
             "queue_run_delay=1s".to_owned(),
         ];
-        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
-        on(host, &[&["postconf", "-c", &etc, "-e"], settings.as_slice()].concat());
-        on(host, &["postconf", "-c", &etc, "-MX", "smtp/inet"]);
         // With the address: where two hosts are one machine, the other one listens on the same port.
         let address = format!("{ip}:{port}");
-        on(host, &["postconf", "-c", &etc, "-M", &format!("{address}/inet={address} inet n - n - - smtpd")]);
-        let postfix = Self { host, directory, address };
-        on(host, &["postfix", "-c", &etc, "start"]);
-        postfix
+        // One command, since each takes the engine a while. Debian 12 ships an entry of our transport's name: postfix/README.md, step 4.
+        // Elsewhere there is nothing to take out.
+        let script = format!(
+            "{MAKE_INSTANCE}\npostconf -c \"$1/etc\" -MX maildrop/unix 2>/dev/null || :\n{}\
+             postconf -c \"$1/etc\" -e '{}'\npostconf -c \"$1/etc\" -MX smtp/inet\n\
+             postconf -c \"$1/etc\" -M '{address}/inet={address} inet n - n - - smtpd'\npostfix -c \"$1/etc\" start\n",
+            files.concat(),
+            settings.join("' '"),
+        );
+        on(host, &["sh", "-ec", &script, "sh", &directory]);
+        Self { host, directory, address }
     }
 
     /// Where it listens: address and port.
@@ -152,16 +159,17 @@ impl Postfix {
     /// told to be removed is looked for in the queue as well; more than once, since a message on its way from one queue to another
     /// can escape a look.
     pub fn unfinished(&self, ids: &[String]) -> Vec<String> {
-        let log = self.log();
-        let mut left: Vec<String> =
-            ids.iter().filter(|id| !log.contains(&format!(" {id}: removed"))).cloned().collect();
-        if !left.is_empty() {
-            // A file may go while it is looked at: find(1) then ends with 1.
-            let look = "find \"$1/queue\" -type f 2>/dev/null || :";
-            let looks = [(); 3].map(|()| on(self.host, &["sh", "-c", look, "sh", &self.directory]));
-            left.retain(|id| looks.iter().any(|found| found.lines().any(|file| file.ends_with(&format!("/{id}")))));
-        }
-        left
+        self.unfinished_after(":", ids)
+    }
+
+    /// The same, after this command of the shell.
+    fn unfinished_after(&self, command: &str, ids: &[String]) -> Vec<String> {
+        // One command, since each takes the engine a while. A file may go while it is looked at: find(1) then ends with 1.
+        let look = "cat \"$1/log\"; for _ in 1 2 3; do find \"$1/queue\" -type f -printf 'queued %f\\n' 2>/dev/null || :; sleep 0.1; done";
+        let found = on(self.host, &["sh", "-ec", &format!("{command}\n{look}"), "sh", &self.directory]);
+        let queued: HashSet<&str> = found.lines().filter_map(|line| line.strip_prefix("queued ")).collect();
+        let is_unfinished = |id: &&String| !found.contains(&format!(" {id}: removed")) && queued.contains(id.as_str());
+        ids.iter().filter(is_unfinished).cloned().collect()
     }
 
     /// A command that runs on this Postfix's host.
@@ -189,20 +197,20 @@ impl Drop for Postfix {
 
 /// Waits until none of these messages is in any queue, trying deferred ones again whenever there are any.
 pub fn wait_until_delivered(sent: &[(&Postfix, Vec<String>)], limit: Duration) {
-    wait_until_queues_are_empty(sent, limit, Postfix::flush);
+    wait_until_queues_are_empty(sent, limit, "postqueue -c \"$1/etc\" -f");
 }
 
 /// The same, by Postfix's own retries.
 pub fn wait_for_retries(sent: &[(&Postfix, Vec<String>)], limit: Duration) {
-    wait_until_queues_are_empty(sent, limit, |_| std::thread::sleep(Duration::from_secs(1)));
+    wait_until_queues_are_empty(sent, limit, ":");
 }
 
-fn wait_until_queues_are_empty(sent: &[(&Postfix, Vec<String>)], limit: Duration, while_not: impl Fn(&Postfix)) {
+fn wait_until_queues_are_empty(sent: &[(&Postfix, Vec<String>)], limit: Duration, before_each_look: &str) {
     let began = Instant::now();
     loop {
         let left: Vec<_> = sent
             .iter()
-            .map(|(postfix, ids)| (postfix, postfix.unfinished(ids)))
+            .map(|(postfix, ids)| (postfix, postfix.unfinished_after(before_each_look, ids)))
             .filter(|(_, ids)| !ids.is_empty())
             .collect();
         if left.is_empty() {
@@ -214,10 +222,8 @@ fn wait_until_queues_are_empty(sent: &[(&Postfix, Vec<String>)], limit: Duration
             }
             panic!("after {limit:?} there is still mail in a queue");
         }
-        for (postfix, _) in &left {
-            while_not(postfix);
-        }
-        std::thread::sleep(Duration::from_millis(100));
+        // Each command in a container takes a machine as long as a delivery or two.
+        std::thread::sleep(Duration::from_millis(300));
     }
     for (postfix, _) in sent {
         let queue = postfix.run("postqueue", &["-j"]);
@@ -297,4 +303,5 @@ const MAKE_INSTANCE: &str = r#"
     flock 9
     id -u maildrop >/dev/null 2>&1 ||
         useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin maildrop
+    exec 9>&-
 "#;

@@ -183,13 +183,20 @@ pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
     wait_for(what, PATIENCE, condition);
 }
 
-/// Waits, for so long at most.
+/// Waits, for so long at most. Many a condition logs in somewhere to see for itself, or runs a command in a container: it is asked less
+/// often the longer that takes, or most of the machine would be busy with questions.
 #[track_caller]
 pub fn wait_for(what: &str, patience: Duration, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < patience, "in vain: {what}");
-        std::thread::sleep(Duration::from_millis(5));
+    loop {
+        let asked = Instant::now();
+        if condition() {
+            return;
+        }
+        let (took, waited) = (asked.elapsed(), began.elapsed());
+        assert!(waited < patience, "in vain: {what}");
+        let rest = (waited / 20).min(Duration::from_millis(50)).max(took.min(Duration::from_millis(500)));
+        std::thread::sleep(rest.max(Duration::from_millis(5)));
     }
 }
 

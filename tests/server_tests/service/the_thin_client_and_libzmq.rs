@@ -4,12 +4,14 @@ use crate::support::peers::{Peer, own_sockets};
 use crate::support::program::{feed, program};
 use std::os::unix::fs::PermissionsExt;
 
-/// Takes a message as the broker does, says what it got, and that it was delivered. The first try it leaves unanswered.
+/// Takes a message as the broker does, says what it got, and that it was delivered. The first try it leaves unanswered. (It sends many
+/// heartbeats, and a busy machine may take its time to answer them: as a rule it would wait as long as the next one is away.)
 const BROKER: &str = "
 import json, sys, zmq
 context = zmq.Context()
 router = context.socket(zmq.ROUTER)
 router.setsockopt(zmq.HEARTBEAT_IVL, 20)
+router.setsockopt(zmq.HEARTBEAT_TIMEOUT, 60000)
 router.bind(sys.argv[1])
 print('bound')
 def hear():
