@@ -88,8 +88,9 @@ impl Postfix {
             files.concat(),
             settings.join("' '"),
         );
-        on(host, &["sh", "-ec", &script, "sh", &directory]);
-        Self { host, directory, address }
+        let postfix = Self { host, directory, address };
+        on(host, &["sh", "-ec", &script, "sh", &postfix.directory]);
+        postfix
     }
 
     /// Where it listens: address and port.
