@@ -40,6 +40,26 @@ mod tests {
         assert_eq!(lengths(2 * MOST + 1), [MOST, MOST, 1]);
     }
 
+    #[test]
+    fn a_portion_is_as_long_as_it_may_be_and_one_that_is_longer_stands_alone() {
+        let of_length = |length: usize| {
+            let to = |address: String| Recipient { address, original: None };
+            // In the list, a comma follows it.
+            let bare = serde_json::to_vec(&to(String::new())).unwrap().len() + 1;
+            to("a".repeat(length - bare))
+        };
+        let lengths = |list: &[usize]| {
+            let list: Vec<_> = list.iter().map(|&length| of_length(length)).collect();
+            portions(&list).iter().map(|portion| portion.len()).collect::<Vec<_>>()
+        };
+        let half = LONGEST / 2;
+        assert_eq!(lengths(&[half, LONGEST - half]), [2]);
+        assert_eq!(lengths(&[half, LONGEST - half + 1]), [1, 1]);
+        assert_eq!(lengths(&[100, half, LONGEST - half - 100, 100]), [3, 1]);
+        assert_eq!(lengths(&[LONGEST + 1]), [1]);
+        assert_eq!(lengths(&[LONGEST + 1, 100]), [1, 1]);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
         #[test]

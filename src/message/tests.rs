@@ -235,6 +235,7 @@ fn a_missing_message_id_still_names_the_lock_the_same_for_every_recipient() {
         assert_eq!((doug.message_id(), doug.message_id.as_deref(), for_search(&doug)), (None, None, None));
         assert_eq!(doug.lock_subject(), doug.message_id_for_people().as_bytes());
         assert!(doug.message_id_for_people().ends_with("@missing.message-id>"));
+        assert_eq!(message_id_for_search(doug.message_id_for_people()), None);
         let other = received(format!("Delivered-To: doug@x\n{missing}Subject: a\n\nc\n"));
         assert_ne!(doug.lock_subject(), other.lock_subject());
     }

@@ -373,8 +373,13 @@ mod tests {
 
         /// Starts it, and a site that uses it.
         fn start(self) -> (Site, TempDir) {
+            self.start_as("127.0.0.1")
+        }
+
+        /// The same, where the site knows the server by this name.
+        fn start_as(self, host: &str) -> (Site, TempDir) {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let site = site_at(listener.local_addr().unwrap().port());
+            let site = site_at(host, listener.local_addr().unwrap().port());
             thread::spawn(move || {
                 for stream in listener.incoming().flatten() {
                     let server = self.clone();
@@ -386,13 +391,13 @@ mod tests {
     }
 
     /// A site whose IMAP server is at this port.
-    fn site_at(port: u16) -> (Site, TempDir) {
+    fn site_at(host: &str, port: u16) -> (Site, TempDir) {
         let directory = tempfile::tempdir().unwrap();
         let (file, password) = (directory.path().join("config.toml"), directory.path().join("password"));
         std::fs::write(&password, "secret\n").unwrap();
         let text = format!(
             "[database]\nengine = \"postgresql\"\nhost = \"127.0.0.1\"\ndatabase = \"x\"\nuser = \"x\"\n\
-             [imap]\nhost = \"127.0.0.1\"\nport = {port}\nuser = \"service\"\npassword_file = {password:?}\n"
+             [imap]\nhost = {host:?}\nport = {port}\nuser = \"service\"\npassword_file = {password:?}\n"
         );
         std::fs::write(&file, text).unwrap();
         (Site::configured(Config::load(&file).unwrap()).unwrap(), directory)
@@ -434,13 +439,15 @@ mod tests {
         assert!(!owed[0].timed_out());
     }
 
-    /// Whoever hangs, and at whatever: the greeting, which is begun beside the database, or the login.
+    /// Whoever hangs, and at whatever: the greeting, which is begun beside the database, or the login. Where a name has to be looked
+    /// up, a thread of its own waits for the greeting, until the deadline.
     #[test]
     fn a_recipients_mailbox_that_hangs_is_waited_for_no_longer_than_a_worker_opens_mailboxes() {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
         let greets = Server::default().start();
-        let never_greets = site_at(silent.local_addr().unwrap().port());
-        for ((site, _directory), begins) in [(greets, false), (never_greets, true)] {
+        let never_greets = site_at("127.0.0.1", silent.local_addr().unwrap().port());
+        let greets_by_name = Server::default().start_as("localhost");
+        for ((site, _directory), begins) in [(greets, false), (never_greets, true), (greets_by_name, true)] {
             let deadline = Deadline::after(Duration::from_mins(1));
             let opening = Some(Duration::from_secs(1));
             let times = Times { deadline, patience: None, opening, author_patience: None };
