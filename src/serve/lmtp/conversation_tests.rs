@@ -237,3 +237,34 @@ async fn at_the_end_of_the_service_who_has_handed_over_nothing_is_left_soon_what
         assert!(scene.passed() > Limits::default().begin * 2, "{said}: {:?}", scene.passed());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn at_the_end_of_the_service_what_has_come_is_answered_before_the_farewell() {
+    let mut scene = Scene::new();
+    scene.data(1).await;
+    scene.say(".\r\n").await;
+    scene.handed.recv().await.unwrap().answer.send(delivered(1)).unwrap();
+    scene.hear("250 2.0.0 x\r\n").await;
+    // Both before the server's task is asked again.
+    scene.stop.send(true).unwrap();
+    scene.say("NOOP\r\n").await;
+    assert_eq!(scene.rest().await, "250 2.0.0 Ok\r\n421 4.3.2 The service ends\r\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_the_end_of_the_service_who_never_stops_talking_is_left_as_soon() {
+    let mut scene = Scene::new();
+    scene.say("LHLO x\r\n").await;
+    scene.hear("SOURCE\r\n").await;
+    scene.stop.send(true).unwrap();
+    let (mut replies, mut commands) = tokio::io::split(scene.client);
+    tokio::spawn(async move { tokio::io::copy(&mut replies, &mut tokio::io::sink()).await });
+    let flood = tokio::spawn(async move {
+        // There is always something to read.
+        while commands.write_all(&b"NOOP\r\n".repeat(1000)).await.is_ok() {}
+    });
+    for _ in 0..60 {
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    assert!(flood.is_finished() && scene.conversation.is_finished());
+}
