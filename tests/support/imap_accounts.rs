@@ -34,7 +34,8 @@ pub enum Welcome {
     CutOff,
     /// No answer, for as long as the client waits.
     Silent,
-    /// Let in, to mailboxes that stand so: UIDVALIDITY and UIDNEXT.
+    /// Let in, to mailboxes that stand so: UIDVALIDITY and UIDNEXT. Others can be made there, in an account `below …` only below
+    /// INBOX, and in one that is `full …` none.
     To { account: String, uid_validity: u32, uid_next: u32 },
     /// Let in, and there are no mailboxes.
     Empty,
@@ -58,6 +59,8 @@ pub struct Accounts {
 struct Heard {
     logins: Vec<String>,
     appended: Vec<String>,
+    /// Whose, and what.
+    made: Vec<(String, String)>,
 }
 
 impl Accounts {
@@ -94,6 +97,11 @@ impl Accounts {
     /// The names that logged in, or wanted to, `doug by service`; forgotten with this.
     pub fn logins(&self) -> Vec<String> {
         std::mem::take(&mut self.heard.lock().unwrap().logins)
+    }
+
+    /// Whose mailboxes were made, and are there still.
+    pub fn made(&self) -> Vec<(String, String)> {
+        self.heard.lock().unwrap().made.clone()
     }
 
     /// What was appended: `INBOX of service`.
@@ -146,6 +154,29 @@ fn converse(
                 }
             }
             ["LOGOUT"] => return None,
+            ["CREATE", mailbox] if mailbox.contains("maildrop-check-") => {
+                let (account, ..) = mailboxes.as_ref()?;
+                let is_below = mailbox.trim_matches('"').starts_with("INBOX.");
+                let refused = account.starts_with("full ") || (account.starts_with("below ") && !is_below);
+                if refused {
+                    format!("{tag} NO [CANNOT] not here\r\n")
+                } else {
+                    heard.lock().unwrap().made.push((account.clone(), (*mailbox).to_owned()));
+                    format!("{tag} OK done\r\n")
+                }
+            }
+            ["DELETE", mailbox] => {
+                let (account, ..) = mailboxes.as_ref()?;
+                heard.lock().unwrap().made.retain(|made| (made.0.as_str(), made.1.as_str()) != (account.as_str(), *mailbox));
+                format!("{tag} OK done\r\n")
+            }
+            ["STATUS", mailbox, ..] if mailbox.contains("maildrop-check-") => {
+                let (account, ..) = mailboxes.as_ref()?;
+                match heard.lock().unwrap().made.contains(&(account.clone(), (*mailbox).to_owned())) {
+                    true => format!("* STATUS {mailbox} (UIDVALIDITY 9 UIDNEXT 1)\r\n{tag} OK done\r\n"),
+                    false => format!("{tag} NO [NONEXISTENT] no such mailbox\r\n"),
+                }
+            }
             ["STATUS", mailbox, ..] => match &mailboxes {
                 Some((_, uid_validity, uid_next)) => {
                     format!("* STATUS {mailbox} (UIDVALIDITY {uid_validity} UIDNEXT {uid_next})\r\n{tag} OK done\r\n")

@@ -69,7 +69,8 @@ pub fn is_for_itself(settings: &Settings, user: &str) -> bool {
 }
 
 /// Finds out whether a login for `user` leads to this user's mailbox, by where other names lead. Nothing is made but what a
-/// delivery to the user would make as well, and what a server makes by itself at a login.
+/// delivery to the user would make as well, and what a server makes by itself at a login; and, where two empty mailboxes look the
+/// same, one in the other's account, [for a moment](is_shown_what_is_made_for).
 ///
 /// Between two looks at the user's mailbox, a user who does not exist logs in, and where that is refused, the service account for
 /// itself: a server may check the name and open the service account's mailbox all the same. Each is refused, or has no such
@@ -121,7 +122,7 @@ pub fn prove_if_in_time(
             return Err(probe.unclear("the mailbox got another UIDVALIDITY meanwhile"));
         }
         let same = |theirs: &LeadsTo| matches!(theirs, LeadsTo::At(position) if may_be_same(before, *position, after));
-        if same(&its_own) {
+        if same(&its_own) && !probe.is_apart_from(&its_own, &settings.user)? {
             return Err(probe.ignored());
         }
         match theirs {
@@ -133,6 +134,7 @@ pub fn prove_if_in_time(
                 std::thread::sleep(ANOTHER_SECOND.min(deadline.remaining()));
                 name = &second;
             }
+            LeadsTo::At(_) if probe.is_apart_from(&theirs, name)? => return Ok(Ok(Honoured::EachHasHisOwn)),
             LeadsTo::At(_) => return Err(probe.ignored()),
             LeadsTo::CutOff(error) => {
                 cut_off += 1;
@@ -185,6 +187,40 @@ pub fn are_one(settings: &Settings, users: [&str; 2], deadline: Deadline) -> Res
         LeadsTo::At(position) if may_be_same(before, position, after) => (position.uid_next > 1).then_some(true),
         _ => Some(false),
     })
+}
+
+/// Whether `user` is shown a mailbox that is made for a moment in the account of `other`, and taken away again: then both have the
+/// same mailboxes. `None` where none can be made there, or it is not there for as long as it takes.
+///
+/// # Errors
+/// Where the server cannot be reached, or does not let both in.
+pub fn is_shown_what_is_made_for(
+    settings: &Settings,
+    [user, other]: [&str; 2],
+    deadline: Deadline,
+) -> Result<Option<bool>, MailboxError> {
+    // Nobody else looks for it, or takes it away.
+    let bare = format!("maildrop-check-{}", uuid::Uuid::now_v7().simple());
+    // On some servers all mailboxes of a user are below INBOX.
+    for mailbox in [bare.clone(), format!("INBOX.{bare}"), format!("INBOX/{bare}")] {
+        let mut made = connect(settings, deadline)?.authenticate(other)?.open(&mailbox);
+        if !made.make()? {
+            continue;
+        }
+        let probe = Probe { settings, user, mailbox: &mailbox, deadline };
+        let looked = connect(settings, deadline)
+            .and_then(|connection| connection.authenticate(user))
+            .and_then(|session| probe.position_in(session));
+        let is_there_still = made.is_missing().map(|missing| !missing);
+        if let Err(error) = made.take_away() {
+            tracing::warn!(%error, mailbox, user = other, "a mailbox that was made for a moment is still there: delete it");
+        }
+        return Ok(match looked? {
+            LeadsTo::At(_) => Some(true),
+            _ => is_there_still?.then_some(false),
+        });
+    }
+    Ok(None)
 }
 
 /// Whether `theirs` may be the position of the mailbox between `before` and `after`: UIDNEXT only grows while UIDVALIDITY stays
@@ -248,6 +284,15 @@ impl Probe<'_> {
             Err(error) if error.failure == MailboxFailure::ConnectionLost => Ok(LeadsTo::Refused),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether `name`, whose mailbox looks like the user's, has another one all the same. Of two empty ones that were made in the same second,
+    /// or where UIDVALIDITY is the same for all, UIDVALIDITY and UIDNEXT cannot tell.
+    fn is_apart_from(&self, theirs: &LeadsTo, name: &str) -> Result<bool, MailboxError> {
+        if !matches!(theirs, LeadsTo::At(Position { uid_next: 1, .. })) {
+            return Ok(false);
+        }
+        Ok(is_shown_what_is_made_for(self.settings, [self.user, name], self.deadline)? == Some(false))
     }
 
     /// Where that session's mailbox stands. It is not created.

@@ -244,6 +244,20 @@ impl ImapMailbox {
         Ok(())
     }
 
+    /// Creates the mailbox, to be [taken away](Self::take_away) again soon. `false`: the server does not, whatever it says.
+    pub(super) fn make(&mut self) -> Result<bool, MailboxError> {
+        let doing = self.doing("creating the mailbox");
+        let command = self.command("CREATE", &doing)?;
+        let answer = self.conversation.run(&command, &mut |_| {}).map_err(|broken| broken.while_doing(&doing))?;
+        Ok(answer.is_ok())
+    }
+
+    /// Deletes what [was made](Self::make).
+    pub(super) fn take_away(&mut self) -> Result<(), MailboxError> {
+        let doing = self.doing("deleting the mailbox");
+        self.must(&doing, &self.command("DELETE", &doing)?, &mut |_| {}).map(drop)
+    }
+
     /// EXAMINE or SELECT, anew each time: a session that selected a mailbox earlier need not see what another has appended
     /// since (RFC 3501 section 7).
     pub(super) fn select(&mut self, verb: &str, doing: &str) -> Result<Selected, MailboxError> {

@@ -69,6 +69,32 @@ fn any_name_may_be_let_in_where_each_has_a_mailbox_of_its_own() {
     assert_eq!(found(constant), Ok(Honoured::EachHasHisOwn));
 }
 
+/// Both are empty, and were made in the same second; or UIDVALIDITY is the same for all. Where one name is that of the service account, no
+/// other name could show more.
+#[test]
+fn empty_mailboxes_that_look_the_same_are_told_apart_by_one_that_is_made_for_a_moment() {
+    let refused = || Welcome::Refused("NO [AUTHORIZATIONFAILED] no such user");
+    let found = |whose: fn(&str) -> String, strangers: bool| {
+        let server = Accounts::start(None, move |login| match invented(login) {
+            true if !strangers => refused(),
+            _ => Welcome::to(&whose(&login.acting_for), 7, 1),
+        });
+        let found = prove(&server.settings(), "doug@x.org", "INBOX", soon()).map_err(|error| error.failure);
+        assert_eq!((server.made(), server.appended()), (vec![], vec![]));
+        found
+    };
+    let (refuses, lets_in) = (Ok(Honoured::InventedUserRefused), Ok(Honoured::EachHasHisOwn));
+    let ignored = Err(MailboxFailure::IdentityIgnored);
+    for (strangers, honoured) in [(false, refuses), (true, lets_in)] {
+        assert_eq!(found(|name| name.to_owned(), strangers), honoured);
+        assert_eq!(found(|name| format!("below {name}"), strangers), honoured);
+        // Where none can be made it stays as it looks.
+        assert_eq!(found(|name| format!("full {name}"), strangers), ignored);
+        assert_eq!(found(|_| "service".to_owned(), strangers), ignored);
+        assert_eq!(found(|_| "below service".to_owned(), strangers), ignored);
+    }
+}
+
 /// UIDVALIDITY is the second in which a mailbox was made; the user's and the first stranger's are made now.
 #[test]
 fn two_mailboxes_made_in_one_second_are_told_apart_by_a_third() {
