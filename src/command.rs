@@ -24,7 +24,16 @@ use sysexits::ExitCode;
     version,
     args_conflicts_with_subcommands = true,
     subcommand_negates_reqs = true,
-    after_help = "\
+    after_help = EXAMPLES
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    deliver: pipe::deliver::Arguments,
+}
+
+const EXAMPLES: &str = "\
 Examples:
   Try it out, with no database and no mail server:
     maildrop_command --embedded /tmp/mail --sender lisa@gmail.com \\
@@ -38,14 +47,7 @@ Examples:
     maildrop_command migrate --config /root/maildrop-migrate.toml
     maildrop_command check --self-test --config /etc/maildrop_command/config.toml
 
-Exit status of a delivery: 0 delivered, 67 unknown recipient, 65 or 77 refused by a rule of yours, 75 try again later."
-)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Option<Command>,
-    #[command(flatten)]
-    deliver: pipe::deliver::Arguments,
-}
+Exit status of a delivery: 0 delivered, 75 try again later; by a rule of yours 67 (unknown recipient), 65 or 77.";
 
 /// The options of a delivery and nothing else: what Postfix writes can be read without making the definitions of all the
 /// subcommands first. Whatever this cannot read, [`Arguments`] reads, or says what is wrong with it.
@@ -59,6 +61,7 @@ struct PlainDelivery {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Deliver the message on standard input to one recipient (what happens without a subcommand, too)
+    #[command(after_help = EXAMPLES)]
     Deliver(pipe::deliver::Arguments),
     /// Write what a site needs to go live: configuration, passwords, SQL, Postfix's fragments, and the commands in their order
     Quickstart(cli::quickstart::Arguments),
@@ -215,5 +218,19 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         definition().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_every_subcommand_has_examples() {
+        fn without(command: &clap::Command, above: &str) -> Vec<String> {
+            let name = format!("{above} {}", command.get_name());
+            let offered = |below: &&clap::Command| !below.is_hide_set() && below.get_name() != "help";
+            let below: Vec<_> = command.get_subcommands().filter(offered).collect();
+            let help = command.get_after_help().or(command.get_after_long_help());
+            let has = help.is_some_and(|help| help.to_string().contains("Example"));
+            let own = (below.is_empty() && !has).then_some(name.clone());
+            below.iter().flat_map(|below| without(below, &name)).chain(own).collect()
+        }
+        assert_eq!(without(&definition(), ""), [""; 0]);
     }
 }

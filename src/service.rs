@@ -152,10 +152,18 @@ pub fn run(arguments: &[OsString]) -> u8 {
                 ExitCode::Usage
             }
         },
-        Err(error) => {
+        Err(error) if error.use_stderr() => {
             let _ = error.print();
-            if error.use_stderr() { ExitCode::Usage } else { ExitCode::Ok }
+            ExitCode::Usage
         }
+        Err(asked) => match asked.print().and_then(|()| std::io::stdout().flush()) {
+            // The reader has enough: `… | head`.
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                complain(&format!("standard output: {error}"));
+                ExitCode::IoErr
+            }
+            _ => ExitCode::Ok,
+        },
     })
 }
 

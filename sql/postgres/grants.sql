@@ -1,5 +1,5 @@
 -- The least rights that a delivery needs. Not a migration: run it once as the owner of the tables, naming the role in
--- the configuration file (and again after an upgrade whose notes say so):
+-- the configuration file (and again after each upgrade):
 --
 --     CREATE ROLE maildrop LOGIN PASSWORD 'a long password';
 --     psql --set=ON_ERROR_STOP=1 --set=role=maildrop --file=grants.sql DATABASE

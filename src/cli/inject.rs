@@ -35,8 +35,8 @@ time: it is told from the next by a Received field that is put on top.
 Where a recipient is unknown, nothing is accepted. Where one file cannot be accepted, the others are, and it says which.
 
 Exit status: 0 if every file is accepted, 64 for a mistake in the arguments, 65 if a file is no message or too large, 66 if it \
-cannot be read, 67 if a recipient is unknown, 74 if the disk fails us, 75 if the database cannot say who is known, or if the \
-disk is full: try again later, 77 if this user may not, 78 if the configuration cannot be read.")]
+cannot be read, 67 if a recipient is unknown and routing.unknown is `reject`, 74 if the disk fails us, 75 if a recipient is unknown \
+otherwise, if the database cannot say who is known, or if the disk is full: try again later, 77 if this user may not, 78 if the configuration cannot be read.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     site: SiteOptions,

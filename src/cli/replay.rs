@@ -73,8 +73,8 @@ What has been delivered stays delivered, and is counted as already there: run it
 it after the messages in hand.
 
 Exit status: 0 everything is there; 75 something was deferred, or it was ended early: run it again; 65 something was refused, or \
-cannot be read; 66 there is nothing to replay; 69 the database is out of reach, or denies it. All that failed is in the file that \
-the end tells of.")]
+cannot be read; 66 there is nothing to replay; 69 the database is out of reach, or denies it. What failed of files and folders is in the file \
+that the end tells of.")]
 pub(crate) struct Arguments {
     /// Files (a message, an mbox, what postcat prints, failures of an earlier replay), folders, Maildirs; - is standard input
     #[arg(value_name = "SOURCE")]

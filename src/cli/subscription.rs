@@ -38,19 +38,30 @@ pub(crate) enum Command {
     /// A line for each subscription, the oldest first
     List(ListArguments),
     /// All that is known of one subscription
+    #[command(after_help = of_one("show"))]
     Show(OneArguments),
     /// Send it something, to see that it comes
     Test(TestArguments),
     /// Tell it nothing for now: what happens is kept, until it is resumed
+    #[command(after_help = of_one("pause"))]
     Pause(OneArguments),
     /// Tell it nothing more, and say why: others of its owner hear of it
     Disable(DisableArguments),
     /// Go on telling one that was paused or disabled, beginning with what was kept
+    #[command(after_help = of_one("resume"))]
     Resume(OneArguments),
     /// Print the secret that signs what it is told, or give it another one
     Secret(SecretArguments),
     /// Remove it, with what it was still to be told
+    #[command(after_help = of_one("delete"))]
     Delete(OneArguments),
+}
+
+fn of_one(verb: &str) -> String {
+    format!(
+        "Example:\n  maildrop_command subscription {verb} 0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b\n\n\
+         `maildrop_command subscription list` prints each one's ID.\n\n{STATUS}"
+    )
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -132,7 +143,6 @@ pub(crate) struct ListArguments {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = STATUS)]
 pub(crate) struct OneArguments {
     #[command(flatten)]
     site: SiteOptions,

@@ -144,7 +144,8 @@ pub struct Record {
     pub headers: HeaderFields,
 }
 
-/// Which header fields the ledger keeps in its column `headers`. No command reads them: they are for people who ask the tables.
+/// Which header fields the ledger keeps in its column `headers`. They are for people who ask the tables, and for subscriptions that are
+/// told the details of a message.
 /// From, To, Cc, Subject and Date are in columns of their own besides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -244,7 +244,9 @@ mod tests {
         let (within, beyond) = (" =?".repeat(31) + &"?=a".repeat(31), " =?".repeat(32) + &"?=a".repeat(32));
         assert!(!takes_too_long(within.as_bytes()) && takes_too_long(beyond.as_bytes()));
         let one_word = |ends: usize| format!("=?{}", "?=a".repeat(ends));
-        assert!(!takes_too_long(one_word(TRIES_LIMIT - 1).as_bytes()) && takes_too_long(one_word(TRIES_LIMIT).as_bytes()));
+        assert!(
+            !takes_too_long(one_word(TRIES_LIMIT - 1).as_bytes()) && takes_too_long(one_word(TRIES_LIMIT).as_bytes())
+        );
         // The end of a word begins no other one, though its last letter and that look like it.
         let padded = |words: usize| " =?utf-8?B?4Q==?=".repeat(words);
         assert!(!takes_too_long(padded(WORDS_LIMIT).as_bytes()) && takes_too_long(padded(WORDS_LIMIT + 1).as_bytes()));

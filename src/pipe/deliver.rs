@@ -84,7 +84,8 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Ok(watchdog) => watchdog,
         Err(_) => return report(&Verdict::deferred(StatusDetail::SYSTEM, "out of threads")),
     };
-    report(&attempt(arguments, began, &watchdog))
+    let verdict = attempt(arguments, began, &watchdog);
+    report(&if arguments.dry_run { nothing_done(verdict) } else { verdict })
 }
 
 fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdict {
@@ -273,9 +274,14 @@ fn dry_run(site: &Site, message: &Message, envelope: &Envelope, deadline: Deadli
             let copies: Vec<String> = copies.iter().map(ToString::to_string).collect();
             Verdict::deferred(StatusDetail::UNDEFINED, format!("dry run, nothing done: {}", copies.join("; ")))
         }
-        Err(refusal @ Refusal::Deferred(_)) => Verdict::from(&refusal),
-        Err(refusal) => {
-            Verdict::deferred(StatusDetail::UNDEFINED, format!("dry run, nothing done: {}", Verdict::from(&refusal)))
-        }
+        Err(refusal) => Verdict::from(&refusal),
+    }
+}
+
+/// The verdict of a dry run, wherever it ended: whatever a delivery would have refused, Postfix keeps.
+fn nothing_done(verdict: Verdict) -> Verdict {
+    match verdict.class() {
+        4 => verdict,
+        _ => Verdict::deferred(StatusDetail::UNDEFINED, format!("dry run, nothing done: {verdict}")),
     }
 }

@@ -125,10 +125,10 @@ impl Configured {
     }
 }
 
-/// The role of the author's copy: an ordinary recipient's where what is sent is kept in the INBOX. A message to oneself and to
-/// others is then one copy there, whichever delivery comes first.
+/// The role of the author's copy: an ordinary recipient's where what is sent is kept in the author's inbox, or in INBOX, which other
+/// addresses of the same user mostly have. A message to oneself and to others is then one copy there, whichever delivery comes first.
 pub(super) fn role_of_sent(author: &Destination) -> Role {
-    if author.sent == author.inbox { Role::Recipient } else { Role::Sender }
+    if author.sent == author.inbox || author.sent == "INBOX" { Role::Recipient } else { Role::Sender }
 }
 
 /// Whether a Sent copy may be made for this author at all. A forged From must not write into a member's mailbox.
@@ -202,6 +202,9 @@ mod tests {
             ("INBOX", "INBOX", Role::Recipient),
             ("INBOX", "Inbox", Role::Recipient),
             ("Mail", "Mail", Role::Recipient),
+            // Another address of hers has its mail in INBOX.
+            ("Sales", "inbox", Role::Recipient),
+            ("Sales", "Sent", Role::Sender),
         ] {
             assert_eq!(role_of_sent(&Destination::new("lisa", inbox, sent)), role, "{inbox} {sent}");
         }

@@ -198,6 +198,38 @@ fn a_dry_run_does_nothing_and_is_no_delivery() {
     assert_eq!(copies(directory.path()), 1);
 }
 
+/// Also what is refused before anybody asks where the message goes.
+#[test]
+fn a_dry_run_never_refuses_a_message() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    std::fs::write(file("password"), "secret\n").unwrap();
+    let (config, password, log) = (file("config.toml"), file("password"), file("delivery.log"));
+    let text = format!(
+        "[database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
+         [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = {password:?}\n\
+         [delivery]\nmessage_size_limit = 10\n[log]\nto = \"file\"\nfile = {log:?}\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let mut arguments = vec!["--sender", "lisa@x", "--recipient", "doug@x", "--config", config.to_str().unwrap()];
+    let refused = feed(program(&arguments), MESSAGE.as_bytes());
+    assert_eq!(refused.exit, Some(65), "{refused:?}");
+    arguments.push("--dry-run");
+    feed(program(&arguments), MESSAGE.as_bytes()).deferred("4.0.0 dry run, nothing done: 5.3.4 ");
+}
+
+#[test]
+fn help_that_the_service_cannot_say_is_an_error() {
+    for arguments in [&["--help"][..], &["--version"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut service = std::process::Command::new(env!("CARGO_BIN_EXE_maildropd"));
+        let said = service.args(arguments).stdout(full).output().unwrap();
+        let stderr = String::from_utf8(said.stderr).unwrap();
+        assert_eq!(said.status.code(), Some(74), "{stderr}");
+        assert!(stderr.contains("standard output: No space left on device"), "{stderr}");
+    }
+}
+
 #[test]
 fn a_stdout_that_takes_nothing_changes_nothing() {
     let directory = tempfile::tempdir().unwrap();

@@ -167,7 +167,11 @@ fn converse(
             }
             ["DELETE", mailbox] => {
                 let (account, ..) = mailboxes.as_ref()?;
-                heard.lock().unwrap().made.retain(|made| (made.0.as_str(), made.1.as_str()) != (account.as_str(), *mailbox));
+                heard
+                    .lock()
+                    .unwrap()
+                    .made
+                    .retain(|made| (made.0.as_str(), made.1.as_str()) != (account.as_str(), *mailbox));
                 format!("{tag} OK done\r\n")
             }
             ["STATUS", mailbox, ..] if mailbox.contains("maildrop-check-") => {

@@ -72,7 +72,7 @@ Way back: `{administrator} <take-back.sql`.\n\
 \n\
 ## 4. Proof\n\
 \n\
-On every mail host, as the user that Postfix will use. Whatever is BAD would defer all mail, and says what mends it:\n\
+On every mail host, as the user that Postfix will use. Mend first whatever is BAD: it would defer mail, or break a promise. It says what mends it:\n\
 \n\
 ```sh\n\
 setpriv --reuid maildrop --regid maildrop --clear-groups maildrop_command check --self-test\n\
