@@ -190,7 +190,8 @@ pub fn are_one(settings: &Settings, users: [&str; 2], deadline: Deadline) -> Res
 }
 
 /// Whether `user` is shown a mailbox that is made for a moment in the account of `other`, and taken away again: then both have the
-/// same mailboxes. `None` where none can be made there, or it is not there for as long as it takes.
+/// same mailboxes. `None` where none can be made there, or it is not there for as long as it takes. Where the account may make mailboxes
+/// and delete none, it stays: `other` is the account itself, or nobody.
 ///
 /// # Errors
 /// Where the server cannot be reached, or does not let both in.

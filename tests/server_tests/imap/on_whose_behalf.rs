@@ -18,7 +18,7 @@ use maildrop_command::ledger::WayIn;
 use maildrop_command::ledger::recorded::Selection;
 use maildrop_command::lock::{Acquired, LockName};
 use maildrop_command::mailbox::MailboxFailure::IdentityIgnored;
-use maildrop_command::mailbox::imap::authorization::{Honoured, prove};
+use maildrop_command::mailbox::imap::authorization::{Honoured, is_shown_what_is_made_for, prove};
 use maildrop_command::operations::audit::{NotTaken, audit, take_out};
 use std::process::Output;
 use std::sync::Arc;
@@ -315,6 +315,28 @@ fn nothing_is_appended_on_courier_by_a_service_account_that_acts_for_others() {
     let said = text(&check);
     assert_eq!(check.status.code(), Some(69), "{said}");
     assert!(said.lines().any(|line| line.contains("user of the login") && line.contains("BAD")), "{said}");
+}
+
+/// Where two empty mailboxes look the same. Courier, and Cyrus as Debian has it, take mailboxes below INBOX only.
+#[test]
+fn whose_mailboxes_are_one_is_seen_by_one_that_is_made_for_a_moment() {
+    let shown = |settings: &Settings, users: [&str; 2]| {
+        is_shown_what_is_made_for(settings, users, Deadline::after(Duration::from_secs(240))).unwrap()
+    };
+    for server in [Server::Dovecot, Server::Cyrus] {
+        let (one, other) = (somebody("behalf"), somebody("behalf"));
+        for (users, is_one) in [([&one, &other], false), ([&other, &one], false), ([&one, &one], true)] {
+            let users = users.map(String::as_str);
+            assert_eq!(shown(&server.settings(), users), Some(is_one), "{server:?} {users:?}");
+        }
+        let listed = server.mail_program(&other).run("LIST \"\" \"*\"").unwrap();
+        let is_listed = |name: &str| listed.iter().any(|mailbox| mailbox.text.contains(name));
+        // On this Dovecot the account may delete no mailbox of others (tests/images/start/dovecot).
+        assert!(is_listed("INBOX") && is_listed("maildrop-check") == (server == Server::Dovecot), "{listed:?}");
+    }
+    let (host, port) = host_and_port(server("COURIER"), 143);
+    let courier = Settings { address: Endpoint::Tcp { host, port }, ..Server::Dovecot.settings() };
+    assert_eq!(shown(&courier, ["doug", "scuba"]), Some(true));
 }
 
 #[test]
