@@ -288,6 +288,6 @@ mod tests {
         let front = FrontSettings::embedded(Path::new("/x"));
         let deadline = crate::base::deadline::OF_A_DELIVERY;
         assert!(front.broker.queue_wait <= deadline / 2 && front.broker.patience <= deadline / 4, "{front:?}");
-        assert_eq!(front.keeper.queue_lifetime, QUEUE_LIFETIME);
+        assert_eq!((front.keeper.queue_lifetime, front.broker.workers), (QUEUE_LIFETIME, 1));
     }
 }

@@ -141,6 +141,25 @@ mod tests {
         assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(("again", false)));
     }
 
+    /// By the signal: who ends others tells by it whether the message in hand is to blame.
+    #[test]
+    fn an_end_that_says_nothing_of_the_message_is_a_kill_and_any_other_an_abort() {
+        use std::os::unix::process::ExitStatusExt;
+        use std::process::{Command, Stdio};
+        const COUNTS: &str = "MAILDROP_TEST_THIS_PROCESS_ENDS_AND_COUNTS";
+        if let Ok(counts) = std::env::var(COUNTS) {
+            // The process below.
+            return end_the_process("this", counts == "true");
+        }
+        let name = "serve::watchdog::tests::an_end_that_says_nothing_of_the_message_is_a_kill_and_any_other_an_abort";
+        for (counts, signal) in [("true", Signal::ABORT), ("false", Signal::KILL)] {
+            let mut ends = Command::new(std::env::current_exe().unwrap());
+            ends.args(["--exact", name]).env(COUNTS, counts).stdout(Stdio::null()).stderr(Stdio::null());
+            let ended = ends.status().unwrap();
+            assert_eq!(ended.signal(), Some(signal.as_raw()), "{counts}: {ended}");
+        }
+    }
+
     #[test]
     fn what_is_over_is_watched_no_more_and_a_long_wait_hides_no_short_one() {
         let (end, ended) = mpsc::channel();

@@ -100,6 +100,8 @@ fn after_one_death_the_next_try_has_a_new_worker_which_is_replaced_afterwards() 
     scene.killed(1, 10);
     let suspect = scene.remembered();
     assert_eq!((suspect.counted, suspect.deaths.len()), (1, 1));
+    let standing = scene.broker.standing(scene.now);
+    assert_eq!((standing.suspects, standing.tried_alone), (1, 1));
     let death = &suspect.deaths[0];
     assert_eq!((death.signal, death.pid, death.stage.as_deref()), (6, 1, Some("lock")));
     assert_eq!(death.said[1], "it overflowed");
