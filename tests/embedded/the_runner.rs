@@ -222,6 +222,24 @@ fn what_became_of_the_portions_before_is_kept_where_one_is_lost() {
 }
 
 #[test]
+fn what_became_of_the_portions_before_is_kept_where_there_is_no_broker_any_more() {
+    let scene = Scene::new();
+    let everybody = many(1200);
+    scene.enqueue("a", &everybody.iter().map(String::as_str).collect::<Vec<_>>(), 100);
+    let broker = scene.broker();
+    let _runner = scene.runner();
+    let (mut client, request) = broker.until_go();
+    let first = request.recipients.len();
+    let mut verdicts = vec![delivered(); first];
+    verdicts[8] = Verdict::unknown_recipient("no such user");
+    // Nobody takes the next one.
+    drop(broker);
+    client.reply(request.id, &verdicts);
+    scene.until(Counts { new: 1, refused: 1, ..Counts::default() });
+    assert_eq!(scene.entries(State::New)[0].recipients, everybody[first..]);
+}
+
+#[test]
 fn told_to_end_it_ends_after_the_portion_in_hand() {
     let scene = Scene::new();
     let everybody = many(1200);
@@ -233,6 +251,7 @@ fn told_to_end_it_ends_after_the_portion_in_hand() {
     runner.signal(Signal::TERM);
     client.reply(request.id, &vec![delivered(); first]);
     runner.ends();
+    assert!(broker.nobody_else_came());
     assert_eq!(scene.entries(State::New)[0].recipients, everybody[first..]);
 }
 

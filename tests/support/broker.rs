@@ -64,6 +64,14 @@ impl Broker {
         }
     }
 
+    /// Whether nobody has come since the last client, not even one that has hung up.
+    pub fn nobody_else_came(&self) -> bool {
+        self.listener.set_nonblocking(true).unwrap();
+        let came = self.listener.accept();
+        self.listener.set_nonblocking(false).unwrap();
+        came.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    }
+
     /// The next client, up to the message that it hands over, the word that it has arrived, and Go. One that has hung up meanwhile, since
     /// this was too late for it, makes its next try.
     pub fn until_go(&self) -> (Client, Request) {

@@ -245,10 +245,15 @@ async fn at_the_end_of_the_service_what_has_come_is_answered_before_the_farewell
     scene.say(".\r\n").await;
     scene.handed.recv().await.unwrap().answer.send(delivered(1)).unwrap();
     scene.hear("250 2.0.0 x\r\n").await;
-    // Both before the server's task is asked again.
+    let (mut replies, mut commands) = tokio::io::split(scene.client);
     scene.stop.send(true).unwrap();
-    scene.say("NOOP\r\n").await;
-    assert_eq!(scene.rest().await, "250 2.0.0 Ok\r\n421 4.3.2 The service ends\r\n");
+    // As much as fits between the two, before the server's task is asked again; and as much once more while it answers.
+    commands.write_all(&b"NOOP\r\n".repeat(150)).await.unwrap();
+    let said = tokio::spawn(async move { commands.write_all(&b"NOOP\r\n".repeat(150)).await });
+    let mut heard = String::new();
+    replies.read_to_string(&mut heard).await.unwrap();
+    said.await.unwrap().unwrap();
+    assert_eq!(heard, "250 2.0.0 Ok\r\n".repeat(300) + "421 4.3.2 The service ends\r\n");
 }
 
 #[tokio::test(start_paused = true)]

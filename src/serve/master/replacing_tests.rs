@@ -109,6 +109,20 @@ fn who_waits_for_a_restart_is_told_where_a_new_process_does_not_come_up() {
 }
 
 #[test]
+fn a_new_process_that_came_up_and_dies_is_no_reason_to_give_a_restart_up() {
+    let mut scene = Scene::up(TWO);
+    let mut client = scene.ask(control::Command::Restart);
+    scene.until("the first is replaced", |it| {
+        it.slots.iter().any(|slot| slot.role == Role::Worker && slot.running().is_some_and(|one| one.generation == 1))
+    });
+    let now = scene.now;
+    scene.slot(Role::Worker, 1).set_ready(true, now);
+    kill(scene.running(Role::Worker, 1).pid);
+    scene.until("it is heard of", |it| it.counted.roles[&Role::Worker].ended.contains_key("SIGKILL"));
+    assert!(waits(&mut client));
+}
+
+#[test]
 fn at_its_end_the_front_goes_first_and_the_workers_finish_what_it_has_handed_out() {
     let mut scene = Scene::up_with(TWO, [STUBBORN, OTHERS]);
     assert_eq!(scene.state().0, State::Starting);

@@ -274,6 +274,17 @@ fn what_the_front_says_is_who_takes_work_and_nobody_does_once_it_has_ended() {
     let (state, reasons) = scene.state();
     assert_eq!(state, State::Degraded);
     assert_eq!(reasons, ["the database is away, and mail is deferred: no way"]);
+    let told_of_it = |notices: &[Notice]| {
+        let last = notices.iter().rev().find_map(|one| match one {
+            Notice::Service { status } => Some((status.state, status.front.is_null())),
+            _ => None,
+        });
+        last == Some((State::Degraded, true))
+    };
+    while !told_of_it(&scene.notices()) {
+        assert!(Instant::now() < until, "{:?}", scene.notices());
+        scene.turn();
+    }
     // A worker that ends is told to it, with how.
     kill(worker);
     scene.until("it is heard", |it| it.counted.roles[&Role::Worker].ended.get("SIGKILL") == Some(&1));
@@ -314,8 +325,13 @@ fn a_service_without_workers_is_degraded_after_a_moment_that_is_longer_at_the_be
     assert!(reasons.contains(&"worker 2 runs, and takes no work".to_owned()), "{reasons:?}");
     scene.turn();
     assert_eq!(scene.it.told, (State::Degraded, reasons));
-    // One worker is enough to be up; what the other does not do is said all the same.
+    // Without a front it is not up.
     let now = scene.now;
+    scene.slot(Role::Worker, 1).set_ready(true, now);
+    scene.turn();
+    assert!(!scene.it.was_ready);
+    scene.slot(Role::Worker, 1).set_ready(false, now);
+    // One worker is enough to be up; what the other does not do is said all the same.
     for (role, number) in [(Role::Front, 1), (Role::Runner, 1), (Role::Timer, 1)] {
         scene.slot(role, number).set_ready(true, now);
     }
