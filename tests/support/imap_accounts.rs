@@ -61,6 +61,8 @@ struct Heard {
     appended: Vec<String>,
     /// Whose, and what.
     made: Vec<(String, String)>,
+    /// How often one was made, or should have been.
+    creations: usize,
 }
 
 impl Accounts {
@@ -102,6 +104,11 @@ impl Accounts {
     /// Whose mailboxes were made, and are there still.
     pub fn made(&self) -> Vec<(String, String)> {
         self.heard.lock().unwrap().made.clone()
+    }
+
+    /// How often a mailbox was made, or should have been.
+    pub fn creations(&self) -> usize {
+        self.heard.lock().unwrap().creations
     }
 
     /// What was appended: `INBOX of service`.
@@ -156,6 +163,7 @@ fn converse(
             ["LOGOUT"] => return None,
             ["CREATE", mailbox] if mailbox.contains("maildrop-check-") => {
                 let (account, ..) = mailboxes.as_ref()?;
+                heard.lock().unwrap().creations += 1;
                 let is_below = mailbox.trim_matches('"').starts_with("INBOX.");
                 let refused = account.starts_with("full ") || (account.starts_with("below ") && !is_below);
                 if refused {
