@@ -52,8 +52,7 @@ pub(super) fn to_all(
         lock_wait(request.lock_wait_ms.map_or_else(|| site.lock_wait(left), Duration::from_millis), left);
     // One author's mailbox that hangs must not take one worker after the other.
     policy.author_patience = Some(policy.batch_patience);
-    // Nor may that of a recipient, unless it has been so before: a mailbox that is always slow would never be delivered to.
-    policy.opening_patience = (!request.slow).then(|| policy.batch_patience.saturating_mul(4));
+    policy.opening_patience = opening_patience(request.slow, policy.batch_patience);
     let terms = Terms { policy: &policy, caller: &NoCaller, deadline };
     #[cfg(feature = "test-faults")]
     {
@@ -161,6 +160,12 @@ fn read(file: &Path, size: u64, messages: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     opened.by_ref().take(size.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 == size { Ok(bytes) } else { Err(io::Error::other("it is of another size than was said")) }
+}
+
+/// How long a recipient's mailbox may take to open: one that hangs must not take one worker after the other. One that has been slow before has
+/// all the time that there is, or it would never be delivered to where it is always slow.
+fn opening_patience(is_slow: bool, batch_patience: Duration) -> Option<Duration> {
+    (!is_slow).then(|| batch_patience.saturating_mul(4))
 }
 
 #[cfg(test)]
@@ -281,5 +286,12 @@ mod tests {
         }
         let verdicts = deliver(directory.path(), &from(place("good")), b"");
         assert!(verdicts[0].starts_with("2.0.0 INBOX appended"), "{verdicts:?}");
+    }
+
+    #[test]
+    fn a_mailbox_that_was_slow_before_has_the_time_that_it_takes() {
+        let patience = Duration::from_secs(5);
+        assert_eq!(opening_patience(false, patience), Some(Duration::from_secs(20)));
+        assert_eq!(opening_patience(true, patience), None);
     }
 }

@@ -193,11 +193,8 @@ impl Worker<'_> {
         HAS_A_SUSPECT.store(request.suspect, Ordering::Relaxed);
         let time = Duration::from_millis(request.time_left_ms).min(self.site.deadline());
         let left = time.saturating_sub(received.elapsed());
-        // The first tries of what a runner hands over have little time, and one that hangs for that long, on a name server or a disk, need
-        // not be the message's fault. (For a worker it has waited for half of its time at most: what has less than that was given less.)
-        let has_little = request.source == Source::Queue && time < self.site.deadline() / 2;
         let at_most = left.saturating_add(PAST_THE_DEADLINE);
-        let _watched = match has_little {
+        let _watched = match is_short_try(request.source, time, self.site.deadline()) {
             true => self.watchdog.watch_blameless("a delivery", at_most),
             false => self.watchdog.watch("a delivery", at_most),
         };
@@ -221,6 +218,12 @@ impl Worker<'_> {
             self.sessions = Sessions::default();
         }
     }
+}
+
+/// The first tries of what a runner hands over have little time, and one that hangs for that long, on a name server or a disk, need not be
+/// the message's fault. (For a worker it has waited for half of its time at most: what has less than that was given less.)
+fn is_short_try(source: Source, time: Duration, deadline: Duration) -> bool {
+    source == Source::Queue && time < deadline / 2
 }
 
 fn opened_since(before: site::Logins, now: site::Logins) -> Logins {

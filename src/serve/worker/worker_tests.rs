@@ -67,3 +67,12 @@ fn sessions_are_told_once() {
     let logins = |database, imap| site::Logins { database, imap };
     assert_eq!(opened_since(logins(2, 3), logins(7, 4)), Logins { database: 5, imap: 1 });
 }
+
+#[test]
+fn only_a_try_of_the_queue_with_less_than_half_of_the_time_says_nothing_of_its_message() {
+    let deadline = Duration::from_secs(240);
+    let short = |source, seconds| is_short_try(source, Duration::from_secs(seconds), deadline);
+    assert!(short(Source::Queue, 119));
+    assert!(!short(Source::Queue, 120) && !short(Source::Queue, 240));
+    assert!(!short(Source::Mta, 1) && !short(Source::Shunt, 1));
+}
