@@ -100,10 +100,10 @@ impl fmt::Display for Address {
     }
 }
 
-/// The one folding of addresses, but for the names of an embedded site's directories (ASCII only): Unicode's full case folding (The Unicode Standard, section 3.13, D144). It is Postfix's,
-/// too, for what it asks a table and for what pipe(8) hands over (`src/util/casefold.c`, ICU's `FoldCase`): with any other
-/// one, an address that Postfix finds would be unknown here, or be another user's. It is lower case, but for some letters:
-/// ß is ss, and the ς at a word's end is σ.
+/// The one folding of addresses, but for the names of an embedded site's directories (ASCII only): Unicode's full case folding (The Unicode
+/// Standard, section 3.13, D144). It is Postfix's, too, for what it asks a table and for what pipe(8) hands over (`src/util/casefold.c`,
+/// ICU's `FoldCase`): with any other one, an address that Postfix finds would be unknown here, or be another user's. It is lower case, but
+/// for some letters: ß is ss, and the ς at a word's end is σ.
 #[must_use]
 pub fn fold(text: &str) -> String {
     if text.is_ascii() { text.to_ascii_lowercase() } else { caseless::default_case_fold_str(text) }
