@@ -199,14 +199,29 @@ fn a_message_for_many_recipients_is_handed_over_in_portions() {
     scene.until(Counts::default());
 }
 
+/// A message for so many that it goes in portions, of which the broker has the first.
+struct FirstPortion {
+    broker: Broker,
+    runner: Runner,
+    client: Client,
+    request: Request,
+    everybody: Vec<String>,
+}
+
+impl FirstPortion {
+    fn of(scene: &Scene) -> Self {
+        let everybody = many(1200);
+        scene.enqueue("a", &everybody.iter().map(String::as_str).collect::<Vec<_>>(), 100);
+        let (broker, runner) = (scene.broker(), scene.runner());
+        let (client, request) = broker.until_go();
+        Self { broker, runner, client, request, everybody }
+    }
+}
+
 #[test]
 fn what_became_of_the_portions_before_is_kept_where_one_is_lost() {
     let scene = Scene::new();
-    let everybody = many(1200);
-    scene.enqueue("a", &everybody.iter().map(String::as_str).collect::<Vec<_>>(), 100);
-    let broker = scene.broker();
-    let _runner = scene.runner();
-    let (mut client, request) = broker.until_go();
+    let FirstPortion { broker, runner: _runner, mut client, request, everybody } = FirstPortion::of(&scene);
     let first = request.recipients.len();
     assert!(first < everybody.len());
     let mut verdicts = vec![delivered(); first];
@@ -224,11 +239,7 @@ fn what_became_of_the_portions_before_is_kept_where_one_is_lost() {
 #[test]
 fn what_became_of_the_portions_before_is_kept_where_there_is_no_broker_any_more() {
     let scene = Scene::new();
-    let everybody = many(1200);
-    scene.enqueue("a", &everybody.iter().map(String::as_str).collect::<Vec<_>>(), 100);
-    let broker = scene.broker();
-    let _runner = scene.runner();
-    let (mut client, request) = broker.until_go();
+    let FirstPortion { broker, runner: _runner, mut client, request, everybody } = FirstPortion::of(&scene);
     let first = request.recipients.len();
     let mut verdicts = vec![delivered(); first];
     verdicts[8] = Verdict::unknown_recipient("no such user");
@@ -242,11 +253,7 @@ fn what_became_of_the_portions_before_is_kept_where_there_is_no_broker_any_more(
 #[test]
 fn told_to_end_it_ends_after_the_portion_in_hand() {
     let scene = Scene::new();
-    let everybody = many(1200);
-    scene.enqueue("a", &everybody.iter().map(String::as_str).collect::<Vec<_>>(), 100);
-    let broker = scene.broker();
-    let runner = scene.runner();
-    let (mut client, request) = broker.until_go();
+    let FirstPortion { broker, runner, mut client, request, everybody } = FirstPortion::of(&scene);
     let first = request.recipients.len();
     runner.signal(Signal::TERM);
     client.reply(request.id, &vec![delivered(); first]);
