@@ -35,7 +35,7 @@ pub enum Welcome {
     /// No answer, for as long as the client waits.
     Silent,
     /// Let in, to mailboxes that stand so: UIDVALIDITY and UIDNEXT. Others can be made there, in an account `below …` only below
-    /// INBOX, and in one that is `full …` none.
+    /// INBOX, in one that is `full …` none, and in one that is `busy …` none at this moment.
     To { account: String, uid_validity: u32, uid_next: u32 },
     /// Let in, and there are no mailboxes.
     Empty,
@@ -166,7 +166,9 @@ fn converse(
                 heard.lock().unwrap().creations += 1;
                 let is_below = mailbox.trim_matches('"').starts_with("INBOX.");
                 let refused = account.starts_with("full ") || (account.starts_with("below ") && !is_below);
-                if refused {
+                if account.starts_with("busy ") {
+                    format!("{tag} NO [UNAVAILABLE] later\r\n")
+                } else if refused {
                     format!("{tag} NO [CANNOT] not here\r\n")
                 } else {
                     heard.lock().unwrap().made.push((account.clone(), (*mailbox).to_owned()));
@@ -175,11 +177,8 @@ fn converse(
             }
             ["DELETE", mailbox] => {
                 let (account, ..) = mailboxes.as_ref()?;
-                heard
-                    .lock()
-                    .unwrap()
-                    .made
-                    .retain(|made| (made.0.as_str(), made.1.as_str()) != (account.as_str(), *mailbox));
+                let gone = (account.clone(), (*mailbox).to_owned());
+                heard.lock().unwrap().made.retain(|made| *made != gone);
                 format!("{tag} OK done\r\n")
             }
             ["STATUS", mailbox, ..] if mailbox.contains("maildrop-check-") => {

@@ -194,7 +194,7 @@ pub fn are_one(settings: &Settings, users: [&str; 2], deadline: Deadline) -> Res
 /// and delete none, it stays: `other` is the account itself, or nobody.
 ///
 /// # Errors
-/// Where the server cannot be reached, or does not let both in.
+/// Where the server cannot be reached, does not let both in, or says that it is in trouble.
 pub fn is_shown_what_is_made_for(
     settings: &Settings,
     [user, other]: [&str; 2],
@@ -208,18 +208,14 @@ pub fn is_shown_what_is_made_for(
         if !made.make()? {
             continue;
         }
-        let probe = Probe { settings, user, mailbox: &mailbox, deadline };
-        let looked = connect(settings, deadline)
-            .and_then(|connection| connection.authenticate(user))
-            .and_then(|session| probe.position_in(session));
-        let is_there_still = made.is_missing().map(|missing| !missing);
+        let users = connect(settings, deadline).and_then(|connection| connection.authenticate(user));
+        let is_missing_there = users.and_then(|session| session.open(&mailbox).is_missing());
+        let is_gone = made.is_missing();
         if let Err(error) = made.take_away() {
             tracing::warn!(%error, mailbox, user = other, "a mailbox that was made for a moment is still there: delete it");
         }
-        return Ok(match looked? {
-            LeadsTo::At(_) => Some(true),
-            _ => is_there_still?.then_some(false),
-        });
+        let is_shown = !is_missing_there?;
+        return Ok((is_shown || !is_gone?).then_some(is_shown));
     }
     Ok(None)
 }

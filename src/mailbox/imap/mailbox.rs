@@ -244,12 +244,12 @@ impl ImapMailbox {
         Ok(())
     }
 
-    /// Creates the mailbox, to be [taken away](Self::take_away) again soon. `false`: the server does not, whatever it says.
+    /// Creates the mailbox, to be [taken away](Self::take_away) again soon. `false`: the server does not, and is not in trouble.
     pub(super) fn make(&mut self) -> Result<bool, MailboxError> {
         let doing = self.doing("creating the mailbox");
         let command = self.command("CREATE", &doing)?;
         let answer = self.conversation.run(&command, &mut |_| {}).map_err(|broken| broken.while_doing(&doing))?;
-        Ok(answer.is_ok())
+        if answer.has_code(&ITS_OWN_TROUBLE) { Err(answer.refusal(&doing)) } else { Ok(answer.is_ok()) }
     }
 
     /// Deletes what [was made](Self::make).

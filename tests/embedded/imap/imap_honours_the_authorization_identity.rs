@@ -91,6 +91,8 @@ fn empty_mailboxes_that_look_the_same_are_told_apart_by_one_that_is_made_for_a_m
         assert_eq!(found(|name| format!("below {name}"), strangers), honoured);
         // Where none can be made it stays as it looks.
         assert_eq!(found(|name| format!("full {name}"), strangers), ignored);
+        // A server in trouble shows nothing.
+        assert_eq!(found(|name| format!("busy {name}"), strangers), Err(MailboxFailure::Refused));
         assert_eq!(found(|_| "service".to_owned(), strangers), ignored);
         assert_eq!(found(|_| "below service".to_owned(), strangers), ignored);
     }
