@@ -287,6 +287,20 @@ mod tests {
         seen.compare(&at("a", 1), "db1").unwrap_err();
     }
 
+    /// Others may be able to read it: no process writes the same again and again, once for each delivery.
+    #[test]
+    fn what_cannot_be_read_is_written_to_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("seen");
+        // No text.
+        fs::write(&file, b"\xff\n").unwrap();
+        let seen = Seen::new(Some(file.clone()));
+        for (reach, lines) in [(2, 3), (2, 3), (3, 5)] {
+            seen.compare(&at("a", reach), "db2").unwrap();
+            assert_eq!(fs::read(&file).unwrap().split(|byte| *byte == b'\n').count() - 1, lines, "{reach}");
+        }
+    }
+
     /// A file that can be read, and not written, whoever asks: what its text is.
     fn sealed(text: &str) -> (File, PathBuf) {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;

@@ -333,7 +333,7 @@ fn find_by_uuid(
         if let Some(oldest) = tried.last() {
             let back_to = looked.min(oldest.place.began_at);
             // Of the time that is wanted nothing is older than its beginning.
-            let looked_back_to = (!more && end > first && back_to > since).then_some(back_to);
+            let looked_back_to = (!more && back_to > since).then_some(back_to);
             return Ok(FoundTried { tried, more, looked_back_to });
         }
         if end > first && began.elapsed() > LONG_ENOUGH {

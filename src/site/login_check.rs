@@ -283,6 +283,7 @@ mod tests {
         let days = |days: f64| days * DAY.as_secs_f64();
         assert!(is_fresh(Some(0.0)) && is_fresh(Some(days(5.9))) && is_fresh(Some(-1.0)));
         assert!(!is_fresh(None) && !is_fresh(Some(days(6.1))) && !is_fresh(Some(days(-6.1))));
+        assert!(!is_fresh(Some(days(6.0))) && !counts(days(14.0)));
         assert!(counts(days(6.1)) && counts(days(13.9)) && counts(days(-13.9)));
         assert!(!counts(days(14.1)) && !counts(days(-14.1)));
         assert_eq!([5.9, 6.9, 7.1, 13.9, 14.1].map(|age| is_overdue(days(age))), [false, false, true, true, false]);
