@@ -44,7 +44,7 @@ pub trait Session {
     /// # Errors
     /// Where it does not answer.
     fn is_read_only(&mut self) -> Result<bool, DatabaseError> {
-        Ok(false)
+        Ok(self.said_read_only())
     }
 
     /// Whether no commit comes to an end there, as far as is known without asking: each waits for a standby, and none follows. Such is
