@@ -30,6 +30,18 @@ impl Default for DomainRule {
     }
 }
 
+/// What a mailbox store, or a path, reads as more than a letter of a name: a domain, a folder, a wildcard (RFC 3501 section 6.3.8), the
+/// separator of a master user, or a variable. A sender may write it in a quoted local part.
+const NOT_IN_A_LOCAL_PART: [char; 5] = ['@', '/', '*', '%', '\\'];
+
+impl DomainRule {
+    /// Whether the rule names a user for this address. `"b@y.example"@x.example` is not the user b@y.example of another domain.
+    fn names(&self, address: &Address) -> bool {
+        let is_safe = !self.user.contains("{local}") || !address.local().contains(NOT_IN_A_LOCAL_PART);
+        fold(&self.domain) == address.domain() && is_safe
+    }
+}
+
 /// In which capacity an address is routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Party {
@@ -91,7 +103,7 @@ impl Router {
         }
         let address = address.folded();
         let address = address.without_extension(&self.delimiters).unwrap_or(address);
-        match self.rules.iter().find(|rule| fold(&rule.domain) == address.domain()) {
+        match self.rules.iter().find(|rule| rule.names(&address)) {
             Some(rule) => Route::To(Destination::new(filled_in(&rule.user, &address), &rule.inbox, &rule.sent)),
             None if book.empty => Route::TableEmpty,
             None => Route::Unknown,
@@ -204,6 +216,26 @@ mod tests {
         assert_eq!(router.route(&address("lisa+news@axial.net"), Party::Sender, &rows), to("owner of lisa@axial.net"));
         let by_rule = Router::new(vec![rule("axial.net", "{address}")], "+");
         assert_eq!(by_rule.route(&address("Lisa+x@Axial.net"), Party::Sender, &book(&[])), to("lisa@axial.net"));
+    }
+
+    #[test]
+    fn a_local_part_that_could_name_somebody_elses_mailbox_is_unknown_to_a_rule_and_known_to_the_table() {
+        let router = Router::new(vec![rule("x.example", "{local}"), rule("y.example", "{address}")], "+");
+        let rows = |row: &str| AddressBook { empty: false, ..book(&[row]) };
+        for local in ["\"b@y.example\"", "a/b", "*", "lisa*service", "a%b", "\"a\\\\b\"", "\"b@y.example+x\""] {
+            let to = address(&format!("{local}@x.example"));
+            for party in [Party::Recipient, Party::Sender] {
+                assert_eq!(router.route(&to, party, &rows("other@x.example")), Route::Unknown, "{to} {party:?}");
+                let row = to.folded().to_string();
+                assert_eq!(router.route(&to, party, &rows(&row)), super::tests::to(&format!("owner of {row}")));
+            }
+            let whole = address(&format!("{local}@y.example"));
+            assert!(
+                matches!(router.route(&whole, Party::Recipient, &rows("other@x.example")), Route::To(_)),
+                "{whole}"
+            );
+        }
+        assert_eq!(router.route(&address("b.y'{z}@x.example"), Party::Recipient, &book(&[])), to("b.y'{z}"));
     }
 
     #[test]

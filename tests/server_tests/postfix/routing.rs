@@ -221,7 +221,7 @@ fn an_author_whom_the_mailbox_store_does_not_know_holds_nothing_up() {
         settings.more = "[[routing.domain]]\nname = \"one.example\"\nuser = \"{local}\"\n".into();
     });
     // Dovecot takes no such name for a user.
-    let message = scene.message("nobody").replace(LISA, "no!body/x@one.example");
+    let message = scene.message("nobody").replace(LISA, "no!body@one.example");
     let outcome = scene.deliver("doug", &message);
     assert_eq!(outcome.delivered(), "INBOX appended (uid 1), Sent owed");
 }
