@@ -372,7 +372,8 @@ fn outcomes(delivery: &Delivery<'_>, copies: &[Copy<'_>], ends: &[End]) -> Vec<R
             }
         }
         // Whoever has no copy at all is not delivered to, whatever brought that about.
-        let refused = refused.or_else(|| reports.is_empty().then(|| Deferral::JournalForgotten.into()));
+        let refused =
+            refused.or_else(|| reports.is_empty().then(|| Deferral::Internal("no copy for a recipient").into()));
         refused.map_or(Ok(Delivered { copies: reports, brought: None }), Err)
     };
     (0..delivery.recipients.len()).map(of).collect()
@@ -455,5 +456,33 @@ fn message_record<'a>(delivery: &Delivery<'a>, headers: &'a str) -> MessageRecor
         headers,
         size,
         raw: (size <= delivery.policy.keep_source_up_to).then(|| message.as_received()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recipient_without_a_copy_is_deferred_as_an_internal_error_and_not_as_one_of_the_database() {
+        let message = Message::receive(b"Subject: x\r\n\r\nx\r\n".to_vec()).unwrap();
+        let delivery = Delivery {
+            message: &message,
+            sender: None,
+            recipients: &["doug".to_owned()],
+            is_one_of_several: false,
+            queue_id: None,
+            lock: &lock_of("maildrop", &message),
+            attempt: Uuid::from_u128(1),
+            host: "mx1",
+            pid: 1,
+            arrived: OffsetDateTime::UNIX_EPOCH,
+            came: None,
+            policy: &Policy::embedded(),
+            restore: false,
+            caller: &NoCaller,
+        };
+        let outcomes = outcomes(&delivery, &[], &[]);
+        assert!(matches!(&outcomes[..], [Err(Refusal::Deferred(Deferral::Internal(_)))]), "{outcomes:?}");
     }
 }

@@ -105,4 +105,7 @@ pub enum Deferral {
     Database(DatabaseError),
     #[error("the mailbox store: {0}")]
     Mailbox(MailboxError),
+    /// What cannot happen, and has: no setting of the operator's mends it.
+    #[error("an internal error: {0}")]
+    Internal(&'static str),
 }

@@ -173,6 +173,7 @@ impl From<&Refusal> for Verdict {
             Deferral::OtherLock(_) => (StatusDetail::SYSTEM_CONFIGURATION, "another host uses another lock.namespace"),
             Deferral::CallerGone => (StatusDetail::SYSTEM, "the program that handed the message over has died"),
             Deferral::JournalForgotten => (StatusDetail::SYSTEM, "the database forgot what was written to it"),
+            Deferral::Internal(_) => (StatusDetail::SYSTEM, "an internal error"),
             Deferral::Unknown(_) => {
                 (StatusDetail::BAD_CONNECTION, "the mailbox store did not say whether it has the message")
             }
@@ -259,6 +260,13 @@ mod tests {
         assert_eq!(Verdict::unknown_recipient("no such user").line(), "5.1.1 no such user\n");
         assert_eq!(Verdict::too_big("too big").line(), "5.3.4 too big\n");
         assert_eq!(Verdict::over_quota("").line(), "5.2.2\n");
+    }
+
+    #[test]
+    fn an_internal_error_is_deferred_and_is_nobodys_mistake_but_ours() {
+        let refusal = Refusal::from(Deferral::Internal("no outcome for a recipient"));
+        assert_eq!(Verdict::from(&refusal).line(), "4.3.0 an internal error\n");
+        assert_eq!(refusal.to_string(), "an internal error: no outcome for a recipient");
     }
 
     #[test]

@@ -90,6 +90,8 @@ impl fmt::Display for PlannedCopy {
     }
 }
 
+const NO_OUTCOME: Deferral = Deferral::Internal("no outcome for a recipient");
+
 /// What became of a message for one of its recipients, and how long that took.
 #[derive(Debug)]
 pub struct Outcome {
@@ -111,7 +113,7 @@ impl Site {
         stages: &mut Stages,
     ) -> Result<Delivered, Refusal> {
         let outcomes = self.deliver_to_all(sessions, message, std::slice::from_ref(envelope), terms);
-        let nobody = || Outcome { result: Err(Deferral::NobodyKnown.into()), stages: *stages };
+        let nobody = || Outcome { result: Err(NO_OUTCOME.into()), stages: *stages };
         let outcome = outcomes.into_iter().next().unwrap_or_else(nobody);
         *stages = outcome.stages;
         outcome.result
@@ -286,7 +288,7 @@ impl Site {
                 }
             }
         }
-        let missing = || Outcome { result: Err(Deferral::NobodyKnown.into()), stages: *stages };
+        let missing = || Outcome { result: Err(NO_OUTCOME.into()), stages: *stages };
         Ok(outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(missing)).collect())
     }
 
@@ -419,7 +421,7 @@ impl Site {
             restore,
         };
         let ended = delivery::deliver(&delivery, database.as_mut(), vec![owed], &mut Stages::default());
-        let delivered = ended.recipients.into_iter().next().unwrap_or(Err(Deferral::NobodyKnown.into()))?;
+        let delivered = ended.recipients.into_iter().next().unwrap_or(Err(NO_OUTCOME.into()))?;
         Ok(delivered.copies.into_iter().next().map_or(Manner::AlreadyThere, |copy| copy.manner))
     }
 
@@ -435,7 +437,7 @@ impl Site {
     ) -> Result<Vec<PlannedCopy>, Refusal> {
         let destinations = self.destinations(message, std::slice::from_ref(envelope), database)?;
         let Destinations { recipients, sender, .. } = destinations;
-        let recipient = recipients.into_iter().next().unwrap_or(Err(Deferral::NobodyKnown.into()))?;
+        let recipient = recipients.into_iter().next().unwrap_or(Err(NO_OUTCOME.into()))?;
         let mut copies = vec![(Role::Recipient, recipient.user, recipient.inbox)];
         copies.extend(sender.map(|sender| (role_of_sent(&sender), sender.user, sender.sent)));
         copies.dedup_by(|(_, a, inbox), (_, b, sent)| a == b && inbox == sent);

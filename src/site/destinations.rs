@@ -100,7 +100,9 @@ impl Site {
     /// Refuses the recipient for good if the database commits that it is unknown; otherwise defers. A read alone does not count:
     /// a replica that lags behind may not have the address yet.
     pub(super) fn refuse(&self, recipient: &Address, database: &mut dyn Database) -> Refusal {
-        let Some(site) = self.as_configured() else { return Deferral::NobodyKnown.into() };
+        let Some(site) = self.as_configured() else {
+            return Deferral::Internal("an embedded site refuses nobody").into();
+        };
         let lookups = site.router.lookups(recipient, Party::Recipient);
         let lookups: Vec<&str> = lookups.iter().map(String::as_str).collect();
         match database.refuse(&self.host, &lookups) {
