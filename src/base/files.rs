@@ -3,6 +3,7 @@
 use rustix::fs::OFlags;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::Path;
 
@@ -41,14 +42,26 @@ pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts a directory's entries on the disk: fsync of a file does not include its name (fsync(2)).
+/// Puts a file's bytes, or a directory's names, on the disk. fsync of a file does not include its name (fsync(2)).
+///
+/// Whatever has to outlive a power loss passes through here, so that tests see the order.
 ///
 /// # Errors
-/// Where the system cannot.
-pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
+/// If the system cannot.
+#[expect(clippy::disallowed_methods, reason = "this is the one place")]
+pub(crate) fn sync(open: impl AsFd) -> io::Result<()> {
+    rustix::io::retry_on_intr(|| rustix::fs::fsync(&open))?;
     #[cfg(test)]
-    SYNCED.with_borrow_mut(|synced| synced.push(path.to_owned()));
-    File::open(path)?.sync_all()
+    synced::note(open.as_fd());
+    Ok(())
+}
+
+/// Puts a directory's names on the disk.
+///
+/// # Errors
+/// If the system cannot open or sync it.
+pub(crate) fn sync_directory(path: &Path) -> io::Result<()> {
+    sync(File::open(path)?)
 }
 
 /// Opens a file to append to it, or makes it, with this mode. One that root makes gets the owner of its folder, who could not write to a
@@ -86,7 +99,85 @@ pub(crate) fn open_to_append(path: &Path, mode: u32) -> io::Result<File> {
 }
 
 #[cfg(test)]
-thread_local! {
-    /// What this thread has synced, for tests: nothing else shows it but a power failure.
-    pub(crate) static SYNCED: std::cell::RefCell<Vec<std::path::PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
+pub(crate) mod synced {
+    //! What this thread has synced: nothing else shows it except a power loss.
+
+    use std::cell::RefCell;
+    use std::ffi::OsString;
+    use std::fs::{self, File};
+    use std::os::fd::{AsRawFd as _, BorrowedFd};
+    use std::os::unix::fs::MetadataExt as _;
+    use std::path::{Path, PathBuf};
+
+    thread_local! {
+        static SYNCED: RefCell<Vec<Synced>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// A file or directory as it was at that moment.
+    pub(crate) struct Synced {
+        path: PathBuf,
+        inode: u64,
+        size: u64,
+        /// Those in a directory.
+        names: Option<Vec<OsString>>,
+    }
+
+    pub(super) fn note(open: BorrowedFd<'_>) {
+        // The name that it has now, however it was opened.
+        let path = fs::read_link(format!("/proc/self/fd/{}", open.as_raw_fd())).unwrap();
+        let metadata = File::from(open.try_clone_to_owned().unwrap()).metadata().unwrap();
+        let names = || fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let names = metadata.is_dir().then(names);
+        let synced = Synced { path, inode: metadata.ino(), size: metadata.len(), names };
+        SYNCED.with_borrow_mut(|all| all.push(synced));
+    }
+
+    /// What was synced since this was called last, in order.
+    pub(crate) fn take() -> Vec<Synced> {
+        SYNCED.take()
+    }
+
+    /// The directories of these.
+    pub(crate) fn take_directories() -> Vec<PathBuf> {
+        take().into_iter().filter(|synced| synced.names.is_some()).map(|synced| synced.path).collect()
+    }
+
+    /// Holds them to the only order in which a power loss leaves the whole file or none: it was synced whole, by another name; then it
+    /// got this name; then its directory was synced.
+    pub(crate) fn assert_order(synced: &[Synced], file: &Path) {
+        let (file, metadata) = (file.canonicalize().unwrap(), fs::metadata(file).unwrap());
+        let whole = synced.iter().position(|it| it.inode == metadata.ino()).expect("the file was synced");
+        assert_eq!(synced[whole].size, metadata.len(), "it was synced before all of it was written");
+        assert_ne!(synced[whole].path, file, "it had its name before it was synced");
+        let holds_it = |names: &Vec<OsString>| names.iter().any(|name| file.ends_with(name));
+        let named = |it: &Synced| Some(&*it.path) == file.parent() && it.names.as_ref().is_some_and(holds_it);
+        let named = synced.iter().rposition(named).expect("its directory was synced after it got its name");
+        assert!(whole < named);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// fsync(2): EINVAL for what cannot be synced. So the system was asked.
+    #[test]
+    fn a_sync_asks_the_system() {
+        let (reader, _writer) = std::io::pipe().unwrap();
+        assert_eq!(sync(&reader).map_err(|error| error.kind()), Err(io::ErrorKind::InvalidInput));
+        assert!(synced::take().is_empty());
+    }
+
+    /// The order of the directories is that of a path: none is on the disk before the one that it is in.
+    #[test]
+    fn each_new_directory_is_on_the_disk_before_anything_is_in_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path().canonicalize().unwrap();
+        create_directory(&top.join("a/b/c")).unwrap();
+        let above = [top.clone(), top.join("a"), top.join("a/b")];
+        assert_eq!(synced::take_directories(), above);
+        // Who made it may have been killed before it synced it.
+        create_directory(&top.join("a/b/c")).unwrap();
+        assert_eq!(synced::take_directories(), [top.join("a/b")]);
+    }
 }

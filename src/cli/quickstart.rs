@@ -1,7 +1,7 @@
 //! `quickstart`: writes the files that a site needs to go live.
 
 use super::{complain, json, said, say, table};
-use crate::base::files::sync_directory;
+use crate::base::files::{sync, sync_directory};
 use crate::base::secret::Secret;
 use crate::operations::quickstart::{self, Answers, DatabaseUrl, Domain, File, MailboxStore, Passwords, Server};
 use base64::Engine as _;
@@ -126,7 +126,7 @@ fn write(folder: &Path, files: &[File]) -> io::Result<()> {
         let mut open = OpenOptions::new();
         let mut new = open.write(true).create_new(true).mode(0o600).open(&path)?;
         new.write_all(file.text.as_bytes())?;
-        new.sync_all()?;
+        sync(&new)?;
     }
     sync_directory(folder)
 }

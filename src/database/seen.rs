@@ -6,7 +6,7 @@
 //! each change of its members makes one higher. Only servers of one origin compare.
 
 use super::silent::Silent;
-use crate::base::files::{open_to_append, sync_directory};
+use crate::base::files::{open_to_append, sync, sync_directory};
 use crate::base::timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -201,7 +201,7 @@ fn append(file: &Path, history: &History, server: &str) -> io::Result<()> {
     let at = timestamp::told(timestamp::now());
     // Begins a new line, where somebody was cut short in the middle of one.
     open.write_all(format!("\n{} {} {at} {server}\n", history.origin, history.reach).as_bytes())?;
-    open.sync_all()?;
+    sync(&open)?;
     file.parent().map_or(Ok(()), sync_directory)
 }
 

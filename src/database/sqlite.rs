@@ -232,6 +232,24 @@ mod tests {
         Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None))
     }
 
+    /// <https://www.sqlite.org/rescode.html>
+    #[test]
+    fn a_result_code_says_what_it_is_about_and_whether_to_wait() {
+        use DatabaseFailure::{Contention, Local, Other, ReadOnly, Refused};
+        let codes: [(&[i32], DatabaseFailure); 5] = [
+            (&[ffi::SQLITE_BUSY, ffi::SQLITE_LOCKED], Contention),
+            (&[ffi::SQLITE_READONLY], ReadOnly),
+            (&[ffi::SQLITE_CANTOPEN, ffi::SQLITE_FULL, ffi::SQLITE_IOERR, ffi::SQLITE_PERM], Local),
+            (&[ffi::SQLITE_CONSTRAINT, ffi::SQLITE_TOOBIG, ffi::SQLITE_MISMATCH], Refused),
+            (&[ffi::SQLITE_CORRUPT, ffi::SQLITE_PROTOCOL, ffi::SQLITE_NOMEM], Other),
+        ];
+        for (code, failure) in codes.into_iter().flat_map(|(codes, it)| codes.iter().map(move |code| (*code, it))) {
+            let said = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
+            assert_eq!(error("asking", &said).failure, failure, "{code}");
+            assert_eq!(is_busy(&said), failure == Contention || code == ffi::SQLITE_PROTOCOL, "{code}");
+        }
+    }
+
     #[test]
     fn what_is_made_is_ours_alone_and_holds_what_it_was_told_to() {
         let folder = tempfile::tempdir().unwrap();

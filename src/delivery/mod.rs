@@ -485,4 +485,15 @@ mod tests {
         let outcomes = outcomes(&delivery, &[], &[]);
         assert!(matches!(&outcomes[..], [Err(Refusal::Deferred(Deferral::Internal(_)))]), "{outcomes:?}");
     }
+
+    #[test]
+    fn with_few_headers_these_fields_are_kept_and_no_other() {
+        let kept = ["From", "To", "Cc", "Subject", "Date", "Message-ID", "References", "In-Reply-To", "List-Id"];
+        let others = ["Bcc", "Received", "Sender", "Reply-To", "X-Spam-Flag", "Content-Type"];
+        let raw: String = kept.iter().chain(&others).map(|name| format!("{name}: x\r\n")).collect();
+        let message = crate::message::Message::receive(format!("{raw}\r\nx\r\n").into()).unwrap();
+        let fields: Vec<[String; 2]> = serde_json::from_str(&message.headers_json_of(&FEW_FIELDS)).unwrap();
+        let names: Vec<&str> = fields.iter().map(|[name, _]| name.as_str()).collect();
+        assert_eq!(names, kept);
+    }
 }

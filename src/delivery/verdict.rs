@@ -262,6 +262,61 @@ mod tests {
         assert_eq!(Verdict::over_quota("").line(), "5.2.2\n");
     }
 
+    /// Whatever fails, Postfix tries again: a class 5 would bounce the message.
+    #[test]
+    fn each_deferral_is_of_class_4_and_its_code_says_what_failed() {
+        use DatabaseFailure as D;
+        use MailboxFailure as M;
+        let code = |deferral| Verdict::from(&Refusal::Deferred(deferral)).code();
+        for (failures, expected) in [
+            (&[D::Unreachable, D::TimedOut][..], "4.4.1"),
+            (&[D::ConnectionLost], "4.4.2"),
+            (&[D::AccessDenied, D::Schema, D::Unsupported, D::Local], "4.3.5"),
+            (&[D::ReadOnly, D::Behind, D::InDoubt, D::Contention, D::Refused, D::Other], "4.3.0"),
+        ] {
+            for failure in failures {
+                let error = crate::database::DatabaseError::new(*failure, "asking", "no");
+                assert_eq!(code(Deferral::Database(error)), expected, "{failure:?}");
+            }
+        }
+        for (failures, expected) in [
+            (&[M::Unreachable, M::TimedOut][..], "4.4.1"),
+            (&[M::ConnectionLost], "4.4.2"),
+            (&[M::OverQuota], "4.2.2"),
+            (&[M::AccessDenied, M::LoginRefused, M::NoSuchMailbox, M::Local, M::IdentityIgnored], "4.3.5"),
+            (&[M::Refused, M::RefusedForGood, M::Protocol, M::Internal], "4.3.0"),
+        ] {
+            for failure in failures {
+                let error = crate::mailbox::MailboxError::new(*failure, "asking", "no");
+                assert_eq!(code(Deferral::Mailbox(error.clone())), expected, "{failure:?}");
+                assert_eq!(code(Deferral::Unknown(error)), "4.4.2");
+            }
+        }
+        for (deferral, expected) in [
+            (Deferral::Busy(None), "4.3.0"),
+            (Deferral::Unsettled(std::time::Duration::ZERO), "4.3.0"),
+            (Deferral::UnknownRecipient, "4.1.1"),
+            (Deferral::NobodyKnown, "4.3.5"),
+            (Deferral::AddressesChanged, "4.3.0"),
+            (Deferral::LockLost, "4.4.2"),
+            (Deferral::OtherLock(None), "4.3.5"),
+            (Deferral::CallerGone, "4.3.0"),
+            (Deferral::JournalForgotten, "4.3.0"),
+        ] {
+            assert_eq!(code(deferral), expected);
+        }
+    }
+
+    #[test]
+    fn a_code_that_no_delivery_ends_with_is_no_verdict() {
+        for code in ["2.0.0", "4.0.0", "4.3.2", "4.4.5", "4.999.999", "5.1.1", "5.2.2", "5.3.4"] {
+            assert_eq!(Verdict::by_code(code, "x").unwrap().code(), code);
+        }
+        for code in ["2.1.5", "5.0.0", "5.1.2", "5.3.0", "3.0.0", "4.3", "4.3.0.0", "4.3.1000", "4.+3.0", "4..0", ""] {
+            assert_eq!(Verdict::by_code(code, "x"), None, "{code}");
+        }
+    }
+
     #[test]
     fn an_internal_error_is_deferred_and_is_nobodys_mistake_but_ours() {
         let refusal = Refusal::from(Deferral::Internal("no outcome for a recipient"));

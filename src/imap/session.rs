@@ -260,3 +260,45 @@ pub fn describe(greeting: &str, conversation: &Conversation) -> String {
     let used: Vec<&str> = USED.into_iter().filter(|capability| conversation.can(capability)).collect();
     if used.is_empty() { greeting.to_owned() } else { format!("{greeting} ({})", used.join(" ")) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::imap::wire::{Code, Status};
+
+    fn no(code: &str) -> Answer {
+        let code = Some(Code { name: code.into(), arguments: String::new() });
+        Answer { status: Status::No, code, text: "no".into() }
+    }
+
+    /// RFC 5530 section 3.
+    #[test]
+    fn a_refused_login_is_about_the_account_only_by_a_code_that_says_so() {
+        use MailboxFailure::{AccessDenied, LoginRefused, Refused};
+        for (codes, failure) in [
+            ("UNAVAILABLE SERVERBUG INUSE LIMIT CONTACTADMIN", Refused),
+            ("AUTHENTICATIONFAILED AUTHORIZATIONFAILED", AccessDenied),
+            ("EXPIRED PRIVACYREQUIRED ALERT", LoginRefused),
+        ] {
+            for code in codes.split(' ') {
+                assert_eq!(refused_login("logging in".into(), &no(code)).failure, failure, "{code}");
+            }
+        }
+    }
+
+    /// RFC 5530 section 3, RFC 3501 section 7.1.
+    #[test]
+    fn a_refusal_is_what_its_code_says() {
+        use MailboxFailure::{NoSuchMailbox, OverQuota, Refused, RefusedForGood};
+        for (codes, failure) in [
+            ("OVERQUOTA", OverQuota),
+            ("TRYCREATE NONEXISTENT", NoSuchMailbox),
+            ("CANNOT LIMIT NOPERM", RefusedForGood),
+            ("UNAVAILABLE SERVERBUG INUSE CONTACTADMIN", Refused),
+        ] {
+            for code in codes.split(' ') {
+                assert_eq!(no(code).refusal("appending").failure, failure, "{code}");
+            }
+        }
+    }
+}

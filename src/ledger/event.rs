@@ -221,6 +221,14 @@ mod tests {
         Some(Placement { uid_validity: 7, uid })
     }
 
+    /// Subscribers ask for them by these names, and rows have them.
+    #[test]
+    fn each_type_of_event_has_its_name() {
+        let names =
+            ["message.delivered", "message.refused", "sent.delivered", "sent.owed", "copy.restored", "copy.removed"];
+        assert_eq!(EventType::ALL.map(EventType::as_str), names);
+    }
+
     #[test]
     fn what_has_changed_is_told_once_and_nothing_else() {
         let delivered = r#""state":{"---":null,"+++":"delivered"}"#;

@@ -283,6 +283,30 @@ mod tests {
         assert_eq!(AttemptResult::of_copy(None), AttemptResult::Open);
     }
 
+    /// `stats` counts by these words, and rows of earlier releases have them.
+    #[test]
+    fn each_failure_of_a_mailbox_store_has_its_words() {
+        use MailboxFailure as F;
+        for (words, failure) in [
+            ("the mailbox store is out of reach", F::Unreachable),
+            ("the mailbox store refuses our account", F::AccessDenied),
+            ("the mailbox store refuses the login", F::LoginRefused),
+            ("the mailbox store ignores on whose behalf we come", F::IdentityIgnored),
+            ("the mailbox store's connection was lost", F::ConnectionLost),
+            ("the mailbox store did not answer in time", F::TimedOut),
+            ("no such mailbox", F::NoSuchMailbox),
+            ("over quota", F::OverQuota),
+            ("the mailbox store refused", F::Refused),
+            ("the mailbox store refused for good", F::RefusedForGood),
+            ("the mailbox store's answer makes no sense", F::Protocol),
+            ("something on this machine", F::Local),
+            ("an internal error", F::Internal),
+        ] {
+            let outcome = Outcome::from_text(&format!("deferred: {words}: x"));
+            assert_eq!(outcome, Outcome::Deferred(Cause::Mailbox(failure), Some("x".into())));
+        }
+    }
+
     #[test]
     fn people_are_told_why_without_the_word_before_it() {
         let reason = |text: &str| Outcome::from_text(text).reason();

@@ -197,3 +197,15 @@ fn select(
     };
     rows.iter().map(session).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tables have them by these names, and each may do what those before it may.
+    #[test]
+    fn each_role_has_its_name_and_its_rank() {
+        assert_eq!(WebRole::ALL.map(WebRole::as_str), ["viewer", "reader", "operator", "admin"]);
+        assert!(WebRole::ALL.is_sorted());
+    }
+}

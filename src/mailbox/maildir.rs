@@ -23,7 +23,7 @@ use super::{
     Presence, ReadableMailbox, Recorded, Removal, Role, Seen, Wanted,
 };
 use crate::base::deadline::Deadline;
-use crate::base::files::{create_directory, sync_directory};
+use crate::base::files::{create_directory, sync, sync_directory};
 use crate::base::hex;
 use crate::message::Identity;
 use std::fs::{self, File, FileTimes, OpenOptions};
@@ -116,7 +116,7 @@ impl MaildirMailbox {
         file.write_all(&with_line_ends(copy.bytes, b"\r\n", b"\n")).map_err(at("writing", &temporary.path))?;
         file.set_times(FileTimes::new().set_modified(SystemTime::from(copy.arrived)))
             .map_err(at("setting the time of", &temporary.path))?;
-        file.sync_all().map_err(at("syncing", &temporary.path))?;
+        sync(&file).map_err(at("syncing", &temporary.path))?;
         Ok(temporary)
     }
 
@@ -411,23 +411,20 @@ fn not_stored(error: MailboxError) -> Appended {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::files::SYNCED;
+    use crate::base::files::synced;
     use time::macros::datetime;
 
     const ARRIVED: time::OffsetDateTime = datetime!(2026-11-22 8:00 UTC);
 
-    fn synced() -> Vec<PathBuf> {
-        SYNCED.take()
-    }
-
     /// A delivery that finds a copy reports it as delivered, and only a synced directory survives a power failure.
     #[test]
-    fn the_directory_of_a_copy_is_on_the_disk_before_anybody_relies_on_the_copy() {
+    fn a_copy_is_whole_on_the_disk_before_it_has_its_name_and_its_directory_before_anybody_relies_on_it() {
         let directory = tempfile::tempdir().unwrap();
+        let directory = directory.path().canonicalize().unwrap();
         let bytes = b"Message-ID: <1@x>\r\nDate: x\r\n\r\nx\r\n";
         let identity = Identity::of(bytes);
         for seen in [false, true] {
-            let maildir = directory.path().join(seen.to_string());
+            let maildir = directory.join(seen.to_string());
             let mut mailbox = MaildirMailbox::inbox(maildir.clone());
             let [new, cur] = ["new", "cur"].map(|place| maildir.join(place));
             let copy = NewCopy { bytes, identity: &identity, role: Role::Recipient, seen, arrived: ARRIVED };
@@ -441,19 +438,21 @@ mod tests {
             };
             assert!(mailbox.find(&wanted).unwrap().copies.is_empty());
             assert!(matches!(mailbox.append(&copy, &mut || true), Appended::Stored(None)));
-            assert_eq!(synced().last(), Some(if seen { &cur } else { &new }));
+            let place = if seen { &cur } else { &new };
+            let file = fs::read_dir(place).unwrap().next().unwrap().unwrap().path();
+            synced::assert_order(&synced::take(), &file);
             assert_eq!(mailbox.find(&wanted).unwrap().copies.len(), 1);
-            assert_eq!(synced(), [if seen { &cur } else { &new }.clone()]);
+            assert_eq!(synced::take_directories(), [place.clone()]);
             // Its reader has seen it, or not any more.
             let base = base_name(&identity, Role::Recipient);
             if !seen {
                 fs::rename(new.join(&base), cur.join(format!("{base}:2,S"))).unwrap();
                 assert_eq!(mailbox.find(&wanted).unwrap().copies.len(), 1);
-                assert_eq!(synced(), std::slice::from_ref(&cur));
+                assert_eq!(synced::take_directories(), std::slice::from_ref(&cur));
                 // The name is free again in `new`; and taken by something else, the copy is found where it is.
                 fs::write(new.join(&base), "something else").unwrap();
                 assert!(matches!(mailbox.append(&copy, &mut || true), Appended::Stored(None)));
-                assert_eq!(synced(), [cur]);
+                assert_eq!(synced::take_directories(), [cur]);
             }
         }
     }

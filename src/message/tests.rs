@@ -77,6 +77,68 @@ fn the_sent_copy_is_without_what_pipe_prepended_and_no_more() {
 
 // --- identity
 
+/// A field that is missing here makes one message of two; one too many makes two of one.
+#[test]
+fn each_field_that_an_author_writes_is_part_of_the_identity_and_no_other_is() {
+    let with = |name: &str, value: &str| Identity::of(format!("{name}: {value}\n{LISA}").as_bytes());
+    for name in [
+        "Cc",
+        "Content-Alternative",
+        "Content-Base",
+        "Content-Description",
+        "Content-Disposition",
+        "Content-Duration",
+        "Content-Features",
+        "Content-ID",
+        "Content-Language",
+        "Content-Location",
+        "Content-MD5",
+        "Content-Transfer-Encoding",
+        "Content-Type",
+        "Date",
+        "From",
+        "In-Reply-To",
+        "Message-ID",
+        "MIME-Version",
+        "References",
+        "Reply-To",
+        "Resent-Cc",
+        "Resent-Date",
+        "Resent-From",
+        "Resent-Message-ID",
+        "Resent-Sender",
+        "Resent-To",
+        "Sender",
+        "Subject",
+        "To",
+    ] {
+        assert_ne!(with(name, "1"), with(name, "2"), "{name}");
+    }
+    for name in [
+        "ARC-Authentication-Results",
+        "ARC-Message-Signature",
+        "ARC-Seal",
+        "Authentication-Results",
+        "Bcc",
+        "Content-Length",
+        "DKIM-Signature",
+        "Delivered-To",
+        "Envelope-To",
+        "List-Id",
+        "Received",
+        "Received-SPF",
+        "Resent-Bcc",
+        "Return-Path",
+        "Status",
+        "X-Original-To",
+        "X-Spam-Flag",
+        "X-Status",
+        "X-UID",
+    ] {
+        assert_eq!(with(name, "1"), Identity::of(LISA.as_bytes()), "{name}");
+    }
+}
+
 /// The encoding is for ever. These values were computed by another program, in another language, from the
 /// description in the doc comments.
 #[test]

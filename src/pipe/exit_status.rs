@@ -94,6 +94,25 @@ fn write_once(line: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    /// sysexits(3). Postfix bounces by 65, 67 and 77, and tries again by 75.
+    #[test]
+    fn each_verdict_has_its_exit_code_and_another_one_is_deferred() {
+        for (verdict, code) in [
+            (Verdict::delivered("x"), 0),
+            (Verdict::unknown_recipient("x"), 67),
+            (Verdict::too_big("x"), 65),
+            (Verdict::over_quota("x"), 77),
+            (Verdict::deferred(StatusDetail::SYSTEM, "x"), 75),
+            (Verdict::deferred(StatusDetail::UNKNOWN_ADDRESS, "x"), 75),
+            (Verdict::deferred(StatusDetail::MESSAGE_TOO_BIG, "x"), 75),
+            (Verdict::deferred(StatusDetail::MAILBOX_FULL, "x"), 75),
+        ] {
+            assert_eq!(u8::from(exit_status(&verdict)), code, "{verdict}");
+            assert_eq!(u8::from(exit_code(code)), code);
+        }
+        assert_eq!(exit_code(70), ExitCode::TempFail);
+    }
+
     #[test]
     fn the_class_and_the_exit_code_agree() {
         for verdict in Verdict::one_of_each("x") {

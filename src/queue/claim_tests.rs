@@ -1,8 +1,8 @@
 //! In which order messages are claimed, and which are not.
 
-use super::folder::SYNCED;
 use super::tests::{accepted, at, claim_nothing, claimed, queue};
 use super::*;
+use crate::base::files::synced;
 use crate::lock::Slice;
 use std::time::{Duration, Instant};
 
@@ -118,11 +118,11 @@ fn what_was_tried_for_longer_than_the_ledger_remembers_is_held_and_what_somebody
     assert_eq!([first.name(), second.name()].map(|name| name.id()), [untried.id(), old.clone()]);
     first.give_back().unwrap();
     second.give_back().unwrap();
-    SYNCED.take();
+    synced::take();
     assert_eq!(next(6001).unwrap().name(), untried);
     assert!(next(6001).is_none());
     assert_eq!(queue.counts().unwrap(), Counts { held: 1, work: 1, ..Counts::default() });
-    assert_eq!(SYNCED.take().iter().filter(|path| path.ends_with("held")).count(), 1);
+    assert_eq!(synced::take_directories().iter().filter(|path| path.ends_with("held")).count(), 1);
     queue.release(&old, None, false, at(6001)).unwrap();
     let released = next(6001).unwrap();
     assert_eq!((released.name().id(), released.tries()), (old, 1));

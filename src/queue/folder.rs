@@ -1,6 +1,7 @@
 //! One folder of the queue: every system call on it is here, by its open descriptor, and no link is followed.
 
 use super::{Name, QueueError};
+use crate::base::files::sync;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -226,12 +227,10 @@ impl Folder {
         }
     }
 
-    /// Puts its names on the disk: fsync of a file does not include its name (fsync(2)).
+    /// Puts its names on the disk.
     pub(super) fn sync(&self) -> Result<(), QueueError> {
         step();
-        #[cfg(test)]
-        SYNCED.with_borrow_mut(|synced| synced.push(self.path.clone()));
-        rustix::fs::fsync(&self.descriptor).map_err(|errno| self.error("syncing", errno))
+        sync(&self.descriptor).map_err(|error| QueueError::of_io("syncing", &self.path, error))
     }
 
     /// Writes a new file of mode 0600 into this folder, syncs it, and keeps it locked.
@@ -243,7 +242,7 @@ impl Folder {
             (&written.file).write_all(part).map_err(|error| QueueError::of_io("writing", &path(), error))?;
         }
         step();
-        written.file.sync_all().map_err(|error| QueueError::of_io("syncing", &path(), error))?;
+        sync(&written.file).map_err(|error| QueueError::of_io("syncing", &path(), error))?;
         Ok(written)
     }
 
@@ -363,8 +362,6 @@ const fn step() {}
 
 #[cfg(test)]
 thread_local! {
-    /// What this thread has synced, for tests: nothing else shows it but a power failure.
-    pub(super) static SYNCED: std::cell::RefCell<Vec<PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
     /// What this thread is told when it looks for a file next, as by a disk that fails.
     pub(super) static FAULT: std::cell::Cell<Option<Errno>> = const { std::cell::Cell::new(None) };
 }

@@ -1,6 +1,7 @@
 //! What is written down of messages that end workers.
 
 use super::*;
+use crate::base::files::synced;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -30,6 +31,25 @@ fn shunted(envelopes: Vec<ShuntedEnvelope>) -> Shunted {
 
 fn suspect() -> Suspect {
     Suspect { size: 3, since: 1_500_000, counted: 1, deaths: shunted(Vec::new()).deaths, tried_at: Some(2) }
+}
+
+#[test]
+fn a_shunted_message_is_whole_on_the_disk_before_it_has_its_name_and_a_removal_is_there_before_anybody_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = ShuntedStore::open(folder.path()).unwrap();
+    let digest = Digest::of(BYTES);
+    synced::take();
+    store.set_aside(&digest, shunted(vec![envelope(&["a@x", "b@x"])]), BYTES).unwrap();
+    synced::assert_order(&synced::take(), &store.path(&digest));
+    assert!(store.delivered(&digest, "lisa@gmail.com", &["a@x".into()]).unwrap());
+    synced::assert_order(&synced::take(), &store.path(&digest));
+    store.remember(&digest, &suspect()).unwrap();
+    synced::assert_order(&synced::take(), &store.suspects.path.join(digest.to_string()));
+    let synced = || synced::take_directories().iter().map(|path| path.ends_with("shunted")).collect::<Vec<_>>();
+    store.forget(&digest).unwrap();
+    assert_eq!(synced(), [false]);
+    assert!(store.drop_copy(&digest).unwrap());
+    assert_eq!(synced(), [true]);
 }
 
 #[test]

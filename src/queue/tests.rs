@@ -1,5 +1,5 @@
-use super::folder::SYNCED;
 use super::*;
+use crate::base::files::synced;
 use crate::lock::Slice;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -71,14 +71,28 @@ fn what_is_accepted_is_claimed_as_it_came_and_removed_once_it_is_delivered() {
 }
 
 #[test]
+fn a_message_is_whole_on_the_disk_before_it_has_its_name() {
+    let (_directory, queue) = queue();
+    synced::take();
+    let name = accepted(&queue, "a", 1000);
+    synced::assert_order(&synced::take(), &queue.path().join("new").join(name.to_string()));
+    let claim = claimed(&queue, 1000);
+    let settled = claim.settle(&[Settlement::Refused("no".into()), Settlement::Deferred], at(1000)).unwrap();
+    let synced = synced::take();
+    for (folder, name) in [("new", settled.remaining.unwrap()), ("refused", settled.refused[0])] {
+        synced::assert_order(&synced, &queue.path().join(folder).join(name.to_string()));
+    }
+}
+
+#[test]
 fn names_are_on_the_disk_before_anybody_is_told() {
     let (_directory, queue) = queue();
     let synced = |expected: &[&str]| {
-        let folders: Vec<String> =
-            SYNCED.take().iter().map(|p| p.file_name().unwrap().to_str().unwrap().into()).collect();
-        assert_eq!(folders, expected);
+        let folders = synced::take_directories();
+        let names: Vec<&str> = folders.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+        assert_eq!(names, expected);
     };
-    synced(&[]);
+    synced::take();
     let id = accepted(&queue, "a", 1000).id();
     synced(&["new"]);
     queue.hold(&id).unwrap();

@@ -64,6 +64,56 @@ pub(super) fn is_public(address: IpAddr) -> bool {
 mod tests {
     use super::*;
 
+    /// First and last address of each network of the two registries; none of the public Internet.
+    #[test]
+    fn each_special_network_is_refused_from_its_first_to_its_last_address() {
+        for (first, last) in [
+            ("0.0.0.0", "0.255.255.255"),
+            ("10.0.0.0", "10.255.255.255"),
+            ("100.64.0.0", "100.127.255.255"),
+            ("127.0.0.0", "127.255.255.255"),
+            ("169.254.0.0", "169.254.255.255"),
+            ("172.16.0.0", "172.31.255.255"),
+            ("192.0.0.0", "192.0.0.255"),
+            ("192.0.2.0", "192.0.2.255"),
+            ("192.31.196.0", "192.31.196.255"),
+            ("192.52.193.0", "192.52.193.255"),
+            ("192.88.99.0", "192.88.99.255"),
+            ("192.168.0.0", "192.168.255.255"),
+            ("192.175.48.0", "192.175.48.255"),
+            ("198.18.0.0", "198.19.255.255"),
+            ("198.51.100.0", "198.51.100.255"),
+            ("203.0.113.0", "203.0.113.255"),
+            ("224.0.0.0", "255.255.255.255"),
+            ("::", "1fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
+            ("2001::", "2001:1ff:ffff:ffff:ffff:ffff:ffff:ffff"),
+            ("2001:db8::", "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff"),
+            ("2002::", "2002:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
+            ("2620:4f:8000::", "2620:4f:8000:ffff:ffff:ffff:ffff:ffff"),
+            ("3fff::", "3fff:fff:ffff:ffff:ffff:ffff:ffff:ffff"),
+            ("4000::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"),
+        ] {
+            let [first, last] = [first, last].map(|text| text.parse::<IpAddr>().unwrap());
+            assert!(!is_public(first) && !is_public(last), "{first}");
+            // Those just outside are public, unless another network begins there.
+            let next = match (first, last) {
+                (IpAddr::V4(first), IpAddr::V4(last)) => [
+                    first.to_bits().checked_sub(1).map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits))),
+                    last.to_bits().checked_add(1).map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits))),
+                ],
+                (IpAddr::V6(first), IpAddr::V6(last)) => [
+                    first.to_bits().checked_sub(1).map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits))),
+                    last.to_bits().checked_add(1).map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits))),
+                ],
+                _ => unreachable!(),
+            };
+            let adjacent = ["2000::", "3fff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"].map(|text| text.parse().unwrap());
+            for next in next.into_iter().flatten().filter(|next| !adjacent.contains(next)) {
+                assert!(is_public(next), "{next}");
+            }
+        }
+    }
+
     #[test]
     fn each_network_begins_and_ends_where_its_registry_says() {
         for (inside, outside) in [

@@ -321,9 +321,11 @@ mod tests {
         assert_eq!((&message["subject"], &message["size"]), (&"Grüße\n\"".into(), &4096.into()));
         assert_eq!((message["headers"].as_array().unwrap().len(), &message["headers_truncated"]), (16, &true.into()));
         // Whether the message is recorded by now makes no difference to what was deferred.
-        full.event_type = "message.deferred".into();
-        let thin = Due { message: None, ..full.clone() };
-        assert_eq!(render(&full, None), render(&thin, None));
+        for event_type in ["message.deferred", "message.refused"] {
+            full.event_type = event_type.into();
+            let thin = Due { message: None, ..full.clone() };
+            assert_eq!(render(&full, None), render(&thin, None), "{event_type}");
+        }
     }
 
     #[test]

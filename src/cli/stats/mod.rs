@@ -5,6 +5,7 @@ mod table;
 
 use super::site_options::{SiteOptions, failed};
 use super::{complain, json, say};
+use crate::base::files::sync;
 use crate::base::timestamp;
 use crate::operations::notifications;
 use crate::operations::stats::{self, Since};
@@ -120,7 +121,7 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     let name = file.file_name().ok_or_else(|| io::Error::other("it is not the name of a file"))?;
     let new = file.with_file_name(format!(".{}.{}.new", name.display(), std::process::id()));
     let written = std::fs::File::create(&new)
-        .and_then(|mut file| writeln!(file, "{text}").and_then(|()| file.sync_all()))
+        .and_then(|mut file| writeln!(file, "{text}").and_then(|()| sync(&file)))
         .and_then(|()| std::fs::rename(&new, file));
     if written.is_err() {
         let _ = std::fs::remove_file(&new);

@@ -126,22 +126,23 @@ mod tests {
         use DatabaseFailure::{
             AccessDenied, ConnectionLost, Contention, Other, ReadOnly, Refused, Schema, TimedOut, Unreachable,
         };
-        for (code, means) in [
-            (1205, Contention),
-            (1040, Unreachable),
-            (1045, AccessDenied),
-            (4151, AccessDenied),
-            (1053, ConnectionLost),
-            (1159, ConnectionLost),
-            (4031, ConnectionLost),
-            (1969, TimedOut),
-            (3024, TimedOut),
-            (1146, Schema),
-            (1290, ReadOnly),
-            (1062, Refused),
-            (4025, Refused),
-            (1064, Other),
-        ] {
+        let each: [(&[u16], DatabaseFailure); 10] = [
+            (&[1213, 1205, 1020, 3058, 3572], Contention),
+            (&[1040, 1203, 1226, 1047], Unreachable),
+            (
+                &[1129, 1130, 1044, 1045, 1698, 1142, 1143, 1227, 1370, 1524, 1820, 1862, 3118, 4151, 3159, 1418, 1419],
+                AccessDenied,
+            ),
+            (&[1053, 1152, 1153, 1158, 1159, 1160, 1161, 1184, 1927, 3169, 4031], ConnectionLost),
+            (&[1969, 3024], TimedOut),
+            (&[1049, 1146, 1054, 1305, 1364], Schema),
+            (&[1290, 1836, 1792, 1015], ReadOnly),
+            (&[1048, 1062, 1264, 1265, 1292, 1366, 1406, 1451, 1452, 1644, 3140, 3819, 4025], Refused),
+            // Their neighbours, and a syntax error.
+            (&[1157, 1162, 1064], Other),
+            (&[0, u16::MAX], Other),
+        ];
+        for (code, means) in each.into_iter().flat_map(|(codes, means)| codes.iter().map(move |code| (*code, means))) {
             assert_eq!(failure(code), means, "{code}");
             let (error, standing) = standing("asking", &said(code));
             assert_eq!(error.failure, means);

@@ -147,23 +147,21 @@ mod tests {
 
     #[test]
     fn a_state_says_what_it_is_about() {
-        for (code, failure) in [
-            ("40P01", DatabaseFailure::Contention),
-            ("40001", DatabaseFailure::Contention),
-            ("57014", DatabaseFailure::TimedOut),
-            ("25006", DatabaseFailure::ReadOnly),
-            ("42P01", DatabaseFailure::Schema),
-            ("42501", DatabaseFailure::AccessDenied),
-            ("28P01", DatabaseFailure::AccessDenied),
-            ("57P01", DatabaseFailure::ConnectionLost),
-            ("08006", DatabaseFailure::ConnectionLost),
-            ("25P03", DatabaseFailure::ConnectionLost),
-            ("22P05", DatabaseFailure::Refused),
-            ("23514", DatabaseFailure::Refused),
-            ("P0001", DatabaseFailure::Refused),
-            ("53100", DatabaseFailure::Other),
+        use DatabaseFailure::{AccessDenied, ConnectionLost, Contention, Other, ReadOnly, Refused, Schema, TimedOut};
+        for (codes, failure) in [
+            ("40P01 40001 55P03", Contention),
+            ("57014", TimedOut),
+            ("25006", ReadOnly),
+            ("42P01 42703 3F000 42883 42P10", Schema),
+            ("42501 28000 28P01", AccessDenied),
+            ("57P01 57P02 57P03 57P04 57P05 25P03 25P04 08000 08003 08006", ConnectionLost),
+            ("P0001 54000 22001 22P05 23505 23514 44000", Refused),
+            // A file system that is full, a syntax error, a failed transaction.
+            ("53100 42601 25P02 40002 XX000", Other),
         ] {
-            assert_eq!(by_state(&SqlState::from_code(code)), failure, "{code}");
+            for code in codes.split(' ') {
+                assert_eq!(by_state(&SqlState::from_code(code)), failure, "{code}");
+            }
         }
     }
 }

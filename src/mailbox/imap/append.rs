@@ -118,3 +118,37 @@ fn tells_of_trouble(answer: &Answer) -> bool {
     let in_words = answer.code.is_none() && IN_WORDS.iter().any(|words| text.contains(words));
     answer.status == Status::No && (answer.has_code(&FAILED) || in_words)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::imap::wire::Code;
+
+    fn answer(status: Status, code: Option<&str>, text: &str) -> Answer {
+        let code = code.map(|name| Code { name: name.into(), arguments: String::new() });
+        Answer { status, code, text: text.into() }
+    }
+
+    /// Taken for a refusal, a copy that the backend has stored would be appended again.
+    #[test]
+    fn each_sign_of_a_failure_leaves_open_whether_the_message_is_stored() {
+        for code in ["UNAVAILABLE", "SERVERBUG", "CONTACTADMIN", "CORRUPTION"] {
+            assert!(tells_of_trouble(&answer(Status::No, Some(code), "no")), "{code}");
+            assert!(!tells_of_trouble(&answer(Status::Bad, Some(code), "no")), "{code}");
+        }
+        for code in ["OVERQUOTA", "NOPERM", "CANNOT", "LIMIT", "TRYCREATE", "INUSE"] {
+            assert!(!tells_of_trouble(&answer(Status::No, Some(code), "timed out")), "{code}");
+        }
+        for words in [
+            "Server(s) unavailable to complete operation",
+            "System error",
+            "Internal error occurred",
+            "Connection to backend lost",
+            "Time out",
+            "Backend timed out",
+        ] {
+            assert!(tells_of_trouble(&answer(Status::No, None, words)), "{words}");
+        }
+        assert!(!tells_of_trouble(&answer(Status::No, None, "Invalid date")));
+    }
+}

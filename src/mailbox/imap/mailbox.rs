@@ -528,3 +528,17 @@ fn missing_unless_broken(error: &MailboxError) -> MailboxFailure {
         failure => failure,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::imap::wire::{Code, Status};
+
+    #[test]
+    fn a_mailbox_is_missing_by_either_code() {
+        for (code, missing) in [("TRYCREATE", true), ("NONEXISTENT", true), ("NOPERM", false)] {
+            let code = Some(Code { name: code.into(), arguments: String::new() });
+            assert_eq!(is_missing(&Answer { status: Status::No, code, text: "no".into() }), missing);
+        }
+    }
+}

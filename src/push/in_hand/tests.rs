@@ -211,9 +211,17 @@ fn of_two_rests_the_longer_one_counts_and_each_failure_makes_the_next_one_longer
 
 #[test]
 fn a_receiver_rests_where_it_asks_for_that_or_is_overloaded_and_not_for_any_failure() {
-    for (status, asked, rests) in
-        [(500, None, false), (500, Some(60), true), (400, Some(60), true), (429, None, true), (503, None, true)]
-    {
+    for (status, asked, rests) in [
+        (500, None, false),
+        (501, None, false),
+        (505, None, false),
+        (500, Some(60), true),
+        (400, Some(60), true),
+        (429, None, true),
+        (502, None, true),
+        (503, None, true),
+        (504, None, true),
+    ] {
         let mut hand = in_hand(leased(false, 0), 9);
         let _ = positions(&mut hand);
         answer(&mut hand, 1, status, asked);

@@ -213,7 +213,14 @@ mod tests {
             ("QuIt", Command::Quit),
             ("STARTTLS", Command::StartTls),
             ("BDAT 10 LAST", Command::Foreign),
+            ("GET / HTTP/1.1", Command::Foreign),
+            ("HEAD / HTTP/1.1", Command::Foreign),
             ("POST / HTTP/1.1", Command::Foreign),
+            ("PUT / HTTP/1.1", Command::Foreign),
+            ("PATCH / HTTP/1.1", Command::Foreign),
+            ("DELETE / HTTP/1.1", Command::Foreign),
+            ("OPTIONS * HTTP/1.1", Command::Foreign),
+            ("CONNECT x:25 HTTP/1.1", Command::Foreign),
         ] {
             assert_eq!(read(line), Ok(command), "{line}");
         }

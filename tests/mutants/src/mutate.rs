@@ -1,16 +1,24 @@
 //! Which mutants a source file has, and the file with all of them built in, each asleep until its number is called.
 //!
-//! The kinds and their names are those of cargo-mutants. What is within a macro is left as it is, and so are tests.
+//! Most kinds and their names are those of cargo-mutants. Its own are: a constant has another value (a number is one more, a word has
+//! another first letter), an entry of a list is taken out (its neighbour stands there twice, so that the list keeps its type), so is a
+//! pattern of several that one arm or one `matches!` has, and what puts something on the disk is left out or comes on the other side of
+//! the rename. What is within another macro is left as it is, and so are tests.
 
+mod constants;
+mod durability;
+mod patterns;
+
+use constants::Constants;
 use proc_macro2::Span;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{
-    Arm, Attribute, BinOp, Block, Expr, ExprBinary, ExprCall, ExprMatch, ExprStruct, ExprUnary, GenericArgument,
-    ImplItemFn, ItemFn, ItemImpl, ItemMod, ItemTrait, Pat, PathArguments, ReturnType, Signature, TraitItemFn, Type,
-    UnOp,
+    Arm, Attribute, BinOp, Block, Expr, ExprArray, ExprBinary, ExprCall, ExprMacro, ExprMatch, ExprPath, ExprRepeat,
+    ExprStruct, ExprUnary, GenericArgument, ImplItemFn, ItemFn, ItemImpl, ItemMod, ItemTrait, Pat, PathArguments,
+    ReturnType, Signature, TraitItemFn, Type, UnOp,
 };
 
 /// One thing that is changed.
@@ -26,9 +34,11 @@ pub struct Mutant {
     pub function: usize,
 }
 
-/// What is put around a range of the source: each of `mutants` with its own text, and the close after the original.
+/// What is put around a range of the source: what all of its mutants need, each of them with its own text, and the close after the
+/// original.
 struct Edit {
     range: Range<usize>,
+    for_all: &'static str,
     open: Vec<(Option<usize>, String)>,
     close: &'static str,
 }
@@ -44,7 +54,7 @@ impl Edit {
     fn leave_out(&mut self, left_out: &BTreeSet<usize>) {
         self.open.retain(|(number, _)| number.is_none_or(|number| !left_out.contains(&number)));
         if self.open.iter().all(|(number, _)| number.is_none()) {
-            (self.open, self.close) = (Vec::new(), "");
+            (self.for_all, self.open, self.close) = ("", Vec::new(), "");
         }
     }
 }
@@ -60,8 +70,15 @@ pub struct Mutated {
 /// The file is no Rust.
 pub fn mutate(source: &str, first_number: usize, left_out: &BTreeSet<usize>) -> syn::Result<Mutated> {
     let file = syn::parse_file(source)?;
-    let mut finder =
-        Finder { source, first_number, mutants: Vec::new(), edits: Vec::new(), path: Vec::new(), functions: 0 };
+    let mut finder = Finder {
+        source,
+        first_number,
+        mutants: Vec::new(),
+        edits: Vec::new(),
+        path: Vec::new(),
+        functions: 0,
+        constants: Constants::of(&file, source),
+    };
     finder.visit_file(&file);
     let Finder { mut mutants, mut edits, .. } = finder;
     for edit in &mut edits {
@@ -92,6 +109,13 @@ fn write(source: &str, edits: &[Edit], mutants: &mut [Mutant], first_number: usi
             written.push_str(edit.close);
             continue;
         }
+        let start = written.len();
+        written.push_str(edit.for_all);
+        if !edit.for_all.is_empty() {
+            for number in edit.open.iter().filter_map(|(number, _)| *number) {
+                mutants[number - first_number].written.push(start..written.len());
+            }
+        }
         for (number, text) in &edit.open {
             let start = written.len();
             written.push_str(text);
@@ -112,6 +136,7 @@ struct Finder<'s> {
     /// The impl and the function that are being looked at.
     path: Vec<String>,
     functions: usize,
+    constants: Constants,
 }
 
 /// What asks whether a mutant is awake.
@@ -152,16 +177,18 @@ impl Finder<'_> {
 
     /// A new mutant; its number.
     fn mutant(&mut self, at: Span, what: &str, whole_function: bool) -> usize {
-        let number = self.first_number + self.mutants.len();
         let function = self.path.join("::");
-        let from = at.byte_range().start;
-        let rest = self.source[from..].lines().next().unwrap_or_default();
         let (name, code) = if whole_function {
             (format!("replace {function} {what}"), String::new())
         } else {
+            let rest = self.source[at.byte_range().start..].lines().next().unwrap_or_default();
             (format!("{what} in {function}"), rest.trim_end().to_owned())
         };
-        let line = at.start().line;
+        self.numbered(at.start().line, name, code)
+    }
+
+    fn numbered(&mut self, line: usize, name: String, code: String) -> usize {
+        let number = self.first_number + self.mutants.len();
         self.mutants.push(Mutant { number, line, name, code, written: Vec::new(), function: self.functions });
         number
     }
@@ -173,7 +200,7 @@ impl Finder<'_> {
             open.push((Some(number), format!("if {} {{ {text} }} else ", is(number))));
         }
         open.push((None, "{ ".into()));
-        self.edits.push(Edit { range: whole, open, close: " })" });
+        self.edits.push(Edit { range: whole, for_all: "", open, close: " })" });
     }
 
     fn function(&mut self, signature: &Signature, block: &Block, attributes: &[Attribute]) -> bool {
@@ -184,6 +211,7 @@ impl Finder<'_> {
         let name = signature.ident.to_string();
         self.path.push(name.clone());
         if block.stmts.is_empty() || name == "new" || name == "default" || name == "main" {
+            self.durability(block);
             return true;
         }
         let (told, values) = match &signature.output {
@@ -203,7 +231,8 @@ impl Finder<'_> {
                 self.mutant(first, &format!("{told}with {}", if value.is_empty() { "()" } else { &value }), true);
             open.push((Some(number), format!(" if {} {{ return {value}; }}", is(number))));
         }
-        self.edits.push(Edit { range: inside, open, close: "" });
+        self.edits.push(Edit { range: inside, for_all: "", open, close: "" });
+        self.durability(block);
         true
     }
 }
@@ -322,6 +351,11 @@ fn others(op: &BinOp) -> &'static [&'static str] {
     }
 }
 
+/// A text on one line.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// `OFlags::CLOEXEC`
 fn is_of_a_type(path: &syn::ExprPath) -> bool {
     let mut segments = path.path.segments.iter().rev().map(|segment| segment.ident.to_string());
@@ -353,6 +387,8 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_item_static(&mut self, _: &'ast syn::ItemStatic) {}
     fn visit_impl_item_const(&mut self, _: &'ast syn::ImplItemConst) {}
     fn visit_type(&mut self, _: &'ast Type) {}
+    fn visit_generic_argument(&mut self, _: &'ast GenericArgument) {}
+    fn visit_expr_const(&mut self, _: &'ast syn::ExprConst) {}
     fn visit_pat(&mut self, _: &'ast Pat) {}
     fn visit_attribute(&mut self, _: &'ast Attribute) {}
 
@@ -438,33 +474,62 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 
     fn visit_expr_match(&mut self, expr: &'ast ExprMatch) {
-        let has_rest = expr.arms.iter().any(|arm| matches!(arm.pat, Pat::Wild(_)) && arm.guard.is_none());
+        let has_rest = expr.arms.iter().any(|arm| patterns::is_rest(&arm.pat) && arm.guard.is_none());
         for arm in &expr.arms {
-            if has_rest && !matches!(arm.pat, Pat::Wild(_)) {
-                let pattern = self.text(&arm.pat).split_whitespace().collect::<Vec<_>>().join(" ");
+            let mut conditions = Vec::new();
+            if has_rest && !patterns::is_rest(&arm.pat) {
+                let pattern = words(self.text(&arm.pat));
                 let number = self.mutant(arm.pat.span(), &format!("delete match arm {pattern}"), false);
-                match &arm.guard {
-                    None => {
-                        let arrow = arm.fat_arrow_token.span().byte_range().start;
-                        let guard = format!(" if !{} ", is(number));
-                        self.edits.push(Edit { range: arrow..arrow, open: vec![(Some(number), guard)], close: "" });
-                    }
-                    Some((_, guard)) if !has_let(guard) => {
-                        let open = vec![(Some(number), format!("!{} && (", is(number)))];
-                        self.edits.push(Edit { range: guard.span().byte_range(), open, close: ")" });
-                    }
-                    Some(_) => {}
+                conditions.push((Some(number), format!("!{} && ", is(number))));
+            }
+            // Without it, a `match` has to have them all.
+            if has_rest {
+                conditions.extend(self.without_one_case(arm));
+            }
+            match &arm.guard {
+                _ if conditions.is_empty() => {}
+                None => {
+                    let arrow = arm.fat_arrow_token.span().byte_range().start;
+                    conditions.push((None, "true ".into()));
+                    self.edits.push(Edit { range: arrow..arrow, for_all: " if ", open: conditions, close: "" });
                 }
+                Some((_, guard)) if !has_let(guard) => {
+                    conditions.push((None, "(".into()));
+                    let range = guard.span().byte_range();
+                    self.edits.push(Edit { range, for_all: "", open: conditions, close: ")" });
+                }
+                Some(_) => {}
             }
         }
         visit::visit_expr_match(self, expr);
+    }
+
+    fn visit_expr_macro(&mut self, expr: &'ast ExprMacro) {
+        self.without_one_pattern(expr);
+    }
+
+    fn visit_expr_array(&mut self, expr: &'ast ExprArray) {
+        for (at, text) in constants::taken_out(expr, self.source) {
+            let number = self.mutant(at, "take this entry out", false);
+            self.choose(at.byte_range(), vec![(number, text)]);
+        }
+        visit::visit_expr_array(self, expr);
+    }
+
+    /// The length of an array is no value.
+    fn visit_expr_repeat(&mut self, expr: &'ast ExprRepeat) {
+        self.visit_expr(&expr.expr);
+    }
+
+    fn visit_expr_path(&mut self, expr: &'ast ExprPath) {
+        self.constant(expr);
     }
 
     fn visit_arm(&mut self, arm: &'ast Arm) {
         if let Some((_, guard)) = &arm.guard
             && !has_let(guard)
         {
-            let text = self.text(&**guard).split_whitespace().collect::<Vec<_>>().join(" ");
+            let text = words(self.text(&**guard));
             let mut alternatives = Vec::new();
             for value in ["true", "false"] {
                 let what = format!("replace match guard {text} with {value}");
