@@ -230,9 +230,8 @@ pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Reply, 
     }
     let state = state.filter(|state| *state != is.state);
     if let Some(state) = state {
-        let may = matches!((state, is.state.as_str()), ("paused", "active") | ("active", "paused" | "disabled"));
         // A callback that is new has to be verified.
-        if !may || moves {
+        if !may_become(&is.state, state) || moves {
             return Err(Problem::another_state(&is.state).into());
         }
     }
@@ -246,6 +245,11 @@ pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Reply, 
         None => {}
     }
     Ok(Reply::ok(told(&call.subscription(database)?)))
+}
+
+/// Whether whoever may change a subscription may change its state so. A question of ours is answered by the callback alone.
+fn may_become(is: &str, state: &str) -> bool {
+    matches!((state, is), ("paused", "active") | ("active", "paused" | "disabled"))
 }
 
 pub(super) fn delete(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
@@ -270,4 +274,29 @@ pub(super) fn new_secret(call: &Call, database: &mut dyn Database) -> Result<Rep
     let one = call.subscription(database)?;
     subscriptions::new_secret(database, one.id)?;
     Ok(Reply::ok(told_secret(keys, &call.subscription(database)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_changed_by_three_ways_and_none_goes_round_the_question() {
+        let ways = [("active", "paused"), ("paused", "active"), ("disabled", "active")];
+        for (is, state) in STATES.iter().flat_map(|is| STATES.map(|state| (*is, state))) {
+            assert_eq!(may_become(is, state), ways.contains(&(is, state)), "{is} {state}");
+        }
+        assert_eq!(STATES, ["unverified", "active", "paused", "disabled"]);
+    }
+
+    #[test]
+    fn each_kind_of_resource_is_read_and_has_an_id_of_its_kind() {
+        let message = "ab".repeat(32);
+        let ids = ["", "mail.axial.net", "doug@mail.axial.net", "doug/INBOX", &message];
+        for ((kind, id), other) in RESOURCES.iter().zip(ids).zip(["x", "a b", "doug", "INBOX", "ab"]) {
+            let resource = named(kind, id).unwrap();
+            assert_eq!((resource.kind, resource.id.as_str()), (*kind, id));
+            assert!(named(kind, other).is_err(), "{kind} {other}");
+        }
+    }
 }

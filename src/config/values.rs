@@ -74,3 +74,34 @@ pub(super) fn bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D
 pub(super) fn optional_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     bytes(deserializer).map(Some)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Limit {
+        #[serde(deserialize_with = "bytes")]
+        limit: u64,
+    }
+
+    #[test]
+    fn each_unit_of_a_size_has_its_factor() {
+        let read = |text: &str| toml::from_str::<Limit>(&format!("limit = \"{text}\"")).ok().map(|it| it.limit);
+        for (unit, factor) in [
+            ("", 1),
+            ("B", 1),
+            ("kB", 1_000),
+            ("MB", 1_000_000),
+            ("GB", 1_000_000_000),
+            ("KiB", 1_024),
+            ("MiB", 1_048_576),
+            ("GiB", 1_073_741_824),
+        ] {
+            assert_eq!(read(&format!("3 {unit}")), Some(3 * factor), "{unit}");
+        }
+        for none in ["", "MB", "1 mb", "1 TB", "-1", "1.5MB", "99999999999GB"] {
+            assert_eq!(read(none), None, "{none}");
+        }
+    }
+}

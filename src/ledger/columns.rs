@@ -69,9 +69,12 @@ mod tests {
         let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
         let deadline = Deadline::after(Duration::from_mins(2));
         let mut database = crate::schema::open_embedded(directory.path(), &client, deadline).unwrap();
-        let rows = database.select("reading", "SELECT 'recipient', 'owed', 'observer', NULL", &[]).unwrap();
+        let rows = database
+            .select("reading", "SELECT 'recipient', 'owed', 'observer', NULL, 'sender', 'delivered'", &[])
+            .unwrap();
         let row = &rows[0];
         assert_eq!((role(row, 0).unwrap(), delivered(row, 1).unwrap()), (Role::Recipient, false));
+        assert_eq!((role(row, 4).unwrap(), delivered(row, 5).unwrap()), (Role::Sender, true));
         for column in [2, 3] {
             assert!(role(row, column).is_err() && delivered(row, column).is_err());
         }

@@ -33,5 +33,9 @@ mod tests {
         let names: Vec<String> = read_back.iter().map(|(name, took)| format!("{name} {took}")).collect();
         assert_eq!(names, ["connect 1.27", "lock 0.31", "append 3"]);
         assert!(read("nonsense").is_empty());
+        let stages = ["connect", "route", "authenticate", "position", "journal", "lock", "look", "append", "record"];
+        let all: BTreeMap<&str, f64> = stages.into_iter().zip((1..).map(f64::from)).collect();
+        let all = read(&serde_json::to_string(&all).unwrap());
+        assert_eq!(all, stages.into_iter().zip((1..).map(f64::from)).collect::<Vec<_>>());
     }
 }
