@@ -310,7 +310,8 @@ mod tests {
         assert_eq!(floor(&[position(1, 900), None], position(1, 1000)), None);
         assert_eq!(floor(&[position(1, 900)], None), None);
 
-        assert_eq!(search_from(position(1, 900)), position(1, 900 - IN_FLIGHT));
+        assert_eq!(search_from(position(1, 900)), position(1, 900 - 256));
+        assert_eq!(newest_from(position(1, 900)), position(1, 880));
         assert_eq!(search_from(position(1, 3)), position(1, 1));
         assert_eq!(search_from(None), None);
 

@@ -302,6 +302,7 @@ mod tests {
             (Deferral::OtherLock(None), "4.3.5"),
             (Deferral::CallerGone, "4.3.0"),
             (Deferral::JournalForgotten, "4.3.0"),
+            (Deferral::Internal("x"), "4.3.0"),
         ] {
             assert_eq!(code(deferral), expected);
         }
