@@ -15,6 +15,7 @@ mod source;
 mod subscriptions;
 mod told;
 
+use crate::base::http_connections::Connection;
 use crate::config::Config;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::intake;
@@ -247,7 +248,13 @@ async fn nothing_there() -> Problem {
 
 async fn serve(api: Arc<Api>, operation: &'static Operation, request: Request) -> Result<Response, Problem> {
     let (mut parts, body) = request.into_parts();
+    let by = parts.extensions.get::<Connection>();
+    let considered = by.map(Connection::considered);
     let token = authenticate(&api, &parts.headers).await?;
+    drop(considered);
+    if let Some(by) = by {
+        by.has_login();
+    }
     // Only now: who has no token must not use up another one's share.
     api.rates.count(token.id, token.rate, Instant::now()).map_err(Problem::too_many_requests)?;
     if !operation.scope.is_of(&token) {

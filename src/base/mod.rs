@@ -6,6 +6,7 @@ pub mod deadline;
 pub mod endpoint;
 pub(crate) mod files;
 pub mod hex;
+pub(crate) mod http_connections;
 pub mod listening;
 pub mod log;
 pub(crate) mod problem;

@@ -10,6 +10,7 @@
 
 use super::layout;
 use super::{Page, failed};
+use crate::base::http_connections::Connection;
 use crate::ledger::web_sessions::{self, WebRole, WebSession};
 use crate::operations::web_logins;
 use axum::extract::{Request, State};
@@ -37,14 +38,18 @@ pub(super) fn cookie(token: &str, seconds: u64) -> String {
 
 /// Lets a request pass whose sender is logged in, and may do at least what `least` may. It finds who that is in the extensions.
 pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut request: Request, next: Next) -> Response {
+    let by = request.extensions().get::<Connection>().cloned();
     let told_by_proxy = page.trusted.as_ref().map_or(Ok(None), |trusted| trusted.who(request.headers()));
     let viewer = match told_by_proxy {
         Ok(Some(viewer)) => Some(viewer),
         // Links to log in are good where the proxy says nothing.
-        Ok(None) => match who(&page, request.headers()).await {
-            Ok(viewer) => viewer,
-            Err(answer) => return answer,
-        },
+        Ok(None) => {
+            let _considered = by.as_ref().map(Connection::considered);
+            match who(&page, request.headers()).await {
+                Ok(viewer) => viewer,
+                Err(answer) => return answer,
+            }
+        }
         Err(problem) => {
             warn!(%problem, "somebody whom the proxy has let in is not let in here");
             let told = html! { p { (problem) "." } };
@@ -57,6 +62,9 @@ pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut reques
             p { "This needs the role " b { (least.as_str()) } ". You, " (viewer.name) ", are logged in as " b { (viewer.role.as_str()) } "." }
         };
         return (StatusCode::FORBIDDEN, layout::page("Not for you", None, Some(&viewer), &told)).into_response();
+    }
+    if let Some(by) = by {
+        by.has_login();
     }
     page.hours.look(&page.ledger);
     request.extensions_mut().insert(viewer);

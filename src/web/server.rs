@@ -1,22 +1,27 @@
 //! Connections: few at once, each with little time for what it has to say.
 
+use crate::base::http_connections::{Progress, SEND_BUFFER, Slot, Slots};
 use crate::base::listening::Listening;
 use crate::base::stop::Stop;
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-/// How many connections are served at once, at each place. Others wait in the socket's queue.
+/// How many connections are served at once, at each place.
 const MOST_CONNECTIONS: usize = 256;
 /// The pause after the system could not accept one: it is out of file descriptors, or of memory.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -53,7 +58,7 @@ pub(super) fn run(
         let mut all = Vec::new();
         let served = places.into_iter().flat_map(|Place { listening, router }| {
             let server = Server::of(router, told.clone());
-            all.push(Arc::clone(&server.places));
+            all.push(Arc::clone(&server.slots));
             listening.into_iter().map(move |listening| (server.clone(), listening))
         });
         for (server, listening) in served {
@@ -65,16 +70,18 @@ pub(super) fn run(
                 }
                 Listening::Tcp(listener) => {
                     listener.set_nonblocking(true)?;
+                    // Connections have it from the socket that they come by.
+                    set_socket_send_buffer_size(&listener, SEND_BUFFER)?;
                     let listener = TcpListener::from_std(listener)?;
-                    tokio::spawn(server.accept(async move || listener.accept().await.map(|(stream, _)| stream)));
+                    let next = async move || listener.accept().await.map(|(stream, _)| stream);
+                    tokio::spawn(server.accept(next));
                 }
             }
         }
         until(told).await;
-        let each = u32::try_from(MOST_CONNECTIONS).unwrap_or(u32::MAX);
         let answered = async {
-            for places in all {
-                let _ = places.acquire_many(each).await;
+            for slots in all {
+                slots.are_free().await;
             }
         };
         if timeout(LAST_GRACE, answered).await.is_err() {
@@ -93,14 +100,14 @@ async fn until(mut told: watch::Receiver<bool>) {
 #[derive(Clone)]
 struct Server {
     router: Router,
-    places: Arc<Semaphore>,
+    slots: Arc<Slots>,
     told: watch::Receiver<bool>,
 }
 
 impl Server {
     /// At one place. Each for itself: who fills up one leaves the other to those who are there.
     fn of(router: Router, told: watch::Receiver<bool>) -> Self {
-        Self { router, places: Arc::new(Semaphore::new(MOST_CONNECTIONS)), told }
+        Self { router, slots: Slots::new(MOST_CONNECTIONS), told }
     }
 
     async fn accept<S>(self, next: impl AsyncFn() -> io::Result<S>)
@@ -108,11 +115,11 @@ impl Server {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let accepted = async {
-            // Nobody closes the semaphore.
-            while let Ok(place) = Arc::clone(&self.places).acquire_owned().await {
+            loop {
                 match next().await {
                     Ok(stream) => {
-                        tokio::spawn(self.clone().serve(stream, place));
+                        let slot = self.slots.admit().await;
+                        tokio::spawn(self.clone().serve(stream, slot));
                     }
                     Err(error) => {
                         warn!(%error, "a connection by HTTP cannot be accepted");
@@ -127,28 +134,42 @@ impl Server {
         }
     }
 
-    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, place: OwnedSemaphorePermit) {
+    async fn serve(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, mut slot: Slot) {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(HEAD);
         http.max_buf_size(LARGEST_HEAD).max_headers(MOST_HEADERS);
-        let mut connection = pin!(http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(self.router)));
-        let served = tokio::select! {
-            served = connection.as_mut() => served,
-            () = until(self.told) => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        let (router, by) = (TowerToHyperService::new(self.router), slot.connection());
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            by.begins();
+            request.extensions_mut().insert(by.clone());
+            router.call(request)
+        });
+        let mut connection = pin!(http.serve_connection(TokioIo::new(Progress::of(stream)), service));
+        let served = async {
+            tokio::select! {
+                served = connection.as_mut() => served,
+                () = until(self.told) => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
             }
         };
-        if let Err(error) = served {
-            debug!(%error, "a connection by HTTP was cut off");
+        tokio::select! {
+            served = served => {
+                if let Err(error) = served {
+                    debug!(%error, "a connection by HTTP was cut off");
+                }
+            }
+            () = slot.is_lost() => debug!("a connection by HTTP has given way to another one"),
         }
-        drop(place);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::http_connections::Connection;
+    use axum::Extension;
     use axum::routing::get;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
@@ -156,6 +177,8 @@ mod tests {
 
     /// As docs/api.md has it.
     const MOST: usize = 256;
+    /// An answer of this many bytes is more than the connection holds.
+    const LONG: usize = 1 << 16;
 
     /// A place that is served, and its socket's queue.
     struct Served {
@@ -168,7 +191,12 @@ mod tests {
             let (queue, waiting) = mpsc::unbounded_channel();
             let accepted = Arc::new(AtomicUsize::new(0));
             let (waiting, count) = (Mutex::new(waiting), Arc::clone(&accepted));
-            let server = Server::of(Router::new().route("/", get(|| async { "here" })), told.clone());
+            let login = async |Extension(connection): Extension<Connection>| {
+                connection.has_login();
+                "here"
+            };
+            let router = Router::new().route("/", get(|| async { "here" })).route("/login", get(login));
+            let server = Server::of(router.route("/long", get(|| async { vec![0; LONG] })), told.clone());
             tokio::spawn(server.accept(async move || {
                 let stream = waiting.lock().await.recv().await.ok_or(io::ErrorKind::BrokenPipe)?;
                 count.fetch_add(1, Ordering::Relaxed);
@@ -189,7 +217,11 @@ mod tests {
     }
 
     async fn ask(connection: &mut DuplexStream) {
-        connection.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        ask_for(connection, "/").await;
+    }
+
+    async fn ask_for(connection: &mut DuplexStream, path: &str) {
+        connection.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
     }
 
     async fn is_answered(connection: &mut DuplexStream) {
@@ -199,31 +231,104 @@ mod tests {
         }
     }
 
+    /// No time passes while anything is to be done: nobody is late, however busy the machine is.
+    fn run(test: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(test);
+    }
+
+    /// Sends requests, and reads nothing, until no more of them are taken.
+    async fn stuff(connection: &mut DuplexStream) {
+        let requests = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".repeat(10_000);
+        let taken = timeout(Duration::from_secs(1), connection.write_all(&requests)).await;
+        assert!(taken.is_err(), "so many answers that nobody reads");
+    }
+
     #[test]
-    fn who_comes_when_256_are_connected_waits_until_one_has_gone_and_at_the_other_place_does_not() {
-        // No time passes while anything is to be done: nobody is late, however busy the machine is.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-        runtime.block_on(async {
+    fn clients_that_send_requests_and_read_nothing_give_way_to_who_reads() {
+        run(async {
+            let (_tell, told) = watch::channel(false);
+            let page = Served::begin(&told);
+            let mut all = Vec::new();
+            for _ in 0..MOST {
+                all.push(page.connect());
+                stuff(all.last_mut().unwrap()).await;
+            }
+            let mut honest = page.connect();
+            ask(&mut honest).await;
+            timeout(Duration::from_secs(10), is_answered(&mut honest)).await.expect("there is a slot for it");
+        });
+    }
+
+    #[test]
+    fn a_client_that_reads_nothing_is_cut_off_and_one_that_reads_slowly_is_not() {
+        run(async {
+            let (_tell, told) = watch::channel(false);
+            let page = Served::begin(&told);
+            let mut silent = page.connect();
+            stuff(&mut silent).await;
+            sleep(Duration::from_mins(3)).await;
+            let mut answers = Vec::new();
+            let ended = timeout(Duration::from_mins(1), silent.read_to_end(&mut answers)).await;
+            ended.expect("it is cut off").unwrap();
+            assert!(answers.len() < 1 << 14, "{}: what it was sent before", answers.len());
+
+            let mut slow = page.connect();
+            slow.write_all(b"GET /long HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+            let (mut read, mut piece) = (0, vec![0; 1 << 11]);
+            loop {
+                sleep(Duration::from_mins(1)).await;
+                match slow.read(&mut piece).await.unwrap() {
+                    0 => break,
+                    length => read += length,
+                }
+            }
+            assert!(read > LONG, "{read}: all of it has come");
+        });
+    }
+
+    #[test]
+    fn who_comes_when_256_are_connected_gets_the_place_of_the_one_who_waits_longest_without_a_login() {
+        run(async {
             let (_tell, told) = watch::channel(false);
             let (page, api) = (Served::begin(&told), Served::begin(&told));
             let mut all: Vec<DuplexStream> = (0..MOST).map(|_| page.connect()).collect();
-            let mut last = page.connect();
-            ask(&mut last).await;
-            // Twice: by the second time whoever could be accepted has been.
-            for _ in 0..2 {
-                for connection in &mut all {
-                    ask(connection).await;
-                    is_answered(connection).await;
-                }
+            for (number, connection) in all.iter_mut().enumerate() {
+                let path = if number < 2 { "/login" } else { "/" };
+                ask_for(connection, path).await;
+                is_answered(connection).await;
             }
             assert_eq!(page.accepted(), MOST);
             let mut there = api.connect();
             ask(&mut there).await;
             is_answered(&mut there).await;
 
+            let mut last = page.connect();
+            ask(&mut last).await;
+            is_answered(&mut last).await;
+            let mut said = Vec::new();
+            assert_eq!(all[2].read_to_end(&mut said).await.unwrap(), 0, "it has given way");
+            for connection in [0, 1, 3] {
+                ask(&mut all[connection]).await;
+                is_answered(&mut all[connection]).await;
+            }
+        });
+    }
+
+    #[test]
+    fn where_each_has_a_login_who_comes_waits_until_one_has_gone() {
+        run(async {
+            let (_tell, told) = watch::channel(false);
+            let page = Served::begin(&told);
+            let mut all: Vec<DuplexStream> = (0..MOST).map(|_| page.connect()).collect();
+            for connection in &mut all {
+                ask_for(connection, "/login").await;
+                is_answered(connection).await;
+            }
+            let mut last = page.connect();
+            ask(&mut last).await;
+            assert!(timeout(Duration::from_secs(10), is_answered(&mut last)).await.is_err());
             all.pop();
             is_answered(&mut last).await;
-            assert_eq!(page.accepted(), MOST + 1);
         });
     }
 }

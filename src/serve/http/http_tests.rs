@@ -51,3 +51,22 @@ async fn each_connection_has_one_answer_by_what_its_headers_say() {
     assert!(!server.is_finished());
     server.abort();
 }
+
+#[tokio::test]
+async fn who_connects_and_sends_nothing_gives_way_to_who_asks() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("http");
+    let (server, _stop) = serve(&socket, folder.path());
+    let mut silent = Vec::new();
+    for _ in 0..MOST_CONNECTIONS {
+        silent.push(UnixStream::connect(&socket).await.unwrap());
+    }
+    let answer = answered(&socket, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    // The first of them has had to go for that, and the last one has not.
+    assert_eq!(silent[0].read(&mut [0]).await.unwrap(), 0);
+    let last = silent.last_mut().unwrap();
+    last.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    assert!(last.read(&mut [0]).await.unwrap() > 0);
+    server.abort();
+}

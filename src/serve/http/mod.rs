@@ -10,6 +10,7 @@ mod metrics;
 
 use super::broker::sockets::Report;
 use super::lmtp::{Connection, Listener, Listening, Tally, accept};
+use crate::base::http_connections::{Slot, Slots};
 use crate::config::Serve;
 use crate::handover::control::Status;
 use answers::Answers;
@@ -24,11 +25,11 @@ use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-/// How many connections are served at once. Others wait in the socket's queue.
+/// How many connections are served at once. The one that has waited longest for its client gives way to the next.
 const MOST_CONNECTIONS: usize = 8;
 /// The pause between two connections: an answer takes a fraction of a millisecond, of which LMTP is to notice nothing, whoever asks
 /// how often.
@@ -81,17 +82,12 @@ impl Http {
         }
         let listeners = self.listening.into_iter().map(Listener::new).collect::<io::Result<Vec<_>>>()?;
         let answers = Arc::new(self.answers);
-        let free = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let slots = Slots::new(MOST_CONNECTIONS);
         for turn in 0.. {
-            // Nobody closes the semaphore.
-            let Ok(place) = Arc::clone(&free).acquire_owned().await else { break };
             match accept(&listeners, turn).await {
                 Ok(connection) => {
-                    let answers = Arc::clone(&answers);
-                    tokio::spawn(async move {
-                        answer(connection, answers).await;
-                        drop(place);
-                    });
+                    let slot = slots.admit().await;
+                    tokio::spawn(answer(connection, slot, Arc::clone(&answers)));
                     sleep(PACE).await;
                 }
                 Err(error) => {
@@ -105,10 +101,12 @@ impl Http {
 }
 
 /// Answers one request.
-async fn answer(connection: Connection, answers: Arc<Answers>) {
+async fn answer(connection: Connection, mut slot: Slot, answers: Arc<Answers>) {
+    let by = slot.connection();
     let service = service_fn(|request: Request<Incoming>| {
-        let answers = Arc::clone(&answers);
+        let (answers, by) = (Arc::clone(&answers), by.clone());
         async move {
+            let _considered = by.considered();
             let accept = accepted(request.headers());
             Ok::<_, Infallible>(answers.to(request.method(), request.uri().path(), &accept).await)
         }
@@ -116,10 +114,14 @@ async fn answer(connection: Connection, answers: Arc<Answers>) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(REQUEST).keep_alive(false);
     http.max_buf_size(LONGEST_REQUEST).max_headers(MOST_HEADERS);
-    match timeout(CONNECTION, http.serve_connection(TokioIo::new(connection), service)).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => debug!(%error, "a request by HTTP was cut off"),
-        Err(_) => debug!("a request by HTTP took too long"),
+    let served = timeout(CONNECTION, http.serve_connection(TokioIo::new(connection), service));
+    tokio::select! {
+        served = served => match served {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => debug!(%error, "a request by HTTP was cut off"),
+            Err(_) => debug!("a request by HTTP took too long"),
+        },
+        () = slot.is_lost() => debug!("a request by HTTP has given way to another one"),
     }
 }
 

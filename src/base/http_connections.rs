@@ -1,0 +1,234 @@
+//! Connections of an HTTP server: how many there are at once, which one gives way to a newcomer, and for how long a client may
+//! take nothing of what it is sent.
+//!
+//! Addresses do not tell clients apart here: the web UI and the API listen on this machine only, and a proxy in front brings all
+//! clients from one address. A connection is told by what it has shown. One whose request has shown a valid login keeps its
+//! slot; of all others the one that has waited longest for its client gives way.
+
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+/// How long a connection has its slot at least: a client sends its request well within that.
+const LEAST_TIME: Duration = Duration::from_millis(250);
+/// How long a client may take no byte of an answer that waits for it. At a kilobyte a second the system's own buffers
+/// (`SEND_BUFFER`) take more well within that.
+const WITHOUT_PROGRESS: Duration = Duration::from_mins(2);
+/// How much the system holds of an answer for each connection, in bytes: Linux reports that there is space again once a part of it
+/// has gone, and with the megabytes that it takes by itself a slow client would seem to take nothing for minutes (tcp(7)).
+pub(crate) const SEND_BUFFER: usize = 64 << 10;
+
+/// So many connections may be open at once.
+pub(crate) struct Slots {
+    most: usize,
+    taken: Mutex<Taken>,
+    freed: Notify,
+}
+
+#[derive(Default)]
+struct Taken {
+    last: u64,
+    by: HashMap<u64, Holder>,
+}
+
+struct Holder {
+    /// Since when it waits for its client.
+    since: Instant,
+    standing: Standing,
+    /// Dropped, it ends the connection.
+    _may_stay: oneshot::Sender<()>,
+}
+
+/// What a connection's last request has shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Nothing,
+    /// The server works on it, and the client need not do anything.
+    Considered,
+    Login,
+}
+
+/// A slot, until this is dropped.
+pub(crate) struct Slot {
+    connection: Connection,
+    may_stay: oneshot::Receiver<()>,
+}
+
+/// The connection by which a request came.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    slots: Arc<Slots>,
+    number: u64,
+}
+
+/// The server works on a request, until this is dropped.
+pub(crate) struct Considered<'a>(&'a Connection);
+
+impl Slots {
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { most, taken: Mutex::default(), freed: Notify::new() })
+    }
+
+    /// A slot for a new connection, once there is one.
+    pub(crate) async fn admit(self: &Arc<Self>) -> Slot {
+        loop {
+            if let Some(slot) = self.try_admit() {
+                return slot;
+            }
+            // That it takes too long is no failure: somebody may have had a slot for long enough by then.
+            let _ = timeout(LEAST_TIME, self.freed.notified()).await;
+        }
+    }
+
+    fn try_admit(self: &Arc<Self>) -> Option<Slot> {
+        let (mut taken, now) = (self.taken(), Instant::now());
+        if taken.by.len() >= self.most {
+            let (number, since) = taken.gives_way()?;
+            if now.saturating_duration_since(since) < LEAST_TIME {
+                return None;
+            }
+            taken.by.remove(&number);
+        }
+        taken.last += 1;
+        let (number, (stays, may_stay)) = (taken.last, oneshot::channel());
+        taken.by.insert(number, Holder { since: now, standing: Standing::Nothing, _may_stay: stays });
+        Some(Slot { connection: Connection { slots: Arc::clone(self), number }, may_stay })
+    }
+
+    /// Returns once no connection is open.
+    pub(crate) async fn are_free(&self) {
+        while !self.taken().by.is_empty() {
+            self.freed.notified().await;
+        }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Taken {
+    fn gives_way(&self) -> Option<(u64, Instant)> {
+        let waiting = self.by.iter().filter(|(_, holder)| holder.standing == Standing::Nothing);
+        waiting.map(|(number, holder)| (*number, holder.since)).min_by_key(|(number, since)| (*since, *number))
+    }
+}
+
+impl Slot {
+    pub(crate) fn connection(&self) -> Connection {
+        self.connection.clone()
+    }
+
+    /// Returns once another connection has got the slot.
+    pub(crate) async fn is_lost(&mut self) {
+        // Nothing is ever sent.
+        let _ = (&mut self.may_stay).await;
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let Connection { slots, number, .. } = &self.connection;
+        slots.taken().by.remove(number);
+        slots.freed.notify_one();
+    }
+}
+
+impl Connection {
+    /// A request begins, which has shown nothing yet: another client of the same proxy may have sent it.
+    pub(crate) fn begins(&self) {
+        self.stands(Standing::Nothing);
+    }
+
+    /// The connection keeps its slot while the server works on its request.
+    pub(crate) fn considered(&self) -> Considered<'_> {
+        self.stands(Standing::Considered);
+        Considered(self)
+    }
+
+    /// The request has shown a valid login.
+    pub(crate) fn has_login(&self) {
+        self.stands(Standing::Login);
+    }
+
+    fn stands(&self, standing: Standing) {
+        if let Some(holder) = self.slots.taken().by.get_mut(&self.number) {
+            (holder.standing, holder.since) = (standing, Instant::now());
+        }
+    }
+}
+
+impl Drop for Considered<'_> {
+    fn drop(&mut self) {
+        let Self(Connection { slots, number, .. }) = self;
+        if let Some(holder) = slots.taken().by.get_mut(number).filter(|it| it.standing == Standing::Considered) {
+            (holder.standing, holder.since) = (Standing::Nothing, Instant::now());
+        }
+    }
+}
+
+/// A stream that fails once its client has taken nothing for too long of what is written to it.
+pub(crate) struct Progress<S> {
+    stream: S,
+    /// Runs from when the stream takes no more.
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<S: Unpin> Progress<S> {
+    pub(crate) fn of(stream: S) -> Self {
+        Self { stream, stalled: None }
+    }
+
+    fn written<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        let written = write(Pin::new(&mut self.stream), context);
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(WITHOUT_PROGRESS)));
+        stalled.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Progress<S> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, into)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Progress<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.written(context, |stream, context| stream.poll_write(context, bytes))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.written(context, |stream, context| stream.poll_write_vectored(context, bytes))
+    }
+
+    /// Where it is `true`, hyper begins no answer before the one before it is written.
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
