@@ -109,6 +109,17 @@ pub(crate) fn make_login(
     database.change_together("making a login", &changes)
 }
 
+/// Whom a link logs in; `None` where no such link is good any more.
+pub(crate) fn login(
+    database: &mut dyn Database,
+    digest: &[u8; 32],
+) -> Result<Option<(String, WebRole)>, DatabaseError> {
+    let good = [Value::Bytes(digest), Value::Moment(time_span::now(database)?)];
+    let sql = "SELECT name, role FROM web_logins WHERE digest = ? AND expires_at > ?";
+    let rows = database.select("reading a link", sql, &good)?;
+    rows.first().map(|row| Ok((owned(row, 0)?, WebRole::of(row, 1)?))).transpose()
+}
+
 /// Logs somebody in by a link, of which there is nothing left then: who they are, or `None` where no such link is good any more.
 pub(crate) fn redeem(
     database: &mut dyn Database,
@@ -118,10 +129,7 @@ pub(crate) fn redeem(
     let doing = "logging in";
     let now = time_span::now(database)?;
     let good = [Value::Bytes(login), Value::Moment(now)];
-    let rows =
-        database.select(doing, "SELECT name, role FROM web_logins WHERE digest = ? AND expires_at > ?", &good)?;
-    let Some(row) = rows.first() else { return Ok(None) };
-    let (name, role) = (owned(row, 0)?, WebRole::of(row, 1)?);
+    let Some((name, role)) = self::login(database, login)? else { return Ok(None) };
     // Of two at once, one deletes it.
     if database.change(doing, "DELETE FROM web_logins WHERE digest = ? AND expires_at > ?", &good)? != 1 {
         return Ok(None);

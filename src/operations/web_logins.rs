@@ -60,10 +60,22 @@ pub(crate) struct LoggedIn {
     pub(crate) token: String,
 }
 
-/// Logs in by the token of a link; `None` where it is not good, or no more.
-pub(crate) fn log_in(database: &mut dyn Database, link: &str) -> Result<Option<LoggedIn>, DatabaseError> {
+/// Whom the token of a link would log in; `None` where it is not good, or no more.
+pub(crate) fn look(database: &mut dyn Database, link: &str) -> Result<Option<(String, WebRole)>, DatabaseError> {
+    web_sessions::login(database, &digest(link.trim()))
+}
+
+/// Logs in by the token of a link, which ends the login that the browser had; `None` where it is not good, or no more.
+pub(crate) fn log_in(
+    database: &mut dyn Database,
+    link: &str,
+    old: Option<&[u8; 32]>,
+) -> Result<Option<LoggedIn>, DatabaseError> {
     let token = token()?;
     let found = web_sessions::redeem(database, &digest(link.trim()), &digest(&token))?;
+    if let Some(old) = old.filter(|_| found.is_some()) {
+        web_sessions::end(database, old)?;
+    }
     Ok(found.map(|(name, role)| LoggedIn { name, role, token }))
 }
 
@@ -85,10 +97,10 @@ mod tests {
         let link = link(database, "http://127.0.0.1:8025", "anna", WebRole::Reader).unwrap();
         let (page, token) = link.split_once('#').unwrap();
         assert_eq!((page, token.len()), ("http://127.0.0.1:8025/login", 43));
-        assert!(log_in(database, "nonsense").unwrap().is_none());
-        let anna = log_in(database, &format!(" {token}\n")).unwrap().unwrap();
+        assert!(log_in(database, "nonsense", None).unwrap().is_none());
+        let anna = log_in(database, &format!(" {token}\n"), None).unwrap().unwrap();
         assert_eq!((anna.name.as_str(), anna.role), ("anna", WebRole::Reader));
-        assert!(log_in(database, token).unwrap().is_none(), "it was good once");
+        assert!(log_in(database, token, None).unwrap().is_none(), "it was good once");
         // Neither token is in the ledger.
         for table in ["web_logins", "web_sessions"] {
             let rows = database.select("looking", &format!("SELECT * FROM {table}"), &[]);
@@ -130,7 +142,7 @@ mod tests {
         database
             .change("turning the clock", "UPDATE web_logins SET expires_at = expires_at - ?", &ten_minutes)
             .unwrap();
-        assert!(log_in(&mut database, link.split_once('#').unwrap().1).unwrap().is_none());
+        assert!(log_in(&mut database, link.split_once('#').unwrap().1, None).unwrap().is_none());
     }
 
     #[test]

@@ -38,13 +38,51 @@ fn asked_for(to: &str, problem: Option<&str>) -> Markup {
                 "What stands in the link behind the #"
                 input #token name="token" autocomplete="off" autocapitalize="none" spellcheck="false" required;
             }
-            div { button { "Log in" } }
+            div { button { "Go on" } }
         }
     }
 }
 
-pub(super) async fn log_in(State(page): State<Page>, Form(Link { token, to }): Form<Link>) -> Response {
-    let found = page.ledger.ask(move |database| web_logins::log_in(database, &token)).await;
+/// Whom a link would log in: nothing is done before a click. Whoever follows another one's link does not become somebody else
+/// unawares (login CSRF), and what only looks at links, as mail filters do, uses none up.
+pub(super) async fn look(
+    State(page): State<Page>,
+    headers: HeaderMap,
+    Form(Link { token, to }): Form<Link>,
+) -> Response {
+    let (now, lifetimes, link) = (session(&headers), page.lifetimes, token.clone());
+    let found = page.ledger.ask(move |database| {
+        let Some(person) = web_logins::look(database, &link)? else { return Ok(None) };
+        let now = now.map(|now| web_sessions::session(database, &now, lifetimes)).transpose()?.flatten();
+        Ok(Some((person, now)))
+    });
+    let to = guard::here(to.as_deref());
+    match found.await {
+        Ok(Some(((name, role), now))) => {
+            let told = html! {
+                p { "This link is one of " strong { (page.origin) } ". It logs you in as " strong { (name) } ", with the role " strong { (role.as_str()) } "." }
+                @if let Some(now) = now { p { "You are logged in as " strong { (now.name) } ". That login ends." } }
+                p .hint { "All that you do then is written down under that name. If you have not asked for a link, go no further." }
+                form .login method="post" action="/login/confirm" {
+                    input type="hidden" name="token" value=(token.trim());
+                    input type="hidden" name="to" value=(to);
+                    div { button { "Log in as " (name) } }
+                }
+            };
+            layout::page("Is this you?", None, None, &told).into_response()
+        }
+        Ok(None) => not_good(to),
+        Err(problem) => failed(&problem, None),
+    }
+}
+
+pub(super) async fn log_in(
+    State(page): State<Page>,
+    headers: HeaderMap,
+    Form(Link { token, to }): Form<Link>,
+) -> Response {
+    let old = session(&headers);
+    let found = page.ledger.ask(move |database| web_logins::log_in(database, &token, old.as_ref())).await;
     let to = guard::here(to.as_deref());
     match found {
         Ok(Some(person)) => {
@@ -52,16 +90,21 @@ pub(super) async fn log_in(State(page): State<Page>, Form(Link { token, to }): F
             let cookie = guard::cookie(&person.token, page.lifetimes.longest.as_secs());
             ([(SET_COOKIE, cookie)], Redirect::to(to)).into_response()
         }
-        Ok(None) => {
-            warn!("somebody tried to log in to the page by a link that is not good, or no more");
-            let told = asked_for(
-                to,
-                Some("This link was used already, is older than ten minutes, or is not complete. Ask for another one."),
-            );
-            (StatusCode::FORBIDDEN, layout::page("Log in", None, None, &told)).into_response()
-        }
+        Ok(None) => not_good(to),
         Err(problem) => failed(&problem, None),
     }
+}
+
+/// The digest of the login that this browser has.
+fn session(headers: &HeaderMap) -> Option<[u8; 32]> {
+    guard::token(headers).map(web_logins::digest)
+}
+
+fn not_good(to: &str) -> Response {
+    warn!("somebody tried to log in to the page by a link that is not good, or no more");
+    let problem = "This link was used already, is older than ten minutes, or is not complete. Ask for another one.";
+    let told = asked_for(to, Some(problem));
+    (StatusCode::FORBIDDEN, layout::page("Log in", None, None, &told)).into_response()
 }
 
 pub(super) async fn log_out(
@@ -69,7 +112,7 @@ pub(super) async fn log_out(
     Extension(viewer): Extension<WebSession>,
     headers: HeaderMap,
 ) -> Response {
-    let digest = guard::token(&headers).map(web_logins::digest).unwrap_or_default();
+    let digest = session(&headers).unwrap_or_default();
     match page.ledger.ask(move |database| web_sessions::end(database, &digest)).await {
         Ok(()) => {
             info!(name = viewer.name, "somebody has logged out of the page");

@@ -40,6 +40,7 @@ use crate::ledger_threads::{LedgerThreads, Unanswered};
 use crate::mailbox_work::MailboxWork;
 use crate::site::Site;
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::middleware::from_fn_with_state;
@@ -63,6 +64,9 @@ use trusted::TrustedUsers;
 
 /// How long a question to the ledger may take.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How large a form may be that comes without a login. In chunks of one byte it takes some thirty times as much memory.
+const LARGEST_LOGIN: usize = 8 << 10;
 
 /// What the page goes by.
 #[derive(Clone, Debug)]
@@ -275,7 +279,8 @@ fn routes(page: &Page) -> Router<Page> {
         .route("/logins", of(Screen::Logins, get(logins::show)))
         .route("/logins/end", of(Screen::Logins, post(logins::end)))
         // For everybody:
-        .route("/login", get(login::form).post(login::log_in))
+        .route("/login", get(login::form).post(login::look).layer(DefaultBodyLimit::max(LARGEST_LOGIN)))
+        .route("/login/confirm", post(login::log_in).layer(DefaultBodyLimit::max(LARGEST_LOGIN)))
         .route("/assets/{name}", get(assets::serve))
         .layer(from_fn_with_state(page.clone(), guard::of_this_origin))
 }

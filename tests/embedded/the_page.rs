@@ -77,7 +77,9 @@ fn a_link_lets_one_person_in_once_and_logging_out_ends_it() {
     assert_eq!(wrong.status, StatusCode::FORBIDDEN);
     let anna = place.page.log_in(&link);
     let again = format!("token={}", link.trim().split_once('#').unwrap().1);
-    assert_eq!(place.page.ask("POST", "/login", &[], &again).status, StatusCode::FORBIDDEN);
+    for path in ["/login", "/login/confirm"] {
+        assert_eq!(place.page.ask("POST", path, &[], &again).status, StatusCode::FORBIDDEN, "{path}");
+    }
     assert!(anna.get("/").shown().contains("Logged in as anna"));
     assert_eq!(place.sessions()[0]["name"], "anna");
     let out = anna.post("/logout", "");
@@ -91,6 +93,47 @@ fn a_link_lets_one_person_in_once_and_logging_out_ends_it() {
     {
         let bytes = std::fs::read(&file).unwrap();
         assert!(!bytes.windows(token.len()).any(|window| window == token.as_bytes()), "{}", file.display());
+    }
+}
+
+#[test]
+fn a_link_says_whom_it_logs_in_and_a_click_ends_the_login_before_it() {
+    let place = Place::new();
+    let anna = place.visitor("admin");
+    let link = place.link("mallory", "viewer");
+    let token = format!("token={}&to=%2Flocks", link.trim().split_once('#').unwrap().1);
+    let cookie = ("cookie", anna.cookie.as_str());
+    let ours = [("sec-fetch-site", "same-origin"), cookie];
+    // However often it is looked at, it is good, and nobody is logged in or out.
+    for method in ["GET", "GET", "POST", "POST"] {
+        let shown = place.page.ask(method, "/login", &ours, &token);
+        assert_eq!(shown.header("set-cookie"), "");
+        let shown = text(shown.shown());
+        let names = "of http://127.0.0.1:8025 . It logs you in as mallory , with the role viewer . You are logged in as anna . That login ends.";
+        assert_eq!(shown.contains(names), method == "POST", "{shown}");
+    }
+    assert!(anna.get("/").shown().contains("Logged in as anna"));
+    let other_site = [("sec-fetch-site", "cross-site"), cookie];
+    assert_eq!(place.page.ask("POST", "/login/confirm", &other_site, &token).status, StatusCode::FORBIDDEN);
+    assert_ne!(place.page.ask("GET", &format!("/login/confirm?{token}"), &ours, "").status, StatusCode::OK);
+
+    let answer = place.page.ask("POST", "/login/confirm", &ours, &token);
+    assert_eq!(answer.leads_to(), "/locks");
+    assert_eq!(anna.get("/").leads_to(), "/login");
+    let sessions = place.sessions();
+    assert_eq!((sessions.as_array().unwrap().len(), &sessions[0]["name"]), (1, &"mallory".into()));
+    // A link that is not good ends nothing.
+    let mallory = ("cookie", answer.header("set-cookie").split(';').next().unwrap());
+    assert_eq!(place.page.ask("POST", "/login/confirm", &[mallory], &token).status, StatusCode::FORBIDDEN);
+    place.page.ask("GET", "/", &[mallory], "").shown();
+}
+
+#[test]
+fn a_form_that_comes_without_a_login_is_short() {
+    let place = Place::new();
+    for path in ["/login", "/login/confirm"] {
+        let answer = place.page.ask("POST", path, &[], &format!("token={}", "x".repeat(10_000)));
+        assert_eq!(answer.status, StatusCode::PAYLOAD_TOO_LARGE, "{path}");
     }
 }
 
@@ -182,7 +225,7 @@ fn what_another_site_sends_changes_nothing() {
         &[("origin", "null")],
         &[("origin", "http://127.0.0.1:8026")],
     ] {
-        for path in ["/logout", "/logins/end", "/login"] {
+        for path in ["/logout", "/logins/end", "/login", "/login/confirm"] {
             let headers = [from, &[("cookie", anna.cookie.as_str())]].concat();
             let answer = place.page.ask("POST", path, &headers, "id=x&token=x");
             assert_eq!(answer.status, StatusCode::FORBIDDEN, "{path} {from:?}");
@@ -474,7 +517,7 @@ fn the_page_of_a_directory_is_one_command() {
     };
     let body = format!("token={}", link.split_once("/login#").unwrap().1);
     let post = format!(
-        "POST /login HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\nContent-Type: application/x-www-form-urlencoded\r\n\
+        "POST /login/confirm HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\nContent-Type: application/x-www-form-urlencoded\r\n\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
     );

@@ -3,6 +3,7 @@
 //! What a test serves on this machine's 127.0.0.1 the browser finds as `http://localhost`, which it takes for its own machine's: the name
 //! leads to this machine's address on the servers' network, where a [`Forwarder`] passes on what comes.
 
+use super::program::wait_until;
 use super::{env, server};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -182,6 +183,22 @@ impl Browser {
     #[track_caller]
     pub fn go(&self, url: &str) {
         self.runtime.block_on(self.client().goto(url)).expect("it is loaded");
+    }
+
+    /// Follows a link to log in, and clicks.
+    #[track_caller]
+    pub fn log_in(&self, link: &str) {
+        self.go(link);
+        self.confirm_login();
+    }
+
+    /// Clicks on the page that says who is about to be logged in.
+    #[track_caller]
+    pub fn confirm_login(&self) {
+        let button = "document.querySelector('form[action=\"/login/confirm\"] button')";
+        wait_until("it asks who this is", || self.now(&format!("return {button} != null")) == true);
+        self.script(&format!("{button}.click()"));
+        wait_until("the link has logged in", || self.now("return !location.pathname.startsWith('/login')") == true);
     }
 
     pub fn url(&self) -> String {

@@ -95,11 +95,13 @@ impl Page {
         self.ending.send(true).unwrap();
     }
 
-    /// Somebody who has followed this link to log in.
+    /// Somebody who has followed this link to log in, and has clicked.
     #[track_caller]
     pub fn log_in(&self, link: &str) -> Visitor<'_> {
-        let token = link.trim().split_once("/login#").expect("a link").1;
-        let answer = self.ask("POST", "/login", &[("sec-fetch-site", "same-origin")], &format!("token={token}"));
+        let token = format!("token={}", link.trim().split_once("/login#").expect("a link").1);
+        let ours = [("sec-fetch-site", "same-origin")];
+        assert!(self.ask("POST", "/login", &ours, &token).shown().contains(&token[6..]));
+        let answer = self.ask("POST", "/login/confirm", &ours, &token);
         assert_eq!(answer.leads_to(), "/");
         let cookie = answer.header("set-cookie").split(';').next().unwrap().to_owned();
         Visitor { page: self, cookie }

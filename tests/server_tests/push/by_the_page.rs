@@ -419,8 +419,7 @@ fn in_a_browser_what_failed_is_sent_again_and_arrives() {
     let origin = format!("http://localhost:{}", forwarders.last().unwrap().port);
     let browser = Browser::start();
     let token = link(&served.config, "operator");
-    browser.go(&format!("{origin}/login#{}", token.trim().split_once('#').unwrap().1));
-    wait_until("the link has logged in", || browser.url() == format!("{origin}/"));
+    browser.log_in(&format!("{origin}/login#{}", token.trim().split_once('#').unwrap().1));
     let click = |words: &str| {
         browser.script(&format!(
             "[...document.querySelectorAll('main a, main button, header nav a')].find(one => one.innerText.startsWith({words:?})).click()"

@@ -131,8 +131,7 @@ fn whatever_is_in_a_message_nothing_runs_and_nothing_is_fetched() {
     browser.go("about:blank");
 
     served.deliver(&letter(&html), "scuba@x").delivered();
-    browser.go(&served.link);
-    wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
+    browser.log_in(&served.link);
     let content = content_of(&browser, &served, "scuba@x");
     browser.complaints();
     let pictures = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tests/page");
@@ -219,8 +218,7 @@ fn ten_megabytes_of_html_are_cut_and_a_picture_that_came_with_it_is_shown() {
          Content-Transfer-Encoding: base64\n\n{pixel}\n--b--\n"
     );
     served.deliver(&with_picture, "scuba@x").delivered();
-    browser.go(&served.link);
-    wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
+    browser.log_in(&served.link);
 
     browser.go(&content_of(&browser, &served, "doug@x"));
     assert!(browser.text().contains("this is the first 2 MB"), "{}", browser.text());

@@ -55,8 +55,7 @@ fn what_would_happen_is_shown_confirmed_and_done_by_the_keyboard_once() {
     std::fs::remove_dir_all(served.directory.path().join("doug@x")).unwrap();
 
     let browser = Browser::start();
-    browser.go(&served.link);
-    wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
+    browser.log_in(&served.link);
     for (name, path) in [
         ("again", "/again"),
         ("again-failed", "/again/failed"),

@@ -91,8 +91,7 @@ fn each_screen_is_for_everybody_and_breaks_no_rule_of_the_browser() {
     // Without a login, and by a link that was used.
     browser.go(&served.origin);
     assert!(browser.url().ends_with("/login"), "{}", browser.url());
-    browser.go(&served.link);
-    wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
+    browser.log_in(&served.link);
     browser.go("about:blank");
     browser.go(&served.link);
     wait_until("it is good once", || browser.text().contains("This link was used already"));
@@ -153,8 +152,7 @@ fn what_is_live_changes_by_itself_and_rests_when_told_to() {
     let served = Served::start();
     served.deliver(&message("one@x"), "scuba@x").delivered();
     let browser = Browser::start();
-    browser.go(&served.link);
-    wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
+    browser.log_in(&served.link);
     // Nothing moves under the reader: what is new is counted, and shown when it is asked for.
     served.deliver(&message("two@x"), "doug@x").delivered();
     served.deliver(&message("three@x"), "doug@x").delivered();
@@ -185,8 +183,7 @@ fn who_has_lost_the_server_reads_that_and_is_told_of_all_once_it_is_back() {
     let served = Served::start();
     served.deliver(&message("one@x"), "scuba@x").delivered();
     let browser = Browser::start();
-    browser.go(&served.link);
-    wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
+    browser.log_in(&served.link);
     let (usual, lost) = ("What is new is counted here.", "The connection is lost, so nothing new is shown here.");
     assert!(browser.text().contains(usual), "{}", browser.text());
     // Said aloud as well, by those that read a page aloud.
@@ -214,8 +211,7 @@ fn statistics_are_read_anew_and_rest_when_told_to() {
     let served = Served::start();
     served.deliver(&message("one@x"), "scuba@x").delivered();
     let browser = Browser::start();
-    browser.go(&served.link);
-    wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
+    browser.log_in(&served.link);
     browser.command(
         "Page.addScriptToEvaluateOnNewDocument",
         serde_json::json!({ "source": "\
@@ -273,6 +269,17 @@ fn it_works_without_script_and_by_the_keyboard_and_nobody_logs_others_out() {
     }
     assert_eq!(came_to, "token");
     browser.type_text(&format!("{}{enter}", served.link.split_once('#').unwrap().1));
+    wait_until("it asks who this is", || {
+        browser.command("Emulation.setScriptExecutionDisabled", serde_json::json!({ "value": false }));
+        let title = browser.now("return document.title");
+        browser.command("Emulation.setScriptExecutionDisabled", serde_json::json!({ "value": true }));
+        title.as_str().is_some_and(|title| title.starts_with("Is this you?"))
+    });
+    wait_until("the keyboard comes to the button", || {
+        browser.type_text(tab);
+        focus(&browser) == "Log in as you"
+    });
+    browser.type_text(enter);
     wait_until("the form has logged in", || browser.url() == format!("{}/", served.origin));
     browser.go(&format!("{}/?q=%3Cone%40x%3E", served.origin));
     assert!(browser.url().contains("/messages/"), "{}", browser.url());

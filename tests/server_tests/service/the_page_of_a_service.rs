@@ -77,8 +77,7 @@ fn the_list_grows_while_postfix_delivers_on_two_hosts() {
     let mut site = MailHosts::set_up(&Options::new(Engine::Postgres17, 10));
     let served = Served::start(&mut site.scene, "viewer");
     let browser = Browser::start();
-    browser.go(&served.link);
-    wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
+    browser.log_in(&served.link);
     assert!(browser.text().contains("Nothing was tried"), "{}", browser.text());
     let deliver = |number: usize| {
         // Without a Date each host would write one of its own, and the two were different messages.
@@ -138,8 +137,7 @@ fn how_the_service_is_can_be_read_by_everybody() {
     let service = Service::start(&mut scene);
     let served = Served::start(&mut scene, "operator");
     let browser = Browser::start();
-    browser.go(&served.link);
-    wait_until("the link has logged in", || browser.url() == format!("{}/", served.origin));
+    browser.log_in(&served.link);
     let url = format!("{}/service", served.origin);
     // A busy master may not answer in time, and then the page says so. It is not read anew while it is looked at.
     wait_until("the master answers", || {
