@@ -1,4 +1,4 @@
-//! A message as it came, for who may read it: by the same code, and with the same line in the operations log, as on the page.
+//! The source of a message, for who may read it: by the same code, and with the same line in the operations log, as on the page.
 
 use super::call::Call;
 use super::problem::Problem;
@@ -34,8 +34,7 @@ const SENDING: Duration = Duration::from_mins(10);
 /// How much of it is given to a connection at once, in bytes.
 const PIECE: usize = 16 << 10;
 
-/// Hands it out, if the token may see a copy of it. The lines that pipe(8) has prepended for one recipient are left out: who else has got
-/// it is not for everybody who may read it.
+/// Hands it out, if the token may see a copy of it: in the form for display, since who else has got it is not for everybody who may read it.
 pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
     call.query.only(&[])?;
     let identity = hex::decode(&call.id).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
@@ -58,7 +57,7 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
     let read = move |database: &mut dyn Database, mailboxes: Option<Deadline>| -> Result<_, DatabaseError> {
         let actor = Actor { who: &who, way: "api", role: None, host: shared.settings.site.host() };
         let wanted = Look { actor, operation: Operation::Downloaded, object: Some("source"), noted: None };
-        let bytes = |message: &Message| Some(message.without_prepended_lines().to_vec());
+        let bytes = |message: &Message| Some(message.as_received().to_vec());
         look(&shared.settings.site, database, &identity, wanted, mailboxes, bytes)
     };
     let found = match &api.mailboxes {

@@ -34,8 +34,8 @@ that never ended. Mailboxes are only read, and no flag changes. A copy that is g
 most likely been deleted or filed by its owner; one that is gone because the mailbox was restored or made anew is LOST, \
 and `maildrop_command replay --restore` brings it back.
 
---repair takes out a copy that is there twice only if it is the same, to the last byte, as the one that the ledger has, \
-which stays.
+--repair takes out a copy that is there twice only if it is the same as the one that the ledger has, which stays. Lines \
+that may name a recipient (Bcc, Delivered-To, for whom it was Received) may differ; a Bcc that only the other one has may not.
 
 Exit status: 0 if nothing needs anybody (what owners have deleted does not), 65 if something was found, 69 if the \
 database or a mailbox could not be read, 64 or 78 if the arguments or the configuration are wrong.")]
@@ -102,7 +102,7 @@ fn repair(site: &Site, twice: &Twice, arguments: &Arguments) -> Repair {
     if !arguments.repair {
         return Repair::NotAsked;
     }
-    if !twice.same_bytes {
+    if !twice.same {
         return Repair::Left("the two differ: compare them, and delete one by hand".into());
     }
     if !arguments.yes {
@@ -191,9 +191,9 @@ fn tell(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
     let would = repairs.iter().filter(|repair| **repair == Repair::Would).count();
     if would > 0 {
         say(&format!("Nothing was changed. With --yes, {} would be taken out.", several(would, "copy", "copies")));
-    } else if !arguments.repair && found.twice.iter().any(|twice| twice.same_bytes) {
+    } else if !arguments.repair && found.twice.iter().any(|twice| twice.same) {
         say(&format!(
-            "`maildrop_command audit --repair{options}` takes out copies that are there twice and the same to the last byte."
+            "`maildrop_command audit --repair{options}` takes out duplicated copies that are the same."
         ));
     }
     if !owed.is_empty() {
@@ -253,16 +253,16 @@ fn told(copy: &RecordedCopy, gone: Option<Gone>) -> String {
 fn told_twice(twice: &Twice, repair: &Repair) -> String {
     let (keep, extra) = (twice.keep.uid, twice.extra.uid);
     match repair {
-        Repair::NotAsked if twice.same_bytes => {
-            format!("uid {extra} is the same, to the last byte, as uid {keep}, which the ledger has")
+        Repair::NotAsked if twice.same => {
+            format!("uid {extra} is the same as uid {keep}, which the ledger has")
         }
         Repair::NotAsked => {
             format!(
                 "uid {extra} is the same message as uid {keep}, which the ledger has, but for what was added on the way"
             )
         }
-        Repair::Would => format!("uid {extra} would be taken out; uid {keep}, the same to the last byte, stays"),
-        Repair::TakenOut => format!("uid {extra} was taken out; uid {keep}, the same to the last byte, stays"),
+        Repair::Would => format!("uid {extra} would be taken out; uid {keep}, which is the same, stays"),
+        Repair::TakenOut => format!("uid {extra} was taken out; uid {keep}, which is the same, stays"),
         Repair::Left(why) => format!("uid {extra} was left, beside uid {keep}: {why}"),
     }
 }
@@ -309,7 +309,7 @@ fn as_json(found: &Audit, repairs: &[Repair], arguments: &Arguments) -> Value {
             "copy": copy(&twice.copy),
             "keep_uid": twice.keep.uid,
             "extra_uid": twice.extra.uid,
-            "same_bytes": twice.same_bytes,
+            "same": twice.same,
             "repair": done,
             "why": why,
         })

@@ -14,7 +14,7 @@ use serde::Serialize;
 pub enum Operation {
     /// Text, HTML, headers and the list of parts of a message.
     LookedAtContent,
-    /// A message as it came, or one of its parts, was taken away.
+    /// The source of a message, or one of its parts, was taken away.
     Downloaded,
     /// A message, to a recipient.
     DeliveredAgain,

@@ -5,6 +5,7 @@
 //! knows panics. It never sees the body.
 
 use super::address::Address;
+use super::disclosure::shown;
 use super::fields::{Field, Fields};
 use memchr::memmem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -91,11 +92,14 @@ pub(super) fn tidy(text: &str, limit: usize, already_cut: bool) -> String {
 }
 
 /// The fields from the top, in order, as a JSON array of `[name, value]`. Where it is cut short, the last entry has an
-/// empty name and says so. Only those which `kept` says are kept.
+/// empty name and says so. Only those which `kept` says are kept, and only as [everybody may see them](shown).
 pub(super) fn json(message: &[u8], kept: impl Fn(&Field<'_>) -> bool) -> String {
     let mut json = String::from("[");
     let mut read = 0_usize;
-    for (count, field) in Fields::of(message).filter(kept).enumerate() {
+    let mut count = 0_usize;
+    for field in Fields::of(message).filter(kept) {
+        let Some((name, value)) = shown(&field) else { continue };
+        let field = Field { name, value: &value };
         read = read.saturating_add(field.value.len().min(FIELD_LIMIT));
         let name = tidy(&String::from_utf8_lossy(field.name.get(..FIELD_LIMIT).unwrap_or(field.name)), 256, false);
         let entry = if count < JSON_FIELDS_LIMIT && read <= JSON_LIMIT {
@@ -114,6 +118,7 @@ pub(super) fn json(message: &[u8], kept: impl Fn(&Field<'_>) -> bool) -> String 
                 break;
             }
         }
+        count += 1;
     }
     json.push(']');
     json

@@ -148,8 +148,18 @@ pub(super) struct Essence {
     pub message_id: Option<Vec<u8>>,
     pub content_digest: ContentDigest,
     pub identity: Identity,
-    /// It has no Message-ID or no Date, and no Received field either: nothing tells it from the next one with the same words.
-    pub may_be_one_of_many: bool,
+    pub distinguished_by: DistinguishedBy,
+}
+
+/// What tells a message from the next one with the same words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DistinguishedBy {
+    /// Its Message-ID and its Date.
+    Author,
+    /// Its Received fields, since it lacks one of these.
+    Received,
+    /// Nothing, since it has no Received field either.
+    Nothing,
 }
 
 impl Essence {
@@ -187,7 +197,11 @@ impl Essence {
         }
         let message_id = message_id.filter(|id| !says_nothing(id));
         let received_counts = message_id.is_none() || !dated;
-        let may_be_one_of_many = received_counts && received.is_none();
+        let distinguished_by = match &received {
+            _ if !received_counts => DistinguishedBy::Author,
+            Some(_) => DistinguishedBy::Received,
+            None => DistinguishedBy::Nothing,
+        };
         let received = received.filter(|_| received_counts);
         let mut hash = Sha256::new();
         let names = AUTHOR_FIELDS.iter().chain(&["received"]);
@@ -210,7 +224,7 @@ impl Essence {
         hash.update(content_digest.0);
         let day = day.unwrap_or_default().to_be_bytes();
         let identity = Identity(by_day(day, &hash.finalize().into()));
-        Self { message_id, content_digest, identity, may_be_one_of_many }
+        Self { message_id, content_digest, identity, distinguished_by }
     }
 }
 

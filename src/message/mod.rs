@@ -8,6 +8,7 @@ pub mod authentication_results;
 mod copy_role;
 mod day;
 mod decode;
+mod disclosure;
 mod fields;
 mod identity;
 pub(crate) mod parts;
@@ -21,8 +22,9 @@ pub use identity::{ContentDigest, Identity, message_id_as_stored};
 pub(crate) use identity::{by_day, key_of_copy};
 
 use decode::{FIELD_LIMIT, Metadata};
+use disclosure::ReceivedFields;
 use fields::{Field, Fields, without_mbox_line};
-use identity::Essence;
+use identity::{DistinguishedBy, Essence};
 use memchr::{memchr, memchr_iter, memrchr};
 use std::borrow::Cow;
 use std::time::Duration;
@@ -41,7 +43,7 @@ pub struct Message {
     message_id_for_people: String,
     content_digest: ContentDigest,
     identity: Identity,
-    may_be_one_of_many: bool,
+    distinguished_by: DistinguishedBy,
     metadata: Metadata,
 }
 
@@ -64,7 +66,7 @@ impl Message {
     /// [`MessageError::Empty`]. Nothing else is refused, however odd.
     pub fn receive(raw: Vec<u8>) -> Result<Self, MessageError> {
         // Before the line ends become CRLF: the identity ignores CR, and hashes faster without any.
-        let Essence { message_id, content_digest, identity, may_be_one_of_many } = Essence::of(without_mbox_line(&raw));
+        let Essence { message_id, content_digest, identity, distinguished_by } = Essence::of(without_mbox_line(&raw));
         let (bytes, nul_bytes_replaced) = as_imap_wants_it(raw);
         if bytes.is_empty() {
             return Err(MessageError::Empty);
@@ -83,7 +85,7 @@ impl Message {
             message_id_for_people,
             content_digest,
             identity,
-            may_be_one_of_many,
+            distinguished_by,
             metadata,
         })
     }
@@ -125,6 +127,33 @@ impl Message {
         other
     }
 
+    /// The message as it is appended for somebody of whom it is not known whether this copy was theirs: in its filtered form, see
+    /// `disclosure`. Its Received fields stay where the identity covers them.
+    #[must_use]
+    pub fn for_any_recipient(self) -> Self {
+        let keep = self.distinguished_by == DistinguishedBy::Received;
+        self.filtered(if keep { ReceivedFields::Unchanged } else { ReceivedFields::WithoutRecipients })
+    }
+
+    /// The message as it is shown to anybody who may see a copy of it. The identity is that of the message, even where these bytes would
+    /// have another one.
+    #[must_use]
+    pub fn for_display(self) -> Self {
+        self.filtered(ReceivedFields::WithoutRecipients)
+    }
+
+    /// Whether [`Message::for_any_recipient`] leaves Received fields in it, which may say for whom the message was received.
+    #[must_use]
+    pub(crate) fn keeps_received_for_others(&self) -> bool {
+        self.distinguished_by == DistinguishedBy::Received
+    }
+
+    fn filtered(mut self, received: ReceivedFields) -> Self {
+        disclosure::filter(&mut self.bytes, received);
+        self.prepended = 0;
+        self
+    }
+
     /// The same message, under the Message-ID that it had before a mailbox store changed bytes of it.
     #[must_use]
     pub(crate) fn with_message_id(self, message_id: &str) -> Self {
@@ -153,7 +182,7 @@ impl Message {
     /// Received field by which it could be told from the next.
     #[must_use]
     pub(crate) fn may_be_one_of_many(&self) -> bool {
-        self.may_be_one_of_many
+        self.distinguished_by == DistinguishedBy::Nothing
     }
 
     /// The digest of what the author wrote.
@@ -220,8 +249,8 @@ impl Message {
     }
 
     /// The header fields in order, decoded, as a JSON array of `[name, value]`: at most 1000 fields and 256 kB, and a
-    /// last entry with an empty name where it was cut short. Without the lines that pipe(8) prepended: the ledger keeps
-    /// one row for all recipients, and none of them shall learn of a blind copy to another. Computed anew at each call.
+    /// last entry with an empty name where it was cut short. In the filtered form (see `disclosure`): the ledger keeps one row for all
+    /// recipients, and none of them shall learn of a blind copy to another. Computed anew at each call.
     #[must_use]
     pub fn headers_json(&self) -> String {
         decode::json(self.without_prepended_lines(), |_| true)
@@ -275,6 +304,13 @@ impl Message {
 const MESSAGE_ID_LIMIT: usize = 998;
 /// The longest Message-ID to search by, in bytes: servers limit the length of a command line.
 const LONGEST_SEARCHED: usize = 500;
+
+/// A message as a mailbox gives it back, as everybody may see it who has a copy: see `disclosure`.
+#[must_use]
+pub(crate) fn filtered(mut bytes: Vec<u8>) -> Vec<u8> {
+    disclosure::filter(&mut bytes, ReceivedFields::WithoutRecipients);
+    bytes
+}
 
 /// The values of Bcc and Resent-Bcc, relaxed, in order, of a message as a mailbox gives it back. They are no part of its identity.
 #[must_use]

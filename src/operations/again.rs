@@ -103,7 +103,11 @@ impl Picked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Prospect {
     /// This would be done.
-    Would(String),
+    Would {
+        what: String,
+        /// Whether what is appended may name another recipient: its Received fields are left, since the identity covers them.
+        may_name_others: bool,
+    },
     /// There is nothing to do.
     Nothing(String),
     /// It cannot be done now, or not at all.
@@ -145,15 +149,18 @@ pub(crate) fn plan(
     let Some((picked, found)) = find(database, choice)? else { return Ok((None, unknown())) };
     let prospect = match found {
         Found::Tried { delivered: true } => Prospect::Nothing(HAS_IT.into()),
-        Found::Tried { .. } => match replayed(site, &picked, true, &AtomicBool::new(false)) {
-            ReplayOutcome::Delivered(copies) => Prospect::Would(copies),
-            ReplayOutcome::AlreadyThere => Prospect::Nothing(HAS_IT.into()),
-            ReplayOutcome::Refused(why) | ReplayOutcome::Deferred(why) => {
-                // Whose it is, the list says already.
-                let whose = format!("{} to {}: ", picked.message_id, picked.recipient);
-                Prospect::Cannot(why.strip_prefix(&whose).unwrap_or(&why).to_owned())
+        Found::Tried { .. } => {
+            let (outcome, may_name_others) = replayed(site, &picked, true, &AtomicBool::new(false));
+            match outcome {
+                ReplayOutcome::Delivered(what) => Prospect::Would { what, may_name_others },
+                ReplayOutcome::AlreadyThere => Prospect::Nothing(HAS_IT.into()),
+                ReplayOutcome::Refused(why) | ReplayOutcome::Deferred(why) => {
+                    // Whose it is, the list says already.
+                    let whose = format!("{} to {}: ", picked.message_id, picked.recipient);
+                    Prospect::Cannot(why.strip_prefix(&whose).unwrap_or(&why).to_owned())
+                }
             }
-        },
+        }
         Found::Copy(copy, delivered) => match (choice.how, delivered) {
             (How::Restore, true) => restoring(site, database, &copy, deadline)?,
             (How::Restore, false) => Prospect::Cannot(NOT_DELIVERED.into()),
@@ -230,13 +237,17 @@ fn from_its_source(
 ) -> Result<Prospect, DatabaseError> {
     let wanted = (copy.message, &copy.identity);
     match redelivery::message_of_ledger(site, database, wanted, Some(copy.key()), deadline) {
-        Ok(_) => Ok(Prospect::Would(done.to_owned())),
+        Ok(message) => {
+            let may_name_others = message.keeps_received_for_others();
+            Ok(Prospect::Would { what: done.to_owned(), may_name_others })
+        }
         Err(RedeliveryError::Database(error)) => Err(error),
         // Then the author's own is looked for.
         Err(RedeliveryError::NoSource(_) | RedeliveryError::SourcesDenied(_))
             if copy.reason.is_some() && site.left_to_authors_for().is_some() =>
         {
-            Ok(Prospect::Would("its author's own is looked for there: nothing is left to append".into()))
+            let what = "its author's own is looked for there: nothing is left to append".into();
+            Ok(Prospect::Would { what, may_name_others: false })
         }
         Err(why) => Ok(Prospect::Cannot(why.to_string())),
     }
@@ -328,7 +339,7 @@ pub(crate) fn deliver_again(
         return (Some(picked), ReplayOutcome::Deferred(why));
     }
     let outcome = match found {
-        Found::Tried { .. } => replayed(site, &picked, false, stop),
+        Found::Tried { .. } => replayed(site, &picked, false, stop).0,
         Found::Copy(copy, _) => {
             let how = if choice.how == How::Restore { redelivery::restore } else { redelivery::finish };
             let mut outcome = ReplayOutcome::Deferred("it was ended early".into());
@@ -342,8 +353,8 @@ pub(crate) fn deliver_again(
     (Some(picked), outcome)
 }
 
-/// Replays one delivery of the ledger, or says what would be done.
-fn replayed(site: &Site, picked: &Picked, dry_run: bool, stop: &AtomicBool) -> ReplayOutcome {
+/// Replays one delivery of the ledger, or says what would be done; and whether what is appended may name another recipient.
+fn replayed(site: &Site, picked: &Picked, dry_run: bool, stop: &AtomicBool) -> (ReplayOutcome, bool) {
     let replay = Replay {
         site,
         size_limit: site.config().and_then(|config| config.delivery.message_size_limit),
@@ -353,20 +364,20 @@ fn replayed(site: &Site, picked: &Picked, dry_run: bool, stop: &AtomicBool) -> R
         dry_run,
         stop,
     };
-    let replayed = || -> Result<Option<ReplayOutcome>, ReplayError> {
+    let replayed = || -> Result<Option<(ReplayOutcome, bool)>, ReplayError> {
         let list = List::new()?;
         list.add_delivery(&TriedDelivery { began_at: 0, copy: picked.choice.copy, lock: picked.lock })?;
         let mut outcome = None;
         replay.run(list, &mut Tally::default(), |_, report| {
             if let Some(report) = report {
-                outcome = Some(report.outcome);
+                outcome = Some((report.outcome, report.may_name_others));
             }
         })?;
         Ok(outcome)
     };
     match replayed() {
-        Ok(outcome) => outcome.unwrap_or_else(|| ReplayOutcome::Deferred("it was ended early".into())),
-        Err(error) => ReplayOutcome::Deferred(error.to_string()),
+        Ok(outcome) => outcome.unwrap_or_else(|| (ReplayOutcome::Deferred("it was ended early".into()), false)),
+        Err(error) => (ReplayOutcome::Deferred(error.to_string()), false),
     }
 }
 

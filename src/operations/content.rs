@@ -32,7 +32,7 @@ pub(crate) enum Found<T> {
     },
 }
 
-/// What `of` makes of the message with this identity, which is `None` where it has no such part: from the sources that the ledger
+/// What `of` makes of the message with this identity, in the form [for display](Message::for_display), which is `None` where it has no such part: from the sources that the ledger
 /// keeps or, with a deadline for that, from a mailbox. It is written down who has looked at it, or has tried to; not again
 /// what is shown from where the same look was noted.
 ///
@@ -62,6 +62,7 @@ pub(crate) fn look<T>(
         |affected, outcome: &str| operations_log::write(database, look.actor, look.operation, affected, outcome);
     match found {
         Ok((message, place)) => {
+            let message = message.for_display();
             let Some(made) = of(&message) else {
                 write(affected, "not shown: the message has no such part")?;
                 return Ok(Found::Unknown);

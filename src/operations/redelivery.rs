@@ -9,7 +9,7 @@ use crate::delivery::{Manner, Refusal};
 use crate::ledger::recorded::{self, RecordedCopy, Selection};
 use crate::ledger::{CopyKey, Database};
 use crate::mailbox::{MailboxError, MailboxFailure, Matching, ReadableMailbox, Recorded, Wanted};
-use crate::message::{Identity, Message, Role, was_made_up};
+use crate::message::{Identity, Message, was_made_up};
 use crate::operations::audit::{self, Audit};
 use crate::operations::replay::ReplayOutcome;
 use crate::site::Site;
@@ -159,7 +159,7 @@ fn redeliver_one(
         let wanted = (copy.message, &copy.identity);
         let (message, place) = message_and_its_place(site, database.as_mut(), wanted, Some(copy.key()), deadline)?;
         listen(&place);
-        if copy.role == Role::Sender { message } else { addressed(message, &copy.recipient) }
+        message
     };
     Ok(site.deliver_again(copy, &message, restore, deadline)?)
 }
@@ -204,14 +204,15 @@ pub(crate) fn message_of_ledger(
     site: &Site,
     database: &mut dyn Database,
     wanted: (i64, &Identity),
-    last: Option<CopyKey>,
+    target: Option<CopyKey>,
     deadline: Deadline,
 ) -> Result<Message, RedeliveryError> {
-    message_and_its_place(site, database, wanted, last, deadline).map(|(message, _)| message)
+    message_and_its_place(site, database, wanted, target, deadline).map(|(message, _)| message)
 }
 
-/// A message that the ledger has recorded, from the sources that it keeps or from any copy: with the lines that pipe(8)
-/// prepended for that one. `last` is a copy to be tried last.
+/// A message that the ledger has recorded, from the sources that it keeps or from any copy. `target` is the copy that it is wanted for: it is
+/// tried last, and as it stands there it is that copy. From anywhere else the message comes in its [filtered
+/// form](Message::for_any_recipient), since it may be a blind recipient's.
 ///
 /// # Errors
 /// It is found nowhere, or somewhere nobody could look; or the database fails.
@@ -219,13 +220,13 @@ pub(crate) fn message_and_its_place(
     site: &Site,
     database: &mut dyn Database,
     (message, identity): (i64, &Identity),
-    last: Option<CopyKey>,
+    target: Option<CopyKey>,
     deadline: Deadline,
 ) -> Result<(Message, Place), RedeliveryError> {
     let same = |bytes: Vec<u8>| Message::receive(bytes).ok().filter(|message| message.identity() == identity);
     let denied = match recorded::source(database, message) {
         Ok(source) => match source.and_then(same) {
-            Some(message) => return Ok((message, Place::Ledger)),
+            Some(message) => return Ok((message.for_any_recipient(), Place::Ledger)),
             None => None,
         },
         // Most messages need no source: another copy is there. The role of deliveries reads those.
@@ -236,7 +237,7 @@ pub(crate) fn message_and_its_place(
     let mut out_of_reach = Vec::new();
     let mut others = recorded::of_message(database, message)?;
     // The lost copy itself comes last: it may be there after all.
-    others.sort_by_key(|other| Some(other.key()) == last);
+    others.sort_by_key(|other| Some(other.key()) == target);
     for other in &others {
         let read = site
             .mailbox(&other.user, &other.mailbox, deadline)
@@ -245,7 +246,9 @@ pub(crate) fn message_and_its_place(
             Ok(Some(bytes)) => {
                 if let Some(message) = same(bytes) {
                     let place = Place::Mailbox { user: other.user.clone(), mailbox: other.mailbox.clone() };
-                    return Ok((as_it_came(site, message, other), place));
+                    let message = as_it_came(site, message, other);
+                    let is_the_target = Some(other.key()) == target;
+                    return Ok((if is_the_target { message } else { message.for_any_recipient() }, place));
                 }
             }
             Ok(None) => {
@@ -288,51 +291,5 @@ fn read_wherever_it_is(
     match copy.whereabouts(mailbox, has_uids)? {
         Some(placement) => mailbox.read(&Recorded { placement, ..recorded }),
         None => Ok(None),
-    }
-}
-
-/// The message with this recipient in the lines that pipe(8) prepended for another, so that nobody learns who else got one.
-/// X-Original-To goes, as this recipient's is not known.
-fn addressed(message: Message, recipient: &str) -> Message {
-    // Beside another's Delivered-To, an X-Original-To of this recipient's is an alias that both are in.
-    let own = message.prepended_recipient().is_some_and(|address| address.eq_ignore_ascii_case(recipient));
-    let (received, body) = (message.as_received(), message.without_prepended_lines());
-    if own || body.len() == received.len() {
-        return message;
-    }
-    let mut bytes = Vec::with_capacity(received.len());
-    for line in received.get(..received.len() - body.len()).unwrap_or_default().split_inclusive(|&byte| byte == b'\n') {
-        let is = |name: &str| line.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name.as_bytes()));
-        if is("Return-Path:") {
-            bytes.extend_from_slice(line);
-        } else if is("Delivered-To:") {
-            bytes.extend_from_slice(format!("Delivered-To: {recipient}\r\n").as_bytes());
-        }
-    }
-    bytes.extend_from_slice(body);
-    // Nothing that identifies a message is in these lines; and it is not empty.
-    Message::receive(bytes).unwrap_or(message)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_for_another_recipient_are_left_out() {
-        let left = |lines: &str| {
-            let message = Message::receive(format!("{lines}Subject: x\r\n\r\nx\r\n").into_bytes()).unwrap();
-            let bytes = addressed(message, "doug@x").as_received().to_vec();
-            String::from_utf8(bytes).unwrap().split_once("Subject:").unwrap().0.to_owned()
-        };
-        let own = "Return-Path: <>\r\nX-Original-To: all@x\r\nDelivered-To: Doug@x\r\n";
-        assert_eq!(left(own), own);
-        assert_eq!(left("X-Original-To: doug@x\r\n"), "X-Original-To: doug@x\r\n");
-        assert_eq!(left("X-Original-To: scuba@x\r\nDelivered-To: scuba@x\r\n"), "Delivered-To: doug@x\r\n");
-        // Mail to doug goes to scuba, too.
-        assert_eq!(left("X-Original-To: doug@x\r\nDelivered-To: scuba@x\r\n"), "Delivered-To: doug@x\r\n");
-        // What stands further down came with the message, and does not say whose lines those at the top are.
-        let further_down = "X-Original-To: scuba@x\r\nReceived: from x\r\nDelivered-To: doug@x\r\n";
-        assert_eq!(left(further_down), "Received: from x\r\nDelivered-To: doug@x\r\n");
     }
 }

@@ -378,7 +378,7 @@ pub(super) async fn would(
         let planned = choices.into_iter().map(look).collect::<Result<Vec<_>, DatabaseError>>()?;
         let began = Instant::now();
         let with_last = |(picked, prospect): (Option<Picked>, Prospect)| {
-            let asks = matches!(prospect, Prospect::Would(_)) && began.elapsed() < LOOK_FOR_CAUSES;
+            let asks = matches!(prospect, Prospect::Would { .. }) && began.elapsed() < LOOK_FOR_CAUSES;
             let missing = picked.as_ref().filter(|picked| asks && picked.choice.how != How::Restore);
             let last = missing.map(|picked| last_try(site, picked, deadline)).transpose()?.flatten();
             Ok((picked, prospect, last))
@@ -390,10 +390,14 @@ pub(super) async fn would(
         Ok(Err(problem)) => return database_failed(&problem, &viewer),
         Err(why) => return not_done(why, &viewer),
     };
-    let would: Vec<&Picked> = planned
+    let would: Vec<(&Picked, bool)> = planned
         .iter()
-        .filter_map(|(picked, prospect, _)| picked.as_ref().filter(|_| matches!(prospect, Prospect::Would(_))))
+        .filter_map(|(picked, prospect, _)| match prospect {
+            Prospect::Would { may_name_others, .. } => Some((picked.as_ref()?, *may_name_others)),
+            Prospect::Nothing(_) | Prospect::Cannot(_) => None,
+        })
         .collect();
+    let asked_about: Vec<&Picked> = would.iter().filter(|(_, asked)| *asked).map(|(copy, _)| *copy).collect();
     let main = html! {
         table .rows {
             caption { "Nothing is done yet." }
@@ -415,11 +419,27 @@ pub(super) async fn would(
             }
         } @else {
             form method="post" action="/again/start" {
-                @for copy in &would { input type="hidden" name="copy" value=(copy.choice); }
+                @for (copy, asked) in &would { @if !asked { input type="hidden" name="copy" value=(copy.choice); } }
+                @if !asked_about.is_empty() {
+                    fieldset {
+                        legend { "May these be delivered with the address of another recipient?" }
+                        p .hint {
+                            "A message without Message-ID or Date is told from the next one by its Received lines, so they are not changed. "
+                            "They may say for whom the copy was received that it is taken from."
+                        }
+                        @for copy in &asked_about {
+                            label .check {
+                                input type="checkbox" name="copy" value=(copy.choice);
+                                span { (subject(copy)) ", to " (copy.place()) }
+                            }
+                        }
+                    }
+                }
                 p {
                     button .go {
                         @match would.as_slice() {
-                            [one] => { "Deliver it to " (one.place()) }
+                            [_, ..] if !asked_about.is_empty() => { "Deliver what is chosen" }
+                            [(one, _)] => { "Deliver it to " (one.place()) }
                             several => { "Deliver these " (several.len()) " copies" }
                         }
                     }
@@ -443,7 +463,7 @@ fn known(picked: Option<&Picked>) -> Markup {
 
 fn prospect_told(prospect: &Prospect) -> Markup {
     match prospect {
-        Prospect::Would(text) => html! { span .good { (text) } },
+        Prospect::Would { what, .. } => html! { span .good { (what) } },
         Prospect::Nothing(text) => html! { "nothing: " (text) },
         Prospect::Cannot(text) => html! { span .bad { "it cannot be done: " (text) } },
     }

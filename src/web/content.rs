@@ -130,7 +130,7 @@ pub(super) async fn html(
     }
 }
 
-/// Hands out the message as it came.
+/// Hands out the source of the message.
 pub(super) async fn source(
     State(page): State<Page>,
     Extension(viewer): Extension<WebSession>,
@@ -237,7 +237,8 @@ fn main(message: &Message, look: Uuid) -> Markup {
     html! {
         p { a href=(here) { "What became of it" } }
         p .hint { "It is written in the operations log who looks at this. Whatever stands below is its author's: nobody has checked it." }
-        p { a href=(format!("{here}/source")) download { "Download it as it came" } " (" (number(bytes.len() as u64)) " bytes)" }
+        p .hint { "Left out is what may name another recipient: Bcc, Delivered-To and the like, and for whom it was received." }
+        p { a href=(format!("{here}/source")) download { "Download its source" } " (" (number(bytes.len() as u64)) " bytes)" }
         h2 { "Text" }
         (text(&parts))
         @if let Some(part) = parts.html() { (html_section(part, &parts, &format!("{here}/html?look={look}"))) }
@@ -298,7 +299,7 @@ fn list(parts: &Parts<'_>, here: &str) -> Markup {
                 }
             }
         }
-        @if parts.more { p .hint { "It has more: they are in the message as it came." } }
+        @if parts.more { p .hint { "It has more: they are in its source." } }
     }
 }
 
@@ -310,7 +311,7 @@ fn header(message: &[u8]) -> Markup {
         } @else {
             dl { @for (name, value) in &fields { dt { (visible(name)) } dd { bdi { (visible(value)) } } } }
         }
-        @if more { p .hint { "It has more fields: they are in the message as it came." } }
+        @if more { p .hint { "It has more fields: they are in its source." } }
     }
 }
 

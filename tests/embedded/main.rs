@@ -34,6 +34,7 @@ mod a_session_serves_one_delivery_after_another;
 mod any_address_has_a_maildir;
 mod any_bytes_are_delivered;
 mod any_text_is_an_address_a_file_or_a_line;
+mod blind_copies;
 mod handed_over_to_the_service;
 mod imap;
 mod one_delivery_step_by_step;

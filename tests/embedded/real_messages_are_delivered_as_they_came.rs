@@ -87,6 +87,29 @@ fn every_copy_has_the_identity_of_the_original() {
     }
 }
 
+/// With what a recipient's copy has besides: lines of pipe(8), and a Received line that says for whom it is.
+#[test]
+fn the_filtered_form_of_each_copy_has_the_identity_of_the_original() {
+    let secret = "whistleblower@y.example";
+    let received = format!("Received: from a by b\r\n\tfor <{secret}>; Fri, 20 Nov 2026 13:00:00 +0100\r\n");
+    let lines = format!("Return-Path: <lisa@gmail.com>\r\nDelivered-To: {secret}\r\n{received}Bcc: {secret}\r\n");
+    for (path, raw) in corpus() {
+        let original = Message::receive([lines.as_bytes(), &raw].concat()).unwrap();
+        let identity = *original.identity();
+        let appended = original.clone().for_any_recipient();
+        assert_eq!(Identity::of(appended.as_received()), identity, "{}", path.display());
+        let told_apart_by_received = original.message_id().is_none() || original.topmost("Date").is_none();
+        let names = |bytes: &[u8]| memmem(bytes, secret.as_bytes());
+        assert_eq!(names(appended.as_received()), told_apart_by_received, "{}", path.display());
+        let shown = original.clone().for_display();
+        assert!(!names(shown.as_received()) && !original.headers_json().contains(secret), "{}", path.display());
+    }
+}
+
+fn memmem(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
+}
+
 #[test]
 fn no_two_of_them_are_taken_for_the_same_message() {
     let mut seen: std::collections::HashMap<Identity, (PathBuf, Vec<u8>)> = std::collections::HashMap::new();

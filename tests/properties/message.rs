@@ -21,6 +21,7 @@ pub fn holds(raw: &[u8]) {
     the_sent_copy_is_the_end_of_it(&message);
     every_copy_is_the_same_message(raw, &message);
     recipients_see_nothing_of_each_other(raw);
+    the_filtered_form_is_the_same_message_and_names_no_recipient(&message);
     what_is_read_is_bounded(&message);
 
     // A word more is another message.
@@ -131,6 +132,24 @@ fn recipients_see_nothing_of_each_other(raw: &[u8]) {
     assert_eq!((doug.from(), doug.to(), doug.cc()), (scuba.from(), scuba.to(), scuba.cc()));
     assert_eq!((doug.subject(), doug.date()), (scuba.subject(), scuba.date()));
     assert_eq!((doug.identity(), doug.lock_subject()), (scuba.identity(), scuba.lock_subject()));
+}
+
+/// What is appended for anybody is the message itself, and nothing that is private is left in what is shown.
+fn the_filtered_form_is_the_same_message_and_names_no_recipient(message: &Message) {
+    let appended = message.clone().for_any_recipient();
+    assert_eq!((appended.identity(), appended.lock_subject()), (message.identity(), message.lock_subject()));
+    assert_eq!(Identity::of(appended.as_received()), *message.identity(), "the filtered form is another message");
+    let received = Message::receive(appended.as_received().to_vec()).unwrap();
+    assert_eq!((received.content_digest(), received.from()), (message.content_digest(), message.from()));
+    assert_eq!(received.clone().for_any_recipient().as_received(), received.as_received(), "not the same when repeated");
+    for shown in [&appended, &message.clone().for_display()] {
+        assert!(!shown.as_received().is_empty());
+        for name in ["Bcc", "Resent-Bcc", "Delivered-To", "X-Original-To", "Envelope-To", "X-Envelope-To", "Return-Path"] {
+            assert_eq!(shown.topmost(name), None);
+        }
+    }
+    let shown = message.clone().for_display();
+    assert_eq!(message.headers_json(), shown.headers_json());
 }
 
 fn what_is_read_is_bounded(message: &Message) {

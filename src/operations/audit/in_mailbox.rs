@@ -5,7 +5,7 @@ use crate::database::DatabaseError;
 use crate::ledger::Database;
 use crate::ledger::recorded::{self, DeliveredCopy, RecordedCopy};
 use crate::mailbox::{Listed, MailboxError, MailboxFailure, Placement, Position, Presence, ReadableMailbox, Recorded};
-use crate::message::{Identity, message_id_for_search};
+use crate::message::{Identity, filtered, message_id_for_search};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -107,7 +107,7 @@ struct Compared<'a> {
 #[derive(Clone, Copy)]
 struct Content {
     identity: Identity,
-    /// SHA-256 of all of it.
+    /// SHA-256 of its [filtered form](filtered).
     bytes: [u8; 32],
 }
 
@@ -160,7 +160,7 @@ impl Compared<'_> {
         for extra in others {
             let Some(kept) = self.content(copy, keep)?.filter(is_it) else { break };
             if let Some(there) = self.content(copy, extra)?.filter(is_it) {
-                twice.push(Twice { copy: copy.clone(), keep, extra, same_bytes: there.bytes == kept.bytes });
+                twice.push(Twice { copy: copy.clone(), keep, extra, same: there.bytes == kept.bytes });
             }
         }
         Ok(())
@@ -173,7 +173,7 @@ impl Compared<'_> {
         }
         let bytes = self.mailbox.read(&Recorded { placement: Some(at), ..copy.recorded() })?;
         let content =
-            bytes.map(|bytes| Content { identity: Identity::of(&bytes), bytes: Sha256::digest(&bytes).into() });
+            bytes.map(|bytes| Content { identity: Identity::of(&bytes), bytes: Sha256::digest(filtered(bytes)).into() });
         self.contents.insert(at.uid, content);
         Ok(content)
     }

@@ -93,8 +93,8 @@ pub struct Twice {
     pub keep: Placement,
     /// Where the other one is.
     pub extra: Placement,
-    /// If not, they differ in what was added on the way, and only people can tell which to keep.
-    pub same_bytes: bool,
+    /// Whether their filtered forms are the same. If not, they differ in what was added on the way, and only people can say which to keep.
+    pub same: bool,
 }
 
 /// Looks through the ledger and the mailboxes. `each` gets how many mailboxes are done, of how many.

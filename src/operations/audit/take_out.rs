@@ -1,7 +1,7 @@
 //! Takes out a copy that is there twice.
 //!
 //! No other subcommand destroys mail. So it is done as a delivery: a journalled attempt, the message's lock, the ledger read
-//! again under it, UID EXPUNGE; and only while the recorded copy is there and the two are the same to the last byte, read again
+//! again under it, UID EXPUNGE; and only while the recorded copy is there and the two are the same in their filtered form, read again
 //! just before.
 
 use super::Twice;
@@ -13,7 +13,7 @@ use crate::ledger::recorded::{self, RecordedCopy};
 use crate::ledger::{Database, EndedAttempt, EventRecord, Journal, JournalCopy, Outcome, Record};
 use crate::lock::Acquired;
 use crate::mailbox::{MailboxError, ReadableMailbox, Recorded, Removal};
-use crate::message::Identity;
+use crate::message::{Identity, filtered};
 use crate::site::Site;
 use std::time::Duration;
 use thiserror::Error;
@@ -164,13 +164,13 @@ fn under_lock(
     }
 }
 
-/// Whether the two are still there and the same to the last byte.
+/// Whether the two are still there and the same in their filtered form: a copy that was delivered again lacks what may name others.
 fn same_bytes(mailbox: &mut dyn ReadableMailbox, twice: &Twice) -> Result<(), NotTaken> {
     let mut read = |placement| mailbox.read(&Recorded { placement: Some(placement), ..twice.copy.recorded() });
     let extra = read(twice.extra)?.ok_or(NotTaken::Changed("the copy too many is not there any more"))?;
     let keep = read(twice.keep)?.ok_or(NotTaken::Changed("the copy to keep is not there any more"))?;
-    if extra != keep || Identity::of(&keep) != twice.copy.identity {
-        return Err(NotTaken::Changed("the two are not the same to the last byte"));
+    if Identity::of(&keep) != twice.copy.identity || filtered(extra) != filtered(keep) {
+        return Err(NotTaken::Changed("the two differ in more than what may name another recipient"));
     }
     Ok(())
 }

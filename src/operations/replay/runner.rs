@@ -65,6 +65,8 @@ pub(crate) struct MessageReport {
     pub(crate) outcome: ReplayOutcome,
     /// The line for the file of failures, where it failed.
     pub(crate) failure: Option<String>,
+    /// Whether it comes from the ledger with Received fields that may name another recipient.
+    pub(crate) may_name_others: bool,
 }
 
 /// What came of a message for one recipient.
@@ -277,6 +279,8 @@ impl Job<'_> {
         }
         let lock = message.map(|message| self.replay.site.lock_name(message));
         let failure = outcome.failed().then(|| entry.clone().into_line(message.zip(lock.as_ref()), envelope, &outcome));
+        let from_the_ledger = matches!(entry.source, Location::Ledger { .. });
+        let may_name_others = from_the_ledger && message.is_some_and(Message::keeps_received_for_others);
         let known = message.map(|message| (*message.identity().as_bytes(), message.message_id_for_people().to_owned()));
         let id = known.as_ref().map(|(_, id)| format!(" {id}")).unwrap_or_default();
         let _ = self.events.send(Event::Report(MessageReport {
@@ -285,6 +289,7 @@ impl Job<'_> {
             recipient: envelope.map(|envelope| envelope.recipient.to_string()),
             failure,
             outcome,
+            may_name_others,
         }));
     }
 
