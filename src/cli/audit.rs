@@ -192,9 +192,7 @@ fn tell(found: &Audit, repairs: &[Repair], arguments: &Arguments) {
     if would > 0 {
         say(&format!("Nothing was changed. With --yes, {} would be taken out.", several(would, "copy", "copies")));
     } else if !arguments.repair && found.twice.iter().any(|twice| twice.same) {
-        say(&format!(
-            "`maildrop_command audit --repair{options}` takes out duplicated copies that are the same."
-        ));
+        say(&format!("`maildrop_command audit --repair{options}` takes out duplicated copies that are the same."));
     }
     if !owed.is_empty() {
         say(&format!("`maildrop_command replay --owed{options}` finishes what is owed."));

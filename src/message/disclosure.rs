@@ -104,7 +104,9 @@ fn end_of_paths(value: &[u8], at: usize) -> Option<usize> {
         let rest = value.get(start..)?;
         let length = match rest.first() {
             Some(b'<') => length_of_path(rest),
-            Some(_) => length_of_mailbox(rest).filter(|length| rest.get(..*length).is_some_and(|it| it.contains(&b'@'))),
+            Some(_) => {
+                length_of_mailbox(rest).filter(|length| rest.get(..*length).is_some_and(|it| it.contains(&b'@')))
+            }
             None => None,
         };
         let Some(length) = length else { return end };
@@ -162,7 +164,9 @@ mod tests {
 
     #[test]
     fn each_field_that_names_a_recipient_or_the_sender_of_the_envelope_is_left_out_wherever_it_stands() {
-        for name in ["Bcc", "Resent-Bcc", "Delivered-To", "X-Original-To", "Envelope-To", "X-Envelope-To", "Return-Path"] {
+        for name in
+            ["Bcc", "Resent-Bcc", "Delivered-To", "X-Original-To", "Envelope-To", "X-Envelope-To", "Return-Path"]
+        {
             for name in [name.to_owned(), name.to_ascii_uppercase(), format!("{name} ")] {
                 let private = format!("{name}: <whistleblower@y>,\r\n\tother@y\r\n");
                 for (before, after) in [("", "To: a@x\r\n"), ("To: a@x\r\n", ""), ("A: b\r\n", "C: d\r\n")] {

@@ -141,10 +141,16 @@ fn the_filtered_form_is_the_same_message_and_names_no_recipient(message: &Messag
     assert_eq!(Identity::of(appended.as_received()), *message.identity(), "the filtered form is another message");
     let received = Message::receive(appended.as_received().to_vec()).unwrap();
     assert_eq!((received.content_digest(), received.from()), (message.content_digest(), message.from()));
-    assert_eq!(received.clone().for_any_recipient().as_received(), received.as_received(), "not the same when repeated");
+    assert_eq!(
+        received.clone().for_any_recipient().as_received(),
+        received.as_received(),
+        "not the same when repeated"
+    );
     for shown in [&appended, &message.clone().for_display()] {
         assert!(!shown.as_received().is_empty());
-        for name in ["Bcc", "Resent-Bcc", "Delivered-To", "X-Original-To", "Envelope-To", "X-Envelope-To", "Return-Path"] {
+        for name in
+            ["Bcc", "Resent-Bcc", "Delivered-To", "X-Original-To", "Envelope-To", "X-Envelope-To", "Return-Path"]
+        {
             assert_eq!(shown.topmost(name), None);
         }
     }

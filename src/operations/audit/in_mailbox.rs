@@ -172,8 +172,8 @@ impl Compared<'_> {
             return Ok(*known);
         }
         let bytes = self.mailbox.read(&Recorded { placement: Some(at), ..copy.recorded() })?;
-        let content =
-            bytes.map(|bytes| Content { identity: Identity::of(&bytes), bytes: Sha256::digest(filtered(bytes)).into() });
+        let content = bytes
+            .map(|bytes| Content { identity: Identity::of(&bytes), bytes: Sha256::digest(filtered(bytes)).into() });
         self.contents.insert(at.uid, content);
         Ok(content)
     }

@@ -190,10 +190,7 @@ fn a_copy_there_twice_is_taken_out_if_it_is_the_same_to_the_last_byte(engine: En
     // A stranger's, who has copied the Message-ID: another message.
     append(&mut lisa, "Sent", &scene.message("single").replace("Subject: ", "Subject: not "));
     let looked = told(&scene, &[], 65);
-    assert!(
-        looked.contains(": 2 there twice.\n") && looked.contains("uid 4 is the same as uid 1"),
-        "{looked}"
-    );
+    assert!(looked.contains(": 2 there twice.\n") && looked.contains("uid 4 is the same as uid 1"), "{looked}");
     assert!(looked.contains("uid 5 is the same message as uid 2") && looked.contains("audit --repair"), "{looked}");
 
     let dry = told(&scene, &["--repair"], 65);

@@ -45,7 +45,8 @@ fn a_token_of_one_domain_does_not_learn_of_a_blind_copy_to_another(engine: Engin
     for kept in [true, false] {
         scene.configure(|settings| settings.more = format!("[record]\nraw = {kept}\n"));
         for order in [[BLIND, OPEN], [OPEN, BLIND]] {
-            let id = format!("{}-{}", if kept { "kept" } else { "unkept" }, if order[0] == OPEN { "open" } else { "blind" });
+            let id =
+                format!("{}-{}", if kept { "kept" } else { "unkept" }, if order[0] == OPEN { "open" } else { "blind" });
             for recipient in order {
                 scene.deliver(recipient, copy_for(&scene, recipient, &id)).delivered();
             }
@@ -64,7 +65,8 @@ fn a_token_of_one_domain_does_not_learn_of_a_blind_copy_to_another(engine: Engin
                 let source = rest.ask(token, &format!("GET /messages/{identity}/source"), None);
                 if kept {
                     assert_eq!(source.status, 200, "{source:?}");
-                    let expected = "Received: from a by mx (Postfix) with ESMTPS id 4b; Mon, 1 Jan 2026 00:00:00 +0000\r\nDate: ";
+                    let expected =
+                        "Received: from a by mx (Postfix) with ESMTPS id 4b; Mon, 1 Jan 2026 00:00:00 +0000\r\nDate: ";
                     assert!(source.body.starts_with(expected), "{}", source.body);
                     assert!(other == OPEN || !source.body.contains(other), "{}", source.body);
                 } else {
@@ -79,7 +81,10 @@ fn a_token_of_one_domain_does_not_learn_of_a_blind_copy_to_another(engine: Engin
         wait_until("all is sent", || receiver.taken(&path).len() == 5);
         for request in receiver.taken(&path).iter().skip(1) {
             let body = &request.body;
-            assert!(body.contains("with ESMTPS id 4b; Mon") && !body.contains("Bcc") && !body.contains("for <"), "{body}");
+            assert!(
+                body.contains("with ESMTPS id 4b; Mon") && !body.contains("Bcc") && !body.contains("for <"),
+                "{body}"
+            );
             assert!(other == OPEN || !body.contains(other), "{body}");
         }
     }
