@@ -2,16 +2,16 @@
 //!
 //! It is for a process that talks with everybody, so that whoever takes it over does not have what the user that it runs as has.
 //! What is open already stays open. Sockets with a path can be connected to as before (Linux knows no rule for them), and so can
-//! whatever is not TCP.
+//! whatever is not TCP. A rule is for an inode: a file that another one has replaced cannot be read any more.
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetError, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, NetPort, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, Scope, path_beneath_rules,
 };
 use std::path::PathBuf;
 
 /// The rights that there are, of which an older kernel knows fewer.
-const KNOWN: ABI = ABI::V5;
+const KNOWN: ABI = ABI::V6;
 
 /// Folders and files, and what may be done there. Nothing else can be opened, made or removed, and no program be started.
 #[derive(Clone, Debug, Default)]
@@ -20,10 +20,14 @@ pub(crate) struct Confinement {
     pub(crate) read: Vec<PathBuf>,
     /// Sockets may be made in these, and anything be removed.
     pub(crate) sockets: Vec<PathBuf>,
-    /// Files may be made in these, and be appended to.
+    /// These may be listed, and files be made in them, and be appended to.
     pub(crate) append: Vec<PathBuf>,
     /// All may be done beneath these that one does with files.
     pub(crate) all: Vec<PathBuf>,
+    /// The ports that may be connected to by TCP, at whatever address.
+    pub(crate) ports: Vec<u16>,
+    /// Whether processes outside may be sent signals.
+    pub(crate) signals: bool,
 }
 
 /// How far the kernel holds this process to it.
@@ -46,7 +50,9 @@ impl Confinement {
         let all = AccessFs::from_all(KNOWN) & !(AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock);
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let sockets = read | AccessFs::MakeSock | AccessFs::RemoveFile;
-        let append: BitFlags<AccessFs> = AccessFs::MakeReg | AccessFs::WriteFile;
+        let append: BitFlags<AccessFs> = AccessFs::MakeReg | AccessFs::WriteFile | AccessFs::ReadDir;
+        let scope = if self.signals { Scope::AbstractUnixSocket.into() } else { Scope::from_all(KNOWN) };
+        let ports = self.ports.iter().map(|port| Ok::<_, RulesetError>(NetPort::new(*port, AccessNet::ConnectTcp)));
         // A kernel that knows no `Refer` would let no file be renamed into another folder, by whatever rule.
         let renames = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).handle_access(AccessFs::Refer);
         let Ok(ruleset) = renames else { return Ok(Confined::Not) };
@@ -54,12 +60,14 @@ impl Confinement {
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(AccessFs::from_all(KNOWN))?
             .handle_access(AccessNet::ConnectTcp)?
+            .scope(scope)?
             .create()?;
         let status = created
             .add_rules(path_beneath_rules(&self.read, read))?
             .add_rules(path_beneath_rules(&self.sockets, sockets))?
             .add_rules(path_beneath_rules(&self.append, append))?
             .add_rules(path_beneath_rules(&self.all, all))?
+            .add_rules(ports)?
             .restrict_self()?;
         Ok(match status.landlock {
             LandlockStatus::Available { effective_abi, .. } if effective_abi >= ABI::V4 => Confined::Whole,

@@ -1,6 +1,7 @@
-//! What front and runners may reach: no password, nothing but their own files, nobody by TCP.
+//! What those may reach that talk with strangers: front and runners no password, nothing but their own files, and nobody by TCP; the
+//! notifier and the web UI no password but those of the servers that they work with, and only these servers' ports.
 
-use super::stage::Stage;
+use super::stage::{Stage, own_folder};
 use crate::program::wait_until;
 use maildrop_command::lock::LockName;
 use maildrop_command::queue::{NewMail, Queue, Recipient};
@@ -19,57 +20,117 @@ fn confined(log: &str) -> Option<bool> {
     log.contains("this process is confined").then_some(whole)
 }
 
-/// The stage's front and runner are told to look around: see `stage.rs`.
+/// Whether the kernel holds back signals, too: from Linux 6.12 on.
+fn holds_back_signals() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(12))
+}
+
+/// The stage's processes are told to look around: see `stage.rs`.
 #[test]
-fn a_front_and_a_runner_that_are_told_to_reach_other_files_or_servers_cannot() {
+fn whoever_talks_with_strangers_reaches_no_other_files_passwords_servers_or_processes_than_it_works_with() {
     let mut stage = Stage::new("");
-    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let [server, database] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let secret = stage.folder.path().join("secret");
     fs::create_dir(&secret).unwrap();
-    fs::write(secret.join("password"), "secret").unwrap();
+    for file in ["password", "database", "key"] {
+        fs::write(secret.join(file), [7; 32]).unwrap();
+    }
     fs::write(stage.path("server"), server.local_addr().unwrap().to_string()).unwrap();
+    fs::write(stage.path("database"), database.local_addr().unwrap().to_string()).unwrap();
     // What is beneath the log's folder may be appended to.
     let config = fs::read_to_string(stage.path("config.toml")).unwrap();
     let log = stage.path("logs/log").display().to_string();
     fs::create_dir(stage.path("logs")).unwrap();
-    fs::write(stage.path("config.toml"), config.replace(&stage.path("log").display().to_string(), &log)).unwrap();
-    for who in ["front", "runner", "worker"] {
+    let config = config
+        .replace(&stage.path("log").display().to_string(), &log)
+        .replace("/nowhere", secret.join("password").to_str().unwrap())
+        .replace(
+            "host = \"db.invalid\"\n",
+            &format!(
+                "host = \"127.0.0.1\"\nport = {}\npassword_file = {:?}\n",
+                database.local_addr().unwrap().port(),
+                secret.join("database")
+            ),
+        );
+    let more = format!(
+        "[notifications]\nsecret_key_file = {:?}\n[web]\nlisten = \"127.0.0.1:1\"\napi = true\n",
+        secret.join("key")
+    );
+    fs::write(stage.path("config.toml"), config + &more).unwrap();
+    let all = ["front", "runner 1", "worker 1", "notify 1", "web 1"];
+    for who in all {
         stage.let_behave(who, "look around");
     }
     stage.start();
     stage.wait_until_well();
-    let seen = |who: &str| {
-        let own = if who == "runner 1" { "state/queue" } else { "state" };
-        stage.lines(&format!("{own}/seen by {who}"))
-    };
-    wait_until("all have looked", || ["front", "runner 1", "worker 1"].iter().all(|who| seen(who).len() == 6));
+    let seen = |who: &str| stage.lines(&format!("{}/seen by {who}", own_folder(who)));
+    wait_until("all have looked", || all.iter().all(|who| seen(who).len() == 11));
     // What it would be without: so a worker finds it.
-    let all = [
-        "password: read",
-        "server: connected",
-        "configuration: written",
-        "own folder: written",
-        "suspects: written",
-        "program: started",
+    let tried = [
+        ("password", "read"),
+        ("server", "connected"),
+        ("configuration", "written"),
+        ("own folder", "written"),
+        ("suspects", "written"),
+        ("program", "started"),
+        ("password of the database", "read"),
+        ("key", "read"),
+        ("hosts", "read"),
+        ("database", "connected"),
+        ("master", "sent a signal"),
     ];
-    assert_eq!(seen("worker 1"), all);
+    let but_for = |held: &[&str]| {
+        let result = |(what, free): (&str, &str)| {
+            format!("{what}: {}", if held.contains(&what) { "Permission denied" } else { free })
+        };
+        tried.map(result)
+    };
+    assert_eq!(seen("worker 1"), but_for(&[]));
     let Some(whole) = confined(&stage.lines("logs/log").join("\n")) else {
         println!("not confined: the kernel has no landlock");
         return;
     };
-    let server = if whole { "server: Permission denied" } else { "server: connected" };
-    // A runner has the file queue alone.
-    for (who, suspects) in [("front", "suspects: written"), ("runner 1", "suspects: Permission denied")] {
-        let held = [
-            "password: Permission denied",
-            server,
-            "configuration: Permission denied",
-            "own folder: written",
-            suspects,
-            "program: Permission denied",
-        ];
-        assert_eq!(seen(who), held, "{who}");
+    let by_tcp = |held: &'static str| Some(held).filter(|_| whole);
+    let by_signal = || Some("master").filter(|_| holds_back_signals());
+    let files = ["password", "configuration", "program"];
+    // The web UI works with the file queue, for the API, and so does a runner.
+    let of_servers = ["password of the database", "key", "hosts"];
+    let front = files.into_iter().chain(of_servers).chain(by_tcp("server")).chain(by_tcp("database"));
+    let runner = front.clone().chain(["suspects"]).chain(by_signal());
+    let client = files.into_iter().chain(["suspects"]).chain(by_tcp("server")).chain(by_signal());
+    for (who, held) in [
+        ("front", front.collect::<Vec<_>>()),
+        ("runner 1", runner.collect()),
+        ("notify 1", client.clone().collect()),
+        ("web 1", client.collect()),
+    ] {
+        assert_eq!(seen(who), but_for(&held), "{who}");
     }
+}
+
+/// A rule of landlock is for the file that was there.
+#[test]
+fn who_may_read_a_file_that_is_replaced_is_started_again() {
+    let mut stage = Stage::new("");
+    fs::write(stage.path("key"), [7; 32]).unwrap();
+    let config = fs::read_to_string(stage.path("config.toml")).unwrap();
+    let more = format!("[notifications]\nsecret_key_file = {:?}\n", stage.path("key"));
+    fs::write(stage.path("config.toml"), config + &more).unwrap();
+    stage.start();
+    let pid = |status: &serde_json::Value| {
+        let all = status["processes"].as_array().into_iter().flatten();
+        all.filter(|one| one["role"] == "notify").find_map(|one| one["pid"].as_u64())
+    };
+    let first = pid(&stage.wait("there is a notifier", |status| pid(status).is_some()));
+    wait_until("it is confined", || {
+        stage.lines("log").iter().filter(|line| line.contains("this process is")).count() >= 3
+    });
+    fs::write(stage.path("key.new"), [8; 32]).unwrap();
+    fs::rename(stage.path("key.new"), stage.path("key")).unwrap();
+    stage.wait("there is another one", |status| pid(status).is_some_and(|pid| Some(pid) != first));
+    assert!(stage.lines("log").iter().any(|line| line.contains("a file was replaced")));
 }
 
 /// Dropped, it is killed, and all that it has started ends.

@@ -6,6 +6,7 @@ use crate::support::{child, subject};
 use maildrop_command::handover::control::Role;
 use maildrop_command::serve::master::notice::{Notice, Report, to_the_master};
 use maildrop_command::serve::master::{self, Start, child_start, listeners};
+use rustix::process::{Pid, test_kill_process};
 use serde_json::{Map, Value, json};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
@@ -218,6 +219,7 @@ fn a_process() {
         thread::sleep(Duration::from_millis(5));
     }
     let server = fs::read_to_string(folder.join("server")).unwrap_or_default();
+    let database = fs::read_to_string(folder.join("database")).unwrap_or_default();
     let ends = Signals::new([SIGTERM]).unwrap();
     if let Err(error) = child_start::begin(role, master, &path("file"), &path("checked")) {
         eprintln!("{error}");
@@ -229,7 +231,7 @@ fn a_process() {
             std::process::exit(70);
         }
         "abort" => std::process::abort(),
-        "look around" => look_around(&folder, &name, &server),
+        "look around" => look_around(&folder, &name, [&server, &database], master),
         _ => {}
     }
     if front {
@@ -249,7 +251,7 @@ fn a_process() {
 }
 
 /// Tries what none that talks with others is to do, and writes down what came of it.
-fn look_around(folder: &Path, name: &str, server: &str) {
+fn look_around(folder: &Path, name: &str, [server, database]: [&str; 2], master: u32) {
     let told = |what: &str, came: io::Result<()>, well: &str| {
         let denied = |error: io::Error| match error.kind() {
             io::ErrorKind::PermissionDenied => "Permission denied".to_owned(),
@@ -257,7 +259,9 @@ fn look_around(folder: &Path, name: &str, server: &str) {
         };
         format!("{what}: {}", came.map_or_else(denied, |()| well.to_owned()))
     };
-    let own = if name.starts_with("runner") { "state/queue" } else { "state" };
+    let own = own_folder(name);
+    let read = |what: &str, file: &Path| told(what, fs::read(file).map(drop), "read");
+    let master = Pid::from_raw(i32::try_from(master).unwrap()).unwrap();
     let seen = [
         told("password", fs::read(folder.join("secret/password")).map(drop), "read"),
         told("server", TcpStream::connect(server).map(drop), "connected"),
@@ -269,8 +273,22 @@ fn look_around(folder: &Path, name: &str, server: &str) {
         told("own folder", fs::write(folder.join(format!("{own}/{name}")), ""), "written"),
         told("suspects", fs::write(folder.join(format!("state/suspects of {name}")), ""), "written"),
         told("program", Command::new("true").status().map(drop), "started"),
+        read("password of the database", &folder.join("secret/database")),
+        read("key", &folder.join("secret/key")),
+        read("hosts", Path::new("/etc/hosts")),
+        told("database", TcpStream::connect(database).map(drop), "connected"),
+        told("master", test_kill_process(master).map_err(io::Error::from), "sent a signal"),
     ];
     seen.iter().for_each(|line| note(folder, &format!("{own}/seen by {name}"), line));
+}
+
+/// Where it may write.
+pub fn own_folder(name: &str) -> &'static str {
+    match name.split(' ').next() {
+        Some("runner" | "web") => "state/queue",
+        Some("notify") => "logs",
+        _ => "state",
+    }
 }
 
 fn wait_for_the_end(mut ends: Signals, behaviour: &str, folder: &Path, name: &str) {
