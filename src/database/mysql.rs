@@ -19,7 +19,7 @@
 //!
 //! # Privacy
 //!
-//! TLS is rustls with ring. The crate trusts the certificates of webpki-roots *in addition to* the CA file: ours has none.
+//! TLS is rustls with ring. The crate trusts Mozilla's root certificates *in addition to* the CA file: a private CA is no pin.
 //! Without TLS, `caching_sha2_password` believes whatever RSA key it is sent, so a machine in between could take the password:
 //! `check` warns about TCP without TLS to another host.
 

@@ -32,8 +32,7 @@ fn none_of_the_banned_crates_is_in_the_tree() {
 }
 
 /// What is here in place of a crate of crates.io: where it is, for whoever wants to read what it does.
-const OUR_OWN: [(&str, &str); 2] =
-    [("regex", "src/database/mysql/regex"), ("webpki-roots", "src/database/mysql/webpki_roots")];
+const OUR_OWN: [(&str, &str); 1] = [("regex", "src/database/mysql/regex")];
 
 #[test]
 fn everything_comes_from_crates_io_with_its_checksum() {
