@@ -112,9 +112,19 @@ pub struct MysqlDatabase {
     commits_wait_in_vain: bool,
     /// The longest packet that the server takes in this session, in bytes.
     pub(crate) max_allowed_packet: usize,
-    /// Whether what is sent can be read on its way to another host.
-    pub(crate) in_clear: bool,
+    pub(crate) privacy: Privacy,
     round_trips: u32,
+}
+
+/// Who could read what is sent, or stand in for the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Privacy {
+    /// Whoever is between the two: it is not encrypted, and goes to another host.
+    InClear,
+    /// Whoever has a certificate for the host's name from an authority of the `ca_file`, or from a public one.
+    CaFileAndPublic,
+    /// It is on this machine, or the certificate is by an authority that the system trusts.
+    Good,
 }
 
 /// Without the connection, whose own form shows the password.
@@ -248,7 +258,7 @@ impl MysqlDatabase {
             history: None,
             commits_wait_in_vain: false,
             max_allowed_packet: 0,
-            in_clear: connect::in_clear(server),
+            privacy: connect::privacy(server),
             round_trips: 0,
         };
         database.set_session_up()?;

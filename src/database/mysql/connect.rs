@@ -1,7 +1,7 @@
 //! Opening the connection: which address, which certificate, how long.
 
 use super::super::{Client, DatabaseError, DatabaseFailure, Server, Tls};
-use super::error;
+use super::{Privacy, error};
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
 use mysql::{Conn, Opts, OptsBuilder, SslOpts};
@@ -26,9 +26,14 @@ const SYSTEM_CERTIFICATES: [&str; 5] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// Whether what is sent to this server can be read on its way: without TLS, to another host.
-pub(super) fn in_clear(server: &Server) -> bool {
-    server.tls == Tls::Off && !server.address.is_on_this_machine()
+/// Who could read what is sent to this server. The crate adds Mozilla's root certificates to those of the `ca_file`, and has no switch against
+/// it (mysql 28.0.4, `src/io/tls/rustls_io.rs`).
+pub(super) fn privacy(server: &Server) -> Privacy {
+    match (&server.tls, &server.address) {
+        (Tls::Off, address) if !address.is_on_this_machine() => Privacy::InClear,
+        (Tls::Verify { ca_file: Some(_) }, Endpoint::Tcp { .. }) => Privacy::CaFileAndPublic,
+        _ => Privacy::Good,
+    }
 }
 
 /// Opens the connection and authenticates.

@@ -1,7 +1,7 @@
 //! What `check` asks of a MySQL or MariaDB server.
 
 use super::{FORGETS, Finding, Inspect, State, Wanted, bad, bad_if, good, warning};
-use crate::database::mysql::{Product, column, only_row, sql};
+use crate::database::mysql::{Privacy, Product, column, only_row, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
 use crate::ledger::{CopyKey, EndedAttempt, Ledger, Outcome, Record};
 use crate::lock::{Acquired, DEFAULT_NAMESPACE, LockName, NamedLock};
@@ -160,11 +160,17 @@ impl MysqlDatabase {
     }
 
     fn privacy_found(&self) -> Finding {
-        if self.in_clear {
-            let mend = "set tls: who can listen in reads the mail's headers, and who can step in takes the password";
-            warning("encryption", "none, over the network", mend)
-        } else {
-            good("encryption", "TLS, or not over the network")
+        match self.privacy {
+            Privacy::InClear => {
+                let mend =
+                    "set tls: who can listen in reads the mail's headers, and who can step in takes the password";
+                warning("encryption", "none, over the network", mend)
+            }
+            Privacy::CaFileAndPublic => good(
+                "encryption",
+                "TLS; the certificate may be by database.ca_file or by any public authority: on MySQL and MariaDB the file is no pin",
+            ),
+            Privacy::Good => good("encryption", "TLS, or not over the network"),
         }
     }
 
