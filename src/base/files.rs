@@ -149,10 +149,24 @@ pub(crate) mod synced {
         let whole = synced.iter().position(|it| it.inode == metadata.ino()).expect("the file was synced");
         assert_eq!(synced[whole].size, metadata.len(), "it was synced before all of it was written");
         assert_ne!(synced[whole].path, file, "it had its name before it was synced");
-        let holds_it = |names: &Vec<OsString>| names.iter().any(|name| file.ends_with(name));
-        let named = |it: &Synced| Some(&*it.path) == file.parent() && it.names.as_ref().is_some_and(holds_it);
-        let named = synced.iter().rposition(named).expect("its directory was synced after it got its name");
-        assert!(whole < named);
+        let named = synced.iter().rposition(|it| it.holds(&file) == Some(true));
+        assert!(whole < named.expect("its directory was synced after it got its name"));
+    }
+
+    /// Holds a move to the only order in which a power loss leaves one of the two names: the directory of the new one was synced with
+    /// it; then that of the old one, without it.
+    pub(crate) fn assert_moved(synced: &[Synced], old: &Path, new: &Path) {
+        let at = |path: &Path, held| synced.iter().position(|it| it.holds(path) == Some(held));
+        let gone = at(old, false).expect("the directory was synced after the file had left it");
+        assert!(at(new, true).expect("the directory was synced after the file had come to it") < gone);
+    }
+
+    impl Synced {
+        /// Whether the directory held this file; `None`: it is another one.
+        fn holds(&self, file: &Path) -> Option<bool> {
+            let names = self.names.as_ref().filter(|_| Some(&*self.path) == file.parent())?;
+            Some(names.iter().any(|name| Some(&**name) == file.file_name()))
+        }
     }
 }
 

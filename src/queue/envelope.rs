@@ -170,6 +170,13 @@ mod tests {
     }
 
     #[test]
+    fn an_envelope_ends_within_four_mebibytes() {
+        let comment = |length: usize| [&vec![b'#'; length - DIVIDER.len()], DIVIDER].concat();
+        assert!(matches!(Envelope::read(&comment(4 << 20)), Err(Unreadable::Toml(_))));
+        assert!(matches!(Envelope::read(&comment((4 << 20) + 1)), Err(Unreadable::NoEnvelope)));
+    }
+
+    #[test]
     fn what_is_cut_short_anywhere_is_unreadable() {
         let file = [envelope().written().unwrap(), b"a\n\xff".to_vec()].concat();
         assert_eq!(Envelope::read_with_message(file.clone()), Ok((envelope(), b"a\n\xff".to_vec())));

@@ -85,6 +85,22 @@ fn a_message_is_whole_on_the_disk_before_it_has_its_name() {
 }
 
 #[test]
+fn a_message_that_is_moved_has_its_new_name_on_the_disk_before_the_old_one_is_gone_from_it() {
+    let (_directory, queue) = queue();
+    let path = |folder: &str, name: Name| queue.path().canonicalize().unwrap().join(folder).join(name.to_string());
+    let name = accepted(&queue, "a", 1000);
+    synced::take();
+    let held = queue.hold(&name.id()).unwrap();
+    synced::assert_moved(&synced::take(), &path("new", name), &path("held", held));
+    let released = queue.release(&name.id(), None, false, at(1000)).unwrap();
+    synced::assert_moved(&synced::take(), &path("held", held), &path("new", released));
+    fs::write(path("new", released), "cut sho").unwrap();
+    claim_nothing(&queue, 1000);
+    let bad = queue.list().unwrap().remove(0);
+    synced::assert_moved(&synced::take(), &path("work", released), &path("bad", Name::read(&bad.file).unwrap()));
+}
+
+#[test]
 fn names_are_on_the_disk_before_anybody_is_told() {
     let (_directory, queue) = queue();
     let synced = |expected: &[&str]| {
