@@ -227,14 +227,17 @@ impl Finder<'_> {
             }
             (self.path, self.functions) = around;
         }
+        // A constant of a type is most often a list of its values, which is taken by value; any other may be borrowed for good.
+        let (borrow, before, after) = if name.contains("::") { ("", "(", " })") } else { ("&", "(*(", " }))") };
         let twins = constant.numbers.iter().zip(&constant.changes).map(|(number, (_, _, value))| {
-            (Some(*number), format!("if {} {{ const TWIN: {} = {value}; &TWIN }} else ", is(*number), constant.ty))
+            let ty = &constant.ty;
+            (Some(*number), format!("if {} {{ const TWIN: {ty} = {value}; {borrow}TWIN }} else ", is(*number)))
         });
-        let mut open = vec![(None, "(*(".to_owned())];
+        let mut open = vec![(None, before.to_owned())];
         open.extend(twins);
-        open.push((None, "{ &".into()));
+        open.push((None, format!("{{ {borrow}")));
         if !constant.changes.is_empty() {
-            self.edits.push(super::Edit { range: used.span().byte_range(), for_all: "", open, close: " }))" });
+            self.edits.push(super::Edit { range: used.span().byte_range(), for_all: "", open, close: after });
         }
         self.constants.known.insert(name, constant);
     }
