@@ -6,8 +6,11 @@
 //! so at once, and does not make the queue longer. What is asked again and again has a thread of its own (`again`).
 
 mod again;
+mod authentication;
 
 pub use again::AskedAgain;
+use authentication::Authentication;
+pub(crate) use authentication::{Caller, NotAuthenticated};
 
 use crate::base::deadline::Deadline;
 use crate::database::{Client, DatabaseError, Idle};
@@ -44,6 +47,7 @@ struct Asked {
 pub struct LedgerThreads {
     queue: SyncSender<Asked>,
     patience: Duration,
+    authentication: Arc<Authentication>,
 }
 
 /// Why there is no answer.
@@ -78,13 +82,8 @@ impl LedgerThreads {
     /// # Errors
     /// Where the system gives us no threads.
     pub fn start(site: &Site, patience: Duration) -> io::Result<Self> {
-        let (queue, asked) = sync_channel(WAITING);
-        let asked = Arc::new(Mutex::new(asked));
-        for _ in 0..THREADS {
-            let (site, asked) = (site.clone(), Arc::clone(&asked));
-            std::thread::Builder::new().name("ledger".into()).spawn(move || answer(&site, &asked))?;
-        }
-        Ok(Self { queue, patience })
+        let queue = start_threads(site, THREADS)?;
+        Ok(Self { queue, patience, authentication: Arc::new(Authentication::start(site)?) })
     }
 
     /// What `work` finds in the ledger. Where nobody awaits it any more, it may not be done, or done in part: what belongs together
@@ -108,22 +107,40 @@ impl LedgerThreads {
         patience: Duration,
         work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
     ) -> Result<T, Unanswered> {
-        let (tell, told) = oneshot::channel();
-        let question: Question = Box::new(move |session| {
-            let answer = session.and_then(|session| Ok(work(session)?));
-            let sound = answer.is_ok();
-            // Whoever asked may have gone.
-            let _ = tell.send(answer);
-            sound
-        });
-        // A little less, so that a statement that takes too long fails under its own name before nobody awaits it any more.
-        let by = Deadline::after(patience - patience / 16);
-        self.queue.try_send(Asked { by, question }).map_err(|_| Unanswered::Busy)?;
-        match tokio::time::timeout(patience, told).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(Unanswered::Failed),
-            Err(_) => Err(Unanswered::TooLate),
-        }
+        ask_at(&self.queue, patience, work).await
+    }
+}
+
+fn start_threads(site: &Site, threads: usize) -> io::Result<SyncSender<Asked>> {
+    let (queue, asked) = sync_channel(WAITING);
+    let asked = Arc::new(Mutex::new(asked));
+    for _ in 0..threads {
+        let (site, asked) = (site.clone(), Arc::clone(&asked));
+        std::thread::Builder::new().name("ledger".into()).spawn(move || answer(&site, &asked))?;
+    }
+    Ok(queue)
+}
+
+async fn ask_at<T: Send + 'static>(
+    queue: &SyncSender<Asked>,
+    patience: Duration,
+    work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
+) -> Result<T, Unanswered> {
+    let (tell, told) = oneshot::channel();
+    let question: Question = Box::new(move |session| {
+        let answer = session.and_then(|session| Ok(work(session)?));
+        let sound = answer.is_ok();
+        // Whoever asked may have gone.
+        let _ = tell.send(answer);
+        sound
+    });
+    // A little less, so that a statement that takes too long fails under its own name before nobody awaits it any more.
+    let by = Deadline::after(patience - patience / 16);
+    queue.try_send(Asked { by, question }).map_err(|_| Unanswered::Busy)?;
+    match tokio::time::timeout(patience, told).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => Err(Unanswered::Failed),
+        Err(_) => Err(Unanswered::TooLate),
     }
 }
 

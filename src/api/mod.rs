@@ -15,12 +15,11 @@ mod source;
 mod subscriptions;
 mod told;
 
-use crate::base::http_connections::Connection;
 use crate::config::Config;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::intake;
 use crate::ledger::Database;
-use crate::ledger_threads::{LedgerThreads, Unanswered};
+use crate::ledger_threads::{Caller, LedgerThreads, NotAuthenticated, Unanswered};
 use crate::mailbox_work::MailboxWork;
 use crate::operations::tokens::{self, ApiToken, Scope, TokenText};
 use crate::site::Site;
@@ -248,13 +247,9 @@ async fn nothing_there() -> Problem {
 
 async fn serve(api: Arc<Api>, operation: &'static Operation, request: Request) -> Result<Response, Problem> {
     let (mut parts, body) = request.into_parts();
-    let by = parts.extensions.get::<Connection>();
-    let considered = by.map(Connection::considered);
-    let token = authenticate(&api, &parts.headers).await?;
-    drop(considered);
-    if let Some(by) = by {
-        by.has_login();
-    }
+    let caller = parts.extensions.get::<Caller>().cloned().unwrap_or_default();
+    let token = authenticate(&api, &caller, &parts.headers).await?;
+    caller.has_login();
     // Only now: who has no token must not use up another one's share.
     api.rates.count(token.id, token.rate, Instant::now()).map_err(Problem::too_many_requests)?;
     if !operation.scope.is_of(&token) {
@@ -287,12 +282,16 @@ async fn path_id(parts: &mut Parts) -> Result<String, Problem> {
 }
 
 /// Who asks (RFC 6750).
-async fn authenticate(api: &Api, headers: &HeaderMap) -> Result<ApiToken, Problem> {
+async fn authenticate(api: &Api, caller: &Caller, headers: &HeaderMap) -> Result<ApiToken, Problem> {
     let Some(shown) = headers.get(AUTHORIZATION) else { return Err(Problem::no_token()) };
     let bearer = shown.to_str().ok().and_then(|shown| shown.split_once(' '));
     let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, token)| token.trim());
     let text = bearer.and_then(TokenText::parse).ok_or_else(Problem::wrong_token)?;
-    let token = ask(&api.threads, move |database| Ok(tokens::shown(database, &text)?)).await?;
+    let shown = api.threads.authenticate(caller, text.digest(), move |database| tokens::shown(database, &text)).await;
+    let token = shown.map_err(|problem| match problem {
+        NotAuthenticated::TooManyFailures { wait } => Problem::too_many_requests(wait),
+        NotAuthenticated::Unanswered(unanswered) => unanswered_as(&unanswered),
+    })?;
     token.ok_or_else(Problem::wrong_token)
 }
 

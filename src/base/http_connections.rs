@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -65,6 +66,8 @@ pub(crate) struct Slot {
 pub(crate) struct Connection {
     slots: Arc<Slots>,
     number: u64,
+    /// `None` for a unix socket.
+    pub(crate) peer: Option<IpAddr>,
 }
 
 /// The server works on a request, until this is dropped.
@@ -76,9 +79,9 @@ impl Slots {
     }
 
     /// A slot for a new connection, once there is one.
-    pub(crate) async fn admit(self: &Arc<Self>) -> Slot {
+    pub(crate) async fn admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Slot {
         loop {
-            if let Some(slot) = self.try_admit() {
+            if let Some(slot) = self.try_admit(peer) {
                 return slot;
             }
             // That it takes too long is no failure: somebody may have had a slot for long enough by then.
@@ -86,7 +89,7 @@ impl Slots {
         }
     }
 
-    fn try_admit(self: &Arc<Self>) -> Option<Slot> {
+    fn try_admit(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<Slot> {
         let (mut taken, now) = (self.taken(), Instant::now());
         if taken.by.len() >= self.most {
             let (number, since) = taken.gives_way()?;
@@ -98,7 +101,7 @@ impl Slots {
         taken.last += 1;
         let (number, (stays, may_stay)) = (taken.last, oneshot::channel());
         taken.by.insert(number, Holder { since: now, standing: Standing::Nothing, _may_stay: stays });
-        Some(Slot { connection: Connection { slots: Arc::clone(self), number }, may_stay })
+        Some(Slot { connection: Connection { slots: Arc::clone(self), number, peer }, may_stay })
     }
 
     /// Returns once no connection is open.

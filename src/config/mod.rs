@@ -19,7 +19,7 @@ mod warnings;
 mod web;
 
 pub use database::{Database, Durability, Engine};
-pub use network::Network;
+pub use network::{Network, TrustedProxy};
 pub(crate) use notifications::KeyFile;
 pub use notifications::Notifications;
 pub use password_file::PasswordFile;

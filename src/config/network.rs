@@ -66,6 +66,33 @@ impl TryFrom<String> for Network {
     }
 }
 
+/// A proxy that is believed: by its address, or whoever connects to a socket of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum TrustedProxy {
+    UnixSocket,
+    Network(Network),
+}
+
+impl TrustedProxy {
+    /// Whether it is at this address; `None` is that of a unix socket.
+    #[must_use]
+    pub fn is_at(&self, address: Option<IpAddr>) -> bool {
+        match self {
+            Self::UnixSocket => address.is_none(),
+            Self::Network(network) => address.is_some_and(|address| network.contains(address)),
+        }
+    }
+}
+
+impl TryFrom<String> for TrustedProxy {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        if text == "unix" { Ok(Self::UnixSocket) } else { text.parse().map(Self::Network) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

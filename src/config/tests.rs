@@ -142,6 +142,7 @@ fn the_example_is_good_and_what_it_calls_a_default_is_one() {
         "api_listen",
         "api_public_url",
         "public_url",
+        "trusted_proxies",
         "trusted_user_header",
         "trusted_user_roles",
         "trusted_user_role",

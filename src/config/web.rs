@@ -1,5 +1,6 @@
 //! `[web]`: the page, which one process of the service serves by HTTP.
 
+use super::network::TrustedProxy;
 use super::serve::endpoint;
 use super::servers::NOT_ABSOLUTE;
 use super::source::{ConfigError, Source};
@@ -30,6 +31,8 @@ pub struct Web {
     pub api_public_url: Option<String>,
     /// Whether it may open mailboxes, with the credentials of its configuration.
     pub mailboxes: bool,
+    /// The proxies whose X-Forwarded-For says from where a request comes.
+    pub trusted_proxies: Vec<TrustedProxy>,
     /// The header in which the proxy in front says who is logged in to it. `None`: nobody is believed.
     pub trusted_user_header: Option<String>,
     /// What those may do that the proxy names.
@@ -51,6 +54,7 @@ impl Default for Web {
             api_listen: None,
             api_public_url: None,
             mailboxes: false,
+            trusted_proxies: Vec::new(),
             trusted_user_header: None,
             trusted_user_roles: BTreeMap::new(),
             trusted_user_role: None,

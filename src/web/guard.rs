@@ -9,9 +9,10 @@
 //! written down. So another site may lead somebody here by a link, and load nothing of ours itself.
 
 use super::layout;
-use super::{Page, failed};
-use crate::base::http_connections::Connection;
+use super::{Page, not_authenticated};
+use crate::ledger::Database;
 use crate::ledger::web_sessions::{self, WebRole, WebSession};
+use crate::ledger_threads::Caller;
 use crate::operations::web_logins;
 use axum::extract::{Request, State};
 use axum::http::header::{COOKIE, ORIGIN};
@@ -38,18 +39,15 @@ pub(super) fn cookie(token: &str, seconds: u64) -> String {
 
 /// Lets a request pass whose sender is logged in, and may do at least what `least` may. It finds who that is in the extensions.
 pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut request: Request, next: Next) -> Response {
-    let by = request.extensions().get::<Connection>().cloned();
+    let caller = request.extensions().get::<Caller>().cloned().unwrap_or_default();
     let told_by_proxy = page.trusted.as_ref().map_or(Ok(None), |trusted| trusted.who(request.headers()));
     let viewer = match told_by_proxy {
         Ok(Some(viewer)) => Some(viewer),
         // Links to log in are good where the proxy says nothing.
-        Ok(None) => {
-            let _considered = by.as_ref().map(Connection::considered);
-            match who(&page, request.headers()).await {
-                Ok(viewer) => viewer,
-                Err(answer) => return answer,
-            }
-        }
+        Ok(None) => match who(&page, &caller, request.headers()).await {
+            Ok(viewer) => viewer,
+            Err(answer) => return answer,
+        },
         Err(problem) => {
             warn!(%problem, "somebody whom the proxy has let in is not let in here");
             let told = html! { p { (problem) "." } };
@@ -63,19 +61,18 @@ pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut reques
         };
         return (StatusCode::FORBIDDEN, layout::page("Not for you", None, Some(&viewer), &told)).into_response();
     }
-    if let Some(by) = by {
-        by.has_login();
-    }
+    caller.has_login();
     page.hours.look(&page.ledger);
     request.extensions_mut().insert(viewer);
     next.run(request).await
 }
 
-async fn who(page: &Page, headers: &HeaderMap) -> Result<Option<WebSession>, Response> {
+async fn who(page: &Page, caller: &Caller, headers: &HeaderMap) -> Result<Option<WebSession>, Response> {
     let Some(token) = token(headers) else { return Ok(None) };
     let (digest, lifetimes) = (web_logins::digest(token), page.lifetimes);
-    let found = page.ledger.ask(move |database| web_sessions::session(database, &digest, lifetimes)).await;
-    found.map_err(|problem| failed(&problem, None))
+    let session = move |database: &mut dyn Database| web_sessions::session(database, &digest, lifetimes);
+    let found = page.ledger.authenticate(caller, digest, session).await;
+    found.map_err(|problem| not_authenticated(&problem))
 }
 
 /// Nobody is logged in, as far as this request tells.

@@ -1,7 +1,9 @@
 //! Logging in, by a link that is good once, and out.
 
-use super::{Page, failed, guard, layout};
+use super::{Page, failed, guard, layout, not_authenticated};
+use crate::ledger::Database;
 use crate::ledger::web_sessions::{self, WebSession};
+use crate::ledger_threads::Caller;
 use crate::operations::web_logins;
 use axum::Extension;
 use axum::extract::{Form, Query, State};
@@ -10,7 +12,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use maud::{Markup, html};
 use serde::Deserialize;
-use tracing::{info, warn};
+use tracing::info;
 
 #[derive(Debug, Deserialize)]
 pub(super) struct To {
@@ -47,11 +49,12 @@ fn asked_for(to: &str, problem: Option<&str>) -> Markup {
 /// unawares (login CSRF), and what only looks at links, as mail filters do, uses none up.
 pub(super) async fn look(
     State(page): State<Page>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Form(Link { token, to }): Form<Link>,
 ) -> Response {
     let (now, lifetimes, link) = (session(&headers), page.lifetimes, token.clone());
-    let found = page.ledger.ask(move |database| {
+    let found = page.ledger.authenticate(&caller, web_logins::digest(token.trim()), move |database| {
         let Some(person) = web_logins::look(database, &link)? else { return Ok(None) };
         let now = now.map(|now| web_sessions::session(database, &now, lifetimes)).transpose()?.flatten();
         Ok(Some((person, now)))
@@ -72,26 +75,30 @@ pub(super) async fn look(
             layout::page("Is this you?", None, None, &told).into_response()
         }
         Ok(None) => not_good(to),
-        Err(problem) => failed(&problem, None),
+        Err(problem) => not_authenticated(&problem),
     }
 }
 
 pub(super) async fn log_in(
     State(page): State<Page>,
+    Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     Form(Link { token, to }): Form<Link>,
 ) -> Response {
     let old = session(&headers);
-    let found = page.ledger.ask(move |database| web_logins::log_in(database, &token, old.as_ref())).await;
+    let digest = web_logins::digest(token.trim());
+    let log_in = move |database: &mut dyn Database| web_logins::log_in(database, &token, old.as_ref());
+    let found = page.ledger.authenticate(&caller, digest, log_in).await;
     let to = guard::here(to.as_deref());
     match found {
         Ok(Some(person)) => {
+            page.ledger.is_valid(web_logins::digest(&person.token));
             info!(name = person.name, role = person.role.as_str(), "somebody has logged in to the page");
             let cookie = guard::cookie(&person.token, page.lifetimes.longest.as_secs());
             ([(SET_COOKIE, cookie)], Redirect::to(to)).into_response()
         }
         Ok(None) => not_good(to),
-        Err(problem) => failed(&problem, None),
+        Err(problem) => not_authenticated(&problem),
     }
 }
 
@@ -101,7 +108,6 @@ fn session(headers: &HeaderMap) -> Option<[u8; 32]> {
 }
 
 fn not_good(to: &str) -> Response {
-    warn!("somebody tried to log in to the page by a link that is not good, or no more");
     let problem = "This link was used already, is older than ten minutes, or is not complete. Ask for another one.";
     let told = asked_for(to, Some(problem));
     (StatusCode::FORBIDDEN, layout::page("Log in", None, None, &told)).into_response()

@@ -34,9 +34,9 @@ mod trusted;
 use crate::base::endpoint::Endpoint;
 use crate::base::listening::Listening;
 use crate::base::stop::Stop;
-use crate::config::{Config, Web};
+use crate::config::{Config, TrustedProxy, Web};
 use crate::ledger::web_sessions::{Lifetimes, WebRole, WebSession};
-use crate::ledger_threads::{LedgerThreads, Unanswered};
+use crate::ledger_threads::{LedgerThreads, NotAuthenticated, Unanswered};
 use crate::mailbox_work::MailboxWork;
 use crate::site::Site;
 use axum::Router;
@@ -80,6 +80,7 @@ pub struct WebSettings {
     lifetimes: Lifetimes,
     /// Whom the proxy in front may say that somebody is; `None` where it is not believed.
     trusted: Option<TrustedUsers>,
+    trusted_proxies: Vec<TrustedProxy>,
     /// Where the master of the service is asked; none where the page stands alone.
     control: Option<PathBuf>,
     telling: Telling,
@@ -124,6 +125,7 @@ impl WebSettings {
             beside: web.api_endpoint().zip(web.api_origin()),
             lifetimes: Lifetimes::of(web.session_idle),
             trusted: TrustedUsers::of(web),
+            trusted_proxies: web.trusted_proxies.clone(),
             control: None,
             telling: Telling::default(),
         })
@@ -233,11 +235,12 @@ impl Page {
     fn routers(self, settings: &WebSettings, beside: impl FnOnce(LedgerThreads) -> Router) -> (Router, Option<Router>) {
         let beside = beside(self.ledger.clone());
         let page = routes(&self).with_state(self);
+        let proxies = &settings.trusted_proxies;
         let (page, elsewhere) = match &settings.beside {
-            Some((listen, origin)) => (page, Some(Shield::new(origin, listen).over(beside))),
+            Some((listen, origin)) => (page, Some(Shield::new(origin, listen, proxies).over(beside))),
             None => (page.merge(beside), None),
         };
-        (Shield::new(&settings.origin, &settings.listen).over(page.fallback(guard::nothing_here)), elsewhere)
+        (Shield::new(&settings.origin, &settings.listen, proxies).over(page.fallback(guard::nothing_here)), elsewhere)
     }
 }
 
@@ -283,6 +286,17 @@ fn routes(page: &Page) -> Router<Page> {
         .route("/login/confirm", post(login::log_in).layer(DefaultBodyLimit::max(LARGEST_LOGIN)))
         .route("/assets/{name}", get(assets::serve))
         .layer(from_fn_with_state(page.clone(), guard::of_this_origin))
+}
+
+/// The page that is shown where it cannot be said whether somebody may log in, or is.
+fn not_authenticated(problem: &NotAuthenticated) -> Response {
+    let wait = match problem {
+        NotAuthenticated::Unanswered(problem) => return failed(problem, None),
+        NotAuthenticated::TooManyFailures { wait } => wait.as_secs() + 1,
+    };
+    let told = html! { p { "There were too many failed logins from your address. Try again in " (wait) " seconds." } };
+    let page = layout::page("Too many failed logins", None, None, &told);
+    (StatusCode::TOO_MANY_REQUESTS, [(RETRY_AFTER, wait)], page).into_response()
 }
 
 /// The page that is shown where the ledger has not answered.

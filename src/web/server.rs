@@ -12,6 +12,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use std::io;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,14 +67,16 @@ pub(super) fn run(
                 Listening::Unix(listener) => {
                     listener.set_nonblocking(true)?;
                     let listener = UnixListener::from_std(listener)?;
-                    tokio::spawn(server.accept(async move || listener.accept().await.map(|(stream, _)| stream)));
+                    tokio::spawn(
+                        server.accept(async move || listener.accept().await.map(|(stream, _)| (stream, None))),
+                    );
                 }
                 Listening::Tcp(listener) => {
                     listener.set_nonblocking(true)?;
                     // Connections have it from the socket that they come by.
                     set_socket_send_buffer_size(&listener, SEND_BUFFER)?;
                     let listener = TcpListener::from_std(listener)?;
-                    let next = async move || listener.accept().await.map(|(stream, _)| stream);
+                    let next = async move || listener.accept().await.map(|(stream, peer)| (stream, Some(peer.ip())));
                     tokio::spawn(server.accept(next));
                 }
             }
@@ -110,15 +113,15 @@ impl Server {
         Self { router, slots: Slots::new(MOST_CONNECTIONS), told }
     }
 
-    async fn accept<S>(self, next: impl AsyncFn() -> io::Result<S>)
+    async fn accept<S>(self, next: impl AsyncFn() -> io::Result<(S, Option<IpAddr>)>)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let accepted = async {
             loop {
                 match next().await {
-                    Ok(stream) => {
-                        let slot = self.slots.admit().await;
+                    Ok((stream, peer)) => {
+                        let slot = self.slots.admit(peer).await;
                         tokio::spawn(self.clone().serve(stream, slot));
                     }
                     Err(error) => {
@@ -200,7 +203,7 @@ mod tests {
             tokio::spawn(server.accept(async move || {
                 let stream = waiting.lock().await.recv().await.ok_or(io::ErrorKind::BrokenPipe)?;
                 count.fetch_add(1, Ordering::Relaxed);
-                Ok(stream)
+                Ok((stream, None))
             }));
             Self { queue, accepted }
         }

@@ -1,16 +1,20 @@
 //! What holds for each answer, whoever makes it.
 
 use crate::base::endpoint::Endpoint;
+use crate::base::http_connections::Connection;
 use crate::base::problem::{self, Problem};
+use crate::config::TrustedProxy;
+use crate::ledger_threads::Caller;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderName, HeaderValue, REFERRER_POLICY, RETRY_AFTER,
     X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{StatusCode, Uri};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -42,15 +46,16 @@ const HEADERS: [(HeaderName, &str); 8] = [
 pub(super) struct Shield {
     /// The names that are answered to: `Host` of a request.
     hosts: Arc<[String]>,
+    proxies: Arc<[TrustedProxy]>,
 }
 
 impl Shield {
-    pub(super) fn new(origin: &str, listen: &Endpoint) -> Self {
+    pub(super) fn new(origin: &str, listen: &Endpoint, proxies: &[TrustedProxy]) -> Self {
         let mut hosts = vec![origin.split_once("://").map_or(origin, |(_, host)| host).to_owned()];
         if let Endpoint::Tcp { port, .. } = listen {
             hosts.extend(["127.0.0.1", "[::1]", "localhost"].map(|host| format!("{host}:{port}")));
         }
-        Self { hosts: hosts.into() }
+        Self { hosts: hosts.into(), proxies: proxies.into() }
     }
 
     /// The router behind this shield.
@@ -58,6 +63,7 @@ impl Shield {
         router
             .layer(DefaultBodyLimit::max(LARGEST_BODY))
             .layer(middleware::from_fn(in_time))
+            .layer(middleware::from_fn_with_state(self.clone(), with_caller))
             .layer(middleware::from_fn_with_state(self, known_by_name))
             .layer(middleware::from_fn(with_headers))
     }
@@ -66,6 +72,30 @@ impl Shield {
     fn knows(&self, asked: &str) -> bool {
         self.hosts.iter().any(|host| host.eq_ignore_ascii_case(asked))
     }
+}
+
+async fn with_caller(State(shield): State<Shield>, mut request: Request, next: Next) -> Response {
+    let connection = request.extensions_mut().remove::<Connection>();
+    let peer = connection.as_ref().and_then(|connection| connection.peer);
+    let caller = Caller::new(client(peer, request.headers(), &shield.proxies), connection);
+    request.extensions_mut().insert(caller);
+    next.run(request).await
+}
+
+/// Where a request comes from: each proxy adds at the end of X-Forwarded-For who connected to it, and what stands before the last one
+/// that is trusted may be made up.
+fn client(peer: Option<IpAddr>, headers: &HeaderMap, proxies: &[TrustedProxy]) -> Option<IpAddr> {
+    let fields = headers.get_all("x-forwarded-for").iter().filter_map(|field| field.to_str().ok());
+    let hops: Vec<&str> = fields.flat_map(|field| field.split(',')).map(str::trim).collect();
+    let address = |hop: &&str| hop.parse::<IpAddr>().ok().or_else(|| Some(hop.parse::<SocketAddr>().ok()?.ip()));
+    let mut client = peer;
+    for hop in hops.iter().rev().map_while(address) {
+        if !proxies.iter().any(|proxy| proxy.is_at(client)) {
+            break;
+        }
+        client = Some(hop);
+    }
+    client
 }
 
 async fn known_by_name(State(shield): State<Shield>, request: Request, next: Next) -> Response {
@@ -120,16 +150,47 @@ mod tests {
     use tower::ServiceExt;
 
     #[test]
+    fn a_trusted_proxy_says_where_a_request_comes_from_and_nobody_else() {
+        let proxies: Vec<TrustedProxy> =
+            ["127.0.0.1", "192.0.2.0/24"].map(|text| text.to_owned().try_into().unwrap()).into();
+        let socket = [TrustedProxy::UnixSocket];
+        let at = |text: &str| (!text.is_empty()).then(|| text.parse::<IpAddr>().unwrap());
+        let from = |peer: &str, fields: &[&str], proxies: &[TrustedProxy]| {
+            let mut headers = HeaderMap::new();
+            for field in fields {
+                headers.append("x-forwarded-for", HeaderValue::from_str(field).unwrap());
+            }
+            client(at(peer), &headers, proxies)
+        };
+        for (peer, fields, comes_from) in [
+            ("127.0.0.1", &["198.51.100.7"][..], "198.51.100.7"),
+            ("127.0.0.1", &["203.0.113.9, 198.51.100.7"], "198.51.100.7"),
+            ("127.0.0.1", &["203.0.113.9", "198.51.100.7,192.0.2.1"], "198.51.100.7"),
+            ("127.0.0.1", &["198.51.100.7:4711"], "198.51.100.7"),
+            ("127.0.0.1", &["[2001:db8::7]:4711"], "2001:db8::7"),
+            ("127.0.0.1", &["198.51.100.7, unknown"], "127.0.0.1"),
+            ("127.0.0.1", &[], "127.0.0.1"),
+            ("::1", &["198.51.100.7"], "::1"),
+            ("", &["198.51.100.7"], ""),
+        ] {
+            assert_eq!(from(peer, fields, &proxies), at(comes_from), "{peer} {fields:?}");
+        }
+        assert_eq!(from("", &["198.51.100.7"], &socket), at("198.51.100.7"));
+        assert_eq!(from("127.0.0.1", &["198.51.100.7"], &socket), at("127.0.0.1"));
+        assert_eq!(from("127.0.0.1", &["198.51.100.7"], &[]), at("127.0.0.1"));
+    }
+
+    #[test]
     fn it_answers_to_its_own_names_only() {
         let tcp = Endpoint::Tcp { host: "127.0.0.1".into(), port: 8025 };
-        let shield = Shield::new("https://mail.example.com", &tcp);
+        let shield = Shield::new("https://mail.example.com", &tcp, &[]);
         for name in ["mail.example.com", "Mail.Example.COM", "127.0.0.1:8025", "localhost:8025", "[::1]:8025"] {
             assert!(shield.knows(name), "{name}");
         }
         for name in ["", "evil.example", "mail.example.com.evil.example", "127.0.0.1", "127.0.0.1:80", "localhost"] {
             assert!(!shield.knows(name), "{name}");
         }
-        let socket = Shield::new("https://mail.example.com", &Endpoint::Socket("/run/web.sock".into()));
+        let socket = Shield::new("https://mail.example.com", &Endpoint::Socket("/run/web.sock".into()), &[]);
         assert!(socket.knows("mail.example.com") && !socket.knows("localhost:8025"));
     }
 
@@ -148,7 +209,8 @@ mod tests {
     #[test]
     fn what_it_refuses_itself_is_a_problem_below_the_api_and_a_sentence_elsewhere() {
         let router = Router::new().route("/api/v1/token", get(|| async {})).route("/login", get(|| async {}));
-        let router = Shield::new("https://mail.example.com", &Endpoint::Socket("/run/web.sock".into())).over(router);
+        let router =
+            Shield::new("https://mail.example.com", &Endpoint::Socket("/run/web.sock".into()), &[]).over(router);
         let asked = |path: &str| {
             let request = Request::builder().uri(path).header(HOST, "evil.example").body(Body::empty()).unwrap();
             said(run(router.clone().oneshot(request)).unwrap())

@@ -3,7 +3,7 @@
 use crate::crawl::crawl;
 use crate::program::{PATIENCE, feed, program, wait_for};
 use crate::support;
-use crate::visitor::{Page, Visitor, rows, text};
+use crate::visitor::{Answer, Page, Visitor, rows, text};
 use axum::http::StatusCode;
 use maildrop_command::delivery::lock_of_message_id;
 use maildrop_command::lock::{Acquired, DEFAULT_NAMESPACE, NamedLock};
@@ -126,6 +126,39 @@ fn a_link_says_whom_it_logs_in_and_a_click_ends_the_login_before_it() {
     let mallory = ("cookie", answer.header("set-cookie").split(';').next().unwrap());
     assert_eq!(place.page.ask("POST", "/login/confirm", &[mallory], &token).status, StatusCode::FORBIDDEN);
     place.page.ask("GET", "/", &[mallory], "").shown();
+}
+
+/// Shows made-up links from this address until that is refused: the last answer.
+fn make_up_links(page: &Page, forwarded: &str) -> Answer {
+    for number in 0..1000 {
+        let answer = page.ask("POST", "/login", &[("x-forwarded-for", forwarded)], &format!("token=made-up-{number}"));
+        if answer.status != StatusCode::FORBIDDEN {
+            return answer;
+        }
+        assert!(answer.body.contains("is not complete"), "{}", answer.body);
+    }
+    panic!("a thousand made-up links are one like the other");
+}
+
+#[test]
+fn made_up_links_are_refused_after_a_while_and_who_is_logged_in_notices_nothing() {
+    let place = Place::new();
+    let (anna, link) = (place.visitor("viewer"), place.link("boris", "viewer"));
+    let refused = make_up_links(&place.page, "192.0.2.1");
+    assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS, "{refused:?}");
+    assert!((1..=60).contains(&refused.header("retry-after").parse::<u64>().unwrap()));
+    // No proxy is trusted here, so that it is one address all the same.
+    assert_eq!(make_up_links(&place.page, "192.0.2.2").status, StatusCode::TOO_MANY_REQUESTS);
+    for _ in 0..100 {
+        anna.get("/locks").shown();
+    }
+    // The form is there, and what was refused is none the worse.
+    place.page.ask("GET", "/login", &[], "").shown();
+    wait_for("the budget is there again", PATIENCE, || {
+        let token = format!("token={}", link.trim().split_once('#').unwrap().1);
+        place.page.ask("POST", "/login", &[], &token).status == StatusCode::OK
+    });
+    place.page.log_in(&link).get("/").shown();
 }
 
 #[test]

@@ -86,7 +86,7 @@ impl Http {
         for turn in 0.. {
             match accept(&listeners, turn).await {
                 Ok(connection) => {
-                    let slot = slots.admit().await;
+                    let slot = slots.admit(connection.address()).await;
                     tokio::spawn(answer(connection, slot, Arc::clone(&answers)));
                     sleep(PACE).await;
                 }

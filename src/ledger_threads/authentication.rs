@@ -1,0 +1,326 @@
+//! Whether a token, a link or a session is valid: what is made up must not keep the database from those who have a valid one.
+//!
+//! What was valid within the last hour is asked of the threads that answer everything else. All else has threads of its own, and each
+//! client address has a budget of failures: once it is used up, the database is not asked. The checksum of a token does not help
+//! here, since anybody can compute it.
+
+use super::{Asked, LedgerThreads, Unanswered, ask_at, start_threads};
+use crate::base::http_connections::Connection;
+use crate::database::DatabaseError;
+use crate::ledger::Database;
+use crate::site::Site;
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use thiserror::Error;
+use tracing::warn;
+
+/// How many threads ask about what was not valid within the last hour.
+const THREADS: usize = 2;
+/// How many failures an address may have at once, and how many of them are forgotten each second.
+const BUDGET: f64 = 60.0;
+const FORGOTTEN_PER_SECOND: f64 = 1.0;
+/// How many addresses have a budget of their own. All others share one.
+const MOST_ADDRESSES: usize = 4096;
+/// How long something counts as valid for the budget, and how many such things are remembered.
+const VALID_FOR: Duration = Duration::from_hours(1);
+const MOST_VALID: usize = 1 << 16;
+/// An address has one line in the log within this time.
+const LOG_INTERVAL: Duration = Duration::from_mins(1);
+/// One client has the whole network of 64 bits that its IPv6 address is in.
+const OF_ONE_CLIENT: u128 = u128::MAX << 64;
+
+/// A digest of what is shown.
+pub(crate) type Credential = [u8; 32];
+
+/// Who sent a request.
+#[derive(Clone, Default)]
+pub(crate) struct Caller {
+    address: Option<IpAddr>,
+    connection: Option<Connection>,
+}
+
+/// Why it cannot be said whether something is valid.
+#[derive(Debug, Error)]
+pub(crate) enum NotAuthenticated {
+    #[error("too many failures of this address")]
+    TooManyFailures { wait: Duration },
+    #[error(transparent)]
+    Unanswered(#[from] Unanswered),
+}
+
+/// What is remembered of clients.
+pub(super) struct Authentication {
+    queue: SyncSender<Asked>,
+    memory: Mutex<Memory>,
+}
+
+#[derive(Default)]
+struct Memory {
+    valid: HashMap<Credential, Instant>,
+    budgets: HashMap<Option<IpAddr>, Budget>,
+    /// Of all addresses that have none of their own.
+    shared: Budget,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Budget {
+    used: f64,
+    used_at: Option<Instant>,
+    logged_at: Option<Instant>,
+    /// Failures that are in no line of the log yet.
+    unlogged: u64,
+}
+
+impl Caller {
+    /// By this connection; `address` is the client's, as the connection or a trusted proxy has it, and `None` behind a unix socket.
+    pub(crate) fn new(address: Option<IpAddr>, connection: Option<Connection>) -> Self {
+        let one = |address: IpAddr| match address.to_canonical() {
+            // Whoever is on this machine has all of them.
+            IpAddr::V4(address) if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(address) if !address.is_loopback() => {
+                Ipv6Addr::from_bits(address.to_bits() & OF_ONE_CLIENT).into()
+            }
+            address => address,
+        };
+        Self { address: address.map(one), connection }
+    }
+
+    /// It has shown a valid login.
+    pub(crate) fn has_login(&self) {
+        if let Some(connection) = &self.connection {
+            connection.has_login();
+        }
+    }
+}
+
+impl Authentication {
+    pub(super) fn start(site: &Site) -> io::Result<Self> {
+        Ok(Self { queue: start_threads(site, THREADS)?, memory: Mutex::default() })
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LedgerThreads {
+    /// What `work` finds for something that `caller` shows; `None` where it is not valid.
+    ///
+    /// # Errors
+    /// Where the address has failed too often, or the database does not answer.
+    pub(crate) async fn authenticate<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        credential: Credential,
+        work: impl FnOnce(&mut dyn Database) -> Result<Option<T>, DatabaseError> + Send + 'static,
+    ) -> Result<Option<T>, NotAuthenticated> {
+        let _considered = caller.connection.as_ref().map(Connection::considered);
+        let Authentication { queue, .. } = &*self.authentication;
+        let was_valid = self.authentication.memory().was_valid(&credential, Instant::now());
+        let found = if was_valid {
+            self.ask(work).await
+        } else {
+            // Before the database is asked: many may ask at once.
+            let taken = self.authentication.memory().take(caller.address, Instant::now());
+            if let Err(wait) = taken {
+                self.failed(caller);
+                return Err(NotAuthenticated::TooManyFailures { wait });
+            }
+            ask_at(queue, self.patience, work).await
+        };
+        if !matches!(found, Ok(None)) && !was_valid {
+            self.authentication.memory().give_back(caller.address);
+        }
+        match &found {
+            Ok(Some(_)) => self.is_valid(credential),
+            Ok(None) => {
+                self.authentication.memory().valid.remove(&credential);
+                self.failed(caller);
+            }
+            Err(_) => {}
+        }
+        Ok(found?)
+    }
+
+    /// Something was valid just now.
+    pub(crate) fn is_valid(&self, credential: Credential) {
+        self.authentication.memory().remember(credential, Instant::now());
+    }
+
+    fn failed(&self, caller: &Caller) {
+        let due = self.authentication.memory().failed(caller.address, Instant::now());
+        let Some((failures, has_own)) = due else { return };
+        let address = match caller.address {
+            _ if !has_own => "many addresses".to_owned(),
+            Some(address) => address.to_string(),
+            None => "unix".to_owned(),
+        };
+        warn!(address, failures, "tokens, links or sessions that are not valid were refused");
+    }
+}
+
+impl Memory {
+    fn was_valid(&self, credential: &Credential, now: Instant) -> bool {
+        self.valid.get(credential).is_some_and(|at| now.saturating_duration_since(*at) < VALID_FOR)
+    }
+
+    fn remember(&mut self, credential: Credential, now: Instant) {
+        if self.valid.len() >= MOST_VALID {
+            self.valid.retain(|_, at| now.saturating_duration_since(*at) < VALID_FOR);
+        }
+        if self.valid.len() < MOST_VALID || self.valid.contains_key(&credential) {
+            self.valid.insert(credential, now);
+        }
+    }
+
+    /// The budget of an address, and whether it is its own.
+    fn budget(&mut self, address: Option<IpAddr>, now: Instant) -> (&mut Budget, bool) {
+        if self.budgets.len() >= MOST_ADDRESSES && !self.budgets.contains_key(&address) {
+            self.budgets.retain(|_, budget| budget.matters(now));
+            if self.budgets.len() >= MOST_ADDRESSES {
+                return (&mut self.shared, false);
+            }
+        }
+        (self.budgets.entry(address).or_default(), true)
+    }
+
+    /// Takes one failure of the budget, or says how long there will be none.
+    fn take(&mut self, address: Option<IpAddr>, now: Instant) -> Result<(), Duration> {
+        let (budget, _) = self.budget(address, now);
+        budget.used = budget.left_over(now);
+        budget.used_at = Some(now);
+        let over = budget.used + 1.0 - BUDGET;
+        if over > 0.0 {
+            return Err(Duration::from_secs_f64(over / FORGOTTEN_PER_SECOND));
+        }
+        budget.used += 1.0;
+        Ok(())
+    }
+
+    fn give_back(&mut self, address: Option<IpAddr>) {
+        let budget = self.budgets.get_mut(&address).unwrap_or(&mut self.shared);
+        budget.used = (budget.used - 1.0).max(0.0);
+    }
+
+    /// Counts a failure. How many there were since the last line of the log, and whether they are all of this address, if a line is due.
+    fn failed(&mut self, address: Option<IpAddr>, now: Instant) -> Option<(u64, bool)> {
+        let (budget, has_own) = self.budget(address, now);
+        budget.unlogged += 1;
+        if budget.was_logged(now) {
+            return None;
+        }
+        budget.logged_at = Some(now);
+        Some((std::mem::take(&mut budget.unlogged), has_own))
+    }
+}
+
+impl Budget {
+    fn left_over(&self, now: Instant) -> f64 {
+        let since = self.used_at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at));
+        (self.used - since.as_secs_f64() * FORGOTTEN_PER_SECOND).max(0.0)
+    }
+
+    fn was_logged(&self, now: Instant) -> bool {
+        self.logged_at.is_some_and(|at| now.saturating_duration_since(at) < LOG_INTERVAL)
+    }
+
+    /// Whether it is another one than that of an address that never failed.
+    fn matters(&self, now: Instant) -> bool {
+        self.left_over(now) > 0.0 || self.was_logged(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::site::embedded::Embedded;
+
+    fn at(address: &str) -> Option<IpAddr> {
+        Caller::new(Some(address.parse().unwrap()), None).address
+    }
+
+    #[test]
+    fn an_address_has_a_budget_that_comes_back_and_one_line_a_minute_in_the_log() {
+        let (mut memory, begun) = (Memory::default(), Instant::now());
+        let after = |seconds| begun + Duration::from_secs(seconds);
+        let mut fail = |address: &str, now| {
+            let failed = memory.take(at(address), now).is_err();
+            (failed, memory.failed(at(address), now))
+        };
+        let many: Vec<_> = (0..100).map(|_| fail("192.0.2.1", begun)).collect();
+        assert_eq!(many.iter().filter(|(refused, _)| *refused).count(), 40);
+        assert!(many.iter().filter_map(|(_, line)| *line).eq([(1, true)]), "{many:?}");
+        assert_eq!(fail("::ffff:192.0.2.1", after(1)), (false, None), "it is the same");
+        assert_eq!(fail("192.0.2.1", after(1)), (true, None));
+        assert_eq!(fail("192.0.2.2", after(1)), (false, Some((1, true))));
+        assert_eq!(fail("192.0.2.1", after(60)), (false, Some((102, true))));
+    }
+
+    #[test]
+    fn addresses_of_one_client_are_one() {
+        assert_eq!(at("2001:db8::1"), at("2001:db8::ffff:2"));
+        assert_ne!(at("2001:db8::1"), at("2001:db8:0:1::1"));
+        assert_eq!(at("127.0.0.1"), at("127.9.9.9"));
+        assert_ne!(at("192.0.2.1"), at("192.0.2.2"));
+        assert_ne!(at("::1"), at("::2"));
+    }
+
+    #[test]
+    fn however_many_addresses_fail_few_are_remembered_and_the_others_share_a_budget() {
+        let (mut memory, begun) = (Memory::default(), Instant::now());
+        let mut lines = 0;
+        let mut refused = 0;
+        for number in 0..u32::try_from(MOST_ADDRESSES).unwrap() + 200 {
+            let address = Some(IpAddr::V4(number.into()));
+            refused += u32::from(memory.take(address, begun).is_err());
+            lines += usize::from(memory.failed(address, begun).is_some());
+        }
+        assert_eq!((memory.budgets.len(), lines), (MOST_ADDRESSES, MOST_ADDRESSES + 1));
+        assert_eq!(refused, 200 - 60);
+        // A minute later each of them is as any other.
+        memory.take(at("192.0.2.1"), begun + LOG_INTERVAL).unwrap();
+        assert_eq!(memory.budgets.len(), 1);
+
+        for number in 0..u32::try_from(MOST_VALID).unwrap() + 10 {
+            let mut credential = [0; 32];
+            credential[..4].copy_from_slice(&number.to_be_bytes());
+            memory.remember(credential, begun);
+        }
+        assert_eq!(memory.valid.len(), MOST_VALID);
+        memory.remember([1; 32], begun + VALID_FOR);
+        assert_eq!(memory.valid.len(), 1);
+    }
+
+    #[test]
+    fn what_was_valid_is_asked_about_when_the_budget_is_used_up_and_what_is_made_up_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let site = Site::embedded(Embedded::new(directory.path().to_owned()));
+        let threads = LedgerThreads::start(&site, Duration::from_mins(2)).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let caller = Caller::new(Some("192.0.2.1".parse().unwrap()), None);
+        let show = |credential: u8, valid: bool| {
+            let asked = threads.authenticate(&caller, [credential; 32], move |_| Ok(valid.then_some(())));
+            runtime.block_on(asked)
+        };
+        // As many as there are, and none of them costs anything.
+        for _ in 0..100 {
+            assert!(matches!(show(1, true), Ok(Some(()))));
+        }
+        threads.is_valid([1; 32]);
+        let made_up: Vec<_> = (0..100).map(|_| show(2, false)).collect();
+        let refused = |answer: &&Result<_, _>| matches!(answer, Err(NotAuthenticated::TooManyFailures { .. }));
+        let refusals = made_up.iter().filter(refused).count();
+        assert!(refusals > 0 && made_up.iter().filter(|answer| matches!(answer, Ok(None))).count() >= 60);
+        // Until it is forgotten, which takes as long as it takes here.
+        threads.authentication.memory().budgets.values_mut().for_each(|budget| budget.used = 1e9);
+        assert!(matches!(show(3, true), Err(NotAuthenticated::TooManyFailures { wait }) if wait > Duration::ZERO));
+        assert!(matches!(show(1, true), Ok(Some(()))));
+        // One that is not valid any more is as any other.
+        assert!(matches!(show(1, false), Ok(None)));
+        assert!(matches!(show(1, false), Err(NotAuthenticated::TooManyFailures { .. })));
+    }
+}
