@@ -129,9 +129,10 @@ fn a_link_says_whom_it_logs_in_and_a_click_ends_the_login_before_it() {
 }
 
 /// Shows made-up links from this address until that is refused: the last answer.
-fn make_up_links(page: &Page, forwarded: &str) -> Answer {
+pub fn make_up_links(page: &Page, forwarded: &str) -> Answer {
     for number in 0..1000 {
-        let answer = page.ask("POST", "/login", &[("x-forwarded-for", forwarded)], &format!("token=made-up-{number}"));
+        let headers = [("x-forwarded-for", forwarded), ("sec-fetch-site", "same-origin")];
+        let answer = page.ask("POST", "/login", &headers, &format!("token=made-up-{number}"));
         if answer.status != StatusCode::FORBIDDEN {
             return answer;
         }

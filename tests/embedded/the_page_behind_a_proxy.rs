@@ -1,6 +1,7 @@
 //! The page behind a proxy that logs people in: the proxy's word counts, and nothing that looks like it.
 
-use crate::the_page::{Place, message};
+use crate::program::{PATIENCE, wait_for};
+use crate::the_page::{Place, make_up_links, message};
 use crate::visitor::{Answer, Page};
 use axum::http::StatusCode;
 use maildrop_command::config::Config;
@@ -136,4 +137,21 @@ fn a_page_of_another_site_loads_nothing_and_a_link_from_there_is_followed() {
         assert!(asked(&content, from).shown().contains("Hello"), "{from:?}");
         assert_eq!(looks(), at + 1, "{from:?}");
     }
+}
+
+#[test]
+fn failures_are_counted_by_the_address_that_the_proxy_forwards() {
+    let place = Place::new();
+    let page = page(&place, "trusted_proxies = [\"unix\"]\n");
+    // What a client writes into the header itself stands before what the proxy adds.
+    for made_up in ["", "203.0.113.1, ", "192.0.2.2, "] {
+        let refused = make_up_links(&page, &format!("{made_up}192.0.2.1"));
+        assert_eq!(refused.status, StatusCode::TOO_MANY_REQUESTS);
+    }
+    let unknown = |forwarded: &str| {
+        let headers = [("x-forwarded-for", forwarded), ("cookie", "__Host-maildrop=made-up")];
+        page.ask("GET", "/", &headers, "")
+    };
+    wait_for("it is refused", PATIENCE, || unknown("192.0.2.1").status == StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(unknown("192.0.2.2").leads_to(), "/login");
 }
