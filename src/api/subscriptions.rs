@@ -6,7 +6,7 @@ use super::{Api, BASE};
 use crate::base::timestamp;
 use crate::ledger::{Database, time_span};
 use crate::operations::notifications;
-use crate::operations::subscriptions::{self, Change, NewSubscription, Resource, Subscription, Those};
+use crate::operations::subscriptions::{self, Change, NewSubscription, Resource, Subscription, Those, Turn};
 use crate::operations::tokens::Scope;
 use crate::webhook::{Callback, Keys, ROTATION};
 use serde_json::{Value, json};
@@ -236,13 +236,9 @@ pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Reply, 
         }
     }
     let verify = unverified(call.api.settings.verify_callbacks);
-    if !subscriptions::change(database, &is, &wanted, verify)? {
+    let turn = state.map(|state| if state == "paused" { Turn::Pause } else { Turn::Resume });
+    if !subscriptions::change(database, &is, &wanted, turn, verify)? {
         return Err(Problem::there_already().into());
-    }
-    match state {
-        Some("paused") => drop(subscriptions::pause(database, is.id)?),
-        Some(_) => drop(subscriptions::resume(database, is.id)?),
-        None => {}
     }
     Ok(Reply::ok(told(&call.subscription(database)?)))
 }

@@ -221,10 +221,13 @@ fn subscription(row: &Row) -> Result<Subscription, DatabaseError> {
 /// # Errors
 /// Where the database fails.
 pub(crate) fn pause(database: &mut dyn Database, id: Uuid) -> Result<bool, DatabaseError> {
-    let now = database.dialect().now();
-    let sql =
-        format!("UPDATE subscriptions SET state = 'paused', updated_at = {now} WHERE id = ? AND state = 'active'");
+    let sql = paused(database.dialect());
     Ok(database.change("pausing a subscription", &sql, &[Value::Uuid(id)])? > 0)
+}
+
+fn paused(dialect: Dialect) -> String {
+    let now = dialect.now();
+    format!("UPDATE subscriptions SET state = 'paused', updated_at = {now} WHERE id = ? AND state = 'active'")
 }
 
 /// Why one is disabled whose callback never said that it wants to be told.
@@ -238,19 +241,31 @@ pub(crate) const REVOKED_UNANSWERED: &str = "its token was revoked before the ca
 /// nothing is changed.
 ///
 /// # Errors
-/// Where the database fails.
+/// Where the database fails; nothing is changed then.
 pub(crate) fn resume(database: &mut dyn Database, id: Uuid) -> Result<bool, DatabaseError> {
     let doing = "resuming a subscription";
-    let now = database.dialect().now();
-    let forgiven = "UPDATE subscription_queues SET failures = 0, failing_since = NULL, open_until = NULL WHERE subscription = ? \
+    let id = Value::Uuid(id);
+    let stopped = "SELECT 1 FROM subscriptions WHERE id = ? AND state IN ('paused', 'disabled')";
+    if database.select(doing, stopped, &[id])?.is_empty() {
+        return Ok(false);
+    }
+    let [forgiven, resumed] = resumed(database.dialect());
+    database.change_together(doing, &[(&forgiven, &[id, id]), (&resumed, &[id])])?;
+    Ok(true)
+}
+
+/// The notifier that has it leased loses it: what that one found out before, it would write down later.
+fn resumed(dialect: Dialect) -> [String; 2] {
+    let forgiven = "UPDATE subscription_queues SET failures = 0, failing_since = NULL, open_until = NULL, leased_by = NULL, \
+                    leased_until = NULL, leased_among = NULL WHERE subscription = ? \
                     AND EXISTS (SELECT 1 FROM subscriptions s WHERE s.id = ? AND s.state IN ('paused', 'disabled'))";
-    database.change(doing, forgiven, &[Value::Uuid(id), Value::Uuid(id)])?;
+    let now = dialect.now();
     // MySQL sets from left to right: the reason is read before it is gone.
-    let sql = format!(
+    let resumed = format!(
         "UPDATE subscriptions SET state = CASE WHEN state_reason IN ('{NEVER_ANSWERED}', '{REVOKED_UNANSWERED}') \
          THEN 'unverified' ELSE 'active' END, state_reason = NULL, updated_at = {now} WHERE id = ? AND state IN ('paused', 'disabled')"
     );
-    Ok(database.change(doing, &sql, &[Value::Uuid(id)])? > 0)
+    [forgiven.into(), resumed]
 }
 
 /// Has it told nothing more until it is resumed, and says why. Others of its owner that are active hear of it, as where a notifier
@@ -388,6 +403,13 @@ pub(crate) fn count_of_owner(database: &mut dyn Database, owner: &str) -> Result
     super::columns::only_number(&database.select(READING, sql, &[Value::Text(owner)])?)
 }
 
+/// Whether a subscription is told from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Pause,
+    Resume,
+}
+
 /// What is to be otherwise about a subscription; `None`: nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Change {
@@ -401,8 +423,8 @@ pub(crate) struct Change {
     pub(crate) expires_at: Option<Option<i64>>,
 }
 
-/// Changes a subscription. A callback that it did not have before is asked a question first, in the state `unverified`. `false` where
-/// its owner has another one that it would be the same as.
+/// Changes a subscription, and pauses or resumes it, in one transaction. A callback that it did not have before is asked a question
+/// first, in the state `unverified`. `false` where its owner has another one that it would be the same as.
 ///
 /// # Errors
 /// Where the database fails; nothing is changed then.
@@ -410,6 +432,7 @@ pub(crate) fn change(
     database: &mut dyn Database,
     is: &Subscription,
     change: &Change,
+    becomes: Option<Turn>,
     unverified: &'static str,
 ) -> Result<bool, DatabaseError> {
     let (dialect, doing) = (database.dialect(), "changing a subscription");
@@ -454,7 +477,17 @@ pub(crate) fn change(
         set.push("expires_at = ?".into());
         values.push(expires_at.map_or(Value::Null, Value::Moment));
     }
-    values.push(Value::Uuid(is.id));
-    database.change(doing, &format!("UPDATE subscriptions SET {} WHERE id = ?", set.join(", ")), &values)?;
+    let id = Value::Uuid(is.id);
+    values.push(id);
+    let set = format!("UPDATE subscriptions SET {} WHERE id = ?", set.join(", "));
+    let (paused, [forgiven, resumed]) = (paused(dialect), resumed(dialect));
+    let one = [id];
+    // As whoever settles it takes them: the row of its queue first.
+    let turn: &[(&str, &[Value<'_>])] = match becomes {
+        None => &[],
+        Some(Turn::Pause) => &[(&paused, &one)],
+        Some(Turn::Resume) => &[(&forgiven, &[id, id]), (&resumed, &one)],
+    };
+    database.change_together(doing, &[turn, &[(&*set, &*values)]].concat())?;
     Ok(true)
 }

@@ -490,6 +490,6 @@ fn an_embedded_ledger_has_no_addresses_and_forgets_nothing() {
     let epoch = ledger.epoch().unwrap();
     assert!(!epoch.is_unwritten() && epoch.began().is_none());
     // Nor does it tell anybody of anything.
-    assert!(ledger.lease(Uuid::nil(), Duration::from_mins(1), 9, &[]).is_err());
+    assert!(ledger.lease(Uuid::nil(), Duration::from_mins(1), 9, &[], 0).is_err());
     assert!(ledger.settle(&[]).is_err());
 }

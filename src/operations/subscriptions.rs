@@ -3,8 +3,8 @@
 use crate::ledger::event::EventType;
 use crate::ledger::notifications::DISABLED;
 pub(crate) use crate::ledger::subscriptions::{
-    Change, NewSubscription, Subscription, Those, change, count_of_owner, create, delete, disable, new_secret, pause,
-    read, resume, some, there,
+    Change, NewSubscription, Subscription, Those, Turn, change, count_of_owner, create, delete, disable, new_secret,
+    pause, read, resume, some, there,
 };
 use crate::message::{Address, fold};
 

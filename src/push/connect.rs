@@ -5,6 +5,7 @@
 
 use super::look_ups::{LookUps, Resolve};
 use super::this_machine;
+use super::unanswered::{Unanswered, is_unreachable};
 use crate::webhook::{Callback, Refused, Rules};
 use rustls::pki_types::ServerName;
 use std::io;
@@ -53,40 +54,45 @@ impl Connector {
     /// not begun to be looked up.
     ///
     /// # Errors
-    /// What the log and whoever made the subscription is told.
+    /// Why it cannot be called.
     pub(super) async fn connect(
         &self,
         callback: &Callback,
         owner: &str,
         waits: &AtomicBool,
-    ) -> Result<(Box<dyn Stream>, bool), String> {
+    ) -> Result<(Box<dyn Stream>, bool), Unanswered> {
+        let not_called = |detail: String| Unanswered::NotCalled(detail);
         let addresses = self.addresses(callback, owner, waits).await?;
-        let (stream, at) = dial(&addresses).await.map_err(|error| format!("connecting: {error}"))?;
+        let (stream, at) = dial(&addresses).await.map_err(|error| Unanswered::connecting(&error))?;
         let ours = self.rules.allow_networks.iter().any(|network| network.contains(at.ip()));
         if !callback.is_encrypted() {
             return Ok((Box::new(stream), ours));
         }
         let name = match callback.host() {
-            Host::Domain(name) => ServerName::try_from(name.clone()).map_err(|_| "its host is no name for TLS")?,
+            Host::Domain(name) => {
+                ServerName::try_from(name.clone()).map_err(|error| not_called(format!("TLS: {error}")))?
+            }
             Host::Ipv4(address) => ServerName::IpAddress(IpAddr::from(*address).into()),
             Host::Ipv6(address) => ServerName::IpAddress(IpAddr::from(*address).into()),
         };
         let encrypted = TlsConnector::from(Arc::clone(&self.tls)).connect(name, stream).await;
-        Ok((Box::new(encrypted.map_err(|error| format!("TLS: {error}"))?), ours))
+        Ok((Box::new(encrypted.map_err(|error| not_called(format!("TLS: {error}")))?), ours))
     }
 
     /// The addresses of a callback that may be called.
-    async fn addresses(&self, callback: &Callback, owner: &str, waits: &AtomicBool) -> Result<Vec<SocketAddr>, String> {
+    async fn addresses(
+        &self,
+        callback: &Callback,
+        owner: &str,
+        waits: &AtomicBool,
+    ) -> Result<Vec<SocketAddr>, Unanswered> {
         let addresses = match callback.host() {
             Host::Ipv4(address) => vec![IpAddr::from(*address)],
             Host::Ipv6(address) => vec![IpAddr::from(*address)],
-            Host::Domain(name) => {
-                let found = self.look_ups.ask(owner, name, waits).await;
-                found.map_err(|error| format!("looking up its host: {error}"))?
-            }
+            Host::Domain(name) => self.look_ups.ask(owner, name, waits).await?,
         };
-        let allowed =
-            callback.may_be_called_at(&addresses, &self.rules).map_err(|refused| format!("not called: {refused}"))?;
+        let allowed = callback.may_be_called_at(&addresses, &self.rules);
+        let allowed = allowed.map_err(|refused| Unanswered::NotCalled(format!("{addresses:?}: {refused}")))?;
         self.of_others(allowed, this_machine::has)
     }
 
@@ -95,15 +101,19 @@ impl Connector {
         &self,
         addresses: Vec<SocketAddr>,
         is_ours: impl Fn(IpAddr) -> io::Result<bool>,
-    ) -> Result<Vec<SocketAddr>, String> {
+    ) -> Result<Vec<SocketAddr>, Unanswered> {
         let mut of_others = Vec::new();
         for at in addresses {
             let asked = if self.is_allowed(at.ip()) { Ok(false) } else { is_ours(at.ip()) };
-            if !asked.map_err(|error| format!("whether {} is this machine's own: {error}", at.ip()))? {
+            let unknown = |error| Unanswered::NotTried(format!("whether {} is this machine's own: {error}", at.ip()));
+            if !asked.map_err(unknown)? {
                 of_others.push(at);
             }
         }
-        if of_others.is_empty() { Err(format!("not called: {}", Refused::Address)) } else { Ok(of_others) }
+        if of_others.is_empty() {
+            return Err(Unanswered::NotCalled(format!("this machine's own: {}", Refused::Address)));
+        }
+        Ok(of_others)
     }
 
     fn is_allowed(&self, address: IpAddr) -> bool {
@@ -112,11 +122,12 @@ impl Connector {
 }
 
 /// The first address that answers. One that does not is not waited for: the next one is tried beside it a moment later (RFC 8305
-/// section 5), so that a receiver whose IPv6 leads nowhere is told by its IPv4.
+/// section 5), so that a receiver whose IPv6 leads nowhere is told by its IPv4. Where all of them fail, what another machine has said is
+/// told rather than that no route leads to one.
 async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
     let mut tries = JoinSet::new();
     let mut left = addresses.iter().copied().take(MOST_ADDRESSES);
-    let mut last = io::Error::other("it has no address");
+    let mut failed: Option<io::Error> = None;
     loop {
         let next = left.next();
         if let Some(address) = next {
@@ -128,10 +139,14 @@ async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
                 stream.set_nodelay(true)?;
                 return Ok((stream, address));
             }
-            Ok(Some(Ok((Err(error), _)))) => last = error,
-            Ok(Some(Err(error))) => last = io::Error::other(error),
+            Ok(Some(Ok((Err(error), _)))) => {
+                if failed.is_none() || !is_unreachable(&error) {
+                    failed = Some(error);
+                }
+            }
+            Ok(Some(Err(error))) => failed = Some(io::Error::other(error)),
             // None is under way, and there is none left.
-            Ok(None) => return Err(last),
+            Ok(None) => return Err(failed.unwrap_or_else(|| io::Error::other("it has no address"))),
             Err(_) => {}
         }
     }
@@ -139,6 +154,7 @@ async fn dial(addresses: &[SocketAddr]) -> io::Result<(TcpStream, SocketAddr)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::unanswered::NOT_CALLED;
     use super::*;
     use crate::webhook::{NOT_PUBLIC, THIS_MACHINE};
     use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
@@ -162,11 +178,11 @@ mod tests {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
     }
 
-    fn addresses(connector: &Connector, callback: &Callback) -> Result<Vec<SocketAddr>, String> {
+    fn addresses(connector: &Connector, callback: &Callback) -> Result<Vec<SocketAddr>, Unanswered> {
         run(connector.addresses(callback, "anna", &AtomicBool::default()))
     }
 
-    fn connect(connector: &Connector, callback: &Callback) -> Result<(Box<dyn Stream>, bool), String> {
+    fn connect(connector: &Connector, callback: &Callback) -> Result<(Box<dyn Stream>, bool), Unanswered> {
         run(connector.connect(callback, "anna", &AtomicBool::default()))
     }
 
@@ -190,7 +206,7 @@ mod tests {
         assert_eq!(asked.load(Ordering::SeqCst), 1);
         // The next connection looks it up, and judges it, anew.
         let refused = connect(&connector, &callback).err();
-        assert_eq!(refused, Some(format!("not called: {}", Refused::Address)));
+        assert_eq!(refused.map(|why| why.to_string()).as_deref(), Some(NOT_CALLED));
         // And of several addresses only those that may be called are left.
         assert_eq!(addresses(&connector, &callback), Ok(vec![SocketAddr::new(public, port)]));
         assert!(canary.accept().is_err());
@@ -221,7 +237,7 @@ mod tests {
             // As if that had let it by.
             let Ok(callback) = Callback::parse(&url, &lenient) else { continue };
             let refused = connect(&connector(&strict), &callback).err();
-            assert_eq!(refused, Some(format!("not called: {}", Refused::Address)), "{url}");
+            assert_eq!(refused.map(|why| why.to_string()).as_deref(), Some(NOT_CALLED), "{url}");
             let_by += 1;
         }
         assert_eq!(let_by, THIS_MACHINE.len() + NOT_PUBLIC.len());
@@ -257,7 +273,7 @@ mod tests {
             connector(rules.clone(), Vec::new()).0.of_others(addresses.to_vec(), |address| Ok(address == ours.ip()))
         };
         assert_eq!(called(&rules, &[ours, others]), Ok(vec![others]));
-        assert_eq!(called(&rules, &[ours]), Err(format!("not called: {}", Refused::Address)));
+        assert!(matches!(called(&rules, &[ours]), Err(Unanswered::NotCalled(_))));
         let allowed = Rules { allow_networks: vec!["93.184.216.34".parse().unwrap()], ..rules };
         assert_eq!(called(&allowed, &[ours]), Ok(vec![ours]));
     }

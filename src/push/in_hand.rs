@@ -7,8 +7,8 @@
 //! | 429, 502, 503, 504, or one with Retry-After | tried again by the schedule, not before Retry-After | rests as long |
 //! | any other, or none | tried again by the schedule; given up after its last wait | five failures in a row: rests by the schedule |
 //!
-//! Where its host could not even begin to be looked up, nothing is known of the receiver: the notification waits as it is, and the
-//! subscription rests for the first step of the schedule, without a failure.
+//! Where its host could not even begin to be looked up, or this machine or its network had failed, nothing is known of the receiver: the
+//! notification waits as it is, and the subscription rests for the first step of the schedule, without a failure.
 //!
 //! One that rests is asked once when its rest is over: a receiver that is down costs a request for each step of the schedule, and not
 //! one for each event.
@@ -26,8 +26,20 @@ const FAILURES: u32 = 5;
 /// within a tenth of a second, of which half is for the writing.
 pub(super) const SETTLED_EACH: Duration = Duration::from_millis(50);
 const SETTLED_AT_ONCE: usize = 50;
+/// What came of a try that a notifier did not live through.
+const ENDED_NOTIFIERS: &str = "the notifier has ended while it told this";
 /// How much of an answer is kept, in bytes.
 const KEPT: usize = 1 << 10;
+
+/// A notification that is under way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Asked {
+    /// How often it has failed.
+    tries: u32,
+    due_at: i64,
+    /// How much memory it takes.
+    bytes: usize,
+}
 
 /// One that is leased.
 #[derive(Debug)]
@@ -36,8 +48,8 @@ pub(super) struct InHand {
     /// How many requests it may have at once here: so many of all are kept for it.
     pub(super) allotment: usize,
     pub(super) waiting: VecDeque<Due>,
-    /// What is asked now, by the event's position, with how often it has failed, and since when it was due.
-    pub(super) in_flight: BTreeMap<i64, (u32, i64)>,
+    /// What is asked now, by the event's position.
+    pub(super) in_flight: BTreeMap<i64, Asked>,
     /// What was answered, and is not written down yet.
     pub(super) tries: Vec<Try>,
     /// The challenge of the question that it is asked.
@@ -101,6 +113,16 @@ impl InHand {
         if self.leased.in_order || self.is_probed() { 1 } else { self.allotment }
     }
 
+    /// How much memory its notifications take.
+    pub(super) fn bytes(&self) -> usize {
+        self.waiting.iter().map(Due::bytes).chain(self.in_flight.values().map(|asked| asked.bytes)).sum()
+    }
+
+    /// Goes on with what is under way by an earlier lease of the same notifier, which it has lost meanwhile.
+    pub(super) fn take_over(&mut self, earlier: Self) {
+        (self.in_flight, self.tries, self.challenge) = (earlier.in_flight, earlier.tries, earlier.challenge);
+    }
+
     pub(super) fn requests(&self) -> usize {
         self.in_flight.len() + usize::from(self.challenge.is_some())
     }
@@ -115,7 +137,7 @@ impl InHand {
             return None;
         }
         let due = self.waiting.pop_front()?;
-        self.in_flight.insert(due.position, (due.tries, due.due_at));
+        self.in_flight.insert(due.position, Asked { tries: due.tries, due_at: due.due_at, bytes: due.bytes() });
         Some(due)
     }
 
@@ -160,9 +182,8 @@ impl InHand {
 
     /// Takes an answer about an event.
     pub(super) fn answered(&mut self, sent: Sent, position: i64, schedule: &Schedule, disable_after: Duration) {
-        let (failed_before, due_at) = self.in_flight.remove(&position).unwrap_or_default();
-        let mut seed = self.leased.subscription.as_bytes().to_vec();
-        seed.extend(position.to_be_bytes());
+        let Asked { tries: failed_before, due_at, .. } = self.in_flight.remove(&position).unwrap_or_default();
+        let seed = self.seed(position);
         let next = if is_taken(&sent) {
             self.recovered();
             Next::Done
@@ -173,6 +194,31 @@ impl InHand {
         };
         let one = told(sent, Some(position), due_at, next);
         self.tries.push(one);
+    }
+
+    /// By what the waits of a notification are spread.
+    fn seed(&self, position: i64) -> Vec<u8> {
+        [&self.leased.subscription.as_bytes()[..], &position.to_be_bytes()].concat()
+    }
+
+    /// Takes it that notifiers have ended, again and again, while they had this one alone: what is due first has failed, and it rests. That
+    /// is no failure of the receiver's, which is never disabled for it.
+    pub(super) fn ended_notifiers(&mut self, first: Option<&Due>, started_at: i64, schedule: &Schedule) {
+        if let Some(due) = first {
+            let after = schedule.after(due.tries + 1, &self.seed(due.position), None);
+            self.tries.push(Try {
+                position: Some(due.position),
+                due_at: due.due_at,
+                started_at,
+                took: Duration::ZERO,
+                status: None,
+                outcome: ENDED_NOTIFIERS.into(),
+                response: None,
+                next: after.map_or(Next::GivenUp, Next::Again),
+            });
+        }
+        self.rests_for = Some(schedule.after_at_least(2, self.leased.subscription.as_bytes(), None));
+        self.close();
     }
 
     /// It has taken something: whatever fails from now on under this lease is its first failure again, and counts from then.
@@ -221,6 +267,7 @@ impl InHand {
     pub(super) fn verified(&mut self) {
         self.leased.state = SubscriptionState::Active;
         self.state = Some(("active", None));
+        self.leased.ended_among = None;
         self.recovered();
     }
 
@@ -262,7 +309,7 @@ pub(super) fn outcome(sent: &Sent) -> String {
     match &sent.answer {
         Ok(answer) if is_taken(sent) => format!("taken, {}", answer.status),
         Ok(answer) => format!("answered {}", answer.status),
-        Err(problem) => problem.clone(),
+        Err(problem) => problem.to_string(),
     }
 }
 
@@ -307,6 +354,7 @@ pub(super) mod samples {
             age: Duration::ZERO,
             failures,
             failing_for: Duration::ZERO,
+            ended_among: None,
         }
     }
 

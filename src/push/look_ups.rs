@@ -5,6 +5,7 @@
 //! - A name is looked up once at a time for its owner: all that connect to it meanwhile have the same answer.
 //! - A look-up that nobody waits for any more is not begun.
 
+use super::unanswered::Unanswered;
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
@@ -20,7 +21,7 @@ pub(super) type Resolve = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + S
 pub(super) const AT_ONCE: usize = 64;
 pub(super) const OF_AN_OWNER: usize = 16;
 
-type Found = Result<Vec<IpAddr>, String>;
+type Found = Result<Vec<IpAddr>, Unanswered>;
 
 /// How far a look-up is.
 #[derive(Clone, Debug)]
@@ -50,7 +51,7 @@ impl LookUps {
     /// The addresses of a name. As long as nobody has begun to look it up, `waits` says so: whoever gives up then has not tried.
     ///
     /// # Errors
-    /// What the resolver says.
+    /// Where the resolver has no address.
     pub(super) async fn ask(self: &Arc<Self>, owner: &str, name: &str, waits: &AtomicBool) -> Found {
         let mut stage = self.join((owner.to_owned(), name.to_owned()));
         loop {
@@ -60,7 +61,7 @@ impl LookUps {
                 return found;
             }
             if stage.changed().await.is_err() {
-                return Err("nobody looks it up".into());
+                return Err(Unanswered::NotTried("nobody looks it up".into()));
             }
         }
     }
@@ -96,7 +97,7 @@ impl LookUps {
         });
         let found = found.await.unwrap_or_else(|error| Err(io::Error::other(error)));
         lock(&self.under_way).remove(&key);
-        sender.send_replace(Stage::Ended(found.map_err(|error| error.to_string())));
+        sender.send_replace(Stage::Ended(found.map_err(|error| Unanswered::looking_up(&error))));
     }
 
     /// Whether nobody waits for it, and nobody will.
@@ -264,7 +265,10 @@ mod tests {
             assert_eq!(asking.asked(), 2);
             asking.answer("a", "silent").await.unwrap();
             assert_eq!(asking.asked(), 3);
-            assert_eq!(asking.answer("a", "unknown").await, Err("no such name".into()));
+            assert_eq!(
+                asking.answer("a", "unknown").await,
+                Err(Unanswered::NotCalled("looking up its host: no such name".into()))
+            );
         });
     }
 

@@ -20,6 +20,7 @@ mod look_ups;
 mod notifier;
 mod send;
 mod this_machine;
+mod unanswered;
 
 use crate::config::Config;
 use crate::site::Site;
@@ -28,6 +29,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
+
+/// Notifications that are read take so small a part of the memory that a notifier may have: one that is sent is there several times, as
+/// its body, as the request and in TLS, and each thread has addresses of its own.
+const PART_OF_MEMORY: u64 = 16;
 
 /// What a notifier goes by.
 #[derive(Clone, Debug)]
@@ -41,6 +46,8 @@ pub struct NotifierSettings {
     disable_after: Duration,
     /// How many requests are under way at once.
     concurrency: usize,
+    /// How much memory notifications may take that are read, in bytes.
+    memory: usize,
     /// How often it is looked for work.
     poll: Duration,
     /// Whether a new callback is asked a question first.
@@ -76,6 +83,7 @@ impl NotifierSettings {
             timeout: settings.timeout,
             disable_after: settings.disable_after,
             concurrency: settings.concurrency,
+            memory: usize::try_from(config.serve.worker_memory / PART_OF_MEMORY).unwrap_or(usize::MAX),
             poll: settings.poll,
             verify_callbacks: settings.verify_callbacks,
             ca_file: settings.ca_file.clone(),

@@ -4,13 +4,15 @@ use super::back_off::BackOff;
 use super::connect::{Connector, by_the_system};
 use super::in_hand::{InHand, SETTLED_EACH, is_taken, outcome};
 use super::send::{Job, Sender, Sent};
+use super::unanswered::{Outage, Unanswered};
 use super::{NotifierError, NotifierSettings};
 use crate::base::deadline::Deadline;
 use crate::base::stop::Stop;
 use crate::base::{hex, timestamp, tls};
 use crate::database::{Client, DatabaseError, DatabaseFailure, Idle};
 use crate::ledger::notifications::{
-    Due, Leased, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, SubscriptionState, Wake,
+    Due, LARGEST_DUE, Leased, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, SubscriptionState, Wake,
+    at_most_after,
 };
 use crate::ledger::subscriptions::NEVER_ANSWERED;
 use crate::ledger::{Database, api_tokens};
@@ -86,6 +88,7 @@ struct Notifier<'a> {
     published_at_wake: i64,
     published_before: i64,
     back_off: BackOff,
+    outage: Outage,
 }
 
 impl<'a> Notifier<'a> {
@@ -107,6 +110,7 @@ impl<'a> Notifier<'a> {
             published_at_wake: 0,
             published_before: 0,
             back_off: BackOff::default(),
+            outage: Outage::default(),
         }
     }
 
@@ -132,6 +136,9 @@ impl<'a> Notifier<'a> {
                         }
                     }
                     Err(problem) => {
+                        if problem.failure == DatabaseFailure::InDoubt {
+                            self.distrust();
+                        }
                         let again_in = self.back_off.failed(Instant::now());
                         warn!(%problem, ?again_in, "the notifier's round with the database has failed");
                     }
@@ -186,6 +193,15 @@ impl<'a> Notifier<'a> {
             && ((!stopping && self.until_poll().is_zero()) || self.in_hand.values().any(is_to_be_settled))
     }
 
+    /// A fail-over may forget what was committed last: before anything is sent, each lease is made longer, by a commit that is not
+    /// forgotten, and so is what was committed before it.
+    fn distrust(&mut self) {
+        let now = Instant::now();
+        self.in_hand
+            .values_mut()
+            .for_each(|hand| hand.leased_at = now.checked_sub(LEASE_MARGIN).unwrap_or(hand.leased_at));
+    }
+
     fn is_to_be_settled(&self, hand: &InHand, now: Instant) -> bool {
         hand.is_finished() || hand.wants_more() || hand.is_due(now) || self.is_to_be_leased_longer(hand, now)
     }
@@ -222,10 +238,9 @@ impl<'a> Notifier<'a> {
         let callback = match Callback::parse(&leased.callback_url, &self.settings.rules) {
             Ok(callback) => callback,
             Err(refused) => {
-                let answer = Err(format!("not called: {refused}"));
+                let answer = Err(Unanswered::Failed(format!("not called: {refused}")));
                 let started_at = timestamp::now();
-                let took = Duration::ZERO;
-                return self.answered(Sent { subscription, position, started_at, took, answer, is_tried: true });
+                return self.answered(Sent { subscription, position, started_at, took: Duration::ZERO, answer });
             }
         };
         let mut generations = vec![leased.secret_generation];
@@ -244,12 +259,29 @@ impl<'a> Notifier<'a> {
         let Some(hand) = self.in_hand.get_mut(&sent.subscription) else { return };
         let (taken, outcome) = (is_taken(&sent), outcome(&sent));
         debug!(subscription = %sent.subscription, position = ?sent.position, outcome, took = ?sent.took, "a subscriber was told");
-        if !sent.is_tried {
+        let is_tried = match &sent.answer {
+            Ok(_) => {
+                self.outage.is_over(Instant::now());
+                true
+            }
+            Err(Unanswered::Failed(_)) => true,
+            Err(hidden @ Unanswered::NotCalled(_)) => {
+                info!(subscription = %sent.subscription, why = hidden.detail(), "a subscriber was not called");
+                true
+            }
+            Err(unreachable @ Unanswered::Unreachable(_)) => {
+                info!(subscription = %sent.subscription, why = unreachable.detail(), "no way leads to a subscriber");
+                let url = Url::parse(&hand.leased.callback_url).ok();
+                !self.outage.has(url.as_ref().and_then(Url::host_str).unwrap_or_default(), Instant::now())
+            }
+            Err(Unanswered::NotTried(_)) => false,
+        };
+        if !is_tried {
             if !hand.closing {
                 let (subscription, owner) = (sent.subscription, &hand.leased.owner);
                 warn!(
                     %subscription, owner, outcome,
-                    "a subscriber is not told yet: of this owner, or of all, too many hosts are looked up in vain"
+                    "a subscriber is not told yet: too much is looked up in vain, or this machine or its network has failed"
                 );
             }
             // A question is asked anew.
@@ -380,12 +412,14 @@ impl<'a> Notifier<'a> {
             callback: &hand.leased.callback_url,
             told_as: disabled.then(Uuid::now_v7),
             idle: hand.leased.state == SubscriptionState::Idle || disabled,
+            alone: hand.leased.ended_among == Some(0),
         }
     }
 
     /// Reads what is due next of the subscriptions that have room.
     fn read(&mut self, database: &mut dyn Notifications) -> Result<(), DatabaseError> {
         let ids: Vec<Uuid> = self.in_hand.keys().copied().collect();
+        let mut held = self.held();
         for id in ids {
             if self.round_ends.passed() {
                 break;
@@ -400,12 +434,36 @@ impl<'a> Notifier<'a> {
             let mut except: Vec<i64> = hand.in_flight.keys().copied().collect();
             except.extend(hand.waiting.iter().map(|due| due.position));
             except.extend(hand.tries.iter().filter_map(|one| one.position));
-            let most = if hand.is_probed() { 1 } else { READ_AT_ONCE };
+            if hand.leased.ended_among == Some(0) {
+                // Whatever its message says may have been too much.
+                let first = database.due(&Leased { full: false, ..hand.leased.clone() }, &except, 1)?;
+                hand.ended_notifiers(first.first(), timestamp::now(), &self.settings.schedule);
+                continue;
+            }
+            let fits = at_once(self.settings.memory, held);
+            let most = if hand.is_probed() { fits.min(1) } else { fits };
+            if most == 0 {
+                // It is given back, and comes again once others have less.
+                hand.read_to_the_end = true;
+                continue;
+            }
             let due: Vec<Due> = database.due(&hand.leased, &except, most)?;
+            held += due.iter().map(Due::bytes).sum::<usize>();
             hand.read_to_the_end = due.len() < most;
             hand.waiting.extend(due);
         }
         Ok(())
+    }
+
+    /// How much memory the notifications take that are waiting or under way.
+    fn held(&self) -> usize {
+        self.in_hand.values().map(InHand::bytes).sum()
+    }
+
+    /// How many more subscriptions may be leased: half as many as another notifier had that has ended with one of them.
+    fn left_to_lease(&self) -> usize {
+        let ended = self.in_hand.values().filter_map(|hand| hand.leased.ended_among).min();
+        ended.map_or(usize::MAX, at_most_after).saturating_sub(self.in_hand.len())
     }
 
     /// Which subscriptions are to be looked at now.
@@ -448,15 +506,14 @@ impl<'a> Notifier<'a> {
         self.keep_up(database)?;
         // One slow answer keeps nothing new from being told beside it.
         self.in_hand.values_mut().filter(|hand| hand.has_room()).for_each(|hand| hand.read_to_the_end = false);
-        let free = self.free();
-        if free > 0 {
+        // What comes with one lease may be all of one owner's.
+        let most = self.free().min(READ_AT_ONCE).min(self.settings.concurrency.div_ceil(4)).min(self.left_to_lease());
+        if most > 0 && at_once(self.settings.memory, self.held()) > 0 {
             let asked_at = Instant::now();
-            // What comes with one lease may be all of one owner's.
-            let most = free.min(READ_AT_ONCE).min(self.settings.concurrency.div_ceil(4));
             let shares = self.shares();
             let served: Vec<&str> =
                 shares.iter().filter(|(_, has)| **has >= self.share()).map(|(owner, _)| owner.as_str()).collect();
-            let leased = database.lease(self.by, self.lease, most, &served)?;
+            let leased = database.lease(self.by, self.lease, most, &served, self.in_hand.len())?;
             more |= leased.len() == most;
             for leased in leased {
                 self.begin(leased, asked_at);
@@ -512,7 +569,10 @@ impl<'a> Notifier<'a> {
         } else if state == SubscriptionState::Unverified && age > VERIFIED_WITHIN {
             hand.disable(NEVER_ANSWERED.into());
         }
-        let asks = hand.leased.state == SubscriptionState::Unverified && !hand.closing;
+        if let Some(earlier) = self.in_hand.remove(&id) {
+            hand.take_over(earlier);
+        }
+        let asks = hand.leased.state == SubscriptionState::Unverified && !hand.closing && hand.challenge.is_none();
         let challenge = hex::encode(Uuid::now_v7().as_bytes()) + &hex::encode(&random());
         if asks {
             hand.challenge = Some(challenge.clone());
@@ -524,6 +584,13 @@ impl<'a> Notifier<'a> {
             self.send(&leased, None, event, body, leased.failures.saturating_add(1));
         }
     }
+}
+
+/// How many notifications may be read at once, so that the memory is enough however large they are. One, whatever is said of the memory,
+/// where there is none.
+fn at_once(memory: usize, held: usize) -> usize {
+    let fit = memory.saturating_sub(held) / LARGEST_DUE;
+    fit.clamp(usize::from(held == 0), READ_AT_ONCE)
 }
 
 /// Writes down what came of tries; says which subscriptions are not ours any more.

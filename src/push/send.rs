@@ -2,6 +2,7 @@
 
 use super::connect::{Connector, Stream};
 use super::look_ups;
+use super::unanswered::Unanswered;
 use crate::base::timestamp;
 use crate::webhook::{Callback, RetryAfter, Signers, payload};
 use hyper::body::{Body, Incoming};
@@ -51,10 +52,7 @@ pub(super) struct Sent {
     /// In microseconds since 1970.
     pub(super) started_at: i64,
     pub(super) took: Duration,
-    pub(super) answer: Result<Answer, String>,
-    /// Whether it is a try at all: not where its time was over before its host had begun to be looked up. That is no failure of the
-    /// receiver's.
-    pub(super) is_tried: bool,
+    pub(super) answer: Result<Answer, Unanswered>,
 }
 
 /// What a receiver answered.
@@ -118,15 +116,18 @@ fn run(
                 let (started_at, began) = (timestamp::now(), Instant::now());
                 let waits = AtomicBool::new(false);
                 let answer = timeout(at_most, client.post(&job, &waits)).await;
-                let (is_tried, within) = (!waits.load(Ordering::Relaxed), at_most.as_secs_f64());
                 let answer = answer.unwrap_or_else(|_| {
-                    let what = if is_tried { "no answer" } else { "its host was not looked up" };
-                    Err(format!("{what} within {within} s"))
+                    let within = at_most.as_secs_f64();
+                    Err(if waits.load(Ordering::Relaxed) {
+                        Unanswered::NotTried(format!("its host was not looked up within {within} s"))
+                    } else {
+                        Unanswered::Failed(format!("no answer within {within} s"))
+                    })
                 });
                 let Job { subscription, position, .. } = job;
                 let took = began.elapsed();
                 // Nobody listens any more where this process ends.
-                let _ = done.send(Sent { subscription, position, started_at, took, answer, is_tried });
+                let _ = done.send(Sent { subscription, position, started_at, took, answer });
             });
         }
     });
@@ -179,7 +180,7 @@ struct Client {
 
 impl Client {
     /// `waits` says whether its host has not begun to be looked up yet.
-    async fn post(&self, job: &Job, waits: &AtomicBool) -> Result<Answer, String> {
+    async fn post(&self, job: &Job, waits: &AtomicBool) -> Result<Answer, Unanswered> {
         if let Some(connection) = self.idle_connection(&Place::of(job)) {
             // It may have been closed meanwhile: then it has answered nothing, and a new one is opened.
             if let Ok(answer) = self.ask(connection, job).await {
@@ -202,8 +203,7 @@ impl Client {
         idle.get_mut(place)?.pop()
     }
 
-    async fn ask(&self, mut connection: Connection, job: &Job) -> Result<Answer, String> {
-        let failed = |error: hyper::Error| format!("HTTP: {error}");
+    async fn ask(&self, mut connection: Connection, job: &Job) -> Result<Answer, Unanswered> {
         connection.sender.ready().await.map_err(failed)?;
         let response = connection.sender.send_request(request(job)?).await.map_err(failed)?;
         let status = response.status().as_u16();
@@ -224,10 +224,14 @@ impl Client {
     }
 }
 
-async fn handshake(stream: Box<dyn Stream>) -> Result<SendRequest<String>, String> {
+fn failed(error: hyper::Error) -> Unanswered {
+    Unanswered::Failed(format!("HTTP: {error}"))
+}
+
+async fn handshake(stream: Box<dyn Stream>) -> Result<SendRequest<String>, Unanswered> {
     let mut http = http1::Builder::new();
     http.max_buf_size(LONGEST_ANSWER);
-    let (sender, connection) = http.handshake(TokioIo::new(stream)).await.map_err(|error| format!("HTTP: {error}"))?;
+    let (sender, connection) = http.handshake(TokioIo::new(stream)).await.map_err(failed)?;
     // It ends with its sender. What goes wrong is told there.
     tokio::spawn(async move {
         let _ = connection.await;
@@ -235,7 +239,7 @@ async fn handshake(stream: Box<dyn Stream>) -> Result<SendRequest<String>, Strin
     Ok(sender)
 }
 
-fn request(job: &Job) -> Result<Request<String>, String> {
+fn request(job: &Job) -> Result<Request<String>, Unanswered> {
     let seconds = timestamp::now() / 1_000_000;
     let mut request = Request::builder().method(Method::POST).uri(job.callback.path());
     request = request.header(HOST, job.callback.authority());
@@ -247,7 +251,7 @@ fn request(job: &Job) -> Result<Request<String>, String> {
         .header("webhook-signature", job.signers.sign(&job.id, seconds, &job.body))
         .header("maildrop-attempt", job.number)
         .body(job.body.clone())
-        .map_err(|error| format!("the request cannot be written: {error}"))
+        .map_err(|error| Unanswered::Failed(format!("the request cannot be written: {error}")))
 }
 
 /// The beginning of an answer, and whether that is all of it.

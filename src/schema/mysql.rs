@@ -29,6 +29,7 @@ const MIGRATIONS: &[Migration] = &[
     Migration::new(14, "operations_log", include_str!("../../sql/mysql/0014_operations_log.sql")),
     Migration::new(15, "unread_index", include_str!("../../sql/mysql/0015_unread_index.sql")),
     Migration::new(16, "attempts_sender", include_str!("../../sql/mysql/0016_attempts_sender.sql")),
+    Migration::new(17, "leased_among", include_str!("../../sql/mysql/0017_leased_among.sql")),
 ];
 
 const MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS maildrop_migrations (\

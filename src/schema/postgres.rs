@@ -38,6 +38,7 @@ const MIGRATIONS: &[Migration] = &[
     ),
     Migration::new(20, "attempts_sender", include_str!("../../sql/postgres/0020_attempts_sender.sql")),
     Migration::optional(21, "cached_journal", include_str!("../../sql/postgres/0021_cached_journal.sql")),
+    Migration::new(22, "leased_among", include_str!("../../sql/postgres/0022_leased_among.sql")),
 ];
 
 const MIGRATIONS_TABLE: &str = "\

@@ -8,11 +8,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// IPv4 networks that are not of the public Internet: the first address, and the length of the prefix.
 /// <https://www.iana.org/assignments/iana-ipv4-special-registry>
-const V4: [(Ipv4Addr, u32); 17] = [
+const V4: [(Ipv4Addr, u32); 18] = [
     (Ipv4Addr::new(0, 0, 0, 0), 8),
     (Ipv4Addr::new(10, 0, 0, 0), 8),
     (Ipv4Addr::new(100, 64, 0, 0), 10),
     (Ipv4Addr::new(127, 0, 0, 0), 8),
+    // Not of the registry: each machine in Azure reaches its own host there.
+    // <https://learn.microsoft.com/azure/virtual-network/what-is-ip-address-168-63-129-16>
+    (Ipv4Addr::new(168, 63, 129, 16), 32),
     (Ipv4Addr::new(169, 254, 0, 0), 16),
     (Ipv4Addr::new(172, 16, 0, 0), 12),
     (Ipv4Addr::new(192, 0, 0, 0), 24),
@@ -122,6 +125,8 @@ mod tests {
             ("100.64.0.0", "100.63.255.255"),
             ("100.127.255.255", "100.128.0.0"),
             ("127.255.255.255", "128.0.0.1"),
+            ("168.63.129.16", "168.63.129.15"),
+            ("168.63.129.16", "168.63.129.17"),
             ("169.254.169.254", "169.253.255.255"),
             ("172.16.0.0", "172.15.255.255"),
             ("172.31.255.255", "172.32.0.0"),

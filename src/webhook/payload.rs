@@ -2,13 +2,10 @@
 //! fields have one order.
 
 use crate::base::timestamp::exact;
-use crate::ledger::notifications::{DISABLED, Due, MessageDetail, TEST};
+use crate::ledger::notifications::{DISABLED, Due, LONGEST_HEADERS, MessageDetail, TEST};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use uuid::Uuid;
-
-/// The longest header fields that are told, all together, in bytes.
-const LONGEST_HEADERS: usize = 16 << 10;
 
 #[derive(Serialize)]
 struct Payload<'a> {
@@ -167,18 +164,16 @@ fn is_recorded(event_type: &str) -> bool {
 }
 
 fn detail(message: &MessageDetail) -> Detail<'_> {
-    let all = match serde_json::from_str(&message.headers) {
-        Ok(Value::Array(all)) => all,
-        _ => Vec::new(),
-    };
-    let (count, mut length) = (all.len(), 0);
-    let headers: Vec<Value> = all
+    let (fields, mut is_whole) = fields(&message.headers);
+    let (count, mut length) = (fields.len(), 0);
+    let headers: Vec<Value> = fields
         .into_iter()
         .take_while(|field| {
             length += field.to_string().len();
             length <= LONGEST_HEADERS
         })
         .collect();
+    is_whole &= headers.len() == count;
     Detail {
         size: message.size,
         sender: &message.sender,
@@ -187,8 +182,22 @@ fn detail(message: &MessageDetail) -> Detail<'_> {
         cc: message.cc.as_deref(),
         subject: message.subject.as_deref(),
         date: message.date.map(exact),
-        headers_truncated: headers.len() < count,
+        headers_truncated: !is_whole,
         headers,
+    }
+}
+
+/// The fields of a header that are there to their end, and whether these are all.
+fn fields(headers: &str) -> (Vec<Value>, bool) {
+    let (mut fields, mut rest) = (Vec::new(), headers.strip_prefix('[').unwrap_or_default());
+    loop {
+        rest = rest.trim_start_matches([',', ' ']);
+        let mut next = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+        match next.next() {
+            Some(Ok(field)) => fields.push(field),
+            _ => return (fields, rest.starts_with(']')),
+        }
+        rest = rest.get(next.byte_offset()..).unwrap_or_default();
     }
 }
 
@@ -361,6 +370,24 @@ mod tests {
             [of(1), of(LONGEST_HEADERS - brackets), of(LONGEST_HEADERS - brackets + 1)],
             [(1, false), (1, false), (0, true)]
         );
+    }
+
+    /// As it is read: a part of a field is none, and a text that looks like the end of one ends nothing.
+    #[test]
+    fn of_a_header_that_is_cut_anywhere_the_whole_fields_are_told_and_that_there_are_more() {
+        let all = serde_json::json!([["A", "1"], ["B", "\"], [\"x"], ["Ü", "]"]]);
+        for text in [all.to_string(), r#"[["A", "1"], ["B", "\"], [\"x"], ["Ü", "]"]]"#.into()] {
+            assert_eq!(fields(&text), (all.as_array().unwrap().clone(), true));
+            for (end, _) in text.char_indices() {
+                let (fields, is_whole) = fields(&text[..end]);
+                assert!(!is_whole && all.as_array().unwrap().starts_with(&fields), "{end} {fields:?}");
+                assert_eq!(
+                    fields.len(),
+                    ["\"1\"]", "x\"]", "]\"]"].iter().filter(|last| text[..end].contains(**last)).count()
+                );
+            }
+        }
+        assert_eq!(fields("[]"), (Vec::new(), true));
     }
 
     #[test]

@@ -14,19 +14,11 @@ impl Tables for PostgresDatabase {
     fn select(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, DatabaseError> {
         let sql = filled(doing, sql, values, write)?;
         let Batch(answers) = self.batch(doing, &format!("{}{sql}", self.time_limit()))?;
-        let rows = answers.iter().filter_map(|answer| match answer {
-            SimpleQueryMessage::Row(row) => Some(row),
-            _ => None,
-        });
-        rows.map(|row| {
-            let cell = |index| row.try_get(index).map(|cell| cell.map(ToOwned::to_owned));
-            (0..row.len()).map(cell).collect::<Result<_, _>>().map(Row).map_err(|error| error::failed(doing, &error))
-        })
-        .collect()
+        rows(doing, &answers)
     }
 
     fn change(&mut self, doing: &str, sql: &str, values: &[Value<'_>]) -> Result<u64, DatabaseError> {
-        let answers = self.change_batch(doing, &filled(doing, sql, values, write)?)?;
+        let Batch(answers) = self.change_batch(doing, &filled(doing, sql, values, write)?)?;
         let changed = answers.iter().filter_map(|answer| match answer {
             SimpleQueryMessage::CommandComplete(changed) => Some(*changed),
             _ => None,
@@ -43,19 +35,37 @@ impl Tables for PostgresDatabase {
 }
 
 impl PostgresDatabase {
+    /// The rows that a statement brings which changes rows.
+    pub(crate) fn change_and_read(&mut self, doing: &str, sql: &str) -> Result<Vec<Row>, DatabaseError> {
+        let Batch(answers) = self.change_batch(doing, sql)?;
+        rows(doing, &answers)
+    }
+
     /// Outside of a transaction, the server makes one of the batch (PostgreSQL manual, "Multiple Statements in a Simple
     /// Query"), and what a deadlock took back, or a lock that somebody else holds, is tried again. Within the lock's, the holder decides.
-    fn change_batch(&mut self, doing: &str, sql: &str) -> Result<Vec<SimpleQueryMessage>, DatabaseError> {
+    pub(crate) fn change_batch(&mut self, doing: &str, sql: &str) -> Result<Batch, DatabaseError> {
         if self.transaction != Transaction::None {
-            return self.batch(doing, sql).map(|Batch(answers)| answers);
+            return self.batch(doing, sql);
         }
-        let Batch(answers) = self.retrying(|this| {
+        let answers = self.retrying(|this| {
             let sql = format!("{HEAR_NOTHING} {}{sql}; {HEAR_OF_THE_COMMIT}", this.limits_of_changes());
             this.batch(doing, &sql)
         })?;
         self.replicated(doing)?;
         Ok(answers)
     }
+}
+
+fn rows(doing: &str, answers: &[SimpleQueryMessage]) -> Result<Vec<Row>, DatabaseError> {
+    let rows = answers.iter().filter_map(|answer| match answer {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    rows.map(|row| {
+        let cell = |index| row.try_get(index).map(|cell| cell.map(ToOwned::to_owned));
+        (0..row.len()).map(cell).collect::<Result<_, _>>().map(Row).map_err(|error| error::failed(doing, &error))
+    })
+    .collect()
 }
 
 fn write(value: Value<'_>) -> String {

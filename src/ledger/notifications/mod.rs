@@ -33,6 +33,16 @@ pub(crate) const TEST: &str = "subscription.test";
 /// stands in the place of the attempt; it is about no copy.
 pub(crate) const DISABLED: &str = "subscription.disabled";
 
+/// The longest header fields that are told, all together, in bytes, as JSON.
+pub(crate) const LONGEST_HEADERS: usize = 16 << 10;
+
+/// How much of a header's JSON is read, in characters: the server has up to three blanks more in each field, of at least seven bytes.
+const READ_OF_HEADERS: usize = LONGEST_HEADERS * 3 / 2;
+
+/// A notification takes no more memory, in bytes: a header of characters of four bytes each, and what [a message](crate::message) says
+/// of itself, which is cut when it is recorded.
+pub(crate) const LARGEST_DUE: usize = 160 << 10;
+
 /// How many events are published in one transaction.
 pub(crate) const PUBLISHED_AT_ONCE: usize = 500;
 
@@ -113,6 +123,52 @@ pub struct Leased {
     /// How many tries have failed in a row, and since when.
     pub failures: u32,
     pub failing_for: Duration,
+    /// A notifier has ended without giving it back, and had leased so many at most; 0: this one alone, and so had the one before it.
+    pub ended_among: Option<u32>,
+}
+
+/// Which subscriptions are leased now.
+#[derive(Clone, Debug, PartialEq)]
+struct Choice {
+    /// Of each, [`Leased::ended_among`].
+    subscriptions: Vec<(Uuid, Option<u32>)>,
+    /// What is written down of all of them, should this notifier end before it has given them back.
+    among: u32,
+}
+
+impl Choice {
+    /// Of those that are due, in their order. Where a notifier had leased too much to live, this one has leased half as many at once, and
+    /// at last one alone; with those that it has leased already.
+    fn of(mut due: Vec<(Uuid, Option<u32>)>, in_hand: usize) -> Self {
+        let Some(least) = due.iter().filter_map(|(_, ended_among)| *ended_among).min() else {
+            // More may be leased beside them later: no one that was leased like this counts as alone.
+            let among = u32::try_from(in_hand + due.len()).unwrap_or(u32::MAX).max(2);
+            return Self { subscriptions: due, among };
+        };
+        due.sort_by_key(|(_, ended_among)| ended_among.unwrap_or(u32::MAX));
+        due.truncate(at_most_after(least).saturating_sub(in_hand));
+        Self { subscriptions: due, among: least / 2 }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.subscriptions.is_empty()
+    }
+
+    /// The same of those that were leased.
+    fn leased(&self, rows: &[Row]) -> Result<Vec<Leased>, DatabaseError> {
+        let leased = rows.iter().map(|row| {
+            let mut leased = leased_of(row)?;
+            let chosen = self.subscriptions.iter().find(|(id, _)| *id == leased.subscription);
+            leased.ended_among = chosen.and_then(|(_, ended_among)| *ended_among);
+            Ok(leased)
+        });
+        leased.collect()
+    }
+}
+
+/// How many a notifier has leased at most, while it has one that another notifier has ended with among so many.
+pub(crate) fn at_most_after(ended_among: u32) -> usize {
+    usize::try_from(ended_among / 2).unwrap_or(usize::MAX).max(1)
 }
 
 /// A notification that is due, with its event.
@@ -157,9 +213,34 @@ pub struct MessageDetail {
     pub subject: Option<String>,
     /// In microseconds since 1970.
     pub date: Option<i64>,
-    /// JSON: `[["Name", "value"], …]`.
+    /// JSON: `[["Name", "value"], …]`, or its beginning, which may end anywhere.
     pub headers: String,
     pub size: u64,
+}
+
+impl Due {
+    /// How much memory it takes, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let optional = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let message = self.message.as_ref().map_or(0, |message| {
+            let MessageDetail { sender, from, to, cc, subject, date: _, headers, size: _ } = message;
+            sender.len() + headers.len() + [from, to, cc, subject].map(optional).iter().sum::<usize>()
+        });
+        let texts = [
+            &self.event_type,
+            &self.copy_key,
+            &self.identity,
+            &self.message_id,
+            &self.role,
+            &self.recipient,
+            &self.imap_user,
+            &self.mailbox,
+            &self.host,
+            &self.diff,
+        ];
+        let texts: usize = texts.iter().map(|text| text.len()).sum();
+        size_of::<Self>() + texts + optional(&self.manner) + optional(&self.queue_id) + message
+    }
 }
 
 /// What became of one try, for its notification.
@@ -215,6 +296,19 @@ pub struct Settlement<'a> {
     pub told_as: Option<Uuid>,
     /// Whether it is told of nothing, so that it need not be served.
     pub idle: bool,
+    /// Whether the next notifier is to lease it alone, since others have ended with it.
+    pub alone: bool,
+}
+
+impl Settlement<'_> {
+    /// What becomes of `subscription_queues.leased_among`.
+    fn leased_among(&self) -> &'static str {
+        match (self.lease, self.alone) {
+            (Some(_), _) => "leased_among",
+            (None, true) => "1",
+            (None, false) => "NULL",
+        }
+    }
 }
 
 /// What the notifier reads and writes. An embedded database has no subscriptions.
@@ -241,7 +335,8 @@ pub trait Notifications: Tables {
     }
 
     /// Leases subscriptions that are due, at most so many, the longest due first; those that somebody else is taking are left out, and so
-    /// are those of the owners that are served enough.
+    /// are those of the owners that are served enough. Fewer, or none beside those that are in hand, where a notifier has ended without
+    /// giving them back.
     ///
     /// # Errors
     /// Where it may not be committed.
@@ -251,6 +346,7 @@ pub trait Notifications: Tables {
         _lease: Duration,
         _most: usize,
         _served: &[&str],
+        _in_hand: usize,
     ) -> Result<Vec<Leased>, DatabaseError> {
         Err(no_subscriptions())
     }
@@ -304,7 +400,7 @@ pub trait Notifications: Tables {
             let columns = format!(
                 ", m.sender, m.header_from, m.header_to, m.header_cc, m.subject, {}, {}, m.size",
                 self.dialect().microseconds("m.sent_at"),
-                text_of_json(self, "m.headers")
+                format!("LEFT({}, {READ_OF_HEADERS})", text_of_json(self, "m.headers"))
             );
             (columns, "LEFT JOIN messages m ON m.identity = e.identity")
         } else {
@@ -388,6 +484,33 @@ fn seconds(row: &Row, index: usize) -> Result<Option<Duration>, DatabaseError> {
     Ok(row.value::<f64>(index)?.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
 }
 
+/// Which rows of `subscription_queues` may be leased.
+fn is_to_be_leased<T: Tables + ?Sized>(database: &T) -> String {
+    let now = now(database);
+    format!("due_at <= {now} AND (leased_until IS NULL OR leased_until < {now})")
+}
+
+/// Those that are leased next, as things stand: somebody else may take them first.
+fn choice<D: Tables + ?Sized>(
+    database: &mut D,
+    most: usize,
+    served: &[&str],
+    in_hand: usize,
+) -> Result<Choice, DatabaseError> {
+    let sql = format!(
+        "SELECT {}, leased_among FROM subscription_queues WHERE {}{} ORDER BY due_at LIMIT {most}",
+        database.dialect().uuid("subscription"),
+        is_to_be_leased(database),
+        of_others(&vec!["?".to_owned(); served.len()]),
+    );
+    let values: Vec<Value<'_>> = served.iter().map(|owner| Value::Text(owner)).collect();
+    let rows = database.select(LEASING, &sql, &values)?;
+    let due = rows.iter().map(|row| Ok((uuid(row, 0)?, row.value(1)?))).collect::<Result<_, DatabaseError>>()?;
+    Ok(Choice::of(due, in_hand))
+}
+
+const LEASING: &str = "leasing subscriptions";
+
 /// The columns of [`Leased`], of `q`, a row of `subscription_queues`, and `s`, that of `subscriptions`, if there is one. A moment's age
 /// in seconds is `ago`.
 fn leased_columns(id: &str, ago: impl Fn(&str) -> String, truth: impl Fn(&str) -> String, now: &str) -> String {
@@ -433,6 +556,7 @@ fn leased_of(row: &Row) -> Result<Leased, DatabaseError> {
         age: seconds(row, 8)?.unwrap_or_default(),
         failures: columns::number(row, 9)?,
         failing_for: seconds(row, 10)?.unwrap_or_default(),
+        ended_among: None,
     })
 }
 
@@ -534,6 +658,12 @@ fn matches(dialect: Dialect, of: &str) -> String {
         ),
     ]
     .join(" UNION ALL ")
+}
+
+/// Of the events `e`, those that are published now, for the subscriptions `s` that were there when they were recorded. Both moments are
+/// the database's.
+fn published_now(events: &str) -> String {
+    format!("e.event IN ({events}) AND s.created_at <= e.created_at")
 }
 
 /// What is copied from `outbox` to `events` as it is.

@@ -4,8 +4,8 @@
 //! would wait for whoever changes a subscription.
 
 use super::{
-    COPIED, DISABLED, Leased, Next, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, Wake, as_taken, later,
-    leased_columns, leased_of, matches, of_others, ought_to_be_served, receiver,
+    COPIED, DISABLED, LEASING, Leased, Next, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, Wake, as_taken,
+    choice, is_to_be_leased, later, leased_columns, matches, ought_to_be_served, published_now, receiver,
 };
 use crate::database::mysql::{bytes_column, column, sql};
 use crate::database::{DatabaseError, MysqlDatabase, Tables};
@@ -29,29 +29,41 @@ impl Notifications for MysqlDatabase {
         Ok(published)
     }
 
-    fn lease(&mut self, by: Uuid, lease: Duration, most: usize, served: &[&str]) -> Result<Vec<Leased>, DatabaseError> {
-        let doing = "leasing subscriptions";
+    fn lease(
+        &mut self,
+        by: Uuid,
+        lease: Duration,
+        most: usize,
+        served: &[&str],
+        in_hand: usize,
+    ) -> Result<Vec<Leased>, DatabaseError> {
+        let choice = choice(self, most, served, in_hand)?;
+        if choice.is_empty() {
+            return Ok(Vec::new());
+        }
         let until = later(self, lease);
         let by = sql::bytes(by.as_bytes());
-        let of_others = of_others(&served.iter().map(|owner| sql::text(owner)).collect::<Vec<_>>());
         let due = format!(
-            "START TRANSACTION; SELECT subscription FROM subscription_queues WHERE due_at <= UTC_TIMESTAMP(6) \
-             AND (leased_until IS NULL OR leased_until < UTC_TIMESTAMP(6)){of_others} ORDER BY due_at LIMIT {most} FOR UPDATE SKIP LOCKED"
+            "START TRANSACTION; SELECT subscription FROM subscription_queues WHERE subscription IN ({}) AND {} FOR UPDATE SKIP LOCKED",
+            sql::list(choice.subscriptions.iter().map(|(id, _)| sql::bytes(id.as_bytes()))),
+            is_to_be_leased(self),
         );
         let ids = self.retrying(|database| {
-            let answers = database.run(doing, &due, 2)?;
+            let answers = database.run(LEASING, &due, 2)?;
             let rows = answers.last().map(Vec::as_slice).unwrap_or_default();
-            let ids = rows.iter().map(|row| bytes_column::<16>(row, 0, doing).map(|id| sql::bytes(&id)));
+            let ids = rows.iter().map(|row| bytes_column::<16>(row, 0, LEASING).map(|id| sql::bytes(&id)));
             let ids = ids.collect::<Result<Vec<_>, _>>()?;
             if ids.is_empty() {
-                database.run(doing, "COMMIT", 1)?;
+                database.run(LEASING, "COMMIT", 1)?;
                 return Ok(String::new());
             }
             let ids = sql::list(ids);
             let take = format!(
-                "UPDATE subscription_queues SET leased_by = {by}, leased_until = {until} WHERE subscription IN ({ids}); COMMIT"
+                "UPDATE subscription_queues SET leased_by = {by}, leased_until = {until}, leased_among = {} \
+                 WHERE subscription IN ({ids}); COMMIT",
+                choice.among
             );
-            database.run(doing, &take, 2)?;
+            database.run(LEASING, &take, 2)?;
             Ok(ids)
         })?;
         if ids.is_empty() {
@@ -64,7 +76,7 @@ impl Notifications for MysqlDatabase {
             "SELECT {columns} FROM subscription_queues q LEFT JOIN subscriptions s ON s.id = q.subscription \
              WHERE q.subscription IN ({ids})"
         );
-        self.select(doing, &select, &[])?.iter().map(leased_of).collect()
+        choice.leased(&self.select(LEASING, &select, &[])?)
     }
 
     fn settle(&mut self, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
@@ -95,7 +107,7 @@ impl MysqlDatabase {
         let now = "UTC_TIMESTAMP(6)";
         let mut statements = Vec::new();
         if !rows.is_empty() {
-            let matching = matches(self.dialect(), &format!("e.event IN ({events})"));
+            let matching = matches(self.dialect(), &published_now(&events));
             statements.push(format!(
                 "INSERT INTO events ({COPIED}, published_at) SELECT {COPIED}, {now} FROM outbox WHERE position IN ({positions}) \
                  ORDER BY position"
@@ -183,7 +195,8 @@ impl MysqlDatabase {
         if let Some((state, reason)) = state {
             let (state, reason) = (sql::text(state), sql::optional_text(*reason));
             let which = format!(
-                "id = {subscription} AND state IN ('unverified', 'active') AND callback_url = {}",
+                "id = {subscription} AND state IN ('unverified', 'active') AND callback_url = {} \
+                 AND EXISTS (SELECT 1 FROM subscription_queues q WHERE q.subscription = {subscription} AND q.leased_by = {by})",
                 sql::text(settlement.callback)
             );
             if settlement.told_as.is_some() {
@@ -231,8 +244,9 @@ impl MysqlDatabase {
         let seen = receiver::last_seen(settlement, now, sql::text);
         statements.push(format!(
             "UPDATE subscription_queues SET due_at = {due_at}, leased_by = {leased_by}, leased_until = {leased_until}, \
-             failures = {failures}, failing_since = {failing_since}, open_until = {open_until}{seen} \
-             WHERE subscription = {subscription} AND leased_by = {by}"
+             failures = {failures}, failing_since = {failing_since}, open_until = {open_until}, leased_among = {}{seen} \
+             WHERE subscription = {subscription} AND leased_by = {by}",
+            settlement.leased_among(),
         ));
         statements
     }

@@ -2,11 +2,11 @@
 //! Statements in a Simple Query"), and each of its statements has a snapshot of its own.
 
 use super::{
-    COPIED, DISABLED, Leased, Next, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, Wake, as_taken, later,
-    leased_columns, leased_of, matches, of_others, ought_to_be_served, receiver,
+    COPIED, DISABLED, LEASING, Leased, Next, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, Wake, as_taken,
+    choice, is_to_be_leased, later, leased_columns, matches, ought_to_be_served, published_now, receiver,
 };
-use crate::database::postgres::{PostgresDatabase, Transaction, literal};
-use crate::database::{DatabaseError, Tables, Value};
+use crate::database::postgres::{HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction, literal};
+use crate::database::{DatabaseError, Tables};
 use crate::ledger::columns;
 use crate::lock::{Acquired, LockName, NamedLock};
 use std::time::Duration;
@@ -25,34 +25,46 @@ impl Notifications for PostgresDatabase {
             Ok(published) => published,
             Err(error) => return Err(self.roll_back_after(error)),
         };
-        let committed = self.batch(PUBLISHING, "COMMIT");
+        let committed = self.batch(PUBLISHING, &format!("{HEAR_OF_THE_COMMIT} COMMIT"));
         self.transaction = Transaction::None;
-        committed.map(|_| published)
+        committed?;
+        self.replicated(PUBLISHING)?;
+        Ok(published)
     }
 
-    fn lease(&mut self, by: Uuid, lease: Duration, most: usize, served: &[&str]) -> Result<Vec<Leased>, DatabaseError> {
+    fn lease(
+        &mut self,
+        by: Uuid,
+        lease: Duration,
+        most: usize,
+        served: &[&str],
+        in_hand: usize,
+    ) -> Result<Vec<Leased>, DatabaseError> {
+        let choice = choice(self, most, served, in_hand)?;
+        if choice.is_empty() {
+            return Ok(Vec::new());
+        }
         let until = later(self, lease);
         let ago = |moment: &str| format!("extract(epoch FROM now() - {moment})");
         let columns =
             leased_columns("replace(q.subscription::text, '-', '')", ago, |truth| format!("({truth})::int"), "now()");
-        let of_others = of_others(&vec!["?".to_owned(); served.len()]);
         let taken = format!(
-            "WITH due AS (SELECT subscription FROM subscription_queues WHERE due_at <= now() \
-                          AND (leased_until IS NULL OR leased_until < now()){of_others} ORDER BY due_at LIMIT {most} FOR UPDATE SKIP LOCKED), \
-                  q AS (UPDATE subscription_queues u SET leased_by = ?, leased_until = {until} FROM due \
+            "WITH due AS (SELECT subscription FROM subscription_queues WHERE subscription IN ({}) AND {} FOR UPDATE SKIP LOCKED), \
+                  q AS (UPDATE subscription_queues u SET leased_by = {}, leased_until = {until}, leased_among = {} FROM due \
                         WHERE u.subscription = due.subscription RETURNING u.*) \
-             SELECT {columns} FROM q LEFT JOIN subscriptions s ON s.id = q.subscription"
+             SELECT {columns} FROM q LEFT JOIN subscriptions s ON s.id = q.subscription",
+            choice.subscriptions.iter().map(|(id, _)| literal::uuid(*id)).collect::<Vec<_>>().join(", "),
+            is_to_be_leased(self),
+            literal::uuid(by),
+            choice.among,
         );
-        let mut values: Vec<Value<'_>> = served.iter().map(|owner| Value::Text(owner)).collect();
-        values.push(Value::Uuid(by));
-        let rows = self.select("leasing subscriptions", &taken, &values)?;
-        rows.iter().map(leased_of).collect()
+        choice.leased(&self.change_and_read(LEASING, &taken)?)
     }
 
     fn settle(&mut self, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
         let doing = "settling notifications";
         let batch = settlements.iter().map(|one| self.settling(one)).collect::<Vec<_>>().join("; ");
-        let answers = self.retrying(|this| this.batch(doing, &format!("{}{batch}", this.limits_of_changes())))?;
+        let answers = self.change_batch(doing, &batch)?;
         let ours = answers.rows().map(|row| row.value(doing, 0)).collect::<Result<Vec<_>, _>>()?;
         Ok(super::lost(settlements, &ours))
     }
@@ -72,7 +84,7 @@ impl PostgresDatabase {
             let positions = positions.join(", ");
             let events =
                 rows.iter().map(|row| super::uuid(row, 1).map(literal::uuid)).collect::<Result<Vec<_>, _>>()?;
-            let matching = matches(self.dialect(), &format!("e.event IN ({})", events.join(", ")));
+            let matching = matches(self.dialect(), &published_now(&events.join(", ")));
             statements.push(format!(
                 "INSERT INTO events ({COPIED}, published_at) SELECT {COPIED}, now() FROM outbox WHERE position IN ({positions}) \
                  ORDER BY position"
@@ -158,7 +170,8 @@ impl PostgresDatabase {
         if let Some((state, reason)) = state {
             let (state, reason) = (literal::text(state), literal::optional_text(*reason));
             let which = format!(
-                "id = {subscription} AND state IN ('unverified', 'active') AND callback_url = {}",
+                "id = {subscription} AND state IN ('unverified', 'active') AND callback_url = {} \
+                 AND EXISTS (SELECT 1 FROM subscription_queues q WHERE q.subscription = {subscription} AND q.leased_by = {by})",
                 literal::text(settlement.callback)
             );
             let change =
@@ -200,8 +213,9 @@ impl PostgresDatabase {
         let seen = receiver::last_seen(settlement, "now()", literal::text);
         statements.push(format!(
             "UPDATE subscription_queues SET due_at = {due_at}, leased_by = {leased_by}, leased_until = {leased_until}, \
-             failures = {failures}, failing_since = {failing_since}, open_until = {open_until}{seen} \
-             WHERE subscription = {subscription} AND leased_by = {by}"
+             failures = {failures}, failing_since = {failing_since}, open_until = {open_until}, leased_among = {}{seen} \
+             WHERE subscription = {subscription} AND leased_by = {by}",
+            settlement.leased_among(),
         ));
         statements.join("; ")
     }

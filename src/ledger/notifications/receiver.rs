@@ -69,6 +69,7 @@ mod tests {
                 callback: "",
                 told_as: None,
                 idle: false,
+                alone: false,
             };
             assert_eq!(failing_since(&settlement, "now()"), since, "{settlement:?}");
             let told = last_seen(&settlement, "now()", |outcome| format!("'{outcome}'"));

@@ -1,9 +1,10 @@
 //! What a role may not read, and what rows say.
 
 use super::overview::Progress;
-use super::{if_readable, rights};
+use super::{Choice, at_most_after, if_readable, rights};
 use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Tables, Value};
 use crate::ledger::tests::{Site, site};
+use uuid::Uuid;
 
 /// A server that answers each question like this.
 struct Answering {
@@ -94,4 +95,35 @@ fn how_far_behind_one_is_stands_in_columns_of_its_own() {
     assert_eq!((progress.failures, progress.failing_since, progress.rests_s), (13, Some(14), Some(15.5)));
     assert_eq!((progress.last_success_ago_s, progress.last_failure.as_deref()), (Some(16.5), Some("gone")));
     assert_eq!(progress.last_failure_ago_s, Some(17.5));
+}
+
+/// What is leased, of so many that are due, where those that were leased among so many were not given back, and what is written down of it.
+#[test]
+fn where_a_notifier_has_ended_half_as_many_are_leased_and_at_last_one_alone() {
+    let choose = |ended: &[Option<u32>], in_hand| {
+        let due = (1..).map(Uuid::from_u128).zip(ended.iter().copied()).collect();
+        let Choice { subscriptions, among } = Choice::of(due, in_hand);
+        (subscriptions.iter().map(|(id, _)| id.as_u128()).collect::<Vec<_>>(), among)
+    };
+    // Nobody has ended. One that is leased is not alone: others may be leased beside it.
+    assert_eq!(choose(&[None, None], 5), (vec![1, 2], 7));
+    assert_eq!(choose(&[None], 0), (vec![1], 2));
+    assert_eq!(choose(&[], 0), (vec![], 2));
+    // Those that one has ended with come first, and count with what is in hand.
+    assert_eq!(choose(&[None, Some(8), Some(8), Some(8)], 0), (vec![2, 3, 4, 1], 4));
+    assert_eq!(choose(&[None, Some(8), Some(8), Some(8)], 2), (vec![2, 3], 4));
+    assert_eq!(choose(&[Some(8); 3], 4).0, [0; 0]);
+    assert_eq!(choose(&[Some(8), Some(4), Some(5)], 0), (vec![2, 3], 2));
+    // One alone, and alone again.
+    for (ended, among) in [(3, 1), (2, 1), (1, 0), (0, 0)] {
+        assert_eq!(choose(&[None, Some(ended)], 0), (vec![2], among));
+        assert_eq!(choose(&[None, Some(ended)], 1).0, [0; 0]);
+    }
+    // However many they were.
+    let (mut ended, mut times) = (60, 0);
+    while ended > 0 {
+        assert_eq!(choose(&[Some(ended); 60], 0).0.len(), at_most_after(ended));
+        (ended, times) = (choose(&[Some(ended); 60], 0).1, times + 1);
+    }
+    assert_eq!(times, 6);
 }

@@ -1,6 +1,7 @@
 //! What an answer means, and how a subscription is left.
 
 use super::super::send::Answer;
+use super::super::unanswered::Unanswered;
 use super::samples::{due, leased};
 use super::*;
 
@@ -21,7 +22,6 @@ fn answer(hand: &mut InHand, position: i64, status: u16, retry_after: Option<u64
         started_at: 0,
         took: Duration::ZERO,
         answer,
-        is_tried: true,
     };
     hand.answered(sent, position, &Schedule::default(), DAYS);
     hand.tries.last().unwrap().next
@@ -168,6 +168,38 @@ fn what_was_not_tried_is_no_failure_and_waits_as_it_was() {
     assert_eq!(hand.rests_for, Some(Duration::from_secs(60)));
 }
 
+/// However often: the receiver has done nothing.
+#[test]
+fn what_notifiers_end_with_is_a_failed_try_of_what_is_due_first_and_no_failure_of_the_receivers() {
+    let ended = Leased { failing_for: DAYS * 2, ended_among: Some(0), ..leased(false, 4) };
+    for (tries, is_given_up) in [(0, false), (8, false), (9, true)] {
+        let mut hand = in_hand(ended.clone(), 0);
+        hand.ended_notifiers(Some(&Due { tries, ..due(7) }), 5, &Schedule::default());
+        let one = &hand.tries[0];
+        assert_eq!((one.position, one.status, one.outcome.as_str()), (Some(7), None, ENDED_NOTIFIERS));
+        assert_eq!(one.next == Next::GivenUp, is_given_up);
+        assert_eq!((hand.failures, &hand.state), (4, &None));
+        assert!(hand.is_finished() && hand.rests_for.is_some_and(|rest| rest >= Duration::from_mins(4)));
+    }
+    // Nothing is due any more.
+    let mut hand = in_hand(ended, 0);
+    hand.ended_notifiers(None, 5, &Schedule::default());
+    assert!(hand.is_finished() && hand.tries.is_empty());
+}
+
+#[test]
+fn what_waits_and_what_is_under_way_takes_memory_until_it_is_answered() {
+    let large = Due { diff: "x".repeat(1000), ..due(1) };
+    let mut hand = in_hand(leased(false, 0), 0);
+    assert!(large.bytes() >= 1000 && hand.bytes() == 0);
+    hand.waiting.push_back(large.clone());
+    assert_eq!(hand.bytes(), large.bytes());
+    assert_eq!(positions(&mut hand), [1]);
+    assert_eq!(hand.bytes(), large.bytes());
+    answer(&mut hand, 1, 204, None);
+    assert_eq!(hand.bytes(), 0);
+}
+
 #[test]
 fn who_is_asked_one_thing_at_a_time_makes_use_of_one_request() {
     use SubscriptionState::{Active, Idle, Unverified};
@@ -261,8 +293,7 @@ fn of_an_answer_its_beginning_is_kept_unless_it_is_of_ours() {
         let _ = positions(&mut hand);
         let answer = Ok(Answer { status: 500, retry_after: None, body: body.to_vec(), is_ours });
         let subscription = hand.leased.subscription;
-        let sent =
-            Sent { subscription, position: Some(1), started_at: 0, took: Duration::ZERO, answer, is_tried: true };
+        let sent = Sent { subscription, position: Some(1), started_at: 0, took: Duration::ZERO, answer };
         hand.answered(sent, 1, &Schedule::default(), DAYS);
         hand.tries.pop().unwrap().response
     };
@@ -274,9 +305,9 @@ fn of_an_answer_its_beginning_is_kept_unless_it_is_of_ours() {
 /// A question's answer is like no notification's.
 fn unanswered(hand: &mut InHand, age: Duration) {
     hand.leased.age = age;
-    let answer = Err("no answer within 10 s".to_owned());
+    let answer = Err(Unanswered::Failed("no answer within 10 s".into()));
     let subscription = hand.leased.subscription;
-    let sent = Sent { subscription, position: None, started_at: 0, took: Duration::ZERO, answer, is_tried: true };
+    let sent = Sent { subscription, position: None, started_at: 0, took: Duration::ZERO, answer };
     hand.not_verified(sent, "the answer lacks the challenge".into(), &Schedule::default(), DAYS);
 }
 

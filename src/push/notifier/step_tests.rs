@@ -24,6 +24,8 @@ struct Told {
     due: VecDeque<i64>,
     /// What is not ours any more.
     lost: Vec<Uuid>,
+    /// How large each of these is, in bytes.
+    bytes: usize,
     /// Why nothing is written down.
     refuses: Option<DatabaseFailure>,
     asked: Vec<String>,
@@ -62,7 +64,14 @@ impl Notifications for Told {
         Ok(false)
     }
 
-    fn lease(&mut self, _: Uuid, lease: Duration, most: usize, served: &[&str]) -> Result<Vec<Leased>, DatabaseError> {
+    fn lease(
+        &mut self,
+        _: Uuid,
+        lease: Duration,
+        most: usize,
+        served: &[&str],
+        _: usize,
+    ) -> Result<Vec<Leased>, DatabaseError> {
         let but: String = served.iter().map(|owner| format!(" but {owner}'s")).collect();
         self.asked.push(format!("lease {most} for {lease:?}{but}"));
         let all = 1..=std::mem::take(&mut self.subscriptions);
@@ -77,7 +86,9 @@ impl Notifications for Told {
 
     fn due(&mut self, leased: &Leased, _: &[i64], most: usize) -> Result<Vec<Due>, DatabaseError> {
         self.asked.push(format!("read{} {most}", numbers([&leased.subscription])));
-        Ok((1..=self.due.pop_front().unwrap_or(0)).map(due).collect())
+        let most = i64::try_from(most).unwrap();
+        let all = (1..=self.due.pop_front().unwrap_or(0).min(most)).map(due);
+        Ok(all.map(|due| Due { diff: "x".repeat(self.bytes), ..due }).collect())
     }
 
     fn settle(&mut self, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
@@ -124,7 +135,7 @@ fn tried() -> Try {
 fn question_answered(status: u16, body: &str) -> Sent {
     let answer = Ok(Answer { status, retry_after: None, body: body.into(), is_ours: false });
     let (subscription, took) = (Uuid::from_u128(1), Duration::ZERO);
-    Sent { subscription, position: None, started_at: 0, took, answer, is_tried: true }
+    Sent { subscription, position: None, started_at: 0, took, answer }
 }
 
 #[test]
@@ -358,9 +369,9 @@ fn a_question_that_was_not_asked_counts_for_none_and_is_asked_anew() {
         let unverified = Leased { state: SubscriptionState::Unverified, ..leased(false, 2) };
         notifier.begin(unverified, Instant::now());
         let asked = jobs.try_recv().unwrap();
-        let answer = Err("its host was not looked up within 15 s".into());
+        let answer = Err(Unanswered::NotTried("its host was not looked up within 15 s".into()));
         let (subscription, took) = (asked.subscription, Duration::ZERO);
-        answers.send(Sent { subscription, position: None, started_at: 0, took, answer, is_tried: false }).unwrap();
+        answers.send(Sent { subscription, position: None, started_at: 0, took, answer }).unwrap();
         notifier.hear(true);
         let hand = notifier.in_hand.values().next().unwrap();
         assert_eq!((hand.failures, hand.tries.len(), &hand.state), (2, 0, &None));
@@ -469,4 +480,126 @@ fn where_others_may_not_be_told_that_one_is_disabled_it_is_written_down_all_the_
     assert_eq!(settle(true, DatabaseFailure::AccessDenied), ["settle 1, telling others", "settle 1", "true"]);
     assert_eq!(settle(true, DatabaseFailure::ConnectionLost), ["settle 1, telling others", "false"]);
     assert_eq!(settle(false, DatabaseFailure::AccessDenied), ["settle 1", "true"]);
+}
+
+/// Sixty subscriptions of messages with long headers, say.
+#[test]
+fn what_is_read_fits_into_the_memory_and_who_finds_none_left_is_given_back_and_comes_again() {
+    with(|notifier, _, _jobs| {
+        notifier.settings.memory = 3 * LARGEST_DUE;
+        let empty = |number| InHand { waiting: VecDeque::new(), ..full(number) };
+        (1..=4).for_each(|number| put(notifier, empty(number)));
+        let mut database = Told { due: [100; 4].into(), bytes: 100 << 10, ..Told::default() };
+        notifier.read(&mut database).unwrap();
+        // At each read there has to be enough for as many of the largest as are asked for.
+        assert_eq!(database.asked, ["read 1 3", "read 2 1"]);
+        assert!(notifier.held() <= notifier.settings.memory);
+        let given_back: Vec<bool> = notifier.in_hand.values().map(InHand::is_finished).collect();
+        assert_eq!(given_back, [false, false, true, true]);
+        // Nor is more leased that could not be read.
+        database.asked.clear();
+        notifier.polled_at = None;
+        notifier.poll(&mut database).unwrap();
+        assert!(!database.asked.iter().any(|asked| asked.starts_with("lease")), "{:?}", database.asked);
+        // Once it is answered, there is room again.
+        notifier.in_hand.clear();
+        put(notifier, empty(3));
+        database = Told { due: [1].into(), ..Told::default() };
+        notifier.poll(&mut database).unwrap();
+        assert!(database.asked.contains(&"read 3 3".into()), "{:?}", database.asked);
+    });
+    assert_eq!([at_once(0, 0), at_once(0, 1), at_once(LARGEST_DUE, 1), at_once(LARGEST_DUE, 0)], [1, 0, 0, 1]);
+    assert_eq!(at_once(usize::MAX, 0), READ_AT_ONCE);
+}
+
+#[test]
+fn while_one_is_in_hand_that_a_notifier_has_ended_with_half_as_many_are_at_most() {
+    with(|notifier, _, _jobs| {
+        let mut database = Told {
+            subscriptions: 1,
+            like: Some(Leased { ended_among: Some(6), ..leased(false, 0) }),
+            ..Told::default()
+        };
+        notifier.poll(&mut database).unwrap();
+        database = Told { subscriptions: 1, before: 1, ..Told::default() };
+        notifier.poll(&mut database).unwrap();
+        assert_eq!(database.asked[1], format!("lease 2 for {:?}", notifier.lease));
+        put(notifier, full(3));
+        database.asked.clear();
+        notifier.poll(&mut database).unwrap();
+        assert!(!database.asked.iter().any(|asked| asked.starts_with("lease")), "{:?}", database.asked);
+    });
+}
+
+/// Nothing of its message is read.
+#[test]
+fn what_two_notifiers_have_ended_with_alone_is_not_sent_a_third_time() {
+    with(|notifier, _, mut jobs| {
+        let like = Some(Leased { ended_among: Some(0), full: true, failures: 3, ..leased(false, 0) });
+        let mut database = Told { subscriptions: 1, like, due: [1].into(), ..Told::default() };
+        notifier.poll(&mut database).unwrap();
+        notifier.hand_out();
+        assert!(jobs.try_recv().is_err());
+        let hand = notifier.in_hand.values().next().unwrap();
+        let settlement = notifier.settlement(hand);
+        assert_eq!((settlement.tries.len(), settlement.failures, settlement.alone), (1, 3, true));
+        assert_eq!((settlement.lease, settlement.state), (None, None));
+    });
+}
+
+/// Resumed, say, while something is under way.
+#[test]
+fn who_is_leased_anew_by_the_same_notifier_is_not_sent_again_what_is_under_way() {
+    with(|notifier, answers, mut jobs| {
+        let mut hand = full(1);
+        hand.next().unwrap();
+        hand.lose(true);
+        put(notifier, hand);
+        notifier.begin(leased(false, 0), Instant::now());
+        let mut database = Told::default();
+        notifier.read(&mut database).unwrap();
+        assert_eq!(notifier.in_hand.values().next().unwrap().in_flight.keys().copied().collect::<Vec<_>>(), [1]);
+        assert!(jobs.try_recv().is_err());
+        let answer = Ok(Answer { status: 204, retry_after: None, body: Vec::new(), is_ours: false });
+        let (subscription, took) = (Uuid::from_u128(1), Duration::ZERO);
+        answers.send(Sent { subscription, position: Some(1), started_at: 0, took, answer }).unwrap();
+        notifier.hear(true);
+        let hand = notifier.in_hand.values().next().unwrap();
+        assert_eq!((hand.requests(), hand.tries.len()), (0, 1));
+    });
+}
+
+#[test]
+fn after_a_commit_in_doubt_nothing_is_sent_before_each_lease_was_made_longer() {
+    with(|notifier, _, mut jobs| {
+        put(notifier, full(1));
+        notifier.distrust();
+        notifier.hand_out();
+        assert!(jobs.try_recv().is_err());
+        let mut database = Told::default();
+        notifier.settle(&mut database).unwrap();
+        assert_eq!(database.asked, ["longer 1"]);
+        notifier.hand_out();
+        assert!(jobs.try_recv().is_ok());
+    });
+}
+
+/// A receiver whose host is gone has failed; where no way leads to anybody, none has.
+#[test]
+fn an_outage_of_our_own_network_is_no_failure_of_the_receivers() {
+    with(|notifier, answers, _jobs| {
+        for number in 1..=3 {
+            let mut hand = full(number);
+            hand.leased.callback_url = format!("https://{number}.example/");
+            hand.next().unwrap();
+            put(notifier, hand);
+            let answer = Err(Unanswered::Unreachable("connecting: Network is unreachable".into()));
+            let (subscription, took) = (Uuid::from_u128(number), Duration::ZERO);
+            answers.send(Sent { subscription, position: Some(1), started_at: 0, took, answer }).unwrap();
+        }
+        notifier.hear(true);
+        let failures: Vec<u32> = notifier.in_hand.values().map(|hand| hand.failures).collect();
+        assert_eq!(failures, [1, 0, 0]);
+        assert!(notifier.in_hand.values().skip(1).all(|hand| hand.tries.is_empty() && hand.is_finished()));
+    });
 }

@@ -38,7 +38,7 @@ impl Slow {
 fn taken(subscription: u128) -> Sent {
     let answer = Ok(Answer { status: 204, retry_after: None, body: Vec::new(), is_ours: false });
     let subscription = Uuid::from_u128(subscription);
-    Sent { subscription, position: Some(1), started_at: 0, took: Duration::ZERO, answer, is_tried: true }
+    Sent { subscription, position: Some(1), started_at: 0, took: Duration::ZERO, answer }
 }
 
 impl Tables for Slow {
@@ -66,7 +66,7 @@ impl Notifications for Slow {
         Ok(if self.busy { Published::Busy } else { Published::Events { count: 1, last: 1 } })
     }
 
-    fn lease(&mut self, _: Uuid, _: Duration, _: usize, _: &[&str]) -> Result<Vec<Leased>, DatabaseError> {
+    fn lease(&mut self, _: Uuid, _: Duration, _: usize, _: &[&str], _: usize) -> Result<Vec<Leased>, DatabaseError> {
         self.step("lease");
         Ok(Vec::new())
     }

@@ -46,7 +46,7 @@ pub fn measure(report: &mut Report, runs: usize) {
                 let began = Instant::now();
                 for _ in 0..POLLS {
                     let found = sessions[at].has_unpublished(0).unwrap();
-                    let leased = sessions[at].lease(Uuid::now_v7(), STEP, 100, &[]).unwrap();
+                    let leased = sessions[at].lease(Uuid::now_v7(), STEP, 100, &[], 0).unwrap();
                     assert!(!found && leased.is_empty());
                 }
                 let took = milliseconds(began.elapsed()) / f64::from(POLLS);

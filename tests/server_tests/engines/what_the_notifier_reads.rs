@@ -43,7 +43,7 @@ fn each_statement_reads_what_it_is_about_and_not_what_waits(engine: Engine) {
     assert_eq!(scene.database.count("SELECT count(*) FROM notifications WHERE event > 100000"), 6 * 2 + 4);
     hand_in_what_was_read(&mut scene);
     let mut leased = Vec::new();
-    let read = rows_read(engine, database, |database| leased = database.lease(by, minute, 10, &[]).unwrap());
+    let read = rows_read(engine, database, |database| leased = database.lease(by, minute, 10, &[], 0).unwrap());
     assert!(read < FEW, "leasing: {read}");
     assert_eq!(leased.len(), 10);
     let taken: Vec<Uuid> = leased.iter().map(|one| one.subscription).collect();
@@ -92,6 +92,7 @@ fn each_statement_reads_what_it_is_about_and_not_what_waits(engine: Engine) {
             callback: "",
             told_as: None,
             idle: false,
+            alone: false,
         };
         let read = rows_read(engine, database, |database| assert!(database.settle(&[settlement]).unwrap().is_empty()));
         assert!(read < FEW, "settling, in order {in_order}: {read}");

@@ -47,7 +47,7 @@ fn a_poll_reads_few_blocks_after_a_hundred_thousand_notifications_under_an_old_s
     }
     assert_eq!(scene.database.count("SELECT count(*) FROM notifications"), (SUBSCRIPTIONS * EVENTS) as i64);
     let mut told = 0;
-    for leased in database.lease(by, minute, SUBSCRIPTIONS, &[]).unwrap() {
+    for leased in database.lease(by, minute, SUBSCRIPTIONS, &[], 0).unwrap() {
         // As the notifier does it: what was answered is settled, and when nothing is left it is given back.
         loop {
             let due = database.due(&leased, &[], AT_ONCE).unwrap();
@@ -67,7 +67,7 @@ fn a_poll_reads_few_blocks_after_a_hundred_thousand_notifications_under_an_old_s
     let before = blocks(database);
     assert!(!database.has_unpublished(after).unwrap());
     let looking = blocks(database) - before;
-    assert!(database.lease(by, minute, SUBSCRIPTIONS, &[]).unwrap().is_empty());
+    assert!(database.lease(by, minute, SUBSCRIPTIONS, &[], 0).unwrap().is_empty());
     let leasing = blocks(database) - before - looking;
     // What is done every five seconds besides: events are looked for from the first one on, and subscriptions that were changed of late.
     // (All of them are looked at every ten minutes. That meets each notification that is dead and cannot be cleared away once: 98,154
@@ -104,7 +104,7 @@ fn nothing_that_the_notifier_looks_for_is_compared_with_a_clock_that_no_index_ca
     let (lock, by, minute) = (LockName::new(&scene.run, b"notify/publisher"), Uuid::now_v7(), Duration::from_mins(1));
     assert!(database.has_unpublished(0).unwrap());
     let Published::Events { count: 3, .. } = database.publish(&lock, Wake::All).unwrap() else { panic!("3") };
-    let leased = database.lease(by, minute, 10, &[]).unwrap();
+    let leased = database.lease(by, minute, 10, &[], 0).unwrap();
     assert_eq!(leased.len(), 2);
     let due: Vec<Vec<Due>> = leased.iter().map(|leased| database.due(leased, &[], AT_ONCE).unwrap()).collect();
     assert_eq!(due.iter().map(Vec::len).collect::<Vec<_>>(), [3, 3]);

@@ -66,7 +66,7 @@ fn an_answer_to_what_was_told_before_it_was_asked_for_changes_nothing(engine: En
     let mut database = scene.open_database();
     let (lock, by, minute) = (LockName::new(&scene.run, b"notify/publisher"), Uuid::now_v7(), Duration::from_mins(1));
     assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 6, .. }));
-    let leased = database.lease(by, minute, 1, &[]).unwrap().remove(0);
+    let leased = database.lease(by, minute, 1, &[], 0).unwrap().remove(0);
     let due = database.due(&leased, &[], 10).unwrap();
     let now = if engine.is_postgres() { "now()" } else { "UTC_TIMESTAMP(6)" };
     // The first three are asked for.
@@ -154,7 +154,7 @@ fn who_was_changed_and_ought_to_be_served_is_found_soon_and_whoever_else_when_al
     let mut found = |wake| {
         assert_eq!(database.publish(&lock, wake).unwrap(), Published::Events { count: 0, last: 0 });
         let mut found: Vec<Uuid> =
-            database.lease(by, minute, 10, &[]).unwrap().iter().map(|one| one.subscription).collect();
+            database.lease(by, minute, 10, &[], 0).unwrap().iter().map(|one| one.subscription).collect();
         found.sort_unstable();
         found
     };

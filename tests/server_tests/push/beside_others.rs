@@ -61,11 +61,11 @@ fn nobody_waits_for_who_changes_or_takes_another_subscription(engine: Engine) {
     people.execute(if engine.is_postgres() { "BEGIN" } else { "START TRANSACTION" });
     people.execute(&format!("UPDATE subscription_queues SET failures = 1 WHERE subscription = {}", id(first)));
     let mut database = open(&scene);
-    let taken: Vec<Uuid> = database.lease(by, minute, 10, &[]).unwrap().iter().map(|one| one.subscription).collect();
+    let taken: Vec<Uuid> = database.lease(by, minute, 10, &[], 0).unwrap().iter().map(|one| one.subscription).collect();
     assert_eq!(taken, [second]);
     assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
     assert_eq!(scene.database.count("SELECT count(*) FROM notifications"), 1);
-    assert_eq!(database.lease(by, minute, 10, &[]).unwrap()[0].subscription, told);
+    assert_eq!(database.lease(by, minute, 10, &[], 0).unwrap()[0].subscription, told);
     people.execute("ROLLBACK");
 
     // One publishes at a time.
@@ -117,7 +117,7 @@ fn of_those_that_are_settled_together_one_that_is_another_ones_is_left_alone(eng
     let minute = Duration::from_mins(1);
     let mut database = open(&scene);
     assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));
-    let leased = database.lease(by, minute, 10, &[]).unwrap();
+    let leased = database.lease(by, minute, 10, &[], 0).unwrap();
     assert_eq!(leased.len(), 2);
     let literal = |id: Uuid| if engine.is_postgres() { format!("'{id}'") } else { format!("X'{}'", id.simple()) };
     scene.database.execute(&format!(
@@ -319,7 +319,7 @@ mod while_one_notifier_takes_what_is_due {
         ));
         let config = scene.path("config.toml");
         let taking = std::thread::spawn(move || {
-            open_by(&config).lease(Uuid::now_v7(), Duration::from_mins(1), 10, &[]).unwrap()
+            open_by(&config).lease(Uuid::now_v7(), Duration::from_mins(1), 10, &[], 0).unwrap()
         });
         let waits = format!(
             "SELECT count(*) FROM information_schema.processlist WHERE state = 'User lock' AND db = '{}'",

@@ -27,12 +27,12 @@ fn who_leases_for_longer_hears_what_another_one_has_by_now(engine: Engine) {
 
     // Longer than the test lasts.
     let (one, other, lease) = (Uuid::now_v7(), Uuid::now_v7(), Duration::from_hours(1));
-    let leased = database.lease(one, lease, 10, &[]).unwrap();
+    let leased = database.lease(one, lease, 10, &[], 0).unwrap();
     let mut taken: Vec<Uuid> = leased.iter().map(|leased| leased.subscription).collect();
     taken.sort();
     subscriptions.sort();
     assert_eq!(taken, subscriptions);
-    assert!(database.lease(other, lease, 10, &[]).unwrap().is_empty());
+    assert!(database.lease(other, lease, 10, &[], 0).unwrap().is_empty());
     assert!(database.lease_longer(one, lease, &taken).unwrap().is_empty());
     assert_eq!(database.lease_longer(other, lease, &taken).unwrap(), taken);
     let literal = |id: Uuid| if engine.is_postgres() { format!("'{id}'") } else { format!("X'{}'", id.simple()) };

@@ -34,7 +34,7 @@ fn who_takes_one_of_two_that_are_settled_together_has_failed_since_then(engine: 
     let mut database = site.open_database(None, Deadline::after(Duration::from_mins(1))).unwrap();
     let (lock, by, minute) = (LockName::new(&scene.run, b"notify/publisher"), Uuid::now_v7(), Duration::from_mins(1));
     assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 3, .. }));
-    let leased = database.lease(by, minute, 1, &[]).unwrap().remove(0);
+    let leased = database.lease(by, minute, 1, &[], 0).unwrap().remove(0);
     let due = database.due(&leased, &[], 3).unwrap();
     let ago = |days: u32| match engine.is_postgres() {
         true => format!("now() - interval '{days} days'"),

@@ -52,7 +52,7 @@ fn of_the_owners_that_are_served_enough_nothing_is_leased(engine: Engine) {
     let site = Site::configured(Config::load(scene.path("config.toml").as_ref()).unwrap()).unwrap();
     let mut database = site.open_database(None, Deadline::after(Duration::from_mins(1))).unwrap();
     let mut leased = |served: &[&str]| -> BTreeSet<(Uuid, String)> {
-        let leased = database.lease(Uuid::now_v7(), Duration::from_mins(1), 10, served).unwrap();
+        let leased = database.lease(Uuid::now_v7(), Duration::from_mins(1), 10, served, 0).unwrap();
         leased.into_iter().map(|one| (one.subscription, one.owner)).collect()
     };
     let with = |all: &[(Uuid, &str)]| all.iter().map(|(id, owner)| (*id, (*owner).to_owned())).collect();

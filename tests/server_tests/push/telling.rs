@@ -210,6 +210,7 @@ pub fn settlement(subscription: Uuid, by: Uuid, tries: &[Try]) -> Settlement<'_>
         callback: "",
         told_as: None,
         idle: false,
+        alone: false,
     }
 }
 

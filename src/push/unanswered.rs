@@ -1,0 +1,154 @@
+//! Why there is no answer: whose failure that is, and what of it the owner of the subscription may know.
+
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::io;
+use std::time::{Duration, Instant};
+use thiserror::Error;
+
+/// What the owner of a subscription is told of a host that has no address which may be called, or with which TLS fails. One text for all
+/// of it: which names of our networks there are, and what is there, is nothing that a subscriber may find out.
+pub(super) const NOT_CALLED: &str = "not called: its host has no public address, or TLS failed";
+
+/// Why there is no answer. Each has what the log says.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub(super) enum Unanswered {
+    /// The receiver has failed.
+    #[error("{0}")]
+    Failed(String),
+    /// The same, and the log alone says how.
+    #[error("{NOT_CALLED}")]
+    NotCalled(String),
+    /// No way leads to it: the receiver has failed, unless that is so of [all](Outage).
+    #[error("{NOT_CALLED}")]
+    Unreachable(String),
+    /// It was not tried: that is no failure of the receiver's.
+    #[error("{0}")]
+    NotTried(String),
+}
+
+impl Unanswered {
+    /// Its host could not be looked up.
+    pub(super) fn looking_up(error: &io::Error) -> Self {
+        let detail = format!("looking up its host: {error}");
+        if is_ours(error) {
+            Self::NotTried(detail)
+        } else if is_temporary(error) {
+            Self::Unreachable(detail)
+        } else {
+            Self::NotCalled(detail)
+        }
+    }
+
+    /// No address of it could be connected to.
+    pub(super) fn connecting(error: &io::Error) -> Self {
+        let detail = format!("connecting: {error}");
+        if is_ours(error) {
+            Self::NotTried(detail)
+        } else if is_unreachable(error) {
+            Self::Unreachable(detail)
+        } else {
+            Self::Failed(detail)
+        }
+    }
+
+    /// What the log says.
+    pub(super) fn detail(&self) -> &str {
+        let (Self::Failed(detail) | Self::NotCalled(detail) | Self::Unreachable(detail) | Self::NotTried(detail)) =
+            self;
+        detail
+    }
+}
+
+/// Whether this machine, or this process, has no more of something.
+fn is_ours(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
+}
+
+/// Whether no route leads there.
+pub(super) fn is_unreachable(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN))
+}
+
+/// Whether no name server has answered: EAI_AGAIN of getaddrinfo(3), of which the standard library keeps the text alone.
+fn is_temporary(error: &io::Error) -> bool {
+    let text = error.to_string();
+    ["Temporary failure in name resolution", "Try again"].iter().any(|again| text.contains(again))
+}
+
+/// After the last answer of anybody, no outage begins for so long.
+const QUIET: Duration = Duration::from_mins(1);
+
+/// Whether our own network is out: no way leads to several hosts, and nobody has answered for a while.
+#[derive(Debug, Default)]
+pub(super) struct Outage {
+    answered_at: Option<Instant>,
+    /// To which no way leads, since then; two are enough.
+    hosts: BTreeSet<String>,
+}
+
+impl Outage {
+    /// Somebody has answered.
+    pub(super) fn is_over(&mut self, now: Instant) {
+        *self = Self { answered_at: Some(now), hosts: BTreeSet::new() };
+    }
+
+    /// No way leads to this host. Whether that is so of others, too, so that it is not its failure.
+    pub(super) fn has(&mut self, host: &str, now: Instant) -> bool {
+        if self.hosts.len() < 2 {
+            self.hosts.insert(host.to_owned());
+        }
+        self.hosts.len() > 1 && self.answered_at.is_none_or(|at| now.saturating_duration_since(at) >= QUIET)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Unanswered::{Failed, NotCalled, NotTried, Unreachable};
+
+    fn os(errno: Errno) -> io::Error {
+        io::Error::from_raw_os_error(errno.raw_os_error())
+    }
+
+    #[test]
+    fn what_this_machine_lacks_is_not_the_receivers_failure() {
+        for lacks in [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM] {
+            assert!(matches!(Unanswered::connecting(&os(lacks)), NotTried(_)), "{lacks}");
+            assert!(matches!(Unanswered::looking_up(&os(lacks)), NotTried(_)), "{lacks}");
+        }
+        for unreachable in [Errno::NETUNREACH, Errno::HOSTUNREACH, Errno::NETDOWN] {
+            assert!(matches!(Unanswered::connecting(&os(unreachable)), Unreachable(_)), "{unreachable}");
+        }
+        for receivers in [Errno::CONNREFUSED, Errno::CONNRESET, Errno::TIMEDOUT] {
+            assert!(matches!(Unanswered::connecting(&os(receivers)), Failed(_)), "{receivers}");
+        }
+        let said = |text: &str| Unanswered::looking_up(&io::Error::other(text.to_owned()));
+        let gai = "failed to lookup address information:";
+        assert!(matches!(said(&format!("{gai} Temporary failure in name resolution")), Unreachable(_)));
+        assert!(matches!(said(&format!("{gai} Name or service not known")), NotCalled(_)));
+    }
+
+    #[test]
+    fn an_owner_reads_one_text_whether_a_name_is_unknown_not_public_or_without_a_name_server() {
+        let all =
+            [NotCalled("unknown".into()), NotCalled("TLS: of db.internal".into()), Unreachable("no route".into())];
+        for one in all {
+            assert_eq!(one.to_string(), NOT_CALLED);
+            assert_ne!(one.detail(), NOT_CALLED);
+        }
+    }
+
+    #[test]
+    fn no_way_to_several_hosts_is_an_outage_of_our_own_once_nobody_has_answered_for_a_while() {
+        let (mut outage, now) = (Outage::default(), Instant::now());
+        assert!(!outage.has("a", now) && !outage.has("a", now), "one host alone may be gone");
+        assert!(outage.has("b", now) && outage.has("a", now) && outage.has("c", now));
+        outage.is_over(now);
+        let later = now + QUIET;
+        assert!(!outage.has("a", now) && !outage.has("b", now), "somebody has just answered");
+        assert!(outage.has("a", later));
+        outage.is_over(later);
+        assert!(!outage.has("a", later + QUIET));
+    }
+}
