@@ -77,26 +77,34 @@ fn nobody_waits_for_who_changes_or_takes_another_subscription(engine: Engine) {
     assert!(matches!(database.publish(&lock, Wake::All).unwrap(), Published::Events { count: 1, .. }));
 }
 
-/// The first one's lease is over before it has settled, and a second one has asked the receiver meanwhile.
+/// The first one's lease is over before it has settled, and a second one has asked the receiver meanwhile: whoever has the lease says what
+/// becomes of it, and says it once.
 fn of_two_notifiers_that_disable_a_subscription_one_tells(engine: Engine) {
     let mut scene = Scene::with(engine, &[]);
     let gone = subscribe(&mut scene, ("all", ""), "https://hooks.example.com/gone", &[]);
     let mut database = open(&scene);
-    let settle = |database: &mut dyn Database, event: Uuid| {
+    let settle = |database: &mut dyn Database, by: Uuid| {
         let settlement = Settlement {
             lease: None,
             failures: 1,
             state: Some(("disabled", Some("it's \"gone\""))),
             callback: "https://hooks.example.com/gone",
-            told_as: Some(event),
+            told_as: Some(Uuid::now_v7()),
             idle: true,
-            ..settlement(gone, Uuid::now_v7(), &[])
+            ..settlement(gone, by, &[])
         };
-        assert_eq!(database.settle(&[settlement]).unwrap(), [gone], "it is leased to nobody");
+        database.settle(&[settlement]).unwrap()
     };
-    let first = Uuid::now_v7();
-    settle(database.as_mut(), first);
-    settle(database.as_mut(), Uuid::now_v7());
+    let (one, another) = (Uuid::now_v7(), Uuid::now_v7());
+    let literal = if engine.is_postgres() { format!("'{another}'") } else { format!("X'{}'", another.simple()) };
+    let leased =
+        format!("INSERT INTO subscription_queues (subscription, leased_by) SELECT id, {literal} FROM subscriptions");
+    scene.database.execute(&leased);
+    assert_eq!(settle(database.as_mut(), one), [gone], "it is another one's");
+    assert_eq!(scene.database.count("SELECT count(*) FROM outbox"), 0);
+    assert!(settle(database.as_mut(), another).is_empty());
+    // The answer to its COMMIT was lost, say.
+    assert_eq!(settle(database.as_mut(), another), [gone]);
     assert_eq!(scene.database.count("SELECT count(*) FROM outbox"), 1);
     let lock = LockName::new(&scene.run, b"notify/publisher");
     assert!(matches!(database.publish(&lock, Wake::Nobody).unwrap(), Published::Events { count: 1, .. }));

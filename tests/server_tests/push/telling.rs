@@ -56,6 +56,14 @@ impl Notifier {
         Self(command.spawn().unwrap())
     }
 
+    /// With no more memory than this, and the settings of its allocator that the service gives it.
+    pub fn start_within(config: &str, memory: u64) -> Self {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--as={memory}")).arg(env!("CARGO_BIN_EXE_maildropd"));
+        command.args(["--config", config, "--role", "notify"]).env_clear().stdin(Stdio::null());
+        Self(command.env("MALLOC_ARENA_MAX", "2").spawn().unwrap())
+    }
+
     /// A configuration of a notifier, with these waits between tries, and more lines of `[notifications]`; its path.
     pub fn configuration(scene: &mut Scene, retry: &str, more: &str) -> String {
         let own = scene.path("notify.toml");
