@@ -663,7 +663,8 @@ fn matches(dialect: Dialect, of: &str) -> String {
 /// Of the events `e`, those that are published now, for the subscriptions `s` that were there when they were recorded. Both moments are
 /// the database's.
 fn published_now(events: &str) -> String {
-    format!("e.event IN ({events}) AND s.created_at <= e.created_at")
+    // Not as a bare comparison: PostgreSQL would look for the events by the index on their time, a third of all.
+    format!("e.event IN ({events}) AND COALESCE(s.created_at <= e.created_at, FALSE)")
 }
 
 /// What is copied from `outbox` to `events` as it is.

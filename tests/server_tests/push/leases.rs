@@ -2,7 +2,7 @@
 
 use super::receiver::Receiver;
 use super::rest::Rest;
-use super::telling::{Notifier, PENDING, happen, settlement, subscribe};
+use super::telling::{Notifier, PENDING, RETRY, happen, settlement, subscribe};
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
 use crate::support::scene::Scene;
@@ -225,7 +225,7 @@ fn sixty_receivers_of_messages_with_long_headers_are_told_within_the_memory_that
     happen(&mut scene, EVENTS, "message.delivered");
     let published = scene.open_database().publish(&lock(&scene), Wake::Nobody).unwrap();
     assert!(matches!(published, Published::Events { count: EVENTS, .. }));
-    let notifier = Notifier::start_within(&Notifier::configuration(&mut scene, "[]", ""), 1_000_000_000);
+    let notifier = Notifier::start_within(&Notifier::configuration(&mut scene, RETRY, ""), 1_000_000_000);
     wait_until("all are told", || scene.database.count(PENDING) == 0);
     notifier.end();
     let taken = receiver.taken("/quick");

@@ -23,7 +23,7 @@ const AMISS: [(&str, &str); 12] = [
     ("/hangs-up", "HTTP: %"),
     ("/garbage", "HTTP: %"),
     ("/http2", "HTTP: %"),
-    ("/no-tls", "TLS: %"),
+    ("/no-tls", "not called: %"),
     ("/endless-head", "HTTP: %"),
     ("/redirect", "answered 301"),
     ("/moved", "answered 308"),
