@@ -398,9 +398,9 @@ pub trait Notifications: Tables {
         };
         let (columns, join) = if leased.full {
             let columns = format!(
-                ", m.sender, m.header_from, m.header_to, m.header_cc, m.subject, {}, {}, m.size",
+                ", m.sender, m.header_from, m.header_to, m.header_cc, m.subject, {}, LEFT({}, {READ_OF_HEADERS}), m.size",
                 self.dialect().microseconds("m.sent_at"),
-                format!("LEFT({}, {READ_OF_HEADERS})", text_of_json(self, "m.headers"))
+                text_of_json(self, "m.headers")
             );
             (columns, "LEFT JOIN messages m ON m.identity = e.identity")
         } else {
