@@ -305,14 +305,6 @@ pub fn earlier_delivery(database: &mut dyn Database, copy: &CopyKey) -> Result<O
 
 /// The copies that deliveries left owed, oldest last try first. [`Selection::since`] is about that last try.
 pub fn owed(database: &mut dyn Database, selection: &Selection<'_>) -> Result<Vec<RecordedCopy>, DatabaseError> {
-    Ok(owed_with_last_try(database, selection)?.into_iter().map(|(_, copy)| copy).collect())
-}
-
-/// The same, each with the moment of its last try, in microseconds since 1970.
-pub(crate) fn owed_with_last_try(
-    database: &mut dyn Database,
-    selection: &Selection<'_>,
-) -> Result<Vec<(i64, RecordedCopy)>, DatabaseError> {
     let (dialect, mut after) = (database.dialect(), Vec::new());
     let (key, updated_at) = (dialect.hex("c.copy_key"), dialect.microseconds("c.updated_at"));
     let sql = format!(
@@ -335,7 +327,55 @@ pub(crate) fn owed_with_last_try(
         }
     }
     owed.sort_by_key(|(updated_at, _)| *updated_at);
-    Ok(owed)
+    Ok(owed.into_iter().map(|(_, copy)| copy).collect())
+}
+
+/// What says of an owed copy whether it may be tried. There may be very many: nothing of what their messages say is in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OwedCopyKey {
+    pub(crate) key: CopyKey,
+    pub(crate) user: String,
+    pub(crate) recipient: String,
+    /// In microseconds since 1970, as the next.
+    pub(crate) last_try: i64,
+    pub(crate) recorded_at: i64,
+}
+
+/// The next owed copies, some hundreds at most, in the order of their last tries: those behind one of this last try and key. Where there
+/// are none, that was the last.
+pub(crate) fn owed_after(
+    database: &mut dyn Database,
+    (last_try, key): (i64, &[u8]),
+) -> Result<Vec<OwedCopyKey>, DatabaseError> {
+    let dialect = database.dialect();
+    let sql = format!(
+        "SELECT {}, c.imap_user, c.recipient, {}, {} FROM copies c JOIN messages m ON m.id = c.message \
+         WHERE c.state = 'owed' AND c.updated_at >= ? AND (c.updated_at > ? OR c.copy_key > ?) \
+         ORDER BY c.updated_at, c.copy_key LIMIT {PAGE}",
+        dialect.hex("c.copy_key"),
+        dialect.microseconds("c.updated_at"),
+        dialect.microseconds("m.recorded_at")
+    );
+    let rows = database.select(DOING, &sql, &[Value::Moment(last_try), Value::Moment(last_try), Value::Bytes(key)])?;
+    let owed = |row: &Row| {
+        let key = row.bytes(0)?.and_then(|bytes| bytes.try_into().ok());
+        let key = key.ok_or_else(|| DatabaseError::other(DOING, "a copy's key that is none"))?;
+        Ok(OwedCopyKey {
+            key: CopyKey::from_bytes(key),
+            user: owned(row, 1)?,
+            recipient: owned(row, 2)?,
+            last_try: number(row, 3)?,
+            recorded_at: number(row, 4)?,
+        })
+    };
+    rows.iter().map(owed).collect()
+}
+
+/// The mailboxes, with their users, of copies of the newest messages that were delivered: at most some dozens.
+pub(crate) fn newest_delivered_to(database: &mut dyn Database) -> Result<Vec<(String, String)>, DatabaseError> {
+    let sql = "SELECT c.imap_user, c.mailbox FROM messages m JOIN copies c ON c.message = m.id \
+               WHERE c.state = 'delivered' ORDER BY m.id DESC LIMIT 50";
+    database.select(DOING, sql, &[])?.iter().map(|row| Ok((owned(row, 0)?, owned(row, 1)?))).collect()
 }
 
 /// Writes down that an owed copy is about to be tried, so that it is not the first of the next list, even if this process dies of

@@ -22,6 +22,8 @@ use crate::operations::finish_owed::{self, finish_owed};
 use crate::operations::one_host::{self, Held, Turn};
 use crate::operations::prune::{self, Pruned};
 use crate::site::Site;
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -94,14 +96,8 @@ pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
     let stop = Stop::on_signals().map_err(system("setting up signals"))?;
     let watchdog = Watchdog::start().map_err(system("starting a thread"))?;
     let written = written_down(&settings.state);
-    let mut tasks = Vec::new();
-    if !settings.finish_owed_every.is_zero() {
-        tasks.push(Planned::new(Kind::FinishOwed, settings.finish_owed_every, &written));
-    }
-    if let Some((every, retention)) = settings.prune {
-        tasks.push(Planned::new(Kind::Prune(retention), every, &written));
-    }
-    let timer = Timer { site, stop, watchdog };
+    let mut tasks = planned_tasks(&settings, &written);
+    let timer = Timer { site, stop, watchdog, refused: Cell::default() };
     info!(tasks = ?tasks.iter().map(|task| task.kind.name()).collect::<Vec<_>>(), "the timer has begun");
     while !timer.stop.is_told() {
         write_down(&settings.state, &tasks);
@@ -120,6 +116,16 @@ pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
     write_down(&settings.state, &tasks);
     info!("the timer has ended");
     Ok(())
+}
+
+/// What is to be done, and of what is due at one time, first: `prune`, which makes all else cheaper; and last, what the process before
+/// this one ended in the middle of, so that nothing else waits for what ends each process.
+fn planned_tasks(settings: &TimerSettings, written: &[Task]) -> Vec<Planned> {
+    let prune = settings.prune.map(|(every, retention)| (Kind::Prune(retention), every));
+    let finish_owed = (!settings.finish_owed_every.is_zero()).then_some((Kind::FinishOwed, settings.finish_owed_every));
+    let mut kinds: Vec<(Kind, Duration)> = prune.into_iter().chain(finish_owed).collect();
+    kinds.sort_by_key(|(kind, _)| written.iter().any(|task| task.task == kind.name() && task.next_at.is_none()));
+    kinds.into_iter().map(|(kind, every)| Planned::new(kind, every, written)).collect()
 }
 
 /// What is to be done.
@@ -208,6 +214,8 @@ struct Timer<'a> {
     site: &'a Site,
     stop: Stop,
     watchdog: Watchdog,
+    /// The users whose logins were refused when their copies were last tried.
+    refused: Cell<BTreeSet<String>>,
 }
 
 /// What came of a run: in a line, and whether all went well.
@@ -267,7 +275,10 @@ impl Timer<'_> {
 
     fn finish_owed(&self, held: &mut Held, may_take: &mut dyn FnMut(Duration)) -> Came {
         let mut watched = finish_owed::Watched { stop: self.stop.told(), may_take };
-        let run = finish_owed(self.site, held, &mut watched).map_err(told)?;
+        let mut refused = self.refused.take();
+        let run = finish_owed(self.site, held, &mut watched, &mut refused);
+        self.refused.set(refused);
+        let run = run.map_err(told)?;
         match &run.problem {
             None => Ok(run.told()),
             Some(problem) => Err(format!("{problem} ({})", run.told())),

@@ -74,8 +74,29 @@ fn with_timer<T>(play: impl FnOnce(&Timer<'_>, &Path) -> T) -> T {
     let mail = folder.path().join("mail");
     create_directory(&mail).unwrap();
     let site = Site::embedded(Embedded::new(mail.clone()));
-    let timer = Timer { site: &site, stop: Stop::on_signals().unwrap(), watchdog: Watchdog::start().unwrap() };
+    let timer = Timer {
+        site: &site,
+        stop: Stop::on_signals().unwrap(),
+        watchdog: Watchdog::start().unwrap(),
+        refused: Cell::default(),
+    };
     play(&timer, &mail)
+}
+
+/// A process that a task ends is started anew: what else is due must not wait for that one.
+#[test]
+fn after_a_crash_prune_comes_first_and_what_ended_the_process_last() {
+    let settings = TimerSettings { prune: Some((DAY, old())), ..TimerSettings::embedded(Path::new("/x")) };
+    let first = |written: &[Task]| {
+        let mut tasks = planned_tasks(&settings, written);
+        tasks.iter_mut().min_by_key(|task| task.next).unwrap().kind.name()
+    };
+    let of = |name: &str, next_at| Task { task: name.into(), ..task(2 * DAY, 0, next_at) };
+    let due = Some("2026-01-01T00:00:00Z");
+    assert_eq!(first(&[]), "prune");
+    assert_eq!(first(&[of("finish_owed", due), of("prune", due)]), "prune");
+    assert_eq!(first(&[of("finish_owed", None), of("prune", due)]), "prune");
+    assert_eq!(first(&[of("prune", None), of("finish_owed", due)]), "finish_owed");
 }
 
 const DAY: Duration = Duration::from_hours(24);

@@ -65,6 +65,14 @@ impl Site {
         Timer(command.spawn().unwrap())
     }
 
+    /// With the memory that its master lets it have as shipped (`serve.worker_memory`).
+    fn timer_as_shipped(&self) -> Timer {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -v 976562 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_maildropd"), "--embedded"]);
+        command.arg(self.0.path()).args(["--role", "timer"]).env_clear().env("MALLOC_ARENA_MAX", "2");
+        Timer(command.stdin(Stdio::null()).spawn().unwrap())
+    }
+
     /// What it has written down.
     fn written(&self) -> Value {
         let text = fs::read_to_string(self.0.path().join("state/timer.json")).unwrap_or_default();
@@ -125,6 +133,30 @@ fn owed_copies_are_finished_once_with_nobody_asking_for_it() {
     assert_eq!((site.owed(), site.mailbox("lisa@x/.Sent").len(), site.mailbox("doug@x").len()), (0, 2, 2));
     assert_eq!(site.run(), "nothing is owed");
     assert_eq!(site.mailbox("lisa@x/.Sent").len(), 2);
+}
+
+#[test]
+fn seventy_thousand_owed_copies_of_messages_with_long_subjects_fit_into_the_memory_of_a_timer() {
+    let site = Site::owing(&["one"]);
+    let now = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
+    let numbers =
+        |most: u32| format!("WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {most})");
+    let long = "printf('%.*c', 8000, 'x')";
+    site.change(&format!(
+        "INSERT INTO messages (id, identity, lock_digest, message_id, content_digest, sender, header_from, subject, headers, size, \
+         recorded_at) {} SELECT 1000 + n, randomblob(32), randomblob(32), '<a@x>', randomblob(32), '', {long}, {long}, '[]', 1, \
+         {now} - 864000000000 FROM n",
+        numbers(100)
+    ));
+    site.change(&format!(
+        "INSERT INTO copies (copy_key, message, role, imap_user, mailbox, recipient, state, updated_at) {} \
+         SELECT randomblob(32), 1001 + n % 100, 'sender', 'user' || n || '@x', 'Sent', 'doug@x', 'owed', {now} - n FROM n",
+        numbers(70_000)
+    ));
+    let timer = site.timer_as_shipped();
+    until("a run has ended", || !site.written()["last"].is_null());
+    assert_eq!(site.written()["last"]["said"], "1 finished, 70000 to be tried again later");
+    assert!(timer.end().success());
 }
 
 #[test]

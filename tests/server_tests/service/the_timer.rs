@@ -252,6 +252,23 @@ fn a_user_whose_mailbox_hangs_holds_up_nobody_elses_copy() {
     one_user_in_trouble(Engine::Postgres17, "[delivery]\ndeadline = \"20s\"\n", Wire::where_logins_hang);
 }
 
+/// Their messages would have to be read from mailboxes whose logins are refused, and they were tried longest ago.
+#[test]
+fn recipients_who_are_gone_hold_up_nobody_elses_copy() {
+    let mut scene = owing(Engine::Postgres17, &["a", "b", "c", "d", "e"]);
+    scene.database.execute(
+        "UPDATE copies SET imap_user = CASE role WHEN 'recipient' THEN 'gone' || message ELSE imap_user END, \
+         recipient = 'gone' || message || '@mail.axial.net', updated_at = updated_at - interval '1 minute' \
+         WHERE message IN (SELECT id FROM messages WHERE subject IN ('a', 'b', 'c', 'd'))",
+    );
+    let timer = Timer::start(&scene, "one", ONCE);
+    wait_until("a run has ended", || !timer.last().is_null());
+    let said = timer.said();
+    assert!(said.starts_with("1 finished, 4 failed; "), "{said}");
+    timer.end();
+    assert_eq!(scene.sent("lisa").len(), 1);
+}
+
 /// A thousand owed copies are no reason for a thousand logins with a wrong password.
 fn a_store_that_lets_nobody_in_ends_the_run_after_three_users(engine: Engine) {
     let recipients = ["anna", "doug", "emil", "kim", "scuba"];
