@@ -27,8 +27,8 @@ pub use policy::Policy;
 pub use sections::{
     Delivery, HeaderFields, Lock, Log, LogTo, Look, Record, Retention, Routing, Sent, Trust, UnknownRecipient,
 };
-pub use serve::Serve;
-pub(crate) use serve::runtime_directory_of;
+pub(crate) use serve::{BESIDE_A_MESSAGE, runtime_directory_of};
+pub use serve::{LARGEST_MESSAGE, Serve};
 pub use servers::{Imap, OverQuota};
 pub use source::ConfigError;
 pub use web::Web;

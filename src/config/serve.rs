@@ -11,6 +11,14 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// The largest message where the configuration names no limit, in bytes.
+pub const LARGEST_MESSAGE: u64 = 256 << 20;
+
+/// So much of `worker_memory` is left beside a message that a worker holds, in bytes: for threads, sessions and their buffers.
+pub(crate) const BESIDE_A_MESSAGE: u64 = 128 << 20;
+/// So much a worker takes before it has any message, in bytes: 105 MB were measured.
+const WITHOUT_A_MESSAGE: u64 = 128 << 20;
+
 /// `prune` is run no more often.
 const SELDOM: Duration = Duration::from_hours(1);
 
@@ -331,6 +339,24 @@ impl Config {
     #[must_use]
     pub fn queue_wait(&self) -> Duration {
         self.serve.queue_wait.min(self.delivery.deadline / 2)
+    }
+
+    /// What is amiss where the largest message that is taken in may not fit into a worker: it would be deferred until its mail system
+    /// gives up.
+    pub(crate) fn memory_warning(&self) -> Option<String> {
+        let limit = self.delivery.message_size_limit.unwrap_or(LARGEST_MESSAGE);
+        // A line end counts as one byte of the limit, and is two in memory.
+        let largest = limit.saturating_mul(2);
+        let source = if self.record.raw { self.record.raw_limit.min(largest).saturating_mul(2) } else { 0 };
+        let needed = [largest, source, BESIDE_A_MESSAGE, WITHOUT_A_MESSAGE].into_iter().fold(0, u64::saturating_add);
+        (needed > self.serve.worker_memory).then(|| {
+            format!(
+                "{}: serve.worker_memory: a message as large as delivery.message_size_limit allows ({limit} bytes) may take {needed} bytes \
+                 of memory with all that a worker needs, and {} are allowed: what does not fit is deferred until its mail system gives up",
+                self.file.display(),
+                self.serve.worker_memory
+            )
+        })
     }
 
     /// How long one mailbox may hold up the others of its message: at most a quarter of a delivery's deadline.

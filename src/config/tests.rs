@@ -518,3 +518,21 @@ fn files_that_others_can_read_or_write_are_warned_of() {
     fs::set_permissions(&password, Permissions::from_mode(0o440)).unwrap();
     assert!(good(&named).warnings().is_empty());
 }
+
+#[test]
+fn a_size_limit_that_does_not_fit_into_a_worker_is_warned_of() {
+    let warnings = |more: &str| good(&format!("{LEAST}{more}")).warnings();
+    let before = warnings("");
+    let new = |more: &str| warnings(more).into_iter().filter(|one| !before.contains(one)).collect::<Vec<_>>();
+    let limit = |bytes: u64, raw: bool| {
+        new(&format!(
+            "[delivery]\nmessage_size_limit = {bytes}\n[record]\nraw = {raw}\n[serve]\nworker_memory = {}\n",
+            600_000_000 + (256 << 20)
+        ))
+    };
+    assert_eq!(new("[record]\nraw = true\n"), [""; 0], "as shipped");
+    assert_eq!(limit(300_000_000, false), [""; 0]);
+    let warned = limit(300_000_001, false);
+    assert!(warned.len() == 1 && warned[0].contains("serve.worker_memory") && warned[0].contains("(300000001 bytes)"));
+    assert_eq!(limit(300_000_000, true).len(), 1);
+}

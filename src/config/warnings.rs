@@ -61,6 +61,7 @@ impl Config {
                 humantime::format_duration(USER_TIMEOUT),
             ));
         }
+        warnings.extend(self.memory_warning());
         warnings
     }
 }

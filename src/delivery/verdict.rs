@@ -24,6 +24,8 @@ impl StatusDetail {
     pub(crate) const MAILBOX_FULL: Self = Self(2, 2);
     /// X.3.0: other or undefined mail system status.
     pub const SYSTEM: Self = Self(3, 0);
+    /// X.3.1: mail system full.
+    pub(crate) const SYSTEM_FULL: Self = Self(3, 1);
     /// X.3.2: system not accepting network messages.
     pub(crate) const NOT_ACCEPTING: Self = Self(3, 2);
     /// X.3.5: system incorrectly configured.

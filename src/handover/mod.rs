@@ -1,5 +1,5 @@
 //! What a way in hands over to the service, and what it is told: frames that front, thin client, runners and workers understand.
-//! Uses `base`, `delivery` and `zmtp`.
+//! Uses `base`, `config`, `delivery` and `zmtp`.
 //!
 //! A frame is `MDR1`, the length of its header (four bytes, the highest first), the header (a JSON object), and the bytes of a
 //! message, where one follows. It is one frame of ZMTP, since the Paranoid Pirate's workers take exactly one.
@@ -11,6 +11,7 @@ mod portions;
 mod results;
 pub mod words;
 
+pub use crate::config::LARGEST_MESSAGE;
 pub(crate) use portions::portions;
 pub use results::{Told, Untellable};
 
@@ -24,9 +25,6 @@ pub const MARK: &[u8; 4] = b"MDR1";
 
 /// The longest header, in bytes: a thousand recipients, each with an original address, of 300 bytes each, and some more.
 pub const LONGEST_HEADER: usize = 1 << 20;
-
-/// The largest message where the configuration names no limit, in bytes.
-pub const LARGEST_MESSAGE: u64 = 256 << 20;
 
 /// Mark and length.
 const PREFIX: usize = 8;

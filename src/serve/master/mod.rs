@@ -103,6 +103,9 @@ pub fn this_program() -> Program {
 pub fn run(file: &Path, program: Program) -> Result<(), MasterError> {
     let (config, text) = Config::load_with_text(file)?;
     log::start_of_service(&config.log_settings())?;
+    if let Some(problem) = config.memory_warning() {
+        tracing::warn!(problem, "the largest messages cannot be delivered");
+    }
     let mut supervisor = Supervisor::begin(file, config, &text, program)?;
     supervisor.supervise();
     supervisor.end();

@@ -1,11 +1,13 @@
 //! One message, delivered to its recipients.
 
 use crate::base::deadline::Deadline;
+use crate::config::BESIDE_A_MESSAGE;
 use crate::database::DatabaseFailure;
 use crate::delivery::{self, Deferral, Delivered, NoCaller, Refusal, StatusDetail, Verdict};
 use crate::handover::{Found, Recipient, Request};
 use crate::message::{Address, EnvelopeSender, Message};
 use crate::site::{self, Envelope, Outcome, Sessions, Site, Terms};
+use memchr::{memchr_iter, memmem};
 use rustix::fs::OFlags;
 use std::fs::OpenOptions;
 use std::io::{self, Read};
@@ -28,7 +30,8 @@ pub(super) fn to_all(
     let without_sent = request.no_sent.then(|| site.clone().without_sent_copies());
     let site = without_sent.as_ref().unwrap_or(site);
     delivery::begins("reading the message");
-    let message = match message(request, bytes, messages) {
+    let keep_source_up_to = site.policy().keep_source_up_to;
+    let message = match message(request, bytes, messages, keep_source_up_to) {
         Ok(message) => message,
         Err(verdict) => {
             let queue_id = request.queue_id.as_deref().unwrap_or_default();
@@ -132,17 +135,33 @@ fn envelope(request: &Request, recipient: &Recipient) -> Result<Envelope, Verdic
     })
 }
 
-/// The message, wherever it is; or the verdict where it cannot be had.
-fn message(request: &Request, bytes: Vec<u8>, messages: &Path) -> Result<Message, Verdict> {
+/// The message, wherever it is; or the verdict where it cannot be had, or where this process may not have the memory that its delivery
+/// takes (RLIMIT_AS). `check` warns where a message may be larger than that.
+fn message(request: &Request, bytes: Vec<u8>, messages: &Path, keep_source_up_to: u64) -> Result<Message, Verdict> {
     let failed = |text: String| Verdict::deferred(StatusDetail::SYSTEM, text);
-    let bytes = match &request.file {
+    let mut bytes = match &request.file {
         None => bytes,
         Some(file) => read(file, request.size, messages).map_err(|error| {
-            warn!(file = %file.display(), %error, "a message that waits in a file");
+            warn!(file = %file.display(), size = request.size, %error, "a message that waits in a file");
+            if error.kind() == io::ErrorKind::OutOfMemory {
+                return too_large();
+            }
             failed("the message's file cannot be read".into())
         })?,
     };
+    let source = if bytes.len() as u64 <= keep_source_up_to { bytes.len().saturating_mul(2) } else { 0 };
+    // What a message grows by that gets a CR before each LF.
+    let crs = memchr_iter(b'\n', &bytes).count() - memmem::find_iter(&bytes, b"\r\n").count();
+    let beside = usize::try_from(BESIDE_A_MESSAGE).unwrap_or(usize::MAX).saturating_add(source);
+    if bytes.try_reserve_exact(crs + 2).is_err() || Vec::<u8>::new().try_reserve_exact(beside).is_err() {
+        warn!(size = bytes.len(), "a message takes more memory than serve.worker_memory leaves for it");
+        return Err(too_large());
+    }
     Message::receive(bytes).map_err(|error| failed(error.to_string()))
+}
+
+fn too_large() -> Verdict {
+    Verdict::deferred(StatusDetail::SYSTEM_FULL, "the message takes more memory than serve.worker_memory allows")
 }
 
 /// Reads a message from a file of the service's own folder, and from no other: whoever may hand over a message must not read by us
@@ -154,12 +173,19 @@ fn read(file: &Path, size: u64, messages: &Path) -> io::Result<Vec<u8>> {
     // A pipe must not hold us up, nor a link lead elsewhere.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC).bits();
     let mut opened = OpenOptions::new().read(true).custom_flags(flags.cast_signed()).open(file)?;
-    if !opened.metadata()?.is_file() {
+    let metadata = opened.metadata()?;
+    if !metadata.is_file() {
         return Err(io::Error::other("it is no regular file"));
     }
+    if metadata.len() != size {
+        return Err(io::Error::other("it is of another size than was said"));
+    }
     let mut bytes = Vec::new();
-    opened.by_ref().take(size.saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 == size { Ok(bytes) } else { Err(io::Error::other("it is of another size than was said")) }
+    let length = usize::try_from(size).map_err(|_| io::ErrorKind::OutOfMemory)?;
+    bytes.try_reserve_exact(length)?;
+    // It does not grow: its writer has handed it over.
+    opened.by_ref().take(size).read_to_end(&mut bytes)?;
+    if bytes.len() == length { Ok(bytes) } else { Err(io::Error::other("it is of another size than was said")) }
 }
 
 /// How long a recipient's mailbox may take to open: one that hangs must not take one worker after the other. One that has been slow before has
@@ -285,6 +311,30 @@ mod tests {
             assert_eq!(verdicts, ["4.3.0 the message's file cannot be read"]);
         }
         let verdicts = deliver(directory.path(), &from(place("good")), b"");
+        assert!(verdicts[0].starts_with("2.0.0 INBOX appended"), "{verdicts:?}");
+    }
+
+    /// Under the limit that a worker has as shipped.
+    #[test]
+    fn what_does_not_fit_into_the_memory_of_a_worker_is_deferred_and_the_key_named() {
+        use rustix::process::{Resource, Rlimit, setrlimit};
+        setrlimit(Resource::As, Rlimit { current: Some(1_000_000_000), maximum: None }).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let messages = directory.path().join("messages");
+        fs::create_dir(&messages).unwrap();
+        let file = messages.join("large");
+        let of = |size: u64| Request { file: Some(file.clone()), size, ..request(&["doug@x"]) };
+        for size in [800_000_000, 2_000_000_000] {
+            fs::File::create(&file).unwrap().set_len(size).unwrap();
+            let verdicts = deliver(directory.path(), &of(size), b"");
+            assert_eq!(verdicts, ["4.3.1 the message takes more memory than serve.worker_memory allows"], "{size}");
+        }
+        // Each line end becomes two bytes.
+        fs::write(&file, vec![b'\n'; 450_000_000]).unwrap();
+        let verdicts = deliver(directory.path(), &of(450_000_000), b"");
+        assert_eq!(verdicts, ["4.3.1 the message takes more memory than serve.worker_memory allows"]);
+        fs::write(&file, [&BYTES[..], &[b'\n'; 50_000_000]].concat()).unwrap();
+        let verdicts = deliver(directory.path(), &of(50_000_000 + BYTES.len() as u64), b"");
         assert!(verdicts[0].starts_with("2.0.0 INBOX appended"), "{verdicts:?}");
     }
 
