@@ -4,11 +4,11 @@
 use crate::delivery::{Deferral, Refusal};
 use crate::handover::LARGEST_MESSAGE;
 use crate::ledger::Database;
-use crate::message::{Address, Message, MessageError, place_of_received};
+use crate::message::authentication_results::remove_ours;
+use crate::message::{Address, MessageError, Outline, place_of_received};
 use crate::queue::{NewMail, Queue, QueueError};
 use crate::site::Site;
 use memchr::memchr;
-use std::borrow::Cow;
 use std::path::Path;
 use std::time::SystemTime;
 use thiserror::Error;
@@ -74,40 +74,49 @@ pub(crate) enum NotTaken {
     Queue(#[from] QueueError),
 }
 
-/// Takes a message in, of `limit` bytes at most; its ID. It is on the disk then.
+/// Takes a message in, of `limit` bytes at most; its ID. It is on the disk then. The one copy in memory is what it is given.
 ///
 /// # Errors
 /// Where it is none, or cannot be written.
-pub(crate) fn take_in(site: &Site, queue: &Queue, mail: NewMail, raw: &[u8], limit: u64) -> Result<String, NotTaken> {
+pub(crate) fn take_in(
+    site: &Site,
+    queue: &Queue,
+    mail: NewMail,
+    mut raw: Vec<u8>,
+    limit: u64,
+) -> Result<String, NotTaken> {
     if raw.len() as u64 > limit {
         return Err(NotTaken::TooLarge(limit));
     }
-    // The delivery reads what the queue keeps in the same way.
-    let mut message = Message::receive(raw.to_vec())?;
-    let mut kept = Cow::Borrowed(raw);
-    if message.may_be_one_of_many() {
-        kept = Cow::Owned(with_received(raw, &gethostname::gethostname().to_string_lossy()));
-        message = Message::receive(kept.to_vec())?;
+    // No filter of ours has read it.
+    if let Some(authserv_id) = site.config().and_then(|config| config.sent.authserv_id.as_deref()) {
+        remove_ours(&mut raw, authserv_id);
     }
-    if kept.len() as u64 > limit {
+    // The delivery reads what the queue keeps in the same way.
+    let mut outline = Outline::of(&raw)?;
+    if outline.may_be_one_of_many {
+        insert_received(&mut raw, &gethostname::gethostname().to_string_lossy());
+        outline = Outline::of(&raw)?;
+    }
+    if raw.len() as u64 > limit {
         return Err(NotTaken::TooLarge(limit));
     }
     if mail.vouches {
-        let author = message.from_address().map(|author| author.folded().to_string());
+        let author = outline.from_address.map(|author| author.folded().to_string());
         let sender = Address::parse(&mail.sender).ok().map(|sender| sender.folded().to_string());
         if author.is_none() || author != sender {
             return Err(NotTaken::AnotherAuthor);
         }
     }
-    Ok(queue.enqueue(&site.lock_name(&message), mail, &kept, SystemTime::now())?.id())
+    Ok(queue.enqueue(&site.lock_of_message_id(&outline.lock_subject), mail, &raw, SystemTime::now())?.id())
 }
 
-/// The message with a Received field of ours on top, as any mail system puts one there (RFC 5321 section 4.4): in the form of
-/// pickup(8)'s, since no SMTP client brought it.
+/// Puts a Received field of ours on top, as any mail system puts one there (RFC 5321 section 4.4): in the form of pickup(8)'s, since no
+/// SMTP client brought it.
 ///
 /// "Backup done" of Tuesday is another message than that of Monday, though nothing in them differs: without the field the second one
 /// would be taken for the first, and be there already. It is written into the file, so that each try has the same.
-fn with_received(raw: &[u8], host: &str) -> Vec<u8> {
+fn insert_received(raw: &mut Vec<u8>, host: &str) {
     // As a Domain may be (RFC 5321 section 4.1.2): nothing that ends the line, or a comment, comes in by a host's name.
     let host: String = host.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.')).collect();
     let host = if host.is_empty() { "localhost" } else { &host };
@@ -115,18 +124,24 @@ fn with_received(raw: &[u8], host: &str) -> Vec<u8> {
     let before = |at: usize| at.checked_sub(1).and_then(|before| raw.get(before));
     let end = if memchr(b'\n', raw).and_then(before) == Some(&b'\r') { "\r\n" } else { "\n" };
     let at = place_of_received(raw);
-    let (above, below) = raw.split_at_checked(at).unwrap_or((&[], raw));
-    let begin = if above.is_empty() || above.ends_with(b"\n") { "" } else { end };
+    let begin = if matches!(before(at), None | Some(b'\n')) { "" } else { end };
     // Folded, as lines should have 78 characters at most (RFC 5322 section 2.1.1).
     let field = format!("{begin}Received: by {host} (maildrop_command){end}\tid {}; {date}{end}", Uuid::now_v7());
-    [above, field.as_bytes(), below].concat()
+    raw.reserve_exact(field.len());
+    raw.splice(at..at, field.into_bytes());
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::Identity;
+    use crate::message::{Identity, Message};
     use proptest::prelude::*;
+
+    fn with_received(raw: &[u8], host: &str) -> Vec<u8> {
+        let mut kept = raw.to_vec();
+        insert_received(&mut kept, host);
+        kept
+    }
 
     /// What stands above the field, the field without what differs each time, and what stands below it.
     fn taken_apart(raw: &[u8]) -> (String, String) {
@@ -176,9 +191,12 @@ mod tests {
         #[test]
         fn whatever_comes_is_told_apart_from_then_on(raw in "(From x\n)?([ \t]x\r?\n)?(Delivered-To: x\r?\n)?\\PC{0,20}(\r?\n\\PC{0,20}){0,4}") {
             let Ok(message) = Message::receive(raw.clone().into_bytes()) else { return Ok(()) };
-            prop_assume!(message.may_be_one_of_many());
+            let outline = Outline::of(raw.as_bytes()).unwrap();
+            prop_assert_eq!(&outline.lock_subject, message.lock_subject());
+            prop_assert_eq!(outline.from_address.as_ref(), message.from_address());
+            prop_assume!(outline.may_be_one_of_many);
             let [one, other] = [(); 2].map(|()| with_received(raw.as_bytes(), "mx1.example"));
-            prop_assert!(!Message::receive(one.clone()).unwrap().may_be_one_of_many());
+            prop_assert!(!Outline::of(&one).unwrap().may_be_one_of_many);
             prop_assert_ne!(Identity::of(&one), Identity::of(&other));
             // So does each try, and whoever reads it in a mailbox.
             prop_assert_eq!(Identity::of(Message::receive(one.clone()).unwrap().as_received()), Identity::of(&one));

@@ -3,7 +3,7 @@
 use super::call::{Call, Reply};
 use super::problem::{self, Failure, Problem, Wrong};
 use super::shares::{Share, Shares};
-use super::{BODY_OF_A_MESSAGE, ask, check_length};
+use super::{BODY_OF_A_MESSAGE, QUEUED_BY_A_TOKEN, ask, check_length};
 use crate::base::{hex, timestamp};
 use crate::delivery::Deferral;
 use crate::intake::{self, NotKnown, NotTaken};
@@ -118,10 +118,15 @@ pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Resu
         let _held = (place, share);
         let settings = &queued.settings;
         let queue = intake::queue(&settings.queue)?;
-        intake::take_in(&settings.site, &queue, mail, &raw, settings.largest_message)
+        let share = queue.half_of_the_disk()?.min(QUEUED_BY_A_TOKEN);
+        if !queued.queued.add(&queue, &mail.injected_by, size as u64, share)? {
+            return Ok(None);
+        }
+        intake::take_in(&settings.site, &queue, mail, raw, settings.largest_message).map(Some)
     });
     match written.await {
-        Ok(Ok(id)) => {
+        Ok(Ok(None)) => Err(Problem::share_is_full()),
+        Ok(Ok(Some(id))) => {
             tracing::info!(id, size, by = call.token.name, "mail was taken in by the API");
             Ok(Reply::accepted(json!({ "id": id, "size": size })))
         }
@@ -137,8 +142,8 @@ pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Resu
     }
 }
 
-/// The body of a message, no larger than this, and the memory that it takes. Where there is not so much for this token at the moment,
-/// what has come of it is dropped at once.
+/// The body of a message, no larger than this, and the memory that it takes, with what is reserved for more of it. Where there is not so
+/// much for this token at the moment, what has come of it is dropped at once.
 pub(super) async fn read(
     headers: &HeaderMap,
     mut body: Body,
@@ -146,7 +151,8 @@ pub(super) async fn read(
     memory: &Arc<Shares>,
     token: Uuid,
 ) -> Result<(Vec<u8>, Share), Problem> {
-    check_length(headers, largest)?;
+    // No more than it says is ever reserved for it.
+    let expected = check_length(headers, largest)?.unwrap_or(largest);
     let mut share = memory.take(token, 0).ok_or_else(Problem::unavailable)?;
     let mut raw = Vec::new();
     let all = async {
@@ -156,15 +162,26 @@ pub(super) async fn read(
             if piece.len() > largest.saturating_sub(raw.len()) {
                 return Err(Problem::too_large(largest));
             }
-            if !share.take_more(piece.len()) {
-                return Err(Problem::unavailable());
-            }
+            make_place(&mut raw, piece.len(), expected, &mut share)?;
             raw.extend_from_slice(&piece);
         }
         Ok(())
     };
     timeout(BODY_OF_A_MESSAGE, all).await.map_err(|_| Problem::too_slow())??;
     Ok((raw, share))
+}
+
+/// Makes place for so many more bytes: for twice as many as have come, and no more than are `expected`, so that each is moved seldom.
+fn make_place(raw: &mut Vec<u8>, more: usize, expected: usize, share: &mut Share) -> Result<(), Problem> {
+    let (now, needed) = (raw.capacity(), raw.len() + more);
+    if needed <= now {
+        return Ok(());
+    }
+    let wanted = needed.max(now.saturating_mul(2).min(expected));
+    if !share.take_more(wanted - now) || raw.try_reserve_exact(wanted - raw.len()).is_err() {
+        return Err(Problem::unavailable());
+    }
+    Ok(())
 }
 
 fn wrong(detail: String) -> Wrong {

@@ -9,6 +9,7 @@ mod call;
 mod events;
 mod messages;
 mod problem;
+mod queued;
 mod rates;
 mod shares;
 mod source;
@@ -33,6 +34,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, get, on};
 use call::{Call, Query, Reply};
 use problem::{Failure, Problem};
+use queued::Queued;
 use rates::Rates;
 use shares::Shares;
 use std::path::PathBuf;
@@ -54,6 +56,8 @@ const MESSAGES_AT_ONCE: usize = 4;
 /// How much all of them may be that are held, in bytes. What of them has come counts, and not how many they are: a body that comes
 /// slowly holds up nobody.
 const ALL_MESSAGES: usize = 256 << 20;
+/// How many bytes of mail that is not delivered yet one token may have in the file queue, but no more than half of its file system.
+const QUEUED_BY_A_TOKEN: u64 = 1 << 30;
 /// How many are handed out at once.
 const SOURCES_AT_ONCE: usize = 16;
 /// How long a body may take to come.
@@ -111,6 +115,8 @@ struct Api {
     messages: Arc<Semaphore>,
     /// The memory of messages that are brought, in bytes.
     memory: Arc<Shares>,
+    /// What is in the queue, by token.
+    queued: Queued,
     /// Places of those that are handed out.
     sources: Arc<Shares>,
     /// Where mailboxes are opened; `None` where this process may not.
@@ -209,6 +215,7 @@ pub(crate) fn router(threads: LedgerThreads, settings: ApiSettings) -> Router {
         rates: Rates::default(),
         messages: Arc::new(Semaphore::new(MESSAGES_AT_ONCE)),
         memory: Shares::of(ALL_MESSAGES),
+        queued: Queued::default(),
         sources: Shares::of(SOURCES_AT_ONCE),
     });
     let mut paths: Vec<(&str, MethodRouter)> = Vec::new();
@@ -331,10 +338,11 @@ fn check_content(wanted: Content, headers: &HeaderMap) -> Result<(), Problem> {
     if same { Ok(()) } else { Err(Problem::another_media_type(wanted)) }
 }
 
-/// What says itself that it is larger is not read at all.
-fn check_length(headers: &HeaderMap, largest: usize) -> Result<(), Problem> {
+/// How long a body is, where it says so. What says itself that it is larger is not read at all.
+fn check_length(headers: &HeaderMap, largest: usize) -> Result<Option<usize>, Problem> {
     let said = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if said.is_some_and(|said| said > largest as u64) { Err(Problem::too_large(largest)) } else { Ok(()) }
+    let Some(said) = said else { return Ok(None) };
+    usize::try_from(said).ok().filter(|said| *said <= largest).map(Some).ok_or_else(|| Problem::too_large(largest))
 }
 
 /// A body, no larger than this.

@@ -188,6 +188,15 @@ impl Problem {
         problem.after(A_WHILE)
     }
 
+    pub(super) fn share_is_full() -> Self {
+        Self::new(
+            StatusCode::INSUFFICIENT_STORAGE,
+            "share-full",
+            "This token has too much mail in the queue that is not delivered yet; nothing was accepted",
+        )
+        .after(A_WHILE)
+    }
+
     pub(super) fn there_already() -> Self {
         Self::new(StatusCode::CONFLICT, "there-already", "There is such a subscription already")
     }
@@ -288,6 +297,7 @@ mod tests {
             ("unknown_recipients", Problem::unknown_recipients(recipient())),
             ("not_known_now", Problem::not_known_now(recipient())),
             ("no_space", Problem::no_space()),
+            ("share_is_full", Problem::share_is_full()),
             ("there_already", Problem::there_already()),
             ("another_state", Problem::another_state("paused")),
             ("another_state", Problem::another_state(UNVERIFIED)),

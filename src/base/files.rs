@@ -7,6 +7,30 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::Path;
 
+/// So many bytes of a file system stay free, or one part in so many where it is small: below /run it is memory, and others need it as
+/// well.
+const KEPT_FREE: u64 = 64 << 20;
+const PART_KEPT_FREE: u64 = 10;
+
+/// Whether a message of so many bytes may be written below this directory: what others need stays free.
+///
+/// # Errors
+/// `StorageFull` where it may not; or where the system cannot say.
+pub(crate) fn leaves_the_reserve(directory: &Path, bytes: u64) -> io::Result<()> {
+    let system = rustix::fs::statvfs(directory)?;
+    if is_little(system.f_blocks, system.f_bavail, system.f_frsize, bytes) {
+        return Err(io::Error::new(io::ErrorKind::StorageFull, "the file system is nearly full"));
+    }
+    Ok(())
+}
+
+/// Of so many blocks so many are left, each of so many bytes, and of these some are to be written. A file system without a size says
+/// nothing about what is left: of that no part is kept free.
+fn is_little(blocks: u64, left: u64, size: u64, bytes: u64) -> bool {
+    let all = blocks.saturating_mul(size);
+    all > 0 && left.saturating_mul(size) < KEPT_FREE.min(all / PART_KEPT_FREE).saturating_add(bytes)
+}
+
 /// Makes a directory (mode 0700) and those above it, each on the disk before anything is made inside it. Many may do so at once: a
 /// process that finds the directory there syncs it, too, since its maker may not have done so yet.
 ///
@@ -193,5 +217,19 @@ mod tests {
         // Who made it may have been killed before it synced it.
         create_directory(&top.join("a/b/c")).unwrap();
         assert_eq!(synced::take_directories(), [top.join("a/b")]);
+    }
+
+    #[test]
+    fn a_small_file_system_keeps_a_tenth_free_and_a_large_one_some_megabytes() {
+        // Of 100 MB, in blocks of 1 kB.
+        assert!(!is_little(100_000, 10_000, 1_000, 0));
+        assert!(is_little(100_000, 9_999, 1_000, 0));
+        assert!(!is_little(100_000, 10_500, 1_000, 500_000));
+        assert!(is_little(100_000, 10_500, 1_000, 500_001));
+        // Of a terabyte, in blocks of 4 KiB.
+        assert!(!is_little(250_000_000, 16_384, 4_096, 0));
+        assert!(is_little(250_000_000, 16_383, 4_096, 0));
+        assert!(is_little(250_000_000, 16_384, 4_096, u64::MAX));
+        assert!(!is_little(0, 0, 4_096, 1));
     }
 }

@@ -189,14 +189,15 @@ fn take_in(arguments: &Arguments, site: &Site, queue: &Queue, mail: &NewMail) ->
 /// Accepts one message: its ID and its size.
 fn enqueue(path: &Path, limit: u64, site: &Site, queue: &Queue, mail: NewMail) -> Result<(String, usize), NotTaken> {
     let raw = read(path, limit)?;
-    let id = intake::take_in(site, queue, mail, &raw, limit).map_err(|error| match &error {
+    let size = raw.len();
+    let id = intake::take_in(site, queue, mail, raw, limit).map_err(|error| match &error {
         intake::NotTaken::Queue(error) => not_queued(error),
         intake::NotTaken::AnotherAuthor => {
             NotTaken { problem: format!("--as-author, and {error}"), exit: ExitCode::DataErr }
         }
         _ => NotTaken { problem: error.to_string(), exit: ExitCode::DataErr },
     })?;
-    Ok((id, raw.len()))
+    Ok((id, size))
 }
 
 /// The message's bytes, and one more where it is too large.

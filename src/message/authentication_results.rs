@@ -3,6 +3,7 @@
 //! Whatever is in doubt is no: the cost is a Sent copy that is not made, and no stranger can put mail into anybody's
 //! Sent mailbox.
 
+use super::fields::{Field, Fields, relaxed};
 use std::borrow::Cow;
 
 /// The answer.
@@ -46,6 +47,38 @@ pub(super) fn dmarc(fields: impl Iterator<Item = Option<Vec<u8>>>, authserv_id: 
         };
     }
     no("no Authentication-Results of ours bears a dmarc result")
+}
+
+/// How much of a field is read to see whose it is: far more than a host's name and a comment take.
+const ID_LIMIT: usize = 8192;
+
+/// Takes out of the header each Authentication-Results field that claims to be ours, or of which that cannot be ruled out, as a border
+/// has to (RFC 8601 section 5). The rest stays as it is; nothing is copied, and each byte is moved once.
+pub(crate) fn remove_ours(message: &mut Vec<u8>, authserv_id: &str) {
+    let (mut from, mut to) = (0, 0);
+    while let Some(rest) = message.get(from..) {
+        let mut fields = Fields::of(rest);
+        let Some(field) = fields.next() else { break };
+        let length = rest.len() - fields.rest().len();
+        if field.is("Authentication-Results") && may_be_ours(&field, authserv_id) {
+            from += length;
+            continue;
+        }
+        if to < from {
+            message.copy_within(from..from + length, to);
+        }
+        (from, to) = (from + length, to + length);
+    }
+    message.drain(to..from);
+}
+
+/// Whether anybody may read our name in it.
+fn may_be_ours(field: &Field<'_>, authserv_id: &str) -> bool {
+    let value: Vec<u8> = relaxed(field.value).take(ID_LIMIT).collect();
+    let mut reader = Reader { rest: &value };
+    // RFC 8601 section 2.2: a quoted string is the same name as the word in it.
+    let id = reader.comments_and_space().and_then(|()| reader.value(b";"));
+    field.has_bare_cr() || id.is_none_or(|id| id.eq_ignore_ascii_case(authserv_id.as_bytes()))
 }
 
 struct DmarcResult {
@@ -200,6 +233,7 @@ fn word_for_log(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::Identity;
 
     fn verdict(fields: &[&str]) -> Vouched {
         dmarc(fields.iter().map(|f| Some(f.as_bytes().to_vec())), "mx.axial.net", "gmail.com")
@@ -217,6 +251,48 @@ mod tests {
 
     const UNREADABLE: &str = "the topmost Authentication-Results of ours cannot be read";
     const NOTHING: &str = "no Authentication-Results of ours bears a dmarc result";
+
+    #[track_caller]
+    fn without_ours(message: &str) -> String {
+        let mut bytes = message.as_bytes().to_vec();
+        remove_ours(&mut bytes, "mx.axial.net");
+        assert_eq!(Identity::of(&bytes), Identity::of(message.as_bytes()), "{message}");
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn a_field_that_claims_to_be_ours_is_removed_and_nothing_else() {
+        let rest = "From: lisa@gmail.com\r\nAuthentication-Results: mx.axial.net.evil.example; none\nX-Authentication-Results: \
+                    mx.axial.net; none\r\nSubject: x\n y\r\n\r\nAuthentication-Results: mx.axial.net; dmarc=pass\r\n";
+        assert_eq!(without_ours(rest), rest);
+        for claim in [
+            "Authentication-Results: mx.axial.net; dmarc=pass header.from=gmail.com\r\n",
+            "AUTHENTICATION-results \t:\n (a (nested) comment)\n MX.axial.NET 1;\n dmarc=pass\n",
+            "Authentication-Results: \"mx\".axial.net; none\n",
+            "Authentication-Results: mx.axial.net\r\n",
+            // Whose these are depends on who reads them.
+            "Authentication-Results: other.example\rmx.axial.net; dmarc=pass\n",
+            "Authentication-Results: (mx.axial.net; dmarc=pass\n",
+            "Authentication-Results:\n",
+        ] {
+            for at in [0, rest.find("Auth").unwrap(), rest.find("Subject").unwrap()] {
+                let (above, below) = rest.split_at(at);
+                assert_eq!(
+                    without_ours(&[above, claim, claim, below, claim].concat()),
+                    [rest, claim].concat(),
+                    "{claim}"
+                );
+            }
+            assert_eq!(without_ours(claim), "");
+        }
+    }
+
+    /// A million of them, between others: a quadratic removal would take minutes.
+    #[test]
+    fn many_are_removed_in_one_walk() {
+        let claims = "A: b\nAuthentication-Results: mx.axial.net; none\n".repeat(1_000_000);
+        assert_eq!(without_ours(&claims), "A: b\n".repeat(1_000_000));
+    }
 
     #[test]
     fn what_filters_write() {

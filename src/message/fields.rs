@@ -26,7 +26,10 @@ impl Field<'_> {
 
     /// Its value unfolded, in relaxed form: see [`relaxed`].
     pub(crate) fn relaxed_value(&self) -> Vec<u8> {
-        relaxed(self.value).collect()
+        // No more than it can be: it may be as long as a message.
+        let mut relaxed_value = Vec::with_capacity(self.value.len());
+        relaxed_value.extend(relaxed(self.value));
+        relaxed_value
     }
 
     /// Whether it holds a CR that is no part of a line end. [`relaxed`] drops it, as the identity has to; others read it as a

@@ -219,7 +219,8 @@ impl Essence {
         let mut hash = Sha256::new();
         let id = message_id.as_deref().unwrap_or_default();
         hash_length(&mut hash, id.len());
-        hash.update(message_id_as_stored(id));
+        // In pieces: it may be as long as a message.
+        id.chunks(4096).for_each(|piece| hash.update(message_id_as_stored(piece)));
         hash_length(&mut hash, content_digest.0.len());
         hash.update(content_digest.0);
         let day = day.unwrap_or_default().to_be_bytes();

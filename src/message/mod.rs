@@ -47,6 +47,34 @@ pub struct Message {
     metadata: Metadata,
 }
 
+/// What the file queue has to know of a message before it keeps it, read without a copy of its bytes.
+pub(crate) struct Outline {
+    /// See [`Message::lock_subject`].
+    pub(crate) lock_subject: Vec<u8>,
+    /// Whether another message with the same words would have the same identity: this one lacks its Message-ID or its Date, and has no
+    /// Received field by which it could be told from the next.
+    pub(crate) may_be_one_of_many: bool,
+    /// See [`Message::from_address`].
+    pub(crate) from_address: Option<Address>,
+}
+
+impl Outline {
+    /// Of what [`Message::receive`] would take.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn of(raw: &[u8]) -> Result<Self, MessageError> {
+        let bytes = without_mbox_line(raw);
+        if bytes.is_empty() {
+            return Err(MessageError::Empty);
+        }
+        let Essence { message_id, content_digest, distinguished_by, .. } = Essence::of(bytes);
+        let may_be_one_of_many = distinguished_by == DistinguishedBy::Nothing;
+        let lock_subject = message_id.unwrap_or_else(|| made_up_message_id(&content_digest).into_bytes());
+        Ok(Self { lock_subject, may_be_one_of_many, from_address: Metadata::of(bytes).from_address })
+    }
+}
+
 /// Why there is no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MessageError {
@@ -176,13 +204,6 @@ impl Message {
     #[must_use]
     pub fn identity(&self) -> &Identity {
         &self.identity
-    }
-
-    /// Whether another message with the same words would have the same identity: this one lacks its Message-ID or its Date, and has no
-    /// Received field by which it could be told from the next.
-    #[must_use]
-    pub(crate) fn may_be_one_of_many(&self) -> bool {
-        self.distinguished_by == DistinguishedBy::Nothing
     }
 
     /// The digest of what the author wrote.
@@ -409,6 +430,8 @@ fn end_lines_by_crlf(bytes: &mut Vec<u8>) {
     // From the last line to the first, so that no byte is written over before it is moved. What stands before the first
     // bare LF stays where it is.
     let (mut from, mut to) = (bytes.len(), bytes.len() + bare);
+    // To grow by doubling could take more memory than a worker may have.
+    bytes.reserve_exact(bare);
     bytes.resize(to, 0);
     let mut before = from;
     while from < to {

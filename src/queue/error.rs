@@ -8,7 +8,7 @@ use thiserror::Error;
 /// Why the queue could not do what it was asked for. Whatever it is, no file that was accepted before has been changed by it.
 #[derive(Debug, Error)]
 pub enum QueueError {
-    /// The disk, or the share of it that this user may fill, is full. Trying again later can help (SMTP 452, HTTP 507).
+    /// The disk, or the share of it that this user may fill, is full, but for what is kept free for others. Trying again later can help (SMTP 452, HTTP 507).
     #[error("{doing} {}: no room is left on the disk", path.display())]
     NoSpace { doing: &'static str, path: PathBuf },
     /// Anything else that the system reports. Trying again later can help.
@@ -67,6 +67,9 @@ impl QueueError {
 
     /// The same, where the standard library said it.
     pub(super) fn of_io(doing: &'static str, path: &Path, error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::StorageFull {
+            return Self::NoSpace { doing, path: path.to_owned() };
+        }
         match Errno::from_io_error(&error) {
             Some(errno) => Self::of(doing, path, errno),
             None => Self::Io { doing, path: path.to_owned(), source: error },

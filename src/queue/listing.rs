@@ -5,7 +5,7 @@ use super::folder::{Folder, Found};
 use super::{Envelope, Folders, Name, Queue, QueueError};
 use crate::base::timestamp;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
@@ -99,6 +99,37 @@ impl Queue {
         let mut entries: Vec<Entry> = entries.into_values().collect();
         entries.sort_by(|a, b| (a.state, &a.id).cmp(&(b.state, &b.id)));
         Ok(entries)
+    }
+
+    /// How many bytes of messages there are, by who brought them: what waits, and what waits for a person. Each file is opened; one that
+    /// is moved meanwhile may count twice.
+    ///
+    /// # Errors
+    /// Where a folder cannot be read. A file that cannot be read counts for nobody.
+    pub fn bytes_by_bringer(&self) -> Result<HashMap<String, u64>, QueueError> {
+        let mut bytes: HashMap<String, u64> = HashMap::new();
+        for (state, folder) in self.0.all() {
+            for file in folder.names()? {
+                let Some((_, Entry { injected_by: Some(bringer), size: Some(size), .. })) =
+                    self.0.entry(state, &file)?
+                else {
+                    continue;
+                };
+                let sum = bytes.entry(bringer).or_default();
+                *sum = sum.saturating_add(size);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Half of the size of the file system that it is on, in bytes; all there can be where that has no size.
+    ///
+    /// # Errors
+    /// Where the system does not say.
+    pub fn half_of_the_disk(&self) -> Result<u64, QueueError> {
+        let path = self.path();
+        let system = rustix::fs::statvfs(path).map_err(|errno| QueueError::of("examining", path, errno))?;
+        Ok(system.f_blocks.checked_mul(system.f_frsize).filter(|all| *all > 0).map_or(u64::MAX, |all| all / 2))
     }
 
     /// How many messages there are in each folder, and since when, by their names alone.

@@ -54,7 +54,7 @@ pub use shunted::{
     UnreadableCopy,
 };
 
-use crate::base::files::{create_directory, sync_directory};
+use crate::base::files::{create_directory, leaves_the_reserve, sync_directory};
 use crate::lock::LockName;
 use folder::Folder;
 use std::path::{Path, PathBuf};
@@ -152,14 +152,17 @@ impl Queue {
     /// Once this has returned its name, the message is there, whatever happens: it must be answered for as accepted.
     ///
     /// # Errors
-    /// Nothing was accepted, and nothing is left of it. [`QueueError::is_no_space`] tells whether it was for want of
-    /// room. (Where the disk fails so badly that what was written can neither be synced nor removed, it may be
+    /// Nothing was accepted, and nothing is left of it. [`QueueError::is_no_space`] says whether the disk is full, or would be but
+    /// for what is kept free for others. (Where the disk fails so badly that what was written can neither be synced nor removed, it may be
     /// delivered all the same.)
     pub fn enqueue(&self, lock: &LockName, mail: NewMail, message: &[u8], now: SystemTime) -> Result<Name, QueueError> {
         let NewMail { sender, recipients, injected_by, may_owe_sent, vouches } = mail;
         if recipients.is_empty() {
             return Err(QueueError::NoRecipient);
         }
+        // What was accepted before is still moved and settled where this is refused.
+        leaves_the_reserve(&self.0.path, message.len() as u64)
+            .map_err(|error| QueueError::of_io("writing below", &self.0.path, error))?;
         let name = Name::new(now, lock);
         let envelope = Envelope {
             sender,

@@ -1,12 +1,12 @@
 //! Where a message is while it comes in: in memory, or, once it is larger than that, in a file.
 
-use crate::base::files::create_directory;
+use crate::base::files::{create_directory, leaves_the_reserve};
 use crate::config::Config;
 use crate::handover::LARGEST_MESSAGE;
 use crate::serve::handed::{Body, MessageFile};
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use thiserror::Error;
 use tracing::{debug, error, warn};
@@ -14,11 +14,6 @@ use uuid::Uuid;
 
 /// How much is written to a file at once.
 const BLOCK: usize = 64 << 10;
-
-/// So many bytes of the file system stay free, or one part in so many where it is small: below /run it is memory, and others
-/// need it as well.
-const KEPT_FREE: u64 = 64 << 20;
-const PART_KEPT_FREE: u64 = 10;
 
 /// Where messages are kept, and how large they may be.
 #[derive(Clone, Debug)]
@@ -161,9 +156,7 @@ impl Incoming {
                 self.file.insert(MessageFile::create(path)?)
             }
         };
-        if is_nearly_full(&self.spool.directory)? {
-            return Err(io::Error::new(io::ErrorKind::StorageFull, "the file system is nearly full"));
-        }
+        leaves_the_reserve(&self.spool.directory, 0)?;
         file.append(&self.bytes)?;
         self.bytes.clear();
         Ok(())
@@ -176,25 +169,13 @@ impl Incoming {
     }
 }
 
-/// Whether no more than the part that is kept free is left.
-fn is_nearly_full(directory: &Path) -> io::Result<bool> {
-    let system = rustix::fs::statvfs(directory)?;
-    Ok(is_little(system.f_blocks, system.f_bavail, system.f_frsize))
-}
-
-/// Of so many blocks so many are left, each of so many bytes. A file system without a size says nothing about what is left: of that
-/// no part is kept free.
-fn is_little(blocks: u64, left: u64, size: u64) -> bool {
-    let kept = KEPT_FREE.min(blocks.saturating_mul(size) / PART_KEPT_FREE);
-    left.saturating_mul(size) < kept
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::base::files::synced;
     use crate::handover::{Header, LONGEST_HEADER};
     use crate::serve::front::FrontSettings;
+    use std::path::Path;
 
     fn spool(directory: &Path, above: u64, limit: Option<u64>) -> Arc<Spool> {
         Arc::new(Spool { directory: directory.join("messages"), above, limit })
@@ -305,17 +286,6 @@ mod tests {
         incoming.fail(NotTaken::NoRoom);
         assert_eq!(files(&spool), 0);
         assert_eq!(incoming.end().map(|_| ()), Err(NotTaken::NoRoom));
-    }
-
-    #[test]
-    fn a_small_file_system_keeps_a_tenth_free_and_a_large_one_some_megabytes() {
-        // Of 100 MB, in blocks of 1 kB.
-        assert!(!is_little(100_000, 10_000, 1_000));
-        assert!(is_little(100_000, 9_999, 1_000));
-        // Of a terabyte, in blocks of 4 KiB.
-        assert!(!is_little(250_000_000, 16_384, 4_096));
-        assert!(is_little(250_000_000, 16_383, 4_096));
-        assert!(!is_little(0, 0, 4_096));
     }
 
     #[test]

@@ -333,7 +333,7 @@ mod tests {
         fs::write(&file, vec![b'\n'; 450_000_000]).unwrap();
         let verdicts = deliver(directory.path(), &of(450_000_000), b"");
         assert_eq!(verdicts, ["4.3.1 the message takes more memory than serve.worker_memory allows"]);
-        fs::write(&file, [&BYTES[..], &[b'\n'; 50_000_000]].concat()).unwrap();
+        fs::write(&file, [BYTES, &vec![b'\n'; 50_000_000]].concat()).unwrap();
         let verdicts = deliver(directory.path(), &of(50_000_000 + BYTES.len() as u64), b"");
         assert!(verdicts[0].starts_with("2.0.0 INBOX appended"), "{verdicts:?}");
     }

@@ -3,7 +3,7 @@
 use super::telling::Notifier;
 use crate::support::program::{PATIENCE, program, wait_for, wait_until};
 use crate::support::scene::Scene;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -128,6 +128,8 @@ impl Rest {
     fn spawn_by(config: &str, listen: &str, people: &str) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
         command.args(["--config", config, "--role", "web"]).env_clear().stdin(Stdio::null());
+        // As its master does.
+        command.env("MALLOC_ARENA_MAX", "2");
         Self { child: command.spawn().unwrap(), socket: listen.to_owned(), host: HOST, config: people.to_owned() }
     }
 
@@ -137,6 +139,12 @@ impl Rest {
         } else {
             TcpStream::connect(&self.socket).is_ok()
         }
+    }
+
+    /// From now on it may have no more addresses than the master lets it have as shipped (`serve.worker_memory`).
+    pub fn limit_memory(&self) {
+        let limit = Rlimit { current: Some(1_000_000_000), maximum: None };
+        prlimit(Some(Pid::from_child(&self.child)), Resource::As, limit).unwrap();
     }
 
     /// A new token.

@@ -1,0 +1,81 @@
+//! How much of the file queue each token has filled: what it has brought and is still there. What the runners have delivered since is
+//! found out by reading the queue again, which is done only once a share seems to be full. For this process.
+
+use crate::queue::{Queue, QueueError};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The queue is read no more often.
+const SELDOM: Duration = Duration::from_secs(10);
+/// Nor for a larger part of the time than one in so many.
+const PART_OF_THE_TIME: u32 = 20;
+
+#[derive(Default)]
+struct Counted {
+    /// Not before this moment the queue is read again; `None`: it was not read yet.
+    again: Option<Instant>,
+    /// What was there by then, by who brought it, and what was brought since.
+    bytes: HashMap<String, u64>,
+}
+
+#[derive(Default)]
+pub(super) struct Queued(Mutex<Counted>);
+
+impl Queued {
+    /// Counts so many bytes that are about to be queued, and are counted until they are seen to be gone. `false` where who brings
+    /// them would have more than `share`; then nothing is counted.
+    ///
+    /// # Errors
+    /// Where the queue cannot be read.
+    pub(super) fn add(&self, queue: &Queue, bringer: &str, bytes: u64, share: u64) -> Result<bool, QueueError> {
+        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |counted: &Counted| {
+            let own = counted.bytes.get(bringer).copied().unwrap_or_default();
+            own.saturating_add(bytes) <= share
+        };
+        let now = Instant::now();
+        if counted.again.is_none_or(|again| again <= now && !fits(&counted)) {
+            counted.bytes = queue.bytes_by_bringer()?;
+            counted.again = Some(Instant::now() + SELDOM.max(now.elapsed() * PART_OF_THE_TIME));
+        }
+        let fits = fits(&counted);
+        if fits {
+            *counted.bytes.entry(bringer.to_owned()).or_default() += bytes;
+        }
+        Ok(fits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::LockName;
+    use crate::queue::{NewMail, Recipient};
+    use std::time::SystemTime;
+
+    #[test]
+    fn a_token_has_its_share_of_the_queue_again_once_its_mail_is_delivered() {
+        let folder = tempfile::tempdir().unwrap();
+        let queue = Queue::open(&folder.path().join("queue")).unwrap();
+        let bring = |by: &str| {
+            let recipients = vec![Recipient { address: "doug@x".into(), original: None }];
+            let mail = NewMail { recipients, injected_by: by.into(), ..NewMail::default() };
+            queue.enqueue(&LockName::new("x", by.as_bytes()), mail, b"0123456789", SystemTime::now()).unwrap()
+        };
+        let held = bring("one").id();
+        queue.hold(&held).unwrap();
+        // A process that is started anew knows what is there.
+        let queued = Queued::default();
+        let add = |by: &str, bytes| queued.add(&queue, by, bytes, 30).unwrap();
+        assert!(add("one", 10) && add("one", 10) && !add("one", 1));
+        assert!(add("other", 30) && !add("other", 1));
+        // Nothing of what was counted has come, so all but the first of it is gone; but the queue is not read for each request.
+        assert!(!add("one", 1));
+        queued.0.lock().unwrap().again = Some(Instant::now());
+        assert!(add("one", 20) && !add("one", 1) && !add("other", 31));
+        queue.drop_message(&held).unwrap();
+        queued.0.lock().unwrap().again = Some(Instant::now());
+        assert!(add("one", 30));
+    }
+}
