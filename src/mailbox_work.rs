@@ -1,5 +1,6 @@
-//! Work that opens mailboxes, on behalf of code that must not block. IMAP blocks, and PostgreSQL's client must not be called inside a
-//! runtime: each piece of work has a thread of its own, and few run at once. Uses `base` and `site`.
+//! Work that opens mailboxes or reads messages, on behalf of code that must not block. IMAP blocks, PostgreSQL's client must not be
+//! called inside a runtime, and a large message takes long to read: each piece of work has a thread of its own, and few run at once. Uses
+//! `base` and `site`.
 
 use crate::base::deadline::Deadline;
 use crate::site::Site;
@@ -14,6 +15,8 @@ use tracing::error;
 
 /// How many looks into mailboxes are taken at once.
 const LOOKS: usize = 4;
+/// How many messages are read at once for people. Whoever wrote these messages holds up other readers at most.
+const READERS: usize = 4;
 /// How many deliveries, and lists of them, run at once.
 const RUNS: u32 = 2;
 
@@ -59,16 +62,7 @@ impl MailboxWork {
         patience: Duration,
         look: impl FnOnce(&Site, Deadline) -> T + Send + 'static,
     ) -> Result<T, NotDone> {
-        let deadline = Deadline::after(patience.min(self.site.deadline()));
-        let place = timeout(deadline.remaining(), Arc::clone(&self.looks).acquire_owned()).await;
-        let place = place.map_err(|_| NotDone::Busy)?.map_err(|_| NotDone::Failed)?;
-        let (tell, told) = oneshot::channel();
-        let site = Arc::clone(&self.site);
-        in_a_thread(place, move || {
-            // Whoever asked may have gone.
-            let _ = tell.send(look(&site, deadline));
-        })?;
-        timeout(deadline.remaining(), told).await.map_err(|_| NotDone::TooLate)?.map_err(|_| NotDone::Failed)
+        within(patience, &self.site, &self.looks, look).await
     }
 
     /// Begins what goes on after the request that asked for it, and says itself what comes of it. It ends soon after its flag is set.
@@ -95,17 +89,60 @@ impl MailboxWork {
     }
 }
 
+/// Where the content of messages is read, whether mailboxes may be opened or not. Nothing else waits for these threads.
+#[derive(Clone)]
+pub(crate) struct MessageReaders {
+    site: Arc<Site>,
+    readers: Arc<Semaphore>,
+}
+
+impl MessageReaders {
+    pub(crate) fn of(site: &Arc<Site>) -> Self {
+        Self { site: Arc::clone(site), readers: Arc::new(Semaphore::new(READERS)) }
+    }
+
+    /// What `read` makes of a message: as [`MailboxWork::look`]. It has to end soon after its deadline, since a thread cannot be ended.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        patience: Duration,
+        read: impl FnOnce(&Site, Deadline) -> T + Send + 'static,
+    ) -> Result<T, NotDone> {
+        within(patience, &self.site, &self.readers, read).await
+    }
+}
+
+async fn within<T: Send + 'static>(
+    patience: Duration,
+    site: &Arc<Site>,
+    places: &Arc<Semaphore>,
+    work: impl FnOnce(&Site, Deadline) -> T + Send + 'static,
+) -> Result<T, NotDone> {
+    let deadline = Deadline::after(patience.min(site.deadline()));
+    let place = timeout(deadline.remaining(), Arc::clone(places).acquire_owned()).await;
+    let place = place.map_err(|_| NotDone::Busy)?.map_err(|_| NotDone::Failed)?;
+    let (tell, told) = oneshot::channel();
+    let site = Arc::clone(site);
+    in_a_thread(place, move || {
+        // Whoever asked may have gone.
+        let _ = tell.send(work(&site, deadline));
+    })?;
+    timeout(deadline.remaining(), told).await.map_err(|_| NotDone::TooLate)?.map_err(|_| NotDone::Failed)
+}
+
 fn in_a_thread(place: OwnedSemaphorePermit, work: impl FnOnce() + Send + 'static) -> Result<(), NotDone> {
     let work = move || {
         // What it was to tell goes with it, so that nobody waits for that.
         if catch_unwind(AssertUnwindSafe(work)).is_err() {
-            error!("work that opens mailboxes has panicked");
+            error!("work with mailboxes or messages has panicked");
         }
         drop(place);
     };
     let started = std::thread::Builder::new().name("mailboxes".into()).spawn(work);
     started.map(drop).map_err(|problem| {
-        error!(%problem, "there is no thread for work that opens mailboxes");
+        error!(%problem, "there is no thread for work with mailboxes or messages");
         NotDone::Failed
     })
 }
@@ -155,6 +192,25 @@ mod tests {
             assert_eq!(work.look(Duration::from_millis(20), |_, _| ()).await, Err(NotDone::Busy));
             gates.clear();
             assert_eq!(work.look(LONG, |_, _| ()).await, Ok(()));
+        });
+    }
+
+    #[test]
+    fn readers_of_messages_hold_up_no_other_work_however_long_they_read() {
+        let work = work();
+        let readers = MessageReaders::of(&work.site);
+        let mut gates = Vec::new();
+        run(async {
+            for _ in 0..READERS {
+                let (open, gate) = channel::<()>();
+                gates.push(open);
+                let late = readers.read(Duration::from_millis(20), move |_, _| gate.recv()).await;
+                assert_eq!(late.map(drop), Err(NotDone::TooLate));
+            }
+            assert_eq!(readers.read(Duration::from_millis(20), |_, _| ()).await, Err(NotDone::Busy));
+            assert_eq!(work.look(LONG, |_, _| ()).await, Ok(()));
+            gates.clear();
+            assert_eq!(readers.read(LONG, |_, _| ()).await, Ok(()));
         });
     }
 

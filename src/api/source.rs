@@ -57,7 +57,7 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
     let read = move |database: &mut dyn Database, mailboxes: Option<Deadline>| -> Result<_, DatabaseError> {
         let actor = Actor { who: &who, way: "api", role: None, host: shared.settings.site.host() };
         let wanted = Look { actor, operation: Operation::Downloaded, object: Some("source"), noted: None };
-        let bytes = |message: &Message| Some(message.as_received().to_vec());
+        let bytes = |message: &Message| Ok(Some(message.as_received().to_vec()));
         look(&shared.settings.site, database, &identity, wanted, mailboxes, bytes)
     };
     let found = match &api.mailboxes {

@@ -13,6 +13,7 @@ mod fields;
 mod identity;
 pub(crate) mod parts;
 pub(crate) mod queue_id;
+pub(crate) mod reading_budget;
 
 pub use address::{Address, AddressError, EnvelopeSender, fold};
 pub use copy_role::Role;

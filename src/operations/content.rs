@@ -32,6 +32,9 @@ pub(crate) enum Found<T> {
     },
 }
 
+/// The message takes more time to read than any that was meant to be read.
+pub(crate) struct TakesTooLong;
+
 /// What `of` makes of the message with this identity, in the form [for display](Message::for_display), which is `None` where it has no such part: from the sources that the ledger
 /// keeps or, with a deadline for that, from a mailbox. It is written down who has looked at it, or has tried to; not again
 /// what is shown from where the same look was noted.
@@ -44,7 +47,7 @@ pub(crate) fn look<T>(
     identity: &[u8; 32],
     look: Look<'_>,
     mailboxes: Option<Deadline>,
-    of: impl FnOnce(&Message) -> Option<T>,
+    of: impl FnOnce(&Message) -> Result<Option<T>, TakesTooLong>,
 ) -> Result<Found<T>, DatabaseError> {
     let Some((message, message_id)) = recorded::message_with(database, identity)? else { return Ok(Found::Unknown) };
     let wanted = (message, &Identity::from_bytes(*identity));
@@ -63,9 +66,17 @@ pub(crate) fn look<T>(
     match found {
         Ok((message, place)) => {
             let message = message.for_display();
-            let Some(made) = of(&message) else {
-                write(affected, "not shown: the message has no such part")?;
-                return Ok(Found::Unknown);
+            let made = match of(&message) {
+                Ok(Some(made)) => made,
+                Ok(None) => {
+                    write(affected, "not shown: the message has no such part")?;
+                    return Ok(Found::Unknown);
+                }
+                Err(TakesTooLong) => {
+                    let why = "it takes too long to read";
+                    write(affected, &format!("not shown: {why}"))?;
+                    return Ok(Found::Nowhere { why: why.into(), may_pass: true });
+                }
             };
             match &place {
                 // What it was part of has been written down, with the same mailbox.

@@ -8,17 +8,15 @@ use super::html_of_message::{self, MOST_DEPTH, MOST_HTML, MOST_PICTURES, documen
 use super::layout::{self, number, visible};
 use super::log::actor;
 use super::{Page, failed, guard};
-use crate::base::deadline::Deadline;
 use crate::base::hex;
-use crate::database::DatabaseError;
-use crate::ledger::Database;
 use crate::ledger::operations_log::Operation;
 use crate::ledger::web_sessions::WebSession;
 use crate::ledger_threads::Unanswered;
 use crate::mailbox_work::NotDone;
 use crate::message::Message;
 use crate::message::parts::{Part, Parts, header_fields};
-use crate::operations::content::{Found, Look, look};
+use crate::message::reading_budget::ReadingBudget;
+use crate::operations::content::{Found, Look, TakesTooLong, look};
 use crate::operations::redelivery::Place;
 use axum::Extension;
 use axum::extract::{Path, Query, State};
@@ -84,10 +82,10 @@ pub(super) async fn show(
 ) -> Response {
     let look = Uuid::now_v7();
     let wanted = Wanted::new(identity.clone(), Operation::LookedAtContent, None);
-    let seen = wanted.of(&page, &viewer, move |message| {
+    let seen = wanted.of(&page, &viewer, move |message, budget| {
         let subject = message.subject().filter(|subject| !subject.trim().is_empty()).map(ToOwned::to_owned);
         let title = subject.unwrap_or_else(|| format!("Message {}", message.message_id_for_people()));
-        Some((title, main(message, look)))
+        Some((title, main(message, budget, look)))
     });
     match seen.await {
         Ok(((title, main), place)) => {
@@ -114,8 +112,8 @@ pub(super) async fn html(
     let look = look.and_then(|look| look.parse().ok());
     let noted = look.and_then(|look| page.looks.take(look, &viewer, &identity));
     let wanted = Wanted { noted, ..Wanted::new(identity, Operation::LookedAtContent, Some("HTML".into())) };
-    let seen = wanted.of(&page, &viewer, |message| {
-        let parts = Parts::of(message.as_received());
+    let seen = wanted.of(&page, &viewer, |message, budget| {
+        let parts = Parts::of(message.as_received(), budget);
         parts.html().map(|part| document(part, &parts).html)
     });
     let headers = [
@@ -138,7 +136,7 @@ pub(super) async fn source(
 ) -> Response {
     let name = format!("message-{}.eml", identity.get(..12).unwrap_or_default());
     let wanted = Wanted::new(identity, Operation::Downloaded, Some("source".into()));
-    match wanted.of(&page, &viewer, |message| Some(message.as_received().to_vec())).await {
+    match wanted.of(&page, &viewer, |message, _| Some(message.as_received().to_vec())).await {
         Ok((bytes, _)) => file(&name, bytes),
         Err(answer) => answer,
     }
@@ -151,8 +149,8 @@ pub(super) async fn part(
     Path((identity, which)): Path<(String, usize)>,
 ) -> Response {
     let wanted = Wanted::new(identity, Operation::Downloaded, Some(format!("part {which}")));
-    let seen = wanted.of(&page, &viewer, move |message| {
-        let part = Parts::of(message.as_received()).all.into_iter().nth(which.checked_sub(1)?)?;
+    let seen = wanted.of(&page, &viewer, move |message, budget| {
+        let part = Parts::of(message.as_received(), budget).all.into_iter().nth(which.checked_sub(1)?)?;
         let content = part.content();
         Some((part.name.unwrap_or_else(|| format!("part-{which}")), content))
     });
@@ -177,41 +175,36 @@ impl Wanted {
     }
 
     /// What `made` makes of the message, if it has that part, and where it was found; else the page that says why it is not
-    /// shown. It is made by the thread that finds the message: large ones take a while, and others wait for the one that serves
-    /// the page.
+    /// shown. A thread of the readers makes it: a large message takes a while, and whoever wants anything else does not wait for that.
     async fn of<T: Send + 'static>(
         self,
         page: &Page,
         viewer: &WebSession,
-        made: impl FnOnce(&Message) -> Option<T> + Send + 'static,
+        made: impl FnOnce(&Message, &ReadingBudget) -> Option<T> + Send + 'static,
     ) -> Result<(T, Place), Response> {
         let Self { identity, operation, object, noted } = self;
         let digest = hex::decode(&identity).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         let Some(identity) = digest else { return Err(guard::nothing_here().await) };
         let (shared, by) = (page.clone(), viewer.clone());
-        let seen = move |database: &mut dyn Database, mailboxes: Option<Deadline>| -> Result<Found<T>, DatabaseError> {
+        let read = page.readers.read(PATIENCE, move |site, deadline| {
+            let mut database = site.open_to_ask(deadline)?;
             let wanted =
                 Look { actor: actor(&shared, &by), operation, object: object.as_deref(), noted: noted.as_ref() };
-            look(&shared.site, database, &identity, wanted, mailboxes, made)
-        };
-        let seen = match &page.mailboxes {
-            Some(mailboxes) => {
-                let looked = mailboxes.look(PATIENCE, move |site, deadline| {
-                    let mut database = site.open_to_ask(deadline)?;
-                    seen(database.as_mut(), Some(deadline))
-                });
-                let looked = looked
-                    .await
-                    .map_err(|not_done| not_shown(&not_done.to_string(), not_done != NotDone::Failed, viewer))?;
-                looked.map_err(Unanswered::from)
-            }
-            None => page.ledger.ask_within(PATIENCE, move |database| seen(database, None)).await,
-        };
+            let mailboxes = shared.mailboxes.is_some().then_some(deadline);
+            look(site, database.as_mut(), &identity, wanted, mailboxes, |message| {
+                // The rest of the time is for the operations log.
+                let budget = ReadingBudget::of(message.as_received(), deadline.half_way());
+                let made = made(message, &budget);
+                if budget.is_exhausted() { Err(TakesTooLong) } else { Ok(made) }
+            })
+        });
+        let seen =
+            read.await.map_err(|not_done| not_shown(&not_done.to_string(), not_done != NotDone::Failed, viewer))?;
         match seen {
             Ok(Found::Shown(made, place)) => Ok((made, place)),
             Ok(Found::Nowhere { why, may_pass }) => Err(not_shown(&why, may_pass, viewer)),
             Ok(Found::Unknown) => Err(guard::nothing_here().await),
-            Err(problem) => Err(failed(&problem, Some(viewer))),
+            Err(problem) => Err(failed(&Unanswered::from(problem), Some(viewer))),
         }
     }
 }
@@ -229,11 +222,11 @@ fn not_shown(why: &str, may_pass: bool, viewer: &WebSession) -> Response {
     }
 }
 
-fn main(message: &Message, look: Uuid) -> Markup {
+fn main(message: &Message, budget: &ReadingBudget, look: Uuid) -> Markup {
     let identity = hex::encode(message.identity().as_bytes());
     let here = format!("/messages/{identity}");
     let bytes = message.as_received();
-    let parts = Parts::of(bytes);
+    let parts = Parts::of(bytes, budget);
     html! {
         p { a href=(here) { "What became of it" } }
         p .hint { "It is written in the operations log who looks at this. Whatever stands below is its author's: nobody has checked it." }
@@ -245,7 +238,7 @@ fn main(message: &Message, look: Uuid) -> Markup {
         h2 { "Parts" }
         (list(&parts, &here))
         h2 { "Header" }
-        (header(bytes))
+        (header(bytes, budget))
     }
 }
 
@@ -303,8 +296,8 @@ fn list(parts: &Parts<'_>, here: &str) -> Markup {
     }
 }
 
-fn header(message: &[u8]) -> Markup {
-    let (fields, more) = header_fields(message);
+fn header(message: &[u8], budget: &ReadingBudget) -> Markup {
+    let (fields, more) = header_fields(message, budget);
     html! {
         @if fields.is_empty() {
             p { "It has none." }

@@ -9,6 +9,7 @@
 //! each.
 
 use crate::message::parts::{Part, Parts};
+use crate::message::reading_budget::ReadingBudget;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::cell::LazyCell;
@@ -27,7 +28,7 @@ pub(super) const MOST_PICTURES: usize = 1 << 20;
 const PICTURES: [&str; 5] = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/bmp"];
 
 /// These become elements that no browser knows.
-const TAKEN_AWAY: [&str; 7] = ["a", "area", "base", "frame", "iframe", "link", "meta"];
+pub(super) const TAKEN_AWAY: [&str; 7] = ["a", "area", "base", "frame", "iframe", "link", "meta"];
 
 /// How many elements may stand within each other: a browser takes long for what is nested without end (it looks through all that are
 /// open for each tag), and no mail program makes such.
@@ -38,6 +39,8 @@ const NEED_NO_END: [&str; 33] = [
     "link", "meta", "optgroup", "option", "p", "param", "rp", "rt", "source", "tbody", "td", "tfoot", "th", "thead",
     "tr", "track", "wbr", "keygen",
 ];
+/// The longest name of these elements, in bytes: no more of a name is read.
+const LONGEST_NAME: usize = 8;
 
 /// The document, and what is not in it.
 pub(super) struct Document {
@@ -53,55 +56,52 @@ pub(super) struct Document {
 /// The document of this part.
 pub(super) fn document(part: &Part<'_>, parts: &Parts<'_>) -> Document {
     let (html, cut) = part.text(MOST_HTML);
-    let flat = not_too_deep(&html);
-    let too_deep = flat.len() < html.len();
-    let (html, pictures_left_out) = with_pictures(&without_elements(flat), &pictures(parts));
+    let Reduced { html, too_deep } = reduced(&html, parts.budget);
+    let (html, pictures_left_out) = with_pictures(&html, &pictures(parts), parts.budget);
     Document { html, cut, too_deep, pictures_left_out }
 }
 
-/// What follows the `<` of a tag: whether it is an end tag, and its name, which goes on up to white space, `/` or `>` (HTML, 13.2.5.6
-/// tag open state and 13.2.5.8 tag name state). `None` where it is no tag.
-fn tag(piece: &str) -> Option<(bool, &str)> {
-    let (ends, tag) = piece.strip_prefix('/').map_or((false, piece), |tag| (true, tag));
-    let after = |c: char| c.is_ascii_whitespace() || matches!(c, '/' | '>');
-    let name = tag.find(after).and_then(|end| tag.get(..end)).unwrap_or(tag);
-    name.starts_with(|c: char| c.is_ascii_alphabetic()).then_some((ends, name))
+/// HTML without what a browser must not see of it.
+#[derive(Debug, PartialEq)]
+struct Reduced {
+    html: String,
+    /// Whether it ends where more elements than [`MOST_DEPTH`] seem to stand within each other.
+    too_deep: bool,
 }
 
-/// The HTML up to where more elements than [`MOST_DEPTH`] seem to stand within each other.
-fn not_too_deep(html: &str) -> &str {
+/// The HTML with other names for the elements that are taken away, wherever it seems to have one, up to where it is nested too deep.
+///
+/// A tag begins with `<` and its name at once, which goes on up to white space, `/` or `>` (HTML, 13.2.5.6 tag open state and 13.2.5.8
+/// tag name state). No more than the name is read at each `<`, and of the name no more than is known.
+fn reduced(html: &str, budget: &ReadingBudget) -> Reduced {
+    let mut reduced = Reduced { html: String::with_capacity(html.len()), too_deep: false };
     let mut depth = 0_usize;
-    for (at, _) in html.match_indices('<') {
-        let Some((ends, name)) = html.get(at + 1..).and_then(tag) else { continue };
-        if NEED_NO_END.iter().any(|element| name.eq_ignore_ascii_case(element)) {
-            continue;
-        }
-        depth = if ends { depth.saturating_sub(1) } else { depth + 1 };
-        if depth > MOST_DEPTH {
-            return html.get(..at).unwrap_or(html);
-        }
-    }
-    html
-}
-
-/// The HTML with other names for these elements, wherever it seems to have one. A tag begins with `<` and its name at once, which
-/// goes on up to white space, `/` or `>` (HTML, 13.2.5.6 tag open state and 13.2.5.8 tag name state).
-fn without_elements(html: &str) -> String {
-    let mut left = String::with_capacity(html.len());
     let mut pieces = html.split('<');
-    left.push_str(pieces.next().unwrap_or_default());
+    reduced.html.push_str(pieces.next().unwrap_or_default());
     for piece in pieces {
-        left.push('<');
         let (slash, tag) = piece.strip_prefix('/').map_or(("", piece), |tag| ("/", tag));
+        let beginning = tag.get(..tag.floor_char_boundary(LONGEST_NAME + 1)).unwrap_or_default();
         let ends = |c: char| c.is_ascii_whitespace() || matches!(c, '/' | '>');
-        let name = tag.find(ends).and_then(|end| tag.get(..end)).unwrap_or(tag);
-        left.push_str(slash);
-        if TAKEN_AWAY.iter().any(|element| name.eq_ignore_ascii_case(element)) {
-            left.push_str("x-");
+        let name = beginning.split(ends).next().unwrap_or_default();
+        if !budget.spend(1 + piece.len() + beginning.len()) {
+            break;
         }
-        left.push_str(tag);
+        let is_one_of = |elements: &[&str]| elements.iter().any(|element| name.eq_ignore_ascii_case(element));
+        if name.starts_with(|c: char| c.is_ascii_alphabetic()) && !is_one_of(&NEED_NO_END) {
+            depth = if slash.is_empty() { depth + 1 } else { depth.saturating_sub(1) };
+        }
+        if depth > MOST_DEPTH {
+            reduced.too_deep = true;
+            break;
+        }
+        reduced.html.push('<');
+        reduced.html.push_str(slash);
+        if is_one_of(&TAKEN_AWAY) {
+            reduced.html.push_str("x-");
+        }
+        reduced.html.push_str(tag);
     }
-    left
+    reduced
 }
 
 /// A picture that came with a message. It is decoded once, and not before it is asked for: HTML may name it some hundred thousand
@@ -129,7 +129,7 @@ fn pictures<'a>(parts: &'a Parts<'_>) -> HashMap<&'a str, Picture<'a>> {
 }
 
 /// The HTML with the pictures to which `cid:` leads (RFC 2392), and how many of them are left out.
-fn with_pictures(html: &str, pictures: &HashMap<&str, Picture<'_>>) -> (String, usize) {
+fn with_pictures(html: &str, pictures: &HashMap<&str, Picture<'_>>, budget: &ReadingBudget) -> (String, usize) {
     const SCHEME: &str = "cid:";
     let mut with = String::with_capacity(html.len());
     let (mut room, mut left_out) = (MOST_PICTURES, 0);
@@ -138,14 +138,18 @@ fn with_pictures(html: &str, pictures: &HashMap<&str, Picture<'_>>) -> (String, 
         rest.as_bytes().windows(SCHEME.len()).position(|four| four.eq_ignore_ascii_case(SCHEME.as_bytes()))
     {
         let (before, after) = rest.split_at(at);
-        with.push_str(before);
         let after = after.get(SCHEME.len()..).unwrap_or_default();
-        let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | '(' | ')');
-        let (id, beyond) = after.split_at(after.find(ends).unwrap_or(after.len()));
-        rest = beyond;
-        // It stands where a URL begins.
+        // It stands where a URL begins. What belongs to a URL is read once: it has no other one in it.
         let is_url = before.ends_with(['"', '\'', '=', '(', ' ', '\n', '\t']);
-        match pictures.get(percent_decoded(id).as_str()).filter(|_| is_url) {
+        let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '<' | '>' | '(' | ')');
+        let end = if is_url { after.find(ends).unwrap_or(after.len()) } else { 0 };
+        let (id, beyond) = after.split_at(end);
+        if !budget.spend(rest.len() - beyond.len()) {
+            break;
+        }
+        with.push_str(before);
+        rest = beyond;
+        match pictures.get(percent_decoded(id).as_str()) {
             Some(picture) if picture.bytes.len() <= room => {
                 room -= picture.bytes.len();
                 with.push_str(&format!("data:{};base64,{}", picture.kind, STANDARD.encode(&*picture.bytes)));
@@ -156,7 +160,7 @@ fn with_pictures(html: &str, pictures: &HashMap<&str, Picture<'_>>) -> (String, 
             }
             None => {
                 with.push_str(SCHEME);
-                rest = after;
+                with.push_str(id);
             }
         }
     }
@@ -186,7 +190,9 @@ fn percent_decoded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::deadline::Deadline;
     use std::cell::Cell;
+    use std::time::Duration;
 
     fn message(html: &str, picture: &[u8]) -> String {
         format!(
@@ -197,10 +203,24 @@ mod tests {
         )
     }
 
+    fn budget(message: &[u8]) -> ReadingBudget {
+        ReadingBudget::of(message, Deadline::after(Duration::from_hours(1)))
+    }
+
     fn of(html: &str, picture: &[u8]) -> Document {
         let message = message(html, picture);
-        let parts = Parts::of(message.as_bytes());
-        document(parts.html().unwrap(), &parts)
+        let budget = budget(message.as_bytes());
+        let parts = Parts::of(message.as_bytes(), &budget);
+        let document = document(parts.html().unwrap(), &parts);
+        assert!(!budget.is_exhausted());
+        document
+    }
+
+    fn shown_with(html: &str, pictures: &HashMap<&str, Picture<'_>>) -> (String, usize) {
+        let budget = budget(html.as_bytes());
+        let shown = with_pictures(html, pictures, &budget);
+        assert!(!budget.is_exhausted());
+        shown
     }
 
     #[test]
@@ -214,11 +234,11 @@ mod tests {
             })
         };
         let pictures = HashMap::from([("large", picture(MOST_PICTURES + 1)), ("small", picture(1))]);
-        let (shown, left_out) = with_pictures(&" cid:large cid:small".repeat(100_000), &pictures);
+        let (shown, left_out) = shown_with(&" cid:large cid:small".repeat(100_000), &pictures);
         assert_eq!((left_out, decoded.get()), (100_000, 2));
         assert_eq!(shown.matches("data:image/png;base64,AA==").count(), 100_000);
         // What nothing leads to is not decoded.
-        with_pictures("cid:another", &HashMap::from([("small", picture(1))]));
+        shown_with("cid:another", &HashMap::from([("small", picture(1))]));
         assert_eq!(decoded.get(), 2);
     }
 
@@ -256,7 +276,8 @@ mod tests {
             // Others stay as they are.
             ("<abbr><article></article><p>< a href>ü<ü<linked><", "<abbr><article></article><p>< a href>ü<ü<linked><"),
         ] {
-            assert_eq!(without_elements(html), left);
+            let left = Reduced { html: left.into(), too_deep: false };
+            assert_eq!(reduced(html, &budget(b"")), left);
         }
     }
 
@@ -270,6 +291,23 @@ mod tests {
             let shown = of(&html, b"");
             assert!(!shown.too_deep && shown.html.starts_with(&html), "{flat}");
         }
+    }
+
+    /// With a search that begins anew at each of these places, the test would take hours.
+    #[test]
+    fn html_is_read_in_time_in_proportion_to_its_length() {
+        for what in
+            ["<", "</", "<a", "<b>", "<!--", "&lt;", "<p a=\"", "<p a=1", " cid:", "=cid:", "cid:", "=cid:%", "ü"]
+        {
+            // Three megabytes, of which two are shown.
+            let shown = of(&what.repeat((3 << 20) / what.len()), b"picture");
+            assert!(shown.cut && shown.html.len() <= 3 * MOST_HTML, "{what}");
+        }
+        let two_million = "<".repeat(2_000_000);
+        assert_eq!(of(&two_million, b"").html.trim_end(), two_million);
+        // The longest URL is a picture's like any other.
+        let id = "x".repeat(MOST_HTML - 100);
+        assert_eq!(shown_with(&format!("=cid:{id}"), &HashMap::new()).0.len(), id.len() + 5);
     }
 
     #[test]

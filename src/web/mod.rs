@@ -27,6 +27,8 @@ mod service;
 mod shield;
 mod statistics;
 mod subscriptions;
+#[cfg(any(test, feature = "test-properties"))]
+pub mod test_properties;
 mod time_line;
 mod told;
 mod trusted;
@@ -37,7 +39,7 @@ use crate::base::stop::Stop;
 use crate::config::{Config, TrustedProxy, Web};
 use crate::ledger::web_sessions::{Lifetimes, WebRole, WebSession};
 use crate::ledger_threads::{LedgerThreads, NotAuthenticated, Unanswered};
-use crate::mailbox_work::MailboxWork;
+use crate::mailbox_work::{MailboxWork, MessageReaders};
 use crate::site::Site;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -198,6 +200,7 @@ struct Page {
     trusted: Option<Arc<TrustedUsers>>,
     /// Where mailboxes are opened; `None` where this process may not.
     mailboxes: Option<MailboxWork>,
+    readers: MessageReaders,
     /// What was begun from here.
     runs: Runs,
     looks: content::Looks,
@@ -215,6 +218,7 @@ impl Page {
         let site = Arc::new(site.clone());
         Ok(Self {
             mailboxes: MailboxWork::of(&site),
+            readers: MessageReaders::of(&site),
             site,
             ledger,
             lifetimes: settings.lifetimes,

@@ -277,6 +277,30 @@ fn what_a_stranger_wrote_is_text_and_what_turns_it_around_is_named() {
     assert!(!reader.get("/log").shown().contains("<script>alert"));
 }
 
+/// Each of these would keep a thread for hours, if the time that it takes grew with the square of its length.
+#[test]
+fn what_is_made_to_take_long_is_shown_all_the_same() {
+    let html = |charset: &str, body: &str| format!("Content-Type: text/html; charset={charset}\n\n{body}\n");
+    let parts = |part: &str| format!("Content-Type: multipart/mixed; boundary=b\n\n{}", part.repeat(100_000));
+    for (at, content) in [
+        html("utf-8", &"<".repeat(4 << 20)),
+        html("utf-8", &("<img src=".to_owned() + &"cid:".repeat(1 << 20))),
+        html("utf-8", &"<b>".repeat(3 << 20)),
+        html("utf-7", &"+-".repeat(1 << 20)),
+        parts("--b\n\na\n"),
+        parts("--b\nContent-Type: text/html\n\n<p>\n"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let place = Place::with(&format!("From: lisa@gmail.com\nMessage-ID: <{at}@x>\n{content}"));
+        let reader = place.visitor("reader");
+        assert!(reader.get(&format!("{}/content", place.path)).shown().contains("Parts"), "{at}");
+        let frame = reader.get(&format!("{}/html", place.path));
+        assert!(frame.status.is_success() == content.contains("text/html"), "{at}: {}", frame.status);
+    }
+}
+
 #[test]
 fn what_is_too_much_is_cut_and_that_is_said() {
     let long = "x".repeat(60) + "\n";
