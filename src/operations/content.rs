@@ -35,8 +35,8 @@ pub(crate) enum Found<T> {
 /// The message takes more time to read than any that was meant to be read.
 pub(crate) struct TakesTooLong;
 
-/// What `of` makes of the message with this identity, in the form [for display](Message::for_display), which is `None` where it has no such part: from the sources that the ledger
-/// keeps or, with a deadline for that, from a mailbox. It is written down who has looked at it, or has tried to; not again
+/// What `of` makes of the message with this identity, in the form [for display](Message::for_display); `None` if it has no such part. It is
+/// read from the sources that the ledger keeps or, with a deadline for that, from a mailbox. It is written down who has looked at it, or has tried to; not again
 /// what is shown from where the same look was noted.
 ///
 /// # Errors
