@@ -14,6 +14,12 @@ use tower::ServiceExt;
 /// An API on a directory, in which there are no tokens.
 fn api(directory: &Path) -> Router {
     let site = Site::embedded(Embedded::new(directory.to_owned()));
+    api_by(LedgerThreads::start(&site, Duration::from_mins(2)).unwrap(), directory)
+}
+
+/// The same, by these threads.
+fn api_by(threads: LedgerThreads, directory: &Path) -> Router {
+    let site = Site::embedded(Embedded::new(directory.to_owned()));
     let settings = ApiSettings {
         keys: None,
         rules: Rules { allow_http: false, allow_ports: vec![443], allow_networks: Vec::new() },
@@ -23,9 +29,9 @@ fn api(directory: &Path) -> Router {
         inject_as_author: false,
         largest_message: 1000,
         public: None,
-        site: site.clone(),
+        site,
     };
-    router(LedgerThreads::start(&site, Duration::from_mins(2)).unwrap(), settings)
+    router(threads, settings)
 }
 
 /// The answer: its status, its header fields, and its body.
@@ -313,4 +319,30 @@ fn a_body_that_is_too_large_is_not_read() {
         let problem = read(&HeaderMap::new(), Body::new(Endless), 10, Duration::ZERO).await.unwrap_err();
         assert_eq!(problem.into_response().status(), StatusCode::REQUEST_TIMEOUT);
     });
+}
+
+#[test]
+fn a_token_that_was_never_valid_is_refused_once_too_many_failed_and_one_that_was_is_asked_about() {
+    let directory = tempfile::tempdir().unwrap();
+    let site = Site::embedded(Embedded::new(directory.path().to_owned()));
+    let threads = LedgerThreads::start(&site, Duration::from_mins(2)).unwrap();
+    let router = api_by(threads.clone(), directory.path());
+    let known = tokens::TokenText::random().unwrap();
+    threads.is_valid(known.digest());
+    let show = |token: &TokenText| {
+        answer(&router, request(&Method::GET, "/api/v1/events", &format!("Bearer {}", token.expose())))
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let caller = Caller::default();
+    let refused = (0..1000).find_map(|number: u32| {
+        let mut made_up = [0; 32];
+        made_up[..4].copy_from_slice(&number.to_be_bytes());
+        let failed = threads.authenticate(&caller, made_up, |_| Ok(None::<()>));
+        runtime.block_on(failed).err().map(|_| show(&TokenText::random().unwrap()))
+    });
+    let refused = refused.expect("a thousand are too many");
+    is_problem(&refused, 429, "too-many-requests");
+    assert!(refused.1.contains_key("retry-after"));
+    // There is no table of tokens here: that the database says so means that it was asked.
+    assert_eq!(show(&known).0, StatusCode::SERVICE_UNAVAILABLE);
 }

@@ -76,7 +76,7 @@ pub(crate) struct TokenText(String);
 pub(crate) struct NoRandomNumbers;
 
 impl TokenText {
-    fn random() -> Result<Self, NoRandomNumbers> {
+    pub(crate) fn random() -> Result<Self, NoRandomNumbers> {
         let mut bytes = [0; 32];
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes).map_err(|_| NoRandomNumbers)?;
         Ok(Self::of(bytes))
