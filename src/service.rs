@@ -10,6 +10,7 @@ use crate::delivery::tell_stages;
 use crate::handover::control;
 use crate::ledger::web_sessions::WebRole;
 use crate::lock::Slice;
+use crate::operations::operations_log::CommandLine;
 use crate::operations::web_logins;
 use crate::push::{self, NotifierSettings};
 use crate::serve::Place;
@@ -418,7 +419,9 @@ fn be_page_of(directory: &Path, listen: &str) -> Result<(), (ExitCode, String)> 
     log::start(&setup.log).map_err(unusable)?;
     let site = setup.place.site().map_err(unusable)?;
     let mut database = site.open_database(None, Deadline::after(PATIENCE)).map_err(unavailable)?;
-    let link = web_logins::link(database.as_mut(), settings.origin(), "you", WebRole::Admin).map_err(unavailable)?;
+    let by = CommandLine::of(&site);
+    let link = web_logins::link(database.as_mut(), by.actor(), settings.origin(), "you", WebRole::Admin);
+    let link = link.map_err(unavailable)?;
     drop(database);
     let mut out = std::io::stdout();
     // Whoever does not look has no use for it.

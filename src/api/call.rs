@@ -4,6 +4,7 @@ use super::Api;
 use super::problem::{Failure, Problem, Wrong};
 use crate::base::timestamp;
 use crate::ledger::Database;
+use crate::ledger::operations_log::Actor;
 use crate::operations::subscriptions::{self, Subscription};
 use crate::operations::tokens::{self, ApiToken};
 use axum::body::Bytes;
@@ -30,6 +31,11 @@ impl Call {
     /// Whose the token's subscriptions are.
     pub(super) fn owner(&self) -> String {
         tokens::owner(&self.token.name)
+    }
+
+    /// Who does it, as the operations log has it.
+    pub(super) fn actor(&self) -> Actor<'_> {
+        Actor { who: &self.token.name, way: "api", role: None, host: self.api.settings.site.host() }
     }
 
     /// Whether the token may see it.

@@ -156,7 +156,7 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Reply, 
     if subscriptions::there(database, &new)?.is_none() && subscriptions::count_of_owner(database, &new.owner)? >= MOST {
         return Err(Problem::too_many_subscriptions(MOST).into());
     }
-    let (id, created) = subscriptions::create(database, &new)?;
+    let (id, created) = subscriptions::create(database, call.actor(), &new)?;
     let found = subscriptions::read(database, Some(id))?.into_iter().next();
     // Somebody has removed it this moment.
     let made = found.ok_or_else(Problem::not_found)?;
@@ -237,7 +237,7 @@ pub(super) fn change(call: &Call, database: &mut dyn Database) -> Result<Reply, 
     }
     let verify = unverified(call.api.settings.verify_callbacks);
     let turn = state.map(|state| if state == "paused" { Turn::Pause } else { Turn::Resume });
-    if !subscriptions::change(database, &is, &wanted, turn, verify)? {
+    if !subscriptions::change(database, call.actor(), &is, &wanted, turn, verify)? {
         return Err(Problem::there_already().into());
     }
     Ok(Reply::ok(told(&call.subscription(database)?)))
@@ -251,7 +251,7 @@ fn may_become(is: &str, state: &str) -> bool {
 pub(super) fn delete(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
     call.query.only(&[])?;
     let one = call.subscription(database)?;
-    if subscriptions::delete(database, one.id, Some(notifications::soon()))? {
+    if subscriptions::delete(database, call.actor(), &one, Some(notifications::soon()))? {
         Ok(Reply::nothing())
     } else {
         Err(Problem::goes_on().into())
@@ -261,14 +261,16 @@ pub(super) fn delete(call: &Call, database: &mut dyn Database) -> Result<Reply, 
 pub(super) fn secret(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
     call.query.only(&[])?;
     let keys = keys(&call.api)?;
-    Ok(Reply::ok(told_secret(keys, &call.subscription(database)?)))
+    let one = call.subscription(database)?;
+    subscriptions::shows_secret(database, call.actor(), one.id)?;
+    Ok(Reply::ok(told_secret(keys, &one)))
 }
 
 pub(super) fn new_secret(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
     call.query.only(&[])?;
     let keys = keys(&call.api)?;
     let one = call.subscription(database)?;
-    subscriptions::new_secret(database, one.id)?;
+    subscriptions::new_secret(database, call.actor(), one.id)?;
     Ok(Reply::ok(told_secret(keys, &call.subscription(database)?)))
 }
 

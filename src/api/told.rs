@@ -31,7 +31,7 @@ pub(super) fn test(call: &Call, database: &mut dyn Database) -> Result<Reply, Fa
     if one.state != "active" {
         return Err(Problem::another_state(&one.state).into());
     }
-    let event = notifications::test(database, one.id, call.api.settings.site.host())?;
+    let event = notifications::test(database, call.actor(), one.id)?;
     Ok(Reply::accepted(json!({ "event": format!("evt_{}", event.simple()) })))
 }
 
@@ -54,7 +54,7 @@ pub(super) fn redeliver(call: &Call, database: &mut dyn Database) -> Result<Repl
     let id = id.as_deref().and_then(read_id).ok_or_else(Problem::not_found)?;
     let event = event_of(call, database, &one, id)?;
     is_verified(&one)?;
-    notifications::tell_one(database, one.id, event.position)?;
+    notifications::tell_one(database, call.actor(), one.id, (id, event.position))?;
     Ok(Reply::accepted(json!({ "notifications": 1 })))
 }
 
@@ -73,7 +73,7 @@ pub(super) fn recover(call: &Call, database: &mut dyn Database) -> Result<Reply,
     is_verified(&one)?;
     let since = since.unwrap_or(until);
     let (span, soon) = ((since, until), Some(notifications::soon()));
-    let told = notifications::tell_all(database, one.id, span, after, only == "failed", soon)?;
+    let told = notifications::tell_all(database, call.actor(), one.id, span, after, only == "failed", soon)?;
     Ok(Reply::accepted(match told.next {
         None => json!({ "notifications": told.notifications }),
         Some(next) => json!({ "notifications": told.notifications, "next": next }),

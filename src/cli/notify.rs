@@ -4,10 +4,9 @@ use super::site_options::{LONGEST_ANSWER, SiteOptions, failed};
 use super::subscription::{one, told_by};
 use super::{complain, json, say, table};
 use crate::base::timestamp;
-use crate::ledger::operations_log::Operation;
 use crate::ledger::{Database, time_span};
 use crate::operations::notifications::{self, Behind, GivenUp, Overview};
-use crate::operations::operations_log::write_down;
+use crate::operations::operations_log::CommandLine;
 use crate::operations::subscriptions::{UNANSWERED, UNVERIFIED, notifications_are};
 use crate::site::Site;
 use crate::webhook::payload;
@@ -141,16 +140,16 @@ fn redeliver(arguments: &Redeliver) -> Result<(), ExitCode> {
         complain(UNANSWERED);
         return Err(ExitCode::DataErr);
     }
+    let by = CommandLine::of(&site);
     let told = match (arguments.all, arguments.subscription, arguments.since) {
         (true, Some(id), Some(since)) => {
             let until = time_span::now(database.as_mut()).map_err(|error| failed(&error))?;
-            notifications::tell_all(database.as_mut(), id, (since, until), None, false, None)
+            notifications::tell_all(database.as_mut(), by.actor(), id, (since, until), None, false, None)
         }
-        (_, subscription, since) => notifications::redeliver(database.as_mut(), subscription, since, None),
+        (_, subscription, since) => notifications::redeliver(database.as_mut(), by.actor(), subscription, since, None),
     };
     let told = told.map_err(|error| failed(&error))?.notifications;
     let due = notifications_are(told, "due again");
-    write_down(&site, database.as_mut(), Operation::NotifiedAgain, arguments.subscription, &due);
     if arguments.json {
         say(&json(&serde_json::json!({ "due_again": told })));
     } else {
@@ -167,13 +166,13 @@ fn give_up(arguments: &GiveUp) -> Result<(), ExitCode> {
         (None, Some(moment)) => GivenUp::Before(moment),
         (None, None) => GivenUp::All,
     };
-    let given_up = notifications::give_up(database.as_mut(), arguments.subscription, what);
+    let by = CommandLine::of(&site);
+    let given_up = notifications::give_up(database.as_mut(), by.actor(), arguments.subscription, what);
     let Some(given_up) = given_up.map_err(|error| failed(&error))? else {
         complain("there is no such event: it has not happened, is not published yet, or was pruned");
         return Err(ExitCode::NoInput);
     };
     let outcome = notifications_are(given_up, "given up");
-    write_down(&site, database.as_mut(), Operation::GaveUpNotifications, Some(arguments.subscription), &outcome);
     if arguments.json {
         say(&json(&serde_json::json!({ "given_up": given_up })));
     } else {

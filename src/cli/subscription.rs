@@ -6,9 +6,9 @@ use crate::base::terminal::printable;
 use crate::base::timestamp;
 use crate::config::{Config, Notifications};
 use crate::ledger::Database;
-use crate::ledger::operations_log::Operation;
+use crate::ledger::operations_log::Actor;
 use crate::operations::notifications;
-use crate::operations::operations_log::write_down;
+use crate::operations::operations_log::CommandLine;
 use crate::operations::subscriptions::{self, NewSubscription, Resource, Subscription};
 use crate::site::Site;
 use crate::webhook::{Callback, Keys, Rules, payload};
@@ -228,12 +228,10 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode, ExitCode> {
         }
         Command::Test(arguments) => test(&arguments.one),
         Command::Disable(arguments) => disable(arguments),
-        Command::Pause(arguments) => {
-            change(arguments, "it is not active", subscriptions::pause, (Operation::PausedSubscription, "paused"))
-        }
+        Command::Pause(arguments) => change(arguments, "it is not active", subscriptions::pause),
         Command::Resume(arguments) => {
             let otherwise = "it is neither paused nor disabled";
-            change(arguments, otherwise, subscriptions::resume, (Operation::ResumedSubscription, "resumed"))
+            change(arguments, otherwise, subscriptions::resume)
         }
         Command::Secret(arguments) => secret(arguments),
         Command::Delete(arguments) => delete(arguments),
@@ -329,14 +327,10 @@ fn create(arguments: &CreateArguments) -> Result<ExitCode, ExitCode> {
         state: if notifications.verify_callbacks { "unverified" } else { "active" },
         expires_after: arguments.expires,
     };
-    let (id, created) = subscriptions::create(database.as_mut(), &new).map_err(|error| failed(&error))?;
+    let by = CommandLine::of(&site);
+    let made = subscriptions::create(database.as_mut(), by.actor(), &new);
+    let (id, created) = made.map_err(|error| failed(&error))?;
     let subscription = one(database.as_mut(), id)?;
-    let (operation, outcome) = if created {
-        (Operation::MadeSubscription, format!("of {}", of(&subscription)))
-    } else {
-        (Operation::LookedAtSecret, "shown".into())
-    };
-    write_down(&site, database.as_mut(), operation, Some(id), &outcome);
     let secret = keys.secret(id, subscription.secret_generation).expose();
     let public_key = keys.public_key(id, subscription.secret_generation);
     let differs = if created { Vec::new() } else { not_as_asked(&subscription, &new) };
@@ -388,7 +382,7 @@ fn list(arguments: &ListArguments) -> Result<ExitCode, ExitCode> {
         [
             one.id.to_string(),
             one.state.clone(),
-            of(one),
+            subscriptions::resource_of(one),
             one.callback_url.clone(),
             one.expires_at.map(timestamp::told).unwrap_or_default(),
             one.description.clone(),
@@ -398,26 +392,20 @@ fn list(arguments: &ListArguments) -> Result<ExitCode, ExitCode> {
     Ok(ExitCode::Ok)
 }
 
-/// What it is told of.
-fn of(one: &Subscription) -> String {
-    format!("{} {}", one.resource, one.resource_id).trim_end().to_owned()
-}
-
 fn change(
     arguments: &OneArguments,
     otherwise: &str,
-    change: fn(&mut dyn Database, Uuid) -> Result<bool, crate::database::DatabaseError>,
-    (operation, outcome): (Operation, &str),
+    change: fn(&mut dyn Database, Actor<'_>, Uuid) -> Result<bool, crate::database::DatabaseError>,
 ) -> Result<ExitCode, ExitCode> {
     let (site, _, mut database) = open_site(&arguments.site)?;
     one(database.as_mut(), arguments.id)?;
-    let changed = change(database.as_mut(), arguments.id).map_err(|error| failed(&error))?;
+    let by = CommandLine::of(&site);
+    let changed = change(database.as_mut(), by.actor(), arguments.id).map_err(|error| failed(&error))?;
     let now = one(database.as_mut(), arguments.id)?;
     if !changed {
         complain(&format!("{otherwise}: it is {}", now.state));
         return Err(ExitCode::DataErr);
     }
-    write_down(&site, database.as_mut(), operation, Some(now.id), outcome);
     tell(&now, arguments.json);
     Ok(ExitCode::Ok)
 }
@@ -425,9 +413,8 @@ fn change(
 fn delete(arguments: &OneArguments) -> Result<ExitCode, ExitCode> {
     let (site, _, mut database) = open_site(&arguments.site)?;
     let gone = one(database.as_mut(), arguments.id)?;
-    subscriptions::delete(database.as_mut(), gone.id, None).map_err(|error| failed(&error))?;
-    let was = format!("it was of {}, and made by {}", of(&gone), gone.owner);
-    write_down(&site, database.as_mut(), Operation::RemovedSubscription, Some(gone.id), &was);
+    let by = CommandLine::of(&site);
+    subscriptions::delete(database.as_mut(), by.actor(), &gone, None).map_err(|error| failed(&error))?;
     if arguments.json {
         say(&json(&serde_json::json!({ "id": gone.id })));
     }
@@ -441,9 +428,9 @@ fn test(arguments: &OneArguments) -> Result<ExitCode, ExitCode> {
         complain(&format!("it is not active: it is {}", now.state));
         return Err(ExitCode::DataErr);
     }
-    let event = notifications::test(database.as_mut(), now.id, site.host()).map_err(|error| failed(&error))?;
+    let by = CommandLine::of(&site);
+    let event = notifications::test(database.as_mut(), by.actor(), now.id).map_err(|error| failed(&error))?;
     let event = payload::id(event);
-    write_down(&site, database.as_mut(), Operation::TestedSubscription, Some(now.id), &event);
     if arguments.json {
         say(&json(&serde_json::json!({ "event": event })));
     } else {
@@ -466,8 +453,8 @@ fn disable(DisableArguments { one: of, reason }: &DisableArguments) -> Result<Ex
         ));
         return Err(ExitCode::DataErr);
     }
-    subscriptions::disable(database.as_mut(), of.id, reason, site.host()).map_err(|error| failed(&error))?;
-    write_down(&site, database.as_mut(), Operation::DisabledSubscription, Some(of.id), reason);
+    let by = CommandLine::of(&site);
+    subscriptions::disable(database.as_mut(), by.actor(), of.id, reason).map_err(|error| failed(&error))?;
     tell(&one(database.as_mut(), of.id)?, of.json);
     Ok(ExitCode::Ok)
 }
@@ -477,13 +464,13 @@ fn secret(arguments: &SecretArguments) -> Result<ExitCode, ExitCode> {
     let (site, notifications, mut database) = open_site(&of.site)?;
     let keys = keys(&notifications)?;
     one(database.as_mut(), of.id)?;
+    let by = CommandLine::of(&site);
     if *new {
-        subscriptions::new_secret(database.as_mut(), of.id).map_err(|error| failed(&error))?;
-        write_down(&site, database.as_mut(), Operation::RotatedSecret, Some(of.id), "renewed");
+        subscriptions::new_secret(database.as_mut(), by.actor(), of.id).map_err(|error| failed(&error))?;
     }
     // A public key is no secret.
     if of.json || !*public_key {
-        write_down(&site, database.as_mut(), Operation::LookedAtSecret, Some(of.id), "shown");
+        subscriptions::shows_secret(database.as_mut(), by.actor(), of.id).map_err(|error| failed(&error))?;
     }
     let subscription = one(database.as_mut(), of.id)?;
     let generation = subscription.secret_generation;
@@ -525,7 +512,7 @@ fn tell(one: &Subscription, as_json: bool) {
     for (what, value) in [
         ("id", one.id.to_string()),
         ("callback", one.callback_url.clone()),
-        ("of", of(one)),
+        ("of", subscriptions::resource_of(one)),
         ("types", types),
         ("detail", one.detail.clone()),
         ("requests", order),

@@ -3,6 +3,7 @@
 use super::site_options::{LONGEST_ANSWER, SiteOptions, failed};
 use super::{complain, json, say, table};
 use crate::base::timestamp;
+use crate::operations::operations_log::CommandLine;
 use crate::operations::subscriptions::Resource;
 use crate::operations::tokens::{self, ApiToken, Bounds, NotMade, Wanted};
 use clap::{Args, Subcommand};
@@ -129,8 +130,9 @@ fn create(arguments: &CreateArguments) -> Result<ExitCode, ExitCode> {
         rate: arguments.rate,
         expires_after: arguments.expires,
     };
-    let (_, mut database) = of_a_site_with_subscribers(&arguments.site)?;
-    let (id, text) = tokens::create(database.as_mut(), wanted).map_err(|error| match error {
+    let (site, mut database) = of_a_site_with_subscribers(&arguments.site)?;
+    let by = CommandLine::of(&site);
+    let (id, text) = tokens::create(database.as_mut(), by.actor(), wanted).map_err(|error| match error {
         NotMade::Database(error) => failed(&error),
         NotMade::Name(_) => {
             complain(&error.to_string());
@@ -205,8 +207,9 @@ fn bounds(bounds: &Bounds) -> String {
 }
 
 fn revoke(arguments: &RevokeArguments) -> Result<ExitCode, ExitCode> {
-    let (_, mut database) = of_a_site_with_subscribers(&arguments.site)?;
-    let revoked = tokens::revoke(database.as_mut(), arguments.id).map_err(|error| failed(&error))?;
+    let (site, mut database) = of_a_site_with_subscribers(&arguments.site)?;
+    let by = CommandLine::of(&site);
+    let revoked = tokens::revoke(database.as_mut(), by.actor(), arguments.id).map_err(|error| failed(&error))?;
     let Some(revoked) = revoked else {
         complain(&format!("there is no token {} that was not revoked before", arguments.id));
         return Err(ExitCode::NoInput);

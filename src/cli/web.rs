@@ -6,6 +6,7 @@ use crate::base::terminal::shell_word;
 use crate::base::timestamp::told;
 use crate::config::Web;
 use crate::ledger::web_sessions::{self, Lifetimes, WebRole};
+use crate::operations::operations_log::CommandLine;
 use crate::operations::web_logins;
 use crate::site::Site;
 use clap::{Args, Subcommand, ValueEnum};
@@ -96,7 +97,8 @@ fn login(arguments: &LoginArguments) -> Result<ExitCode, ExitCode> {
         })?,
         None => arguments.url.trim_end_matches('/').to_owned(),
     };
-    let link = web_logins::link(database.as_mut(), &origin, &arguments.name, arguments.role.into());
+    let by = CommandLine::of(&site);
+    let link = web_logins::link(database.as_mut(), by.actor(), &origin, &arguments.name, arguments.role.into());
     say(&link.map_err(|error| failed(&error))?);
     Ok(ExitCode::Ok)
 }
@@ -104,7 +106,8 @@ fn login(arguments: &LoginArguments) -> Result<ExitCode, ExitCode> {
 fn sessions(arguments: &SessionsArguments) -> Result<ExitCode, ExitCode> {
     let (site, mut database) = arguments.site.open(LONGEST_ANSWER)?;
     if let Some(id) = &arguments.end {
-        let ended = web_sessions::end_named(database.as_mut(), id).map_err(|error| failed(&error))?;
+        let by = CommandLine::of(&site);
+        let ended = web_logins::end(database.as_mut(), by.actor(), id).map_err(|error| failed(&error))?;
         return if ended {
             if arguments.json {
                 say(&json(&serde_json::json!({ "id": id })));

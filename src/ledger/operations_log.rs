@@ -1,4 +1,4 @@
-//! The operations log: who did what by hand, on the page or on the command line. Rows are added, and none is ever changed;
+//! The operations log: who did what by hand, on the page, by the command line or by the API. Rows are added, and none is ever changed;
 //! `prune` forgets the old ones.
 
 use super::Database;
@@ -22,9 +22,15 @@ pub enum Operation {
     FinishedOwed,
     /// A copy that a mailbox had lost.
     Restored,
+    /// A token of the API.
+    MadeToken,
+    RevokedToken,
+    /// A link that logs somebody in to the page.
+    MadeLogin,
     /// A login of somebody's to the page.
     EndedLogin,
     MadeSubscription,
+    ChangedSubscription,
     TestedSubscription,
     PausedSubscription,
     ResumedSubscription,
@@ -49,8 +55,12 @@ impl Operation {
             Self::DeliveredAgain => "delivered again",
             Self::FinishedOwed => "finished owed",
             Self::Restored => "restored",
+            Self::MadeToken => "made a token",
+            Self::RevokedToken => "revoked a token",
+            Self::MadeLogin => "made a login",
             Self::EndedLogin => "ended a login",
             Self::MadeSubscription => "made a subscription",
+            Self::ChangedSubscription => "changed a subscription",
             Self::TestedSubscription => "tested a subscription",
             Self::PausedSubscription => "paused a subscription",
             Self::ResumedSubscription => "resumed a subscription",

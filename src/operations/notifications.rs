@@ -1,6 +1,7 @@
 //! How far behind subscribers are, what happened, and telling them once more.
 
-use super::subscriptions::{self, Resource, Subscription};
+use super::operations_log::{Came, logged};
+use super::subscriptions::{self, Resource, Subscription, notifications_are};
 use crate::base::deadline::Deadline;
 use crate::base::hex;
 use crate::database::DatabaseError;
@@ -8,13 +9,15 @@ use crate::ledger::Database;
 pub(crate) use crate::ledger::notifications::Due;
 use crate::ledger::notifications::history;
 pub(crate) use crate::ledger::notifications::history::{
-    Pending, Taken, Told, events_after, message, newest, pending, pending_one, taken, tell_one, test, tries,
+    Pending, Taken, Told, events_after, message, newest, pending, pending_one, taken, tries,
 };
 use crate::ledger::notifications::many;
-pub(crate) use crate::ledger::notifications::many::{Many, tell_all};
+pub(crate) use crate::ledger::notifications::many::Many;
 use crate::ledger::notifications::overview;
 pub(crate) use crate::ledger::notifications::overview::{Behind, Figures, Overview, figures};
 use crate::ledger::notifications::{DISABLED, TEST};
+use crate::ledger::operations_log::{Actor, Operation};
+use crate::webhook::payload;
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -34,17 +37,58 @@ pub(crate) fn status(database: &mut dyn Database) -> Result<Overview, DatabaseEr
     overview::overview(database)
 }
 
-/// Has the notifier tell what was given up, of one subscription or of all, since then or whenever, until the end or that moment.
+/// Has the notifier tell one of a test.
 ///
 /// # Errors
-/// Where it may not be committed.
+/// As for all that follow: where the database fails, or the operations log cannot be written.
+pub(crate) fn test(database: &mut dyn Database, by: Actor<'_>, subscription: Uuid) -> Result<Uuid, DatabaseError> {
+    let test = |database: &mut dyn Database| history::test(database, subscription, by.host);
+    let object = subscription.to_string();
+    logged(database, by, Operation::TestedSubscription, Some(&object), test, |event| Came::to(payload::id(*event)))
+}
+
+/// Has the notifier tell one of this event, which it is told of, once more.
+pub(crate) fn tell_one(
+    database: &mut dyn Database,
+    by: Actor<'_>,
+    subscription: Uuid,
+    (event, position): (Uuid, i64),
+) -> Result<(), DatabaseError> {
+    let object = subscription.to_string();
+    let tell = |database: &mut dyn Database| history::tell_one(database, subscription, position);
+    logged(database, by, Operation::NotifiedAgain, Some(&object), tell, |()| Came::to(payload::id(event)))
+}
+
+/// Has the notifier tell one what happened in that time, or only what was given up of it.
+pub(crate) fn tell_all(
+    database: &mut dyn Database,
+    by: Actor<'_>,
+    subscription: Uuid,
+    span: (i64, i64),
+    after: Option<i64>,
+    only_failed: bool,
+    until: Option<Deadline>,
+) -> Result<Many, DatabaseError> {
+    let object = subscription.to_string();
+    let tell = |database: &mut dyn Database| many::tell_all(database, subscription, span, after, only_failed, until);
+    logged(database, by, Operation::NotifiedAgain, Some(&object), tell, due_again)
+}
+
+/// Has the notifier tell what was given up, of one subscription or of all, since then or whenever, until the end or that moment.
 pub(crate) fn redeliver(
     database: &mut dyn Database,
+    by: Actor<'_>,
     subscription: Option<Uuid>,
     since: Option<i64>,
     until: Option<Deadline>,
 ) -> Result<Many, DatabaseError> {
-    many::tell_again(database, subscription, since, until)
+    let object = subscription.map(|id| id.to_string());
+    let tell = |database: &mut dyn Database| many::tell_again(database, subscription, since, until);
+    logged(database, by, Operation::NotifiedAgain, object.as_deref(), tell, due_again)
+}
+
+fn due_again(many: &Many) -> Came {
+    Came::to(notifications_are(many.notifications, "due again"))
 }
 
 /// What is given up of what a subscription is still to be told.
@@ -57,11 +101,9 @@ pub(crate) enum GivenUp {
 }
 
 /// Gives that up; how many notifications these were. `None` where there is no such event.
-///
-/// # Errors
-/// Where it may not be committed.
 pub(crate) fn give_up(
     database: &mut dyn Database,
+    by: Actor<'_>,
     subscription: Uuid,
     what: GivenUp,
 ) -> Result<Option<u64>, DatabaseError> {
@@ -73,7 +115,10 @@ pub(crate) fn give_up(
             None => return Ok(None),
         },
     };
-    many::give_up(database, subscription, event, before).map(Some)
+    let object = subscription.to_string();
+    let give_up = |database: &mut dyn Database| many::give_up(database, subscription, event, before);
+    let came = |many: &u64| Came::to(notifications_are(*many, "given up"));
+    logged(database, by, Operation::GaveUpNotifications, Some(&object), give_up, came).map(Some)
 }
 
 /// The event of this id, as a subscription is told of it; none that is of no concern to it, whatever types it has chosen.

@@ -34,7 +34,7 @@ pub(crate) struct Done {
 /// What this process has done, as far as it is not written down yet.
 pub(crate) struct OperationsLog<'a> {
     site: &'a Site,
-    who: String,
+    by: CommandLine,
     rows: Vec<(Operation, Done, String)>,
     database: Option<(Box<dyn Database>, Deadline)>,
     written: Instant,
@@ -44,8 +44,8 @@ pub(crate) struct OperationsLog<'a> {
 impl<'a> OperationsLog<'a> {
     /// Of the command line.
     pub(crate) fn of(site: &'a Site) -> Self {
-        let who = os_user();
-        Self { site, who, rows: Vec::new(), database: None, written: Instant::now(), failures: 0 }
+        let by = CommandLine::of(site);
+        Self { site, by, rows: Vec::new(), database: None, written: Instant::now(), failures: 0 }
     }
 
     /// Adds what was delivered. What was there already, or failed, changed nothing.
@@ -90,7 +90,7 @@ impl<'a> OperationsLog<'a> {
             }
         };
         let database = self.database.insert(kept).0.as_mut();
-        let actor = by_command_line(&self.who, self.site);
+        let actor = self.by.actor();
         let rows: Vec<(Operation, Affected<'_>, &str)> = rows
             .iter()
             .map(|(operation, done, outcome)| {
@@ -114,23 +114,109 @@ impl Drop for OperationsLog<'_> {
     }
 }
 
-/// Writes down what was done to a subscription, or to all of them.
-pub(crate) fn write_down(
-    site: &Site,
+/// Who does something by the command line.
+pub(crate) struct CommandLine {
+    who: String,
+    host: String,
+}
+
+impl CommandLine {
+    pub(crate) fn of(site: &Site) -> Self {
+        Self { who: os_user(), host: site.host().to_owned() }
+    }
+
+    pub(crate) fn actor(&self) -> Actor<'_> {
+        Actor { who: &self.who, way: COMMAND_LINE, role: None, host: &self.host }
+    }
+}
+
+const COMMAND_LINE: &str = "command line";
+
+/// Does something to one thing, and writes down who has, and what came of it. Whoever comes from elsewhere, by the page or the API, is
+/// written down before, and nothing is done where that cannot be. The command line is the operator's: there it is done all the same.
+///
+/// # Errors
+/// Those of the work, and where it cannot be written down that it begins.
+pub(crate) fn logged<T, E: From<DatabaseError>>(
     database: &mut dyn Database,
+    by: Actor<'_>,
     operation: Operation,
-    subscription: Option<Uuid>,
+    object: Option<&str>,
+    work: impl FnOnce(&mut dyn Database) -> Result<T, E>,
+    outcome: impl FnOnce(&T) -> Came,
+) -> Result<T, E> {
+    let affected = Affected { object, ..Affected::default() };
+    if by.way != COMMAND_LINE {
+        write(database, by, operation, affected, "")?;
+    }
+    let done = work(database)?;
+    let Came { operation: other, object: its, outcome } = outcome(&done);
+    let affected = Affected { object: its.as_deref().or(object), ..affected };
+    note(database, by, other.unwrap_or(operation), affected, &outcome);
+    Ok(done)
+}
+
+/// Writes down what is done. That it cannot be written down undoes nothing.
+pub(crate) fn write_down(
+    database: &mut dyn Database,
+    by: Actor<'_>,
+    operation: Operation,
+    object: &str,
     outcome: &str,
 ) {
-    let (who, subscription) = (os_user(), subscription.map(|id| id.to_string()));
-    let affected = Affected { object: subscription.as_deref(), ..Affected::default() };
-    if let Err(error) = write(database, by_command_line(&who, site), operation, affected, outcome) {
+    note(database, by, operation, Affected { object: Some(object), ..Affected::default() }, outcome);
+}
+
+fn note(database: &mut dyn Database, by: Actor<'_>, operation: Operation, affected: Affected<'_>, outcome: &str) {
+    if let Err(error) = write(database, by, operation, affected, outcome) {
         warn!(%error, operation = operation.as_str(), "what was done is not in the operations log");
     }
 }
 
-fn by_command_line<'a>(who: &'a str, site: &'a Site) -> Actor<'a> {
-    Actor { who, way: "command line", role: None, host: site.host() }
+/// What came of something, for the operations log.
+#[derive(Default)]
+pub(crate) struct Came {
+    /// Where it came to something else than was asked for.
+    operation: Option<Operation>,
+    /// What it was done to, where that is known only now.
+    object: Option<String>,
+    outcome: String,
+}
+
+impl Came {
+    pub(crate) fn to(outcome: impl Into<String>) -> Self {
+        Self { outcome: outcome.into(), ..Self::default() }
+    }
+
+    pub(crate) fn unless_unchanged(changed: bool, outcome: &str) -> Self {
+        Self::to(if changed { outcome } else { "it was in another state" })
+    }
+
+    pub(crate) fn with(self, object: Uuid) -> Self {
+        Self { object: Some(object.to_string()), ..self }
+    }
+
+    pub(crate) fn instead(self, operation: Operation) -> Self {
+        Self { operation: Some(operation), ..self }
+    }
+}
+
+/// Writes down what is about to be shown. Where that cannot be, nobody is shown it but the operator.
+///
+/// # Errors
+/// Where it cannot be written down.
+pub(crate) fn shown(
+    database: &mut dyn Database,
+    by: Actor<'_>,
+    operation: Operation,
+    object: Uuid,
+) -> Result<(), DatabaseError> {
+    let object = object.to_string();
+    if by.way == COMMAND_LINE {
+        write_down(database, by, operation, &object, "shown");
+        return Ok(());
+    }
+    write(database, by, operation, Affected { object: Some(&object), ..Affected::default() }, "shown")
 }
 
 /// Who runs this process: by sudo(8) the one who called it.

@@ -1,12 +1,19 @@
-//! Subscriptions: what they may be to, and what is done with them (`ledger::subscriptions` has the SQL).
+//! Subscriptions: what they may be to, and what is done with them (`ledger::subscriptions` has the SQL). Each thing that somebody does
+//! is in the operations log: what does it writes it down.
 
+use super::operations_log::{self, Came, logged};
+use crate::base::deadline::Deadline;
+use crate::database::DatabaseError;
+use crate::ledger::Database;
 use crate::ledger::event::EventType;
 use crate::ledger::notifications::DISABLED;
+use crate::ledger::operations_log::{Actor, Operation};
+use crate::ledger::subscriptions as rows;
 pub(crate) use crate::ledger::subscriptions::{
-    Change, NewSubscription, Subscription, Those, Turn, change, count_of_owner, create, delete, disable, new_secret,
-    pause, read, resume, some, there,
+    Change, NewSubscription, Subscription, Those, Turn, count_of_owner, read, some, there,
 };
 use crate::message::{Address, fold};
+use uuid::Uuid;
 
 /// The state of one that is told what happens.
 pub(crate) const ACTIVE: &str = "active";
@@ -27,6 +34,102 @@ pub(crate) const UNANSWERED: &str =
 /// What became of so many of them, as it is told and written down: "1 notification is due again".
 pub(crate) fn notifications_are(many: u64, are: &str) -> String {
     format!("{many} {} {are}", if many == 1 { "notification is" } else { "notifications are" })
+}
+
+/// What one is told of.
+pub(crate) fn resource_of(one: &Subscription) -> String {
+    format!("{} {}", one.resource, one.resource_id).trim_end().to_owned()
+}
+
+/// Does something to one subscription.
+fn on<T>(
+    database: &mut dyn Database,
+    by: Actor<'_>,
+    operation: Operation,
+    id: Uuid,
+    work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError>,
+    outcome: impl FnOnce(&T) -> Came,
+) -> Result<T, DatabaseError> {
+    logged(database, by, operation, Some(&id.to_string()), work, outcome)
+}
+
+/// Makes one, or finds the same: its id, and whether it is new. Whoever is answered gets its secret.
+///
+/// # Errors
+/// As for all that follow: where the database fails, or the operations log cannot be written.
+pub(crate) fn create(
+    database: &mut dyn Database,
+    by: Actor<'_>,
+    new: &NewSubscription,
+) -> Result<(Uuid, bool), DatabaseError> {
+    let came = |(id, created): &(Uuid, bool)| match created {
+        true => Came::to(format!("of {} {}", new.resource, new.resource_id).trim_end()).with(*id),
+        false => Came::to("shown").with(*id).instead(Operation::LookedAtSecret),
+    };
+    logged(database, by, Operation::MadeSubscription, None, |database| rows::create(database, new), came)
+}
+
+/// Changes its settings. `false` where its owner has another one that it would be the same as.
+pub(crate) fn change(
+    database: &mut dyn Database,
+    by: Actor<'_>,
+    is: &Subscription,
+    wanted: &Change,
+    becomes: Option<Turn>,
+    unverified: &'static str,
+) -> Result<bool, DatabaseError> {
+    let operation = match becomes {
+        Some(Turn::Pause) => Operation::PausedSubscription,
+        Some(Turn::Resume) => Operation::ResumedSubscription,
+        None => Operation::ChangedSubscription,
+    };
+    let change = |database: &mut dyn Database| rows::change(database, is, wanted, becomes, unverified);
+    let came = |changed: &bool| Came::to(if *changed { "changed" } else { "there is one like that" });
+    on(database, by, operation, is.id, change, came)
+}
+
+/// `false` where none is active by this id.
+pub(crate) fn pause(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<bool, DatabaseError> {
+    let came = |changed: &bool| Came::unless_unchanged(*changed, "paused");
+    on(database, by, Operation::PausedSubscription, id, |database| rows::pause(database, id), came)
+}
+
+/// `false` where none is paused or disabled by this id.
+pub(crate) fn resume(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<bool, DatabaseError> {
+    let came = |changed: &bool| Came::unless_unchanged(*changed, "resumed");
+    on(database, by, Operation::ResumedSubscription, id, |database| rows::resume(database, id), came)
+}
+
+/// Has it told nothing more until it is resumed, and says why.
+pub(crate) fn disable(database: &mut dyn Database, by: Actor<'_>, id: Uuid, reason: &str) -> Result<(), DatabaseError> {
+    let disable = |database: &mut dyn Database| rows::disable(database, id, reason, by.host);
+    on(database, by, Operation::DisabledSubscription, id, disable, |()| Came::to(reason))
+}
+
+/// Gives it another secret. `false` where there is none by this id.
+pub(crate) fn new_secret(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<bool, DatabaseError> {
+    let came = |changed: &bool| Came::unless_unchanged(*changed, "renewed");
+    on(database, by, Operation::RotatedSecret, id, |database| rows::new_secret(database, id), came)
+}
+
+/// To be called before its secret is shown.
+pub(crate) fn shows_secret(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<(), DatabaseError> {
+    operations_log::shown(database, by, Operation::LookedAtSecret, id)
+}
+
+/// Removes it. `false` where the time was over before the end: asked for again, it goes on.
+pub(crate) fn delete(
+    database: &mut dyn Database,
+    by: Actor<'_>,
+    one: &Subscription,
+    until: Option<Deadline>,
+) -> Result<bool, DatabaseError> {
+    let came = |gone: &bool| match gone {
+        true => Came::to(format!("it was of {}, and made by {}", resource_of(one), one.owner)),
+        false => Came::to("a part of what it was to be told is removed"),
+    };
+    let delete = |database: &mut dyn Database| rows::delete(database, one.id, until);
+    on(database, by, Operation::RemovedSubscription, one.id, delete, came)
 }
 
 /// The longest name of a resource, in characters, that the tables hold.

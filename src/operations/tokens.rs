@@ -3,10 +3,12 @@
 //! `mdt_`, 256 random bits in 43 digits of base 62, and six digits of a checksum, by which those who look for secrets in what was
 //! published by mistake tell a token from any other text; and we need not ask the database about what is none.
 
+use super::operations_log::{Came, logged};
 use crate::database::DatabaseError;
 use crate::ledger::Database;
 use crate::ledger::api_tokens::{self, NewApiToken};
-pub(crate) use crate::ledger::api_tokens::{ApiToken, Bounds, list, owner, revoke};
+pub(crate) use crate::ledger::api_tokens::{ApiToken, Bounds, list, owner};
+use crate::ledger::operations_log::{Actor, Operation};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::time::Duration;
@@ -163,7 +165,11 @@ pub(crate) enum NotMade {
 ///
 /// # Errors
 /// Where its name is none, or where the database fails.
-pub(crate) fn create(database: &mut dyn Database, wanted: Wanted<'_>) -> Result<(Uuid, TokenText), NotMade> {
+pub(crate) fn create(
+    database: &mut dyn Database,
+    by: Actor<'_>,
+    wanted: Wanted<'_>,
+) -> Result<(Uuid, TokenText), NotMade> {
     let Wanted { name, scopes, bounds, rate, expires_after } = wanted;
     let right = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(right) {
@@ -171,7 +177,22 @@ pub(crate) fn create(database: &mut dyn Database, wanted: Wanted<'_>) -> Result<
     }
     let text = TokenText::random()?;
     let new = NewApiToken { digest: text.digest(), name, scopes, bounds, rate, expires_after };
-    Ok((api_tokens::create(database, &new)?, text))
+    let came = |id: &Uuid| Came::to(format!("{name}, for {}", new.scopes.join(" "))).with(*id);
+    let create = |database: &mut dyn Database| api_tokens::create(database, &new);
+    Ok((logged(database, by, Operation::MadeToken, Some(name), create, came)?, text))
+}
+
+/// Has a token count no more. `None` where there is no such token that was not revoked before.
+///
+/// # Errors
+/// Where the database fails, or the operations log cannot be written.
+pub(crate) fn revoke(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Result<Option<ApiToken>, DatabaseError> {
+    let came = |revoked: &Option<ApiToken>| match revoked {
+        Some(token) => Came::to(token.name.as_str()),
+        None => Came::to("there is none that counts"),
+    };
+    let revoke = |database: &mut dyn Database| api_tokens::revoke(database, id);
+    logged(database, by, Operation::RevokedToken, Some(&id.to_string()), revoke, came)
 }
 
 /// The token that somebody shows, if it counts.

@@ -1,7 +1,9 @@
 //! Logging in to the page: a link that is good once, and the login that comes of it.
 
+use super::operations_log::{Came, logged, write_down};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
+use crate::ledger::operations_log::{Actor, Operation};
 use crate::ledger::web_sessions::{self, WebRole};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -43,13 +45,28 @@ pub(crate) fn name(text: &str) -> Result<String, String> {
 /// nobody: it gets into no log of a proxy.
 pub(crate) fn link(
     database: &mut dyn Database,
+    by: Actor<'_>,
     origin: &str,
     name: &str,
     role: WebRole,
 ) -> Result<String, DatabaseError> {
     let token = token()?;
-    web_sessions::make_login(database, &digest(&token), name, role, LINK_LASTS)?;
+    let make =
+        |database: &mut dyn Database| web_sessions::make_login(database, &digest(&token), name, role, LINK_LASTS);
+    logged(database, by, Operation::MadeLogin, Some(name), make, |()| Came::to(role.as_str()))?;
     Ok(format!("{origin}/login#{token}"))
+}
+
+/// Ends the login that people name so; `false` where there is none. Whoever is to be out has to be out, written down or not.
+///
+/// # Errors
+/// Where the database fails.
+pub(crate) fn end(database: &mut dyn Database, by: Actor<'_>, id: &str) -> Result<bool, DatabaseError> {
+    let ended = web_sessions::end_named(database, id)?;
+    if ended {
+        write_down(database, by, Operation::EndedLogin, id, "ended");
+    }
+    Ok(ended)
 }
 
 /// Somebody who has just logged in.
@@ -86,6 +103,8 @@ mod tests {
     use crate::database::{Client, Tables, Value};
     use crate::ledger::web_sessions::Lifetimes;
 
+    const BY: Actor<'_> = Actor { who: "root", way: "command line", role: None, host: "mx1" };
+
     #[test]
     fn a_link_is_good_once_and_a_login_ends_by_itself() {
         let directory = tempfile::tempdir().unwrap();
@@ -94,7 +113,7 @@ mod tests {
         let mut database = crate::schema::open_embedded(directory.path(), &client, deadline).unwrap();
         let database = &mut database;
         let lifetimes = Lifetimes::of(Duration::from_hours(12));
-        let link = link(database, "http://127.0.0.1:8025", "anna", WebRole::Reader).unwrap();
+        let link = link(database, BY, "http://127.0.0.1:8025", "anna", WebRole::Reader).unwrap();
         let (page, token) = link.split_once('#').unwrap();
         assert_eq!((page, token.len()), ("http://127.0.0.1:8025/login", 43));
         assert!(log_in(database, "nonsense", None).unwrap().is_none());
@@ -125,7 +144,7 @@ mod tests {
         };
         back("began_at", lifetimes.longest + Duration::from_secs(1));
         // Nobody has come back by that cookie: the next link that is made takes it away.
-        super::link(database, "", "boris", WebRole::Viewer).unwrap();
+        super::link(database, BY, "", "boris", WebRole::Viewer).unwrap();
         let left = database.select("looking", "SELECT count(*) FROM web_sessions", &[]).unwrap();
         assert_eq!(left[0].text(0), Some("0"));
         assert!(!is_in(database), "seven days are over");
@@ -137,7 +156,7 @@ mod tests {
         let client = Client { host: "mx1".into(), pid: 1, queue_id: None };
         let deadline = Deadline::after(Duration::from_mins(2));
         let mut database = crate::schema::open_embedded(directory.path(), &client, deadline).unwrap();
-        let link = link(&mut database, "", "anna", WebRole::Viewer).unwrap();
+        let link = link(&mut database, BY, "", "anna", WebRole::Viewer).unwrap();
         let ten_minutes = [Value::Integer(600_000_000)];
         database
             .change("turning the clock", "UPDATE web_logins SET expires_at = expires_at - ?", &ten_minutes)

@@ -3,14 +3,14 @@
 use super::layout::{self, Screen, moment};
 use super::log::actor;
 use super::{Page, failed};
-use crate::ledger::operations_log::{self, Affected, Operation};
 use crate::ledger::web_sessions::{self, WebSession};
+use crate::operations::web_logins;
 use axum::Extension;
 use axum::extract::{Form, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use maud::html;
 use serde::Deserialize;
-use tracing::{info, warn};
+use tracing::info;
 
 pub(super) async fn show(State(page): State<Page>, Extension(viewer): Extension<WebSession>) -> Response {
     let lifetimes = page.lifetimes;
@@ -56,15 +56,7 @@ pub(super) async fn end(
 ) -> Response {
     info!(by = viewer.name, login = id, "a login to the page is ended");
     let (by, shared) = (viewer.clone(), page.clone());
-    let ended = page.ledger.ask(move |database| {
-        let affected = Affected { object: Some(&id), ..Affected::default() };
-        let written = operations_log::write(database, actor(&shared, &by), Operation::EndedLogin, affected, "");
-        // Whoever is to be out has to be out all the same.
-        if let Err(error) = written {
-            warn!(%error, "that a login was ended is not in the operations log");
-        }
-        web_sessions::end_named(database, &id)
-    });
+    let ended = page.ledger.ask(move |database| web_logins::end(database, actor(&shared, &by), &id));
     match ended.await {
         Ok(_) => Redirect::to("/logins").into_response(),
         Err(problem) => failed(&problem, Some(&viewer)),

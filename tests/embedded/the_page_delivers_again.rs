@@ -37,7 +37,10 @@ fn ledger(place: &Place) -> rusqlite::Connection {
 fn log(place: &Place) -> Vec<String> {
     let ledger = ledger(place);
     let mut rows = ledger
-        .prepare("SELECT who || ' ' || operation || ' ' || mailbox || ' ' || imap_user || ': ' || outcome FROM operations_log ORDER BY id")
+        .prepare(
+            "SELECT who || ' ' || operation || ' ' || mailbox || ' ' || imap_user || ': ' || outcome FROM operations_log \
+             WHERE operation <> 'made a login' ORDER BY id",
+        )
         .unwrap();
     rows.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
 }

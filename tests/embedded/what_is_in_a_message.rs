@@ -56,7 +56,7 @@ impl Place {
     fn log(&self) -> Vec<[String; 5]> {
         let ledger = rusqlite::Connection::open(self.path().join("ledger.sqlite")).unwrap();
         let sql = "SELECT who || ', ' || role, operation, coalesce(object, '–'), coalesce(imap_user, '–'), outcome \
-                   FROM operations_log ORDER BY id";
+                   FROM operations_log WHERE operation <> 'made a login' ORDER BY id";
         let mut statement = ledger.prepare(sql).unwrap();
         let row = |row: &rusqlite::Row<'_>| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?]);
         statement.query_map((), row).unwrap().map(Result::unwrap).collect()

@@ -8,10 +8,10 @@ use super::{Key, Subscription, found, path, shown, unanswered};
 use crate::base::timestamp;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
-use crate::ledger::operations_log::{Actor, Affected, Operation, write};
+use crate::ledger::operations_log::Actor;
 use crate::ledger::time_span;
 use crate::ledger::web_sessions::WebSession;
-use crate::operations::subscriptions::{UNANSWERED, UNVERIFIED, notifications_are};
+use crate::operations::subscriptions::UNVERIFIED;
 use crate::operations::{notifications, subscriptions};
 use crate::webhook::{ROTATION, payload};
 use axum::Extension;
@@ -30,26 +30,24 @@ type Of = (State<Page>, Extension<WebSession>, Path<String>);
 struct Done {
     words: &'static str,
     many: Option<u64>,
-    /// For the operations log.
-    outcome: String,
 }
 
 impl Done {
-    fn of(words: &'static str, outcome: &str) -> Self {
-        Self { words, many: None, outcome: outcome.to_owned() }
+    const fn of(words: &'static str) -> Self {
+        Self { words, many: None }
     }
 
-    fn again(many: u64) -> Self {
-        Self { words: "again", many: Some(many), outcome: notifications_are(many, "due again") }
+    const fn again(many: u64) -> Self {
+        Self { words: "again", many: Some(many) }
     }
 
     /// Of very many, a part.
-    fn some_again(many: u64) -> Self {
-        Self { words: "some-again", ..Self::again(many) }
+    const fn some_again(many: u64) -> Self {
+        Self { words: "some-again", many: Some(many) }
     }
 
-    fn changed(changed: bool, words: &'static str) -> Self {
-        if changed { Self::of(words, words) } else { Self::of("unchanged", "it was in another state") }
+    const fn changed(changed: bool, words: &'static str) -> Self {
+        Self::of(if changed { words } else { "unchanged" })
     }
 
     /// Where its receiver has not answered its first question yet, nothing is sent again.
@@ -57,41 +55,39 @@ impl Done {
         one: &Subscription,
         act: impl FnOnce() -> Result<Self, DatabaseError>,
     ) -> Result<Self, DatabaseError> {
-        if one.state == UNVERIFIED { Ok(Self::of(UNVERIFIED, UNANSWERED)) } else { act() }
+        if one.state == UNVERIFIED { Ok(Self::of(UNVERIFIED)) } else { act() }
     }
 }
 
 pub(in crate::web) async fn test(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Response {
-    let host = page.site.host().to_owned();
-    done((page, viewer, id), Operation::TestedSubscription, move |database, one| {
-        if one.state != "active" {
-            return Ok(Done::changed(false, "tested"));
+    done((page, viewer, id), |database, by, one| {
+        if one.state == "active" {
+            notifications::test(database, by, one.id)?;
         }
-        let event = notifications::test(database, one.id, &host)?;
-        Ok(Done::of("tested", &payload::id(event)))
+        Ok(Done::changed(one.state == "active", "tested"))
     })
     .await
 }
 
 pub(in crate::web) async fn pause(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Response {
-    let pause = |database: &mut dyn Database, one: &Subscription| {
-        Ok(Done::changed(subscriptions::pause(database, one.id)?, "paused"))
+    let pause = |database: &mut dyn Database, by: Actor<'_>, one: &Subscription| {
+        Ok(Done::changed(subscriptions::pause(database, by, one.id)?, "paused"))
     };
-    done((page, viewer, id), Operation::PausedSubscription, pause).await
+    done((page, viewer, id), pause).await
 }
 
 pub(in crate::web) async fn resume(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Response {
-    let resume = |database: &mut dyn Database, one: &Subscription| {
-        Ok(Done::changed(subscriptions::resume(database, one.id)?, "resumed"))
+    let resume = |database: &mut dyn Database, by: Actor<'_>, one: &Subscription| {
+        Ok(Done::changed(subscriptions::resume(database, by, one.id)?, "resumed"))
     };
-    done((page, viewer, id), Operation::ResumedSubscription, resume).await
+    done((page, viewer, id), resume).await
 }
 
 pub(in crate::web) async fn new_secret(page: State<Page>, viewer: Extension<WebSession>, id: Path<String>) -> Response {
-    let renew = |database: &mut dyn Database, one: &Subscription| {
-        Ok(Done::changed(subscriptions::new_secret(database, one.id)?, "renewed"))
+    let renew = |database: &mut dyn Database, by: Actor<'_>, one: &Subscription| {
+        Ok(Done::changed(subscriptions::new_secret(database, by, one.id)?, "renewed"))
     };
-    done((page, viewer, id), Operation::RotatedSecret, renew).await
+    done((page, viewer, id), renew).await
 }
 
 #[derive(Deserialize)]
@@ -108,11 +104,11 @@ pub(in crate::web) async fn redeliver(
     Form(Which { event }): Form<Which>,
 ) -> Response {
     let Some(event) = payload::read_id(&event) else { return guard::nothing_here().await };
-    done((page, viewer, id), Operation::NotifiedAgain, move |database, one| {
+    done((page, viewer, id), move |database, by, one| {
         Done::unless_unverified(one, || {
             let Some(due) = notifications::event_of(database, one, event)? else { return Ok(Done::again(0)) };
-            notifications::tell_one(database, one.id, due.position)?;
-            Ok(Done { outcome: payload::id(event), ..Done::again(1) })
+            notifications::tell_one(database, by, one.id, (event, due.position))?;
+            Ok(Done::again(1))
         })
     })
     .await
@@ -138,9 +134,9 @@ pub(in crate::web) async fn recover(
             return (StatusCode::UNPROCESSABLE_ENTITY, page).into_response();
         }
     };
-    done((page, viewer, id), Operation::NotifiedAgain, move |database, one| {
+    done((page, viewer, id), move |database, by, one| {
         Done::unless_unverified(one, || {
-            let many = notifications::redeliver(database, Some(one.id), Some(since), Some(notifications::soon()))?;
+            let many = notifications::redeliver(database, by, Some(one.id), Some(since), Some(notifications::soon()))?;
             let done = if many.next.is_none() { Done::again } else { Done::some_again };
             Ok(done(many.notifications))
         })
@@ -171,8 +167,7 @@ pub(in crate::web) async fn secret(
         return shown("Secret", &viewer, &told);
     }
     let (of, by, shared) = (one.id, viewer.clone(), page.clone());
-    let logged =
-        move |database: &mut dyn Database| log(database, actor(&shared, &by), Operation::LookedAtSecret, of, "shown");
+    let logged = move |database: &mut dyn Database| subscriptions::shows_secret(database, actor(&shared, &by), of);
     if let Err(problem) = page.ledger.ask(logged).await {
         return unanswered(&page, &problem, &viewer);
     }
@@ -199,41 +194,19 @@ fn path_of(id: &str) -> String {
 
 async fn done(
     (State(page), Extension(viewer), Path(id)): Of,
-    operation: Operation,
-    work: impl FnOnce(&mut dyn Database, &Subscription) -> Result<Done, DatabaseError> + Send + 'static,
+    work: impl FnOnce(&mut dyn Database, Actor<'_>, &Subscription) -> Result<Done, DatabaseError> + Send + 'static,
 ) -> Response {
     let one = match found(&page, &viewer, &id).await {
         Ok(one) => one,
         Err(answer) => return answer,
     };
-    info!(by = viewer.name, subscription = %one.id, operation = operation.as_str(), "a subscription is worked on by the page");
     let (of, by, shared) = (one.id, viewer.clone(), page.clone());
-    let finished = page.ledger.ask(move |database| {
-        let actor = actor(&shared, &by);
-        log(database, actor, operation, one.id, "")?;
-        let done = work(database, &one)?;
-        // It is done: that its end cannot be written down undoes nothing.
-        if let Err(problem) = log(database, actor, operation, one.id, &done.outcome) {
-            tracing::warn!(%problem, "what came of it is not in the operations log");
-        }
-        Ok(done)
-    });
-    match finished.await {
-        Ok(Done { words, many, .. }) => {
+    match page.ledger.ask(move |database| work(database, actor(&shared, &by), &one)).await {
+        Ok(Done { words, many }) => {
+            info!(by = viewer.name, subscription = %of, done = words, "a subscription was worked on by the page");
             let many = many.map(|many| format!("&many={many}")).unwrap_or_default();
             Redirect::to(&format!("{}?done={words}{many}", path(of))).into_response()
         }
         Err(problem) => unanswered(&page, &problem, &viewer),
     }
-}
-
-fn log(
-    database: &mut dyn Database,
-    actor: Actor<'_>,
-    operation: Operation,
-    subscription: Uuid,
-    outcome: &str,
-) -> Result<(), DatabaseError> {
-    let subscription = subscription.to_string();
-    write(database, actor, operation, Affected { object: Some(&subscription), ..Affected::default() }, outcome)
 }

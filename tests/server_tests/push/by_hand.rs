@@ -189,6 +189,7 @@ fn what_is_done_to_a_subscription_stands_in_the_operations_log(engine: Engine) {
         on_it("looked at a secret", "shown"),
         on_it("tested a subscription", event),
         on_it("paused a subscription", "paused"),
+        on_it("paused a subscription", "it was in another state"),
         on_it("disabled a subscription", "ticket 4711"),
         on_it("resumed a subscription", "resumed"),
         on_it("looked at a secret", "shown"),

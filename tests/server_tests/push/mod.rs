@@ -36,3 +36,4 @@ mod three_subscribers;
 mod verifying;
 mod very_many_at_once;
 mod what_others_leave_behind;
+mod written_down;
