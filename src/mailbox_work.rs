@@ -1,6 +1,6 @@
 //! Work that opens mailboxes or reads messages, on behalf of code that must not block. IMAP blocks, PostgreSQL's client must not be
-//! called inside a runtime, and a large message takes long to read: each piece of work has a thread of its own, and few run at once. Uses
-//! `base` and `site`.
+//! called inside a runtime, and a large message takes long to read: each piece of work has a thread of its own, and few run at once.
+//! Uses `base` and `site`.
 
 use crate::base::deadline::Deadline;
 use crate::site::Site;

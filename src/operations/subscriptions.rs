@@ -78,13 +78,13 @@ pub(crate) fn change(
     becomes: Option<Turn>,
     unverified: &'static str,
 ) -> Result<bool, DatabaseError> {
-    let operation = match becomes {
-        Some(Turn::Pause) => Operation::PausedSubscription,
-        Some(Turn::Resume) => Operation::ResumedSubscription,
-        None => Operation::ChangedSubscription,
+    let (operation, outcome) = match becomes {
+        Some(Turn::Pause) => (Operation::PausedSubscription, "paused"),
+        Some(Turn::Resume) => (Operation::ResumedSubscription, "resumed"),
+        None => (Operation::ChangedSubscription, "changed"),
     };
     let change = |database: &mut dyn Database| rows::change(database, is, wanted, becomes, unverified);
-    let came = |changed: &bool| Came::to(if *changed { "changed" } else { "there is one like that" });
+    let came = |changed: &bool| Came::to(if *changed { outcome } else { "there is one like that" });
     on(database, by, operation, is.id, change, came)
 }
 

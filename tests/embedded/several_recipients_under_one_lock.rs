@@ -270,7 +270,7 @@ fn the_authors_copy_is_not_given_up_with_a_bearer_whose_own_mailbox_is_full() {
 fn nobody_is_told_delivered_who_has_no_copy() {
     let mut batch = batch();
     batch.whose = [&[0], &[1], &[]];
-    assert_eq!(batch.told()[2], "deferred: the journal does not show what was just written to it");
+    assert_eq!(batch.told()[2], "deferred: an internal error: no copy for a recipient");
     let mut nothing = self::batch();
     nothing.whose = [&[], &[], &[]];
     nothing.closed[3] = Some(MailboxFailure::Unreachable);

@@ -4,6 +4,7 @@ use crate::not_run::did_not_run;
 use crate::support::{child, subject};
 use maildrop_command::lock::{LockName, Slice};
 use maildrop_command::queue::{Counts, NewMail, Queue, QueueError, Recipient, Settlement, State};
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
@@ -79,7 +80,10 @@ fn on_a_small_disk() {
     assert_eq!(queue.counts().unwrap(), Counts { new: accepted, ..Counts::default() });
     assert!(queue.list().unwrap().iter().all(|entry| entry.reason.is_none() && entry.recipients.len() == 2));
 
-    // What remains of a message cannot be written: all of it is tried again.
+    // Mail leaves a reserve; something else uses that up. What remains of a message cannot be written then: all of it is tried again.
+    let other = queue.path().join("something else");
+    let mut file = std::fs::File::create(&other).unwrap();
+    while file.write_all(&[b'x'; 512]).is_ok() {}
     let claim = queue.claim(Slice::WHOLE, now).unwrap().unwrap();
     let id = claim.name().id();
     let full = claim.settle(&[Settlement::Delivered, Settlement::Deferred], now).unwrap_err();
@@ -104,11 +108,16 @@ fn on_a_small_disk() {
 
     // Once there is room, all goes on.
     claim.finish().unwrap();
-    queue.enqueue(&lock("late"), mail(&["a@x"]), &[b'x'; 10], now).unwrap();
+    std::fs::remove_file(other).unwrap();
     let later = now + Duration::from_hours(1);
-    while let Some(claim) = queue.claim(Slice::WHOLE, later).unwrap() {
-        claim.finish().unwrap();
-    }
+    let finish_all = || {
+        while let Some(claim) = queue.claim(Slice::WHOLE, later).unwrap() {
+            claim.finish().unwrap();
+        }
+    };
+    finish_all();
+    queue.enqueue(&lock("late"), mail(&["a@x"]), &[b'x'; 10], now).unwrap();
+    finish_all();
     assert_eq!(queue.counts().unwrap(), Counts { held: 1, bad: 1, ..Counts::default() });
 }
 

@@ -137,7 +137,8 @@ fn a_reader_sees_text_html_header_and_parts_and_it_is_written_down() {
         ]
     );
     let operations = place.visitor("operator").get("/log");
-    assert_eq!(rows(operations.shown()), 4);
+    // With the two links to log in.
+    assert_eq!(rows(operations.shown()), 6);
     let newest = "anna , reader by page on";
     assert!(text(&operations.body).contains(newest), "{}", text(&operations.body));
     assert!(text(&operations.body).contains("looked at content <letter@x> in INBOX of doug@x , HTML shown"));

@@ -29,6 +29,15 @@ Every file here is for root alone: there are passwords in them, made at random. 
 \n\
 {unknown}\
 \n\
+## What no longer happens\n\
+\n\
+Mail is appended over IMAP. What the mailbox store did at delivery stops with step 6. Decide about each before:\n\
+\n\
+- Sieve scripts: on Dovecot, imapsieve can run them at each APPEND to INBOX; elsewhere use rules in the mail program.\n\
+- Vacation replies: a program of your own at Postfix, or an address in `virtual_alias_maps` that leads to one, beside the mailbox.\n\
+- Forwarding: `virtual_alias_maps` in Postfix.\n\
+- Filing of spam by the mailbox store: a milter in Postfix marks, holds or rejects; imapsieve or the mail program files what is marked.\n\
+\n\
 ## 1. The program\n\
 \n\
 On every mail host, the Debian package (`dpkg -i maildrop-command_*.deb`), which makes the users. Then its files:\n\

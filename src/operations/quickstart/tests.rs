@@ -68,6 +68,10 @@ fn no_value_of_the_examples_is_left_and_none_is_left_out() {
         assert_eq!(paths.len(), files.len(), "{whose}");
         // Each file that the page's commands name is there.
         let page = text(&files, "GOING-LIVE.md");
+        let before = page.split("## 1.").next().unwrap();
+        for stops in ["Sieve", "Vacation", "Forwarding", "spam"] {
+            assert!(before.contains(stops), "{stops} is named before the first step");
+        }
         for word in page.split_whitespace().map(|word| word.trim_matches(['`', '<', ':', ';', ',', '.'])) {
             let ours =
                 ["postfix/mai", "postfix/mas", "dovecot/", "cyrus/"].iter().any(|folder| word.starts_with(folder));

@@ -50,7 +50,7 @@ fn what_replay_delivers_again_is_on_the_page_with_who_did_it() {
     // What is looked at only, or is there already, is no operation.
     let restore = ["replay", "--restore", "--since", "1h"];
     assert!(run(&restore, here).status.success());
-    assert_eq!(rows(log().shown()), 0);
+    assert_eq!(rows(log().shown()), 1, "the link to log in");
     let restored = run(&[&restore[..], &["--yes"]].concat(), here);
     assert!(restored.status.success(), "{restored:?}");
     assert!(run(&[&restore[..], &["--yes"]].concat(), here).status.success());
@@ -63,7 +63,7 @@ fn what_replay_delivers_again_is_on_the_page_with_who_did_it() {
 
     let shown = log();
     let told = text(shown.shown());
-    assert_eq!(rows(&shown.body), 2, "{told}");
+    assert_eq!(rows(&shown.body), 3, "{told}");
     let (newer, older) = told.split_once("restored").expect("both");
     for has in ["by command line on ", "delivered again", "<two@x> , doug@x", "INBOX appended"] {
         assert!(newer.contains(has), "{has}: {told}");
