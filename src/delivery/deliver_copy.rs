@@ -151,6 +151,11 @@ impl End {
         matches!(self, Self::Done(_) | Self::GivenUp(_) | Self::Unchecked)
     }
 
+    /// Whether our attempt at it stays open, or it is to be tried again.
+    pub fn is_open(&self) -> bool {
+        matches!(self, Self::Failed { .. } | Self::GivenUp(_))
+    }
+
     /// Who has to come back to look for the author's copy.
     pub fn bearers(&self) -> &[usize] {
         match self {
@@ -492,5 +497,23 @@ fn sent_on(delivery: &Delivery<'_>) -> OffsetDateTime {
     match date {
         Some(date) if date <= delivery.arrived && delivery.arrived - date <= a_week => date,
         _ => delivery.arrived,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_end_says_whether_the_copy_is_there_and_whether_somebody_has_to_come_back() {
+        for (end, is_there, is_open) in [
+            (End::Done(Manner::AlreadyThere), true, false),
+            (End::failed(Deferral::LockLost, None), false, true),
+            (End::GivenUp("why".into()), true, true),
+            (End::Unchecked, true, false),
+            (End::NotTried, false, false),
+        ] {
+            assert_eq!((end.is_there(), end.is_open()), (is_there, is_open));
+        }
     }
 }

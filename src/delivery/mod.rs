@@ -178,9 +178,8 @@ pub fn deliver(
 /// never take the message: none of them may ever come back with success.
 fn author_is_seen_to(copies: &[Copy<'_>], ends: &[End]) -> bool {
     let is_there = |(copy, end): (&Copy<'_>, &End)| copy.is_recipients() && end.is_there();
-    let is_open = |end: &End| matches!(end, End::Failed { .. } | End::GivenUp(_));
     let authors = copies.iter().zip(ends).find(|(copy, _)| !copy.is_recipients());
-    authors.is_some_and(|(_, end)| is_open(end)) && copies.iter().zip(ends).any(is_there)
+    authors.is_some_and(|(_, end)| end.is_open()) && copies.iter().zip(ends).any(is_there)
 }
 
 /// How each copy ended up; or why none of them could be delivered.
