@@ -24,10 +24,22 @@ pub(crate) struct Confinement {
     pub(crate) append: Vec<PathBuf>,
     /// All may be done beneath these that one does with files.
     pub(crate) all: Vec<PathBuf>,
-    /// The ports that may be connected to by TCP, at whatever address.
-    pub(crate) ports: Vec<u16>,
+    pub(crate) connects_to: Ports,
     /// Whether processes outside may be sent signals.
     pub(crate) signals: bool,
+}
+
+/// The ports that may be connected to by TCP, at whatever address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ports {
+    These(Vec<u16>),
+    Any,
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self::These(Vec::new())
+    }
 }
 
 /// How far the kernel holds this process to it.
@@ -52,16 +64,21 @@ impl Confinement {
         let sockets = read | AccessFs::MakeSock | AccessFs::RemoveFile;
         let append: BitFlags<AccessFs> = AccessFs::MakeReg | AccessFs::WriteFile | AccessFs::ReadDir;
         let scope = if self.signals { Scope::AbstractUnixSocket.into() } else { Scope::from_all(KNOWN) };
-        let ports = self.ports.iter().map(|port| Ok::<_, RulesetError>(NetPort::new(*port, AccessNet::ConnectTcp)));
+        let (ports, held_back): (&[u16], BitFlags<AccessNet>) = match &self.connects_to {
+            Ports::These(ports) => (ports, AccessNet::ConnectTcp.into()),
+            Ports::Any => (&[], BitFlags::empty()),
+        };
+        let ports = ports.iter().map(|port| Ok::<_, RulesetError>(NetPort::new(*port, AccessNet::ConnectTcp)));
         // A kernel that knows no `Refer` would let no file be renamed into another folder, by whatever rule.
         let renames = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).handle_access(AccessFs::Refer);
         let Ok(ruleset) = renames else { return Ok(Confined::Not) };
-        let created = ruleset
-            .set_compatibility(CompatLevel::BestEffort)
-            .handle_access(AccessFs::from_all(KNOWN))?
-            .handle_access(AccessNet::ConnectTcp)?
-            .scope(scope)?
-            .create()?;
+        let mut ruleset =
+            ruleset.set_compatibility(CompatLevel::BestEffort).handle_access(AccessFs::from_all(KNOWN))?;
+        // A ruleset cannot be told to hold back nothing of a kind.
+        if !held_back.is_empty() {
+            ruleset = ruleset.handle_access(held_back)?;
+        }
+        let created = ruleset.scope(scope)?.create()?;
         let status = created
             .add_rules(path_beneath_rules(&self.read, read))?
             .add_rules(path_beneath_rules(&self.sockets, sockets))?

@@ -1,6 +1,6 @@
 //! What each process of the service does first: it ends when its master does, it keeps within its memory, it logs.
 
-use crate::base::confinement::{Confined, Confinement};
+use crate::base::confinement::{Confined, Confinement, Ports};
 use crate::base::endpoint::Endpoint;
 use crate::base::{files, log};
 use crate::config::Config;
@@ -159,7 +159,13 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
             let mut reached = of_a_client(&config.of_notifier()?, false, append);
             reached.read.extend(config.notifications.ca_file.clone());
             reached.read.extend(keys(config));
-            reached.ports.extend(&config.notifications.allow_ports);
+            // A receiver in one of these networks may have any port: see `Callback::may_be_called_at`.
+            match &mut reached.connects_to {
+                Ports::These(ports) if config.notifications.allow_networks.is_empty() => {
+                    ports.extend(&config.notifications.allow_ports);
+                }
+                any => *any = Ports::Any,
+            }
             reached
         }
         Role::Web => {
@@ -190,7 +196,7 @@ fn of_a_client(own: &Config, mailboxes: bool, append: Vec<PathBuf>) -> Confineme
     if let Tls::Verify { ca_file: Some(file) } = &own.database.tls {
         read.push(file.clone());
     }
-    let mut reached = Confinement { read, append, ports: vec![DNS], ..Confinement::default() };
+    let mut reached = Confinement { read, append, ..Confinement::default() };
     if let Some(file) = &own.database.seen_file {
         reached.read.push(file.clone());
         reached.append.extend(file.parent().map(Path::to_owned));
@@ -201,10 +207,11 @@ fn of_a_client(own: &Config, mailboxes: bool, append: Vec<PathBuf>) -> Confineme
         reached.read.push(own.imap.password.path().to_owned());
         reached.read.extend(own.imap.ca_file.clone());
     }
-    reached.ports.extend(servers.into_iter().filter_map(|server| match server {
+    let ports = servers.into_iter().filter_map(|server| match server {
         Endpoint::Tcp { port, .. } => Some(*port),
         Endpoint::Socket(_) => None,
-    }));
+    });
+    reached.connects_to = Ports::These(ports.chain([DNS]).collect());
     reached
 }
 
@@ -244,13 +251,15 @@ fn confine(confinement: &Confinement) -> Result<(), CannotBegin> {
         files::create_directory(folder).map_err(system)?;
     }
     match confinement.begin() {
-        Ok(Confined::Whole) if confinement.ports.is_empty() => {
-            info!("this process is confined to its own files, and can connect to nobody by TCP (landlock)")
-        }
-        Ok(Confined::Whole) => {
-            let ports = &confinement.ports;
-            info!(?ports, "this process is confined to its own files and the ports of its servers (landlock)")
-        }
+        Ok(Confined::Whole) => match &confinement.connects_to {
+            Ports::These(ports) if ports.is_empty() => {
+                info!("this process is confined to its own files, and can connect to nobody by TCP (landlock)");
+            }
+            Ports::These(ports) => {
+                info!(?ports, "this process is confined to its own files and the ports of its servers (landlock)");
+            }
+            Ports::Any => info!("this process is confined to its own files (landlock)"),
+        },
         Ok(Confined::FilesOnly) => {
             info!(
                 "this process is confined to its own files (landlock; a kernel from 6.7 on would hold back TCP, too)"
