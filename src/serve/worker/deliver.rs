@@ -135,6 +135,9 @@ fn envelope(request: &Request, recipient: &Recipient) -> Result<Envelope, Verdic
     })
 }
 
+/// Up to so many bytes a message is delivered without asking whether [`BESIDE_A_MESSAGE`] is free.
+const SMALL: usize = 1 << 20;
+
 /// The message, wherever it is; or the verdict where it cannot be had, or where this process may not have the memory that its delivery
 /// takes (RLIMIT_AS). `check` warns where a message may be larger than that.
 fn message(request: &Request, bytes: Vec<u8>, messages: &Path, keep_source_up_to: u64) -> Result<Message, Verdict> {
@@ -152,7 +155,9 @@ fn message(request: &Request, bytes: Vec<u8>, messages: &Path, keep_source_up_to
     let source = if bytes.len() as u64 <= keep_source_up_to { bytes.len().saturating_mul(2) } else { 0 };
     // What a message grows by that gets a CR before each LF.
     let crs = memchr_iter(b'\n', &bytes).count() - memmem::find_iter(&bytes, b"\r\n").count();
-    let beside = usize::try_from(BESIDE_A_MESSAGE).unwrap_or(usize::MAX).saturating_add(source);
+    // A small message takes little beside itself, and is delivered whatever the limit is.
+    let rest = if bytes.len() > SMALL { usize::try_from(BESIDE_A_MESSAGE).unwrap_or(usize::MAX) } else { 0 };
+    let beside = rest.saturating_add(source);
     if bytes.try_reserve_exact(crs + 2).is_err() || Vec::<u8>::new().try_reserve_exact(beside).is_err() {
         warn!(size = bytes.len(), "a message takes more memory than serve.worker_memory leaves for it");
         return Err(too_large());
