@@ -256,7 +256,6 @@ async fn serve(api: Arc<Api>, operation: &'static Operation, request: Request) -
     let (mut parts, body) = request.into_parts();
     let caller = parts.extensions.get::<Caller>().cloned().unwrap_or_default();
     let token = authenticate(&api, &caller, &parts.headers).await?;
-    caller.has_login();
     // Only now: who has no token must not use up another one's share.
     api.rates.count(token.id, token.rate, Instant::now()).map_err(Problem::too_many_requests)?;
     if !operation.scope.is_of(&token) {

@@ -2,8 +2,9 @@
 //! take nothing of what it is sent.
 //!
 //! Addresses do not tell clients apart here: the web UI and the API listen on this machine only, and a proxy in front brings all
-//! clients from one address. A connection is told by what it has shown. One whose request has shown a valid login keeps its
-//! slot; of all others the one that has waited longest for its client gives way.
+//! clients from one address. A connection is told by what it has shown. Of those that have shown no valid login the one that has waited
+//! longest for its client gives way. Where each has shown one, it is the one of the login that has most of them: no login keeps
+//! another one out.
 
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -52,8 +53,11 @@ enum Standing {
     Nothing,
     /// The server works on it, and the client need not do anything.
     Considered,
-    Login,
+    Login(Login),
 }
+
+/// What tells one login from another, such as the digest of a token.
+pub(crate) type Login = [u8; 32];
 
 /// A slot, until this is dropped.
 pub(crate) struct Slot {
@@ -118,8 +122,23 @@ impl Slots {
 
 impl Taken {
     fn gives_way(&self) -> Option<(u64, Instant)> {
-        let waiting = self.by.iter().filter(|(_, holder)| holder.standing == Standing::Nothing);
-        waiting.map(|(number, holder)| (*number, holder.since)).min_by_key(|(number, since)| (*since, *number))
+        self.longest(Standing::Nothing).or_else(|| {
+            let mut held: HashMap<Login, usize> = HashMap::new();
+            for holder in self.by.values() {
+                if let Standing::Login(login) = holder.standing {
+                    *held.entry(login).or_default() += 1;
+                }
+            }
+            let (login, _) =
+                held.into_iter().filter(|(_, count)| *count > 1).max_by_key(|(login, count)| (*count, *login))?;
+            self.longest(Standing::Login(login))
+        })
+    }
+
+    /// Of those that stand so, the one that has done so for longest.
+    fn longest(&self, standing: Standing) -> Option<(u64, Instant)> {
+        let these = self.by.iter().filter(|(_, holder)| holder.standing == standing);
+        these.map(|(number, holder)| (*number, holder.since)).min_by_key(|(number, since)| (*since, *number))
     }
 }
 
@@ -156,8 +175,8 @@ impl Connection {
     }
 
     /// The request has shown a valid login.
-    pub(crate) fn has_login(&self) {
-        self.stands(Standing::Login);
+    pub(crate) fn has_login(&self, login: Login) {
+        self.stands(Standing::Login(login));
     }
 
     fn stands(&self, standing: Standing) {

@@ -90,9 +90,9 @@ impl Caller {
     }
 
     /// It has shown a valid login.
-    pub(crate) fn has_login(&self) {
+    pub(crate) fn has_login(&self, login: Credential) {
         if let Some(connection) = &self.connection {
-            connection.has_login();
+            connection.has_login(login);
         }
     }
 }
@@ -136,7 +136,10 @@ impl LedgerThreads {
             self.authentication.memory().give_back(caller.address);
         }
         match &found {
-            Ok(Some(_)) => self.is_valid(credential),
+            Ok(Some(_)) => {
+                self.is_valid(credential);
+                caller.has_login(credential);
+            }
             Ok(None) => {
                 self.authentication.memory().valid.remove(&credential);
                 self.failed(caller);

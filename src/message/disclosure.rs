@@ -6,12 +6,34 @@
 //! fields (RFC 5321 section 4.4). Only the header of the message itself is touched, no header of a MIME part.
 
 use super::fields::{Field, Fields};
+use memchr::memrchr;
 use std::borrow::Cow;
 
 /// The fields that are left out: of blind recipients (RFC 5322 sections 3.6.3 and 3.6.6), and of the envelope of one copy (RFC 5321
-/// section 4.4, RFC 9228; the others are what mail systems have in place of Delivered-To).
-const PRIVATE_FIELDS: [&str; 7] =
-    ["Bcc", "Resent-Bcc", "Delivered-To", "X-Original-To", "Envelope-To", "X-Envelope-To", "Return-Path"];
+/// section 4.4, RFC 9228, RFC 8098 section 2.3; the others are what mail systems have in place of Delivered-To).
+const PRIVATE_FIELDS: [&str; 21] = [
+    "Bcc",
+    "Resent-Bcc",
+    "Delivered-To",
+    "X-Original-To",
+    "Envelope-To",
+    "X-Envelope-To",
+    "Return-Path",
+    "Apparently-To",
+    "Errors-To",
+    "Original-Recipient",
+    "X-Apparently-To",
+    "X-Delivered-To",
+    "X-Forwarded-For",
+    "X-Forwarded-To",
+    "X-Gm-Original-To",
+    "X-MDaemon-Deliver-To",
+    "X-MDRcpt-To",
+    "X-Original-Recipient",
+    "X-Rcpt-To",
+    "X-Real-To",
+    "X-Receiver",
+];
 
 /// What becomes of the Received fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +49,8 @@ pub(super) fn shown<'a>(field: &Field<'a>) -> Option<(&'a [u8], Cow<'a, [u8]>)> 
     if field.name.is_empty() || PRIVATE_FIELDS.iter().any(|name| field.is(name)) {
         return None;
     }
-    let value = if field.is("Received") { without_recipients(field.value) } else { Cow::Borrowed(field.value) };
+    let is_trace = field.is("Received") || field.is("X-Received");
+    let value = if is_trace { without_recipients(field.value) } else { Cow::Borrowed(field.value) };
     Some((field.name, value))
 }
 
@@ -60,96 +83,87 @@ pub(super) fn filter(bytes: &mut Vec<u8>, received: ReceivedFields) {
     }
 }
 
-/// The value of a Received field without each `for <address>`, in a comment too, and the white space before it: what is left has no line of
-/// white space alone, which some programs take for the end of the header.
+/// The value of a Received field without its `for` clause, and without the comments that have such a clause or an address: each from the
+/// white space before it, so that no line of white space alone is left, which some programs take for the end of the header.
+///
+/// `for` is the last clause before the date (RFC 5321 section 4.4), and what it may be followed by differs from one mail system to the
+/// next (`for d@y (ORCPT rfc822;d@y)`, `for "D" <d@y>`): so all of it goes, up to the date. In doubt, more goes than has to.
 fn without_recipients(value: &[u8]) -> Cow<'_, [u8]> {
-    let mut kept: Vec<u8> = Vec::new();
-    let mut kept_from = 0;
+    let end = value.trim_ascii_end().len();
+    let mut cuts = Vec::new();
     let mut at = 0;
-    while let Some(found) = next_word(value, at) {
-        at = found.end;
-        if !value.get(found.clone()).is_some_and(|word| word.eq_ignore_ascii_case(b"for")) {
-            continue;
-        }
-        let Some(end) = end_of_paths(value, found.end) else { continue };
-        let before = value.get(kept_from..found.start).unwrap_or_default();
-        kept.extend_from_slice(before.trim_ascii_end());
-        (kept_from, at) = (end, end);
+    while let Some(&byte) = value.get(at).filter(|_| at < end) {
+        let length = match byte {
+            b'(' => {
+                let length = length_of_comment(value.get(at..end).unwrap_or_default());
+                let comment = value.get(at..at + length).unwrap_or_default();
+                if comment.contains(&b'@') || words(comment).any(is_for) {
+                    cuts.push(at..at + length);
+                }
+                length
+            }
+            _ if is_delimiter(&byte) => 1,
+            _ => {
+                let word = words(value.get(at..end).unwrap_or_default()).next().unwrap_or_default();
+                let length = if is_for(word) { date_after(value, at, end) - at } else { word.len() };
+                if is_for(word) {
+                    cuts.push(at..at + length);
+                }
+                length.max(1)
+            }
+        };
+        at += length;
     }
-    if kept_from == 0 {
+    if cuts.is_empty() {
         return Cow::Borrowed(value);
+    }
+    let (mut kept, mut kept_from) = (Vec::new(), 0);
+    for cut in cuts {
+        kept.extend_from_slice(value.get(kept_from..cut.start).unwrap_or_default().trim_ascii_end());
+        kept_from = cut.end;
+        // Or `fo(d@y)r` would be read as another word.
+        if value.get(kept_from).is_some_and(|next| !is_delimiter(next)) {
+            kept.push(b' ');
+        }
     }
     kept.extend_from_slice(value.get(kept_from..).unwrap_or_default());
     Cow::Owned(kept)
 }
 
-/// The next run of letters and what else an atom may have, from `at` on.
-fn next_word(value: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
-    let is_delimiter = |byte: &u8| byte.is_ascii_whitespace() || b"();<>,\"".contains(byte) || *byte == 0;
-    let rest = value.get(at..)?;
-    let start = at + rest.iter().position(|byte| !is_delimiter(byte))?;
-    let end = value.get(start..)?.iter().position(is_delimiter).map_or(value.len(), |length| start + length);
-    Some(start..end)
+/// Where the date begins, by its `;`, in what ends at `end`; that end where no date follows. A date has no address.
+fn date_after(value: &[u8], at: usize, end: usize) -> usize {
+    let rest = value.get(at..end).unwrap_or_default();
+    let date = memrchr(b';', rest).filter(|date| !rest.get(*date..).is_some_and(|date| date.contains(&b'@')));
+    date.map_or(end, |date| at + date)
 }
 
-/// Where the addresses end that follow a `for`: in angle brackets or without, and any further ones after commas. `None` where none follows.
-fn end_of_paths(value: &[u8], at: usize) -> Option<usize> {
-    let mut end = None;
-    let mut from = at;
-    loop {
-        let start = from + leading_white_space(value.get(from..)?);
-        if start == at {
-            return None;
-        }
-        let rest = value.get(start..)?;
-        let length = match rest.first() {
-            Some(b'<') => length_of_path(rest),
-            Some(_) => {
-                length_of_mailbox(rest).filter(|length| rest.get(..*length).is_some_and(|it| it.contains(&b'@')))
-            }
-            None => None,
-        };
-        let Some(length) = length else { return end };
-        end = Some(start + length);
-        let after = start + length + leading_white_space(value.get(start + length..)?);
-        if value.get(after) != Some(&b',') {
-            return end;
-        }
-        from = after + 1;
-    }
-}
-
-fn leading_white_space(bytes: &[u8]) -> usize {
-    bytes.len() - bytes.trim_ascii_start().len()
-}
-
-/// `<…>`, a quoted local part in it. Where it has no end, all of the field is taken for it, but for its line end.
-fn length_of_path(bytes: &[u8]) -> Option<usize> {
-    let closed = end_outside_quotes(bytes, |byte| byte == b'>').map(|at| at + 1);
-    Some(closed.unwrap_or_else(|| bytes.trim_ascii_end().len()))
-}
-
-/// The longest address, in bytes (RFC 5321 section 4.5.3.1): no more is looked at for each `for`.
-const LONGEST_MAILBOX: usize = 64 + 1 + 255;
-
-/// An address without angle brackets.
-fn length_of_mailbox(bytes: &[u8]) -> Option<usize> {
-    let bytes = bytes.get(..LONGEST_MAILBOX).unwrap_or(bytes);
-    let ends = |byte: u8| byte.is_ascii_whitespace() || matches!(byte, b';' | b',' | b'(' | b')');
-    Some(end_outside_quotes(bytes, ends).unwrap_or_else(|| bytes.trim_ascii_end().len())).filter(|length| *length > 0)
-}
-
-fn end_outside_quotes(bytes: &[u8], ends: impl Fn(u8) -> bool) -> Option<usize> {
-    let (mut quoted, mut escaped) = (false, false);
-    bytes.iter().position(|&byte| {
+/// The length of the comment (RFC 5322 section 3.2.2) that these begin with; all of them where it is not closed.
+fn length_of_comment(bytes: &[u8]) -> usize {
+    let (mut depth, mut escaped) = (0_usize, false);
+    let closed = bytes.iter().position(|byte| {
         match byte {
             _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            _ => return !quoted && ends(byte),
+            b'\\' => escaped = true,
+            b'(' => depth += 1,
+            b')' => depth -= 1,
+            _ => {}
         }
-        false
-    })
+        depth == 0
+    });
+    closed.map_or(bytes.len(), |at| at + 1)
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    bytes.split(is_delimiter).filter(|word| !word.is_empty())
+}
+
+fn is_for(word: &[u8]) -> bool {
+    word.eq_ignore_ascii_case(b"for")
+}
+
+/// What ends a word: white space, or what has a meaning of its own. No control character is part of one.
+fn is_delimiter(byte: &u8) -> bool {
+    byte.is_ascii_whitespace() || byte.is_ascii_control() || b"();<>,\"".contains(byte)
 }
 
 #[cfg(test)]
@@ -164,9 +178,10 @@ mod tests {
 
     #[test]
     fn each_field_that_names_a_recipient_or_the_sender_of_the_envelope_is_left_out_wherever_it_stands() {
-        for name in
-            ["Bcc", "Resent-Bcc", "Delivered-To", "X-Original-To", "Envelope-To", "X-Envelope-To", "Return-Path"]
-        {
+        let names = "Bcc Resent-Bcc Delivered-To X-Original-To Envelope-To X-Envelope-To Return-Path Apparently-To Errors-To Original-Recipient \
+                     X-Apparently-To X-Delivered-To X-Forwarded-For X-Forwarded-To X-Gm-Original-To X-MDaemon-Deliver-To X-MDRcpt-To \
+                     X-Original-Recipient X-Rcpt-To X-Real-To X-Receiver";
+        for name in names.split_whitespace() {
             for name in [name.to_owned(), name.to_ascii_uppercase(), format!("{name} ")] {
                 let private = format!("{name}: <whistleblower@y>,\r\n\tother@y\r\n");
                 for (before, after) in [("", "To: a@x\r\n"), ("To: a@x\r\n", ""), ("A: b\r\n", "C: d\r\n")] {
@@ -202,24 +217,49 @@ mod tests {
         assert_eq!(cut(postfix), left);
         for (value, left) in [
             ("by x for d@y; now", "by x; now"),
-            ("by x FOR\r\n <d@y>\r\n (comment); now", "by x\r\n (comment); now"),
-            ("by x (envelope-from <a@x>) for <d@y>, <e@y> ,f@y; now", "by x (envelope-from <a@x>); now"),
-            ("by x (for <d@y>); now", "by x (); now"),
+            ("by x FOR\r\n <d@y>\r\n (comment); now", "by x; now"),
+            ("by x\r\n (a\r\n b)\r\n\tfor <d@y>;\r\n now", "by x\r\n (a\r\n b);\r\n now"),
+            ("by x (envelope-from <a@x>) for <d@y>, <e@y> ,f@y; now", "by x; now"),
+            ("by x (envelope-to d@y) id 4b; now", "by x id 4b; now"),
+            ("by x (for <d@y>); now", "by x; now"),
+            ("by x (as (for d)) id 4b; now (a clock; it is right)", "by x id 4b; now (a clock; it is right)"),
+            ("by x(d@y)id 4b; now", "by x id 4b; now"),
+            ("by x for d; now (for d)", "by x; now"),
+            ("by x for d; for e; now", "by x; now"),
+            ("by x for d; now for e", "by x; now"),
+            ("by x (\\) for d@y) id 4b; now", "by x id 4b; now"),
+            ("by x (not closed for <d@y>; now", "by x"),
             ("by x for <\"d>; e\\\"\"@y>; now", "by x; now"),
+            ("by x for <\"d>; e\\\"\"@y>", "by x"),
             ("by x for \"d e\"@y; now", "by x; now"),
             ("by x for <@relay,@other:d@y>; now", "by x; now"),
+            ("by x for d@y (ORCPT rfc822;d@y); now", "by x; now"),
+            ("by x for<d@y>; now", "by x; now"),
+            ("by x for\u{b}<d@y>; now", "by x; now"),
+            ("by x for (c) <d@y>; now", "by x; now"),
+            ("by x for \"D\" <d@y>; now", "by x; now"),
+            ("by x for <e> <d@y>; now", "by x; now"),
+            ("by x for d; now", "by x; now"),
+            ("from \" (a [192.0.2.1]) by x for <\"d\"@y>; now", "from \" (a [192.0.2.1]) by x; now"),
             ("by x for <d@y", "by x"),
             ("by x for <d@y>", "by x"),
-            ("by x for <d@y> for <e@y>; now", "by x; now"),
-            ("by x for d@y", "by x"),
+            ("by x for", "by x"),
             // Nobody is named.
-            ("by x for local delivery; now", "by x for local delivery; now"),
-            ("by x for; now", "by x for; now"),
-            ("by for.example id fore <d@y>; now", "by for.example id fore <d@y>; now"),
-            ("by x for", "by x for"),
+            (
+                "by for.example id fore (b [192.0.2.1]) with SMTP; now",
+                "by for.example id fore (b [192.0.2.1]) with SMTP; now",
+            ),
+            ("(qmail 7 invoked by uid 0); now", "(qmail 7 invoked by uid 0); now"),
+            ("by ) x; now", "by ) x; now"),
+            ("", ""),
         ] {
             assert_eq!(cut(value), left, "{value}");
         }
+    }
+
+    #[test]
+    fn what_google_has_beside_received_says_for_whom_no_more_either() {
+        assert_eq!(filtered("X-Received: by x for <d@y>; now\r\n\r\n"), "X-Received: by x; now\r\n\r\n");
     }
 
     #[test]

@@ -42,7 +42,10 @@ pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut reques
     let caller = request.extensions().get::<Caller>().cloned().unwrap_or_default();
     let told_by_proxy = page.trusted.as_ref().map_or(Ok(None), |trusted| trusted.who(request.headers()));
     let viewer = match told_by_proxy {
-        Ok(Some(viewer)) => Some(viewer),
+        Ok(Some(viewer)) => {
+            caller.has_login(web_logins::digest(&viewer.name));
+            Some(viewer)
+        }
         // Links to log in are good where the proxy says nothing.
         Ok(None) => match who(&page, &caller, request.headers()).await {
             Ok(viewer) => viewer,
@@ -61,7 +64,6 @@ pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut reques
         };
         return (StatusCode::FORBIDDEN, layout::page("Not for you", None, Some(&viewer), &told)).into_response();
     }
-    caller.has_login();
     page.hours.look(&page.ledger);
     request.extensions_mut().insert(viewer);
     next.run(request).await

@@ -173,6 +173,7 @@ mod tests {
     use super::*;
     use crate::base::http_connections::Connection;
     use axum::Extension;
+    use axum::extract::Path;
     use axum::routing::get;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
@@ -194,11 +195,13 @@ mod tests {
             let (queue, waiting) = mpsc::unbounded_channel();
             let accepted = Arc::new(AtomicUsize::new(0));
             let (waiting, count) = (Mutex::new(waiting), Arc::clone(&accepted));
-            let login = async |Extension(connection): Extension<Connection>| {
-                connection.has_login();
+            let login = async |Extension(connection): Extension<Connection>, Path(number): Path<u16>| {
+                let mut login = [0; 32];
+                login[..2].copy_from_slice(&number.to_be_bytes());
+                connection.has_login(login);
                 "here"
             };
-            let router = Router::new().route("/", get(|| async { "here" })).route("/login", get(login));
+            let router = Router::new().route("/", get(|| async { "here" })).route("/login/{number}", get(login));
             let server = Server::of(router.route("/long", get(|| async { vec![0; LONG] })), told.clone());
             tokio::spawn(server.accept(async move || {
                 let stream = waiting.lock().await.recv().await.ok_or(io::ErrorKind::BrokenPipe)?;
@@ -296,7 +299,7 @@ mod tests {
             let (page, api) = (Served::begin(&told), Served::begin(&told));
             let mut all: Vec<DuplexStream> = (0..MOST).map(|_| page.connect()).collect();
             for (number, connection) in all.iter_mut().enumerate() {
-                let path = if number < 2 { "/login" } else { "/" };
+                let path = if number < 2 { "/login/1" } else { "/" };
                 ask_for(connection, path).await;
                 is_answered(connection).await;
             }
@@ -318,13 +321,36 @@ mod tests {
     }
 
     #[test]
+    fn a_login_that_has_most_connections_keeps_no_other_one_out() {
+        run(async {
+            let (_tell, told) = watch::channel(false);
+            let page = Served::begin(&told);
+            let mut all: Vec<DuplexStream> = (0..MOST).map(|_| page.connect()).collect();
+            for (number, connection) in all.iter_mut().enumerate() {
+                let login = if number < 2 { number } else { 2 };
+                ask_for(connection, &format!("/login/{login}")).await;
+                is_answered(connection).await;
+            }
+            let mut last = page.connect();
+            ask_for(&mut last, "/login/3").await;
+            is_answered(&mut last).await;
+            let mut said = Vec::new();
+            assert_eq!(all[2].read_to_end(&mut said).await.unwrap(), 0, "it has given way");
+            for connection in [0, 1, 3] {
+                ask(&mut all[connection]).await;
+                is_answered(&mut all[connection]).await;
+            }
+        });
+    }
+
+    #[test]
     fn where_each_has_a_login_who_comes_waits_until_one_has_gone() {
         run(async {
             let (_tell, told) = watch::channel(false);
             let page = Served::begin(&told);
             let mut all: Vec<DuplexStream> = (0..MOST).map(|_| page.connect()).collect();
-            for connection in &mut all {
-                ask_for(connection, "/login").await;
+            for (number, connection) in all.iter_mut().enumerate() {
+                ask_for(connection, &format!("/login/{number}")).await;
                 is_answered(connection).await;
             }
             let mut last = page.connect();

@@ -148,9 +148,16 @@ fn the_filtered_form_is_the_same_message_and_names_no_recipient(message: &Messag
     );
     for shown in [&appended, &message.clone().for_display()] {
         assert!(!shown.as_received().is_empty());
-        for name in
-            ["Bcc", "Resent-Bcc", "Delivered-To", "X-Original-To", "Envelope-To", "X-Envelope-To", "Return-Path"]
-        {
+        for name in [
+            "Bcc",
+            "Resent-Bcc",
+            "Delivered-To",
+            "X-Original-To",
+            "Envelope-To",
+            "X-Envelope-To",
+            "Return-Path",
+            "X-Rcpt-To",
+        ] {
             assert_eq!(shown.topmost(name), None);
         }
     }
