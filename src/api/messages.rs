@@ -9,7 +9,7 @@ use crate::delivery::Deferral;
 use crate::intake::{self, NotKnown, NotTaken};
 use crate::ledger::Database;
 use crate::ledger::trace::TracedCopy;
-use crate::message::{Address, EnvelopeSender};
+use crate::message::{Address, EnvelopeSender, shown_sender};
 use crate::operations::notifications;
 use crate::operations::tokens::Scope;
 use crate::queue::{NewMail, Recipient};
@@ -55,7 +55,7 @@ pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Reply, Fa
     Ok(Reply::ok(json!({
         "id": call.id.to_ascii_lowercase(),
         "message_id": found.message_id,
-        "sender": detail.sender,
+        "sender": shown_sender(&detail.sender),
         "from": detail.from,
         "to": detail.to,
         "cc": detail.cc,

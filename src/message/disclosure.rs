@@ -54,6 +54,19 @@ pub(super) fn shown<'a>(field: &Field<'a>) -> Option<(&'a [u8], Cow<'a, [u8]>)> 
     Some((field.name, value))
 }
 
+/// The envelope sender as everybody may see it. A mailing list may write the recipient into it, for bounces
+/// (`list-bounce+doug=example.com@lists.example`, postconf(5) verp_delimiter_filter): what is kept is that of one copy as well.
+pub(crate) fn shown_sender(sender: &str) -> Cow<'_, str> {
+    let Some((local, domain)) = sender.rsplit_once('@') else { return Cow::Borrowed(sender) };
+    let before_the_domain = local.rfind('=').and_then(|at| local.get(..at)).unwrap_or_default();
+    // A `-` may be one of the list's own name: where both are there, the other sign begins what is the recipient's.
+    let Some(tag) = before_the_domain.find(['+', '#', '/']).or_else(|| before_the_domain.find('-')) else {
+        return Cow::Borrowed(sender);
+    };
+    let kept = local.get(..tag).unwrap_or_default();
+    Cow::Owned(format!("{kept}@{domain}"))
+}
+
 /// Brings a message into its filtered form, in place. Takes time in proportion to its header, but for moving the body.
 pub(super) fn filter(bytes: &mut Vec<u8>, received: ReceivedFields) {
     let mut fields = Fields::of(bytes);
@@ -254,6 +267,24 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(cut(value), left, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_sender_that_has_a_recipient_in_it_is_shown_without() {
+        for (sender, shown) in [
+            ("list-bounce+doug=y.example@l.example", "list-bounce@l.example"),
+            ("list-bounce+d-o+u=y.example@l.example", "list-bounce@l.example"),
+            ("list-bounce-doug=y.example@l.example", "list@l.example"),
+            ("list#doug=y.example@l.example", "list@l.example"),
+            ("lisa+tag@l.example", "lisa+tag@l.example"),
+            ("lisa-a@l.example", "lisa-a@l.example"),
+            ("prvs=0123456789=lisa@l.example", "prvs=0123456789=lisa@l.example"),
+            ("lisa@l.example", "lisa@l.example"),
+            ("MAILER-DAEMON", "MAILER-DAEMON"),
+            ("", ""),
+        ] {
+            assert_eq!(shown_sender(sender), shown);
         }
     }
 

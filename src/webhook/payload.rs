@@ -3,8 +3,10 @@
 
 use crate::base::timestamp::exact;
 use crate::ledger::notifications::{DISABLED, Due, LONGEST_HEADERS, MessageDetail, TEST};
+use crate::message::shown_sender;
 use serde::Serialize;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use uuid::Uuid;
 
 #[derive(Serialize)]
@@ -58,7 +60,7 @@ struct Message<'a> {
 #[derive(Serialize)]
 struct Detail<'a> {
     size: u64,
-    sender: &'a str,
+    sender: Cow<'a, str>,
     from: Option<&'a str>,
     to: Option<&'a str>,
     cc: Option<&'a str>,
@@ -176,7 +178,7 @@ fn detail(message: &MessageDetail) -> Detail<'_> {
     is_whole &= headers.len() == count;
     Detail {
         size: message.size,
-        sender: &message.sender,
+        sender: shown_sender(&message.sender),
         from: message.from.as_deref(),
         to: message.to.as_deref(),
         cc: message.cc.as_deref(),
@@ -316,7 +318,7 @@ mod tests {
         let mut full = due();
         let headers: Vec<[String; 2]> = (0..100).map(|n| [format!("X-{n}"), "x".repeat(1000)]).collect();
         full.message = Some(MessageDetail {
-            sender: "lisa@gmail.com".into(),
+            sender: "list+doug=mail.axial.net@gmail.com".into(),
             from: Some("Lisa <lisa@gmail.com>".into()),
             to: None,
             cc: None,
@@ -327,6 +329,7 @@ mod tests {
         });
         let body: Value = serde_json::from_str(&render(&full, None)).unwrap();
         let message = &body["data"]["message"];
+        assert_eq!(message["sender"], "list@gmail.com", "a list's sender names a recipient");
         assert_eq!((&message["subject"], &message["size"]), (&"Grüße\n\"".into(), &4096.into()));
         assert_eq!((message["headers"].as_array().unwrap().len(), &message["headers_truncated"]), (16, &true.into()));
         // Whether the message is recorded by now makes no difference to what was deferred.
