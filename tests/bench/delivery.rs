@@ -36,13 +36,14 @@ use std::time::Instant;
 type Measure = fn(&mut Report, &Site, usize);
 
 /// What is measured: a name for `--only`, and how.
-const PARTS: [(&str, Measure); 12] = [
+const PARTS: [(&str, Measure); 13] = [
     ("peers", peers::measure),
     ("postfix", through_postfix::measure),
     ("stages", stages::measure),
     ("growth", growth::measure),
     ("process", program::measure),
     ("warm", warm::measure),
+    ("many", service::many::measure),
     ("service", service::measure),
     ("poison", service::poison::measure_alone),
     ("memory", service::measure_memory),

@@ -25,9 +25,10 @@ impl Mariadb {
         Self { database, configuration }
     }
 
-    /// As [`Site::add_user`].
-    pub fn add_user(&mut self, user: &str) {
-        self.database.add_address(&format!("{user}@mail.example"), user);
+    /// As [`Site::add_users`].
+    pub fn add_users(&mut self, users: &[String]) {
+        let rows: Vec<String> = users.iter().map(|user| format!("('{user}@mail.example', '{user}')")).collect();
+        self.database.execute(&format!("INSERT INTO addresses (address, imap_user) VALUES {}", rows.join(", ")));
     }
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub const DOVECOT_LDA: &str = "/usr/lib/dovecot/dovecot-lda";
 pub const DOVECOT_CONF: &str = "/srv/dovecot/dovecot.conf";
 pub const DOVECOT_ALSO: &str = "/srv/dovecot/also.conf";
-const MAILS: &str = "/srv/dovecot/home";
+pub const MAILS: &str = "/srv/dovecot/home";
 const COURIER: &str = "/usr/bin/maildrop";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Peer {
 /// All of them, ready to deliver to the same site.
 pub struct Peers<'a> {
     pub site: &'a Site,
-    mariadb: Mariadb,
+    pub mariadb: Mariadb,
     pub configuration: PathBuf,
     article: PathBuf,
     article_configuration: PathBuf,
@@ -143,10 +143,15 @@ impl<'a> Peers<'a> {
         Self { site, mariadb: Mariadb::set_up(site), configuration, article, article_configuration, filter, log }
     }
 
+    /// Users of the mailbox store, who need not have an INBOX yet.
+    pub fn add_users(&mut self, users: &[String]) {
+        self.site.add_users(users);
+        self.mariadb.add_users(users);
+    }
+
     /// A user with an INBOX, which is empty.
     pub fn add_user(&mut self, user: &str) {
-        self.site.add_user(user);
-        self.mariadb.add_user(user);
+        self.add_users(&[user.to_owned()]);
         self.site.messages(user, "INBOX");
     }
 

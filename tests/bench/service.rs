@@ -1,20 +1,19 @@
-//! The service, `maildropd`, beside Dovecot's own LMTP: what a copy costs, how long it takes, and what becomes of sessions and
-//! memory while messages pass.
+//! The service, `maildropd`: what a copy costs, how long it takes, and what becomes of sessions and memory while messages pass.
 
 pub mod ground;
 mod load;
+pub mod many;
 mod no_store;
 mod pipe;
 pub mod poison;
 pub mod processor;
 
-use crate::figures::{Ratio, Report, Series, milliseconds};
+use crate::figures::{Report, Series, milliseconds};
 use crate::site::Site;
 use ground::{Format, Ground, Otherwise, Service, until};
-use load::{Load, Session, Spent};
-use processor::{DOVECOT, OURS, POSTGRESQL};
+use load::{Load, Session};
 use rustix::process::{Signal, kill_process};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Of one message, in bytes.
 const SIZE: usize = 4_000;
@@ -23,128 +22,13 @@ const CONNECTIONS: usize = 8;
 /// As many users as a worker keeps sessions for.
 const USERS: usize = 8;
 
-/// Beside Dovecot's LMTP.
 pub fn measure(report: &mut Report, site: &Site, runs: usize) {
     let ground = Ground::set_up(site);
-    let rounds = (runs / 6).max(2);
-    // As many as a message has recipients here.
-    let service = || ground.start("recycle_after = 1000000\nmailbox_sessions = 10\n");
-    let mut rows = Vec::new();
-    for kept in [false, true] {
-        ground.dovecot(kept);
-        let service = service();
-        for (format, each) in [(Format::Maildir, 1), (Format::Maildir, 10), (Format::Sdbox, 1), (Format::Sdbox, 10)] {
-            rows.extend(beside_dovecot(report, &ground, &service, Case { format, each, kept }, rounds));
-        }
-    }
-    let header = [
-        "copies",
-        "",
-        "per second",
-        "CPU, ms",
-        "Dovecot's",
-        "PostgreSQL's",
-        "ours",
-        "rate ÷ its (CPU)",
-        "rate ÷ its (wall)",
-    ];
-    report.table(header, &rows);
-    report.line(
-        "Dovecot's own LMTP appends, and records nothing. CPU: processor time per copy. A rate ÷ its: to be large.",
-    );
     pipe::measure(report, &ground, runs);
     sessions(report, &ground);
     latency(report, &ground, runs);
     kills(report, &ground, runs);
     poison::measure(report, &ground, runs);
-}
-
-/// What is compared.
-#[derive(Clone, Copy)]
-struct Case {
-    format: Format,
-    /// Recipients of each message.
-    each: usize,
-    /// Whether Dovecot's processes go on to the next login.
-    kept: bool,
-}
-
-/// What copies cost.
-#[derive(Default)]
-struct Cost {
-    wall: Series,
-    processor: Series,
-    parts: [Series; 3],
-}
-
-impl Cost {
-    fn add(&mut self, spent: &Spent, copies: usize) {
-        let of_one = |span: Duration| milliseconds(span) / copies as f64;
-        self.wall.push(of_one(spent.wall));
-        self.processor.push(of_one(spent.used.all));
-        for (part, program) in self.parts.iter_mut().zip([DOVECOT, POSTGRESQL, OURS]) {
-            part.push(of_one(spent.used.by(program)));
-        }
-    }
-}
-
-fn beside_dovecot(
-    report: &Report,
-    ground: &Ground<'_>,
-    service: &Service,
-    case: Case,
-    rounds: usize,
-) -> [[String; 9]; 2] {
-    let Case { format, each, kept } = case;
-    let how = format!("{}, {each} each{}", format.name(), if kept { ", processes kept" } else { "" });
-    report.progress(format!("LMTP: {how}, {rounds} rounds"));
-    let count = if each == 1 { USERS } else { each };
-    let load = |socket, who: &str, domain: &str| {
-        let users = ground.users(format, &format!("{who}-{each}-{kept}"), count);
-        let recipients = users.iter().map(|user| format!("{user}{domain}")).collect();
-        Load { socket, recipients, each, connections: CONNECTIONS, size: SIZE }
-    };
-    let loads = [load(service.socket.clone(), "ours", "@mail.example"), load(Ground::dovecots_socket(), "its", "")];
-    let mut costs = [Cost::default(), Cost::default()];
-    let messages = if each == 1 { 160 } else { 32 };
-    for round in 0..=rounds {
-        let order = if round % 2 == 0 { [0, 1] } else { [1, 0] };
-        for at in order {
-            let spent = loads[at].give(messages);
-            // The first opens sessions.
-            if round > 0 {
-                costs[at].add(&spent, messages * each);
-            }
-        }
-    }
-    for load in &loads {
-        for recipient in &load.recipients {
-            let user = recipient.split('@').next().unwrap_or_default();
-            assert_eq!(ground.site.messages(user, "INBOX"), messages * each * (rounds + 1) / count, "{user}");
-        }
-    }
-    let [ours, its] = &costs;
-    let row = |what: &str, cost: &Cost, ratios: [String; 2]| {
-        let per_second: Series = cost.wall.values().map(|wall| 1000.0 / wall).collect();
-        let [dovecot, postgresql, ours] = cost.parts.each_ref().map(|part| format!("{:.2}", part.median()));
-        let [by_processor, by_wall] = ratios;
-        [
-            what.to_owned(),
-            how.clone(),
-            format!("{:.0}", per_second.median()),
-            cost.processor.to_string(),
-            dovecot,
-            postgresql,
-            ours,
-            by_processor,
-            by_wall,
-        ]
-    };
-    let ratios = [Ratio::of(&its.processor, &ours.processor), Ratio::of(&its.wall, &ours.wall)];
-    [
-        row("maildropd", ours, ratios.map(|ratio| ratio.to_string())),
-        row("Dovecot's LMTP", its, [String::new(), String::new()]),
-    ]
 }
 
 /// Sessions that are opened for a thousand deliveries, by a single worker.
@@ -252,12 +136,11 @@ pub fn measure_memory(report: &mut Report, site: &Site, runs: usize) {
 pub fn measure_memory_without_store(report: &mut Report, site: &Site, runs: usize) {
     let ground = Ground::set_up(site);
     let users: Vec<String> = (0..USERS).map(|number| format!("nothing-of-{number}")).collect();
-    for user in &users {
-        site.add_user(user);
-    }
+    site.add_users(&users);
     let socket = ground.path("imap");
     no_store::listen(&socket, users.clone());
-    let otherwise = Otherwise { imap_socket: socket.to_str(), ..Otherwise::default() };
+    let imap = format!("socket = \"{}\"\n", socket.display());
+    let otherwise = Otherwise { imap: Some(&imap), ..Otherwise::default() };
     memory_before(report, &ground, &otherwise, users, runs);
 }
 

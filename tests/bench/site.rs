@@ -86,11 +86,10 @@ impl Site {
         site
     }
 
-    /// Lets a user of the mailbox store have the address `user@mail.example`.
-    pub fn add_user(&self, user: &str) {
-        let address = format!("{user}@mail.example");
-        let mut admin = self.database.admin();
-        admin.execute("INSERT INTO addresses (address, imap_user) VALUES ($1, $2)", &[&address, &user]).unwrap();
+    /// Lets users of the mailbox store have addresses: `user@mail.example`.
+    pub fn add_users(&self, users: &[String]) {
+        let insert = "INSERT INTO addresses (address, imap_user) SELECT name || '@mail.example', name FROM unnest($1::text[]) name";
+        self.database.admin().execute(insert, &[&users]).unwrap();
     }
 
     /// How many messages are in a mailbox, which is created if it is a new user's INBOX.

@@ -32,7 +32,7 @@ pub fn measure(report: &mut Report, site: &Site, runs: usize) {
 }
 
 /// Gives each peer its transport, by the first word of the recipient's address.
-fn set_up(peers: &Peers, service: &Service) {
+pub fn set_up(peers: &Peers, service: &Service) {
     fs::copy(program(), "/usr/bin/maildrop_command").expect("the program");
     fs::create_dir_all("/etc/maildrop_command").expect("a directory");
     fs::copy(&peers.configuration, "/etc/maildrop_command/config.toml").expect("the configuration");
@@ -59,7 +59,11 @@ fn set_up(peers: &Peers, service: &Service) {
     master += &format!("\n{by_pipe}    --via={}\n{by_lmtp}\n", path(&service.clients));
     main +=
         "\nlmtp-ours_destination_recipient_limit = 50\nvia_destination_recipient_limit = 1\nvia_time_limit = 1000s\n";
-    map += &format!(" {{/^lmtp-/ lmtp-ours:unix:{}}} {{/^via-/ via:}}", path(&service.socket));
+    map += &format!(
+        " {{/^lmtp-/ lmtp-ours:unix:{}}} {{/^via-/ via:}} {{/^dovecot-/ lmtp:unix:{}}}",
+        path(&service.socket),
+        path(&Ground::dovecots_socket())
+    );
     for peer in ALL.into_iter().filter(|peer| !matches!(peer, Peer::Ours | Peer::Lmtp | Peer::Via)) {
         let (name, user) = (peer.short(), peer.user());
         let macros =
@@ -160,6 +164,12 @@ fn give(users: &[String], size: Size, each: usize) -> Duration {
     for mut client in clients {
         assert!(client.wait().expect("a child").success(), "smtp-source");
     }
+    wait_for_the_queue(began);
+    began.elapsed()
+}
+
+/// Waits until Postfix has got rid of all.
+pub fn wait_for_the_queue(began: Instant) {
     while !queue_is_empty() {
         if began.elapsed() > PATIENCE {
             let log = fs::read_to_string(LOG).unwrap_or_default();
@@ -168,7 +178,6 @@ fn give(users: &[String], size: Size, each: usize) -> Duration {
         }
         sleep(Duration::from_millis(2));
     }
-    began.elapsed()
 }
 
 /// In the order in which a message passes through, so that none escapes.

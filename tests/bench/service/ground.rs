@@ -2,12 +2,13 @@
 
 use crate::peer::{DOVECOT_ALSO, DOVECOT_CONF, identity};
 use crate::site::{Site, Way, program, wait_for_servers};
+use crate::support::database::Engine;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -24,13 +25,6 @@ pub enum Format {
 }
 
 impl Format {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Maildir => "Maildir",
-            Self::Sdbox => "sdbox",
-        }
-    }
-
     /// By this the configuration of Dovecot knows it (`tests/images/start/dovecot`).
     fn prefix(self) -> &'static str {
         match self {
@@ -43,8 +37,13 @@ impl Format {
 /// What is otherwise than measurements have it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Otherwise<'a> {
-    /// Of another IMAP server than Dovecot.
-    pub imap_socket: Option<&'a str>,
+    /// In its files' names, where several run.
+    pub name: &'a str,
+    /// A configuration with another database than PostgreSQL.
+    pub configuration: Option<&'a Path>,
+    /// Lines of `[database]` and of `[imap]` that say where another server is.
+    pub database: Option<&'a str>,
+    pub imap: Option<&'a str>,
     /// Lines of `[delivery]`.
     pub delivery: &'a str,
     pub environment: &'a [(&'a str, &'a str)],
@@ -75,7 +74,7 @@ impl<'a> Ground<'a> {
         let kept = if processes_are_kept { "restart_request_count = unlimited\n  process_min_avail = 2\n" } else { "" };
         let settings = format!(
             "log_path = {DOVECOT_LOG}\nprotocols = imap lmtp\nservice imap {{\n  {kept}}}\nservice lmtp {{\n  {kept}  \
-             unix_listener lmtp {{\n    mode = 0666\n  }}\n}}\n"
+             unix_listener lmtp {{\n    mode = 0666\n  }}\n}}\nprotocol lmtp {{\n  auth_username_format = %{{user | username}}\n}}\n"
         );
         fs::write(DOVECOT_ALSO, settings).expect("Dovecot's folder");
         let reload = Command::new("doveadm").args(["-c", DOVECOT_CONF, "reload"]).output().expect("doveadm runs");
@@ -103,8 +102,8 @@ impl<'a> Ground<'a> {
     /// So many users with an INBOX, which is empty. `name` tells them from others.
     pub fn users(&self, format: Format, name: &str, count: usize) -> Vec<String> {
         let users: Vec<String> = (0..count).map(|number| format!("{}-{name}-{number}", format.prefix())).collect();
+        self.site.add_users(&users);
         for user in &users {
-            self.site.add_user(user);
             self.site.messages(user, "INBOX");
         }
         users
@@ -117,27 +116,36 @@ impl<'a> Ground<'a> {
 
     /// The same, with something otherwise.
     pub fn start_with(&self, serve: &str, otherwise: &Otherwise<'_>) -> Service {
-        let mut plain = fs::read_to_string(self.site.configuration(Way::Plain)).expect("a configuration");
+        let plain = otherwise.configuration.map_or_else(|| self.site.configuration(Way::Plain), Path::to_path_buf);
+        let mut plain = fs::read_to_string(plain).expect("a configuration");
         // By unix sockets, as Dovecot's LMTP.
         let (postgres, imap) = (&self.site.servers.postgres, &self.site.servers.imap);
-        let imap_socket = otherwise.imap_socket.unwrap_or("/srv/sockets/imap");
-        for ((host, port), socket) in [(postgres, "/srv/sockets/.s.PGSQL.5432"), (imap, imap_socket)] {
-            plain = plain.replace(&format!("host = \"{host}\"\nport = {port}\n"), &format!("socket = \"{socket}\"\n"));
+        let mariadb = Engine::Mariadb118.address();
+        for ((host, port), otherwise, socket) in [
+            (postgres, otherwise.database, "socket = \"/srv/sockets/.s.PGSQL.5432\"\n"),
+            (&mariadb, otherwise.database, "socket = \"/srv/sockets/mysql.sock\"\n"),
+            (imap, otherwise.imap, "socket = \"/srv/sockets/imap\"\n"),
+        ] {
+            plain = plain.replace(&format!("host = \"{host}\"\nport = {port}\n"), otherwise.unwrap_or(socket));
         }
-        let here = self.folder.display();
+        let (here, name) = (self.folder.display(), otherwise.name);
         let text = format!(
-            "{plain}[delivery]\n{}[serve]\nlmtp = [\"{here}/lmtp\"]\nruntime_directory = \"{here}/run\"\nstate_directory = \"{here}/state\"\n\
-             {serve}",
+            "{plain}[delivery]\n{}[serve]\nlmtp = [\"{here}/lmtp{name}\"]\nruntime_directory = \"{here}/run{name}\"\n\
+             state_directory = \"{here}/state{name}\"\n{serve}",
             otherwise.delivery
         );
-        let config = self.site.write("service.toml", &text);
+        let config = self.site.write(&format!("service{name}.toml"), &text);
         let (uid, gid) = identity("maildrop");
         let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
         command.arg("--config").arg(&config).env_clear().stdin(Stdio::null()).stdout(Stdio::null()).uid(uid).gid(gid);
         command.envs(otherwise.environment.iter().copied());
         let master = command.spawn().expect("maildropd starts");
-        let mut service =
-            Service { socket: self.folder.join("lmtp"), clients: self.folder.join("run/clients.sock"), config, master };
+        let mut service = Service {
+            socket: self.path(&format!("lmtp{name}")),
+            clients: self.path(&format!("run{name}/clients.sock")),
+            config,
+            master,
+        };
         until("the service is well", || {
             assert!(service.master.try_wait().expect("a child").is_none(), "maildropd has ended");
             service.status()["state"] == "well"

@@ -1,8 +1,13 @@
 //! The processor time that this container has used, by the kernel's own count (its cgroup), and which programs have used it. It
 //! says what a delivery costs however busy the machine is with other things.
 
+use super::ground::until;
+use crate::figures::rest;
+use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Where the kernel counts for the container that we are in, in versions 1 and 2 of cgroups.
@@ -11,18 +16,22 @@ const STATISTICS: &str = "/sys/fs/cgroup/cpu.stat";
 /// The unit of /proc/PID/stat: USER_HZ, which is 100 on every Linux.
 const TICK: Duration = Duration::from_millis(10);
 /// Whose a process is, by the name of the nearest of its ancestors that has one of these.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 8] = [
     ("maildropd", OURS),
     ("maildrop_comman", OURS),
     ("postgres", POSTGRESQL),
+    ("mariadbd", MARIADB),
+    ("cyrmaster", CYRUS),
     ("dovecot", DOVECOT),
     ("dovecot-lda", DOVECOT),
     ("master", POSTFIX),
 ];
 pub const OURS: &str = "ours";
 pub const POSTGRESQL: &str = "PostgreSQL";
+pub const MARIADB: &str = "MariaDB";
 pub const DOVECOT: &str = "Dovecot";
-const POSTFIX: &str = "Postfix";
+pub const CYRUS: &str = "Cyrus";
+pub const POSTFIX: &str = "Postfix";
 
 /// What was used up to a moment, or from one to another.
 #[derive(Clone, Debug, Default)]
@@ -37,17 +46,9 @@ impl Used {
     pub fn now() -> Self {
         let processes = processes();
         let mut by = BTreeMap::new();
-        for mut process in processes.values() {
-            let ticks = process.ticks;
-            let program = loop {
-                if let Some((_, program)) = PROGRAMS.iter().find(|(name, _)| *name == process.name) {
-                    break Some(*program);
-                }
-                let Some(parent) = processes.get(&process.parent) else { break None };
-                process = parent;
-            };
-            if let Some(program) = program {
-                *by.entry(program).or_default() += TICK * ticks;
+        for process in processes.values() {
+            if let Some(program) = program_of(process, &processes) {
+                *by.entry(program).or_default() += TICK * process.ticks;
             }
         }
         let own = processes.get(&std::process::id()).map_or(0, |process| process.own_ticks);
@@ -74,6 +75,70 @@ fn in_all() -> Duration {
     let text = fs::read_to_string(STATISTICS).expect("the kernel counts what a container uses");
     let used = text.lines().find_map(|line| line.strip_prefix("usage_usec ")).expect("usage_usec");
     Duration::from_micros(used.parse().expect("a number"))
+}
+
+/// Counts the context switches of each program, by perf(1), which also knows those of processes that have ended.
+pub struct SwitchCounter(Vec<(&'static str, Child)>);
+
+impl SwitchCounter {
+    pub fn start() -> Self {
+        // What has been served just now ends.
+        rest();
+        let processes = processes();
+        let mut pids: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for (pid, process) in &processes {
+            if let Some(program) = program_of(process, &processes) {
+                pids.entry(program).or_default().push(pid.to_string());
+            }
+        }
+        let start = |pids: &[String]| {
+            let mut perf = Command::new("perf");
+            perf.args(["stat", "-x,", "-e", "context-switches", "-p", &pids.join(",")]).stderr(Stdio::piped());
+            perf.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("perf is in the image")
+        };
+        let mut counters: Vec<_> = pids.into_iter().map(|(program, pids)| (program, start(&pids))).collect();
+        until("perf counts", || {
+            counters
+                .iter_mut()
+                .all(|(_, perf)| has_events(perf.id()) || perf.try_wait().is_ok_and(|ended| ended.is_some()))
+        });
+        rest();
+        Self(counters)
+    }
+
+    /// `None` where the kernel does not let perf count.
+    pub fn stop(self) -> Option<BTreeMap<&'static str, f64>> {
+        let count = |mut perf: Child| {
+            // It may have ended by itself, and then has said why.
+            let _ = kill_process(Pid::from_child(&perf), Signal::INT);
+            let mut said = String::new();
+            perf.stderr.take()?.read_to_string(&mut said).ok()?;
+            perf.wait().ok()?;
+            let line = said.lines().find(|line| line.contains("context-switches"))?;
+            match line.split(',').next()? {
+                // None of them has run at all.
+                "<not counted>" => Some(0.0),
+                count => count.parse().ok(),
+            }
+        };
+        let counted: Vec<_> = self.0.into_iter().map(|(program, perf)| (program, count(perf))).collect();
+        counted.into_iter().map(|(program, count)| Some((program, count?))).collect()
+    }
+}
+
+fn has_events(pid: u32) -> bool {
+    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.to_string_lossy().contains("[perf_event]"))
+}
+
+/// Whose a process is.
+fn program_of<'a>(mut process: &'a Process, processes: &'a BTreeMap<u32, Process>) -> Option<&'static str> {
+    loop {
+        if let Some((_, program)) = PROGRAMS.iter().find(|(name, _)| *name == process.name) {
+            return Some(*program);
+        }
+        process = processes.get(&process.parent)?;
+    }
 }
 
 struct Process {
