@@ -5,7 +5,7 @@
 //! parse ── connect: database ∥ IMAP (greeting) ── route ── authenticate: recipient ∥ sender ── deliver
 //! ```
 //!
-//! Every six days, after the route, one delivery proves that logins lead to the users that they name (`login_check`).
+//! After the route a delivery proves that logins lead to the users that they name, where that was not done of late (`login_check`).
 
 mod database;
 mod deliver;
@@ -22,6 +22,7 @@ mod setup;
 pub(crate) use deliver::Standing;
 pub use deliver::{Envelope, Outcome, Terms};
 pub use delivery_log::log_delivery;
+pub(crate) use login_check::{RENEWAL, RENEWED_EVERY};
 pub(crate) use logins::Logins;
 pub use probe::Recipient;
 pub(crate) use probe::SeenMailboxes;
@@ -60,7 +61,6 @@ pub struct Site {
     namespace: String,
     /// The sessions that were opened.
     logins: Arc<logins::Counter>,
-    renewals: Arc<login_check::Renewals>,
 }
 
 #[derive(Clone, Debug)]
@@ -114,8 +114,7 @@ impl Site {
         let (policy, deadline) = (config.policy(), config.delivery.deadline);
         let namespace = config.lock.namespace.clone();
         let kind = Kind::Configured(Box::new(configured));
-        let (logins, renewals) = (Arc::default(), Arc::default());
-        Ok(Self { kind, host, sent_copies: true, policy, deadline, namespace, logins, renewals })
+        Ok(Self { kind, host, sent_copies: true, policy, deadline, namespace, logins: Arc::default() })
     }
 
     /// One machine with everything under one directory.
@@ -129,7 +128,6 @@ impl Site {
             deadline: deadline::OF_A_DELIVERY,
             namespace: crate::lock::DEFAULT_NAMESPACE.into(),
             logins: Arc::default(),
-            renewals: Arc::default(),
         }
     }
 

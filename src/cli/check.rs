@@ -6,7 +6,7 @@ use crate::base::deadline::Deadline;
 use crate::ledger::{Finding, State};
 use crate::message::Address;
 use crate::operations::check::check;
-use crate::site::Site;
+use crate::site::{RENEWAL, Site};
 use clap::Args;
 use std::time::Duration;
 use sysexits::ExitCode;
@@ -20,11 +20,13 @@ Examples:
   maildrop_command check
   maildrop_command check --self-test --recipient scuba@mail.axial.net
   maildrop_command check --embedded /tmp/mail
+  maildrop_command check --renew-proof
 
 Run it as the user that Postfix runs deliveries as: what root may read, that user may not.
 
 Exit status: 0 if nothing breaks a promise, 69 if something does, 78 if the configuration cannot be read, \
-66 where there is no embedded site.")]
+66 where there is no embedded site. With --renew-proof: 0 also where the password of the mailbox store cannot be read, 69 if \
+it cannot be proven now.")]
 pub(crate) struct Arguments {
     #[command(flatten)]
     site: SiteOptions,
@@ -35,12 +37,19 @@ pub(crate) struct Arguments {
     /// Log in to the mailbox of this address [default: some address of the table]
     #[arg(long, value_name = "ADDRESS")]
     recipient: Option<String>,
+    /// Prove anew that logins lead to the mailboxes of their users, and check nothing else: once a day, by a timer, where no
+    /// maildropd runs, which does it by itself
+    #[arg(long, conflicts_with_all = ["self_test", "recipient", "json"])]
+    renew_proof: bool,
     /// Print JSON, for programs
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
+    if arguments.renew_proof {
+        return renew_proof(&arguments.site);
+    }
     let recipient = arguments.recipient.as_deref().map(Address::parse).transpose().map_err(|error| {
         complain(&format!("--recipient: {error}"));
         ExitCode::Usage
@@ -53,6 +62,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     say(&if arguments.json { json(&findings) } else { text(&findings) });
     let is_bad = findings.iter().any(|finding| finding.state == State::Bad);
     Ok(if is_bad { ExitCode::Unavailable } else { ExitCode::Ok })
+}
+
+/// Whoever may not read the password leaves it to those who may.
+fn renew_proof(options: &SiteOptions) -> Result<ExitCode, ExitCode> {
+    options.log_to_stderr();
+    let site =
+        options.resolve_as(|config| Site::configured(config.clone()).or_else(|_| Site::without_mailboxes(config)))?;
+    watch(&site, RENEWAL)?;
+    let said = site.renew_proof(Deadline::after(RENEWAL)).map_err(|deferral| {
+        complain(&deferral.to_string());
+        ExitCode::Unavailable
+    })?;
+    say(said);
+    Ok(ExitCode::Ok)
 }
 
 fn text(findings: &[Finding]) -> String {

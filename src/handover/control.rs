@@ -226,7 +226,7 @@ pub struct Process {
 /// What is done at intervals.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// `finish_owed` or `prune`.
+    /// `finish_owed`, `prune` or `renew_proof`.
     pub task: String,
     /// How often, in seconds.
     pub every_s: f64,

@@ -13,12 +13,18 @@ fn after<'a>(data: &'a [Segment], name: &str) -> Option<Tokens<'a>> {
     Some(tokens)
 }
 
-/// `* STATUS "INBOX" (UIDNEXT 4392 UIDVALIDITY 1)` (RFC 3501 section 7.2.4). `None` also where one of the two is missing.
-pub(crate) fn position(data: &[Segment]) -> Option<Position> {
+/// The items of STATUS.
+fn status_items(data: &[Segment]) -> Option<Tokens<'_>> {
     let mut tokens = after(data, "STATUS")?;
     // The mailbox's name, an atom or a string. We ask for one at a time.
     tokens.name().filter(|token| !matches!(token, Token::Open | Token::Close))?;
     tokens.next().filter(|token| *token == Token::Open)?;
+    Some(tokens)
+}
+
+/// `* STATUS "INBOX" (UIDNEXT 4392 UIDVALIDITY 1)` (RFC 3501 section 7.2.4). `None` also where one of the two is missing.
+pub(crate) fn position(data: &[Segment]) -> Option<Position> {
+    let mut tokens = status_items(data)?;
     let (mut uid_validity, mut uid_next) = (None, None);
     loop {
         match tokens.next()? {
@@ -29,6 +35,14 @@ pub(crate) fn position(data: &[Segment]) -> Option<Position> {
         }
     }
     Some(Position { uid_validity: uid_validity?, uid_next: uid_next? })
+}
+
+/// `* STATUS INBOX (X-GUID c8885b2662830a6b210000009331bd36)`: Dovecot's id of the mailbox, where it is asked for that alone.
+pub(crate) fn guid(data: &[Segment]) -> Option<String> {
+    let mut tokens = status_items(data)?;
+    tokens.next().filter(|token| token.is("X-GUID"))?;
+    let Token::Atom(id) = tokens.next()? else { return None };
+    Some(String::from_utf8_lossy(id).into_owned())
 }
 
 /// `* SEARCH 2 3 6` (RFC 3501 section 7.2.5).
@@ -159,6 +173,18 @@ mod tests {
             "* LIST INBOX (UIDNEXT 17 UIDVALIDITY 3)",
         ] {
             assert_eq!(position(&text(half)), None, "{half}");
+        }
+    }
+
+    #[test]
+    fn an_id_is_told_only_where_it_is_asked_for() {
+        let told = guid(&text("* STATUS INBOX (X-GUID c8885b2662830a6b)"));
+        assert_eq!(told.as_deref(), Some("c8885b2662830a6b"));
+        // Courier leaves out what it does not know.
+        for other in
+            ["* STATUS \"INBOX\" ()", "* STATUS INBOX (X-GUID)", "* STATUS INBOX (UIDNEXT 1)", "* LIST (X-GUID a)"]
+        {
+            assert_eq!(guid(&text(other)), None, "{other}");
         }
     }
 

@@ -1,5 +1,5 @@
-//! The timer: a process that finishes owed copies, and prunes, at intervals. Of all hosts that share a database one
-//! does it at a time.
+//! The timer: a process that finishes owed copies, prunes, and renews the proof that logins lead to the users that they name, at intervals.
+//! Of all hosts that share a database one does it at a time.
 //!
 //! | what a run comes to | when the next one begins |
 //! |---|---|
@@ -21,7 +21,7 @@ use crate::handover::control::{LastRun, Task};
 use crate::operations::finish_owed::{self, finish_owed};
 use crate::operations::one_host::{self, Held, Turn};
 use crate::operations::prune::{self, Pruned};
-use crate::site::Site;
+use crate::site::{RENEWAL, RENEWED_EVERY, Site};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::io;
@@ -96,7 +96,7 @@ pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
     let stop = Stop::on_signals().map_err(system("setting up signals"))?;
     let watchdog = Watchdog::start().map_err(system("starting a thread"))?;
     let written = written_down(&settings.state);
-    let mut tasks = planned_tasks(&settings, &written);
+    let mut tasks = planned_tasks(&settings, site.imap_of_named_users().is_some(), &written);
     let timer = Timer { site, stop, watchdog, refused: Cell::default() };
     info!(tasks = ?tasks.iter().map(|task| task.kind.name()).collect::<Vec<_>>(), "the timer has begun");
     while !timer.stop.is_told() {
@@ -119,11 +119,13 @@ pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
 }
 
 /// What is to be done, and of what is due at one time, first: `prune`, which makes all else cheaper; and last, what the process before
-/// this one ended in the middle of, so that nothing else waits for what ends each process.
-fn planned_tasks(settings: &TimerSettings, written: &[Task]) -> Vec<Planned> {
+/// this one ended in the middle of, so that nothing else waits for what ends each process. A timer that opens no mailboxes has read no
+/// password for it, and has no proof to renew.
+fn planned_tasks(settings: &TimerSettings, proves_logins: bool, written: &[Task]) -> Vec<Planned> {
     let prune = settings.prune.map(|(every, retention)| (Kind::Prune(retention), every));
     let finish_owed = (!settings.finish_owed_every.is_zero()).then_some((Kind::FinishOwed, settings.finish_owed_every));
-    let mut kinds: Vec<(Kind, Duration)> = prune.into_iter().chain(finish_owed).collect();
+    let renew_proof = proves_logins.then_some((Kind::RenewProof, RENEWED_EVERY));
+    let mut kinds: Vec<(Kind, Duration)> = prune.into_iter().chain(finish_owed).chain(renew_proof).collect();
     kinds.sort_by_key(|(kind, _)| written.iter().any(|task| task.task == kind.name() && task.next_at.is_none()));
     kinds.into_iter().map(|(kind, every)| Planned::new(kind, every, written)).collect()
 }
@@ -133,6 +135,7 @@ fn planned_tasks(settings: &TimerSettings, written: &[Task]) -> Vec<Planned> {
 enum Kind {
     FinishOwed,
     Prune(Retention),
+    RenewProof,
 }
 
 impl Kind {
@@ -140,6 +143,7 @@ impl Kind {
         match self {
             Self::FinishOwed => "finish_owed",
             Self::Prune(_) => "prune",
+            Self::RenewProof => "renew_proof",
         }
     }
 
@@ -148,6 +152,7 @@ impl Kind {
         match self {
             Self::FinishOwed => "maildropd finish_owed",
             Self::Prune(_) => "maildropd prune",
+            Self::RenewProof => "maildropd renew_proof",
         }
     }
 }
@@ -250,6 +255,7 @@ impl Timer<'_> {
                 (finish_owed::longest_run(deadline), deadline + AROUND_A_COPY)
             }
             Kind::Prune(_) => (LONGEST_PRUNE, SILENCE_OF_PRUNE),
+            Kind::RenewProof => (BEGINNING, BEGINNING),
         };
         let mut held = match one_host::take(self.site, kind.lock(), at_most, silence).map_err(told)? {
             Turn::Ours(held) => held,
@@ -266,6 +272,10 @@ impl Timer<'_> {
         let came = match kind {
             Kind::FinishOwed => self.finish_owed(&mut held, &mut may_take),
             Kind::Prune(retention) => self.prune(retention, &mut held, &mut may_take),
+            Kind::RenewProof => {
+                let renewed = self.site.renew_proof(Deadline::after(RENEWAL));
+                renewed.map(ToOwned::to_owned).map_err(|deferral| deferral.to_string())
+            }
         };
         may_take(BEGINNING);
         held.end();

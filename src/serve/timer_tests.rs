@@ -88,7 +88,7 @@ fn with_timer<T>(play: impl FnOnce(&Timer<'_>, &Path) -> T) -> T {
 fn after_a_crash_prune_comes_first_and_what_ended_the_process_last() {
     let settings = TimerSettings { prune: Some((DAY, old())), ..TimerSettings::embedded(Path::new("/x")) };
     let first = |written: &[Task]| {
-        let mut tasks = planned_tasks(&settings, written);
+        let mut tasks = planned_tasks(&settings, false, written);
         tasks.iter_mut().min_by_key(|task| task.next).unwrap().kind.name()
     };
     let of = |name: &str, next_at| Task { task: name.into(), ..task(2 * DAY, 0, next_at) };
@@ -97,6 +97,25 @@ fn after_a_crash_prune_comes_first_and_what_ended_the_process_last() {
     assert_eq!(first(&[of("finish_owed", due), of("prune", due)]), "prune");
     assert_eq!(first(&[of("finish_owed", None), of("prune", due)]), "prune");
     assert_eq!(first(&[of("prune", None), of("finish_owed", due)]), "finish_owed");
+}
+
+/// Who reads no password has none to renew, and that is no failure.
+#[test]
+fn the_proof_is_renewed_once_a_day_by_a_timer_that_logs_in() {
+    let settings = TimerSettings::embedded(Path::new("/x"));
+    let names = |proves_logins| {
+        planned_tasks(&settings, proves_logins, &[])
+            .iter()
+            .map(|task| (task.kind.name(), task.every))
+            .collect::<Vec<_>>()
+    };
+    let finish_owed = ("finish_owed", settings.finish_owed_every);
+    assert_eq!(names(false), [finish_owed]);
+    assert_eq!(names(true), [finish_owed, ("renew_proof", DAY)]);
+    with_timer(|timer, _| {
+        let said = timer.come_of(Kind::RenewProof).unwrap();
+        assert!(said.starts_with("nothing to renew"), "{said}");
+    });
 }
 
 const DAY: Duration = Duration::from_hours(24);
@@ -119,7 +138,11 @@ fn what_is_old_is_forgotten_kind_by_kind_and_no_more_of_it_once_it_is_told_to_en
 #[test]
 fn another_host_is_kept_from_it_by_the_name_that_an_operator_knows() {
     with_timer(|timer, _| {
-        for (kind, lock) in [(Kind::FinishOwed, "maildropd finish_owed"), (Kind::Prune(old()), "maildropd prune")] {
+        for (kind, lock) in [
+            (Kind::FinishOwed, "maildropd finish_owed"),
+            (Kind::Prune(old()), "maildropd prune"),
+            (Kind::RenewProof, "maildropd renew_proof"),
+        ] {
             assert_ne!(timer.come_of(kind).unwrap(), "another host is at it");
             let Ok(Turn::Ours(held)) = one_host::take(timer.site, lock, DAY, DAY) else { panic!("{lock} is held") };
             let came = timer.come_of(kind).unwrap();

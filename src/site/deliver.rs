@@ -2,6 +2,7 @@
 
 use super::Site;
 use super::destinations::{Destinations, role_of_sent};
+use super::login_check::{COUNTS_FOR, PROOFS};
 use super::mailboxes::{Greeting, Owed, RecipientsMailbox, Times, silent_a_moment_ago};
 use super::sessions::{Opened, SILENT, Sessions, Silent};
 use crate::base::deadline::Deadline;
@@ -11,16 +12,13 @@ use crate::delivery::{
 };
 use crate::ledger::recorded::{self, EarlierDelivery, RecordedCopy};
 use crate::ledger::{CopyKey, Database, Destination};
-use crate::mailbox::{ImapMailbox, MailboxError, MailboxFailure, Placement};
+use crate::mailbox::{ImapMailbox, MailboxError, Placement};
 use crate::message::{Address, Message, Role};
 use std::fmt;
 use std::time::{Duration, Instant};
 use time::OffsetDateTime;
 use tracing::{debug, warn};
 use uuid::Uuid;
-
-/// By how many recipients' mailboxes it is tried to prove the way in.
-const PROOFS: usize = 3;
 
 /// What Postfix knows of a message besides its bytes.
 #[derive(Clone, Debug)]
@@ -306,37 +304,26 @@ impl Site {
             return Ok(None);
         }
         let is_another = |to: &&Destination| !self.is_service_account(&to.user);
-        let mut known = recipients.iter().filter_map(|to| to.as_ref().ok()).peekable();
-        let somebody = known.peek().is_some();
-        let mut ways = known.filter(is_another).take(PROOFS).peekable();
-        if ways.peek().is_none() {
-            // Who leaves it to the author's mail program opens no mailbox of the author's now.
-            let is_opened = somebody && self.left_to_authors_for().is_none();
-            let author = sender.as_ref().filter(|_| is_opened).filter(is_another);
-            let Some(author) = author else { return Ok(None) };
-            if silent.holds(&author.user, Instant::now()) {
-                return Ok(Some(silent_a_moment_ago()));
-            }
-            let patience = terms.policy.author_patience.unwrap_or(self.policy.batch_patience);
-            let (mailbox, deadline) = ((author.user.as_str(), author.sent.as_str()), terms.deadline.half_way());
-            return match self.prove_way_in_unless(*proven, mailbox, database, deadline, Some(patience)) {
-                Err(Deferral::Mailbox(error)) => Ok(Some(error)),
-                proven => proven.map(|()| None),
-            };
+        let known: Vec<&Destination> = recipients.iter().filter_map(|to| to.as_ref().ok()).collect();
+        let others = known.iter().copied().filter(is_another).take(PROOFS);
+        let ways: Vec<_> = others.map(|to| (to.user.as_str(), to.inbox.as_str())).collect();
+        if !ways.is_empty() {
+            let only_try = self.policy.batch_patience;
+            return self.prove_way_in_by(&ways, COUNTS_FOR, database, terms.deadline, only_try).map(|()| None);
         }
-        while let Some(to) = ways.next() {
-            let only_try = ways.peek().map(|_| self.policy.batch_patience);
-            let mailbox = (to.user.as_str(), to.inbox.as_str());
-            match self.prove_way_in_unless(*proven, mailbox, database, terms.deadline, only_try) {
-                Err(Deferral::Mailbox(error))
-                    if error.failure != MailboxFailure::IdentityIgnored && ways.peek().is_some() =>
-                {
-                    debug!(%error, user = to.user, "the way in is proven by another recipient's mailbox");
-                }
-                proven => return proven.map(|()| None),
-            }
+        // Who leaves it to the author's mail program opens no mailbox of the author's now.
+        let is_opened = !known.is_empty() && self.left_to_authors_for().is_none();
+        let author = sender.as_ref().filter(|_| is_opened).filter(is_another);
+        let Some(author) = author else { return Ok(None) };
+        if silent.holds(&author.user, Instant::now()) {
+            return Ok(Some(silent_a_moment_ago()));
         }
-        Ok(None)
+        let patience = terms.policy.author_patience.unwrap_or(self.policy.batch_patience);
+        let (mailbox, deadline) = ((author.user.as_str(), author.sent.as_str()), terms.deadline.half_way());
+        match self.prove_way_in_by_one(COUNTS_FOR, mailbox, database, deadline, Some(patience)) {
+            Err(Deferral::Mailbox(error)) => Ok(Some(error)),
+            proven => proven.map(|()| None),
+        }
     }
 
     fn deliver_copies(

@@ -7,7 +7,6 @@ use crate::base::server_waits::{self, Whom};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::imap;
 use crate::ledger::{Database, Destination};
-use crate::mailbox::imap::authorization::{self, Honoured};
 use crate::mailbox::{MailboxError, MailboxFailure};
 use crate::message::Address;
 use crate::routing::{Party, Route};
@@ -88,26 +87,25 @@ impl Site {
         Ok(SeenMailboxes { said, uid_plus, inbox_rights, sent_rights, sent_is_missing })
     }
 
-    /// Whether logins lead to the mailboxes of the users that they name; `None` where they name none.
+    /// So many users of the table, as far as there are, none of whom is the service account.
     ///
     /// # Errors
-    /// `IdentityIgnored` where they do not; any other failure leaves it open.
-    pub(crate) fn try_way_in(&self, to: &Destination, deadline: Deadline) -> Result<Option<Honoured>, MailboxError> {
-        match self.as_configured().filter(|site| site.way_in.is_some()) {
-            Some(site) => authorization::prove(site.imap()?, &to.user, "INBOX", deadline).map(Some),
-            None => Ok(None),
+    /// As [`recipient`](Self::recipient).
+    pub(crate) fn some_users(
+        &self,
+        count: usize,
+        database: &mut dyn Database,
+    ) -> Result<Vec<Destination>, DatabaseError> {
+        let mut users: Vec<Destination> = Vec::new();
+        let account = self.imap_settings().map(|imap| imap.user.as_str());
+        while users.len() < count {
+            let not_of: Vec<&str> = users.iter().map(|to| to.user.as_str()).chain(account).collect();
+            match self.recipient(None, &not_of, database)? {
+                Recipient::Known(_, to) if !not_of.contains(&to.user.as_str()) => users.push(to),
+                _ => break,
+            }
         }
-    }
-
-    /// Whether the INBOXes of two users are one; `None` where that cannot be told.
-    ///
-    /// # Errors
-    /// Where the server cannot be reached, or does not let both in.
-    pub fn are_one(&self, users: [&str; 2], deadline: Deadline) -> Result<Option<bool>, MailboxError> {
-        match self.as_configured().filter(|site| site.way_in.is_some()) {
-            Some(site) => authorization::are_one(site.imap()?, users, deadline),
-            None => Ok(Some(false)),
-        }
+        Ok(users)
     }
 
     /// The servers of this site, and how each is asked whether it still answers: for [`server_waits::watch`]. An embedded site

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 pub const PASSWORD: &str = "service-secret";
 
 /// Who logs in: SASL PLAIN's two names; LOGIN has the second only.
+#[derive(Clone)]
 pub struct Login {
     /// On whose behalf.
     pub acting_for: String,
@@ -36,7 +37,8 @@ pub enum Welcome {
     Silent,
     /// Let in, to mailboxes that stand so: UIDVALIDITY and UIDNEXT. Others can be made there, in an account `below …` only below
     /// INBOX, in one that is `full …` none, and in one that is `busy …` none at this moment.
-    To { account: String, uid_validity: u32, uid_next: u32 },
+    /// The server has an id of INBOX, or none.
+    To { account: String, uid_validity: u32, uid_next: u32, id: Option<String> },
     /// Let in, and there are no mailboxes.
     Empty,
     /// Let in, and what is asked of a mailbox gets this answer.
@@ -45,7 +47,12 @@ pub enum Welcome {
 
 impl Welcome {
     pub fn to(account: &str, uid_validity: u32, uid_next: u32) -> Self {
-        Self::To { account: account.into(), uid_validity, uid_next }
+        Self::To { account: account.into(), uid_validity, uid_next, id: None }
+    }
+
+    /// The same, with an id.
+    pub fn with_id(account: &str, id: &str, uid_validity: u32, uid_next: u32) -> Self {
+        Self::To { account: account.into(), uid_validity, uid_next, id: Some(id.into()) }
     }
 }
 
@@ -130,7 +137,7 @@ fn converse(
     let acl = if rights.is_some() { " ACL" } else { "" };
     let can = format!("[CAPABILITY IMAP4rev1 SASL-IR AUTH=PLAIN UIDPLUS LITERAL+{acl}]");
     out.write_all(format!("* OK {can} ready\r\n").as_bytes()).ok()?;
-    let mut mailboxes = None;
+    let (mut mailboxes, mut its_id) = (None, None);
     let mut refusal = "NO [NONEXISTENT] no such mailbox";
     loop {
         let mut line = String::new();
@@ -154,7 +161,8 @@ fn converse(
                         refusal = answer;
                         format!("{tag} OK {can} in\r\n")
                     }
-                    Welcome::To { account, uid_validity, uid_next } => {
+                    Welcome::To { account, uid_validity, uid_next, id } => {
+                        its_id = id;
                         mailboxes = Some((account, uid_validity, uid_next));
                         format!("{tag} OK {can} in\r\n")
                     }
@@ -188,6 +196,10 @@ fn converse(
                     false => format!("{tag} NO [NONEXISTENT] no such mailbox\r\n"),
                 }
             }
+            ["STATUS", mailbox, "(X-GUID)"] => match &its_id {
+                Some(id) => format!("* STATUS {mailbox} (X-GUID {id})\r\n{tag} OK done\r\n"),
+                None => format!("{tag} BAD Invalid status item\r\n"),
+            },
             ["STATUS", mailbox, ..] => match &mailboxes {
                 Some((_, uid_validity, uid_next)) => {
                     format!("* STATUS {mailbox} (UIDVALIDITY {uid_validity} UIDNEXT {uid_next})\r\n{tag} OK done\r\n")

@@ -2,7 +2,8 @@
 //!
 //! SASL PLAIN carries two names (RFC 4616): who logs in, and for whom. Some servers skip the second (Courier's `authsasl_plain`,
 //! Stalwart), say OK, and open the service account's own INBOX: all mail would go there, and each answer would be OK. A login for
-//! the user alone cannot show it. A login for a name that cannot exist can: it is refused, or leads to another mailbox.
+//! the user alone cannot show it. A login for another user can, where the server has an id for each mailbox, and the two differ; and else a
+//! login for a name that cannot exist: it is refused, or leads to another mailbox.
 
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
@@ -10,14 +11,10 @@ use crate::imap::session::{ITS_OWN_TROUBLE, connect, refused_login};
 use crate::imap::{Session, Settings};
 use crate::mailbox::{Mailbox, MailboxError, MailboxFailure, Position};
 use std::fmt;
-use std::time::Duration;
 
-/// Names of users who do not exist. Always the same: a server that makes a mailbox for any name makes two, and not two more each
+/// The name of a user who does not exist. Always the same: a server that makes a mailbox for any name makes one, and not one more each
 /// time.
-const INVENTED: [&str; 2] = ["maildrop-check-0f9c41d27ab3", "maildrop-check-5e86b2107fd4"];
-
-/// On most servers UIDVALIDITY is the second in which a mailbox was made. After this long, it is another second.
-const ANOTHER_SECOND: Duration = Duration::from_millis(1100);
+const INVENTED: &str = "maildrop-check-0f9c41d27ab3";
 
 /// Dovecot closes the connection on a user whom a master user may act for and no userdb has. So does a server that has just
 /// crashed; but so often in a row, while the user is let in before, between and after, it is the name.
@@ -26,6 +23,8 @@ const CUT_OFF_ENOUGH: u32 = 3;
 /// How a server was seen to honour the authorization identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Honoured {
+    /// Two users have a mailbox each, by the server's own ids.
+    TwoUsersApart,
     /// It does not let in a user who does not exist.
     InventedUserRefused,
     /// It closes the connection on a user who does not exist, each time, and never on a user who does.
@@ -39,6 +38,7 @@ pub enum Honoured {
 impl fmt::Display for Honoured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::TwoUsersApart => "two users have a mailbox each, by the server's ids",
             Self::InventedUserRefused => "a user who does not exist is refused",
             Self::InventedUserCutOff => "a user who does not exist is cut off",
             Self::InventedUserHasNone => "a user who does not exist has no mailbox",
@@ -62,131 +62,89 @@ pub fn way_in(settings: &Settings, here: &str) -> String {
     format!("{place}, {:?}, {} {how}", settings.login, settings.user)
 }
 
-/// Whether a login for this user is the service account's for itself. It leads to the account's own mailbox, whether or not the
-/// server heeds the name: mail for it needs no proof. Nor can it give one: everybody else's login may lead there, too.
-pub fn is_for_itself(settings: &Settings, user: &str) -> bool {
-    settings.user == user
-}
-
 /// Finds out whether a login for `user` leads to this user's mailbox, by where other names lead. Nothing is made but what a
 /// delivery to the user would make as well, and what a server makes by itself at a login; and, where two empty mailboxes look the
 /// same, one in the other's account, [for a moment](is_shown_what_is_made_for).
 ///
-/// Between two looks at the user's mailbox, a user who does not exist logs in, and where that is refused, the service account for
+/// Between two looks at the user's mailbox, another user logs in, where there is one: if the server's ids of their mailboxes differ, it heeds
+/// the name. Otherwise, a user who does not exist logs in, and where that is refused or fails, the service account for
 /// itself: a server may check the name and open the service account's mailbox all the same. Each is refused, or has no such
 /// mailbox, or another one. The second look shows that the name was refused, and not one connection too many.
 ///
-/// # Errors
-/// `IdentityIgnored` where another name leads to the same mailbox. Any other failure leaves it open; and so does the service
-/// account's own mailbox, which is [not asked](is_for_itself).
-pub fn prove(settings: &Settings, user: &str, mailbox: &str, deadline: Deadline) -> Result<Honoured, MailboxError> {
-    prove_if_in_time(settings, user, mailbox, deadline, deadline)?
-}
-
-/// The same, but nobody else logs in where the user's own mailbox is not open `in_time`: that is `Ok(Err(…))`, and says nothing of the server.
+/// Nobody else logs in where the user's own mailbox is not open `in_time`: it may be one that hangs.
 ///
 /// # Errors
-/// As above.
-pub fn prove_if_in_time(
+/// `IdentityIgnored` where another name leads to the same mailbox. Any other failure leaves it open; and so does the service
+/// account's own mailbox, which is not asked: that one's login leads there whether or not the server heeds the name.
+pub fn prove(
     settings: &Settings,
-    user: &str,
+    (user, other): (&str, Option<&str>),
     mailbox: &str,
     deadline: Deadline,
     in_time: Deadline,
-) -> Result<Result<Honoured, MailboxError>, MailboxError> {
+) -> Result<Honoured, MailboxError> {
     let probe = Probe { settings, user, mailbox, deadline };
-    if is_for_itself(settings, user) {
+    if settings.user == user {
         return Err(probe.unclear("the service account's own mailbox does not show where mail for others goes"));
     }
-    let mut first_look = match (Probe { deadline: in_time, ..probe }).users_position() {
-        Err(error) if error.failure == MailboxFailure::TimedOut => return Ok(Err(error)),
-        looked => Some(looked?),
-    };
-    let [first, second] = INVENTED.map(|name| probe.with_users_domain(name));
-    let mut name = &first;
+    let (mut before, mut _session) = Probe { deadline: in_time, ..probe }.users_fingerprint()?;
+    if let Some(other) = other.filter(|_| before.id.is_some()) {
+        // That one may hang, be refused, or have no such mailbox: then an invented user shows it.
+        let theirs = Probe { deadline: in_time.half_way(), ..probe }.leads_to(other);
+        if let Ok(LeadsTo::At(theirs)) = theirs
+            && before.is_apart_by_id(&theirs, &probe.users_fingerprint()?.0)
+        {
+            return Ok(Honoured::TwoUsersApart);
+        }
+    }
+    let name = &probe.with_users_domain(INVENTED);
     let mut cut_off = 0;
     loop {
-        let (before, _session) = match first_look.take() {
-            Some(looked) => looked,
-            None => probe.users_position()?,
-        };
-        let theirs = probe.leads_to(name)?;
+        // A server may leave it without an answer.
+        let theirs = Probe { deadline: deadline.half_way(), ..probe }.leads_to(name);
         let its_own = match theirs {
-            LeadsTo::Refused | LeadsTo::CutOff(_) => probe.service_account_leads_to()?,
-            LeadsTo::NotThere | LeadsTo::At(_) => LeadsTo::Refused,
+            Ok(LeadsTo::NotThere | LeadsTo::At(_)) => LeadsTo::Refused,
+            Ok(LeadsTo::Refused | LeadsTo::CutOff(_)) | Err(_) => probe.service_account_leads_to()?,
         };
-        let (after, _) = probe.users_position()?;
-        // Courier tells another one at each look at a mailbox that was never selected.
-        let compared = [&theirs, &its_own].into_iter().any(|theirs| matches!(theirs, LeadsTo::At(_)));
-        if compared && before.uid_validity != after.uid_validity {
-            return Err(probe.unclear("the mailbox got another UIDVALIDITY meanwhile"));
-        }
-        let same = |theirs: &LeadsTo| matches!(theirs, LeadsTo::At(position) if may_be_same(before, *position, after));
-        if same(&its_own) && !probe.is_apart_from(&its_own, &settings.user)? {
+        let (after, session) = probe.users_fingerprint()?;
+        let is_same = |theirs: &LeadsTo| match theirs {
+            LeadsTo::At(theirs) => before.may_be(theirs, &after).ok_or_else(|| probe.unclear(RENUMBERED)),
+            _ => Ok(false),
+        };
+        if is_same(&its_own)? && !probe.is_apart_from(&its_own, &settings.user)? {
             return Err(probe.ignored());
         }
+        let theirs = theirs?;
+        let looks_the_same = is_same(&theirs)?;
         match theirs {
-            LeadsTo::Refused => return Ok(Ok(Honoured::InventedUserRefused)),
-            LeadsTo::NotThere => return Ok(Ok(Honoured::InventedUserHasNone)),
-            LeadsTo::At(_) if !same(&theirs) => return Ok(Ok(Honoured::EachHasHisOwn)),
-            // Two that were made in one second look the same while they are empty.
-            LeadsTo::At(_) if name == &first => {
-                std::thread::sleep(ANOTHER_SECOND.min(deadline.remaining()));
-                name = &second;
-            }
-            LeadsTo::At(_) if probe.is_apart_from(&theirs, name)? => return Ok(Ok(Honoured::EachHasHisOwn)),
+            LeadsTo::Refused => return Ok(Honoured::InventedUserRefused),
+            LeadsTo::NotThere => return Ok(Honoured::InventedUserHasNone),
+            LeadsTo::At(_) if !looks_the_same => return Ok(Honoured::EachHasHisOwn),
+            LeadsTo::At(_) if probe.is_apart_from(&theirs, name)? => return Ok(Honoured::EachHasHisOwn),
             LeadsTo::At(_) => return Err(probe.ignored()),
+            LeadsTo::CutOff(_) if cut_off + 1 == CUT_OFF_ENOUGH => return Ok(Honoured::InventedUserCutOff),
             LeadsTo::CutOff(error) => {
                 cut_off += 1;
                 tracing::debug!(%error, cut_off, "an invented user was cut off");
-                if cut_off == CUT_OFF_ENOUGH {
-                    return Ok(Ok(Honoured::InventedUserCutOff));
-                }
             }
         }
+        (before, _session) = (after, session);
     }
 }
 
-/// The same, where there is an earlier proof, and little time. Where this comes to nothing, as with a server that does not answer a login
-/// for somebody who does not exist, half of the time is left to see whether the service account's own INBOX is the user's: a server may
-/// look at the name, and open that for everybody.
-///
-/// # Errors
-/// As above.
-pub fn renew(
-    settings: &Settings,
-    user: &str,
-    mailbox: &str,
-    deadline: Deadline,
-    in_time: Deadline,
-) -> Result<Result<Honoured, MailboxError>, MailboxError> {
-    let in_half = deadline.half_way();
-    match prove_if_in_time(settings, user, mailbox, in_half, in_time.or_sooner(in_half)) {
-        Err(error) if error.failure != MailboxFailure::IdentityIgnored && !is_for_itself(settings, user) => {
-            match are_one(settings, [user, &settings.user], deadline) {
-                Ok(Some(true)) => Err(Probe { settings, user, mailbox: "INBOX", deadline }.ignored()),
-                Ok(Some(false) | None) | Err(_) => Err(error),
-            }
-        }
-        found => found,
-    }
-}
-
-/// Whether two users' INBOXes are one; `None` where both are empty and look the same.
+/// Whether two users' INBOXes are one; `None` where that cannot be told, as of two that are empty and look the same. Users who were copied
+/// from one skeleton have one id: equal ones say nothing.
 ///
 /// # Errors
 /// Where the server cannot be reached, or does not let both in.
 pub fn are_one(settings: &Settings, users: [&str; 2], deadline: Deadline) -> Result<Option<bool>, MailboxError> {
     let [user, other] = users;
     let probe = Probe { settings, user, mailbox: "INBOX", deadline };
-    let (before, _session) = probe.users_position()?;
-    let theirs = probe.position_in(connect(settings, deadline)?.authenticate(other)?)?;
-    let (after, _) = probe.users_position()?;
-    Ok(match theirs {
-        LeadsTo::At(_) if before.uid_validity != after.uid_validity => None,
-        LeadsTo::At(position) if may_be_same(before, position, after) => (position.uid_next > 1).then_some(true),
-        _ => Some(false),
-    })
+    let (before, _session) = probe.users_fingerprint()?;
+    let theirs = probe.fingerprint_in(connect(settings, deadline)?.authenticate(other)?)?;
+    let (after, _) = probe.users_fingerprint()?;
+    let LeadsTo::At(theirs) = theirs else { return Ok(Some(false)) };
+    Ok(before.may_be(&theirs, &after).filter(|may_be| !may_be || theirs.position.uid_next > 1))
 }
 
 /// Whether `user` is shown a mailbox that is made for a moment in the account of `other`, and taken away again: then both have the
@@ -220,10 +178,31 @@ pub fn is_shown_what_is_made_for(
     Ok(None)
 }
 
-/// Whether `theirs` may be the position of the mailbox between `before` and `after`: UIDNEXT only grows while UIDVALIDITY stays
-/// the same (RFC 3501 section 2.3.1.1).
-fn may_be_same(before: Position, theirs: Position, after: Position) -> bool {
-    theirs.uid_validity == before.uid_validity && (before.uid_next..=after.uid_next).contains(&theirs.uid_next)
+/// What one mailbox is told from another by.
+struct Fingerprint {
+    position: Position,
+    /// The server's own id, if it has one.
+    id: Option<String>,
+}
+
+impl Fingerprint {
+    /// Whether `theirs` is another mailbox than the one that looked so before and `after`. One whose id is made anew for each session (as
+    /// Dovecot's is where nothing is kept of it on disk) is told by nothing.
+    fn is_apart_by_id(&self, theirs: &Self, after: &Self) -> bool {
+        self.id.is_some() && self.id == after.id && theirs.id.is_some() && self.id != theirs.id
+    }
+
+    /// Whether `theirs` may be the mailbox that looked so before and `after`: UIDNEXT only grows while UIDVALIDITY stays the same (RFC
+    /// 3501 section 2.3.1.1). `None` where that did not stay: Courier tells another one at each look at a mailbox that was never selected.
+    fn may_be(&self, theirs: &Self, after: &Self) -> Option<bool> {
+        if self.is_apart_by_id(theirs, after) {
+            return Some(false);
+        }
+        let (before, theirs, after) = (self.position, theirs.position, after.position);
+        let may_be =
+            theirs.uid_validity == before.uid_validity && (before.uid_next..=after.uid_next).contains(&theirs.uid_next);
+        (before.uid_validity == after.uid_validity).then_some(may_be)
+    }
 }
 
 /// Where another name leads.
@@ -232,7 +211,7 @@ enum LeadsTo {
     /// The connection ended in place of an answer.
     CutOff(MailboxError),
     NotThere,
-    At(Position),
+    At(Fingerprint),
 }
 
 #[derive(Clone, Copy)]
@@ -252,11 +231,11 @@ impl Probe<'_> {
         }
     }
 
-    /// Where the user's mailbox stands; the session goes on.
-    fn users_position(&self) -> Result<(Position, super::ImapMailbox), MailboxError> {
+    /// How the user's mailbox looks; the session goes on.
+    fn users_fingerprint(&self) -> Result<(Fingerprint, super::ImapMailbox), MailboxError> {
         let mut mailbox = connect(self.settings, self.deadline)?.authenticate(self.user)?.open(self.mailbox);
         match mailbox.position()? {
-            Some(position) => Ok((position, mailbox)),
+            Some(position) => Ok((Fingerprint { position, id: mailbox.id() }, mailbox)),
             None => Err(self.unclear("the mailbox has no UIDVALIDITY")),
         }
     }
@@ -265,7 +244,7 @@ impl Probe<'_> {
         let connection = connect(self.settings, self.deadline)?;
         let doing = connection.doing(name);
         match connection.try_authenticate(name) {
-            Ok(Ok(session)) => self.position_in(session),
+            Ok(Ok(session)) => self.fingerprint_in(session),
             Ok(Err(refusal)) if refusal.has_code(&ITS_OWN_TROUBLE) => Err(refused_login(doing, &refusal)),
             Ok(Err(_)) => Ok(LeadsTo::Refused),
             Err(error) if error.failure == MailboxFailure::ConnectionLost => Ok(LeadsTo::CutOff(error)),
@@ -276,7 +255,7 @@ impl Probe<'_> {
     /// Where the service account leads by itself. A master user need not be a user, so any refusal will do.
     fn service_account_leads_to(&self) -> Result<LeadsTo, MailboxError> {
         match connect(self.settings, self.deadline)?.try_authenticate(&self.settings.user) {
-            Ok(Ok(session)) => self.position_in(session),
+            Ok(Ok(session)) => self.fingerprint_in(session),
             Ok(Err(_)) => Ok(LeadsTo::Refused),
             Err(error) if error.failure == MailboxFailure::ConnectionLost => Ok(LeadsTo::Refused),
             Err(error) => Err(error),
@@ -286,18 +265,18 @@ impl Probe<'_> {
     /// Whether `name`, whose mailbox looks like the user's, has another one all the same. Of two empty ones that were made in the same second,
     /// or where UIDVALIDITY is the same for all, UIDVALIDITY and UIDNEXT cannot tell.
     fn is_apart_from(&self, theirs: &LeadsTo, name: &str) -> Result<bool, MailboxError> {
-        if !matches!(theirs, LeadsTo::At(Position { uid_next: 1, .. })) {
+        if !matches!(theirs, LeadsTo::At(Fingerprint { position: Position { uid_next: 1, .. }, .. })) {
             return Ok(false);
         }
         Ok(is_shown_what_is_made_for(self.settings, [self.user, name], self.deadline)? == Some(false))
     }
 
-    /// Where that session's mailbox stands. It is not created.
-    fn position_in(&self, session: Session) -> Result<LeadsTo, MailboxError> {
+    /// How that session's mailbox looks. It is not created.
+    fn fingerprint_in(&self, session: Session) -> Result<LeadsTo, MailboxError> {
         let mut mailbox = session.open(self.mailbox);
         let doing = mailbox.doing("asking where it stands,");
         match mailbox.status(&doing)? {
-            Ok(position) => Ok(LeadsTo::At(position)),
+            Ok(position) => Ok(LeadsTo::At(Fingerprint { position, id: mailbox.id() })),
             Err(refusal) if refusal.has_code(&ITS_OWN_TROUBLE) => Err(refusal.refusal(&doing)),
             Err(_) => Ok(LeadsTo::NotThere),
         }
@@ -318,6 +297,7 @@ impl Probe<'_> {
 }
 
 const DOING: &str = "finding out whether the IMAP server honours the authorization identity";
+const RENUMBERED: &str = "the mailbox got another UIDVALIDITY meanwhile";
 
 #[cfg(test)]
 mod tests {
@@ -325,9 +305,28 @@ mod tests {
 
     #[test]
     fn one_mailbox_is_told_from_another_by_what_only_grows() {
-        let at = |uid_validity, uid_next| Position { uid_validity, uid_next };
-        let one = |theirs| may_be_same(at(7, 5), theirs, at(7, 6));
+        let at = |uid_validity, uid_next| Fingerprint { position: Position { uid_validity, uid_next }, id: None };
+        let one = |theirs: Fingerprint| at(7, 5).may_be(&theirs, &at(7, 6)).unwrap();
         assert!(one(at(7, 5)) && one(at(7, 6)));
         assert!(!one(at(8, 5)) && !one(at(7, 4)) && !one(at(7, 7)));
+        assert_eq!(at(7, 5).may_be(&at(9, 5), &at(8, 5)), None);
+    }
+
+    #[test]
+    fn ids_that_differ_prove_two_mailboxes_and_equal_ones_nothing() {
+        let with = |id: Option<&str>, uid_validity| Fingerprint {
+            position: Position { uid_validity, uid_next: 5 },
+            id: id.map(str::to_owned),
+        };
+        let may_be = |before, theirs, after| with(before, 7).may_be(&with(theirs, 7), &with(after, 7));
+        let (a, b, c) = (Some("a"), Some("b"), Some("c"));
+        assert_eq!(may_be(a, b, a), Some(false));
+        assert_eq!(with(a, 7).may_be(&with(b, 7), &with(a, 8)), Some(false));
+        // Of one skeleton, of no server, or made anew for each session: the position says.
+        for (before, theirs, after) in [(a, a, a), (None, b, None), (a, None, a), (a, b, c), (a, b, None)] {
+            assert_eq!(may_be(before, theirs, after), Some(true), "{before:?} {theirs:?} {after:?}");
+            assert_eq!(with(before, 7).may_be(&with(theirs, 8), &with(after, 7)), Some(false));
+            assert_eq!(with(before, 7).may_be(&with(theirs, 7), &with(after, 8)), None);
+        }
     }
 }

@@ -53,6 +53,8 @@ pub(super) struct Selected {
     /// `None` from a server that does not tell it: by RFC 3501 section 6.3.1 it should.
     pub(super) uid_next: Option<u32>,
     pub(super) empty: bool,
+    /// MAILBOXID (RFC 8474).
+    id: Option<String>,
 }
 
 /// What may be the copy that is looked for.
@@ -228,6 +230,26 @@ impl ImapMailbox {
         Ok(if answer.is_ok() { Ok(position) } else { Err(answer) })
     }
 
+    /// The server's own id of the mailbox, if it has one. It is no reason to fail that it has none, or does not tell it now.
+    ///
+    /// Cyrus tells MAILBOXID (RFC 8474) by EXAMINE; in its answer to STATUS (3.10.2) the bytes may be another mailbox's, or none's. Dovecot
+    /// tells X-GUID by STATUS, and has no capability that says so. Others refuse that, or leave it out.
+    pub(super) fn id(&mut self) -> Option<String> {
+        let doing = self.doing("asking for the id of");
+        let mut id = None;
+        let told = match self.conversation.can("OBJECTID") {
+            true => self.select("EXAMINE", &doing).map(|selected| id = selected.id),
+            false => self.command("STATUS", &doing).and_then(|command| {
+                let mut take = |untagged: &Reply| id = fetch::guid(untagged.data()).or(id.take());
+                self.must(&doing, &command.word("(X-GUID)"), &mut take).map(drop)
+            }),
+        };
+        if let Err(error) = told {
+            tracing::debug!(%error, "the server tells no id of the mailbox");
+        }
+        id
+    }
+
     /// Creates the mailbox, and subscribes its user to it: mail programs would not show it otherwise.
     pub(super) fn create(&mut self) -> Result<(), MailboxError> {
         self.created = true;
@@ -263,7 +285,7 @@ impl ImapMailbox {
     pub(super) fn select(&mut self, verb: &str, doing: &str) -> Result<Selected, MailboxError> {
         self.selected = true;
         let command = self.command(verb, doing)?;
-        let (mut uid_validity, mut uid_next, mut empty) = (None, None, false);
+        let (mut uid_validity, mut uid_next, mut empty, mut id) = (None, None, false, None);
         self.must(doing, &command, &mut |untagged| {
             if let Some(told) = untagged.code("UIDVALIDITY") {
                 uid_validity = told.parse().ok();
@@ -271,12 +293,13 @@ impl ImapMailbox {
             if let Some(told) = untagged.code("UIDNEXT") {
                 uid_next = told.parse().ok();
             }
+            id = untagged.code("MAILBOXID").map(str::to_owned).or(id.take());
             if let Some(exists) = fetch::exists(untagged.data()) {
                 empty = exists == 0;
             }
         })?;
         match uid_validity {
-            Some(uid_validity) => Ok(Selected { uid_validity, uid_next, empty }),
+            Some(uid_validity) => Ok(Selected { uid_validity, uid_next, empty, id }),
             None => Err(MailboxError::new(MailboxFailure::Protocol, doing, "told no UIDVALIDITY")),
         }
     }

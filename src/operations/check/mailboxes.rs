@@ -2,19 +2,23 @@
 
 use super::database;
 use crate::base::deadline::Deadline;
+use crate::base::timestamp;
 use crate::config::Config;
-use crate::imap::{Locks, Rights};
+use crate::imap::{Locks, Rights, Settings};
 use crate::ledger::check::{bad, good, warning};
 use crate::ledger::{Database, Destination, Finding};
-use crate::mailbox::imap::authorization::Honoured;
+use crate::mailbox::imap::authorization::{Honoured, are_one, prove};
 use crate::mailbox::{MailboxError, MailboxFailure};
 use crate::message::Address;
-use crate::site::{Recipient, SeenMailboxes, Site};
+use crate::site::{RENEWED_EVERY, Recipient, SeenMailboxes, Site};
 use std::time::Duration;
 
 /// How long the way in may take: some servers delay the answer to a failed login by seconds. One that never answers a login for somebody who
 /// does not exist must not keep `check` from the rest, nor the process from [going on](crate::base::server_waits).
 const FOR_THE_WAY_IN: Duration = Duration::from_secs(40);
+
+/// How many users one is compared with: mailboxes made in the same second may look the same.
+const OTHERS: usize = 5;
 
 pub(super) fn look(
     site: &Site,
@@ -56,9 +60,27 @@ fn logins(
         findings.push(warning("UIDPLUS", "not offered", mend));
     }
     findings.extend(rights(to, &tried));
-    findings.extend(way_in(site, to, database, deadline.or_sooner(Deadline::after(FOR_THE_WAY_IN))));
-    findings.extend(old_proof(site, database));
-    findings.extend(two_users(site, to, database, deadline));
+    if let Some(imap) = site.imap_of_named_users() {
+        findings.extend(whose_mailboxes(site, imap, &to.user, database, deadline));
+    }
+    findings
+}
+
+/// Whether logins lead to the mailboxes of the users that they name.
+fn whose_mailboxes(
+    site: &Site,
+    imap: &Settings,
+    to: &str,
+    database: &mut dyn Database,
+    deadline: Deadline,
+) -> Vec<Finding> {
+    let others: Vec<String> = match site.some_users(OTHERS + 1, database) {
+        Ok(users) => users.into_iter().map(|other| other.user).filter(|other| other != to).take(OTHERS).collect(),
+        Err(error) => return vec![database::failed("two users", &error)],
+    };
+    let in_time = deadline.or_sooner(Deadline::after(FOR_THE_WAY_IN));
+    let mut findings = vec![way_in(site, imap, to, &others, in_time), age_of_the_proof(site, database)];
+    findings.extend(two_users(imap, to, &others, deadline));
     findings
 }
 
@@ -88,72 +110,57 @@ fn rights(to: &Destination, tried: &SeenMailboxes) -> Vec<Finding> {
 
 /// Whether a login leads to the mailbox of the user it names, and not to the service account's own. That one does not show it: where
 /// it is the recipient's, another user of the table is tried.
-fn way_in(site: &Site, to: &Destination, database: &mut dyn Database, deadline: Deadline) -> Option<Finding> {
+fn way_in(site: &Site, imap: &Settings, to: &str, others: &[String], deadline: Deadline) -> Finding {
     let what = "user of the login";
-    let mut to = to.clone();
-    if site.is_service_account(&to.user) {
-        match site.recipient(None, &[&to.user], database) {
-            Ok(Recipient::Known(_, other)) if other.user != to.user => to = other,
-            Ok(_) => {
-                let found = "not tried: the service account's own mailbox does not show where mail for others goes";
-                return Some(warning(what, found, "name somebody else: check --recipient scuba@mail.axial.net"));
-            }
-            Err(error) => return Some(database::failed(what, &error)),
-        }
-    }
-    Some(match site.try_way_in(&to, deadline) {
-        Ok(None) => return None,
-        Ok(Some(honoured @ Honoured::EachHasHisOwn)) => {
+    let mut users =
+        std::iter::once(to).filter(|user| !site.is_service_account(user)).chain(others.iter().map(String::as_str));
+    let Some(user) = users.next() else {
+        let found = "not tried: the service account's own mailbox does not show where mail for others goes";
+        return warning(what, found, "name somebody else: check --recipient scuba@mail.axial.net");
+    };
+    match prove(imap, (user, users.next()), "INBOX", deadline, deadline) {
+        Ok(honoured @ Honoured::EachHasHisOwn) => {
             let mend =
                 "mail for a misspelt imap_user would go where nobody reads it: see that the table addresses is right";
             Finding { mend: Some(mend.into()), ..good(what, honoured.to_string()) }
         }
-        Ok(Some(honoured)) => good(what, honoured.to_string()),
+        Ok(honoured) => good(what, honoured.to_string()),
         Err(error) => failed(what, &error),
-    })
-}
-
-/// Whether deliveries go by a proof of that which none of them has renewed.
-fn old_proof(site: &Site, database: &mut dyn Database) -> Option<Finding> {
-    let what = "user of the login, as deliveries know it";
-    match site.days_of_an_old_proof(database) {
-        Ok(days) => days.map(|days| {
-            let mend = "once it is 14 days old, mail is deferred: see what the server makes of a login for somebody who does not exist, \
-                        and the log, where a delivery has tried to prove it anew (docs/install.md, \"Servers\")";
-            warning(what, format!("proven {days} days ago, and by no delivery since"), mend)
-        }),
-        Err(error) => Some(database::failed(what, &error)),
     }
 }
 
-/// How many users one is compared with: mailboxes made in the same second may look the same.
-const OTHERS: usize = 5;
+/// How old the proof of that is by which deliveries go.
+fn age_of_the_proof(site: &Site, database: &mut dyn Database) -> Finding {
+    let what = "user of the login, as deliveries know it";
+    match site.age_of_the_proof(database) {
+        Ok(None) => good(what, "not proven yet, or too long ago: the next delivery, or the timer, has to prove it"),
+        Ok(Some(age)) if age < 2 * RENEWED_EVERY => good(what, format!("proven {} ago", timestamp::span(age))),
+        Ok(Some(age)) => {
+            let mend = "once it is 14 days old, a delivery has to prove it, or is deferred: see that maildropd or \
+                        maildrop-command-proof.timer runs, and what `maildrop_command check --renew-proof` says \
+                        (docs/install.md, \"Servers\")";
+            warning(what, format!("proven {} ago, and not renewed since", timestamp::span(age)), mend)
+        }
+        Err(error) => database::failed(what, &error),
+    }
+}
 
 /// Whether some other user of the table has another INBOX than this one.
-fn two_users(site: &Site, to: &Destination, database: &mut dyn Database, deadline: Deadline) -> Option<Finding> {
+fn two_users(imap: &Settings, to: &str, others: &[String], deadline: Deadline) -> Option<Finding> {
     let what = "two users";
-    let mut users = vec![to.user.clone()];
-    while users.len() <= OTHERS {
-        let not_of: Vec<&str> = users.iter().map(String::as_str).collect();
-        let other = match site.recipient(None, &not_of, database) {
-            Ok(Recipient::Known(_, other)) if !users.contains(&other.user) => other.user,
-            Ok(_) => break,
-            Err(error) => return Some(database::failed(what, &error)),
-        };
-        match site.are_one([&to.user, &other], deadline) {
-            Ok(Some(false)) => return Some(good(what, format!("{} and {other} have an INBOX each", to.user))),
-            // Mailboxes that were made in one second, and have as many messages, look like one.
+    for other in others {
+        match are_one(imap, [to, other], deadline) {
+            Ok(Some(false)) => return Some(good(what, format!("{to} and {other} have an INBOX each"))),
+            // Of one skeleton, or made in one second, and with as many messages, they look like one.
             Ok(Some(true) | None) => {}
             Err(error) => return Some(failed(what, &error)),
         }
-        users.push(other);
     }
-    let all = users.join(", ");
-    (users.len() > 1).then(|| {
+    (!others.is_empty()).then(|| {
         let mend = "deliver a message to one of them, and run this again. If it says the same, see whether the others have it, too: then \
                     mail for one goes to all, by imap.act_for_user or imap.login_user, or by what the server makes of them \
                     (docs/install.md, \"Servers\")";
-        warning(what, format!("the INBOXes of {all} could not be told apart"), mend)
+        warning(what, format!("the INBOXes of {to}, {} could not be told apart", others.join(", ")), mend)
     })
 }
 

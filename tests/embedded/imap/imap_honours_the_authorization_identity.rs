@@ -7,9 +7,8 @@ use maildrop_command::base::deadline::Deadline;
 use maildrop_command::base::endpoint::Endpoint;
 use maildrop_command::imap::{Mechanism, Settings};
 use maildrop_command::mailbox::MailboxFailure;
-use maildrop_command::mailbox::imap::authorization::{Honoured, are_one, prove, prove_if_in_time, renew, way_in};
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use maildrop_command::mailbox::imap::authorization::{Honoured, are_one, prove, way_in};
+use std::time::Duration;
 
 fn soon() -> Deadline {
     Deadline::after(Duration::from_secs(60))
@@ -18,7 +17,7 @@ fn soon() -> Deadline {
 /// What is found out of such a server with doug's INBOX.
 fn found(welcome: impl Fn(&Login) -> Welcome + Send + Sync + 'static) -> Result<Honoured, MailboxFailure> {
     let server = Accounts::start(None, welcome);
-    let found = prove(&server.settings(), "doug@x.org", "INBOX", soon()).map_err(|error| error.failure);
+    let found = prove(&server.settings(), ("doug@x.org", None), "INBOX", soon(), soon()).map_err(|error| error.failure);
     // Where mailboxes tell by themselves whose they are, none is made to see it.
     assert_eq!((server.appended(), server.creations()), (vec![], 0));
     found
@@ -80,7 +79,8 @@ fn empty_mailboxes_that_look_the_same_are_told_apart_by_one_that_is_made_for_a_m
             true if !strangers => refused(),
             _ => Welcome::to(&whose(&login.acting_for), 7, 1),
         });
-        let found = prove(&server.settings(), "doug@x.org", "INBOX", soon()).map_err(|error| error.failure);
+        let found =
+            prove(&server.settings(), ("doug@x.org", None), "INBOX", soon(), soon()).map_err(|error| error.failure);
         assert_eq!((server.made(), server.appended()), (vec![], vec![]));
         found
     };
@@ -98,23 +98,6 @@ fn empty_mailboxes_that_look_the_same_are_told_apart_by_one_that_is_made_for_a_m
     }
 }
 
-/// UIDVALIDITY is the second in which a mailbox was made; the user's and the first stranger's are made now.
-#[test]
-fn two_mailboxes_made_in_one_second_are_told_apart_by_a_third() {
-    let first: OnceLock<Instant> = OnceLock::new();
-    let made_now = move |login: &Login| {
-        let second = match login.acting_for.starts_with("maildrop-check-5e86") {
-            true => first.get_or_init(Instant::now).elapsed().as_secs() as u32,
-            false => {
-                first.get_or_init(Instant::now);
-                0
-            }
-        };
-        Welcome::to(&login.acting_for, 7 + second, 1)
-    };
-    assert_eq!(found(made_now), Ok(Honoured::EachHasHisOwn));
-}
-
 /// That it is let in there is as it should be; and there everybody may be led.
 #[test]
 fn the_service_accounts_own_mailbox_is_not_asked_since_it_shows_nothing_of_others() {
@@ -123,7 +106,7 @@ fn the_service_accounts_own_mailbox_is_not_asked_since_it_shows_nothing_of_other
             "service" => Welcome::to("service", 7, 5),
             _ => others("service", 7, 5),
         });
-        let unproven = prove(&server.settings(), "service", "INBOX", soon()).unwrap_err();
+        let unproven = prove(&server.settings(), ("service", Some("doug")), "INBOX", soon(), soon()).unwrap_err();
         assert_eq!(unproven.failure, MailboxFailure::Refused, "{unproven}");
         assert_eq!(server.logins(), [""; 0]);
     }
@@ -132,8 +115,10 @@ fn the_service_accounts_own_mailbox_is_not_asked_since_it_shows_nothing_of_other
 #[test]
 fn a_server_in_trouble_proves_nothing() {
     for refusal in ["NO [LIMIT] too many", "NO [UNAVAILABLE] later", "NO [INUSE] busy", "NO [SERVERBUG] oh"] {
-        let trouble =
-            move |login: &Login| if invented(login) { Welcome::Refused(refusal) } else { Welcome::to("doug", 7, 5) };
+        let trouble = move |login: &Login| match login.acting_for.as_str() {
+            "doug@x.org" => Welcome::to("doug", 7, 5),
+            _ => Welcome::Refused(refusal),
+        };
         assert_eq!(found(trouble), Err(MailboxFailure::Refused), "{refusal}");
     }
     // One connection too many, without a code: the user is not let in a second time, either.
@@ -165,9 +150,9 @@ fn a_server_in_trouble_proves_nothing() {
         assert_eq!(found(senseless), Err(MailboxFailure::Protocol), "{name}");
     }
     // A mailbox that cannot be asked for just now is no missing one.
-    let later = |login: &Login| match invented(login) {
-        true => Welcome::Answering("NO [UNAVAILABLE] later"),
-        false => Welcome::to("doug", 7, 5),
+    let later = |login: &Login| match login.acting_for.as_str() {
+        "doug@x.org" => Welcome::to("doug", 7, 5),
+        _ => Welcome::Answering("NO [UNAVAILABLE] later"),
     };
     assert_eq!(found(later), Err(MailboxFailure::Refused));
     // UIDVALIDITY changes: two looks at one mailbox that is being made anew would look like two mailboxes.
@@ -194,6 +179,12 @@ fn two_users_with_one_inbox_are_seen() {
     assert_eq!(found(|_| Welcome::to("", 7, 1)), None);
     // Made anew between two looks.
     assert_eq!(found(|login| Welcome::to("", 7 + login.earlier as u32, 5)), None);
+    // Ids prove two; one id proves nothing.
+    assert_eq!(found(|login| Welcome::with_id("", &login.acting_for, 7, 1)), Some(false));
+    assert_eq!(found(|_| Welcome::with_id("", "skeleton", 7, 1)), None);
+    assert_eq!(found(|_| Welcome::with_id("", "skeleton", 7, 5)), Some(true));
+    let apart = |login: &Login| Welcome::with_id("", "skeleton", if login.acting_for == "doug" { 7 } else { 8 }, 5);
+    assert_eq!(found(apart), Some(false));
 }
 
 /// What was found out holds for a way in; another server, another machine's own server, another account or another name in the
@@ -234,6 +225,7 @@ fn whoever_comes_another_way_is_tried_anew() {
 #[test]
 fn how_it_was_seen_is_told_in_words() {
     for (honoured, words) in [
+        (Honoured::TwoUsersApart, "two users have a mailbox each, by the server's ids"),
         (Honoured::InventedUserRefused, "a user who does not exist is refused"),
         (Honoured::InventedUserCutOff, "a user who does not exist is cut off"),
         (Honoured::InventedUserHasNone, "a user who does not exist has no mailbox"),
@@ -247,44 +239,93 @@ fn how_it_was_seen_is_told_in_words() {
 #[test]
 fn a_mailbox_that_is_not_open_in_time_says_nothing_of_the_server() {
     let (silent, thread) = peer(Peer::rest);
-    let found = prove_if_in_time(&silent, "doug@x.org", "INBOX", soon(), Deadline::after(Duration::from_millis(100)));
-    assert_eq!(found.unwrap().unwrap_err().failure, MailboxFailure::TimedOut);
+    let doug = ("doug@x.org", None);
+    let found = prove(&silent, doug, "INBOX", soon(), Deadline::after(Duration::from_millis(100)));
+    assert_eq!(found.unwrap_err().failure, MailboxFailure::TimedOut);
     assert_eq!(thread.join().unwrap(), b"");
     // A refusal is an answer.
     let server = Accounts::start(None, |_| Welcome::Refused("NO [AUTHORIZATIONFAILED] no such user"));
-    let found = prove_if_in_time(&server.settings(), "doug@x.org", "INBOX", soon(), soon());
+    let found = prove(&server.settings(), doug, "INBOX", soon(), soon());
     assert_eq!(found.unwrap_err().failure, MailboxFailure::AccessDenied);
 }
 
-/// What a renewal finds out, which has little time: there is an earlier proof to go by.
-fn renewed(
-    user: &str,
+#[test]
+fn who_ignores_it_is_found_out_even_where_an_invented_name_gets_no_answer() {
+    const REFUSED: Welcome = Welcome::Refused("NO [AUTHORIZATIONFAILED] no such user");
+    let in_little_time = |welcome: fn(&Login) -> Welcome| {
+        let (server, little) = (Accounts::start(None, welcome), Deadline::after(Duration::from_secs(6)));
+        prove(&server.settings(), ("doug@x.org", None), "INBOX", little, little).map_err(|error| error.failure)
+    };
+    let looks = |login: &Login| if invented(login) { Welcome::Silent } else { Welcome::to("service", 7, 5) };
+    assert_eq!(in_little_time(looks), Err(MailboxFailure::IdentityIgnored));
+    // The service account has a mailbox of its own, or none, or gets no answer either.
+    for silent in [
+        |login: &Login| match login.acting_for.as_str() {
+            "doug@x.org" => Welcome::to("doug", 7, 5),
+            "service" => Welcome::to("service", 3, 5),
+            _ => Welcome::Silent,
+        },
+        |login: &Login| match login.acting_for.as_str() {
+            "doug@x.org" => Welcome::to("doug", 7, 5),
+            "service" => REFUSED,
+            _ => Welcome::Silent,
+        },
+        |login: &Login| if login.acting_for == "doug@x.org" { Welcome::to("doug", 7, 5) } else { Welcome::Silent },
+    ] {
+        assert_eq!(in_little_time(silent), Err(MailboxFailure::TimedOut));
+    }
+}
+
+/// What is found out of such a server with the INBOXes of doug and scuba, and who logged in for that.
+fn found_with_two(
     welcome: impl Fn(&Login) -> Welcome + Send + Sync + 'static,
-) -> Result<Honoured, MailboxFailure> {
+) -> (Result<Honoured, MailboxFailure>, Vec<String>) {
     let server = Accounts::start(None, welcome);
-    let found = renew(&server.settings(), user, "INBOX", Deadline::after(Duration::from_secs(6)), soon());
-    found.and_then(|in_time| in_time).map_err(|error| error.failure)
+    let users = ("doug@x.org", Some("scuba@x.org"));
+    let found = prove(&server.settings(), users, "INBOX", soon(), soon()).map_err(|error| error.failure);
+    (found, server.logins())
 }
 
 #[test]
-fn a_renewal_finds_out_who_ignores_it_even_where_an_invented_name_gets_no_answer() {
-    const REFUSED: Welcome = Welcome::Refused("NO [AUTHORIZATIONFAILED] no such user");
-    let doug = "doug@x.org";
-    let ours = |login: &Login| login.acting_for == "doug@x.org";
-    let honours = move |login: &Login| if ours(login) { Welcome::to("doug", 7, 5) } else { REFUSED };
-    assert_eq!(renewed(doug, honours), Ok(Honoured::InventedUserRefused));
-    assert_eq!(renewed(doug, |login| Welcome::to(&login.name, 7, 5)), Err(MailboxFailure::IdentityIgnored));
-    let looks = |login: &Login| if invented(login) { Welcome::Silent } else { Welcome::to("service", 7, 5) };
-    assert_eq!(renewed(doug, looks), Err(MailboxFailure::IdentityIgnored));
-    // The service account has a mailbox of its own, or none.
-    for its_own in [|| Welcome::to("service", 3, 5), || REFUSED] {
-        let silent = move |login: &Login| match login.acting_for.as_str() {
-            "doug@x.org" => Welcome::to("doug", 7, 5),
-            "service" => its_own(),
-            _ => Welcome::Silent,
-        };
-        assert_eq!(renewed(doug, silent), Err(MailboxFailure::TimedOut));
+fn two_users_whose_mailboxes_have_ids_of_their_own_prove_it_and_nobody_is_invented() {
+    // They look the same by all else: made in one second, and empty.
+    let (found, logins) = found_with_two(|login| Welcome::with_id("", &login.acting_for, 7, 1));
+    assert_eq!(found, Ok(Honoured::TwoUsersApart));
+    assert_eq!(logins, ["doug@x.org", "scuba@x.org", "doug@x.org"].map(|user| format!("{user} by service")));
+}
+
+type Welcomes = fn(&Login) -> Welcome;
+
+#[test]
+fn where_ids_prove_nothing_an_invented_user_does() {
+    let refused = |login: &Login| (invented(login) || login.acting_for == "service").then_some("NO no such user");
+    let welcomes: [(&str, Welcomes); 4] = [
+        // Copied from one skeleton, in which there was mail.
+        ("one id", |login| Welcome::with_id(&login.acting_for, "skeleton", 7, 5)),
+        ("an id for each session", |login| Welcome::with_id(&login.acting_for, &login.earlier.to_string(), 7, 5)),
+        ("no id", |login| Welcome::to(&login.acting_for, 7, 5)),
+        ("no such mailbox", |login| match login.acting_for.as_str() {
+            "scuba@x.org" => Welcome::Empty,
+            name => Welcome::with_id(name, name, 7, 5),
+        }),
+    ];
+    for (what, welcome) in welcomes {
+        let (found, logins) =
+            found_with_two(move |login| refused(login).map_or_else(|| welcome(login), Welcome::Refused));
+        assert_eq!(found, Ok(Honoured::InventedUserRefused), "{what}");
+        assert!(logins.iter().any(|login| login.starts_with("maildrop-check-")), "{what}");
+        // And it is found out who ignores the name.
+        let (found, _) = found_with_two(move |login| welcome(&Login { acting_for: "service".into(), ..login.clone() }));
+        assert_eq!(found, Err(MailboxFailure::IdentityIgnored), "{what}");
     }
-    // It is not compared with itself.
-    assert_eq!(renewed("service", |login| Welcome::to(&login.name, 7, 5)), Err(MailboxFailure::Refused));
+}
+
+/// Where there is nobody else: the ids say that an invented user has another mailbox, and none is made to see it.
+#[test]
+fn an_invented_user_whose_mailbox_has_another_id_has_another_mailbox() {
+    assert_eq!(found(|login| Welcome::with_id("", &login.acting_for, 7, 1)), Ok(Honoured::EachHasHisOwn));
+    // UIDVALIDITY changed between two looks, and the id did not.
+    let renumbered = |login: &Login| Welcome::with_id("", &login.acting_for, 7 + login.earlier as u32, 1);
+    assert_eq!(found(renumbered), Ok(Honoured::EachHasHisOwn));
+    assert_eq!(found(|login| Welcome::with_id("", &login.name, 7, 5)), Err(MailboxFailure::IdentityIgnored));
 }

@@ -1,12 +1,14 @@
 //! Nothing is appended before the mailbox store has shown that a login leads to the mailbox of the user whom it names: a
 //! server that ignores the name says OK, and mail for everybody would be in the service account's own INBOX.
 
+use super::what_imap_servers_do::id_of_inbox;
 use crate::support::database::Engine;
 use crate::support::host_and_port;
 use crate::support::imap::Imap;
 use crate::support::imap_accounts::{Accounts, Login, Welcome};
 use crate::support::imap_server::{Server, somebody};
 use crate::support::own_server::OwnServer;
+use crate::support::postfix::on;
 use crate::support::program::wait_until;
 use crate::support::scene::{LISA, Scene};
 use crate::support::server;
@@ -18,7 +20,7 @@ use maildrop_command::ledger::WayIn;
 use maildrop_command::ledger::recorded::Selection;
 use maildrop_command::lock::{Acquired, LockName};
 use maildrop_command::mailbox::MailboxFailure::IdentityIgnored;
-use maildrop_command::mailbox::imap::authorization::{Honoured, is_shown_what_is_made_for, prove};
+use maildrop_command::mailbox::imap::authorization::{Honoured, are_one, is_shown_what_is_made_for, prove};
 use maildrop_command::operations::audit::{NotTaken, audit, take_out};
 use std::process::Output;
 use std::sync::Arc;
@@ -31,14 +33,18 @@ const SET_UP: &str = "4.3.5 the mailbox store is not set up for this recipient";
 const IGNORES: &str = "4.3.5 the mailbox store ignores on whose behalf it is asked";
 
 on_each_engine!(
-    what_a_server_has_shown_is_remembered_for_six_days,
-    a_proof_that_cannot_be_renewed_stops_no_mail_for_another_week,
+    what_a_server_has_shown_is_remembered_for_fourteen_days,
+    a_proof_that_cannot_be_renewed_stops_no_mail_while_it_counts,
     a_server_that_begins_to_ignore_it_is_found_out_by_a_renewal_and_gets_nothing_more,
     without_its_table_or_the_right_to_write_it_a_delivery_is_deferred,
 );
 
 fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+fn soon() -> Deadline {
+    Deadline::after(Duration::from_secs(240))
 }
 
 /// Lets in who is acted for, each to mailboxes of their own, and nobody who does not exist.
@@ -71,7 +77,13 @@ fn days_pass(scene: &mut Scene, days: u32) {
     proven_at(scene, &ago);
 }
 
-fn what_a_server_has_shown_is_remembered_for_six_days(engine: Engine) {
+/// What the timer of systemd runs: its exit status, and what it says.
+fn renew(scene: &Scene) -> (Option<i32>, String) {
+    let output = scene.subcommand(&["check", "--renew-proof"]);
+    (output.status.code(), text(&output))
+}
+
+fn what_a_server_has_shown_is_remembered_for_fourteen_days(engine: Engine) {
     let server = Accounts::start(None, honours);
     let mut scene = scene_on(engine, server.port, &["doug", "scuba", "lisa"]);
     scene.deliver("doug", scene.message("first")).delivered();
@@ -81,8 +93,16 @@ fn what_a_server_has_shown_is_remembered_for_six_days(engine: Engine) {
     scene.deliver("scuba", scene.message("first")).delivered();
     scene.deliver("doug", scene.message("second")).delivered();
     assert_eq!(server.logins().len(), 2 + 2);
-    days_pass(&mut scene, 5);
+    days_pass(&mut scene, 13);
     scene.deliver("doug", scene.message("third")).delivered();
+    assert_eq!(invented(&server.logins()), 0);
+    // A timer renews it, once a day, and another host's finds it fresh.
+    for renewals in [1, 0] {
+        let (status, said) = renew(&scene);
+        assert_eq!((status, invented(&server.logins())), (Some(0), renewals), "{said}");
+    }
+    days_pass(&mut scene, 13);
+    scene.deliver("doug", scene.message("third, too")).delivered();
     assert_eq!(invented(&server.logins()), 0);
     days_pass(&mut scene, 1);
     scene.deliver("doug", scene.message("fourth")).delivered();
@@ -97,7 +117,7 @@ fn what_a_server_has_shown_is_remembered_for_six_days(engine: Engine) {
 }
 
 /// From some day on the server never answers logins of users who do not exist.
-fn a_proof_that_cannot_be_renewed_stops_no_mail_for_another_week(engine: Engine) {
+fn a_proof_that_cannot_be_renewed_stops_no_mail_while_it_counts(engine: Engine) {
     let is_silent = Arc::new(AtomicBool::new(false));
     let silent = is_silent.clone();
     let server = Accounts::start(None, move |login| match honours(login) {
@@ -109,14 +129,14 @@ fn a_proof_that_cannot_be_renewed_stops_no_mail_for_another_week(engine: Engine)
     is_silent.store(true, Ordering::SeqCst);
     days_pass(&mut scene, 8);
     server.logins();
+    let (status, said) = renew(&scene);
+    assert_eq!((status, invented(&server.logins())), (Some(69), 1), "{said}");
     scene.deliver("doug", scene.message("second")).delivered();
-    assert_eq!(invented(&server.logins()), 1);
-    let log = scene.log();
-    assert!(log.contains("it cannot be proven anew") && log.contains("proven_days_ago=8"), "{log}");
+    assert_eq!(invented(&server.logins()), 0);
     let check = text(&scene.subcommand(&["check"]));
-    assert!(check.contains("proven 8 days ago, and by no delivery since"), "{check}");
+    assert!(check.contains("proven 8d") && check.contains("and not renewed since"), "{check}");
     server.logins();
-    // While one delivery tries to renew it, others go on.
+    // While one proves it anew, deliveries go on.
     let way_in = WayIn::new(scene.database.texts("SELECT way_in FROM ways_in").remove(0));
     let (mut another, lock) = (scene.open_database(), LockName::new("maildrop way in", &way_in.digest));
     assert!(matches!(another.acquire(&lock, Duration::ZERO), Ok(Acquired::Held)));
@@ -150,10 +170,12 @@ fn a_server_that_begins_to_ignore_it_is_found_out_by_a_renewal_and_gets_nothing_
         scene.deliver("doug", scene.message("first")).delivered();
         is_upgraded.store(true, Ordering::SeqCst);
         days_pass(&mut scene, 8);
+        let (status, said) = renew(&scene);
+        assert_eq!(status, Some(69), "{said}");
+        scene.configure(|settings| settings.more = "[delivery]\ndeadline = \"20s\"\n".into());
         scene.deliver("doug", scene.message("second")).deferred(IGNORES);
         // Nobody goes by the old proof any more, nor while another delivery is at a new one.
         assert_eq!(scene.database.count("SELECT count(*) FROM ways_in WHERE proven_at > '2000-01-01'"), 0);
-        scene.configure(|settings| settings.more = "[delivery]\ndeadline = \"20s\"\n".into());
         scene.deliver("scuba", scene.message("third")).deferred("4.");
         assert_eq!(server.appended().len(), 1, "{answers_all}");
     }
@@ -171,7 +193,7 @@ fn a_server_that_ignores_it_gets_nothing_even_where_that_cannot_be_written_down(
     let mut scene = scene_on(Engine::Postgres17, server.port, &["doug"]);
     scene.deliver("doug", scene.message("first")).delivered();
     is_upgraded.store(true, Ordering::SeqCst);
-    days_pass(&mut scene, 8);
+    days_pass(&mut scene, 15);
     scene.session().execute("ALTER TABLE ways_in ADD CHECK (proven_at > '2000-01-01') NOT VALID");
     scene.deliver("doug", scene.message("second")).deferred(IGNORES);
     assert!(scene.log().contains("that the way in is disproved is not written down"), "{}", scene.log());
@@ -197,6 +219,35 @@ fn without_its_table_or_the_right_to_write_it_a_delivery_is_deferred(engine: Eng
     scene.session().execute("DROP TABLE ways_in");
     scene.deliver("doug", scene.message("one")).deferred("4.3.5 the database is not set up for deliveries");
     assert_eq!(server.appended(), [""; 0]);
+}
+
+/// On hosts where only the service's own user reads it, say.
+#[test]
+fn a_timer_that_has_no_password_fails_at_nothing_and_renews_nothing() {
+    let server = Accounts::start(None, honours);
+    let mut scene = scene_on(PG, server.port, &["doug"]);
+    assert_eq!(renew(&scene).0, Some(0));
+    let check = text(&scene.subcommand(&["check"]));
+    assert!(check.lines().any(|line| line.contains("as deliveries know it") && line.contains("ago")), "{check}");
+    days_pass(&mut scene, 8);
+    server.logins();
+    std::fs::remove_file(scene.path("imap.password")).unwrap();
+    let (status, said) = renew(&scene);
+    assert_eq!((status, server.logins().len()), (Some(0), 0), "{said}");
+    assert!(said.contains("nothing to renew"), "{said}");
+}
+
+#[test]
+fn a_renewal_goes_by_another_user_where_one_cannot_be_let_in() {
+    let first = std::sync::OnceLock::new();
+    let server =
+        Accounts::start(None, move |login| match first.get_or_init(|| login.acting_for.clone()) == &login.acting_for {
+            true => Welcome::Refused("NO [UNAVAILABLE] later"),
+            false => honours(login),
+        });
+    let scene = scene_on(PG, server.port, &["doug", "scuba"]);
+    let (status, said) = renew(&scene);
+    assert_eq!((status, invented(&server.logins())), (Some(0), 1), "{said}");
 }
 
 /// It looks at the name, and whoever exists is led to the INBOX of whoever logs in.
@@ -339,18 +390,57 @@ fn whose_mailboxes_are_one_is_seen_by_one_that_is_made_for_a_moment() {
     assert_eq!(shown(&courier, ["doug", "scuba"]), Some(true));
 }
 
+/// They have one id, which proves nothing: the rest decides, as on a server that has none. No delivery goes by it.
+#[test]
+fn two_users_who_were_copied_from_one_skeleton_have_mail_of_their_own() {
+    let skeleton = somebody("skeleton");
+    let mut scene = Scene::with(PG, &["doug", "scuba"]);
+    let users = ["doug", "scuba"].map(|name| scene.user(name));
+    Server::Dovecot.mail_program(&skeleton).run("APPEND INBOX {16+}\r\nSubject: hello\r\n").unwrap();
+    for user in &users {
+        let copied = format!("rm -rf /srv/home/{user}; cp -a /srv/home/{skeleton} /srv/home/{user}");
+        on("dovecot", &["sh", "-ec", &copied]);
+    }
+    let ids = || users.clone().map(|user| id_of_inbox(Server::Dovecot, &mut Server::Dovecot.mail_program(&user)));
+    assert_eq!(ids()[0], ids()[1]);
+    let both = || [users[0].as_str(), users[1].as_str()];
+    assert_eq!(are_one(&Server::Dovecot.settings(), both(), soon()).unwrap(), Some(true), "nothing tells them apart");
+    let [doug, scuba] = both();
+    let found = prove(&Server::Dovecot.settings(), (doug, Some(scuba)), "INBOX", soon(), soon());
+    assert_eq!(found.map_err(|error| error.to_string()), Ok(Honoured::EachHasHisOwn), "an invented user shows it");
+    scene.deliver("doug", scene.message("one")).delivered();
+    assert_eq!(scene.database.count("SELECT count(*) FROM ways_in"), 1);
+    assert_eq!((scene.inbox("doug").len(), scene.inbox("scuba").len()), (2, 1));
+    assert_eq!(are_one(&Server::Dovecot.settings(), both(), soon()).unwrap(), Some(false), "by what only grows");
+    // It gets another one, as by a restored backup.
+    let maildir = format!("/srv/home/{scuba}/Maildir");
+    let changed = format!(
+        "sed -i '1s/ G[0-9a-f]*/ G0123456789abcdef0123456789abcdef/' {maildir}/dovecot-uidlist; rm {maildir}/dovecot.index*"
+    );
+    on("dovecot", &["sh", "-ec", &changed]);
+    assert_ne!(ids()[0], ids()[1]);
+    scene.deliver("scuba", scene.message("one")).delivered();
+    assert_eq!((scene.inbox("doug").len(), scene.inbox("scuba").len()), (2, 2));
+}
+
 #[test]
 fn what_real_servers_make_of_it() {
     let (host, port) = host_and_port(server("COURIER"), 143);
     let courier = Settings { address: Endpoint::Tcp { host, port }, ..Server::Dovecot.settings() };
     let found = |settings: &Settings, user: &str| {
-        prove(settings, user, "INBOX", Deadline::after(Duration::from_secs(240))).map_err(|error| error.failure)
+        prove(settings, (user, None), "INBOX", soon(), soon()).map_err(|error| error.failure)
     };
     // These two let in whoever comes, as the tests want it: tests/images/start/dovecot, tests/images/start/cyrus.
     for server in [Server::Dovecot, Server::Cyrus] {
         for user in [somebody("behalf"), format!("{}@mail.example", somebody("behalf"))] {
             assert_eq!(found(&server.settings(), &user), Ok(Honoured::EachHasHisOwn), "{server:?} {user}");
         }
+        let (user, other) = (somebody("behalf"), somebody("behalf"));
+        // Who exists by the table alone is made by the login, as an invented user is.
+        drop(server.mail_program(&other));
+        let users = (user.as_str(), Some(other.as_str()));
+        let found = prove(&server.settings(), users, "INBOX", soon(), soon());
+        assert_eq!(found.map_err(|error| error.to_string()), Ok(Honoured::TwoUsersApart), "{server:?}");
     }
     let separator =
         |settings: Settings| Settings { act_for_user: false, login_user: Some("{user}*service".into()), ..settings };
@@ -461,7 +551,6 @@ fn a_server_that_ignores_it_is_not_repaired() {
     let literal = scene.message("same").replace('\n', "\r\n");
     let mut lisa = scene.look("lisa");
     lisa.run(&format!("APPEND Sent {{{}+}}\r\n{literal}", literal.len())).unwrap();
-    let soon = || Deadline::after(Duration::from_secs(60));
     let mut database = scene.site().open_database(None, soon()).unwrap();
     let found =
         audit(&scene.site(), database.as_mut(), &Selection { since: 0, mailbox: None }, &mut |_, _| {}).unwrap();

@@ -26,6 +26,7 @@ on_each_imap_server!(
     literal_plus_waits_for_nothing,
     a_uid_is_never_used_again,
     a_mailbox_made_again_has_another_uidvalidity,
+    a_mailbox_has_an_id_that_no_other_has_and_that_stays,
     an_append_has_its_uid_when_it_ends,
     a_message_without_its_last_crlf_is_not_stored,
     an_append_of_a_client_that_is_gone_is_stored_whole_or_not_at_all,
@@ -183,6 +184,37 @@ fn a_mailbox_made_again_has_another_uidvalidity(server: Server) {
     }
     session.run("CREATE Sent").unwrap();
     assert!(status(&mut session, "Sent", "UIDVALIDITY") > before);
+}
+
+/// The server's own id of INBOX.
+pub(super) fn id_of_inbox(server: Server, session: &mut Imap) -> String {
+    let (command, before) = match server {
+        Server::Cyrus => ("EXAMINE INBOX", "[MAILBOXID ("),
+        Server::Dovecot | Server::DovecotBare => ("STATUS INBOX (UIDVALIDITY UIDNEXT X-GUID)", "X-GUID "),
+    };
+    let told = session.run(command).unwrap();
+    let id = told.iter().find_map(|response| response.text.split_once(before)?.1.split_once(')'));
+    id.unwrap_or_else(|| panic!("{told:?}")).0.to_owned()
+}
+
+/// By it two users' mailboxes are told apart that were made in one second.
+fn a_mailbox_has_an_id_that_no_other_has_and_that_stays(server: Server) {
+    let (user, other) = (somebody("what"), somebody("what"));
+    let mut session = server.mail_program(&user);
+    let id = id_of_inbox(server, &mut session);
+    assert_ne!(id_of_inbox(server, &mut server.mail_program(&other)), id);
+    appended(&mut session);
+    assert_eq!(id_of_inbox(server, &mut server.mail_program(&user)), id);
+    // How it is asked for is seen by the capability; who has none refuses the other question, and the session goes on.
+    let told = session.run("CAPABILITY").unwrap();
+    let has_object_id = told.iter().any(|response| response.text.split(' ').any(|word| word == "OBJECTID"));
+    assert_eq!(has_object_id, server == Server::Cyrus, "{told:?}");
+    if server == Server::Cyrus {
+        let refused = session.run("STATUS INBOX (X-GUID)").unwrap_err();
+        assert!(refused.starts_with("BAD "), "{refused}");
+        let told = session.run("GETMETADATA INBOX /shared/vendor/cmu/cyrus-imapd/uniqueid").unwrap();
+        assert!(told[0].text.contains(&id), "{told:?}");
+    }
 }
 
 /// Whatever is stored after STATUS has told UIDNEXT is at or above it, even if its APPEND had begun by then.

@@ -380,6 +380,18 @@ fn how_the_service_is_tells_of_it(engine: Engine) {
     all_are_finished(&mut scene, &["a"]);
 }
 
+#[test]
+fn the_proof_that_logins_lead_to_their_users_is_renewed_by_the_timer() {
+    let mut scene = Scene::with(Engine::Postgres17, &["doug", "scuba"]);
+    scene.deliver("doug", scene.message("one")).delivered();
+    scene.database.execute("UPDATE ways_in SET proven_at = proven_at - interval '8 days'");
+    let timer = Timer::start(&scene, "one", ONCE);
+    wait_until("it is renewed", || {
+        scene.database.count("SELECT count(*) FROM ways_in WHERE proven_at > now() - interval '1 day'") == 1
+    });
+    timer.end();
+}
+
 /// What the server says of the session that holds the timer's lock: its state, and whether it holds a snapshot or has written.
 fn holder(scene: &mut Scene) -> Vec<String> {
     let key = LockName::new("maildrop exec", b"maildropd finish_owed").postgres_key();
