@@ -77,7 +77,7 @@ fn in_all() -> Duration {
     Duration::from_micros(used.parse().expect("a number"))
 }
 
-/// Counts the context switches of each program, by perf(1), which also knows those of processes that have ended.
+/// Counts the context switches of each program, by perf(1). Those of processes that start meanwhile seem to be missed.
 pub struct SwitchCounter(Vec<(&'static str, Child)>);
 
 impl SwitchCounter {
