@@ -249,16 +249,19 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
         let settings = at_places(FrontSettings::embedded(directory), arguments);
         // Where a test is its master.
         let master = to_the_master().ok();
-        return front::run(&settings, |Inside { ask, ended, mut stop, .. }| async move {
+        return front::run(&settings, |Inside { ask, started, ended, mut stop, .. }| async move {
             match master {
-                Some(master) => drop(tell_master(master, ask, ended, stop, watch::channel(None).0, None).await),
+                Some(master) => {
+                    drop(tell_master(master, ask, started, ended, stop, watch::channel(None).0, None).await)
+                }
                 None => drop(stop.wait_for(|stop| *stop).await),
             }
             Ok(())
         })
         .map_err(unavailable);
     };
-    let settings = at_places(FrontSettings::of(&config), arguments);
+    let mut settings = at_places(FrontSettings::of(&config), arguments);
+    settings.workers_of_master = arguments.master.is_some();
     let (lmtp, http, master) = if arguments.master.is_some() {
         let Inherited { lmtp, http } = inherited;
         (listening(lmtp), listening(http), Some(to_the_master().map_err(unavailable)?))
@@ -269,7 +272,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let host = gethostname::gethostname().to_string_lossy().into_owned();
     front::prepare(&settings).map_err(unavailable)?;
     let server = Server::new(&config, host, lmtp).map_err(unavailable)?;
-    front::run(&settings, |Inside { hand, ask, ended, stop }| async move {
+    front::run(&settings, |Inside { hand, ask, started, ended, stop }| async move {
         let (tell, service) = watch::channel(None);
         let (tally, max_connections) = (server.tally(), server.max_connections());
         let sources = Sources { ask: ask.clone(), service, stop: stop.clone(), tally, max_connections };
@@ -283,7 +286,8 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
             match master {
                 None => std::future::pending().await,
                 Some(master) => {
-                    if let Err(error) = tell_master(master, ask, ended, stop.clone(), tell, Some(queue)).await {
+                    if let Err(error) = tell_master(master, ask, started, ended, stop.clone(), tell, Some(queue)).await
+                    {
                         tracing::warn!(%error, "the master cannot be talked with");
                     }
                 }

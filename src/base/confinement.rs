@@ -18,7 +18,7 @@ const KNOWN: ABI = ABI::V6;
 pub(crate) struct Confinement {
     /// May be read.
     pub(crate) read: Vec<PathBuf>,
-    /// Sockets may be made in these, and anything be removed.
+    /// Sockets may be made in these, and anything be removed. What is there cannot be read.
     pub(crate) sockets: Vec<PathBuf>,
     /// These may be listed, and files be made in them, and be appended to.
     pub(crate) append: Vec<PathBuf>,
@@ -61,7 +61,7 @@ impl Confinement {
     pub(crate) fn begin(&self) -> Result<Confined, RulesetError> {
         let all = AccessFs::from_all(KNOWN) & !(AccessFs::Execute | AccessFs::MakeChar | AccessFs::MakeBlock);
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
-        let sockets = read | AccessFs::MakeSock | AccessFs::RemoveFile;
+        let sockets = AccessFs::MakeSock | AccessFs::RemoveFile;
         let append: BitFlags<AccessFs> = AccessFs::MakeReg | AccessFs::WriteFile | AccessFs::ReadDir;
         let scope = if self.signals { Scope::AbstractUnixSocket.into() } else { Scope::from_all(KNOWN) };
         let (ports, held_back): (&[u16], BitFlags<AccessNet>) = match &self.connects_to {

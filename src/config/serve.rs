@@ -6,6 +6,7 @@ use super::source::{ConfigError, Source};
 use super::values;
 use super::{Config, Retention, Sent, Trust};
 use crate::base::endpoint::Endpoint;
+use crate::base::log::Target;
 use crate::base::tls::{TlsError, server_config};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -382,6 +383,21 @@ impl Config {
         {
             if !directory.is_absolute() {
                 return wrong(key, NOT_ABSOLUTE);
+            }
+        }
+        // Processes that the kernel confines may write in the folders of these files.
+        let log = match self.log_settings().target {
+            Target::File(file) => Some(file),
+            Target::Syslog | Target::Journald => None,
+        };
+        for (keys, file) in [(["log", "file"], log), (["database", "seen_file"], self.database.seen_file.clone())] {
+            if let Some(file) = file.filter(|file| file.starts_with(&serve.runtime_directory)) {
+                let problem = format!(
+                    "{} is in serve.runtime_directory, where the service keeps what some of its processes may not write: choose another \
+                     folder",
+                    file.display()
+                );
+                return Err(source.error(&keys, &problem));
             }
         }
         for (key, number) in [

@@ -249,6 +249,18 @@ impl Config {
                  with a certificate in front"
             ));
         }
+        // The process that listens may make and remove files in the folder of its socket.
+        if let Endpoint::Socket(path) = &endpoint
+            && let Some(taken) = [&self.serve.runtime_directory, &self.serve.state_directory]
+                .into_iter()
+                .find(|own| path.starts_with(own))
+        {
+            return wrong(&format!(
+                "{listen} is in {}, where other processes of the service keep what this one may not reach: choose a folder of its own, such \
+                 as /run/maildropd-page",
+                taken.display()
+            ));
+        }
         if self.serve.lmtp.contains(listen) || self.serve.http.as_ref() == Some(listen) {
             return wrong(&format!("{listen} is taken by [serve]: choose another one"));
         }

@@ -1,6 +1,6 @@
 //! Asks the master of the service, at its control socket.
 
-use super::control::{Answer, Command, LONGEST_LINE, Request, line};
+use super::control::{Answer, Command, LONGEST_LINE, Request, key_beside, line};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -35,7 +35,8 @@ pub(crate) fn ask(socket: &Path, command: Command, patience: Duration) -> Result
     };
     stream.set_read_timeout(Some(patience)).map_err(silent)?;
     stream.set_write_timeout(Some(SHORT)).map_err(silent)?;
-    stream.write_all(line(&Request { command }).as_bytes()).map_err(silent)?;
+    let key = if command == Command::Status { None } else { read_key(socket)? };
+    stream.write_all(line(&Request { command, key }).as_bytes()).map_err(silent)?;
     let mut answer = String::new();
     let limit = u64::try_from(2 * LONGEST_LINE).unwrap_or(u64::MAX);
     BufReader::new(stream.take(limit)).read_line(&mut answer).map_err(silent)?;
@@ -43,6 +44,15 @@ pub(crate) fn ask(socket: &Path, command: Command, patience: Duration) -> Result
         return Err(NotAsked::Ended);
     }
     serde_json::from_str(&answer).map_err(NotAsked::Another)
+}
+
+/// A master of an older version has written none, and wants none.
+fn read_key(socket: &Path) -> Result<Option<String>, NotAsked> {
+    match std::fs::read_to_string(key_beside(socket)) {
+        Ok(key) => Ok(Some(key)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(NotAsked::NotAllowed(error)),
+    }
 }
 
 fn not_connected(error: io::Error) -> NotAsked {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The longest line, in bytes: the status of some hundred processes, each with the last lines that it wrote.
 pub const LONGEST_LINE: usize = 1 << 20;
@@ -30,6 +30,16 @@ pub enum Command {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     pub command: Command,
+    /// What stands in the file [`key_beside`] the socket. [`Command::Status`] needs none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+/// The file with the control socket's key. The master writes it anew at each start. The kernel keeps confined processes of the service
+/// from reading it, and a connection's user does not tell them from an operator's command.
+#[must_use]
+pub fn key_beside(socket: &Path) -> PathBuf {
+    socket.with_file_name("control.key")
 }
 
 /// The line that comes back.
@@ -330,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_request_is_a_word_in_an_object() {
-        let reload = Request { command: Command::Reload };
+        let reload = Request { command: Command::Reload, key: None };
         assert_eq!(line(&reload), "{\"command\":\"reload\"}\n");
         assert!(serde_json::from_str::<Request>("{\"command\":\"shoot\"}").is_err());
     }

@@ -3,7 +3,7 @@
 //! It reads no mail and no password, and delivers nothing, so that no message can end it: lmtp(8) takes a connection that is
 //! dropped for a failure of the whole site, and defers all that waits for it.
 
-use super::broker::sockets::{Listener, Peers, Report, Sockets};
+use super::broker::sockets::{Listener, Peers, Report, Sockets, Started};
 use super::broker::state::{Broker, Settings};
 use super::handed::Handed;
 use super::place::Place;
@@ -40,6 +40,9 @@ pub struct FrontSettings {
     pub longest_frame: usize,
     /// How many clients may be connected at once.
     pub most_clients: usize,
+    /// Whether only those are served as workers that the master has started: another process of the same user, which the kernel confines,
+    /// could take mail otherwise, and say that it is delivered. Without a master, whoever has our user may be a worker.
+    pub workers_of_master: bool,
     /// For how long what has begun is waited for, once the front is told to end.
     pub stop_within: Duration,
 }
@@ -94,6 +97,7 @@ impl FrontSettings {
             keeper: KeeperSettings { state_directory: serve.state_directory.clone(), queue_lifetime: QUEUE_LIFETIME },
             longest_frame: message.saturating_add(LONGEST_HEADER).saturating_add(64),
             most_clients: whole(serve.max_connections),
+            workers_of_master: false,
             // The broker answers for what takes longer.
             stop_within: deadline.saturating_add(Duration::from_secs(10)),
         }
@@ -116,6 +120,8 @@ pub struct Inside {
     pub hand: mpsc::Sender<Handed>,
     /// Asks it how it stands.
     pub ask: mpsc::Sender<oneshot::Sender<Report>>,
+    /// The workers that the master has started, and that have not ended.
+    pub started: watch::Sender<Started>,
     /// Tells it how a worker's process has ended.
     pub ended: mpsc::Sender<WorkerEnd>,
     /// Becomes true once this process is to end. The broker waits for what holds `hand` until that is dropped.
@@ -155,8 +161,9 @@ where
         let clients = listen(&settings.clients)?;
         let workers = listen(&settings.workers)?;
         let mut sockets = Sockets::new(settings.longest_frame);
-        sockets.listen(clients, Peers::Clients, settings.most_clients);
-        sockets.listen(workers, Peers::Workers, MOST_WORKERS);
+        let (started, admitted) = watch::channel(Started::new());
+        sockets.listen(clients, Peers::Clients, settings.most_clients, None);
+        sockets.listen(workers, Peers::Workers, MOST_WORKERS, settings.workers_of_master.then_some(admitted));
         let (hand, handed) = mpsc::channel(1);
         let (ask, asked) = mpsc::channel(1);
         let (tell_ended, ended) = mpsc::channel(16);
@@ -174,7 +181,7 @@ where
         sockets.keep(settings.keeper.clone()).map_err(system("starting a thread"))?;
         let broker = Broker::new(settings.broker.clone(), remembered, Instant::now());
         info!(clients = %settings.clients, workers = %settings.workers, "the front is ready");
-        let beside = beside(Inside { hand, ask, ended: tell_ended, stop: beside_stops });
+        let beside = beside(Inside { hand, ask, started, ended: tell_ended, stop: beside_stops });
         let beside = async {
             match beside.await {
                 Ok(()) => std::future::pending().await,

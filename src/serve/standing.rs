@@ -1,6 +1,6 @@
 //! What the front tells the master, and hears of it: how it stands, and which workers have ended.
 
-use super::broker::sockets::Report as Broker;
+use super::broker::sockets::{Report as Broker, Started};
 use super::master::notice::{Notice, Report};
 use super::suspects::{WorkerEnd, ago};
 use crate::handover::control::{Status, line};
@@ -29,6 +29,7 @@ const FRESH: Duration = Duration::from_secs(5);
 pub async fn tell_master(
     master: UnixStream,
     ask: mpsc::Sender<oneshot::Sender<Broker>>,
+    started: watch::Sender<Started>,
     ended: mpsc::Sender<WorkerEnd>,
     stop: watch::Receiver<bool>,
     service: watch::Sender<Option<Status>>,
@@ -47,7 +48,14 @@ pub async fn tell_master(
                 Some(notice) => match heard_of(&notice, &service) {
                     Heard::Asks => true,
                     Heard::Nothing => false,
+                    Heard::Started(pid) => {
+                        started.send_modify(|started| started.extend([pid]));
+                        false
+                    }
                     Heard::Ended(worker) => {
+                        // Its number may be another process's from now on.
+                        let pid = i32::try_from(worker.pid).ok();
+                        started.send_modify(|started| started.retain(|one| Some(*one) != pid));
                         // The broker ends with this process.
                         if ended.send(worker).await.is_err() {
                             return Ok(());
@@ -115,6 +123,8 @@ impl FileQueue {
 enum Heard {
     /// It asks how we stand.
     Asks,
+    /// A worker, by its process.
+    Started(i32),
     Ended(WorkerEnd),
     Nothing,
 }
@@ -132,7 +142,8 @@ fn heard_of(notice: &str, service: &watch::Sender<Option<Status>>) -> Heard {
             }
             Heard::Ended(WorkerEnd { pid, end, by_us, said })
         }
-        Ok(Notice::WorkerStarted { .. }) => Heard::Nothing,
+        // The system gives no other numbers.
+        Ok(Notice::WorkerStarted { pid, .. }) => i32::try_from(pid).map_or(Heard::Nothing, Heard::Started),
         Err(error) => {
             warn!(%error, "what the master says cannot be read");
             Heard::Nothing

@@ -12,6 +12,7 @@ struct Scene {
     says: OwnedWriteHalf,
     hears: Lines<BufReader<OwnedReadHalf>>,
     broker: watch::Sender<Broker>,
+    started: watch::Receiver<Started>,
     ended: mpsc::Receiver<WorkerEnd>,
     stop: watch::Sender<bool>,
     service: watch::Receiver<Option<Status>>,
@@ -25,6 +26,7 @@ impl Scene {
         ours.set_nonblocking(true).unwrap();
         let (ask, mut asked) = mpsc::channel::<oneshot::Sender<Broker>>(1);
         let (tell_ended, ended) = mpsc::channel(1);
+        let (tell_started, started) = watch::channel(Started::new());
         let ((stop, stops), (tell_service, service)) = (watch::channel(false), watch::channel(None));
         let (broker, is) = watch::channel(Broker::default());
         tokio::spawn(async move {
@@ -33,9 +35,9 @@ impl Scene {
                 let _ = tell.send(report);
             }
         });
-        let front = tokio::spawn(tell_master(theirs, ask, tell_ended, stops, tell_service, queue));
+        let front = tokio::spawn(tell_master(theirs, ask, tell_started, tell_ended, stops, tell_service, queue));
         let (hears, says) = tokio::net::UnixStream::from_std(ours).unwrap().into_split();
-        Self { says, hears: BufReader::new(hears).lines(), broker, ended, stop, service, front }
+        Self { says, hears: BufReader::new(hears).lines(), broker, started, ended, stop, service, front }
     }
 
     async fn say(&mut self, notice: &Notice) {
@@ -82,10 +84,15 @@ async fn it_says_how_it_stands_when_it_is_asked_and_unasked_only_where_that_chan
 async fn what_the_master_says_reaches_whom_it_is_for() {
     let mut scene = Scene::new(None);
     scene.says.write_all(b"nonsense\n").await.unwrap();
-    scene.say(&Notice::WorkerStarted { number: 1, pid: 7 }).await;
+    for pid in [7, 8, u32::MAX] {
+        scene.say(&Notice::WorkerStarted { number: 1, pid }).await;
+    }
+    scene.started.wait_for(|started| *started == Started::from([7, 8])).await.unwrap();
     let (end, said) = (End::Signal(11), vec!["x".to_owned()]);
     scene.say(&Notice::WorkerEnded { number: 1, pid: 7, end: end.clone(), by_us: false, said: said.clone() }).await;
     assert_eq!(scene.ended.recv().await, Some(WorkerEnd { pid: 7, end, by_us: false, said }));
+    // Its number may be another process's by now.
+    assert_eq!(*scene.started.borrow(), Started::from([8]));
     let status = Status {
         version: "1".into(),
         pid: 6,

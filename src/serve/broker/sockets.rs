@@ -14,7 +14,7 @@ use crate::zmtp::{
     Connection, FromWorker, NoPirate, Settings, SocketType, ToWorker, ZmtpError, from_client, to_client,
 };
 use rustix::process::{Pid, Signal, kill_process};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,13 +23,16 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, sleep_until, timeout};
 use tracing::{debug, info, warn};
 
 /// How long a peer may take for its handshake, and to read the last that it is told.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long a process that connects as a worker may be unknown to the master: a worker may be faster than what is said of it. One that
+/// is refused tries again.
+const TO_BE_NAMED: Duration = Duration::from_secs(1);
 /// How much is read at once.
 const PIECE: usize = 64 << 10;
 /// How many events may wait for the loop: then connections are read no further.
@@ -44,6 +47,9 @@ pub enum Listener {
     /// For tests alone: there is nothing to tell who connects.
     Tcp(TcpListener),
 }
+
+/// The processes that the master has started as workers, by their numbers.
+pub type Started = HashSet<i32>;
 
 /// What connects to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +102,15 @@ impl Sockets {
         Self { input, inbox, longest_frame, last_connection: Arc::default(), listeners: Vec::new(), keeper: None }
     }
 
-    /// Serves those who connect from now on, `most` at once: others wait until the system takes no more of them.
-    pub fn listen(&mut self, listener: Listener, peers: Peers, most: usize) {
+    /// Serves those who connect from now on, `most` at once: others wait until the system takes no more of them. With `admitted`, only
+    /// these processes are served.
+    pub fn listen(
+        &mut self,
+        listener: Listener,
+        peers: Peers,
+        most: usize,
+        admitted: Option<watch::Receiver<Started>>,
+    ) {
         let (input, last, longest_frame) = (self.input.clone(), Arc::clone(&self.last_connection), self.longest_frame);
         self.listeners.push(tokio::spawn(async move {
             let places = Arc::new(Semaphore::new(most));
@@ -116,7 +129,8 @@ impl Sockets {
                     },
                     Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| Either::Tcp(stream)),
                 };
-                let conversation = Conversation { id, peers, pid: None, input: input.clone(), longest_frame };
+                let (input, admitted) = (input.clone(), admitted.clone());
+                let conversation = Conversation { id, peers, pid: None, admitted, input, longest_frame };
                 match accepted {
                     Ok(Either::Unix(stream, pid)) => {
                         tokio::spawn(async move {
@@ -339,6 +353,8 @@ struct Conversation {
     id: ConnectionId,
     peers: Peers,
     pid: Option<i32>,
+    /// The processes that are served; `None`: all.
+    admitted: Option<watch::Receiver<Started>>,
     input: mpsc::Sender<Input>,
     longest_frame: usize,
 }
@@ -361,7 +377,11 @@ enum Over {
 }
 
 impl Conversation {
-    async fn run<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S) {
+    async fn run<S: AsyncRead + AsyncWrite + Unpin>(mut self, stream: S) {
+        if !self.is_admitted().await {
+            warn!(pid = self.pid, peers = ?self.peers, "a connection is refused: the master has started no such process");
+            return;
+        }
         let (orders, obey) = mpsc::unbounded_channel();
         // The loop ends last.
         let _ = self.input.send(Input::Opened(self.id, orders)).await;
@@ -370,6 +390,13 @@ impl Conversation {
             over => info!(id = self.id.0, peers = ?self.peers, why = %over, "a connection is cut off"),
         }
         let _ = self.input.send(Input::Closed(self.id, self.peers)).await;
+    }
+
+    /// Whether the process at the other end is one of those that are served.
+    async fn is_admitted(&mut self) -> bool {
+        let (Some(admitted), pid) = (&mut self.admitted, self.pid) else { return true };
+        let known = admitted.wait_for(|started| pid.is_some_and(|pid| started.contains(&pid)));
+        matches!(timeout(TO_BE_NAMED, known).await, Ok(Ok(_)))
     }
 
     async fn talk<S>(&self, stream: S, mut obey: mpsc::UnboundedReceiver<Order>) -> Over

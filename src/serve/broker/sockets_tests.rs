@@ -28,7 +28,10 @@ fn dealer() -> Settings {
 
 fn conversation(peers: Peers) -> (Conversation, mpsc::Receiver<Input>) {
     let (input, inbox) = mpsc::channel(WAITING_EVENTS);
-    (Conversation { id: ConnectionId(7), peers, pid: Some(77), input, longest_frame: LONGEST_FRAME }, inbox)
+    (
+        Conversation { id: ConnectionId(7), peers, pid: Some(77), admitted: None, input, longest_frame: LONGEST_FRAME },
+        inbox,
+    )
 }
 
 /// The other end of a conversation.
@@ -284,8 +287,8 @@ async fn on_stage(most_clients: usize, keep: Option<&Path>, play: impl FnOnce(St
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let workers = listener.local_addr().unwrap();
     let mut sockets = Sockets::new(LONGEST_FRAME);
-    sockets.listen(Listener::Unix(UnixListener::bind(&clients).unwrap()), Peers::Clients, most_clients);
-    sockets.listen(Listener::Tcp(listener), Peers::Workers, 4);
+    sockets.listen(Listener::Unix(UnixListener::bind(&clients).unwrap()), Peers::Clients, most_clients, None);
+    sockets.listen(Listener::Tcp(listener), Peers::Workers, 4, None);
     if let Some(state_directory) = keep {
         let queue_lifetime = Duration::from_hours(1);
         sockets.keep(KeeperSettings { state_directory: state_directory.to_owned(), queue_lifetime }).unwrap();
@@ -415,4 +418,29 @@ async fn told_to_end_it_answers_what_it_has_and_lets_nobody_in() {
         let _ = ask;
     })
     .await;
+}
+
+/// A process that was taken over has the service's user, too.
+#[tokio::test(start_paused = true)]
+async fn who_is_no_worker_of_the_masters_is_served_only_once_the_master_names_it() {
+    let (start, admitted) = watch::channel(Started::from([5]));
+    let begin = || {
+        let (conversation, inbox) = conversation(Peers::Workers);
+        let (ours, theirs) = duplex(1000);
+        let conversation = Conversation { admitted: Some(admitted.clone()), ..conversation };
+        (tokio::spawn(conversation.run(ours)), theirs, inbox)
+    };
+    let (over, mut stranger, mut inbox) = begin();
+    // Not even our greeting.
+    assert_eq!(stranger.read(&mut [0; 9]).await.unwrap(), 0);
+    over.await.unwrap();
+    assert!(inbox.recv().await.is_none(), "the loop has never heard of it");
+    // The worker was faster than what the master says of it.
+    let (_over, worker, mut inbox) = begin();
+    tokio::time::sleep(TO_BE_NAMED / 2).await;
+    start.send_modify(|started| started.extend([77]));
+    let mut worker = Peer::begun(worker).await;
+    worker.say(&FromWorker::Ready.frames()).await;
+    assert!(matches!(inbox.recv().await, Some(Input::Opened(ConnectionId(7), _))));
+    assert!(matches!(event(&mut inbox).await, Event::WorkerReady { pid: Some(77), .. }));
 }

@@ -2,10 +2,15 @@
 
 use super::MasterError;
 use super::listeners::bind_own;
-use crate::handover::control::{Answer, Request, line};
+use crate::base::hex;
+use crate::handover::control::{Answer, Command, Request, key_beside, line};
 use crate::serve::runtime_directory;
+use ring::rand::{SecureRandom, SystemRandom};
+use sha2::{Digest, Sha256};
+use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,9 +25,10 @@ const REST: Duration = Duration::from_secs(1);
 /// The longest request.
 const LONGEST_REQUEST: usize = 4096;
 
-#[derive(Debug)]
 pub(super) struct Control {
     path: PathBuf,
+    /// What a request has to show that changes something.
+    key: String,
     socket: UnixListener,
     /// Who has not said yet what he wants.
     asking: Vec<Connection>,
@@ -41,8 +47,10 @@ pub(super) struct Connection {
 
 impl Control {
     pub(super) fn bind(path: &Path) -> Result<Self, MasterError> {
+        // Before anybody can connect.
+        let key = write_key(&key_beside(path))?;
         let socket = bind_own(path)?;
-        Ok(Self { path: path.to_owned(), socket, asking: Vec::new(), answered: Vec::new(), closed_until: None })
+        Ok(Self { path: path.to_owned(), key, socket, asking: Vec::new(), answered: Vec::new(), closed_until: None })
     }
 
     /// What to wait for: what can be read, and what can be written.
@@ -76,13 +84,26 @@ impl Control {
         let mut requests = Vec::new();
         for mut one in std::mem::take(&mut self.asking) {
             match one.request() {
-                Ok(Some(request)) => requests.push((one, request)),
+                Ok(Some(request)) if self.may(&request) => requests.push((one, request)),
+                Ok(Some(Request { command, .. })) => {
+                    warn!(?command, "refused at the control socket: its key was not shown");
+                    let key = key_beside(&self.path);
+                    let problem = format!("only those may order this who can read {}", key.display());
+                    self.answer(one, &Answer::failed(problem), now);
+                }
                 Ok(None) if now < one.until => self.asking.push(one),
                 Ok(None) => {}
                 Err(problem) => self.answer(one, &Answer::failed(problem.to_string()), now),
             }
         }
         requests
+    }
+
+    /// Whether it may be done. A process of ours that was taken over has our user, and no access to the key's file.
+    fn may(&self, request: &Request) -> bool {
+        // Hashed, so that the time that this takes says nothing about the key.
+        let hash = |key: &str| Sha256::digest(key.as_bytes());
+        request.command == Command::Status || request.key.as_deref().is_some_and(|key| hash(key) == hash(&self.key))
     }
 
     /// Answers, now or as soon as there is room.
@@ -99,7 +120,27 @@ impl Control {
         if let Err(error) = std::fs::remove_file(&self.path) {
             warn!(%error, "the control socket cannot be removed");
         }
+        if let Err(error) = std::fs::remove_file(key_beside(&self.path)) {
+            warn!(%error, "the control socket's key cannot be removed");
+        }
     }
+}
+
+/// Writes a new key into this file, which our user and root can read.
+fn write_key(path: &Path) -> Result<String, MasterError> {
+    let failed = |source| MasterError::File { doing: "writing", path: path.to_owned(), source };
+    let mut bytes = [0; 32];
+    let random = SystemRandom::new().fill(&mut bytes);
+    random.map_err(|_| failed(io::Error::other("the system has no random numbers")))?;
+    let key = hex::encode(&bytes);
+    // A new file, whoever may have what a dead master has left open.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut file| file.write_all(key.as_bytes())).map_err(failed)?;
+    Ok(key)
 }
 
 impl Connection {

@@ -20,6 +20,11 @@ impl Scene {
         UnixStream::connect(&self.path).unwrap()
     }
 
+    /// As a command of an operator says it.
+    fn order(&self, command: Command) -> String {
+        line(&Request { command, key: Some(std::fs::read_to_string(key_beside(&self.path)).unwrap()) })
+    }
+
     fn commands(&mut self) -> Vec<Command> {
         self.requests().into_iter().map(|(_, request)| request.command).collect()
     }
@@ -37,7 +42,7 @@ fn rest(mut stream: UnixStream) -> String {
 }
 
 fn status() -> String {
-    line(&Request { command: Command::Status })
+    line(&Request { command: Command::Status, key: None })
 }
 
 #[test]
@@ -157,10 +162,39 @@ fn who_reads_slowly_gets_all_of_it_and_who_does_not_read_is_given_up() {
 fn the_last_answer_comes_when_the_socket_is_gone() {
     let mut scene = Scene::new();
     let mut client = scene.connect();
-    client.write_all(line(&Request { command: Command::Stop }).as_bytes()).unwrap();
+    client.write_all(scene.order(Command::Stop).as_bytes()).unwrap();
     let (who, _) = scene.requests().pop().unwrap();
     scene.control.close();
-    assert!(!scene.path.exists());
+    assert!(!scene.path.exists() && !key_beside(&scene.path).exists());
     who.answer_last(&Answer::done());
     assert_eq!(rest(client), line(&Answer::done()));
+}
+
+/// Each process of the service has its user: what the kernel confines cannot read the key, and may ask no more than how the service is.
+#[test]
+fn who_does_not_show_the_key_is_told_how_the_service_is_and_orders_nothing() {
+    let mut scene = Scene::new();
+    let right = std::fs::read_to_string(key_beside(&scene.path)).unwrap();
+    let all = [Command::Stop, Command::Restart, Command::Reload, Command::Reopen];
+    for key in [None, Some(String::new()), Some(right.replace(|_: char| true, "0")), Some(right[1..].to_owned())] {
+        for command in all {
+            let mut client = scene.connect();
+            client.write_all(line(&Request { command, key: key.clone() }).as_bytes()).unwrap();
+            assert_eq!(scene.commands(), [], "{key:?}");
+            let told: Answer = serde_json::from_str(&rest(client)).unwrap();
+            assert!(told.problem.is_some_and(|problem| problem.contains("control.key")));
+        }
+    }
+    let mut client = scene.connect();
+    client.write_all(status().as_bytes()).unwrap();
+    assert_eq!(scene.commands(), [Command::Status]);
+    for command in all {
+        let mut client = scene.connect();
+        client.write_all(scene.order(command).as_bytes()).unwrap();
+        assert_eq!(scene.commands(), [command]);
+    }
+    // Each master has a key of its own.
+    let Scene { control, path, .. } = &mut scene;
+    *control = Control::bind(path).unwrap();
+    assert_ne!(std::fs::read_to_string(key_beside(path)).unwrap(), right);
 }

@@ -133,7 +133,8 @@ impl Scene {
     fn ask(&mut self, command: control::Command) -> UnixStream {
         let mut client = UnixStream::connect(self.it.config.serve.control_socket()).unwrap();
         client.set_read_timeout(Some(LONG)).unwrap();
-        client.write_all(line(&Request { command }).as_bytes()).unwrap();
+        let key = std::fs::read_to_string(control::key_beside(&self.it.config.serve.control_socket())).unwrap();
+        client.write_all(line(&Request { command, key: Some(key) }).as_bytes()).unwrap();
         self.turn();
         client
     }

@@ -104,15 +104,22 @@ fn it_tells_how_it_is_and_lets_nobody_else_in() {
     };
     assert!(pids(&stage.status()).into_iter().all(of_threads));
     let mode = |name: &str| std::fs::metadata(stage.path(name)).unwrap().permissions().mode() & 0o777;
-    let modes = (mode("run"), mode("state"), mode("run/control.sock"), mode("run/master.lock"));
-    assert_eq!(modes, (0o700, 0o700, 0o600, 0o600));
+    let modes =
+        (mode("run"), mode("state"), mode("run/control.sock"), mode("run/control.key"), mode("run/master.lock"));
+    assert_eq!(modes, (0o700, 0o700, 0o600, 0o600, 0o600));
 }
 
 #[test]
 fn who_talks_nonsense_is_told_so_and_disturbs_nothing() {
     let stage = Stage::started("");
     let connect = || UnixStream::connect(stage.path("run/control.sock")).unwrap();
-    for nonsense in ["{}\n".to_owned(), "status\n".into(), "{\"command\":\"shoot\"}\n".into(), "x".repeat(1 << 20)] {
+    for nonsense in [
+        "{}\n".to_owned(),
+        "status\n".into(),
+        "{\"command\":\"shoot\"}\n".into(),
+        "{\"command\":\"stop\"}\n".into(),
+        "x".repeat(1 << 20),
+    ] {
         let mut stream = connect();
         // It may be answered before all of it was read.
         let _ = stream.write_all(nonsense.as_bytes());

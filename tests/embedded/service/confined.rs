@@ -66,7 +66,7 @@ fn whoever_talks_with_strangers_reaches_no_other_files_passwords_servers_or_proc
     stage.start();
     stage.wait_until_well();
     let seen = |who: &str| stage.lines(&format!("{}/seen by {who}", own_folder(who)));
-    wait_until("all have looked", || all.iter().all(|who| seen(who).len() == 11));
+    wait_until("all have looked", || all.iter().all(|who| seen(who).len() == 12));
     // What it would be without: so a worker finds it.
     let tried = [
         ("password", "read"),
@@ -79,6 +79,7 @@ fn whoever_talks_with_strangers_reaches_no_other_files_passwords_servers_or_proc
         ("key", "read"),
         ("hosts", "read"),
         ("database", "connected"),
+        ("key of the control socket", "read"),
         ("master", "sent a signal"),
     ];
     let but_for = |held: &[&str]| {
@@ -94,7 +95,7 @@ fn whoever_talks_with_strangers_reaches_no_other_files_passwords_servers_or_proc
     };
     let by_tcp = |held: &'static str| Some(held).filter(|_| whole);
     let by_signal = || Some("master").filter(|_| holds_back_signals());
-    let files = ["password", "configuration", "program"];
+    let files = ["password", "configuration", "program", "key of the control socket"];
     // The web UI works with the file queue, for the API, and so does a runner.
     let of_servers = ["password of the database", "key", "hosts"];
     let front = files.into_iter().chain(of_servers).chain(by_tcp("server")).chain(by_tcp("database"));

@@ -1,5 +1,6 @@
 //! Nonsense at the sockets of a service that runs, and somebody who has no business there: nothing ends, and mail goes on.
 
+use super::stage::send;
 use super::support::{message, request};
 use super::whole::Whole;
 use crate::lmtp::Lmtp;
@@ -134,6 +135,31 @@ fn nothing_ends_of_it_and_mail_goes_on() {
     }
     mail_goes_on(&service, &processes, 9);
     service.0.wait_until_well();
+}
+
+/// Of the service's own user are the processes that talk with strangers, too: one that was taken over takes nobody's mail as a worker.
+#[test]
+fn who_was_not_started_as_a_worker_is_handed_no_mail() {
+    let service = Whole::started("");
+    let processes = running(&service);
+    // More than there are workers.
+    let strangers = [(); 4].map(|()| UnixStream::connect(service.0.path("run/workers.sock")).unwrap());
+    mail_goes_on(&service, &processes, 1);
+    for mut stranger in strangers {
+        let mut said = Vec::new();
+        stranger.read_to_end(&mut said).unwrap();
+        assert_eq!(said, b"", "not even a greeting");
+    }
+    let refused = |line: &&String| line.contains("the master has started no such process");
+    wait_until("the log says so", || service.0.lines("log").iter().filter(refused).count() == 4);
+    // A new front knows the workers that there are.
+    send("KILL", processes[0][0]);
+    service
+        .0
+        .wait("there is a new front", |_| service.pids("front").first().is_some_and(|pid| *pid != processes[0][0]));
+    service.0.wait_until_well();
+    assert_eq!(service.pids("worker"), processes[1]);
+    mail_goes_on(&service, &running(&service), 2);
 }
 
 /// The folder keeps others out. Where somebody has opened it, the broker still looks who connects: a client may name whose mail

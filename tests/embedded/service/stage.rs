@@ -277,6 +277,7 @@ fn look_around(folder: &Path, name: &str, [server, database]: [&str; 2], master:
         read("key", &folder.join("secret/key")),
         read("hosts", Path::new("/etc/hosts")),
         told("database", TcpStream::connect(database).map(drop), "connected"),
+        read("key of the control socket", &folder.join("run/control.key")),
         told("master", test_kill_process(master).map_err(io::Error::from), "sent a signal"),
     ];
     seen.iter().for_each(|line| note(folder, &format!("{own}/seen by {name}"), line));
