@@ -7,11 +7,15 @@ use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{debug, error};
 
 /// How much is read at once.
 const BLOCK: usize = 32 << 10;
+/// How many bytes of commands are worked off before others have a turn: some hundred commands. All sessions, and what gives out
+/// the work, run in one thread.
+const COMMANDS_AT_ONCE: usize = 1 << 10;
 
 /// How long things may take.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +90,10 @@ impl Surroundings {
         let mut since = Instant::now();
         let mut told_to_end = None;
         loop {
-            let (taken, step) = session.feed(block.get(input.clone()).unwrap_or_default());
+            let rest = block.get(input.clone()).unwrap_or_default();
+            // A byte of a message costs far less than one of a command.
+            let at_once = if session.phase() == Phase::Data { BLOCK } else { COMMANDS_AT_ONCE };
+            let (taken, step) = session.feed(rest.get(..at_once).unwrap_or(rest));
             input.start += taken;
             if self.write(stream, session).await? {
                 since = Instant::now();
@@ -103,6 +110,7 @@ impl Surroundings {
                     stream.shutdown().await?;
                     return Ok(Ending::Over);
                 }
+                Step::More if !input.is_empty() => yield_now().await,
                 Step::More => match self.read(stream, &mut block, session, since, &mut told_to_end).await? {
                     Reading::Bytes(0) => return Ok(Ending::Over),
                     Reading::Bytes(length) => input = 0..length,

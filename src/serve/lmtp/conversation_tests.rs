@@ -19,6 +19,11 @@ const DEADLINE: Duration = Duration::from_mins(4);
 
 impl Scene {
     fn new() -> Self {
+        Self::with_room_for(1000)
+    }
+
+    /// So many bytes may be on the way in each direction.
+    fn with_room_for(bytes: usize) -> Self {
         let spool = Spool { directory: "/nonexistent".into(), above: u64::MAX, limit: None };
         let settings = Settings {
             host: "mx.example".into(),
@@ -27,7 +32,7 @@ impl Scene {
             spool: Arc::new(spool),
             tally: super::super::tally::Tally::default(),
         };
-        let (client, mut server) = duplex(1000);
+        let (client, mut server) = duplex(bytes);
         let (hand_out, handed) = mpsc::channel(1);
         let (stop, stopped) = watch::channel(false);
         let mut surroundings = Surroundings { limits: Limits::default(), hand_out, stop: stopped };
@@ -248,12 +253,27 @@ async fn at_the_end_of_the_service_what_has_come_is_answered_before_the_farewell
     let (mut replies, mut commands) = tokio::io::split(scene.client);
     scene.stop.send(true).unwrap();
     // As much as fits between the two, before the server's task is asked again; and as much once more while it answers.
-    commands.write_all(&b"NOOP\r\n".repeat(150)).await.unwrap();
-    let said = tokio::spawn(async move { commands.write_all(&b"NOOP\r\n".repeat(150)).await });
+    commands.write_all(&b"DATA\r\n".repeat(150)).await.unwrap();
+    let said = tokio::spawn(async move { commands.write_all(&b"DATA\r\n".repeat(150)).await });
     let mut heard = String::new();
     replies.read_to_string(&mut heard).await.unwrap();
     said.await.unwrap().unwrap();
-    assert_eq!(heard, "250 2.0.0 Ok\r\n".repeat(300) + "421 4.3.2 The service ends\r\n");
+    assert_eq!(heard, "503 5.5.1 There is no recipient\r\n".repeat(300) + "421 4.3.2 The service ends\r\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_sends_thousands_of_commands_at_once_leaves_others_their_turns() {
+    let mut scene = Scene::with_room_for(BLOCK * 10);
+    scene.hear("\r\n").await;
+    let (count, reply) = (BLOCK / "RCPT TO:<a@b>\r\n".len(), "503 5.5.1 Say MAIL first\r\n");
+    assert!(scene.client.write_all(&b"RCPT TO:<a@b>\r\n".repeat(count)).await.is_ok());
+    let (mut heard, mut at_once) = (vec![0; BLOCK * 10], Vec::new());
+    while at_once.iter().sum::<usize>() < count * reply.len() {
+        // It has its turn only where the session leaves it one.
+        at_once.push(scene.client.read(&mut heard).await.unwrap());
+    }
+    let most = COMMANDS_AT_ONCE / "RCPT TO:<a@b>\r\n".len() + 1;
+    assert!(at_once.iter().all(|bytes| *bytes <= most * reply.len()), "{at_once:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -266,7 +286,7 @@ async fn at_the_end_of_the_service_who_never_stops_talking_is_left_as_soon() {
     tokio::spawn(async move { tokio::io::copy(&mut replies, &mut tokio::io::sink()).await });
     let flood = tokio::spawn(async move {
         // There is always something to read.
-        while commands.write_all(&b"NOOP\r\n".repeat(1000)).await.is_ok() {}
+        while commands.write_all(&b"DATA\r\n".repeat(1000)).await.is_ok() {}
     });
     for _ in 0..60 {
         tokio::time::advance(Duration::from_secs(1)).await;

@@ -2,6 +2,7 @@
 
 pub use crate::base::listening::Listening;
 use crate::config::Serve;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -19,6 +20,10 @@ impl Listening {
     }
 }
 
+/// How much the system holds of the replies that a client has not taken, in bytes. By itself it takes megabytes (tcp(7)), and we
+/// would answer a client that reads nothing for as long.
+const SEND_BUFFER: usize = 64 << 10;
+
 /// One for the runtime.
 pub(in crate::serve) enum Listener {
     Unix(net::UnixListener),
@@ -35,6 +40,8 @@ impl Listener {
             }
             Listening::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
+                // Connections have it from the socket that they come by.
+                set_socket_send_buffer_size(&listener, SEND_BUFFER)?;
                 net::TcpListener::from_std(listener).map(Self::Tcp)
             }
         }

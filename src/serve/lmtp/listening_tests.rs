@@ -1,5 +1,6 @@
 use super::*;
 use crate::base::endpoint::Endpoint;
+use rustix::net::sockopt::socket_send_buffer_size;
 use std::os::unix::net::UnixStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -29,4 +30,15 @@ async fn what_is_configured_is_opened_and_none_of_the_sockets_keeps_the_others_w
         connection.write_all(b"x").await.unwrap();
     }
     assert_eq!(order, [0, 1, 2, 0, 1, 2]);
+}
+
+#[tokio::test]
+async fn a_client_by_tcp_that_reads_nothing_has_few_replies_held_for_it() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let listeners = [Listener::new(Listening::Tcp(listener)).unwrap()];
+    let _client = std::net::TcpStream::connect(address).unwrap();
+    let Connection::Tcp(stream, _) = accept(&listeners, 0).await.unwrap() else { panic!() };
+    // Linux doubles it, for what it needs itself (socket(7)).
+    assert_eq!(socket_send_buffer_size(&stream).unwrap(), 2 * SEND_BUFFER);
 }

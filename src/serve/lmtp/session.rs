@@ -24,6 +24,10 @@ const LONGEST_LINE: usize = 8192;
 /// After so many commands that make no sense, one after the other, a client is sent away: it is none.
 const MOST_ERRORS: u32 = 20;
 
+/// After so many commands that bring no message nearer, with none taken in between, each further one counts as an error. Postfix
+/// has the same limit for its own clients (postconf(5), `smtpd_junk_command_limit`).
+const MOST_JUNK: u32 = 100;
+
 /// How long the addresses of one message may be in all. Written as JSON, where a byte takes two at most, they have to fit into the
 /// header of a frame.
 const LONGEST_ENVELOPE: usize = LONGEST_HEADER / 3;
@@ -117,6 +121,8 @@ pub struct Session {
     line: Vec<u8>,
     line_is_too_long: bool,
     errors: u32,
+    /// Commands that brought no message nearer, since the last message.
+    junk: u32,
     has_served: bool,
     /// The command that is answered.
     command: &'static str,
@@ -163,6 +169,7 @@ impl Session {
             line: Vec::new(),
             line_is_too_long: false,
             errors: 0,
+            junk: 0,
             has_served: false,
             command: command::OTHER,
             out,
@@ -296,17 +303,20 @@ impl Session {
             self.error("451 4.7.0 Say STARTTLS first");
             return None;
         }
+        // These two give up the message that was begun, so that none is cut off here.
+        if matches!(command, Command::Lhlo | Command::Rset) {
+            self.reset();
+        }
+        if self.is_junk_too_many(&command) {
+            return None;
+        }
         match command {
             Command::Lhlo => self.lhlo(),
             Command::Helo => self.error("500 5.5.1 This is LMTP: say LHLO"),
             Command::Mail(mail) => self.mail(mail),
             Command::Rcpt(to) => self.rcpt(to),
             Command::Data => self.data(),
-            Command::Rset => {
-                self.reset();
-                self.say("250 2.0.0 Ok");
-            }
-            Command::Noop => self.say("250 2.0.0 Ok"),
+            Command::Rset | Command::Noop => self.say("250 2.0.0 Ok"),
             Command::Vrfy => self.say("252 2.0.0 Send a message, and see"),
             Command::Help => self.say("214 2.0.0 LHLO MAIL RCPT DATA RSET NOOP VRFY HELP QUIT: see RFC 2033"),
             Command::Quit => {
@@ -340,12 +350,28 @@ impl Session {
     /// The reply to what is no command here. Too many of them end the session; never within a message: its client is told about that
     /// first. (RCPT behind a MAIL that was refused does not count: Postfix sends both at once, and takes 421 for our failure.)
     fn error(&mut self, reply: &str) {
-        self.errors += 1;
-        if self.errors > MOST_ERRORS && matches!(self.state, State::Idle) {
-            self.close("421 4.7.0 Too many errors");
-        } else {
+        if !self.is_error_too_many() {
             self.say(reply);
         }
+    }
+
+    /// Counts an error, and ends the session where it is one too many.
+    fn is_error_too_many(&mut self) -> bool {
+        self.errors = self.errors.saturating_add(1);
+        let too_many = self.errors > MOST_ERRORS && matches!(self.state, State::Idle);
+        if too_many {
+            self.close("421 4.7.0 Too many errors");
+        }
+        too_many
+    }
+
+    /// Counts a command that brings no message nearer, and ends the session where it is one too many.
+    fn is_junk_too_many(&mut self, command: &Command) -> bool {
+        if !matches!(command, Command::Lhlo | Command::Rset | Command::Noop | Command::Vrfy | Command::Help) {
+            return false;
+        }
+        self.junk = self.junk.saturating_add(1);
+        self.junk > MOST_JUNK && self.is_error_too_many()
     }
 
     fn refuse_xforward(&mut self) -> Option<Step> {
@@ -359,7 +385,6 @@ impl Session {
     }
 
     fn lhlo(&mut self) {
-        self.reset();
         self.has_said_lhlo = true;
         let size = self.settings.spool.announced().map_or("SIZE".into(), |limit| format!("SIZE {limit}"));
         let mut lines = vec![self.settings.host.clone()];
@@ -436,7 +461,7 @@ impl Session {
         let State::Data(data) = std::mem::replace(&mut self.state, State::Idle) else { return None };
         let Data { envelope, replies, incoming, .. } = *data;
         let forwarded = std::mem::take(&mut self.forwarded);
-        self.errors = 0;
+        (self.errors, self.junk) = (0, 0);
         let since = Instant::now();
         self.settings.tally.received(envelope.recipients.len(), incoming.size());
         let (message, size) = match incoming.end() {
