@@ -435,7 +435,7 @@ fn be_page_of(directory: &Path, listen: &str) -> Result<(), (ExitCode, String)> 
         settings.origin()
     );
     let _ = out.flush();
-    web::run(&site, settings, |_| Router::new()).map_err(unavailable)
+    web::run(&site, settings, |_, _| Router::new()).map_err(unavailable)
 }
 
 /// The page reads the password of mailboxes only where it may open them.
@@ -448,7 +448,7 @@ fn be_page(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     let site = if config.web.mailboxes { Site::configured(own) } else { Site::without_mailboxes(own) };
     let site = site.map_err(unusable)?;
     let api = config.web.api.then(|| ApiSettings::of(&config, &site)).transpose().map_err(unusable)?;
-    let beside = |threads| api.map_or_else(Router::new, |settings| api::router(threads, settings));
+    let beside = |threads, memory| api.map_or_else(Router::new, |settings| api::router(threads, settings, memory));
     web::run(&site, settings, beside).map_err(unavailable)
 }
 

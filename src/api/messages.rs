@@ -2,8 +2,8 @@
 
 use super::call::{Call, Reply};
 use super::problem::{self, Failure, Problem, Wrong};
-use super::shares::{Share, Shares};
 use super::{BODY_OF_A_MESSAGE, QUEUED_BY_A_TOKEN, ask, check_length};
+use crate::base::shares::{Share, Shares};
 use crate::base::{hex, timestamp};
 use crate::delivery::Deferral;
 use crate::intake::{self, NotKnown, NotTaken};
@@ -21,7 +21,6 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::time::timeout;
-use uuid::Uuid;
 
 pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
     call.query.only(&[])?;
@@ -101,7 +100,7 @@ pub(super) async fn take_in(call: Call, headers: &HeaderMap, body: Body) -> Resu
         return Err(if for_good { Problem::unknown_recipients(errors) } else { Problem::not_known_now(errors) });
     }
     let largest = usize::try_from(settings.largest_message).unwrap_or(usize::MAX);
-    let (raw, share) = read(headers, body, largest, &api.memory, call.token.id).await?;
+    let (raw, share) = read(headers, body, largest, &api.memory, &call.token.id.to_string()).await?;
     // Only now: how long a body takes is up to who sends it.
     let place = Arc::clone(&api.messages).acquire_owned().await.map_err(|_| Problem::unavailable())?;
     let mail = NewMail {
@@ -149,7 +148,7 @@ pub(super) async fn read(
     mut body: Body,
     largest: usize,
     memory: &Arc<Shares>,
-    token: Uuid,
+    token: &str,
 ) -> Result<(Vec<u8>, Share), Problem> {
     // No more than it says is ever reserved for it.
     let expected = check_length(headers, largest)?.unwrap_or(largest);

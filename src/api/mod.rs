@@ -11,11 +11,11 @@ mod messages;
 mod problem;
 mod queued;
 mod rates;
-mod shares;
 mod source;
 mod subscriptions;
 mod told;
 
+use crate::base::shares::Shares;
 use crate::config::Config;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::intake;
@@ -36,7 +36,6 @@ use call::{Call, Query, Reply};
 use problem::{Failure, Problem};
 use queued::Queued;
 use rates::Rates;
-use shares::Shares;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,13 +52,8 @@ const LARGEST_BODY: usize = 64 << 10;
 /// How long a message may be at most, since it is held in memory, and how many of them are written down at once.
 const LARGEST_MESSAGE: u64 = 64 << 20;
 const MESSAGES_AT_ONCE: usize = 4;
-/// How much all of them may be that are held, in bytes. What of them has come counts, and not how many they are: a body that comes
-/// slowly holds up nobody.
-const ALL_MESSAGES: usize = 256 << 20;
 /// How many bytes of mail that is not delivered yet one token may have in the file queue, but no more than half of its file system.
 const QUEUED_BY_A_TOKEN: u64 = 1 << 30;
-/// How many are handed out at once.
-const SOURCES_AT_ONCE: usize = 16;
 /// How long a body may take to come.
 const BODY: Duration = Duration::from_secs(10);
 const BODY_OF_A_MESSAGE: Duration = Duration::from_secs(25);
@@ -113,12 +107,11 @@ struct Api {
     threads: LedgerThreads,
     rates: Rates,
     messages: Arc<Semaphore>,
-    /// The memory of messages that are brought, in bytes.
+    /// The memory of messages, in bytes, the web UI's among them. Of one that is brought counts what has come of it: a body that comes
+    /// slowly holds up nobody.
     memory: Arc<Shares>,
     /// What is in the queue, by token.
     queued: Queued,
-    /// Places of those that are handed out.
-    sources: Arc<Shares>,
     /// Where mailboxes are opened; `None` where this process may not.
     mailboxes: Option<MailboxWork>,
 }
@@ -207,16 +200,15 @@ static OPERATIONS: [Operation; 16] = {
 };
 
 /// The API, under `/api`.
-pub(crate) fn router(threads: LedgerThreads, settings: ApiSettings) -> Router {
+pub(crate) fn router(threads: LedgerThreads, settings: ApiSettings, memory: Arc<Shares>) -> Router {
     let api = Arc::new(Api {
         mailboxes: MailboxWork::of(&Arc::new(settings.site.clone())),
         settings,
         threads,
         rates: Rates::default(),
         messages: Arc::new(Semaphore::new(MESSAGES_AT_ONCE)),
-        memory: Shares::of(ALL_MESSAGES),
+        memory,
         queued: Queued::default(),
-        sources: Shares::of(SOURCES_AT_ONCE),
     });
     let mut paths: Vec<(&str, MethodRouter)> = Vec::new();
     for operation in &OPERATIONS {

@@ -31,7 +31,7 @@ fn api_by(threads: LedgerThreads, directory: &Path) -> Router {
         public: None,
         site,
     };
-    router(threads, settings)
+    router(threads, settings, Shares::of(1 << 20))
 }
 
 /// The answer: its status, its header fields, and its body.
@@ -282,9 +282,10 @@ impl hyper::body::Body for Endless {
 fn a_message_takes_memory_as_it_comes_and_no_more_than_its_tokens_share() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     runtime.block_on(async {
-        let (memory, token) = (Shares::of(20), uuid::Uuid::from_u128(1));
+        let (memory, token) = (Shares::of(20), "one");
         let (nothing, ten) = (HeaderMap::new(), Body::from("0123456789"));
-        let status = |read: Result<(Vec<u8>, shares::Share), Problem>| read.err().unwrap().into_response().status();
+        let status =
+            |read: Result<(Vec<u8>, crate::base::shares::Share), Problem>| read.err().unwrap().into_response().status();
         let read = |body, largest| messages::read(&nothing, body, largest, &memory, token);
         // One that has not come takes none.
         let endless = read(Body::new(Endless), 10);
@@ -293,7 +294,7 @@ fn a_message_takes_memory_as_it_comes_and_no_more_than_its_tokens_share() {
         let (raw, share) = read(ten, 10).await.unwrap();
         assert_eq!(raw, b"0123456789");
         assert_eq!(status(read(Body::from("0"), 10).await), StatusCode::SERVICE_UNAVAILABLE);
-        let other = messages::read(&nothing, Body::from("0123456789"), 10, &memory, uuid::Uuid::from_u128(2)).await;
+        let other = messages::read(&nothing, Body::from("0123456789"), 10, &memory, "other").await;
         assert!(other.is_ok());
         drop(share);
         assert_eq!(status(read(Body::from("0123456789a"), 10).await), StatusCode::PAYLOAD_TOO_LARGE);

@@ -11,7 +11,9 @@ pub mod listening;
 pub mod log;
 pub(crate) mod problem;
 pub mod secret;
+pub(crate) mod sent_body;
 pub(crate) mod server_waits;
+pub mod shares;
 pub(crate) mod stop;
 pub(crate) mod terminal;
 #[cfg(feature = "test-faults")]

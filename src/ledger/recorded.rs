@@ -493,10 +493,10 @@ pub fn owed_by_now(
 pub(crate) fn message_with(
     database: &mut dyn Database,
     identity: &[u8; 32],
-) -> Result<Option<(i64, String)>, DatabaseError> {
-    let sql = "SELECT id, message_id FROM messages WHERE identity = ?";
+) -> Result<Option<(i64, String, u64)>, DatabaseError> {
+    let sql = "SELECT id, message_id, size FROM messages WHERE identity = ?";
     let rows = database.select(DOING, sql, &[Value::Bytes(identity)])?;
-    rows.first().map(|row| Ok((number(row, 0)?, owned(row, 1)?))).transpose()
+    rows.first().map(|row| Ok((number(row, 0)?, owned(row, 1)?, number(row, 2)?))).transpose()
 }
 
 /// The message as it was received for its first recipient, where the ledger keeps sources.

@@ -23,7 +23,7 @@ const THREADS: usize = 2;
 /// How many failures an address may have at once, and how many of them are forgotten each second.
 const BUDGET: f64 = 60.0;
 const FORGOTTEN_PER_SECOND: f64 = 1.0;
-/// How many addresses have a budget of their own. All others share one.
+/// How many addresses have a budget of their own. The others share one with their network: 16 bits of IPv4, 48 of IPv6.
 const MOST_ADDRESSES: usize = 4096;
 /// How long something counts as valid for the budget, and how many such things are remembered.
 const VALID_FOR: Duration = Duration::from_hours(1);
@@ -62,8 +62,10 @@ pub(super) struct Authentication {
 struct Memory {
     valid: HashMap<Credential, Instant>,
     budgets: HashMap<Option<IpAddr>, Budget>,
-    /// Of all addresses that have none of their own.
-    shared: Budget,
+    /// Of networks whose addresses have none of their own.
+    shared: HashMap<Option<IpAddr>, Budget>,
+    /// Lines of the log, of all addresses.
+    lines: Budget,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -183,9 +185,14 @@ impl Memory {
     /// The budget of an address, and whether it is its own.
     fn budget(&mut self, address: Option<IpAddr>, now: Instant) -> (&mut Budget, bool) {
         if self.budgets.len() >= MOST_ADDRESSES && !self.budgets.contains_key(&address) {
-            self.budgets.retain(|_, budget| budget.matters(now));
+            self.budgets.retain(|_, budget| budget.left_over(now) > 0.0);
             if self.budgets.len() >= MOST_ADDRESSES {
-                return (&mut self.shared, false);
+                let mut network = address.map(network_of);
+                if self.shared.len() >= MOST_ADDRESSES && !self.shared.contains_key(&network) {
+                    self.shared.retain(|_, budget| budget.left_over(now) > 0.0);
+                    network = network.filter(|_| self.shared.len() < MOST_ADDRESSES);
+                }
+                return (self.shared.entry(network).or_default(), false);
             }
         }
         (self.budgets.entry(address).or_default(), true)
@@ -193,29 +200,24 @@ impl Memory {
 
     /// Takes one failure of the budget, or says how long there will be none.
     fn take(&mut self, address: Option<IpAddr>, now: Instant) -> Result<(), Duration> {
-        let (budget, _) = self.budget(address, now);
-        budget.used = budget.left_over(now);
-        budget.used_at = Some(now);
-        let over = budget.used + 1.0 - BUDGET;
-        if over > 0.0 {
-            return Err(Duration::from_secs_f64(over / FORGOTTEN_PER_SECOND));
-        }
-        budget.used += 1.0;
-        Ok(())
+        self.budget(address, now).0.take(now)
     }
 
     fn give_back(&mut self, address: Option<IpAddr>) {
-        let budget = self.budgets.get_mut(&address).unwrap_or(&mut self.shared);
-        budget.used = (budget.used - 1.0).max(0.0);
+        let own = self.budgets.get_mut(&address);
+        if let Some(budget) = own.or_else(|| self.shared.get_mut(&address.map(network_of))) {
+            budget.used = (budget.used - 1.0).max(0.0);
+        }
     }
 
     /// Counts a failure. How many there were since the last line of the log, and whether they are all of this address, if a line is due.
     fn failed(&mut self, address: Option<IpAddr>, now: Instant) -> Option<(u64, bool)> {
         let (budget, has_own) = self.budget(address, now);
         budget.unlogged += 1;
-        if budget.was_logged(now) {
+        if budget.was_logged(now) || self.lines.take(now).is_err() {
             return None;
         }
+        let (budget, _) = self.budget(address, now);
         budget.logged_at = Some(now);
         Some((std::mem::take(&mut budget.unlogged), has_own))
     }
@@ -231,9 +233,22 @@ impl Budget {
         self.logged_at.is_some_and(|at| now.saturating_duration_since(at) < LOG_INTERVAL)
     }
 
-    /// Whether it is another one than that of an address that never failed.
-    fn matters(&self, now: Instant) -> bool {
-        self.left_over(now) > 0.0 || self.was_logged(now)
+    /// Takes one, or says how long there will be none.
+    fn take(&mut self, now: Instant) -> Result<(), Duration> {
+        (self.used, self.used_at) = (self.left_over(now), Some(now));
+        let over = self.used + 1.0 - BUDGET;
+        if over > 0.0 {
+            return Err(Duration::from_secs_f64(over / FORGOTTEN_PER_SECOND));
+        }
+        self.used += 1.0;
+        Ok(())
+    }
+}
+
+fn network_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() & (u32::MAX << 16)).into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 80)).into(),
     }
 }
 
@@ -273,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn however_many_addresses_fail_few_are_remembered_and_the_others_share_a_budget() {
+    fn however_many_addresses_fail_few_are_remembered_and_no_other_network_is_shut_out() {
         let (mut memory, begun) = (Memory::default(), Instant::now());
         let mut lines = 0;
         let mut refused = 0;
@@ -282,10 +297,16 @@ mod tests {
             refused += u32::from(memory.take(address, begun).is_err());
             lines += usize::from(memory.failed(address, begun).is_some());
         }
-        assert_eq!((memory.budgets.len(), lines), (MOST_ADDRESSES, MOST_ADDRESSES + 1));
+        assert_eq!((memory.budgets.len(), lines), (MOST_ADDRESSES, 60));
         assert_eq!(refused, 200 - 60);
-        // A minute later each of them is as any other.
-        memory.take(at("192.0.2.1"), begun + LOG_INTERVAL).unwrap();
+        for _ in 0..3 {
+            memory.take(at("192.0.2.1"), begun).unwrap();
+            memory.take(at("2001:db8::1"), begun).unwrap();
+            memory.give_back(at("2001:db8::1"));
+        }
+        assert_eq!(memory.shared.len(), 3);
+        // A moment later each of them is as any other.
+        memory.take(at("192.0.2.1"), begun + Duration::from_secs(1)).unwrap();
         assert_eq!(memory.budgets.len(), 1);
 
         for number in 0..u32::try_from(MOST_VALID).unwrap() + 10 {

@@ -126,6 +126,11 @@ impl Message {
         &self.bytes
     }
 
+    /// The same, without another copy of it in memory.
+    pub(crate) fn into_received(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// The Sent copy: without the lines Return-Path, X-Original-To and Delivered-To that pipe(8) prepended for one
     /// recipient.
     #[must_use]

@@ -3,11 +3,13 @@
 
 use super::redelivery::{self, Place, RedeliveryError};
 use crate::base::deadline::Deadline;
+use crate::base::shares::{Share, Shares};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::operations_log::{self, Actor, Affected, Operation};
 use crate::ledger::{Database, recorded};
 use crate::message::{Identity, Message};
 use crate::site::Site;
+use std::sync::Arc;
 
 /// Who looks, and at what of it.
 #[derive(Clone, Copy, Debug)]
@@ -18,18 +20,20 @@ pub(crate) struct Look<'a> {
     pub(crate) object: Option<&'a str>,
     /// Where it was found for what is in the log already, as part of the same look.
     pub(crate) noted: Option<&'a Place>,
+    /// Of whose memory it is read, and by whom: a token or a login.
+    pub(crate) memory: (&'a Arc<Shares>, &'a str),
 }
 
 /// What was looked for.
 pub(crate) enum Found<T> {
-    Shown(T, Place),
+    /// The share of the memory is for what was made of it.
+    Shown(T, Place, Share),
     /// The ledger has no message with that identity, or the message has no such part.
     Unknown,
+    /// There is no memory for it at the moment. Nothing was read.
+    Busy,
     /// Nobody can see it now; why. Whether trying again may help.
-    Nowhere {
-        why: String,
-        may_pass: bool,
-    },
+    Nowhere { why: String, may_pass: bool },
 }
 
 /// The message takes more time to read than any that was meant to be read.
@@ -47,26 +51,38 @@ pub(crate) fn look<T>(
     identity: &[u8; 32],
     look: Look<'_>,
     mailboxes: Option<Deadline>,
-    of: impl FnOnce(&Message) -> Result<Option<T>, TakesTooLong>,
+    of: impl FnOnce(Message) -> Result<Option<T>, TakesTooLong>,
 ) -> Result<Found<T>, DatabaseError> {
-    let Some((message, message_id)) = recorded::message_with(database, identity)? else { return Ok(Found::Unknown) };
-    let wanted = (message, &Identity::from_bytes(*identity));
-    let found = match mailboxes {
-        Some(deadline) => redelivery::message_and_its_place(site, database, wanted, None, deadline),
-        None => from_ledger(database, wanted),
+    let Some((message, message_id, size)) = recorded::message_with(database, identity)? else {
+        return Ok(Found::Unknown);
     };
+    let (memory, client) = look.memory;
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    let share = memory.take_to_read(client, size);
+    if share.is_none() && memory.can_hold(size) {
+        return Ok(Found::Busy);
+    }
+    let wanted = (message, &Identity::from_bytes(*identity));
     let affected = Affected {
         identity: Some(identity),
         message_id: Some(&message_id),
         object: look.object,
         ..Affected::default()
     };
+    let Some(share) = share else {
+        let why = "it is larger than the memory for messages, a quarter of serve.worker_memory";
+        operations_log::write(database, look.actor, look.operation, affected, &format!("not shown: {why}"))?;
+        return Ok(Found::Nowhere { why: why.into(), may_pass: false });
+    };
+    let found = match mailboxes {
+        Some(deadline) => redelivery::message_and_its_place(site, database, wanted, None, deadline),
+        None => from_ledger(database, wanted),
+    };
     let mut write =
         |affected, outcome: &str| operations_log::write(database, look.actor, look.operation, affected, outcome);
     match found {
         Ok((message, place)) => {
-            let message = message.for_display();
-            let made = match of(&message) {
+            let made = match of(message.for_display()) {
                 Ok(Some(made)) => made,
                 Ok(None) => {
                     write(affected, "not shown: the message has no such part")?;
@@ -86,7 +102,7 @@ pub(crate) fn look<T>(
                 }
                 Place::Ledger => write(affected, "shown, from the ledger's sources")?,
             }
-            Ok(Found::Shown(made, place))
+            Ok(Found::Shown(made, place, share))
         }
         Err(RedeliveryError::Database(error)) => Err(error),
         Err(error) => {

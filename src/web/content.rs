@@ -9,6 +9,8 @@ use super::layout::{self, number, visible};
 use super::log::actor;
 use super::{Page, failed, guard};
 use crate::base::hex;
+use crate::base::sent_body::SentBody;
+use crate::base::shares::Share;
 use crate::ledger::operations_log::Operation;
 use crate::ledger::web_sessions::WebSession;
 use crate::ledger_threads::Unanswered;
@@ -19,6 +21,7 @@ use crate::message::reading_budget::ReadingBudget;
 use crate::operations::content::{Found, Look, TakesTooLong, look};
 use crate::operations::redelivery::Place;
 use axum::Extension;
+use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::header::{
     CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER,
@@ -85,10 +88,10 @@ pub(super) async fn show(
     let seen = wanted.of(&page, &viewer, move |message, budget| {
         let subject = message.subject().filter(|subject| !subject.trim().is_empty()).map(ToOwned::to_owned);
         let title = subject.unwrap_or_else(|| format!("Message {}", message.message_id_for_people()));
-        Some((title, main(message, budget, look)))
+        Some((title, main(&message, budget, look)))
     });
     match seen.await {
-        Ok(((title, main), place)) => {
+        Ok(((title, main), place, _)) => {
             page.looks.remember(Noted { look, by: (viewer.id.clone(), viewer.name.clone()), identity, place });
             layout::page(&title, None, Some(&viewer), &main).into_response()
         }
@@ -123,7 +126,7 @@ pub(super) async fn html(
         (HeaderName::from_static("x-dns-prefetch-control"), "off"),
     ];
     match seen.await {
-        Ok((html, _)) => (headers, html).into_response(),
+        Ok((html, ..)) => (headers, html).into_response(),
         Err(answer) => answer,
     }
 }
@@ -136,8 +139,8 @@ pub(super) async fn source(
 ) -> Response {
     let name = format!("message-{}.eml", identity.get(..12).unwrap_or_default());
     let wanted = Wanted::new(identity, Operation::Downloaded, Some("source".into()));
-    match wanted.of(&page, &viewer, |message, _| Some(message.as_received().to_vec())).await {
-        Ok((bytes, _)) => file(&name, bytes),
+    match wanted.of(&page, &viewer, |message, _| Some(message.into_received())).await {
+        Ok((bytes, _, share)) => file(&name, bytes, share),
         Err(answer) => answer,
     }
 }
@@ -155,7 +158,7 @@ pub(super) async fn part(
         Some((part.name.unwrap_or_else(|| format!("part-{which}")), content))
     });
     match seen.await {
-        Ok(((name, bytes), _)) => file(&name, bytes),
+        Ok(((name, bytes), _, share)) => file(&name, bytes, share),
         Err(answer) => answer,
     }
 }
@@ -180,16 +183,16 @@ impl Wanted {
         self,
         page: &Page,
         viewer: &WebSession,
-        made: impl FnOnce(&Message, &ReadingBudget) -> Option<T> + Send + 'static,
-    ) -> Result<(T, Place), Response> {
+        made: impl FnOnce(Message, &ReadingBudget) -> Option<T> + Send + 'static,
+    ) -> Result<(T, Place, Share), Response> {
         let Self { identity, operation, object, noted } = self;
         let digest = hex::decode(&identity).and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         let Some(identity) = digest else { return Err(guard::nothing_here().await) };
-        let (shared, by) = (page.clone(), viewer.clone());
+        let (shared, by, client) = (page.clone(), viewer.clone(), format!("login of {}", viewer.name));
         let read = page.readers.read(PATIENCE, move |site, deadline| {
             let mut database = site.open_to_ask(deadline)?;
-            let wanted =
-                Look { actor: actor(&shared, &by), operation, object: object.as_deref(), noted: noted.as_ref() };
+            let (actor, object, noted) = (actor(&shared, &by), object.as_deref(), noted.as_ref());
+            let wanted = Look { actor, operation, object, noted, memory: (&shared.memory, &client) };
             let mailboxes = shared.mailboxes.is_some().then_some(deadline);
             look(site, database.as_mut(), &identity, wanted, mailboxes, |message| {
                 // The rest of the time is for the operations log.
@@ -201,7 +204,8 @@ impl Wanted {
         let seen =
             read.await.map_err(|not_done| not_shown(&not_done.to_string(), not_done != NotDone::Failed, viewer))?;
         match seen {
-            Ok(Found::Shown(made, place)) => Ok((made, place)),
+            Ok(Found::Shown(made, place, share)) => Ok((made, place, share)),
+            Ok(Found::Busy) => Err(not_shown(&NotDone::Busy.to_string(), true, viewer)),
             Ok(Found::Nowhere { why, may_pass }) => Err(not_shown(&why, may_pass, viewer)),
             Ok(Found::Unknown) => Err(guard::nothing_here().await),
             Err(problem) => Err(failed(&Unanswered::from(problem), Some(viewer))),
@@ -309,12 +313,12 @@ fn header(message: &[u8], budget: &ReadingBudget) -> Markup {
 }
 
 /// Bytes of no type, for the disk.
-fn file(name: &str, bytes: Vec<u8>) -> Response {
+fn file(name: &str, bytes: Vec<u8>, share: Share) -> Response {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     let disposition = HeaderValue::from_str(&disposition(name));
     headers.insert(CONTENT_DISPOSITION, disposition.unwrap_or_else(|_| HeaderValue::from_static("attachment")));
-    (headers, bytes).into_response()
+    (headers, Body::new(SentBody::begin(bytes, share))).into_response()
 }
 
 /// Has a browser save it under a name (RFC 6266) that means nothing to a shell, a file system or a reader's eye.

@@ -4,6 +4,7 @@
 
 use super::activity::{Asked, row_id};
 use super::{Page, failed};
+use crate::base::shares::Shares;
 use crate::ledger::activity::{self, Place, Tried, Wanted};
 use crate::ledger::web_sessions::WebSession;
 use crate::ledger::{AttemptResult, time_span};
@@ -21,7 +22,7 @@ use std::convert::Infallible;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Semaphore, broadcast, mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tracing::warn;
@@ -36,8 +37,9 @@ pub(super) const OVERLAP: i64 = 15_000_000;
 const ROWS: usize = 500;
 /// Who does not keep up with so many answers of the ledger begins anew.
 const BEHIND: usize = 16;
-/// How many may look at once: each holds a connection.
+/// How many may look at once, and of one login: each holds a connection.
 const VIEWERS: usize = 128;
+const OF_ONE_LOGIN: usize = 16;
 /// After so long the browser asks anew, so that who was logged out is told no more: until then, names of rows and nothing of what is in
 /// them.
 const AT_MOST: Duration = Duration::from_mins(5);
@@ -96,7 +98,7 @@ pub(super) struct Tail {
     news: broadcast::Sender<News>,
     /// Whether the ledger is being asked: by one task for all.
     asked: Arc<Mutex<bool>>,
-    places: Arc<Semaphore>,
+    places: Arc<Shares>,
     recent: Arc<Mutex<Recent>>,
     /// What began since a moment, or a little before it; of late, where no moment is named.
     ledger: AskedAgain<Option<i64>, Read>,
@@ -117,7 +119,7 @@ impl Tail {
             let from = since.saturating_sub(before);
             Ok(Read { since, from, tried: activity::since(database, from, ROWS)? })
         })?;
-        let (asked, recent, places) = (Arc::default(), Arc::default(), Arc::new(Semaphore::new(VIEWERS)));
+        let (asked, recent, places) = (Arc::default(), Arc::default(), Shares::with(VIEWERS, OF_ONE_LOGIN));
         Ok(Self { news, asked, places, recent, ledger, ending })
     }
 
@@ -191,7 +193,7 @@ pub(super) async fn tell(
     headers: HeaderMap,
 ) -> Response {
     let Some(wanted) = asked.lives() else { return StatusCode::NOT_FOUND.into_response() };
-    let Ok(place) = Arc::clone(&page.tail.places).try_acquire_owned() else {
+    let Some(place) = page.tail.places.take(&viewer.name, 1) else {
         return (StatusCode::SERVICE_UNAVAILABLE, "Too many look at what is live. Load the page anew.\n")
             .into_response();
     };

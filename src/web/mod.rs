@@ -35,8 +35,9 @@ mod trusted;
 
 use crate::base::endpoint::Endpoint;
 use crate::base::listening::Listening;
+use crate::base::shares::Shares;
 use crate::base::stop::Stop;
-use crate::config::{Config, TrustedProxy, Web};
+use crate::config::{Config, Serve, TrustedProxy, Web};
 use crate::ledger::web_sessions::{Lifetimes, WebRole, WebSession};
 use crate::ledger_threads::{LedgerThreads, NotAuthenticated, Unanswered};
 use crate::mailbox_work::{MailboxWork, MessageReaders};
@@ -86,7 +87,13 @@ pub struct WebSettings {
     /// Where the master of the service is asked; none where the page stands alone.
     control: Option<PathBuf>,
     telling: Telling,
+    /// How much memory messages may take that are read, sent or brought, in bytes.
+    memory: usize,
 }
+
+/// The most of it, and which part of `serve.worker_memory`.
+const MOST_MEMORY: usize = 256 << 20;
+const PART_OF_MEMORY: u64 = 4;
 
 /// Why there can be no page.
 #[derive(Debug, Error)]
@@ -106,7 +113,7 @@ impl WebSettings {
     /// Where it says nothing of a page.
     pub fn of(config: &Config) -> Result<Self, WebError> {
         let (control, telling) = (Some(config.serve.control_socket()), Telling::of(config));
-        Ok(Self { control, telling, ..Self::by(&config.web)? })
+        Ok(Self { control, telling, memory: memory(&config.serve), ..Self::by(&config.web)? })
     }
 
     /// For a page at this place of this machine, with the rest as it is by default.
@@ -130,6 +137,7 @@ impl WebSettings {
             trusted_proxies: web.trusted_proxies.clone(),
             control: None,
             telling: Telling::default(),
+            memory: memory(&Serve::default()),
         })
     }
 
@@ -140,13 +148,21 @@ impl WebSettings {
     }
 }
 
+fn memory(serve: &Serve) -> usize {
+    usize::try_from(serve.worker_memory / PART_OF_MEMORY).unwrap_or(usize::MAX).min(MOST_MEMORY)
+}
+
 /// Serves the page, until SIGTERM or SIGINT, and then until the requests under way are answered. `beside` makes routes that are
 /// served beside the page's own, or at a place of theirs, by the same threads and behind such a shield; they see to it themselves who
 /// may ask them.
 ///
 /// # Errors
 /// Where it cannot listen, or the system gives us no threads.
-pub fn run(site: &Site, settings: WebSettings, beside: impl FnOnce(LedgerThreads) -> Router) -> Result<(), WebError> {
+pub fn run(
+    site: &Site,
+    settings: WebSettings,
+    beside: impl FnOnce(LedgerThreads, Arc<Shares>) -> Router,
+) -> Result<(), WebError> {
     let system = |doing| move |source| WebError::System { doing, source };
     let stop = Stop::on_signals().map_err(system("setting up signals"))?;
     let open = |key, listen| {
@@ -183,7 +199,7 @@ pub fn router(
     site: &Site,
     settings: &WebSettings,
     ending: watch::Receiver<bool>,
-    beside: impl FnOnce(LedgerThreads) -> Router,
+    beside: impl FnOnce(LedgerThreads, Arc<Shares>) -> Router,
 ) -> io::Result<Router> {
     Ok(Page::new(site, settings, ending)?.routers(settings, beside).0)
 }
@@ -201,6 +217,8 @@ struct Page {
     /// Where mailboxes are opened; `None` where this process may not.
     mailboxes: Option<MailboxWork>,
     readers: MessageReaders,
+    /// For messages, the API's among them, in bytes.
+    memory: Arc<Shares>,
     /// What was begun from here.
     runs: Runs,
     looks: content::Looks,
@@ -219,6 +237,7 @@ impl Page {
         Ok(Self {
             mailboxes: MailboxWork::of(&site),
             readers: MessageReaders::of(&site),
+            memory: Shares::of(settings.memory),
             site,
             ledger,
             lifetimes: settings.lifetimes,
@@ -236,8 +255,12 @@ impl Page {
     }
 
     /// What is served where the page is, and what is served elsewhere.
-    fn routers(self, settings: &WebSettings, beside: impl FnOnce(LedgerThreads) -> Router) -> (Router, Option<Router>) {
-        let beside = beside(self.ledger.clone());
+    fn routers(
+        self,
+        settings: &WebSettings,
+        beside: impl FnOnce(LedgerThreads, Arc<Shares>) -> Router,
+    ) -> (Router, Option<Router>) {
+        let beside = beside(self.ledger.clone(), Arc::clone(&self.memory));
         let page = routes(&self).with_state(self);
         let proxies = &settings.trusted_proxies;
         let (page, elsewhere) = match &settings.beside {

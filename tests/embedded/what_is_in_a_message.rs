@@ -47,8 +47,12 @@ impl Place {
     }
 
     fn visitor(&self, role: &str) -> Visitor<'_> {
+        self.visitor_named("anna", role)
+    }
+
+    fn visitor_named(&self, name: &str, role: &str) -> Visitor<'_> {
         let here = self.path().to_str().unwrap();
-        let output = program(&["web", "login", "--embedded", here, "--name", "anna", "--role", role]).output().unwrap();
+        let output = program(&["web", "login", "--embedded", here, "--name", name, "--role", role]).output().unwrap();
         self.page.log_in(&String::from_utf8(output.stdout).unwrap())
     }
 
@@ -172,6 +176,37 @@ fn the_frame_with_its_html_belongs_to_the_look_at_the_message() {
     std::fs::remove_dir_all(place.path().join("doug@x")).unwrap();
     assert!(reader.get(&frame).shown().contains("<b>Grüße</b>"));
     assert_eq!(place.log()[6..], [row("HTML", "scuba@x")]);
+}
+
+#[test]
+fn messages_that_readers_do_not_take_have_so_much_memory_and_one_login_half_of_it() {
+    let place = Place::with(LETTER);
+    // As much as a site takes by itself. Twice as much while it is read, and half of 250 MB for one login.
+    let large = LETTER.replace("letter@x", "large@x")
+        + &"a line of the body, as long as such a line may be\r\n".repeat(1_080_000);
+    let source = format!("{}/source", place.deliver(&large));
+    let [anna, bert, carl] = ["anna", "bert", "carl"].map(|name| place.visitor_named(name, "reader"));
+    let (status, held) = anna.hold(&source);
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(anna.hold(&source).0, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(anna.get(&format!("{}/content", place.path)).status.is_success(), "a small one");
+    let others = [&bert, &carl].map(|visitor| visitor.hold(&source));
+    assert!(others.iter().all(|(status, _)| status.is_success()));
+    assert_eq!(place.visitor_named("dora", "reader").hold(&source).0, StatusCode::SERVICE_UNAVAILABLE);
+    drop(held);
+    // What sends it sees that in its next turn.
+    place.page.rest(std::time::Duration::from_millis(1));
+    assert_eq!(anna.hold(&source).0, StatusCode::OK);
+}
+
+#[test]
+fn one_login_has_few_of_the_places_of_those_who_look_at_what_is_live() {
+    let place = Place::with(LETTER);
+    let [anna, bert] = ["anna", "bert"].map(|name| place.visitor_named(name, "viewer"));
+    let held: Vec<_> = (0..16).map(|_| anna.listen("/live?after=0")).collect();
+    assert_eq!(anna.get("/live?after=0").status, StatusCode::SERVICE_UNAVAILABLE);
+    drop(bert.listen("/live?after=0"));
+    drop(held);
 }
 
 #[test]

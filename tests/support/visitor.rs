@@ -59,7 +59,7 @@ impl Page {
     /// The page of a service.
     pub fn by(site: &Site, settings: &WebSettings) -> Self {
         let (ending, told) = watch::channel(false);
-        let router = web::router(site, settings, told, |_| Router::new()).unwrap();
+        let router = web::router(site, settings, told, |_, _| Router::new()).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         Self { router, ending, runtime }
     }
@@ -168,6 +168,17 @@ impl Visitor<'_> {
 pub fn copies(page: &str) -> Vec<String> {
     let values = page.split("name=\"copy\" value=\"").skip(1);
     values.map(|rest| format!("copy={}", rest.split('"').next().unwrap())).collect()
+}
+
+impl Visitor<'_> {
+    /// Asks, and does not read what is answered for as long as it is kept.
+    pub fn hold(&self, path: &str) -> (StatusCode, Body) {
+        let request = Request::get(path).header("host", HOST).header("cookie", &self.cookie);
+        let answer = self.page.router.clone().oneshot(request.body(Body::empty()).unwrap());
+        let answer = self.page.runtime.block_on(answer).unwrap();
+        assert!(answer.status().is_success() || answer.headers().contains_key("retry-after"), "{answer:?}");
+        (answer.status(), answer.into_body())
+    }
 }
 
 /// Server-sent events.
