@@ -1,7 +1,7 @@
 //! What `audit` and `replay` read: which copies are delivered where, which are owed, and their messages. Long answers come in
 //! pieces: a span of time, or a few hundred rows.
 
-use super::columns::{delivered as delivered_or_owed, number, optional, owned, placement, role, text};
+use super::columns::{delivered as delivered_or_owed, number, only_number, optional, owned, placement, role, text};
 use super::event::{self, Standing, change};
 use super::{CopyKey, Database, time_span};
 use crate::base::timestamp;
@@ -10,7 +10,7 @@ use crate::lock::LockName;
 use crate::mailbox::{MailboxError, Matching, Placement, ReadableMailbox, Recorded, Wanted, look_everywhere};
 use crate::message::{Identity, Role};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -21,6 +21,10 @@ const HOUR: i64 = 3_600_000_000;
 const LATE: i64 = 7 * 24 * HOUR;
 /// How many rows one answer holds.
 const PAGE: usize = 500;
+/// Of how many messages the copies are read at once.
+const MESSAGES_AT_ONCE: i64 = 1000;
+/// Of so many users it is known that mail was delivered to them: more would be much memory.
+const ENOUGH_USERS: usize = 20_000;
 
 const DOING: &str = "reading the ledger";
 
@@ -376,6 +380,27 @@ pub(crate) fn newest_delivered_to(database: &mut dyn Database) -> Result<Vec<(St
     let sql = "SELECT c.imap_user, c.mailbox FROM messages m JOIN copies c ON c.message = m.id \
                WHERE c.state = 'delivered' ORDER BY m.id DESC LIMIT 50";
     database.select(DOING, sql, &[])?.iter().map(|row| Ok((owned(row, 0)?, owned(row, 1)?))).collect()
+}
+
+/// The users of copies that were delivered: of so many messages, the newest, and some ten thousand users.
+///
+/// No index has users, since each costs every delivery: this goes through the copies of a thousand messages at a time.
+pub(crate) fn lately_delivered_to(
+    database: &mut dyn Database,
+    messages: u64,
+) -> Result<BTreeSet<String>, DatabaseError> {
+    let newest: i64 = only_number(&database.select(DOING, "SELECT COALESCE(MAX(id), 0) FROM messages", &[])?)?;
+    let oldest = newest.saturating_sub(i64::try_from(messages).unwrap_or(i64::MAX)).max(0);
+    let sql = "SELECT DISTINCT imap_user FROM copies WHERE message > ? AND message <= ? AND state = 'delivered'";
+    let (mut users, mut until) = (BTreeSet::new(), newest);
+    while until > oldest && users.len() < ENOUGH_USERS {
+        let from = until.saturating_sub(MESSAGES_AT_ONCE).max(oldest);
+        for row in &database.select(DOING, sql, &[Value::Integer(from), Value::Integer(until)])? {
+            users.insert(owned(row, 0)?);
+        }
+        until = from;
+    }
+    Ok(users)
 }
 
 /// Writes down that an owed copy is about to be tried, so that it is not the first of the next list, even if this process dies of

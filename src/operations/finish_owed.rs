@@ -1,18 +1,20 @@
 //! Finishes owed copies without anybody asking for it: what `replay --owed` does, for those that are due.
 //!
-//! A copy that fails is tried again after a pause that grows with its age, so that one that can never be finished costs little, and
-//! one that can is not left for long. The pause is an eighth of the time from when its message was recorded to its last try, which
-//! the ledger has (`copies.updated_at`), and at most [`LONGEST_PAUSE`].
+//! A copy that fails is tried again after a pause that grows with its age, so that one that can never be finished costs
+//! little, and one that can is not left for long. The pause is an eighth of the time from when its message was recorded to
+//! its last try, which the ledger has (`copies.updated_at`), and at most [`LONGEST_PAUSE`].
 //!
 //! Copies that can never be finished must not keep others from it, however many they are: where a rule gives a whole domain
-//! mailboxes, a program may write as somebody who has none, and each of its messages leaves such a copy. So copies that were never
-//! tried, and those that were tried longest ago, have their turns one after the other; and a user who is refused, or whose mailbox hangs, is asked once in a run, and says nothing of the store.
+//! mailboxes, a program may write as somebody who has none, and each of its messages leaves such a copy. So copies of users
+//! to whom mail was delivered of late have their turns beside those of all others, and among both those that were never tried
+//! beside those that were tried longest ago. A user who is refused, or whose mailbox hangs, is asked once in a run, and says
+//! nothing of the store.
 //!
 //! | what fails | of what it says something | the run |
 //! |---|---|---|
 //! | a store that is out of reach, or that ignores on whose behalf we come | of the store | ends after [`IN_A_ROW`] of them |
 //! | a mailbox that does not answer, loses its connection, or talks nonsense | of its user, or of the store | passes over this user's other copies; ends after [`IN_A_ROW`] |
-//! | a login that is refused | of its user; or, where all are refused, of the store | passes over this user's other copies; after [`REFUSED`] different users, if nobody was let in, tries one to whom mail was delivered of late, and ends if that is refused. The next run takes these users last |
+//! | a login that is refused | of its user; or, where all are refused, of the store | passes over this user's other copies; after [`REFUSED`] users, if nobody was let in, tries [another](lets_in_another), and ends if that is refused. The next run takes these users last |
 //! | anything else | of this copy | goes on |
 
 use super::one_host::Held;
@@ -38,15 +40,18 @@ const LISTING: Duration = Duration::from_mins(10);
 const LONGEST_PAUSE: Duration = Duration::from_hours(6);
 /// The part of its age for which a copy that fails is left alone.
 const PART_OF_ITS_AGE: i64 = 8;
-/// A copy whose last try is no later after its message was recorded was not tried since: the try is the delivery's that left it owed.
+/// A copy whose last try is no later after its message was recorded was not tried since: it is the try of the delivery that left
+/// it owed.
 const NEVER_TRIED: Duration = Duration::from_mins(1);
 /// So many failures of the mailbox store in a row, and a run ends: the next copy would fare the same.
 const IN_A_ROW: u32 = 3;
-/// So many users whose logins are refused, while nobody is let in, and somebody to whom mail was delivered of late is tried: a run ends
-/// where that is refused, too. Then it is our account that is refused, and a server may lock out whoever goes on.
+/// So many users whose logins are refused, while nobody is let in, and somebody to whom mail was delivered of late is tried: a
+/// run ends where that is refused, too. Then it is our account that is refused, and a server may lock out whoever goes on.
 const REFUSED: usize = 3;
 /// Of so many users it is remembered that they were refused.
 const MOST_REFUSED: usize = 10_000;
+/// To whom mail was delivered is looked up in all messages that may have left something owed, and in so many more.
+const MESSAGES_BEHIND: u64 = 100_000;
 /// How much longer than its delivery a copy may take: it is asked about, and written down.
 const AROUND_A_DELIVERY: Duration = Duration::from_secs(30);
 
@@ -110,14 +115,14 @@ impl OwedRun {
     }
 }
 
-/// How long one run goes on at most, where a delivery may take so long: there is always time for the first copy. The next run goes on
-/// with the rest.
+/// How long one run goes on at most, where a delivery may take so long: there is always time for the first copy. The next run
+/// goes on with the rest.
 pub(crate) fn longest_run(deadline: Duration) -> Duration {
     LONGEST_RUN.max(deadline.saturating_add(AROUND_A_DELIVERY).saturating_mul(2))
 }
 
-/// Finishes what is due, one copy after the other, for as long as the lock is ours. `refused` are the users whose logins were refused when
-/// they were last tried, by earlier runs of this process: the copies that need them are the last, and it is brought up to date.
+/// Finishes what is due, one copy after the other, for as long as the lock is ours. `refused` are the users whose logins were
+/// refused when they were last tried, by earlier runs of this process: their copies are the last, and it is brought up to date.
 ///
 /// # Errors
 /// Where the ledger cannot say what is owed.
@@ -134,7 +139,7 @@ pub(crate) fn finish_owed(
     let mut run = plan.count(ledger.as_mut())?;
     let mut shown = Shown::default();
     let refused_before = refused.clone();
-    let mut turns = Turns::of(&plan, &refused_before);
+    let mut turns = Turns::of(&plan, &refused_before, &run, ledger.as_mut())?;
     while let Some(owed) = turns.next(ledger.as_mut())? {
         if shown.rules_out(&owed) {
             run.passed_over += 1;
@@ -211,8 +216,8 @@ fn try_to_finish(site: &Site, owed: &OwedCopyKey, ledger: &mut dyn Database, sho
     }
 }
 
-/// Whether the store lets in somebody to whom mail was delivered of late. If not, it is our account that is refused, and not those who
-/// were: they need not exist.
+/// Whether the store lets in somebody to whom mail was delivered of late. If not, it is our account that is refused, and not
+/// those who were: they need not exist.
 fn lets_in_another(site: &Site, ledger: &mut dyn Database, refused: &BTreeSet<String>) -> Result<bool, DatabaseError> {
     let others = recorded::newest_delivered_to(ledger)?;
     let other = others.iter().find(|(user, _)| !refused.contains(user) && !site.is_service_account(user));
@@ -299,38 +304,56 @@ impl Pages {
     }
 }
 
-/// What is due in the order in which it is tried: what nobody has tried since its delivery and what was tried longest ago, in turns, so
-/// that neither waits for others that may never be finished; and after all of that, the same of the users who were refused before.
+/// What is due in the order in which it is tried: what nobody has tried since its delivery and what was tried longest ago, each of
+/// users to whom mail was delivered of late and of all others, in turns, so that none waits for others that may never be finished.
+/// After all of that the same of the users who were refused before.
 struct Turns<'a> {
     plan: &'a Plan,
     refused: &'a BTreeSet<String>,
+    /// To whom mail was delivered of late.
+    known: BTreeSet<String>,
     of_refused: bool,
-    /// The second is the other one's turn.
-    kinds: [(Standing, Pages); 2],
+    /// With whether the users are known. It is the first one's turn.
+    kinds: [(Standing, bool, Pages); 4],
 }
 
 impl<'a> Turns<'a> {
-    fn of(plan: &'a Plan, refused: &'a BTreeSet<String>) -> Self {
-        Self { plan, refused, of_refused: false, kinds: Self::from_the_first() }
+    fn of(
+        plan: &'a Plan,
+        refused: &'a BTreeSet<String>,
+        counted: &OwedRun,
+        ledger: &mut dyn Database,
+    ) -> Result<Self, DatabaseError> {
+        let known = match counted.left {
+            0 => BTreeSet::new(),
+            left => {
+                let owed = left + counted.not_due + counted.left_to_authors;
+                recorded::lately_delivered_to(ledger, owed.saturating_add(MESSAGES_BEHIND))?
+            }
+        };
+        Ok(Self { plan, refused, known, of_refused: false, kinds: Self::from_the_first() })
     }
 
-    fn from_the_first() -> [(Standing, Pages); 2] {
-        [(Standing::Untried, Pages::default()), (Standing::Tried, Pages::default())]
+    fn from_the_first() -> [(Standing, bool, Pages); 4] {
+        use Standing::{Tried, Untried};
+        [(Untried, true), (Untried, false), (Tried, true), (Tried, false)]
+            .map(|(standing, known)| (standing, known, Pages::default()))
     }
 
     fn next(&mut self, ledger: &mut dyn Database) -> Result<Option<OwedCopyKey>, DatabaseError> {
         loop {
-            for _ in 0..2 {
-                let [(standing, pages), _] = &mut self.kinds;
+            for _ in 0..self.kinds.len() {
+                let [(standing, known, pages), ..] = &mut self.kinds;
                 let mut found = None;
                 while let Some(owed) = pages.next(self.plan.began, ledger)? {
                     let is_of_refused = self.refused.contains(&owed.user);
-                    if self.plan.standing(&owed) == *standing && is_of_refused == self.of_refused {
+                    let is_of_these = self.known.contains(&owed.user) == *known && is_of_refused == self.of_refused;
+                    if is_of_these && self.plan.standing(&owed) == *standing {
                         found = Some(owed);
                         break;
                     }
                 }
-                self.kinds.swap(0, 1);
+                self.kinds.rotate_left(1);
                 if found.is_some() {
                     return Ok(found);
                 }
@@ -518,184 +541,5 @@ fn says_that_the_user_was_let_in(failure: MailboxFailure) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MINUTE: i64 = 60_000_000;
-    const DAY: i64 = 24 * 60 * MINUTE;
-
-    /// How often a copy that always fails is tried up to this age, where it is looked every five minutes.
-    fn tries(age: i64) -> usize {
-        let (mut last_try, mut tries) = (0, 0);
-        for now in (0..age).step_by(usize::try_from(5 * MINUTE).unwrap()) {
-            if is_due(now, 0, last_try) {
-                (last_try, tries) = (now, tries + 1);
-            }
-        }
-        tries
-    }
-
-    #[test]
-    fn what_fails_is_tried_less_and_less_often_and_never_given_up() {
-        let hour = tries(DAY / 24);
-        let (day, week, month) = (tries(DAY), tries(7 * DAY), tries(30 * DAY));
-        assert!((8..=12).contains(&hour), "{hour} in its first hour");
-        assert!((25..=50).contains(&day), "{day} on its first day");
-        assert!((45..=75).contains(&week), "{week} in its first week");
-        // Then every six hours.
-        assert_eq!(month - tries(20 * DAY), 40);
-    }
-
-    #[test]
-    fn a_copy_that_was_given_up_after_a_day_is_tried_within_hours() {
-        assert!(!is_due(DAY + 2 * 60 * MINUTE, 0, DAY));
-        assert!(is_due(DAY + 3 * 60 * MINUTE, 0, DAY));
-        // One that was only just recorded, at once.
-        assert!(is_due(0, 0, 0));
-    }
-
-    #[test]
-    fn what_a_delivery_has_just_left_owed_was_never_tried() {
-        assert!(!was_tried(DAY, DAY) && !was_tried(DAY, DAY + MINUTE));
-        assert!(was_tried(DAY, DAY + MINUTE + 1));
-        // A clock that was set back.
-        assert!(!was_tried(DAY, 0) && !was_tried(i64::MAX, i64::MIN));
-    }
-
-    #[test]
-    fn a_run_has_time_for_its_first_copy_however_long_a_delivery_may_take() {
-        assert_eq!(longest_run(Duration::from_mins(4)), Duration::from_hours(1));
-        for deadline in [Duration::from_secs(59 * 60 + 30), Duration::from_hours(1), Duration::from_hours(5)] {
-            // By then the ledger has said what is owed.
-            let left = longest_run(deadline) - LISTING;
-            assert!(left > deadline + AROUND_A_DELIVERY, "{deadline:?}");
-        }
-    }
-
-    /// Of this user, to this recipient.
-    fn copy(user: &str, recipient: &str) -> RecordedCopy {
-        RecordedCopy {
-            message: 1,
-            identity: crate::message::Identity::from_bytes([0; 32]),
-            lock: crate::lock::LockName::from_digest([0; 32]),
-            message_id: "<a@x>".into(),
-            sender: String::new(),
-            subject: None,
-            from: None,
-            recorded_at: 0,
-            role: crate::message::Role::Sender,
-            user: user.into(),
-            mailbox: "Sent".into(),
-            recipient: recipient.into(),
-            placement: None,
-            reason: None,
-        }
-    }
-
-    fn owed(user: &str, recipient: &str) -> OwedCopyKey {
-        let copy = copy(user, recipient);
-        OwedCopyKey { key: copy.key(), user: copy.user, recipient: copy.recipient, last_try: 0, recorded_at: 0 }
-    }
-
-    /// Of more than a page each; and not one is tried twice, though it gets a later last try meanwhile.
-    #[test]
-    fn what_was_never_tried_and_what_was_have_their_turns_and_who_was_refused_comes_last() {
-        let folder = tempfile::tempdir().unwrap();
-        let site = Site::embedded(crate::site::embedded::Embedded::new(folder.path().to_owned()));
-        let mut ledger = site.open_database(None, Deadline::after(LISTING)).unwrap();
-        let now = time_span::now(ledger.as_mut()).unwrap();
-        let mut run = |sql: &str| ledger.change("filling", sql, &[]).unwrap();
-        run(&format!(
-            "INSERT INTO messages (id, identity, lock_digest, message_id, content_digest, sender, headers, size, recorded_at) VALUES \
-             (1, zeroblob(32), zeroblob(32), '<a@x>', zeroblob(32), '', '[]', 1, {})",
-            now - DAY
-        ));
-        for (kind, number, last_try) in [("untried", 600, now - DAY), ("tried", 1200, now - DAY / 2), ("late", 1, now)]
-        {
-            run(&format!(
-                "INSERT INTO copies (copy_key, message, role, imap_user, mailbox, recipient, state, updated_at) \
-                 WITH RECURSIVE n(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < {number} - 1) \
-                 SELECT CAST(printf('%-20s%12d', '{kind}', n) AS BLOB), 1, 'sender', '{kind}' || n, 'Sent', 'doug@x', 'owed', {last_try} + n FROM n"
-            ));
-        }
-        let plan = Plan::now(&site, ledger.as_mut()).unwrap();
-        let counted = plan.count(ledger.as_mut()).unwrap();
-        assert_eq!((counted.left, counted.not_due), (1800, 1));
-        let refused: BTreeSet<String> = ["untried0", "tried0"].map(str::to_owned).into();
-        let mut turns = Turns::of(&plan, &refused);
-        let mut order = Vec::new();
-        while let Some(owed) = turns.next(ledger.as_mut()).unwrap() {
-            assert!(recorded::begin_try(ledger.as_mut(), &owed.key).unwrap());
-            order.push(owed.user);
-        }
-        let mut expected: Vec<String> = (1..600).flat_map(|n| [format!("untried{n}"), format!("tried{n}")]).collect();
-        expected.extend((600..1200).map(|n| format!("tried{n}")));
-        expected.extend(["untried0".into(), "tried0".into()]);
-        assert_eq!(order.len(), expected.len());
-        assert_eq!(order, expected);
-    }
-
-    /// These users' mailboxes have failed so, each with a copy of its own.
-    fn shown(failures: &[(&str, MailboxFailure)]) -> Shown {
-        let mut shown = Shown::default();
-        for (user, failure) in failures {
-            shown.failed(&copy(user, "doug"), &[((*user).into(), *failure)]);
-        }
-        shown
-    }
-
-    #[test]
-    fn a_login_that_is_refused_is_its_users_and_the_stores_only_where_nobody_is_let_in() {
-        use MailboxFailure::{AccessDenied, LoginRefused};
-        let two = shown(&[("a", AccessDenied), ("b", LoginRefused), ("a", AccessDenied), ("b", AccessDenied)]);
-        assert_eq!(two.problem(), None);
-        assert!(two.rules_out(&owed("a", "doug")) && !two.rules_out(&owed("c", "doug")));
-        let three = [("a", AccessDenied), ("b", LoginRefused), ("c", AccessDenied)];
-        assert!(shown(&three).problem().unwrap().contains("refused the logins of 3 users"));
-        assert_eq!(Shown { let_in: true, ..shown(&three) }.problem(), None);
-    }
-
-    #[test]
-    fn a_store_that_fails_ends_a_run_and_one_user_does_not() {
-        use MailboxFailure::{ConnectionLost, IdentityIgnored, OverQuota, TimedOut, Unreachable};
-        let down = [("a", Unreachable), ("a", Unreachable), ("a", IdentityIgnored)];
-        assert!(shown(&down).problem().is_some());
-        assert!(!shown(&down).rules_out(&owed("a", "doug")), "it is not about this user");
-        let hangs = [("a", TimedOut), ("b", ConnectionLost), ("c", TimedOut)];
-        assert!(shown(&hangs).problem().is_some());
-        assert!(shown(&hangs[..1]).rules_out(&owed("a", "doug")));
-        let mut one_is_fine = shown(&hangs[..2]);
-        one_is_fine.nothing();
-        one_is_fine.failed(&copy("c", "doug"), &[("c".into(), TimedOut)]);
-        assert_eq!(one_is_fine.problem(), None);
-        assert_eq!(shown(&[("a", TimedOut), ("b", OverQuota), ("c", TimedOut), ("d", TimedOut)]).problem(), None);
-        assert!(!shown(&[("b", OverQuota)]).rules_out(&owed("b", "doug")));
-    }
-
-    /// What cannot be read for one copy cannot be read for others that came to the same recipient.
-    #[test]
-    fn a_mailbox_that_cannot_be_read_rules_out_what_would_be_read_from_there() {
-        use MailboxFailure::{AccessDenied, Local};
-        let mut shown = Shown::default();
-        shown.failed(&copy("lisa", "doug@x"), &[("doug".into(), AccessDenied), ("kim".into(), Local)]);
-        assert!(shown.rules_out(&owed("lisa", "doug@x")) && shown.rules_out(&owed("doug", "kim@x")));
-        assert!(!shown.rules_out(&owed("lisa", "kim@x")) && !shown.rules_out(&owed("kim", "lisa@x")));
-    }
-
-    #[test]
-    fn a_clock_that_was_set_back_holds_nothing_up() {
-        assert!(is_due(0, DAY, DAY));
-        assert!(is_due(DAY, 0, 30 * DAY));
-        assert!(is_due(i64::MAX, i64::MIN, 0));
-    }
-
-    #[test]
-    fn a_run_is_told_in_one_line() {
-        assert_eq!(OwedRun::default().told(), "nothing is owed");
-        let run = OwedRun { finished: 3, failed: 1, left: 2, first_failure: Some("full".into()), ..OwedRun::default() };
-        assert_eq!(run.told(), "3 finished, 1 failed, 2 left for the next run; the first that failed: full");
-        let told = |passed_over| OwedRun { left: 2, passed_over, ..OwedRun::default() }.told();
-        assert!(told(2).ends_with("(a mailbox that they need has just failed with another copy)"), "{}", told(2));
-        assert!(told(1).contains("(a mailbox that 1 of them need"), "{}", told(1));
-    }
-}
+#[path = "finish_owed_tests.rs"]
+mod tests;

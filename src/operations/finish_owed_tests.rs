@@ -1,0 +1,219 @@
+use super::*;
+
+const MINUTE: i64 = 60_000_000;
+const DAY: i64 = 24 * 60 * MINUTE;
+
+/// How often a copy that always fails is tried up to this age, where it is looked every five minutes.
+fn tries(age: i64) -> usize {
+    let (mut last_try, mut tries) = (0, 0);
+    for now in (0..age).step_by(usize::try_from(5 * MINUTE).unwrap()) {
+        if is_due(now, 0, last_try) {
+            (last_try, tries) = (now, tries + 1);
+        }
+    }
+    tries
+}
+
+#[test]
+fn what_fails_is_tried_less_and_less_often_and_never_given_up() {
+    let hour = tries(DAY / 24);
+    let (day, week, month) = (tries(DAY), tries(7 * DAY), tries(30 * DAY));
+    assert!((8..=12).contains(&hour), "{hour} in its first hour");
+    assert!((25..=50).contains(&day), "{day} on its first day");
+    assert!((45..=75).contains(&week), "{week} in its first week");
+    // Then every six hours.
+    assert_eq!(month - tries(20 * DAY), 40);
+}
+
+#[test]
+fn a_copy_that_was_given_up_after_a_day_is_tried_within_hours() {
+    assert!(!is_due(DAY + 2 * 60 * MINUTE, 0, DAY));
+    assert!(is_due(DAY + 3 * 60 * MINUTE, 0, DAY));
+    // One that was only just recorded, at once.
+    assert!(is_due(0, 0, 0));
+}
+
+#[test]
+fn what_a_delivery_has_just_left_owed_was_never_tried() {
+    assert!(!was_tried(DAY, DAY) && !was_tried(DAY, DAY + MINUTE));
+    assert!(was_tried(DAY, DAY + MINUTE + 1));
+    // A clock that was set back.
+    assert!(!was_tried(DAY, 0) && !was_tried(i64::MAX, i64::MIN));
+}
+
+#[test]
+fn a_run_has_time_for_its_first_copy_however_long_a_delivery_may_take() {
+    assert_eq!(longest_run(Duration::from_mins(4)), Duration::from_hours(1));
+    for deadline in [Duration::from_secs(59 * 60 + 30), Duration::from_hours(1), Duration::from_hours(5)] {
+        // By then the ledger has said what is owed.
+        let left = longest_run(deadline) - LISTING;
+        assert!(left > deadline + AROUND_A_DELIVERY, "{deadline:?}");
+    }
+}
+
+/// Of this user, to this recipient.
+fn copy(user: &str, recipient: &str) -> RecordedCopy {
+    RecordedCopy {
+        message: 1,
+        identity: crate::message::Identity::from_bytes([0; 32]),
+        lock: crate::lock::LockName::from_digest([0; 32]),
+        message_id: "<a@x>".into(),
+        sender: String::new(),
+        subject: None,
+        from: None,
+        recorded_at: 0,
+        role: crate::message::Role::Sender,
+        user: user.into(),
+        mailbox: "Sent".into(),
+        recipient: recipient.into(),
+        placement: None,
+        reason: None,
+    }
+}
+
+fn owed(user: &str, recipient: &str) -> OwedCopyKey {
+    let copy = copy(user, recipient);
+    OwedCopyKey { key: copy.key(), user: copy.user, recipient: copy.recipient, last_try: 0, recorded_at: 0 }
+}
+
+/// An embedded ledger with one message, to be filled.
+fn ledger(folder: &tempfile::TempDir) -> (Site, Box<dyn Database>, i64) {
+    let site = Site::embedded(crate::site::embedded::Embedded::new(folder.path().to_owned()));
+    let mut ledger = site.open_database(None, Deadline::after(LISTING)).unwrap();
+    let now = time_span::now(ledger.as_mut()).unwrap();
+    let sql = format!(
+        "INSERT INTO messages (id, identity, lock_digest, message_id, content_digest, sender, headers, size, recorded_at) \
+         VALUES (1, zeroblob(32), zeroblob(32), '<a@x>', zeroblob(32), '', '[]', 1, {})",
+        now - DAY
+    );
+    ledger.change("filling", &sql, &[]).unwrap();
+    (site, ledger, now)
+}
+
+/// Copies of that message; `user` is in SQL, with the number `n` of each.
+fn fill(ledger: &mut dyn Database, kind: &str, number: u32, user: &str, state: &str, last_try: i64) {
+    let sql = format!(
+        "INSERT INTO copies (copy_key, message, role, imap_user, mailbox, recipient, state, updated_at) \
+         WITH RECURSIVE n(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < {number} - 1) \
+         SELECT CAST(printf('%-20s%12d', '{kind}', n) AS BLOB), 1, 'sender', {user}, 'Sent', 'doug@x', '{state}', \
+         {last_try} + n FROM n"
+    );
+    ledger.change("filling", &sql, &[]).unwrap();
+}
+
+/// Whose copies are tried, in their order.
+fn order(plan: &Plan, refused: &BTreeSet<String>, counted: &OwedRun, ledger: &mut dyn Database) -> Vec<String> {
+    let mut turns = Turns::of(plan, refused, counted, ledger).unwrap();
+    let mut order = Vec::new();
+    while let Some(owed) = turns.next(ledger).unwrap() {
+        assert!(recorded::begin_try(ledger, &owed.key).unwrap());
+        order.push(owed.user);
+    }
+    order
+}
+
+/// Of more than a page each; and not one is tried twice, though it gets a later last try meanwhile.
+#[test]
+fn what_was_never_tried_and_what_was_have_their_turns_and_who_was_refused_comes_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let (site, mut ledger, now) = ledger(&folder);
+    for (kind, number, last_try) in [("untried", 600, now - DAY), ("tried", 1200, now - DAY / 2), ("late", 1, now)] {
+        fill(ledger.as_mut(), kind, number, &format!("'{kind}' || n"), "owed", last_try);
+    }
+    let plan = Plan::now(&site, ledger.as_mut()).unwrap();
+    let counted = plan.count(ledger.as_mut()).unwrap();
+    assert_eq!((counted.left, counted.not_due), (1800, 1));
+    let refused: BTreeSet<String> = ["untried0", "tried0"].map(str::to_owned).into();
+    let order = order(&plan, &refused, &counted, ledger.as_mut());
+    let mut expected: Vec<String> = (1..600).flat_map(|n| [format!("untried{n}"), format!("tried{n}")]).collect();
+    expected.extend((600..1200).map(|n| format!("tried{n}")));
+    expected.extend(["untried0".into(), "tried0".into()]);
+    assert_eq!(order.len(), expected.len());
+    assert_eq!(order, expected);
+}
+
+#[test]
+fn strangers_who_have_never_got_anything_hold_up_nobody_who_has_however_many_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let (site, mut ledger, now) = ledger(&folder);
+    fill(ledger.as_mut(), "strangers", 2000, "'stranger' || n", "owed", now - DAY);
+    fill(ledger.as_mut(), "tried strangers", 2000, "'tried' || n", "owed", now - DAY / 2);
+    fill(ledger.as_mut(), "copies of lisa", 12, "'lisa'", "owed", now - DAY + MINUTE / 2);
+    fill(ledger.as_mut(), "tried copies of kim", 12, "'kim'", "owed", now - DAY / 2 + MINUTE);
+    fill(ledger.as_mut(), "copies of refused", 12, "'refused'", "owed", now - DAY);
+    for user in ["lisa", "kim", "refused"] {
+        fill(ledger.as_mut(), &format!("got by {user}"), 1, &format!("'{user}'"), "delivered", now - DAY);
+    }
+    let plan = Plan::now(&site, ledger.as_mut()).unwrap();
+    let counted = plan.count(ledger.as_mut()).unwrap();
+    let order = order(&plan, &BTreeSet::from(["refused".to_owned()]), &counted, ledger.as_mut());
+    assert_eq!(order.len(), 4036);
+    let first = |user: &str| order.iter().take(48).filter(|one| one.starts_with(user)).count();
+    // Nor do they have to wait for all others.
+    assert_eq!(["lisa", "kim", "stranger", "tried"].map(first), [12; 4]);
+    assert!(order.iter().rev().take(12).all(|user| user == "refused"));
+}
+
+/// These users' mailboxes have failed so, each with a copy of its own.
+fn shown(failures: &[(&str, MailboxFailure)]) -> Shown {
+    let mut shown = Shown::default();
+    for (user, failure) in failures {
+        shown.failed(&copy(user, "doug"), &[((*user).into(), *failure)]);
+    }
+    shown
+}
+
+#[test]
+fn a_login_that_is_refused_is_its_users_and_the_stores_only_where_nobody_is_let_in() {
+    use MailboxFailure::{AccessDenied, LoginRefused};
+    let two = shown(&[("a", AccessDenied), ("b", LoginRefused), ("a", AccessDenied), ("b", AccessDenied)]);
+    assert_eq!(two.problem(), None);
+    assert!(two.rules_out(&owed("a", "doug")) && !two.rules_out(&owed("c", "doug")));
+    let three = [("a", AccessDenied), ("b", LoginRefused), ("c", AccessDenied)];
+    assert!(shown(&three).problem().unwrap().contains("refused the logins of 3 users"));
+    assert_eq!(Shown { let_in: true, ..shown(&three) }.problem(), None);
+}
+
+#[test]
+fn a_store_that_fails_ends_a_run_and_one_user_does_not() {
+    use MailboxFailure::{ConnectionLost, IdentityIgnored, OverQuota, TimedOut, Unreachable};
+    let down = [("a", Unreachable), ("a", Unreachable), ("a", IdentityIgnored)];
+    assert!(shown(&down).problem().is_some());
+    assert!(!shown(&down).rules_out(&owed("a", "doug")), "it is not about this user");
+    let hangs = [("a", TimedOut), ("b", ConnectionLost), ("c", TimedOut)];
+    assert!(shown(&hangs).problem().is_some());
+    assert!(shown(&hangs[..1]).rules_out(&owed("a", "doug")));
+    let mut one_is_fine = shown(&hangs[..2]);
+    one_is_fine.nothing();
+    one_is_fine.failed(&copy("c", "doug"), &[("c".into(), TimedOut)]);
+    assert_eq!(one_is_fine.problem(), None);
+    assert_eq!(shown(&[("a", TimedOut), ("b", OverQuota), ("c", TimedOut), ("d", TimedOut)]).problem(), None);
+    assert!(!shown(&[("b", OverQuota)]).rules_out(&owed("b", "doug")));
+}
+
+/// What cannot be read for one copy cannot be read for others that came to the same recipient.
+#[test]
+fn a_mailbox_that_cannot_be_read_rules_out_what_would_be_read_from_there() {
+    use MailboxFailure::{AccessDenied, Local};
+    let mut shown = Shown::default();
+    shown.failed(&copy("lisa", "doug@x"), &[("doug".into(), AccessDenied), ("kim".into(), Local)]);
+    assert!(shown.rules_out(&owed("lisa", "doug@x")) && shown.rules_out(&owed("doug", "kim@x")));
+    assert!(!shown.rules_out(&owed("lisa", "kim@x")) && !shown.rules_out(&owed("kim", "lisa@x")));
+}
+
+#[test]
+fn a_clock_that_was_set_back_holds_nothing_up() {
+    assert!(is_due(0, DAY, DAY));
+    assert!(is_due(DAY, 0, 30 * DAY));
+    assert!(is_due(i64::MAX, i64::MIN, 0));
+}
+
+#[test]
+fn a_run_is_told_in_one_line() {
+    assert_eq!(OwedRun::default().told(), "nothing is owed");
+    let run = OwedRun { finished: 3, failed: 1, left: 2, first_failure: Some("full".into()), ..OwedRun::default() };
+    assert_eq!(run.told(), "3 finished, 1 failed, 2 left for the next run; the first that failed: full");
+    let told = |passed_over| OwedRun { left: 2, passed_over, ..OwedRun::default() }.told();
+    assert!(told(2).ends_with("(a mailbox that they need has just failed with another copy)"), "{}", told(2));
+    assert!(told(1).contains("(a mailbox that 1 of them need"), "{}", told(1));
+}
