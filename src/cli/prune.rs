@@ -4,6 +4,8 @@ use super::site_options::{SiteOptions, connect, failed};
 use super::{Progress, Slow, complain, json, say, table};
 use crate::base::timestamp;
 use crate::config::{Delivery, Retention};
+use crate::ledger::operations_log::Operation;
+use crate::operations::operations_log::{CommandLine, write_down};
 use crate::operations::prune::{self, Pruned};
 use clap::Args;
 use std::time::Duration;
@@ -71,6 +73,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
+    arguments.site.log_to_stderr();
     let site = arguments.site.resolve()?;
     let configured = site.config().map(|config| config.retention).unwrap_or_default();
     let retention = Retention {
@@ -96,6 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         return Ok(ExitCode::Ok);
     }
     let mut database = connect(&site, PATIENCE)?;
+    let by = CommandLine::of(&site);
     let mut done = Vec::new();
     let mut all = Ok(ExitCode::Ok);
     for (kind, age) in kinds {
@@ -110,7 +114,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
             })
         };
         match pruned {
-            Ok(pruned) => done.push(pruned),
+            Ok(pruned) => {
+                if pruned.removed > 0 {
+                    let outcome = format!("{} removed, older than {}", pruned.removed, timestamp::span(pruned.age));
+                    write_down(database.as_mut(), by.actor(), Operation::Pruned, kind.as_str(), &outcome);
+                }
+                done.push(pruned);
+            }
             Err(error) => {
                 all = Err(error);
                 break;

@@ -43,6 +43,8 @@ pub enum Operation {
     NotifiedAgain,
     /// Of what a subscriber was still to be told.
     GaveUpNotifications,
+    /// Old rows of the ledger were removed.
+    Pruned,
 }
 
 impl Operation {
@@ -70,6 +72,7 @@ impl Operation {
             Self::RotatedSecret => "rotated a secret",
             Self::NotifiedAgain => "notified again",
             Self::GaveUpNotifications => "gave up notifications",
+            Self::Pruned => "pruned",
         }
     }
 }

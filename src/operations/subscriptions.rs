@@ -13,6 +13,7 @@ pub(crate) use crate::ledger::subscriptions::{
     Change, NewSubscription, Subscription, Those, Turn, count_of_owner, read, some, there,
 };
 use crate::message::{Address, fold};
+use url::Url;
 use uuid::Uuid;
 
 /// The state of one that is told what happens.
@@ -78,14 +79,38 @@ pub(crate) fn change(
     becomes: Option<Turn>,
     unverified: &'static str,
 ) -> Result<bool, DatabaseError> {
-    let (operation, outcome) = match becomes {
+    let settings = settings_of(wanted, &is.callback_url);
+    let (operation, turned) = match becomes {
         Some(Turn::Pause) => (Operation::PausedSubscription, "paused"),
         Some(Turn::Resume) => (Operation::ResumedSubscription, "resumed"),
         None => (Operation::ChangedSubscription, "changed"),
     };
+    let outcome = match (becomes, settings.as_str()) {
+        (_, "") => turned.to_owned(),
+        (None, settings) => format!("{turned}: {settings}"),
+        (Some(_), settings) => format!("{turned}, and changed: {settings}"),
+    };
     let change = |database: &mut dyn Database| rows::change(database, is, wanted, becomes, unverified);
-    let came = |changed: &bool| Came::to(if *changed { outcome } else { "there is one like that" });
+    let came = |changed: &bool| Came::to(if *changed { outcome } else { "there is one like that".into() });
     on(database, by, operation, is.id, change, came)
+}
+
+/// Which settings are to be otherwise. Of a callback only its host is told: the rest of its URL may be secret.
+fn settings_of(wanted: &Change, callback_url: &str) -> String {
+    let callback = wanted.callback_url.as_deref().filter(|url| *url != callback_url).map(|url| {
+        let host = Url::parse(url).ok().and_then(|url| url.host_str().map(str::to_owned));
+        format!("callback_url (at {})", host.as_deref().unwrap_or("no host"))
+    });
+    let others = [
+        ("types", wanted.types.is_some()),
+        ("detail", wanted.detail.is_some()),
+        ("in_order", wanted.in_order.is_some()),
+        ("max_in_flight", wanted.max_in_flight.is_some()),
+        ("description", wanted.description.is_some()),
+        ("expires", wanted.expires_at.is_some()),
+    ];
+    let others = others.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name.to_owned());
+    callback.into_iter().chain(others).collect::<Vec<_>>().join(", ")
 }
 
 /// `false` where none is active by this id.

@@ -58,12 +58,24 @@ fn each_operation_that_the_command_line_and_the_api_have_is_in_the_operations_lo
         ("POST /subscriptions".into(), Some(wanted), by_api(what, "looked at a secret", "shown")),
         (format!("GET {it}/secret"), None, once("looked at a secret")),
         (format!("POST {it}/secret"), None, same("rotated a secret", "renewed")),
-        (format!("PATCH {it}"), Some(json!({ "description": "x" })), same("changed a subscription", "changed")),
+        (format!("PATCH {it}"), Some(json!({ "description": "x" })), {
+            same("changed a subscription", "changed: description")
+        }),
         (format!("POST {it}/recover"), Some(json!({ "since": "2026-01-01T00:00:00Z" })), {
             same("notified again", "0 notifications are due again")
         }),
         (format!("PATCH {it}"), Some(json!({ "state": "paused" })), same("paused a subscription", "paused")),
         (format!("PATCH {it}"), Some(json!({ "state": "active" })), same("resumed a subscription", "resumed")),
+        (
+            format!("PATCH {it}"),
+            Some(json!({ "state": "paused", "types": ["message.delivered"], "in_order": true })),
+            same("paused a subscription", "paused, and changed: types, in_order"),
+        ),
+        (
+            format!("PATCH {it}"),
+            Some(json!({ "callback_url": "https://other.example.com/in?key=hidden" })),
+            same("changed a subscription", "changed: callback_url (at other.example.com)"),
+        ),
         (format!("DELETE {it}"), None, {
             same("removed a subscription", "it was of domain axial.net, and made by token:crm")
         }),
