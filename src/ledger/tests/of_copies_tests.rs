@@ -80,7 +80,7 @@ fn copies_are_told_by_mailbox_by_message_and_by_name() {
     let nobodys = key(3, Role::Sender, "lisa");
     assert!(by_key(&mut site, &nobodys).is_none());
     let with = recorded::message_with(&mut site.database, identity(2).as_bytes()).unwrap();
-    assert_eq!(with, Some((2, "0@x".to_owned(), 100)));
+    assert_eq!(with, Some((2, "0@x".to_owned(), 1002)));
     assert_eq!(recorded::message_with(&mut site.database, identity(9).as_bytes()).unwrap(), None);
     site.source(2);
     assert_eq!(recorded::source(&mut site.database, 2).unwrap().as_deref(), Some(&b"x"[..]));
