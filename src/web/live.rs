@@ -39,7 +39,7 @@ const ROWS: usize = 500;
 const BEHIND: usize = 16;
 /// How many may look at once, and of one login: each holds a connection.
 const VIEWERS: usize = 128;
-const OF_ONE_LOGIN: usize = 16;
+const OF_ONE_LOGIN: usize = 32;
 /// After so long the browser asks anew, so that who was logged out is told no more: until then, names of rows and nothing of what is in
 /// them.
 const AT_MOST: Duration = Duration::from_mins(5);

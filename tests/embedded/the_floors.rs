@@ -43,8 +43,11 @@ fn files() -> Vec<(String, PathBuf)> {
     all.into_iter().map(room).filter(|(room, _)| !matches!(room.as_str(), "lib" | "main" | "bin")).collect()
 }
 
-/// What is built into the program: no comments, and none of the tests at the end of a file.
+/// What is built into the program: no comments, and none of the tests at the end of a file or in one of their own.
 fn code(path: &Path) -> String {
+    if path.file_stem().is_some_and(|stem| stem == "tests" || stem.to_string_lossy().ends_with("_tests")) {
+        return String::new();
+    }
     let text = fs::read_to_string(path).unwrap();
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
