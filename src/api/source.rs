@@ -24,6 +24,7 @@ use std::time::Duration;
 
 /// How long it may take to find it: a request may take a little longer.
 const PATIENCE: Duration = Duration::from_secs(25);
+
 /// Hands it out, if the token may see a copy of it: in the form for display, since who else has got it is not for everybody who may read it.
 pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
     call.query.only(&[])?;

@@ -17,7 +17,8 @@ const PIECE: usize = 16 << 10;
 
 /// A body that is sent piece by piece. hyper drops a body once it has its last frame, and keeps that until it is written: of a body in
 /// one frame it would have the whole message, for whoever does not read, while its share is another one's. So it is given a piece as it
-/// has written what came before, and the message keeps its share of the memory until the last piece is taken, the connection is gone, or the time is over.
+/// has written what came before, and the message keeps its share of the memory until the last piece is taken, the connection is gone,
+/// or the time is over.
 pub(crate) struct SentBody {
     left: u64,
     pieces: mpsc::Receiver<Bytes>,

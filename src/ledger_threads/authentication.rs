@@ -204,8 +204,9 @@ impl Memory {
     }
 
     fn give_back(&mut self, address: Option<IpAddr>) {
+        let network = address.map(network_of).filter(|network| self.shared.contains_key(&Some(*network)));
         let own = self.budgets.get_mut(&address);
-        if let Some(budget) = own.or_else(|| self.shared.get_mut(&address.map(network_of))) {
+        if let Some(budget) = own.or_else(|| self.shared.get_mut(&network)) {
             budget.used = (budget.used - 1.0).max(0.0);
         }
     }

@@ -118,11 +118,13 @@ fn without_recipients(value: &[u8]) -> Cow<'_, [u8]> {
             _ if is_delimiter(&byte) => 1,
             _ => {
                 let word = words(value.get(at..end).unwrap_or_default()).next().unwrap_or_default();
-                let length = if is_for(word) { date_after(value, at, end) - at } else { word.len() };
                 if is_for(word) {
-                    cuts.push(at..at + length);
+                    let date = date_after(value, at, end);
+                    cuts.push(at..date);
+                    date - at
+                } else {
+                    word.len().max(1)
                 }
-                length.max(1)
             }
         };
         at += length;

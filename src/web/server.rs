@@ -230,6 +230,14 @@ mod tests {
         connection.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await.unwrap();
     }
 
+    async fn the_third_has_given_way(all: &mut [DuplexStream]) {
+        assert_eq!(all[2].read_to_end(&mut Vec::new()).await.unwrap(), 0);
+        for connection in [0, 1, 3] {
+            ask(&mut all[connection]).await;
+            is_answered(&mut all[connection]).await;
+        }
+    }
+
     async fn is_answered(connection: &mut DuplexStream) {
         let mut said = Vec::new();
         while !said.ends_with(b"here") {
@@ -311,12 +319,7 @@ mod tests {
             let mut last = page.connect();
             ask(&mut last).await;
             is_answered(&mut last).await;
-            let mut said = Vec::new();
-            assert_eq!(all[2].read_to_end(&mut said).await.unwrap(), 0, "it has given way");
-            for connection in [0, 1, 3] {
-                ask(&mut all[connection]).await;
-                is_answered(&mut all[connection]).await;
-            }
+            the_third_has_given_way(&mut all).await;
         });
     }
 
@@ -334,12 +337,7 @@ mod tests {
             let mut last = page.connect();
             ask_for(&mut last, "/login/3").await;
             is_answered(&mut last).await;
-            let mut said = Vec::new();
-            assert_eq!(all[2].read_to_end(&mut said).await.unwrap(), 0, "it has given way");
-            for connection in [0, 1, 3] {
-                ask(&mut all[connection]).await;
-                is_answered(&mut all[connection]).await;
-            }
+            the_third_has_given_way(&mut all).await;
         });
     }
 

@@ -19,11 +19,11 @@ const DEADLINE: Duration = Duration::from_mins(4);
 
 impl Scene {
     fn new() -> Self {
-        Self::with_room_for(1000)
+        Self::with_space_for(1000)
     }
 
     /// So many bytes may be on the way in each direction.
-    fn with_room_for(bytes: usize) -> Self {
+    fn with_space_for(bytes: usize) -> Self {
         let spool = Spool { directory: "/nonexistent".into(), above: u64::MAX, limit: None };
         let settings = Settings {
             host: "mx.example".into(),
@@ -263,7 +263,7 @@ async fn at_the_end_of_the_service_what_has_come_is_answered_before_the_farewell
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_sends_thousands_of_commands_at_once_leaves_others_their_turns() {
-    let mut scene = Scene::with_room_for(BLOCK * 10);
+    let mut scene = Scene::with_space_for(BLOCK * 10);
     scene.hear("\r\n").await;
     let (count, reply) = (BLOCK / "RCPT TO:<a@b>\r\n".len(), "503 5.5.1 Say MAIL first\r\n");
     assert!(scene.client.write_all(&b"RCPT TO:<a@b>\r\n".repeat(count)).await.is_ok());
