@@ -7,10 +7,13 @@
 
 mod again;
 mod authentication;
+mod fair;
 
 pub use again::AskedAgain;
 use authentication::Authentication;
 pub(crate) use authentication::{Caller, NotAuthenticated};
+use fair::Clients;
+pub(crate) use fair::asked_by;
 
 use crate::base::deadline::Deadline;
 use crate::database::{Client, DatabaseError, Idle};
@@ -48,6 +51,7 @@ pub struct LedgerThreads {
     queue: SyncSender<Asked>,
     patience: Duration,
     authentication: Arc<Authentication>,
+    clients: Arc<Clients>,
 }
 
 /// Why there is no answer.
@@ -83,7 +87,8 @@ impl LedgerThreads {
     /// Where the system gives us no threads.
     pub fn start(site: &Site, patience: Duration) -> io::Result<Self> {
         let queue = start_threads(site, THREADS)?;
-        Ok(Self { queue, patience, authentication: Arc::new(Authentication::start(site)?) })
+        let authentication = Arc::new(Authentication::start(site)?);
+        Ok(Self { queue, patience, authentication, clients: Arc::default() })
     }
 
     /// What `work` finds in the ledger. Where nobody awaits it any more, it may not be done, or done in part: what belongs together
@@ -107,7 +112,14 @@ impl LedgerThreads {
         patience: Duration,
         work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
     ) -> Result<T, Unanswered> {
-        ask_at(&self.queue, patience, work).await
+        let by = Instant::now() + patience;
+        let turn = tokio::time::timeout(patience, self.clients.turn()).await.map_err(|_| Unanswered::TooLate)?;
+        let work = move |database: &mut dyn Database| {
+            // Until the thread is free again, also where nobody awaits the answer any more.
+            let _turn = turn;
+            work(database)
+        };
+        ask_at(&self.queue, by.saturating_duration_since(Instant::now()), work).await
     }
 }
 
@@ -248,14 +260,19 @@ mod tests {
     type Answer = tokio::task::JoinHandle<Result<(), Unanswered>>;
 
     /// So many questions that one of them finds the queue full, none of which is answered before the gate is opened.
-    fn ask_at_once(threads: &LedgerThreads, gate: &Arc<Gate>) -> Vec<Answer> {
+    fn ask_at_once(threads: &LedgerThreads, gate: &Arc<Gate>, client: Option<&'static str>) -> Vec<Answer> {
         let ask = |_| {
             let (threads, gate) = (threads.clone(), Arc::clone(gate));
             let question = move |_: &mut dyn Database| {
                 gate.pass();
                 Ok(())
             };
-            tokio::spawn(async move { threads.ask(question).await })
+            tokio::spawn(async move {
+                match client {
+                    Some(client) => asked_by(client.into(), threads.ask(question)).await,
+                    None => threads.ask(question).await,
+                }
+            })
         };
         (0..=THREADS + WAITING).map(ask).collect()
     }
@@ -274,7 +291,7 @@ mod tests {
         let threads = threads(directory.path(), Duration::from_mins(2));
         let gate = Arc::new(Gate::default());
         let answers = run(async {
-            let mut asked = ask_at_once(&threads, &gate);
+            let mut asked = ask_at_once(&threads, &gate, None);
             // One of them at least is not taken, and hears so although the gate is shut.
             while !asked.iter().any(Answer::is_finished) {
                 tokio::task::yield_now().await;
@@ -291,12 +308,34 @@ mod tests {
         assert!(answered >= WAITING && answered + busy == answers.len(), "{answered} answered, {busy} busy");
     }
 
+    /// An on-call engineer finds what she looks for while somebody's script asks for what takes long, as often as it can.
+    #[test]
+    fn the_slow_questions_of_one_login_leave_half_of_the_threads_to_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let threads = threads(directory.path(), Duration::from_mins(2));
+        let gate = Arc::new(Gate::default());
+        run(async {
+            let slow = ask_at_once(&threads, &gate, Some("one"));
+            while !threads.clients.has_its_share("one") {
+                tokio::task::yield_now().await;
+            }
+            for _ in 0..THREADS * 2 {
+                let rows = |database: &mut dyn Database| database.select("asking", "SELECT 1", &[]);
+                let found = asked_by("another".into(), threads.ask(rows)).await.unwrap();
+                assert_eq!(found[0].text(0), Some("1"));
+            }
+            assert!(!slow.iter().any(Answer::is_finished));
+            gate.open();
+            assert!(all(slow).await.iter().all(Result::is_ok), "each has had its turn");
+        });
+    }
+
     #[test]
     fn who_waits_for_too_long_hears_so() {
         let directory = tempfile::tempdir().unwrap();
         let threads = threads(directory.path(), Duration::from_secs(2));
         let gate = Arc::new(Gate::default());
-        let answers = run(async { all(ask_at_once(&threads, &gate)).await });
+        let answers = run(async { all(ask_at_once(&threads, &gate, None)).await });
         gate.open();
         assert!(answers.iter().all(Result::is_err), "{answers:?}");
         // Those that no thread came to, at least. To make the database on a slow disk may take a thread all of this time: then the

@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::intake;
 use crate::ledger::Database;
-use crate::ledger_threads::{Caller, LedgerThreads, NotAuthenticated, Unanswered};
+use crate::ledger_threads::{Caller, LedgerThreads, NotAuthenticated, Unanswered, asked_by};
 use crate::mailbox_work::MailboxWork;
 use crate::operations::tokens::{self, ApiToken, Scope, TokenText};
 use crate::site::Site;
@@ -256,19 +256,24 @@ async fn serve(api: Arc<Api>, operation: &'static Operation, request: Request) -
     let id = path_id(&mut parts).await?;
     let query = Query::parse(parts.uri.query().unwrap_or_default())?;
     check_content(operation.content, &parts.headers)?;
-    let mut call = Call { api: Arc::clone(&api), token, id, query, body: Bytes::new() };
-    let mut response = match operation.work {
-        Work::Message => messages::take_in(call, &parts.headers, body).await?.into_response(),
-        Work::Source => source::hand_out(call).await?,
-        Work::Ledger(work) => {
-            if operation.content != Content::Nothing {
-                call.body = read(&parts.headers, body, LARGEST_BODY, BODY).await?;
-            }
-            ask(&api.threads, move |database| work(&call, database)).await?.into_response()
-        }
-    };
+    let call = Call { api, token, id, query, body: Bytes::new() };
+    let mut response = asked_by(call.owner(), answer(operation, call, &parts.headers, body)).await?;
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
+}
+
+async fn answer(operation: &Operation, mut call: Call, headers: &HeaderMap, body: Body) -> Result<Response, Problem> {
+    match operation.work {
+        Work::Message => Ok(messages::take_in(call, headers, body).await?.into_response()),
+        Work::Source => source::hand_out(call).await,
+        Work::Ledger(work) => {
+            if operation.content != Content::Nothing {
+                call.body = read(headers, body, LARGEST_BODY, BODY).await?;
+            }
+            let api = Arc::clone(&call.api);
+            Ok(ask(&api.threads, move |database| work(&call, database)).await?.into_response())
+        }
+    }
 }
 
 /// What `{id}` is in the path; empty where there is none.

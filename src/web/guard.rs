@@ -12,7 +12,7 @@ use super::layout;
 use super::{Page, not_authenticated};
 use crate::ledger::Database;
 use crate::ledger::web_sessions::{self, WebRole, WebSession};
-use crate::ledger_threads::Caller;
+use crate::ledger_threads::{Caller, asked_by};
 use crate::operations::web_logins;
 use axum::extract::{Request, State};
 use axum::http::header::{COOKIE, ORIGIN};
@@ -65,8 +65,9 @@ pub(super) async fn may(State((page, least)): State<(Page, WebRole)>, mut reques
         return (StatusCode::FORBIDDEN, layout::page("Not for you", None, Some(&viewer), &told)).into_response();
     }
     page.hours.look(&page.ledger);
+    let client = format!("login of {}", viewer.name);
     request.extensions_mut().insert(viewer);
-    next.run(request).await
+    asked_by(client, next.run(request)).await
 }
 
 async fn who(page: &Page, caller: &Caller, headers: &HeaderMap) -> Result<Option<WebSession>, Response> {
