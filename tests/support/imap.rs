@@ -34,6 +34,13 @@ impl InMailbox {
 impl Imap {
     /// `address` with or without a port; 143 if without.
     pub fn login(address: &str, user: &str, password: &str) -> Self {
+        let mut imap = Self::connect(address);
+        imap.run(&format!("LOGIN \"{user}\" \"{password}\"")).unwrap_or_else(|no| panic!("{user} cannot log in: {no}"));
+        imap
+    }
+
+    /// The same, before the login.
+    pub fn connect(address: &str) -> Self {
         let address = if address.contains(':') { address.to_owned() } else { format!("{address}:143") };
         let stream =
             TcpStream::connect(&address).unwrap_or_else(|error| panic!("no IMAP server at {address}: {error}"));
@@ -42,7 +49,6 @@ impl Imap {
         let mut imap = Self { stream: BufReader::new(stream), tag: 0 };
         let greeting = imap.line();
         assert!(greeting.starts_with("* OK"), "{greeting:?}");
-        imap.run(&format!("LOGIN \"{user}\" \"{password}\"")).unwrap_or_else(|no| panic!("{user} cannot log in: {no}"));
         imap
     }
 

@@ -22,6 +22,9 @@ pub struct OwnServer {
     _claim: File,
 }
 
+/// That of postfix/dovecot-delivery.conf.
+pub const PORT_FOR_DELIVERIES: u16 = 10_143;
+
 #[derive(Clone, Copy)]
 enum Kind {
     Database(Engine),
@@ -80,6 +83,39 @@ impl OwnServer {
     pub fn dovecot_with(lines: &str) -> Self {
         let start = format!("cat >/srv/also.conf <<'END'\n{lines}\nEND\nexec /start/dovecot /srv 0.0.0.0 143");
         Self::start_with(Kind::Dovecot, "DOVECOT", &["--entrypoint", "bash"], &["-c", &start])
+    }
+
+    /// Dovecot with the second instance that a site makes of postfix/dovecot-delivery.conf, at port 10143.
+    pub fn dovecot_with_an_instance_for_deliveries() -> Self {
+        let file = include_str!("../../postfix/dovecot-delivery.conf");
+        // What differs here: the folders, and the name of the service account's passdb.
+        let changes = [
+            ("2.4.0", "2.4.1"),
+            ("!include dovecot.conf", "!include /srv/dovecot.conf"),
+            ("/run/dovecot-delivery", "/srv/delivery"),
+            ("/var/lib/dovecot-delivery", "/srv/delivery-state"),
+            ("listen = 127.0.0.1", "listen = 0.0.0.0"),
+            ("passdb maildrop {", "passdb passwd-file {"),
+        ];
+        let text = changes.iter().fold(file.to_owned(), |text, (from, to)| {
+            assert_eq!(
+                text.matches(&format!("\n{from}")).count() + text.matches(&format!(" {from}\n")).count(),
+                1,
+                "{from}"
+            );
+            text.replace(from, to)
+        });
+        // As the file's last lines say of a socket that is the first instance's.
+        let text = text
+            + "service imap-login {\n  unix_listener /tmp/imap {\n    mode = 0\n  }\n}\nlog_path = /srv/delivery.log\n";
+        let start = format!(
+            "cat >/srv/delivery.conf <<'END'\n{text}END\n(until [ -e /srv/run/master.pid ]; do sleep 0.1; done; \
+             exec dovecot -F -c /srv/delivery.conf) & exec /start/dovecot /srv 0.0.0.0 143"
+        );
+        let server = Self::start_with(Kind::Dovecot, "DOVECOT", &["--entrypoint", "bash"], &["-c", &start]);
+        let second = SocketAddr::new(server.socket_address().ip(), PORT_FOR_DELIVERIES);
+        wait_until("the second instance answers", || greets(second));
+        server
     }
 
     /// A PgBouncer before the shared PostgreSQL 17.

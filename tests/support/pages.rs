@@ -225,6 +225,7 @@ const UNDER_POSTFIX: [&str; 15] = [
 
 const PACKAGE: &str =
     "it changes the machine; tests/package/check installs the package, which does the same, on Debian 12 and 13";
+const DOVECOT: &str = "tests/package/first_hour does the same, with the files that quickstart writes";
 const BY_THE_GUIDE: &str = "tests/server_tests/push/by_the_guide.rs runs it";
 /// It is run on a notification that came.
 const ON_A_NOTIFICATION: &str = "tests/server_tests/push/telling.rs runs it";
@@ -242,7 +243,11 @@ const QUEUE: &str = "tests/embedded/operator/the_queue_by_hand.rs runs it, on a 
 const SHUNT: &str = "tests/embedded/service/what_ends_workers.rs runs it, on a service of its own";
 
 /// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
-const NOT_RUN: [(&str, &str); 62] = [
+const NOT_RUN: [(&str, &str); 66] = [
+    ("install -m 644 postfix/dovecot-delivery.conf /etc/dovecot/", DOVECOT),
+    ("install -m 644 postfix/dovecot-delivery.service /etc/systemd/system/", DOVECOT),
+    ("doveconf -c /etc/dovecot/dovecot-delivery.conf >/dev/null && systemctl daemon-reload", DOVECOT),
+    ("systemctl enable --now dovecot-delivery.service", DOVECOT),
     ("tests/bench/run", HOURS),
     ("tests/servers/up postgres17 pgbouncer dovecot mx1 mx2", HOURS),
     ("tests/scale/measure --inputs tests/scale/inputs.toml", HOURS),

@@ -1,5 +1,6 @@
 //! What IMAP servers do, and what the client does with them.
 
+mod imap_an_instance_for_deliveries;
 mod imap_append_stores_one_copy;
 mod imap_finds_what_arrived_since;
 mod imap_least_rights;
