@@ -1,12 +1,13 @@
--- The lock's name in SQL, so that other programs and people can take the same lock and see who has it:
+-- The lock's name in SQL, so that other programs and people can take the same lock and see which session holds it. Optional:
+-- no delivery needs it, and a role without USAGE on the language SQL may not make it.
 --
 --     SELECT pg_try_advisory_xact_lock(maildrop_lock_key('<123-abc@mail.example>'));
 --
--- The bodies are bound when the functions are made (RETURN, not a string), so that no search_path changes what they do.
--- A Message-ID that is not valid UTF-8 cannot be written as text: its digest stands in attempts.lock_digest.
+-- The bodies are bound when the functions are made (RETURN, not a string), so that no search_path changes what they do. A
+-- Message-ID that is not valid UTF-8 cannot be written as text: its digest stands in attempts.lock_digest.
 
--- SHA-256 over: length of namespace as 4 bytes, big-endian; namespace; length of Message-ID likewise; Message-ID.
--- White space around the Message-ID, its angle brackets and what follows them do not count.
+-- SHA-256 over: length of namespace as 4 bytes, big-endian; namespace; length of Message-ID likewise; Message-ID. White space
+-- around the Message-ID, its angle brackets and what follows them do not count.
 CREATE FUNCTION maildrop_lock_digest(message_id text, namespace text DEFAULT 'maildrop') RETURNS bytea
     LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
     RETURN (

@@ -24,7 +24,7 @@ GRANT UPDATE (proven_at, host) ON ways_in TO :"role";
 GRANT SELECT, INSERT ON epochs TO :"role";
 -- Everybody may run a function, but where default privileges say otherwise (ALTER DEFAULT PRIVILEGES ... REVOKE EXECUTE ON FUNCTIONS
 -- FROM PUBLIC).
-GRANT EXECUTE ON FUNCTION maildrop_epoch_1() TO :"role";
+GRANT EXECUTE ON FUNCTION maildrop_epoch() TO :"role";
 
 -- An event for each change of a copy, where anybody is subscribed: see grants-notify.sql. Whose subscriptions there are is not seen.
 GRANT INSERT ON outbox TO :"role";
@@ -33,10 +33,9 @@ GRANT SELECT (id) ON subscriptions TO :"role";
 -- With record.raw only: keep the source of messages. A delivery never reads it back.
 GRANT INSERT, SELECT (message_id) ON message_sources TO :"role";
 
--- Where default privileges say otherwise, and `migrate` has made them (0007_cached_plans.sql, 0009_cached_events.sql,
--- 0021_cached_journal.sql): the functions whose plans a session keeps. Without them a delivery sends the statements themselves, which
--- costs the server more.
--- GRANT EXECUTE ON FUNCTION maildrop_journal_2, maildrop_look_2, maildrop_message_1, maildrop_copy_1, maildrop_ended_1, maildrop_event_1 TO :"role";
+-- With such default privileges, and if `migrate` has made them (0003_cached_plans.sql): the functions whose plans a session keeps.
+-- Without them a delivery sends the statements themselves, which costs the server more.
+-- GRANT EXECUTE ON FUNCTION maildrop_journal, maildrop_look, maildrop_message, maildrop_copy, maildrop_ended, maildrop_event TO :"role";
 
 -- Nothing is ever deleted by a delivery. The lock needs no right at all, and who holds one is found in pg_locks and
 -- pg_stat_activity, where every role sees the name that a session of any role gave itself; for how long it has been

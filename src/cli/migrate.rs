@@ -77,7 +77,6 @@ fn migrate(site: &Site, arguments: &Arguments) -> Result<Vec<MigrationStatus>, M
         if !arguments.json {
             say(&match application {
                 Application::Done => format!("applied {number:04}_{name}"),
-                Application::Changed(what) => format!("applied {number:04}_{name}: {what}"),
                 Application::LeftOut(why) => {
                     format!("left out {number:04}_{name}, an extra that no delivery needs; the server said: {why}")
                 }

@@ -35,8 +35,8 @@ const ROW_LOCK_WAIT: Duration = Duration::from_secs(10);
 /// How much longer than the deadline an answer is waited for, where the server itself ends what it was asked by then.
 const MORE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The last of the functions that the migrations `cached_plans`, `cached_events` and `cached_journal` make, each in one transaction.
-const CACHED_PLANS: [&str; 3] = ["maildrop_ended_1", "maildrop_event_1", "maildrop_journal_2"];
+/// Whether our role may call the functions of the migration `cached_plans`: asked of its last one, since they are made together.
+const CACHED_PLANS: &str = "coalesce(has_function_privilege(to_regproc('maildrop_event'), 'EXECUTE'), false)";
 
 /// Whether the server takes no writes; where its history began, and how far that reaches; whether commits wait for a standby, and
 /// none follows (of which kind each is, only a role with `pg_read_all_stats` is told: to others it is NULL). The reach is by the
@@ -157,13 +157,10 @@ impl Session for PostgresDatabase {
             format!(", set_config('application_name', {}, false)", literal::text(&nameless.to_string()))
         };
         // A lock of a transaction has gone with it. One of the session's own nobody here takes: what there may be is freed.
-        let cached =
-            CACHED_PLANS.map(|function| format!("has_function_privilege(to_regproc('{function}'), 'EXECUTE')"));
-        let cached = cached.join(" AND ");
         let proof = format!(
             "SELECT transaction_timestamp() <> statement_timestamp(), \
              current_setting('transaction_read_only')::bool, \
-             coalesce({cached}, false), \
+             {CACHED_PLANS}, \
              pg_advisory_unlock_all(){rename}"
         );
         let by = Deadline::after(session::PROOF);

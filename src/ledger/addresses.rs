@@ -51,16 +51,6 @@ pub(super) fn no_table(doing: &str) -> DatabaseError {
 }
 
 impl AddressBook {
-    /// A ledger from before the keys began with a day knows nothing by today's keys: what it has delivered would be delivered again.
-    pub(super) fn unless_its_keys_are_old(self, doing: &str, by_day: bool) -> Result<Self, DatabaseError> {
-        if by_day {
-            return Ok(self);
-        }
-        let detail =
-            "the ledger is from an earlier program, and its keys have to be changed: run `maildrop_command migrate`";
-        Err(DatabaseError::new(DatabaseFailure::Schema, doing, detail))
-    }
-
     /// The book, unless it is empty and the server takes no writes: a standby that lags behind may not have the addresses yet.
     pub(super) fn unless_a_replica_knows_none(self, doing: &str, read_only: bool) -> Result<Self, DatabaseError> {
         if read_only && self.entries.is_empty() {
@@ -99,14 +89,5 @@ mod tests {
         assert_eq!(found("doug@x.org"), Some(("doug", "INBOX", "inbox/Sent")));
         assert_eq!(found("a@x.org"), Some(("anna", "INBOX", "inbox/Sent")));
         assert_eq!(found("b@x.org"), None);
-    }
-
-    /// Otherwise all that it has delivered would be delivered again.
-    #[test]
-    fn a_ledger_whose_keys_are_old_is_not_asked() {
-        let book = AddressBook { empty: true, ..AddressBook::default() };
-        assert_eq!(book.clone().unless_its_keys_are_old("looking up", true).unwrap(), book);
-        let error = book.unless_its_keys_are_old("looking up", false).unwrap_err();
-        assert_eq!(error.failure, DatabaseFailure::Schema);
     }
 }

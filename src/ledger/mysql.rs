@@ -40,8 +40,7 @@ impl Ledger for MysqlDatabase {
         let batch = format!(
             "SELECT address, imap_user, inbox, sent FROM addresses WHERE address IN ({wanted}); \
              SELECT NOT EXISTS (SELECT 1 FROM addresses), {}, \
-             (SELECT TIMESTAMPDIFF(MICROSECOND, proven_at, UTC_TIMESTAMP(6)) FROM ways_in WHERE digest = {}), \
-             EXISTS (SELECT 1 FROM maildrop_migrations WHERE name = 'keys_by_day')",
+             (SELECT TIMESTAMPDIFF(MICROSECOND, proven_at, UTC_TIMESTAMP(6)) FROM ways_in WHERE digest = {})",
             sql::READ_ONLY,
             way_in.map_or_else(|| "NULL".to_owned(), |way_in| sql::bytes(&way_in.digest)),
         );
@@ -58,7 +57,6 @@ impl Ledger for MysqlDatabase {
         let row = only_row(&answers, doing)?;
         let proven = column::<Option<i64>>(row, 2, doing)?.map(seconds);
         AddressBook { entries, empty: column(row, 0, doing)?, proven }
-            .unless_its_keys_are_old(doing, column(row, 3, doing)?)?
             .unless_a_replica_knows_none(doing, column(row, 1, doing)?)
     }
 

@@ -24,12 +24,11 @@ mod statements;
 /// `tells`: whether our role may ask the server for its epoch without our function. The page's role has no right to the table of epochs, so
 /// that is not read here.
 const ADDRESSES: &str = "\
-    SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven, t.by_day, t.tells \
+    SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven, t.tells \
     FROM (SELECT NOT EXISTS (SELECT FROM addresses) AS empty, \
                  current_setting('transaction_read_only')::bool AS read_only, \
                  (SELECT extract(epoch FROM clock_timestamp() - proven_at)::float8 FROM ways_in \
                   WHERE digest = $2) AS proven, \
-                 EXISTS (SELECT FROM maildrop_migrations WHERE name = 'keys_by_day') AS by_day, \
                  coalesce(has_function_privilege(to_regprocedure('pg_control_system()'), 'EXECUTE'), false) AS tells) t \
     LEFT JOIN addresses a ON a.address = ANY ($1)";
 
@@ -48,12 +47,12 @@ impl Ledger for PostgresDatabase {
         let doing = "looking up addresses";
         let asked = asked(addresses);
         let mut book = AddressBook::default();
-        let (mut read_only, mut by_day) = (false, false);
+        let mut read_only = false;
         let digest = way_in.map(|way_in| &way_in.digest[..]);
         for row in &self.query(doing, ADDRESSES, &[(&asked, Type::TEXT_ARRAY), (&digest, Type::BYTEA)])? {
-            (book.empty, read_only, book.proven, by_day) =
-                (column(doing, row, 4)?, column(doing, row, 5)?, column(doing, row, 6)?, column(doing, row, 7)?);
-            self.tells_its_epoch = column(doing, row, 8)?;
+            (book.empty, read_only, book.proven) =
+                (column(doing, row, 4)?, column(doing, row, 5)?, column(doing, row, 6)?);
+            self.tells_its_epoch = column(doing, row, 7)?;
             if let Some(address) = column(doing, row, 0)? {
                 let destination = Destination {
                     user: column(doing, row, 1)?,
@@ -63,7 +62,7 @@ impl Ledger for PostgresDatabase {
                 book.entries.push((address, destination));
             }
         }
-        book.unless_its_keys_are_old(doing, by_day)?.unless_a_replica_knows_none(doing, read_only)
+        book.unless_a_replica_knows_none(doing, read_only)
     }
 
     fn refuse(&mut self, host: &str, addresses: &[&str]) -> Result<bool, DatabaseError> {

@@ -21,7 +21,8 @@ const LAST: i64 = 47_846;
 pub(super) fn of_value(value: impl IntoIterator<Item = u8>) -> u32 {
     // As a store may have it that changes bytes beyond ASCII.
     let mut tokens = Tokens { bytes: value.into_iter().map(super::identity::as_stored).peekable() };
-    read(&mut tokens).map_or(0, |(minutes, _)| in_range(minutes.div_euclid(1440)))
+    let day = read(&mut tokens).map(|(minutes, _)| minutes.div_euclid(1440)).filter(|day| (FIRST..=LAST).contains(day));
+    day.and_then(|day| u32::try_from(day).ok()).unwrap_or(0)
 }
 
 /// The moment that follows the last semicolon of a Received field's value (RFC 5321 section 4.4), in seconds since 1970, where it
@@ -31,20 +32,6 @@ pub(super) fn of_received(value: &[u8]) -> Option<i64> {
     let mut tokens = Tokens { bytes: value.get(at + 1..)?.iter().copied().peekable() };
     let (minutes, seconds) = read(&mut tokens)?;
     Some(minutes * 60 + i64::from(seconds))
-}
-
-/// The same of a moment, in microseconds since 1970.
-pub(crate) fn of_moment(microseconds: i64) -> u32 {
-    in_range(microseconds.div_euclid(86_400_000_000))
-}
-
-/// The same of the value as text.
-pub(crate) fn of_date(value: &str) -> u32 {
-    of_value(value.bytes())
-}
-
-fn in_range(day: i64) -> u32 {
-    u32::try_from(day).ok().filter(|_| (FIRST..=LAST).contains(&day)).unwrap_or(0)
 }
 
 /// The minutes since 1970, and the seconds of the last one.
@@ -302,12 +289,9 @@ mod tests {
     #[test]
     fn each_month_is_known_and_a_moment_has_the_day_of_its_date() {
         let months = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-        let first = months.map(|month| of_date(&format!("1 {month} 2026 12:00 +0000")));
+        let first = months.map(|month| of_value(format!("1 {month} 2026 12:00 +0000").bytes()));
         let lengths: Vec<u32> = first.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert_eq!(lengths, [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30]);
-        let noon = i64::from(DAY) * 86_400_000_000 + 43_200_000_000;
-        assert_eq!((of_moment(noon), of_date("23 Nov 2026 12:00 +0000")), (DAY, DAY));
-        assert_eq!(of_moment(-1), 0);
     }
 
     #[test]

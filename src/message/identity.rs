@@ -94,7 +94,7 @@ pub struct Identity([u8; 32]);
 
 /// A key of `digest`'s first 28 bytes, behind the day with which it begins.
 #[must_use]
-pub(crate) fn by_day(day: [u8; 4], digest: &[u8; 32]) -> [u8; 32] {
+fn by_day(day: [u8; 4], digest: &[u8; 32]) -> [u8; 32] {
     let mut key = [0; 32];
     for (place, byte) in key.iter_mut().zip(day.iter().chain(digest)) {
         *place = *byte;

@@ -17,11 +17,10 @@ pub(crate) mod reading_budget;
 
 pub use address::{Address, AddressError, EnvelopeSender, fold};
 pub use copy_role::Role;
-pub(crate) use day::{of_date as day_of_date, of_moment as day_of_moment};
 pub(crate) use decode::author_in;
 pub(crate) use disclosure::shown_sender;
+pub(crate) use identity::key_of_copy;
 pub use identity::{ContentDigest, Identity, message_id_as_stored};
-pub(crate) use identity::{by_day, key_of_copy};
 
 use decode::{FIELD_LIMIT, Metadata};
 use disclosure::ReceivedFields;

@@ -7,29 +7,14 @@
 //! comes meanwhile waits behind it (MySQL manual, "Metadata Locking"; MariaDB, "Metadata Locking"). So it waits for as long as a
 //! delivery can spare, and not for as long as `migrate` has time.
 
-use super::{Application, Applied, Migration, Schema, TABLE_WAIT, by_day, schema_lock};
+use super::{Application, Applied, Migration, Schema, TABLE_WAIT, schema_lock};
 use crate::database::mysql::{column, only_row, sql};
 use crate::database::{DatabaseError, DatabaseFailure, MysqlDatabase};
 use crate::lock::{Acquired, NamedLock};
 
 const MIGRATIONS: &[Migration] = &[
-    Migration::new(1, "ledger", include_str!("../../sql/mysql/0001_ledger.sql")),
+    Migration::new(1, "schema", include_str!("../../sql/mysql/0001_schema.sql")),
     Migration::optional(2, "lock_functions", include_str!("../../sql/mysql/0002_lock_functions.sql")),
-    Migration::new(3, "operation", include_str!("../../sql/mysql/0003_operation.sql")),
-    Migration::new(4, "programs", include_str!("../../sql/mysql/0004_programs.sql")),
-    Migration::new(5, "refusals", include_str!("../../sql/mysql/0005_refusals.sql")),
-    Migration::new(6, "ways_in", include_str!("../../sql/mysql/0006_ways_in.sql")),
-    Migration::new(7, "push", include_str!("../../sql/mysql/0007_push.sql")),
-    Migration::new(8, "keys_to_change", include_str!("../../sql/mysql/0008_keys_to_change.sql")),
-    Migration::of_keys(9, "keys_by_day", include_str!("../../sql/mysql/0009_keys_by_day.sql")),
-    Migration::new(10, "keys_changed", include_str!("../../sql/mysql/0010_keys_changed.sql")),
-    Migration::new(11, "page", include_str!("../../sql/mysql/0011_page.sql")),
-    Migration::new(12, "api_tokens", include_str!("../../sql/mysql/0012_api_tokens.sql")),
-    Migration::new(13, "epochs", include_str!("../../sql/mysql/0013_epochs.sql")),
-    Migration::new(14, "operations_log", include_str!("../../sql/mysql/0014_operations_log.sql")),
-    Migration::new(15, "unread_index", include_str!("../../sql/mysql/0015_unread_index.sql")),
-    Migration::new(16, "attempts_sender", include_str!("../../sql/mysql/0016_attempts_sender.sql")),
-    Migration::new(17, "leased_among", include_str!("../../sql/mysql/0017_leased_among.sql")),
 ];
 
 const MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS maildrop_migrations (\
@@ -78,9 +63,7 @@ impl Schema for MysqlDatabase {
 
     fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError> {
         let doing = format!("applying migration {} ({})", migration.number, migration.name);
-        let applied =
-            if migration.changes_keys { self.change_keys(&doing, migration) } else { self.define(&doing, migration) };
-        applied.map_err(|error| match error.failure {
+        self.define(&doing, migration).map_err(|error| match error.failure {
             // The server does not say of which table.
             DatabaseFailure::Contention => {
                 let detail = format!(
@@ -111,31 +94,12 @@ impl MysqlDatabase {
                 Err(error) => return Err(error),
             }
         }
-        self.run(doing, &recorded(migration), 1).map(|_| Application::Done)
+        let recorded = format!(
+            "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) VALUES ({}, {}, {}, UTC_TIMESTAMP(6))",
+            migration.number,
+            sql::text(migration.name),
+            sql::text(&migration.checksum()),
+        );
+        self.run(doing, &recorded, 1).map(|_| Application::Done)
     }
-
-    /// Its statements define nothing, so that they and their record are one transaction, which a lost session takes back. A row that
-    /// came since the keys were worked out makes it fail.
-    fn change_keys(&mut self, doing: &str, migration: &Migration) -> Result<Application, DatabaseError> {
-        let changed = by_day::work_out(self)?.told();
-        let mut statements = vec!["START TRANSACTION".to_owned()];
-        statements.extend(sql::statements(migration.sql));
-        statements.extend([recorded(migration), "COMMIT".to_owned()]);
-        let done = self.run(doing, &statements.join("; "), statements.len());
-        if let Err(error) = done {
-            // Where this fails, too, the session is gone, and its transaction with it.
-            let _ = self.run(doing, "ROLLBACK", 1);
-            return Err(error);
-        }
-        Ok(changed.map_or(Application::Done, Application::Changed))
-    }
-}
-
-fn recorded(migration: &Migration) -> String {
-    format!(
-        "INSERT INTO maildrop_migrations (number, name, checksum, applied_at) VALUES ({}, {}, {}, UTC_TIMESTAMP(6))",
-        migration.number,
-        sql::text(migration.name),
-        sql::text(&migration.checksum()),
-    )
 }

@@ -1,6 +1,6 @@
 //! The schema of the embedded database: `sql/sqlite/`.
 
-use super::{Application, Applied, MigrateError, Migration, Schema, by_day, migrate, schema_lock};
+use super::{Application, Applied, MigrateError, Migration, Schema, migrate, schema_lock};
 use crate::base::deadline::Deadline;
 use crate::database::sqlite::now;
 use crate::database::{Client, DatabaseError, DatabaseFailure, SqliteDatabase};
@@ -8,17 +8,7 @@ use crate::lock::{Acquired, NamedLock};
 use rusqlite::{OptionalExtension, params};
 use std::path::Path;
 
-const MIGRATIONS: &[Migration] = &[
-    Migration::new(1, "ledger", include_str!("../../sql/sqlite/0001_ledger.sql")),
-    Migration::new(2, "operation", include_str!("../../sql/sqlite/0002_operation.sql")),
-    Migration::new(3, "programs", include_str!("../../sql/sqlite/0003_programs.sql")),
-    Migration::new(4, "refusals", include_str!("../../sql/sqlite/0004_refusals.sql")),
-    Migration::new(5, "keys_to_change", include_str!("../../sql/sqlite/0005_keys_to_change.sql")),
-    Migration::of_keys(6, "keys_by_day", include_str!("../../sql/sqlite/0006_keys_by_day.sql")),
-    Migration::new(7, "page", include_str!("../../sql/sqlite/0007_page.sql")),
-    Migration::new(8, "operations_log", include_str!("../../sql/sqlite/0008_operations_log.sql")),
-    Migration::new(9, "attempts_sender", include_str!("../../sql/sqlite/0009_attempts_sender.sql")),
-];
+const MIGRATIONS: &[Migration] = &[Migration::new(1, "schema", include_str!("../../sql/sqlite/0001_schema.sql"))];
 
 /// Opens the embedded database under `directory`, and migrates its schema: nearly always that is one SELECT. The first delivery
 /// makes everything, and so may ten at once.
@@ -84,8 +74,6 @@ impl Schema for SqliteDatabase {
 
     fn apply(&mut self, migration: &Migration) -> Result<Application, DatabaseError> {
         let doing = format!("applying migration {} ({})", migration.number, migration.name);
-        let changed = if migration.changes_keys { by_day::work_out(self)?.told() } else { None };
-        // A row that came since the keys were worked out makes it fail.
         self.writing(&doing, |transaction| {
             transaction.execute_batch(migration.sql)?;
             transaction.execute(
@@ -93,7 +81,7 @@ impl Schema for SqliteDatabase {
                 params![migration.number, migration.name, migration.checksum(), now()],
             )
         })?;
-        Ok(changed.map_or(Application::Done, Application::Changed))
+        Ok(Application::Done)
     }
 
     fn unlock_schema(&mut self) -> Result<(), DatabaseError> {

@@ -91,7 +91,7 @@ pub fn deliver(servers: &Servers, user: &str, message: &[u8], calls: Calls) -> S
     };
     let attempt = Uuid::now_v7();
     let mut digest: [u8; 32] = Sha256::digest(attempt.as_bytes()).into();
-    // As of a message without a Date; see the migration `keys_by_day`.
+    // As of a message without a Date.
     digest[..2].fill(0);
     let key = i64::from_be_bytes(digest[..8].try_into().expect("8 bytes"));
     let (hex, attempt) = (hex(&digest), attempt.to_string());

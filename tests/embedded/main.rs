@@ -13,8 +13,6 @@ mod imap_peer;
 mod lmtp;
 #[path = "../support/not_run.rs"]
 mod not_run;
-#[path = "../support/old_keys.rs"]
-mod old_keys;
 #[path = "../support/pages.rs"]
 mod pages;
 #[path = "../support/program.rs"]

@@ -1,8 +1,7 @@
 //! The journal, the look and the record of SQLite, through every state of a copy.
 
-use crate::old_keys;
-use crate::support::{client, identity, open, soon};
-use maildrop_command::database::{SqliteDatabase, Tables, Value};
+use crate::support::{identity, open};
+use maildrop_command::database::{Tables, Value};
 use maildrop_command::ledger::recorded::{self, Selection};
 use maildrop_command::ledger::{
     CopyHistory, CopyKey, CopyRecord, CopyState, EndedAttempt, Journal, JournalCopy, Ledger, MessageRecord, Outcome,
@@ -328,10 +327,4 @@ fn an_attempt_that_began_in_the_future_is_younger_than_nothing() {
         .unwrap();
     let age = look(&mut ledger, scene.inbox).open_attempts[0].age;
     assert!((-3600.0..-3000.0).contains(&age), "{age}");
-}
-
-#[test]
-fn a_ledger_from_before_keys_began_with_a_day_has_them_changed_once() {
-    let directory = tempfile::tempdir().unwrap();
-    old_keys::are_changed_once(&mut SqliteDatabase::open(directory.path(), &client("4bXyz"), soon()).unwrap());
 }

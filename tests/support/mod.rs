@@ -12,7 +12,6 @@ pub mod imap_server;
 pub mod lmtp;
 pub mod mail_hosts;
 pub mod not_run;
-pub mod old_keys;
 pub mod own_mounts;
 pub mod own_server;
 pub mod pages;

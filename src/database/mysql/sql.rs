@@ -40,28 +40,19 @@ fn null() -> String {
     "NULL".into()
 }
 
-/// The statements of a file of ours, one by one, without their delimiters.
+/// The statements of a file of ours, one by one, without their semicolons. A statement ends where a line ends with a semicolon.
 ///
-/// A statement ends where a line ends with the delimiter; `DELIMITER x` on a line of its own changes it, as in the
-/// servers' own command-line clients. This is less than those clients do (a delimiter inside a quoted text or a comment
-/// must not end a line), and all that the files in `sql/mysql` need.
+/// This is less than the servers' own command-line clients do (a semicolon inside a quoted text or a comment must not end a line), and
+/// all that the files in `sql/mysql` need.
 pub(crate) fn statements(file: &str) -> Vec<String> {
     let mut statements = Vec::new();
-    let mut delimiter = ";";
     let mut statement = String::new();
-    for line in file.lines() {
-        let line = line.trim_end();
-        if statement.is_empty() {
-            let start = line.trim_start();
-            if start.is_empty() || start.starts_with("--") {
-                continue;
-            }
-            if let Some(new) = start.strip_prefix("DELIMITER ") {
-                delimiter = new.trim();
-                continue;
-            }
+    for line in file.lines().map(str::trim_end) {
+        let start = line.trim_start();
+        if statement.is_empty() && (start.is_empty() || start.starts_with("--")) {
+            continue;
         }
-        match line.strip_suffix(delimiter) {
+        match line.strip_suffix(';') {
             Some(last) => {
                 statement.push_str(last);
                 statements.push(std::mem::take(&mut statement));
@@ -72,7 +63,7 @@ pub(crate) fn statements(file: &str) -> Vec<String> {
             }
         }
     }
-    // What follows the last delimiter is a statement too: the server, not this function, says what is wrong with it.
+    // What follows the last semicolon is a statement too: the server, not this function, says what is wrong with it.
     if !statement.trim().is_empty() {
         statements.push(statement);
     }
@@ -96,18 +87,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_cut_at_delimiters_that_end_a_line() {
+    fn a_file_is_cut_at_semicolons_that_end_a_line() {
         let file = "-- first; comment;\n\nCREATE TABLE a (\n  b INT -- of a\n);\nDROP TABLE a;  \n\
-                    DELIMITER //\nCREATE FUNCTION f() RETURNS INT\nBEGIN\n  SET @a = 1;\n  RETURN 1;\nEND//\n\
-                    DELIMITER ;\nSELECT 1";
+                    SELECT ';' AS a\n;\nSELECT 1";
         assert_eq!(
             statements(file),
-            [
-                "CREATE TABLE a (\n  b INT -- of a\n)",
-                "DROP TABLE a",
-                "CREATE FUNCTION f() RETURNS INT\nBEGIN\n  SET @a = 1;\n  RETURN 1;\nEND",
-                "SELECT 1\n",
-            ]
+            ["CREATE TABLE a (\n  b INT -- of a\n)", "DROP TABLE a", "SELECT ';' AS a\n", "SELECT 1\n"]
         );
         assert!(statements("-- nothing;\n\n").is_empty());
     }

@@ -179,8 +179,8 @@ impl MysqlDatabase {
         let all = schema::status(self)?;
         let needed = |state| all.iter().filter(move |migration| migration.state == state && !migration.optional);
         if let Some(edited) = needed(MigrationState::Edited).next() {
-            let mend = "an applied migration is never changed: compare the schema with sql/mysql by hand";
-            return Ok(bad(what, format!("migration {} was applied in another form", edited.number), mend));
+            let found = format!("migration {} was applied with another text", edited.number);
+            return Ok(bad(what, found, "make the database anew: docs/operate.md"));
         }
         let missing: Vec<String> = needed(MigrationState::Pending)
             .map(|migration| format!("{} ({})", migration.number, migration.name))

@@ -29,7 +29,7 @@ const RIGHT: &str = "SELECT n, has_any_column_privilege(to_regclass(t), r) \
     FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS asked (t, r, n) ORDER BY n";
 
 /// The function that each delivery runs. Where default privileges say so, not everybody may. NULL where there is no such function.
-const FUNCTION: &str = "maildrop_epoch_1()";
+const FUNCTION: &str = "maildrop_epoch()";
 const MAY_EXECUTE: &str = "SELECT has_function_privilege(to_regprocedure($1), 'EXECUTE')";
 
 const SETTINGS: [&str; 9] = [
@@ -266,7 +266,7 @@ fn schema(all: &[MigrationStatus]) -> Vec<Finding> {
             MigrationState::Newer => good(what, "applied by a newer release"),
             MigrationState::Pending if migration.optional => warning(what, "left out", run),
             MigrationState::Pending => bad(what, "not applied", run),
-            MigrationState::Edited => bad(what, "edited since it was applied", "restore its text"),
+            MigrationState::Edited => bad(what, "applied with another text", "make the database anew: docs/operate.md"),
             MigrationState::Unknown => bad(what, "not known to this release", "find out which program has applied it"),
         })
     });
@@ -347,7 +347,7 @@ mod tests {
                 &[(Pending, needed), (Edited, needed), (Unknown, needed), (Applied, needed)],
                 &[
                     (State::Bad, "not applied"),
-                    (State::Bad, "edited since it was applied"),
+                    (State::Bad, "applied with another text"),
                     (State::Bad, "not known to this release"),
                     (State::Good, "applied"),
                 ],

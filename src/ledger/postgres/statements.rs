@@ -13,7 +13,7 @@ pub(super) const SAVEPOINT: &str = "SAVEPOINT maildrop_record;";
 pub(super) const SAVEPOINT_AGAIN: &str = "ROLLBACK TO SAVEPOINT maildrop_record;";
 
 /// A statement that each delivery makes, and the function with the same one in it, whose plan a session keeps
-/// (`sql/postgres/0007_cached_plans.sql`, `0009_cached_events.sql`, `0021_cached_journal.sql`).
+/// (`sql/postgres/0003_cached_plans.sql`).
 struct Statement {
     function: &'static str,
     /// `$1` and so on stand for its values.
@@ -47,7 +47,7 @@ impl Statement {
 
 /// The attempts of a journal, with parameters.
 const JOURNAL: Statement = Statement {
-    function: "maildrop_journal_2",
+    function: "maildrop_journal",
     sql: "INSERT INTO attempts (attempt, identity, lock_digest, message_id, queue_id, sender, host, pid, session, \
           copy_key, role, imap_user, mailbox, recipient, uid_validity, uid_next, started_at) \
           SELECT $1, $2, $3, $4, $5, $6, $7, $8, pg_backend_pid(), c.*, clock_timestamp() \
@@ -76,7 +76,7 @@ pub(super) fn journal(cached: bool) -> String {
 /// A row for each pair of a copy asked for and an open attempt at it. The clock is read once for all ages, by a subquery that
 /// depends on no row: by a clock read for each row, the younger of two attempts may seem the older one.
 const LOOK: Statement = Statement {
-    function: "maildrop_look_2",
+    function: "maildrop_look",
     sql: "SELECT k.place, coalesce(c.state = 'delivered', false), c.uid_validity, c.uid, a.attempt, a.recipient, \
           extract(epoch FROM (SELECT clock_timestamp()) - a.started_at), a.uid_validity, a.uid_next, \
           a.host, encode(a.lock_digest, 'hex'), \
@@ -90,7 +90,7 @@ const LOOK: Statement = Statement {
 };
 
 /// The present epoch, and the last one that is written down.
-pub(super) const EPOCH: &str = "SELECT present, last, age FROM maildrop_epoch_1()";
+pub(super) const EPOCH: &str = "SELECT present, last, age FROM maildrop_epoch()";
 
 /// The same without the function, which a server that does not tell it refuses.
 pub(super) const EPOCH_BY_ITSELF: &str = "\
@@ -103,7 +103,7 @@ pub(super) const BEGIN_EPOCH: &str = "\
     WITH written AS (\
         INSERT INTO epochs (epoch, since) \
         SELECT e.present, CASE WHEN e.last IS NOT NULL THEN clock_timestamp() END \
-        FROM maildrop_epoch_1() e, set_config('client_min_messages', 'error', true) \
+        FROM maildrop_epoch() e, set_config('client_min_messages', 'error', true) \
         WHERE e.present IS NOT NULL AND e.present IS DISTINCT FROM e.last \
         RETURNING 1) \
     SELECT set_config('client_min_messages', 'warning', true) FROM (SELECT count(*) FROM written) w";
@@ -148,7 +148,7 @@ pub(super) const SOURCE: &str = "INSERT INTO message_sources (message_id, source
 
 /// The message, unless another recipient's delivery has recorded it.
 const MESSAGE: Statement = Statement {
-    function: "maildrop_message_1",
+    function: "maildrop_message",
     sql: "INSERT INTO messages (identity, lock_digest, message_id, content_digest, sender, header_from, header_to, \
           header_cc, subject, sent_at, headers, size, recorded_at) \
           VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, clock_timestamp()) \
@@ -180,7 +180,7 @@ pub(super) fn source_is_missing(message: &MessageRecord<'_>) -> String {
 
 /// A copy. A delivered one never becomes owed; only another delivery changes where it is.
 const COPY: Statement = Statement {
-    function: "maildrop_copy_1",
+    function: "maildrop_copy",
     sql: "INSERT INTO copies (message, copy_key, role, imap_user, mailbox, recipient, state, uid_validity, uid, reason, \
           delivered_at, updated_at) \
           VALUES ((SELECT id FROM messages WHERE identity = $1), $2, $3, $4, $5, $6, $7, $8, $9, $10, \
@@ -213,7 +213,7 @@ pub(super) fn copy(cached: bool, message: &MessageRecord<'_>, copy: &CopyRecord<
 
 /// An attempt's end. One that has ended stays as it ended.
 const ENDED: Statement = Statement {
-    function: "maildrop_ended_1",
+    function: "maildrop_ended",
     sql: "UPDATE attempts SET ended_at = clock_timestamp(), outcome = $3, stages = $4 \
           WHERE copy_key = $1 AND attempt = $2 AND ended_at IS NULL",
 };
@@ -230,7 +230,7 @@ pub(super) fn ended(cached: bool, ended: &EndedAttempt<'_>) -> String {
 
 /// What there is to tell of a copy, where anybody is subscribed: nobody costs a look at an empty table.
 const EVENT: Statement = Statement {
-    function: "maildrop_event_1",
+    function: "maildrop_event",
     sql: "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, manner, \
           attempt, queue_id, host, diff, created_at) \
           SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, clock_timestamp() \
@@ -269,12 +269,7 @@ mod tests {
     #[test]
     fn each_function_has_the_statement_that_it_stands_for() {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let migrations = [
-            include_str!("../../../sql/postgres/0007_cached_plans.sql"),
-            include_str!("../../../sql/postgres/0009_cached_events.sql"),
-            include_str!("../../../sql/postgres/0021_cached_journal.sql"),
-        ];
-        let migration = words(&migrations.concat());
+        let migration = words(include_str!("../../../sql/postgres/0003_cached_plans.sql"));
         for Statement { function, sql } in [JOURNAL, LOOK, MESSAGE, COPY, ENDED, EVENT] {
             let (_, body) = migration.split_once(&format!("CREATE FUNCTION {function}(")).unwrap();
             let (body, _) = body.split_once("; END $$;").unwrap();

@@ -8,12 +8,8 @@
 -- by the functions that a delivery calls.
 \set ON_ERROR_STOP on
 SET client_min_messages = warning;
-\i sql/postgres/0001_ledger.sql
-\i sql/postgres/0003_operation.sql
-\i sql/postgres/0007_cached_plans.sql
-\i sql/postgres/0019_attempts_in_order.sql
-\i sql/postgres/0020_attempts_sender.sql
-\i sql/postgres/0021_cached_journal.sql
+\i sql/postgres/0001_schema.sql
+\i sql/postgres/0003_cached_plans.sql
 SELECT set_config('measure.by_day', :'by_day', false), set_config('measure.fields', :'fields', false) \g /dev/null
 
 -- A key of the message `n`, of so many before 30 days have passed.
@@ -43,17 +39,17 @@ DECLARE
 BEGIN
     FOR n IN first..last LOOP
         attempt := gen_random_uuid();
-        PERFORM maildrop_journal_2(attempt, key(n, 'm'), sha256(('l' || n)::bytea), '<' || n || '@mail.example.com>', '4XyZ',
+        PERFORM maildrop_journal(attempt, key(n, 'm'), sha256(('l' || n)::bytea), '<' || n || '@mail.example.com>', '4XyZ',
             'lisa@gmail.example', 'mx1', 1,
             ARRAY[key(n, 'c')], ARRAY['recipient'], ARRAY['scuba'], ARRAY['INBOX'], ARRAY['scuba@mail.example'],
             ARRAY[1::bigint], ARRAY[17::bigint]);
         COMMIT;
-        PERFORM maildrop_message_1(key(n, 'm'), sha256(('l' || n)::bytea), '<' || n || '@mail.example.com>', sha256(n::text::bytea),
+        PERFORM maildrop_message(key(n, 'm'), sha256(('l' || n)::bytea), '<' || n || '@mail.example.com>', sha256(n::text::bytea),
             'lisa@gmail.example', 'Lisa', 'scuba', NULL, 'Diving', now(),
             (SELECT coalesce(jsonb_agg(jsonb_build_array('X-Field-' || i, md5((n * 100 + i)::text) || md5(i::text))), '[]')
              FROM generate_series(1, current_setting('measure.fields')::int) i), 4000);
-        PERFORM maildrop_copy_1(key(n, 'm'), key(n, 'c'), 'recipient', 'scuba', 'INBOX', 'scuba@mail.example', 'delivered', 1, 17, NULL);
-        PERFORM maildrop_ended_1(key(n, 'c'), attempt, 'appended', '{"lock": 0.25, "look": 0.1}');
+        PERFORM maildrop_copy(key(n, 'm'), key(n, 'c'), 'recipient', 'scuba', 'INBOX', 'scuba@mail.example', 'delivered', 1, 17, NULL);
+        PERFORM maildrop_ended(key(n, 'c'), attempt, 'appended', '{"lock": 0.25, "look": 0.1}');
         COMMIT;
     END LOOP;
 END $$;

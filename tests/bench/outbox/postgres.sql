@@ -31,14 +31,14 @@ BEGIN
     FOR n IN first..last LOOP
         attempt := gen_random_uuid();
         id := '<' || n || '@mail.example.com>';
-        PERFORM maildrop_journal_1(attempt, key(n, 'm'), sha256(('l' || n)::bytea), id, '4XyZ', 'mx1', 1,
+        PERFORM maildrop_journal(attempt, key(n, 'm'), sha256(('l' || n)::bytea), id, '4XyZ', 'lisa@gmail.example', 'mx1', 1,
             ARRAY[key(n, 'c')], ARRAY['recipient'], ARRAY['scuba'], ARRAY['INBOX'], ARRAY['scuba@mail.example'],
             ARRAY[1::bigint], ARRAY[17::bigint]);
         COMMIT;
-        PERFORM maildrop_message_1(key(n, 'm'), sha256(('l' || n)::bytea), id, sha256(n::text::bytea),
+        PERFORM maildrop_message(key(n, 'm'), sha256(('l' || n)::bytea), id, sha256(n::text::bytea),
             'lisa@gmail.example', 'Lisa', 'scuba', NULL, 'Diving', now(), '[]', 4000);
-        PERFORM maildrop_copy_1(key(n, 'm'), key(n, 'c'), 'recipient', 'scuba', 'INBOX', 'scuba@mail.example', 'delivered', 1, 17, NULL);
-        PERFORM maildrop_ended_1(key(n, 'c'), attempt, 'appended', '{"lock": 0.25, "look": 0.1}');
+        PERFORM maildrop_copy(key(n, 'm'), key(n, 'c'), 'recipient', 'scuba', 'INBOX', 'scuba@mail.example', 'delivered', 1, 17, NULL);
+        PERFORM maildrop_ended(key(n, 'c'), attempt, 'appended', '{"lock": 0.25, "look": 0.1}');
         CASE what
             WHEN 'none' THEN NULL;
             WHEN 'fat' THEN
@@ -52,7 +52,7 @@ BEGIN
                 VALUES (gen_random_uuid(), 'message.delivered', key(n, 'c'), key(n, 'm'), id, 'recipient', 'scuba@mail.example', 'scuba',
                         'INBOX', 'appended', attempt, '4XyZ', 'mx1', diff, clock_timestamp());
             ELSE
-                PERFORM maildrop_event_1(gen_random_uuid(), 'message.delivered', key(n, 'c'), key(n, 'm'), id, 'recipient',
+                PERFORM maildrop_event(gen_random_uuid(), 'message.delivered', key(n, 'c'), key(n, 'm'), id, 'recipient',
                                          'scuba@mail.example', 'scuba', 'INBOX', 'appended', attempt, '4XyZ', 'mx1', diff);
                 IF what = 'notify' THEN
                     PERFORM pg_notify('told', '');

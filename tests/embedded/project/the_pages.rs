@@ -113,14 +113,11 @@ fn the_diagram_of_the_tables_shows_each_table_and_no_column_that_is_not_there() 
                     sql.split(&format!("CREATE TABLE {table} (")).nth(1).and_then(|rest| rest.split("\n)").next());
                 let made = made.unwrap_or_else(|| panic!("there is no table {table}"));
                 let there = made.lines().any(|line| line.trim_start().starts_with(&format!("{column} ")));
-                let added = sql.contains(&format!("ALTER TABLE {table} ADD COLUMN {column} "));
-                assert!(there || added, "{table} has no column {column}");
+                assert!(there, "{table} has no column {column}");
             }
             _ => {}
         }
     }
     let tables = sql.split("CREATE TABLE ").skip(1).map(|rest| rest.split(' ').next().unwrap().to_owned());
-    // What one migration makes and the next one takes away is none.
-    let tables = tables.filter(|table| !sql.contains(&format!("DROP TABLE {table};")));
     assert_eq!(shown, tables.collect(), "docs/architecture.md, and sql/postgres");
 }

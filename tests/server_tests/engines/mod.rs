@@ -1,7 +1,6 @@
 //! What PostgreSQL, MySQL and MariaDB do, and what lock, ledger and schema do on them.
 
 mod every_index_is_read;
-mod keys_by_day;
 mod mysql_connecting;
 mod mysql_contention;
 mod mysql_hostile_text;

@@ -39,7 +39,7 @@ fn a_good_server_has_nothing_to_mend(server: &str) {
     assert!(to_mend.is_empty(), "{to_mend:#?}");
     assert_eq!(find(&findings, "named lock").found, "taken, still held, let go");
     assert_eq!(find(&findings, "max_connections").found, "300");
-    assert_eq!(find(&findings, "migration 0001_ledger").found, "applied");
+    assert_eq!(find(&findings, "migration 0001_schema").found, "applied");
     // Whatever the server's order is.
     let settings = [
         "default_transaction_read_only",
@@ -114,9 +114,9 @@ fn a_missing_right_is_found(server: &str) {
     test.admin().batch_execute(&some_only).unwrap();
     // Where not everybody may execute it, the role may, until it is taken from it.
     for (role, state) in [("PUBLIC", State::Good), (&test.name, State::Bad)] {
-        let function = format!("REVOKE EXECUTE ON FUNCTION maildrop_epoch_1() FROM {role}");
+        let function = format!("REVOKE EXECUTE ON FUNCTION maildrop_epoch() FROM {role}");
         test.admin().batch_execute(&function).unwrap();
-        assert_eq!(find(&findings(&test), "EXECUTE on maildrop_epoch_1()").state, state, "{role}");
+        assert_eq!(find(&findings(&test), "EXECUTE on maildrop_epoch()").state, state, "{role}");
         assert_eq!(test.connect("A").epoch().is_ok(), state == State::Good, "{role}");
     }
     let findings = findings(&test);
@@ -134,7 +134,7 @@ fn a_missing_right_is_found(server: &str) {
 
 fn a_missing_schema_is_found(server: &str) {
     let findings = findings(&TestDatabase::empty(server));
-    let finding = find(&findings, "migration 0001_ledger");
+    let finding = find(&findings, "migration 0001_schema");
     assert_eq!((finding.state, finding.found.as_str()), (State::Bad, "not applied"));
     assert!(finding.mend.as_deref().unwrap().contains("migrate"));
 }

@@ -137,7 +137,7 @@ fn fill(test: &TestDatabase) {
              INSERT INTO copies SELECT identity, id, 'recipient', 'u', 'INBOX', 'r', \
              CASE WHEN id % 10 = 0 THEN 'owed' ELSE 'delivered' END, 1, 1, NULL, now(), now() FROM messages; \
              INSERT INTO attempts SELECT identity, gen_random_uuid(), 'recipient', 'u', 'INBOX', identity, lock_digest, \
-             message_id, 'r', NULL, 'mx1', 1, 1, 1, 1, now(), CASE WHEN id % 10 <> 0 THEN now() END, 'x' FROM messages;"
+             message_id, 'r', NULL, NULL, 'mx1', 1, 1, 1, 1, now(), CASE WHEN id % 10 <> 0 THEN now() END, 'x' FROM messages;"
         ))
         .unwrap();
     test.admin().batch_execute("VACUUM ANALYZE").unwrap();

@@ -24,7 +24,6 @@ on_each_postgres!(
     a_delivery_on_a_session_that_stands_takes_five_round_trips_and_its_end_one,
     a_session_keeps_the_plans_of_what_it_says_from_its_second_delivery_on,
     a_session_whose_functions_are_not_there_sends_its_statements,
-    the_journal_of_an_older_program_is_written_beside_this_ones,
     plans_that_were_made_on_empty_tables_read_none_of_them_whole_once_they_are_full,
     a_server_that_has_missed_a_fail_over_answers_no_statement_and_serves_no_other_delivery,
     a_server_that_takes_no_writes_says_so_on_connecting_and_when_it_is_asked,
@@ -247,7 +246,7 @@ fn a_session_keeps_the_plans_of_what_it_says_from_its_second_delivery_on(server:
     // Each delivery has one journal, one look and one message, of two copies. The first asks for the epoch by a statement, too.
     let calls = "SELECT string_agg(funcname || ' ' || calls, ', ' ORDER BY funcname) FROM pg_stat_user_functions \
                  WHERE funcname LIKE 'maildrop\\_%'";
-    let expected = "maildrop_copy_1 4, maildrop_ended_1 4, maildrop_epoch_1 2, maildrop_event_1 4, maildrop_journal_2 2, maildrop_look_2 2, maildrop_message_1 2";
+    let expected = "maildrop_copy 4, maildrop_ended 4, maildrop_epoch 2, maildrop_event 4, maildrop_journal 2, maildrop_look 2, maildrop_message 2";
     wait_until("the session's calls are counted", || test.value(calls).as_deref() == Some(expected));
     for rows in [
         "SELECT count(DISTINCT (role, imap_user, mailbox, recipient, queue_id, sender, host, pid, outcome, stages, session)) || ' of ' \
@@ -263,31 +262,14 @@ fn a_session_keeps_the_plans_of_what_it_says_from_its_second_delivery_on(server:
 
 fn a_session_whose_functions_are_not_there_sends_its_statements(server: &str) {
     let test = TestDatabase::migrated(server);
-    test.admin().batch_execute("DROP FUNCTION maildrop_ended_1").unwrap();
+    // `migrate` makes all of them, or none.
+    let drop = "DROP FUNCTION maildrop_journal, maildrop_look, maildrop_message, maildrop_copy, maildrop_ended, maildrop_event";
+    test.admin().batch_execute(drop).unwrap();
     three_deliveries(&test);
-    // Those of an older schema are not all.
-    for newer in ["maildrop_event_1", "maildrop_journal_2"] {
-        let older = TestDatabase::migrated(server);
-        older.admin().batch_execute(&format!("DROP FUNCTION {newer}")).unwrap();
-        three_deliveries(&older);
-    }
     // Nor may it call what it has no right to.
     let other = TestDatabase::migrated(server);
-    other.admin().batch_execute("REVOKE EXECUTE ON FUNCTION maildrop_ended_1 FROM PUBLIC").unwrap();
+    other.admin().batch_execute("REVOKE EXECUTE ON FUNCTION maildrop_event FROM PUBLIC").unwrap();
     three_deliveries(&other);
-}
-
-/// What it calls is there still, and what it does not know stays unknown.
-fn the_journal_of_an_older_program_is_written_beside_this_ones(server: &str) {
-    let test = TestDatabase::migrated(server);
-    let journal = "SELECT maildrop_journal_1(gen_random_uuid(), key, key, '<1@x>', '4bOLD', 'mx2', 1, ARRAY[key], ARRAY['recipient'], \
-                   ARRAY['u'], ARRAY['INBOX'], ARRAY['r@x'], ARRAY[1::bigint], ARRAY[1::bigint]) \
-                   FROM (SELECT int4send(20780) || substr(sha256('x'), 1, 28)) k (key)";
-    test.admin().batch_execute(journal).unwrap();
-    three_deliveries(&test);
-    let told = "SELECT count(*) FILTER (WHERE queue_id = '4bOLD' AND sender IS NULL) || ' ' \
-                || count(*) FILTER (WHERE sender = 'lisa@gmail.example') FROM attempts";
-    assert_eq!(test.value(told).as_deref(), Some("1 6"));
 }
 
 /// Nothing makes these plans anew: no statistics are gathered.
@@ -305,7 +287,7 @@ fn plans_that_were_made_on_empty_tables_read_none_of_them_whole_once_they_are_fu
          INSERT INTO copies SELECT identity, id, 'recipient', 'u', 'INBOX', 'r', 'delivered', 1, 1, NULL, now(), now() \
          FROM messages ON CONFLICT DO NOTHING; \
          INSERT INTO attempts SELECT identity, gen_random_uuid(), 'recipient', 'u', 'INBOX', identity, lock_digest, \
-         message_id, 'r', NULL, 'mx1', 1, 1, 1, 1, now() FROM messages; SELECT pg_stat_force_next_flush()"
+         message_id, 'r', NULL, NULL, 'mx1', 1, 1, 1, 1, now() FROM messages; SELECT pg_stat_force_next_flush()"
     );
     test.admin().batch_execute(&fill).unwrap();
     let scans = "SELECT string_agg(relname || ' ' || seq_scan, ', ' ORDER BY relname) FROM pg_stat_user_tables \

@@ -53,7 +53,7 @@ fn migrate_brings_an_empty_database_up_to_date(engine: Engine) {
 
     let migrated = scene.subcommand(&["migrate"]);
     ended(&migrated, 0);
-    assert!(text(&migrated).starts_with("applied 0001_ledger\n"), "{}", text(&migrated));
+    assert!(text(&migrated).starts_with("applied 0001_schema\n"), "{}", text(&migrated));
     for _ in 0..2 {
         let after = states(&scene.subcommand(&["migrate", "--json"]));
         assert!(after.iter().all(|state| state == "applied"), "{after:?}");
@@ -72,7 +72,7 @@ fn ten_machines_migrate_at_once(engine: Engine) {
     let all: Vec<Child> = (0..10).map(|_| start()).collect();
     let all: Vec<Output> = all.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
     all.iter().for_each(|output| ended(output, 0));
-    let applied = all.iter().filter(|output| text(output).contains("applied 0001_ledger\n")).count();
+    let applied = all.iter().filter(|output| text(output).contains("applied 0001_schema\n")).count();
     assert_eq!(applied, 1, "one of them did it");
     scene.member("doug");
     scene.deliver("doug", scene.message("x")).delivered();
@@ -83,7 +83,7 @@ fn an_edited_migration_is_refused(engine: Engine) {
     scene.database.execute("UPDATE maildrop_migrations SET checksum = REPLACE(checksum, 'a', 'b') WHERE number = 1");
     let refused = scene.subcommand(&["migrate"]);
     ended(&refused, 69);
-    assert!(text(&refused).contains("0001_ledger"), "{}", text(&refused));
+    assert!(text(&refused).contains("0001_schema"), "{}", text(&refused));
     let status = scene.subcommand(&["migrate", "--status"]);
     assert!(text(&status).contains("EDITED"), "{}", text(&status));
     ended(&scene.subcommand(&["check"]), 69);

@@ -164,11 +164,11 @@ fn who_may_not_write_it_down_refuses_nobody(engine: Engine) {
 
     // Its schema.
     scene.database.execute("DROP TABLE refusals");
-    scene.database.execute("DELETE FROM maildrop_migrations WHERE number = 5");
+    scene.database.execute("DELETE FROM maildrop_migrations WHERE number = 1");
     to_a_stranger(&scene).deferred("4.3.5 the database is not set up for deliveries");
     let check = scene.subcommand(&["check"]);
     assert_eq!(check.status.code(), Some(69), "{check:?}");
-    assert!(told(&scene).contains("refusals") && told(&scene).contains("not applied"), "{}", told(&scene));
+    assert!(told(&scene).contains("not applied"), "{}", told(&scene));
     scene.deliver("doug", scene.message("again")).delivered();
 }
 

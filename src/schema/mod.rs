@@ -1,9 +1,9 @@
-//! The schema in `sql/<engine>/`: numbered migrations, applied in order by `migrate`. Uses `base`, `message`, `database` and `lock`.
+//! The schema in `sql/<engine>/`: numbered migrations, applied in order by `migrate`. Uses `base`, `database` and `lock`.
 //!
-//! Migrations are additive, so that release N runs on the schema of N+1 while machines are upgraded one by one; but for
-//! `keys_by_day`, the one change of what keys are, after which no earlier program can write into the journal.
+//! Until release 1.0 the files are edited in place, and a database is made anew. From 1.0 on an applied file stays as it is, and a new
+//! one only adds, so that release N runs on the schema of N+1 while machines are upgraded one by one: a changed function gets another
+//! name beside the old one, and a new column may be NULL.
 
-mod by_day;
 mod mysql;
 mod postgres;
 mod sqlite;
@@ -35,36 +35,15 @@ pub struct Migration {
     pub sql: &'static str,
     /// Whether the schema works without it: some servers refuse it to ordinary roles, and `migrate` then leaves it out.
     pub optional: bool,
-    /// Whether the table `keys_by_day` is filled first, and all that the migration changes is one transaction.
-    pub changes_keys: bool,
-    /// The tables that PostgreSQL locks before its first statement, against readers too, in the order in which readers and
-    /// deliveries come to them. A statement that needs a stronger lock on a table than one before it has to wait for whoever has read
-    /// there, who may wait for the weaker one: a deadlock (PostgreSQL manual, "Deadlocks": take the most restrictive mode first).
-    pub locked_first: &'static [&'static str],
 }
 
 impl Migration {
     const fn new(number: u32, name: &'static str, sql: &'static str) -> Self {
-        Self { number, name, sql, optional: false, changes_keys: false, locked_first: &[] }
+        Self { number, name, sql, optional: false }
     }
 
     const fn optional(number: u32, name: &'static str, sql: &'static str) -> Self {
-        Self { optional: true, ..Self::new(number, name, sql) }
-    }
-
-    /// Nobody journals, or records, from the time its keys are worked out until they are committed.
-    const fn of_keys(number: u32, name: &'static str, sql: &'static str) -> Self {
-        let locked_first = &["copies", "messages", "attempts"];
-        Self { changes_keys: true, locked_first, ..Self::new(number, name, sql) }
-    }
-
-    const fn locking(
-        locked_first: &'static [&'static str],
-        number: u32,
-        name: &'static str,
-        sql: &'static str,
-    ) -> Self {
-        Self { locked_first, ..Self::new(number, name, sql) }
+        Self { number, name, sql, optional: true }
     }
 
     /// SHA-256 of its text, in lower-case hexadecimal, by which an edited migration is found.
@@ -88,8 +67,6 @@ pub struct Applied {
 pub enum Application {
     /// It is applied and recorded.
     Done,
-    /// The same, and what it has changed, for people.
-    Changed(String),
     /// An optional one that this server refused, and what it said.
     LeftOut(String),
 }
@@ -168,8 +145,8 @@ pub enum MigrateError {
     Database(#[from] DatabaseError),
     /// An applied migration is not the one that this release knows by its number.
     #[error(
-        "migration {number:04}_{name} was edited after it was applied, or was applied by another program: \
-         restore its text, and put the change into a new migration"
+        "migration {number:04}_{name} was applied with another text than this program's: make the database anew \
+         (docs/operate.md, \"Making the database anew\"), or use the program that has made it"
     )]
     Edited { number: u32, name: String },
     /// An applied migration is not known to this release, which knows newer ones.

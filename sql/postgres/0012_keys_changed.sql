@@ -1,3 +1,0 @@
--- What the change of keys has left behind.
-
-DROP TABLE keys_by_day;

@@ -1,0 +1,143 @@
+-- The tables of the ledger of --embedded: those of sql/postgres and sql/mysql in SQLite's idiom. The first delivery makes
+-- them.
+--
+-- Until release 1.0 this file is edited in place, and a database is made anew (docs/operate.md). From 1.0 on it stays as it
+-- is: a change is another numbered file, which only adds.
+--
+-- Times are microseconds since 1970, UTC, of this machine's clock, the only one there is:
+--   SELECT datetime(started_at / 1000000, 'unixepoch') FROM attempts;
+-- There is no table `addresses`: embedded, every address has a Maildir of its own. There are no notifications.
+
+-- The journal. A row is written, and committed, before the lock is taken and before anything is appended.
+CREATE TABLE attempts (
+    attempt      BLOB    NOT NULL CHECK (length(attempt) = 16),     -- UUID version 7; one for all copies of one delivery
+    copy_key     BLOB    NOT NULL CHECK (length(copy_key) = 32),    -- copies.copy_key
+    role         TEXT    NOT NULL CHECK (role IN ('recipient', 'sender')),
+    imap_user    TEXT    NOT NULL,
+    mailbox      TEXT    NOT NULL,
+    identity     BLOB    NOT NULL CHECK (length(identity) = 32),    -- messages.identity; an attempt comes before its message
+    lock_digest  BLOB    NOT NULL CHECK (length(lock_digest) = 32), -- the name of the lock
+    message_id   TEXT    NOT NULL,    -- as it came: also of a message that is never recorded
+    recipient    TEXT    NOT NULL,    -- of the delivery: for a Sent copy, the recipient whose delivery makes it
+    queue_id     TEXT,                -- Postfix's
+    sender       TEXT,                -- of the envelope; '' is the null sender, NULL: not known
+    host         TEXT    NOT NULL,
+    pid          INTEGER NOT NULL,
+    session      INTEGER,             -- NULL: there is no server that could number sessions
+    uid_validity INTEGER,             -- the mailbox's position before the append; NULL: there was no mailbox
+    uid_next     INTEGER,
+    started_at   INTEGER NOT NULL,
+    ended_at     INTEGER,             -- NULL: it runs, or the process died
+    outcome      TEXT,                -- how it ended: src/ledger/outcome.rs
+    stages       TEXT,                -- JSON: milliseconds of each stage, up to the record; NULL while it is open
+    PRIMARY KEY (attempt, copy_key)
+) STRICT, WITHOUT ROWID;
+-- The look: open attempts at a copy, and the age of the first.
+CREATE INDEX attempts_by_copy ON attempts (copy_key, ended_at);
+-- `trace` by Message-ID, also of a message that was never recorded; the web UI's search; `lock list`; `prune` of messages.
+CREATE INDEX attempts_by_lock ON attempts (lock_digest);
+
+-- What is known of a message. The first delivery of any of its copies writes it.
+CREATE TABLE messages (
+    id             INTEGER PRIMARY KEY,
+    -- Days since 1970 of its own Date, big-endian, 0 if unknown; then 28 bytes of SHA-256 over Message-ID and content digest.
+    identity       BLOB    NOT NULL UNIQUE CHECK (length(identity) = 32),
+    lock_digest    BLOB    NOT NULL CHECK (length(lock_digest) = 32),
+    message_id     TEXT    NOT NULL,
+    content_digest BLOB    NOT NULL CHECK (length(content_digest) = 32), -- of what the author wrote
+    sender         TEXT    NOT NULL,  -- of the envelope; '' is the null sender
+    header_from    TEXT,              -- these fields decoded, as the first copy had them
+    header_to      TEXT,
+    header_cc      TEXT,
+    subject        TEXT,
+    sent_at        INTEGER,           -- the Date field, as microseconds like every other time here
+    headers        TEXT    NOT NULL,  -- JSON: [[name, value], ...]
+    size           INTEGER NOT NULL,  -- bytes
+    recorded_at    INTEGER NOT NULL
+) STRICT;
+-- `trace` by Message-ID and `lock list`: once the attempts at a message are pruned, nothing else leads to it.
+CREATE INDEX messages_by_message_id ON messages (lock_digest);
+-- `stats`, `audit`, `prune`.
+CREATE INDEX messages_by_time ON messages (recorded_at);
+
+-- The message as received; only if the operator asked for it.
+CREATE TABLE message_sources (
+    message_id INTEGER PRIMARY KEY REFERENCES messages (id),
+    source     BLOB    NOT NULL
+) STRICT;
+
+-- Where each copy is, or that it is owed.
+CREATE TABLE copies (
+    -- The first four bytes of the message's identity, then 28 bytes of SHA-256 over identity, role, user and mailbox.
+    copy_key     BLOB    PRIMARY KEY NOT NULL CHECK (length(copy_key) = 32),
+    message      INTEGER NOT NULL REFERENCES messages (id),
+    role         TEXT    NOT NULL CHECK (role IN ('recipient', 'sender')),
+    imap_user    TEXT    NOT NULL,
+    mailbox      TEXT    NOT NULL,
+    recipient    TEXT    NOT NULL,    -- of the delivery that made it
+    state        TEXT    NOT NULL CHECK (state IN ('delivered', 'owed')),
+    uid_validity INTEGER,             -- where it is
+    uid          INTEGER,
+    reason       TEXT,                -- why it is owed
+    delivered_at INTEGER,             -- when it was first recorded as delivered
+    updated_at   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+-- `trace`, `audit`, `prune`; the foreign key.
+CREATE INDEX copies_by_message ON copies (message);
+-- `stats`, `audit`, `check`, `replay --owed`, the web UI: the few that are owed.
+CREATE INDEX copies_owed ON copies (updated_at) WHERE state = 'owed';
+
+-- Programs that `lock exec` runs, for `lock list`: the lock's file has only a digest for a name. Whether a program holds the
+-- lock is asked of the system each time.
+CREATE TABLE programs (
+    lock_digest BLOB    NOT NULL,
+    host        TEXT    NOT NULL,
+    pid         INTEGER NOT NULL,
+    name        TEXT    NOT NULL,
+    session     INTEGER,
+    asked_at    INTEGER NOT NULL,
+    PRIMARY KEY (lock_digest, host, pid)
+) WITHOUT ROWID;
+
+-- Recipients that were refused for good, as on the other engines. Embedded, every address has a Maildir of its own, so no
+-- delivery refuses anybody.
+CREATE TABLE refusals (
+    host    TEXT    PRIMARY KEY NOT NULL,
+    refused INTEGER NOT NULL,
+    last_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Links that log in to the web UI, each valid once. Of these, and of sessions, only digests are stored: who reads the tables,
+-- or a backup of them, cannot log in with that.
+CREATE TABLE web_logins (
+    digest     BLOB    PRIMARY KEY NOT NULL CHECK (length(digest) = 32),
+    name       TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 64),
+    role       TEXT    NOT NULL CHECK (role IN ('viewer', 'reader', 'operator', 'admin')),
+    made_at    INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE web_sessions (
+    digest   BLOB    PRIMARY KEY NOT NULL CHECK (length(digest) = 32),
+    name     TEXT    NOT NULL CHECK (length(name) BETWEEN 1 AND 64),
+    role     TEXT    NOT NULL CHECK (role IN ('viewer', 'reader', 'operator', 'admin')),
+    began_at INTEGER NOT NULL,
+    seen_at  INTEGER NOT NULL         -- the last request, to the minute
+) STRICT, WITHOUT ROWID;
+
+-- Who did what: read a message, delivered it again. A row is written before the act.
+CREATE TABLE operations_log (
+    id         INTEGER PRIMARY KEY AUTOINCREMENT,
+    at         INTEGER NOT NULL,
+    who        TEXT    NOT NULL,
+    way        TEXT    NOT NULL,      -- by the web UI, the command line or the API
+    role       TEXT,                  -- the role of that person in the web UI
+    host       TEXT    NOT NULL,
+    operation  TEXT    NOT NULL,
+    identity   BLOB    CHECK (length(identity) = 32),
+    message_id TEXT,
+    imap_user  TEXT,
+    mailbox    TEXT,
+    object     TEXT,                  -- what else it was done to: a recipient, a login
+    outcome    TEXT    NOT NULL       -- in one line; empty: it had only begun, and a later row has the outcome
+) STRICT;
