@@ -1,13 +1,8 @@
 //! The processor time that this container has used, by the kernel's own count (its cgroup), and which programs have used it. It
 //! says what a delivery costs however busy the machine is with other things.
 
-use super::ground::until;
-use crate::figures::rest;
-use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Where the kernel counts for the container that we are in, in versions 1 and 2 of cgroups.
@@ -40,6 +35,8 @@ pub struct Used {
     pub all: Duration,
     /// The same by program, to some hundredths of a second.
     by: BTreeMap<&'static str, Duration>,
+    /// Context switches of the whole machine.
+    pub switches: u64,
 }
 
 impl Used {
@@ -52,7 +49,7 @@ impl Used {
             }
         }
         let own = processes.get(&std::process::id()).map_or(0, |process| process.own_ticks);
-        Self { all: in_all().saturating_sub(TICK * own), by }
+        Self { all: in_all().saturating_sub(TICK * own), by, switches: switches() }
     }
 
     pub fn since(&self, earlier: &Self) -> Self {
@@ -60,7 +57,7 @@ impl Used {
             let before = earlier.by.get(program).copied().unwrap_or_default();
             (*program, used.saturating_sub(before))
         });
-        Self { all: self.all.saturating_sub(earlier.all), by: by.collect() }
+        Self { all: self.all.saturating_sub(earlier.all), by: by.collect(), switches: self.switches - earlier.switches }
     }
 
     pub fn by(&self, program: &str) -> Duration {
@@ -77,58 +74,12 @@ fn in_all() -> Duration {
     Duration::from_micros(used.parse().expect("a number"))
 }
 
-/// Counts the context switches of each program, by perf(1). Those of processes that start meanwhile seem to be missed.
-pub struct SwitchCounter(Vec<(&'static str, Child)>);
-
-impl SwitchCounter {
-    pub fn start() -> Self {
-        // What has been served just now ends.
-        rest();
-        let processes = processes();
-        let mut pids: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for (pid, process) in &processes {
-            if let Some(program) = program_of(process, &processes) {
-                pids.entry(program).or_default().push(pid.to_string());
-            }
-        }
-        let start = |pids: &[String]| {
-            let mut perf = Command::new("perf");
-            perf.args(["stat", "-x,", "-e", "context-switches", "-p", &pids.join(",")]).stderr(Stdio::piped());
-            perf.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("perf is in the image")
-        };
-        let mut counters: Vec<_> = pids.into_iter().map(|(program, pids)| (program, start(&pids))).collect();
-        until("perf counts", || {
-            counters
-                .iter_mut()
-                .all(|(_, perf)| has_events(perf.id()) || perf.try_wait().is_ok_and(|ended| ended.is_some()))
-        });
-        rest();
-        Self(counters)
-    }
-
-    /// `None` where the kernel does not let perf count.
-    pub fn stop(self) -> Option<BTreeMap<&'static str, f64>> {
-        let count = |mut perf: Child| {
-            // It may have ended by itself, and then has said why.
-            let _ = kill_process(Pid::from_child(&perf), Signal::INT);
-            let mut said = String::new();
-            perf.stderr.take()?.read_to_string(&mut said).ok()?;
-            perf.wait().ok()?;
-            let line = said.lines().find(|line| line.contains("context-switches"))?;
-            match line.split(',').next()? {
-                // None of them has run at all.
-                "<not counted>" => Some(0.0),
-                count => count.parse().ok(),
-            }
-        };
-        let counted: Vec<_> = self.0.into_iter().map(|(program, perf)| (program, count(perf))).collect();
-        counted.into_iter().map(|(program, count)| Some((program, count?))).collect()
-    }
-}
-
-fn has_events(pid: u32) -> bool {
-    let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    files.filter_map(|file| fs::read_link(file.path()).ok()).any(|file| file.to_string_lossy().contains("[perf_event]"))
+/// Context switches since the machine has started, of all that runs on it: the kernel counts those of a process that has ended nowhere else
+/// (proc_stat(5), `ctxt`).
+fn switches() -> u64 {
+    let text = fs::read_to_string("/proc/stat").expect("/proc");
+    let count = text.lines().find_map(|line| line.strip_prefix("ctxt ")).expect("ctxt");
+    count.trim().parse().expect("a number")
 }
 
 /// Whose a process is.
