@@ -12,6 +12,21 @@
 -- a changed statement is a new function under another name, beside this one: a program of the release before may still call
 -- this one.
 
+-- Where mail for these addresses goes. A generic plan: an array of unknown length is taken for ten addresses, which is near enough.
+CREATE FUNCTION maildrop_look_up(addresses text[], way_in bytea) RETURNS TABLE (
+    address text, imap_user text, inbox text, sent text, empty boolean, read_only boolean, proven float8, tells boolean
+) LANGUAGE plpgsql STABLE SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven, t.tells
+    FROM (SELECT NOT EXISTS (SELECT FROM addresses) AS empty,
+    current_setting('transaction_read_only')::bool AS read_only,
+    (SELECT extract(epoch FROM clock_timestamp() - proven_at)::float8 FROM ways_in WHERE digest = $2) AS proven,
+    coalesce(has_function_privilege(to_regprocedure('pg_control_system()'), 'EXECUTE'), false) AS tells) t
+    LEFT JOIN addresses a ON a.address = ANY ($1);
+END $$;
+
 -- The attempts, before the lock.
 CREATE FUNCTION maildrop_journal(
     attempt uuid, identity bytea, lock_digest bytea, message_id text, queue_id text, sender text, host text, pid bigint,

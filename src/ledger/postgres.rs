@@ -19,19 +19,6 @@ use std::time::Duration;
 
 mod statements;
 
-/// The casts are for a view over the platform's own tables, whatever its types are.
-///
-/// `tells`: whether our role may ask the server for its epoch without our function. The page's role has no right to the table of epochs, so
-/// that is not read here.
-const ADDRESSES: &str = "\
-    SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven, t.tells \
-    FROM (SELECT NOT EXISTS (SELECT FROM addresses) AS empty, \
-                 current_setting('transaction_read_only')::bool AS read_only, \
-                 (SELECT extract(epoch FROM clock_timestamp() - proven_at)::float8 FROM ways_in \
-                  WHERE digest = $2) AS proven, \
-                 coalesce(has_function_privilege(to_regprocedure('pg_control_system()'), 'EXECUTE'), false) AS tells) t \
-    LEFT JOIN addresses a ON a.address = ANY ($1)";
-
 /// The settings are those of a record's batch (`HEAR_NOTHING`, `HEAR_OF_THE_COMMIT`), as in a journal's statement.
 const REFUSE: &str = "\
     WITH written AS (\
@@ -49,7 +36,8 @@ impl Ledger for PostgresDatabase {
         let mut book = AddressBook::default();
         let mut read_only = false;
         let digest = way_in.map(|way_in| &way_in.digest[..]);
-        for row in &self.query(doing, ADDRESSES, &[(&asked, Type::TEXT_ARRAY), (&digest, Type::BYTEA)])? {
+        let statement = statements::look_up(self.plans_are_cached());
+        for row in &self.query(doing, statement, &[(&asked, Type::TEXT_ARRAY), (&digest, Type::BYTEA)])? {
             (book.empty, read_only, book.proven) =
                 (column(doing, row, 4)?, column(doing, row, 5)?, column(doing, row, 6)?);
             self.tells_its_epoch = column(doing, row, 7)?;

@@ -45,6 +45,25 @@ impl Statement {
     }
 }
 
+/// The casts are for a view over the platform's own tables, whatever its types are.
+///
+/// `tells`: whether our role may ask the server for its epoch without our function. The web UI's role has no right to the table of epochs,
+/// so that is not read here.
+const LOOK_UP: Statement = Statement {
+    function: "maildrop_look_up",
+    sql: "SELECT a.address::text, a.imap_user::text, a.inbox::text, a.sent::text, t.empty, t.read_only, t.proven, t.tells \
+          FROM (SELECT NOT EXISTS (SELECT FROM addresses) AS empty, \
+          current_setting('transaction_read_only')::bool AS read_only, \
+          (SELECT extract(epoch FROM clock_timestamp() - proven_at)::float8 FROM ways_in WHERE digest = $2) AS proven, \
+          coalesce(has_function_privilege(to_regprocedure('pg_control_system()'), 'EXECUTE'), false) AS tells) t \
+          LEFT JOIN addresses a ON a.address = ANY ($1)",
+};
+
+/// With parameters.
+pub(super) fn look_up(cached: bool) -> &'static str {
+    if cached { "SELECT * FROM maildrop_look_up($1, $2)" } else { LOOK_UP.sql }
+}
+
 /// The attempts of a journal, with parameters.
 const JOURNAL: Statement = Statement {
     function: "maildrop_journal",
@@ -270,7 +289,7 @@ mod tests {
     fn each_function_has_the_statement_that_it_stands_for() {
         let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let migration = words(include_str!("../../../sql/postgres/0003_cached_plans.sql"));
-        for Statement { function, sql } in [JOURNAL, LOOK, MESSAGE, COPY, ENDED, EVENT] {
+        for Statement { function, sql } in [LOOK_UP, JOURNAL, LOOK, MESSAGE, COPY, ENDED, EVENT] {
             let (_, body) = migration.split_once(&format!("CREATE FUNCTION {function}(")).unwrap();
             let (body, _) = body.split_once("; END $$;").unwrap();
             let (_, body) = body.split_once("BEGIN ").unwrap();

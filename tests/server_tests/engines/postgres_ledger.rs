@@ -1,7 +1,7 @@
 //! What the ledger on PostgreSQL is told, it tells again.
 
-use crate::support::postgres::{Mail, TestDatabase, on_each_postgres};
-use maildrop_command::database::DatabaseFailure;
+use crate::support::postgres::{Mail, TestDatabase, client, deadline, on_each_postgres};
+use maildrop_command::database::{DatabaseFailure, Idle};
 use maildrop_command::ledger::Destination;
 use maildrop_command::ledger::{Ledger, Outcome, Record};
 use maildrop_command::mailbox::Position;
@@ -60,8 +60,14 @@ fn an_address_that_no_delivery_would_find_cannot_be_stored(server: &str) {
     assert!(error.as_db_error().unwrap().message().contains("addresses_lower_case"));
 }
 
+/// Also to a session that keeps the plan it made for the table, as from its second delivery on.
 fn a_view_over_other_types_serves_as_addresses(server: &str) {
     let test = TestDatabase::migrated(server);
+    test.admin().batch_execute("INSERT INTO addresses VALUES ('scuba@mail.example', 'before')").unwrap();
+    let again = |database| Idle::after(database).unwrap().begin(&client("AGAIN"), deadline()).unwrap();
+    let mut keeps = again(Box::new(test.connect("KEEPS")));
+    let found = keeps.addresses(&["scuba@mail.example"]).unwrap();
+    assert_eq!(found.entries[0].1.user, "before");
     test.admin()
         .batch_execute(&format!(
             "DROP TABLE addresses; CREATE DOMAIN mailbox_name AS text; CREATE TYPE account AS ENUM ('scuba'); \
@@ -70,9 +76,11 @@ fn a_view_over_other_types_serves_as_addresses(server: &str) {
             test.name
         ))
         .unwrap();
-    let book = test.connect("A").addresses(&["scuba@mail.example"]).unwrap();
-    assert_eq!(book.entries.len(), 1);
-    assert_eq!(book.entries[0].1.user, "scuba");
+    for database in [&mut test.connect("A"), &mut *again(keeps)] {
+        let book = database.addresses(&["scuba@mail.example"]).unwrap();
+        assert_eq!(book.entries.len(), 1);
+        assert_eq!(book.entries[0].1.user, "scuba");
+    }
 }
 
 /// Whoever is not found is refused for good; a standby that lags behind may not have the newest addresses.
