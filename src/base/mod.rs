@@ -9,6 +9,7 @@ pub mod hex;
 pub(crate) mod http_connections;
 pub mod listening;
 pub mod log;
+pub(crate) mod printed;
 pub(crate) mod problem;
 pub mod secret;
 pub(crate) mod sent_body;

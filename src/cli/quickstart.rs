@@ -1,8 +1,10 @@
 //! `quickstart`: writes the files that a site needs to go live.
 
 use super::{complain, json, said, say, table};
+use crate::base::deadline::Deadline;
 use crate::base::files::{sync, sync_directory};
 use crate::base::secret::Secret;
+use crate::operations::dovecot_settings::dovecot_here;
 use crate::operations::quickstart::{self, Answers, DatabaseUrl, Domain, File, MailboxStore, Passwords, Server};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -12,7 +14,11 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use sysexits::ExitCode;
+
+/// How long doveconf may take, asked three times.
+const FOR_DOVECONF: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -22,7 +28,7 @@ Examples:
 
 It writes the configuration, passwords made at random, the SQL that makes the roles and gives them their rights, the account \
 for the mailbox store, Postfix's fragments, and one page of numbered commands, each with its way back: GOING-LIVE.md. It \
-asks no server, changes nothing outside of the folder, and overwrites nothing: the folder must not be there, or be empty. \
+asks no server but doveconf(1), where Dovecot is on this machine, changes nothing outside of the folder, and overwrites nothing: the folder must not be there, or be empty. \
 What it could not know is on the page.
 
 Exit status: 0, 64 for a mistake in the arguments, 73 if the folder is there and not empty, 74 if it cannot be written.")]
@@ -62,7 +68,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
         }
     };
     let named = !arguments.mail_host.is_empty();
+    let has_dovecot_here = arguments.imap_server != MailboxStore::Cyrus && arguments.imap.is_on_this_machine();
     let answers = Answers {
+        dovecot: has_dovecot_here.then(|| dovecot_here(Deadline::after(FOR_DOVECONF))).flatten(),
         domains: arguments.domain.clone(),
         database: arguments.database.clone(),
         imap: arguments.imap.clone(),

@@ -5,6 +5,7 @@ pub(crate) mod again;
 pub mod audit;
 pub(crate) mod check;
 pub(crate) mod content;
+pub(crate) mod dovecot_settings;
 pub(crate) mod finish_owed;
 pub(crate) mod hold_lock;
 pub mod locks;

@@ -11,6 +11,7 @@ use crate::mailbox::{MailboxError, MailboxFailure};
 use crate::message::Address;
 use crate::routing::{Party, Route};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Whose mailbox `check` can log in to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +86,22 @@ impl Site {
         };
         let (said, uid_plus) = (inbox.describe(), inbox.has_uid_plus());
         Ok(SeenMailboxes { said, uid_plus, inbox_rights, sent_rights, sent_is_missing })
+    }
+
+    /// How long a login for this user takes, with its connection: the median of so many, one after the other.
+    ///
+    /// # Errors
+    /// As [`try_mailboxes`](Self::try_mailboxes).
+    pub(crate) fn time_logins(&self, user: &str, count: usize, deadline: Deadline) -> Result<Duration, MailboxError> {
+        let Some(site) = self.as_configured() else { return Ok(Duration::ZERO) };
+        let mut times = Vec::new();
+        for _ in 0..count {
+            let begun = Instant::now();
+            let _session = imap::connect(site.imap()?, deadline)?.authenticate(user)?;
+            times.push(begun.elapsed());
+        }
+        times.sort_unstable();
+        Ok(times.get(count / 2).copied().unwrap_or_default())
     }
 
     /// So many users of the table, as far as there are, none of whom is the service account.

@@ -1,6 +1,6 @@
 //! `check`: whether a login to the mailbox store leads to the right mailbox, and what may be done there.
 
-use super::database;
+use super::{database, login_time};
 use crate::base::deadline::Deadline;
 use crate::base::timestamp;
 use crate::config::Config;
@@ -54,6 +54,10 @@ fn logins(
         Err(error) => return vec![failed("mailbox store", &error)],
     };
     let mut findings = vec![good("mailbox login", format!("{address}: {} of {}; {}", to.inbox, to.user, tried.said))];
+    findings.push(match site.time_logins(&to.user, login_time::LOGINS, deadline) {
+        Ok(median) => login_time::finding(site, median, &tried.said, deadline),
+        Err(error) => failed("login", &error),
+    });
     findings.extend(site.config().and_then(|config| settle(config, &tried.said)));
     if !tried.uid_plus {
         let mend = "a copy too many, which a lost lock can leave, cannot be taken out: choose a server with UIDPLUS";

@@ -2,6 +2,7 @@
 
 mod database;
 mod hosts;
+mod login_time;
 mod mailboxes;
 mod mutual_exclusion;
 mod notifier;

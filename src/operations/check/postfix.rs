@@ -2,25 +2,16 @@
 //! postconf(1) tells them. With a shorter one it bounces what the recipient has got.
 
 use crate::base::deadline::Deadline;
+use crate::base::printed::output_of;
 use crate::config::{Config, Delivery};
 use crate::ledger::Finding;
 use crate::ledger::check::{bad, good, warning};
 use humantime::format_duration as span;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::retry_on_intr;
 use std::collections::HashMap;
-use std::io::Read;
-use std::process::{ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 /// For whoever has no /usr/sbin in PATH.
 const ELSEWHERE: &str = "/usr/sbin/postconf";
-
-/// It reads two files, and is done.
-const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Four lines are asked for.
-const LONGEST_ANSWER: usize = 64 * 1024;
 
 const QUEUE_LIFETIME: &str = "maximal_queue_lifetime";
 /// Those of postfix/master.cf.maildrop and master.cf.maildrop-via. Postfix knows one where main.cf sets it, or master.cf has the
@@ -37,7 +28,7 @@ const SECONDS: char = 's';
 
 /// Both limits.
 pub(super) fn look(config: &Config, deadline: Deadline) -> [Finding; 2] {
-    let said = Said::by_postconf(deadline.or_sooner(Deadline::after(PATIENCE)));
+    let said = Said::by_postconf(deadline);
     [time_limit(&config.delivery, &said), queue_lifetime(config, &said)]
 }
 
@@ -136,17 +127,8 @@ impl Said {
     /// Nothing where there is no postconf, or it does not answer.
     fn by_postconf(deadline: Deadline) -> Self {
         // -x: one setting may be said by another's name. What Postfix does not know is left out, with a warning on stderr.
-        let start = |program: &str| {
-            let mut command = Command::new(program);
-            command.arg("-x").args([QUEUE_LIFETIME, OF_OTHERS]).args(OF_OUR_TRANSPORTS);
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
-        };
-        let Ok(mut child) = start("postconf").or_else(|_| start(ELSEWHERE)) else { return Self::default() };
-        let said = child.stdout.take().and_then(|stdout| read_all(stdout, deadline));
-        // Whether or not it has ended by itself: all that it has to say is read, or nobody waits for it any more.
-        let _ = child.kill();
-        let _ = child.wait();
-        said.map(|said| Self::read(&String::from_utf8_lossy(&said))).unwrap_or_default()
+        let arguments = [&["-x", QUEUE_LIFETIME, OF_OTHERS][..], &OF_OUR_TRANSPORTS].concat();
+        output_of(&["postconf", ELSEWHERE], &arguments, deadline).map(|said| Self::read(&said)).unwrap_or_default()
     }
 
     fn read(text: &str) -> Self {
@@ -157,22 +139,6 @@ impl Said {
     fn time(&self, name: &str, unit: char) -> Option<Duration> {
         time(self.0.get(name)?, unit)
     }
-}
-
-/// What comes until its end. `None` where that does not come in time, or far too much does.
-fn read_all(mut from: ChildStdout, deadline: Deadline) -> Option<Vec<u8>> {
-    let (mut all, mut some) = (Vec::new(), [0; 4096]);
-    while all.len() < LONGEST_ANSWER {
-        let left = Timespec::try_from(deadline.remaining()).ok()?;
-        if retry_on_intr(|| poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&left))).ok()? == 0 {
-            return None;
-        }
-        match from.read(&mut some).ok()? {
-            0 => return Some(all),
-            count => all.extend_from_slice(some.get(..count)?),
-        }
-    }
-    None
 }
 
 /// A time as Postfix reads one (`src/global/conv_time.c`): a number and one letter, or the number alone, in `unit`.

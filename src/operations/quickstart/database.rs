@@ -127,7 +127,7 @@ pub(super) fn configuration(answers: &Answers, role: Role) -> String {
          authserv_id = \"{authserv_id}\"\n{rest}",
         server = url.server.keys(),
         database = url.database,
-        imap = answers.imap.keys(),
+        imap = answers.imap_for_deliveries().keys(),
         authserv_id = answers.authserv_id,
     )
 }

@@ -67,6 +67,16 @@ protocol imap {
 }
 ";
 
+/// The instance for deliveries, for Dovecot 2.4.
+const INSTANCE: &str = include_str!("../../../postfix/dovecot-delivery.conf");
+const INSTANCE_UNIT: &str = include_str!("../../../postfix/dovecot-delivery.service");
+
+/// The `dovecot_config_version` of that file.
+const INSTANCE_VERSION: &str = "dovecot_config_version = 2.4.0\n";
+
+/// The port of that file.
+pub(super) const PORT_OF_INSTANCE: u16 = 10_143;
+
 const CYRUS: &str = "\
 # For /etc/imapd.conf. The account may log in for others, and is none of `admins`, who may do anything to any mailbox.
 proxyservers: maildrop
@@ -95,8 +105,18 @@ pub(super) fn files(answers: &Answers, passwords: &Passwords) -> Vec<(&'static s
         hash(passwords.imap.expose(), &passwords.salt),
         addresses.join(",")
     );
-    vec![
+    let mut files = vec![
         ("dovecot/00-maildrop.conf", "Dovecot's configuration of the account", configuration.into()),
         ("dovecot/maildrop-masters", "the account, and from where it may log in", account),
-    ]
+    ];
+    if let Some(version) = answers.version_of_an_instance() {
+        let instance = INSTANCE.replace(INSTANCE_VERSION, &format!("dovecot_config_version = {version}\n"));
+        files.push((
+            "dovecot/dovecot-delivery.conf",
+            "a Dovecot instance for deliveries, which keeps its processes",
+            instance,
+        ));
+        files.push(("dovecot/dovecot-delivery.service", "the unit of that instance", INSTANCE_UNIT.into()));
+    }
+    files
 }

@@ -7,6 +7,7 @@ mod page;
 mod postfix;
 
 use crate::base::secret::Secret;
+use crate::operations::dovecot_settings::{DovecotHere, MailUid};
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -22,6 +23,8 @@ pub(crate) struct Answers {
     pub database: DatabaseUrl,
     pub imap: Server,
     pub store: MailboxStore,
+    /// What doveconf says, where the mailbox store is a Dovecot on this machine.
+    pub dovecot: Option<DovecotHere>,
     /// The name by which the site's own filter writes Authentication-Results (RFC 8601).
     pub authserv_id: Domain,
     /// The addresses of the mail hosts, as the mailbox store sees them.
@@ -33,6 +36,28 @@ pub(crate) struct Answers {
 impl Answers {
     fn domain(&self) -> &str {
         &self.domains[0].0
+    }
+
+    /// Whom the mailboxes belong to.
+    fn mail_uid(&self) -> &MailUid {
+        self.dovecot.as_ref().map_or(&MailUid::Unknown, |dovecot| &dovecot.mail_uid)
+    }
+
+    /// The `dovecot_config_version` of an instance for deliveries, if one can be written: its file is for Dovecot 2.4, and its processes
+    /// serve mailboxes of one uid.
+    fn version_of_an_instance(&self) -> Option<&str> {
+        match (self.store, self.mail_uid()) {
+            (MailboxStore::Dovecot, MailUid::One(_)) => self.dovecot.as_ref()?.config_version.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The server that deliveries log in to.
+    fn imap_for_deliveries(&self) -> Server {
+        match self.version_of_an_instance() {
+            Some(_) => Server { port: Some(mailboxes::PORT_OF_INSTANCE), ..self.imap.clone() },
+            None => self.imap.clone(),
+        }
     }
 }
 
@@ -168,7 +193,7 @@ impl FromStr for Server {
 }
 
 impl Server {
-    fn is_on_this_machine(&self) -> bool {
+    pub(crate) fn is_on_this_machine(&self) -> bool {
         self.host.eq_ignore_ascii_case("localhost")
             || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
     }

@@ -1,7 +1,8 @@
 //! The page: numbered commands, each step with its way back, and what could not be known.
 
+use super::mailboxes::PORT_OF_INSTANCE;
 use super::postfix::map_type;
-use super::{Answers, Engine, MailboxStore};
+use super::{Answers, Engine, MailUid, MailboxStore};
 
 /// The page, in Markdown.
 pub(super) fn page(answers: &Answers) -> String {
@@ -119,6 +120,9 @@ Send that address a message; the log has to say `status=sent (delivered via mail
 postconf -e virtual_transport=maildrop && postconf -X transport_maps && postfix reload\n\
 ```\n\
 \n\
+A site that stays without step 7 enables the timer that proves once a day that logins lead to the mailboxes of their users:\n\
+`systemctl enable --now maildrop-command-proof.timer`. The service does so by itself.\n\
+\n\
 Way back: that of step 5. What was delivered stays delivered.\n\
 \n\
 ## 7. The service, for more than a few messages a second\n\
@@ -208,8 +212,51 @@ fn unknown(answers: &Answers) -> String {
     points.iter().map(|point| format!("- {point}\n")).collect()
 }
 
+const START_INSTANCE: &str = "\
+install -m 644 dovecot/dovecot-delivery.conf /etc/dovecot/
+install -m 644 dovecot/dovecot-delivery.service /etc/systemd/system/
+doveconf -c /etc/dovecot/dovecot-delivery.conf >/dev/null && systemctl daemon-reload
+systemctl enable --now dovecot-delivery.service
+";
+const REMOVE_INSTANCE: &str = "systemctl disable --now dovecot-delivery.service && rm /etc/dovecot/dovecot-delivery.conf \
+                               /etc/systemd/system/dovecot-delivery.service && systemctl daemon-reload && ";
+const MORE_OF_KEPT: &str = "/usr/share/doc/maildrop-command/postfix/README.md, \"A Dovecot instance for deliveries\"";
+
+/// Whether Dovecot keeps its processes for the next login, and what that costs; or why it cannot.
+fn kept_processes(answers: &Answers) -> String {
+    match (answers.mail_uid(), answers.version_of_an_instance()) {
+        (MailUid::One(uid), Some(_)) => format!(
+            "The last four commands start a Dovecot instance for deliveries, at port {PORT_OF_INSTANCE}, which `config.toml` names. It keeps its\n\
+             processes for the next login, since all mailboxes belong to {uid} (`doveconf userdb mail_uid`). In privacy: such a process has held\n\
+             another user's mail before. Nobody but the account can log in there; people's sessions have a process each, as before.\n\
+             More: {MORE_OF_KEPT}.\n"
+        ),
+        (MailUid::One(uid), None) => format!(
+            "All mailboxes belong to {uid} (`doveconf userdb mail_uid`), so Dovecot can keep its processes for the next login. In privacy: such\n\
+             a process has held another user's mail before. The better way is a Dovecot instance for deliveries alone; its lines are\n\
+             in {MORE_OF_KEPT}.\n\
+             Or, for people's sessions as well, in dovecot.conf:\n\
+             \n\
+             ```dovecot\n\
+             service imap {{\n  {setting} = 1000\n  process_min_avail = 2\n}}\n\
+             ```\n",
+            setting = if answers.store == MailboxStore::Dovecot23 { "service_count" } else { "restart_request_count" },
+        ),
+        (MailUid::OfEachUser, _) => "\
+             Dovecot starts a process for each login, and has to: each user has a uid of their own (`userdb passwd`), and a process that has\n\
+             taken one user's uid cannot take another's.\n"
+            .to_owned(),
+        (MailUid::Unknown, _) => format!(
+            "Dovecot starts a process for each login. If all mailboxes belong to one uid, it can keep them, which halves what a delivery costs:\n\
+             {MORE_OF_KEPT}.\n\
+             That could not be known here; `doveadm user -f uid USER` says it. With a uid for each user it is not possible.\n"
+        ),
+    }
+}
+
 fn store(answers: &Answers) -> String {
     let host = &answers.imap.host;
+    let with_instance = answers.version_of_an_instance().is_some();
     match answers.store {
         MailboxStore::Dovecot | MailboxStore::Dovecot23 => format!(
             "On {host}. The account may act for every user who exists, from the mail hosts only{confined}:\n\
@@ -218,11 +265,16 @@ fn store(answers: &Answers) -> String {
              install -m 644 dovecot/00-maildrop.conf /etc/dovecot/conf.d/\n\
              install -m 640 -g dovecot dovecot/maildrop-masters /etc/dovecot/\n\
              doveconf >/dev/null && doveadm reload\n\
-             ```\n\
+             {start_instance}```\n\
              \n\
              `mail_fsync` must not be `never`: `doveconf mail_fsync`.\n\
              \n\
-             Way back: `rm /etc/dovecot/conf.d/00-maildrop.conf /etc/dovecot/maildrop-masters && doveadm reload`.\n",
+             {kept}\
+             \n\
+             Way back: `{remove_instance}rm /etc/dovecot/conf.d/00-maildrop.conf /etc/dovecot/maildrop-masters && doveadm reload`.\n",
+            start_instance = if with_instance { START_INSTANCE } else { "" },
+            kept = kept_processes(answers),
+            remove_instance = if with_instance { REMOVE_INSTANCE } else { "" },
             confined = match answers.store {
                 MailboxStore::Dovecot23 =>
                     ".\nNothing here confines what it may do in a mailbox: on Dovecot 2.3 it may do all that the owner may, \

@@ -8,6 +8,7 @@ fn answers(database: &str, imap: &str, store: MailboxStore) -> Answers {
         database: database.parse().unwrap(),
         imap: imap.parse().unwrap(),
         store,
+        dovecot: None,
         authserv_id: "mx.example.org".parse().unwrap(),
         mail_hosts: vec!["198.51.100.7".parse().unwrap()],
         mail_hosts_are_named: false,
@@ -39,7 +40,14 @@ fn all() -> Vec<(String, Vec<File>)> {
             all.push((format!("{database} {store:?}"), files));
         }
     }
+    let with_instance = with_dovecot(MailboxStore::Dovecot, MailUid::One("vmail".into()));
+    all.push(("with an instance for deliveries".into(), files(&with_instance, &passwords())));
     all
+}
+
+fn with_dovecot(store: MailboxStore, mail_uid: MailUid) -> Answers {
+    let dovecot = Some(DovecotHere { mail_uid, config_version: Some("2.4.1".into()) });
+    Answers { dovecot, ..answers("mysql://localhost", "localhost", store) }
 }
 
 fn text<'a>(files: &'a [File], path: &str) -> &'a str {
@@ -169,6 +177,47 @@ fn what_the_account_may_do_in_a_mailbox_is_confined_or_the_page_says_that_it_is_
         let files = files(&answers("mysql://localhost", "localhost", store), &passwords());
         assert_eq!(text(&files, "dovecot/00-maildrop.conf").contains("acl"), acl, "{store:?}");
         assert_eq!(text(&files, "GOING-LIVE.md").contains("it may do all that the owner may"), !acl, "{store:?}");
+    }
+}
+
+#[test]
+fn deliveries_have_a_dovecot_instance_of_their_own_where_all_mailboxes_belong_to_one_uid_and_the_page_says_why_not() {
+    let one = || MailUid::One("vmail".into());
+    let files_with = |store, mail_uid| files(&with_dovecot(store, mail_uid), &passwords());
+    let instance = files_with(MailboxStore::Dovecot, one());
+    let text_of_it = text(&instance, "dovecot/dovecot-delivery.conf");
+    assert!(text_of_it.contains("\ndovecot_config_version = 2.4.1\n") && text_of_it.contains("    port = 10143\n"));
+    assert!(text(&instance, "dovecot/dovecot-delivery.service").contains("\nPartOf=dovecot.service\n"));
+    let config = Config::parse(Path::new("config.toml"), text(&instance, "config.toml"), None).unwrap();
+    assert_eq!(config.imap.address.to_string(), "localhost port 10143");
+    let page = text(&instance, "GOING-LIVE.md");
+    assert!(page.contains("\nsystemctl enable --now dovecot-delivery.service\n") && page.contains("belong to vmail"));
+    assert!(page.contains("In privacy: "));
+
+    for (store, mail_uid, says) in [
+        (MailboxStore::Dovecot23, one(), "  service_count = 1000\n"),
+        (MailboxStore::Dovecot, MailUid::OfEachUser, "each user has a uid of their own"),
+        (MailboxStore::Dovecot, MailUid::Unknown, "could not be known here"),
+        (MailboxStore::Dovecot23, MailUid::Unknown, "could not be known here"),
+    ] {
+        let written = files_with(store, mail_uid.clone());
+        let page = text(&written, "GOING-LIVE.md");
+        assert!(page.contains(says), "{store:?} {mail_uid:?}: {page}");
+        assert!(!page.contains("dovecot-delivery"), "{store:?} {mail_uid:?}");
+        assert!(!text(&written, "config.toml").contains("10143"), "{store:?} {mail_uid:?}");
+        assert!(written.iter().all(|file| !file.path.contains("delivery")), "{store:?} {mail_uid:?}");
+    }
+    let cyrus = files(&answers("mysql://localhost", "localhost", MailboxStore::Cyrus), &passwords());
+    assert!(!text(&cyrus, "GOING-LIVE.md").contains("process for each login"));
+}
+
+#[test]
+fn the_page_names_the_timer_of_a_site_without_the_service() {
+    for (whose, files) in all() {
+        assert!(
+            text(&files, "GOING-LIVE.md").contains("`systemctl enable --now maildrop-command-proof.timer`"),
+            "{whose}"
+        );
     }
 }
 

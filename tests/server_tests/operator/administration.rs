@@ -153,6 +153,10 @@ fn check_tells_how_it_stands(engine: Engine) {
         assert_eq!(state(what), "ok", "{what}");
     }
     assert!(findings.iter().all(|finding| finding["state"] != "bad"), "{findings:?}");
+    let login = findings.iter().find(|finding| finding["what"] == "login").unwrap_or_else(|| panic!("{findings:?}"));
+    assert!(login["found"].as_str().unwrap().ends_with(" ms, the median of 5"), "{login}");
+    // It is Dovecot, on another host: whether it keeps its processes cannot be known from here.
+    assert!(login["mend"].as_str().unwrap().contains("\"A Dovecot instance for deliveries\""), "{login}");
 
     let known = scene.subcommand(&["check", "--recipient", "doug@mail.axial.net"]);
     ended(&known, 0);

@@ -1,0 +1,172 @@
+//! The settings of the Dovecot on this machine, as doveconf(1) prints them. Nothing is known where there is none.
+
+use crate::base::deadline::Deadline;
+use crate::base::printed::output_of;
+
+/// The second one for users without /usr/bin in PATH.
+const DOVECONF: [&str; 2] = ["doveconf", "/usr/bin/doveconf"];
+
+/// Where postfix/dovecot-delivery.conf is copied to.
+const FOR_DELIVERIES: &str = "/etc/dovecot/dovecot-delivery.conf";
+
+/// Dovecot 2.4 has the third of these settings, and 2.3 the fourth. Another version's setting is printed as an empty line, or not at all.
+const OF_SESSIONS: [&str; 4] = [
+    "service/imap-login/inet_listener/imap/port",
+    "service/imap-login/inet_listener/imaps/port",
+    "service/imap/restart_request_count",
+    "service/imap/service_count",
+];
+
+/// How many sessions one IMAP process serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SessionsOfProcess {
+    One,
+    Many,
+}
+
+/// That of the instance which listens at this port. `None` where neither instance does, or both seem to.
+pub(crate) fn sessions_of_a_process(port: u16, deadline: Deadline) -> Option<SessionsOfProcess> {
+    let ask = |configuration: &[&str]| {
+        let arguments = [configuration, &["-h"], &OF_SESSIONS].concat();
+        output_of(&DOVECONF, &arguments, deadline).and_then(|output| sessions_at(port, &output))
+    };
+    match (ask(&[]), ask(&["-c", FOR_DELIVERIES])) {
+        (Some(sessions), None) | (None, Some(sessions)) => Some(sessions),
+        (Some(_), Some(_)) | (None, None) => None,
+    }
+}
+
+fn sessions_at(port: u16, output: &str) -> Option<SessionsOfProcess> {
+    let values: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let [imap, imaps, sessions] = values[..] else { return None };
+    let port = port.to_string();
+    if imap != port && imaps != port {
+        return None;
+    }
+    match sessions {
+        "1" => Some(SessionsOfProcess::One),
+        // 2.3 says 0, and 2.4 "unlimited".
+        "unlimited" => Some(SessionsOfProcess::Many),
+        count => count.parse::<u32>().ok().map(|_| SessionsOfProcess::Many),
+    }
+}
+
+/// Whom mailboxes belong to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MailUid {
+    /// All to this uid, or user of the system.
+    One(String),
+    /// To a user of the system each.
+    OfEachUser,
+    /// The settings do not say it, or there is no Dovecot on this machine.
+    Unknown,
+}
+
+/// What quickstart has to know of Dovecot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DovecotHere {
+    pub mail_uid: MailUid,
+    /// `dovecot_config_version`, which files of one configuration have to agree on.
+    pub config_version: Option<String>,
+}
+
+/// Asks doveconf. `None` where there is none.
+pub(crate) fn dovecot_here(deadline: Deadline) -> Option<DovecotHere> {
+    let ask = |arguments: &[&str]| output_of(&DOVECONF, arguments, deadline);
+    let userdbs = ask(&["-n", "userdb"]).filter(|output| !output.trim().is_empty())?;
+    let mail_uid = ask(&["-h", "mail_uid"]).unwrap_or_default();
+    // doveconf prints this setting only among all others.
+    let config_version = ask(&["-n"]).and_then(|settings| config_version_of(&settings));
+    let mail_uid = mail_uid_of(&userdbs, mail_uid.trim());
+    Some(DovecotHere { mail_uid, config_version })
+}
+
+fn config_version_of(settings: &str) -> Option<String> {
+    settings.lines().find_map(|line| Some(line.strip_prefix("dovecot_config_version = ")?.trim().to_owned()))
+}
+
+fn mail_uid_of(userdbs: &str, mail_uid: &str) -> MailUid {
+    let mut uids = Vec::new();
+    for userdb in userdbs.split("\nuserdb").map(|text| text.trim_start_matches("userdb")) {
+        let name = userdb.split('{').next().unwrap_or_default().trim();
+        let lines = || userdb.lines().map(str::trim);
+        let value =
+            |line: &str, key: &str| Some(line.strip_prefix(key)?.trim_start().strip_prefix('=')?.trim().to_owned());
+        // 2.4: the driver is the name, where it is not said.
+        let driver = lines().find_map(|line| value(line, "driver")).unwrap_or_else(|| name.to_owned());
+        match driver.as_str() {
+            "static" => {
+                let arguments = lines().find_map(|line| value(line, "args")).unwrap_or_default();
+                let of_arguments =
+                    || arguments.split_whitespace().find_map(|word| word.strip_prefix("uid=").map(str::to_owned));
+                let uid = lines().find_map(|line| value(line, "uid")).or_else(of_arguments);
+                uids.push(uid.unwrap_or_else(|| mail_uid.to_owned()));
+            }
+            "passwd" => return MailUid::OfEachUser,
+            _ => return MailUid::Unknown,
+        }
+    }
+    match uids.split_first() {
+        Some((uid, rest)) if !uid.is_empty() && !uid.contains('%') && rest.iter().all(|other| other == uid) => {
+            MailUid::One(uid.clone())
+        }
+        _ => MailUid::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_serves_as_many_sessions_as_the_instance_at_this_port_says() {
+        use SessionsOfProcess::{Many, One};
+        for (output, at_143, at_10143) in [
+            ("143\n993\n1\n\n", Some(One), None),
+            ("143\n993\n1\n", Some(One), None),
+            ("143\n993\n0\n", Some(Many), None),
+            ("143\n993\nunlimited\n\n", Some(Many), None),
+            ("10143\n0\n1000\n\n", None, Some(Many)),
+            ("0\n143\n1000\n", Some(Many), None),
+            ("143\n993\nsome\n", None, None),
+            ("143\n1\n", None, None),
+            ("", None, None),
+        ] {
+            assert_eq!([sessions_at(143, output), sessions_at(10_143, output)], [at_143, at_10143], "{output:?}");
+        }
+    }
+
+    #[test]
+    fn the_version_of_the_configuration_is_that_of_2_4_and_2_3_has_none() {
+        let of_24 = "# 2.4.1-4 (7d8c0e5759): /etc/dovecot/dovecot.conf\ndovecot_config_version = 2.4.0\ndovecot_storage_version = 2.4.1\n";
+        assert_eq!(config_version_of(of_24).as_deref(), Some("2.4.0"));
+        assert_eq!(
+            config_version_of("# 2.3.19.1 (9b53102964): /etc/dovecot/dovecot.conf\nmail_plugins = quota\n"),
+            None
+        );
+    }
+
+    #[test]
+    fn one_uid_is_known_only_where_every_userdb_is_static_and_says_the_same() {
+        let one = MailUid::One("vmail".into());
+        let of_23 = "userdb {\n  args = uid=vmail gid=vmail home=/srv/%u\n  driver = static\n}\n";
+        let of_24 = "userdb static {\n  fields {\n    gid = vmail\n    home = /srv/%{user}\n    uid = vmail\n  }\n}\n";
+        let without = "userdb static {\n  fields {\n    home = /srv/%{user}\n  }\n}\n";
+        for (userdbs, mail_uid, expected) in [
+            (of_23, "", &one),
+            (of_24, "", &one),
+            (of_24, "other", &one),
+            (without, "vmail", &one),
+            (&format!("{of_24}{without}"), "vmail", &one),
+            (&format!("{of_24}{without}"), "other", &MailUid::Unknown),
+            (without, "", &MailUid::Unknown),
+            (&of_24.replace("uid = vmail", "uid = %{user}"), "", &MailUid::Unknown),
+            ("userdb passwd {\n}\n", "vmail", &MailUid::OfEachUser),
+            ("userdb people {\n  driver = passwd\n}\n", "", &MailUid::OfEachUser),
+            ("userdb sql {\n  query = SELECT home FROM users\n}\n", "vmail", &MailUid::Unknown),
+            ("userdb {\n  args = /etc/dovecot/users\n  driver = passwd-file\n}\n", "vmail", &MailUid::Unknown),
+        ] {
+            assert_eq!(&mail_uid_of(userdbs, mail_uid), expected, "{userdbs}");
+        }
+    }
+}
