@@ -12,7 +12,7 @@ mod fair;
 pub use again::AskedAgain;
 use authentication::Authentication;
 pub(crate) use authentication::{Caller, NotAuthenticated};
-use fair::Clients;
+use fair::Turns;
 pub(crate) use fair::asked_by;
 
 use crate::base::deadline::Deadline;
@@ -51,7 +51,7 @@ pub struct LedgerThreads {
     queue: SyncSender<Asked>,
     patience: Duration,
     authentication: Arc<Authentication>,
-    clients: Arc<Clients>,
+    turns: Arc<Turns>,
 }
 
 /// Why there is no answer.
@@ -88,7 +88,7 @@ impl LedgerThreads {
     pub fn start(site: &Site, patience: Duration) -> io::Result<Self> {
         let queue = start_threads(site, THREADS)?;
         let authentication = Arc::new(Authentication::start(site)?);
-        Ok(Self { queue, patience, authentication, clients: Arc::default() })
+        Ok(Self { queue, patience, authentication, turns: Arc::default() })
     }
 
     /// What `work` finds in the ledger. Where nobody awaits it any more, it may not be done, or done in part: what belongs together
@@ -103,7 +103,7 @@ impl LedgerThreads {
         self.ask_within(self.patience, work).await
     }
 
-    /// The same, for what may take longer, or has to be quick.
+    /// The same, for what may take longer (then it waits for others of that kind), or has to be quick.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
@@ -113,7 +113,8 @@ impl LedgerThreads {
         work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
     ) -> Result<T, Unanswered> {
         let by = Instant::now() + patience;
-        let turn = tokio::time::timeout(patience, self.clients.turn()).await.map_err(|_| Unanswered::TooLate)?;
+        let turn = self.turns.turn(patience > self.patience);
+        let turn = tokio::time::timeout(patience, turn).await.map_err(|_| Unanswered::TooLate)?;
         let work = move |database: &mut dyn Database| {
             // Until the thread is free again, also where nobody awaits the answer any more.
             let _turn = turn;
@@ -212,6 +213,7 @@ fn open(site: &Site, resting: Resting, by: Deadline) -> Result<Box<dyn Database>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::hex;
     use crate::site::embedded::Embedded;
     use std::sync::Condvar;
 
@@ -277,6 +279,20 @@ mod tests {
         (0..=THREADS + WAITING).map(ask).collect()
     }
 
+    async fn until(is_so: impl Fn() -> bool) {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn others_are_answered(threads: &LedgerThreads) {
+        for _ in 0..THREADS * 2 {
+            let rows = |database: &mut dyn Database| database.select("asking", "SELECT 1", &[]);
+            let found = asked_by("another".into(), threads.ask(rows)).await.unwrap();
+            assert_eq!(found[0].text(0), Some("1"));
+        }
+    }
+
     async fn all(answers: Vec<Answer>) -> Vec<Result<(), Unanswered>> {
         let mut all = Vec::new();
         for answer in answers {
@@ -316,14 +332,59 @@ mod tests {
         let gate = Arc::new(Gate::default());
         run(async {
             let slow = ask_at_once(&threads, &gate, Some("one"));
-            while !threads.clients.has_its_share("one") {
-                tokio::task::yield_now().await;
+            until(|| threads.turns.has_its_share("one")).await;
+            others_are_answered(&threads).await;
+            assert!(!slow.iter().any(Answer::is_finished));
+            gate.open();
+            assert!(all(slow).await.iter().all(Result::is_ok), "each has had its turn");
+        });
+    }
+
+    /// A script that asks for page after page, none of which it may see.
+    #[test]
+    fn one_credential_that_is_shown_again_and_again_leaves_half_of_the_threads_to_others() {
+        let directory = tempfile::tempdir().unwrap();
+        let threads = threads(directory.path(), Duration::from_mins(2));
+        let (gate, credential) = (Arc::new(Gate::default()), [7; 32]);
+        threads.is_valid(credential);
+        run(async {
+            let show = |_| {
+                let (threads, gate) = (threads.clone(), Arc::clone(&gate));
+                let shown = move |_: &mut dyn Database| {
+                    gate.pass();
+                    Ok(Some(()))
+                };
+                tokio::spawn(async move { threads.authenticate(&Caller::default(), credential, shown).await.is_ok() })
+            };
+            let shown: Vec<_> = (0..=THREADS + WAITING).map(show).collect();
+            until(|| threads.turns.has_its_share(&hex::encode(&credential))).await;
+            others_are_answered(&threads).await;
+            gate.open();
+            for shown in shown {
+                assert!(shown.await.unwrap(), "each has had its turn");
             }
-            for _ in 0..THREADS * 2 {
-                let rows = |database: &mut dyn Database| database.select("asking", "SELECT 1", &[]);
-                let found = asked_by("another".into(), threads.ask(rows)).await.unwrap();
-                assert_eq!(found[0].text(0), Some("1"));
-            }
+        });
+    }
+
+    /// Two people look for what takes long, and a third one only wants a page.
+    #[test]
+    fn what_takes_long_leaves_half_of_the_threads_to_what_is_quick_whoever_asks() {
+        let directory = tempfile::tempdir().unwrap();
+        let threads = threads(directory.path(), Duration::from_mins(2));
+        let gate = Arc::new(Gate::default());
+        run(async {
+            let ask = |number: usize| {
+                let (threads, gate) = (threads.clone(), Arc::clone(&gate));
+                let question = move |_: &mut dyn Database| {
+                    gate.pass();
+                    Ok(())
+                };
+                let long = async move { threads.ask_within(Duration::from_mins(3), question).await };
+                tokio::spawn(asked_by(number.to_string(), long))
+            };
+            let slow: Vec<Answer> = (0..THREADS * 2).map(ask).collect();
+            until(|| threads.turns.long_ones_have_their_share()).await;
+            others_are_answered(&threads).await;
             assert!(!slow.iter().any(Answer::is_finished));
             gate.open();
             assert!(all(slow).await.iter().all(Result::is_ok), "each has had its turn");

@@ -4,7 +4,8 @@
 //! client address has a budget of failures: once it is used up, the database is not asked. The checksum of a token does not help
 //! here, since anybody can compute it.
 
-use super::{Asked, LedgerThreads, Unanswered, ask_at, start_threads};
+use super::{Asked, LedgerThreads, Unanswered, ask_at, asked_by, start_threads};
+use crate::base::hex;
 use crate::base::http_connections::Connection;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
@@ -124,7 +125,8 @@ impl LedgerThreads {
         let Authentication { queue, .. } = &*self.authentication;
         let was_valid = self.authentication.memory().was_valid(&credential, Instant::now());
         let found = if was_valid {
-            self.ask(work).await
+            // Or one that asks as fast as it can fills the queue in which the questions of all others wait.
+            asked_by(hex::encode(&credential), self.ask(work)).await
         } else {
             // Before the database is asked: many may ask at once.
             let taken = self.authentication.memory().take(caller.address, Instant::now());

@@ -3,7 +3,7 @@
 use super::{Attempt, DAY, MINUTE, Site, THEN, identity, key, lock, site};
 use crate::database::{Tables, Value};
 use crate::ledger::deliveries;
-use crate::ledger::recorded::{self, Selection};
+use crate::ledger::recorded::{self, SOURCE_PART, Selection};
 use crate::lock::LockName;
 use crate::mailbox::Placement;
 use crate::message::Role;
@@ -85,6 +85,20 @@ fn copies_are_told_by_mailbox_by_message_and_by_name() {
     site.source(2);
     assert_eq!(recorded::source(&mut site.database, 2).unwrap().as_deref(), Some(&b"x"[..]));
     assert_eq!(recorded::source(&mut site.database, 1).unwrap(), None);
+}
+
+/// It is read in parts: a message of the largest size must not take several times as much memory.
+#[test]
+fn a_source_is_read_whole_whatever_its_size() {
+    let mut site = site();
+    for (message, size) in (1..).zip([0, 1, SOURCE_PART - 1, SOURCE_PART, SOURCE_PART + 1, SOURCE_PART * 2]) {
+        site.message(message, THEN);
+        let source: Vec<u8> = (0..size).map(|at| (at % 251) as u8).collect();
+        let sql = "INSERT INTO message_sources (message_id, source) VALUES (?, ?)";
+        site.database.change("filling", sql, &[Value::Integer(message), Value::Bytes(&source)]).unwrap();
+        let read = recorded::source(&mut site.database, message).unwrap().unwrap();
+        assert!(read == source && read.capacity() <= size + SOURCE_PART, "{size}: {}", read.capacity());
+    }
 }
 
 #[test]

@@ -155,7 +155,11 @@ impl Surroundings {
                 (Phase::Idle { has_served: false }, Some(until)) => (until, Reading::ServiceEnds),
                 (Phase::Command, Some(until)) => (until, Reading::TimeIsUp),
                 (Phase::Idle { .. } | Phase::Command, None) => (since + limits.command, Reading::TimeIsUp),
-                (Phase::Data, _) => ((now + limits.data_block).min(since + limits.data), Reading::TimeIsUp),
+                // The client has no answer yet, and so keeps its message.
+                (Phase::Data, _) => {
+                    let until = (now + limits.data_block).min(since + limits.data);
+                    (in_all.map_or(until, |in_all| in_all.min(until)), Reading::TimeIsUp)
+                }
             };
             // However much it says.
             if in_all.is_some_and(|in_all| now >= in_all) && until <= now {

@@ -228,11 +228,15 @@ async fn at_the_end_of_the_service_who_has_handed_over_nothing_is_left_soon_what
         assert!(scene.passed() < Duration::from_mins(1), "{begun}: {:?}", scene.passed());
         assert_eq!(scene.conversation.await.unwrap().unwrap(), Ending::Over);
     }
-    // One that always says something new.
-    for said in ["NOOP\r\n", "RSET\r\nMAIL FROM:<>\r\n"] {
+    // One that always says something new, and one whose message does not end.
+    for said in ["NOOP\r\n", "RSET\r\nMAIL FROM:<>\r\n", "a line\r\n"] {
         let mut scene = Scene::new();
-        scene.say("LHLO x\r\n").await;
-        scene.hear("SOURCE\r\n").await;
+        if said == "a line\r\n" {
+            scene.data(1).await;
+        } else {
+            scene.say("LHLO x\r\n").await;
+            scene.hear("SOURCE\r\n").await;
+        }
         scene.stop.send(true).unwrap();
         while scene.client.write_all(said.as_bytes()).await.is_ok() {
             tokio::time::sleep(Limits::default().begin / 2).await;
