@@ -24,7 +24,7 @@ use crate::ledger_threads::{Caller, LedgerThreads, NotAuthenticated, Unanswered,
 use crate::mailbox_work::MailboxWork;
 use crate::operations::tokens::{self, ApiToken, Scope, TokenText};
 use crate::site::Site;
-use crate::webhook::{Keys, Rules};
+use crate::webhook::{MasterKey, Rules};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{RawPathParams, Request};
@@ -62,7 +62,7 @@ const BODY_OF_A_MESSAGE: Duration = Duration::from_secs(25);
 #[derive(Debug)]
 pub(crate) struct ApiSettings {
     /// `None`: nobody is told anything, so that nobody can subscribe.
-    keys: Option<Keys>,
+    key: Option<MasterKey>,
     rules: Rules,
     verify_callbacks: bool,
     site: Site,
@@ -88,7 +88,7 @@ impl ApiSettings {
     pub(crate) fn of(config: &Config, site: &Site) -> Result<Self, KeyError> {
         let settings = &config.notifications;
         Ok(Self {
-            keys: Keys::of(settings).map_err(KeyError)?,
+            key: MasterKey::configured(settings).map_err(KeyError)?,
             rules: Rules::from(settings),
             verify_callbacks: settings.verify_callbacks,
             queue: config.serve.queue(),

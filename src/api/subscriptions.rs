@@ -8,7 +8,7 @@ use crate::ledger::{Database, time_span};
 use crate::operations::notifications;
 use crate::operations::subscriptions::{self, Change, NewSubscription, Resource, Subscription, Those, Turn};
 use crate::operations::tokens::Scope;
-use crate::webhook::{Callback, Keys, ROTATION};
+use crate::webhook::{Callback, MasterKey, ROTATION};
 use serde_json::{Value, json};
 use std::time::Duration;
 use uuid::Uuid;
@@ -50,27 +50,26 @@ fn told(one: &Subscription) -> Value {
 }
 
 /// The secret as it is told.
-fn told_secret(keys: &Keys, one: &Subscription) -> Value {
+fn told_secret(key: &MasterKey, one: &Subscription) -> Value {
     let until = one.secret_rotated_at.map(|at| at.saturating_add(time_span::microseconds(ROTATION)));
     json!({
-        "secret": keys.secret(one.id, one.secret_generation).expose(),
-        "public_key": keys.public_key(one.id, one.secret_generation),
+        "secret": key.secret(one.id, one.secret_generation).expose(),
         "previous_valid_until": until.filter(|until| *until > timestamp::now()).map(timestamp::exact),
     })
 }
 
 /// A subscription and its secret.
-fn with_secret(keys: &Keys, one: &Subscription) -> Value {
+fn with_secret(key: &MasterKey, one: &Subscription) -> Value {
     let mut both = told(one);
-    if let (Value::Object(both), Value::Object(mut secret)) = (&mut both, told_secret(keys, one)) {
+    if let (Value::Object(both), Value::Object(mut secret)) = (&mut both, told_secret(key, one)) {
         both.append(&mut secret);
     }
     both
 }
 
-fn keys(api: &Api) -> Result<&Keys, Problem> {
+fn master_key(api: &Api) -> Result<&MasterKey, Problem> {
     let missing = || Problem::not_set_up("nobody is told anything here: notifications.secret_key_file is not named");
-    api.settings.keys.as_ref().ok_or_else(missing)
+    api.settings.key.as_ref().ok_or_else(missing)
 }
 
 pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
@@ -102,7 +101,7 @@ pub(super) fn show(call: &Call, database: &mut dyn Database) -> Result<Reply, Fa
 pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
     call.query.only(&[])?;
     let settings = &call.api.settings;
-    let keys = keys(&call.api)?;
+    let key = master_key(&call.api)?;
     let mut fields = call.fields()?;
     let callback_url = callback_url(call, &mut fields);
     if callback_url.is_none() {
@@ -160,7 +159,7 @@ pub(super) fn create(call: &Call, database: &mut dyn Database) -> Result<Reply, 
     let found = subscriptions::read(database, Some(id))?.into_iter().next();
     // Somebody has removed it this moment.
     let made = found.ok_or_else(Problem::not_found)?;
-    let body = with_secret(keys, &made);
+    let body = with_secret(key, &made);
     Ok(if created { Reply::created(body, format!("{BASE}/subscriptions/{id}")) } else { Reply::ok(body) })
 }
 
@@ -260,18 +259,18 @@ pub(super) fn delete(call: &Call, database: &mut dyn Database) -> Result<Reply, 
 
 pub(super) fn secret(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
     call.query.only(&[])?;
-    let keys = keys(&call.api)?;
+    let key = master_key(&call.api)?;
     let one = call.subscription(database)?;
     subscriptions::shows_secret(database, call.actor(), one.id)?;
-    Ok(Reply::ok(told_secret(keys, &one)))
+    Ok(Reply::ok(told_secret(key, &one)))
 }
 
 pub(super) fn new_secret(call: &Call, database: &mut dyn Database) -> Result<Reply, Failure> {
     call.query.only(&[])?;
-    let keys = keys(&call.api)?;
+    let key = master_key(&call.api)?;
     let one = call.subscription(database)?;
     subscriptions::new_secret(database, call.actor(), one.id)?;
-    Ok(Reply::ok(told_secret(keys, &call.subscription(database)?)))
+    Ok(Reply::ok(told_secret(key, &call.subscription(database)?)))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ fn api(directory: &Path) -> Router {
 fn api_by(threads: LedgerThreads, directory: &Path) -> Router {
     let site = Site::embedded(Embedded::new(directory.to_owned()));
     let settings = ApiSettings {
-        keys: None,
+        key: None,
         rules: Rules { allow_http: false, allow_ports: vec![443], allow_networks: Vec::new() },
         verify_callbacks: true,
         queue: directory.join("queue"),

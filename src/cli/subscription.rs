@@ -11,7 +11,7 @@ use crate::operations::notifications;
 use crate::operations::operations_log::CommandLine;
 use crate::operations::subscriptions::{self, NewSubscription, Resource, Subscription};
 use crate::site::Site;
-use crate::webhook::{Callback, Keys, Rules, payload};
+use crate::webhook::{Callback, MasterKey, Rules, payload};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::time::Duration;
@@ -23,8 +23,8 @@ const PATIENCE: Duration = Duration::from_mins(1);
 
 const STATUS: &str = "\
 Exit status: 0, 64 for a mistake in the arguments, 65 for a callback that may not be called or a subscription that is not in the \
-state for it, 66 if there is no such subscription, 69 if the database cannot be asked, 78 if the configuration cannot be read, or \
-tells nobody anything (notifications.secret_key_file), or signs by no public key (notifications.signing_key_file).";
+state for it, 66 if there is no such subscription, 69 if the database cannot be asked, 78 if the configuration cannot be read or \
+has no notifications (notifications.secret_key_file).";
 
 const WHAT_IT_IS: &str = "\
 A subscription is told by signed requests (Standard Webhooks) of what happens to copies of messages, from the first delivery on that \
@@ -159,10 +159,8 @@ pub(crate) struct OneArguments {
 Examples:
   maildrop_command subscription secret 0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b
   maildrop_command subscription secret --new 0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b
-  maildrop_command subscription secret --public-key 0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b
 
-The secret is stored nowhere: it is derived from the file notifications.secret_key_file. So is the private half of the public key, \
-from notifications.signing_key_file; without that file there is none. After --new both secrets sign for a day, and both keys.
+The secret is stored nowhere: it is derived from the file notifications.secret_key_file. After --new both secrets sign for a day.
 
 {STATUS}"))]
 pub(crate) struct SecretArguments {
@@ -171,9 +169,6 @@ pub(crate) struct SecretArguments {
     /// Give it another secret
     #[arg(long)]
     new: bool,
-    /// Print the public key instead, by which the signatures v1a are verified
-    #[arg(long)]
-    public_key: bool,
 }
 
 #[derive(Debug, Args)]
@@ -262,10 +257,10 @@ pub(super) fn told_by(site: &Site) -> Result<&Config, ExitCode> {
     })
 }
 
-fn keys(notifications: &Notifications) -> Result<Keys, ExitCode> {
+fn master_key(notifications: &Notifications) -> Result<MasterKey, ExitCode> {
     let missing = || "notifications.secret_key_file: it is missing, so that nobody is told anything".to_owned();
-    let keys = Keys::of(notifications).and_then(|keys| keys.ok_or_else(missing));
-    keys.map_err(|problem| {
+    let key = MasterKey::configured(notifications).and_then(|key| key.ok_or_else(missing));
+    key.map_err(|problem| {
         complain(&problem);
         ExitCode::Config
     })
@@ -286,7 +281,6 @@ struct Created<'a> {
     #[serde(flatten)]
     subscription: &'a Subscription,
     secret: String,
-    public_key: Option<String>,
     created: bool,
     /// What is not as it was asked for, since it was there already.
     differs: Vec<&'static str>,
@@ -305,7 +299,7 @@ fn create(arguments: &CreateArguments) -> Result<ExitCode, ExitCode> {
         ExitCode::Usage
     })?;
     let (site, notifications, mut database) = open_site(&arguments.site)?;
-    let keys = keys(&notifications)?;
+    let key = master_key(&notifications)?;
     let rules = Rules::from(&notifications);
     Callback::parse(&arguments.callback, &rules).map_err(|refused| {
         complain(&format!("--callback {}: {refused}", printable(&arguments.callback)));
@@ -331,11 +325,10 @@ fn create(arguments: &CreateArguments) -> Result<ExitCode, ExitCode> {
     let made = subscriptions::create(database.as_mut(), by.actor(), &new);
     let (id, created) = made.map_err(|error| failed(&error))?;
     let subscription = one(database.as_mut(), id)?;
-    let secret = keys.secret(id, subscription.secret_generation).expose();
-    let public_key = keys.public_key(id, subscription.secret_generation);
+    let secret = key.secret(id, subscription.secret_generation).expose();
     let differs = if created { Vec::new() } else { not_as_asked(&subscription, &new) };
     if arguments.json {
-        say(&json(&Created { subscription: &subscription, secret, public_key, created, differs }));
+        say(&json(&Created { subscription: &subscription, secret, created, differs }));
         return Ok(ExitCode::Ok);
     }
     if !created {
@@ -346,9 +339,6 @@ fn create(arguments: &CreateArguments) -> Result<ExitCode, ExitCode> {
     }
     tell(&subscription, false);
     say(&format!("secret             {secret}"));
-    if let Some(public_key) = public_key {
-        say(&format!("public key         {public_key}"));
-    }
     Ok(ExitCode::Ok)
 }
 
@@ -460,30 +450,20 @@ fn disable(DisableArguments { one: of, reason }: &DisableArguments) -> Result<Ex
 }
 
 fn secret(arguments: &SecretArguments) -> Result<ExitCode, ExitCode> {
-    let SecretArguments { one: of, new, public_key } = arguments;
+    let SecretArguments { one: of, new } = arguments;
     let (site, notifications, mut database) = open_site(&of.site)?;
-    let keys = keys(&notifications)?;
+    let key = master_key(&notifications)?;
     one(database.as_mut(), of.id)?;
     let by = CommandLine::of(&site);
     if *new {
         subscriptions::new_secret(database.as_mut(), by.actor(), of.id).map_err(|error| failed(&error))?;
     }
-    // A public key is no secret.
-    if of.json || !*public_key {
-        subscriptions::shows_secret(database.as_mut(), by.actor(), of.id).map_err(|error| failed(&error))?;
-    }
+    subscriptions::shows_secret(database.as_mut(), by.actor(), of.id).map_err(|error| failed(&error))?;
     let subscription = one(database.as_mut(), of.id)?;
     let generation = subscription.secret_generation;
-    let (secret, public) = (keys.secret(of.id, generation).expose(), keys.public_key(of.id, generation));
+    let secret = key.secret(of.id, generation).expose();
     if of.json {
-        let told = serde_json::json!({ "id": of.id, "generation": generation, "secret": secret, "public_key": public });
-        say(&json(&told));
-    } else if *public_key {
-        let Some(public) = public else {
-            complain("notifications.signing_key_file: it is missing, so that there is no public key");
-            return Err(ExitCode::Config);
-        };
-        say(&public);
+        say(&json(&serde_json::json!({ "id": of.id, "generation": generation, "secret": secret })));
     } else {
         say(&secret);
     }

@@ -15,10 +15,6 @@ pub struct Notifications {
     /// The file of the key that the secrets of subscriptions are derived from, or a systemd credential. `None`: nobody is told anything.
     pub secret_key_file: Option<PathBuf>,
     pub secret_key_credential: Option<String>,
-    /// The file of the key that signing keys are derived from, for receivers that verify by a public key, or a systemd credential.
-    /// `None`: nothing is signed so.
-    pub signing_key_file: Option<PathBuf>,
-    pub signing_key_credential: Option<String>,
     /// Where credentials are, if that is known. A delivery reads no key, and need not know it.
     #[serde(skip)]
     pub(super) credentials: Option<PathBuf>,
@@ -56,8 +52,6 @@ impl Default for Notifications {
         Self {
             secret_key_file: None,
             secret_key_credential: None,
-            signing_key_file: None,
-            signing_key_credential: None,
             credentials: None,
             config: None,
             retry: vec![
@@ -102,59 +96,33 @@ impl Notifications {
 
     /// The key that the secrets of subscriptions are derived from.
     pub(crate) fn secret_key(&self) -> Option<KeyFile> {
-        let named_by = ("notifications.secret_key_file", "notifications.secret_key_credential");
-        self.key_file(named_by, self.secret_key_file.as_deref(), self.secret_key_credential.as_deref())
-    }
-
-    /// The key that signing keys are derived from.
-    pub(crate) fn signing_key(&self) -> Option<KeyFile> {
-        let named_by = ("notifications.signing_key_file", "notifications.signing_key_credential");
-        self.key_file(named_by, self.signing_key_file.as_deref(), self.signing_key_credential.as_deref())
-    }
-
-    fn key_file(
-        &self,
-        (file_key, credential_key): (&'static str, &'static str),
-        file: Option<&Path>,
-        credential: Option<&str>,
-    ) -> Option<KeyFile> {
-        let Some(name) = credential else {
-            return Some(KeyFile { named_by: file_key, path: Ok(file?.to_owned()) });
+        let Some(name) = &self.secret_key_credential else {
+            let path = Ok(self.secret_key_file.clone()?);
+            return Some(KeyFile { named_by: "notifications.secret_key_file", path });
         };
         let missing = "it is no service of systemd's that is run, so that there is no $CREDENTIALS_DIRECTORY: say credentials_directory = \
                        \"/run/…\" at the top of this file, or name a file";
         let path = self.credentials.as_ref().map(|folder| folder.join(name)).ok_or_else(|| missing.to_owned());
-        Some(KeyFile { named_by: credential_key, path })
+        Some(KeyFile { named_by: "notifications.secret_key_credential", path })
     }
 
     pub(super) fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
-        for (key, file_key, file, credential) in [
-            ("secret_key_credential", "secret_key_file", &self.secret_key_file, &self.secret_key_credential),
-            ("signing_key_credential", "signing_key_file", &self.signing_key_file, &self.signing_key_credential),
-        ] {
-            let Some(name) = credential else { continue };
-            let wrong = |problem: String| Err(source.error(&["notifications", key], &problem));
-            if file.is_some() {
-                return wrong(format!("there is a {file_key}, too: leave out one of them"));
+        let wrong = |key: &str, problem: &str| Err(source.error(&["notifications", key], problem));
+        if let Some(name) = &self.secret_key_credential {
+            let key = "secret_key_credential";
+            if self.secret_key_file.is_some() {
+                return wrong(key, "there is a secret_key_file, too: leave out one of them");
             }
             if !is_credential(name) {
-                return wrong(format!("it is a name, not a path: for a path, say {file_key}"));
+                return wrong(key, "it is a name, not a path: for a path, say secret_key_file");
             }
         }
-        let wrong = |key: &str, problem: &str| Err(source.error(&["notifications", key], problem));
-        for (key, path) in [
-            ("secret_key_file", &self.secret_key_file),
-            ("signing_key_file", &self.signing_key_file),
-            ("config", &self.config),
-            ("ca_file", &self.ca_file),
-        ] {
+        for (key, path) in
+            [("secret_key_file", &self.secret_key_file), ("config", &self.config), ("ca_file", &self.ca_file)]
+        {
             if path.as_ref().is_some_and(|path| !path.is_absolute()) {
                 return wrong(key, NOT_ABSOLUTE);
             }
-        }
-        if self.signing_key().is_some() && !self.has_notifier() {
-            let key = if self.signing_key_file.is_some() { "signing_key_file" } else { "signing_key_credential" };
-            return wrong(key, "there is no secret_key_file, so that nobody is told anything: name both");
         }
         if self.retry.is_empty() {
             return wrong("retry", "it is empty: name a wait, such as [\"5s\", \"5m\"]");

@@ -134,8 +134,6 @@ fn the_example_is_good_and_what_it_calls_a_default_is_one() {
         "timer_config",
         "secret_key_file",
         "secret_key_credential",
-        "signing_key_file",
-        "signing_key_credential",
         "config",
         "allow_networks",
         "listen",
@@ -508,13 +506,11 @@ fn files_that_others_can_read_or_write_are_warned_of() {
     let key = password.display();
     let serve = format!("{LEAST}[serve]\ncertificate_file = \"{key}\"\nkey_file = \"{key}\"\n");
     assert_eq!(good(&serve).warnings(), [format!("{key}: mode 604: {problem}")]);
-    // Those that sign notifications, a credential among them.
+    // The one that signs notifications, as a credential.
     let place = folder.path().display();
-    let named = format!(
-        "credentials_directory = \"{place}\"\n{LEAST}[notifications]\nsecret_key_credential = \"password\"\n\
-         signing_key_file = \"{key}\"\n"
-    );
-    assert_eq!(good(&named).warnings(), [0, 1].map(|_| format!("{key}: mode 604: {problem}")));
+    let named =
+        format!("credentials_directory = \"{place}\"\n{LEAST}[notifications]\nsecret_key_credential = \"password\"\n");
+    assert_eq!(good(&named).warnings(), [format!("{key}: mode 604: {problem}")]);
     fs::set_permissions(&password, Permissions::from_mode(0o440)).unwrap();
     assert!(good(&named).warnings().is_empty());
 }

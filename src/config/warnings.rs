@@ -31,12 +31,10 @@ impl Config {
         if let Some(key) = &self.serve.key_file {
             look(key, true);
         }
-        // Whoever has these signs for us.
-        for key in [self.notifications.secret_key(), self.notifications.signing_key()].into_iter().flatten() {
-            // That it is not known where a credential is, is told where it is read.
-            if let Ok(path) = &key.path {
-                look(path, true);
-            }
+        // Whoever has this one signs for us.
+        // That it is not known where a credential is, is reported where it is read.
+        if let Some(Ok(path)) = self.notifications.secret_key().map(|key| key.path) {
+            look(&path, true);
         }
         let plain = |address: &Endpoint, encrypted: bool| !encrypted && !address.is_on_this_machine();
         if self.database.addresses.iter().any(|address| plain(address, self.database.tls != Tls::Off)) {

@@ -24,7 +24,7 @@ mod unanswered;
 
 use crate::config::Config;
 use crate::site::Site;
-use crate::webhook::{Keys, Rules, Schedule};
+use crate::webhook::{MasterKey, Rules, Schedule};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,7 +37,7 @@ const PART_OF_MEMORY: u64 = 16;
 /// What a notifier goes by.
 #[derive(Clone, Debug)]
 pub struct NotifierSettings {
-    keys: Keys,
+    key: MasterKey,
     rules: Rules,
     schedule: Schedule,
     /// How long a request may take, from looking up its host to the end of the answer.
@@ -69,7 +69,7 @@ pub enum NotifierError {
 }
 
 impl NotifierSettings {
-    /// As a configuration says; the keys are read now.
+    /// As a configuration says; the key is read now.
     ///
     /// # Errors
     /// Where no key is named, or one cannot be read.
@@ -77,7 +77,7 @@ impl NotifierSettings {
         let settings = &config.notifications;
         let missing = || NotifierError::Key("notifications.secret_key_file: it is missing".into());
         Ok(Self {
-            keys: Keys::of(settings).map_err(NotifierError::Key)?.ok_or_else(missing)?,
+            key: MasterKey::configured(settings).map_err(NotifierError::Key)?.ok_or_else(missing)?,
             rules: Rules::from(settings),
             schedule: Schedule::new(settings.retry.clone()),
             timeout: settings.timeout,

@@ -247,10 +247,11 @@ impl<'a> Notifier<'a> {
         if leased.secret_generation > 1 && leased.secret_age.is_some_and(|age| age < ROTATION) {
             generations.push(leased.secret_generation - 1);
         }
-        let signers = self.settings.keys.signers(subscription, &generations);
+        let secrets =
+            generations.iter().map(|generation| self.settings.key.secret(subscription, *generation)).collect();
         // A thread that has ended is noticed when it is listened to.
         let owner = leased.owner.clone();
-        let _ = self.sender.send(Job { subscription, owner, position, callback, id, body, signers, number });
+        let _ = self.sender.send(Job { subscription, owner, position, callback, id, body, secrets, number });
     }
 
     /// Takes an answer.

@@ -4,7 +4,7 @@ use super::connect::{Connector, Stream};
 use super::look_ups;
 use super::unanswered::Unanswered;
 use crate::base::timestamp;
-use crate::webhook::{Callback, RetryAfter, Signers, payload};
+use crate::webhook::{Callback, RetryAfter, WebhookSecret, payload, sign};
 use hyper::body::{Body, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{HOST, RETRY_AFTER};
@@ -39,7 +39,7 @@ pub(super) struct Job {
     /// `evt_…`: the same each time.
     pub(super) id: String,
     pub(super) body: String,
-    pub(super) signers: Signers,
+    pub(super) secrets: Vec<WebhookSecret>,
     /// Which try it is, from 1.
     pub(super) number: u32,
 }
@@ -248,7 +248,7 @@ fn request(job: &Job) -> Result<Request<String>, Unanswered> {
     }
     request
         .header("webhook-timestamp", seconds)
-        .header("webhook-signature", job.signers.sign(&job.id, seconds, &job.body))
+        .header("webhook-signature", sign(&job.secrets, &job.id, seconds, &job.body))
         .header("maildrop-attempt", job.number)
         .body(job.body.clone())
         .map_err(|error| Unanswered::Failed(format!("the request cannot be written: {error}")))

@@ -4,16 +4,13 @@
 //! By the specification of Standard Webhooks, version 1.0.0 (<https://github.com/standard-webhooks/standard-webhooks>).
 
 mod callback;
-mod keys;
 mod networks;
 pub(crate) mod payload;
 mod retry;
 mod secret;
-mod signing_key;
 
 pub use callback::{Callback, Refused, Rules};
 #[cfg(test)]
 pub(crate) use callback::{NOT_PUBLIC, THIS_MACHINE};
-pub(crate) use keys::{Keys, Signers};
 pub use retry::{RetryAfter, Schedule};
 pub use secret::{MasterKey, ROTATION, WebhookSecret, sign};

@@ -4,6 +4,7 @@
 //! or in a copy of it can sign. A subscription's generation is counted up to give it a new secret; for a while the one before it
 //! signs beside it, so that a receiver changes over when it wants to.
 
+use crate::config::{KeyFile, Notifications};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::{hkdf, hmac};
@@ -31,12 +32,28 @@ pub struct MasterKey(hkdf::Prk);
 pub struct WebhookSecret([u8; LENGTH]);
 
 impl MasterKey {
+    /// The key that a configuration names; `None` if it has no notifications.
+    ///
+    /// # Errors
+    /// What is wrong with the file, with the key of the configuration that names it.
+    pub(crate) fn configured(settings: &Notifications) -> Result<Option<Self>, String> {
+        let Some(KeyFile { named_by, path }) = settings.secret_key() else { return Ok(None) };
+        let path = path.map_err(|problem| format!("{named_by}: {problem}"))?;
+        Self::read(&path).map(Some).map_err(|problem| format!("{named_by}: {}: {problem}", path.display()))
+    }
+
     /// Reads it: a file of 32 random bytes.
     ///
     /// # Errors
-    /// What is wrong with the file, and what mends it, without a word of what is in it.
+    /// What is wrong with the file, and what fixes it, without a word of what is in it.
     pub fn read(path: &Path) -> Result<Self, String> {
-        read_key(path).map(|bytes| Self::new(&bytes))
+        let mut bytes = Vec::new();
+        File::open(path)
+            .and_then(|file| file.take(LENGTH as u64 + 1).read_to_end(&mut bytes))
+            .map_err(|error| error.to_string())?;
+        let wrong = "it has to hold 32 random bytes: head -c 32 /dev/urandom > FILE";
+        let bytes = <[u8; LENGTH]>::try_from(bytes).map_err(|_| wrong.to_owned())?;
+        Ok(Self::new(&bytes))
     }
 
     pub fn new(bytes: &[u8; LENGTH]) -> Self {
@@ -45,28 +62,13 @@ impl MasterKey {
 
     /// The secret of this generation of a subscription, the first of which is 1.
     pub fn secret(&self, subscription: Uuid, generation: u32) -> WebhookSecret {
-        WebhookSecret(derive(&self.0, subscription, generation))
+        let mut derived = [0; LENGTH];
+        let info = [subscription.as_bytes().as_slice(), &generation.to_be_bytes()];
+        let filled = self.0.expand(&info, hkdf::HKDF_SHA256).and_then(|key| key.fill(&mut derived));
+        // Only a length that is not the algorithm's own could be refused.
+        debug_assert!(filled.is_ok());
+        WebhookSecret(derived)
     }
-}
-
-/// Reads a key: a file of 32 random bytes.
-pub(super) fn read_key(path: &Path) -> Result<[u8; LENGTH], String> {
-    let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(LENGTH as u64 + 1).read_to_end(&mut bytes))
-        .map_err(|error| error.to_string())?;
-    let wrong = "it has to hold 32 random bytes: head -c 32 /dev/urandom > FILE";
-    bytes.try_into().map_err(|_| wrong.to_owned())
-}
-
-/// What is derived from a key for this generation of a subscription.
-pub(super) fn derive(key: &hkdf::Prk, subscription: Uuid, generation: u32) -> [u8; LENGTH] {
-    let mut derived = [0; LENGTH];
-    let info = [subscription.as_bytes().as_slice(), &generation.to_be_bytes()];
-    let filled = key.expand(&info, hkdf::HKDF_SHA256).and_then(|key| key.fill(&mut derived));
-    // Only a length that is not the algorithm's own could be refused.
-    debug_assert!(filled.is_ok());
-    derived
 }
 
 impl WebhookSecret {
@@ -88,7 +90,7 @@ impl fmt::Debug for WebhookSecret {
     }
 }
 
-/// The signatures `v1` of the header `webhook-signature`: what is signed is `id.timestamp.body`, by each of the secrets. The id has no dot in it; the
+/// The header `webhook-signature`: what is signed is `id.timestamp.body`, by each of the secrets. The id has no dot in it; the
 /// timestamp is of this very try, in seconds since 1970.
 pub fn sign(secrets: &[WebhookSecret], id: &str, timestamp: i64, body: &str) -> String {
     let signed = |WebhookSecret(secret): &WebhookSecret| {
@@ -105,6 +107,7 @@ pub fn sign(secrets: &[WebhookSecret], id: &str, timestamp: i64, body: &str) -> 
 mod tests {
     use super::*;
     use crate::base::timestamp;
+    use crate::config::Config;
     use hyper::HeaderMap;
     use standardwebhooks::Webhook;
 
@@ -150,6 +153,40 @@ mod tests {
         }
         let stranger = Webhook::new(&key.secret(SUBSCRIPTION, 3).expose()).unwrap();
         stranger.verify(BODY.as_bytes(), &headers(&signature, now)).unwrap_err();
+    }
+
+    /// A delivery reads the configuration that names the key, and has no $CREDENTIALS_DIRECTORY.
+    #[test]
+    fn a_key_may_be_a_credential_and_who_reads_none_need_not_know_where_it_is() {
+        let text = r#"
+            [database]
+            engine = "postgresql"
+            host = "db.example.com"
+            database = "maildrop"
+            user = "maildrop"
+            [imap]
+            host = "imap.example.com"
+            user = "service"
+            password_file = "/etc/imap.password"
+            [notifications]
+            secret_key_credential = "a"
+        "#;
+        let read = |credentials| Config::parse(Path::new("c"), text, credentials).unwrap().notifications;
+        let nowhere = read(None);
+        assert!(nowhere.has_notifier());
+        let problem = MasterKey::configured(&nowhere).unwrap_err();
+        assert!(
+            problem.starts_with("notifications.secret_key_credential: ") && problem.contains("CREDENTIALS_DIRECTORY")
+        );
+
+        let folder = tempfile::tempdir().unwrap();
+        let there = read(Some(folder.path()));
+        let problem = MasterKey::configured(&there).unwrap_err();
+        assert!(problem.starts_with("notifications.secret_key_credential: ") && problem.contains("/a: "), "{problem}");
+        std::fs::write(folder.path().join("a"), [1; 32]).unwrap();
+        let key = MasterKey::configured(&there).unwrap().unwrap();
+        let secret = |key: &MasterKey| key.secret(SUBSCRIPTION, 1).expose();
+        assert_eq!(secret(&key), secret(&MasterKey::new(&[1; 32])));
     }
 
     #[test]

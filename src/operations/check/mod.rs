@@ -51,14 +51,13 @@ pub(crate) fn check(site: &Site, recipient: Option<Address>, self_test: bool, de
     findings
 }
 
-/// Whether a key that signs notifications is there, and is one.
+/// Whether the key that signs notifications is there, and is one.
 fn key_file(KeyFile { named_by, path }: KeyFile) -> Finding {
     let as_service = "run this as the service's user, who has to read it";
     let path = match path {
         Ok(path) => path,
         Err(problem) => return warning(named_by, problem, as_service),
     };
-    // Both hold the same: 32 bytes.
     let problem = match MasterKey::read(&path) {
         Ok(_) => return good(named_by, path.display().to_string()),
         Err(problem) => format!("{}: {problem}", path.display()),
@@ -81,8 +80,7 @@ fn settings(config: &Config, deadline: Deadline) -> Vec<Finding> {
         },
         false => good("lock wait", humantime::format_duration(wait).to_string()),
     });
-    let keys = [config.notifications.secret_key(), config.notifications.signing_key()];
-    findings.extend(keys.into_iter().flatten().map(key_file));
+    findings.extend(config.notifications.secret_key().map(key_file));
     let warnings = config.warnings().into_iter();
     findings.extend(warnings.map(|found| Finding { mend: None, ..warning("configuration", found, "") }));
     if let Err(error) = config.lmtp_makes_sent_copies() {

@@ -7,6 +7,7 @@ use super::*;
 use crate::database::{Dialect, Row, Tables, Value};
 use crate::ledger::notifications::{Next, Try};
 use crate::site::embedded::Embedded;
+use crate::webhook::WebhookSecret;
 use std::collections::VecDeque;
 use std::sync::mpsc;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -454,9 +455,10 @@ fn the_secret_before_signs_beside_the_new_one_for_a_day() {
         with(|notifier, _, mut jobs| {
             let leased = Leased { secret_generation: generation, secret_age: age, ..leased(false, 0) };
             notifier.send(&leased, Some(1), "evt_1".into(), "{}".into(), 1);
-            let sign = |signers: &crate::webhook::Signers| signers.sign("evt_1", 1, "{}");
-            let wanted = notifier.settings.keys.signers(leased.subscription, signing);
-            assert_eq!(sign(&jobs.try_recv().unwrap().signers), sign(&wanted), "{generation} {age:?}");
+            let key = &notifier.settings.key;
+            let wanted: Vec<_> = signing.iter().map(|one| key.secret(leased.subscription, *one).expose()).collect();
+            let secrets: Vec<_> = jobs.try_recv().unwrap().secrets.iter().map(WebhookSecret::expose).collect();
+            assert_eq!(secrets, wanted, "{generation} {age:?}");
         });
     }
 }

@@ -1,10 +1,8 @@
 //! What a receiver sees of a request, and what is told of its answer.
 
-use super::super::NotifierSettings;
 use super::super::look_ups::{OF_AN_OWNER, Resolve};
 use super::*;
-use crate::config::Config;
-use crate::webhook::Rules;
+use crate::webhook::{MasterKey, Rules};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -86,16 +84,8 @@ fn by(resolve: Resolve) -> Connector {
     Connector::new(rules, &tls, resolve)
 }
 
-fn signers(subscription: Uuid) -> Signers {
-    let folder = tempfile::tempdir().unwrap();
-    let key = folder.path().join("key");
-    std::fs::write(&key, [7; 32]).unwrap();
-    let text = format!(
-        "[database]\nengine = \"postgresql\"\nhost = \"db\"\ndatabase = \"m\"\nuser = \"m\"\npassword_file = \"/x\"\n\
-         [imap]\nhost = \"mail\"\nuser = \"s\"\npassword_file = \"/x\"\n[notifications]\nsecret_key_file = {key:?}\n"
-    );
-    let settings = NotifierSettings::of(&Config::parse(&key, &text, None).unwrap()).unwrap();
-    settings.keys.signers(subscription, &[1])
+fn secrets(subscription: Uuid) -> Vec<WebhookSecret> {
+    vec![MasterKey::new(&[7; 32]).secret(subscription, 1)]
 }
 
 /// A notification of this subscription's to the receiver.
@@ -115,7 +105,7 @@ fn job_at(url: &str, subscription: u128) -> Job {
         callback: Callback::parse(url, &rules).unwrap(),
         id: "evt_1".into(),
         body: "{\"a\":1}".into(),
-        signers: signers(subscription),
+        secrets: secrets(subscription),
         number: 3,
     }
 }
@@ -154,7 +144,7 @@ fn a_receiver_gets_what_standard_webhooks_asks_for_and_what_it_answers_is_told()
     assert_eq!(header("maildrop-subscription"), subscription.to_string());
     let moment: i64 = header("webhook-timestamp").parse().unwrap();
     assert!((before / 1_000_000..=after / 1_000_000).contains(&moment));
-    assert_eq!(header("webhook-signature"), signers(subscription).sign("evt_1", moment, &body));
+    assert_eq!(header("webhook-signature"), sign(&secrets(subscription), "evt_1", moment, &body));
 }
 
 #[test]

@@ -158,7 +158,7 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
         Role::Notify => {
             let mut reached = of_a_client(&config.of_notifier()?, false, append);
             reached.read.extend(config.notifications.ca_file.clone());
-            reached.read.extend(keys(config));
+            reached.read.extend(notification_key(config));
             // A receiver in one of these networks may have any port: see `Callback::may_be_called_at`.
             match &mut reached.connects_to {
                 Ports::These(ports) if config.notifications.allow_networks.is_empty() => {
@@ -171,7 +171,7 @@ fn confinement(role: Role, config: &Config) -> Result<Option<Confinement>, Canno
         Role::Web => {
             let web = &config.web;
             let mut reached = of_a_client(&config.of_page()?, web.mailboxes, append);
-            reached.read.extend(keys(config));
+            reached.read.extend(notification_key(config));
             for endpoint in [web.endpoint(), web.api_endpoint()].into_iter().flatten() {
                 if let Endpoint::Socket(path) = endpoint {
                     reached.sockets.extend(path.parent().map(Path::to_owned));
@@ -215,10 +215,9 @@ fn of_a_client(own: &Config, mailboxes: bool, append: Vec<PathBuf>) -> Confineme
     reached
 }
 
-/// The files that sign notifications.
-fn keys(config: &Config) -> impl Iterator<Item = PathBuf> {
-    let keys = [config.notifications.secret_key(), config.notifications.signing_key()];
-    keys.into_iter().flatten().filter_map(|key| key.path.ok())
+/// The file whose key signs notifications.
+fn notification_key(config: &Config) -> Option<PathBuf> {
+    config.notifications.secret_key()?.path.ok()
 }
 
 /// How often it is looked whether a file was replaced.

@@ -172,15 +172,11 @@ pub(in crate::web) async fn secret(
         return unanswered(&page, &problem, &viewer);
     }
     info!(by = viewer.name, subscription = %one.id, "the secret of a subscription is shown");
-    let Key::Read(keys) = &page.telling.key else { return guard::nothing_here().await };
+    let Key::Read(key) = &page.telling.key else { return guard::nothing_here().await };
     let until = one.secret_rotated_at.map(|at| at.saturating_add(time_span::microseconds(ROTATION)));
     let told = html! {
         p { "It signs what " a href=(path(one.id)) { (one.owner) } " is told at " code { (one.callback_url) } ":" }
-        pre #secret tabindex="0" { (keys.secret(one.id, one.secret_generation).expose()) }
-        @if let Some(public) = keys.public_key(one.id, one.secret_generation) {
-            p { "Who would rather keep no secret verifies the signatures " code { "v1a" } " by this public key:" }
-            pre tabindex="0" { (public) }
-        }
+        pre #secret tabindex="0" { (key.secret(one.id, one.secret_generation).expose()) }
         @if let Some(until) = until.filter(|until| *until > timestamp::now()) { p { "The one before it signs beside it until " (moment(until)) "." } }
         p .hint { "Whoever has it can sign for you. That you have looked at it is in the operations log." }
     };

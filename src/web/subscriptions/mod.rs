@@ -13,7 +13,7 @@ use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::web_sessions::WebSession;
 use crate::ledger_threads::Unanswered;
 use crate::operations::subscriptions::{self, Subscription, Those};
-use crate::webhook::Keys;
+use crate::webhook::MasterKey;
 use axum::Extension;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
@@ -39,15 +39,15 @@ enum Key {
     #[default]
     NotNamed,
     Unreadable(String),
-    Read(Box<Keys>),
+    Read(Box<MasterKey>),
 }
 
 impl Telling {
     /// As a configuration says. All but the secrets can be shown where the key cannot be read.
     pub(super) fn of(config: &Config) -> Self {
-        let key = match Keys::of(&config.notifications) {
+        let key = match MasterKey::configured(&config.notifications) {
             Ok(None) => Key::NotNamed,
-            Ok(Some(keys)) => Key::Read(Box::new(keys)),
+            Ok(Some(key)) => Key::Read(Box::new(key)),
             Err(problem) => Key::Unreadable(problem),
         };
         Self { key, api: config.web.public_api() }

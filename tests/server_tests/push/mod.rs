@@ -6,7 +6,6 @@ mod an_old_snapshot;
 mod asked_for_meanwhile;
 mod beside_others;
 mod blind_copies;
-mod by_a_public_key;
 mod by_check;
 mod by_domain;
 mod by_hand;

@@ -208,12 +208,11 @@ pub fn exchange(socket: &str, head: &str, body: &[u8]) -> Answer {
 
 /// The configuration of the role `web`, with the API. `page.toml` is its own role's, as [`people`] makes it.
 pub fn configuration(scene: &Scene, more: &str, listen: &str) -> String {
-    let (key, signing, own) = (scene.path("key"), scene.path("signing.key"), scene.path("page.toml"));
+    let (key, own) = (scene.path("key"), scene.path("page.toml"));
     std::fs::write(&key, super::telling::KEY).unwrap();
-    std::fs::write(&signing, super::telling::SIGNING_KEY).unwrap();
     scene.other_configuration("web.toml", |settings| {
         settings.more += &format!(
-            "{more}\n[notifications]\nsecret_key_file = {key:?}\nsigning_key_file = {signing:?}\nallow_networks = [\"127.0.0.0/8\"]\n[web]\n\
+            "{more}\n[notifications]\nsecret_key_file = {key:?}\nallow_networks = [\"127.0.0.0/8\"]\n[web]\n\
              listen = {listen:?}\nconfig = {own:?}\npublic_url = \"https://{HOST}/\"\napi = true\n"
         );
     })

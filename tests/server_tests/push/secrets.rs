@@ -3,7 +3,7 @@
 use super::by_the_page::page_by_its_role;
 use super::receiver::Receiver;
 use super::rest::{crm_subscribes, link};
-use super::telling::{KEY, SIGNING_KEY};
+use super::telling::KEY;
 use crate::support::crawl::follow_links;
 use crate::support::database::Engine;
 use crate::support::program::wait_until;
@@ -61,7 +61,6 @@ fn no_log_no_table_and_no_page_has_a_secret_or_a_token(engine: Engine) {
         ("the token", token.trim_start_matches("mdt_").to_owned()),
         ("the wrong one", wrong.trim_start_matches("mdt_").to_owned()),
         ("the key of secrets", hex(&KEY)),
-        ("the key of signing keys", hex(&SIGNING_KEY)),
         ("the key of secrets, in base64", STANDARD.encode(KEY)),
         ("the link to log in", link.trim().split_once('#').unwrap().1.to_owned()),
         ("the cookie", anna.cookie.split_once('=').unwrap().1.to_owned()),

@@ -74,14 +74,13 @@ impl Notifier {
             scene.other_configuration("notify.toml", |settings| settings.role = role);
             here(scene, &own, |text| text.replace("database.password", "notify.password"));
             std::fs::write(scene.path("key"), KEY).unwrap();
-            std::fs::write(scene.path("signing.key"), SIGNING_KEY).unwrap();
         }
-        let (key, signing, config) = (scene.path("key"), scene.path("signing.key"), scene.path("notifier.toml"));
+        let (key, config) = (scene.path("key"), scene.path("notifier.toml"));
         // Another one may be about to read it. An answer that a test holds back is waited for on a slow machine, too.
         if !Path::new(&config).exists() {
             scene.other_configuration("notifier.toml", |settings| {
                 settings.more += &format!(
-                    "[notifications]\nsecret_key_file = {key:?}\nsigning_key_file = {signing:?}\nconfig = {own:?}\n\
+                    "[notifications]\nsecret_key_file = {key:?}\nconfig = {own:?}\n\
                      allow_networks = [\"127.0.0.0/8\"]\npoll = \"20ms\"\ntimeout = \"200s\"\nretry = {retry}\n{more}"
                 );
             });
@@ -117,7 +116,6 @@ impl Drop for Notifier {
 }
 
 pub const KEY: [u8; 32] = [7; 32];
-pub const SIGNING_KEY: [u8; 32] = [9; 32];
 
 /// The waits between tries where a test says nothing else.
 pub const RETRY: &str = r#"["100ms", "100ms", "1h"]"#;
