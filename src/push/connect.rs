@@ -1,9 +1,8 @@
 //! A connection to a receiver: its host is looked up, each address is judged, and the very address that was judged is connected to.
 //!
 //! A name that leads to a public address when it is judged and to ours when it is connected to (DNS rebinding) would otherwise reach
-//! us. It is looked up anew for each connection, or once for those that are opened meanwhile, and no connection is kept for long.
+//! us. It is looked up anew for each connection, and no connection is kept for long.
 
-use super::look_ups::{LookUps, Resolve};
 use super::this_machine;
 use super::unanswered::{Unanswered, is_unreachable};
 use crate::webhook::{Callback, Refused, Rules};
@@ -11,11 +10,12 @@ use rustls::pki_types::ServerName;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use url::Host;
@@ -26,6 +26,13 @@ const BETWEEN_ADDRESSES: Duration = Duration::from_millis(250);
 /// How many addresses of a receiver are tried. A name may have as many as somebody likes, of hosts that know nothing of it.
 const MOST_ADDRESSES: usize = 8;
 
+/// How many hosts are looked up at once, each by a thread of its own: getaddrinfo(3) cannot be told to give up, and a name server that does
+/// not answer holds up its thread for as long as the resolver likes.
+pub(super) const MOST_LOOKUPS: usize = 64;
+
+/// Asks for the addresses of a host. May take its time.
+pub(super) type Resolve = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
+
 /// A connection, encrypted or not.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
@@ -35,7 +42,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 pub(super) struct Connector {
     rules: Arc<Rules>,
     tls: Arc<rustls::ClientConfig>,
-    look_ups: Arc<LookUps>,
+    resolve: Resolve,
+    lookups: Arc<Semaphore>,
 }
 
 /// By the system's resolver, and so by /etc/hosts and nsswitch.conf.
@@ -47,22 +55,21 @@ impl Connector {
     pub(super) fn new(rules: Rules, tls: &rustls::ClientConfig, resolve: Resolve) -> Self {
         let mut tls = tls.clone();
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Self { rules: Arc::new(rules), tls: Arc::new(tls), look_ups: LookUps::new(resolve) }
+        Self { rules: Arc::new(rules), tls: Arc::new(tls), resolve, lookups: Arc::new(Semaphore::new(MOST_LOOKUPS)) }
     }
 
-    /// Connects to this owner's callback. Says, too, whether the receiver is in a network of ours. `waits` says for how long its host has
-    /// not begun to be looked up.
+    /// Connects to a callback. Says, too, whether the receiver is in a network of ours. `waits` is true until its host begins to be looked
+    /// up.
     ///
     /// # Errors
     /// Why it cannot be called.
     pub(super) async fn connect(
         &self,
         callback: &Callback,
-        owner: &str,
         waits: &AtomicBool,
     ) -> Result<(Box<dyn Stream>, bool), Unanswered> {
         let not_called = |detail: String| Unanswered::NotCalled(detail);
-        let addresses = self.addresses(callback, owner, waits).await?;
+        let addresses = self.addresses(callback, waits).await?;
         let (stream, at) = dial(&addresses).await.map_err(|error| Unanswered::connecting(&error))?;
         let ours = self.rules.allow_networks.iter().any(|network| network.contains(at.ip()));
         if !callback.is_encrypted() {
@@ -80,20 +87,30 @@ impl Connector {
     }
 
     /// The addresses of a callback that may be called.
-    async fn addresses(
-        &self,
-        callback: &Callback,
-        owner: &str,
-        waits: &AtomicBool,
-    ) -> Result<Vec<SocketAddr>, Unanswered> {
+    async fn addresses(&self, callback: &Callback, waits: &AtomicBool) -> Result<Vec<SocketAddr>, Unanswered> {
         let addresses = match callback.host() {
             Host::Ipv4(address) => vec![IpAddr::from(*address)],
             Host::Ipv6(address) => vec![IpAddr::from(*address)],
-            Host::Domain(name) => self.look_ups.ask(owner, name, waits).await?,
+            Host::Domain(name) => self.look_up(name, waits).await.map_err(|error| Unanswered::looking_up(&error))?,
         };
         let allowed = callback.may_be_called_at(&addresses, &self.rules);
         let allowed = allowed.map_err(|refused| Unanswered::NotCalled(format!("{addresses:?}: {refused}")))?;
         self.of_others(allowed, this_machine::has)
+    }
+
+    /// The addresses of a host. Until there is a thread for it, `waits` is true: whoever gives up then has not tried.
+    async fn look_up(&self, name: &str, waits: &AtomicBool) -> io::Result<Vec<IpAddr>> {
+        waits.store(true, Ordering::Relaxed);
+        let thread = Arc::clone(&self.lookups).acquire_owned().await.map_err(io::Error::other)?;
+        waits.store(false, Ordering::Relaxed);
+        let (resolve, name) = (Arc::clone(&self.resolve), name.to_owned());
+        let lookup = move || {
+            let found = resolve(&name);
+            // It is in use until the resolver returns, whoever has given up meanwhile.
+            drop(thread);
+            found
+        };
+        spawn_blocking(lookup).await.map_err(io::Error::other)?
     }
 
     /// Those that are another machine's, or in a network that is allowed.
@@ -179,11 +196,11 @@ mod tests {
     }
 
     fn addresses(connector: &Connector, callback: &Callback) -> Result<Vec<SocketAddr>, Unanswered> {
-        run(connector.addresses(callback, "anna", &AtomicBool::default()))
+        run(connector.addresses(callback, &AtomicBool::default()))
     }
 
     fn connect(connector: &Connector, callback: &Callback) -> Result<(Box<dyn Stream>, bool), Unanswered> {
-        run(connector.connect(callback, "anna", &AtomicBool::default()))
+        run(connector.connect(callback, &AtomicBool::default()))
     }
 
     /// A service on this machine that must never be called.
@@ -226,10 +243,8 @@ mod tests {
         let strict = Rules { allow_http: true, allow_ports: vec![port], allow_networks: Vec::new() };
         let all = vec!["0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap()];
         let lenient = Rules { allow_networks: all, ..strict.clone() };
-        let connector = |rules: &Rules| Connector {
-            look_ups: LookUps::new(by_the_system()),
-            ..connector(rules.clone(), Vec::new()).0
-        };
+        let connector =
+            |rules: &Rules| Connector { resolve: by_the_system(), ..connector(rules.clone(), Vec::new()).0 };
         let mut let_by = 0;
         for address in THIS_MACHINE.iter().chain(NOT_PUBLIC) {
             let url = format!("http://{address}:{port}/");

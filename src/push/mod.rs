@@ -16,7 +16,6 @@
 mod back_off;
 mod connect;
 mod in_hand;
-mod look_ups;
 mod notifier;
 mod send;
 mod this_machine;

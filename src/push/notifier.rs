@@ -250,8 +250,7 @@ impl<'a> Notifier<'a> {
         let secrets =
             generations.iter().map(|generation| self.settings.key.secret(subscription, *generation)).collect();
         // A thread that has ended is noticed when it is listened to.
-        let owner = leased.owner.clone();
-        let _ = self.sender.send(Job { subscription, owner, position, callback, id, body, secrets, number });
+        let _ = self.sender.send(Job { subscription, position, callback, id, body, secrets, number });
     }
 
     /// Takes an answer.

@@ -1,7 +1,6 @@
 //! Requests: one for each try, under one deadline from looking up the host to the end of the answer. No redirects, no proxy.
 
-use super::connect::{Connector, Stream};
-use super::look_ups;
+use super::connect::{Connector, MOST_LOOKUPS, Stream};
 use super::unanswered::Unanswered;
 use crate::base::timestamp;
 use crate::webhook::{Callback, RetryAfter, WebhookSecret, payload, sign};
@@ -32,7 +31,6 @@ const LONGEST_REST: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) subscription: Uuid,
-    pub(super) owner: String,
     /// The event's position; `None` for the question that a new callback is asked.
     pub(super) position: Option<i64>,
     pub(super) callback: Callback,
@@ -76,10 +74,8 @@ impl Sender {
     /// # Errors
     /// Where the system gives us no thread.
     pub(super) fn start(connector: Connector, at_most: Duration) -> std::io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(look_ups::AT_ONCE)
-            .build()?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(MOST_LOOKUPS).build()?;
         let (jobs, taken) = unbounded_channel();
         let (done, sent) = mpsc::channel();
         std::thread::Builder::new()
@@ -187,7 +183,7 @@ impl Client {
                 return Ok(answer);
             }
         }
-        let (stream, is_ours) = self.connector.connect(&job.callback, &job.owner, waits).await?;
+        let (stream, is_ours) = self.connector.connect(&job.callback, waits).await?;
         let sender = handshake(stream).await?;
         let now = Instant::now();
         self.ask(Connection { sender, is_ours, opened: now, rests_since: now }, job).await
