@@ -11,8 +11,8 @@
 
 GRANT SELECT ON maildrop.maildrop_migrations TO 'maildrop_notify'@'%';
 
--- Whoever reads rows FOR UPDATE has to have a right to change them. It writes an event itself where it disables a subscription.
-GRANT SELECT, INSERT, DELETE ON maildrop.outbox TO 'maildrop_notify'@'%';
+-- Whoever reads rows FOR UPDATE has to have a right to change them.
+GRANT SELECT, DELETE ON maildrop.outbox TO 'maildrop_notify'@'%';
 GRANT SELECT, INSERT ON maildrop.events TO 'maildrop_notify'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON maildrop.subscription_queues TO 'maildrop_notify'@'%';
 GRANT SELECT, INSERT, UPDATE, DELETE ON maildrop.notifications TO 'maildrop_notify'@'%';

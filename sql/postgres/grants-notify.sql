@@ -8,8 +8,7 @@
 
 GRANT SELECT ON maildrop_migrations TO :"role";
 
--- It writes an event itself where it disables a subscription.
-GRANT SELECT, INSERT, DELETE ON outbox TO :"role";
+GRANT SELECT, DELETE ON outbox TO :"role";
 GRANT SELECT, INSERT ON events TO :"role";
 GRANT SELECT, INSERT, UPDATE, DELETE ON subscription_queues, notifications TO :"role";
 GRANT SELECT, INSERT ON notification_attempts TO :"role";

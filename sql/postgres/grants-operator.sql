@@ -14,7 +14,7 @@ GRANT SELECT ON addresses, maildrop_migrations, attempts, messages, copies, mess
 GRANT SELECT, INSERT, DELETE ON programs TO :"role";
 
 -- `subscription` changes who is told of what; `check` and `stats` read how far behind that is.
--- `subscription` writes events as well: a test, and that one is disabled.
+-- `subscription test` writes an event.
 GRANT SELECT, INSERT ON outbox TO :"role";
 GRANT SELECT ON events, notification_attempts TO :"role";
 GRANT SELECT, INSERT, UPDATE, DELETE ON subscriptions, subscription_queues, notifications TO :"role";

@@ -3,6 +3,7 @@
 use super::call::{Call, Reply};
 use super::problem::{Failure, Problem};
 use crate::ledger::Database;
+use crate::ledger::notifications::TEST;
 use crate::operations::notifications;
 use crate::webhook::payload;
 use serde_json::{Value, json};
@@ -32,7 +33,7 @@ pub(super) fn list(call: &Call, database: &mut dyn Database) -> Result<Reply, Fa
             }
             after = event.position;
             let sees = call.token.bounds.hold_copy(&event.recipient, &event.imap_user, &event.mailbox);
-            if sees && !payload::is_about_a_subscription(&event.event_type) {
+            if sees && event.event_type != TEST {
                 items.push(
                     serde_json::from_str(&payload::render(event, call.api.settings.public.as_deref()))
                         .unwrap_or(Value::Null),

@@ -190,8 +190,7 @@ pub(crate) struct TestArguments {
 Examples:
   maildrop_command subscription disable 0193a1b2-c3d4-7e5f-8a9b-0c1d2e3f4a5b --reason 'asked for by its owner, ticket 4711'
 
-`show` and `list --json` say the reason, and other active subscriptions of the same owner are told both (subscription.disabled). What \
-happens is kept, and told once it is resumed; `notify give-up` leaves it out.
+`show` and `list --json` say the reason. What happens is kept, and told once it is resumed; `notify give-up` leaves it out.
 
 {STATUS}"))]
 pub(crate) struct DisableArguments {

@@ -1,8 +1,8 @@
 //! Subscriptions as people make them and look at them. What the notifier does with them is in `notifications`.
 
 use super::columns::{number, optional, owned};
+use super::notifications::many;
 use super::notifications::overview::Progress;
-use super::notifications::{DISABLED, many};
 use super::{Database, time_span};
 use crate::base::deadline::Deadline;
 use crate::base::timestamp;
@@ -268,46 +268,18 @@ fn resumed(dialect: Dialect) -> [String; 2] {
     [forgiven.into(), resumed]
 }
 
-/// Has it told nothing more until it is resumed, and says why. Others of its owner that are active hear of it, as where a notifier
-/// disables one: `host` says so. One that is disabled already stays as it is; and so does one that is unverified, which is told nothing
-/// anyway: resumed, it would be told without having been asked.
+/// Has it told nothing more until it is resumed, and says why. One that is disabled already stays as it is; and so does one that is
+/// unverified, which is told nothing anyway: resumed, it would be told without having been asked.
 ///
 /// # Errors
 /// Where the database fails; nothing is changed then.
-pub(crate) fn disable(database: &mut dyn Database, id: Uuid, reason: &str, host: &str) -> Result<(), DatabaseError> {
-    let dialect = database.dialect();
-    let (now, nothing, event) = (dialect.now(), [0; 32], Uuid::now_v7());
-    let (object, text) = match dialect {
-        Dialect::Postgresql => ("jsonb_build_object", "?::text"),
-        _ => ("JSON_OBJECT", "?"),
-    };
-    let which = "WHERE s.id = ? AND s.state IN ('active', 'paused')";
-    // Whoever disables it at the same time waits for this one, and finds nothing to tell.
-    let first = "UPDATE subscriptions SET updated_at = updated_at WHERE id = ?";
-    let told = format!(
-        "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, attempt, host, diff, \
-         created_at) \
-         SELECT ?, '{DISABLED}', ?, ?, '', 'recipient', '', '', '', s.id, ?, \
-         {object}('state', {object}('---', s.state, '+++', 'disabled'), \
-         'state_reason', {object}('---', s.state_reason, '+++', {text})), {now} FROM subscriptions s {which}"
+pub(crate) fn disable(database: &mut dyn Database, id: Uuid, reason: &str) -> Result<(), DatabaseError> {
+    let sql = format!(
+        "UPDATE subscriptions SET state = 'disabled', state_reason = ?, updated_at = {} \
+         WHERE id = ? AND state IN ('active', 'paused')",
+        database.dialect().now()
     );
-    let disabled = format!(
-        "UPDATE subscriptions SET state = 'disabled', state_reason = ?, updated_at = {now} \
-         WHERE id = ? AND state IN ('active', 'paused')"
-    );
-    let id = Value::Uuid(id);
-    let event = [
-        Value::Uuid(event),
-        Value::Bytes(&nothing),
-        Value::Bytes(&nothing),
-        Value::Text(host),
-        Value::Text(reason),
-        id,
-    ];
-    database.change_together(
-        "disabling a subscription",
-        &[(first, &[id]), (&told, &event), (&disabled, &[Value::Text(reason), id])],
-    )
+    database.change("disabling a subscription", &sql, &[Value::Text(reason), Value::Uuid(id)]).map(drop)
 }
 
 /// Gives it another secret; the one before it signs beside it for a day. `false` where there is none by this id.

@@ -1,12 +1,13 @@
 //! How far behind subscribers are, what happened, and telling them once more.
 
 use super::operations_log::{Came, logged};
-use super::subscriptions::{self, Resource, Subscription, notifications_are};
+use super::subscriptions::{Resource, Subscription, notifications_are};
 use crate::base::deadline::Deadline;
 use crate::base::hex;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
 pub(crate) use crate::ledger::notifications::Due;
+use crate::ledger::notifications::TEST;
 use crate::ledger::notifications::history;
 pub(crate) use crate::ledger::notifications::history::{
     Pending, Taken, Told, events_after, message, newest, pending, pending_one, taken, tries,
@@ -15,7 +16,6 @@ use crate::ledger::notifications::many;
 pub(crate) use crate::ledger::notifications::many::Many;
 use crate::ledger::notifications::overview;
 pub(crate) use crate::ledger::notifications::overview::{Behind, Figures, Overview, figures};
-use crate::ledger::notifications::{DISABLED, TEST};
 use crate::ledger::operations_log::{Actor, Operation};
 use crate::webhook::payload;
 use std::time::Duration;
@@ -131,10 +131,6 @@ pub(crate) fn event_of(
     event: Uuid,
 ) -> Result<Option<Due>, DatabaseError> {
     let Some(mut due) = history::event(database, event)?.filter(|event| is_about(one, event)) else { return Ok(None) };
-    if due.event_type == DISABLED {
-        let gone = subscriptions::read(database, due.attempt)?.into_iter().next();
-        return Ok(gone.filter(|gone| gone.owner == one.owner && gone.id != one.id).map(|_| due));
-    }
     if one.detail == "full"
         && let Some(identity) = hex::decode(&due.identity).and_then(|bytes| bytes.try_into().ok())
     {
@@ -148,8 +144,6 @@ fn is_about(one: &Subscription, event: &Due) -> bool {
         return event.attempt == Some(one.id);
     }
     match one.resource.as_str() {
-        // Whose it is, is asked for.
-        _ if event.event_type == DISABLED => event.attempt.is_some(),
         "all" => true,
         "domain" => event
             .recipient

@@ -6,7 +6,6 @@ use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::ledger::Database;
 use crate::ledger::event::EventType;
-use crate::ledger::notifications::DISABLED;
 use crate::ledger::operations_log::{Actor, Operation};
 use crate::ledger::subscriptions as rows;
 pub(crate) use crate::ledger::subscriptions::{
@@ -127,7 +126,7 @@ pub(crate) fn resume(database: &mut dyn Database, by: Actor<'_>, id: Uuid) -> Re
 
 /// Has it told nothing more until it is resumed, and says why.
 pub(crate) fn disable(database: &mut dyn Database, by: Actor<'_>, id: Uuid, reason: &str) -> Result<(), DatabaseError> {
-    let disable = |database: &mut dyn Database| rows::disable(database, id, reason, by.host);
+    let disable = |database: &mut dyn Database| rows::disable(database, id, reason);
     on(database, by, Operation::DisabledSubscription, id, disable, |()| Came::to(reason))
 }
 
@@ -160,9 +159,9 @@ pub(crate) fn delete(
 /// The longest name of a resource, in characters, that the tables hold.
 const LONGEST: usize = 511;
 
-/// The types of events that can be subscribed to: those of copies, and that another subscription of the same owner is disabled.
-pub(crate) const TYPES: [&str; EventType::ALL.len() + 1] = {
-    let mut names = [DISABLED; EventType::ALL.len() + 1];
+/// The types of events that can be subscribed to.
+pub(crate) const TYPES: [&str; EventType::ALL.len()] = {
+    let mut names = [""; EventType::ALL.len()];
     let mut at = 0;
     while at < EventType::ALL.len() {
         names[at] = EventType::ALL[at].as_str();

@@ -371,7 +371,7 @@ impl<'a> Notifier<'a> {
             let asked_at = Instant::now();
             let settlements: Vec<Settlement<'_>> =
                 ids.iter().filter_map(|id| self.in_hand.get(id)).map(|hand| self.settlement(hand)).collect();
-            let lost = written_down(database, &settlements)?;
+            let lost = database.settle(&settlements)?;
             for id in ids {
                 let Some(hand) = self.in_hand.get_mut(id) else { continue };
                 if let Some(("disabled", Some(why))) = &hand.state {
@@ -410,7 +410,6 @@ impl<'a> Notifier<'a> {
             open_for: hand.rests_for,
             state,
             callback: &hand.leased.callback_url,
-            told_as: disabled.then(Uuid::now_v7),
             idle: hand.leased.state == SubscriptionState::Idle || disabled,
             alone: hand.leased.ended_among == Some(0),
         }
@@ -591,20 +590,6 @@ impl<'a> Notifier<'a> {
 fn at_once(memory: usize, held: usize) -> usize {
     let fit = memory.saturating_sub(held) / LARGEST_DUE;
     fit.clamp(usize::from(held == 0), READ_AT_ONCE)
-}
-
-/// Writes down what came of tries; says which subscriptions are not ours any more.
-fn written_down(database: &mut dyn Notifications, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
-    let disabled = settlements.iter().find(|one| one.told_as.is_some()).map(|one| one.subscription);
-    match (database.settle(settlements), disabled) {
-        // The rights of an older release: what was answered has to be written down all the same, or it would come again.
-        (Err(error), Some(subscription)) if error.failure == DatabaseFailure::AccessDenied => {
-            warn!(%error, %subscription, "others of its owner are not told that it is disabled: grants-notify.sql gives the right");
-            let untold: Vec<_> = settlements.iter().map(|one| Settlement { told_as: None, ..one.clone() }).collect();
-            database.settle(&untold)
-        }
-        (settled, _) => settled,
-    }
 }
 
 /// What nobody can guess.

@@ -2,7 +2,7 @@
 //! fields have one order.
 
 use crate::base::timestamp::exact;
-use crate::ledger::notifications::{DISABLED, Due, LONGEST_HEADERS, MessageDetail, TEST};
+use crate::ledger::notifications::{Due, LONGEST_HEADERS, MessageDetail, TEST};
 use crate::message::shown_sender;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -99,8 +99,8 @@ pub(crate) fn render(due: &Due, api: Option<&str>) -> String {
     let diff = serde_json::from_str(&due.diff).unwrap_or(Value::Object(Map::new()));
     let fields = diff.as_object().into_iter().flatten();
     let now = fields.filter_map(|(field, change)| Some((field.clone(), change.get("+++")?.clone()))).collect();
-    if is_about_a_subscription(&due.event_type) {
-        return of_subscription(due, &diff, now);
+    if due.event_type == TEST {
+        return test(due);
     }
     let moment = exact(due.created_at);
     let payload = Payload {
@@ -137,15 +137,9 @@ pub(crate) fn render(due: &Due, api: Option<&str>) -> String {
     serde_json::to_string(&payload).unwrap_or_default()
 }
 
-/// Whether an event is about a subscription, and no copy.
-pub(crate) fn is_about_a_subscription(event_type: &str) -> bool {
-    matches!(event_type, TEST | DISABLED)
-}
-
-/// What somebody has sent himself, to see that it comes; or that a subscription is disabled. `data` has what it has become.
-fn of_subscription(due: &Due, diff: &Value, mut data: Map<String, Value>) -> String {
+/// What a subscriber has asked for, to see that it comes.
+fn test(due: &Due) -> String {
     let (moment, subscription) = (exact(due.created_at), due.attempt.unwrap_or_default().to_string());
-    data.insert("subscription".into(), subscription.clone().into());
     serde_json::json!({
         "id": id(due.event),
         "type": due.event_type,
@@ -153,8 +147,8 @@ fn of_subscription(due: &Due, diff: &Value, mut data: Map<String, Value>) -> Str
         "created": moment,
         "resource": "subscription",
         "resource_id": subscription,
-        "diff": diff,
-        "data": data,
+        "diff": {},
+        "data": { "subscription": subscription },
     })
     .to_string()
 }
@@ -291,18 +285,6 @@ mod tests {
         let body: Value = serde_json::from_str(&render(&test, Some("https://m.example/api/v1"))).unwrap();
         assert_eq!((&body["type"], &body["resource"]), (&TEST.into(), &"subscription".into()));
         assert_eq!(body["data"], serde_json::json!({ "subscription": id.to_string() }));
-    }
-
-    #[test]
-    fn that_a_subscription_is_disabled_is_told_with_the_reason() {
-        let diff = r#"{"state": {"---": "active", "+++": "disabled"}, "state_reason": {"---": null, "+++": "gone"}}"#;
-        let id = Uuid::from_u128(7);
-        let told = Due { event_type: DISABLED.into(), attempt: Some(id), diff: diff.into(), ..due() };
-        let body: Value = serde_json::from_str(&render(&told, Some("https://m.example/api/v1"))).unwrap();
-        assert_eq!((&body["resource"], &body["resource_id"]), (&"subscription".into(), &id.to_string().into()));
-        assert_eq!(body["diff"], serde_json::from_str::<Value>(diff).unwrap());
-        let data = serde_json::json!({ "subscription": id.to_string(), "state": "disabled", "state_reason": "gone" });
-        assert_eq!(body["data"], data);
     }
 
     #[test]

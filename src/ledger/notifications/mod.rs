@@ -29,10 +29,6 @@ use uuid::Uuid;
 /// is about no copy.
 pub(crate) const TEST: &str = "subscription.test";
 
-/// The type of what is told where a notifier has disabled a subscription, to the other ones of its owner. The one that is disabled
-/// stands in the place of the attempt; it is about no copy.
-pub(crate) const DISABLED: &str = "subscription.disabled";
-
 /// The longest header fields that are told, all together, in bytes, as JSON.
 pub(crate) const LONGEST_HEADERS: usize = 16 << 10;
 
@@ -292,8 +288,6 @@ pub struct Settlement<'a> {
     pub state: Option<(&'a str, Option<&'a str>)>,
     /// The callback that was asked: it alone gets that state. One that its owner has set meanwhile has answered nothing.
     pub callback: &'a str,
-    /// The event by which others of its owner are told that it is disabled, where that is its new state.
-    pub told_as: Option<Uuid>,
     /// Whether it is told of nothing, so that it need not be served.
     pub idle: bool,
     /// Whether the next notifier is to lease it alone, since others have ended with it.
@@ -613,8 +607,8 @@ fn due_of(row: &Row, full: bool) -> Result<Due, DatabaseError> {
     })
 }
 
-/// Who wants which of these events `e`: five joins, each by the index on `(resource, resource_id)`, those that are tested, and those
-/// whose owner has lost another one. `s` is the subscription.
+/// Who wants which of these events `e`: five joins, each by the index on `(resource, resource_id)`, and those that are tested. `s` is the
+/// subscription.
 fn matches(dialect: Dialect, of: &str) -> String {
     let (domain, mailbox, message, wanted, now) = match dialect {
         Dialect::Postgresql => (
@@ -636,7 +630,7 @@ fn matches(dialect: Dialect, of: &str) -> String {
     let arm = |resource: &str, id: &str| {
         format!(
             "SELECT s.id, e.position, {now} FROM events e JOIN subscriptions s ON s.resource = '{resource}' \
-             AND s.resource_id = {id} WHERE {of} AND e.type NOT IN ('{TEST}', '{DISABLED}') AND {wanted} \
+             AND s.resource_id = {id} WHERE {of} AND e.type <> '{TEST}' AND {wanted} \
              AND (s.expires_at IS NULL OR s.expires_at > {now})"
         )
     };
@@ -649,12 +643,6 @@ fn matches(dialect: Dialect, of: &str) -> String {
         format!(
             "SELECT s.id, e.position, {now} FROM events e JOIN subscriptions s ON s.id = e.attempt \
              WHERE {of} AND e.type = '{TEST}'"
-        ),
-        format!(
-            "SELECT s.id, e.position, {now} FROM events e JOIN subscriptions gone ON gone.id = e.attempt \
-             JOIN subscriptions s ON s.owner = gone.owner AND s.id <> gone.id \
-             WHERE {of} AND e.type = '{DISABLED}' AND s.state = 'active' AND {wanted} \
-             AND (s.expires_at IS NULL OR s.expires_at > {now})"
         ),
     ]
     .join(" UNION ALL ")

@@ -4,8 +4,8 @@
 //! would wait for whoever changes a subscription.
 
 use super::{
-    COPIED, DISABLED, LEASING, Leased, Next, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, Wake, as_taken,
-    choice, is_to_be_leased, later, leased_columns, matches, ought_to_be_served, published_now, receiver,
+    COPIED, LEASING, Leased, Next, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, Wake, as_taken, choice,
+    is_to_be_leased, later, leased_columns, matches, ought_to_be_served, published_now, receiver,
 };
 use crate::database::mysql::{bytes_column, column, sql};
 use crate::database::{DatabaseError, MysqlDatabase, Tables};
@@ -199,28 +199,9 @@ impl MysqlDatabase {
                  AND EXISTS (SELECT 1 FROM subscription_queues q WHERE q.subscription = {subscription} AND q.leased_by = {by})",
                 sql::text(settlement.callback)
             );
-            if settlement.told_as.is_some() {
-                // NULL where somebody else has disabled it meanwhile: then that one tells.
-                statements.push(format!(
-                    "SELECT MAX(state) INTO @maildrop_state FROM subscriptions WHERE {which} FOR UPDATE"
-                ));
-            }
             statements.push(format!(
                 "UPDATE subscriptions SET state = {state}, state_reason = {reason}, updated_at = {now} WHERE {which}"
             ));
-            if let Some(event) = settlement.told_as {
-                statements.push(format!(
-                    "INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, attempt, host, \
-                     diff, created_at) \
-                     SELECT {}, '{DISABLED}', {nothing}, {nothing}, '', 'recipient', '', '', '', {subscription}, {}, \
-                     JSON_OBJECT('state', JSON_OBJECT('---', @maildrop_state, '+++', {state}), \
-                     'state_reason', JSON_OBJECT('---', NULL, '+++', {reason})), {now} FROM DUAL \
-                     WHERE @maildrop_state IS NOT NULL",
-                    sql::bytes(event.as_bytes()),
-                    sql::text(host),
-                    nothing = sql::bytes(&[0; 32]),
-                ));
-            }
         }
         let pending = format!("FROM notifications WHERE subscription = {subscription} AND due_at IS NOT NULL");
         let next = if *in_order {

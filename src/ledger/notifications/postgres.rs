@@ -2,8 +2,8 @@
 //! Statements in a Simple Query"), and each of its statements has a snapshot of its own.
 
 use super::{
-    COPIED, DISABLED, LEASING, Leased, Next, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, Wake, as_taken,
-    choice, is_to_be_leased, later, leased_columns, matches, ought_to_be_served, published_now, receiver,
+    COPIED, LEASING, Leased, Next, Notifications, PUBLISHED_AT_ONCE, Published, Settlement, Wake, as_taken, choice,
+    is_to_be_leased, later, leased_columns, matches, ought_to_be_served, published_now, receiver,
 };
 use crate::database::postgres::{HEAR_OF_THE_COMMIT, PostgresDatabase, Transaction, literal};
 use crate::database::{DatabaseError, Tables};
@@ -174,24 +174,9 @@ impl PostgresDatabase {
                  AND EXISTS (SELECT 1 FROM subscription_queues q WHERE q.subscription = {subscription} AND q.leased_by = {by})",
                 literal::text(settlement.callback)
             );
-            let change =
-                format!("UPDATE subscriptions s SET state = {state}, state_reason = {reason}, updated_at = now()");
-            statements.push(match settlement.told_as {
-                None => format!("{change} WHERE {which}"),
-                // Once: of two that disable it, the second one finds nothing to change.
-                Some(event) => format!(
-                    "WITH was AS (SELECT id, state FROM subscriptions WHERE {which} FOR UPDATE), \
-                     changed AS ({change} FROM was WHERE s.id = was.id RETURNING was.id, was.state) \
-                     INSERT INTO outbox (event, type, copy_key, identity, message_id, role, recipient, imap_user, mailbox, attempt, host, \
-                     diff, created_at) \
-                     SELECT {}, '{DISABLED}', {nothing}, {nothing}, '', 'recipient', '', '', '', changed.id, {}, \
-                     jsonb_build_object('state', jsonb_build_object('---', changed.state, '+++', {state}::text), \
-                     'state_reason', jsonb_build_object('---', NULL, '+++', {reason}::text)), clock_timestamp() FROM changed",
-                    literal::uuid(event),
-                    literal::text(host),
-                    nothing = literal::bytes(&[0; 32]),
-                ),
-            });
+            statements.push(format!(
+                "UPDATE subscriptions SET state = {state}, state_reason = {reason}, updated_at = now() WHERE {which}"
+            ));
         }
         let pending = format!("FROM notifications WHERE subscription = {subscription} AND due_at IS NOT NULL");
         let next = if *in_order {

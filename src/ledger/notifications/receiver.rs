@@ -67,7 +67,6 @@ mod tests {
                 open_for: None,
                 state,
                 callback: "",
-                told_as: None,
                 idle: false,
                 alone: false,
             };

@@ -18,10 +18,9 @@ const OF_A_MESSAGE: [&str; 10] = [
 ];
 
 /// A table, a right, and on which of its columns; none: all of them.
-const NEEDED: [(&str, &str, &[&str]); 19] = [
+const NEEDED: [(&str, &str, &[&str]); 18] = [
     ("maildrop_migrations", "SELECT", &[]),
     ("outbox", "SELECT", &[]),
-    ("outbox", "INSERT", &[]),
     ("outbox", "DELETE", &[]),
     ("events", "SELECT", &[]),
     ("events", "INSERT", &[]),

@@ -27,8 +27,6 @@ struct Told {
     lost: Vec<Uuid>,
     /// How large each of these is, in bytes.
     bytes: usize,
-    /// Why nothing is written down.
-    refuses: Option<DatabaseFailure>,
     asked: Vec<String>,
 }
 
@@ -93,12 +91,8 @@ impl Notifications for Told {
     }
 
     fn settle(&mut self, settlements: &[Settlement<'_>]) -> Result<Vec<Uuid>, DatabaseError> {
-        let telling = if settlements.iter().any(|one| one.told_as.is_some()) { ", telling others" } else { "" };
-        self.asked.push(format!("settle{}{telling}", numbers(settlements.iter().map(|one| &one.subscription))));
-        match self.refuses {
-            Some(failure) if !telling.is_empty() => Err(DatabaseError::new(failure, "telling others", "no right")),
-            _ => Ok(Vec::new()),
-        }
+        self.asked.push(format!("settle{}", numbers(settlements.iter().map(|one| &one.subscription))));
+        Ok(Vec::new())
     }
 }
 
@@ -207,19 +201,19 @@ fn it_is_written_down_how_a_subscription_is_left() {
     with(|notifier, _, _| {
         let left = |hand: &InHand| {
             let settlement = notifier.settlement(hand);
-            (settlement.lease.is_some(), settlement.idle, settlement.told_as.is_some())
+            (settlement.lease.is_some(), settlement.idle)
         };
-        // Leased still, told of nothing, others told.
-        assert_eq!(left(&full(1)), (true, false, false));
-        assert_eq!(left(&InHand { closing: true, ..full(1) }), (false, false, false));
+        // Leased still, told of nothing.
+        assert_eq!(left(&full(1)), (true, false));
+        assert_eq!(left(&InHand { closing: true, ..full(1) }), (false, false));
         let mut verified = full(1);
         verified.verified();
-        assert_eq!(left(&verified), (true, false, false));
+        assert_eq!(left(&verified), (true, false));
         let mut disabled = full(1);
         disabled.disable("gone".into());
-        assert_eq!(left(&disabled), (false, true, true));
+        assert_eq!(left(&disabled), (false, true));
         let idle = Leased { state: SubscriptionState::Idle, ..leased(false, 0) };
-        assert_eq!(left(&InHand::new(idle, 3, Instant::now())), (false, true, false));
+        assert_eq!(left(&InHand::new(idle, 3, Instant::now())), (false, true));
     });
 }
 
@@ -461,27 +455,6 @@ fn the_secret_before_signs_beside_the_new_one_for_a_day() {
             assert_eq!(secrets, wanted, "{generation} {age:?}");
         });
     }
-}
-
-/// By the rights of an older release: what was answered would come again, if it were not written down.
-#[test]
-fn where_others_may_not_be_told_that_one_is_disabled_it_is_written_down_all_the_same() {
-    let settle = |disabled, failure| {
-        let mut database = Told { refuses: Some(failure), ..Told::default() };
-        with(|notifier, _, _| {
-            let mut hand = full(1);
-            if disabled {
-                hand.disable("gone".into());
-            }
-            put(notifier, hand);
-            let is_written_down = notifier.settle_these(&mut database, vec![Uuid::from_u128(1)]).is_ok();
-            database.asked.push(is_written_down.to_string());
-        });
-        database.asked
-    };
-    assert_eq!(settle(true, DatabaseFailure::AccessDenied), ["settle 1, telling others", "settle 1", "true"]);
-    assert_eq!(settle(true, DatabaseFailure::ConnectionLost), ["settle 1, telling others", "false"]);
-    assert_eq!(settle(false, DatabaseFailure::AccessDenied), ["settle 1", "true"]);
 }
 
 /// Sixty subscriptions of messages with long headers, say.

@@ -90,7 +90,6 @@ fn each_statement_reads_what_it_is_about_and_not_what_waits(engine: Engine) {
             open_for: None,
             state: None,
             callback: "",
-            told_as: None,
             idle: false,
             alone: false,
         };

@@ -141,14 +141,13 @@ fn who_settles_after_it_was_resumed_does_not_undo_that(engine: Engine) {
         open_for: Some(Duration::from_hours(1)),
         state: Some(("disabled", Some("gone"))),
         callback: url,
-        told_as: Some(Uuid::now_v7()),
         ..settlement(one, by, &[])
     };
     assert_eq!(database.settle(&[settled]).unwrap(), [one]);
     assert_eq!(scene.database.texts("SELECT state FROM subscriptions"), ["active"]);
     let undone =
         "SELECT count(*) FROM subscription_queues WHERE failures > 0 OR open_until IS NOT NULL OR due_at IS NULL";
-    assert_eq!((scene.database.count(undone), scene.database.count("SELECT count(*) FROM outbox")), (0, 0));
+    assert_eq!(scene.database.count(undone), 0);
     assert_eq!(database.lease(by, Duration::from_hours(1), 10, &[], 0).unwrap().len(), 1);
 }
 

@@ -30,7 +30,6 @@ mod servers_that_stand_still_in_between;
 mod shares;
 mod source;
 mod telling;
-mod that_it_is_disabled;
 mod three_subscribers;
 mod verifying;
 mod very_many_at_once;

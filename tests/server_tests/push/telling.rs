@@ -214,7 +214,6 @@ pub fn settlement(subscription: Uuid, by: Uuid, tries: &[Try]) -> Settlement<'_>
         open_for: None,
         state: None,
         callback: "",
-        told_as: None,
         idle: false,
         alone: false,
     }
