@@ -9,7 +9,6 @@ use crate::base::terminal::shell_word;
 use crate::base::timestamp;
 use crate::ledger::deliveries::DeliveryQuery;
 use crate::ledger::operations_log::Operation;
-use crate::lock::Slice;
 use crate::message::Address;
 use crate::operations::operations_log::{Done, OperationsLog};
 use crate::operations::replay::{
@@ -30,8 +29,8 @@ use sysexits::ExitCode;
 const SHOWN_ONE_BY_ONE: u64 = 10;
 
 /// What means nothing to --owed and --restore, which deliver copies, one at a time, with the envelope that the ledger has.
-const FOR_MESSAGES: [&str; 9] =
-    ["format", "sender", "recipient", "sasl_username", "queue_id", "without_sent", "jobs", "slice", "failures_to"];
+const FOR_MESSAGES: [&str; 8] =
+    ["format", "sender", "recipient", "sasl_username", "queue_id", "without_sent", "jobs", "failures_to"];
 
 /// What means nothing to a replay from the ledger, which has the envelope. Ignoring one would replay for more people than were
 /// meant.
@@ -135,9 +134,6 @@ pub(crate) struct Arguments {
     /// How many messages at once; messages of one Message-ID never are
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     jobs: u16,
-    /// One part of all messages, for one of several machines: 0/4, 1/4, 2/4 or 3/4. All copies of a Message-ID are in one part
-    #[arg(long, value_name = "I/N", default_value = "0/1", hide_default_value = true)]
-    slice: Slice,
     /// Where to write what failed [default: replay-failures-TIME-PID.jsonl in this directory]
     #[arg(long, value_name = "FILE")]
     failures_to: Option<PathBuf>,
@@ -212,7 +208,6 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
             sasl_username: arguments.sasl_username.clone(),
         },
         jobs: usize::from(arguments.jobs),
-        slice: arguments.slice,
         dry_run: arguments.dry_run,
         stop: &stop,
     };
@@ -256,7 +251,7 @@ fn replay(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
 
 /// The status to exit with.
 fn exit_of(tally: &Tally, total: u64) -> ExitCode {
-    if tally.deferred > 0 || tally.looked_at() < total {
+    if tally.deferred > 0 || tally.done < total {
         ExitCode::TempFail
     } else if tally.refused > 0 {
         ExitCode::DataErr
@@ -332,7 +327,7 @@ fn in_json(report: &MessageReport) -> String {
 
 /// Says what all of it came to, and where what failed was written down.
 fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<&FailureFile>) {
-    let left = total - tally.looked_at();
+    let left = total - tally.done;
     let left_out = failures.is_some_and(|failures| failures.error.is_some());
     if arguments.json {
         return say(&serde_json::json!({
@@ -341,7 +336,6 @@ fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<
             "already_there": tally.already_there,
             "deferred": tally.deferred,
             "refused": tally.refused,
-            "in_other_slices": tally.elsewhere,
             "left": left,
             "failures": failures.map(|failures| &failures.path),
             "failures_left_out": left_out,
@@ -356,9 +350,6 @@ fn summarize(arguments: &Arguments, tally: &Tally, total: u64, failures: Option<
         ("refused or unreadable", tally.refused),
     ];
     say(&table(["deliveries", "number"], rows.into_iter().map(|(what, number)| [what.to_owned(), number.to_string()])));
-    if tally.elsewhere > 0 {
-        say(&format!("{} of {total} messages are in other slices", tally.elsewhere));
-    }
     if left > 0 {
         say(&format!("ended early: {left} of {total} messages are left; the same command goes on with them"));
     }

@@ -1,4 +1,4 @@
-//! Slices: which of several machines replays a message, which job of one process, and which of several queue runners.
+//! Slices: which of several queue runners has a message, and which job of a replay.
 //!
 //! All go by the lock's name, so two deliveries of one Message-ID never run at once, and no job waits for a lock that
 //! another one holds. As among GNU Mailman's queue runners, each has a range of the hashes, all of one size. Its bounds are
@@ -24,18 +24,8 @@ impl Slice {
         (index < count).then_some(Self { index, count })
     }
 
-    /// Whether it is the only one, so that no lock needs to be known.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.count == 1
-    }
-
-    /// Whether the message that this lock guards is in this slice.
-    pub(crate) fn has(&self, lock: &LockName) -> bool {
-        self.has_first_bytes(lock.number_at(0))
-    }
-
-    /// The same for a lock of which only the first eight bytes are known, the highest first. With 2^n slices the n highest bits
-    /// say which one it is.
+    /// Whether the message is in this slice whose lock begins with these eight bytes, the highest first. With 2^n slices the n highest
+    /// bits say which one it is.
     #[must_use]
     pub fn has_first_bytes(&self, first_bytes: u64) -> bool {
         range_of(first_bytes, self.count) == self.index
@@ -49,11 +39,11 @@ impl FromStr for Slice {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parts = text.split_once('/').and_then(|(index, count)| Some((index.parse().ok()?, count.parse().ok()?)));
         let slice = parts.and_then(|(index, count)| Self::new(index, count));
-        slice.ok_or("write it like 0/4, 1/4, 2/4 and 3/4: one for each of four machines")
+        slice.ok_or("write it like 0/4, 1/4, 2/4 and 3/4: one for each of four runners")
     }
 }
 
-/// Which of `jobs` has the message that this lock guards. By other bytes than the slice, which would give all to one job.
+/// Which of `jobs` has the message that this lock guards.
 pub(crate) fn job_of(lock: &LockName, jobs: usize) -> usize {
     let jobs = u32::try_from(jobs).unwrap_or(u32::MAX);
     range_of(lock.number_at(8), jobs) as usize
@@ -76,7 +66,8 @@ mod tests {
             let mut jobs = [0; 5];
             for n in 0..2000 {
                 let lock = LockName::new("maildrop", format!("<{n}@mail.google.com>").as_bytes());
-                let found: Vec<usize> = (0..slices.len()).filter(|&i| slices[i].has(&lock)).collect();
+                let found: Vec<usize> =
+                    (0..slices.len()).filter(|&i| slices[i].has_first_bytes(lock.number_at(0))).collect();
                 assert_eq!(found.len(), 1, "{n} of {count}");
                 sizes[found[0]] += 1;
                 if found[0] == 0 {
@@ -103,7 +94,6 @@ mod tests {
     fn slices_are_read_and_have_the_ends_of_the_range() {
         assert_eq!((range_of(0, 3), range_of(u64::MAX, 3), range_of(u64::MAX / 3 + 1, 3)), (0, 2, 1));
         assert_eq!("3/4".parse(), Ok(Slice { index: 3, count: 4 }));
-        assert!(Slice::WHOLE.is_whole() && !Slice::new(0, 2).unwrap().is_whole());
         for text in ["4/4", "0/0", "1", "a/b", "-1/4", ""] {
             assert!(text.parse::<Slice>().unwrap_err().contains("0/4"), "{text}");
         }

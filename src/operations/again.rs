@@ -12,7 +12,7 @@ use crate::ledger::activity::{self, By, Came, Tried, Wanted};
 use crate::ledger::deliveries::{DeliveryQuery, KnownDelivery, TriedDelivery, each_delivery, known_delivery};
 use crate::ledger::recorded::{self, DeliveredCopy, Mailboxes, RecordedCopy, Selection};
 use crate::ledger::{CopyKey, Database, Outcome, time_span};
-use crate::lock::{LockName, Slice};
+use crate::lock::LockName;
 use crate::message::{Identity, Role};
 use crate::operations::replay::PartialEnvelope;
 use crate::site::Site;
@@ -360,7 +360,6 @@ fn replayed(site: &Site, picked: &Picked, dry_run: bool, stop: &AtomicBool) -> (
         size_limit: site.config().and_then(|config| config.delivery.message_size_limit),
         envelope: PartialEnvelope::default(),
         jobs: 1,
-        slice: Slice::WHOLE,
         dry_run,
         stop,
     };

@@ -34,7 +34,7 @@ impl ReplayProgress {
 
     /// Shows the numbers.
     pub(crate) fn show(&mut self, tally: &Tally) {
-        self.bar.set_position(tally.looked_at());
+        self.bar.set_position(tally.done);
         self.bar.set_message(numbers(tally));
         if self.bar.is_hidden() && self.last_line.elapsed() >= EVERY {
             self.last_line = Instant::now();
@@ -65,11 +65,11 @@ fn numbers(tally: &Tally) -> String {
 }
 
 fn line(tally: &Tally, total: u64, took: Duration) -> String {
-    let looked_at = tally.looked_at();
-    let left = took.mul_f64(total.saturating_sub(looked_at) as f64 / looked_at.max(1) as f64);
+    let done = tally.done;
+    let left = took.mul_f64(total.saturating_sub(done) as f64 / done.max(1) as f64);
     let left = humantime::format_duration(Duration::from_secs(left.as_secs()));
-    let rate = looked_at as f64 / took.as_secs_f64().max(0.001);
-    format!("{looked_at} of {total}, {rate:.1}/s, about {left} left: {}", numbers(tally))
+    let rate = done as f64 / took.as_secs_f64().max(0.001);
+    format!("{done} of {total}, {rate:.1}/s, about {left} left: {}", numbers(tally))
 }
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_line_tells_rate_and_time_left() {
-        let tally = Tally { delivered: 90, already_there: 5, deferred: 3, refused: 2, done: 100, elsewhere: 100 };
+        let tally = Tally { delivered: 90, already_there: 5, deferred: 3, refused: 2, done: 200 };
         assert_eq!(
             line(&tally, 1000, Duration::from_secs(100)),
             "200 of 1000, 2.0/s, about 6m 40s left: 90 delivered, 5 already there, 5 failed"

@@ -1,7 +1,7 @@
 //! Replay: the delivery of a pipe, fed from files, mboxes, a queue file, standard input or the ledger itself.
 //!
 //! ```text
-//! sources ── list (oldest first, on disk) ── slice ── jobs ── skipped if the ledger has it, else delivered ── a report
+//! sources ── list (oldest first, on disk) ── jobs ── skipped if the ledger has it, else delivered ── a report
 //! ```
 //!
 //! The [`List`] says *where* each message is. It is a temporary file, so a replay of a hundred thousand messages takes no more

@@ -8,7 +8,7 @@ use crate::base::deadline::Deadline;
 use crate::database::DatabaseError;
 use crate::delivery::{Deferral, Delivered, Manner, NoCaller, Refusal, Stages, Verdict};
 use crate::ledger::Database;
-use crate::lock::{LockName, Slice, job_of};
+use crate::lock::{LockName, job_of};
 use crate::message::Message;
 use crate::site::{self, Envelope, Sessions, Site, Standing, Terms};
 use std::io;
@@ -37,20 +37,17 @@ pub(crate) struct Replay<'a> {
     pub(crate) envelope: PartialEnvelope,
     /// How many messages at once.
     pub(crate) jobs: usize,
-    pub(crate) slice: Slice,
     /// Say what would be done, and do nothing.
     pub(crate) dry_run: bool,
     /// Set from outside: to end after the messages in hand.
     pub(crate) stop: &'a AtomicBool,
 }
 
-/// What jobs and dealer send to the thread that counts.
+/// What jobs send to the thread that counts.
 enum Event {
     Report(MessageReport),
     /// An entry of the list is done with.
     Done,
-    /// An entry of the list belongs to another slice.
-    Elsewhere,
 }
 
 /// What came of a message for one recipient.
@@ -82,7 +79,7 @@ pub(crate) enum ReplayOutcome {
     Refused(String),
 }
 
-/// How many deliveries came to what; and how many entries of the list are done with, or belong to other slices.
+/// How many deliveries came to what; and how many entries of the list are done with.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) delivered: u64,
@@ -90,16 +87,11 @@ pub(crate) struct Tally {
     pub(crate) deferred: u64,
     pub(crate) refused: u64,
     pub(crate) done: u64,
-    pub(crate) elsewhere: u64,
 }
 
 impl Tally {
     pub(crate) fn failed(&self) -> u64 {
         self.deferred + self.refused
-    }
-
-    pub(crate) fn looked_at(&self) -> u64 {
-        self.done + self.elsewhere
     }
 
     pub(crate) fn count(&mut self, outcome: &ReplayOutcome) {
@@ -178,7 +170,9 @@ impl Replay<'_> {
                 named.spawn_scoped(scope, job).map_err(ReplayError::Job)?;
                 queues.push(queue);
             }
-            let deal = move || self.deal(&list, &queues, &events);
+            // Each job has its own: once the last job has ended, nothing more comes.
+            drop(events);
+            let deal = move || self.deal(&list, &queues);
             let named = thread::Builder::new().name("dealer".into());
             let dealer = named.spawn_scoped(scope, deal).map_err(ReplayError::Job)?;
             loop {
@@ -189,7 +183,6 @@ impl Replay<'_> {
                         reported = Some(report);
                     }
                     Ok(Event::Done) => tally.done += 1,
-                    Ok(Event::Elsewhere) => tally.elsewhere += 1,
                     Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => break,
                 }
@@ -203,21 +196,15 @@ impl Replay<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Gives each entry of our slice to its job. Two messages with one lock go to the same job, one after the other.
-    fn deal(&self, list: &List, queues: &[SyncSender<Entry>], events: &SyncSender<Event>) -> Result<(), ReplayError> {
+    /// Gives each entry to its job. Two messages with one lock go to the same job, one after the other.
+    fn deal(&self, list: &List, queues: &[SyncSender<Entry>]) -> Result<(), ReplayError> {
         list.each(|entry| {
             if self.stopped() {
                 return ControlFlow::Break(());
             }
-            let alone = self.slice.is_whole() && queues.len() == 1;
-            // What cannot be read is reported by the first slice.
-            let lock = if alone { None } else { self.lock_of(&entry).ok() };
+            // What cannot be read is reported by the first job.
+            let lock = if queues.len() == 1 { None } else { self.lock_of(&entry).ok() };
             let lock = lock.unwrap_or_else(|| LockName::from_digest([0; 32]));
-            if !self.slice.has(&lock) {
-                // Where this cannot be sent, nothing else can be.
-                let _ = events.send(Event::Elsewhere);
-                return ControlFlow::Continue(());
-            }
             let job = queues.get(job_of(&lock, queues.len()));
             if job.is_some_and(|queue| queue.send(entry).is_ok()) {
                 ControlFlow::Continue(())

@@ -1,4 +1,4 @@
-//! What a replay leaves behind, another one takes up: what failed, what Ctrl-C cut off, what other slices have.
+//! What a replay leaves behind, another one takes up: what failed, what Ctrl-C cut off.
 
 use super::replay_support::{Desk, message};
 use crate::program::{Running, wait_until};
@@ -68,23 +68,6 @@ fn what_could_not_be_read_from_standard_input_is_kept_whole() {
         assert_eq!((content.as_slice(), &failure["source"]["form"]), (cut.as_bytes(), &"queue-file".into()), "{line}");
         assert!(failure["reason"].as_str().unwrap().contains("is not whole"), "{line}");
     }
-}
-
-#[test]
-fn slices_cover_everything_and_no_two_have_the_same_message() {
-    let desk = Desk::new();
-    let mbox = desk.file("all.mbox", mbox(60) + &mbox(60));
-    let mut delivered = 0;
-    for slice in ["0/3", "1/3", "2/3"] {
-        let replayed = desk.replay(&[TO_DOUG.as_slice(), &["--slice", slice, &mbox]].concat());
-        let [new, there, ..] = replayed.numbers();
-        // Each message is in the mbox twice: both are in one slice.
-        replayed.ended(0, [new, new, 0, 0]);
-        assert!(new > 5 && replayed.summary["in_other_slices"] == 120 - new - there, "{replayed:?}");
-        delivered += new;
-    }
-    assert_eq!((delivered, desk.inbox(DOUG).len()), (60, 60));
-    assert_eq!(desk.replay(&["--slice", "3/3", &mbox]).exit, Some(64));
 }
 
 #[test]

@@ -7,14 +7,12 @@ use crate::support::replay::{Replayed, replay};
 use crate::support::scene::{LISA, Scene};
 use crate::support::{host_and_port, server};
 use std::process::Command;
-use std::thread;
 
 on_each_engine!(
     a_mailbox_from_a_backup_is_delivered_once,
     what_the_ledger_knows_to_have_failed_is_delivered_from_its_source,
     or_from_the_mailbox_of_somebody_who_has_it,
     a_lock_held_elsewhere_is_deferred_and_taken_up_again,
-    two_machines_share_the_work,
     people_have_the_rights_that_it_needs,
 );
 
@@ -129,24 +127,6 @@ fn a_lock_held_elsewhere_is_deferred_and_taken_up_again(engine: Engine) {
     wait_until("the lock is free", || run(&scene, &[&failed]).exit == Some(0));
     run(&scene, &[&failed]).ended(0, [0, 2, 0, 0]);
     assert_eq!((scene.inbox("scuba").len(), scene.inbox("doug").len(), scene.sent("lisa").len()), (3, 3, 3));
-}
-
-fn two_machines_share_the_work(engine: Engine) {
-    let scene = Scene::with(engine, &["lisa", "scuba", "doug"]);
-    let folder = folder(&scene, 20);
-    let slices = ["0/2", "1/2"].map(|slice| [TO_BOTH.as_slice(), &["--slice", slice, "--jobs", "2", &folder]].concat());
-    let started = slices.map(|arguments| {
-        let command = command(&scene, &arguments);
-        thread::spawn(move || replay(command, b""))
-    });
-    let replayed = started.map(|run| run.join().unwrap());
-    // Nobody met anybody on a lock, and nobody found anything there already.
-    for one in &replayed {
-        let [delivered, ..] = one.numbers();
-        one.ended(0, [delivered, 0, 0, 0]);
-    }
-    assert_eq!(replayed.iter().map(|one| one.numbers()[0]).sum::<u64>(), 40);
-    assert_eq!((scene.inbox("scuba").len(), scene.inbox("doug").len(), scene.sent("lisa").len()), (20, 20, 20));
 }
 
 fn people_have_the_rights_that_it_needs(engine: Engine) {

@@ -35,7 +35,7 @@ fn what_the_notifiers_role_lacks_is_told(engine: Engine) {
     let role = format!("{}_n", scene.run);
     let role = if engine.is_postgres() { role } else { format!("'{role}'@'%'") };
     for right in [
-        "INSERT ON outbox",
+        "DELETE ON outbox",
         "DELETE ON notifications",
         "UPDATE (state_reason) ON subscriptions",
         "SELECT (headers) ON messages",
@@ -45,7 +45,7 @@ fn what_the_notifiers_role_lacks_is_told(engine: Engine) {
     let lacking = found(&config);
     assert_eq!(lacking["state"], "warning");
     let lacks =
-        "its role lacks INSERT on outbox, DELETE on notifications, UPDATE on subscriptions, SELECT on messages:";
+        "its role lacks DELETE on outbox, DELETE on notifications, UPDATE on subscriptions, SELECT on messages:";
     assert!(lacking["found"].as_str().unwrap().starts_with(lacks), "{lacking}");
     let file = if engine.is_postgres() { "sql/postgres/grants-notify.sql" } else { "sql/mysql/grants-notify.sql" };
     let mend = format!("apply {file} once more, for the role of {}", scene.path("notify.toml"));
