@@ -260,7 +260,7 @@ fn where_the_ledger_does_not_answer_it_is_said_when_to_try_again() {
 }
 
 /// 32 bytes of zeros.
-const A_TOKEN: &str = "mdt_00000000000000000000000000000000000000000002CZclj";
+const A_TOKEN: &str = "mdt_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
 /// Nothing of it ever comes.
 struct Endless;

@@ -1,8 +1,7 @@
 //! Whether a token, a link or a session is valid: what is made up must not keep the database from those who have a valid one.
 //!
 //! What was valid within the last hour is asked of the threads that answer everything else. All else has threads of its own, and each
-//! client address has a budget of failures: once it is used up, the database is not asked. The checksum of a token does not help
-//! here, since anybody can compute it.
+//! client address has a budget of failures: once it is used up, the database is not asked.
 
 use super::{Asked, LedgerThreads, Unanswered, ask_at, asked_by, start_threads};
 use crate::base::hex;
