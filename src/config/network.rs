@@ -1,5 +1,6 @@
 //! Addresses of clients: one, or a network.
 
+use ipnet::IpNet;
 use serde::Deserialize;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -7,54 +8,28 @@ use std::str::FromStr;
 /// `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/32`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct Network {
-    address: IpAddr,
-    prefix: u8,
-}
+pub struct Network(IpNet);
 
 impl Network {
     /// Whether the address is one of it. An IPv4 address that came to an IPv6 socket is one still.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address.to_canonical()) {
-            (IpAddr::V4(mine), IpAddr::V4(other)) => {
-                same_start(u128::from(mine.to_bits()) << 96, u128::from(other.to_bits()) << 96, self.prefix)
-            }
-            (IpAddr::V6(mine), IpAddr::V6(other)) => same_start(mine.to_bits(), other.to_bits(), self.prefix),
-            _ => false,
-        }
+        self.0.contains(&address.to_canonical())
     }
-}
-
-/// Whether the highest bits are the same.
-fn same_start(one: u128, other: u128, bits: u8) -> bool {
-    let shift = 128 - u32::from(bits);
-    one.checked_shr(shift).unwrap_or(0) == other.checked_shr(shift).unwrap_or(0)
 }
 
 impl FromStr for Network {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let none = || format!("{text:?} is no address or network, such as \"192.0.2.7\" or \"2001:db8::/32\"");
-        let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| none())?;
-        let (bits, longest) = match address {
-            IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, 32),
-            IpAddr::V6(address) => (address.to_bits(), 128),
-        };
-        let prefix = prefix.map_or(Ok(longest), |prefix| prefix.parse().map_err(|_| none()))?;
-        if prefix > longest {
-            return Err(none());
-        }
+        let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+        let network = network
+            .map_err(|_| format!("{text:?} is no address or network, such as \"192.0.2.7\" or \"2001:db8::/32\""))?;
         // Somebody has meant another network, or one address.
-        if bits.checked_shl(u32::from(prefix)).unwrap_or(0) != 0 {
-            return Err(format!("{text:?}: the address has bits behind the network's {prefix}"));
+        if network.addr() != network.network() {
+            return Err(format!("{text:?}: the address has bits behind the network's {}", network.prefix_len()));
         }
-        Ok(Self { address, prefix })
+        Ok(Self(network))
     }
 }
 

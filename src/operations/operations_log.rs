@@ -7,6 +7,7 @@ use crate::database::DatabaseError;
 use crate::ledger::Database;
 use crate::ledger::operations_log::{Actor, Affected, Operation, write, write_all};
 use crate::site::Site;
+use nix::unistd::User;
 use rustix::process::getuid;
 use std::time::{Duration, Instant};
 use tracing::warn;
@@ -227,17 +228,12 @@ fn os_user() -> String {
     {
         return caller;
     }
-    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    name_in(&passwd, uid.as_raw()).unwrap_or_else(|| format!("uid {}", uid.as_raw()))
+    name_of(uid.as_raw()).unwrap_or_else(|| format!("uid {}", uid.as_raw()))
 }
 
-/// The name of a user in passwd(5).
-fn name_in(passwd: &str, uid: u32) -> Option<String> {
-    passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let (name, number) = (fields.next()?, fields.nth(1)?);
-        (number.parse() == Ok(uid)).then(|| name.to_owned())
-    })
+/// The name of a user in any database of nsswitch.conf(5), such as a directory's (getpwuid_r(3)).
+fn name_of(uid: u32) -> Option<String> {
+    Some(User::from_uid(uid.into()).ok()??.name)
 }
 
 #[cfg(test)]
@@ -245,10 +241,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_user_has_the_name_that_passwd_gives() {
-        let passwd = "root:x:0:0:root:/root:/bin/bash\n+nis\nanna:x:1000:1000:,,,:/home/anna:/bin/sh\n";
-        assert_eq!(name_in(passwd, 0).as_deref(), Some("root"));
-        assert_eq!(name_in(passwd, 1000).as_deref(), Some("anna"));
-        assert_eq!(name_in(passwd, 100), None);
+    fn a_user_has_the_name_that_the_system_gives() {
+        assert_eq!(name_of(0).as_deref(), Some("root"));
+        assert_eq!(name_of(u32::MAX - 7), None);
     }
 }

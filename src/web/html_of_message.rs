@@ -12,6 +12,7 @@ use crate::message::parts::{Part, Parts};
 use crate::message::reading_budget::ReadingBudget;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use percent_encoding::percent_decode_str;
 use std::cell::LazyCell;
 use std::collections::HashMap;
 
@@ -149,7 +150,7 @@ fn with_pictures(html: &str, pictures: &HashMap<&str, Picture<'_>>, budget: &Rea
         }
         with.push_str(before);
         rest = beyond;
-        match pictures.get(percent_decoded(id).as_str()) {
+        match pictures.get(&*percent_decode_str(id).decode_utf8_lossy()) {
             Some(picture) if picture.bytes.len() <= room => {
                 room -= picture.bytes.len();
                 with.push_str(&format!("data:{};base64,{}", picture.kind, STANDARD.encode(&*picture.bytes)));
@@ -166,25 +167,6 @@ fn with_pictures(html: &str, pictures: &HashMap<&str, Picture<'_>>, budget: &Rea
     }
     with.push_str(rest);
     (with, left_out)
-}
-
-fn percent_decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let digits = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
-        match digits.filter(|_| first == b'%').and_then(|two| u8::from_str_radix(two, 16).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = after.get(2..).unwrap_or_default();
-            }
-            None => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]
