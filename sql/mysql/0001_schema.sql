@@ -143,19 +143,6 @@ CREATE TABLE IF NOT EXISTS copies (
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
   COMMENT = 'where each copy is, or that it is owed';
 
--- For `lock list`: the lock of the server has only a digest for a name. Whether a program holds the lock is asked of the
--- server each time, so a row of a crashed machine does no harm. No delivery uses this table.
-CREATE TABLE IF NOT EXISTS programs (
-    lock_digest BINARY(32) NOT NULL,
-    host        VARCHAR(255) NOT NULL,
-    pid         INT UNSIGNED NOT NULL,
-    name        TEXT NOT NULL COMMENT 'of the lock, as it was typed',
-    session     BIGINT UNSIGNED NULL COMMENT 'CONNECTION_ID()',
-    asked_at    DATETIME(6) NOT NULL COMMENT 'UTC',
-    PRIMARY KEY (lock_digest, host, pid)
-) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
-  COMMENT = 'programs that `lock exec` runs, or that wait for their lock';
-
 -- Epochs ------------------------------------------------------------------------------------------------------------
 
 -- As long as one epoch lasts, the database remembers what it committed (src/ledger/epoch.rs). A delivery compares the last row

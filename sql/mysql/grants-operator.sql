@@ -37,9 +37,6 @@ GRANT INSERT, UPDATE (revoked_at, last_used_at) ON maildrop.api_tokens TO 'maild
 -- `replay`, `subscription` and `notify` write down who did what.
 GRANT INSERT ON maildrop.operations_log TO 'maildrop_operator'@'%';
 
--- `lock exec` says which programs it runs.
-GRANT INSERT, DELETE ON maildrop.programs TO 'maildrop_operator'@'%';
-
 -- `lock list`: who waits for a lock under another account. It shows every account's statements; without it, only those
 -- who wait under this account are listed.
 GRANT PROCESS ON *.* TO 'maildrop_operator'@'%';

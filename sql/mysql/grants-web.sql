@@ -12,7 +12,6 @@ GRANT SELECT ON maildrop.maildrop_migrations TO 'maildrop_page'@'%';
 GRANT SELECT ON maildrop.attempts TO 'maildrop_page'@'%';
 GRANT SELECT ON maildrop.messages TO 'maildrop_page'@'%';
 GRANT SELECT ON maildrop.copies TO 'maildrop_page'@'%';
-GRANT SELECT ON maildrop.programs TO 'maildrop_page'@'%';
 GRANT SELECT (message_id) ON maildrop.message_sources TO 'maildrop_page'@'%';
 
 GRANT SELECT, DELETE ON maildrop.web_logins TO 'maildrop_page'@'%';

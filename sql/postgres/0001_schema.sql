@@ -136,22 +136,6 @@ CREATE INDEX copies_message ON copies (message);
 CREATE INDEX copies_owed ON copies (updated_at) WHERE state = 'owed';
 COMMENT ON TABLE copies IS 'One row per (message, user, mailbox, role): delivered, and where; or owed, and why';
 
--- Programs that `lock exec` runs, for `lock list`: the server's lock has only a digest for a name. Whether a program holds the
--- lock is asked of the server each time, so a row of a crashed machine does no harm.
---
--- A row is written before the lock is taken and deleted after it is released: a transaction that has written would hold back
--- VACUUM for as long as the program runs.
-CREATE TABLE programs (
-    lock_digest bytea       NOT NULL,
-    host        text        NOT NULL,
-    pid         bigint      NOT NULL,
-    name        text        NOT NULL, -- of the lock, as it was typed
-    session     bigint,               -- pg_stat_activity.pid
-    asked_at    timestamptz NOT NULL,
-    PRIMARY KEY (lock_digest, host, pid)
-);
-COMMENT ON TABLE programs IS 'Programs that `lock exec` runs, or that wait for their lock';
-
 -- Epochs ------------------------------------------------------------------------------------------------------------
 
 -- As long as one epoch lasts, the database remembers what it committed (src/ledger/epoch.rs). A delivery compares the last row

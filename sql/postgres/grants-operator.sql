@@ -10,9 +10,6 @@
 
 GRANT SELECT ON addresses, maildrop_migrations, attempts, messages, copies, message_sources, epochs TO :"role";
 
--- `lock exec` says which programs it runs.
-GRANT SELECT, INSERT, DELETE ON programs TO :"role";
-
 -- `subscription` changes who is told of what; `check` and `stats` read how far behind that is.
 -- `subscription test` writes an event.
 GRANT SELECT, INSERT ON outbox TO :"role";

@@ -6,7 +6,7 @@
 --
 -- It sees no source of a message and no address book, and changes nothing that a delivery goes by.
 
-GRANT SELECT ON maildrop_migrations, attempts, messages, copies, programs TO :"role";
+GRANT SELECT ON maildrop_migrations, attempts, messages, copies TO :"role";
 GRANT SELECT (message_id) ON message_sources TO :"role";
 
 GRANT SELECT, DELETE ON web_logins TO :"role";

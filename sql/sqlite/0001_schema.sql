@@ -87,18 +87,6 @@ CREATE INDEX copies_by_message ON copies (message);
 -- `stats`, `audit`, `check`, `replay --owed`, the web UI: the few that are owed.
 CREATE INDEX copies_owed ON copies (updated_at) WHERE state = 'owed';
 
--- Programs that `lock exec` runs, for `lock list`: the lock's file has only a digest for a name. Whether a program holds the
--- lock is asked of the system each time.
-CREATE TABLE programs (
-    lock_digest BLOB    NOT NULL,
-    host        TEXT    NOT NULL,
-    pid         INTEGER NOT NULL,
-    name        TEXT    NOT NULL,
-    session     INTEGER,
-    asked_at    INTEGER NOT NULL,
-    PRIMARY KEY (lock_digest, host, pid)
-) WITHOUT ROWID;
-
 -- Recipients that were refused for good, as on the other engines. Embedded, every address has a Maildir of its own, so no
 -- delivery refuses anybody.
 CREATE TABLE refusals (

@@ -35,7 +35,6 @@ pub use check::{Finding, Inspect, State, Wanted};
 pub use deliveries::NeverEnded;
 pub use epoch::Epoch;
 pub use event::EventRecord;
-pub use lock_users::LockPurpose;
 pub use notifications::Notifications;
 pub use outcome::{AttemptResult, Cause, Outcome};
 

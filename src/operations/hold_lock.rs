@@ -11,7 +11,7 @@
 use crate::database::{DatabaseError, DatabaseFailure, Dialect};
 use crate::delivery::bare_message_id;
 use crate::ledger::Database;
-use crate::ledger::lock_users::{WrittenDown, take_out_program, write_down_program};
+use crate::ledger::lock_users::commit_a_change;
 use crate::lock::{Acquired, LockName, OF_PROGRAMS};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -46,8 +46,6 @@ pub(crate) struct LockRequest {
     pub name: String,
     pub lock: LockName,
     pub wait: Duration,
-    /// This host's name, for `lock list`.
-    pub host: String,
 }
 
 /// What the thread reports. More follows only after `Asked(Ok(Held))` and `Still`.
@@ -63,14 +61,13 @@ pub(crate) enum Report {
 }
 
 /// What commits while the lock is held; nothing where it is a file's.
-struct Commits(Option<(Box<dyn Database>, WrittenDown)>);
+struct Commits(Option<Box<dyn Database>>);
 
 impl Commits {
     /// By another connection to the server that holds the lock: on PostgreSQL the lock's own is in the lock's transaction.
     fn beside(
         server: &str,
         open: impl FnOnce() -> Result<Box<dyn Database>, DatabaseError>,
-        request: &LockRequest,
     ) -> Result<Self, DatabaseError> {
         let mut other = open()?;
         let another = other.server()?;
@@ -79,12 +76,11 @@ impl Commits {
             let detail = format!("two connections lead to two servers: {server}; {another}");
             return Err(DatabaseError::new(DatabaseFailure::Other, doing, detail));
         }
-        let written = WrittenDown::read(other.as_mut(), &request.lock, &request.host, &request.name)?;
-        Ok(Self(Some((other, written))))
+        Ok(Self(Some(other)))
     }
 
     fn once_more(&mut self) -> Result<(), DatabaseError> {
-        self.0.as_mut().map_or(Ok(()), |(database, written)| written.commit_again(database.as_mut()))
+        self.0.as_mut().map_or(Ok(()), |database| commit_a_change(database.as_mut()))
     }
 }
 
@@ -106,19 +102,13 @@ pub(crate) fn hold(
             info!(name = request.name, lock = request.lock.mysql_name(), "the lock is held");
             database.keep(silence(grace))?;
             if let Some(server) = &server {
-                commits = Commits::beside(server, open, request)?;
+                commits = Commits::beside(server, open)?;
                 commits.once_more()?;
             }
         }
         Ok(acquired)
     });
     let held = matches!(taken, Ok(Acquired::Held));
-    match &taken {
-        Ok(Acquired::Held) => {}
-        Ok(_) => forget(database, request),
-        // The error is in the report; most likely this fails for the same reason.
-        Err(_) => drop(take_out_program(database, &request.lock, &request.host, std::process::id())),
-    }
     report(Report::Asked(taken));
     if !held {
         return;
@@ -139,14 +129,11 @@ pub(crate) fn hold(
     if let Err(error) = database.release(&request.lock) {
         warn!(%error, "the lock was not let go; the server frees it with the connection");
     }
-    forget(database, request);
     report(Report::LetGo);
 }
 
 fn take(database: &mut dyn Database, request: &LockRequest) -> Result<Acquired, DatabaseError> {
     let began = Instant::now();
-    // For `lock list`.
-    write_down_program(database, &request.lock, &request.host, &request.name)?;
     loop {
         let left = request.wait.saturating_sub(began.elapsed());
         match database.acquire(&request.lock, left.min(SLICE))? {
@@ -156,17 +143,11 @@ fn take(database: &mut dyn Database, request: &LockRequest) -> Result<Acquired, 
     }
 }
 
-fn forget(database: &mut dyn Database, request: &LockRequest) {
-    if let Err(error) = take_out_program(database, &request.lock, &request.host, std::process::id()) {
-        warn!(%error, "the program stays in the table `programs`; the next one of its name takes it out");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::base::deadline::Deadline;
-    use crate::database::{Client, SqliteDatabase, Tables, Value};
+    use crate::database::{Client, SqliteDatabase};
     use crate::lock::NamedLock;
     use std::path::Path;
     use std::sync::mpsc;
@@ -187,12 +168,6 @@ mod tests {
         assert_ne!(lock_of_program("x", "grüße"), lock_of_program("x", "größe"));
     }
 
-    /// Who is written down, by process and name.
-    fn programs(database: &mut SqliteDatabase) -> Vec<(i64, String)> {
-        let rows = database.select("reading", "SELECT pid, name FROM programs ORDER BY pid", &[]).unwrap();
-        rows.iter().map(|row| (row.value(0).unwrap().unwrap(), row.text(1).unwrap().to_owned())).collect()
-    }
-
     #[test]
     fn the_server_waits_until_the_program_must_be_dead() {
         for grace in [Duration::ZERO, Duration::from_secs(100)] {
@@ -202,21 +177,12 @@ mod tests {
     }
 
     #[test]
-    fn the_lock_is_held_until_the_program_is_done_and_only_then_is_it_written_down() {
+    fn the_lock_is_held_until_the_program_is_done() {
         let directory = tempfile::tempdir().unwrap();
         let mut other = open(directory.path());
         let lock = lock_of_program("x", "nightly");
-        // Of a process that is no more, and of one that runs.
-        let mut child = std::process::Command::new("true").spawn().unwrap();
-        child.wait().unwrap();
-        for (pid, name) in [(i64::from(child.id()), "gone"), (1, "another")] {
-            let insert = "INSERT INTO programs (lock_digest, host, pid, name, asked_at) VALUES (?, 'mx1', ?, ?, 0)";
-            let values = [Value::Bytes(lock.digest()), Value::Integer(pid), Value::Text(name)];
-            other.change("writing", insert, &values).unwrap();
-        }
-        let (ours, another) = ((i64::from(std::process::id()), "nightly".to_owned()), (1, "another".to_owned()));
         let hold_it = |done: &Receiver<()>, report: &dyn Fn(Report)| {
-            let request = LockRequest { name: "nightly".into(), lock, wait: Duration::ZERO, host: "mx1".into() };
+            let request = LockRequest { name: "nightly".into(), lock, wait: Duration::ZERO };
             let another = || -> Result<Box<dyn Database>, DatabaseError> { panic!("a file's lock needs none") };
             hold(&mut open(directory.path()), another, &request, Duration::ZERO, done, report);
         };
@@ -225,7 +191,6 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(move || hold_it(&wait, &|report| drop(send.send(report))));
             assert!(matches!(reports.recv().unwrap(), Report::Asked(Ok(Acquired::Held))));
-            assert_eq!(programs(&mut other), [another.clone(), ours]);
             // Each comes a period after the one before.
             for _ in 0..2 {
                 assert!(matches!(reports.recv().unwrap(), Report::Still(_)));
@@ -236,12 +201,10 @@ mod tests {
             let last = reports.iter().find(|report| !matches!(report, Report::Still(_)));
             assert!(matches!(last, Some(Report::LetGo)), "{last:?}");
         });
-        assert_eq!(programs(&mut other), std::slice::from_ref(&another));
         assert!(matches!(other.acquire(&lock, Duration::ZERO).unwrap(), Acquired::Held));
-        // Nor is it left written down where the lock is held elsewhere.
         let (send, reports) = mpsc::channel();
         hold_it(&mpsc::channel().1, &|report| drop(send.send(report)));
         assert!(matches!(reports.try_recv().unwrap(), Report::Asked(Ok(Acquired::Busy(_)))));
-        assert!(reports.try_recv().is_err() && programs(&mut other) == [another]);
+        assert!(reports.try_recv().is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! A snapshot of who holds a lock, and who waits for one; it may be stale when it is read.
 //!
-//! The server knows who holds a lock, and the ledger what a lock is named after: a Message-ID, or the name given to `lock exec`.
-//! PostgreSQL lists the locks of a database; MySQL and MariaDB answer for one name at a time, which the ledger knows.
+//! The server knows who holds a lock, and the ledger which Message-ID it is named after. PostgreSQL lists the locks of a database; MySQL and
+//! MariaDB answer for one name at a time: for those that the ledger knows, and the one that is asked for.
 
 mod file;
 mod mysql;
@@ -9,7 +9,6 @@ mod postgres;
 
 use crate::database::{DatabaseError, Dialect};
 use crate::ledger::Database;
-use crate::ledger::lock_users::{LockPurpose, missing_grant};
 use crate::lock::{Holder, LockName};
 use serde::{Serialize, Serializer};
 use std::path::Path;
@@ -20,14 +19,13 @@ use std::time::Duration;
 pub struct Entry {
     /// The lock, as the server names it: a PostgreSQL key, a MySQL name, a file.
     pub lock: String,
-    /// What it is named after, if the ledger knows.
-    #[serde(flatten, serialize_with = "kind_and_name")]
-    pub name: Option<LockPurpose>,
+    /// The Message-ID that it is named after, if the ledger knows.
+    pub name: Option<String>,
     /// Whether it waits, and does not hold the lock.
     pub waits: bool,
     pub host: Option<String>,
     pub pid: Option<u32>,
-    /// `delivery 4bXyz` with Postfix's queue id, `lock exec`, or what another program calls itself.
+    /// `delivery 4bXyz` with Postfix's queue id, or what another program calls itself.
     pub application: Option<String>,
     /// Its session on the server.
     pub session: Option<u64>,
@@ -40,15 +38,6 @@ impl From<Holder> for Entry {
     fn from(Holder { host, pid, session, held_for, .. }: Holder) -> Self {
         Self { host, pid, session, age: held_for, ..Self::default() }
     }
-}
-
-fn kind_and_name<S: Serializer>(purpose: &Option<LockPurpose>, serializer: S) -> Result<S::Ok, S::Error> {
-    let (kind, name) = match purpose {
-        Some(LockPurpose::Message(name)) => (Some("message"), Some(name)),
-        Some(LockPurpose::Program(name)) => (Some("program"), Some(name)),
-        None => (None, None),
-    };
-    serializer.collect_map([("kind", kind), ("name", name.map(String::as_str))])
 }
 
 fn in_seconds<S: Serializer>(age: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -82,17 +71,11 @@ pub fn list(
         (Dialect::Mysql | Dialect::Mariadb, _) => mysql::list(database, only)?,
         (Dialect::Sqlite, directory) => file::list(database, directory, only)?,
     };
-    let grant = missing_grant(database)?;
-    listing.hidden.extend(grant.map(|grant| Hidden { what: "which programs `lock exec` runs", grant }));
     listing.entries.sort_by(|a, b| (&a.lock, a.waits, b.age).cmp(&(&b.lock, b.waits, a.age)));
     Ok(listing)
 }
 
-/// [`Entry::application`] of a process of ours.
-fn application(purpose: Option<&LockPurpose>, queue_id: Option<&str>) -> String {
-    match (purpose, queue_id) {
-        (Some(LockPurpose::Program(_)), _) => "lock exec".into(),
-        (_, Some(queue_id)) => format!("delivery {queue_id}"),
-        (_, None) => "delivery".into(),
-    }
+/// [`Entry::application`] of a delivery.
+fn application(queue_id: Option<&str>) -> String {
+    queue_id.map_or_else(|| "delivery".into(), |queue_id| format!("delivery {queue_id}"))
 }

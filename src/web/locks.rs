@@ -3,7 +3,6 @@
 use super::layout::{self, Screen};
 use super::{Page, failed};
 use crate::base::timestamp::span;
-use crate::ledger::LockPurpose;
 use crate::ledger::web_sessions::WebSession;
 use crate::operations::locks::{self, Entry, Listing};
 use axum::Extension;
@@ -46,11 +45,10 @@ fn row(entry: &Entry) -> Markup {
         tr {
             td data-label="Named after" {
                 @match &entry.name {
-                    Some(LockPurpose::Message(id)) => {
+                    Some(id) => {
                         @let query: String = form_urlencoded::byte_serialize(format!("<{}>", id.trim_matches(['<', '>'])).as_bytes()).collect();
                         a href=(format!("/?q={query}")) { (id) }
                     }
-                    Some(LockPurpose::Program(name)) => { (name) " (lock exec)" }
                     None => { code { (entry.lock) } }
                 }
             }

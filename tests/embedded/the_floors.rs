@@ -134,7 +134,7 @@ fn nothing_is_printed_but_by_the_ways_in_and_out() {
 
 #[test]
 fn every_statement_on_the_ledgers_tables_is_in_the_ledger() {
-    const TABLES: [&str; 19] = [
+    const TABLES: [&str; 18] = [
         "api_tokens",
         "attempts",
         "messages",
@@ -144,7 +144,6 @@ fn every_statement_on_the_ledgers_tables_is_in_the_ledger() {
         "refusals",
         "ways_in",
         "epochs",
-        "programs",
         "subscriptions",
         "subscription_queues",
         "outbox",

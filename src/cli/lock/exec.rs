@@ -60,12 +60,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, ExitCode> {
     let site = arguments.site.resolve()?;
     let name = &arguments.name;
     let lock = lock_of_program(site.namespace(), name);
-    let request = LockRequest { name: name.clone(), lock, wait: arguments.wait, host: site.host().to_owned() };
+    let request = LockRequest { name: name.clone(), lock, wait: arguments.wait };
     let open = move |deadline| site.open_primary(deadline);
     match run_under_lock(open, request, &arguments.command, arguments.grace)? {
         ProgramOutcome::Ended(status) => exit(u8::try_from(status).unwrap_or(u8::MAX)),
         ProgramOutcome::Busy(holder) => {
-            // Asked once more: MySQL itself tells no more than the session.
+            // Asked once more: MySQL itself tells no more than the session, unless it is listed.
             let entry = list::holder(&arguments.site, &lock).or(holder.map(Entry::from));
             let who = entry.map_or_else(|| "somebody who has let go of it since".into(), |entry| list::who(&entry));
             complain(&format!("{name}: held by {who}"));

@@ -3,7 +3,6 @@
 use super::{exit, program_name};
 use crate::cli::site_options::{SiteOptions, failed};
 use crate::cli::{Slow, complain, json, say, table};
-use crate::ledger::LockPurpose;
 use crate::lock::LockName;
 use crate::operations::hold_lock::lock_of_program;
 use crate::operations::locks::{Entry, Listing, list};
@@ -21,9 +20,10 @@ Examples:
   maildrop_command lock list
   maildrop_command lock list --json | jq -r '.locks[] | select(.waits) | .name'
 
-A lock is named after the Message-ID of the message that is delivered under it, or as `lock exec` was told. On \
-PostgreSQL other programs' advisory locks in this database are listed too, by their key. The age is the server's, and \
-counts from when the process asked for its lock.")]
+A lock is named after the Message-ID of the message that is delivered under it. On PostgreSQL, and on an embedded site, \
+others are listed too, by their key: those of `lock exec`, and other programs' advisory locks in this database. MySQL and \
+MariaDB answer for one name at a time: `lock try` says who has a lock of `lock exec`. The age is the server's, and counts \
+from when the process asked for its lock.")]
 pub(crate) struct ListArguments {
     #[command(flatten)]
     site: SiteOptions,
@@ -119,10 +119,7 @@ fn tell_hidden(listing: &Listing) {
 }
 
 fn row(entry: &Entry) -> [String; 7] {
-    let name = match &entry.name {
-        Some(LockPurpose::Message(name) | LockPurpose::Program(name)) => name.clone(),
-        None => format!("key {}", entry.lock),
-    };
+    let name = entry.name.clone().unwrap_or_else(|| format!("key {}", entry.lock));
     let known = [
         entry.age.map(age),
         entry.application.clone(),
@@ -145,6 +142,7 @@ fn age(age: Duration) -> String {
 pub(super) fn who(entry: &Entry) -> String {
     let mut known = vec![match (&entry.host, entry.pid) {
         (Some(host), Some(pid)) => format!("process {pid} on {host}"),
+        (Some(host), None) => format!("a session of {host}"),
         _ => "another session".into(),
     }];
     known.extend(entry.session.map(|session| format!("database session {session}")));

@@ -6,7 +6,7 @@ use crate::base::hex;
 use crate::database::sqlite::file_locks::{kernels_locks, read_note};
 use crate::database::{DatabaseError, DatabaseFailure};
 use crate::ledger::Database;
-use crate::ledger::lock_users::{lock_purpose, lock_users};
+use crate::ledger::lock_users::{lock_users, message_of_lock};
 use crate::lock::{Holder, LockName};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -43,8 +43,8 @@ pub fn list(
         let mut holder = read_note(&mut open).map(Holder::from).unwrap_or_default();
         let asker = askers.iter().find(|asker| asker.lock == name && asker.pid == holder.pid);
         holder.held_for = holder.held_for.or_else(|| asker.and_then(|asker| asker.age));
-        let name = lock_purpose(database, name.digest(), name.digest())?;
-        let application = Some(application(name.as_ref(), holder.queue_id.as_deref()));
+        let name = message_of_lock(database, name.digest(), name.digest())?;
+        let application = name.as_ref().map(|_| application(holder.queue_id.as_deref()));
         listing.entries.push(Entry { lock, name, application, ..Entry::from(holder) });
     }
     Ok(listing)

@@ -7,7 +7,7 @@
 use super::{Entry, Hidden, Listing, application};
 use crate::database::{DatabaseError, Value};
 use crate::ledger::Database;
-use crate::ledger::lock_users::{LockUser, lock_purpose, lock_users};
+use crate::ledger::lock_users::{LockUser, lock_users, message_of_lock};
 use crate::lock::LockName;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,8 +36,8 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
             let Some(holder) = holder else { continue };
             let of_lock: Vec<&LockUser> = askers.iter().filter(|asker| asker.lock == *lock).collect();
             let name = match of_lock.first() {
-                Some(asker) => Some(asker.purpose.clone()),
-                None => lock_purpose(database, lock.digest(), lock.digest())?,
+                Some(asker) => Some(asker.message_id.clone()),
+                None => message_of_lock(database, lock.digest(), lock.digest())?,
             };
             let mut add = |id, asker: Option<&LockUser>, waits| {
                 let listed = sessions.get(&id);
@@ -48,7 +48,7 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
                     host: asker.map(|asker| asker.host.clone()).or_else(|| listed.map(|session| session.host.clone())),
                     pid: asker.and_then(|asker| asker.pid),
                     application: asker
-                        .map(|asker| application(Some(&asker.purpose), asker.queue_id.as_deref()))
+                        .map(|asker| application(asker.queue_id.as_deref()))
                         .or_else(|| listed.map(|session| session.account.clone())),
                     session: Some(id),
                     age: asker.and_then(|asker| asker.age),

@@ -4,7 +4,7 @@
 use crate::database::DatabaseError;
 use crate::database::postgres::Process;
 use crate::ledger::Database;
-use crate::ledger::lock_users::lock_purpose;
+use crate::ledger::lock_users::message_of_lock;
 use crate::lock::LockName;
 use crate::operations::locks::{Entry, Hidden, Listing, application};
 use std::time::Duration;
@@ -30,13 +30,13 @@ pub fn list(database: &mut dyn Database, only: Option<&LockName>) -> Result<List
         let lock = key.to_string();
         let name = match listing.entries.last().filter(|last: &&Entry| last.lock == lock) {
             Some(last) => last.name.clone(),
-            None => lock_purpose(database, &digest(key, 0), &digest(key, u8::MAX))?,
+            None => message_of_lock(database, &digest(key, 0), &digest(key, u8::MAX))?,
         };
         let called = row.text(3).filter(|name| !name.is_empty());
         let process = called.and_then(Process::from_application_name);
         let application = match (&process, &name) {
             (Some(Process { queue_id, .. }), name) if name.is_some() || queue_id.is_some() => {
-                Some(application(name.as_ref(), queue_id.as_deref()))
+                Some(application(queue_id.as_deref()))
             }
             _ => called.map(str::to_owned),
         };

@@ -75,7 +75,7 @@ fn a_primary_of_a_group_that_is_cut_off_among_deliveries_loses_nothing_and_doubl
         settings.database_more = hosts(&[first], "");
         settings.more.push_str("[routing]\nunknown = \"reject\"\n");
     });
-    let command = a_command_under_a_lock(&only, &mut ledger(first, &scene));
+    let command = a_command_under_a_lock(&only);
     let storm = Storm::by(&scene, MESSAGES, vec![one, another]);
     storm.deliver(|| {
         storm.stop_some(&gate, MESSAGES / 3);
@@ -97,11 +97,13 @@ fn a_primary_of_a_group_that_is_cut_off_among_deliveries_loses_nothing_and_doubl
 }
 
 /// A command that runs for as long as its lock is held.
-fn a_command_under_a_lock(config: &str, session: &mut Connection) -> Running {
-    let script = ["--", "sh", "-c", "echo begun; exec sleep 3600"];
+fn a_command_under_a_lock(config: &str) -> Running {
+    let begun = format!("{config}.begun");
+    let script = format!("echo begun; : >{begun}; exec sleep 3600");
+    let script = ["--", "sh", "-c", &script];
     let exec = ["lock", "exec", "--config", config, "--grace", "1s", "nightly"];
     let command = Running::start(program(&[&exec[..], &script].concat()), b"");
-    wait_until("it runs", || session.texts("SELECT name FROM programs WHERE name = 'nightly'").len() == 1);
+    wait_until("it runs", || std::fs::exists(&begun).unwrap());
     command
 }
 
