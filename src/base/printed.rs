@@ -12,8 +12,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 const LONGEST_OUTPUT: usize = 64 * 1024;
 
-/// The output of the first of these paths that can be started, without what it says on stderr. `None` where there is no such program, or its
-/// output does not end in time.
+/// The output of the first of these programs that can be started, without its stderr. `None` if there is none, or if the output
+/// does not end in time.
 pub(crate) fn output_of(programs: &[&str], arguments: &[&str], deadline: Deadline) -> Option<String> {
     let start = |program: &&str| {
         let mut command = Command::new(program);

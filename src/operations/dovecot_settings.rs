@@ -9,7 +9,7 @@ const DOVECONF: [&str; 2] = ["doveconf", "/usr/bin/doveconf"];
 /// Where postfix/dovecot-delivery.conf is copied to.
 const FOR_DELIVERIES: &str = "/etc/dovecot/dovecot-delivery.conf";
 
-/// Dovecot 2.4 has the third of these settings, and 2.3 the fourth. Another version's setting is printed as an empty line, or not at all.
+/// Dovecot 2.4 has the third of these settings, and 2.3 the fourth. For the other one doveconf prints an empty line, or none.
 const OF_SESSIONS: [&str; 4] = [
     "service/imap-login/inet_listener/imap/port",
     "service/imap-login/inet_listener/imaps/port",
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn the_version_of_the_configuration_is_that_of_2_4_and_2_3_has_none() {
-        let of_24 = "# 2.4.1-4 (7d8c0e5759): /etc/dovecot/dovecot.conf\ndovecot_config_version = 2.4.0\ndovecot_storage_version = 2.4.1\n";
+        let of_24 = "# 2.4.1-4 (7d8c0e5759)\ndovecot_config_version = 2.4.0\ndovecot_storage_version = 2.4.1\n";
         assert_eq!(config_version_of(of_24).as_deref(), Some("2.4.0"));
         assert_eq!(
             config_version_of("# 2.3.19.1 (9b53102964): /etc/dovecot/dovecot.conf\nmail_plugins = quota\n"),

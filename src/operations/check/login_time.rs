@@ -11,7 +11,8 @@ use std::time::Duration;
 /// How many logins are measured.
 pub(super) const LOGINS: usize = 5;
 
-const FIX: &str = "if all mailboxes belong to one uid, have Dovecot keep its processes: postfix/README.md, \"A Dovecot instance for deliveries\"";
+const FIX: &str = "if all mailboxes belong to one uid, have Dovecot keep its processes: postfix/README.md, \
+                   \"A Dovecot instance for deliveries\"";
 
 /// The median of the logins, and what Dovecot's settings say of its processes, where they are on this machine.
 pub(super) fn finding(site: &Site, median: Duration, said: &str, deadline: Deadline) -> Finding {

@@ -1,4 +1,5 @@
-//! A Dovecot of a site, with the second instance that postfix/dovecot-delivery.conf makes: deliveries log in there, people at the first one.
+//! A site's Dovecot with the second instance that postfix/dovecot-delivery.conf makes: deliveries log in there, people at the first
+//! one.
 
 use crate::support::database::Engine;
 use crate::support::imap::Imap;
