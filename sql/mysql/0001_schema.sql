@@ -77,7 +77,10 @@ CREATE TABLE IF NOT EXISTS attempts (
     KEY attempts_by_copy (copy_key, ended_at),
     -- `trace` by Message-ID, also of a message that was never recorded; the search of the web UI; `lock list`; `prune` of
     -- messages.
-    KEY attempts_by_lock (lock_digest)
+    KEY attempts_by_lock (lock_digest),
+    -- `trace` by queue id or address, `stats`, `audit`, `prune`, the lists of the web UI. By the clock of the database, and not by the
+    -- UUID, which the clock of a host has made. Inserts go to its end.
+    KEY attempts_by_time (started_at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
   COMMENT = 'the journal: what was tried';
 
@@ -104,7 +107,7 @@ CREATE TABLE IF NOT EXISTS messages (
     UNIQUE KEY messages_by_identity (identity),
     -- `trace` by Message-ID and `lock list`: once the attempts at a message are pruned, nothing else leads to it.
     KEY messages_by_message_id (lock_digest),
-    -- `stats`, `audit`, `prune`.
+    -- `stats`, `audit`, `prune`, the search of the web UI.
     KEY messages_by_time (recorded_at)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin
   COMMENT = 'what is known of each message';

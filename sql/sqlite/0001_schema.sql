@@ -36,6 +36,8 @@ CREATE TABLE attempts (
 CREATE INDEX attempts_by_copy ON attempts (copy_key, ended_at);
 -- `trace` by Message-ID, also of a message that was never recorded; the web UI's search; `lock list`; `prune` of messages.
 CREATE INDEX attempts_by_lock ON attempts (lock_digest);
+-- `trace` by queue id or address, `stats`, `audit`, `prune`, the web UI's lists.
+CREATE INDEX attempts_by_time ON attempts (started_at);
 
 -- What is known of a message. The first delivery of any of its copies writes it.
 CREATE TABLE messages (

@@ -1,18 +1,16 @@
 //! What was tried, the newest first, and the few figures above it: what somebody wants to see who has no Message-ID yet.
 //!
-//! PostgreSQL has attempts in the order of their time; MySQL and SQLite find them by their UUIDs, which hosts' clocks make.
-//! What is looked for may be rare, so the time is walked backwards in slices, until there is enough to show, or enough time was
-//! spent: the answer says how far back it has looked. Where nothing is looked for by a name, the last rows say how far back the
-//! first slice has to go.
+//! Attempts have an index on their time. What is looked for may be rare, so the time is walked backwards in slices of so many attempts,
+//! until there is enough to show, or enough time was spent: the answer says how far back it has looked.
 
 mod figures;
 mod messages;
 
 pub(crate) use figures::{Counted, OwedCopy, count, owed};
 
-use super::time_span::{self, CLOCKS_DIFFER, attempts_before, attempts_named, attempts_since, attempts_since_by};
+use super::time_span;
 use super::{AttemptResult, Database, Outcome, columns, stage_times};
-use crate::database::{DatabaseError, DatabaseFailure, Dialect, Row, Value};
+use crate::database::{DatabaseError, DatabaseFailure, Row, Value};
 use crate::lock::LockName;
 use crate::message::Role;
 use messages::{Messages, add_messages};
@@ -20,18 +18,16 @@ use std::time::{Duration, Instant};
 use tracing::debug;
 use uuid::Uuid;
 
-/// How far the clocks of hosts may be from the database's for what is new to be told at once, in microseconds.
-const CLOCKS_DIFFER_NOW: i64 = 60_000_000;
-/// How wide the narrowest slice is, in microseconds, and the widest.
-const NARROWEST: i64 = 60_000_000;
-const WIDEST: i64 = 256 * NARROWEST;
-/// By how long a slice took it is seen how wide the next one is to be: not so narrow that most of the time goes into asking, and not
-/// so wide that much more is read than is looked for (and on PostgreSQL, that the plan becomes one that is compiled first: `jit_above_cost`).
-const QUICK: Duration = Duration::from_millis(2);
-const SHORT: Duration = Duration::from_millis(10);
-const LONG: Duration = Duration::from_millis(30);
-/// How many of the last rows say how far back the first slice goes.
-const LAST_ROWS: usize = 500;
+/// How many attempts the first slice has, and the widest: a statement takes some milliseconds. Each slice has four times as many as the
+/// one before.
+const FIRST_SLICE: usize = 2_000;
+const WIDEST_SLICE: usize = 16_000;
+/// A minute, in microseconds.
+const MINUTE: i64 = 60_000_000;
+/// How far a host's clock may be from the database's, in microseconds.
+const CLOCKS_DIFFER: i64 = 60 * MINUTE;
+/// How much later than its first attempt began a message is recorded at most, to be found by its subject or sender, in microseconds.
+const RECORDED_LATER: i64 = 256 * MINUTE;
 /// After so long without an answer that is full, no further slice is read.
 const LONG_ENOUGH: Duration = Duration::from_millis(2500);
 
@@ -106,12 +102,6 @@ impl Wanted {
 }
 
 impl Wanted {
-    /// Whether all attempts of a time are wanted, or those at recipients' copies, of which each message has one.
-    fn is_most(&self) -> bool {
-        let by_role = self.role == Some(Role::Sender);
-        !by_role && self.by.is_none() && self.came.is_none() && self.host.is_none() && self.user.is_none()
-    }
-
     /// What is wanted by state, role, host and user, as SQL with its values.
     fn narrow<'a>(&'a self, conditions: &mut Vec<&'a str>, values: &mut Vec<Value<'a>>) {
         for (condition, text) in [("a.host = ?", &self.host), ("a.imap_user = ?", &self.user)] {
@@ -193,37 +183,64 @@ pub(crate) fn lock_of_queue_id(
 ) -> Result<Option<LockName>, DatabaseError> {
     let began = Instant::now();
     database.end_long_questions(LONGEST);
-    let now = time_span::now(database)?;
-    let dialect = database.dialect();
-    let sql = |condition: &str| {
-        let lock = dialect.hex("a.lock_digest");
-        format!("SELECT {lock} FROM attempts a WHERE {condition} AND a.queue_id = ? LIMIT 1")
-    };
+    let sql = format!(
+        "SELECT {} FROM attempts a WHERE a.started_at >= ? AND a.started_at < ? AND a.queue_id = ? LIMIT 1",
+        database.dialect().hex("a.lock_digest")
+    );
+    let newest = time_span::now(database)?.saturating_add(MINUTE);
     // Nearly all are tried at once, and nearly all clocks agree.
-    let mut slice = (arrived.saturating_sub(NARROWEST), arrived.saturating_add(4 * NARROWEST));
-    let (mut next, mut width) = (arrived.saturating_sub(CLOCKS_DIFFER), Width { now: 4 * NARROWEST, least: NARROWEST });
+    let mut slice = (arrived.saturating_sub(MINUTE), arrived.saturating_add(4 * MINUTE));
+    let (mut next, mut width) = (arrived.saturating_sub(CLOCKS_DIFFER), FIRST_SLICE);
     while began.elapsed() < LONG_ENOUGH {
-        let asked = Instant::now();
-        let (condition, mut values) = match dialect {
-            Dialect::Postgresql => {
-                let bounds = [slice.0, slice.1].map(Value::Moment);
-                ("a.started_at >= ? AND a.started_at < ?", bounds.to_vec())
-            }
-            _ => attempts_named(slice.0, slice.1),
-        };
-        values.push(Value::Text(queue_id));
-        let Some(rows) = in_time(database.select("looking for a queue id", &sql(condition), &values))? else { break };
+        let values = [Value::Moment(slice.0), Value::Moment(slice.1), Value::Text(queue_id)];
+        let Some(rows) = in_time(database.select("looking for a queue id", &sql, &values))? else { break };
         if let Some(row) = rows.first() {
             return Ok(Some(LockName::from_digest(row.digest(0)?)));
         }
-        if next > now.saturating_add(CLOCKS_DIFFER) {
+        if next >= newest {
             break;
         }
-        width.go_on(asked.elapsed());
-        slice = (next, next.saturating_add(width.now));
-        next = slice.1;
+        let Some(end) = in_time(end_of_slice(database, (next, newest), width, Order::Later))? else { break };
+        slice = (next, end);
+        (next, width) = (end, wider(width));
     }
     Ok(None)
+}
+
+/// Which way the time is walked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Earlier,
+    Later,
+}
+
+/// Where the slice ends that has so many of the attempts from a moment up to, not including, another one: those that began last, or first.
+/// Where they are fewer, it is the end of that time.
+fn end_of_slice(
+    database: &mut dyn Database,
+    (since, before): (i64, i64),
+    attempts: usize,
+    order: Order,
+) -> Result<i64, DatabaseError> {
+    let (direction, all) = if order == Order::Earlier { ("DESC", since) } else { ("ASC", before) };
+    let sql = format!(
+        "SELECT {} FROM attempts WHERE started_at >= ? AND started_at < ? ORDER BY started_at {direction} LIMIT 1 OFFSET {attempts}",
+        database.dialect().microseconds("started_at")
+    );
+    let rows = database.select(
+        "looking how far so many attempts reach",
+        &sql,
+        &[Value::Moment(since), Value::Moment(before)],
+    )?;
+    // The one behind the slice, going forward, ends it; many may have begun in one microsecond.
+    rows.first().map_or(Ok(all), |row| columns::number::<i64>(row, 0)).map(|end| match order {
+        Order::Earlier => end,
+        Order::Later => end.max(since.saturating_add(1)),
+    })
+}
+
+fn wider(slice: usize) -> usize {
+    (4 * slice).min(WIDEST_SLICE)
 }
 
 /// What was read, unless the server has ended that since it took too long.
@@ -240,58 +257,47 @@ fn in_time<T>(read: Result<T, DatabaseError>) -> Result<Option<T>, DatabaseError
 
 /// At most `limit` attempts that are wanted, the newest first.
 pub(crate) fn find(database: &mut dyn Database, wanted: &Wanted, limit: usize) -> Result<FoundTried, DatabaseError> {
+    let mut found = find_attempts(database, wanted, limit)?;
+    let is_newest = wanted.by.is_none() && wanted.until.is_none() && wanted.before.is_none();
+    add_messages(database, &mut found.tried, is_newest)?;
+    Ok(found)
+}
+
+fn find_attempts(database: &mut dyn Database, wanted: &Wanted, limit: usize) -> Result<FoundTried, DatabaseError> {
     let began = Instant::now();
     database.end_long_questions(LONGEST);
     let now = time_span::now(database)?;
     // An attempt may have begun in this very moment.
-    let newest = wanted.until.unwrap_or_else(|| now.saturating_add(NARROWEST));
+    let newest = wanted.until.unwrap_or_else(|| now.saturating_add(MINUTE));
     let newest = wanted.before.map_or(newest, |place| newest.min(place.began_at.saturating_add(1)));
     let indexed = wanted.by.as_ref().is_some_and(By::is_indexed);
-    let since = if indexed { 0 } else { wanted.since };
     let is_short_queue_id = matches!(wanted.by, Some(By::QueueId(_, None)));
-    if is_short_queue_id && database.dialect() != Dialect::Postgresql {
-        return find_by_uuid(database, wanted, (since, newest), limit);
-    }
-    let mut width = Width::of(database.dialect());
-    if is_short_queue_id {
-        // Somebody has it from a log, as a rule of some hours ago.
-        width = Width::of_queue_ids();
-    }
-    let mut begin = newest.saturating_sub(width.now);
-    let is_newest = wanted.by.is_none() && wanted.until.is_none() && wanted.before.is_none();
-    if indexed || wanted.is_most() && database.dialect() == Dialect::Postgresql {
-        // Little more is read than is shown, however long the time is.
-        begin = since;
-    } else if is_newest {
-        let last = in_time(last_written(database, wanted, limit + 1))?.flatten();
-        begin = last.unwrap_or_else(|| begin.min(now.saturating_sub(width.now)));
-    }
-    let mut end = newest;
+    let since = if indexed { 0 } else { wanted.since };
+    let (mut end, mut width) = (newest, FIRST_SLICE);
     let mut tried: Vec<Tried> = Vec::new();
-    // A message is recorded after its first attempt has begun, by a little as a rule.
-    let (mut messages, mut recorded_since) = (Messages::Named(Vec::new()), newest.saturating_add(WIDEST));
+    let (mut messages, mut recorded_before) = (Messages::Named(Vec::new()), newest.saturating_add(RECORDED_LATER));
     while end > since && tried.len() <= limit {
-        let asked = Instant::now();
-        begin = begin.max(since);
-        if in_time(messages.add(database, wanted.by.as_ref(), (begin, recorded_since)))?.is_none() {
-            return Ok(FoundTried { tried, more: false, looked_back_to: Some(end.min(now)) });
-        }
-        recorded_since = begin;
-        let (after, mut values) = attempts_since(database.dialect(), begin);
-        let (before, more) = attempts_before(database.dialect(), end);
-        values.extend(more);
         let missing = limit + 1 - tried.len();
-        let sql = Slice { conditions: vec![after, before], values, limit: missing, messages: &messages, is_newest };
-        let Some(more) = in_time(slice(database, wanted, sql))? else {
+        let mut read = |database: &mut dyn Database| {
+            // By its own index what is wanted is read however long the time is.
+            let begin = if indexed { since } else { end_of_slice(database, (since, end), width, Order::Earlier)? };
+            messages.add(database, wanted.by.as_ref(), (begin, recorded_before))?;
+            Ok((begin, slice(database, wanted, (begin, end), missing, &messages)?))
+        };
+        let Some((begin, more)) = in_time(read(database))? else {
             return Ok(FoundTried { tried, more: false, looked_back_to: Some(end.min(now)) });
         };
         tried.extend(more);
-        end = begin;
-        width.go_on(asked.elapsed());
-        begin = end.saturating_sub(width.now);
-        // A short queue id is another message's later on: the newest one is meant, and what is older was not looked for.
-        let is_enough = is_short_queue_id && !tried.is_empty();
-        if tried.len() <= limit && end > since && (is_enough || began.elapsed() > LONG_ENOUGH) {
+        (end, recorded_before, width) = (begin, begin, wider(width));
+        if is_short_queue_id && let Some(newest) = tried.first().map(|one| one.lock) {
+            // A short queue id is another message's later on: the newest one is meant, and what is older was not looked for.
+            tried.retain(|one| one.lock == newest);
+            let more = tried.len() > limit;
+            tried.truncate(limit);
+            let oldest = tried.last().map(|oldest| oldest.place.began_at);
+            return Ok(FoundTried { tried, more, looked_back_to: oldest.filter(|oldest| !more && *oldest > since) });
+        }
+        if tried.len() <= limit && end > since && began.elapsed() > LONG_ENOUGH {
             return Ok(FoundTried { tried, more: false, looked_back_to: Some(end) });
         }
     }
@@ -300,117 +306,17 @@ pub(crate) fn find(database: &mut dyn Database, wanted: &Wanted, limit: usize) -
     Ok(FoundTried { tried, more, looked_back_to: None })
 }
 
-/// The attempts at the newest message that has a short queue id, where they are in the order of their UUIDs: by those the time is
-/// walked, so that no slice reads what another one has read.
-fn find_by_uuid(
+/// The newest `limit` attempts that are wanted, of those that began from a moment up to, not including, another one.
+fn slice(
     database: &mut dyn Database,
     wanted: &Wanted,
-    (since, newest): (i64, i64),
+    (begin, end): (i64, i64),
     limit: usize,
-) -> Result<FoundTried, DatabaseError> {
-    let began = Instant::now();
-    let (mut width, none) = (Width::of_queue_ids(), Messages::Named(Vec::new()));
-    let (first, mut end) = (since.saturating_sub(CLOCKS_DIFFER), newest.saturating_add(CLOCKS_DIFFER));
-    // Hardly anything is ahead of the database's clock.
-    let mut begin = newest.saturating_sub(4 * NARROWEST).max(first);
-    while end > first {
-        let asked = Instant::now();
-        let (named, mut values) = attempts_named(begin, end);
-        values.extend([Value::Moment(since), Value::Moment(newest)]);
-        let conditions = vec![named, "a.started_at >= ? AND a.started_at < ?"];
-        let sql = Slice { conditions, values, limit: limit + 1, messages: &none, is_newest: false };
-        let Some(mut tried) = in_time(slice(database, wanted, sql))? else {
-            let looked_back_to = Some(end.saturating_add(CLOCKS_DIFFER).min(newest));
-            return Ok(FoundTried { tried: Vec::new(), more: false, looked_back_to });
-        };
-        end = begin;
-        width.go_on(asked.elapsed());
-        begin = end.saturating_sub(width.now).max(first);
-        // One that is older by its UUID may have begun so much later.
-        let looked = end.saturating_add(CLOCKS_DIFFER).min(newest);
-        let more = tried.len() > limit;
-        tried.truncate(limit);
-        if let Some(oldest) = tried.last() {
-            let back_to = looked.min(oldest.place.began_at);
-            // Of the time that is wanted nothing is older than its beginning.
-            let looked_back_to = (!more && back_to > since).then_some(back_to);
-            return Ok(FoundTried { tried, more, looked_back_to });
-        }
-        if end > first && began.elapsed() > LONG_ENOUGH {
-            return Ok(FoundTried { tried, more: false, looked_back_to: Some(looked) });
-        }
-    }
-    Ok(FoundTried { tried: Vec::new(), more: false, looked_back_to: None })
-}
-
-/// How wide the next slice is, in microseconds.
-struct Width {
-    now: i64,
-    least: i64,
-}
-
-impl Width {
-    /// Where attempts are found by their UUIDs, each slice reads also what began within [`CLOCKS_DIFFER`] of it: narrower ones would
-    /// read the same rows again and again.
-    fn of(dialect: Dialect) -> Self {
-        let least = if dialect == Dialect::Postgresql { NARROWEST } else { CLOCKS_DIFFER };
-        Self { now: least, least }
-    }
-
-    /// On a busy machine a narrow slice takes as long as a wide one, and nearly nothing of what is read is an answer.
-    fn of_queue_ids() -> Self {
-        Self { now: 16 * NARROWEST, least: 16 * NARROWEST }
-    }
-
-    /// After a slice that took so long.
-    fn go_on(&mut self, took: Duration) {
-        let next = match took {
-            _ if took < QUICK => self.now.saturating_mul(4),
-            _ if took < SHORT => self.now.saturating_mul(2),
-            _ if took < LONG => self.now,
-            _ => self.now / 2,
-        };
-        self.now = next.clamp(self.least, WIDEST);
-    }
-}
-
-/// Since when the last `enough` of what is wanted began, among the last rows; `None` where those are too few. It says where to
-/// look, and nothing else: hosts' clocks make the UUIDs.
-fn last_written(database: &mut dyn Database, wanted: &Wanted, enough: usize) -> Result<Option<i64>, DatabaseError> {
-    let dialect = database.dialect();
-    let mut conditions = vec!["1 = 1"];
-    let mut values = Vec::new();
-    wanted.narrow(&mut conditions, &mut values);
-    let order = match dialect {
-        Dialect::Postgresql => "started_at DESC",
-        _ => "attempt DESC, copy_key DESC",
-    };
-    let sql = format!(
-        "SELECT count(*), {} FROM (SELECT a.started_at FROM \
-         (SELECT started_at, role, host, imap_user, ended_at, outcome FROM attempts ORDER BY {order} LIMIT {LAST_ROWS}) a \
-         WHERE {} ORDER BY a.started_at DESC LIMIT {enough}) t",
-        dialect.microseconds("min(t.started_at)"),
-        conditions.join(" AND ")
-    );
-    let rows = database.select("looking at the last rows", &sql, &values)?;
-    let Some(row) = rows.first() else { return Ok(None) };
-    let found = columns::number::<usize>(row, 0)?;
-    if found >= enough { row.value(1) } else { Ok(None) }
-}
-
-struct Slice<'a> {
-    /// Of which time it is, as SQL with its values.
-    conditions: Vec<&'a str>,
-    values: Vec<Value<'a>>,
-    limit: usize,
-    messages: &'a Messages,
-    /// Whether it may be of what was delivered last.
-    is_newest: bool,
-}
-
-fn slice<'a>(database: &mut dyn Database, wanted: &'a Wanted, slice: Slice<'a>) -> Result<Vec<Tried>, DatabaseError> {
-    let Slice { mut conditions, mut values, limit, messages, is_newest } = slice;
+    messages: &Messages,
+) -> Result<Vec<Tried>, DatabaseError> {
     let (text, of_messages);
+    let mut conditions = vec!["a.started_at >= ? AND a.started_at < ?"];
+    let mut values = vec![Value::Moment(begin), Value::Moment(end)];
     if let Some(Place { began_at, attempt, key }) = &wanted.before {
         conditions.push("(a.started_at, a.attempt, a.copy_key) < (?, ?, ?)");
         values.extend([Value::Moment(*began_at), Value::Uuid(*attempt), Value::Bytes(key)]);
@@ -448,16 +354,10 @@ fn slice<'a>(database: &mut dyn Database, wanted: &'a Wanted, slice: Slice<'a>) 
             conditions.push(&of_messages);
         }
     }
-    let conditions = conditions.join(" AND ");
-    if !is_newest {
-        return newest(database, &conditions, &values, limit, Known::OfEach);
-    }
-    let mut tried = newest(database, &conditions, &values, limit, Known::No)?;
-    add_messages(database, &mut tried)?;
-    Ok(tried)
+    newest(database, &conditions.join(" AND "), &values, limit, Known::No)
 }
 
-/// Whether rows come with what is known of their messages.
+/// Whether attempts are read together with what is known of their messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
     OfEach,
@@ -492,11 +392,9 @@ fn newest(
     database.select("reading what was tried", &sql, values)?.iter().map(tried).collect()
 }
 
-/// The newest `limit` attempts, of those that began since a moment: for who asks again and again, so that on MySQL those of a host
-/// whose clock is wrong by more than a minute are missing.
+/// The newest `limit` attempts, of those that began since a moment: in one round trip, for clients that poll.
 pub(crate) fn since(database: &mut dyn Database, since: i64, limit: usize) -> Result<Vec<Tried>, DatabaseError> {
-    let (condition, values) = attempts_since_by(database.dialect(), since, CLOCKS_DIFFER_NOW);
-    newest(database, condition, &values, limit, Known::OfEach)
+    newest(database, "a.started_at >= ?", &[Value::Moment(since)], limit, Known::OfEach)
 }
 
 fn tried(row: &Row) -> Result<Tried, DatabaseError> {
@@ -529,48 +427,6 @@ fn tried(row: &Row) -> Result<Tried, DatabaseError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_next_slice_is_wider_after_a_quick_one_and_narrower_after_a_long_one() {
-        let just = Duration::from_nanos(1);
-        for (took, next) in [
-            (QUICK - just, 4 * 32),
-            (QUICK, 2 * 32),
-            (SHORT - just, 2 * 32),
-            (SHORT, 32),
-            (LONG - just, 32),
-            (LONG, 16),
-        ] {
-            let mut width = Width { now: 32 * NARROWEST, ..Width::of(Dialect::Postgresql) };
-            width.go_on(took);
-            assert_eq!(width.now, next * NARROWEST, "{took:?}");
-        }
-        // Neither without end.
-        let mut width = Width::of_queue_ids();
-        assert_eq!(width.now, 16 * 60_000_000);
-        width.go_on(LONG);
-        assert_eq!(width.now, 16 * NARROWEST);
-        for _ in 0..4 {
-            width.go_on(Duration::ZERO);
-        }
-        assert_eq!(width.now, WIDEST);
-    }
-
-    #[test]
-    fn all_of_a_time_is_wanted_where_nothing_else_is_said_or_recipients_copies_alone() {
-        let all = Wanted::default();
-        assert!(all.is_most());
-        assert!(Wanted { role: Some(Role::Recipient), ..all.clone() }.is_most());
-        for narrower in [
-            Wanted { role: Some(Role::Sender), ..all.clone() },
-            Wanted { by: Some(By::Piece("x".into())), ..all.clone() },
-            Wanted { came: Some(Came::Delivered), ..all.clone() },
-            Wanted { host: Some("mx1".into()), ..all.clone() },
-            Wanted { user: Some("doug".into()), ..all },
-        ] {
-            assert!(!narrower.is_most(), "{narrower:?}");
-        }
-    }
 
     #[test]
     fn a_search_ends_where_the_server_takes_too_long_and_fails_where_it_fails() {

@@ -51,17 +51,16 @@ pub(crate) fn never_ended(
     lives: Duration,
 ) -> Result<Vec<NeverEnded>, DatabaseError> {
     let dialect = database.dialect();
-    let (since, values) = time_span::attempts_since(dialect, selection.since);
     let sql = format!(
         "SELECT a.message_id, a.recipient, a.imap_user, a.mailbox, a.host, a.pid, a.queue_id, {}, {}, \
          CASE WHEN c.copy_key IS NULL THEN 0 ELSE 1 END \
          FROM attempts a LEFT JOIN copies c ON c.copy_key = a.copy_key AND c.state = 'delivered' \
-         WHERE {since} AND a.ended_at IS NULL ORDER BY a.started_at, a.attempt",
+         WHERE a.started_at >= ? AND a.ended_at IS NULL ORDER BY a.started_at, a.attempt",
         dialect.microseconds("a.started_at"),
         dialect.microseconds(dialect.now())
     );
     let mut never_ended = Vec::new();
-    for row in &database.select("reading the journal", &sql, &values)? {
+    for row in &database.select("reading the journal", &sql, &[Value::Moment(selection.since)])? {
         let started_at = columns::number(row, 7)?;
         let age = columns::number::<i64>(row, 8)? - started_at;
         let (user, mailbox) = (columns::owned(row, 2)?, columns::owned(row, 3)?);
@@ -83,6 +82,9 @@ pub(crate) fn never_ended(
     }
     Ok(never_ended)
 }
+
+/// How far the database's clock may have been set back since an attempt began, in microseconds.
+const SET_BACK: i64 = 3_600_000_000;
 
 /// Which deliveries to envelope recipients are asked for. A field that is left out does not restrict.
 #[derive(Debug)]
@@ -133,7 +135,7 @@ pub(crate) fn each_delivery<E: From<DatabaseError>>(
         })
     };
     if query.locks.is_empty() {
-        let until = time_span::now(database)?.saturating_add(time_span::CLOCKS_DIFFER);
+        let until = time_span::now(database)?.saturating_add(SET_BACK);
         let mut pages = Pages::new(Table::Attempts, query.since.unwrap_or_default(), until, PAGE);
         while let Some(page) = pages.next(database, &lock, &condition, &values)? {
             page.rows.iter().try_for_each(|row| see(tried(row, page.first)?))?;

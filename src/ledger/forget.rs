@@ -29,9 +29,8 @@ fn count(database: &mut dyn Database, of: &str, values: &[Value<'_>]) -> Result<
 
 /// How many attempts from before a moment have ended, or have not.
 pub(crate) fn count_attempts(database: &mut dyn Database, before: i64, ended: bool) -> Result<u64, DatabaseError> {
-    let (old, values) = time_span::attempts_before(database.dialect(), before);
     let not = if ended { "NOT" } else { "" };
-    count(database, &format!("attempts a WHERE {old} AND a.ended_at IS {not} NULL"), &values)
+    count(database, &format!("attempts WHERE started_at < ? AND ended_at IS {not} NULL"), &[Value::Moment(before)])
 }
 
 /// How many sources there are of messages from before a moment: with a copy that is owed, or without.
@@ -63,23 +62,19 @@ pub(crate) fn try_right(database: &mut dyn Database, tables: &[&str]) -> Result<
 /// The attempts from before a moment that have ended.
 pub(crate) struct OldAttempts {
     pages: Pages,
-    before: i64,
 }
 
 impl OldAttempts {
     pub(crate) fn before(before: i64) -> Self {
-        Self { pages: Pages::new(Table::Attempts, 0, before, BATCH), before }
+        Self { pages: Pages::new(Table::Attempts, 0, before, BATCH) }
     }
 
     /// Forgets the next of them, and says how many; `None` at the end.
     pub(crate) fn forget_some(&mut self, database: &mut dyn Database) -> Result<Option<u64>, DatabaseError> {
         let Some(page) = self.pages.next(database, "a.role", "a.ended_at IS NOT NULL", &[])? else { return Ok(None) };
-        let Some((range, [first, last])) = time_span::attempts_of(database.dialect(), &page)? else {
-            return Ok(Some(0));
-        };
-        // Each engine has an index for the range that the page covers; in it, only what the page was asked for.
-        let sql = format!("DELETE FROM attempts WHERE {range} AND ended_at IS NOT NULL AND started_at < ?");
-        database.change("forgetting attempts", &sql, &[first, last, Value::Moment(self.before)]).map(Some)
+        let Some([first, last]) = time_span::ends(&page)? else { return Ok(Some(0)) };
+        let sql = "DELETE FROM attempts WHERE started_at >= ? AND started_at <= ? AND ended_at IS NOT NULL";
+        database.change("forgetting attempts", sql, &[Value::Moment(first), Value::Moment(last)]).map(Some)
     }
 }
 

@@ -32,12 +32,11 @@ pub(crate) fn lock_users(database: &mut dyn Database, only: Option<&LockName>) -
     let age = |moment| format!("{} - {}", dialect.microseconds(dialect.now()), dialect.microseconds(moment));
     let restriction = if only.is_some() { " AND a.lock_digest = ?" } else { "" };
     let wanted = only.map(|name| Value::Bytes(name.digest()));
-    let (recent, mut values) =
-        time_span::attempts_since(dialect, time_span::now(database)? - time_span::microseconds(RECENT));
+    let mut values = vec![Value::Moment(time_span::now(database)? - time_span::microseconds(RECENT))];
     values.extend(wanted);
     let attempts = format!(
         "SELECT {digest}, a.message_id, a.host, a.pid, a.queue_id, a.session, {} FROM attempts a \
-         WHERE {recent} AND a.ended_at IS NULL{restriction} LIMIT {MOST}",
+         WHERE a.started_at >= ? AND a.ended_at IS NULL{restriction} LIMIT {MOST}",
         age("a.started_at")
     );
     database.select("reading who asks for locks", &attempts, &values)?.iter().map(lock_user).collect()

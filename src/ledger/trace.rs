@@ -4,7 +4,7 @@
 mod story;
 
 use super::recorded::EarlierDelivery;
-use super::{AttemptResult, Database, Outcome, columns, stage_times, time_span};
+use super::{AttemptResult, Database, Outcome, columns, stage_times};
 use crate::base::hex;
 use crate::database::{DatabaseError, Row, Value};
 use crate::lock::{Holder, LockName};
@@ -45,7 +45,6 @@ pub(crate) fn find(
     by: By<'_>,
     limit: usize,
 ) -> Result<(Vec<FoundMessage>, bool), DatabaseError> {
-    let dialect = database.dialect();
     let mut found;
     match by {
         By::Lock(lock) => {
@@ -54,15 +53,13 @@ pub(crate) fn find(
             found.extend(select(database, MESSAGES, "m.lock_digest = ?", &digest, limit)?);
         }
         By::QueueId(queue_id, since) => {
-            let (bound, mut values) = time_span::attempts_since(dialect, since);
-            values.push(Value::Text(queue_id));
-            found = select(database, ATTEMPTS, &format!("{bound} AND a.queue_id = ?"), &values, limit)?;
+            let values = [Value::Moment(since), Value::Text(queue_id)];
+            found = select(database, ATTEMPTS, "a.started_at >= ? AND a.queue_id = ?", &values, limit)?;
         }
         By::Address { address, user, since } => {
-            let (bound, mut values) = time_span::attempts_since(dialect, since);
-            values.extend([Value::Text(address), Value::Text(address), Value::Text(user)]);
-            let condition = format!("{bound} AND (a.recipient = ? OR a.imap_user = ? OR a.imap_user = ?)");
-            found = select(database, ATTEMPTS, &condition, &values, limit)?;
+            let values = [Value::Moment(since), Value::Text(address), Value::Text(address), Value::Text(user)];
+            let condition = "a.started_at >= ? AND (a.recipient = ? OR a.imap_user = ? OR a.imap_user = ?)";
+            found = select(database, ATTEMPTS, condition, &values, limit)?;
             let sent = [Value::Moment(since), Value::Text(address)];
             let condition = "m.recorded_at >= ? AND lower(m.sender) = ?";
             found.extend(select(database, MESSAGES, condition, &sent, limit)?);

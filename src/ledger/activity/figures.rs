@@ -1,9 +1,8 @@
 //! What stands above the list of what was tried: how much came of it of late, and the copies that are owed.
 
-use super::super::time_span::attempts_since;
 use super::super::{Database, columns};
 use super::{Came, outcome_is};
-use crate::database::DatabaseError;
+use crate::database::{DatabaseError, Value};
 
 /// A copy that is owed now.
 #[derive(Clone, Debug)]
@@ -54,22 +53,19 @@ pub(crate) struct Counted {
 
 /// Counts what came of recipients' copies since a moment, and what was deferred since another and waits still.
 pub(crate) fn count(database: &mut dyn Database, since: i64, deferred_since: i64) -> Result<Counted, DatabaseError> {
-    let dialect = database.dialect();
     let number = |came| format!("coalesce(sum(CASE WHEN {} THEN 1 ELSE 0 END), 0)", outcome_is(came));
-    let (condition, values) = attempts_since(dialect, since);
     let sql = format!(
-        "SELECT {}, {} FROM attempts a WHERE {condition} AND a.role = 'recipient'",
+        "SELECT {}, {} FROM attempts a WHERE a.started_at >= ? AND a.role = 'recipient'",
         number(Came::Delivered),
         number(Came::Refused)
     );
-    let rows = database.select("counting attempts", &sql, &values)?;
+    let rows = database.select("counting attempts", &sql, &[Value::Moment(since)])?;
     let row = rows.first().ok_or_else(|| columns::missing(0))?;
     let (delivered, refused) = (columns::number(row, 0)?, columns::number(row, 1)?);
     // Nearly all that was deferred is delivered soon after: within the rows that are read anyway. Only what is left is looked up.
     let any = |condition: &str| format!("max(CASE WHEN {condition} THEN 1 ELSE 0 END)");
-    let (condition, values) = attempts_since(dialect, deferred_since);
     let sql = format!(
-        "SELECT count(*) FROM (SELECT a.copy_key FROM attempts a WHERE {condition} AND a.role = 'recipient' \
+        "SELECT count(*) FROM (SELECT a.copy_key FROM attempts a WHERE a.started_at >= ? AND a.role = 'recipient' \
          GROUP BY a.copy_key HAVING {} = 1 AND {} = 0) k \
          WHERE NOT EXISTS (SELECT 1 FROM copies c WHERE c.copy_key = k.copy_key AND c.state = 'delivered') \
          AND NOT EXISTS (SELECT 1 FROM attempts b WHERE b.copy_key = k.copy_key AND b.outcome LIKE 'refused: %')",
@@ -77,6 +73,6 @@ pub(crate) fn count(database: &mut dyn Database, since: i64, deferred_since: i64
         any("a.outcome IN ('appended', 'adopted', 'already there', 'already there; not looked for') \
              OR a.outcome LIKE 'refused: %'"),
     );
-    let deferred = columns::only_number(&database.select("counting what is deferred", &sql, &values)?)?;
-    Ok(Counted { delivered, refused, deferred })
+    let deferred = database.select("counting what is deferred", &sql, &[Value::Moment(deferred_since)])?;
+    Ok(Counted { delivered, refused, deferred: columns::only_number(&deferred)? })
 }

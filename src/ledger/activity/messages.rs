@@ -87,12 +87,17 @@ fn among(messages: usize) -> String {
     format!("a.identity IN ({})", vec!["?"; messages].join(", "))
 }
 
-/// Adds what is known of their messages. Most were recorded last, and lie side by side: only the others are looked up one by one.
-pub(super) fn add_messages(database: &mut dyn Database, tried: &mut [Tried]) -> Result<(), DatabaseError> {
+/// Adds what is known of their messages. Those of the newest attempts were recorded last as a rule, and lie side by side: only the others are
+/// looked up one by one.
+pub(super) fn add_messages(
+    database: &mut dyn Database,
+    tried: &mut [Tried],
+    are_newest: bool,
+) -> Result<(), DatabaseError> {
     let mut missing: BTreeSet<[u8; 32]> = tried.iter().map(|one| one.identity).collect();
     let last =
         format!("(SELECT identity, header_from, subject FROM messages ORDER BY id DESC LIMIT {})", 2 * missing.len());
-    for from in [last.as_str(), "messages"] {
+    for from in are_newest.then_some(last.as_str()).into_iter().chain(["messages"]) {
         if missing.is_empty() {
             break;
         }

@@ -1,7 +1,7 @@
 //! What `check` asks of the tables' rows, on any engine.
 
 use crate::database::{DatabaseError, Value};
-use crate::ledger::{Database, columns, time_span};
+use crate::ledger::{Database, columns};
 use crate::lock::LockName;
 use crate::message::fold;
 
@@ -47,12 +47,11 @@ pub(crate) struct TakenLock {
 /// The locks that deliveries have taken since a moment, the newest first.
 pub(crate) fn taken_locks(database: &mut dyn Database, since: i64) -> Result<Vec<TakenLock>, DatabaseError> {
     let dialect = database.dialect();
-    let (since, values): (_, Vec<Value<'_>>) = time_span::attempts_since(dialect, since);
     let sql = format!(
-        "SELECT a.host, a.message_id, {} FROM attempts a WHERE {since} ORDER BY a.started_at DESC LIMIT {ATTEMPTS}",
+        "SELECT a.host, a.message_id, {} FROM attempts a WHERE a.started_at >= ? ORDER BY a.started_at DESC LIMIT {ATTEMPTS}",
         dialect.hex("a.lock_digest")
     );
-    let rows = database.select("reading which locks were taken", &sql, &values)?;
+    let rows = database.select("reading which locks were taken", &sql, &[Value::Moment(since)])?;
     let taken = rows.iter().map(|row| {
         Ok(TakenLock {
             host: columns::owned(row, 0)?,
