@@ -170,7 +170,14 @@ fn give(users: &[String], size: Size, each: usize) -> Duration {
 
 /// Waits until Postfix has got rid of all.
 pub fn wait_for_the_queue(began: Instant) {
+    let mut tried_again = Instant::now();
     while !queue_is_empty() {
+        // What is deferred, since its recipient's mailbox was busy for example, would rest for minutes.
+        if tried_again.elapsed() > Duration::from_secs(1) {
+            let flushed = Command::new("postqueue").arg("-f").status().expect("postqueue runs");
+            assert!(flushed.success(), "postqueue -f: {flushed}");
+            tried_again = Instant::now();
+        }
         if began.elapsed() > PATIENCE {
             let log = fs::read_to_string(LOG).unwrap_or_default();
             let lines: Vec<&str> = log.lines().rev().take(20).collect();
