@@ -12,8 +12,8 @@ mod fair;
 pub use again::AskedAgain;
 use authentication::Authentication;
 pub(crate) use authentication::{Caller, NotAuthenticated};
-use fair::Turns;
 pub(crate) use fair::asked_by;
+use fair::{Turn, Turns};
 
 use crate::base::deadline::Deadline;
 use crate::database::{Client, DatabaseError, Idle};
@@ -100,20 +100,28 @@ impl LedgerThreads {
         &self,
         work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
     ) -> Result<T, Unanswered> {
-        self.ask_within(self.patience, work).await
+        self.ask_in_turn(self.turns.turn(false), self.patience, work).await
     }
 
-    /// The same, for what may take longer (then it waits for others of that kind), or has to be quick.
+    /// The same, for what may take long: it waits for others of that kind, and may take `patience`.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).
-    pub async fn ask_within<T: Send + 'static>(
+    pub async fn ask_long<T: Send + 'static>(
         &self,
         patience: Duration,
         work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
     ) -> Result<T, Unanswered> {
+        self.ask_in_turn(self.turns.turn(true), patience, work).await
+    }
+
+    async fn ask_in_turn<T: Send + 'static>(
+        &self,
+        turn: impl Future<Output = Turn>,
+        patience: Duration,
+        work: impl FnOnce(&mut dyn Database) -> Result<T, DatabaseError> + Send + 'static,
+    ) -> Result<T, Unanswered> {
         let by = Instant::now() + patience;
-        let turn = self.turns.turn(patience > self.patience);
         let turn = tokio::time::timeout(patience, turn).await.map_err(|_| Unanswered::TooLate)?;
         let work = move |database: &mut dyn Database| {
             // Until the thread is free again, also where nobody awaits the answer any more.
@@ -379,7 +387,7 @@ mod tests {
                     gate.pass();
                     Ok(())
                 };
-                let long = async move { threads.ask_within(Duration::from_mins(3), question).await };
+                let long = async move { threads.ask_long(Duration::from_mins(3), question).await };
                 tokio::spawn(asked_by(number.to_string(), long))
             };
             let slow: Vec<Answer> = (0..THREADS * 2).map(ask).collect();

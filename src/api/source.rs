@@ -62,7 +62,7 @@ pub(super) async fn hand_out(call: Call) -> Result<Response, Problem> {
             })?;
             looked.map_err(Unanswered::from)
         }
-        None => api.threads.ask_within(PATIENCE, move |database| read(database, None)).await,
+        None => api.threads.ask_long(PATIENCE, move |database| read(database, None)).await,
     };
     match found.map_err(|unanswered| unanswered_as(&unanswered))? {
         Found::Shown(message, _, share) => Ok(answer(message, share)),

@@ -8,7 +8,7 @@ use crate::base::hex;
 use crate::base::timestamp::{self, exact, told};
 use crate::ledger::activity::{self, Came, FoundTried, OwedCopy, Place, Tried, Wanted};
 use crate::ledger::web_sessions::WebSession;
-use crate::ledger::{AttemptResult, Outcome};
+use crate::ledger::{AttemptResult, Database, Outcome};
 use crate::message::Role;
 use crate::operations::activity::{AtAGlance, Figures, LATELY, STILL_TRIED, TakenAs, search};
 use axum::Extension;
@@ -71,13 +71,21 @@ pub(super) async fn show(
     let wants_owed = asked.state == "owed";
     let (site, what) = (page.site.clone(), asked.q.clone());
     let asks = problem.is_none();
-    let found = page.ledger.ask_within(PATIENCE, move |database| {
+    let is_narrowed = !what.trim().is_empty() || !asked.is_a_name_only();
+    let find = move |database: &mut dyn Database| {
         Ok(match (asks, wants_owed) {
             (false, _) => Found::Nothing,
             (true, true) => Found::Owed(activity::owed(database, ROWS)?),
             (true, false) => Found::Tried(search(&site, database, &what, wanted, ROWS)?),
         })
-    });
+    };
+    // By what narrows it, next to all of the ledger may have to be read.
+    let found = async {
+        match is_narrowed {
+            true => page.ledger.ask_long(PATIENCE, find).await,
+            false => page.ledger.ask(find).await,
+        }
+    };
     let (figures, found) = tokio::join!(page.figures.of(&page.ledger), found);
     let found = match found {
         Ok(found) => found,

@@ -93,7 +93,7 @@ pub(super) async fn not_delivered(
         Ok(since) => since,
         Err(problem) => return screen("/again/failed", &viewer, &html! { (form) (mistake(&problem)) }),
     };
-    let found = page.ledger.ask_within(LOOK, move |database| again::failed(database, since, MOST)).await;
+    let found = page.ledger.ask_long(LOOK, move |database| again::failed(database, since, MOST)).await;
     let (copies, more) = match found {
         Ok(found) => found,
         Err(problem) => return failed(&problem, Some(&viewer)),

@@ -64,7 +64,7 @@ impl Shared {
 
     async fn count(self, ledger: LedgerThreads) {
         let began = Instant::now();
-        let counted = ledger.ask_within(PATIENCE, figures).await;
+        let counted = ledger.ask_long(PATIENCE, figures).await;
         let mut state = self.state();
         state.under_way = false;
         match counted {

@@ -144,7 +144,7 @@ impl Hours {
     /// Counts one that is due, if there is one.
     async fn count_next(&self, ledger: &LedgerThreads) -> Result<Option<i64>, Unanswered> {
         let hours = self.clone();
-        let counted = ledger.ask_within(PATIENCE, move |database| {
+        let counted = ledger.ask_long(PATIENCE, move |database| {
             let now = time_span::now(database)?;
             let Some(hour) = hours.state().due(now) else { return Ok(None) };
             let tally = tally(database, hour * HOUR, (hour + 1) * HOUR)?;

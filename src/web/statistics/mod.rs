@@ -141,7 +141,7 @@ impl Page {
         let (now, owed) = asked.await?;
         let newest = self.hours.newest(now);
         let (begin, until) = if hours == 0 { (now - HOUR, now + 1) } else { ((newest + 1) * HOUR, now + 1) };
-        let runs = self.ledger.ask_within(PATIENCE, move |database| tally(database, begin, until));
+        let runs = self.ledger.ask_long(PATIENCE, move |database| tally(database, begin, until));
         let (runs, ()) = tokio::join!(runs, self.hours.wait(newest, hours, WAIT));
         let mut sum = self.hours.sum(newest, hours);
         let counted = match runs {
