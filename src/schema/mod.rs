@@ -145,8 +145,8 @@ pub enum MigrateError {
     Database(#[from] DatabaseError),
     /// An applied migration is not the one that this release knows by its number.
     #[error(
-        "migration {number:04}_{name} was applied with another text than this program's: make the database anew \
-         (docs/operate.md, \"Making the database anew\"), or use the program that has made it"
+        "migration {number:04}_{name} was applied with another text than this program's: recreate the database \
+         (docs/upgrade.md, \"Recreating the database\"), or use the program that has made it"
     )]
     Edited { number: u32, name: String },
     /// An applied migration is not known to this release, which knows newer ones.

@@ -1,4 +1,4 @@
-"""What to buy for so many recipients a second: the tables and the plot of docs/scale.md, and what CI asks of the model."""
+"""The tables and the plot of docs/scale.md and of README.md beside this file, and what CI asks of the model."""
 
 import argparse
 import json
@@ -17,6 +17,7 @@ from model import Costs, Model, Site, Step
 from plot import plot
 
 HERE = pathlib.Path(__file__).resolve().parent
+SIZING = HERE.parents[1] / "docs/scale.md"
 INPUTS = tomllib.loads((HERE / "inputs.toml").read_text())
 SEEN = json.loads((HERE / "two_hosts.json").read_text())
 # Recipients a second, mail hosts, processors of each, and the service's workers on each. The whole of each site is run.
@@ -164,10 +165,20 @@ def conclusions():
     ]
 
 
+def write_tables(page, tables):
+    """Puts each table between its marks."""
+    text = page.read_text()
+    for name, table in tables.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- {name}, end -->"
+        before, rest = text.split(begin)
+        text = before + begin + "\n" + table + "\n\n" + end + rest.split(end)[1]
+    page.write_text(text)
+
+
 def main():
     parser = argparse.ArgumentParser(prog="tests/scale/run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only what CI asks")
-    parser.add_argument("--write", metavar="FILE", help="put the tables and the plot into this page, between its marks")
+    parser.add_argument("--write", action="store_true", help="put the tables between the marks of both pages, and the plot beside docs/scale.md")
     parser.add_argument("--jobs", type=int, default=1, help="so many sites at once; the largest takes half a GB of memory")
     parser.add_argument("--compare", metavar="FILE", help="only the model beside what tests/scale/measure has written there")
     options = parser.parse_args()
@@ -192,14 +203,9 @@ def main():
         buy, fails, waiting, bought = what_to_buy(each)
         longer = fail_overs(each)
     if options.write:
-        page = pathlib.Path(options.write)
-        text = page.read_text()
-        for name, table in (("buy", buy), ("fail-over", fails), ("longer", longer), ("two hosts", compare.table(SEEN))):
-            begin, end = f"<!-- {name} -->\n", f"<!-- {name}, end -->"
-            before, rest = text.split(begin)
-            text = before + begin + "\n" + table + "\n\n" + end + rest.split(end)[1]
-        page.write_text(text)
-        page.with_suffix(".svg").write_text(plot(bought, waiting))
+        write_tables(SIZING, {"buy": buy, "fail-over": fails})
+        write_tables(HERE / "README.md", {"longer": longer, "two hosts": compare.table(SEEN)})
+        SIZING.with_suffix(".svg").write_text(plot(bought, waiting))
 
 
 if __name__ == "__main__":

@@ -244,7 +244,7 @@ const QUEUE: &str = "tests/embedded/operator/the_queue_by_hand.rs runs it, on a 
 const SHUNT: &str = "tests/embedded/service/what_ends_workers.rs runs it, on a service of its own";
 
 /// Command lines that no test runs, and why. What stands in a page and is neither run nor here fails the test.
-const NOT_RUN: [(&str, &str); 70] = [
+const NOT_RUN: [(&str, &str); 66] = [
     ("install -m 644 postfix/dovecot-delivery.conf /etc/dovecot/", DOVECOT),
     ("install -m 644 postfix/dovecot-delivery.service /etc/systemd/system/", DOVECOT),
     ("doveconf -c /etc/dovecot/dovecot-delivery.conf >/dev/null && systemctl daemon-reload", DOVECOT),
@@ -260,9 +260,6 @@ const NOT_RUN: [(&str, &str); 70] = [
     ),
     ("psql --set=ON_ERROR_STOP=1 --single-transaction --file=/root/ledger.sql maildrop", ANEW),
     ("mysql maildrop </root/ledger.sql", ANEW),
-    ("tests/bench/run", HOURS),
-    ("tests/servers/up postgres17 pgbouncer dovecot mx1 mx2", HOURS),
-    ("tests/scale/measure --inputs tests/scale/inputs.toml", HOURS),
     ("maildrop_command web sessions --end ID", "tests/embedded/the_page.rs runs it"),
     (
         "cargo run --release --bin maildropd -- --embedded /tmp/maildrop-demo --web 127.0.0.1:8025",
@@ -367,7 +364,6 @@ const NOT_RUN: [(&str, &str); 70] = [
     ("maildrop_command shunt retry ID", SHUNT),
     ("maildrop_command shunt retry --all", SHUNT),
     ("maildrop_command shunt drop ID", SHUNT),
-    ("maildrop_command inject", INJECT),
     ("maildrop_command inject --sender ADDRESS --recipient ADDRESS FILE", INJECT),
     ("podman build --tag maildropd --file docs/Containerfile target/release", CONTAINER),
     ("podman exec maildropd maildrop_command service status", CONTAINER),

@@ -180,7 +180,7 @@ impl MysqlDatabase {
         let needed = |state| all.iter().filter(move |migration| migration.state == state && !migration.optional);
         if let Some(edited) = needed(MigrationState::Edited).next() {
             let found = format!("migration {} was applied with another text", edited.number);
-            return Ok(bad(what, found, "make the database anew: docs/operate.md"));
+            return Ok(bad(what, found, "recreate the database: docs/upgrade.md"));
         }
         let missing: Vec<String> = needed(MigrationState::Pending)
             .map(|migration| format!("{} ({})", migration.number, migration.name))

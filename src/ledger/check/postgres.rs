@@ -266,7 +266,7 @@ fn schema(all: &[MigrationStatus]) -> Vec<Finding> {
             MigrationState::Newer => good(what, "applied by a newer release"),
             MigrationState::Pending if migration.optional => warning(what, "left out", run),
             MigrationState::Pending => bad(what, "not applied", run),
-            MigrationState::Edited => bad(what, "applied with another text", "make the database anew: docs/operate.md"),
+            MigrationState::Edited => bad(what, "applied with another text", "recreate the database: docs/upgrade.md"),
             MigrationState::Unknown => bad(what, "not known to this release", "find out which program has applied it"),
         })
     });

@@ -177,11 +177,11 @@ fn the_readme_is_tried_out() {
     let found = shell(&here(&lines[1].text));
     let inbox = |address: &str| format!("{}/{address}/", directory.display());
     assert!(found.lines().any(|file| file.starts_with(&inbox("scuba@mail.axial.net"))), "{found}");
-    // "Run it again, and it says that the copy is already there."
+    // "Run it again: it reports that the copy is already there."
     let said = shell(&deliver);
     assert!(said.contains("already there"), "{said}");
-    // "Deliver the same message to lisa@gmail.com, then to doug@mail.axial.net: now it is in Lisa's Sent mailbox as well, and
-    // there once."
+    // "Deliver the message to lisa@gmail.com, so that Lisa is local; then to doug@mail.axial.net. Lisa's Sent mailbox now has
+    // exactly one copy."
     for recipient in ["lisa@gmail.com", "doug@mail.axial.net"] {
         let said = shell(&deliver.replace("--recipient scuba@mail.axial.net", &format!("--recipient {recipient}")));
         assert!(said.starts_with("2.0.0 "), "{said}");
