@@ -1,4 +1,31 @@
 //! What must be true, whatever happened. (What must be true of a moment, [`World`] says itself: see `World::breaks`.)
+//!
+//! Of deliveries:
+//!
+//! 1. Exit 0: the copies are in the mailboxes, recorded, and where the ledger says.
+//! 2. After exit 0 nothing that an earlier run for the same recipient sent takes effect, except a Sent copy that is owed.
+//! 3. A delivery whose lock was held elsewhere never exits 0.
+//! 4. If nothing has gone wrong, the holder of the lock delivers. Excepted are a second alias of one recipient, and another
+//!    `lock.namespace`.
+//! 5. The holder of the lock never appends beside another copy, unless a process that had lost the lock made that one.
+//! 6. A process that has lost the lock finishes neither its APPEND nor its expunge.
+//! 7. No expunge removes the last copy, a copy of the owner's, or another message.
+//! 8. At the end there is exactly one copy.
+//! 9. Every run ends, and no lock is left.
+//! 10. No mailbox has the beginning of a message in its place.
+//!
+//! Of the service:
+//!
+//! 11. A recipient who was answered 250 has a copy that is recorded; so has the author, once nobody is to come back.
+//! 12. Each message has one reply per accepted recipient, in their order, and no 5XX.
+//! 13. A worker has one message at a time, and a message goes to one worker, once.
+//! 14. A message is delivered by the service or by its client, never by both.
+//! 15. Every client is answered in time, and in the end a front keeps nothing.
+//! 16. A message has the same identity on each transport.
+//!
+//! A second copy is excused in five cases: its owner moved a copy or the mailbox was renumbered; a replay was forgotten; a
+//! fail-over forgot an attempt whose APPEND landed later, or found two copies already; Sent could not be searched for as long
+//! as that is tried; the store cannot expunge one message. A copy that is missing is excused only if its owner took it.
 
 use crate::run::Messages;
 use crate::scenario::{Before, Job, Left, Scenario};

@@ -2,7 +2,8 @@
 //! why not (tests/support/pages.rs). Those that need servers are run by tests/server_tests.
 
 use crate::pages::{
-    Line, QUICKSTART, Treatment, blocks, command_lines, commands_in_the_text, ours, pages, read, root, treatment, words,
+    Line, QUICKSTART, Treatment, blocks, command_lines, commands_in_the_text, ours, pages, read, root, spans,
+    treatment, words,
 };
 use clap::error::ErrorKind;
 use maildrop_command::config::Config;
@@ -122,7 +123,10 @@ fn what_a_page_asks_the_tests_for_is_there() {
         names_below(&root().join(folder), &mut names);
     }
     let usage = std::fs::read_to_string(root().join("tests/run")).unwrap();
-    for Line { place, text } in command_lines() {
+    // In the text `FILTER` stands for any.
+    let in_the_text =
+        spans().into_iter().filter(|line| line.text.starts_with("tests/run ") && !line.text.contains("FILTER"));
+    for Line { place, text } in command_lines().into_iter().chain(in_the_text) {
         if treatment(&text) != Some(Treatment::RunsTests) {
             continue;
         }
@@ -140,11 +144,12 @@ fn what_a_page_asks_the_tests_for_is_there() {
     }
 }
 
-/// The names of all source files below a folder, and of all functions in them.
+/// The names of all folders and source files below a folder, and of all functions in them.
 fn names_below(folder: &Path, names: &mut Vec<String>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
+            names.push(path.file_name().unwrap().to_str().unwrap().to_owned());
             names_below(&path, names);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             names.push(path.file_stem().unwrap().to_str().unwrap().to_owned());

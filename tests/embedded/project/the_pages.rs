@@ -1,6 +1,6 @@
 //! The pages for people: each link leads to a file, and to a heading that is there; in the package, too.
 
-use crate::pages::{is_page, pages, read, root};
+use crate::pages::{is_page, pages, read, root, spans};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -44,6 +44,21 @@ fn each_link_leads_somewhere() {
     let of_the_tests = ["tests/bench/README.md", "tests/scale/README.md"].map(|page| root().join(page));
     let dead: Vec<String> = pages().iter().chain(&of_the_tests).flat_map(|page| dead_links(page)).collect();
     assert!(dead.is_empty(), "{}", dead.join("\n"));
+}
+
+/// `src/lib.rs`, `tests/run`, `sql/ENGINE/0001_schema.sql`: names of files that are renamed without their pages.
+#[test]
+fn each_file_that_the_text_names_is_there() {
+    let is_ours = |text: &str| ["src/", "tests/", "sql/", "docs/", "postfix/"].iter().any(|it| text.starts_with(it));
+    let is_a_path = |text: &str| text.chars().all(|c| c.is_alphanumeric() || "/._-".contains(c));
+    let named: Vec<_> = spans().into_iter().filter(|it| is_ours(&it.text) && is_a_path(&it.text)).collect();
+    let is_there = |text: &str| root().join(text.replace("ENGINE", "postgres")).exists();
+    let gone: Vec<String> = named
+        .iter()
+        .filter(|it| !is_there(&it.text))
+        .map(|it| format!("{}: `{}`: no such file", it.place, it.text))
+        .collect();
+    assert!(named.len() > 50 && gone.is_empty(), "{}", gone.join("\n"));
 }
 
 /// What a link of a page of the Debian package leads to, beside these pages, is in it as well.
