@@ -7,13 +7,12 @@ use crate::base::log;
 use crate::base::terminal::complain_as;
 use crate::config::Config;
 use crate::delivery::tell_stages;
-use crate::handover::control;
+use crate::handover::control::Role;
 use crate::ledger::web_sessions::WebRole;
 use crate::lock::Slice;
 use crate::operations::operations_log::CommandLine;
 use crate::operations::web_logins;
 use crate::push::{self, NotifierSettings};
-use crate::serve::Place;
 use crate::serve::front::{self, FrontError, FrontSettings, Inside};
 use crate::serve::http::{Http, Sources};
 use crate::serve::lmtp::{Listening, Server};
@@ -29,7 +28,7 @@ use crate::serve::worker::{self, WorkerSettings};
 use crate::site::{Setup, Site};
 use crate::web::{self, WebSettings};
 use axum::Router;
-use clap::{CommandFactory, Parser, ValueEnum};
+use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -64,12 +63,11 @@ struct Arguments {
     /// The configuration file
     #[arg(long, value_name = "FILE", required_unless_present = "embedded", conflicts_with = "embedded")]
     config: Option<PathBuf>,
-    /// Serve the page of what `maildrop_command --embedded DIR` has delivered, and nothing else; with --role, for tests, that role
-    /// works in DIR, with no configuration
-    #[arg(long, value_name = "DIR")]
+    /// Serve the page of what `maildrop_command --embedded DIR` has delivered, and nothing else
+    #[arg(long, value_name = "DIR", conflicts_with = "role")]
     embedded: Option<PathBuf>,
     /// Where the page of DIR is served, on this machine
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "embedded", conflicts_with_all = ["role", "config"])]
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "embedded")]
     web: Option<String>,
     /// Leave the terminal, as `maildrop_command service start` has it
     #[arg(long, hide = true)]
@@ -86,12 +84,6 @@ struct Arguments {
     /// The configuration as the master has checked it
     #[arg(long, hide = true)]
     checked: Option<PathBuf>,
-    /// Where clients connect to, for tests: a whole path, or tcp:ADDRESS:PORT
-    #[arg(long, value_name = "PLACE", hide = true)]
-    clients: Option<Place>,
-    /// Where workers connect to, for tests
-    #[arg(long, value_name = "PLACE", hide = true)]
-    workers: Option<Place>,
     /// Which part of all messages a runner takes: 0/4, the first of four [default: by its number, of serve.runners]
     #[arg(long, value_name = "N/M", hide = true)]
     slice: Option<Slice>,
@@ -100,32 +92,12 @@ struct Arguments {
 /// How long opening the ledger of a directory may take.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// What one process of the service does.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Role {
-    /// Takes messages, and hands them to workers
-    Front,
-    /// Delivers messages
-    Worker,
-    /// Takes messages out of the file queue, and hands them to the front
-    Runner,
-    /// Finishes owed copies, and prunes
-    Timer,
-    /// Publishes events, and tells subscribers
-    Notify,
-    /// Serves the page
-    Web,
-}
-
-impl Role {
-    /// One line for whoever starts one by hand: what clap would say of all options is no help with one that is hidden.
-    fn named(name: &str) -> Result<Self, String> {
-        Self::from_str(name, false).map_err(|_| {
-            let roles = Self::value_variants().iter().filter_map(ValueEnum::to_possible_value);
-            let names: Vec<String> = roles.map(|role| role.get_name().to_owned()).collect();
-            format!("there is no role {name:?}: the roles are {}", names.join(", "))
-        })
-    }
+/// A mistyped role gets one line: what clap would say of all options is no help with one that is hidden.
+fn role(name: &str) -> Result<Role, String> {
+    Role::ALL.into_iter().find(|role| role.as_str() == name).ok_or_else(|| {
+        let names = Role::ALL.map(Role::as_str).join(", ");
+        format!("there is no role {name:?}: the roles are {names}")
+    })
 }
 
 /// The command line's definition, from which its manual page and completions are made.
@@ -140,7 +112,7 @@ pub fn run(arguments: &[OsString]) -> u8 {
     crate::base::core_dumps::switch_off();
     crate::base::log::panic_hook();
     u8::from(match Arguments::try_parse_from(arguments) {
-        Ok(arguments) => match arguments.role.as_deref().map(Role::named).transpose() {
+        Ok(arguments) => match arguments.role.as_deref().map(role).transpose() {
             Ok(Some(Role::Front)) => ended(be_front(&arguments)),
             Ok(Some(Role::Worker)) => ended(be_worker(&arguments)),
             Ok(Some(Role::Runner)) => ended(be_runner(&arguments)),
@@ -217,16 +189,19 @@ fn unavailable(problem: impl ToString) -> (ExitCode, String) {
     (ExitCode::Unavailable, problem.to_string())
 }
 
-/// The configuration that a role goes by, once its process has begun: from the master, or from its file where it is started by hand.
-/// `None` for the directory of an embedded site.
-fn begin(role: Role, arguments: &Arguments) -> Result<Option<Config>, (ExitCode, String)> {
-    let Some(file) = &arguments.config else { return Ok(None) };
+/// The configuration that a role goes by, once its process has begun: from the master, or from its file if somebody starts it manually.
+fn begin(role: Role, arguments: &Arguments) -> Result<Config, (ExitCode, String)> {
+    let file = config_file(arguments)?;
     if let (Some(master), Some(checked)) = (arguments.master, &arguments.checked) {
-        return child_start::begin(role.into(), master, file, checked).map(Some).map_err(cannot_begin);
+        return child_start::begin(role, master, file, checked).map_err(cannot_begin);
     }
     let config = Config::load(file).map_err(unusable)?;
     log::start_of_service(&config.log_settings()).map_err(unusable)?;
-    Ok(Some(config))
+    Ok(config)
+}
+
+fn config_file(arguments: &Arguments) -> Result<&Path, (ExitCode, String)> {
+    arguments.config.as_deref().ok_or_else(|| (ExitCode::Usage, "--config FILE is missing".into()))
 }
 
 fn cannot_begin(error: CannotBegin) -> (ExitCode, String) {
@@ -243,24 +218,8 @@ fn cannot_begin(error: CannotBegin) -> (ExitCode, String) {
 fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     // Before any thread is started.
     let inherited = listeners::inherited().map_err(unavailable)?;
-    let Some(config) = begin(Role::Front, arguments)? else {
-        log::start(&embedded(arguments)?.log).map_err(unusable)?;
-        let directory = arguments.embedded.as_deref().unwrap_or_else(|| "".as_ref());
-        let settings = at_places(FrontSettings::embedded(directory), arguments);
-        // Where a test is its master.
-        let master = to_the_master().ok();
-        return front::run(&settings, |Inside { ask, started, ended, mut stop, .. }| async move {
-            match master {
-                Some(master) => {
-                    drop(tell_master(master, ask, started, ended, stop, watch::channel(None).0, None).await)
-                }
-                None => drop(stop.wait_for(|stop| *stop).await),
-            }
-            Ok(())
-        })
-        .map_err(unavailable);
-    };
-    let mut settings = at_places(FrontSettings::of(&config), arguments);
+    let config = begin(Role::Front, arguments)?;
+    let mut settings = FrontSettings::of(&config);
     settings.workers_of_master = arguments.master.is_some();
     let (lmtp, http, master) = if arguments.master.is_some() {
         let Inherited { lmtp, http } = inherited;
@@ -286,7 +245,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
             match master {
                 None => std::future::pending().await,
                 Some(master) => {
-                    if let Err(error) = tell_master(master, ask, started, ended, stop.clone(), tell, Some(queue)).await
+                    if let Err(error) = tell_master(master, ask, started, ended, stop.clone(), tell, queue).await
                     {
                         tracing::warn!(%error, "the master cannot be talked with");
                     }
@@ -321,40 +280,17 @@ fn listening(inherited: Vec<Listener>) -> Vec<Listening> {
     listening.collect()
 }
 
-fn at_places(mut settings: FrontSettings, arguments: &Arguments) -> FrontSettings {
-    if let Some(clients) = &arguments.clients {
-        settings.clients = clients.clone();
-    }
-    if let Some(workers) = &arguments.workers {
-        settings.workers = workers.clone();
-    }
-    settings
-}
-
 fn be_worker(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
-    let (mut settings, site) = match begin(Role::Worker, arguments)? {
-        Some(config) => (WorkerSettings::of(&config), Site::configured(config).map_err(unusable)?),
-        None => {
-            let setup = embedded(arguments)?;
-            log::start(&setup.log).map_err(unusable)?;
-            let directory = arguments.embedded.as_deref().unwrap_or_else(|| "".as_ref());
-            (WorkerSettings::embedded(directory), setup.place.site().map_err(unusable)?)
-        }
-    };
-    if let Some(workers) = &arguments.workers {
-        settings.broker = workers.clone();
-    }
+    let config = begin(Role::Worker, arguments)?;
+    let (settings, site) = (WorkerSettings::of(&config), Site::configured(config).map_err(unusable)?);
     // The master keeps the last lines.
     tell_stages(|stage| {
         if worker::has_a_suspect() {
             complain(&format!("{STAGE}{stage}"));
         }
     });
-    let (file, checked) = (arguments.config.clone(), arguments.checked.clone());
-    let another_could_begin = move || match &file {
-        Some(file) => could_work(file, checked.as_deref()).map_err(|error| error.to_string()),
-        None => Ok(()),
-    };
+    let (file, checked) = (config_file(arguments)?.to_owned(), arguments.checked.clone());
+    let another_could_begin = move || could_work(&file, checked.as_deref()).map_err(|error| error.to_string());
     worker::run(&site, settings, Box::new(another_could_begin)).map_err(unavailable)
 }
 
@@ -369,45 +305,26 @@ fn could_work(file: &Path, checked: Option<&Path>) -> Result<(), CannotBegin> {
 
 /// The runner reads no password.
 fn be_runner(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
-    let settings = match begin(Role::Runner, arguments)? {
-        Some(config) => {
-            let by_number = || Slice::new(arguments.number.checked_sub(1)?, config.serve.runners);
-            let slice = arguments.slice.or_else(by_number);
-            RunnerSettings::of(&config, slice.ok_or_else(|| unusable("there is no runner of this number"))?)
-        }
-        None => {
-            log::start(&embedded(arguments)?.log).map_err(unusable)?;
-            let directory = arguments.embedded.as_deref().unwrap_or_else(|| "".as_ref());
-            RunnerSettings::embedded(directory, arguments.slice.unwrap_or(Slice::WHOLE))
-        }
-    };
+    let config = begin(Role::Runner, arguments)?;
+    let by_number = || Slice::new(arguments.number.checked_sub(1)?, config.serve.runners);
+    let slice = arguments.slice.or_else(by_number).ok_or_else(|| unusable("there is no runner of this number"))?;
+    let settings = RunnerSettings::of(&config, slice);
     runner::run(&settings).map_err(|error| (ExitCode::CantCreat, error.to_string()))
 }
 
 /// The timer reads no password but those of the configuration that it goes by.
 fn be_timer(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
-    let (settings, site) = match begin(Role::Timer, arguments)? {
-        Some(config) => {
-            let own = config.of_timer().map_err(unusable)?;
-            let settings = TimerSettings::of(&config, &own);
-            let site = if settings.opens_mailboxes() { Site::configured(own) } else { Site::without_mailboxes(own) };
-            (settings, site.map_err(unusable)?)
-        }
-        None => {
-            let setup = embedded(arguments)?;
-            log::start(&setup.log).map_err(unusable)?;
-            let directory = arguments.embedded.as_deref().unwrap_or_else(|| "".as_ref());
-            (TimerSettings::embedded(directory), setup.place.site().map_err(unusable)?)
-        }
-    };
+    let config = begin(Role::Timer, arguments)?;
+    let own = config.of_timer().map_err(unusable)?;
+    let settings = TimerSettings::of(&config, &own);
+    let site = if settings.opens_mailboxes() { Site::configured(own) } else { Site::without_mailboxes(own) };
+    let site = site.map_err(unusable)?;
     timer::run(&site, settings).map_err(|error| (ExitCode::OsErr, error.to_string()))
 }
 
 /// The notifier reads no password of mailboxes.
 fn be_notifier(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
-    let Some(config) = begin(Role::Notify, arguments)? else {
-        return Err(unusable("nobody is told of what is in a directory: there is no table of subscriptions"));
-    };
+    let config = begin(Role::Notify, arguments)?;
     let settings = NotifierSettings::of(&config).map_err(unusable)?;
     let site = Site::without_mailboxes(config.of_notifier().map_err(unusable)?).map_err(unusable)?;
     push::run(&site, settings).map_err(|error| (ExitCode::OsErr, error.to_string()))
@@ -440,9 +357,7 @@ fn be_page_of(directory: &Path, listen: &str) -> Result<(), (ExitCode, String)> 
 
 /// The page reads the password of mailboxes only where it may open them.
 fn be_page(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
-    let Some(config) = begin(Role::Web, arguments)? else {
-        return Err(unusable("the page of a directory has no role: --embedded DIR --web ADDRESS:PORT"));
-    };
+    let config = begin(Role::Web, arguments)?;
     let settings = WebSettings::of(&config).map_err(unusable)?;
     let own = config.of_page().map_err(unusable)?;
     let site = if config.web.mailboxes { Site::configured(own) } else { Site::without_mailboxes(own) };
@@ -452,28 +367,8 @@ fn be_page(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     web::run(&site, settings, beside).map_err(unavailable)
 }
 
-fn embedded(arguments: &Arguments) -> Result<Setup, (ExitCode, String)> {
-    match &arguments.embedded {
-        Some(directory) if directory.is_absolute() => Setup::embedded(directory).map_err(unusable),
-        _ => Err(unusable("--embedded wants the whole path of the directory, from / on")),
-    }
-}
-
 fn complain(text: &str) {
     complain_as("maildropd", text);
-}
-
-impl From<Role> for control::Role {
-    fn from(role: Role) -> Self {
-        match role {
-            Role::Front => Self::Front,
-            Role::Worker => Self::Worker,
-            Role::Runner => Self::Runner,
-            Role::Timer => Self::Timer,
-            Role::Notify => Self::Notify,
-            Role::Web => Self::Web,
-        }
-    }
 }
 
 #[cfg(test)]

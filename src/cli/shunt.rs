@@ -10,7 +10,7 @@ use crate::base::terminal::shell_word;
 use crate::base::timestamp::{self, span};
 use crate::config::Config;
 use crate::delivery::{NoCaller, Verdict};
-use crate::handover::client::{self, Handed, Handing, Lost, NotTaken, Socket};
+use crate::handover::client::{self, Handed, Handing, Lost, NotTaken};
 use crate::handover::control::End;
 use crate::handover::{Recipient, Request, Source, portions};
 use crate::queue::{
@@ -364,7 +364,7 @@ fn retry(arguments: &RetryArguments) -> Result<ExitCode, ExitCode> {
 /// Tries one with each of its envelopes, which may have come to hold the recipients of many transactions. `Err`: there is no service
 /// that could be asked.
 fn retry_one(config: &Config, digest: &Digest, shunted: &Shunted, message: &[u8]) -> Result<ExitCode, ExitCode> {
-    let socket = Socket::Unix(config.serve.clients_socket());
+    let socket = config.serve.clients_socket();
     let (id, mut exit) = (digest.id(), ExitCode::Ok);
     let requests = shunted.envelopes.iter().flat_map(|envelope| requests(envelope, message));
     for request in requests {

@@ -14,15 +14,13 @@
 use super::{Header, LONGEST_HEADER, Reply, Request};
 use crate::base::deadline::Deadline;
 use crate::delivery::{Caller, Verdict};
-use crate::zmtp::{Blocking, BlockingError, Message, Settings, SocketType, TimedStream, from_client, to_client};
+use crate::zmtp::{Blocking, BlockingError, Message, Settings, SocketType, from_client, to_client};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use std::fs;
-use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::{Duration, Instant};
 use tracing::{debug, warn};
 use uuid::Uuid;
@@ -38,32 +36,13 @@ const CANCEL: Duration = Duration::from_millis(100);
 /// What is left of the time, at its end, for the log and the line.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// Where the service listens for messages.
-#[derive(Clone, Debug)]
-pub(crate) enum Socket {
-    Unix(PathBuf),
-    /// Whoever listens there cannot be asked who he is: for tests.
-    Loopback(SocketAddr),
-}
-
-impl FromStr for Socket {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if let Some(address) = text.strip_prefix("tcp://") {
-            let address = address.parse::<SocketAddr>().ok().filter(|address| address.ip().is_loopback());
-            return address
-                .map(Self::Loopback)
-                .ok_or_else(|| "over TCP only to this machine, tcp://127.0.0.1:PORT".into());
-        }
-        let path = PathBuf::from(text);
-        // Under pipe(8) the working directory is Postfix's queue.
-        if path.is_absolute() {
-            Ok(Self::Unix(path))
-        } else {
-            Err("it wants the socket's whole path, from / on".into())
-        }
-    }
+/// The path of the service's socket, as `--via` names it.
+///
+/// # Errors
+/// Where it is not absolute: under pipe(8) the working directory is Postfix's queue.
+pub(crate) fn socket_path(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.is_absolute() { Ok(path) } else { Err("it wants the socket's whole path, from / on".into()) }
 }
 
 /// A message to be handed over.
@@ -121,7 +100,7 @@ enum Failed {
 }
 
 /// Hands a message over, and waits for what becomes of it.
-pub(crate) fn hand_over(socket: &Socket, handing: Handing<'_>) -> Handed {
+pub(crate) fn hand_over(socket: &Path, handing: Handing<'_>) -> Handed {
     let patience = for_one_try(handing.deadline.remaining());
     let mut reason = String::new();
     for number in 1..=TRIES {
@@ -139,7 +118,8 @@ pub(crate) fn hand_over(socket: &Socket, handing: Handing<'_>) -> Handed {
 }
 
 impl Handing<'_> {
-    fn once(&self, socket: &Socket, until: Instant, last: bool) -> Result<Handed, Failed> {
+    /// One try: what came of it, as soon as no other try may follow.
+    fn once(&self, socket: &Path, until: Instant, last: bool) -> Result<Handed, Failed> {
         // Replies are small.
         let longest = LONGEST_HEADER + 8;
         let settings = Settings {
@@ -149,20 +129,8 @@ impl Handing<'_> {
             most_frames: 2,
             longest_message: longest,
         };
-        match socket {
-            Socket::Unix(path) => {
-                let connection = Blocking::connect_unix(path, settings, until).map_err(failed)?;
-                peer_may_have_it(path, connection.stream()).map_err(|why| for_good(why, true))?;
-                self.on(connection, until, last)
-            }
-            Socket::Loopback(address) => {
-                self.on(Blocking::connect_tcp(*address, settings, until).map_err(failed)?, until, last)
-            }
-        }
-    }
-
-    /// Once on a connection: what came of it, as soon as no other try may follow.
-    fn on<S: TimedStream>(&self, mut connection: Blocking<S>, until: Instant, last: bool) -> Result<Handed, Failed> {
+        let mut connection = Blocking::connect(socket, settings, until).map_err(failed)?;
+        peer_may_have_it(socket, connection.stream()).map_err(|why| for_good(why, true))?;
         let frame = Header::Deliver(self.request()).frame(self.message);
         let frame = frame.map_err(|error| for_good(format!("it cannot be handed over: {error}"), false))?;
         connection.send(&to_client(&frame), until).map_err(failed)?;
@@ -188,7 +156,7 @@ impl Handing<'_> {
     }
 
     /// Nothing is delivered by anybody else any more.
-    fn go<S: TimedStream>(&self, connection: &mut Blocking<S>) -> Handed {
+    fn go(&self, connection: &mut Blocking) -> Handed {
         let until = Instant::now() + for_the_answer(self.deadline.remaining());
         let lost = |error: &dyn std::fmt::Display| {
             warn!(id = %self.id(), %error, queue_id = self.queue_id(), "the service had the message, and was lost");
@@ -239,7 +207,7 @@ impl Handing<'_> {
     }
 
     /// The message is not the service's any more. That no Go has come says the same: it may fail.
-    fn cancel<S: TimedStream>(&self, connection: &mut Blocking<S>) {
+    fn cancel(&self, connection: &mut Blocking) {
         let frame = Header::Cancel { id: self.id() }.frame(b"");
         let sent = frame.map(|frame| connection.send(&to_client(&frame), Instant::now() + CANCEL));
         debug!(id = %self.id(), ?sent, "taken back");
@@ -347,7 +315,7 @@ mod tests {
         let request = Request { source: Source::Queue, ..Request::to(&["doug@x"], 0) };
         let deadline = Deadline::after(Duration::from_mins(4));
         let handing = Handing { request: &request, message: b"", caller: &NoCaller, deadline };
-        let is_missing = || match hand_over(&Socket::Unix(path.clone()), handing) {
+        let is_missing = || match hand_over(&path, handing) {
             Handed::NotTaken(not_taken) => not_taken.no_service,
             other => panic!("{other:?}"),
         };
@@ -363,11 +331,10 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_a_whole_path_or_on_this_machine() {
-        assert!(matches!("/run/maildropd/clients.sock".parse(), Ok(Socket::Unix(_))));
-        assert!(matches!("tcp://127.0.0.1:5555".parse(), Ok(Socket::Loopback(_))));
-        for text in ["", "clients.sock", "./x", "tcp://192.0.2.1:25", "tcp://localhost:25", "tcp://127.0.0.1"] {
-            assert!(text.parse::<Socket>().is_err(), "{text}");
+    fn a_socket_is_a_whole_path() {
+        assert_eq!(socket_path("/run/maildropd/clients.sock"), Ok("/run/maildropd/clients.sock".into()));
+        for text in ["", "clients.sock", "./x", "tcp://127.0.0.1:5555"] {
+            assert!(socket_path(text).is_err(), "{text}");
         }
     }
 }

@@ -187,6 +187,9 @@ pub enum Role {
 }
 
 impl Role {
+    /// In the order in which the master starts them.
+    pub const ALL: [Self; 6] = [Self::Front, Self::Worker, Self::Runner, Self::Timer, Self::Notify, Self::Web];
+
     /// Whether mail goes through it: nobody waits for one through which none does.
     #[must_use]
     pub fn carries_mail(self) -> bool {
@@ -366,10 +369,9 @@ mod tests {
         for state in [State::Starting, State::Well, State::Degraded, State::Stopping] {
             assert_eq!(json(state.as_str()), line(&state));
         }
-        let all = [Role::Front, Role::Worker, Role::Runner, Role::Timer, Role::Notify, Role::Web];
-        for role in all {
+        for role in Role::ALL {
             assert_eq!(json(role.as_str()), line(&role));
         }
-        assert_eq!(all.map(Role::carries_mail), [true, true, true, false, false, false]);
+        assert_eq!(Role::ALL.map(Role::carries_mail), [true, true, true, false, false, false]);
     }
 }

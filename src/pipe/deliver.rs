@@ -10,14 +10,14 @@ use crate::base::deadline::{self, Deadline};
 use crate::base::log;
 use crate::base::timestamp::duration;
 use crate::delivery::{Deferral, Refusal, Stages, StatusDetail, Verdict};
-use crate::handover::client::Socket;
+use crate::handover::client::socket_path;
 use crate::message::{Address, EnvelopeSender, Message};
 use crate::pipe::report;
 use crate::pipe::watchdog::Watchdog;
 use crate::site::{self, Envelope, Setup, Site, Terms};
 use clap::Args;
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use sysexits::ExitCode;
 use tracing::warn;
@@ -66,8 +66,8 @@ pub(crate) struct Arguments {
     log_level: Option<log::Level>,
     /// Hand the message over to the running service (maildropd) by its socket: the whole path of clients.sock in
     /// serve.runtime_directory. Where the service does not take the message, it is delivered from here, as without this option
-    #[arg(long, value_name = "SOCKET")]
-    via: Option<Socket>,
+    #[arg(long, value_name = "SOCKET", value_parser = socket_path)]
+    via: Option<PathBuf>,
     /// With --via: where the service does not take the message, exit 75 and deliver nothing from here
     #[arg(long, requires = "via")]
     via_only: bool,
@@ -195,7 +195,7 @@ fn attempt(arguments: &Arguments, began: Instant, watchdog: &Watchdog) -> Verdic
 /// delivered from here.
 fn by_the_service(
     arguments: &Arguments,
-    socket: &Socket,
+    socket: &Path,
     size_limit: Option<u64>,
     deadline: Deadline,
 ) -> Result<Message, Verdict> {

@@ -3,9 +3,10 @@
 use super::incoming::caller_gone;
 use crate::base::deadline::Deadline;
 use crate::delivery::{Caller, StatusDetail, Verdict};
-use crate::handover::client::{self, Handing, Lost, NotTaken, Socket, milliseconds};
+use crate::handover::client::{self, Handing, Lost, NotTaken, milliseconds};
 use crate::handover::{Recipient, Request, Source};
 use crate::site::Envelope;
+use std::path::Path;
 use std::time::Duration;
 use tracing::{debug, warn};
 use uuid::Uuid;
@@ -21,7 +22,7 @@ pub(super) enum Handed {
 
 /// Hands a message over, and waits for what becomes of it.
 pub(super) fn hand_over(
-    socket: &Socket,
+    socket: &Path,
     envelope: &Envelope,
     lock_wait: Option<Duration>,
     raw: &[u8],

@@ -3,19 +3,19 @@
 //! It reads no mail and no password, and delivers nothing, so that no message can end it: lmtp(8) takes a connection that is
 //! dropped for a failure of the whole site, and defers all that waits for it.
 
-use super::broker::sockets::{Listener, Peers, Report, Sockets, Started};
+use super::broker::sockets::{Peers, Report, Sockets, Started};
 use super::broker::state::{Broker, Settings};
 use super::handed::Handed;
-use super::place::Place;
 use super::runtime_directory::{self, NoSockets};
 use super::suspects::WorkerEnd;
 use super::suspects::keeper::{self, KeeperSettings};
-use crate::config::{Config, Serve};
+use crate::config::Config;
 use crate::handover::{LARGEST_MESSAGE, LONGEST_HEADER};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use thiserror::Error;
+use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::info;
 use uuid::Uuid;
@@ -23,16 +23,14 @@ use uuid::Uuid;
 /// How many workers may be connected: more than anybody has. It does not go by the configuration, since a restart replaces the front
 /// last: until then this front, with the old configuration, has all workers of the new one.
 const MOST_WORKERS: usize = 65_536;
-/// Postfix's own default of maximal_queue_lifetime.
-const QUEUE_LIFETIME: Duration = Duration::from_hours(5 * 24);
 
 /// What a front goes by.
 #[derive(Clone, Debug)]
 pub struct FrontSettings {
     /// Where clients connect to.
-    pub clients: Place,
+    pub clients: PathBuf,
     /// Where workers connect to.
-    pub workers: Place,
+    pub workers: PathBuf,
     pub broker: Settings,
     /// Where messages that end workers are remembered.
     pub keeper: KeeperSettings,
@@ -51,50 +49,30 @@ impl FrontSettings {
     /// As a configuration says.
     #[must_use]
     pub fn of(config: &Config) -> Self {
-        let (deadline, limit) = (config.delivery.deadline, config.delivery.message_size_limit);
-        let lifetime = config.delivery.postfix_queue_lifetime;
-        let waits = (config.queue_wait(), config.batch_patience());
-        let settings = Self::with(&config.serve, &config.routing.recipient_delimiter, waits, deadline, limit);
-        Self { keeper: KeeperSettings { queue_lifetime: lifetime, ..settings.keeper }, ..settings }
-    }
-
-    /// For the directory of an embedded site.
-    #[must_use]
-    pub fn embedded(directory: &Path) -> Self {
-        let serve = Serve::embedded(directory);
-        let deadline = crate::base::deadline::OF_A_DELIVERY;
-        let settings = Self::with(&serve, "", (serve.queue_wait, serve.batch_patience), deadline, None);
-        // There are as many as somebody starts: none is the last of several.
-        Self { broker: Settings { workers: 1, ..settings.broker }, ..settings }
-    }
-
-    fn with(
-        serve: &Serve,
-        recipient_delimiter: &str,
-        (queue_wait, patience): (Duration, Duration),
-        deadline: Duration,
-        size_limit: Option<u64>,
-    ) -> Self {
+        let (serve, deadline) = (&config.serve, config.delivery.deadline);
         let whole = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
         // What was taken in while the limit was a higher one, or none, is handed over still. A frame takes up memory as it comes, and
         // those who can connect are this user and root.
-        let message = size_limit.unwrap_or_default().max(LARGEST_MESSAGE);
+        let message = config.delivery.message_size_limit.unwrap_or_default().max(LARGEST_MESSAGE);
         let message = usize::try_from(message).unwrap_or(usize::MAX);
         Self {
-            clients: Place::Unix(serve.clients_socket()),
-            workers: Place::Unix(serve.workers_socket()),
+            clients: serve.clients_socket(),
+            workers: serve.workers_socket(),
             broker: Settings {
-                queue_wait,
+                queue_wait: config.queue_wait(),
                 workers: whole(serve.workers),
                 per_user: whole(serve.at_once_for_one()),
-                patience,
-                recipient_delimiter: recipient_delimiter.to_owned(),
+                patience: config.batch_patience(),
+                recipient_delimiter: config.routing.recipient_delimiter.clone(),
                 mailbox_sessions: serve.mailbox_sessions,
                 max_recipients: whole(serve.max_recipients),
                 longest_delivery: deadline,
                 run: Uuid::now_v7().as_u64_pair().1,
             },
-            keeper: KeeperSettings { state_directory: serve.state_directory.clone(), queue_lifetime: QUEUE_LIFETIME },
+            keeper: KeeperSettings {
+                state_directory: serve.state_directory.clone(),
+                queue_lifetime: config.delivery.postfix_queue_lifetime,
+            },
             longest_frame: message.saturating_add(LONGEST_HEADER).saturating_add(64),
             most_clients: whole(serve.max_connections),
             workers_of_master: false,
@@ -133,10 +111,8 @@ pub struct Inside {
 /// # Errors
 /// Where it cannot be had.
 pub fn prepare(settings: &FrontSettings) -> Result<(), FrontError> {
-    for place in [&settings.clients, &settings.workers] {
-        if let Place::Unix(path) = place
-            && let Some(directory) = path.parent()
-        {
+    for socket in [&settings.clients, &settings.workers] {
+        if let Some(directory) = socket.parent() {
             runtime_directory::prepare(directory)?;
         }
     }
@@ -180,7 +156,7 @@ where
         };
         sockets.keep(settings.keeper.clone()).map_err(system("starting a thread"))?;
         let broker = Broker::new(settings.broker.clone(), remembered, Instant::now());
-        info!(clients = %settings.clients, workers = %settings.workers, "the front is ready");
+        info!(clients = %settings.clients.display(), workers = %settings.workers.display(), "the front is ready");
         let beside = beside(Inside { hand, ask, started, ended: tell_ended, stop: beside_stops });
         let beside = async {
             match beside.await {
@@ -198,22 +174,12 @@ where
     })
 }
 
-fn listen(place: &Place) -> Result<Listener, FrontError> {
-    let system = |source| FrontError::System { doing: "listening", source };
-    Ok(match place {
-        Place::Unix(path) => {
-            if let Some(directory) = path.parent() {
-                runtime_directory::prepare(directory)?;
-            }
-            let listener = runtime_directory::listen(path)?;
-            Listener::Unix(tokio::net::UnixListener::from_std(listener).map_err(system)?)
-        }
-        Place::Tcp(address) => {
-            let listener = std::net::TcpListener::bind(address).map_err(system)?;
-            listener.set_nonblocking(true).map_err(system)?;
-            Listener::Tcp(tokio::net::TcpListener::from_std(listener).map_err(system)?)
-        }
-    })
+fn listen(path: &Path) -> Result<UnixListener, FrontError> {
+    if let Some(directory) = path.parent() {
+        runtime_directory::prepare(directory)?;
+    }
+    let listener = runtime_directory::listen(path)?;
+    UnixListener::from_std(listener).map_err(|source| FrontError::System { doing: "listening", source })
 }
 
 /// SIGTERM and SIGINT.
@@ -238,6 +204,7 @@ impl Ends {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::serve::configured;
 
     const SITE: &str = "\
         [database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
@@ -247,7 +214,7 @@ mod tests {
     fn the_folder_of_its_sockets_is_nobody_elses() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
-        let settings = FrontSettings::embedded(folder.path());
+        let settings = FrontSettings::of(&configured(folder.path()));
         prepare(&settings).unwrap();
         let run = folder.path().join("run");
         assert_eq!(std::fs::metadata(&run).unwrap().permissions().mode() & 0o777, 0o700);
@@ -260,7 +227,7 @@ mod tests {
     fn a_front_ends_where_what_runs_in_it_fails() {
         let folder = tempfile::tempdir().unwrap();
         let failed = FrontError::System { doing: "serving LMTP", source: io::Error::other("no file descriptors") };
-        let ended = run(&FrontSettings::embedded(folder.path()), |_| std::future::ready(Err(failed)));
+        let ended = run(&FrontSettings::of(&configured(folder.path())), |_| std::future::ready(Err(failed)));
         assert_eq!(ended.unwrap_err().to_string(), "serving LMTP: no file descriptors");
     }
 
@@ -291,10 +258,5 @@ mod tests {
         let larger = FrontSettings::of(&Config::parse(Path::new("/x"), &text, None).unwrap());
         assert_eq!(larger.longest_frame, 1_000_000_000 + LONGEST_HEADER + 64);
         assert_eq!(front.broker.recipient_delimiter, "+");
-
-        let front = FrontSettings::embedded(Path::new("/x"));
-        let deadline = crate::base::deadline::OF_A_DELIVERY;
-        assert!(front.broker.queue_wait <= deadline / 2 && front.broker.patience <= deadline / 4, "{front:?}");
-        assert_eq!((front.keeper.queue_lifetime, front.broker.workers), (QUEUE_LIFETIME, 1));
     }
 }

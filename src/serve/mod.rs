@@ -11,7 +11,6 @@ pub mod handed;
 pub mod http;
 pub mod lmtp;
 pub mod master;
-mod place;
 pub mod runner;
 mod runtime_directory;
 pub mod standing;
@@ -20,4 +19,15 @@ pub mod timer;
 mod watchdog;
 pub mod worker;
 
-pub use place::Place;
+/// A configuration whose folders are in this one, in tests.
+#[cfg(test)]
+fn configured(folder: &std::path::Path) -> crate::config::Config {
+    let text = format!(
+        "[database]\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
+         [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nowhere\"\n\
+         [serve]\nruntime_directory = {:?}\nstate_directory = {:?}\n",
+        folder.join("run"),
+        folder.join("state")
+    );
+    crate::config::Config::parse(&folder.join("config.toml"), &text, None).unwrap()
+}

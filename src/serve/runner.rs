@@ -15,17 +15,17 @@
 //!
 //! A runner that dies leaves its claim to the next one: see [`Queue::recover`].
 
-use crate::base::deadline::{self, Deadline};
+use crate::base::deadline::Deadline;
 use crate::base::stop::Stop;
-use crate::config::{Config, Delivery, Serve};
+use crate::config::{Config, Delivery};
 use crate::delivery::{NoCaller, Verdict};
-use crate::handover::client::{self, Handed, Handing, Lost, NotTaken, Socket};
+use crate::handover::client::{self, Handed, Handing, Lost, NotTaken};
 use crate::handover::{Recipient, Request, Source, portions};
 use crate::lock::Slice;
 use crate::queue::{Claim, Listed, Queue, QueueError, Settlement};
 use crate::zmtp::BackOff;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 use thiserror::Error;
 use tracing::{info, warn};
@@ -48,7 +48,7 @@ pub struct RunnerSettings {
     /// The folder of the queue.
     queue: PathBuf,
     /// Where the broker listens for clients.
-    broker: Socket,
+    broker: PathBuf,
     /// How long one delivery may take.
     deadline: Duration,
     /// For how long the ledger remembers what was delivered, at least: no `retention` is shorter than Postfix's queue lifetime, and
@@ -78,19 +78,8 @@ impl RunnerSettings {
             warn!(%error, "for how long the ledger remembers cannot be told: no longer than Postfix tries, then");
             Some(postfix_queue_lifetime)
         });
-        Self { retention, ..Self::with(&config.serve, deadline, postfix_queue_lifetime, slice) }
-    }
-
-    /// For the directory of an embedded site.
-    #[must_use]
-    pub fn embedded(directory: &Path, slice: Slice) -> Self {
-        let remembered = Delivery::default().postfix_queue_lifetime;
-        Self::with(&Serve::embedded(directory), deadline::OF_A_DELIVERY, remembered, slice)
-    }
-
-    fn with(serve: &Serve, deadline: Duration, remembered: Duration, slice: Slice) -> Self {
-        let broker = Socket::Unix(serve.clients_socket());
-        Self { queue: serve.queue(), broker, deadline, remembered, retention: None, slice }
+        let (queue, broker) = (config.serve.queue(), config.serve.clients_socket());
+        Self { queue, broker, deadline, remembered: postfix_queue_lifetime, retention, slice }
     }
 }
 
@@ -298,7 +287,7 @@ mod tests {
     /// In seconds.
     #[test]
     fn each_try_may_take_twice_as_long_as_the_one_before_up_to_the_deadline() {
-        let time = |recipients, size, tries| time_for(recipients, size, tries, deadline::OF_A_DELIVERY).as_secs();
+        let time = |recipients, size, tries| time_for(recipients, size, tries, crate::base::deadline::OF_A_DELIVERY).as_secs();
         assert_eq!(
             [0, 1, 2, 3, 4, 5, 31, 32, u32::MAX].map(|tries| time(1, 0, tries)),
             [15, 30, 60, 120, 240, 240, 240, 240, 240]
@@ -314,7 +303,7 @@ mod tests {
     #[test]
     fn what_was_left_behind_is_looked_for_each_minute() {
         let folder = tempfile::tempdir().unwrap();
-        let settings = RunnerSettings::embedded(folder.path(), Slice::new(0, 1).unwrap());
+        let settings = RunnerSettings::of(&crate::serve::configured(folder.path()), Slice::WHOLE);
         let queue = Queue::open(&settings.queue).unwrap();
         let (stop, pause) = (Stop::on_signals().unwrap(), BackOff::new());
         let mut runner = Runner { settings: &settings, queue, stop, pause, recovered: None, listed: Listed::default() };

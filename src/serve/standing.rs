@@ -33,9 +33,9 @@ pub async fn tell_master(
     ended: mpsc::Sender<WorkerEnd>,
     stop: watch::Receiver<bool>,
     service: watch::Sender<Option<Status>>,
-    queue: Option<PathBuf>,
+    queue: PathBuf,
 ) -> io::Result<()> {
-    let mut queue = queue.map(FileQueue::at);
+    let mut queue = FileQueue::at(queue);
     let (heard, mut says) = tokio::net::UnixStream::from_std(master)?.into_split();
     let mut notices = BufReader::new(heard).lines();
     let mut looks = interval(LOOK);
@@ -74,13 +74,11 @@ pub async fn tell_master(
         let Ok(broker) = told.await else { return Ok(()) };
         let workers: Vec<u32> = broker.workers.iter().filter_map(|pid| u32::try_from(*pid).ok()).collect();
         let standing = (!*stop.borrow(), workers, broker.database_away.clone());
-        if let Some(queue) = &mut queue {
-            queue.look().await;
-        }
+        queue.look().await;
         if asked || last.as_ref() != Some(&standing) {
             let (accepting, workers, database_away) = standing.clone();
-            let waiting = queue.iter().flat_map(|queue| &queue.seen);
-            let report = Report::Standing { accepting, workers, database_away, known: known(&broker, waiting) };
+            let report =
+                Report::Standing { accepting, workers, database_away, known: known(&broker, queue.seen.iter()) };
             says.write_all(line(&report).as_bytes()).await?;
             last = Some(standing);
         }

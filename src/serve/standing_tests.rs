@@ -20,7 +20,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(queue: Option<PathBuf>) -> Self {
+    fn new(queue: PathBuf) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
         ours.set_nonblocking(true).unwrap();
@@ -54,7 +54,7 @@ impl Scene {
 
 #[tokio::test]
 async fn it_says_how_it_stands_when_it_is_asked_and_unasked_only_where_that_changes() {
-    let mut scene = Scene::new(None);
+    let mut scene = Scene::new("/nonexistent".into());
     let (accepting, workers, away, known) = scene.hear().await;
     assert_eq!((accepting, workers, away, known.get("busy")), (true, vec![], false, Some(&Value::from(0))));
     for _ in 0..3 {
@@ -82,7 +82,7 @@ async fn it_says_how_it_stands_when_it_is_asked_and_unasked_only_where_that_chan
 
 #[tokio::test]
 async fn what_the_master_says_reaches_whom_it_is_for() {
-    let mut scene = Scene::new(None);
+    let mut scene = Scene::new("/nonexistent".into());
     scene.says.write_all(b"nonsense\n").await.unwrap();
     for pid in [7, 8, u32::MAX] {
         scene.say(&Notice::WorkerStarted { number: 1, pid }).await;
@@ -118,7 +118,7 @@ async fn what_is_in_the_file_queue_is_told_as_soon_as_it_is_seen() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("queue");
     Queue::open(&path).unwrap();
-    let mut scene = Scene::new(Some(path));
+    let mut scene = Scene::new(path);
     let until = Instant::now() + LONG;
     loop {
         scene.say(&Notice::Ask).await;

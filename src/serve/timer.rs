@@ -73,13 +73,6 @@ impl TimerSettings {
         Self { finish_owed_every, prune, state: config.serve.timer_state() }
     }
 
-    /// For the directory of an embedded site.
-    #[must_use]
-    pub fn embedded(directory: &Path) -> Self {
-        let serve = Serve::embedded(directory);
-        Self { finish_owed_every: serve.finish_owed_every, prune: None, state: serve.timer_state() }
-    }
-
     /// Whether it opens mailboxes.
     #[must_use]
     pub fn opens_mailboxes(&self) -> bool {

@@ -2,6 +2,11 @@ use super::*;
 use crate::base::files::create_directory;
 use crate::site::embedded::Embedded;
 
+fn settings() -> TimerSettings {
+    let config = crate::serve::configured(Path::new("/x"));
+    TimerSettings::of(&config, &config)
+}
+
 fn planned(every: Duration, written: &[Task]) -> Planned {
     Planned::new(Kind::FinishOwed, every, written)
 }
@@ -86,7 +91,7 @@ fn with_timer<T>(play: impl FnOnce(&Timer<'_>, &Path) -> T) -> T {
 /// A process that a task ends is started anew: what else is due must not wait for that one.
 #[test]
 fn after_a_crash_prune_comes_first_and_what_ended_the_process_last() {
-    let settings = TimerSettings { prune: Some((DAY, old())), ..TimerSettings::embedded(Path::new("/x")) };
+    let settings = TimerSettings { prune: Some((DAY, old())), ..settings() };
     let first = |written: &[Task]| {
         let mut tasks = planned_tasks(&settings, false, written);
         tasks.iter_mut().min_by_key(|task| task.next).unwrap().kind.name()
@@ -102,7 +107,7 @@ fn after_a_crash_prune_comes_first_and_what_ended_the_process_last() {
 /// Who reads no password has none to renew, and that is no failure.
 #[test]
 fn the_proof_is_renewed_once_a_day_by_a_timer_that_logs_in() {
-    let settings = TimerSettings::embedded(Path::new("/x"));
+    let settings = settings();
     let names = |proves_logins| {
         planned_tasks(&settings, proves_logins, &[])
             .iter()
@@ -175,7 +180,7 @@ fn what_came_of_a_run_says_when_the_next_one_begins() {
 
 #[test]
 fn mailboxes_are_opened_where_owed_copies_are_finished() {
-    let settings = TimerSettings::embedded(Path::new("/x"));
+    let settings = settings();
     assert!(settings.opens_mailboxes());
     assert!(!TimerSettings { finish_owed_every: Duration::ZERO, ..settings }.opens_mailboxes());
 }

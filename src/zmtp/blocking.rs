@@ -11,8 +11,6 @@ use rustix::net::{
 };
 use std::fmt;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,25 +21,6 @@ const PIECE: usize = 64 << 10;
 
 /// The shortest wait for a write: zero would be for ever (socket(7), SO_SNDTIMEO).
 const SHORTEST: Duration = Duration::from_millis(1);
-
-/// A stream that can be waited for, and whose writes can be given a limit.
-pub trait TimedStream: AsFd {
-    /// # Errors
-    /// The operating system's.
-    fn limit_writes(&self, limit: Duration) -> io::Result<()>;
-}
-
-impl TimedStream for UnixStream {
-    fn limit_writes(&self, limit: Duration) -> io::Result<()> {
-        self.set_write_timeout(Some(limit))
-    }
-}
-
-impl TimedStream for TcpStream {
-    fn limit_writes(&self, limit: Duration) -> io::Result<()> {
-        self.set_write_timeout(Some(limit))
-    }
-}
 
 /// Why a connection is of no use any more: another one may be.
 #[derive(Debug, Error)]
@@ -60,18 +39,18 @@ pub enum BlockingError {
 }
 
 /// A connection whose handshake is done. After any error it is of no use, and a new one has to be made.
-pub struct Blocking<S> {
-    stream: S,
+pub struct Blocking {
+    stream: UnixStream,
     connection: Connection,
     piece: Vec<u8>,
 }
 
-impl Blocking<UnixStream> {
+impl Blocking {
     /// Connects to a unix socket, and makes the handshake.
     ///
     /// # Errors
     /// As [`handshake`](Self::handshake), and [`BlockingError::NobodyThere`].
-    pub fn connect_unix(path: &Path, settings: Settings, until: Instant) -> Result<Self, BlockingError> {
+    pub fn connect(path: &Path, settings: Settings, until: Instant) -> Result<Self, BlockingError> {
         let address = SocketAddrUnix::new(path).map_err(io::Error::from)?;
         let socket = socket_with(AddressFamily::UNIX, NetType::STREAM, SocketFlags::CLOEXEC, None);
         let socket = socket.map_err(io::Error::from)?;
@@ -80,26 +59,12 @@ impl Blocking<UnixStream> {
         retry_on_intr(|| connect(&socket, &address)).map_err(|error| nobody_there(error.into()))?;
         Self::handshake(UnixStream::from(socket), settings, until)
     }
-}
 
-impl Blocking<TcpStream> {
-    /// Connects over TCP, and makes the handshake.
-    ///
-    /// # Errors
-    /// As [`handshake`](Self::handshake), and [`BlockingError::NobodyThere`].
-    pub fn connect_tcp(address: SocketAddr, settings: Settings, until: Instant) -> Result<Self, BlockingError> {
-        let stream = TcpStream::connect_timeout(&address, left(until)).map_err(nobody_there)?;
-        stream.set_nodelay(true)?;
-        Self::handshake(stream, settings, until)
-    }
-}
-
-impl<S: TimedStream> Blocking<S> {
     /// Makes the handshake, on either side.
     ///
     /// # Errors
     /// Where the peer is not there, is no peer for us, or has not answered by `until`.
-    pub fn handshake(stream: S, settings: Settings, until: Instant) -> Result<Self, BlockingError> {
+    pub fn handshake(stream: UnixStream, settings: Settings, until: Instant) -> Result<Self, BlockingError> {
         let mut new = Self { stream, connection: Connection::new(settings), piece: vec![0; PIECE] };
         // A handshake is short, whatever the peer sends: see `Connection`. So none holds us up that sends byte by byte.
         while new.connection.peer().is_none() {
@@ -118,7 +83,7 @@ impl<S: TimedStream> Blocking<S> {
     }
 
     /// The stream itself, for waiting on it with poll(2): only after [`receive`](Self::receive) has given out all that is here.
-    pub fn stream(&self) -> &S {
+    pub fn stream(&self) -> &UnixStream {
         &self.stream
     }
 
@@ -180,7 +145,7 @@ impl<S: TimedStream> Blocking<S> {
     /// Writes all that is to be written. `false`: it could not by `until`.
     fn flush(&mut self, until: Instant) -> Result<bool, BlockingError> {
         while !self.connection.outgoing().is_empty() {
-            self.stream.limit_writes(left(until))?;
+            self.stream.set_write_timeout(Some(left(until)))?;
             match retry_on_intr(|| send(&self.stream, self.connection.outgoing(), SendFlags::NOSIGNAL)) {
                 Ok(length) => {
                     self.connection.wrote(length);
@@ -195,7 +160,7 @@ impl<S: TimedStream> Blocking<S> {
     }
 }
 
-impl<S> fmt::Debug for Blocking<S> {
+impl fmt::Debug for Blocking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.connection.fmt(f)
     }
@@ -236,7 +201,7 @@ mod tests {
     }
 
     /// A dealer and a router that have found each other.
-    fn pair() -> (Blocking<UnixStream>, Blocking<UnixStream>) {
+    fn pair() -> (Blocking, Blocking) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let router = thread::spawn(move || Blocking::handshake(theirs, settings(SocketType::Router), soon()).unwrap());
         let dealer = Blocking::handshake(ours, settings(SocketType::Dealer), soon()).unwrap();
@@ -306,7 +271,7 @@ mod tests {
     fn whom_nobody_answers_is_told_at_once_and_who_is_not_accepted_waits_no_longer_than_allowed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
-        let connect = |until| Blocking::connect_unix(&path, settings(SocketType::Dealer), until).unwrap_err();
+        let connect = |until| Blocking::connect(&path, settings(SocketType::Dealer), until).unwrap_err();
         assert!(matches!(connect(soon()), BlockingError::NobodyThere(_)));
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
         rustix::net::listen(&listener, 0).unwrap();
@@ -315,39 +280,21 @@ mod tests {
         drop((waiting, listener));
         assert!(matches!(connect(soon()), BlockingError::NobodyThere(_)));
         let too_long = folder.path().join("x".repeat(200));
-        let error = Blocking::connect_unix(&too_long, settings(SocketType::Dealer), soon()).unwrap_err();
+        let error = Blocking::connect(&too_long, settings(SocketType::Dealer), soon()).unwrap_err();
         assert!(matches!(error, BlockingError::Stream(_)), "{error}");
-
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let router = thread::spawn(move || {
-            Blocking::handshake(listener.accept().unwrap().0, settings(SocketType::Router), soon()).map(drop).unwrap();
-        });
-        Blocking::connect_tcp(address, settings(SocketType::Dealer), soon()).unwrap();
-        router.join().unwrap();
-        // Nobody listens on the first port.
-        let error =
-            Blocking::connect_tcp(([127, 0, 0, 1], 1).into(), settings(SocketType::Dealer), soon()).unwrap_err();
-        assert!(matches!(error, BlockingError::NobodyThere(_)), "{error}");
     }
 
     #[test]
     fn a_peer_that_does_not_read_is_not_waited_for_without_end() {
-        fn not_read(ours: impl TimedStream, mut theirs: impl Write) {
-            theirs.write_all(&handshake(SocketType::Router)).unwrap();
-            let mut dealer = Blocking::handshake(ours, settings(SocketType::Dealer), soon()).unwrap();
-            let until = Instant::now() + Duration::from_millis(20);
-            let error = dealer.send(&[&vec![0; 32 << 20]], until).unwrap_err();
-            assert!(matches!(error, BlockingError::TimedOut), "{error}");
-            // Nor where there is no room for a single byte more.
-            let error = dealer.send(&[b"x"], Instant::now()).unwrap_err();
-            assert!(matches!(error, BlockingError::TimedOut), "{error}");
-        }
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        not_read(ours, theirs);
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        not_read(ours, listener.accept().unwrap().0);
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&handshake(SocketType::Router)).unwrap();
+        let mut dealer = Blocking::handshake(ours, settings(SocketType::Dealer), soon()).unwrap();
+        let until = Instant::now() + Duration::from_millis(20);
+        let error = dealer.send(&[&vec![0; 32 << 20]], until).unwrap_err();
+        assert!(matches!(error, BlockingError::TimedOut), "{error}");
+        // Nor where there is no room for a single byte more.
+        let error = dealer.send(&[b"x"], Instant::now()).unwrap_err();
+        assert!(matches!(error, BlockingError::TimedOut), "{error}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ mod pirate;
 #[cfg(any(test, feature = "test-properties"))]
 pub mod test_properties;
 
-pub use blocking::{Blocking, BlockingError, TimedStream};
+pub use blocking::{Blocking, BlockingError};
 pub use connection::{Connection, Message, Settings};
 pub use error::ZmtpError;
 pub use handshake::{Peer, SocketType};

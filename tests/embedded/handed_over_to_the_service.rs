@@ -180,7 +180,7 @@ fn where_no_service_is_the_message_is_delivered_from_here() {
     let directory = tempfile::tempdir().unwrap();
     let (missing, refused) = (directory.path().join("missing"), directory.path().join("refused"));
     drop(UnixListener::bind(&refused).unwrap());
-    for (number, socket) in [missing, refused, "tcp://127.0.0.1:1".into()].into_iter().enumerate() {
+    for (number, socket) in [missing, refused].into_iter().enumerate() {
         let message = format!("Message-ID: <{number}@x>\n\nx\n");
         feed(delivery(directory.path(), &socket, &[]), message.as_bytes()).delivered();
         assert_eq!(inbox(directory.path()), number + 1);
@@ -188,7 +188,7 @@ fn where_no_service_is_the_message_is_delivered_from_here() {
     }
     let only = delivery(directory.path(), &directory.path().join("missing"), &["--via-only"]);
     feed(only, MESSAGE).deferred("4.4.1 the delivery service did not take the message");
-    assert_eq!(inbox(directory.path()), 3);
+    assert_eq!(inbox(directory.path()), 2);
 }
 
 #[test]
@@ -413,7 +413,7 @@ fn a_dry_run_asks_no_service() {
 #[test]
 fn a_socket_that_is_none_is_deferred() {
     let directory = tempfile::tempdir().unwrap();
-    for socket in ["clients.sock", "tcp://192.0.2.1:5555"] {
+    for socket in ["clients.sock", "tcp://127.0.0.1:5555"] {
         feed(delivery(directory.path(), Path::new(socket), &[]), MESSAGE).deferred("4.3.5 bad arguments: ");
     }
 }

@@ -5,7 +5,7 @@ use crate::program::PATIENCE;
 use maildrop_command::delivery::Verdict;
 use maildrop_command::handover::{Found, Header, Logins, MARK, Reply, Request, Told};
 use maildrop_command::zmtp::{Blocking, BlockingError, Settings, SocketType, from_client, to_client};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use uuid::Uuid;
@@ -18,7 +18,7 @@ pub struct Broker {
 }
 
 /// One client's connection.
-pub struct Client(Blocking<UnixStream>);
+pub struct Client(Blocking);
 
 fn patience() -> Instant {
     Instant::now() + PATIENCE

@@ -13,7 +13,7 @@ use crate::serve::suspects::{Order as KeeperOrder, WorkerEnd};
 use crate::zmtp::{
     Connection, FromWorker, NoPirate, Settings, SocketType, ToWorker, ZmtpError, from_client, to_client,
 };
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, sleep_until, timeout};
@@ -39,14 +39,6 @@ const PIECE: usize = 64 << 10;
 const WAITING_EVENTS: usize = 256;
 /// The pause after a connection could not be accepted: this process, or the system, has too many files open.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// A socket that peers connect to.
-#[derive(Debug)]
-pub enum Listener {
-    Unix(UnixListener),
-    /// For tests alone: there is nothing to tell who connects.
-    Tcp(TcpListener),
-}
 
 /// The processes that the master has started as workers, by their numbers.
 pub type Started = HashSet<i32>;
@@ -106,7 +98,7 @@ impl Sockets {
     /// these processes are served.
     pub fn listen(
         &mut self,
-        listener: Listener,
+        listener: UnixListener,
         peers: Peers,
         most: usize,
         admitted: Option<watch::Receiver<Started>>,
@@ -116,39 +108,26 @@ impl Sockets {
             let places = Arc::new(Semaphore::new(most));
             while let Ok(place) = Arc::clone(&places).acquire_owned().await {
                 let id = ConnectionId(last.fetch_add(1, Ordering::Relaxed) + 1);
-                let accepted = match &listener {
-                    Listener::Unix(listener) => match listener.accept().await {
-                        Ok((stream, _)) => match may_connect(&stream) {
-                            Ok(pid) => Ok(Either::Unix(stream, pid)),
-                            Err(refusal) => {
-                                warn!(%refusal, ?peers, "a connection is refused");
-                                continue;
-                            }
-                        },
-                        Err(error) => Err(error),
+                let (stream, pid) = match listener.accept().await {
+                    Ok((stream, _)) => match may_connect(&stream) {
+                        Ok(pid) => (stream, pid),
+                        Err(refusal) => {
+                            warn!(%refusal, ?peers, "a connection is refused");
+                            continue;
+                        }
                     },
-                    Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| Either::Tcp(stream)),
-                };
-                let (input, admitted) = (input.clone(), admitted.clone());
-                let conversation = Conversation { id, peers, pid: None, admitted, input, longest_frame };
-                match accepted {
-                    Ok(Either::Unix(stream, pid)) => {
-                        tokio::spawn(async move {
-                            Conversation { pid, ..conversation }.run(stream).await;
-                            drop(place);
-                        });
-                    }
-                    Ok(Either::Tcp(stream)) => {
-                        tokio::spawn(async move {
-                            conversation.run(stream).await;
-                            drop(place);
-                        });
-                    }
                     Err(error) => {
                         warn!(%error, ?peers, "a connection cannot be accepted");
                         sleep(ACCEPT_PAUSE).await;
+                        continue;
                     }
-                }
+                };
+                let (input, admitted) = (input.clone(), admitted.clone());
+                let conversation = Conversation { id, peers, pid, admitted, input, longest_frame };
+                tokio::spawn(async move {
+                    conversation.run(stream).await;
+                    drop(place);
+                });
             }
         }));
     }
@@ -219,12 +198,6 @@ impl Sockets {
         drop(self.input);
         let _ = timeout(HANDSHAKE, async { while self.inbox.recv().await.is_some() {} }).await;
     }
-}
-
-/// A stream that was accepted, and the process at its other end, where the system tells.
-enum Either {
-    Unix(UnixStream, Option<i32>),
-    Tcp(tokio::net::TcpStream),
 }
 
 /// Why somebody is refused.
@@ -332,8 +305,9 @@ impl Loop {
 
     /// Sends a signal to the process at the other end.
     fn signal(&self, connection: ConnectionId, pid: i32, signal: Signal) {
-        // The connection is still open: no other process can have this number by now.
-        if let Some(pid) = Pid::from_raw(pid).filter(|_| self.connections.contains_key(&connection))
+        // The connection is still open: no other process can have this number by now. And never this process itself.
+        let may_end = |pid: &Pid| self.connections.contains_key(&connection) && *pid != getpid();
+        if let Some(pid) = Pid::from_raw(pid).filter(may_end)
             && let Err(error) = kill_process(pid, signal)
         {
             warn!(pid = pid.as_raw_nonzero(), %error, "it cannot be ended");

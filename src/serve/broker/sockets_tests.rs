@@ -4,7 +4,6 @@ use crate::serve::broker::state;
 use crate::serve::handed::Body;
 use crate::serve::suspects::Suspects;
 use crate::zmtp::{Blocking, BlockingError, Message};
-use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -217,7 +216,7 @@ async fn this_user_may_connect_and_the_system_tells_which_process_it_is() {
 /// What a test does to a front's sockets.
 struct Stage {
     clients: PathBuf,
-    workers: SocketAddr,
+    workers: PathBuf,
     hand: mpsc::Sender<Handed>,
     ask: mpsc::Sender<oneshot::Sender<Report>>,
     ended: mpsc::Sender<WorkerEnd>,
@@ -240,18 +239,18 @@ impl Stage {
 
     fn worker(&self) -> Worker {
         let until = Instant::now() + PATIENCE;
-        let mut worker = Worker(Blocking::connect_tcp(self.workers, dealer(), until).unwrap());
+        let mut worker = Worker(Blocking::connect(&self.workers, dealer(), until).unwrap());
         worker.say(&FromWorker::Ready);
         worker
     }
 
-    fn client(&self) -> Result<Blocking<StdUnixStream>, BlockingError> {
-        Blocking::connect_unix(&self.clients, dealer(), Instant::now() + PATIENCE)
+    fn client(&self) -> Result<Blocking, BlockingError> {
+        Blocking::connect(&self.clients, dealer(), Instant::now() + PATIENCE)
     }
 }
 
-/// A worker, over TCP: the system tells nobody which process it is, so that nobody kills it.
-struct Worker(Blocking<TcpStream>);
+/// A worker in this process, which the broker never kills.
+struct Worker(Blocking);
 
 impl Worker {
     fn say(&mut self, word: &FromWorker) {
@@ -283,12 +282,10 @@ fn request(id: u128) -> Request {
 /// Runs a broker for as long as this takes, and then up to its end.
 async fn on_stage(most_clients: usize, keep: Option<&Path>, play: impl FnOnce(Stage) + Send + 'static) {
     let folder = tempfile::tempdir().unwrap();
-    let clients = folder.path().join("clients.sock");
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let workers = listener.local_addr().unwrap();
+    let [clients, workers] = ["clients.sock", "workers.sock"].map(|name| folder.path().join(name));
     let mut sockets = Sockets::new(LONGEST_FRAME);
-    sockets.listen(Listener::Unix(UnixListener::bind(&clients).unwrap()), Peers::Clients, most_clients, None);
-    sockets.listen(Listener::Tcp(listener), Peers::Workers, 4, None);
+    sockets.listen(UnixListener::bind(&clients).unwrap(), Peers::Clients, most_clients, None);
+    sockets.listen(UnixListener::bind(&workers).unwrap(), Peers::Workers, 4, None);
     if let Some(state_directory) = keep {
         let queue_lifetime = Duration::from_hours(1);
         sockets.keep(KeeperSettings { state_directory: state_directory.to_owned(), queue_lifetime }).unwrap();
@@ -336,7 +333,8 @@ async fn what_is_handed_over_goes_to_a_worker_and_each_answer_to_whom_it_is_for(
         let answer = client.receive(Instant::now() + PATIENCE).unwrap().unwrap();
         assert_eq!(from_client(answer), Ok(b"good day".to_vec()));
         let report = stage.report();
-        assert_eq!((report.counters.handed_out, report.workers, report.database_away), (3, vec![], None));
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert_eq!((report.counters.handed_out, report.workers, report.database_away), (3, vec![own], None));
         // The broker lives, and says so to its workers.
         while !matches!(
             worker.0.receive(Instant::now() + PATIENCE).unwrap().map(ToWorker::parse),
@@ -388,7 +386,7 @@ async fn how_a_worker_has_ended_is_written_down_of_its_message() {
 async fn past_the_limit_a_client_waits_until_another_one_hangs_up() {
     on_stage(1, None, |stage| {
         let first = stage.client().unwrap();
-        let waits = Blocking::connect_unix(&stage.clients, dealer(), Instant::now() + Duration::from_millis(100));
+        let waits = Blocking::connect(&stage.clients, dealer(), Instant::now() + Duration::from_millis(100));
         assert!(matches!(waits, Err(BlockingError::TimedOut)));
         drop(first);
         stage.client().unwrap();

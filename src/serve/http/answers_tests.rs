@@ -1,5 +1,4 @@
 use super::*;
-use crate::config::Serve;
 use crate::handover::control::Counted;
 use crate::serve::broker::Standing;
 use crate::serve::lmtp::Tally;
@@ -61,7 +60,7 @@ impl Scene {
         let (ask, asked) = mpsc::channel(1);
         let ((service, told), (stop, stops)) = (watch::channel(None), watch::channel(false));
         let sources = Sources { ask, service: told, stop: stops, tally: Tally::default(), max_connections: 77 };
-        let answers = Answers::new(sources, Files::of(&Serve::embedded(folder.path())));
+        let answers = Answers::new(sources, Files::of(&crate::serve::configured(folder.path()).serve));
         Self { answers, service, _stop: stop, asked, _folder: folder }
     }
 

@@ -138,7 +138,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_seen_counts_for_a_while_and_is_looked_at_anew_then() {
         let directory = tempfile::tempdir().unwrap();
-        let serve = Serve::embedded(directory.path());
+        let serve = crate::serve::configured(directory.path()).serve;
         let files = Files::of(&serve);
         // A look that is not waited for any more still counts for who asks next.
         let look = async || loop {

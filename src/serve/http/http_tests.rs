@@ -16,7 +16,7 @@ fn serve(socket: &Path, folder: &Path) -> (JoinHandle<io::Result<()>>, watch::Se
             let _ = tell.send(Report::default());
         }
     });
-    (tokio::spawn(Http::new(listening, &Serve::embedded(folder), sources).run()), stop)
+    (tokio::spawn(Http::new(listening, &crate::serve::configured(folder).serve, sources).run()), stop)
 }
 
 /// All that is answered to this, up to the end of the connection.

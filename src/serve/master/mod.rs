@@ -20,7 +20,6 @@
 mod changes;
 pub mod child_start;
 mod children;
-mod clock;
 mod control;
 pub mod listeners;
 pub mod notice;

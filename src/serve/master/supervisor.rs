@@ -2,7 +2,6 @@
 
 use super::changes::{LAST_GRACE, Mode};
 use super::children::{Ended, Phase, Slot};
-use super::clock::Clock;
 use super::control::{Connection, Control};
 use super::listeners::{Listeners, hand_over};
 use super::notice::{Link, Notice, Report};
@@ -70,7 +69,6 @@ pub(super) struct Supervisor {
     pub(super) known: Value,
     pub(super) began: Instant,
     pub(super) began_wall: i64,
-    clock: Clock,
     /// What was logged last.
     pub(super) told: (State, Vec<String>),
     pub(super) counted: Counted,
@@ -143,7 +141,6 @@ impl Supervisor {
             known: Value::Null,
             began: now,
             began_wall: timestamp::now(),
-            clock: Clock::now(),
             told: (State::Starting, Vec::new()),
             counted: Counted::default(),
             lock,
@@ -164,14 +161,6 @@ impl Supervisor {
 
     /// One turn of the loop; whether it was the last.
     fn turn(&mut self, now: Instant) -> bool {
-        if let Some(by) = self.clock.set_back() {
-            let by = humantime::format_duration(Duration::from_secs(by.as_secs())).to_string();
-            warn!(
-                by,
-                "the clock of this machine was set back: the file queue's next tries may come later, by an hour at most; where the \
-                 database is on this machine, too, what a delivery that died has left is waited for by so much longer"
-            );
-        }
         self.hear_signals(now);
         self.hear_processes(now);
         self.notice_ends(now);

@@ -5,10 +5,6 @@ use crate::handover::control::{self, Answer, Request, line};
 use crate::serve::master::children::Running;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::sync::{Arc, Mutex};
-use tracing::field::Field;
-use tracing_subscriber::Registry;
-use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
 #[path = "replacing_tests.rs"]
 mod replacing;
@@ -424,46 +420,6 @@ fn the_loop_does_not_turn_while_there_is_nothing_to_do() {
     }
     // Other tests' processes may end meanwhile.
     assert!(turns < 100, "{turns}");
-}
-
-/// What is said meanwhile: message and fields of each record.
-#[derive(Clone, Default)]
-struct Said(Arc<Mutex<Vec<String>>>);
-
-impl<S: tracing::Subscriber> Layer<S> for Said {
-    fn on_event(&self, event: &tracing::Event<'_>, _context: Context<'_, S>) {
-        let mut line = String::new();
-        event.record(&mut |field: &Field, value: &dyn std::fmt::Debug| line += &format!("{field}={value:?} "));
-        self.0.lock().unwrap().push(line);
-    }
-}
-
-#[test]
-fn a_clock_that_is_set_back_is_said_once_and_the_processes_go_on() {
-    let mut scene = Scene::up(TWO);
-    assert!(!scene.turn());
-    let pids = |scene: &Scene| scene.it.slots.iter().filter_map(Slot::running).map(|one| one.pid).collect::<Vec<_>>();
-    let before = (pids(&scene), scene.it.told.clone());
-    let said = Said::default();
-    let _heard = tracing::subscriber::set_default(Registry::default().with(said.clone()));
-    // A moment more than three hours: the two clocks are not read at once.
-    scene.it.clock.was_ahead(Duration::from_millis(10_800_900));
-    for _ in 0..3 {
-        assert!(!scene.turn());
-    }
-    let all = said.0.lock().unwrap().clone();
-    let of_the_clock: Vec<&String> =
-        all.iter().filter(|line| line.contains("the clock of this machine was set back")).collect();
-    let [line] = of_the_clock[..] else { panic!("{all:#?}") };
-    assert!(line.contains("by=\"3h\""), "{line}");
-    assert_eq!((pids(&scene), scene.it.told.clone()), before);
-    assert!(scene.told().is_empty());
-    // Whatever ends is started again as ever.
-    kill(scene.running(Role::Worker, 2).pid);
-    scene.until("it is heard", |it| it.counted.roles[&Role::Worker].ended.contains_key("SIGKILL"));
-    scene.now += Duration::from_secs(1);
-    scene.until("it is started again", |it| it.counted.roles[&Role::Worker].started == 3);
-    assert_eq!(scene.it.slots.iter().filter(|slot| slot.running().is_some()).count(), 5);
 }
 
 #[test]

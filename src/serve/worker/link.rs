@@ -6,16 +6,16 @@
 //! the next attempt finds it there.
 
 use super::recycling::Recycling;
-use super::{Place, WorkerSettings};
+use super::WorkerSettings;
 use crate::zmtp::{
-    BackOff, Blocking, BlockingError, FromWorker, INTERVAL, LIVENESS, Message, Settings, SocketType, TimedStream,
-    ToWorker,
+    BackOff, Blocking, BlockingError, FromWorker, INTERVAL, LIVENESS, Message, Settings, SocketType, ToWorker,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
@@ -70,7 +70,7 @@ impl Wake {
 }
 
 pub(super) struct Link {
-    broker: Place,
+    broker: PathBuf,
     longest_frame: usize,
     stop: Arc<AtomicBool>,
     recycling: Arc<Recycling>,
@@ -130,14 +130,9 @@ impl Link {
     pub(super) fn run(mut self) {
         loop {
             self.current.fetch_add(1, Ordering::Release);
-            let end = match &self.broker {
-                Place::Unix(path) => Blocking::connect_unix(path, self.settings(), Instant::now() + PATIENCE)
-                    .map_err(End::from)
-                    .and_then(|connection| self.talk(connection)),
-                Place::Tcp(address) => Blocking::connect_tcp(*address, self.settings(), Instant::now() + PATIENCE)
-                    .map_err(End::from)
-                    .and_then(|connection| self.talk(connection)),
-            };
+            let end = Blocking::connect(&self.broker, self.settings(), Instant::now() + PATIENCE)
+                .map_err(End::from)
+                .and_then(|connection| self.talk(connection));
             self.current.fetch_add(1, Ordering::Release);
             while self.at_work > 0 {
                 if self.answers.recv().is_err() {
@@ -151,7 +146,7 @@ impl Link {
                 Err(End::Lost(_)) if self.is_to_end() => return,
                 Err(End::Lost(why)) => {
                     let pause = self.back_off.wait();
-                    warn!(broker = %self.broker, why, pause_s = pause.as_secs(), "no broker: tried again after a pause");
+                    warn!(broker = %self.broker.display(), why, pause_s = pause.as_secs(), "no broker: tried again after a pause");
                     if self.sleep(pause) {
                         return;
                     }
@@ -181,9 +176,9 @@ impl Link {
         self.stop.load(Ordering::Acquire)
     }
 
-    fn talk<S: TimedStream + AsFd>(&mut self, mut connection: Blocking<S>) -> Result<(), End> {
+    fn talk(&mut self, mut connection: Blocking) -> Result<(), End> {
         say(&mut connection, &FromWorker::Ready)?;
-        info!(broker = %self.broker, "connected with the broker");
+        info!(broker = %self.broker.display(), "connected with the broker");
         let number = self.current.load(Ordering::Acquire);
         let mut heard = Instant::now();
         let mut next_beat = heard + INTERVAL;
@@ -234,11 +229,7 @@ impl Link {
     }
 
     /// Takes what the broker has said by now. Whether it has said anything.
-    fn listen<S: TimedStream + AsFd>(
-        &mut self,
-        connection: &mut Blocking<S>,
-        number: u64,
-    ) -> Result<bool, BlockingError> {
+    fn listen(&mut self, connection: &mut Blocking, number: u64) -> Result<bool, BlockingError> {
         // The shortest time limit of a socket is a tick of the kernel's clock, up to 10 ms: each answer would wait for that.
         ioctl_fionbio(connection.stream(), true).map_err(io::Error::from)?;
         let mut said = false;
@@ -290,7 +281,7 @@ impl Link {
     }
 }
 
-fn say<S: TimedStream>(connection: &mut Blocking<S>, word: &FromWorker) -> Result<(), BlockingError> {
+fn say(connection: &mut Blocking, word: &FromWorker) -> Result<(), BlockingError> {
     connection.send(&word.frames(), Instant::now() + PATIENCE)
 }
 

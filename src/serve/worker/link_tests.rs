@@ -1,6 +1,5 @@
 use super::*;
 use crate::handover::Header;
-use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
@@ -30,7 +29,7 @@ struct Scene {
     _folder: tempfile::TempDir,
 }
 
-fn link(broker: Place) -> (Link, Arc<AtomicBool>, Wake, Receiver<Job>, Sender<Answer>) {
+fn link(broker: PathBuf) -> (Link, Arc<AtomicBool>, Wake, Receiver<Job>, Sender<Answer>) {
     let settings = WorkerSettings {
         broker,
         longest_frame: 1 << 16,
@@ -50,14 +49,14 @@ impl Scene {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("workers.sock");
         let listener = UnixListener::bind(&path).unwrap();
-        let (link, stop, wake, assigned, answer) = link(Place::Unix(path));
+        let (link, stop, wake, assigned, answer) = link(path);
         let current = link.current();
         let link = Some(thread::spawn(move || link.run()));
         Self { listener, stop, wake, assigned, answer, current, link, _folder: folder }
     }
 
     /// The next connection, which has said READY.
-    fn accept(&self) -> Broker<UnixStream> {
+    fn accept(&self) -> Broker {
         let stream = self.listener.accept().unwrap().0;
         Broker::begun(stream)
     }
@@ -94,10 +93,10 @@ impl Drop for Scene {
     }
 }
 
-struct Broker<S>(Blocking<S>);
+struct Broker(Blocking);
 
-impl<S: TimedStream> Broker<S> {
-    fn begun(stream: S) -> Self {
+impl Broker {
+    fn begun(stream: UnixStream) -> Self {
         let mut broker = Self(Blocking::handshake(stream, router(), Instant::now() + LONG).unwrap());
         assert_eq!(broker.hear(), Some(FromWorker::Ready));
         broker
@@ -247,24 +246,11 @@ fn a_broker_that_is_silent_is_given_up_unless_a_message_is_at_work() {
 }
 
 #[test]
-fn a_broker_is_found_by_tcp_and_looked_for_where_there_is_none() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (link, stop, wake, ..) = link(Place::Tcp(listener.local_addr().unwrap()));
-    let link = thread::spawn(move || link.run());
-    let mut broker = Broker::begun(listener.accept().unwrap().0);
-    stop.store(true, Ordering::Release);
-    wake.wake();
-    assert!(is_farewell(broker.hear_more()));
-    drop(broker);
-    link.join().unwrap();
-}
-
-#[test]
 fn told_to_end_it_ends_while_there_is_no_broker() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("workers.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    let (link, stop, wake, ..) = link(Place::Unix(path));
+    let (link, stop, wake, ..) = link(path);
     let link = thread::spawn(move || link.run());
     // It is there for once, and gone: the pause before the next try has begun, or is about to.
     drop(listener.accept().unwrap());
@@ -304,7 +290,7 @@ fn who_waits_for_the_broker_is_woken_by_an_answer_and_by_a_signal() {
 
 #[test]
 fn a_pause_lasts_as_long_as_it_is_to_unless_this_worker_is_to_end() {
-    let (mut link, stop, ..) = link(Place::Unix("/nonexistent".into()));
+    let (mut link, stop, ..) = link("/nonexistent".into());
     let (began, pause) = (Instant::now(), Duration::from_millis(30));
     assert!(!link.sleep(pause));
     assert!(began.elapsed() >= pause);

@@ -7,9 +7,8 @@ mod deliver;
 mod link;
 mod recycling;
 
-use super::place::Place;
 use super::watchdog::Watchdog;
-use crate::config::{Config, Serve};
+use crate::config::Config;
 use crate::delivery::{StatusDetail, Verdict};
 use crate::handover::{Found, Header, Logins, Reply, Request, Source, Told};
 use crate::site::{self, Sessions, Site};
@@ -48,7 +47,7 @@ pub fn has_a_suspect() -> bool {
 #[derive(Clone, Debug)]
 pub struct WorkerSettings {
     /// Where the broker is.
-    pub broker: Place,
+    pub broker: PathBuf,
     /// The longest frame, in bytes.
     pub longest_frame: usize,
     /// The folder of messages that wait in files.
@@ -63,20 +62,10 @@ impl WorkerSettings {
     /// As a configuration says.
     #[must_use]
     pub fn of(config: &Config) -> Self {
-        Self::with(&config.serve, super::front::FrontSettings::of(config).longest_frame)
-    }
-
-    /// For the directory of an embedded site.
-    #[must_use]
-    pub fn embedded(directory: &std::path::Path) -> Self {
-        let front = super::front::FrontSettings::embedded(directory);
-        Self::with(&Serve::embedded(directory), front.longest_frame)
-    }
-
-    fn with(serve: &Serve, longest_frame: usize) -> Self {
+        let serve = &config.serve;
         Self {
-            broker: Place::Unix(serve.workers_socket()),
-            longest_frame,
+            broker: serve.workers_socket(),
+            longest_frame: super::front::FrontSettings::of(config).longest_frame,
             messages: serve.messages(),
             recycle_after: serve.recycle_after,
             recycle_above: serve.recycle_above,

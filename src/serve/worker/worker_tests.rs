@@ -15,7 +15,7 @@ fn with_worker(folder: &Path, play: impl FnOnce(&mut Worker<'_>)) {
     let mail = folder.join("mail");
     create_directory(&mail).unwrap();
     let site = Site::embedded(Embedded::new(mail));
-    let settings = WorkerSettings::embedded(folder);
+    let settings = WorkerSettings::of(&crate::serve::configured(folder));
     let watchdog = Watchdog::start().unwrap();
     play(&mut Worker {
         site: &site,

@@ -1,17 +1,24 @@
 //! A front, workers and clients in one directory.
 
-use crate::support::{open, soon};
+use crate::support::{child, open, soon, subject};
+use maildrop_command::base::log;
+use maildrop_command::config::Config;
 use maildrop_command::database::{SqliteDatabase, Tables};
-use maildrop_command::delivery::Verdict;
-use maildrop_command::handover::control::{End, line};
+use maildrop_command::delivery::{Verdict, tell_stages};
+use maildrop_command::handover::control::{End, Role, line};
 use maildrop_command::handover::{Header, Recipient, Reply, Request, Source};
 use maildrop_command::lock::{Acquired, NamedLock};
 use maildrop_command::message::Message;
+use maildrop_command::serve::master::child_start;
 use maildrop_command::serve::master::notice::Notice;
+use maildrop_command::serve::suspects::STAGE;
+use maildrop_command::serve::timer::{self, TimerSettings};
+use maildrop_command::serve::worker::{self, WorkerSettings};
 use maildrop_command::site::Site;
 use maildrop_command::site::embedded::Embedded;
 use maildrop_command::zmtp::{Blocking, Settings, SocketType, from_client, to_client};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
+use serde_json::{Value, json};
 use std::fs;
 use std::io::Write;
 use std::os::fd::OwnedFd;
@@ -19,6 +26,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
@@ -71,6 +79,64 @@ pub struct Service {
     pub front: Option<Process>,
     /// The master's end of the front's standard input.
     master: Option<UnixStream>,
+    /// The workers that were started, of which each front is told.
+    workers: Mutex<Vec<u32>>,
+}
+
+const PROCESS: &str = "service::support::a_process";
+
+/// Writes a configuration whose folders are in `directory`, and returns its path. Its servers are not there: what delivers is in a
+/// process of [`a_process`].
+pub fn configure(directory: &Path) -> PathBuf {
+    let file = directory.join("service.toml");
+    let [log, run, state] = ["delivery.log", "run", "state"].map(|name| directory.join(name));
+    let text = format!(
+        "[database]\nwait = \"0s\"\nengine = \"postgresql\"\nhost = \"db.invalid\"\ndatabase = \"x\"\nuser = \"x\"\n\
+         [imap]\nhost = \"imap.invalid\"\nuser = \"x\"\npassword_file = \"/nonexistent\"\n\
+         [log]\nto = \"file\"\nfile = {log:?}\n\
+         [serve]\nworkers = 1\nruntime_directory = {run:?}\nstate_directory = {state:?}\n"
+    );
+    fs::write(&file, text).unwrap();
+    file
+}
+
+/// A worker, or the timer, that delivers to Maildirs in `directory`. With `master`, that one has started it.
+pub fn process_in(directory: &Path, role: Role, config: &Path, master: Option<u32>) -> Command {
+    let subject = json!({ "directory": directory, "role": role, "config": config, "master": master });
+    let mut command = child(PROCESS, &subject.to_string());
+    command.stdout(Stdio::null());
+    command
+}
+
+/// The product's own worker or timer, on a site without servers.
+#[test]
+fn a_process() {
+    let Some(subject) = subject() else { return };
+    let subject: Value = serde_json::from_str(&subject).unwrap();
+    let path = |key: &str| PathBuf::from(subject[key].as_str().unwrap());
+    let (directory, file) = (path("directory"), path("config"));
+    let role: Role = serde_json::from_value(subject["role"].clone()).unwrap();
+    setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
+    let config = match subject["master"].as_u64() {
+        Some(master) => child_start::begin(role, u32::try_from(master).unwrap(), &file, &file).unwrap(),
+        None => {
+            let target = log::Target::File(directory.join("delivery.log"));
+            log::start(&log::Settings { target, level: log::Level::Info, format: log::Format::Text }).unwrap();
+            Config::load(&file).unwrap()
+        }
+    };
+    let site = Site::embedded(Embedded::new(directory));
+    if role == Role::Timer {
+        timer::run(&site, TimerSettings::of(&config, &config)).unwrap();
+    } else {
+        tell_stages(|stage| {
+            if worker::has_a_suspect() {
+                eprintln!("maildropd: {STAGE}{stage}");
+            }
+        });
+        worker::run(&site, WorkerSettings::of(&config), Box::new(|| Ok(()))).unwrap();
+    }
+    std::process::exit(0);
 }
 
 impl Service {
@@ -79,7 +145,8 @@ impl Service {
     }
 
     pub fn start_in(directory: tempfile::TempDir) -> Self {
-        let mut service = Self { directory, front: None, master: None };
+        configure(directory.path());
+        let mut service = Self { directory, front: None, master: None, workers: Mutex::default() };
         service.start_front();
         service
     }
@@ -87,7 +154,14 @@ impl Service {
     pub fn start_front(&mut self) {
         let (master, stdin) = UnixStream::pair().unwrap();
         self.master = Some(master);
-        self.front = Some(self.process("front", &[], Stdio::from(OwnedFd::from(stdin))));
+        let config = self.config();
+        let mut front = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+        front.arg("--config").arg(&config).args(["--role", "front"]).env_clear().stdin(OwnedFd::from(stdin));
+        front.args(["--master", &std::process::id().to_string()]).arg("--checked").arg(config);
+        self.front = Some(self.started("front", front));
+        for pid in self.workers.lock().unwrap().iter() {
+            self.tell_front(&Notice::WorkerStarted { number: 1, pid: *pid });
+        }
         let socket = self.directory.path().join("run/workers.sock");
         until("the front listens", || UnixStream::connect(&socket).is_ok());
     }
@@ -99,7 +173,11 @@ impl Service {
 
     pub fn worker_with(&self, environment: &[(&str, &str)]) -> Process {
         let before = self.connected();
-        let worker = self.process("worker", environment, Stdio::null());
+        let mut command = process_in(self.path(), Role::Worker, &self.config(), None);
+        command.envs(environment.iter().copied());
+        let worker = self.started("worker", command);
+        self.workers.lock().unwrap().push(worker.pid());
+        self.tell_front(&Notice::WorkerStarted { number: 1, pid: worker.pid() });
         until("the worker is connected", || self.connected() > before);
         worker
     }
@@ -111,7 +189,20 @@ impl Service {
 
     /// A runner.
     pub fn runner(&self) -> Process {
-        self.process("runner", &[], Stdio::null())
+        let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+        command.arg("--config").arg(self.config()).args(["--role", "runner"]).env_clear().stdin(Stdio::null());
+        self.started("runner", command)
+    }
+
+    pub fn config(&self) -> PathBuf {
+        self.path().join("service.toml")
+    }
+
+    /// One that was killed hears nothing.
+    fn tell_front(&self, notice: &Notice) {
+        if let Some(mut master) = self.master.as_ref() {
+            let _ = master.write_all(line(notice).as_bytes());
+        }
     }
 
     /// Waits for a worker's end, and tells the front how it has ended, as the master does.
@@ -121,15 +212,11 @@ impl Service {
         let end = status.signal().map_or_else(|| End::Exit(status.code().unwrap()), End::Signal);
         let said = fs::read_to_string(self.path().join(format!("stderr.{pid}"))).unwrap_or_default();
         let said = said.lines().map(str::to_owned).collect();
-        let notice = Notice::WorkerEnded { number: 1, pid, end, by_us, said };
-        (&mut self.master.as_ref().unwrap()).write_all(line(&notice).as_bytes()).unwrap();
+        self.tell_front(&Notice::WorkerEnded { number: 1, pid, end, by_us, said });
         status
     }
 
-    fn process(&self, role: &str, environment: &[(&str, &str)], stdin: Stdio) -> Process {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
-        command.arg("--embedded").arg(self.directory.path()).args(["--role", role]).env_clear();
-        command.envs(environment.iter().copied()).stdin(stdin);
+    fn started(&self, role: &str, mut command: Command) -> Process {
         // What it says is looked for by its number, which it has only then.
         let said = self.path().join(format!("stderr of a {role}"));
         let process = Process(command.stderr(fs::File::create(&said).unwrap()).spawn().unwrap());
@@ -181,7 +268,7 @@ impl Drop for Service {
 }
 
 /// A client on its own connection.
-pub struct Client(Blocking<UnixStream>);
+pub struct Client(Blocking);
 
 impl Client {
     pub fn connect(socket: &Path) -> Self {
@@ -192,7 +279,7 @@ impl Client {
             most_frames: 2,
             longest_message: 1 << 20,
         };
-        Self(Blocking::connect_unix(socket, settings, Instant::now() + PATIENCE).unwrap())
+        Self(Blocking::connect(socket, settings, Instant::now() + PATIENCE).unwrap())
     }
 
     pub fn say(&mut self, header: &Header, message: &[u8]) {

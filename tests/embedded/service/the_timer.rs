@@ -1,16 +1,17 @@
 //! The timer: owed copies are finished with nobody asking for it, one host at a time; and how the master holds it.
 
 use super::stage::{Stage, lives, pids};
-use super::support::until;
+use super::support::{configure, process_in, until};
 use crate::program::{feed, program};
 use crate::support::open;
 use maildrop_command::database::{SqliteDatabase, Tables};
+use maildrop_command::handover::control::Role;
 use maildrop_command::lock::{Acquired, LockName, NamedLock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus};
 use std::time::Duration;
 
 /// A site on one machine, with messages from Lisa to Doug, who both live there.
@@ -60,17 +61,14 @@ impl Site {
     }
 
     fn timer(&self) -> Timer {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
-        command.arg("--embedded").arg(self.0.path()).args(["--role", "timer"]).env_clear().stdin(Stdio::null());
-        Timer(command.spawn().unwrap())
+        Timer(process_in(self.0.path(), Role::Timer, &configure(self.0.path()), None).spawn().unwrap())
     }
 
     /// With the memory that its master lets it have as shipped (`serve.worker_memory`).
     fn timer_as_shipped(&self) -> Timer {
-        let mut command = Command::new("sh");
-        command.args(["-c", "ulimit -v 976562 && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_maildropd"), "--embedded"]);
-        command.arg(self.0.path()).args(["--role", "timer"]).env_clear().env("MALLOC_ARENA_MAX", "2");
-        Timer(command.stdin(Stdio::null()).spawn().unwrap())
+        let mut timer =
+            process_in(self.0.path(), Role::Timer, &configure(self.0.path()), Some(std::process::id()));
+        Timer(timer.env("MALLOC_ARENA_MAX", "2").spawn().unwrap())
     }
 
     /// What it has written down.

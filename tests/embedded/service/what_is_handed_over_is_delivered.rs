@@ -89,7 +89,7 @@ fn a_second_front_does_not_take_the_sockets_and_an_open_folder_is_refused() {
     let mut service = Service::start();
     let second = |service: &Service| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
-        command.arg("--embedded").arg(service.path()).args(["--role", "front"]).stdin(Stdio::null());
+        command.arg("--config").arg(service.config()).args(["--role", "front"]).stdin(Stdio::null());
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(69));
         String::from_utf8(output.stderr).unwrap()

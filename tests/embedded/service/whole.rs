@@ -1,7 +1,7 @@
 //! The service as it is: a master with the program's own front, workers and runner, on one machine and without servers.
 
 use super::stage::{Stage, send};
-use super::support::Client;
+use super::support::{Client, process_in};
 use crate::program::wait_until;
 use crate::support::{child, soon, subject};
 use maildrop_command::database::SqliteDatabase;
@@ -23,8 +23,7 @@ const MASTER: &str = "service::whole::a_master";
 /// While this file is there, no worker can be started.
 const NO_WORKERS: &str = "no workers";
 
-/// While this file is there, each worker that is started commits the fault that a message orders (src/base/test_faults.rs), and has no
-/// more memory than a worker of a configured site.
+/// While this file is there, each worker that is started commits the fault that a message orders (src/base/test_faults.rs).
 const FAULTS: &str = "faults of messages";
 
 /// It speaks LMTP at `lmtp` and HTTP at `http` in its folder. Dropped, it is ended.
@@ -155,7 +154,6 @@ impl Drop for Whole {
     fn drop(&mut self) {
         // The master first, which would start others in their place.
         self.0.kill();
-        // What it started of an embedded site has no master to end with.
         wait_until("nothing of it is left", || {
             let left = processes_of(self.0.folder.path());
             for pid in &left {
@@ -189,22 +187,17 @@ fn a_master() {
         if start.role == Role::Worker && here.join(NO_WORKERS).exists() {
             return Command::new("false");
         }
-        let program = env!("CARGO_BIN_EXE_maildropd");
-        let mut command = if start.role == Role::Worker && here.join(FAULTS).exists() {
-            let mut command = Command::new("sh");
-            command.args(["-c", "ulimit -v 1000000; exec \"$0\" \"$@\"", program]);
-            command.env("MAILDROP_TEST_FAULT", "by-message");
-            command
-        } else {
-            Command::new(program)
-        };
-        command.args(["--role", start.role.as_str(), "--number", &start.number.to_string()]);
-        if start.role == Role::Front {
-            command.args(["--master", &std::process::id().to_string()]);
-            command.arg("--config").arg(start.file).arg("--checked").arg(start.checked);
-        } else {
-            command.arg("--embedded").arg(&here);
+        if matches!(start.role, Role::Worker | Role::Timer) {
+            let mut command = process_in(&here, start.role, start.checked, Some(std::process::id()));
+            if start.role == Role::Worker && here.join(FAULTS).exists() {
+                command.env("MAILDROP_TEST_FAULT", "by-message");
+            }
+            return command;
         }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_maildropd"));
+        command.args(["--role", start.role.as_str(), "--number", &start.number.to_string()]);
+        command.args(["--master", &std::process::id().to_string()]);
+        command.arg("--config").arg(start.file).arg("--checked").arg(start.checked);
         command
     };
     match master::run(&folder.join("config.toml"), Box::new(start)) {

@@ -1,6 +1,5 @@
 //! Our broker and our worker with the programs of ZeroMQ's guide: its lazy pirate client, its paranoid pirate queue, its paranoid pirate
-//! worker. They know no other addresses than ports 5555 and 5556 of their own machine: each test has a container with a network of
-//! its own.
+//! worker, on our unix sockets in place of their TCP ports. Each test has a container of its own.
 //!
 //! The programs (`lpclient.py`, `ppqueue.py` and `ppworker.py` of <https://github.com/booksbyus/zguide>, examples/Python) are no part
 //! of this project. They lie beside the source tree, in `shared/peers/zguide`, or where `MAILDROP_TEST_ZGUIDE` says; without them
@@ -8,7 +7,7 @@
 
 use crate::support::not_run::did_not_run;
 use crate::support::{container, env_if_there};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,6 +16,28 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Where the service's sockets are, in the container.
+const RUN: &str = "/site/run";
+
+/// A site whose servers nobody asks: the guide's words are no mail.
+const SITE: &str = "\
+[database]
+engine = \"postgresql\"
+host = \"db.invalid\"
+database = \"x\"
+user = \"x\"
+[imap]
+host = \"imap.invalid\"
+user = \"x\"
+password_file = \"/site/password\"
+[log]
+to = \"file\"
+file = \"/site/log\"
+[serve]
+runtime_directory = \"/site/run\"
+state_directory = \"/site/state\"
+";
 
 /// A container with the guide's programs and ours. Dropped, it is removed with all that runs in it.
 struct Machine(String);
@@ -53,6 +74,12 @@ impl Machine {
         ]);
         docker(&["cp", env!("CARGO_BIN_EXE_maildropd"), &format!("{}:/maildropd", machine.0)]);
         docker(&["cp", &guide, &format!("{}:/zguide", machine.0)]);
+        let prepare = format!("mkdir -m 700 -p {RUN} && cat > /site/config.toml && echo x > /site/password");
+        let mut written = Command::new("docker");
+        written.args(["exec", "--interactive", &machine.0, "sh", "-c", &format!("umask 077; {prepare}")]);
+        let mut written = written.stdin(Stdio::piped()).spawn().expect("docker runs");
+        written.stdin.take().expect("its input").write_all(SITE.as_bytes()).expect("it is read");
+        assert!(written.wait().expect("docker runs").success());
         Some(machine)
     }
 
@@ -67,27 +94,27 @@ impl Machine {
         Program { child, said }
     }
 
+    /// One of the guide's programs, with our sockets in place of its ports.
     fn guide(&self, program: &str) -> Program {
-        self.start(&["python3", "-u", &format!("/zguide/{program}.py")])
+        let script = format!(
+            "import re\ntext = open('/zguide/{program}.py').read()\n\
+             for port, name in (('5555', 'clients'), ('5556', 'workers')):\n    \
+             text = re.sub('tcp://[^:]+:' + port, 'ipc://{RUN}/' + name + '.sock', text)\n\
+             exec(compile(text, '{program}.py', 'exec'), {{'__name__': '__main__'}})"
+        );
+        self.start(&["python3", "-u", "-c", &script])
     }
 
     fn ours(&self, role: &str) -> Program {
-        let places = ["--clients", "tcp:127.0.0.1:5555", "--workers", "tcp:127.0.0.1:5556"];
-        self.start(&[&["/maildropd", "--embedded", "/site", "--role", role][..], &places].concat())
+        self.start(&["/maildropd", "--config", "/site/config.toml", "--role", role])
     }
 
-    /// Waits until somebody listens at this port.
-    fn until_listening(&self, port: u16) {
-        let ask = format!("import socket; socket.create_connection(('127.0.0.1', {port}))");
+    /// Waits until there are sockets for workers.
+    fn until_listening(&self) {
         let began = Instant::now();
-        while !Command::new("docker")
-            .args(["exec", &self.0, "python3", "-c", &ask])
-            .stderr(Stdio::null())
-            .status()
-            .expect("docker runs")
-            .success()
-        {
-            assert!(began.elapsed() < PATIENCE, "nobody listens at {port}");
+        let socket = format!("{RUN}/workers.sock");
+        while !Command::new("docker").args(["exec", &self.0, "test", "-S", &socket]).status().unwrap().success() {
+            assert!(began.elapsed() < PATIENCE, "nobody listens for workers");
         }
     }
 }
@@ -142,7 +169,7 @@ fn answered(client: &Program, from: usize, count: usize) {
 fn the_guides_client_by_our_broker_to_our_worker() {
     let Some(machine) = Machine::new() else { return };
     let _front = machine.ours("front");
-    machine.until_listening(5556);
+    machine.until_listening();
     let _worker = machine.ours("worker");
     answered(&machine.guide("lpclient"), 0, 1000);
 }
@@ -152,7 +179,7 @@ fn the_guides_client_by_our_broker_to_our_worker() {
 fn the_guides_client_by_our_broker_to_the_guides_workers() {
     let Some(machine) = Machine::new() else { return };
     let _front = machine.ours("front");
-    machine.until_listening(5556);
+    machine.until_listening();
     let workers = [machine.guide("ppworker"), machine.guide("ppworker")];
     let client = machine.guide("lpclient");
     answered(&client, 0, 4);
@@ -170,7 +197,7 @@ fn the_guides_client_by_our_broker_to_the_guides_workers() {
 fn the_guides_client_by_the_guides_queue_to_our_worker() {
     let Some(machine) = Machine::new() else { return };
     let _queue = machine.guide("ppqueue");
-    machine.until_listening(5556);
+    machine.until_listening();
     let _worker = machine.ours("worker");
     answered(&machine.guide("lpclient"), 0, 1000);
 }
