@@ -3,6 +3,7 @@
 use crate::api::{self, ApiSettings};
 use crate::base::deadline::Deadline;
 use crate::base::endpoint::Endpoint;
+use crate::base::listener::Listener;
 use crate::base::log;
 use crate::base::terminal::complain_as;
 use crate::config::Config;
@@ -15,9 +16,9 @@ use crate::operations::web_logins;
 use crate::push::{self, NotifierSettings};
 use crate::serve::front::{self, FrontError, FrontSettings, Inside};
 use crate::serve::http::{Http, Sources};
-use crate::serve::lmtp::{Listening, Server};
+use crate::serve::lmtp::Server;
 use crate::serve::master::child_start::{self, CannotBegin};
-use crate::serve::master::listeners::{self, Inherited, Listener};
+use crate::serve::master::listeners::{self, Inherited};
 use crate::serve::master::notice::to_the_master;
 use crate::serve::master::{self, MasterError};
 use crate::serve::runner::{self, RunnerSettings};
@@ -161,7 +162,7 @@ fn be_master(arguments: &Arguments) -> ExitCode {
             match error {
                 MasterError::Config(_) => ExitCode::Config,
                 MasterError::Another { .. } => ExitCode::TempFail,
-                MasterError::File { .. } | MasterError::NotOurs { .. } | MasterError::Log(_) => ExitCode::CantCreat,
+                MasterError::File { .. } | MasterError::Log(_) => ExitCode::CantCreat,
                 MasterError::Listen { .. } => ExitCode::Unavailable,
                 MasterError::System { .. } => ExitCode::OsErr,
             }
@@ -223,9 +224,9 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
     settings.workers_of_master = arguments.master.is_some();
     let (lmtp, http, master) = if arguments.master.is_some() {
         let Inherited { lmtp, http } = inherited;
-        (listening(lmtp), listening(http), Some(to_the_master().map_err(unavailable)?))
+        (lmtp, http, Some(to_the_master().map_err(unavailable)?))
     } else {
-        let open = |endpoints: &[Endpoint]| Listening::open_at(endpoints).map_err(unavailable);
+        let open = |endpoints: &[Endpoint]| Listener::open_all(endpoints).map_err(unavailable);
         (open(&config.serve.lmtp_endpoints())?, open(&config.serve.http_endpoints())?, None)
     };
     let host = gethostname::gethostname().to_string_lossy().into_owned();
@@ -245,8 +246,7 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
             match master {
                 None => std::future::pending().await,
                 Some(master) => {
-                    if let Err(error) = tell_master(master, ask, started, ended, stop.clone(), tell, queue).await
-                    {
+                    if let Err(error) = tell_master(master, ask, started, ended, stop.clone(), tell, queue).await {
                         tracing::warn!(%error, "the master cannot be talked with");
                     }
                 }
@@ -269,15 +269,6 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
         tokio::try_join!(lmtp, http).map(drop)
     })
     .map_err(unavailable)
-}
-
-/// What the master has handed over.
-fn listening(inherited: Vec<Listener>) -> Vec<Listening> {
-    let listening = inherited.into_iter().map(|listener| match listener {
-        Listener::Unix(listener) => Listening::Unix(listener),
-        Listener::Tcp(listener) => Listening::Tcp(listener),
-    });
-    listening.collect()
 }
 
 fn be_worker(arguments: &Arguments) -> Result<(), (ExitCode, String)> {

@@ -1,10 +1,10 @@
 //! Directories that are still there after a power loss, and files that root makes for others.
 
 use rustix::fs::OFlags;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, OpenOptionsExt as _, fchown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::Path;
 
 /// So many bytes of a file system stay free, or one part in so many where it is small: below /run it is memory, and others need it as
@@ -64,6 +64,25 @@ pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::PermissionDenied && !made => Ok(()),
         synced => synced,
     }
+}
+
+/// Makes a directory that nobody else may enter, or closes the one that is there to others: systemd may have made it, or an
+/// administrator.
+///
+/// # Errors
+/// Where it cannot be made, is no directory, or is another user's. A link is none: whoever owns it could turn it elsewhere.
+pub(crate) fn own_directory(path: &Path) -> io::Result<()> {
+    create_directory(path)?;
+    let found = fs::symlink_metadata(path)?;
+    let us = rustix::process::geteuid().as_raw();
+    if !found.is_dir() || found.uid() != us {
+        let problem = format!("it is not a directory of user {us}, as whom this process runs");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, problem));
+    }
+    if found.mode() & 0o077 != 0 {
+        fs::set_permissions(path, Permissions::from_mode(0o700))?;
+    }
+    Ok(())
 }
 
 /// Puts a file's bytes, or a directory's names, on the disk. fsync of a file does not include its name (fsync(2)).
@@ -217,6 +236,29 @@ mod tests {
         // Who made it may have been killed before it synced it.
         create_directory(&top.join("a/b/c")).unwrap();
         assert_eq!(synced::take_directories(), [top.join("a/b")]);
+    }
+
+    #[test]
+    fn a_directory_is_closed_to_others_and_a_link_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+        let path = folder.path().join("a");
+        own_directory(&path).unwrap();
+        assert_eq!(mode(&path), 0o700);
+        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        own_directory(&path).unwrap();
+        assert_eq!(mode(&path), 0o700);
+        // One that is closed already stays as it is.
+        fs::set_permissions(&path, Permissions::from_mode(0o500)).unwrap();
+        own_directory(&path).unwrap();
+        assert_eq!(mode(&path), 0o500);
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let error = own_directory(&link).unwrap_err().to_string();
+        assert!(error.starts_with("it is not a directory of user "), "{error}");
+        let file = folder.path().join("file");
+        fs::write(&file, b"").unwrap();
+        assert!(own_directory(&file).is_err());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The ground floor: what knows no mail. Uses no other room.
 
+pub(crate) mod back_off;
 pub(crate) mod confinement;
 pub(crate) mod core_dumps;
 pub mod deadline;
@@ -7,7 +8,7 @@ pub mod endpoint;
 pub(crate) mod files;
 pub mod hex;
 pub(crate) mod http_connections;
-pub mod listening;
+pub mod listener;
 pub mod log;
 pub(crate) mod printed;
 pub(crate) mod problem;

@@ -3,6 +3,7 @@
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,9 +31,29 @@ impl Stop {
         self.told.load(Ordering::Acquire)
     }
 
+    /// As if a signal had told it.
+    pub(crate) fn tell(&self) {
+        self.told.store(true, Ordering::Release);
+    }
+
     /// What says so, for whoever looks now and then.
     pub(crate) fn told(&self) -> &AtomicBool {
         &self.told
+    }
+
+    /// What becomes readable, and stays so, once this process is told.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.woken.as_fd()
+    }
+
+    /// Waits until it is told, in a runtime.
+    pub(crate) async fn told_async(self) {
+        // It ends only with this process.
+        let waited = async {
+            self.woken.set_nonblocking(true)?;
+            tokio::io::AsyncReadExt::read_u8(&mut tokio::net::UnixStream::from_std(self.woken)?).await
+        };
+        let _: io::Result<u8> = waited.await;
     }
 
     /// Waits for so long, or until it is told.

@@ -1,5 +1,6 @@
 //! For how long the database is left alone after a round with it has failed.
 
+use crate::base::back_off::doubled;
 use std::time::{Duration, Instant};
 
 /// The pauses after it has failed twice in a row. After the first time there is none: a session may have ended by itself, and what
@@ -19,7 +20,7 @@ impl BackOff {
     /// A round has failed. For how long there is none now.
     pub(super) fn failed(&mut self, now: Instant) -> Duration {
         let pause = self.pause;
-        let next = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        let next = doubled(pause, 1, LONGEST_PAUSE).max(FIRST_PAUSE);
         *self = Self { is_failing: true, pause: next, not_before: Some(now + pause) };
         pause
     }

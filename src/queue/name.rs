@@ -2,6 +2,7 @@
 //!
 //! What changes from try to try is in the name alone. A rename is there or it is not; a file that is rewritten may be neither.
 
+use crate::base::back_off::doubled;
 use crate::lock::LockName;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -150,8 +151,7 @@ impl fmt::Display for Name {
 /// never ends: nobody else has the message any more.
 #[must_use]
 pub fn pause_after(tries: u32) -> Duration {
-    let doubled = 1_u32.checked_shl(tries.saturating_sub(1)).unwrap_or(u32::MAX);
-    FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE)
+    doubled(FIRST_PAUSE, tries.saturating_sub(1), LONGEST_PAUSE)
 }
 
 fn nanoseconds(moment: SystemTime) -> u64 {

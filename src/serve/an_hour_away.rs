@@ -7,10 +7,11 @@ use super::broker::state::{Action, Broker, ConnectionId, Event, LocalId, Setting
 use super::handed::Body;
 use super::master::restarts::Restarts;
 use super::suspects::{Suspects, WorkerEnd};
+use crate::base::back_off::BackOff;
 use crate::delivery::Verdict;
 use crate::handover::control::End;
 use crate::handover::{Found, Header, Logins, Recipient, Reply, Request, Source, Told};
-use crate::zmtp::{BackOff, INTERVAL};
+use crate::zmtp::{FIRST_PAUSE, INTERVAL, LONGEST_PAUSE};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -93,7 +94,7 @@ impl World {
         let restarts = || Restarts::new(10, 10 * MINUTE);
         let slot = |_| Slot {
             restarts: restarts(),
-            back_off: BackOff::new(),
+            back_off: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE),
             since: now,
             process: Process::None(now),
             delivered: 0,
@@ -202,7 +203,7 @@ impl World {
         self.open.clear();
         for slot in &mut self.slots {
             if let Process::Waits(_) = slot.process {
-                slot.process = Process::Looks(self.now + slot.back_off.wait());
+                slot.process = Process::Looks(self.now + slot.back_off.pause());
             }
         }
     }
@@ -211,7 +212,7 @@ impl World {
         let Some(slot) = self.slots.get_mut(at) else { return };
         match &mut slot.process {
             Process::None(due) if self.now >= *due => {
-                (slot.since, slot.back_off) = (self.now, BackOff::new());
+                (slot.since, slot.back_off) = (self.now, BackOff::new(FIRST_PAUSE, LONGEST_PAUSE));
                 if self.hour == Hour::WithoutWorkers && self.now < self.over {
                     slot.process = Process::None(self.now + slot.restarts.died(self.now, Duration::ZERO));
                 } else {
@@ -220,7 +221,7 @@ impl World {
             }
             Process::Looks(due) if self.now >= *due => {
                 if self.front.is_none() {
-                    *due = self.now + slot.back_off.wait();
+                    *due = self.now + slot.back_off.pause();
                     return;
                 }
                 self.connections += 1;
@@ -254,7 +255,7 @@ impl World {
         slot.delivered += usize::from(is_over);
         if !is_ours {
             // Its broker has gone meanwhile: the answer is dropped.
-            slot.process = Process::Looks(now + slot.back_off.wait());
+            slot.process = Process::Looks(now + slot.back_off.pause());
             return;
         }
         slot.process = Process::Waits(by);
@@ -283,7 +284,7 @@ impl World {
             match action {
                 Action::Beat { connection } => {
                     if let Some(slot) = self.slots.iter_mut().find(|slot| slot.connection() == Some(connection)) {
-                        slot.back_off = BackOff::new();
+                        slot.back_off = BackOff::new(FIRST_PAUSE, LONGEST_PAUSE);
                     }
                 }
                 Action::Work { connection, address, body } => self.begins_a_delivery(connection, address, &body),

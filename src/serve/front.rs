@@ -6,9 +6,11 @@
 use super::broker::sockets::{Peers, Report, Sockets, Started};
 use super::broker::state::{Broker, Settings};
 use super::handed::Handed;
-use super::runtime_directory::{self, NoSockets};
 use super::suspects::WorkerEnd;
 use super::suspects::keeper::{self, KeeperSettings};
+use crate::base::files::own_directory;
+use crate::base::listener::bind_unix;
+use crate::base::stop::Stop;
 use crate::config::Config;
 use crate::handover::{LARGEST_MESSAGE, LONGEST_HEADER};
 use std::io;
@@ -85,8 +87,10 @@ impl FrontSettings {
 /// Why there can be no front.
 #[derive(Debug, Error)]
 pub enum FrontError {
-    #[error(transparent)]
-    Sockets(#[from] NoSockets),
+    #[error("making the folder {}: {source}", path.display())]
+    Folder { path: PathBuf, source: io::Error },
+    #[error("listening at {}: {source}", path.display())]
+    Listen { path: PathBuf, source: io::Error },
     #[error("{doing}: {source}")]
     System { doing: &'static str, source: io::Error },
 }
@@ -106,14 +110,15 @@ pub struct Inside {
     pub stop: watch::Receiver<bool>,
 }
 
-/// Makes the folder of its sockets, in which messages on their way are kept, too; or finds that it is there and nobody else's.
+/// Makes the folder of its sockets, in which messages on their way are kept, too. Whoever connects there hands out mail under any name,
+/// or gets everybody's: nobody else may enter it, and each connection is asked for its user besides (unix(7), SO_PEERCRED).
 ///
 /// # Errors
 /// Where it cannot be had.
 pub fn prepare(settings: &FrontSettings) -> Result<(), FrontError> {
     for socket in [&settings.clients, &settings.workers] {
-        if let Some(directory) = socket.parent() {
-            runtime_directory::prepare(directory)?;
+        if let Some(path) = socket.parent() {
+            own_directory(path).map_err(|source| FrontError::Folder { path: path.to_owned(), source })?;
         }
     }
     Ok(())
@@ -134,6 +139,7 @@ where
     runtime.map_err(system("starting the runtime"))?.block_on(async {
         // Before anybody can connect: who finds the front finds what it has made for what is set aside.
         let remembered = keeper::remembered(&settings.keeper, Instant::now());
+        prepare(settings)?;
         let clients = listen(&settings.clients)?;
         let workers = listen(&settings.workers)?;
         let mut sockets = Sockets::new(settings.longest_frame);
@@ -145,10 +151,10 @@ where
         let (tell_ended, ended) = mpsc::channel(16);
         let (tell, stop) = oneshot::channel();
         let (tell_beside, beside_stops) = watch::channel(false);
-        let mut ends = Ends::new().map_err(system("setting up signals"))?;
+        let ends = Stop::on_signals().map_err(system("setting up signals"))?;
         let within = settings.stop_within;
         let signals = async move {
-            ends.come().await;
+            ends.told_async().await;
             info!("the front ends, once all that has begun is answered");
             let _ = tell.send(within);
             let _ = tell_beside.send(true);
@@ -175,30 +181,11 @@ where
 }
 
 fn listen(path: &Path) -> Result<UnixListener, FrontError> {
-    if let Some(directory) = path.parent() {
-        runtime_directory::prepare(directory)?;
-    }
-    let listener = runtime_directory::listen(path)?;
-    UnixListener::from_std(listener).map_err(|source| FrontError::System { doing: "listening", source })
-}
-
-/// SIGTERM and SIGINT.
-struct Ends(tokio::net::UnixStream);
-
-impl Ends {
-    fn new() -> io::Result<Self> {
-        let (wake, woken) = std::os::unix::net::UnixStream::pair()?;
-        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-            signal_hook::low_level::pipe::register(signal, wake.try_clone()?)?;
-        }
-        woken.set_nonblocking(true)?;
-        Ok(Self(tokio::net::UnixStream::from_std(woken)?))
-    }
-
-    async fn come(&mut self) {
-        // It ends only with this process.
-        let _ = tokio::io::AsyncReadExt::read_u8(&mut self.0).await;
-    }
+    let listener = bind_unix(path, 0o600).and_then(|listener| {
+        listener.set_nonblocking(true)?;
+        UnixListener::from_std(listener)
+    });
+    listener.map_err(|source| FrontError::Listen { path: path.to_owned(), source })
 }
 
 #[cfg(test)]
@@ -215,11 +202,13 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let settings = FrontSettings::of(&configured(folder.path()));
-        prepare(&settings).unwrap();
         let run = folder.path().join("run");
-        assert_eq!(std::fs::metadata(&run).unwrap().permissions().mode() & 0o777, 0o700);
+        let is_closed = || std::fs::metadata(&run).unwrap().permissions().mode() & 0o777 == 0o700;
+        prepare(&settings).unwrap();
+        assert!(is_closed());
         std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(matches!(prepare(&settings), Err(FrontError::Sockets(NoSockets::Open { .. }))));
+        prepare(&settings).unwrap();
+        assert!(is_closed());
     }
 
     /// Otherwise it would be taken for one that is well, and nothing would come in by LMTP.

@@ -12,7 +12,6 @@ pub mod http;
 pub mod lmtp;
 pub mod master;
 pub mod runner;
-mod runtime_directory;
 pub mod standing;
 pub mod suspects;
 pub mod timer;

@@ -15,6 +15,7 @@
 //!
 //! A runner that dies leaves its claim to the next one: see [`Queue::recover`].
 
+use crate::base::back_off::{BackOff, doubled};
 use crate::base::deadline::Deadline;
 use crate::base::stop::Stop;
 use crate::config::{Config, Delivery};
@@ -23,7 +24,7 @@ use crate::handover::client::{self, Handed, Handing, Lost, NotTaken};
 use crate::handover::{Recipient, Request, Source, portions};
 use crate::lock::Slice;
 use crate::queue::{Claim, Listed, Queue, QueueError, Settlement};
-use crate::zmtp::BackOff;
+use crate::zmtp::{FIRST_PAUSE, LONGEST_PAUSE};
 use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -95,7 +96,8 @@ pub fn run(settings: &RunnerSettings) -> Result<(), RunnerError> {
         opened => opened,
     }?;
     let listed = Listed::remembering(settings.retention);
-    let mut runner = Runner { settings, queue, stop, pause: BackOff::new(), recovered: None, listed };
+    let mut runner =
+        Runner { settings, queue, stop, pause: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE), recovered: None, listed };
     info!(queue = %settings.queue.display(), slice = ?settings.slice, "the runner has begun");
     while !runner.stop.is_told() {
         let wait = runner.once();
@@ -126,7 +128,7 @@ impl Runner<'_> {
             Ok(None) => return LOOK_EACH,
             Err(error) => {
                 warn!(%error, "no message can be claimed");
-                return self.pause.wait();
+                return self.pause.pause();
             }
         };
         let (tries, began) = (claim.tries(), Instant::now());
@@ -134,14 +136,14 @@ impl Runner<'_> {
         self.listed.took(tries, began.elapsed());
         match next {
             Ok(Next::Go) => {
-                self.pause = BackOff::new();
+                self.pause.reset();
                 Duration::ZERO
             }
-            Ok(Next::Pause) => self.pause.wait(),
+            Ok(Next::Pause) => self.pause.pause(),
             Err(error) => {
                 // It is in the queue still: at the latest, it is brought back within a minute.
                 warn!(%error, "what became of a message cannot be written down");
-                self.pause.wait()
+                self.pause.pause()
             }
         }
     }
@@ -206,7 +208,7 @@ impl Runner<'_> {
 fn time_for(recipients: usize, size: usize, tries: u32, longest: Duration) -> Duration {
     let more = recipients.saturating_sub(1).saturating_add(size / 1_000_000);
     let first = FIRST_TRY.saturating_add(FOR_MORE.saturating_mul(u32::try_from(more).unwrap_or(u32::MAX)));
-    first.saturating_mul(1_u32.checked_shl(tries).unwrap_or(u32::MAX)).min(longest)
+    doubled(first, tries, longest)
 }
 
 /// How it goes on.
@@ -287,7 +289,8 @@ mod tests {
     /// In seconds.
     #[test]
     fn each_try_may_take_twice_as_long_as_the_one_before_up_to_the_deadline() {
-        let time = |recipients, size, tries| time_for(recipients, size, tries, crate::base::deadline::OF_A_DELIVERY).as_secs();
+        let time =
+            |recipients, size, tries| time_for(recipients, size, tries, crate::base::deadline::OF_A_DELIVERY).as_secs();
         assert_eq!(
             [0, 1, 2, 3, 4, 5, 31, 32, u32::MAX].map(|tries| time(1, 0, tries)),
             [15, 30, 60, 120, 240, 240, 240, 240, 240]
@@ -305,7 +308,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let settings = RunnerSettings::of(&crate::serve::configured(folder.path()), Slice::WHOLE);
         let queue = Queue::open(&settings.queue).unwrap();
-        let (stop, pause) = (Stop::on_signals().unwrap(), BackOff::new());
+        let (stop, pause) = (Stop::on_signals().unwrap(), BackOff::new(FIRST_PAUSE, LONGEST_PAUSE));
         let mut runner = Runner { settings: &settings, queue, stop, pause, recovered: None, listed: Listed::default() };
         runner.recover();
         let first = runner.recovered;

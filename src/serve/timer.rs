@@ -12,6 +12,7 @@
 //! runs is in a file, so that a process that is replaced goes on where the one before it was, and `service status` tells it.
 
 use super::watchdog::{Watchdog, Watched};
+use crate::base::back_off::doubled;
 use crate::base::deadline::Deadline;
 use crate::base::stop::Stop;
 use crate::base::timestamp::{exact, now as wall_clock, read_exact};
@@ -193,8 +194,7 @@ impl Planned {
         if well {
             return self.every;
         }
-        let doublings = self.failed_runs.saturating_sub(1).min(16);
-        FIRST_PAUSE.saturating_mul(1 << doublings).min(LONGEST_PAUSE).min(self.every)
+        doubled(FIRST_PAUSE, self.failed_runs.saturating_sub(1), LONGEST_PAUSE.min(self.every))
     }
 
     fn task(&self) -> Task {

@@ -34,7 +34,7 @@ mod told;
 mod trusted;
 
 use crate::base::endpoint::Endpoint;
-use crate::base::listening::Listening;
+use crate::base::listener::Listener;
 use crate::base::shares::Shares;
 use crate::base::stop::Stop;
 use crate::config::{Config, Serve, TrustedProxy, Web};
@@ -166,7 +166,7 @@ pub fn run(
     let system = |doing| move |source| WebError::System { doing, source };
     let stop = Stop::on_signals().map_err(system("setting up signals"))?;
     let open = |key, listen| {
-        Listening::open_at(std::slice::from_ref(listen)).map_err(|source| WebError::Listen { key, source })
+        Listener::open_all(std::slice::from_ref(listen)).map_err(|source| WebError::Listen { key, source })
     };
     let listening = open("listen", &settings.listen)?;
     let listening_beside = settings.beside.as_ref().map(|(listen, _)| open("api_listen", listen)).transpose()?;

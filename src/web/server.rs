@@ -1,7 +1,7 @@
 //! Connections: few at once, each with little time for what it has to say.
 
 use crate::base::http_connections::{Progress, SEND_BUFFER, Slot, Slots};
-use crate::base::listening::Listening;
+use crate::base::listener::Listener;
 use crate::base::stop::Stop;
 use axum::Router;
 use hyper::Request;
@@ -36,7 +36,7 @@ const LAST_GRACE: Duration = Duration::from_secs(10);
 
 /// What is listened at, and what is served there.
 pub(super) struct Place {
-    pub(super) listening: Vec<Listening>,
+    pub(super) listening: Vec<Listener>,
     pub(super) router: Router,
 }
 
@@ -64,14 +64,14 @@ pub(super) fn run(
         });
         for (server, listening) in served {
             match listening {
-                Listening::Unix(listener) => {
+                Listener::Unix(listener) => {
                     listener.set_nonblocking(true)?;
                     let listener = UnixListener::from_std(listener)?;
                     tokio::spawn(
                         server.accept(async move || listener.accept().await.map(|(stream, _)| (stream, None))),
                     );
                 }
-                Listening::Tcp(listener) => {
+                Listener::Tcp(listener) => {
                     listener.set_nonblocking(true)?;
                     // Connections have it from the socket that they come by.
                     set_socket_send_buffer_size(&listener, SEND_BUFFER)?;

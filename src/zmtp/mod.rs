@@ -18,4 +18,6 @@ pub use blocking::{Blocking, BlockingError};
 pub use connection::{Connection, Message, Settings};
 pub use error::ZmtpError;
 pub use handshake::{Peer, SocketType};
-pub use pirate::{BackOff, FromWorker, INTERVAL, LIVENESS, NoPirate, ToWorker, from_client, to_client};
+pub use pirate::{
+    FIRST_PAUSE, FromWorker, INTERVAL, LIVENESS, LONGEST_PAUSE, NoPirate, ToWorker, from_client, to_client,
+};

@@ -14,6 +14,10 @@ pub const INTERVAL: Duration = Duration::from_secs(1);
 /// After so many intervals without any sign the other side is taken for dead.
 pub const LIVENESS: u32 = 3;
 
+/// How long the other side waits before it connects anew; twice as long after each connection that came to nothing, up to the second.
+pub const FIRST_PAUSE: Duration = Duration::from_secs(1);
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(32);
+
 const READY: &[u8] = &[1];
 const HEARTBEAT: &[u8] = &[2];
 
@@ -145,34 +149,6 @@ pub fn to_client(body: &[u8]) -> [&[u8]; 2] {
     [b"", body]
 }
 
-/// How long to wait before a new connection: one second, and twice as long after each that came to nothing, up to 32 seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BackOff(Duration);
-
-impl BackOff {
-    const FIRST: Duration = Duration::from_secs(1);
-    const LONGEST: Duration = Duration::from_secs(32);
-
-    #[must_use]
-    pub fn new() -> Self {
-        Self(Self::FIRST)
-    }
-
-    /// The wait that is due; the next is longer.
-    #[must_use = "it says how long to wait"]
-    pub fn wait(&mut self) -> Duration {
-        let wait = self.0;
-        self.0 = (wait * 2).min(Self::LONGEST);
-        wait
-    }
-}
-
-impl Default for BackOff {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -224,12 +200,5 @@ mod tests {
         assert_eq!(ToWorker::parse(message(&[READY])), Err(NoPirate::Word));
         assert_eq!(from_client(message(&[b"x"])), Err(NoPirate::Frames(1)));
         assert_eq!(from_client(message(&[b"x", b"y"])), Err(NoPirate::NoDelimiter));
-    }
-
-    #[test]
-    fn the_wait_doubles_up_to_half_a_minute() {
-        let mut back_off = BackOff::new();
-        let waits: Vec<u64> = std::iter::repeat_with(|| back_off.wait().as_secs()).take(8).collect();
-        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 32, 32]);
     }
 }

@@ -1,11 +1,12 @@
 //! The LMTP server on real sockets, with somebody behind it who answers as the addresses say.
 
 use crate::program::wait_until;
+use maildrop_command::base::listener::Listener;
 use maildrop_command::config::Config;
 use maildrop_command::delivery::{StatusDetail, Verdict};
 use maildrop_command::handover::Request;
 use maildrop_command::serve::handed::{Body, Handed};
-use maildrop_command::serve::lmtp::{Listening, Server};
+use maildrop_command::serve::lmtp::Server;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -58,10 +59,10 @@ impl Front {
         std::fs::create_dir(&messages).unwrap();
         std::fs::write(messages.join("left by a front that died"), "x").unwrap();
 
-        let mut listening = Listening::open(&config.serve).unwrap();
+        let mut listening = Listener::open_all(&config.serve.lmtp_endpoints()).unwrap();
         let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = tcp.local_addr().unwrap().port();
-        listening.push(Listening::Tcp(tcp));
+        listening.push(Listener::Tcp(tcp));
         let server = Server::new(&config, "mx.example".into(), listening).unwrap();
         let (seen, answers) = (Arc::<Mutex<Vec<Seen>>>::default(), Arc::new(Semaphore::new(answers)));
         let (stop, stopped) = watch::channel(false);

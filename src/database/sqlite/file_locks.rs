@@ -6,6 +6,7 @@
 //!
 //! A name is the name of a file: letters and digits.
 
+use crate::base::back_off::BackOff;
 use crate::base::deadline::Deadline;
 use crate::database::{Client, DatabaseError, DatabaseFailure};
 use serde::{Deserialize, Serialize};
@@ -146,15 +147,14 @@ impl FileLocks {
             return Ok(Asked::Held);
         }
         let begun = Instant::now();
-        let mut pause = Duration::from_millis(1);
+        let mut pauses = BackOff::new(Duration::from_millis(1), LONGEST_PAUSE);
         loop {
             let acquired = self.try_once(name)?;
             let left = wait.saturating_sub(begun.elapsed()).min(self.deadline.remaining());
             if matches!(acquired, Asked::Held) || left.is_zero() {
                 return Ok(acquired);
             }
-            std::thread::sleep(pause.min(left));
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            std::thread::sleep(pauses.pause().min(left));
         }
     }
 

@@ -4,10 +4,10 @@
 
 use super::state::{Action, Broker, ConnectionId, Event, LocalId};
 use super::{Counters, Standing};
+use crate::base::listener::is_trusted;
 use crate::delivery::Verdict;
 use crate::queue::{Digest, Shunted};
 use crate::serve::handed::Handed;
-use crate::serve::runtime_directory;
 use crate::serve::suspects::keeper::{self, KeeperSettings};
 use crate::serve::suspects::{Order as KeeperOrder, WorkerEnd};
 use crate::zmtp::{
@@ -212,11 +212,7 @@ enum MayNotConnect {
 /// Only this process's user and root: a client is believed who has logged in, and a worker gets everybody's mail.
 fn may_connect(stream: &UnixStream) -> Result<Option<i32>, MayNotConnect> {
     let peer = stream.peer_cred()?;
-    if runtime_directory::may_connect(peer.uid(), rustix::process::geteuid().as_raw()) {
-        Ok(peer.pid())
-    } else {
-        Err(MayNotConnect::User(peer.uid()))
-    }
+    if is_trusted(peer.uid()) { Ok(peer.pid()) } else { Err(MayNotConnect::User(peer.uid())) }
 }
 
 /// The loop's own: the broker, and how its peers are reached.

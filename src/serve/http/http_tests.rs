@@ -10,7 +10,7 @@ fn serve(socket: &Path, folder: &Path) -> (JoinHandle<io::Result<()>>, watch::Se
     let (ask, mut asked) = mpsc::channel::<oneshot::Sender<Report>>(1);
     let ((_, service), (stop, stops)) = (watch::channel(None), watch::channel(false));
     let sources = Sources { ask, service, stop: stops, tally: Tally::default(), max_connections: 1 };
-    let listening = vec![Listening::Unix(UnixListener::bind(socket).unwrap())];
+    let listening = vec![Open::Unix(UnixListener::bind(socket).unwrap())];
     tokio::spawn(async move {
         while let Some(tell) = asked.recv().await {
             let _ = tell.send(Report::default());

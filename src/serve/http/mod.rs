@@ -9,8 +9,9 @@ mod files;
 mod metrics;
 
 use super::broker::sockets::Report;
-use super::lmtp::{Connection, Listener, Listening, Tally, accept};
+use super::lmtp::{Connection, Listener, Tally, accept};
 use crate::base::http_connections::{Slot, Slots};
+use crate::base::listener::Listener as Open;
 use crate::config::Serve;
 use crate::handover::control::Status;
 use answers::Answers;
@@ -62,13 +63,13 @@ pub struct Sources {
 /// Who answers, before it runs.
 #[derive(Debug)]
 pub struct Http {
-    listening: Vec<Listening>,
+    listening: Vec<Open>,
     answers: Answers,
 }
 
 impl Http {
     #[must_use]
-    pub fn new(listening: Vec<Listening>, serve: &Serve, sources: Sources) -> Self {
+    pub fn new(listening: Vec<Open>, serve: &Serve, sources: Sources) -> Self {
         Self { listening, answers: Answers::new(sources, Files::of(serve)) }
     }
 

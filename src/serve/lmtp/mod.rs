@@ -3,14 +3,14 @@
 //!
 //! `session` is one conversation without a socket; `command`, `path`, `xforward` and `data` read what the client sends;
 //! `spool` keeps a message while it comes in; `replies` is where the answers to a message come from, and `tally` counts
-//! them. `conversation` joins a session and a connection; `listening`, `access`, `strangers` and `server` say where clients
+//! them. `conversation` joins a session and a connection; `listener`, `access`, `strangers` and `server` say where clients
 //! connect, who may, and how many.
 
 mod access;
 mod command;
 mod conversation;
 mod data;
-mod listening;
+mod listener;
 mod path;
 mod replies;
 mod server;
@@ -22,8 +22,7 @@ mod tally;
 pub mod test_properties;
 mod xforward;
 
-pub use listening::Listening;
-pub(super) use listening::{Connection, Listener, accept};
+pub(super) use listener::{Connection, Listener, accept};
 pub use server::{CannotServe, Server};
 pub use session::{Client, Session, Settings, StartTls, Step, Transaction};
 pub use spool::Spool;

@@ -2,10 +2,11 @@
 
 use super::access::{Access, SECURED};
 use super::conversation::{Ending, Limits, Surroundings};
-use super::listening::{Connection, Listener, Listening, accept};
+use super::listener::{Connection, Listener, accept};
 use super::session::{Session, Settings, StartTls};
 use super::strangers::Strangers;
 use super::tally::Tally;
+use crate::base::listener::Listener as Open;
 use crate::base::tls::TlsError;
 use crate::config::Config;
 use crate::serve::handed::Handed;
@@ -31,7 +32,7 @@ const STRANGERS_TIME: Duration = Duration::from_mins(1);
 
 /// The LMTP server, before it runs.
 pub struct Server {
-    listening: Vec<Listening>,
+    listening: Vec<Open>,
     settings: Arc<Settings>,
     access: Access,
     limits: Limits,
@@ -58,7 +59,7 @@ impl Server {
     ///
     /// # Errors
     /// Where that cannot be done, or a certificate cannot be read.
-    pub fn new(config: &Config, host: String, listening: Vec<Listening>) -> Result<Self, CannotServe> {
+    pub fn new(config: &Config, host: String, listening: Vec<Open>) -> Result<Self, CannotServe> {
         let settings = Settings::new(config, host);
         settings
             .spool
@@ -95,7 +96,7 @@ impl Server {
     pub async fn run(self, hand_out: mpsc::Sender<Handed>, stop: watch::Receiver<bool>) -> io::Result<()> {
         let Self { listening, settings, access, limits, max_connections } = self;
         let (unix, tcp): (Vec<_>, Vec<_>) =
-            listening.into_iter().partition(|listening| matches!(listening, Listening::Unix(_)));
+            listening.into_iter().partition(|listening| matches!(listening, Open::Unix(_)));
         // Each kind has its own places: whoever reaches us from another machine keeps nobody out who is on this one.
         let (unix, tcp) = (Door::new(unix, max_connections)?, Door::new(tcp, max_connections)?);
         let strangers = Strangers::new(places_of_strangers(max_connections));
@@ -158,7 +159,7 @@ struct Door {
 }
 
 impl Door {
-    fn new(listening: Vec<Listening>, places: usize) -> io::Result<Self> {
+    fn new(listening: Vec<Open>, places: usize) -> io::Result<Self> {
         let listeners = listening.into_iter().map(Listener::new).collect::<io::Result<Vec<_>>>()?;
         Ok(Self { listeners, free: Arc::new(Semaphore::new(places)) })
     }

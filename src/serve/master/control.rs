@@ -1,10 +1,9 @@
 //! The control socket: who asks how the service is, or tells it what to do. It never waits for anybody.
 
 use super::MasterError;
-use super::listeners::bind_own;
 use crate::base::hex;
+use crate::base::listener::{bind_unix, is_trusted};
 use crate::handover::control::{Answer, Command, Request, key_beside, line};
-use crate::serve::runtime_directory;
 use ring::rand::{SecureRandom, SystemRandom};
 use sha2::{Digest, Sha256};
 use std::fs::OpenOptions;
@@ -49,7 +48,9 @@ impl Control {
     pub(super) fn bind(path: &Path) -> Result<Self, MasterError> {
         // Before anybody can connect.
         let key = write_key(&key_beside(path))?;
-        let socket = bind_own(path)?;
+        let failed = |source| MasterError::Listen { place: path.display().to_string(), source };
+        let socket = bind_unix(path, 0o600).map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
         Ok(Self { path: path.to_owned(), key, socket, asking: Vec::new(), answered: Vec::new(), closed_until: None })
     }
 
@@ -147,7 +148,7 @@ impl Connection {
     /// One who may ask: root, and the user that we run as.
     fn from(stream: UnixStream, now: Instant) -> Option<Self> {
         let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?.uid.as_raw();
-        if !runtime_directory::may_connect(peer, rustix::process::geteuid().as_raw()) {
+        if !is_trusted(peer) {
             warn!(uid = peer, "refused at the control socket");
             return None;
         }

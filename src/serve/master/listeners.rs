@@ -5,13 +5,11 @@
 //! lmtp(8) takes a refused connection for a failure of the whole site, and defers all that waits for it.
 
 use super::MasterError;
+use crate::base::deadline::Deadline;
+use crate::base::listener::{Listener, bind_unix};
 use command_fds::{CommandFdExt, FdMapping, FdMappingCollision};
 use listenfd::ListenFd;
 use std::io;
-use std::net::{TcpListener, ToSocketAddrs};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -22,43 +20,8 @@ use tracing::warn;
 /// what it reports errors by must not be overwritten.
 const FIRST: i32 = 500;
 
-/// How often a socket that somebody still listens at is tried again, and after what pause: the front of a master that
-/// was killed ends within a moment.
-const TRIES: u32 = 50;
-/// The same for HTTP, without which mail is delivered all the same.
-const TRIES_OF_HTTP: u32 = 10;
+/// The pause before a socket is tried again that somebody still listens at.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// One socket that is listened at.
-#[derive(Debug)]
-pub enum Listener {
-    Unix(UnixListener),
-    Tcp(TcpListener),
-}
-
-impl Listener {
-    /// Its address, as `serve.lmtp` names it.
-    #[must_use]
-    pub fn name(&self) -> String {
-        match self {
-            Self::Unix(socket) => {
-                let address = socket.local_addr().ok();
-                let path = address.as_ref().and_then(|address| address.as_pathname());
-                path.map_or_else(|| "a unix socket without a path".into(), |path| path.display().to_string())
-            }
-            Self::Tcp(socket) => {
-                socket.local_addr().map_or_else(|_| "a TCP socket".into(), |address| address.to_string())
-            }
-        }
-    }
-
-    fn duplicate(&self) -> io::Result<OwnedFd> {
-        Ok(match self {
-            Self::Unix(socket) => socket.try_clone()?.into(),
-            Self::Tcp(socket) => socket.try_clone()?.into(),
-        })
-    }
-}
 
 /// The name of a listener for HTTP, as a socket unit has it by `FileDescriptorName=`. All others are for LMTP.
 const HTTP: &str = "http";
@@ -117,20 +80,26 @@ impl Listeners {
         Ok((of(lmtp), of(http)))
     }
 
-    /// As [`missing`](Self::missing), where the front of a master that was killed may still be there for a moment.
+    /// As [`missing`](Self::missing), if the front of a master that was killed may still be there for so long.
     ///
     /// # Errors
     /// Where one of them cannot be had.
-    pub(super) fn missing_in_time(&self, places: &[String]) -> Result<Vec<NewListener>, MasterError> {
-        for _ in 1..TRIES_OF_HTTP {
+    pub(super) fn missing_within(
+        &self,
+        patience: Duration,
+        places: &[String],
+    ) -> Result<Vec<NewListener>, MasterError> {
+        let until = Deadline::after(patience);
+        loop {
             match self.missing(places) {
-                Err(MasterError::Listen { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {
+                Err(MasterError::Listen { source, .. })
+                    if source.kind() == io::ErrorKind::AddrInUse && !until.passed() =>
+                {
                     thread::sleep(PAUSE);
                 }
                 done => return done,
             }
         }
-        self.missing(places)
     }
 
     /// Binds what is to be there and is not yet, and returns that; nothing has changed until it is [taken
@@ -208,72 +177,13 @@ impl Bound {
     }
 }
 
-/// Binds one place: a unix socket, or each address that a host has.
+/// Binds one place: a unix socket, or each address that a host has. Who may connect to a unix socket is who may enter its folder, as it is
+/// for Dovecot's and Postfix's own sockets.
 fn bind(place: &str) -> io::Result<Vec<Listener>> {
     if place.starts_with('/') {
-        return Ok(vec![Listener::Unix(bind_unix(Path::new(place))?)]);
+        return Ok(vec![Listener::Unix(bind_unix(Path::new(place), 0o666)?)]);
     }
-    let mut sockets = Vec::new();
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "this name has no address");
-    for address in place.to_socket_addrs()? {
-        match TcpListener::bind(address) {
-            Ok(socket) => sockets.push(Listener::Tcp(socket)),
-            // `localhost` has an address of IPv6 in /etc/hosts, even where the system has no IPv6.
-            Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => last = error,
-            Err(error) => return Err(error),
-        }
-    }
-    if sockets.is_empty() { Err(last) } else { Ok(sockets) }
-}
-
-/// Binds a unix socket. What is left of a service that is gone is taken away first: where nobody answers.
-fn bind_unix(path: &Path) -> io::Result<UnixListener> {
-    for attempt in 1.. {
-        match UnixListener::bind(path) {
-            Ok(socket) => {
-                // Who may connect is who may enter its folder, as it is for Dovecot's and Postfix's own sockets.
-                std::fs::set_permissions(path, PermissionsExt::from_mode(0o666))?;
-                return Ok(socket);
-            }
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => match UnixStream::connect(path) {
-                Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
-                    remove_stale(path)?;
-                }
-                Err(gone) if gone.kind() == io::ErrorKind::NotFound => {}
-                Ok(_) if attempt >= TRIES => {
-                    return Err(io::Error::new(io::ErrorKind::AddrInUse, "another program answers there"));
-                }
-                Err(error) if attempt >= TRIES => return Err(error),
-                Ok(_) | Err(_) => thread::sleep(PAUSE),
-            },
-            Err(error) => return Err(error),
-        }
-    }
-    Err(io::ErrorKind::AddrInUse.into())
-}
-
-/// Removes a socket that nobody listens at, and nothing else that may be there by that name.
-fn remove_stale(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::FileTypeExt;
-    let found = std::fs::symlink_metadata(path)?;
-    if !found.file_type().is_socket() {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "something that is no socket is there"));
-    }
-    std::fs::remove_file(path)
-}
-
-/// Binds a socket of the service's own in its runtime directory: whoever was there before is gone, since we hold the
-/// lock.
-pub(super) fn bind_own(path: &Path) -> Result<UnixListener, MasterError> {
-    let failed = |source| MasterError::Listen { place: path.display().to_string(), source };
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
-    let socket = UnixListener::bind(path).map_err(failed)?;
-    std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).map_err(failed)?;
-    socket.set_nonblocking(true).map_err(failed)?;
-    Ok(socket)
+    Listener::bind_tcp(place)
 }
 
 impl Drop for NewListener {
@@ -285,6 +195,8 @@ impl Drop for NewListener {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
+    use std::os::unix::net::{UnixListener, UnixStream};
     use std::time::Instant;
 
     fn places(names: &[&Path]) -> Vec<String> {
@@ -315,40 +227,22 @@ mod tests {
     fn a_place_that_another_has_is_tried_for_a_while_and_what_is_kept_by_systemd_is_known() {
         let another = TcpListener::bind("127.0.0.1:0").unwrap();
         let place = [another.local_addr().unwrap().to_string()];
-        let begun = Instant::now();
-        let error = Listeners::default().missing_in_time(&place).unwrap_err();
+        let (begun, patience) = (Instant::now(), 3 * PAUSE);
+        let error = Listeners::default().missing_within(patience, &place).unwrap_err();
         assert!(matches!(&error, MasterError::Listen { source, .. } if source.kind() == io::ErrorKind::AddrInUse));
-        assert!(begun.elapsed() >= PAUSE * (TRIES_OF_HTTP - 1), "it may be gone in a moment");
+        assert!(begun.elapsed() >= patience, "it may be gone in a moment");
         let of_systemd = Listeners { from_systemd: vec![Listener::Tcp(another)], bound: Vec::new() };
         assert!(of_systemd.are_kept_by_systemd() && !Listeners::default().are_kept_by_systemd());
         assert!(of_systemd.missing(&place).unwrap().is_empty());
     }
 
     #[test]
-    fn where_another_program_answers_that_is_said_after_some_tries() {
+    fn where_another_program_answers_that_is_said() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("lmtp");
         let _anothers = UnixListener::bind(&socket).unwrap();
-        let begun = Instant::now();
         let error = Listeners::default().missing(&places(&[&socket])).unwrap_err();
         assert_eq!(error.to_string(), format!("listening at {}: another program answers there", socket.display()));
-        assert!(begun.elapsed() >= PAUSE * (TRIES - 1), "it may be gone in a moment");
-        // Of our own folder all is ours, but a folder is no socket.
-        let Err(MasterError::Listen { source, .. }) = bind_own(folder.path()) else { panic!("it is a folder") };
-        assert_ne!(source.kind(), io::ErrorKind::AddrInUse, "what is there could not be taken away: {source}");
-    }
-
-    #[test]
-    fn a_socket_that_does_not_refuse_is_somebodys_and_stays() {
-        let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("log");
-        // One of datagrams: who connects is told that it is another kind of socket.
-        let anothers = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
-        let begun = Instant::now();
-        assert!(Listeners::default().missing(&places(&[&socket])).is_err());
-        assert!(begun.elapsed() >= PAUSE * (TRIES - 1));
-        std::os::unix::net::UnixDatagram::unbound().unwrap().send_to(b"x", &socket).unwrap();
-        assert_eq!(anothers.recv(&mut [0; 9]).unwrap(), 1);
     }
 
     #[test]

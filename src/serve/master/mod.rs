@@ -51,9 +51,6 @@ pub enum MasterError {
     /// A file or directory of the service cannot be had.
     #[error("{doing} {}: {source}", path.display())]
     File { doing: &'static str, path: PathBuf, source: io::Error },
-    /// A directory of the service belongs to somebody else.
-    #[error("{} is not a directory of user {us}, as whom this process runs", path.display())]
-    NotOurs { path: PathBuf, us: u32 },
     /// A socket cannot be listened at.
     #[error("listening at {place}: {source}")]
     Listen { place: String, source: io::Error },
@@ -87,9 +84,6 @@ pub fn this_program() -> Program {
         command.arg0("maildropd").arg("--config").arg(start.file).args(["--role", start.role.as_str()]);
         command.args(["--number", &start.number.to_string(), "--master", &std::process::id().to_string()]);
         command.arg("--checked").arg(start.checked);
-        // The C library keeps 64 MB of addresses for each of some threads (mallopt(3), M_ARENA_MAX): ten recipients, whose mailboxes
-        // are opened side by side, would use up `serve.worker_memory`.
-        command.env("MALLOC_ARENA_MAX", "2");
         command
     })
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -83,25 +83,6 @@ fn is_alive(process: Pid) -> bool {
     test_kill_process(process) != Err(Errno::SRCH)
 }
 
-/// Makes a directory of the service that nobody else may enter, or sees to it that the one that is there is such a one.
-///
-/// # Errors
-/// Where it cannot be made, is no directory, or is another user's.
-pub(super) fn own_directory(path: &Path) -> Result<(), MasterError> {
-    let failed = |source| MasterError::File { doing: "making the directory", path: path.to_owned(), source };
-    crate::base::files::create_directory(path).map_err(failed)?;
-    // systemd may have made it, or an administrator.
-    let found = std::fs::symlink_metadata(path).map_err(failed)?;
-    let us = rustix::process::geteuid().as_raw();
-    if !found.is_dir() || found.uid() != us {
-        return Err(MasterError::NotOurs { path: path.to_owned(), us });
-    }
-    if found.mode() & 0o077 != 0 {
-        std::fs::set_permissions(path, PermissionsExt::from_mode(0o700)).map_err(failed)?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,24 +117,5 @@ mod tests {
         });
         OneMaster::take_within(&path, Duration::from_mins(1)).unwrap();
         later.join().unwrap();
-    }
-
-    #[test]
-    fn a_directory_is_closed_to_others_and_a_link_is_none() {
-        let folder = tempfile::tempdir().unwrap();
-        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
-        let path = folder.path().join("a");
-        own_directory(&path).unwrap();
-        assert_eq!(mode(&path), 0o700);
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
-        own_directory(&path).unwrap();
-        assert_eq!(mode(&path), 0o700);
-        // One that is closed already stays as it is.
-        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o500)).unwrap();
-        own_directory(&path).unwrap();
-        assert_eq!(mode(&path), 0o500);
-        let link = folder.path().join("link");
-        std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(matches!(own_directory(&link), Err(MasterError::NotOurs { .. })));
     }
 }

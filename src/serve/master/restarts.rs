@@ -4,6 +4,7 @@
 //! A count for life stops a service for days: after so many crashes of a year, or of ten seconds without a database, nobody
 //! starts it any more, and nobody says so. So what is counted is within a window, and what follows is a pause.
 
+use crate::base::back_off::BackOff;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -20,8 +21,7 @@ pub(in crate::serve) struct Restarts {
     /// How many deaths within the window are borne.
     allowed: usize,
     window: Duration,
-    /// The next pause.
-    pause: Duration,
+    pause: BackOff,
     /// When it died, within the window: one more than are allowed, at most.
     deaths: VecDeque<Instant>,
     throttled: bool,
@@ -30,7 +30,7 @@ pub(in crate::serve) struct Restarts {
 impl Restarts {
     pub(in crate::serve) fn new(allowed: u32, window: Duration) -> Self {
         let allowed = usize::try_from(allowed).unwrap_or(usize::MAX);
-        Self { allowed, window, pause: FIRST, deaths: VecDeque::new(), throttled: false }
+        Self { allowed, window, pause: BackOff::new(FIRST, LONGEST), deaths: VecDeque::new(), throttled: false }
     }
 
     /// It died at `now`, after it had `lived` for so long: how long to wait before it is started again.
@@ -45,15 +45,14 @@ impl Restarts {
                 self.deaths.pop_front();
             }
         }
-        let pause = if self.throttled { LONGEST } else { self.pause };
-        self.pause = (self.pause * 2).min(LONGEST);
-        pause
+        let pause = self.pause.pause();
+        if self.throttled { LONGEST } else { pause }
     }
 
     /// It has `lived` for so long by now.
     pub(in crate::serve) fn lives(&mut self, lived: Duration) {
         if lived >= STEADY {
-            self.pause = FIRST;
+            self.pause.reset();
             self.throttled = false;
         }
     }

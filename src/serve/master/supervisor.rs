@@ -5,11 +5,11 @@ use super::children::{Ended, Phase, Slot};
 use super::control::{Connection, Control};
 use super::listeners::{Listeners, hand_over};
 use super::notice::{Link, Notice, Report};
-use super::one_master::{OneMaster, own_directory};
+use super::one_master::OneMaster;
 use super::restarts::Restarts;
 use super::systemd::Systemd;
 use super::{MasterError, Program, Start};
-use crate::base::timestamp;
+use crate::base::{files, timestamp};
 use crate::config::Config;
 use crate::handover::control::{Counted, Role, State, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -34,6 +34,10 @@ const ASKED_IN_VAIN: u32 = 15;
 const ASKED_FROM_THE_START: u32 = 60;
 /// Until then systemd's watchdog hears from us. A front that cannot even be killed is a matter for systemd.
 const UNKILLABLE: u32 = 2 * ASKED_IN_VAIN;
+/// How long a socket is tried again that somebody still listens at: the front of a master that was killed ends within a moment.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The same for HTTP, without which mail is delivered all the same.
+const PATIENCE_FOR_HTTP: Duration = Duration::from_secs(1);
 /// How long the loop waits at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// What systemd tells its service, and what nobody else is to take for himself.
@@ -103,9 +107,9 @@ impl Supervisor {
         if !config.serve.lmtp.is_empty() || !listeners.names().is_empty() {
             config.lmtp_makes_sent_copies()?;
         }
-        let new = listeners.missing(&config.serve.lmtp)?;
+        let new = listeners.missing_within(PATIENCE, &config.serve.lmtp)?;
         listeners.take_over(new, &config.serve.lmtp);
-        let no_http = http.missing_in_time(config.serve.http.as_slice()).map_or_else(
+        let no_http = http.missing_within(PATIENCE_FOR_HTTP, config.serve.http.as_slice()).map_or_else(
             |error| Some(error.to_string()),
             |new| {
                 http.take_over(new, config.serve.http.as_slice());
@@ -458,6 +462,11 @@ impl Supervisor {
             stopping.tell_who_waits(systemd_listens);
         }
     }
+}
+
+fn own_directory(path: &Path) -> Result<(), MasterError> {
+    let failed = |source| MasterError::File { doing: "making the directory", path: path.to_owned(), source };
+    files::own_directory(path).map_err(failed)
 }
 
 /// The process that is about to be started.

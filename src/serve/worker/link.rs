@@ -5,10 +5,13 @@
 //! answer is dropped then, for the broker has deferred the message when the connection ended; the ledger has what was done, and
 //! the next attempt finds it there.
 
-use super::recycling::Recycling;
 use super::WorkerSettings;
+use super::recycling::Recycling;
+use crate::base::back_off::BackOff;
+use crate::base::stop::Stop;
 use crate::zmtp::{
-    BackOff, Blocking, BlockingError, FromWorker, INTERVAL, LIVENESS, Message, Settings, SocketType, ToWorker,
+    Blocking, BlockingError, FIRST_PAUSE, FromWorker, INTERVAL, LIVENESS, LONGEST_PAUSE, Message, Settings, SocketType,
+    ToWorker,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
@@ -17,7 +20,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 use tracing::{debug, info, warn};
@@ -59,10 +62,6 @@ impl Wake {
         Ok((Self(wake), woken))
     }
 
-    pub(super) fn on_signal(&self, signal: i32) -> io::Result<()> {
-        signal_hook::low_level::pipe::register(signal, self.0.try_clone()?).map(|_| ())
-    }
-
     pub(super) fn wake(&self) {
         // Where it is full, the other side is about to wake up.
         let _ = (&self.0).write(&[0]);
@@ -72,7 +71,7 @@ impl Wake {
 pub(super) struct Link {
     broker: PathBuf,
     longest_frame: usize,
-    stop: Arc<AtomicBool>,
+    stop: Arc<Stop>,
     recycling: Arc<Recycling>,
     woken: UnixStream,
     assign: Sender<Job>,
@@ -101,7 +100,7 @@ impl From<BlockingError> for End {
 impl Link {
     pub(super) fn new(
         settings: &WorkerSettings,
-        stop: Arc<AtomicBool>,
+        stop: Arc<Stop>,
         recycling: Arc<Recycling>,
         woken: UnixStream,
         assign: Sender<Job>,
@@ -117,7 +116,7 @@ impl Link {
             answers,
             current: Arc::default(),
             at_work: 0,
-            back_off: BackOff::new(),
+            back_off: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE),
         }
     }
 
@@ -145,7 +144,7 @@ impl Link {
                 Err(End::Done) | Ok(()) => return,
                 Err(End::Lost(_)) if self.is_to_end() => return,
                 Err(End::Lost(why)) => {
-                    let pause = self.back_off.wait();
+                    let pause = self.back_off.pause();
                     warn!(broker = %self.broker.display(), why, pause_s = pause.as_secs(), "no broker: tried again after a pause");
                     if self.sleep(pause) {
                         return;
@@ -171,9 +170,9 @@ impl Link {
 
     fn is_to_end(&self) -> bool {
         if self.recycling.is_due_by_age() {
-            self.stop.store(true, Ordering::Release);
+            self.stop.tell();
         }
-        self.stop.load(Ordering::Acquire)
+        self.stop.is_told()
     }
 
     fn talk(&mut self, mut connection: Blocking) -> Result<(), End> {
@@ -204,7 +203,7 @@ impl Link {
             match self.listen(&mut connection, number) {
                 Ok(true) => {
                     heard = Instant::now();
-                    self.back_off = BackOff::new();
+                    self.back_off.reset();
                 }
                 Ok(false) => {}
                 Err(BlockingError::Closed) if leaving.is_some() => return Ok(()),
@@ -260,6 +259,11 @@ impl Link {
         let mut waited = vec![PollFd::new(&self.woken, PollFlags::IN)];
         if let Some(connection) = &connection {
             waited.push(PollFd::new(connection, PollFlags::IN));
+        }
+        let stop = self.stop.as_fd();
+        // Once it is told that stays readable.
+        if !self.stop.is_told() {
+            waited.push(PollFd::new(&stop, PollFlags::IN));
         }
         // A signal ends the wait early, which does no harm.
         let _ = Timespec::try_from(at_most).map(|limit| poll(&mut waited, Some(&limit)));

@@ -8,6 +8,7 @@ mod link;
 mod recycling;
 
 use super::watchdog::Watchdog;
+use crate::base::stop::Stop;
 use crate::config::Config;
 use crate::delivery::{StatusDetail, Verdict};
 use crate::handover::{Found, Header, Logins, Reply, Request, Source, Told};
@@ -86,13 +87,8 @@ pub enum WorkerError {
 /// Where the system gives us no threads or signals.
 pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Result<(), WorkerError> {
     let system = |doing| move |source| WorkerError::System { doing, source };
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = Arc::new(Stop::on_signals().map_err(system("setting up signals"))?);
     let (wake, woken) = Wake::pair().map_err(system("making a pair of sockets"))?;
-    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-        // The flag first: who is woken looks at it.
-        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(system("setting up signals"))?;
-        wake.on_signal(signal).map_err(system("setting up signals"))?;
-    }
     let watchdog = Watchdog::start().map_err(system("starting a thread"))?;
     let recycling = Arc::new(Recycling::new(&settings, successor));
     let (assign, assigned) = mpsc::channel();
@@ -113,9 +109,9 @@ pub fn run(site: &Site, settings: WorkerSettings, successor: Successor) -> Resul
             delivered += 1;
             worker.answer(body, received, || {
                 if recycling.is_due(delivered) {
-                    stop.store(true, Ordering::Release);
+                    stop.tell();
                 }
-                leaving = stop.load(Ordering::Acquire);
+                leaving = stop.is_told();
                 leaving
             })
         } else {

@@ -3,6 +3,7 @@
 
 use crate::program::wait_until;
 use crate::support::{child, subject};
+use maildrop_command::base::listener::Listener;
 use maildrop_command::handover::control::Role;
 use maildrop_command::serve::master::notice::{Notice, Report, to_the_master};
 use maildrop_command::serve::master::{self, Start, child_start, listeners};
@@ -354,11 +355,11 @@ fn talk(behaviour: &str, folder: &Path) {
     }
 }
 
-fn greet(listener: &listeners::Listener) {
+fn greet(listener: &Listener) {
     loop {
         match listener {
-            listeners::Listener::Unix(socket) => drop(socket.accept().unwrap().0.write_all(b"220\r\n")),
-            listeners::Listener::Tcp(socket) => drop(socket.accept().unwrap().0.write_all(b"220\r\n")),
+            Listener::Unix(socket) => drop(socket.accept().unwrap().0.write_all(b"220\r\n")),
+            Listener::Tcp(socket) => drop(socket.accept().unwrap().0.write_all(b"220\r\n")),
         }
     }
 }

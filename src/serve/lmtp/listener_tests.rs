@@ -1,5 +1,6 @@
 use super::*;
 use crate::base::endpoint::Endpoint;
+use crate::config::Serve;
 use rustix::net::sockopt::socket_send_buffer_size;
 use std::os::unix::net::UnixStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,7 +12,8 @@ async fn what_is_configured_is_opened_and_none_of_the_sockets_keeps_the_others_w
     let lmtp = paths.iter().map(|path| path.to_str().unwrap().to_owned()).collect();
     let serve = Serve { lmtp, ..Serve::default() };
     assert_eq!(serve.lmtp_endpoints(), paths.clone().map(Endpoint::Socket));
-    let listeners = Listening::open(&serve).unwrap().into_iter().map(Listener::new).collect::<io::Result<Vec<_>>>();
+    let listeners =
+        Open::open_all(&serve.lmtp_endpoints()).unwrap().into_iter().map(Listener::new).collect::<io::Result<Vec<_>>>();
     let listeners = listeners.unwrap();
     // At each of them somebody always waits, who says where.
     let mut clients = Vec::new();
@@ -36,7 +38,7 @@ async fn what_is_configured_is_opened_and_none_of_the_sockets_keeps_the_others_w
 async fn a_client_by_tcp_that_reads_nothing_has_few_replies_held_for_it() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let listeners = [Listener::new(Listening::Tcp(listener)).unwrap()];
+    let listeners = [Listener::new(Open::Tcp(listener)).unwrap()];
     let _client = std::net::TcpStream::connect(address).unwrap();
     let Connection::Tcp(stream, _) = accept(&listeners, 0).await.unwrap() else { panic!() };
     // Linux doubles it, for what it needs itself (socket(7)).

@@ -1,7 +1,6 @@
 //! The sockets that clients connect to, and their connections.
 
-pub use crate::base::listening::Listening;
-use crate::config::Serve;
+use crate::base::listener::Listener as Open;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use std::io;
 use std::net::IpAddr;
@@ -9,16 +8,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net;
-
-impl Listening {
-    /// Opens those that the configuration names for LMTP.
-    ///
-    /// # Errors
-    /// Where one of them cannot be opened: the error names it.
-    pub fn open(serve: &Serve) -> io::Result<Vec<Self>> {
-        Self::open_at(&serve.lmtp_endpoints())
-    }
-}
 
 /// How much the system holds of the replies that a client has not taken, in bytes. By itself it takes megabytes (tcp(7)), and we
 /// would answer a client that reads nothing for as long.
@@ -32,13 +21,13 @@ pub(in crate::serve) enum Listener {
 
 impl Listener {
     /// To be called within a runtime.
-    pub(in crate::serve) fn new(listening: Listening) -> io::Result<Self> {
-        match listening {
-            Listening::Unix(listener) => {
+    pub(in crate::serve) fn new(listener: Open) -> io::Result<Self> {
+        match listener {
+            Open::Unix(listener) => {
                 listener.set_nonblocking(true)?;
                 net::UnixListener::from_std(listener).map(Self::Unix)
             }
-            Listening::Tcp(listener) => {
+            Open::Tcp(listener) => {
                 listener.set_nonblocking(true)?;
                 // Connections have it from the socket that they come by.
                 set_socket_send_buffer_size(&listener, SEND_BUFFER)?;
@@ -122,5 +111,5 @@ impl AsyncWrite for Connection {
 }
 
 #[cfg(test)]
-#[path = "listening_tests.rs"]
+#[path = "listener_tests.rs"]
 mod tests;
