@@ -237,7 +237,6 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
         let (tally, max_connections) = (server.tally(), server.max_connections());
         let sources = Sources { ask: ask.clone(), service, stop: stop.clone(), tally, max_connections };
         let http = Http::new(http, &config.serve, sources);
-        let queue = config.serve.queue();
         let lmtp = async {
             // Without it this process is of no use: the next one may have more luck.
             server.run(hand, stop.clone()).await.map_err(|source| FrontError::System { doing: "serving LMTP", source })
@@ -246,7 +245,9 @@ fn be_front(arguments: &Arguments) -> Result<(), (ExitCode, String)> {
             match master {
                 None => std::future::pending().await,
                 Some(master) => {
-                    if let Err(error) = tell_master(master, ask, started, ended, stop.clone(), tell, queue).await {
+                    if let Err(error) =
+                        tell_master(master, ask, started, ended, stop.clone(), tell, &config.serve).await
+                    {
                         tracing::warn!(%error, "the master cannot be talked with");
                     }
                 }

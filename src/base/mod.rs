@@ -12,6 +12,7 @@ pub mod listener;
 pub mod log;
 pub(crate) mod printed;
 pub(crate) mod problem;
+pub mod readiness;
 pub mod secret;
 pub(crate) mod sent_body;
 pub(crate) mod server_waits;

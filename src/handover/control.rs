@@ -190,6 +190,25 @@ impl Role {
     /// In the order in which the master starts them.
     pub const ALL: [Self; 6] = [Self::Front, Self::Worker, Self::Runner, Self::Timer, Self::Notify, Self::Web];
 
+    /// What people call it, where there is one of it; of a worker or a runner, with its number.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Front => "front",
+            Self::Worker => "worker",
+            Self::Runner => "runner",
+            Self::Timer => "timer",
+            Self::Notify => "notifier",
+            Self::Web => "page",
+        }
+    }
+
+    /// Whether there may be several of it.
+    #[must_use]
+    pub fn is_numbered(self) -> bool {
+        matches!(self, Self::Worker | Self::Runner)
+    }
+
     /// Whether mail goes through it: nobody waits for one through which none does.
     #[must_use]
     pub fn carries_mail(self) -> bool {

@@ -1,6 +1,6 @@
 //! How the service is, in words for people: the same on a terminal and in a browser.
 
-use super::control::{Process, Role, Task};
+use super::control::{Process, Task};
 use crate::base::timestamp::{read_exact, span, told as told_moment};
 use std::time::Duration;
 
@@ -8,14 +8,8 @@ impl Process {
     /// What people call it: `worker 2`.
     #[must_use]
     pub fn name(&self) -> String {
-        match self.role {
-            Role::Front => "front".into(),
-            Role::Worker => format!("worker {}", self.number),
-            Role::Runner => format!("runner {}", self.number),
-            Role::Timer => "timer".into(),
-            Role::Notify => "notifier".into(),
-            Role::Web => "page".into(),
-        }
+        let title = self.role.title();
+        if self.role.is_numbered() { format!("{title} {}", self.number) } else { title.into() }
     }
 
     /// How it does: `ready`, or `starts in 42s, throttled`.
@@ -73,7 +67,7 @@ pub fn age(seconds: f64) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::super::control::{End, LastEnd, LastRun};
+    use super::super::control::{End, LastEnd, LastRun, Role};
     use super::*;
 
     /// The second one of its role, whose process has ended.
@@ -95,8 +89,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_process_has_the_name_that_people_call_it_by() {
-        let names = [Role::Front, Role::Worker, Role::Runner, Role::Timer, Role::Notify, Role::Web];
-        let names = names.map(|role| gone(role).name());
+        let names = Role::ALL.map(|role| gone(role).name());
         assert_eq!(names, ["front", "worker 2", "runner 2", "timer", "notifier", "page"]);
     }
 

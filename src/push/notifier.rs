@@ -7,6 +7,7 @@ use super::send::{Job, Sender, Sent};
 use super::unanswered::{Outage, Unanswered};
 use super::{NotifierError, NotifierSettings};
 use crate::base::deadline::Deadline;
+use crate::base::readiness;
 use crate::base::stop::Stop;
 use crate::base::{hex, timestamp, tls};
 use crate::database::{Client, DatabaseError, DatabaseFailure, Idle};
@@ -59,6 +60,7 @@ pub(super) fn run(site: &Site, settings: NotifierSettings) -> Result<(), Notifie
     let mut notifier = Notifier::new(site, settings, sender);
     // By this name `subscription_queues.leased_by` knows it.
     info!(leased_by = %notifier.by, "the notifier has begun");
+    readiness::tell_master(true);
     notifier.work(&stop);
     info!("the notifier has ended");
     Ok(())

@@ -17,6 +17,7 @@
 
 use crate::base::back_off::{BackOff, doubled};
 use crate::base::deadline::Deadline;
+use crate::base::readiness;
 use crate::base::stop::Stop;
 use crate::config::{Config, Delivery};
 use crate::delivery::{NoCaller, Verdict};
@@ -99,6 +100,7 @@ pub fn run(settings: &RunnerSettings) -> Result<(), RunnerError> {
     let mut runner =
         Runner { settings, queue, stop, pause: BackOff::new(FIRST_PAUSE, LONGEST_PAUSE), recovered: None, listed };
     info!(queue = %settings.queue.display(), slice = ?settings.slice, "the runner has begun");
+    readiness::tell_master(true);
     while !runner.stop.is_told() {
         let wait = runner.once();
         runner.stop.wait(wait).map_err(|source| RunnerError::System { doing: "waiting", source })?;

@@ -3,7 +3,9 @@
 use super::broker::sockets::{Report as Broker, Started};
 use super::master::notice::{Notice, Report};
 use super::suspects::{WorkerEnd, ago};
-use crate::handover::control::{Status, line};
+use super::timer::written_down;
+use crate::config::Serve;
+use crate::handover::control::{Status, Task, line};
 use crate::queue::{Queue, State, Waiting};
 use serde_json::{Map, Value};
 use std::io;
@@ -16,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
-/// How often it is looked whether workers have come or gone, which the master hears of unasked.
+/// How often it is looked whether the database is away, which the master hears of unasked.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// How old a look into the file queue may be.
@@ -33,9 +35,9 @@ pub async fn tell_master(
     ended: mpsc::Sender<WorkerEnd>,
     stop: watch::Receiver<bool>,
     service: watch::Sender<Option<Status>>,
-    queue: PathBuf,
+    serve: &Serve,
 ) -> io::Result<()> {
-    let mut queue = FileQueue::at(queue);
+    let mut files = Files::of(serve);
     let (heard, mut says) = tokio::net::UnixStream::from_std(master)?.into_split();
     let mut notices = BufReader::new(heard).lines();
     let mut looks = interval(LOOK);
@@ -72,32 +74,40 @@ pub async fn tell_master(
             return Ok(());
         }
         let Ok(broker) = told.await else { return Ok(()) };
-        let workers: Vec<u32> = broker.workers.iter().filter_map(|pid| u32::try_from(*pid).ok()).collect();
-        let standing = (!*stop.borrow(), workers, broker.database_away.clone());
-        queue.look().await;
+        let standing = (!*stop.borrow(), broker.database_away.clone());
+        files.look().await;
         if asked || last.as_ref() != Some(&standing) {
-            let (accepting, workers, database_away) = standing.clone();
-            let report =
-                Report::Standing { accepting, workers, database_away, known: known(&broker, queue.seen.iter()) };
+            let (accepting, database_away) = standing.clone();
+            let (known, timer) = (known(&broker, files.seen.queue.iter()), files.seen.timer.clone());
+            let report = Report::Standing { accepting, database_away, known, timer };
             says.write_all(line(&report).as_bytes()).await?;
             last = Some(standing);
         }
     }
 }
 
-/// What waits in the file queue. It is looked at by another thread, now and then: a folder of a million files takes a while, and the
-/// master is answered at once.
-struct FileQueue {
-    at: PathBuf,
-    looks: Option<JoinHandle<Vec<(State, Waiting)>>>,
+/// What waits in the file queue, and what the timer has written down. They are read by another thread, now and then: a folder of a
+/// million files takes a while, and the master is answered at once.
+struct Files {
+    queue: PathBuf,
+    /// `None`: there is no timer.
+    timer: Option<PathBuf>,
+    looks: Option<JoinHandle<Seen>>,
     looked: Option<Instant>,
-    /// What was seen last; nothing where it could not be read.
-    seen: Vec<(State, Waiting)>,
+    /// What was read last; nothing where it could not be.
+    seen: Seen,
 }
 
-impl FileQueue {
-    fn at(at: PathBuf) -> Self {
-        Self { at, looks: None, looked: None, seen: Vec::new() }
+#[derive(Default)]
+struct Seen {
+    queue: Vec<(State, Waiting)>,
+    timer: Vec<Task>,
+}
+
+impl Files {
+    fn of(serve: &Serve) -> Self {
+        let timer = serve.has_timer().then(|| serve.timer_state());
+        Self { queue: serve.queue(), timer, looks: None, looked: None, seen: Seen::default() }
     }
 
     /// Takes what was seen, if a look has ended; begins another one when it is time. It does not wait for one.
@@ -108,10 +118,12 @@ impl FileQueue {
             (self.seen, self.looked) = (look.await.unwrap_or_default(), Some(Instant::now()));
         }
         if self.looks.is_none() && self.looked.is_none_or(|looked| looked.elapsed() >= FRESH) {
-            let at = self.at.clone();
+            let (queue, timer) = (self.queue.clone(), self.timer.clone());
             self.looks = Some(tokio::task::spawn_blocking(move || {
-                let waiting = Queue::existing(&at).and_then(|queue| queue.waiting());
-                waiting.inspect_err(|error| debug!(%error, "the file queue cannot be counted")).unwrap_or_default()
+                let waiting = Queue::existing(&queue).and_then(|queue| queue.waiting());
+                let queue =
+                    waiting.inspect_err(|error| debug!(%error, "the file queue cannot be counted")).unwrap_or_default();
+                Seen { queue, timer: timer.as_deref().map(written_down).unwrap_or_default() }
             }));
         }
     }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::handover::control::{Counted, End, State as Service};
 use crate::serve::broker::Standing;
+use std::path::Path;
 use tokio::io::Lines;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
@@ -20,7 +21,7 @@ struct Scene {
 }
 
 impl Scene {
-    fn new(queue: PathBuf) -> Self {
+    fn new(folder: &Path) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         theirs.set_nonblocking(true).unwrap();
         ours.set_nonblocking(true).unwrap();
@@ -35,7 +36,10 @@ impl Scene {
                 let _ = tell.send(report);
             }
         });
-        let front = tokio::spawn(tell_master(theirs, ask, tell_started, tell_ended, stops, tell_service, queue));
+        let serve = crate::serve::configured(folder).serve;
+        let front = tokio::spawn(async move {
+            tell_master(theirs, ask, tell_started, tell_ended, stops, tell_service, &serve).await
+        });
         let (hears, says) = tokio::net::UnixStream::from_std(ours).unwrap().into_split();
         Self { says, hears: BufReader::new(hears).lines(), broker, started, ended, stop, service, front }
     }
@@ -44,36 +48,38 @@ impl Scene {
         self.says.write_all(line(notice).as_bytes()).await.unwrap();
     }
 
-    /// Whether it accepts, which workers there are, whether the database is away, and the figures: what it says next.
-    async fn hear(&mut self) -> (bool, Vec<u32>, bool, Map<String, Value>) {
+    /// Whether it accepts, whether the database is away, the figures, and what the timer did: what it says next.
+    async fn hear(&mut self) -> (bool, bool, Map<String, Value>, Vec<Task>) {
         let text = tokio::time::timeout(LONG, self.hears.next_line()).await.unwrap().unwrap().unwrap();
-        let Report::Standing { accepting, workers, database_away, known } = serde_json::from_str(&text).unwrap();
-        (accepting, workers, database_away.is_some(), known)
+        match serde_json::from_str(&text).unwrap() {
+            Report::Standing { accepting, database_away, known, timer } => {
+                (accepting, database_away.is_some(), known, timer)
+            }
+            Report::Ready { .. } => panic!("{text}"),
+        }
     }
 }
 
 #[tokio::test]
 async fn it_says_how_it_stands_when_it_is_asked_and_unasked_only_where_that_changes() {
-    let mut scene = Scene::new("/nonexistent".into());
-    let (accepting, workers, away, known) = scene.hear().await;
-    assert_eq!((accepting, workers, away, known.get("busy")), (true, vec![], false, Some(&Value::from(0))));
+    let mut scene = Scene::new(Path::new("/nonexistent"));
+    let (accepting, away, known, _) = scene.hear().await;
+    assert_eq!((accepting, away, known.get("busy")), (true, false, Some(&Value::from(0))));
     for _ in 0..3 {
         scene.say(&Notice::Ask).await;
-        assert_eq!(scene.hear().await, (true, vec![], false, known.clone()));
+        assert_eq!(scene.hear().await, (true, false, known.clone(), Vec::new()));
     }
     let standing = Standing { busy: 3, ready: 2, oldest_shunted: Some(0), ..Standing::default() };
     // Figures alone are no news.
     scene.broker.send_modify(|broker| broker.standing = standing);
-    scene.broker.send_modify(|broker| broker.workers = vec![7, -1, 8]);
-    let (accepting, workers, away, known) = scene.hear().await;
-    assert_eq!((accepting, workers, away), (true, vec![7, 8], false));
+    scene.broker.send_modify(|broker| broker.database_away = Some("no".into()));
+    let (accepting, away, known, _) = scene.hear().await;
+    assert_eq!((accepting, away), (true, true));
     assert_eq!((known.get("busy"), known.get("ready")), (Some(&Value::from(3)), Some(&Value::from(2))));
     assert!(
         known.get("oldest_set_aside_s").and_then(Value::as_u64).is_some_and(|age| age > 1_000_000_000),
         "{known:?}"
     );
-    scene.broker.send_modify(|broker| broker.database_away = Some("no".into()));
-    assert!(scene.hear().await.2);
     scene.stop.send_replace(true);
     assert!(!scene.hear().await.0);
     drop((scene.says, scene.hears));
@@ -82,7 +88,7 @@ async fn it_says_how_it_stands_when_it_is_asked_and_unasked_only_where_that_chan
 
 #[tokio::test]
 async fn what_the_master_says_reaches_whom_it_is_for() {
-    let mut scene = Scene::new("/nonexistent".into());
+    let mut scene = Scene::new(Path::new("/nonexistent"));
     scene.says.write_all(b"nonsense\n").await.unwrap();
     for pid in [7, 8, u32::MAX] {
         scene.say(&Notice::WorkerStarted { number: 1, pid }).await;
@@ -114,15 +120,34 @@ async fn what_the_master_says_reaches_whom_it_is_for() {
 }
 
 #[tokio::test]
+async fn what_the_timer_has_written_down_is_told_as_soon_as_it_is_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("state")).unwrap();
+    let written = r#"[{"task":"finish_owed","every_s":300.0,"next_at":"2026-11-22T10:05:00Z","failed_runs":1,
+        "last":{"at":"2026-11-22T10:00:00Z","took_s":2.0,"well":false,"said":"no database"}}]"#;
+    std::fs::write(folder.path().join("state/timer.json"), written).unwrap();
+    let mut scene = Scene::new(folder.path());
+    let until = Instant::now() + LONG;
+    let timer = loop {
+        scene.say(&Notice::Ask).await;
+        let (.., timer) = scene.hear().await;
+        if !timer.is_empty() {
+            break timer;
+        }
+        assert!(Instant::now() < until);
+    };
+    assert_eq!(timer, serde_json::from_str::<Vec<Task>>(written).unwrap());
+}
+
+#[tokio::test]
 async fn what_is_in_the_file_queue_is_told_as_soon_as_it_is_seen() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("queue");
-    Queue::open(&path).unwrap();
-    let mut scene = Scene::new(path);
+    Queue::open(&folder.path().join("state/queue")).unwrap();
+    let mut scene = Scene::new(folder.path());
     let until = Instant::now() + LONG;
     loop {
         scene.say(&Notice::Ask).await;
-        let (.., known) = scene.hear().await;
+        let (_, _, known, _) = scene.hear().await;
         if known.contains_key("file_queue_new") {
             break;
         }

@@ -14,6 +14,7 @@
 use super::watchdog::{Watchdog, Watched};
 use crate::base::back_off::doubled;
 use crate::base::deadline::Deadline;
+use crate::base::readiness;
 use crate::base::stop::Stop;
 use crate::base::timestamp::{exact, now as wall_clock, read_exact};
 use crate::config::{Config, Retention, Serve};
@@ -93,6 +94,7 @@ pub fn run(site: &Site, settings: TimerSettings) -> Result<(), TimerError> {
     let mut tasks = planned_tasks(&settings, site.imap_of_named_users().is_some(), &written);
     let timer = Timer { site, stop, watchdog, refused: Cell::default() };
     info!(tasks = ?tasks.iter().map(|task| task.kind.name()).collect::<Vec<_>>(), "the timer has begun");
+    readiness::tell_master(true);
     while !timer.stop.is_told() {
         write_down(&settings.state, &tasks);
         let Some(next) = tasks.iter_mut().min_by_key(|task| task.next) else { break };

@@ -35,6 +35,7 @@ mod trusted;
 
 use crate::base::endpoint::Endpoint;
 use crate::base::listener::Listener;
+use crate::base::readiness;
 use crate::base::shares::Shares;
 use crate::base::stop::Stop;
 use crate::config::{Config, Serve, TrustedProxy, Web};
@@ -175,6 +176,7 @@ pub fn run(
     let mailboxes = page.mailboxes.clone();
     let (router, router_beside) = page.routers(&settings, beside);
     info!(listen = %settings.listen, origin = settings.origin, "the page has begun");
+    readiness::tell_master(true);
     if let Some((listen, origin)) = &settings.beside {
         info!(%listen, origin, "the API has a place of its own");
     }

@@ -55,8 +55,6 @@ pub enum Peers {
 pub struct Report {
     pub standing: Standing,
     pub counters: Counters,
-    /// The workers that are connected, by their processes.
-    pub workers: Vec<i32>,
     /// Why the last delivery that asked the database could not use it.
     pub database_away: Option<String>,
 }
@@ -256,7 +254,6 @@ impl Loop {
         Report {
             standing: self.broker.standing(Instant::now()),
             counters: self.broker.counters().clone(),
-            workers: self.broker.worker_pids(),
             database_away: self.broker.database_away().map(str::to_owned),
         }
     }

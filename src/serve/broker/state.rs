@@ -274,12 +274,6 @@ impl Broker {
         self.suspects.orders()
     }
 
-    /// The processes that have said READY and not gone since, busy ones too, as far as the system tells.
-    #[must_use]
-    pub fn worker_pids(&self) -> Vec<i32> {
-        self.workers.pids().collect()
-    }
-
     /// How many messages and workers there are now.
     #[must_use]
     pub fn standing(&self, now: Instant) -> Standing {

@@ -2,7 +2,7 @@
 
 use super::children::{Running, Slot};
 use super::control::Connection;
-use super::supervisor::Supervisor;
+use super::supervisor::{Supervisor, is_surplus};
 use crate::base::log;
 use crate::base::timestamp::{self, exact};
 use crate::config::Config;
@@ -14,11 +14,6 @@ use tracing::{error, info, warn};
 const GRACE: Duration = Duration::from_secs(30);
 /// How long a process may take to end that is told so a second time.
 pub(super) const LAST_GRACE: Duration = Duration::from_secs(5);
-/// How long a worker may take to say READY to a front that is there, beside a delivery that another front had given it: its longest
-/// pause between two tries (32 s: `BackOff` of zmtp), a try (5 s: worker/link.rs), and what its watchdog adds to the deadline (3 s);
-/// twice that, for a machine with much to do.
-const TO_SAY_READY: Duration = Duration::from_secs(80);
-
 /// systemd.socket(5): once the service has ended, the socket unit listens again, and the next connection starts it.
 const SYSTEMD_LISTENS: &str = "systemd keeps the service's sockets, and starts it again for the next one who connects. \
     `systemctl stop maildropd.socket maildropd.service` keeps it ended";
@@ -94,9 +89,7 @@ impl Supervisor {
             stopping.at_once_at = Some(now);
             return;
         }
-        info!(
-            "the service ends: the front, the runners, the timer, the notifier and the page first, then the workers, each after what it has in hand"
-        );
+        info!("the service ends: the workers last, and each process after the message in progress");
         self.systemd.stopping();
         let patience = self.patience();
         self.mode =
@@ -104,12 +97,8 @@ impl Supervisor {
         for who in std::mem::take(&mut self.waiting) {
             self.control.answer(who, &Answer::failed("the service ends"), now);
         }
-        self.tell_to_end(Role::Front, now, patience);
-        // The front answers for what they have handed to it.
-        self.tell_to_end(Role::Runner, now, patience);
-        self.tell_to_end(Role::Timer, now, patience);
-        self.tell_to_end(Role::Notify, now, patience);
-        self.tell_to_end(Role::Web, now, patience);
+        // The front answers for the messages that others have handed to it.
+        self.tell_to_end(|role| role != Role::Worker, now, patience);
     }
 
     /// Goes on with ending the service; whether all have ended.
@@ -119,18 +108,16 @@ impl Supervisor {
         let at_once = stopping.at_once_at.is_some_and(|at| at <= now);
         if at_once {
             stopping.at_once_at = None;
-            for role in [Role::Front, Role::Worker, Role::Runner, Role::Timer, Role::Notify, Role::Web] {
-                self.tell_to_end(role, now, LAST_GRACE);
-            }
+            self.tell_to_end(|_| true, now, LAST_GRACE);
         } else if !front_runs && !std::mem::replace(&mut stopping.front_has_ended, true) {
             let patience = self.patience();
-            self.tell_to_end(Role::Worker, now, patience);
+            self.tell_to_end(|role| role == Role::Worker, now, patience);
         }
         self.slots.iter().all(|slot| slot.running().is_none())
     }
 
-    fn tell_to_end(&mut self, role: Role, now: Instant, patience: Duration) {
-        for running in self.slots.iter_mut().filter(|slot| slot.role == role).filter_map(Slot::running_mut) {
+    fn tell_to_end(&mut self, which: impl Fn(Role) -> bool, now: Instant, patience: Duration) {
+        for running in self.slots.iter_mut().filter(|slot| which(slot.role)).filter_map(Slot::running_mut) {
             running.tell_to_end(now, patience);
         }
     }
@@ -153,19 +140,17 @@ impl Supervisor {
         }
     }
 
-    /// Kills a worker that never comes to say READY: it would keep its place for ever, and deliver nothing.
-    pub(super) fn kill_who_is_never_ready(&mut self, now: Instant) {
-        let limit = self.config.delivery.deadline + TO_SAY_READY;
-        let front = self.slots.iter().find(|slot| slot.role == Role::Front);
-        let Some(front_since) = front.and_then(Slot::ready_since) else { return };
-        let generation = self.generation;
-        let workers = self.slots.iter_mut().filter(|slot| slot.role == Role::Worker);
-        let killed = workers.filter_map(|slot| {
-            let killed = slot.kill_if_never_ready(front_since, limit, now);
+    /// A process that a restart has started, and that does not say that it is ready, is shown, and not killed for it; who waits for the
+    /// restart is told.
+    pub(super) fn fail_who_waits_too_long(&mut self, now: Instant) {
+        let (generation, limit) = (self.generation, self.patience());
+        let is_late = |slot: &&Slot| {
             let is_new = slot.running().is_some_and(|running| running.generation == generation);
-            (killed && is_new).then(|| slot.name())
-        });
-        for name in killed.collect::<Vec<_>>() {
+            is_new && slot.role.carries_mail() && slot.unready_for(now).is_some_and(|unready| unready >= limit)
+        };
+        if !self.waiting.is_empty()
+            && let Some(name) = self.slots.iter().find(is_late).map(Slot::name)
+        {
             self.fail_who_waits(&name, "it does not say that it is ready", now);
         }
     }
@@ -304,8 +289,10 @@ impl Supervisor {
         self.config = config;
         self.fit_slots(now);
         let patience = self.patience();
-        for running in self.slots.iter_mut().filter(|slot| slot.given_up).filter_map(Slot::running_mut) {
-            running.tell_to_end(now, patience);
+        for slot in self.slots.iter_mut().filter(|slot| is_surplus(slot, &self.config)) {
+            if let Some(running) = slot.running_mut() {
+                running.tell_to_end(now, patience);
+            }
         }
         Ok(())
     }

@@ -29,12 +29,8 @@ pub(super) struct Slot {
     /// How many processes were started in it.
     started: u64,
     last_end: Option<LastEnd>,
-    /// Since when it is not ready, if it is not.
+    /// Since when no process in it is ready, if none is.
     unready_since: Option<Instant>,
-    /// Since when it is ready, if it is.
-    ready_since: Option<Instant>,
-    /// There are to be fewer workers: nothing is started in it any more.
-    pub(super) given_up: bool,
 }
 
 pub(super) enum Phase {
@@ -53,22 +49,36 @@ pub(super) struct Running {
     tail: Tail,
     /// How many restarts had been asked for when it was started.
     pub(super) generation: u64,
-    /// It was told to end.
-    told: bool,
-    /// It is killed then, if it has not ended.
-    kill_at: Option<Instant>,
-    /// Killed by us.
-    pub(super) killed: bool,
-    /// Whether it takes work.
-    pub(super) ready: bool,
-    /// Whether it ever did.
-    ever_ready: bool,
-    /// To the front.
+    pub(super) life: Life,
+    /// Whether it was ever ready.
+    served: bool,
+    /// What it tells us comes by this, and what the front is told goes; as long as it can be talked to.
     pub(super) link: Option<Link>,
-    /// How often it was asked how it stands since it last said so. `None`: it never has.
-    pub(super) unanswered: Option<u32>,
-    /// How often it was asked before it ever answered.
-    pub(super) asked_from_the_start: u32,
+    /// Of the front.
+    pub(super) pings: Pings,
+}
+
+/// How far a process has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// It takes no work, as yet or for now.
+    Unready,
+    /// It takes work.
+    Ready,
+    /// It cannot be talked to: it has most likely ended by itself. It is killed then, if it has not.
+    Lost { kill_at: Instant },
+    /// It was told to end, and is killed then, if it has not.
+    Ending { kill_at: Instant },
+    /// We have killed it; after it had been told to end, or without that.
+    Killed { told: bool },
+}
+
+/// How the front answers when it is asked how it stands.
+pub(super) struct Pings {
+    /// Whether it ever did.
+    pub(super) has_answered: bool,
+    /// How often it was asked since.
+    pub(super) unanswered: u32,
     pub(super) next_ask: Instant,
 }
 
@@ -82,7 +92,8 @@ pub(super) struct Ended {
     /// Whether it was killed by us, or told to end.
     pub(super) by_us: bool,
     pub(super) generation: u64,
-    pub(super) was_ready: bool,
+    /// Whether it was ever ready.
+    pub(super) served: bool,
     pub(super) said: Vec<String>,
     /// How it ended, as it is counted.
     pub(super) kind: String,
@@ -91,29 +102,13 @@ pub(super) struct Ended {
 impl Slot {
     pub(super) fn new(role: Role, number: u32, restarts: Restarts, now: Instant) -> Self {
         let phase = Phase::Waiting(now);
-        Self {
-            role,
-            number,
-            phase,
-            restarts,
-            started: 0,
-            last_end: None,
-            unready_since: Some(now),
-            ready_since: None,
-            given_up: false,
-        }
+        Self { role, number, phase, restarts, started: 0, last_end: None, unready_since: Some(now) }
     }
 
     /// `the front`, `worker 3`.
     pub(super) fn name(&self) -> String {
-        match self.role {
-            Role::Front => "the front".into(),
-            Role::Worker => format!("worker {}", self.number),
-            Role::Runner => format!("runner {}", self.number),
-            Role::Timer => "the timer".into(),
-            Role::Notify => "the notifier".into(),
-            Role::Web => "the page".into(),
-        }
+        let title = self.role.title();
+        if self.role.is_numbered() { format!("{title} {}", self.number) } else { format!("the {title}") }
     }
 
     pub(super) fn running(&self) -> Option<&Running> {
@@ -131,7 +126,7 @@ impl Slot {
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        self.running().is_some_and(|running| running.ready)
+        self.running().is_some_and(|running| running.life == Life::Ready)
     }
 
     pub(super) fn is_throttled(&self) -> bool {
@@ -144,36 +139,19 @@ impl Slot {
     }
 
     pub(super) fn set_ready(&mut self, ready: bool, now: Instant) {
-        if let Some(running) = self.running_mut() {
-            running.ready = ready;
-            running.ever_ready |= ready;
+        match self.running_mut() {
+            Some(running) if matches!(running.life, Life::Unready | Life::Ready) => {
+                running.life = if ready { Life::Ready } else { Life::Unready };
+                running.served |= ready;
+            }
+            Some(_) if ready => return,
+            _ => {}
         }
         self.unready_since = if ready { None } else { self.unready_since.or(Some(now)) };
-        self.ready_since = if ready { self.ready_since.or(Some(now)) } else { None };
     }
 
-    /// Since when it is ready, if it is.
-    pub(super) fn ready_since(&self) -> Option<Instant> {
-        self.ready_since
-    }
-
-    /// Kills its process where that is to be ready and is not: since the front is, for which it looks, it has had so much time. Whether
-    /// that was so.
-    pub(super) fn kill_if_never_ready(&mut self, front_since: Instant, limit: Duration, now: Instant) -> bool {
-        let since = self.unready_since.map(|since| since.max(front_since));
-        let name = self.name();
-        let Some(running) = self.running_mut() else { return false };
-        let waited = since.map(|since| now.saturating_duration_since(since.max(running.since)));
-        let never = waited.is_some_and(|waited| waited >= limit) && !running.told && !running.killed;
-        if never {
-            warn!(process = name, pid = running.pid, ?limit, "it does not say that it is ready: killed");
-            running.kill();
-        }
-        never
-    }
-
-    /// Starts a process in it. `command` is what to start, but for its standard error, and `link` the master's end of what the
-    /// front has as standard input.
+    /// Starts a process in it. `command` is what to start, but for its standard error, and `link` the master's end of its
+    /// standard input.
     ///
     /// Only the main thread may do so: a process gets its signal of our death when the *thread* that started it ends
     /// (PR_SET_PDEATHSIG(2const)).
@@ -200,15 +178,10 @@ impl Slot {
                     stderr,
                     tail: Tail::default(),
                     generation,
-                    told: false,
-                    kill_at: None,
-                    killed: false,
-                    ready: false,
-                    ever_ready: false,
+                    life: Life::Unready,
+                    served: false,
                     link,
-                    unanswered: None,
-                    asked_from_the_start: 0,
-                    next_ask: now,
+                    pings: Pings { has_answered: false, unanswered: 0, next_ask: now },
                 }));
             }
             Err(error) => {
@@ -236,7 +209,7 @@ impl Slot {
         let name = self.name();
         let running = self.running_mut()?;
         // One that was never ready has not lived, however long it took: the pause before the next one goes on doubling.
-        let lived = if running.ever_ready { now.saturating_duration_since(running.since) } else { Duration::ZERO };
+        let lived = if running.served { now.saturating_duration_since(running.since) } else { Duration::ZERO };
         let status = match running.child.try_wait() {
             Ok(Some(status)) => status,
             Ok(None) => {
@@ -257,11 +230,16 @@ impl Slot {
             (None, signal) => End::Signal(signal.unwrap_or_default()),
         };
         let said = running.tail.into_lines();
-        let (pid, asked) = (running.pid, running.told);
+        let Running { pid, generation, served, life, .. } = *running;
+        let (told, killed) = match life {
+            Life::Unready | Life::Ready | Life::Lost { .. } => (false, false),
+            Life::Ending { .. } => (true, false),
+            Life::Killed { told } => (told, true),
+        };
         let done = end == End::Exit(0) && (lived >= SHARE || self.role == Role::Worker);
-        if asked || done {
+        if told || done {
             info!(process = name, pid, "{end}");
-            if !asked {
+            if !told {
                 self.phase = Phase::Waiting(now.max(running.since + SHARE));
             }
         } else {
@@ -271,15 +249,14 @@ impl Slot {
         }
         self.last_end = Some(LastEnd { at: exact(wall_clock()), end: end.clone(), said: said.clone() });
         self.unready_since = self.unready_since.or(Some(now));
-        let Running { generation, ready: was_ready, killed, .. } = *running;
-        let (role, number, by_us) = (self.role, self.number, asked || killed);
-        let kind = match (asked, killed) {
+        let (role, number, by_us) = (self.role, self.number, told || killed);
+        let kind = match (told, killed) {
             (_, true) => "killed".into(),
             (true, false) => "asked".into(),
             (false, false) if done => "done".into(),
             (false, false) => end.kind(),
         };
-        Some(Ended { role, number, name, pid, end, by_us, generation, was_ready, said, kind })
+        Some(Ended { role, number, name, pid, end, by_us, generation, served, said, kind })
     }
 
     /// Somebody has mended something, and asks for a restart: what was counted counts no more, and what waits is started now.
@@ -304,7 +281,7 @@ impl Slot {
             since: running.map(|running| exact(running.since_wall)),
             up_s: running.map(|running| now.saturating_duration_since(running.since).as_secs_f64()),
             ready: self.is_ready(),
-            ending: running.is_some_and(|running| running.told),
+            ending: running.is_some_and(Running::is_told_to_end),
             restarts: self.started.saturating_sub(1),
             throttled: self.is_throttled(),
             starts_in_s: starts_in,
@@ -330,31 +307,43 @@ fn how(end: &End, said: &[String]) -> String {
 }
 
 impl Running {
-    /// SIGTERM: end after what is in hand. It is killed once `patience` is over.
+    /// SIGTERM: end after the message in progress. It is killed once `patience` is over.
     pub(super) fn tell_to_end(&mut self, now: Instant, patience: Duration) {
         self.send(Signal::TERM);
-        self.told = true;
-        self.kill_after(now, patience);
+        self.life = match self.life {
+            Life::Killed { .. } => Life::Killed { told: true },
+            Life::Ending { kill_at } | Life::Lost { kill_at } => Life::Ending { kill_at: kill_at.min(now + patience) },
+            Life::Unready | Life::Ready => Life::Ending { kill_at: now + patience },
+        };
     }
 
-    /// It is killed once `patience` is over, if it has not ended by itself.
-    pub(super) fn kill_after(&mut self, now: Instant, patience: Duration) {
-        let kill_at = now + patience;
-        self.kill_at = Some(self.kill_at.map_or(kill_at, |before| before.min(kill_at)));
+    /// It cannot be talked to. It is killed once `patience` is over, if it has not ended by itself.
+    pub(super) fn lose(&mut self, now: Instant, patience: Duration) {
+        let by = now + patience;
+        self.link = None;
+        self.life = match self.life {
+            Life::Killed { told } => Life::Killed { told },
+            Life::Ending { kill_at } => Life::Ending { kill_at: kill_at.min(by) },
+            Life::Lost { kill_at } => Life::Lost { kill_at: kill_at.min(by) },
+            Life::Unready | Life::Ready => Life::Lost { kill_at: by },
+        };
     }
 
     pub(super) fn is_told_to_end(&self) -> bool {
-        self.told
+        matches!(self.life, Life::Ending { .. } | Life::Killed { told: true })
     }
 
     /// When it is killed.
     pub(super) fn kill_at(&self) -> Option<Instant> {
-        self.kill_at.filter(|_| !self.killed)
+        match self.life {
+            Life::Lost { kill_at } | Life::Ending { kill_at } => Some(kill_at),
+            Life::Unready | Life::Ready | Life::Killed { .. } => None,
+        }
     }
 
     /// SIGKILL.
     pub(super) fn kill(&mut self) {
-        self.killed = true;
+        self.life = Life::Killed { told: self.is_told_to_end() };
         self.send(Signal::KILL);
     }
 
@@ -394,60 +383,6 @@ impl Running {
 mod tests {
     use super::*;
 
-    const LIMIT: Duration = Duration::from_mins(5);
-
-    /// A worker that waits for something else than the front.
-    fn start(slot: &mut Slot, now: Instant) {
-        let mut command = Command::new("sleep");
-        command.arg("1000").stdin(Stdio::null());
-        slot.start(Ok((command, None)), 0, now);
-        assert!(slot.running().is_some());
-    }
-
-    /// How long it is until the next one starts, once this one has ended.
-    fn pause(slot: &mut Slot, now: Instant) -> Duration {
-        let ended = loop {
-            if let Some(ended) = slot.ended(now) {
-                break ended;
-            }
-            std::thread::yield_now();
-        };
-        assert_eq!((ended.by_us, ended.end), (true, End::Signal(9)));
-        let Phase::Waiting(until) = slot.phase else { panic!("it runs") };
-        until - now
-    }
-
-    #[test]
-    fn a_worker_that_never_says_ready_is_killed_after_a_pause_that_doubles() {
-        let begin = Instant::now();
-        let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10, Duration::from_hours(1)), begin);
-        let mut now = begin;
-        for expected in [100, 200, 400] {
-            start(&mut slot, now);
-            slot.kill_if_never_ready(begin, LIMIT, now + LIMIT - Duration::from_millis(1));
-            assert!(!slot.running().unwrap().killed, "it has some time left");
-            now += LIMIT;
-            slot.kill_if_never_ready(begin, LIMIT, now);
-            let pause = pause(&mut slot, now);
-            assert_eq!(pause.as_millis(), expected);
-            now += pause;
-        }
-        // One that is ready may stay so, and has all of that time again for a front that has just begun.
-        start(&mut slot, now);
-        slot.set_ready(true, now);
-        now += 2 * LIMIT;
-        slot.kill_if_never_ready(begin, LIMIT, now);
-        slot.set_ready(false, now);
-        slot.kill_if_never_ready(begin, LIMIT, now + LIMIT - Duration::from_millis(1));
-        let front_since = now + LIMIT;
-        slot.kill_if_never_ready(front_since, LIMIT, now + LIMIT);
-        assert!(!slot.running().unwrap().killed);
-        now = front_since + LIMIT;
-        slot.kill_if_never_ready(front_since, LIMIT, now);
-        // It has lived.
-        assert_eq!(pause(&mut slot, now).as_millis(), 100);
-    }
-
     /// A process that does this.
     fn shell(slot: &mut Slot, script: &str, now: Instant) {
         let mut command = Command::new("sh");
@@ -469,10 +404,7 @@ mod tests {
         assert_eq!((status.restarts, status.up_s, status.ready, status.ending), (0, Some(2.0), false, false));
         assert_eq!((status.starts_in_s, status.pid), (None, slot.running().map(|running| running.pid)));
         let one = ended(&mut slot, begin);
-        assert_eq!(
-            (one.name.as_str(), one.kind.as_str(), one.by_us, one.was_ready),
-            ("worker 7", "exit 3", false, false)
-        );
+        assert_eq!((one.name.as_str(), one.kind.as_str(), one.by_us, one.served), ("worker 7", "exit 3", false, false));
         assert_eq!((one.said.as_slice(), one.generation), (&["one".to_owned(), "two".to_owned()][..], 3));
         let how = "ended with exit status 3; it said: two";
         assert_eq!((one.how(), slot.how_it_ended()), (how.into(), how.into()));
@@ -484,10 +416,10 @@ mod tests {
             shell(&mut slot, script, begin);
             slot.set_ready(true, begin);
             if asked {
-                slot.running_mut().unwrap().told = true;
+                slot.running_mut().unwrap().tell_to_end(begin, Duration::from_mins(1));
             }
             let one = ended(&mut slot, begin + SHARE);
-            assert_eq!((one.kind.as_str(), one.by_us, one.was_ready), (kind, asked, true));
+            assert_eq!((one.kind.as_str(), one.by_us, one.served), (kind, asked, true));
             assert!(matches!(slot.phase, Phase::Waiting(until) if until == begin + SHARE), "the next begins at once");
         }
         assert_eq!(slot.status(begin).restarts, 2);

@@ -2,7 +2,7 @@
 //!
 //! The master sees first how a worker has ended; the front knows which workers take work, and which one has to be ended.
 
-use crate::handover::control::{End, LONGEST_LINE, Status, line};
+use crate::handover::control::{End, LONGEST_LINE, Status, Task, line};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde::{Deserialize, Serialize};
@@ -36,21 +36,24 @@ pub enum Notice {
     },
 }
 
-/// What the front tells the master.
+/// What a process tells the master.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Report {
-    /// How it stands: asked for, and unasked as soon as any of these but the figures changes.
+    /// Whether it takes work, said by any but the front ([`readiness`](crate::base::readiness)).
+    Ready { ready: bool },
+    /// How the front stands: asked for, and unasked as soon as any of these but the figures changes.
     Standing {
         /// Whether it accepts connections, and listens for workers.
         accepting: bool,
-        /// The process ids of the workers that have said READY to it, and are alive as far as it knows; busy ones, too.
-        workers: Vec<u32>,
         /// Why nothing can be delivered by the database, as the last delivery has found that asked it.
         database_away: Option<String>,
         /// Figures for `service status`, shown as they are: the queue's length, how many workers are busy.
         #[serde(default)]
         known: Map<String, Value>,
+        /// What the timer has written down.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        timer: Vec<Task>,
     },
 }
 
@@ -178,11 +181,11 @@ mod tests {
         let (mut link, mut front) = pair();
         let report = Report::Standing {
             accepting: true,
-            workers: vec![7, 8],
             database_away: Some("away".into()),
             known: Map::new(),
+            timer: Vec::new(),
         };
-        let other = Report::Standing { accepting: false, workers: vec![], database_away: None, known: Map::new() };
+        let other = Report::Standing { accepting: false, database_away: None, known: Map::new(), timer: Vec::new() };
         let text = line(&report) + &line(&other);
         let (one, two) = text.split_at(20);
         front.write_all(one.as_bytes()).unwrap();
@@ -193,6 +196,14 @@ mod tests {
         assert!(link.received().is_err());
         drop(front);
         assert!(link.received().is_err());
+    }
+
+    #[test]
+    fn what_a_process_says_of_itself_is_understood() {
+        use crate::base::readiness::{READY, UNREADY};
+        let (mut link, mut process) = pair();
+        process.write_all([READY, UNREADY].concat().as_bytes()).unwrap();
+        assert_eq!(link.received().unwrap(), [true, false].map(|ready| Report::Ready { ready }));
     }
 
     #[test]

@@ -183,11 +183,11 @@ fn what_does_not_end_in_time_is_killed_and_told_twice_it_is_so_at_once() {
             scene.now += patience - Duration::from_millis(1);
             assert!(!scene.turn());
             assert_eq!(scene.told(), ["the front", "runner 1", "the timer"]);
-            assert!(!scene.running(Role::Front, 1).killed);
+            assert!(!scene.is_killed(Role::Front, 1));
             scene.now += Duration::from_millis(1);
             assert!(!scene.turn());
-            assert!(scene.running(Role::Front, 1).killed);
-            assert!(!scene.running(Role::Worker, 1).killed, "it was told just now");
+            assert!(scene.is_killed(Role::Front, 1));
+            assert!(!scene.is_killed(Role::Worker, 1), "it was told just now");
             scene.now += LAST_GRACE;
         }
         let until = Instant::now() + LONG;
@@ -198,24 +198,7 @@ fn what_does_not_end_in_time_is_killed_and_told_twice_it_is_so_at_once() {
 }
 
 #[test]
-fn a_worker_that_is_never_ready_is_killed_and_nobody_else_is() {
-    let mut scene = Scene::up(TWO);
-    let now = scene.now;
-    for slot in scene.it.slots.iter_mut().filter(|slot| slot.role != Role::Front) {
-        slot.set_ready(false, now);
-    }
-    let limit = scene.it.config.delivery.deadline + Duration::from_secs(80);
-    scene.now += limit - Duration::from_millis(1);
-    scene.it.kill_who_is_never_ready(scene.now);
-    let killed = |scene: &Scene| {
-        let killed = scene.it.slots.iter().filter(|slot| slot.running().is_some_and(|one| one.killed));
-        killed.map(Slot::name).collect::<Vec<_>>()
-    };
-    assert!(killed(&scene).is_empty());
-    scene.now += Duration::from_millis(1);
-    scene.it.kill_who_is_never_ready(scene.now);
-    assert_eq!(killed(&scene), ["worker 1", "worker 2"]);
-    // Whoever waits for a restart, and for them, is told.
+fn a_process_that_is_never_ready_is_not_killed_and_who_waits_for_it_is_told() {
     for new in [false, true] {
         let mut scene = Scene::up(TWO);
         let mut client = scene.ask(control::Command::Restart);
@@ -223,14 +206,17 @@ fn a_worker_that_is_never_ready_is_killed_and_nobody_else_is() {
             let generation = scene.it.generation;
             scene.running(Role::Worker, 2).generation = generation;
         }
-        let now = scene.now;
+        let (now, limit) = (scene.now, scene.it.config.delivery.deadline + Duration::from_secs(30));
         scene.slot(Role::Worker, 2).set_ready(false, now);
-        scene.it.kill_who_is_never_ready(now + limit);
+        scene.it.fail_who_waits_too_long(now + limit - Duration::from_millis(1));
+        assert!(waits(&mut client), "it has some time left");
+        scene.it.fail_who_waits_too_long(now + limit);
         if new {
             let problem = answer(client).problem.unwrap();
             assert!(problem.starts_with("worker 2 does not come up: it does not say that it is ready. "), "{problem}");
         } else {
             assert!(waits(&mut client), "it is of the time before");
         }
+        assert_eq!(scene.running(Role::Worker, 2).life, Life::Unready);
     }
 }

@@ -5,7 +5,6 @@ use super::children::{Phase, Slot};
 use super::supervisor::Supervisor;
 use crate::base::timestamp::exact;
 use crate::handover::control::{Role, State, Status};
-use crate::serve::timer::written_down;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
@@ -29,11 +28,7 @@ impl Supervisor {
             listeners: self.listeners.names(),
             processes: self.slots.iter().map(|slot| slot.status(now)).collect(),
             front: self.known.clone(),
-            timer: if self.config.serve.has_timer() {
-                written_down(&self.config.serve.timer_state())
-            } else {
-                Vec::new()
-            },
+            timer: self.timer.clone(),
             http: self.http.names(),
             counted: self.counted.clone(),
         }

@@ -11,7 +11,7 @@ use super::systemd::Systemd;
 use super::{MasterError, Program, Start};
 use crate::base::{files, timestamp};
 use crate::config::Config;
-use crate::handover::control::{Counted, Role, State, Status};
+use crate::handover::control::{Counted, Role, State, Status, Task};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -21,7 +21,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
 
@@ -69,8 +69,9 @@ pub(super) struct Supervisor {
     pub(super) was_ready: bool,
     /// Why nothing can be delivered by the database, as the front said last.
     pub(super) database_away: Option<String>,
-    /// Its figures for people, of the same time.
+    /// Its figures for people, of the same time, and what the timer has written down.
     pub(super) known: Value,
+    pub(super) timer: Vec<Task>,
     pub(super) began: Instant,
     pub(super) began_wall: i64,
     /// What was logged last.
@@ -143,6 +144,7 @@ impl Supervisor {
             was_ready: false,
             database_away: None,
             known: Value::Null,
+            timer: Vec::new(),
             began: now,
             began_wall: timestamp::now(),
             told: (State::Starting, Vec::new()),
@@ -176,7 +178,7 @@ impl Supervisor {
                 self.replace_one(now);
                 self.start_what_is_due(now);
                 self.ask_the_front(now);
-                self.kill_who_is_never_ready(now);
+                self.fail_who_waits_too_long(now);
                 false
             }
             Mode::Stopping(_) => self.go_on_stopping(now),
@@ -218,7 +220,8 @@ impl Supervisor {
         let of_slots = self.slots.iter().filter_map(|slot| match &slot.phase {
             Phase::Waiting(until) => matches!(self.mode, Mode::Running).then_some(*until),
             Phase::Running(running) => {
-                let ask = running.link.is_some().then_some(running.next_ask);
+                let is_asked = slot.role == Role::Front && running.link.is_some();
+                let ask = is_asked.then_some(running.pings.next_ask);
                 let ask = ask.filter(|_| matches!(self.mode, Mode::Running));
                 running.kill_at().into_iter().chain(ask).min()
             }
@@ -245,45 +248,44 @@ impl Supervisor {
         }
     }
 
-    /// Reads what the processes write, and what the front tells.
+    /// Reads what the processes write, and what they tell of themselves.
     fn hear_processes(&mut self, now: Instant) {
-        let mut reports = Vec::new();
         for slot in &mut self.slots {
             slot.listen();
             let Some(running) = slot.running_mut() else { continue };
             let Some(link) = &mut running.link else { continue };
-            match link.send().and_then(|()| link.received()) {
-                Ok(told) => {
-                    running.unanswered = if told.is_empty() { running.unanswered } else { Some(0) };
-                    reports.extend(told);
+            let reports = match link.send().and_then(|()| link.received()) {
+                Ok(reports) => reports,
+                Err(error) => {
+                    Self::lost(slot, &error, now);
+                    continue;
                 }
-                Err(error) => Self::lost_the_front(slot, &error, now),
+            };
+            if !reports.is_empty() {
+                (running.pings.has_answered, running.pings.unanswered) = (true, 0);
             }
-        }
-        for Report::Standing { accepting, workers, database_away, known } in reports {
-            for slot in &mut self.slots {
-                let ready = match slot.role {
-                    Role::Front => accepting,
-                    Role::Worker => slot.running().is_some_and(|running| workers.contains(&running.pid)),
-                    // It waits for whatever it lacks.
-                    Role::Runner | Role::Timer | Role::Notify | Role::Web => slot.running().is_some(),
-                };
-                slot.set_ready(ready, now);
+            for report in reports {
+                match report {
+                    Report::Ready { ready } => slot.set_ready(ready, now),
+                    Report::Standing { accepting, database_away, known, timer } if slot.role == Role::Front => {
+                        slot.set_ready(accepting, now);
+                        (self.database_away, self.known, self.timer) = (database_away, Value::Object(known), timer);
+                    }
+                    Report::Standing { .. } => warn!(process = slot.name(), "it says what only the front may say"),
+                }
             }
-            (self.database_away, self.known) = (database_away, Value::Object(known));
         }
     }
 
-    /// The front has closed its standard input, or talks nonsense. It has most likely ended, and that is heard of at once.
-    fn lost_the_front(slot: &mut Slot, error: &io::Error, now: Instant) {
+    /// A process has closed its standard input, or talks nonsense. It has most likely ended, and that is heard of at once.
+    fn lost(slot: &mut Slot, error: &io::Error, now: Instant) {
         if let Some(running) = slot.running_mut() {
-            running.link = None;
             let closed = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
             if !closed.contains(&error.kind()) {
-                warn!(%error, "the front cannot be talked to");
+                warn!(pid = running.pid, %error, "a process cannot be talked to");
             }
             // Not told to end: if it has died, that counts as a death.
-            running.kill_after(now, LAST_GRACE);
+            running.lose(now, LAST_GRACE);
         }
         slot.set_ready(false, now);
     }
@@ -294,14 +296,12 @@ impl Supervisor {
         for one in ended {
             self.counted.ended(one.role, one.kind.clone());
             let is_waited_for = one.role.carries_mail() && one.generation == self.generation;
-            if !one.by_us && !one.was_ready && is_waited_for {
+            if !one.by_us && !one.served && is_waited_for {
                 self.fail_who_waits(&one.name, &one.how(), now);
             }
             match one.role {
                 Role::Front => {
-                    (self.database_away, self.known) = (None, Value::Null);
-                    // Who takes work, nobody knows until there is a front again.
-                    self.slots.iter_mut().for_each(|slot| slot.set_ready(false, now));
+                    (self.database_away, self.known, self.timer) = (None, Value::Null, Vec::new());
                 }
                 Role::Worker => {
                     let Ended { number, pid, end, by_us, said, .. } = one;
@@ -310,7 +310,7 @@ impl Supervisor {
                 Role::Runner | Role::Timer | Role::Notify | Role::Web => {}
             }
         }
-        self.slots.retain(|slot| !slot.given_up || slot.running().is_some());
+        self.drop_surplus();
     }
 
     fn tell_the_front(&mut self, notice: &Notice, now: Instant) {
@@ -318,7 +318,7 @@ impl Supervisor {
         if let Some(link) = slot.running_mut().and_then(|running| running.link.as_mut())
             && let Err(error) = link.tell(notice)
         {
-            Self::lost_the_front(slot, &error, now);
+            Self::lost(slot, &error, now);
         }
     }
 
@@ -360,20 +360,16 @@ impl Supervisor {
     }
 
     fn ask_the_front(&mut self, now: Instant) {
-        let Some(running) = self.slots.iter_mut().find(|slot| slot.role == Role::Front).and_then(Slot::running_mut)
-        else {
-            return;
-        };
-        if running.link.is_none() || now < running.next_ask {
+        let running = self.slots.iter_mut().find(|slot| slot.role == Role::Front).and_then(Slot::running_mut);
+        let Some(running) = running else { return };
+        if running.link.is_none() || now < running.pings.next_ask {
             return;
         }
-        running.next_ask = now + ASK;
-        let (asked, most) = match &mut running.unanswered {
-            Some(unanswered) => (unanswered, ASKED_IN_VAIN),
-            None => (&mut running.asked_from_the_start, ASKED_FROM_THE_START),
-        };
-        *asked += 1;
-        if *asked == most {
+        let pings = &mut running.pings;
+        pings.next_ask = now + ASK;
+        pings.unanswered += 1;
+        let most = if pings.has_answered { ASKED_IN_VAIN } else { ASKED_FROM_THE_START };
+        if pings.unanswered == most {
             error!(pid = running.pid, times = most, "the front does not answer: killed");
             running.kill();
         }
@@ -391,48 +387,35 @@ impl Supervisor {
     /// Says to systemd and to the log how the service is.
     fn tell(&mut self, now: Instant) {
         let front = self.slots.iter().find(|slot| slot.role == Role::Front);
-        let unanswered = front.and_then(Slot::running).and_then(|running| running.unanswered).unwrap_or_default();
-        let ready = front.is_some_and(Slot::is_ready)
-            && self.slots.iter().any(|slot| slot.role == Role::Worker && slot.is_ready());
-        if ready {
-            self.was_ready = true;
-        }
-        if self.was_ready && matches!(self.mode, Mode::Running) {
+        let is_ready = front.is_some_and(Slot::is_ready);
+        self.was_ready |= is_ready && self.slots.iter().any(|slot| slot.role == Role::Worker && slot.is_ready());
+        let pings = front.and_then(Slot::running).map(|running| &running.pings);
+        let hangs = pings.is_some_and(|pings| pings.has_answered && pings.unanswered >= UNKILLABLE);
+        // Mail is taken in by the front alone.
+        if is_ready && matches!(self.mode, Mode::Running) {
             self.systemd.ready();
         }
-        self.systemd.watchdog(unanswered < UNKILLABLE, now);
+        self.systemd.watchdog(!hangs, now);
         self.tell_changes(now);
     }
 
     /// Makes as many slots as the configuration wants.
     pub(super) fn fit_slots(&mut self, now: Instant) {
         let restarts = self.restarts();
-        let (workers, runners) = (self.config.serve.workers, self.config.serve.runners);
-        let wanted = [(Role::Front, 1)].into_iter().chain((1..=workers).map(|n| (Role::Worker, n)));
-        let has_timer = self.config.serve.has_timer();
-        let wanted = wanted.chain((1..=runners).map(|n| (Role::Runner, n)));
-        let wanted = wanted.chain(has_timer.then_some((Role::Timer, 1)));
-        let has_notifier = self.config.notifications.has_notifier();
-        let wanted = wanted.chain(has_notifier.then_some((Role::Notify, 1)));
-        let has_page = self.config.web.has_page();
-        let wanted = wanted.chain(has_page.then_some((Role::Web, 1)));
-        for (role, number) in wanted {
-            match self.slots.iter_mut().find(|slot| (slot.role, slot.number) == (role, number)) {
-                Some(slot) => slot.given_up = false,
-                None => self.slots.push(Slot::new(role, number, restarts.clone(), now)),
+        for role in Role::ALL {
+            for number in 1..=count(role, &self.config) {
+                if !self.slots.iter().any(|slot| (slot.role, slot.number) == (role, number)) {
+                    self.slots.push(Slot::new(role, number, restarts.clone(), now));
+                }
             }
         }
-        for slot in &mut self.slots {
-            slot.given_up = match slot.role {
-                Role::Front => false,
-                Role::Worker => slot.number > workers,
-                Role::Runner => slot.number > runners,
-                Role::Timer => !has_timer,
-                Role::Notify => !has_notifier,
-                Role::Web => !has_page,
-            };
-        }
-        self.slots.retain(|slot| !slot.given_up || slot.running().is_some());
+        self.drop_surplus();
+    }
+
+    /// Drops the slots that the configuration does not want any more, once nothing runs in them.
+    fn drop_surplus(&mut self) {
+        let config = &self.config;
+        self.slots.retain(|slot| slot.running().is_some() || !is_surplus(slot, config));
     }
 
     pub(super) fn restarts(&self) -> Restarts {
@@ -464,6 +447,23 @@ impl Supervisor {
     }
 }
 
+/// How many processes of a role there are to be.
+fn count(role: Role, config: &Config) -> u32 {
+    match role {
+        Role::Front => 1,
+        Role::Worker => config.serve.workers,
+        Role::Runner => config.serve.runners,
+        Role::Timer => config.serve.has_timer().into(),
+        Role::Notify => config.notifications.has_notifier().into(),
+        Role::Web => config.web.has_page().into(),
+    }
+}
+
+/// Whether there are to be fewer processes than that.
+pub(super) fn is_surplus(slot: &Slot, config: &Config) -> bool {
+    slot.number > count(slot.role, config)
+}
+
 fn own_directory(path: &Path) -> Result<(), MasterError> {
     let failed = |source| MasterError::File { doing: "making the directory", path: path.to_owned(), source };
     files::own_directory(path).map_err(failed)
@@ -483,13 +483,11 @@ fn command(
     // The C library keeps 64 MB of addresses for each of some threads (mallopt(3), M_ARENA_MAX): ten recipients, whose mailboxes are
     // opened side by side, would use up `serve.worker_memory`.
     command.env("MALLOC_ARENA_MAX", "2");
-    if start.role != Role::Front {
-        command.stdin(Stdio::null());
-        return Ok((command, None));
-    }
     let (link, stdin) = Link::pair()?;
     command.stdin(stdin);
-    hand_over(lmtp, http, &mut command)?;
+    if start.role == Role::Front {
+        hand_over(lmtp, http, &mut command)?;
+    }
     Ok((command, Some(link)))
 }
 

@@ -8,6 +8,7 @@
 use super::WorkerSettings;
 use super::recycling::Recycling;
 use crate::base::back_off::BackOff;
+use crate::base::readiness;
 use crate::base::stop::Stop;
 use crate::zmtp::{
     Blocking, BlockingError, FIRST_PAUSE, FromWorker, INTERVAL, LIVENESS, LONGEST_PAUSE, Message, Settings, SocketType,
@@ -132,6 +133,7 @@ impl Link {
             let end = Blocking::connect(&self.broker, self.settings(), Instant::now() + PATIENCE)
                 .map_err(End::from)
                 .and_then(|connection| self.talk(connection));
+            readiness::tell_master(false);
             self.current.fetch_add(1, Ordering::Release);
             while self.at_work > 0 {
                 if self.answers.recv().is_err() {
@@ -177,6 +179,7 @@ impl Link {
 
     fn talk(&mut self, mut connection: Blocking) -> Result<(), End> {
         say(&mut connection, &FromWorker::Ready)?;
+        readiness::tell_master(true);
         info!(broker = %self.broker.display(), "connected with the broker");
         let number = self.current.load(Ordering::Acquire);
         let mut heard = Instant::now();

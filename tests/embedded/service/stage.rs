@@ -4,6 +4,7 @@
 use crate::program::wait_until;
 use crate::support::{child, subject};
 use maildrop_command::base::listener::Listener;
+use maildrop_command::base::readiness;
 use maildrop_command::handover::control::Role;
 use maildrop_command::serve::master::notice::{Notice, Report, to_the_master};
 use maildrop_command::serve::master::{self, Start, child_start, listeners};
@@ -12,7 +13,7 @@ use serde_json::{Map, Value, json};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead as _, BufReader, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -244,9 +245,7 @@ fn a_process() {
         }
     } else {
         assert!(listeners.lmtp.is_empty() && listeners.http.is_empty(), "workers and runners get no listener");
-        if role == Role::Worker {
-            fs::write(folder.join(format!("up.{}", std::process::id())), "").unwrap();
-        }
+        readiness::tell_master(true);
     }
     wait_for_the_end(ends, &behaviour, &folder, &name)
 }
@@ -314,43 +313,28 @@ fn wait_for_the_end(mut ends: Signals, behaviour: &str, folder: &Path, name: &st
     }
 }
 
-/// The front: a worker that it hears of is ready as soon as the worker has said so, by a file.
+/// The front: it notes which workers have ended.
 fn talk(behaviour: &str, folder: &Path) {
-    let mut to_master = to_the_master().unwrap();
+    let to_master = to_the_master().unwrap();
     to_master.set_nonblocking(false).unwrap();
-    to_master.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
-    let mut from_master = BufReader::new(to_master.try_clone().unwrap());
-    let (mut workers, mut told, mut line) = (Vec::<u32>::new(), None, String::new());
-    loop {
-        if behaviour == "die late" && told.is_some() {
-            std::process::exit(70);
-        }
-        match from_master.read_line(&mut line) {
-            Ok(0) => return,
-            Ok(_) => {
-                match serde_json::from_str(&line).unwrap() {
-                    Notice::Ask => told = None,
-                    Notice::Service { status } => assert!(status.processes.len() >= 4),
-                    Notice::WorkerStarted { pid, .. } => workers.push(pid),
-                    Notice::WorkerEnded { pid, .. } => {
-                        note(folder, "notices", line.trim_end());
-                        workers.retain(|worker| *worker != pid);
-                    }
-                }
-                line.clear();
-            }
-            // What has come of the line stays in it.
-            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
-        }
-        let mut say = |report: &Report| {
-            let line = serde_json::to_string(report).unwrap() + "\n";
-            let _ = to_master.write_all(line.as_bytes());
-        };
-        let ready: Vec<u32> = workers.iter().copied().filter(|pid| folder.join(format!("up.{pid}")).exists()).collect();
-        if told.as_ref() != Some(&ready) {
-            let known = Map::from_iter([("queue_length".to_owned(), json!(3))]);
-            say(&Report::Standing { accepting: true, workers: ready.clone(), database_away: None, known });
-            told = Some(ready);
+    let say = || {
+        let known = Map::from_iter([("queue_length".to_owned(), json!(3))]);
+        let timer = fs::read(folder.join("state/timer.json"));
+        let timer = timer.map(|text| serde_json::from_slice(&text).unwrap()).unwrap_or_default();
+        let report = Report::Standing { accepting: true, database_away: None, known, timer };
+        let _ = (&to_master).write_all((serde_json::to_string(&report).unwrap() + "\n").as_bytes());
+    };
+    say();
+    if behaviour == "die late" {
+        std::process::exit(70);
+    }
+    for line in BufReader::new(&to_master).lines() {
+        let Ok(line) = line else { return };
+        match serde_json::from_str(&line).unwrap() {
+            Notice::Ask => say(),
+            Notice::Service { status } => assert!(status.processes.len() >= 4),
+            Notice::WorkerStarted { .. } => {}
+            Notice::WorkerEnded { .. } => note(folder, "notices", &line),
         }
     }
 }

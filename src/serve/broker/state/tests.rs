@@ -193,14 +193,13 @@ fn a_message_does_not_wait_for_the_worker_that_has_its_session_while_another_is_
 }
 
 #[test]
-fn who_asks_is_told_whether_anything_is_under_way_and_which_processes_are_ready() {
+fn who_asks_is_told_whether_anything_is_under_way() {
     let mut scene = Scene::with_workers(&[1, 2]);
-    assert_eq!((scene.broker.is_idle(), scene.broker.worker_pids()), (true, vec![1, 2]));
+    assert!(scene.broker.is_idle());
     let (_, address, _) = one_work(scene.hand(10, &["a@x"]));
-    assert_eq!((scene.broker.is_idle(), scene.broker.worker_pids()), (false, vec![1, 2]));
+    assert!(!scene.broker.is_idle());
     one_answer(scene.reply(1, &address, frame(&delivered(10, 1))));
-    scene.handle(Event::WorkerGone { connection: ConnectionId(1) });
-    assert_eq!((scene.broker.is_idle(), scene.broker.worker_pids()), (true, vec![2]));
+    assert!(scene.broker.is_idle());
 }
 
 #[test]
