@@ -47,7 +47,7 @@ impl Stop {
     }
 
     /// Waits until it is told, in a runtime.
-    pub(crate) async fn told_async(self) {
+    pub(crate) async fn until_asked(self) {
         // It ends only with this process.
         let waited = async {
             self.woken.set_nonblocking(true)?;

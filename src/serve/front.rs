@@ -154,7 +154,7 @@ where
         let ends = Stop::on_signals().map_err(system("setting up signals"))?;
         let within = settings.stop_within;
         let signals = async move {
-            ends.told_async().await;
+            ends.until_asked().await;
             info!("the front ends, once all that has begun is answered");
             let _ = tell.send(within);
             let _ = tell_beside.send(true);

@@ -140,8 +140,8 @@ impl Supervisor {
         }
     }
 
-    /// A process that a restart has started, and that does not say that it is ready, is shown, and not killed for it; who waits for the
-    /// restart is told.
+    /// A process that a restart has started, and that does not say that it is ready, is shown, and not killed for it; the
+    /// restart that waits for it fails.
     pub(super) fn fail_who_waits_too_long(&mut self, now: Instant) {
         let (generation, limit) = (self.generation, self.patience());
         let is_late = |slot: &&Slot| {
@@ -185,7 +185,7 @@ impl Supervisor {
         // One through which no mail goes keeps nothing from being replaced where it does not come up.
         let is_new = |slot: &&Slot| !is_old(slot) && slot.role.carries_mail();
         let all_new_are_up = self.slots.iter().filter(is_new).all(is_up);
-        let one_ends = self.slots.iter().filter_map(Slot::running).any(Running::is_told_to_end);
+        let one_ends = self.slots.iter().filter_map(Slot::running).any(Running::is_asked_to_end);
         if !all_new_are_up || one_ends {
             return;
         }

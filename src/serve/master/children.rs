@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 /// What ends by itself with exit status 0, after so long a life, has done its share: that is no death. Nor is it a worker's after a
-/// shorter one, since the front may end it after its first message, for another to take its place, and before it has told that it was
+/// shorter one, since the front may end it after its first message, for another to take its place, and before it has said that it was
 /// ready. Then the next one waits until so long after this one's start, so that none that ends at once is started without a pause.
 const SHARE: Duration = Duration::from_secs(1);
 /// How much is read of one process's standard error at once, so that one that writes and writes does not hold up the others.
@@ -52,7 +52,7 @@ pub(super) struct Running {
     pub(super) life: Life,
     /// Whether it was ever ready.
     served: bool,
-    /// What it tells us comes by this, and what the front is told goes; as long as it can be talked to.
+    /// What it reports comes by this, and what the front is notified of goes; as long as it can be talked to.
     pub(super) link: Option<Link>,
     /// Of the front.
     pub(super) pings: Pings,
@@ -67,10 +67,10 @@ pub(super) enum Life {
     Ready,
     /// It cannot be talked to: it has most likely ended by itself. It is killed then, if it has not.
     Lost { kill_at: Instant },
-    /// It was told to end, and is killed then, if it has not.
+    /// It was asked to end, and is killed then, if it has not.
     Ending { kill_at: Instant },
-    /// We have killed it; after it had been told to end, or without that.
-    Killed { told: bool },
+    /// We have killed it; after it had been asked to end, or without that.
+    Killed { asked: bool },
 }
 
 /// How the front answers when it is asked how it stands.
@@ -89,7 +89,7 @@ pub(super) struct Ended {
     pub(super) name: String,
     pub(super) pid: u32,
     pub(super) end: End,
-    /// Whether it was killed by us, or told to end.
+    /// Whether it was killed by us, or asked to end.
     pub(super) by_us: bool,
     pub(super) generation: u64,
     /// Whether it was ever ready.
@@ -231,15 +231,15 @@ impl Slot {
         };
         let said = running.tail.into_lines();
         let Running { pid, generation, served, life, .. } = *running;
-        let (told, killed) = match life {
+        let (asked, killed) = match life {
             Life::Unready | Life::Ready | Life::Lost { .. } => (false, false),
             Life::Ending { .. } => (true, false),
-            Life::Killed { told } => (told, true),
+            Life::Killed { asked } => (asked, true),
         };
         let done = end == End::Exit(0) && (lived >= SHARE || self.role == Role::Worker);
-        if told || done {
+        if asked || done {
             info!(process = name, pid, "{end}");
-            if !told {
+            if !asked {
                 self.phase = Phase::Waiting(now.max(running.since + SHARE));
             }
         } else {
@@ -249,8 +249,8 @@ impl Slot {
         }
         self.last_end = Some(LastEnd { at: exact(wall_clock()), end: end.clone(), said: said.clone() });
         self.unready_since = self.unready_since.or(Some(now));
-        let (role, number, by_us) = (self.role, self.number, told || killed);
-        let kind = match (told, killed) {
+        let (role, number, by_us) = (self.role, self.number, asked || killed);
+        let kind = match (asked, killed) {
             (_, true) => "killed".into(),
             (true, false) => "asked".into(),
             (false, false) if done => "done".into(),
@@ -281,7 +281,7 @@ impl Slot {
             since: running.map(|running| exact(running.since_wall)),
             up_s: running.map(|running| now.saturating_duration_since(running.since).as_secs_f64()),
             ready: self.is_ready(),
-            ending: running.is_some_and(Running::is_told_to_end),
+            ending: running.is_some_and(Running::is_asked_to_end),
             restarts: self.started.saturating_sub(1),
             throttled: self.is_throttled(),
             starts_in_s: starts_in,
@@ -311,7 +311,7 @@ impl Running {
     pub(super) fn tell_to_end(&mut self, now: Instant, patience: Duration) {
         self.send(Signal::TERM);
         self.life = match self.life {
-            Life::Killed { .. } => Life::Killed { told: true },
+            Life::Killed { .. } => Life::Killed { asked: true },
             Life::Ending { kill_at } | Life::Lost { kill_at } => Life::Ending { kill_at: kill_at.min(now + patience) },
             Life::Unready | Life::Ready => Life::Ending { kill_at: now + patience },
         };
@@ -322,15 +322,15 @@ impl Running {
         let by = now + patience;
         self.link = None;
         self.life = match self.life {
-            Life::Killed { told } => Life::Killed { told },
+            Life::Killed { asked } => Life::Killed { asked },
             Life::Ending { kill_at } => Life::Ending { kill_at: kill_at.min(by) },
             Life::Lost { kill_at } => Life::Lost { kill_at: kill_at.min(by) },
             Life::Unready | Life::Ready => Life::Lost { kill_at: by },
         };
     }
 
-    pub(super) fn is_told_to_end(&self) -> bool {
-        matches!(self.life, Life::Ending { .. } | Life::Killed { told: true })
+    pub(super) fn is_asked_to_end(&self) -> bool {
+        matches!(self.life, Life::Ending { .. } | Life::Killed { asked: true })
     }
 
     /// When it is killed.
@@ -343,7 +343,7 @@ impl Running {
 
     /// SIGKILL.
     pub(super) fn kill(&mut self) {
-        self.life = Life::Killed { told: self.is_told_to_end() };
+        self.life = Life::Killed { asked: self.is_asked_to_end() };
         self.send(Signal::KILL);
     }
 
@@ -438,7 +438,7 @@ mod tests {
     fn a_worker_that_the_front_ends_at_once_has_not_died_and_the_next_begins_a_second_after_it_did() {
         let mut now = Instant::now();
         let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10, Duration::from_hours(1)), now);
-        // It may end before the front has told that it is ready.
+        // It may end before it has said that it is ready.
         for ready in [true, false].repeat(10) {
             shell(&mut slot, "exit 0", now);
             slot.set_ready(ready, now);
@@ -481,12 +481,12 @@ mod tests {
         let mut slot = Slot::new(Role::Worker, 1, Restarts::new(10, Duration::from_hours(1)), begin);
         shell(&mut slot, "trap '' TERM; exec sleep 100", begin);
         let running = slot.running_mut().unwrap();
-        assert!(!running.is_told_to_end() && running.kill_at().is_none());
+        assert!(!running.is_asked_to_end() && running.kill_at().is_none());
         for (patience, kills_after) in [(30, 30), (5, 5), (60, 5)] {
             running.tell_to_end(begin, Duration::from_secs(patience));
             assert_eq!(running.kill_at(), Some(begin + Duration::from_secs(kills_after)));
         }
-        assert!(running.is_told_to_end());
+        assert!(running.is_asked_to_end());
         running.kill();
         assert_eq!(running.kill_at(), None);
         let one = ended(&mut slot, begin);
@@ -503,7 +503,7 @@ mod tests {
             while slot.running_mut().unwrap().read_what_it_says() != ["up"] {}
             slot.running().unwrap().reopen_log();
             if trap.is_empty() {
-                // It is there to do as it is told.
+                // It is there to do as it is asked.
                 slot.running_mut().unwrap().tell_to_end(begin, Duration::from_mins(1));
             }
             let one = ended(&mut slot, begin);

@@ -139,7 +139,7 @@ fn at_its_end_the_front_goes_first_and_the_workers_finish_what_it_has_handed_out
         assert_eq!(answer(scene.ask(command)).problem.as_deref(), Some("the service is ending"));
     }
     // Worker 1 was about to be replaced.
-    let waits = |scene: &mut Scene| scene.slot(Role::Worker, 2).running().is_some_and(|one| !one.is_told_to_end());
+    let waits = |scene: &mut Scene| scene.slot(Role::Worker, 2).running().is_some_and(|one| !one.is_asked_to_end());
     for _ in 0..3 {
         assert!(!scene.turn() && waits(&mut scene));
     }

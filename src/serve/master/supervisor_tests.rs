@@ -132,7 +132,7 @@ impl Scene {
 
     /// Who is told to end.
     fn told(&self) -> Vec<String> {
-        let told = self.it.slots.iter().filter(|slot| slot.running().is_some_and(Running::is_told_to_end));
+        let told = self.it.slots.iter().filter(|slot| slot.running().is_some_and(Running::is_asked_to_end));
         told.map(Slot::name).collect()
     }
 
