@@ -6,6 +6,7 @@
 use super::broker::sockets::{Peers, Report, Sockets, Started};
 use super::broker::state::{Broker, Settings};
 use super::handed::Handed;
+use super::lmtp::Spool;
 use super::suspects::WorkerEnd;
 use super::suspects::keeper::{self, KeeperSettings};
 use crate::base::files::own_directory;
@@ -38,6 +39,8 @@ pub struct FrontSettings {
     pub keeper: KeeperSettings,
     /// The longest frame, in bytes.
     pub longest_frame: usize,
+    /// Which messages of clients wait in files.
+    pub spool: Spool,
     /// How many clients may be connected at once.
     pub most_clients: usize,
     /// Whether only those are served as workers that the master has started: another process of the same user, which the kernel confines,
@@ -76,6 +79,7 @@ impl FrontSettings {
                 queue_lifetime: config.delivery.postfix_queue_lifetime,
             },
             longest_frame: message.saturating_add(LONGEST_HEADER).saturating_add(64),
+            spool: Spool::new(config),
             most_clients: whole(serve.max_connections),
             workers_of_master: false,
             // The broker answers for what takes longer.
@@ -142,7 +146,7 @@ where
         prepare(settings)?;
         let clients = listen(&settings.clients)?;
         let workers = listen(&settings.workers)?;
-        let mut sockets = Sockets::new(settings.longest_frame);
+        let mut sockets = Sockets::new(settings.longest_frame, settings.spool.clone());
         let (started, admitted) = watch::channel(Started::new());
         sockets.listen(clients, Peers::Clients, settings.most_clients, None);
         sockets.listen(workers, Peers::Workers, MOST_WORKERS, settings.workers_of_master.then_some(admitted));

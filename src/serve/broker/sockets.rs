@@ -6,8 +6,10 @@ use super::state::{Action, Broker, ConnectionId, Event, LocalId};
 use super::{Counters, Standing};
 use crate::base::listener::is_trusted;
 use crate::delivery::Verdict;
+use crate::handover::Header;
 use crate::queue::{Digest, Shunted};
-use crate::serve::handed::Handed;
+use crate::serve::handed::{Body, Handed};
+use crate::serve::lmtp::Spool;
 use crate::serve::suspects::keeper::{self, KeeperSettings};
 use crate::serve::suspects::{Order as KeeperOrder, WorkerEnd};
 use crate::zmtp::{
@@ -79,17 +81,19 @@ pub struct Sockets {
     input: mpsc::Sender<Input>,
     inbox: mpsc::Receiver<Input>,
     longest_frame: usize,
+    spool: Arc<Spool>,
     last_connection: Arc<AtomicU64>,
     listeners: Vec<JoinHandle<()>>,
     keeper: Option<SyncSender<KeeperOrder>>,
 }
 
 impl Sockets {
-    /// `longest_frame` is what one frame of a peer may have, in bytes.
+    /// `longest_frame` is what one frame of a peer may have, in bytes; `spool` says which messages of clients wait in files.
     #[must_use]
-    pub fn new(longest_frame: usize) -> Self {
+    pub fn new(longest_frame: usize, spool: Spool) -> Self {
         let (input, inbox) = mpsc::channel(WAITING_EVENTS);
-        Self { input, inbox, longest_frame, last_connection: Arc::default(), listeners: Vec::new(), keeper: None }
+        let (spool, last_connection) = (Arc::new(spool), Arc::default());
+        Self { input, inbox, longest_frame, spool, last_connection, listeners: Vec::new(), keeper: None }
     }
 
     /// Serves those who connect from now on, `most` at once: others wait until the system takes no more of them. With `admitted`, only
@@ -102,6 +106,7 @@ impl Sockets {
         admitted: Option<watch::Receiver<Started>>,
     ) {
         let (input, last, longest_frame) = (self.input.clone(), Arc::clone(&self.last_connection), self.longest_frame);
+        let spool = Arc::clone(&self.spool);
         self.listeners.push(tokio::spawn(async move {
             let places = Arc::new(Semaphore::new(most));
             while let Ok(place) = Arc::clone(&places).acquire_owned().await {
@@ -120,8 +125,8 @@ impl Sockets {
                         continue;
                     }
                 };
-                let (input, admitted) = (input.clone(), admitted.clone());
-                let conversation = Conversation { id, peers, pid, admitted, input, longest_frame };
+                let (input, admitted, spool) = (input.clone(), admitted.clone(), Arc::clone(&spool));
+                let conversation = Conversation { id, peers, pid, admitted, input, longest_frame, spool };
                 tokio::spawn(async move {
                     conversation.run(stream).await;
                     drop(place);
@@ -324,6 +329,7 @@ struct Conversation {
     admitted: Option<watch::Receiver<Started>>,
     input: mpsc::Sender<Input>,
     longest_frame: usize,
+    spool: Arc<Spool>,
 }
 
 /// Why a conversation is over.
@@ -335,6 +341,8 @@ enum Over {
     HandshakeTooLong,
     #[error("it was to be closed")]
     AsOrdered,
+    #[error("its message cannot be kept: {0}")]
+    NotKept(io::Error),
     #[error(transparent)]
     Stream(#[from] io::Error),
     #[error(transparent)]
@@ -421,6 +429,20 @@ impl Conversation {
         }
     }
 
+    /// What a client has said. A large message waits in a file, as one does that comes by LMTP.
+    fn client_said(&self, body: Vec<u8>) -> Result<Event, Over> {
+        let connection = self.id;
+        if body.len() as u64 > self.spool.above
+            && let Ok((Header::Deliver(mut request), message)) = Header::read(&body)
+            && message.len() as u64 > self.spool.above
+        {
+            let file = self.spool.keep(message).map_err(Over::NotKept)?;
+            request.file = Some(file.path().to_owned());
+            return Ok(Event::ClientDelivers { connection, request: Box::new(request), body: Body::File(file) });
+        }
+        Ok(Event::ClientSaid { connection, body })
+    }
+
     /// Understands what was read, and tells the loop.
     async fn heard(&self, connection: &mut Connection, bytes: &[u8]) -> Result<(), Over> {
         // What came before a mistake counts.
@@ -428,7 +450,7 @@ impl Conversation {
         loop {
             let Some(frames) = connection.next()? else { return Ok(fed?) };
             let event = match self.peers {
-                Peers::Clients => Event::ClientSaid { connection: self.id, body: from_client(frames)? },
+                Peers::Clients => self.client_said(from_client(frames)?)?,
                 Peers::Workers => match FromWorker::parse(frames)? {
                     FromWorker::Ready => {
                         let name = connection.peer().and_then(|peer| peer.identity.clone()).unwrap_or_default();

@@ -25,12 +25,15 @@ fn dealer() -> Settings {
     }
 }
 
+/// Messages of more than 1,000 bytes wait in files in this folder.
+fn spool(directory: &Path) -> Spool {
+    Spool { directory: directory.to_owned(), above: 1000, limit: None }
+}
+
 fn conversation(peers: Peers) -> (Conversation, mpsc::Receiver<Input>) {
     let (input, inbox) = mpsc::channel(WAITING_EVENTS);
-    (
-        Conversation { id: ConnectionId(7), peers, pid: Some(77), admitted: None, input, longest_frame: LONGEST_FRAME },
-        inbox,
-    )
+    let (id, longest_frame, spool) = (ConnectionId(7), LONGEST_FRAME, Arc::new(spool(Path::new("/nonexistent"))));
+    (Conversation { id, peers, pid: Some(77), admitted: None, input, longest_frame, spool }, inbox)
 }
 
 /// The other end of a conversation.
@@ -146,6 +149,26 @@ async fn what_a_client_says_reaches_the_loop_and_its_end_is_seen() {
     assert_eq!(from_client(peer.hear().await), Ok(b"good day".to_vec()));
     drop(peer);
     assert!(matches!(over.await.unwrap(), Over::Closed));
+}
+
+#[tokio::test]
+async fn a_large_message_of_a_client_waits_in_a_file_and_without_room_its_client_is_cut_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let message = vec![b'x'; 1001];
+    let deliver = |size: usize| Header::Deliver(Request::to(&["doug@x"], size)).frame(&message[..size]).unwrap();
+    let Talk { mut peer, mut inbox, over, orders: _orders } = talk(Peers::Clients).await;
+    peer.say(&to_client(&deliver(1000))).await;
+    assert!(matches!(event(&mut inbox).await, Event::ClientSaid { .. }));
+    peer.say(&to_client(&deliver(1001))).await;
+    assert!(matches!(over.await.unwrap(), Over::NotKept(_)));
+
+    let (conversation, _inbox) = conversation(Peers::Clients);
+    let conversation = Conversation { spool: Arc::new(spool(folder.path())), ..conversation };
+    let Ok(Event::ClientDelivers { request, body, .. }) = conversation.client_said(deliver(1001)) else { panic!() };
+    let file = request.file.clone().unwrap();
+    assert_eq!((std::fs::read(&file).unwrap(), request.size, body.in_memory()), (message.clone(), 1001, &b""[..]));
+    drop(body);
+    assert!(!file.exists());
 }
 
 #[tokio::test(start_paused = true)]
@@ -283,7 +306,7 @@ fn request(id: u128) -> Request {
 async fn on_stage(most_clients: usize, keep: Option<&Path>, play: impl FnOnce(Stage) + Send + 'static) {
     let folder = tempfile::tempdir().unwrap();
     let [clients, workers] = ["clients.sock", "workers.sock"].map(|name| folder.path().join(name));
-    let mut sockets = Sockets::new(LONGEST_FRAME);
+    let mut sockets = Sockets::new(LONGEST_FRAME, spool(folder.path()));
     sockets.listen(UnixListener::bind(&clients).unwrap(), Peers::Clients, most_clients, None);
     sockets.listen(UnixListener::bind(&workers).unwrap(), Peers::Workers, 4, None);
     if let Some(state_directory) = keep {

@@ -81,6 +81,8 @@ pub enum Event {
     Copies(Vec<(Digest, Shunted)>),
     /// A client has sent a request, or says something about one.
     ClientSaid { connection: ConnectionId, body: Vec<u8> },
+    /// A client has sent a request, whose message is in a file.
+    ClientDelivers { connection: ConnectionId, request: Box<Request>, body: Body },
     /// A client's connection has ended.
     ClientGone { connection: ConnectionId },
     /// A message has come by LMTP.
@@ -186,6 +188,9 @@ impl Broker {
             }
             Event::Copies(copies) => self.suspects.copies(copies),
             Event::ClientSaid { connection, body } => self.client_said(connection, body, now),
+            Event::ClientDelivers { connection, request, body } => {
+                self.client_delivers(request, body, connection, now);
+            }
             Event::ClientGone { connection } => self.client_gone(connection),
             Event::Handed { id, request, body } => {
                 let job = self.admit(request, body, Asker::Local(id), now);

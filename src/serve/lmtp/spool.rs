@@ -70,6 +70,19 @@ impl Spool {
     }
 }
 
+impl Spool {
+    /// Writes a message that has come whole into a file.
+    ///
+    /// # Errors
+    /// Where there is no room for it, or the system cannot.
+    pub(in crate::serve) fn keep(&self, message: &[u8]) -> io::Result<MessageFile> {
+        leaves_the_reserve(&self.directory, message.len() as u64)?;
+        let mut file = MessageFile::create(self.directory.join(Uuid::now_v7().to_string()))?;
+        file.append(message)?;
+        Ok(file)
+    }
+}
+
 /// Why there is no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum NotTaken {

@@ -41,3 +41,17 @@ fn where_its_worker_is_killed_postfix_tries_again_and_one_copy_is_there() {
     assert!(deliver(&service, &message).end().delivered().starts_with("INBOX appended"));
     assert_eq!(service.inbox("doug@x").len(), 1);
 }
+
+/// It waits in a file of the front's, which its worker reads.
+#[test]
+fn a_large_message_is_delivered_whole_and_nothing_of_it_is_left_behind() {
+    let service = Service::start();
+    let _worker = service.worker();
+    let message = [message(1), b"a line of a large message\r\n".repeat(40_000)].concat();
+    assert!(deliver(&service, &message).end().delivered().starts_with("INBOX appended"));
+    let copies = service.inbox("doug@x");
+    assert_eq!(copies.len(), 1);
+    let copy = std::fs::read_to_string(&copies[0]).unwrap();
+    assert_eq!(copy.matches("a line of a large message").count(), 40_000);
+    until("its file is gone", || std::fs::read_dir(service.path().join("run/messages")).unwrap().count() == 0);
+}

@@ -125,6 +125,9 @@ impl Front {
             Event::WorkerAnswered { connection, address, .. } => self.note((connection, address), now, began),
             Event::WorkerGone { connection } => self.note(("worker gone", connection), now, began),
             Event::ClientSaid { connection, body } => self.note(("said", connection, body), now, began),
+            Event::ClientDelivers { connection, request, .. } => {
+                self.note(("delivers", connection, request.id), now, began);
+            }
             Event::ClientGone { connection } => self.note(("client gone", connection), now, began),
             Event::Handed { id, .. } => self.note(("handed", id), now, began),
             // How a worker's process ended is for those that count what messages have done: nobody is told here.

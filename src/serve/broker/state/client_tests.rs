@@ -3,6 +3,7 @@
 use super::tests::{BYTES, Scene, codes, deliver, delivered, frame, go, one_work, request, told};
 use super::*;
 use crate::serve::counted::Via;
+use crate::serve::handed::MessageFile;
 
 impl Scene {
     /// What was replied to clients, by code.
@@ -30,6 +31,27 @@ fn a_clients_request_waits_for_its_word() {
     assert_eq!(scene.reply(1, &address, frame(&delivered(10, 1))), []);
     assert_eq!(scene.broker.counters().late_answers, 1);
     assert_eq!(scene.say(5, &go(10)), [Action::CloseClient { connection: ConnectionId(5) }]);
+}
+
+#[test]
+fn a_message_in_a_file_that_is_sent_again_is_the_same_and_its_file_is_there_until_it_is_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut scene = Scene::with_workers(&[1]);
+    let [first, second] = ["1", "2"].map(|name| folder.path().join(name));
+    for (connection, path) in [(5, &first), (6, &second)] {
+        let body = Body::File(MessageFile::create(path.clone()).unwrap());
+        let request = Box::new(Request { file: Some(path.clone()), ..request(10, &["a@x"]) });
+        let connection = ConnectionId(connection);
+        let actions = scene.handle(Event::ClientDelivers { connection, request, body });
+        assert_eq!(told(&actions), [(connection.0, Header::Received { id: Uuid::from_u128(10) })]);
+    }
+    assert!(first.exists() && !second.exists());
+    let actions = scene.say(6, &go(10));
+    let [Action::Work { address, body, .. }] = &actions[..] else { panic!("{actions:?}") };
+    let Ok((Header::Deliver(request), message)) = Header::read(body) else { panic!("{body:?}") };
+    assert_eq!((request.file.as_deref(), message), (Some(first.as_path()), &b""[..]));
+    assert_eq!(told(&scene.reply(1, address, frame(&delivered(10, 1)))), [(6, delivered(10, 1))]);
+    assert!(!first.exists());
 }
 
 #[test]

@@ -19,21 +19,12 @@ impl Broker {
         }
         let read = Header::read(&body).map(|(header, message)| (header, body.len() - message.len()));
         match read {
-            // Who takes mail from others can be told to bring less at once (RFC 5321 section 4.5.3.1.10). What is here already would
-            // be here for ever.
-            Ok((Header::Deliver(request), at))
-                if request.source != Source::Mta || request.recipients.len() <= self.settings.max_recipients =>
-            {
+            Ok((Header::Deliver(request), at)) => {
                 let message = body.split_off(at);
-                self.client_delivers(request, message, asker, now);
+                self.client_delivers(Box::new(request), Body::Memory(message), connection, now);
             }
             Ok((Header::Go { id }, _)) => self.client_says_go(id, connection, now),
             Ok((Header::Cancel { id }, _)) => self.client_cancels(id),
-            Ok((Header::Deliver(request), _)) => {
-                let recipients = request.recipients.len();
-                warn!(recipients, "a client's message has more recipients than serve.max_recipients");
-                self.refuse_client(connection);
-            }
             Ok((Header::Received { .. } | Header::Reply(_), _)) => {
                 warn!("a client said what only the broker says");
                 self.refuse_client(connection);
@@ -55,8 +46,21 @@ impl Broker {
         self.counters.traffics.entry(source.into()).or_default()
     }
 
-    fn client_delivers(&mut self, request: Request, message: Vec<u8>, asker: Asker, now: Instant) {
-        let id = request.id;
+    pub(super) fn client_delivers(
+        &mut self,
+        request: Box<Request>,
+        body: Body,
+        connection: ConnectionId,
+        now: Instant,
+    ) {
+        let (id, asker, recipients) = (request.id, Asker::Client(connection), request.recipients.len());
+        // Who takes mail from others can be told to bring less at once (RFC 5321 section 4.5.3.1.10). What is here already would be
+        // here for ever.
+        if request.source == Source::Mta && recipients > self.settings.max_recipients {
+            warn!(recipients, "a client's message has more recipients than serve.max_recipients");
+            self.refuse_client(connection);
+            return;
+        }
         if let Some(job) = self.named.get(&id).and_then(|job| self.jobs.get_mut(job)) {
             // Its client has connected anew, for the first answer is missing or its connection broke: it waits there now.
             if !matches!(&job.what, What::Ours { request: known, .. } if is_same(known, &request)) {
@@ -74,7 +78,7 @@ impl Broker {
             self.counters.joined += 1;
         } else {
             self.traffic(request.source).received(request.recipients.len(), request.size);
-            let job = self.admit(Box::new(request), Body::Memory(message), asker, now);
+            let job = self.admit(request, body, asker, now);
             self.named.insert(id, job);
             if self.refuse_what_is_set_aside(job, now) {
                 return;
@@ -126,7 +130,8 @@ impl Broker {
     }
 }
 
-/// Whether a request is the same, sent again: only its time may be shorter by now.
+/// Whether a request is the same, sent again: only its time may be shorter by now, and its message is in another file.
 fn is_same(known: &Request, again: &Request) -> bool {
-    Request { time_left_ms: known.time_left_ms, ..again.clone() } == *known
+    let (time_left_ms, file) = (known.time_left_ms, known.file.clone());
+    Request { time_left_ms, file, ..again.clone() } == *known
 }
